@@ -1,0 +1,171 @@
+"""The words in which a catalog row says what its op takes: sizes, shapes, dims, flags, and operands with their domains.
+
+A signature is a function `(draw: Draw) -> Call`. All choice goes through `draw.pick(n)`, an integer in range(n) where 0 is
+the simplest; so a signature must offer the simplest alternative first, and the smallest failing case falls out by itself.
+Layouts, value families, planted specials and gradients of the operands are drawn afterwards, by `parity.generate`, for
+every operand alike: a signature only says shape, domain and dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from parity.dtypes import FACTS
+from parity.vocabulary import Arg, TensorSpec, Values
+
+T = TypeVar("T")
+Pick: TypeAlias = Callable[[int], int]
+Shape: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How large a profile draws. plain: sizes of a dimension of small tensors, simplest first; border: the sizes around
+    which real kernels change their path, drawn for one dimension while the others stay tiny; limit: most elements."""
+
+    plain: tuple[int, ...] = (1, 2, 3, 4, 5, 7, 8)
+    border: tuple[int, ...] = (16, 17, 31, 32, 33, 64, 65, 127, 128, 255, 256, 257)
+    border_odds: int = 8  # one dimension in this many shapes is a border size
+    limit: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a signature returns: positional and keyword arguments, operands as undecorated TensorSpecs."""
+
+    args: tuple[Arg, ...]
+    kwargs: tuple[tuple[str, Arg], ...] = ()
+
+
+class Draw:
+    """A source of choice for one case of one row in one dtype."""
+
+    __slots__ = ("dtype", "pick", "sizes")
+
+    def __init__(self, pick: Pick, dtype: str, sizes: Sizes) -> None:
+        self.pick, self.dtype, self.sizes = pick, dtype, sizes
+
+    # ------------------------------------------------------------------------------------------------ small choices
+
+    def choice(self, options: Sequence[T]) -> T:
+        """One of the options; the first is the simplest."""
+        return options[self.pick(len(options))]
+
+    def flag(self) -> bool:
+        """False (simplest) or True."""
+        return self.pick(2) == 1
+
+    def integer(self, low: int, high: int) -> int:
+        """An integer in [low, high]; low is the simplest."""
+        return low + self.pick(high - low + 1)
+
+    def maybe(self, value: T) -> T | None:
+        """None (simplest) or the value."""
+        return value if self.flag() else None
+
+    @property
+    def is_inexact(self) -> bool:
+        """Whether the item's dtype is floating or complex."""
+        return FACTS[self.dtype].is_inexact
+
+    def number(self, simple: float = 1) -> float | int | bool | complex:
+        """A Python scalar that every dtype narrower than the item's still holds exactly; `simple` first."""
+        kind = FACTS[self.dtype].kind
+        if kind == "bool":
+            return bool(self.pick(2))
+        if kind == "int":
+            return self.choice((int(simple), 2, 3, 0, 7) if self.dtype == "uint8" else (int(simple), 2, -1, 0, 3, -7))
+        return self.choice((simple, 2, 0.5, -1.0, 0, -0.25, 3.5))
+
+    # ------------------------------------------------------------------------------------------------ sizes and shapes
+
+    def size(self, low: int = 1) -> int:
+        """The size of one dimension, at least `low`."""
+        if self.pick(self.sizes.border_odds) == self.sizes.border_odds - 1:
+            return max(low, self.choice(self.sizes.border))
+        return low + self.choice(self.sizes.plain) - 1
+
+    def shape(self, low: int = 0, high: int = 4, empty: bool = True) -> Shape:
+        """A shape of rank low..high. At most one dimension has a border size, one may be empty, ranks above 4 stay tiny."""
+        rank = low + self.pick(high - low + 1)
+        plain = self.sizes.plain
+        top = len(plain) if rank <= 2 else 5 if rank <= 4 else 3
+        dims = [plain[self.pick(top)] for _ in range(rank)]
+        if rank:
+            odds = self.sizes.border_odds
+            kind = self.pick(2 * odds)
+            if kind == 2 * odds - 1 and empty:
+                dims[self.pick(rank)] = 0
+            elif kind >= 2 * odds - 3:
+                where = self.pick(rank)
+                dims = [min(d, 2) for d in dims]
+                dims[where] = self.choice(self.sizes.border)
+        return tuple(dims)
+
+    def broadcastable(self, shape: Shape) -> Shape:
+        """A shape that broadcasts to `shape`: the same, with a dimension of 1, without leading dimensions, or 0-d."""
+        kind = self.pick(5)
+        if kind == 0 or not shape:
+            return shape
+        if kind == 1:
+            k = self.pick(len(shape))
+            return (*shape[:k], 1, *shape[k + 1 :])
+        if kind == 2:
+            return shape[1 + self.pick(len(shape)) :]
+        if kind == 3:
+            return tuple(1 for _ in shape)
+        return ()
+
+    def dim(self, shape: Shape, negative: bool = True) -> int:
+        """A dimension of `shape` (0 for 0-d), possibly counted from the end."""
+        rank = max(1, len(shape))
+        d = self.pick(rank)
+        return d - rank if negative and self.flag() else d
+
+    def dims(self, shape: Shape, low: int = 1) -> tuple[int, ...]:
+        """`low` or more different dimensions of `shape`, in any order, each possibly negative."""
+        rank = len(shape)
+        order = self.permutation(rank)
+        count = low + self.pick(max(1, rank - low + 1))
+        return tuple(d - rank if self.flag() else d for d in order[:count])
+
+    def permutation(self, n: int) -> tuple[int, ...]:
+        """A permutation of range(n); the identity is the simplest."""
+        rest = list(range(n))
+        return tuple(rest.pop(self.pick(len(rest))) for _ in range(n))
+
+    # ------------------------------------------------------------------------------------------------ operands
+
+    def tensor(self, shape: Shape, *, dtype: str | None = None, grad: bool = True) -> TensorSpec:
+        """An operand that may hold anything of its dtype."""
+        return TensorSpec(dtype or self.dtype, shape, values=Values("any"), grad=grad)
+
+    def between(self, shape: Shape, low: float, high: float, *, dtype: str | None = None, grad: bool = True) -> TensorSpec:
+        """An operand with values in [low, high]; the ends are drawn too, and now and then a value beyond them."""
+        return TensorSpec(dtype or self.dtype, shape, values=Values("between", (low, high)), grad=grad)
+
+    def inside(self, shape: Shape, low: float, high: float, *, dtype: str | None = None, grad: bool = True) -> TensorSpec:
+        """Like `between`, but nothing outside is ever drawn (for ops whose contract forbids it: probabilities, counts)."""
+        return TensorSpec(dtype or self.dtype, shape, values=Values("inside", (low, high)), grad=grad)
+
+    def index(self, shape: Shape, size: int, *, dtype: str = "int64", negative: bool = False) -> TensorSpec:
+        """Integers in [0, size), with repeats; in [-size, size) where `negative`."""
+        return TensorSpec(dtype, shape, values=Values("index", (-size if negative else 0, size)), grad=False)
+
+    def unique_index(self, shape: Shape, size: int, *, dim: int = -1, dtype: str = "int64") -> TensorSpec:
+        """Integers in [0, size) without a repeat along `dim` (whose extent must not exceed `size`)."""
+        return TensorSpec(dtype, shape, values=Values("unique", (size, dim)), grad=False)
+
+    def mask(self, shape: Shape) -> TensorSpec:
+        """A bool operand."""
+        return TensorSpec("bool", shape, values=Values("any"), grad=False)
+
+    def matrix(self, shape: Shape, kind: str = "conditioned", *, grad: bool = True) -> TensorSpec:
+        """A stack of matrices of a kind that the op's contract asks for.
+
+        kind: conditioned (square, diagonally dominant), spd (Hermitian positive definite), symmetric (Hermitian), lower,
+        upper (triangular with a large diagonal), full_rank (m x n with a dominant diagonal).
+        """
+        return TensorSpec(self.dtype, shape, values=Values(kind), grad=grad)

@@ -1,0 +1,58 @@
+"""A row of the catalog: one op, declared in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from parity.catalog.draw import Call, Draw
+from parity.dtypes import BOOL, COMPLEX, FLOATS, INTS
+from parity.vocabulary import OpClass
+
+Signature = Callable[[Draw], Call]
+
+FLOATING = (*FLOATS, *COMPLEX)
+NUMERIC = (*FLOATS, *COMPLEX, *INTS)
+REAL = (*FLOATS, *INTS)
+EVERY = (*FLOATS, *COMPLEX, *INTS, *BOOL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One op of the suite.
+
+    name: what a person types ("add", "layer_norm", "linalg.svd"): the public name without `torch.` or `nn.functional.`.
+    call: dotted path of the function ("torch.add", "torch.nn.functional.layer_norm", "torch.Tensor.copy_").
+    rule: the op class, hence the rule that judges its results (gradients are always judged as composites).
+    dtypes: dtypes of the op's main operand that the reference takes. grad: those of them with a backward; () for none.
+    inplace: dotted path of the in-place form, or "". out: whether `call` takes out=.
+    mutates: `call` itself writes into its first argument (copy_, setitem, index_add_).
+    view: the result aliases the first argument. strides: torch promises the strides of the result.
+    promotes: operands may have different dtypes, and torch promotes.
+    relation: how several right answers are told from wrong ones (`parity.relations`), or "" where there is only one.
+    rounds_between: half-precision kernels that round between their stages even on honest devices; reason in a comment.
+    exact_in: kinds of dtypes ("int", "bool") whose results are compared exactly whatever the rule says.
+    ulp: name of the function in the devices' ULP tables, if not the row's own.
+    oracle: "wide" (the same call in float64), "exact" (the reference's own result is the truth), or a dotted path of a
+    function of the same arguments.
+    opinfo: names of torch's OpInfo entries that it covers ("name" or "name:variant").
+    """
+
+    name: str
+    family: str
+    rule: OpClass
+    call: str
+    signature: Signature
+    dtypes: tuple[str, ...] = FLOATS
+    grad: tuple[str, ...] = ()
+    inplace: str = ""
+    out: bool = False
+    mutates: bool = False
+    view: bool = False
+    strides: bool = False
+    promotes: bool = False
+    relation: str = ""
+    rounds_between: bool = False
+    ulp: str = ""
+    oracle: str = "wide"
+    opinfo: tuple[str, ...] = ()
