@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class Slice:
     step: int | None = None
 
 
-Arg: TypeAlias = Union[TensorSpec, Word, Slice, int, float, complex, bool, str, None, "tuple[Arg, ...]"]
+Arg: TypeAlias = Union[TensorSpec, Word, Slice, int, float, complex, bool, str, EllipsisType, "tuple[Arg, ...]", None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,45 @@
+"""The catalog: one row per op, one file per family. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from parity.catalog import binary, contractions, movement, reductions, ternary, unary
+from parity.catalog.row import Row
+from parity.dtypes import FACTS
+from parity.errors import UsageError, near
+
+MODULES = (unary, binary, ternary, reductions, contractions, movement)
+ROWS: dict[str, Row] = {r.name: r for module in MODULES for r in module.ROWS}
+FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(r.family for r in ROWS.values()))
+
+
+def row(name: str) -> Row:
+    """The row of this name. Raises UsageError where there is none."""
+    if name not in ROWS:
+        raise UsageError(f"unknown op '{name}'; {near(name, ROWS) or 'list them with: parity run --list'}")
+    return ROWS[name]
+
+
+def find(patterns: Sequence[str] = (), families: Sequence[str] = (), dtypes: Sequence[str] = ()) -> tuple[Row, ...]:
+    """Rows whose name matches a pattern (`*`, `?`, `[..]`), of these families, with one of these dtypes, in catalog order.
+
+    An empty sequence does not restrict. Raises UsageError for a pattern that matches no row and for unknown names.
+    """
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in ROWS):
+            raise UsageError(f"no op matches '{pattern}'; {near(pattern, ROWS) or 'list them with: parity run --list'}")
+    for family in families:
+        if family not in FAMILIES:
+            raise UsageError(f"unknown family '{family}'; {near(family, FAMILIES)}")
+    for dtype in dtypes:
+        if dtype not in FACTS:
+            raise UsageError(f"unknown dtype '{dtype}'; {near(dtype, FACTS)}")
+    return tuple(
+        r
+        for r in ROWS.values()
+        if (not patterns or any(fnmatchcase(r.name, p) for p in patterns))
+        and (not families or r.family in families)
+        and (not dtypes or any(d in r.dtypes for d in dtypes))
+    )

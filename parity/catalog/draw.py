@@ -39,6 +39,11 @@ class Call:
     kwargs: tuple[tuple[str, Arg], ...] = ()
 
 
+def keywords(**named: Arg) -> tuple[tuple[str, Arg], ...]:
+    """Keyword arguments of a call; those that are None are left out, so that a shrunk case prints short."""
+    return tuple((name, value) for name, value in named.items() if value is not None)
+
+
 class Draw:
     """A source of choice for one case of one row in one dtype."""
 
@@ -64,6 +69,16 @@ class Draw:
     def maybe(self, value: T) -> T | None:
         """None (simplest) or the value."""
         return value if self.flag() else None
+
+    def option(self, *values: T) -> T | None:
+        """None (simplest: leave the argument out) or one of the values."""
+        k = self.pick(len(values) + 1)
+        return values[k - 1] if k else None
+
+    @property
+    def kind(self) -> str:
+        """Kind of the item's dtype: float, complex, int or bool."""
+        return FACTS[self.dtype].kind
 
     @property
     def is_inexact(self) -> bool:

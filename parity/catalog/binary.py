@@ -1,0 +1,192 @@
+"""Elementwise functions of two operands, with broadcasting, Python scalars and type promotion."""
+
+from __future__ import annotations
+
+from parity.catalog.draw import Call, Draw, keywords
+from parity.catalog.row import EVERY, FLOATING, NUMERIC, REAL, Row, Signature
+from parity.catalog.signatures import (
+    Options,
+    anything,
+    count,
+    divisor,
+    none,
+    one_of,
+    options,
+    pair,
+    strictly,
+    within,
+)
+from parity.dtypes import BOOL, FACTS, FLOATS, INTS
+from parity.vocabulary import Arg, OpClass, TensorSpec
+
+FAMILY = "binary"
+ELEMENTWISE, EXACT = OpClass.ELEMENTWISE, OpClass.EXACT
+
+
+def _binary(
+    name: str,
+    rule: OpClass,
+    dtypes: tuple[str, ...] = EVERY,
+    grad: tuple[str, ...] = FLOATING,
+    *,
+    signature: Signature | None = None,
+    inplace: bool = True,
+    out: bool = True,
+    promotes: bool = True,
+    opinfo: tuple[str, ...] | None = None,
+    oracle: str = "wide",
+    call: str = "",
+) -> Row:
+    return Row(
+        name=name,
+        family=FAMILY,
+        rule=rule,
+        call=call or f"torch.{name}",
+        signature=signature or pair(),
+        dtypes=dtypes,
+        grad=grad,
+        inplace=f"torch.Tensor.{name}_" if inplace else "",
+        out=out,
+        strides=True,
+        promotes=promotes,
+        oracle=oracle,
+        opinfo=(name,) if opinfo is None else opinfo,
+    )
+
+
+def _compare(name: str, dtypes: tuple[str, ...] = EVERY) -> Row:
+    return _binary(name, EXACT, dtypes, (), signature=_comparison)
+
+
+def _comparison(draw: Draw) -> Call:
+    """Compared operands come from a few values, so that equality happens."""
+    few = draw.flag()
+    call = pair(strictly(0, 2) if few else anything, strictly(0, 2) if few else anything)(draw)
+    return call
+
+
+def _alpha(draw: Draw) -> Arg:
+    """A factor of the item's kind."""
+    return draw.number(2) if draw.flag() and draw.kind != "bool" else None
+
+
+def _shift(draw: Draw, shape: tuple[int, ...]) -> TensorSpec:
+    return draw.inside(shape, 0, FACTS[draw.dtype].bits - 2)
+
+
+def _shift_by(draw: Draw) -> Call:
+    shape = draw.shape(0, 4)
+    first = draw.tensor(shape)
+    if draw.pick(3) == 1:
+        return Call((first, draw.choice((1, 0, 2, 5))))
+    return Call((first, _shift(draw, draw.broadcastable(shape))))
+
+
+def _power(draw: Draw) -> Call:
+    """To a Python scalar (small whole ones have kernels of their own) or to a tensor."""
+    shape = draw.shape(0, 4)
+    whole = not draw.is_inexact
+    base = draw.between(shape, 0, 4) if draw.is_inexact else draw.tensor(shape)
+    if draw.flag():
+        return Call((base, draw.choice((2, 1, 3, 0, 4) if whole else (2, 1, 3, 0, -1, 0.5, -2, -0.5, 1.5))))
+    free = draw.tensor(shape) if draw.flag() else base
+    return Call((free, count(draw, draw.broadcastable(shape))))
+
+
+def _scalar_power(draw: Draw) -> Call:
+    return Call((draw.choice((2, 1, 3, 0)), count(draw, draw.shape(0, 4))))
+
+
+def _float_power(draw: Draw) -> Call:
+    shape = draw.shape(0, 4)
+    base = draw.between(shape, 0, 4)
+    if draw.flag():
+        return Call((base, draw.choice((2, 1, 3, 0, -1, 0.5))))
+    return Call((base, draw.between(draw.broadcastable(shape), -3, 3)))
+
+
+def _ldexp(draw: Draw) -> Call:
+    shape = draw.shape(0, 4)
+    return Call((draw.tensor(shape), draw.inside(draw.broadcastable(shape), -6, 6, dtype="int32", grad=False)))
+
+
+def _polar(draw: Draw) -> Call:
+    shape = draw.shape(0, 4)
+    return Call((draw.between(shape, 0, 8), draw.between(draw.broadcastable(shape), -4, 4)))
+
+
+def _close(draw: Draw) -> Call:
+    shape = draw.shape(0, 4)
+    operands = (draw.inside(shape, 0, 3), draw.inside(draw.broadcastable(shape), 0, 3))
+    flag = None if not draw.is_inexact else draw.option(True)
+    return Call(operands, keywords(rtol=draw.option(0.0, 0.5) if draw.is_inexact else None, equal_nan=flag))
+
+
+_ROUNDING: Options = options(rounding_mode=lambda draw: "trunc")
+_FLOOR: Options = options(rounding_mode=lambda draw: "floor")
+_TENSORS = pair(scalar=False)
+
+
+ROWS = (
+    _binary("add", ELEMENTWISE, signature=pair(options=options(alpha=_alpha)), opinfo=("add",)),
+    _binary("sub", ELEMENTWISE, NUMERIC, signature=pair(options=options(alpha=_alpha)), opinfo=("sub",)),
+    _binary("mul", ELEMENTWISE),
+    _binary("div", ELEMENTWISE, signature=pair(second=divisor), opinfo=("div:no_rounding_mode", "true_divide")),
+    _binary(
+        "rsub", ELEMENTWISE, NUMERIC, signature=pair(options=options(alpha=_alpha)), inplace=False, out=False, opinfo=("rsub",)
+    ),
+    # Discontinuous: the quotient may round across an integer in the dtype and not in float64.
+    _binary(
+        "div_floor", ELEMENTWISE, REAL, FLOATS, call="torch.div", signature=pair(second=divisor, options=_FLOOR),
+        inplace=False, opinfo=("div:floor_rounding",),
+    ),
+    _binary(
+        "div_trunc", ELEMENTWISE, REAL, FLOATS, call="torch.div", signature=pair(second=divisor, options=_ROUNDING),
+        inplace=False, opinfo=("div:trunc_rounding",),
+    ),
+    _binary("floor_divide", ELEMENTWISE, REAL, (), signature=pair(second=divisor)),
+    _binary("fmod", EXACT, REAL, FLOATS, signature=pair(second=divisor)),
+    _binary("remainder", ELEMENTWISE, REAL, FLOATS, signature=pair(second=divisor)),
+    _binary("pow", ELEMENTWISE, NUMERIC, FLOATING, signature=_power),
+    _binary(
+        "rpow", ELEMENTWISE, NUMERIC, FLOATING, call="torch.pow", signature=_scalar_power, inplace=False, opinfo=("__rpow__",)
+    ),
+    _binary("float_power", ELEMENTWISE, EVERY, FLOATING, signature=_float_power),
+    _binary("atan2", ELEMENTWISE, (*REAL, *BOOL), FLOATS, signature=_TENSORS),
+    _binary("hypot", ELEMENTWISE, FLOATS, FLOATS, signature=_TENSORS),
+    _binary("copysign", EXACT, (*REAL, *BOOL), FLOATS),
+    _binary("nextafter", EXACT, ("float32", "bfloat16"), (), signature=_TENSORS, promotes=False, oracle="exact"),
+    _binary("ldexp", ELEMENTWISE, EVERY, FLOATING, signature=_ldexp, promotes=False),
+    _binary("logaddexp", ELEMENTWISE, FLOATING, FLOATING, signature=pair(within(-20, 20), within(-20, 20), scalar=False), inplace=False),
+    _binary("logaddexp2", ELEMENTWISE, FLOATS, FLOATS, signature=pair(within(-20, 20), within(-20, 20), scalar=False), inplace=False),
+    _binary("maximum", EXACT, (*REAL, *BOOL), FLOATS, signature=_TENSORS, inplace=False, opinfo=("maximum", "max:binary")),
+    _binary("minimum", EXACT, (*REAL, *BOOL), FLOATS, signature=_TENSORS, inplace=False, opinfo=("minimum", "min:binary")),
+    _binary("fmax", EXACT, (*REAL, *BOOL), FLOATS, signature=_TENSORS, inplace=False),
+    _binary("fmin", EXACT, (*REAL, *BOOL), FLOATS, signature=_TENSORS, inplace=False),
+    _compare("eq"),
+    _compare("ne"),
+    _compare("lt", (*REAL, *BOOL)),
+    _compare("le", (*REAL, *BOOL)),
+    _compare("gt", (*REAL, *BOOL)),
+    _compare("ge", (*REAL, *BOOL)),
+    _binary("isclose", EXACT, EVERY, (), signature=_close, inplace=False, out=False, promotes=False),
+    _binary("logical_and", EXACT, EVERY, (), signature=_TENSORS),
+    _binary("logical_or", EXACT, EVERY, (), signature=_TENSORS),
+    _binary("logical_xor", EXACT, EVERY, (), signature=_TENSORS),
+    _binary("bitwise_and", EXACT, (*INTS, *BOOL), ()),
+    _binary("bitwise_or", EXACT, (*INTS, *BOOL), ()),
+    _binary("bitwise_xor", EXACT, (*INTS, *BOOL), ()),
+    _binary("bitwise_left_shift", EXACT, INTS, (), signature=_shift_by, promotes=False),
+    _binary("bitwise_right_shift", EXACT, INTS, (), signature=_shift_by, promotes=False),
+    _binary("gcd", EXACT, INTS, (), signature=_TENSORS),
+    _binary("lcm", EXACT, INTS, (), signature=pair(strictly(1, 9), strictly(1, 9), scalar=False)),
+    _binary("heaviside", EXACT, (*REAL, *BOOL), (), signature=_TENSORS, promotes=False),
+    Row(
+        name="polar", family=FAMILY, rule=ELEMENTWISE, call="torch.polar", signature=_polar, dtypes=("float32",),
+        grad=("float32",), out=True, opinfo=("polar",),
+    ),
+    Row(
+        name="complex", family=FAMILY, rule=EXACT, call="torch.complex", signature=_TENSORS,
+        dtypes=("float32", "float16"), grad=("float32",), out=True, opinfo=("complex",),
+    ),
+)

@@ -1,0 +1,220 @@
+"""Products of matrices and vectors: sums of products over a shared dimension."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from parity.catalog.draw import Call, Draw, Shape, keywords
+from parity.catalog.row import FLOATING, NUMERIC, Row, Signature
+from parity.vocabulary import Arg, OpClass
+
+_row = partial(Row, family="contractions", rule=OpClass.CONTRACTION, dtypes=NUMERIC, grad=FLOATING)
+
+
+def _sizes(draw: Draw, n: int) -> tuple[int, ...]:
+    """n sizes: one of them may be a border size or 0 while the others stay small; all equal now and then (square)."""
+    if draw.pick(4) == 3:
+        return (draw.choice((2, 1, 3, 4, 8, 16)),) * n
+    return draw.shape(n, n)
+
+
+def _scales(draw: Draw) -> tuple[tuple[str, Arg], ...]:
+    """beta and alpha, with the special values 0 and 1."""
+    if not draw.flag():
+        return ()
+    options = (2, 0, 1) if not draw.is_inexact else (2, 0, 1, 0.5, -1.0)
+    return keywords(beta=draw.option(*options), alpha=draw.option(*options))
+
+
+def _bias(draw: Draw, shape: Shape) -> Shape:
+    return draw.broadcastable(shape) if draw.flag() else shape
+
+
+def _mm(draw: Draw) -> Call:
+    n, k, m = _sizes(draw, 3)
+    return Call((draw.tensor((n, k)), draw.tensor((k, m))))
+
+
+def _bmm(draw: Draw) -> Call:
+    n, k, m = _sizes(draw, 3)
+    b = draw.choice((1, 2, 3, 5))
+    return Call((draw.tensor((b, n, k)), draw.tensor((b, k, m))))
+
+
+def _matmul(draw: Draw) -> Call:
+    """Vectors, matrices and stacks of them whose leading dimensions broadcast."""
+    n, k, m = _sizes(draw, 3)
+    kind = draw.pick(7)
+    if kind == 0:
+        return Call((draw.tensor((n, k)), draw.tensor((k, m))))
+    if kind == 1:
+        return Call((draw.tensor((k,)), draw.tensor((k,))))
+    stack = tuple(draw.choice((1, 2, 3)) for _ in range(1 + draw.pick(3)))
+    if kind == 2:
+        return Call((draw.tensor((*stack, n, k)), draw.tensor((k,))))
+    if kind == 3:
+        return Call((draw.tensor((k,)), draw.tensor((*stack, k, m))))
+    other = draw.broadcastable(stack)
+    if kind == 4:
+        return Call((draw.tensor((*stack, n, k)), draw.tensor((k, m))))
+    if kind == 5:
+        return Call((draw.tensor((*other, n, k)), draw.tensor((*stack, k, m))))
+    return Call((draw.tensor((*stack, n, k)), draw.tensor((*other, k, m))))
+
+
+def _addmm(draw: Draw) -> Call:
+    n, k, m = _sizes(draw, 3)
+    return Call((draw.tensor(_bias(draw, (n, m))), draw.tensor((n, k)), draw.tensor((k, m))), _scales(draw))
+
+
+def _addmv(draw: Draw) -> Call:
+    n, k = _sizes(draw, 2)
+    return Call((draw.tensor(_bias(draw, (n,))), draw.tensor((n, k)), draw.tensor((k,))), _scales(draw))
+
+
+def _addr(draw: Draw) -> Call:
+    n, m = _sizes(draw, 2)
+    return Call((draw.tensor(_bias(draw, (n, m))), draw.tensor((n,)), draw.tensor((m,))), _scales(draw))
+
+
+def _batched(stacked: bool) -> Signature:
+    def signature(draw: Draw) -> Call:
+        n, k, m = _sizes(draw, 3)
+        b = draw.choice((1, 2, 3))
+        full = (b, n, m) if stacked else (n, m)
+        return Call((draw.tensor(_bias(draw, full)), draw.tensor((b, n, k)), draw.tensor((b, k, m))), _scales(draw))
+
+    return signature
+
+
+def _vectors(draw: Draw) -> Call:
+    (n,) = _sizes(draw, 1)
+    return Call((draw.tensor((n,)), draw.tensor((n,))))
+
+
+def _mv(draw: Draw) -> Call:
+    n, k = _sizes(draw, 2)
+    return Call((draw.tensor((n, k)), draw.tensor((k,))))
+
+
+def _outer(draw: Draw) -> Call:
+    n, m = _sizes(draw, 2)
+    return Call((draw.tensor((n,)), draw.tensor((m,))))
+
+
+def _inner(draw: Draw) -> Call:
+    (k,) = _sizes(draw, 1)
+    return Call((draw.tensor((*draw.shape(0, 2), k)), draw.tensor((*draw.shape(0, 2), k))))
+
+
+def _vecdot(draw: Draw) -> Call:
+    shape = draw.shape(1, 4)
+    return Call((draw.tensor(shape), draw.tensor(shape)), keywords(dim=draw.option(0, -1, -len(shape))))
+
+
+def _kron(draw: Draw) -> Call:
+    return Call((draw.tensor(tuple(min(s, 8) for s in draw.shape(0, 3))), draw.tensor(tuple(min(s, 8) for s in draw.shape(0, 3)))))
+
+
+def _linear(draw: Draw) -> Call:
+    """Any leading dimensions; a bias or none."""
+    n, k, m = _sizes(draw, 3)
+    lead = draw.choice(((), (1,), (2,), (2, 3), (1, 2, 3)))
+    rows = (*lead, n) if draw.pick(4) else ()
+    return Call((draw.tensor((*rows, k)), draw.tensor((m, k)), *_optional(draw, (m,))))
+
+
+def _optional(draw: Draw, shape: Shape) -> tuple[Arg, ...]:
+    return (draw.tensor(shape),) if draw.flag() else ()
+
+
+def _bilinear(draw: Draw) -> Call:
+    a, b, m = (min(s, 16) for s in _sizes(draw, 3))
+    a, b = max(a, 1), max(b, 1)
+    lead = draw.choice(((1,), (), (2,), (2, 3)))
+    return Call((draw.tensor((*lead, a)), draw.tensor((*lead, b)), draw.tensor((m, a, b)), *_optional(draw, (m,))))
+
+
+EQUATIONS = (
+    "ij,jk->ik", "ij->ji", "ij->", "ii->i", "ij,j->i", "i,j->ij", "bij,bjk->bik", "bij,ijk->bik", "ijk,ilk->ijl",
+    "bhqd,bhkd->bhqk", "bhqk,bhkd->bqhd", "ij,ij->ij", "ij,ij->", "i,i", "...ij,...jk->...ik", "ij,jk,kl->il", "bi,oij,bj->bo",
+)
+
+
+def _einsum(draw: Draw) -> Call:
+    """Each letter of the equation gets one size everywhere."""
+    equation = draw.choice(EQUATIONS)
+    sizes: dict[str, int] = {}
+    lead = (2,) if draw.flag() else ()
+    operands = []
+    for term in equation.split("->")[0].split(","):
+        shape: tuple[int, ...] = lead if "..." in term else ()
+        for letter in term.replace(".", ""):
+            shape = (*shape, sizes.setdefault(letter, draw.choice((2, 1, 3, 4, 5, 16))))
+        operands.append(draw.tensor(shape))
+    return Call((equation, *operands))
+
+
+def _tensordot(draw: Draw) -> Call:
+    shared = draw.shape(0, 2)
+    a, b = draw.tensor((*draw.shape(0, 2), *shared)), draw.tensor((*shared, *draw.shape(0, 2)))
+    if draw.flag() and shared:
+        left, right = len(a.shape) - len(shared), tuple(range(len(shared)))
+        return Call((a, b), keywords(dims=(tuple(left + k for k in right), right)))
+    return Call((a, b), keywords(dims=len(shared)))
+
+
+def _cdist(draw: Draw) -> Call:
+    n, k, m = _sizes(draw, 3)
+    lead = draw.choice(((), (1,), (2,)))
+    p = draw.option(1.0, 0.0, 3.0, 0.5, 2.0)
+    mode = draw.option("use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist") if p in (None, 2.0) else None
+    pair = draw.tensor((*lead, n, k)), draw.tensor((*lead, m, k))
+    return Call(pair, keywords(p=p, compute_mode=mode))
+
+
+def _chain(draw: Draw) -> Call:
+    sizes = tuple(max(1, s) for s in _sizes(draw, 4 + draw.pick(2)))
+    return Call((tuple(draw.tensor((a, b)) for a, b in zip(sizes, sizes[1:])),))
+
+
+def _covered(draw: Draw) -> Call:
+    shape = draw.shape(1, 2, empty=False)
+    return Call((draw.tensor((*shape[:-1], shape[-1] + 2)),), keywords(correction=draw.option(0)))
+
+
+def _int_mm(draw: Draw) -> Call:
+    n, k, m = draw.choice((17, 32, 33)), draw.choice((8, 16, 32)), draw.choice((8, 16, 24))
+    return Call((draw.tensor((n, k)), draw.tensor((k, m))))
+
+
+ROWS = (
+    _row(name="mm", call="torch.mm", signature=_mm, out=True, opinfo=("mm",)),
+    _row(name="bmm", call="torch.bmm", signature=_bmm, out=True, opinfo=("bmm",)),
+    _row(name="matmul", call="torch.matmul", signature=_matmul, out=True, opinfo=("matmul", "__rmatmul__")),
+    _row(name="addmm", call="torch.addmm", signature=_addmm, inplace="torch.Tensor.addmm_", out=True,
+         opinfo=("addmm", "addmm:decomposed")),
+    _row(name="addmv", call="torch.addmv", signature=_addmv, inplace="torch.Tensor.addmv_", out=True, opinfo=("addmv",)),
+    _row(name="addr", call="torch.addr", signature=_addr, inplace="torch.Tensor.addr_", out=True, opinfo=("addr",)),
+    _row(name="addbmm", call="torch.addbmm", signature=_batched(False), inplace="torch.Tensor.addbmm_", out=True,
+         opinfo=("addbmm",)),
+    _row(name="baddbmm", call="torch.baddbmm", signature=_batched(True), inplace="torch.Tensor.baddbmm_", out=True,
+         opinfo=("baddbmm",)),
+    _row(name="dot", call="torch.dot", signature=_vectors, out=True, opinfo=("dot",)),
+    _row(name="vdot", call="torch.vdot", signature=_vectors, out=True, opinfo=("vdot",)),
+    _row(name="mv", call="torch.mv", signature=_mv, out=True, opinfo=("mv",)),
+    _row(name="outer", call="torch.outer", signature=_outer, out=True, opinfo=("outer",)),
+    _row(name="inner", call="torch.inner", signature=_inner, out=True, opinfo=("inner",)),
+    _row(name="vecdot", call="torch.linalg.vecdot", signature=_vecdot, out=True, opinfo=("linalg.vecdot",)),
+    _row(name="kron", call="torch.kron", signature=_kron, out=True, opinfo=("kron",)),
+    _row(name="linear", call="torch.nn.functional.linear", signature=_linear, opinfo=("nn.functional.linear",)),
+    _row(name="bilinear", call="torch.nn.functional.bilinear", signature=_bilinear, opinfo=("nn.functional.bilinear",)),
+    _row(name="einsum", call="torch.einsum", signature=_einsum, opinfo=("einsum",)),
+    _row(name="tensordot", call="torch.tensordot", signature=_tensordot, opinfo=("tensordot",)),
+    _row(name="cdist", rule=OpClass.COMPOSITE, call="torch.cdist", signature=_cdist, dtypes=("float32",), grad=("float32",),
+         opinfo=("cdist",)),
+    _row(name="multi_dot", rule=OpClass.COMPOSITE, call="torch.linalg.multi_dot", signature=_chain, out=True,
+         opinfo=("linalg.multi_dot",)),
+    _row(name="int_mm", call="torch._int_mm", signature=_int_mm, dtypes=("int8",), grad=()),
+    _row(name="cov", rule=OpClass.COMPOSITE, call="torch.cov", signature=_covered, dtypes=FLOATING, opinfo=("cov",)),
+)

@@ -1,0 +1,260 @@
+"""Data movement without arithmetic: copies, casts, fills, joins, repeats, flips, padding, triangles."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from parity.catalog.draw import Call, Draw, Shape, keywords
+from parity.catalog.row import EVERY, FLOATING, Row, Signature
+from parity.catalog.signatures import unary
+from parity.dtypes import FACTS
+from parity.vocabulary import Arg, OpClass, TensorSpec, Word
+
+_row = partial(Row, family="movement", rule=OpClass.EXACT, dtypes=EVERY, grad=FLOATING)
+CASTS = ("float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64")
+
+
+def _targets(draw: Draw) -> tuple[str, ...]:
+    """Dtypes that a cast may lead to: complex numbers stay complex (torch only warns, but drops half of them)."""
+    return ("complex64",) if draw.kind == "complex" else CASTS
+
+
+def _castable(draw: Draw, shape: Shape, dtype: str, source: str | None = None) -> TensorSpec:
+    """A source whose values the target can hold: what C++ does with the others is undefined."""
+    source = source or draw.dtype
+    if FACTS[source].kind in ("float", "complex") and FACTS[dtype].kind == "int":
+        return draw.inside(shape, 0 if dtype == "uint8" else -100, 100, dtype=source)
+    return draw.tensor(shape, dtype=source)
+
+
+def _to(draw: Draw) -> Call:
+    dtype = draw.choice(_targets(draw))
+    copy = draw.option(True)
+    return Call((_castable(draw, draw.shape(0, 5), dtype), Word(dtype)), keywords(copy=copy))
+
+
+def _copy(draw: Draw) -> Call:
+    """Into a tensor, from one that broadcasts to it, often of another dtype."""
+    shape = draw.shape(0, 5)
+    other = draw.dtype
+    if draw.flag():
+        others = CASTS if draw.kind == "complex" else CASTS[:-1]
+        other = draw.choice(others)
+    source = _castable(draw, draw.broadcastable(shape), draw.dtype, other)
+    return Call((draw.tensor(shape), source))
+
+
+def _fill(draw: Draw) -> Call:
+    x = draw.tensor(draw.shape(0, 5))
+    return Call((x, draw.tensor(()) if draw.flag() else draw.number()))
+
+
+def _formats(shape: Shape) -> tuple[Arg, ...]:
+    """Memory formats that a shape of this rank may take."""
+    plain = (Word("contiguous_format"),)
+    return (*plain, Word("channels_last")) if len(shape) == 4 else (*plain, Word("channels_last_3d")) if len(shape) == 5 else plain
+
+
+def _contiguous(draw: Draw) -> Call:
+    shape = draw.shape(0, 5)
+    return Call((draw.tensor(shape),), keywords(memory_format=draw.option(*_formats(shape))))
+
+
+def _clone(draw: Draw) -> Call:
+    shape = draw.shape(0, 5)
+    formats = (Word("preserve_format"), *_formats(shape))
+    return Call((draw.tensor(shape),), keywords(memory_format=draw.option(*formats)))
+
+
+def _cat(draw: Draw) -> Call:
+    """One to four pieces that differ along the dimension; an empty vector among them now and then."""
+    shape = draw.shape(1, 5)
+    d = draw.dim(shape)
+    pieces = []
+    for k in range(2 if not draw.flag() else draw.choice((1, 3, 4))):
+        size = shape[d] if k == 0 or not draw.flag() else draw.choice((1, 2, 3, 0))
+        own = list(shape)
+        own[d] = size
+        pieces.append(draw.tensor(tuple(own)))
+    if draw.pick(8) == 7:
+        pieces.append(draw.tensor((0,)))
+    return Call((tuple(pieces), d))
+
+
+def _stack(draw: Draw) -> Call:
+    shape = draw.shape(0, 4)
+    pieces = tuple(draw.tensor(shape) for _ in range(draw.choice((2, 1, 3, 4))))
+    rank = len(shape) + 1
+    d = draw.pick(rank)
+    return Call((pieces, d - rank if draw.flag() else d))
+
+
+def _pieces(low: int, d: int) -> Signature:
+    """Two or three tensors that may differ along dimension d (0 for vectors)."""
+
+    def signature(draw: Draw) -> Call:
+        shape = draw.shape(low, 4)
+        where = min(d, len(shape) - 1)
+        pieces = [draw.tensor(shape)]
+        for _ in range(draw.choice((1, 2))):
+            own = list(shape)
+            if shape and draw.flag():
+                own[where] = draw.choice((1, 2, 3))
+            pieces.append(draw.tensor(tuple(own)))
+        return Call((tuple(pieces),))
+
+    return signature
+
+
+def _repeat(draw: Draw) -> Call:
+    shape = tuple(min(s, 64) for s in draw.shape(0, 4))
+    rank = len(shape) + draw.pick(2)
+    return Call((draw.tensor(shape), tuple(draw.choice((1, 2, 3, 0)) for _ in range(rank))))
+
+
+def _tile(draw: Draw) -> Call:
+    shape = tuple(min(s, 64) for s in draw.shape(0, 4))
+    return Call((draw.tensor(shape), tuple(draw.choice((1, 2, 3)) for _ in range(draw.pick(5)))))
+
+
+def _repeat_interleave(draw: Draw) -> Call:
+    shape = draw.shape(0, 4)
+    x = draw.tensor(shape)
+    if not draw.flag():
+        return Call((x, draw.choice((2, 1, 3, 0))))
+    d = draw.dim(shape)
+    if draw.flag() and shape:
+        return Call((x, draw.inside((shape[d],), 0, 3, dtype="int64", grad=False)), keywords(dim=d))
+    return Call((x, draw.choice((2, 1, 3, 0))), keywords(dim=d))
+
+
+def _flip(draw: Draw) -> Call:
+    shape = draw.shape(0, 5)
+    return Call((draw.tensor(shape), draw.dims(shape) if shape else ()))
+
+
+def _roll(draw: Draw) -> Call:
+    shape = draw.shape(0, 4)
+    x = draw.tensor(shape)
+    shifts = (1, -1, 2, 0, 5, -3)
+    kind = draw.pick(3)
+    if kind == 0 or not shape:
+        return Call((x, draw.choice(shifts)))
+    if kind == 1:
+        return Call((x, draw.choice(shifts), draw.dim(shape)))
+    dims = draw.dims(shape)
+    return Call((x, tuple(draw.choice(shifts) for _ in dims), dims))
+
+
+def _rot90(draw: Draw) -> Call:
+    shape = draw.shape(2, 4)
+    dims = draw.permutation(len(shape))[:2]
+    return Call((draw.tensor(shape), draw.choice((1, 2, 3, -1, 0, 5)), dims))
+
+
+def _triangle(draw: Draw) -> Call:
+    shape = draw.shape(2, 5)
+    return Call((draw.tensor(shape),), keywords(diagonal=draw.option(1, -1, 2, -3)))
+
+
+def _pad_constant(draw: Draw) -> Call:
+    """Any number of trailing dimensions; negative amounts cut, as long as something may remain."""
+    shape = draw.shape(1, 5)
+    pad: list[int] = []
+    for k in range(1 + draw.pick(len(shape))):
+        size = shape[-1 - k]
+        for _ in range(2):
+            low = -1 if size >= 3 else 0
+            pad.append(draw.choice((1, 0, 2, low)))
+    return Call((draw.tensor(shape), tuple(pad)), keywords(value=draw.number(2) if draw.flag() else None))
+
+
+def _pad_mode(mode: str) -> Signature:
+    """Padding from the operand itself: the last one to three dimensions, with or without the batch."""
+
+    def signature(draw: Draw) -> Call:
+        count = 1 + draw.pick(3)
+        lead = (draw.choice((1, 2, 3)),) if draw.flag() and mode != "circular" else (draw.choice((1, 2)), draw.choice((1, 2, 3)))
+        sizes = draw.shape(count, count, empty=False)
+        pad: list[int] = []
+        for s in reversed(sizes):
+            most = s - 1 if mode == "reflect" else s if mode == "circular" else 4
+            for _ in range(2):
+                options = tuple(p for p in (1, 0, 2, 3) if p <= most)
+                pad.append(draw.choice(options))
+        return Call((draw.tensor((*lead, *sizes)), tuple(pad)), keywords(mode=mode))
+
+    return signature
+
+
+def _pad_row(mode: str, dtypes: tuple[str, ...] = EVERY, opinfo: tuple[str, ...] = ()) -> Row:
+    return _row(
+        name=f"pad_{mode}",
+        call="torch.nn.functional.pad",
+        signature=_pad_mode(mode),
+        dtypes=dtypes,
+        opinfo=opinfo or (f"nn.functional.pad:{mode}",),
+    )
+
+
+def _diagonals(draw: Draw) -> Call:
+    return Call((draw.tensor(draw.shape(1, 3)),), keywords(offset=draw.option(1, -1, 2)))
+
+
+def _diag(draw: Draw) -> Call:
+    return Call((draw.tensor(draw.shape(1, 2)),), keywords(diagonal=draw.option(1, -1)))
+
+
+def _meshgrid(draw: Draw) -> Call:
+    vectors = tuple(draw.tensor((draw.choice((2, 1, 3, 5)),)) for _ in range(draw.choice((2, 1, 3))))
+    return Call(vectors, keywords(indexing=draw.choice(("ij", "xy"))))
+
+
+def _blocks(draw: Draw) -> Call:
+    return Call(tuple(draw.tensor(tuple(min(s, 8) for s in draw.shape(0, 2))) for _ in range(draw.choice((2, 1, 3)))))
+
+
+def _constant(draw: Draw) -> Call:
+    shape = draw.shape(0, 5)
+    return Call((draw.tensor(shape), draw.number()))
+
+
+ROWS = (
+    _row(name="copy_", call="torch.Tensor.copy_", signature=_copy, mutates=True),
+    _row(name="fill_", call="torch.Tensor.fill_", signature=_fill, mutates=True, opinfo=("fill",)),
+    _row(name="zero_", call="torch.Tensor.zero_", signature=unary(), mutates=True, opinfo=("zero_",)),
+    _row(name="to", call="torch.Tensor.to", signature=_to, oracle="exact", opinfo=("to",)),
+    _row(name="clone", call="torch.clone", signature=_clone, strides=True, opinfo=("clone",)),
+    _row(name="contiguous", call="torch.Tensor.contiguous", signature=_contiguous, strides=True, opinfo=("contiguous",)),
+    _row(name="full_like", call="torch.full_like", signature=_constant, grad=(), strides=True, opinfo=("full_like",)),
+    _row(name="zeros_like", call="torch.zeros_like", signature=unary(), grad=(), strides=True, opinfo=("zeros_like",)),
+    _row(name="ones_like", call="torch.ones_like", signature=unary(), grad=(), strides=True, opinfo=("ones_like",)),
+    _row(name="cat", call="torch.cat", signature=_cat, out=True, promotes=True, opinfo=("cat",)),
+    _row(name="stack", call="torch.stack", signature=_stack, out=True, promotes=True, opinfo=("stack",)),
+    _row(name="hstack", call="torch.hstack", signature=_pieces(0, 1), out=True, promotes=True, opinfo=("hstack",)),
+    _row(name="vstack", call="torch.vstack", signature=_pieces(2, 0), out=True, promotes=True, opinfo=("vstack",)),
+    _row(name="dstack", call="torch.dstack", signature=_pieces(3, 2), out=True, promotes=True, opinfo=("dstack",)),
+    _row(name="column_stack", call="torch.column_stack", signature=_pieces(2, 1), out=True, promotes=True,
+         opinfo=("column_stack",)),
+    _row(name="repeat", call="torch.Tensor.repeat", signature=_repeat, opinfo=("repeat",)),
+    _row(name="tile", call="torch.tile", signature=_tile, opinfo=("tile",)),
+    _row(name="repeat_interleave", call="torch.repeat_interleave", signature=_repeat_interleave,
+         opinfo=("repeat_interleave",)),
+    _row(name="flip", call="torch.flip", signature=_flip, opinfo=("flip",)),
+    _row(name="fliplr", call="torch.fliplr", signature=unary(low=2), opinfo=("fliplr",)),
+    _row(name="flipud", call="torch.flipud", signature=unary(low=1), opinfo=("flipud",)),
+    _row(name="roll", call="torch.roll", signature=_roll, opinfo=("roll",)),
+    _row(name="rot90", call="torch.rot90", signature=_rot90, opinfo=("rot90",)),
+    _row(name="tril", call="torch.tril", signature=_triangle, inplace="torch.Tensor.tril_", out=True, opinfo=("tril",)),
+    _row(name="triu", call="torch.triu", signature=_triangle, inplace="torch.Tensor.triu_", out=True, opinfo=("triu",)),
+    _row(name="pad_constant", call="torch.nn.functional.pad", signature=_pad_constant,
+         opinfo=("nn.functional.pad:constant", "constant_pad_nd")),
+    _pad_row("reflect"),
+    _pad_row("replicate", opinfo=("nn.functional.pad:replicate", "nn.functional.pad:replicate_negative")),
+    _pad_row("circular"),
+    _row(name="diag", call="torch.diag", signature=_diag, out=True, opinfo=("diag",)),
+    _row(name="diag_embed", call="torch.diag_embed", signature=_diagonals, opinfo=("diag_embed",)),
+    _row(name="meshgrid", call="torch.meshgrid", signature=_meshgrid,
+         opinfo=("meshgrid:variadic_tensors", "meshgrid:list_of_tensors")),
+    _row(name="block_diag", call="torch.block_diag", signature=_blocks, opinfo=("block_diag",)),
+)

@@ -1,0 +1,199 @@
+"""Reductions: over everything, one dimension or several, kept or not, with another dtype, with a correction."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from parity.catalog.draw import Call, Draw, Shape, keywords
+from parity.catalog.row import EVERY, FLOATING, REAL, Row, Signature
+from parity.catalog.signatures import Operand, anything, within
+from parity.dtypes import BOOL, FLOATS
+from parity.vocabulary import Arg, OpClass, Word
+
+_row = partial(Row, family="reductions", rule=OpClass.CONTRACTION)
+
+
+def _where(draw: Draw, shape: Shape, many: bool = True) -> Arg:
+    """Left out, a dimension, or several (also none of them)."""
+    kind = draw.pick(5 if many else 2)
+    if kind == 0:
+        return None
+    if kind == 4:
+        return ()
+    return draw.dims(shape) if kind >= 2 and shape else draw.dim(shape)
+
+
+def _keep(draw: Draw, dim: Arg) -> Arg:
+    return None if dim is None else draw.option(True)
+
+
+def reduction(operand: Operand = anything, *, many: bool = True, typed: bool = False, empty: bool = True) -> Signature:
+    """`f(x, dim=..., keepdim=..., dtype=...)`; no dim is everything."""
+
+    def signature(draw: Draw) -> Call:
+        shape = draw.shape(0, 5, empty=empty)
+        x = operand(draw, shape)
+        dim = _where(draw, shape, many)
+        keep = _keep(draw, dim)
+        dtype = _dtype(draw) if typed else None
+        return Call((x,), keywords(dim=dim, keepdim=keep, dtype=dtype))
+
+    return signature
+
+
+def _dtype(draw: Draw) -> Arg:
+    """An accumulation dtype at least as wide as the operand's."""
+    if draw.pick(4) != 3:
+        return None
+    if draw.kind == "complex":
+        return Word("complex64")
+    return Word("float32" if draw.kind == "float" else draw.choice(("int64", "float32", "int32")))
+
+
+def _mean(draw: Draw) -> Call:
+    """Integers must name a floating dtype."""
+    call = reduction()(draw)
+    if draw.is_inexact:
+        return call
+    return Call(call.args, (*call.kwargs, ("dtype", Word(draw.choice(("float32", "float16"))))))
+
+
+def _dim_needed(operand: Operand = anything, *, many: bool = True) -> Signature:
+    """`f(x, dim, keepdim=...)` where the dim must be given."""
+
+    def signature(draw: Draw) -> Call:
+        shape = draw.shape(0, 5, empty=False)
+        x = operand(draw, shape)
+        dim: Arg = draw.dims(shape) if many and shape and draw.flag() else draw.dim(shape)
+        return Call((x, dim), keywords(keepdim=draw.option(True)))
+
+    return signature
+
+
+def _spread(draw: Draw) -> Call:
+    """std and var: at least two elements are reduced, so that the correction leaves some."""
+    shape = draw.shape(1, 5, empty=False)
+    shape = (*shape[:-1], shape[-1] + 2)
+    kind = draw.pick(4)
+    dim: Arg = None if kind == 0 else -1 if kind == 1 else len(shape) - 1
+    if kind == 3:
+        dim = (-1, *draw.dims(shape[:-1])) if len(shape) > 1 else (-1,)
+        dim = tuple(d if d >= 0 or i == 0 else d - 1 for i, d in enumerate(dim) if isinstance(d, int))
+    correction = draw.option(0, 2)
+    return Call((draw.tensor(shape),), keywords(dim=dim, correction=correction, keepdim=_keep(draw, dim)))
+
+
+def _norm(draw: Draw) -> Call:
+    shape = draw.shape(0, 4, empty=False)
+    p = draw.option(1, 2, 0, 3, 0.5) if draw.flag() else None
+    dim = _where(draw, shape) if shape else None
+    dim = None if dim == () else dim
+    if p is None:
+        return Call((draw.tensor(shape),), keywords(dim=dim, keepdim=_keep(draw, dim)))
+    return Call((draw.tensor(shape), p), keywords(dim=dim, keepdim=_keep(draw, dim)))
+
+
+def _diff(draw: Draw) -> Call:
+    shape = draw.shape(1, 4)
+    return Call((draw.tensor(shape),), keywords(n=draw.option(2), dim=draw.option(0, -1, -len(shape))))
+
+
+def _area(draw: Draw) -> Call:
+    shape = draw.shape(1, 4, empty=False)
+    d = draw.dim(shape)
+    kind = draw.pick(3)
+    x = draw.tensor(shape)
+    if kind == 1:
+        return Call((x, draw.tensor((shape[d],))), keywords(dim=d))
+    return Call((x,), keywords(dim=d, dx=draw.option(0.5, 2.0) if kind else None))
+
+
+def _histc(draw: Draw) -> Call:
+    x = draw.between(draw.shape(0, 3), -4, 4)
+    limits = keywords(min=-3, max=3) if draw.flag() else keywords(min=-4, max=4)
+    return Call((x,), (*keywords(bins=draw.choice((4, 1, 5, 16, 100))), *limits))
+
+
+def _bincount(draw: Draw) -> Call:
+    n = draw.size()
+    x = draw.inside((n,), 0, 9)
+    return Call((x,), keywords(weights=draw.maybe(draw.tensor((n,), dtype="float32")), minlength=draw.option(4, 16)))
+
+
+def _square(draw: Draw) -> Call:
+    return Call((draw.tensor((draw.size(), draw.size())),))
+
+
+def _count(draw: Draw) -> Call:
+    shape = draw.shape(0, 5)
+    return Call((draw.inside(shape, 0, 2),), keywords(dim=_where(draw, shape)))
+
+
+ROWS = (
+    _row(
+        name="sum", call="torch.sum", signature=reduction(typed=True), dtypes=EVERY, grad=FLOATING, opinfo=("sum",),
+    ),
+    _row(
+        name="sum_out", call="torch.sum", signature=_dim_needed(), dtypes=EVERY, grad=FLOATING, out=True,
+    ),
+    _row(name="mean", call="torch.mean", signature=_mean, dtypes=EVERY, grad=FLOATING, opinfo=("mean",)),
+    _row(
+        name="mean_out", call="torch.mean", signature=_dim_needed(), dtypes=FLOATING, grad=FLOATING, out=True,
+    ),
+    _row(name="nansum", call="torch.nansum", signature=reduction(), dtypes=(*REAL, *BOOL), grad=FLOATS, opinfo=("nansum",)),
+    _row(name="nanmean", call="torch.nanmean", signature=reduction(), dtypes=FLOATING, grad=FLOATING, opinfo=("nanmean",)),
+    _row(
+        name="prod", rule=OpClass.COMPOSITE, call="torch.prod", signature=reduction(within(-2, 2), many=False, typed=True),
+        dtypes=EVERY, grad=FLOATING, opinfo=("prod",),
+    ),
+    _row(
+        name="std", rule=OpClass.COMPOSITE, call="torch.std", signature=_spread, dtypes=FLOATING, grad=FLOATING, out=True,
+        opinfo=("std", "std:unbiased"),
+    ),
+    _row(
+        name="var", rule=OpClass.COMPOSITE, call="torch.var", signature=_spread, dtypes=FLOATING, grad=FLOATING, out=True,
+        opinfo=("var", "var:unbiased"),
+    ),
+    _row(
+        name="var_mean", rule=OpClass.COMPOSITE, call="torch.var_mean", signature=_spread, dtypes=FLOATING, grad=FLOATING,
+        opinfo=("var_mean", "var_mean:unbiased"),
+    ),
+    _row(
+        name="std_mean", rule=OpClass.COMPOSITE, call="torch.std_mean", signature=_spread, dtypes=FLOATING, grad=FLOATING,
+        opinfo=("std_mean", "std_mean:unbiased"),
+    ),
+    _row(
+        name="logsumexp", rule=OpClass.COMPOSITE, call="torch.logsumexp", signature=_dim_needed(within(-30, 30)),
+        dtypes=EVERY, grad=FLOATING, out=True, opinfo=("logsumexp",),
+    ),
+    _row(name="norm", rule=OpClass.COMPOSITE, call="torch.linalg.vector_norm", signature=_norm, dtypes=FLOATING, grad=FLOATING,
+         out=True, opinfo=("linalg.vector_norm",)),
+    _row(name="all", rule=OpClass.EXACT, call="torch.all", signature=reduction(), dtypes=EVERY, out=True, opinfo=("all",)),
+    _row(name="any", rule=OpClass.EXACT, call="torch.any", signature=reduction(), dtypes=EVERY, out=True, opinfo=("any",)),
+    _row(
+        name="count_nonzero", rule=OpClass.EXACT, call="torch.count_nonzero", signature=_count,
+        dtypes=EVERY, opinfo=("count_nonzero",),
+    ),
+    _row(
+        name="amax", rule=OpClass.EXACT, call="torch.amax", signature=reduction(empty=False), dtypes=(*REAL, *BOOL), grad=FLOATS,
+        opinfo=("amax",),
+    ),
+    _row(
+        name="amin", rule=OpClass.EXACT, call="torch.amin", signature=reduction(empty=False), dtypes=(*REAL, *BOOL), grad=FLOATS,
+        opinfo=("amin",),
+    ),
+    _row(name="trace", call="torch.trace", signature=_square, dtypes=EVERY, grad=FLOATING, opinfo=("trace",)),
+    _row(
+        name="diff", rule=OpClass.COMPOSITE, call="torch.diff", signature=_diff, dtypes=EVERY, grad=FLOATING, out=True,
+        opinfo=("diff",),
+    ),
+    _row(name="trapezoid", call="torch.trapezoid", signature=_area, dtypes=FLOATING, grad=FLOATING, opinfo=("trapezoid", "trapz")),
+    _row(
+        name="histc", rule=OpClass.EXACT, call="torch.histc", signature=_histc, dtypes=("float32",), out=True,
+        opinfo=("histc",), oracle="exact",  # bins of float32 edges: an element may lie in another bin in float64
+    ),
+    _row(
+        name="bincount", rule=OpClass.CONTRACTION, call="torch.bincount", signature=_bincount,
+        dtypes=("int64", "int32", "int16", "int8", "uint8"), opinfo=("bincount",),
+    ),
+)

@@ -1,0 +1,166 @@
+"""Elementwise functions of three operands: addcmul, lerp, clamp, where."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from parity.catalog.draw import Call, Draw, keywords
+from parity.catalog.row import EVERY, FLOATING, NUMERIC, REAL, Row
+from parity.catalog.signatures import divisor
+from parity.dtypes import FLOATS
+from parity.vocabulary import Arg, OpClass
+
+_row = partial(Row, family="ternary", rule=OpClass.ELEMENTWISE, strides=True)
+
+
+def _value(draw: Draw) -> Arg:
+    return draw.number(2) if draw.flag() else None
+
+
+def _addcmul(draw: Draw) -> Call:
+    shape = draw.shape(0, 5)
+    operands = draw.tensor(shape), draw.tensor(draw.broadcastable(shape)), draw.tensor(draw.broadcastable(shape))
+    return Call(operands, keywords(value=_value(draw)))
+
+
+def _addcdiv(draw: Draw) -> Call:
+    shape = draw.shape(0, 5)
+    operands = draw.tensor(shape), draw.tensor(draw.broadcastable(shape)), divisor(draw, draw.broadcastable(shape))
+    return Call(operands, keywords(value=_value(draw)))
+
+
+def _lerp(draw: Draw) -> Call:
+    shape = draw.shape(0, 5)
+    ends = draw.tensor(shape), draw.tensor(draw.broadcastable(shape))
+    if draw.flag():
+        return Call((*ends, draw.between(draw.broadcastable(shape), -1, 2)))
+    return Call((*ends, draw.choice((0.5, 0.0, 1.0, 0.25, 0.75, -1.0, 2.0))))
+
+
+def _clamp(draw: Draw) -> Call:
+    """Both bounds, one of them, or crossed ones; Python scalars or tensors."""
+    shape = draw.shape(0, 5)
+    x = draw.tensor(shape)
+    sides = draw.choice(("both", "min", "max"))
+    if draw.flag():
+        low = draw.tensor(draw.broadcastable(shape)) if sides != "max" else None
+        high = draw.tensor(draw.broadcastable(shape)) if sides != "min" else None
+        return Call((x,), keywords(min=low, max=high))
+    low_value = draw.choice((0, 1) if draw.dtype == "uint8" else (0, -1, 1)) if sides != "max" else None
+    high_value = draw.choice((1, 2, 0)) if sides != "min" else None
+    return Call((x,), keywords(min=low_value, max=high_value))
+
+
+def _bound(draw: Draw) -> Call:
+    shape = draw.shape(0, 5)
+    bound = draw.tensor(draw.broadcastable(shape)) if draw.flag() else draw.number()
+    return Call((draw.tensor(shape), bound))
+
+
+def _float_bound(draw: Draw) -> Call:
+    """An integer tensor with a fractional bound, which torch promotes."""
+    return Call((draw.tensor(draw.shape(0, 4)),), keywords(**{draw.choice(("min", "max")): draw.choice((0.5, 1.0, 2.5))}))
+
+
+def _where(draw: Draw) -> Call:
+    shape = draw.shape(0, 5)
+    mask = draw.mask(draw.broadcastable(shape))
+    kind = draw.pick(5)
+    if kind == 3:
+        return Call((mask, draw.tensor(shape), draw.number()))
+    if kind == 4:
+        return Call((mask, draw.number(), draw.tensor(shape)))
+    if kind == 2:
+        return Call((mask, draw.tensor(draw.broadcastable(shape)), draw.tensor(shape)))
+    return Call((mask, draw.tensor(shape), draw.tensor(draw.broadcastable(shape))))
+
+
+ROWS = (
+    _row(
+        name="addcmul",
+        call="torch.addcmul",
+        signature=_addcmul,
+        dtypes=NUMERIC,
+        grad=FLOATING,
+        inplace="torch.Tensor.addcmul_",
+        out=True,
+        promotes=True,
+        opinfo=("addcmul",),
+    ),
+    _row(
+        name="addcdiv",
+        call="torch.addcdiv",
+        signature=_addcdiv,
+        dtypes=FLOATING,
+        grad=FLOATING,
+        inplace="torch.Tensor.addcdiv_",
+        out=True,
+        promotes=True,
+        opinfo=("addcdiv",),
+    ),
+    _row(
+        name="lerp",
+        call="torch.lerp",
+        signature=_lerp,
+        dtypes=FLOATING,
+        grad=FLOATING,
+        inplace="torch.Tensor.lerp_",
+        out=True,
+        opinfo=("lerp",),
+    ),
+    _row(
+        name="clamp",
+        rule=OpClass.EXACT,
+        call="torch.clamp",
+        signature=_clamp,
+        dtypes=REAL,
+        grad=FLOATS,
+        inplace="torch.Tensor.clamp_",
+        out=True,
+        promotes=True,
+        opinfo=("clamp",),
+    ),
+    _row(
+        name="clamp_min",
+        rule=OpClass.EXACT,
+        call="torch.clamp_min",
+        signature=_bound,
+        dtypes=REAL,
+        grad=FLOATS,
+        inplace="torch.Tensor.clamp_min_",
+        out=True,
+        promotes=True,
+        opinfo=("clamp_min",),
+    ),
+    _row(
+        name="clamp_max",
+        rule=OpClass.EXACT,
+        call="torch.clamp_max",
+        signature=_bound,
+        dtypes=REAL,
+        grad=FLOATS,
+        inplace="torch.Tensor.clamp_max_",
+        out=True,
+        promotes=True,
+        opinfo=("clamp_max",),
+    ),
+    _row(
+        name="clamp_fractional",
+        rule=OpClass.EXACT,
+        call="torch.clamp",
+        signature=_float_bound,
+        dtypes=("int64", "int32", "int16", "int8", "uint8"),
+        promotes=True,
+    ),
+    _row(
+        name="where",
+        rule=OpClass.EXACT,
+        call="torch.where",
+        signature=_where,
+        dtypes=EVERY,
+        grad=FLOATING,
+        out=True,
+        promotes=True,
+        opinfo=("where",),
+    ),
+)

@@ -1,0 +1,218 @@
+"""Outcomes -> measures: how far two tensors are apart, in bits and in units of a budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from parity.dtypes import FACTS, DtypeFacts
+from parity.vocabulary import Measure, Tolerance
+
+Array = npt.NDArray[np.float64]
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+# The floor of EVIDENCE: where an element's own sensitivity is 0 by chance, its neighbours' counts a little.
+FLOOR_OF_LARGEST = 0.05
+WIDENING_LIMIT = 8.0
+
+
+def facts_of(t: Tensor) -> DtypeFacts:
+    """Facts of a tensor's dtype."""
+    return FACTS[str(t.dtype).removeprefix("torch.")]
+
+
+def bits(t: Tensor) -> Tensor:
+    """The elements as integers of the same width, row-major (complex: parts side by side)."""
+    t = t.detach()
+    if t.is_complex():
+        t = torch.view_as_real(t.resolve_conj())
+    return t.resolve_neg().contiguous().view(BITS[t.element_size()])
+
+
+def bit_equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one dtype and shape hold the same bits."""
+    return torch.equal(bits(a), bits(b))
+
+
+def ulp_distance(a: Tensor, b: Tensor) -> npt.NDArray[np.int64]:
+    """Distance in representable numbers per real element; meaningful where neither is NaN."""
+    x, y = (bits(t).reshape(-1).numpy().astype(np.int64) for t in (a, b))
+    mask = np.int64((1 << (8 * (a.element_size() // (2 if a.is_complex() else 1)) - 1)) - 1)
+    x, y = np.where(x < 0, -(x & mask), x), np.where(y < 0, -(y & mask), y)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.abs(x - y), dtype=np.int64)
+
+
+def ulp_of(magnitude: Array, f: DtypeFacts) -> Array:
+    """The spacing of the dtype's numbers at these magnitudes: 2u * 2**exponent, at least the smallest subnormal."""
+    exponent = np.frexp(np.where(np.isfinite(magnitude), magnitude, f.max))[1] - 1
+    return np.maximum(np.ldexp(2.0 * f.unit_roundoff, exponent), f.smallest)
+
+
+def same_values(a: Tensor, b: Tensor) -> bool:
+    """Bit-equal, or equal elementwise with any NaN equal to any other and -0.0 equal to 0.0."""
+    if bit_equal(a, b):
+        return True
+    if not (a.is_floating_point() or a.is_complex()):
+        return False
+    return bool(((a == b) | (torch.isnan(a) & torch.isnan(b))).all())
+
+
+def _parts(t: Tensor) -> Array:
+    t = t.detach().resolve_conj().resolve_neg()
+    if t.is_complex():
+        t = torch.view_as_real(t.to(torch.complex128).contiguous())
+    return np.asarray(t.to(torch.float64).contiguous().numpy())
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What an element may be off by, with its terms, all of the truth's real shape: total = scaled + rounding + floor."""
+
+    total: Array
+    scaled: Array  # scale * (sensitivity + 2 u |truth| + floor of the largest)
+    rounding: Array  # output_ulp roundings of the result
+    floor: float  # the smallest subnormal, or the smallest normal where the device flushes
+
+
+def budget(truth: Array, sensitivity: Array, f: DtypeFacts, u: float, tol: Tolerance, flushes: bool) -> Budget:
+    """The budget of every element. u: unit roundoff of the arithmetic that the kernel works in.
+
+    Elementwise functions with a table row: their ULP bound plus half a rounding. Everything else: EVIDENCE section 1.
+    """
+    magnitude = np.abs(truth)
+    finite = np.where(np.isfinite(magnitude), magnitude, 0.0)
+    floor = f.tiny if flushes else f.smallest
+    if tol.ulp is not None:
+        rounding = (tol.ulp + 0.5) * ulp_of(np.nextafter(finite, np.inf), f)
+        return Budget(rounding + floor, np.zeros_like(rounding), rounding, floor)
+    largest = float(sensitivity.max()) if sensitivity.size else 0.0
+    scaled = tol.scale * (sensitivity + 2.0 * u * finite + FLOOR_OF_LARGEST * largest)
+    rounding = tol.output_ulp * ulp_of(finite, f)
+    return Budget(scaled + rounding + floor, scaled, rounding, floor)
+
+
+def classes(x: Array) -> npt.NDArray[np.int8]:
+    """0 finite, 1 NaN, 2 +Inf, 3 -Inf."""
+    return np.asarray(np.isnan(x) * 1 + (x == np.inf) * 2 + (x == -np.inf) * 3, dtype=np.int8)
+
+
+def _overflowed(x: Array, f: DtypeFacts) -> Array:
+    """Infinities as the first number past the dtype's largest, so that the edge is a distance like any other."""
+    edge = f.max * (1.0 + 2.0 * f.unit_roundoff) if f.max < 1e300 else f.max
+    return np.where(np.isinf(x), np.copysign(edge, x), x)
+
+
+def share_of(x: Array, truth: Array, b: Array, f: DtypeFacts) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """(error in units of the budget, where the class differs), per element. A value at the overflow edge is judged by its
+    distance from the edge: Inf for a truth just below the largest number is a rounding, Inf for 1.0 is not."""
+    edge = f.max * (1.0 + 2.0 * f.unit_roundoff) if f.max < 1e300 else f.max
+    with np.errstate(invalid="ignore", over="ignore"):
+        clipped = np.clip(truth, -edge, edge)
+        err = np.abs(_overflowed(x, f) - clipped)
+        share = err / b
+    nan_x, nan_t = np.isnan(x), np.isnan(truth)
+    share = np.where(nan_x & nan_t, 0.0, share)
+    infinite = np.isinf(truth)
+    exact = infinite & (x == truth)
+    share = np.where(exact, 0.0, share)
+    differs = (nan_x != nan_t) | (infinite & ~exact) | (np.isinf(x) & ~np.isinf(truth) & (share > 1.0))
+    return np.where(nan_x != nan_t, np.inf, share), differs
+
+
+def show(x: object) -> str:
+    """One value in a message."""
+    if isinstance(x, (bool, np.bool_, int, np.integer)):
+        return str(x)
+    if isinstance(x, (complex, np.complexfloating)):
+        return f"{x.real:.9g}{x.imag:+.9g}j"
+    return f"{float(x):.9g}"  # type: ignore[arg-type]  # everything else is a float of some width
+
+
+def at(t: Tensor | None, index: tuple[int, ...]) -> str:
+    """The value of a tensor at an index, as text."""
+    return "" if t is None else show(t.detach()[index].item())
+
+
+def exact_measure(name: str, device: Tensor, expected: Tensor, reference: Tensor | None = None) -> Measure:
+    """Equal or not, elementwise, NaN equal to NaN; for results that no rounding touches."""
+    differs = device != expected
+    if device.is_floating_point() or device.is_complex():
+        differs &= ~(torch.isnan(device) & torch.isnan(expected))
+    count = int(differs.sum())
+    if not count:
+        return Measure(name, 0.0, 0.0, True, max_abs=0.0, total=device.numel())
+    index = tuple(int(i) for i in differs.nonzero()[0])
+    return Measure(
+        name,
+        float("inf"),
+        None,
+        True,
+        index=index,
+        device=at(device, index),
+        reference=at(reference if reference is not None else expected, index),
+        truth=at(expected, index),
+        mismatched=count,
+        total=device.numel(),
+        problem="value",
+    )
+
+
+def measure(
+    name: str, device: Tensor, reference: Tensor | None, truth: Tensor, sensitivity: Tensor, u: float, tol: Tolerance, flushes: bool
+) -> Measure:
+    """The device's and the reference's error against the truth, in units of the budget, with the worst element.
+
+    All tensors have the truth's shape; device and reference one inexact dtype. A class (NaN, Inf) that differs from the
+    truth's but equals the reference's agrees: both sides then share a property of the formula.
+    """
+    f = facts_of(device)
+    t, d = _parts(truth), _parts(device)
+    s = np.asarray(sensitivity.numpy())
+    if truth.is_complex():
+        s = np.repeat(s[..., None], 2, -1)
+        modulus = np.abs(truth.numpy())[..., None].repeat(2, -1)
+    else:
+        modulus = t
+    b = budget(np.asarray(modulus), s, f, u, tol, flushes)
+    share, differs = share_of(d, t, b.total, f)
+    r = None if reference is None else _parts(reference)
+    reference_share = None
+    if r is not None:
+        own, own_differs = share_of(r, t, b.total, f)
+        shared = differs & own_differs & (classes(d) == classes(r))
+        share, differs = np.where(shared, 0.0, share), differs & ~shared
+        finite = own[np.isfinite(own)]
+        reference_share = float(finite.max()) if finite.size else 0.0
+    total = int(share.size)
+    if not total:
+        return Measure(name, 0.0, 0.0, True, max_abs=0.0, total=0)
+    worst = int(np.argmax(np.where(differs, np.inf, share)))
+    where = np.unravel_index(worst, share.shape)
+    index = tuple(int(i) for i in (where[:-1] if truth.is_complex() else where))
+    with np.errstate(invalid="ignore"):
+        err = np.abs(d - t)
+    finite_err = err[np.isfinite(err)]
+    return Measure(
+        name,
+        float(share.reshape(-1)[worst]),
+        reference_share,
+        True,
+        max_abs=float(finite_err.max()) if finite_err.size else None,
+        max_ulp=float((err / ulp_of(np.abs(t), f)).reshape(-1)[worst]) if np.isfinite(err.reshape(-1)[worst]) else None,
+        index=index,
+        device=at(device, index),
+        reference=at(reference, index),
+        truth=at(truth, index),
+        mismatched=int(((share > 1.0) | differs).sum()),
+        total=total,
+        problem="class" if bool(differs.reshape(-1)[worst]) else "value",
+    )
+
+
+def allowed_share(reference_share: float | None) -> float:
+    """How far the device may go where the reference is off itself: four times its share, at least 1, at most 8."""
+    return 1.0 if reference_share is None else min(WIDENING_LIMIT, max(1.0, 4.0 * reference_share))

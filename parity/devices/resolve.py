@@ -1,0 +1,94 @@
+"""From the name that a person gave to a device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from parity.devices.base import Device
+from parity.devices.native import CpuDevice, MpsDevice, NativeDevice
+from parity.devices.sim import Fault, simulated
+from parity.devices.sim.device import PROFILE_NAMES
+from parity.errors import DeviceError, UsageError, near
+
+# Types that torch parses and that hold no numbers, or not here.
+NO_NUMBERS = ("meta", "lazy", "fpga", "ort", "vulkan", "ideep", "mkldnn", "opengl", "opencl", "hip", "ve", "maia", "xla")
+USUAL = ("auto", "cpu", "sim", "sim:mps", "mps", "cuda", "xpu", "mtia", "hpu")
+
+
+def resolve(name: str, faults: Sequence[Fault] = ()) -> Device:
+    """The device of that name, with faults planted where it is a simulated one.
+
+    `auto` is the first accelerator that torch reports, and `sim:mps` where there is none.
+    Raises UsageError for a name that torch does not know and for faults on a device that is not simulated, DeviceError for
+    a device that this machine does not have.
+    """
+    if name == "auto":
+        name = _first_accelerator()
+    if name.partition(":")[0] == "sim":
+        if name not in PROFILE_NAMES:
+            raise UsageError(_unknown(name))
+        return simulated(name, faults)
+    if faults:
+        raise UsageError(f"faults can only be planted on a simulated device, not on '{name}'; use --device sim or sim:mps")
+    kind, index = _parse(name)
+    if kind == "cpu":
+        return CpuDevice()
+    module = _available(name, kind, index)
+    if kind == "mps":
+        return MpsDevice(torch.device("mps"), module, torch.backends.mps)
+    return NativeDevice(torch.device(kind, index or 0), module)
+
+
+def _first_accelerator() -> str:
+    if not torch.accelerator.is_available():
+        return "sim:mps"
+    found = torch.accelerator.current_accelerator()
+    # Once a simulated device lives in this process, torch reports it as an accelerator.
+    return "sim:mps" if found is None or found.type == "sim" else found.type
+
+
+def _parse(name: str) -> tuple[str, int | None]:
+    """Type and index. A type is known when torch parses it and computes on it."""
+    match = re.fullmatch(r"([a-z_]+\d*[a-z_]*)(?::(\d+))?", name)
+    kind = match.group(1) if match else ""
+    try:
+        torch.device(kind)
+    except RuntimeError:
+        kind = ""
+    if not match or not kind or kind in NO_NUMBERS:
+        raise UsageError(_unknown(name))
+    return kind, None if match.group(2) is None else int(match.group(2))
+
+
+def _unknown(name: str) -> str:
+    return (
+        f"no device '{name}'; allowed: auto, cpu, sim, sim:mps, mps, or another of torch's names with or without an index "
+        f"(cuda, cuda:1, xpu); {near(name, USUAL)}"
+    )
+
+
+def _available(name: str, kind: str, index: int | None) -> Any:
+    """The backend's module. Raises DeviceError with the reason and the way out."""
+    module = getattr(torch, kind, None)
+    way_out = "name a device that is here (--device auto finds one), or test without hardware: --device sim:mps"
+    if module is None or not module.is_available():
+        reason = _why_absent(kind)
+        raise DeviceError(f"device '{name}' is not available: {reason}; {way_out}")
+    count = int(module.device_count())
+    if (index or 0) >= count:
+        raise DeviceError(f"device '{name}' is not available: torch sees {count} device(s) of type {kind}; {way_out}")
+    return module
+
+
+def _why_absent(kind: str) -> str:
+    if kind == "mps":
+        if not torch.backends.mps.is_built():
+            return f"torch {torch.__version__} is built without MPS (it needs macOS on Apple silicon)"
+        return "no Metal device is visible, or macOS is older than 14.0"
+    if kind == "cuda" and torch.version.cuda is None and torch.version.hip is None:
+        return f"torch {torch.__version__} is built without CUDA"
+    return f"torch {torch.__version__} sees no {kind} device"

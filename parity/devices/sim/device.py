@@ -1,0 +1,77 @@
+"""The simulated device as a Device."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from parity.devices.base import Device
+from parity.devices.sim.faults import Fault
+from parity.devices.sim.functions import PublicCalls
+from parity.devices.sim.install import install
+from parity.devices.sim.memory import NAME
+from parity.devices.sim.profile import PERMISSIVE, Profile, mps_profile
+from parity.devices.sim.seats import SEATS, Seat, leave_seat, take_seat
+from parity.errors import UsageError, near
+
+PROFILE_NAMES = ("sim", "sim:mps")
+
+
+class SimDevice(Device):
+    """A real torch device whose memory is the host's, with a profile of limits and planted faults.
+
+    Each profile without faults has one index for the whole process; one with faults has an index of its own until the
+    Device is collected. Making one switches this thread's autograd engine to the calling thread: torch's engine knows one
+    index of this kind of device only, and its own threads would not see function-level hooks.
+    """
+
+    simulated = True
+
+    def __init__(self, profile: Profile, faults: Sequence[Fault] = ()) -> None:
+        install()
+        torch.autograd.set_multithreading_enabled(False)
+        self.name = profile.name
+        self.faults = tuple(faults)
+        standing = profile.name in PROFILE_NAMES and not faults
+        index = PROFILE_NAMES.index(profile.name) if standing else take_seat()
+        if not standing:
+            weakref.finalize(self, leave_seat, index)
+        self.torch_device = torch.device(NAME, index)
+        if SEATS[index].profile is not profile or faults:
+            SEATS[index].sit(profile, self.faults)
+
+    @property
+    def seat(self) -> Seat:
+        """What its index is at present; `seat.log` set to a list (then `seat.touch()`) records the operators."""
+        return SEATS[self.torch_device.index]
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Puts function-level faults in force and keeps backward on the calling thread."""
+        with torch.autograd.set_multithreading_enabled(False):
+            if not self.seat.function_faults:
+                yield
+                return
+            with PublicCalls(self.torch_device, self.seat):
+                yield
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: every call is complete when it returns."""
+
+    def seed(self, n: int) -> None:
+        """The random stream is the CPU's default generator."""
+        torch.default_generator.manual_seed(n)
+
+    def facts(self) -> dict[str, str]:
+        """The chip is 'simulated', and the faults are named."""
+        return {"chip": "simulated", "faults": ", ".join(f.id for f in self.faults) or "none"}
+
+
+def simulated(name: str, faults: Sequence[Fault] = ()) -> SimDevice:
+    """The device `sim` or `sim:mps`. Raises UsageError for another profile, DeviceError where torch cannot carry it."""
+    if name not in PROFILE_NAMES:
+        raise UsageError(f"no simulated device '{name}'; allowed: sim, sim:mps; {near(name, PROFILE_NAMES)}".rstrip("; "))
+    return SimDevice(PERMISSIVE if name == "sim" else mps_profile(), faults)

@@ -1,0 +1,128 @@
+"""Function-level faults: a hook on torch's public functions, in force only inside `device.active()`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._pytree import tree_leaves
+
+from parity.devices.sim.faults import Call, Fault, run_through
+from parity.devices.sim.seats import Seat
+
+# What Python's operators are called as functions (those that torch does not resolve to a name of its own).
+DUNDERS = {
+    "__and__": "bitwise_and",
+    "__div__": "div",
+    "__eq__": "eq",
+    "__floordiv__": "floor_divide",
+    "__ge__": "ge",
+    "__gt__": "gt",
+    "__invert__": "bitwise_not",
+    "__le__": "le",
+    "__lshift__": "bitwise_left_shift",
+    "__lt__": "lt",
+    "__matmul__": "matmul",
+    "__mod__": "remainder",
+    "__ne__": "ne",
+    "__or__": "bitwise_or",
+    "__pow__": "pow",
+    "__rand__": "bitwise_and",
+    "__rdiv__": "div",
+    "__rfloordiv__": "floor_divide",
+    "__rlshift__": "bitwise_left_shift",
+    "__rmatmul__": "matmul",
+    "__rmod__": "remainder",
+    "__ror__": "bitwise_or",
+    "__rpow__": "pow",
+    "__rrshift__": "bitwise_right_shift",
+    "__rshift__": "bitwise_right_shift",
+    "__rsub__": "sub",
+    "__rxor__": "bitwise_xor",
+    "__xor__": "bitwise_xor",
+    "__iand__": "bitwise_and",
+    "__ior__": "bitwise_or",
+    "__ixor__": "bitwise_xor",
+    "__ipow__": "pow",
+    "__idiv__": "div",
+    "__ifloordiv__": "floor_divide",
+    "__ilshift__": "bitwise_left_shift",
+    "__irshift__": "bitwise_right_shift",
+}
+
+_names: dict[Any, str | None] = {}
+
+
+def public_name(function: Any) -> str | None:
+    """Like "torch.nn.functional.linear" or "torch.Tensor.add_"; None for properties and what is not public."""
+    try:
+        return _names[function]
+    except KeyError:
+        name: str | None = resolve_name(function)
+        if name is not None and name.endswith(("__get__", "__set__", "__delete__")):
+            name = None
+        _names[function] = name
+        return name
+
+
+def answers_to(name: str) -> frozenset[str]:
+    """Every name by which a fault may mean this function: the full one, its last parts, the one without underscore."""
+    parts = name.split(".")
+    names = {".".join(parts[i:]) for i in range(len(parts))}
+    short = parts[-1]
+    if short in DUNDERS:
+        names.add(DUNDERS[short])
+    elif short.endswith("_") and not short.endswith("__"):
+        names.add(short[:-1])
+    return frozenset(names)
+
+
+def _concerns(leaf: Any, device: torch.device) -> bool:
+    """Whether an argument belongs to the device: its tensor, or the device itself (a factory, an upload)."""
+    if isinstance(leaf, Tensor):
+        return leaf.device == device
+    if isinstance(leaf, torch.device):
+        return leaf.type == device.type and (leaf.index or 0) == device.index
+    return isinstance(leaf, str) and leaf in (str(device), device.type if device.index == 0 else str(device))
+
+
+class PublicCalls(TorchFunctionMode):
+    """Passes the calls of one device that a fault names through that fault. Costs some microseconds on every torch call."""
+
+    def __init__(self, device: torch.device, seat: Seat) -> None:
+        super().__init__()
+        self.device, self.seat = device, seat
+        self._matching: dict[str, Sequence[Fault]] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = public_name(func)
+        if name is None:
+            return func(*args, **kwargs)
+        faults = self._matching.get(name)
+        if faults is None:
+            names = answers_to(name)
+            faults = self._matching[name] = [f for f in self.seat.function_faults if not names.isdisjoint(f.ops)]
+        if not faults or not any(_concerns(leaf, self.device) for leaf in tree_leaves((args, kwargs))):
+            return func(*args, **kwargs)
+        out = kwargs.get("out")
+        outs = tuple(t for t in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(t, Tensor))
+        if not outs and name.endswith("_") and not name.endswith("__") and args and isinstance(args[0], Tensor):
+            outs = (args[0],)
+        history = self.seat.history
+        call = Call(name, "function", list(args), dict(kwargs), outs, history, lambda c: func(*c.args, **c.kwargs))
+        return _settled(run_through(faults, call), outs, out)
+
+
+def _settled(answer: Any, outs: tuple[Tensor, ...], out: Any) -> Any:
+    """What the caller gets: its own destinations, written or left; otherwise the answer as it is."""
+    if not outs:
+        return answer
+    answers = answer if isinstance(answer, (tuple, list)) else (answer,)
+    for destination, a in zip(outs, answers):
+        if isinstance(a, Tensor) and a is not destination:
+            destination.data.copy_(a.detach())
+    return outs[0] if not isinstance(out, (tuple, list)) else out

@@ -1,0 +1,142 @@
+"""Kernels that torch's CPU does not have, as formulas on host tensors: what MPS runs as one call, and fused RNN cells."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+
+
+def linear_backward(x: Tensor, g: Tensor, w: Tensor, mask: Sequence[bool]) -> tuple[Tensor | None, ...]:
+    """Gradients of input, weight and bias of `linear`, as far as the mask asks for them."""
+    g2, x2 = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
+    return (g @ w) if mask[0] else None, (g2.t() @ x2) if mask[1] else None, g2.sum(0) if mask[2] else None
+
+
+def max_pool2d_backward(g: Tensor, x: Tensor, k: Any, s: Any = (), p: Any = 0, d: Any = 1, ceil: bool = False) -> Tensor:
+    """Gradient of `max_pool2d`, by way of the indices that it does not keep."""
+    _, indices = aten.max_pool2d_with_indices.default(x, k, s, p, d, ceil)
+    gradient: Tensor = aten.max_pool2d_with_indices_backward.default(g, x, k, s or k, p, d, ceil, indices)
+    return gradient
+
+
+def convolution_backward_overrideable(
+    g: Tensor,
+    x: Tensor,
+    w: Tensor,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    mask: Sequence[bool],
+) -> Any:
+    """Gradients of input, weight and bias of a convolution."""
+    bias = [w.shape[1] * groups if transposed else w.shape[0]]
+    return aten.convolution_backward.default(
+        g, x, w, bias, stride, padding, dilation, transposed, output_padding, groups, list(mask)
+    )
+
+
+# ---------------------------------------------- fused cells: torch picks them for this device (formulas of RNN.cpp, RNN.cu)
+
+
+def lstm_cell(ig: Tensor, hg: Tensor, cx: Tensor, ib: Tensor | None = None, hb: Tensor | None = None) -> tuple[Tensor, ...]:
+    """aten::_thnn_fused_lstm_cell: hidden state, cell state, workspace of the four gates."""
+    z = ig + hg
+    if ib is not None and hb is not None:
+        z = z + ib + hb
+    i, f, g, o = z.chunk(4, 1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    cy = f * cx + i * g
+    return o * cy.tanh(), cy, torch.cat((i, f, g, o), 1)
+
+
+def lstm_cell_backward(
+    gh: Tensor | None, gc: Tensor | None, cx: Tensor, cy: Tensor, workspace: Tensor, has_bias: bool
+) -> tuple[Tensor, ...]:
+    """aten::_thnn_fused_lstm_cell_backward_impl: gradients of the gates, the cell state, the bias."""
+    i, f, g, o = workspace.chunk(4, 1)
+    t = cy.tanh()
+    gh = torch.zeros_like(cx) if gh is None else gh
+    dc = gh * o * (1 - t * t) + (0 if gc is None else gc)
+    gates = torch.cat((dc * g * i * (1 - i), dc * cx * f * (1 - f), dc * i * (1 - g * g), gh * t * o * (1 - o)), 1)
+    return gates, dc * f, gates.sum(0) if has_bias else torch.empty(0)
+
+
+def gru_cell(ig: Tensor, hg: Tensor, hx: Tensor, ib: Tensor | None = None, hb: Tensor | None = None) -> tuple[Tensor, ...]:
+    """aten::_thnn_fused_gru_cell: hidden state, workspace."""
+    if ib is not None and hb is not None:
+        ig, hg = ig + ib, hg + hb
+    ir, ii, new_i = ig.chunk(3, 1)
+    hr, hi, new_h = hg.chunk(3, 1)
+    r, z = (ir + hr).sigmoid(), (ii + hi).sigmoid()
+    n = (new_i + r * new_h).tanh()
+    return n + z * (hx - n), torch.cat((r, z, n, hx, new_h), 1)
+
+
+def gru_cell_backward(gh: Tensor, workspace: Tensor, has_bias: bool) -> tuple[Tensor, ...]:
+    """aten::_thnn_fused_gru_cell_backward: gradients of both gate inputs, the hidden state, both biases."""
+    r, z, n, hx, new_h = workspace.chunk(5, 1)
+    dn = gh * (1 - z) * (1 - n * n)
+    dz = gh * (hx - n) * z * (1 - z)
+    dr = dn * new_h * r * (1 - r)
+    gi, ghid = torch.cat((dr, dz, dn), 1), torch.cat((dr, dz, dn * r), 1)
+    none = torch.empty(0)
+    return gi, ghid, gh * z, gi.sum(0) if has_bias else none, ghid.sum(0) if has_bias else none
+
+
+# ------------------------- one-call LSTM as on MPS: lstm.input -> _lstm_mps, whose derivative in torch is lstm_mps_backward
+
+
+def lstm_input(x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], *config: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """aten::lstm.input on the autograd key, so that `_lstm_mps` is what autograd records."""
+    out, hy, cy = aten._lstm_mps(x, list(hx), list(params), *config)[:3]
+    return out, hy, cy
+
+
+def lstm_mps(x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], *config: Any) -> tuple[Tensor, ...]:
+    """aten::_lstm_mps. Its three workspaces are left empty: the backward computes anew."""
+    out, hy, cy = torch.lstm(x, hx, params, *config)
+    return out, hy, cy, torch.empty(0), torch.empty(0), torch.empty(0)
+
+
+def lstm_mps_backward(
+    gy: Tensor | None,
+    ghy: Tensor | None,
+    gcy: Tensor | None,
+    z: Tensor,
+    cell: Tensor,
+    x: Tensor,
+    layers: Tensor,
+    hx: Sequence[Tensor],
+    params: Sequence[Tensor],
+    *config: Any,
+) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
+    """aten::lstm_mps_backward, by differentiating the CPU's forward."""
+    with _above_autograd():
+        leaves = [t.detach().requires_grad_() for t in (x, *hx, *params)]
+        after = 1 + len(hx)
+        outs = torch.lstm(leaves[0], leaves[1:after], leaves[after:], *config)
+        pairs = [(o, g) for o, g in zip(outs, (gy, ghy, gcy)) if g is not None]
+        found = torch.autograd.grad([o for o, _ in pairs], leaves, [g for _, g in pairs], allow_unused=True)
+    grads = [torch.zeros_like(v) if g is None else g for g, v in zip(found, leaves)]
+    return grads[0], grads[1:after], grads[after:]
+
+
+@contextlib.contextmanager
+def _above_autograd() -> Iterator[None]:
+    """A backend kernel runs with the autograd keys excluded; a host kernel that differentiates must lift that."""
+    c: Any = torch._C
+    excluded = c._dispatch_tls_local_exclude_set()
+    for name in ("AutogradCPU", "ADInplaceOrView", "AutogradFunctionality", "AutogradOther"):
+        if (key := getattr(c.DispatchKey, name, None)) is not None:
+            excluded = excluded.remove(key)
+    with c._ForceDispatchKeyGuard(c._dispatch_tls_local_include_set(), excluded), torch.enable_grad():
+        yield

@@ -1,0 +1,207 @@
+"""Registers the simulated device with torch, once per process and only when asked for."""
+
+from __future__ import annotations
+
+import ctypes
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parity.devices.sim import host, storage
+from parity.devices.sim.kernels import HostOp, fallback, run_as
+from parity.devices.sim.memory import NAME, SEAT_COUNT, to_sim
+from parity.errors import DeviceError
+
+# Views and set_: only metadata changes.
+VIEWS = (
+    "_conj",
+    "_neg_view",
+    "_reshape_alias",
+    "alias",
+    "as_strided",
+    "set_",
+    "set_.source_Storage",
+    "set_.source_Storage_storage_offset",
+    "set_.source_Tensor",
+    "unfold",
+    "view",
+    "view.dtype",
+    "view_as_complex",
+    "view_as_real",
+)
+# Composite in torch, but with a kernel of their own on MPS (2.13; `permute` too, a view that needs none). Without these
+# lines they would reach the device in pieces, and round otherwise than the CPU. torch has derivatives for all of them.
+ONE_CALL_AS_ON_MPS = (
+    "addr",
+    "addr.out",
+    "constant_pad_nd",
+    "linear",
+    "max_pool2d",
+    "mish_backward",
+    "native_group_norm",
+    "native_layer_norm",
+    "pixel_shuffle",
+    "pixel_unshuffle",
+    "repeat",
+)
+HOST_KERNELS: dict[str, Callable[..., Any]] = {
+    "_lstm_mps": host.lstm_mps,
+    "_thnn_fused_gru_cell": host.gru_cell,
+    "_thnn_fused_gru_cell_backward": host.gru_cell_backward,
+    "_thnn_fused_lstm_cell": host.lstm_cell,
+    "_thnn_fused_lstm_cell_backward_impl": host.lstm_cell_backward,
+    "convolution_backward_overrideable": host.convolution_backward_overrideable,
+    "convolution_overrideable": torch.ops.aten.convolution.default,
+    "linear_backward": host.linear_backward,
+    "lstm_mps_backward": host.lstm_mps_backward,
+    "max_pool2d_backward": host.max_pool2d_backward,
+}
+
+_library: Any = torch.library.Library  # untyped in torch
+_kept: list[Any] = []  # a Library unregisters when it is collected
+
+
+def install() -> None:
+    """Make torch know the device "sim". A second call does nothing.
+
+    Raises DeviceError where torch is too old (below 2.10) or its one slot for such a device is taken.
+    """
+    if _kept:
+        return
+    _claim_slot()
+    everything = _library("_", "IMPL")
+    everything.fallback(fallback, "PrivateUse1")
+    everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    _kept.append(everything)
+    _register_kernels(_library("aten", "IMPL", "PrivateUse1"))
+    above = _library("aten", "IMPL", "AutogradPrivateUse1")
+    above.impl("lstm.input", host.lstm_input)
+    _kept.append(above)
+    for key in ("Conjugate", "Negative"):
+        # Without these, resolving a bit calls copy_ -> _copy_from -> resolve ... until the stack overflows.
+        bits = _library("aten", "IMPL", key)
+        bits.impl("_copy_from", torch.library.fallthrough_kernel)
+        _kept.append(bits)
+    _patch_repr()
+    _patch_storage_clone()
+    torch.serialization.register_package(5, lambda storage: None, _load)
+
+
+def _claim_slot() -> None:
+    module = torch.utils.backend_registration
+    setup = getattr(module, "_setup_privateuseone_for_python_backend", None)
+    if setup is None:
+        raise DeviceError(
+            f"the simulated device needs torch 2.10 or newer (_setup_privateuseone_for_python_backend); this is torch "
+            f"{torch.__version__}: upgrade torch, or name another device"
+        )
+    taken = torch._C._get_privateuse1_backend_name()
+    if taken != "privateuseone":
+        raise DeviceError(
+            f"the simulated device needs torch's PrivateUse1 slot, which '{taken}' has taken in this process; "
+            f"run without the package that registers '{taken}', or name another device"
+        )
+    setup(NAME, backend_module=_backend_module())
+
+
+def _overload(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def _register_kernels(aten: Any) -> None:
+    for name, kernel in {
+        "_copy_from": storage.copy_from,
+        "_copy_from_and_resize": storage.copy_from_and_resize,
+        "_efficientzerotensor": storage.efficient_zero_tensor,
+        # Module.to keeps the Parameter objects (as for MPS) only if the device says that p.data may be swapped.
+        "_has_compatible_shallow_copy_type": lambda a, b: a.layout == b.layout,
+        "empty.memory_format": storage.empty,
+        "empty_strided": storage.empty_strided,
+        "resize_": storage.resize_,
+    }.items():
+        aten.impl(name, kernel)
+    for name in ONE_CALL_AS_ON_MPS:
+        aten.impl(name, run_as(_overload(name)))
+    for name, function in HOST_KERNELS.items():
+        aten.impl(name, run_as(HostOp(_overload(name)._schema, function)))
+    for name in VIEWS:
+        aten.impl(name, storage.on_metadata(_overload(name)))
+    _kept.append(aten)
+
+
+class _DeviceContext:
+    """torch.sim.device(...): there is no current device to change."""
+
+    def __init__(self, *args: Any) -> None: ...
+
+    def __enter__(self) -> _DeviceContext:
+        return self
+
+    def __exit__(self, *args: object) -> None: ...
+
+
+def _backend_module() -> types.ModuleType:
+    """torch.sim. The random numbers are those of the CPU's default generator."""
+    m: Any = types.ModuleType(f"torch.{NAME}")
+    m.is_available = m.is_initialized = lambda: True
+    m._is_in_bad_fork = lambda: False
+    m.current_device = lambda: 0
+    m.device_count = lambda: SEAT_COUNT
+    m.synchronize = m.set_device = lambda *args: None
+    m.empty_cache = lambda: None
+    m.device = _DeviceContext
+    m.get_amp_supported_dtype = lambda: [torch.float16, torch.bfloat16]
+    m.manual_seed = m.manual_seed_all = lambda seed: None
+    m.get_rng_state = lambda device=NAME: torch.get_rng_state()
+    m.set_rng_state = lambda state, device=NAME: torch.set_rng_state(state)
+    module: types.ModuleType = m
+    return module
+
+
+def _patch_repr() -> None:
+    """repr computes in float64 on the device; MPS tensors are moved to the CPU first, and so are these."""
+    text: Any = torch._tensor_str
+    original = text._str
+
+    def _str(self: Any, *, tensor_contents: Any = None) -> str:
+        if not (isinstance(self, Tensor) and self.device.type == NAME):
+            return str(original(self, tensor_contents=tensor_contents))
+        written = str(original(self.detach().cpu(), tensor_contents=tensor_contents))
+        return written[:-1] + f", device='{self.device}'" + (", requires_grad=True)" if self.requires_grad else ")")
+
+    text._str = _str
+
+
+def _new_storage(nbytes: int, index: int) -> torch.UntypedStorage:
+    return to_sim(torch.empty(nbytes, dtype=torch.uint8), index).untyped_storage()
+
+
+def _patch_storage_clone() -> None:
+    """torch.UntypedStorage(n, device="sim") has no allocator and ends the process; copy.deepcopy goes through it."""
+    untyped: Any = torch.UntypedStorage
+    original = untyped.clone
+
+    def clone(self: Any) -> Any:
+        if self.device.type != NAME:
+            return original(self)
+        new = _new_storage(self.nbytes(), self.device.index or 0)
+        ctypes.memmove(new.data_ptr(), self.data_ptr(), self.nbytes())
+        return new
+
+    untyped.clone = clone
+
+
+def _load(stored: Any, location: str) -> torch.UntypedStorage | None:
+    """torch.load onto the device."""
+    name, _, index = location.partition(":")
+    if name != NAME:
+        return None
+    untyped = stored.untyped() if hasattr(stored, "untyped") else stored
+    if not untyped.nbytes():
+        return _new_storage(0, int(index or 0))
+    vector = torch.empty(0, dtype=torch.uint8).set_(untyped)
+    return to_sim(vector, int(index or 0)).untyped_storage()

@@ -1,0 +1,285 @@
+"""The backend fallback: every operator that reaches the device runs its CPU kernel on host aliases of the arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from parity.devices.sim.faults import Call, run_through
+from parity.devices.sim.memory import NAME, adopt, to_host, to_host_in_place, to_sim
+from parity.devices.sim.seats import SEATS, Seat
+from parity.errors import FaultError
+
+# What an argument is: a tensor, a tensor that may arrive as a plain number, a list of tensors, a device.
+TENSOR, NUMBER_OR_TENSOR, LIST, DEVICE = range(4)
+
+
+class HostOp:
+    """An operator whose kernel is written here, in the shape of torch's OpOverload."""
+
+    __slots__ = ("_schema", "function")
+
+    def __init__(self, schema: Any, function: Callable[..., Any]) -> None:
+        self._schema, self.function = schema, function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+class Plan:
+    """What must be known of an operator's schema, read once.
+
+    positions: (index, kind) of the arguments that need work; by_name: the same for keyword arguments; returns: per result
+    None (fresh) or (position, name, keyword-only) of the argument that it is; outs: names of out= arguments.
+    ours: registered here on purpose, so that no profile refuses it.
+    """
+
+    __slots__ = ("base", "by_name", "ours", "outs", "overload", "positions", "qualified", "returns")
+
+    def __init__(self, op: Any, ours: bool = False) -> None:
+        schema = op._schema
+        space, _, self.base = schema.name.partition("::")
+        self.overload = self.base + (f".{schema.overload_name}" if schema.overload_name else "")
+        self.qualified = f"{space}::{self.overload}"
+        self.ours = ours or isinstance(op, HostOp)
+        kinds = {i: k for i, a in enumerate(schema.arguments) if (k := _kind(str(a.type))) is not None}
+        self.by_name: dict[str, int] = {schema.arguments[i].name: k for i, k in kinds.items()}
+        self.positions = tuple((i, k) for i, k in kinds.items() if not schema.arguments[i].kwarg_only)
+        written = {
+            frozenset(a.alias_info.before_set): (i, a.name, a.kwarg_only)
+            for i, a in enumerate(schema.arguments)
+            if a.alias_info is not None and a.alias_info.is_write
+        }
+        self.returns = tuple(
+            written.get(frozenset(r.alias_info.before_set)) if r.alias_info is not None and r.alias_info.is_write else None
+            for r in schema.returns
+        )
+        self.outs = tuple(a.name for a in schema.arguments if a.is_out)
+
+
+def _kind(type_name: str) -> int | None:
+    if type_name == "Tensor":
+        return NUMBER_OR_TENSOR
+    if type_name == "Optional[Tensor]":
+        return TENSOR
+    if "Tensor" in type_name:
+        return LIST
+    return DEVICE if "Device" in type_name else None
+
+
+_plans: dict[Any, Plan] = {}
+
+
+def run_as(op: Any) -> Callable[..., Any]:
+    """The kernel of an operator that torch would otherwise decompose or not find: `op` itself, whole, on host aliases."""
+    _plans[op] = Plan(op, ours=True)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        return fallback(op, *args, **kwargs)
+
+    return kernel
+
+
+def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run an operator on the host and hand its results back as sim tensors; in-place and out= return the caller's own."""
+    plan = _plans.get(op) or _plans.setdefault(op, Plan(op))
+    host = list(args)
+    index, count = -1, len(host)
+    for i, kind in plan.positions:
+        if i >= count:
+            break
+        a = host[i]
+        if a is None:
+            continue
+        if kind == LIST:
+            index, host[i] = _host_list(a, index)
+        elif kind == DEVICE:
+            index, host[i] = _index_of(a, index), torch.device("cpu")
+        elif isinstance(a, Tensor):
+            if not a.is_cpu:
+                if index < 0:
+                    index = a.get_device()
+                host[i] = to_host(a)
+            elif a.dim():
+                raise RuntimeError(_mixed(plan, args, kwargs))
+        elif kind == NUMBER_OR_TENSOR:  # a wrapped number reaches Python as a plain number
+            host[i] = torch.tensor(a)
+    grown = False
+    if kwargs:
+        index, grown, kwhost = _host_kwargs(plan, kwargs, index)
+    else:
+        kwhost = kwargs
+    index = max(index, 0)
+    seat = SEATS[index]
+    if seat.busy:
+        result = _watched(op, plan, seat, host, kwhost, args, kwargs)
+    elif plan.outs:
+        result = _run(op, plan, host, kwhost)
+    else:
+        result = op(*host, **kwhost)
+    return _results(plan, result, args, kwargs, index, grown)
+
+
+def _host_list(values: Any, index: int) -> tuple[int, list[Any]]:
+    host = []
+    for x in values:
+        if isinstance(x, Tensor) and not x.is_cpu:
+            if index < 0:
+                index = x.get_device()
+            x = to_host(x)
+        host.append(x)
+    return index, host
+
+
+def _index_of(device: torch.device, index: int) -> int:
+    return (device.index or 0) if index < 0 and device.type == NAME else index
+
+
+def _host_kwargs(plan: Plan, kwargs: dict[str, Any], index: int) -> tuple[int, bool, dict[str, Any]]:
+    host: dict[str, Any] = {}
+    grown = False
+    for name, a in kwargs.items():
+        kind = plan.by_name.get(name)
+        if kind is not None and a is not None:
+            if kind == LIST:
+                index, a = _host_list(a, index)
+            elif kind == DEVICE:
+                index, a = _index_of(a, index), torch.device("cpu")
+            elif isinstance(a, Tensor) and not a.is_cpu:
+                if index < 0:
+                    index = a.get_device()
+                # Imported memory owns no allocator and cannot grow: an empty out= gets a fresh host tensor that may.
+                if name in plan.outs and a.numel() == 0:
+                    a, grown = torch.empty_like(a, device="cpu"), True
+                else:
+                    a = to_host(a)
+        host[name] = a
+    return index, grown, host
+
+
+def _mixed(plan: Plan, args: Any, kwargs: Any) -> str:
+    flat = torch.utils._pytree.tree_leaves((args, kwargs))
+    device = next((str(a.device) for a in flat if isinstance(a, Tensor) and not a.is_cpu), f"{NAME}:0")
+    return (
+        f"Expected all tensors to be on the same device, but found at least two devices, {device} and cpu! "
+        f"(when checking argument in method wrapper_{plan.base})"
+    )
+
+
+def _run(op: Any, plan: Plan, host: list[Any], kwhost: dict[str, Any]) -> Any:
+    try:
+        return op(*host, **kwhost)
+    except RuntimeError as e:
+        if "not resizable" not in str(e) or not plan.outs:
+            raise
+    for name in plan.outs:
+        kwhost[name] = torch.empty(0, dtype=kwhost[name].dtype)
+    return op(*host, **kwhost)
+
+
+def _results(plan: Plan, result: Any, args: Any, kwargs: Any, index: int, grown: bool) -> Any:
+    returns = plan.returns
+    if len(returns) == 1:
+        if (place := returns[0]) is not None:
+            return _hand_back(place, result, args, kwargs, grown)
+        return to_sim(result, index) if isinstance(result, Tensor) else _wrap(result, index)
+    if not returns:
+        return None
+    return tuple(
+        _wrap(r, index) if place is None else _hand_back(place, r, args, kwargs, grown) for r, place in zip(result, returns)
+    )
+
+
+def _wrap(result: Any, index: int) -> Any:
+    if isinstance(result, Tensor):
+        return to_sim(result, index)
+    return tree_map(lambda r: to_sim(r, index) if isinstance(r, Tensor) else r, result)
+
+
+def _hand_back(place: tuple[int, str, bool], result: Tensor, args: Any, kwargs: Any, grown: bool) -> Tensor:
+    position, name, keyword = place
+    own: Tensor = kwargs[name] if keyword or position >= len(args) else args[position]
+    if grown or result.shape != own.shape:
+        adopt(own, result)
+    return own
+
+
+# ------------------------------------------------------------------------ what costs something and is only sometimes wanted
+
+
+def _watched(op: Any, plan: Plan, seat: Seat, host: list[Any], kwhost: dict[str, Any], args: Any, kwargs: Any) -> Any:
+    profile = seat.profile
+    if not plan.ours:
+        profile.admit(plan.qualified, plan.overload)
+    if profile.refused_dtypes:
+        for a in (*host, *kwhost.values()):
+            if isinstance(a, torch.dtype):
+                profile.check(a)
+    faults = seat.faults_for(plan.overload, plan.base)
+    if faults:
+        host = [_true_view(h, a) for h, a in zip(host, args)]
+        kwhost = {k: _true_view(h, kwargs[k]) for k, h in kwhost.items()}
+        call = Call(
+            plan.overload,
+            "kernel",
+            host,
+            kwhost,
+            _destinations(plan, host, kwhost),
+            seat.history,
+            lambda c: _run(op, plan, c.args, c.kwargs),
+        )
+        result = settle(plan.returns, run_through(faults, call), call.outs, plan.overload)
+    else:
+        result = _run(op, plan, host, kwhost)
+    seat.note(plan.overload)
+    if profile.refused_dtypes:
+        for r in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(r, Tensor):
+                profile.check(r.dtype, r.dim())
+    return result
+
+
+def _true_view(host: Any, own: Any) -> Any:
+    """The argument for a fault: with its true storage offset, and the memory beside it in reach."""
+    if isinstance(host, list) and isinstance(own, (list, tuple)) and len(host) == len(own):
+        return [_true_view(h, o) for h, o in zip(host, own)]
+    if isinstance(host, Tensor) and isinstance(own, Tensor) and not own.is_cpu and host.data_ptr() == own.data_ptr():
+        return to_host_in_place(own)
+    return host
+
+
+def _destinations(plan: Plan, host: list[Any], kwhost: dict[str, Any]) -> tuple[Tensor, ...]:
+    places = (p for p in plan.returns if p is not None)
+    return tuple(kwhost[n] if keyword or i >= len(host) else host[i] for i, n, keyword in places)
+
+
+def settle(returns: tuple[Any, ...], answer: Any, outs: tuple[Tensor, ...], op: str) -> Any:
+    """What a fault answered, as the kernel's result: tensors are written into the destinations, None leaves them be."""
+    if not returns:
+        return None
+    answers = (answer,) if len(returns) == 1 else (None,) * len(returns) if answer is None else tuple(answer)
+    remaining = iter(outs)
+    settled = []
+    for place, a in zip(returns, answers):
+        if place is not None:
+            a = _write(next(remaining), a)
+        elif a is None and len(returns) == 1:
+            raise FaultError(
+                f"the effect on {op} returned None, and there is no destination to leave alone; return a tensor"
+            )
+        settled.append(a)
+    return settled[0] if len(returns) == 1 else tuple(settled)
+
+
+def _write(destination: Tensor, answer: Tensor | None) -> Tensor:
+    if answer is None or answer is destination:
+        return destination
+    if answer.shape != destination.shape:
+        return answer  # as a kernel that resizes its destination does
+    if answer.data_ptr() != destination.data_ptr() or answer.stride() != destination.stride():
+        destination.copy_(answer)
+    return destination

@@ -1,0 +1,152 @@
+"""Profiles: what a simulated device lacks. `PERMISSIVE` lacks nothing; `mps_profile()` has the limits of MPS."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from parity.errors import DeviceError
+
+MISSING_TEXT = (
+    "The operator '{op}' is not currently implemented for the MPS device. If you want this op to be considered for "
+    "addition please comment on https://github.com/pytorch/pytorch/issues/141287 and mention use-case, that resulted in "
+    "missing op as well as commit hash {sha}. As a temporary fix, you can set the environment variable "
+    "`PYTORCH_ENABLE_MPS_FALLBACK=1` to use the CPU as a fallback for this op. WARNING: this will be slower than running "
+    "natively on MPS."
+)
+FALLBACK_TEXT = (
+    "The operator '{op}' is not currently supported on the MPS backend and will fall back to run on the CPU. "
+    "This may have performance implications."
+)
+FLOAT64_TEXT = (
+    "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. Please use float32 instead."
+)
+DTYPE_TEXT = "Trying to convert {dtype} to the MPS backend but it does not have support for that dtype."
+RANK_TEXT = "MPS supports tensors with dimensions <= 16, but got {rank}."
+
+# What MPS's dtype conversion does not know, by torch's C++ name.
+MPS_REFUSED_DTYPES: dict[str, str] = {
+    "float64": "Double",
+    "complex128": "ComplexDouble",
+    "float8_e4m3fn": "Float8_e4m3fn",
+    "float8_e4m3fnuz": "Float8_e4m3fnuz",
+    "float8_e5m2": "Float8_e5m2",
+    "float8_e5m2fnuz": "Float8_e5m2fnuz",
+    "float8_e8m0fnu": "Float8_e8m0fnu",
+}
+
+# Registered for MPS outside the table: always on the CPU, with the warning, whatever the environment says.
+MPS_ALWAYS_ON_CPU = frozenset({"embedding_renorm_", "linalg_svd", "linalg_svd.U"})
+# Registered for MPS from Python (torch/_refs/linalg), by way of solve_triangular.
+MPS_FROM_PYTHON = frozenset({"linalg_lu_solve.out"})
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a device lacks.
+
+    table: the aten overloads that it has a kernel for, or None for all. refused_dtypes: dtype -> its C++ name.
+    always_on_cpu: overloads that leave the device unasked. fallback: whether a missing operator runs on the CPU.
+    """
+
+    name: str
+    table: frozenset[str] | None = None
+    refused_dtypes: tuple[tuple[torch.dtype, str], ...] = ()
+    max_rank: int = 64
+    always_on_cpu: frozenset[str] = frozenset()
+    fallback: bool = False
+
+    @property
+    def is_permissive(self) -> bool:
+        """Whether nothing needs to be looked at."""
+        return self.table is None and not self.refused_dtypes and not self.always_on_cpu
+
+    def check(self, dtype: torch.dtype | None, rank: int = 0) -> None:
+        """Refuse to make a tensor of this dtype (TypeError) or rank (RuntimeError), in MPS's words."""
+        for refused, name in self.refused_dtypes:
+            if dtype is refused:
+                raise TypeError(FLOAT64_TEXT if refused is torch.float64 else DTYPE_TEXT.format(dtype=name))
+        if rank > self.max_rank:
+            raise RuntimeError(RANK_TEXT.format(rank=rank))
+
+    def admit(self, qualified: str, overload: str) -> None:
+        """Let an operator pass, warn that it falls back, or refuse it (NotImplementedError), in MPS's words.
+
+        qualified: "aten::add.out"; overload: "add.out".
+        """
+        if self.table is None or overload in self.table:
+            return
+        if self.fallback or overload in self.always_on_cpu:
+            _warn_once(FALLBACK_TEXT.format(op=qualified))
+        else:
+            raise NotImplementedError(MISSING_TEXT.format(op=qualified, sha=torch.version.git_version))
+
+
+_warned: list[str] = []
+
+
+def _warn_once(text: str) -> None:
+    """MPS has one flag for all operators: only the first one of a process is told of, unless torch is to warn always."""
+    if not _warned or torch.is_warn_always_enabled():
+        _warned.append(text)
+        warnings.warn(text, UserWarning, stacklevel=2)
+
+
+PERMISSIVE = Profile("sim")
+
+
+@cache
+def mps_profile() -> Profile:
+    """MPS's limits for the installed torch. The environment variable is read once, as MPS does."""
+    return Profile(
+        "sim:mps",
+        table=mps_operators(),
+        refused_dtypes=tuple((getattr(torch, n), c) for n, c in MPS_REFUSED_DTYPES.items() if hasattr(torch, n)),
+        max_rank=16,
+        always_on_cpu=MPS_ALWAYS_ON_CPU,
+        fallback=os.environ.get("PYTORCH_ENABLE_MPS_FALLBACK", "0") not in ("", "0"),
+    )
+
+
+@cache
+def mps_operators() -> frozenset[str]:
+    """The aten overloads with an MPS kernel of their own, from torch's operator table ("add.out", "linear")."""
+    return frozenset(_with_kernel(_table_path(), "MPS")) | MPS_FROM_PYTHON
+
+
+def _table_path() -> Path:
+    path = Path(torch.__file__).parent.parent / "torchgen/packaged/ATen/native/native_functions.yaml"
+    if not path.is_file():
+        raise DeviceError(
+            f"sim:mps needs torch's operator table, and {path} is not there; reinstall torch from its wheel, or use 'sim'"
+        )
+    return path
+
+
+def _with_kernel(path: Path, key: str) -> set[str]:
+    """Overloads of native_functions.yaml with a kernel under this dispatch key, directly or by `structured_delegate`.
+
+    Reads the three lines that matter itself: a YAML parser takes seconds for this file. A test compares the result with
+    torchgen's own reading.
+    """
+    having: set[str] = set()
+    delegates: dict[str, str] = {}
+    name, in_dispatch = "", False
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("- func: "):
+            name, in_dispatch = line[8:].partition("(")[0], False
+        elif line.startswith("  structured_delegate: "):
+            delegates[name] = line.partition(": ")[2].split("#")[0].strip()
+        elif line.startswith("  dispatch:"):
+            in_dispatch = True
+        elif in_dispatch and line.startswith("    "):
+            if key in (k.strip() for k in line.split("#")[0].rpartition(":")[0].split(",")):
+                having.add(name)
+        elif line.strip() and not line.lstrip().startswith("#"):
+            in_dispatch = False
+    return having | {name for name, to in delegates.items() if to in having}

@@ -1,0 +1,140 @@
+"""Allocation, copies and resizing on the simulated device: what no CPU kernel can do for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parity.devices.sim.faults import Call, run_through
+from parity.devices.sim.kernels import settle
+from parity.devices.sim.memory import CPU_KEYS, to_host, to_host_in_place, to_host_with_bits, to_sim
+from parity.devices.sim.seats import SEATS, Seat
+
+_WRITTEN = ((0, "self", False),)  # in the words of Plan.returns: one result, which is the destination
+_FRESH = (None,)
+
+
+def _allocate(device: torch.device | None, name: str, make: Callable[[], Tensor]) -> Tensor:
+    index = (device.index or 0) if device is not None else 0
+    seat = SEATS[index]
+    if not seat.busy:
+        return to_sim(make(), index)
+    fresh = make()
+    seat.profile.check(fresh.dtype, fresh.dim())
+    if faults := seat.faults_for(name, name.partition(".")[0]):
+        call = Call(name, "kernel", [fresh.shape], {"dtype": fresh.dtype}, (), seat.history, lambda c: fresh)
+        fresh = settle(_FRESH, run_through(faults, call), (), name)
+    seat.note(name)
+    return to_sim(fresh, index)
+
+
+def empty(
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> Tensor:
+    """aten::empty.memory_format."""
+    dtype = dtype or torch.get_default_dtype()
+    if memory_format in (None, torch.contiguous_format, torch.preserve_format):
+        return _allocate(device, "empty.memory_format", lambda: torch.empty(size, dtype=dtype))
+    stride = torch.empty(size, device="meta", memory_format=memory_format).stride()
+    return _allocate(device, "empty.memory_format", lambda: torch.empty_strided(size, stride, dtype=dtype))
+
+
+def empty_strided(
+    size: Sequence[int],
+    stride: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> Tensor:
+    """aten::empty_strided."""
+    dtype = dtype or torch.get_default_dtype()
+    return _allocate(device, "empty_strided", lambda: torch.empty_strided(size, stride, dtype=dtype))
+
+
+def efficient_zero_tensor(
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> Tensor:
+    """aten::_efficientzerotensor; the lazy kind has no memory to relabel, so these are real zeros."""
+    dtype = dtype or torch.get_default_dtype()
+    return _allocate(device, "_efficientzerotensor", lambda: torch.zeros(size, dtype=dtype))
+
+
+def copy_from(src: Tensor, dst: Tensor, non_blocking: bool = False) -> Tensor:
+    """aten::_copy_from: uploads, downloads and every copy on the device."""
+    onto = None if dst.is_cpu else SEATS[dst.get_device()]
+    off = None if src.is_cpu else SEATS[src.get_device()]
+    if (onto is not None and onto.busy) or (off is not None and off.busy):
+        _watched_copy(src, dst, onto, off)
+    else:
+        to_host_with_bits(dst).copy_(to_host_with_bits(src))
+    return dst
+
+
+def _watched_copy(src: Tensor, dst: Tensor, onto: Seat | None, off: Seat | None) -> None:
+    name = "upload" if off is None else "download" if onto is None else "copy_"
+    seat = onto if onto is not None else off
+    assert seat is not None
+    if onto is not None:
+        onto.profile.check(dst.dtype, dst.dim())
+    faults = seat.faults_for(name, name)
+    if not faults:
+        to_host_with_bits(dst).copy_(to_host_with_bits(src))
+    else:
+        level = "kernel" if name == "copy_" else "transfer"
+        destination = _seen(dst)
+        call = Call(name, level, [_seen(src)], {}, (destination,), seat.history, lambda c: destination.copy_(c.args[0]))
+        settle(_WRITTEN, run_through(faults, call), call.outs, name)
+    seat.note(name)
+
+
+def _seen(t: Tensor) -> Tensor:
+    """The tensor for a fault. One with a lazy conj or neg bit has no true offset: its bits matter more."""
+    return t if t.is_cpu else to_host_with_bits(t) if t.is_conj() or t.is_neg() else to_host_in_place(t)
+
+
+def copy_from_and_resize(src: Tensor, dst: Tensor) -> Tensor:
+    """aten::_copy_from_and_resize."""
+    if dst.shape != src.shape:
+        dst.resize_(src.shape)
+    return copy_from(src, dst)
+
+
+def resize_(self: Tensor, size: Sequence[int], *, memory_format: Any = None) -> Tensor:
+    """aten::resize_: imported memory cannot grow, so a larger size gets new memory with the old elements in front."""
+    count = 1
+    for s in size:
+        count *= s
+    if self.untyped_storage().nbytes() >= (self.storage_offset() + count) * self.element_size():
+        stride = torch.empty(size, device="meta").stride()
+        return self.set_(self.untyped_storage(), self.storage_offset(), size, stride)
+    new = to_sim(torch.empty(size, dtype=self.dtype), self.get_device())
+    kept = min(self.numel(), count)
+    if kept:
+        to_host(new).view(-1)[:kept].copy_(to_host(self).reshape(-1)[:kept])
+    return self.set_(new.untyped_storage(), 0, new.shape, new.stride())
+
+
+def on_metadata(op: Any) -> Callable[..., Any]:
+    """Views and set_ only touch metadata: the CPU kernel runs on the sim tensors themselves."""
+    redispatch = op.redispatch
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        return redispatch(CPU_KEYS, *args, **kwargs)
+
+    return kernel

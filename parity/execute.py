@@ -1,0 +1,285 @@
+"""Case, device -> outcome. What a device does wrong is a value here, never an exception: the one broad `except` is below.
+
+The same functions run the reference, the device and the oracle; only the tensors differ.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from parity import layout as layouts
+from parity.catalog import opinfo
+from parity.catalog.row import Row
+from parity.devices.base import Device
+from parity.devices.refusals import classify
+from parity.errors import UsageError
+from parity.inputs import Inputs, Slot, apply, fill_like, realise, torch_word
+from parity.vocabulary import Case, Computed, Cotangent, Layout, Outcome, Raised
+
+Named = tuple[tuple[str, Tensor], ...]
+FALLBACK_TEXT = "fall back to run on the CPU"
+
+
+# ------------------------------------------------------------------------------------------------------------ the program
+
+
+@functools.lru_cache(maxsize=4096)
+def attribute(path: str) -> Any:
+    """What a dotted path names: the longest importable module, then attributes. Raises UsageError."""
+    parts = path.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        try:
+            for name in parts[cut:]:
+                found = getattr(found, name)
+        except AttributeError:
+            break
+        return found
+    raise UsageError(f"the installed torch has no '{path}'; it is named by a catalog row")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A row's callables, resolved. out: the callable takes out=."""
+
+    row: Row
+    function: Callable[..., Any]
+    inplace: Callable[..., Any] | None
+    out: bool
+
+
+@functools.lru_cache(maxsize=2048)
+def program(row: Row) -> Program:
+    """The callables of a row. Raises UsageError where torch lacks one."""
+    if row.family == "opinfo":
+        function, inplace, out = opinfo.callables(row.name)
+        return Program(row, function, inplace, out)
+    return Program(row, attribute(row.call), attribute(row.inplace) if row.inplace else None, row.out)
+
+
+def arguments(case: Case, inputs: Inputs, tensors: Sequence[Tensor], word: Callable[[str], Any]) -> tuple[Any, dict[str, Any]]:
+    """Positional and keyword arguments of the call, with these tensors as operands."""
+    if case.op.startswith("opinfo:"):
+        pinned = dict(case.kwargs)
+        index = case.args[0]
+        assert isinstance(index, int)
+        tree = opinfo.assemble(case.op, case.dtype, index, list(tensors), str(pinned.get("torch")), str(pinned.get("digest")))
+        return tree if word is torch_word else tree_map(lambda a: word(_name(a)) if isinstance(a, torch.dtype) else a, tree)
+    args = tuple(realise(a, list(tensors), word) for a in inputs.args)
+    return args, {k: realise(v, list(tensors), word) for k, v in inputs.kwargs.items()}
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def outputs(result: Any) -> Named:
+    """Every tensor in a result, named: `out`, or `out[0]`, `out[1]` ...; Python numbers become 0-d tensors."""
+    if isinstance(result, Tensor):
+        return (("out", result),)
+    found: list[Tensor] = []
+
+    def walk(r: Any) -> None:
+        if isinstance(r, Tensor):
+            found.append(r)
+        elif isinstance(r, (tuple, list)):
+            for x in r:
+                walk(x)
+        elif isinstance(r, dict):
+            for x in r.values():
+                walk(x)
+        elif isinstance(r, (bool, int, float, complex)):
+            found.append(torch.tensor(r, dtype=torch.float64 if isinstance(r, float) else None))
+
+    walk(result)
+    return tuple((f"out[{i}]", t) for i, t in enumerate(found))
+
+
+# ------------------------------------------------------------------------------------------------------------ one place
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Operands of a case on one device: dense bases there, and the views cut from them."""
+
+    bases: tuple[Tensor, ...]
+    views: tuple[Tensor, ...]
+
+
+def place(inputs: Inputs, device: Device) -> Placed:
+    """Upload the bases and cut the views on the device. On the CPU the tensors themselves."""
+    if device.name == "cpu":
+        return Placed(tuple(o.base for o in inputs.operands), tuple(o.view for o in inputs.operands))
+    bases, views = [], []
+    for o in inputs.operands:
+        base = o.base if o.spec.on_cpu else device.upload(o.base)
+        bases.append(base)
+        views.append(apply(base, o.spec.layout, o.spec.shape) if o.spec.layout else base)
+    return Placed(tuple(bases), tuple(views))
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A forward call whose graph is still there: outputs on the device, and the leaves by operand number."""
+
+    outputs: Named
+    leaves: tuple[tuple[int, Tensor], ...]
+
+
+def forward(p: Program, case: Case, inputs: Inputs, placed: Placed, grad: bool, word: Callable[[str], Any] = torch_word) -> Live:
+    """Run the function. With `grad`, operands that ask for it are leaves. A row that mutates works on a fresh copy of its
+    first operand's base, and that view is its output (and the whole base, for what was written beside it)."""
+    tensors = list(placed.views)
+    leaves: list[tuple[int, Tensor]] = []
+    if grad:
+        for i, o in enumerate(inputs.operands):
+            t = tensors[i]
+            if o.spec.grad and (t.is_floating_point() or t.is_complex()):
+                source = placed.bases[i] if p.row.mutates and i == 0 else t
+                leaf = source.detach().requires_grad_()
+                leaves.append((i, leaf))
+                tensors[i] = leaf
+    if not p.row.mutates:
+        args, kwargs = arguments(case, inputs, tensors, word)
+        return Live(outputs(p.function(*args, **kwargs)), tuple(leaves))
+    source = tensors[0] if leaves and leaves[0][0] == 0 else placed.bases[0]
+    base = source.clone()
+    spec = inputs.operands[0].spec
+    tensors[0] = apply(base, spec.layout, spec.shape)
+    args, kwargs = arguments(case, inputs, tensors, word)
+    p.function(*args, **kwargs)
+    return Live((("out", tensors[0]), ("base[out]", base)), tuple(leaves))
+
+
+def differentiable(live: Live) -> tuple[tuple[str, Tensor], ...]:
+    """The outputs that a cotangent belongs to."""
+    return tuple((n, t) for n, t in live.outputs if t.requires_grad and not n.startswith("base["))
+
+
+def backward(live: Live, cotangents: Sequence[Tensor]) -> Named:
+    """Gradients of the leaves, named grad[operand number]; leaves that the outputs do not depend on are left out."""
+    outs = [t for _, t in differentiable(live)]
+    grads = torch.autograd.grad(outs, [leaf for _, leaf in live.leaves], list(cotangents), allow_unused=True)
+    return tuple((f"grad[{i}]", g) for (i, _), g in zip(live.leaves, grads) if g is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A pre-filled tensor to write into: its dense base on the CPU, and how the view is cut from it."""
+
+    base: Tensor
+    layout: Layout
+    shape: tuple[int, ...]
+
+
+def destination(like: Tensor, word: str) -> Destination:
+    """A destination for a result of this shape and dtype, in the layout that the word names, full of the fill value."""
+    shape = tuple(like.shape)
+    layout = layouts.named(word, shape)
+    base = torch.full(layouts.base_shape(shape, layout), fill_like(like.dtype), dtype=like.dtype)
+    return Destination(base, layout, shape)
+
+
+def write_out(
+    p: Program, case: Case, inputs: Inputs, placed: Placed, targets: Sequence[Destination], device: Device
+) -> Named:
+    """The out= form: whole destination bases afterwards, named base[out]."""
+    bases = [device.upload(t.base) if device.name != "cpu" else t.base.clone() for t in targets]
+    views = [apply(b, t.layout, t.shape) if t.layout else b for b, t in zip(bases, targets)]
+    args, kwargs = arguments(case, inputs, placed.views, torch_word)
+    with torch.no_grad():
+        p.function(*args, **kwargs, out=views[0] if len(views) == 1 else tuple(views))
+    names = ["out"] if len(bases) == 1 else [f"out[{i}]" for i in range(len(bases))]
+    return tuple((f"base[{n}]", b) for n, b in zip(names, bases))
+
+
+def write_inplace(p: Program, case: Case, inputs: Inputs, placed: Placed, device: Device) -> Named:
+    """The in-place form on a fresh copy of the first operand's base: the whole base afterwards."""
+    assert p.inplace is not None
+    first = inputs.operands[0]
+    base = device.upload(first.base) if device.name != "cpu" else first.base.clone()
+    view = apply(base, first.spec.layout, first.spec.shape) if first.spec.layout else base
+    args, kwargs = arguments(case, inputs, (view, *placed.views[1:]), torch_word)
+    with torch.no_grad():
+        p.inplace(*args, **kwargs)
+    return (("base[out]", base),)
+
+
+def cotangent(c: Cotangent, like: Tensor, position: int, make: Callable[[str, torch.dtype, int, int, int], Tensor]) -> Destination:
+    """The gradient to feed in for an output: a base and its layout. `make` gives values (family, dtype, n, seed, position)."""
+    shape = tuple(like.shape)
+    if c.layout == "expanded":
+        layout: Layout = tuple(("expand", d) for d in range(len(shape)))
+    else:
+        layout = layouts.named(c.layout, shape)
+    base = layouts.base_shape(shape, layout)
+    n = 1
+    for s in base:
+        n *= s
+    return Destination(make(c.values, like.dtype, n, c.seed, position).view(base), layout, shape)
+
+
+# ------------------------------------------------------------------------------------------------------- outcomes, safely
+
+
+@contextmanager
+def listening(notes: list[str]) -> Iterator[None]:
+    """Collect the device's fallback warnings (torch warns once per process unless told otherwise); silence the rest."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+
+        def hear(message: Warning | str, *_: Any, **__: Any) -> None:
+            text = str(message)
+            if FALLBACK_TEXT in text:
+                notes.append(text.split(" is not currently", 1)[0].removeprefix("The operator ").strip("'"))
+
+        warnings.showwarning = hear
+        yield
+
+
+def attempt(run: Callable[[], Any], stage: str) -> Any | Raised:
+    """The value of `run`, or what it raised as a value."""
+    try:
+        return run()
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as e:  # whatever a device throws is the result of the check
+        return Raised(classify(e, stage), type(e).__name__, " ".join(str(e).split())[:600], stage)
+
+
+def download(named: Named, device: Device) -> Named:
+    """All tensors on the CPU, detached."""
+    return tuple((n, device.download(t)) for n, t in named)
+
+
+def computed(named: Named, device: Device, notes: Sequence[str] = ()) -> Outcome:
+    """An outcome from live tensors. Synchronises first, so that what the device has yet to report belongs to this call."""
+
+    def fetch() -> Named:
+        device.synchronize()
+        return download(named, device)
+
+    got = attempt(fetch, "download")
+    return got if isinstance(got, Raised) else Computed(got, tuple(notes))
+
+
+def slots(tree: Any) -> Iterator[int]:
+    """Operand numbers in an argument tree."""
+    if isinstance(tree, Slot):
+        yield tree.index
+    elif isinstance(tree, tuple):
+        for a in tree:
+            yield from slots(a)

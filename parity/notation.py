@@ -1,0 +1,214 @@
+"""Cases as text and back: `softmax(float16[1, 3].flat(1, 0), dim=-1).cotangent("normal", "expanded", 3)`.
+
+The notation is a subset of Python's expressions and is parsed with `ast`, so a person can type it, an editor can colour it,
+and nothing is evaluated. A tensor is `dtype[shape]` (`float32[()]` is 0-d) followed by the steps of its layout, its values
+(`.normal(seed=7)`, `.between(0, 4)`, `.at(5, "nan")`, `.of(1, 2, 3)`), `.frozen()` for one that requires no gradient and
+`.on_cpu()` for one that stays there. `torch.X` words (`float16`, `channels_last`) stand bare.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from dataclasses import replace
+from typing import Any
+
+from parity import layout as layouts
+from parity.dtypes import FACTS
+from parity.errors import CaseError, near
+from parity.vocabulary import Arg, Case, Cotangent, Slice, TensorSpec, Values, Word
+
+# ------------------------------------------------------------------------------------------------------------ to text
+
+
+def number(x: complex) -> str:
+    """A number as Python would read it back, with inf and nan as words."""
+    if isinstance(x, float) and not math.isfinite(x):
+        return str(x)
+    return repr(x)
+
+
+def spec_text(spec: TensorSpec) -> str:
+    """One tensor."""
+    text = f"{spec.dtype}[{', '.join(map(str, spec.shape)) or '()'}]"
+    for word, *ints in spec.layout:
+        text += f".{word}({', '.join(map(str, ints))})"
+    v = spec.values
+    if v.literal is not None:
+        text += f".of({', '.join(map(number, v.literal))})"
+    elif v.family != "uniform" or v.seed or v.params:
+        inner = [number(p) for p in v.params] + ([f"seed={v.seed}"] if v.seed else [])
+        text += f".{v.family}({', '.join(inner)})"
+    for where, word in v.specials:
+        text += f'.at({where}, "{word}")'
+    return text + (".on_cpu()" if spec.on_cpu else "") + ("" if spec.grad or not FACTS[spec.dtype].is_inexact else ".frozen()")
+
+
+def arg_text(arg: Arg) -> str:
+    """One argument."""
+    if isinstance(arg, TensorSpec):
+        return spec_text(arg)
+    if isinstance(arg, Word):
+        return arg.name
+    if isinstance(arg, Slice):
+        return f"slice({arg.start}, {arg.stop}, {arg.step})"
+    if isinstance(arg, tuple):
+        return "(" + ", ".join(map(arg_text, arg)) + ("," if len(arg) == 1 else "") + ")"
+    if isinstance(arg, (float, complex)):
+        return number(arg)
+    return "..." if arg is Ellipsis else repr(arg)
+
+
+def case_text(case: Case) -> str:
+    """The id of a case. Names that are no Python names (OpInfo variants) are written `op("name", dtype)(...)`."""
+    head = case.op if all(part.isidentifier() for part in case.op.split(".")) else f'op("{case.op}", "{case.dtype}")'
+    inner = [arg_text(a) for a in case.args] + [f"{k}={arg_text(v)}" for k, v in case.kwargs]
+    text = f"{head}({', '.join(inner)})"
+    if _main_dtype(case.args, case.kwargs) != case.dtype and not head.startswith("op("):
+        text += f'.as_dtype("{case.dtype}")'
+    c = case.cotangent
+    if c != Cotangent():
+        text += f'.cotangent("{c.values}", "{c.layout}", {c.seed})'
+    return text + (f'.into("{case.into}")' if case.into != "contiguous" else "")
+
+
+def _main_dtype(args: tuple[Arg, ...], kwargs: tuple[tuple[str, Arg], ...]) -> str:
+    for arg in (*args, *(v for _, v in kwargs)):
+        if isinstance(arg, TensorSpec):
+            return arg.dtype
+        if isinstance(arg, tuple) and (found := _main_dtype(arg, ())):
+            return found
+    return ""
+
+
+# ---------------------------------------------------------------------------------------------------------- from text
+
+
+def parse(text: str) -> Case:
+    """The case that a text describes. Raises CaseError, with the part that does not parse."""
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError) as e:
+        raise CaseError(f"this is no case id: {text!r} ({e.args[0]}); copy it whole and quote it for the shell") from None
+    route: list[ast.Call] = []
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _has_call(node.func.value):
+        if _is_quoted_head(node.func.value):
+            break
+        route.append(node)
+        node = node.func.value
+    if not isinstance(node, ast.Call):
+        raise _bad(node, "an op with its arguments, like add(float32[2], float32[2])")
+    op, dtype = _head(node.func)
+    args = tuple(_arg(a) for a in node.args)
+    kwargs = tuple((k.arg or "", _arg(k.value)) for k in node.keywords)
+    case = Case(op, dtype or _main_dtype(args, kwargs), args, kwargs)
+    for call in reversed(route):
+        case = _with_route(case, call)
+    return case
+
+
+def _has_call(node: ast.expr) -> bool:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Call)
+
+
+def _is_quoted_head(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "op"
+
+
+def _head(func: ast.expr) -> tuple[str, str]:
+    if isinstance(func, ast.Call) and isinstance(func.func, ast.Name) and func.func.id == "op":
+        parts = [_literal(a) for a in func.args]
+        if len(parts) == 2 and all(isinstance(p, str) for p in parts):
+            return str(parts[0]), str(parts[1])
+        raise _bad(func, 'op("name", "dtype")')
+    return _dotted(func), ""
+
+
+def _dotted(node: ast.expr) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    raise _bad(node, "a name")
+
+
+def _with_route(case: Case, call: ast.Call) -> Case:
+    assert isinstance(call.func, ast.Attribute)
+    word, values = call.func.attr, [_literal(a) for a in call.args]
+    if word == "cotangent" and len(values) == 3 and isinstance(values[2], int):
+        if values[0] not in ("ones", "normal", "zero") or values[1] not in (*layouts.WORDS, "expanded"):
+            raise _bad(call, 'cotangent("ones" | "normal" | "zero", layout word, seed)')
+        return replace(case, cotangent=Cotangent(str(values[0]), str(values[1]), values[2]))
+    if word == "into" and len(values) == 1 and values[0] in layouts.WORDS:
+        return replace(case, into=str(values[0]))
+    if word == "as_dtype" and len(values) == 1 and values[0] in FACTS:
+        return replace(case, dtype=str(values[0]))
+    raise _bad(call, "one of .cotangent(values, layout, seed), .into(layout word), .as_dtype(name)")
+
+
+def _arg(node: ast.expr) -> Arg:
+    if isinstance(node, ast.Tuple):
+        return tuple(_arg(e) for e in node.elts)
+    if isinstance(node, ast.Name):
+        return Word(node.id) if node.id not in ("inf", "nan") else float(node.id)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "slice" and len(node.args) == 3:
+        return Slice(*(_literal(a) for a in node.args))
+    if isinstance(node, ast.Subscript) or (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return _spec(node)
+    value: Arg = _literal(node)
+    return value
+
+
+def _spec(node: ast.expr) -> TensorSpec:
+    if isinstance(node, ast.Subscript):
+        dtype = _dotted(node.value)
+        if dtype not in FACTS:
+            raise CaseError(f"unknown dtype '{dtype}' in a case id; {near(dtype, FACTS)}")
+        index = node.slice
+        dims = [_literal(e) for e in (index.elts if isinstance(index, ast.Tuple) else [index])]
+        if not all(isinstance(d, int) and d >= 0 for d in dims):
+            raise _bad(node, "a shape of sizes, like float32[2, 3]")
+        return TensorSpec(dtype, tuple(dims))
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        raise _bad(node, "a tensor, like float32[2, 3].transpose(0, 1)")
+    spec = _spec(node.func.value)
+    return _with_part(spec, node, node.func.attr)
+
+
+def _with_part(spec: TensorSpec, node: ast.Call, word: str) -> TensorSpec:
+    values = [_literal(a) for a in node.args]
+    named = {k.arg: _literal(k.value) for k in node.keywords}
+    if word in layouts.ARITY:
+        if not all(isinstance(v, int) for v in values):
+            raise _bad(node, f".{word}() takes integers")
+        new = replace(spec, layout=(*spec.layout, (word, *values)))
+        layouts.check(new.shape, new.layout)
+        return new
+    if word == "frozen":
+        return replace(spec, grad=False)
+    if word == "on_cpu":
+        return replace(spec, on_cpu=True)
+    if word == "at" and len(values) == 2:
+        return replace(spec, values=replace(spec.values, specials=(*spec.values.specials, (int(values[0]), str(values[1])))))
+    if word == "of":
+        if len(values) != spec.numel:
+            raise CaseError(f".of() needs the {spec.numel} elements of {spec.dtype}{list(spec.shape)}, got {len(values)}")
+        return replace(spec, values=replace(spec.values, literal=tuple(values)))
+    return replace(spec, values=Values(word, tuple(values), int(named.get("seed", 0)), spec.values.specials))
+
+
+def _literal(node: ast.expr) -> Any:
+    if isinstance(node, ast.Name) and node.id in ("inf", "nan"):
+        return float(node.id)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Name):
+        return -_literal(node.operand)
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise _bad(node, "a plain number, string, None or tuple") from None
+
+
+def _bad(node: ast.AST, wanted: str) -> CaseError:
+    return CaseError(f"cannot read {ast.unparse(node)!r} in a case id; expected {wanted}")

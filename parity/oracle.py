@@ -1,0 +1,121 @@
+"""The truth: the same call in float64 on the CPU from the same rounded inputs, and how much it moves when they do.
+
+Sensitivity of an element is the largest change of the truth under random relative perturbations of all operands and
+cotangents by one unit roundoff. It stands for the condition of the problem at that element, so that an error is measured
+against what rounding alone could do there.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from parity import values
+from parity.dtypes import FACTS
+from parity.execute import Named, Placed, Program, backward, forward
+from parity.inputs import Inputs, apply, torch_word
+from parity.vocabulary import Case
+
+PERTURBATIONS = 4
+WIDE = {"float16", "bfloat16", "float32"}
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """Results by name, in float64 or complex128 (integer and bool results in their own dtype)."""
+
+    tensors: dict[str, Tensor]
+
+
+def wide_word(name: str) -> object:
+    """A bare word of a case in the oracle's arithmetic: dtypes that round become the ones that hardly do."""
+    if name in FACTS:
+        return getattr(torch, FACTS[name].wide)
+    return torch_word(name)
+
+
+def widen(t: Tensor, computes: torch.dtype | None) -> Tensor:
+    """An operand as the oracle takes it. Integers that torch would promote are rounded to the result's dtype first."""
+    facts = FACTS.get(str(t.dtype).removeprefix("torch."))
+    if facts is None:
+        return t
+    if facts.is_inexact:
+        return t.to(getattr(torch, facts.wide))
+    if computes is not None and facts.kind == "int":
+        return t.to(computes).to(getattr(torch, FACTS[str(computes).removeprefix("torch.")].wide))
+    return t
+
+
+def widened(p: Program, inputs: Inputs, computes: torch.dtype | None) -> Placed:
+    """All operands in the oracle's arithmetic."""
+    promoted = computes if p.row.promotes and computes is not None and (computes.is_floating_point or computes.is_complex) else None
+    bases, views = [], []
+    for i, o in enumerate(inputs.operands):
+        if p.row.mutates and i == 0:
+            base = widen(o.base, promoted)
+            bases.append(base)
+            views.append(apply(base, o.spec.layout, o.spec.shape))
+        else:
+            view = widen(o.view, promoted)
+            bases.append(view)
+            views.append(view)
+    return Placed(tuple(bases), tuple(views))
+
+
+def run(p: Program, case: Case, inputs: Inputs, placed: Placed, cotangents: Sequence[Tensor] | None) -> Named:
+    """Forward and, with cotangents, backward, in the oracle's arithmetic."""
+    live = forward(p, case, inputs, placed, cotangents is not None, wide_word)
+    grads: Named = ()
+    if cotangents:
+        grads = backward(live, [c.to(t.dtype) for c, (_, t) in zip(cotangents, _tracked(live.outputs))])
+    return (*((n, t.detach()) for n, t in live.outputs if not n.startswith("base[")), *grads)
+
+
+def _tracked(named: Named) -> Named:
+    return tuple((n, t) for n, t in named if t.requires_grad and not n.startswith("base["))
+
+
+def truth(p: Program, case: Case, inputs: Inputs, placed: Placed, cotangents: Sequence[Tensor] | None) -> Truth:
+    """The truth of a case. Raises whatever the op raises in float64."""
+    return Truth(dict(run(p, case, inputs, placed, cotangents)))
+
+
+@functools.lru_cache(maxsize=4)
+def _signs(key: int) -> Tensor:
+    return torch.from_numpy((values.words(key, 1 << 16) & values.np.uint64(1)).astype("float64") * 2 - 1)
+
+
+def perturbed(t: Tensor, u: float, key: int) -> Tensor:
+    """t with every element moved by a relative +-u, signs from a fixed stream."""
+    if not (t.is_floating_point() or t.is_complex()):
+        return t
+    n = t.numel()
+    signs = _signs(0)
+    start = (key * 4099) % (1 << 16)
+    index = signs[start : start + n] if start + n <= 1 << 16 else signs[torch.arange(start, start + n) % (1 << 16)]
+    return t * (1 + u * index.view(t.shape))
+
+
+def sensitivity(
+    p: Program, case: Case, inputs: Inputs, placed: Placed, cotangents: Sequence[Tensor] | None, center: Truth, u: float
+) -> dict[str, Tensor]:
+    """Largest change of each result under perturbations by the unit roundoff u; 0 where the change is not finite."""
+    moved = {n: torch.zeros(t.shape, dtype=torch.float64) for n, t in center.tensors.items()}
+    for k in range(PERTURBATIONS):
+        if p.row.mutates:
+            bases = [perturbed(b, u, 7 * k + i) for i, b in enumerate(placed.bases)]
+            first = inputs.operands[0].spec
+            views = [apply(bases[0], first.layout, first.shape), *bases[1:]]
+        else:
+            views = bases = [perturbed(v, u, 7 * k + i) for i, v in enumerate(placed.views)]
+        turned = None if cotangents is None else [perturbed(c.to(torch.complex128 if c.is_complex() else torch.float64), u, 7 * k + 5) for c in cotangents]
+        for n, t in run(p, case, inputs, Placed(tuple(bases), tuple(views)), turned):
+            at = center.tensors.get(n)
+            if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
+                change = (t - at).abs().to(torch.float64)
+                moved[n] = torch.maximum(moved[n], torch.nan_to_num(change, 0.0, 0.0, 0.0))
+    return moved

@@ -1,0 +1,238 @@
+"""What stands in a tensor: value families, from a counter-based integer generator and exactly rounded steps only.
+
+No libm and no generator of torch's is involved, so the same description gives the same bits on every machine. A family is a
+pool of 2**16 float64 (or int64) values made once from Philox words; a tensor is a window into it, placed by its seed.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from parity.dtypes import FACTS, DtypeFacts
+from parity.errors import CaseError, near
+from parity.vocabulary import TensorSpec, Values
+
+POOL = 1 << 16
+Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+def words(key: int, n: int) -> npt.NDArray[np.uint64]:
+    """n 64-bit words of Philox with this key; the algorithm is fixed by numpy's documentation."""
+    return np.asarray(np.random.Philox(key=key).random_raw(n), dtype=np.uint64)
+
+
+def unit(key: int, n: int = POOL) -> Array:
+    """n multiples of 2**-53 in [0, 1)."""
+    return (words(key, n) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def bell(key: int, n: int = POOL) -> Array:
+    """n values of variance 1 near the normal distribution: the sum of four uniform 32-bit integers (Irwin-Hall)."""
+    w = words(key, 2 * n).reshape(n, 2)
+    total = (w >> np.uint64(32)).astype(np.int64).sum(1) + (w & np.uint64(0xFFFFFFFF)).astype(np.int64).sum(1)
+    return (total - 2 * (2**32 - 1)).astype(np.float64) * (math.sqrt(3.0) * 2.0**-32)
+
+
+def integers(key: int, low: int, high: int, n: int = POOL) -> IntArray:
+    """n integers in [low, high]."""
+    return np.asarray(low + (words(key, n) % np.uint64(high - low + 1)).astype(np.int64), dtype=np.int64)
+
+
+def _wide(f: DtypeFacts) -> Array:
+    """Exponents over a quarter of the dtype's range to both sides."""
+    reach = math.frexp(f.max)[1] // 4
+    return np.asarray(np.ldexp(bell(11), integers(12, -reach, reach)), dtype=np.float64)
+
+
+def _cancelling(_: DtypeFacts) -> Array:
+    """Pairs x, -x(1 + d) with d about 2**-10: sums lose ten bits."""
+    x = bell(13)
+    x[1::2] = -x[::2] * (1 + unit(14, POOL // 2) * 2.0**-10)
+    return x
+
+
+def _ties(_: DtypeFacts) -> Array:
+    return integers(15, -2, 2).astype(np.float64) * 0.5
+
+
+def _constant(_: DtypeFacts) -> Array:
+    """Runs of 4096 equal values."""
+    return np.repeat(np.ldexp(np.floor(np.ldexp(unit(16, 16), 6)) - 32, -4), POOL // 16)
+
+
+# What an operand without a domain may hold. The first is the default and the simplest.
+FLOAT_FAMILIES: dict[str, Callable[[DtypeFacts], Array]] = {
+    "uniform": lambda f: 2 * unit(1) - 1,
+    "normal": lambda f: bell(2),
+    "integers": lambda f: integers(3, -8, 8).astype(np.float64),
+    "positive": lambda f: 4 * unit(4),
+    "ties": _ties,
+    "constant": _constant,
+    "wide": _wide,
+    "cancelling": _cancelling,
+    "large": lambda f: bell(5) * (100.0 if f.bits == 16 and f.max < 1e5 else 1e4),
+    "tiny": lambda f: np.ldexp(bell(6), math.frexp(f.tiny)[1] + 1),  # about the smallest normal number, and below it
+}
+INT_FAMILIES: dict[str, Callable[[DtypeFacts, int, int], IntArray]] = {
+    "uniform": lambda f, low, high: integers(1, max(low, -8), 16 if low == 0 else 8),
+    "full": lambda f, low, high: _full(f.bits, low),
+    "large": lambda f, low, high: integers(3, -9, 9) + 2 ** (min(f.bits, 26) - 2),
+    "constant": lambda f, low, high: np.repeat(integers(4, max(low, -3), 3, 16), POOL // 16),
+}
+ALWAYS_LEGAL = "between", "inside", "index", "unique"
+MATRICES = ("conditioned", "spd", "symmetric", "lower", "upper", "full_rank")
+
+SPECIALS: dict[str, Callable[[DtypeFacts], float | int]] = {
+    "nan": lambda f: math.nan,
+    "inf": lambda f: math.inf,
+    "-inf": lambda f: -math.inf,
+    "-0.0": lambda f: -0.0,
+    "0": lambda f: 0,
+    "1": lambda f: 1,
+    "smallest": lambda f: f.smallest,
+    "subnormal": lambda f: f.tiny * 0.375,
+    "tiny": lambda f: f.tiny,
+    "max": lambda f: int(f.max) if f.kind == "int" else f.max,
+    "min": lambda f: (0 if f.name.startswith("u") else -int(f.max) - 1) if f.kind == "int" else -f.max,
+    "2**24+1": lambda f: 2**24 + 1,
+    "2**53+1": lambda f: 2**53 + 1,
+}
+FLOAT_SPECIALS = ("nan", "inf", "-inf", "-0.0", "0", "1", "smallest", "subnormal", "max")
+INT_SPECIALS = ("0", "1", "max", "min")
+
+
+def _full(bits: int, low: int) -> IntArray:
+    w = words(2, POOL).view(np.int64)
+    return w if bits == 64 and low < 0 else (w >> (64 - bits) if low < 0 else (w >> (65 - min(bits, 63))) & ((1 << min(bits, 63)) - 1))
+
+
+@functools.lru_cache(maxsize=256)
+def pool(family: str, dtype: str, low: float = 0, high: float = 0) -> torch.Tensor:
+    """The 2**16 values of a family in a dtype (complex: in both parts). Raises CaseError for an unknown family."""
+    f = FACTS[dtype]
+    if family == "between" or family == "inside":
+        if f.is_inexact:
+            return _inexact(low + unit(21) * (high - low), f)
+        return torch.from_numpy(integers(22, math.ceil(low), math.floor(high))).to(getattr(torch, dtype))
+    if family == "index":
+        return torch.from_numpy(integers(23, int(low), max(int(low), int(high) - 1))).to(getattr(torch, dtype))
+    if f.kind == "bool":
+        return torch.from_numpy((words(7, POOL) & np.uint64(1)).astype(np.bool_))
+    if f.is_inexact:
+        if family not in FLOAT_FAMILIES:
+            raise CaseError(f"unknown value family '{family}'; {near(family, (*FLOAT_FAMILIES, *ALWAYS_LEGAL, *MATRICES))}")
+        return _inexact(FLOAT_FAMILIES[family](f), f)
+    if family not in INT_FAMILIES:
+        raise CaseError(f"unknown value family '{family}' for {dtype}; {near(family, (*INT_FAMILIES, *ALWAYS_LEGAL))}")
+    bottom = 0 if dtype.startswith("u") else -int(f.max) - 1
+    top = int(f.max) if f.max < 2**63 else 2**63 - 1
+    made = INT_FAMILIES[family](f, bottom, top)
+    return torch.from_numpy(np.clip(made, max(bottom, -(2**63)), top)).to(getattr(torch, dtype))
+
+
+def _inexact(values: Array, f: DtypeFacts) -> torch.Tensor:
+    if f.kind == "complex":
+        turned = np.roll(values, POOL // 3)
+        return torch.complex(torch.from_numpy(values), torch.from_numpy(turned)).to(getattr(torch, f.name))
+    clipped = np.clip(values, -f.max, f.max)
+    return torch.from_numpy(clipped).to(getattr(torch, f.name))
+
+
+def window(source: torch.Tensor, n: int, seed: int, position: int) -> torch.Tensor:
+    """n values of a pool, starting where seed and operand position say; the pool repeats where n exceeds it."""
+    start = (seed * 7919 + position * 10007) % POOL
+    if start + n <= POOL:
+        return source[start : start + n]
+    return source[torch.arange(start, start + n) % POOL]
+
+
+def dense(spec: TensorSpec, position: int = 0) -> torch.Tensor:
+    """The values of an operand as a fresh contiguous CPU tensor of its shape. position: which operand it is, so that equal
+    seeds still give different operands. Raises CaseError for values that cannot be made."""
+    v, f, n = spec.values, FACTS[spec.dtype], spec.numel
+    dtype = getattr(torch, spec.dtype)
+    if v.literal is not None:
+        made = torch.tensor(v.literal, dtype=dtype)
+    elif v.family in MATRICES:
+        made = matrices(spec, position).reshape(-1)
+    elif v.family == "unique":
+        made = unique(spec, position).reshape(-1)
+    else:
+        low, high = (*v.params, 0, 0)[:2]
+        family = "uniform" if v.family == "any" else v.family
+        made = window(pool(family, spec.dtype, float(low), float(high)), n, v.seed, position).clone()
+    for where, word in v.specials:
+        if n:
+            made[where % n] = special(word, f)
+    return made.view(spec.shape)
+
+
+def special(word: str, f: DtypeFacts) -> float | int:
+    """The number behind a special's word, or the number that the word spells. Raises CaseError."""
+    if word in SPECIALS:
+        return SPECIALS[word](f)
+    try:
+        return float(word) if f.is_inexact else int(word)
+    except ValueError:
+        raise CaseError(f"unknown special value '{word}'; {near(word, SPECIALS)}, or a number") from None
+
+
+def unique(spec: TensorSpec, position: int) -> torch.Tensor:
+    """Integers in [0, size) without repeats along a dim: ranks of random words."""
+    size, dim = int(spec.values.params[0]), int(spec.values.params[1]) if len(spec.values.params) > 1 else -1
+    if not spec.shape:
+        return torch.zeros((), dtype=getattr(torch, spec.dtype))
+    shape = list(spec.shape)
+    dim %= len(shape)
+    if shape[dim] > size:
+        raise CaseError(f"unique indices: {shape[dim]} different values asked of [0, {size})")
+    taken = shape[dim]
+    shape[dim] = size
+    n = math.prod(shape)
+    raw = words(spec.values.seed * 31 + position + 1000, max(n, 1))[:n]
+    order = np.argsort(raw.reshape(shape), axis=dim, kind="stable").astype(np.int64)
+    return torch.from_numpy(order).narrow(dim, 0, taken).contiguous().to(getattr(torch, spec.dtype))
+
+
+def matrices(spec: TensorSpec, position: int) -> torch.Tensor:
+    """A stack of matrices of the asked kind. Entries are multiples of 2**-6 below 1, so that the products are exact."""
+    kind, shape, f = spec.values.family, spec.shape, FACTS[spec.dtype]
+    if len(shape) < 2:
+        raise CaseError(f"values '{kind}' need a matrix, got shape {list(shape)}")
+    n, m = shape[-2], shape[-1]
+    raw = window(torch.from_numpy(integers(31, -64, 64)), spec.numel, spec.values.seed, position).view(shape)
+    a = raw.to(torch.float64) / 64
+    if f.kind == "complex":
+        turned = window(torch.from_numpy(integers(32, -64, 64)), spec.numel, spec.values.seed, position).view(shape)
+        a = torch.complex(a, turned.to(torch.float64) / 64)
+    eye = torch.eye(n, m, dtype=a.dtype)
+    if kind in ("conditioned", "full_rank"):
+        made = a + (max(n, m) + 1) * eye
+    elif kind == "spd":
+        made = a @ a.mH + max(1, n) * eye
+    elif kind == "symmetric":
+        made = (a + a.mH) / 2
+    elif kind == "lower":
+        made = torch.tril(a) + (n + 1) * eye
+    else:
+        made = torch.triu(a) + (n + 1) * eye
+    return made.to(getattr(torch, spec.dtype))
+
+
+def families(values: Values, dtype: str) -> tuple[str, ...]:
+    """The families that generation may give to an operand whose signature asked for `values`."""
+    f = FACTS[dtype]
+    if values.family != "any":
+        return (values.family,)
+    if f.kind == "bool":
+        return ("uniform",)
+    if f.kind == "int":
+        return tuple(INT_FAMILIES)
+    return tuple(FLOAT_FAMILIES)
