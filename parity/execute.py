@@ -173,7 +173,12 @@ def backward(live: Live, cotangents: Sequence[Tensor]) -> Named:
     """Gradients of the leaves, named grad[operand number]; leaves that the outputs do not depend on are left out."""
     outs = [t for _, t in differentiable(live)]
     grads = torch.autograd.grad(outs, [leaf for _, leaf in live.leaves], list(cotangents), allow_unused=True)
-    return tuple((f"grad[{i}]", g) for (i, _), g in zip(live.leaves, grads) if g is not None)
+    return tuple((f"grad[{i}]", _material(g)) for (i, _), g in zip(live.leaves, grads) if g is not None)
+
+
+def _material(g: Tensor) -> Tensor:
+    """torch hands out gradients without memory for functions that are flat (sign); give them their zeros."""
+    return g.new_zeros(g.shape) if g._is_zerotensor() else g
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,8 +72,8 @@ def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes) -> Case:
     specs = [_typed(s, i, row, pick) for i, s in enumerate(specs)]
     specs = [replace(s, layout=_layout(s, i, row, pick)) for i, s in enumerate(specs)]
     specs = [replace(s, values=_values(s, pick)) for s in specs]
-    if len(specs) > 1 and row.grad:
-        specs = [replace(s, grad=s.grad and pick(4) != 3) for s in specs]
+    choose = len(specs) > 1 and bool(row.grad)
+    specs = [replace(s, grad=s.grad and FACTS[s.dtype].is_inexact and (not choose or pick(4) != 3)) for s in specs]
     cotangent = _cotangent(row, dtype, pick)
     into = DESTINATIONS[pick(len(DESTINATIONS))] if row.out else "contiguous"
     specs = [replace(s, values=replace(s.values, seed=pick(SEEDS))) if _seeded(s.values) else s for s in specs]

@@ -156,7 +156,9 @@ def _arg(node: ast.expr) -> Arg:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "slice" and len(node.args) == 3:
         return Slice(*(_literal(a) for a in node.args))
     if isinstance(node, ast.Subscript) or (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
-        return _spec(node)
+        spec = _spec(node)
+        layouts.check(spec.shape, spec.layout)
+        return spec
     value: Arg = _literal(node)
     return value
 
@@ -170,7 +172,7 @@ def _spec(node: ast.expr) -> TensorSpec:
         dims = [_literal(e) for e in (index.elts if isinstance(index, ast.Tuple) else [index])]
         if not all(isinstance(d, int) and d >= 0 for d in dims):
             raise _bad(node, "a shape of sizes, like float32[2, 3]")
-        return TensorSpec(dtype, tuple(dims))
+        return TensorSpec(dtype, tuple(dims), grad=FACTS[dtype].is_inexact)
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
         raise _bad(node, "a tensor, like float32[2, 3].transpose(0, 1)")
     spec = _spec(node.func.value)
@@ -183,9 +185,7 @@ def _with_part(spec: TensorSpec, node: ast.Call, word: str) -> TensorSpec:
     if word in layouts.ARITY:
         if not all(isinstance(v, int) for v in values):
             raise _bad(node, f".{word}() takes integers")
-        new = replace(spec, layout=(*spec.layout, (word, *values)))
-        layouts.check(new.shape, new.layout)
-        return new
+        return replace(spec, layout=(*spec.layout, (word, *values)))
     if word == "frozen":
         return replace(spec, grad=False)
     if word == "on_cpu":

@@ -119,3 +119,41 @@ def sensitivity(
                 change = (t - at).abs().to(torch.float64)
                 moved[n] = torch.maximum(moved[n], torch.nan_to_num(change, 0.0, 0.0, 0.0))
     return moved
+
+
+class Oracle:
+    """The truth of one case, computed when first asked for; None where the op cannot run in float64."""
+
+    def __init__(self, p: Program, case: Case, inputs: Inputs, computes: torch.dtype | None) -> None:
+        self._p, self._case, self._inputs = p, case, inputs
+        self._placed = widened(p, inputs, computes)
+        self._cotangents: Sequence[Tensor] | None = None
+        self._truth: Truth | None = None
+        self._asked = False
+        self._sensitivity: dict[float, dict[str, Tensor]] = {}
+
+    def differentiate(self, cotangents: Sequence[Tensor]) -> None:
+        """Ask for gradients too, with these cotangents (CPU tensors of the outputs' shapes)."""
+        self._cotangents, self._asked, self._sensitivity = cotangents, False, {}
+
+    def truth(self, name: str) -> Tensor | None:
+        """The truth of one result, or None."""
+        if not self._asked:
+            self._asked = True
+            try:
+                self._truth = truth(self._p, self._case, self._inputs, self._placed, self._cotangents)
+            except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+                self._truth = None
+        return None if self._truth is None else self._truth.tensors.get(name)
+
+    def sensitivity(self, name: str, u: float) -> Tensor:
+        """How much that result moves under perturbations by u. Only for results that have a truth."""
+        assert self._truth is not None
+        if u not in self._sensitivity:
+            try:
+                moved = sensitivity(self._p, self._case, self._inputs, self._placed, self._cotangents, self._truth, u)
+            except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+                moved = {}  # a perturbed operand left the op's domain: rounding alone remains as budget
+            self._sensitivity[u] = moved
+        found = self._sensitivity[u].get(name)
+        return torch.zeros(self._truth.tensors[name].shape, dtype=torch.float64) if found is None else found

@@ -22,6 +22,7 @@ INVARIANT_LIMIT = 30.0  # LAPACK's test ratio: residual / (norm * size * u)
 class Bound:
     """A call with its operands on the CPU, as the reference got them."""
 
+    op: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
@@ -203,20 +204,12 @@ def _pool(call: Bound, r: Results) -> Problems:
     if len(names) < 2:
         return []
     x, v, i = call.args[0], r[names[0]], r[names[1]]
-    spatial = x.dim() - (x.dim() - v.dim()) - _batch_dims(x, v)
+    spatial = next((int(d) for d in "123" if f"{d}d" in call.op), 2)
     flat = x.reshape(*x.shape[: x.dim() - spatial], -1)
     index = i.reshape(*i.shape[: i.dim() - spatial], -1)
     if not _in_range(index, flat.shape[-1]):
         return [(names[1], "an index is outside the plane")]
     return [] if _same(flat.gather(-1, index), v.reshape(index.shape)) else [(names[1], "the input at the index is not the maximum")]
-
-
-def _batch_dims(x: Tensor, v: Tensor) -> int:
-    """Leading dimensions that pooling leaves alone: all that agree, at most rank - 1."""
-    n = 0
-    while n < x.dim() - 1 and x.shape[n] == v.shape[n]:
-        n += 1
-    return n
 
 
 # --------------------------------------------------------------------------------------------------------- decompositions

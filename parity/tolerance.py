@@ -59,13 +59,19 @@ class Entry:
 
     @property
     def words(self) -> str:
-        """The row as a person would look it up: "composite float16 backward"."""
+        """The row in words."""
         named = "/".join(self.dtypes) or "any dtype"
         if self.kind == "ulp":
             return f"ulp {self.subject} {named}"
         when = "any pass" if self.pass_ == "*" else self.pass_
         subject = "any class" if self.subject == "*" else self.subject
         return f"{'exception ' if self.kind == 'exception' else ''}{subject} {named} {when}"
+
+    def label(self, rule: OpClass, dtype: str, pass_: str) -> str:
+        """What it judges here, as a person would look it up: "composite float16 backward"."""
+        if self.kind == "ulp":
+            return f"ulp {self.subject} {dtype}"
+        return f"{f'exception {self.subject}' if self.kind == 'exception' else rule.value} {dtype} {pass_}"
 
     @property
     def place(self) -> str:
@@ -128,6 +134,7 @@ class Tables:
     def _resolve(self, op: str, rule: OpClass, dtype: str, pass_: str, function: str) -> Tolerance:
         matching = self._matching(op, rule, dtype, pass_, function)
         pair, ulp = _winners(matching)
+        rule = rule if pass_ == "forward" else OpClass.COMPOSITE  # every gradient is judged as a composite
         if pair is None:
             raise TableError(
                 f"{' and '.join(self.files)}: no rule covers {rule.value} {dtype} {pass_} (op '{op}'); "
@@ -136,11 +143,11 @@ class Tables:
         rows = list(dict.fromkeys(e for e in (ulp, pair) if e))
         self._used.update(rows)
         return Tolerance(
-            rule=rule.value if pass_ == "forward" else OpClass.COMPOSITE.value,  # every gradient is judged as a composite
+            rule=rule.value,
             scale=pair.numbers["scale"],
             output_ulp=pair.numbers["output_ulp"],
             ulp=ulp.numbers["ulp"] if ulp else None,
-            origin="; ".join(f"{e.file}: {e.words}" for e in rows),
+            origin="; ".join(f"{e.file}: {e.label(rule, dtype, pass_)}" for e in rows),
             reason="; ".join(e.reason for e in rows if e.reason),
         )
 

@@ -89,6 +89,15 @@ INT_FAMILIES: dict[str, Callable[[DtypeFacts, int, int], IntArray]] = {
 ALWAYS_LEGAL = "between", "inside", "index", "unique"
 MATRICES = ("conditioned", "spd", "symmetric", "lower", "upper", "full_rank")
 
+
+
+def integer_range(f: DtypeFacts) -> tuple[int, int]:
+    """Smallest and largest value of an integer dtype, exactly."""
+    unsigned = f.name.startswith("u")
+    top = (1 << (f.bits - (not unsigned))) - 1
+    return (0 if unsigned else -top - 1), top
+
+
 SPECIALS: dict[str, Callable[[DtypeFacts], float | int]] = {
     "nan": lambda f: math.nan,
     "inf": lambda f: math.inf,
@@ -99,8 +108,8 @@ SPECIALS: dict[str, Callable[[DtypeFacts], float | int]] = {
     "smallest": lambda f: f.smallest,
     "subnormal": lambda f: f.tiny * 0.375,
     "tiny": lambda f: f.tiny,
-    "max": lambda f: int(f.max) if f.kind == "int" else f.max,
-    "min": lambda f: (0 if f.name.startswith("u") else -int(f.max) - 1) if f.kind == "int" else -f.max,
+    "max": lambda f: integer_range(f)[1] if f.kind == "int" else f.max,
+    "min": lambda f: integer_range(f)[0] if f.kind == "int" else -f.max,
     "2**24+1": lambda f: 2**24 + 1,
     "2**53+1": lambda f: 2**53 + 1,
 }
@@ -131,8 +140,8 @@ def pool(family: str, dtype: str, low: float = 0, high: float = 0) -> torch.Tens
         return _inexact(FLOAT_FAMILIES[family](f), f)
     if family not in INT_FAMILIES:
         raise CaseError(f"unknown value family '{family}' for {dtype}; {near(family, (*INT_FAMILIES, *ALWAYS_LEGAL))}")
-    bottom = 0 if dtype.startswith("u") else -int(f.max) - 1
-    top = int(f.max) if f.max < 2**63 else 2**63 - 1
+    bottom, top = integer_range(f)
+    top = min(top, 2**63 - 1)
     made = INT_FAMILIES[family](f, bottom, top)
     return torch.from_numpy(np.clip(made, max(bottom, -(2**63)), top)).to(getattr(torch, dtype))
 

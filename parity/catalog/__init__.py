@@ -5,12 +5,60 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from parity.catalog import binary, contractions, movement, reductions, ternary, unary
+from parity.catalog import (
+    activations,
+    attention,
+    binary,
+    contractions,
+    convolutions,
+    creation,
+    fft,
+    indexing,
+    linalg,
+    losses,
+    movement,
+    normalization,
+    pooling,
+    random,
+    recurrent,
+    reductions,
+    scans,
+    selection,
+    shapes,
+    special,
+    ternary,
+    unary,
+    vision,
+)
 from parity.catalog.row import Row
 from parity.dtypes import FACTS
 from parity.errors import UsageError, near
 
-MODULES = (unary, binary, ternary, reductions, contractions, movement)
+MODULES = (
+    unary,
+    activations,
+    special,
+    binary,
+    ternary,
+    reductions,
+    scans,
+    selection,
+    contractions,
+    linalg,
+    convolutions,
+    pooling,
+    normalization,
+    attention,
+    recurrent,
+    losses,
+    vision,
+    fft,
+    movement,
+    indexing,
+    shapes,
+    creation,
+    random,
+)
 ROWS: dict[str, Row] = {r.name: r for module in MODULES for r in module.ROWS}
 FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(r.family for r in ROWS.values()))
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 
 from parity.catalog.draw import Call, Draw, Shape, keywords
 from parity.catalog.row import FLOATING, NUMERIC, Row, Signature
+from parity.dtypes import FLOATS
 from parity.vocabulary import Arg, OpClass
 
 _row = partial(Row, family="contractions", rule=OpClass.CONTRACTION, dtypes=NUMERIC, grad=FLOATING)
@@ -113,7 +115,9 @@ def _vecdot(draw: Draw) -> Call:
 
 
 def _kron(draw: Draw) -> Call:
-    return Call((draw.tensor(tuple(min(s, 8) for s in draw.shape(0, 3))), draw.tensor(tuple(min(s, 8) for s in draw.shape(0, 3)))))
+    return Call(
+        (draw.tensor(tuple(min(s, 8) for s in draw.shape(0, 3))), draw.tensor(tuple(min(s, 8) for s in draw.shape(0, 3))))
+    )
 
 
 def _linear(draw: Draw) -> Call:
@@ -136,8 +140,23 @@ def _bilinear(draw: Draw) -> Call:
 
 
 EQUATIONS = (
-    "ij,jk->ik", "ij->ji", "ij->", "ii->i", "ij,j->i", "i,j->ij", "bij,bjk->bik", "bij,ijk->bik", "ijk,ilk->ijl",
-    "bhqd,bhkd->bhqk", "bhqk,bhkd->bqhd", "ij,ij->ij", "ij,ij->", "i,i", "...ij,...jk->...ik", "ij,jk,kl->il", "bi,oij,bj->bo",
+    "ij,jk->ik",
+    "ij->ji",
+    "ij->",
+    "ii->i",
+    "ij,j->i",
+    "i,j->ij",
+    "bij,bjk->bik",
+    "bij,ijk->bik",
+    "ijk,ilk->ijl",
+    "bhqd,bhkd->bhqk",
+    "bhqk,bhkd->bqhd",
+    "ij,ij->ij",
+    "ij,ij->",
+    "i,i",
+    "...ij,...jk->...ik",
+    "ij,jk,kl->il",
+    "bi,oij,bj->bo",
 )
 
 
@@ -175,7 +194,7 @@ def _cdist(draw: Draw) -> Call:
 
 def _chain(draw: Draw) -> Call:
     sizes = tuple(max(1, s) for s in _sizes(draw, 4 + draw.pick(2)))
-    return Call((tuple(draw.tensor((a, b)) for a, b in zip(sizes, sizes[1:])),))
+    return Call((tuple(draw.tensor((a, b)) for a, b in pairwise(sizes)),))
 
 
 def _covered(draw: Draw) -> Call:
@@ -192,29 +211,68 @@ ROWS = (
     _row(name="mm", call="torch.mm", signature=_mm, out=True, opinfo=("mm",)),
     _row(name="bmm", call="torch.bmm", signature=_bmm, out=True, opinfo=("bmm",)),
     _row(name="matmul", call="torch.matmul", signature=_matmul, out=True, opinfo=("matmul", "__rmatmul__")),
-    _row(name="addmm", call="torch.addmm", signature=_addmm, inplace="torch.Tensor.addmm_", out=True,
-         opinfo=("addmm", "addmm:decomposed")),
+    _row(
+        name="addmm",
+        call="torch.addmm",
+        signature=_addmm,
+        inplace="torch.Tensor.addmm_",
+        out=True,
+        opinfo=("addmm", "addmm:decomposed"),
+    ),
     _row(name="addmv", call="torch.addmv", signature=_addmv, inplace="torch.Tensor.addmv_", out=True, opinfo=("addmv",)),
     _row(name="addr", call="torch.addr", signature=_addr, inplace="torch.Tensor.addr_", out=True, opinfo=("addr",)),
-    _row(name="addbmm", call="torch.addbmm", signature=_batched(False), inplace="torch.Tensor.addbmm_", out=True,
-         opinfo=("addbmm",)),
-    _row(name="baddbmm", call="torch.baddbmm", signature=_batched(True), inplace="torch.Tensor.baddbmm_", out=True,
-         opinfo=("baddbmm",)),
+    _row(
+        name="addbmm",
+        call="torch.addbmm",
+        signature=_batched(False),
+        inplace="torch.Tensor.addbmm_",
+        out=True,
+        opinfo=("addbmm",),
+    ),
+    _row(
+        name="baddbmm",
+        call="torch.baddbmm",
+        signature=_batched(True),
+        inplace="torch.Tensor.baddbmm_",
+        out=True,
+        opinfo=("baddbmm",),
+    ),
     _row(name="dot", call="torch.dot", signature=_vectors, out=True, opinfo=("dot",)),
     _row(name="vdot", call="torch.vdot", signature=_vectors, out=True, opinfo=("vdot",)),
     _row(name="mv", call="torch.mv", signature=_mv, out=True, opinfo=("mv",)),
     _row(name="outer", call="torch.outer", signature=_outer, out=True, opinfo=("outer",)),
     _row(name="inner", call="torch.inner", signature=_inner, out=True, opinfo=("inner",)),
-    _row(name="vecdot", call="torch.linalg.vecdot", signature=_vecdot, out=True, opinfo=("linalg.vecdot",)),
+    _row(
+        name="vecdot", call="torch.linalg.vecdot", signature=_vecdot, dtypes=FLOATING, out=True, opinfo=("linalg.vecdot",)
+    ),
     _row(name="kron", call="torch.kron", signature=_kron, out=True, opinfo=("kron",)),
     _row(name="linear", call="torch.nn.functional.linear", signature=_linear, opinfo=("nn.functional.linear",)),
-    _row(name="bilinear", call="torch.nn.functional.bilinear", signature=_bilinear, opinfo=("nn.functional.bilinear",)),
+    _row(
+        name="bilinear",
+        call="torch.nn.functional.bilinear",
+        signature=_bilinear,
+        grad=FLOATS,
+        opinfo=("nn.functional.bilinear",),
+    ),
     _row(name="einsum", call="torch.einsum", signature=_einsum, opinfo=("einsum",)),
     _row(name="tensordot", call="torch.tensordot", signature=_tensordot, opinfo=("tensordot",)),
-    _row(name="cdist", rule=OpClass.COMPOSITE, call="torch.cdist", signature=_cdist, dtypes=("float32",), grad=("float32",),
-         opinfo=("cdist",)),
-    _row(name="multi_dot", rule=OpClass.COMPOSITE, call="torch.linalg.multi_dot", signature=_chain, out=True,
-         opinfo=("linalg.multi_dot",)),
+    _row(
+        name="cdist",
+        rule=OpClass.COMPOSITE,
+        call="torch.cdist",
+        signature=_cdist,
+        dtypes=("float32",),
+        grad=("float32",),
+        opinfo=("cdist",),
+    ),
+    _row(
+        name="multi_dot",
+        rule=OpClass.COMPOSITE,
+        call="torch.linalg.multi_dot",
+        signature=_chain,
+        out=True,
+        opinfo=("linalg.multi_dot",),
+    ),
     _row(name="int_mm", call="torch._int_mm", signature=_int_mm, dtypes=("int8",), grad=()),
     _row(name="cov", rule=OpClass.COMPOSITE, call="torch.cov", signature=_covered, dtypes=FLOATING, opinfo=("cov",)),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Call, Draw, Shape, keywords
-from parity.catalog.row import EVERY, FLOATING, Row, Signature
+from parity.catalog.row import EVERY, FLOATING, NUMERIC, Row, Signature
 from parity.catalog.signatures import unary
 from parity.dtypes import FACTS
 from parity.vocabulary import Arg, OpClass, TensorSpec, Word
@@ -52,7 +52,13 @@ def _fill(draw: Draw) -> Call:
 def _formats(shape: Shape) -> tuple[Arg, ...]:
     """Memory formats that a shape of this rank may take."""
     plain = (Word("contiguous_format"),)
-    return (*plain, Word("channels_last")) if len(shape) == 4 else (*plain, Word("channels_last_3d")) if len(shape) == 5 else plain
+    return (
+        (*plain, Word("channels_last"))
+        if len(shape) == 4
+        else (*plain, Word("channels_last_3d"))
+        if len(shape) == 5
+        else plain
+    )
 
 
 def _contiguous(draw: Draw) -> Call:
@@ -122,8 +128,10 @@ def _repeat_interleave(draw: Draw) -> Call:
     x = draw.tensor(shape)
     if not draw.flag():
         return Call((x, draw.choice((2, 1, 3, 0))))
+    if not shape:
+        return Call((x, draw.choice((2, 1, 3, 0))))
     d = draw.dim(shape)
-    if draw.flag() and shape:
+    if draw.flag():
         return Call((x, draw.inside((shape[d],), 0, 3, dtype="int64", grad=False)), keywords(dim=d))
     return Call((x, draw.choice((2, 1, 3, 0))), keywords(dim=d))
 
@@ -174,7 +182,11 @@ def _pad_mode(mode: str) -> Signature:
 
     def signature(draw: Draw) -> Call:
         count = 1 + draw.pick(3)
-        lead = (draw.choice((1, 2, 3)),) if draw.flag() and mode != "circular" else (draw.choice((1, 2)), draw.choice((1, 2, 3)))
+        lead = (
+            (draw.choice((1, 2, 3)),)
+            if draw.flag() and mode != "circular"
+            else (draw.choice((1, 2)), draw.choice((1, 2, 3)))
+        )
         sizes = draw.shape(count, count, empty=False)
         pad: list[int] = []
         for s in reversed(sizes):
@@ -234,12 +246,22 @@ ROWS = (
     _row(name="hstack", call="torch.hstack", signature=_pieces(0, 1), out=True, promotes=True, opinfo=("hstack",)),
     _row(name="vstack", call="torch.vstack", signature=_pieces(2, 0), out=True, promotes=True, opinfo=("vstack",)),
     _row(name="dstack", call="torch.dstack", signature=_pieces(3, 2), out=True, promotes=True, opinfo=("dstack",)),
-    _row(name="column_stack", call="torch.column_stack", signature=_pieces(2, 1), out=True, promotes=True,
-         opinfo=("column_stack",)),
+    _row(
+        name="column_stack",
+        call="torch.column_stack",
+        signature=_pieces(2, 1),
+        out=True,
+        promotes=True,
+        opinfo=("column_stack",),
+    ),
     _row(name="repeat", call="torch.Tensor.repeat", signature=_repeat, opinfo=("repeat",)),
     _row(name="tile", call="torch.tile", signature=_tile, opinfo=("tile",)),
-    _row(name="repeat_interleave", call="torch.repeat_interleave", signature=_repeat_interleave,
-         opinfo=("repeat_interleave",)),
+    _row(
+        name="repeat_interleave",
+        call="torch.repeat_interleave",
+        signature=_repeat_interleave,
+        opinfo=("repeat_interleave",),
+    ),
     _row(name="flip", call="torch.flip", signature=_flip, opinfo=("flip",)),
     _row(name="fliplr", call="torch.fliplr", signature=unary(low=2), opinfo=("fliplr",)),
     _row(name="flipud", call="torch.flipud", signature=unary(low=1), opinfo=("flipud",)),
@@ -247,14 +269,22 @@ ROWS = (
     _row(name="rot90", call="torch.rot90", signature=_rot90, opinfo=("rot90",)),
     _row(name="tril", call="torch.tril", signature=_triangle, inplace="torch.Tensor.tril_", out=True, opinfo=("tril",)),
     _row(name="triu", call="torch.triu", signature=_triangle, inplace="torch.Tensor.triu_", out=True, opinfo=("triu",)),
-    _row(name="pad_constant", call="torch.nn.functional.pad", signature=_pad_constant,
-         opinfo=("nn.functional.pad:constant", "constant_pad_nd")),
-    _pad_row("reflect"),
-    _pad_row("replicate", opinfo=("nn.functional.pad:replicate", "nn.functional.pad:replicate_negative")),
+    _row(
+        name="pad_constant",
+        call="torch.nn.functional.pad",
+        signature=_pad_constant,
+        opinfo=("nn.functional.pad:constant", "constant_pad_nd"),
+    ),
+    _pad_row("reflect", NUMERIC),
+    _pad_row("replicate", NUMERIC, opinfo=("nn.functional.pad:replicate", "nn.functional.pad:replicate_negative")),
     _pad_row("circular"),
     _row(name="diag", call="torch.diag", signature=_diag, out=True, opinfo=("diag",)),
     _row(name="diag_embed", call="torch.diag_embed", signature=_diagonals, opinfo=("diag_embed",)),
-    _row(name="meshgrid", call="torch.meshgrid", signature=_meshgrid,
-         opinfo=("meshgrid:variadic_tensors", "meshgrid:list_of_tensors")),
+    _row(
+        name="meshgrid",
+        call="torch.meshgrid",
+        signature=_meshgrid,
+        opinfo=("meshgrid:variadic_tensors", "meshgrid:list_of_tensors"),
+    ),
     _row(name="block_diag", call="torch.block_diag", signature=_blocks, opinfo=("block_diag",)),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Call, Draw, Shape, keywords
-from parity.catalog.row import EVERY, FLOATING, REAL, Row, Signature
+from parity.catalog.row import EVERY, FLOATING, NUMERIC, REAL, Row, Signature
 from parity.catalog.signatures import Operand, anything, within
 from parity.dtypes import BOOL, FLOATS
 from parity.vocabulary import Arg, OpClass, Word
@@ -94,7 +94,7 @@ def _norm(draw: Draw) -> Call:
 
 
 def _diff(draw: Draw) -> Call:
-    shape = draw.shape(1, 4)
+    shape = draw.shape(1, 4, empty=False)
     return Call((draw.tensor(shape),), keywords(n=draw.option(2), dim=draw.option(0, -1, -len(shape))))
 
 
@@ -131,69 +131,162 @@ def _count(draw: Draw) -> Call:
 
 ROWS = (
     _row(
-        name="sum", call="torch.sum", signature=reduction(typed=True), dtypes=EVERY, grad=FLOATING, opinfo=("sum",),
+        name="sum",
+        call="torch.sum",
+        signature=reduction(typed=True),
+        dtypes=EVERY,
+        grad=FLOATING,
+        opinfo=("sum",),
     ),
     _row(
-        name="sum_out", call="torch.sum", signature=_dim_needed(), dtypes=EVERY, grad=FLOATING, out=True,
+        name="sum_dim",
+        call="torch.sum",
+        signature=_dim_needed(),
+        dtypes=EVERY,
+        grad=FLOATING,
+        out=True,
     ),
     _row(name="mean", call="torch.mean", signature=_mean, dtypes=EVERY, grad=FLOATING, opinfo=("mean",)),
     _row(
-        name="mean_out", call="torch.mean", signature=_dim_needed(), dtypes=FLOATING, grad=FLOATING, out=True,
+        name="mean_dim",
+        call="torch.mean",
+        signature=_dim_needed(),
+        dtypes=FLOATING,
+        grad=FLOATING,
+        out=True,
     ),
     _row(name="nansum", call="torch.nansum", signature=reduction(), dtypes=(*REAL, *BOOL), grad=FLOATS, opinfo=("nansum",)),
-    _row(name="nanmean", call="torch.nanmean", signature=reduction(), dtypes=FLOATING, grad=FLOATING, opinfo=("nanmean",)),
+    _row(name="nanmean", call="torch.nanmean", signature=reduction(), dtypes=FLOATS, grad=FLOATS, opinfo=("nanmean",)),
     _row(
-        name="prod", rule=OpClass.COMPOSITE, call="torch.prod", signature=reduction(within(-2, 2), many=False, typed=True),
-        dtypes=EVERY, grad=FLOATING, opinfo=("prod",),
+        name="prod",
+        rule=OpClass.COMPOSITE,
+        call="torch.prod",
+        signature=reduction(within(-2, 2), many=False, typed=True),
+        dtypes=EVERY,
+        grad=FLOATING,
+        opinfo=("prod",),
     ),
     _row(
-        name="std", rule=OpClass.COMPOSITE, call="torch.std", signature=_spread, dtypes=FLOATING, grad=FLOATING, out=True,
+        name="std",
+        rule=OpClass.COMPOSITE,
+        call="torch.std",
+        signature=_spread,
+        dtypes=FLOATING,
+        grad=FLOATING,
+        out=True,
         opinfo=("std", "std:unbiased"),
     ),
     _row(
-        name="var", rule=OpClass.COMPOSITE, call="torch.var", signature=_spread, dtypes=FLOATING, grad=FLOATING, out=True,
+        name="var",
+        rule=OpClass.COMPOSITE,
+        call="torch.var",
+        signature=_spread,
+        dtypes=FLOATING,
+        grad=FLOATING,
+        out=True,
         opinfo=("var", "var:unbiased"),
     ),
     _row(
-        name="var_mean", rule=OpClass.COMPOSITE, call="torch.var_mean", signature=_spread, dtypes=FLOATING, grad=FLOATING,
+        name="var_mean",
+        rule=OpClass.COMPOSITE,
+        call="torch.var_mean",
+        signature=_spread,
+        dtypes=FLOATING,
+        grad=FLOATING,
         opinfo=("var_mean", "var_mean:unbiased"),
     ),
     _row(
-        name="std_mean", rule=OpClass.COMPOSITE, call="torch.std_mean", signature=_spread, dtypes=FLOATING, grad=FLOATING,
+        name="std_mean",
+        rule=OpClass.COMPOSITE,
+        call="torch.std_mean",
+        signature=_spread,
+        dtypes=FLOATING,
+        grad=FLOATING,
         opinfo=("std_mean", "std_mean:unbiased"),
     ),
     _row(
-        name="logsumexp", rule=OpClass.COMPOSITE, call="torch.logsumexp", signature=_dim_needed(within(-30, 30)),
-        dtypes=EVERY, grad=FLOATING, out=True, opinfo=("logsumexp",),
+        name="logsumexp",
+        rule=OpClass.COMPOSITE,
+        call="torch.logsumexp",
+        signature=_dim_needed(within(-30, 30)),
+        dtypes=EVERY,
+        grad=FLOATING,
+        out=True,
+        opinfo=("logsumexp",),
     ),
-    _row(name="norm", rule=OpClass.COMPOSITE, call="torch.linalg.vector_norm", signature=_norm, dtypes=FLOATING, grad=FLOATING,
-         out=True, opinfo=("linalg.vector_norm",)),
+    _row(
+        name="norm",
+        rule=OpClass.COMPOSITE,
+        call="torch.linalg.vector_norm",
+        signature=_norm,
+        dtypes=FLOATING,
+        grad=FLOATING,
+        out=True,
+        opinfo=("linalg.vector_norm",),
+    ),
     _row(name="all", rule=OpClass.EXACT, call="torch.all", signature=reduction(), dtypes=EVERY, out=True, opinfo=("all",)),
     _row(name="any", rule=OpClass.EXACT, call="torch.any", signature=reduction(), dtypes=EVERY, out=True, opinfo=("any",)),
     _row(
-        name="count_nonzero", rule=OpClass.EXACT, call="torch.count_nonzero", signature=_count,
-        dtypes=EVERY, opinfo=("count_nonzero",),
+        name="count_nonzero",
+        rule=OpClass.EXACT,
+        call="torch.count_nonzero",
+        signature=_count,
+        dtypes=EVERY,
+        opinfo=("count_nonzero",),
     ),
     _row(
-        name="amax", rule=OpClass.EXACT, call="torch.amax", signature=reduction(empty=False), dtypes=(*REAL, *BOOL), grad=FLOATS,
+        name="amax",
+        rule=OpClass.EXACT,
+        call="torch.amax",
+        signature=reduction(empty=False),
+        dtypes=(*REAL, *BOOL),
+        grad=FLOATS,
         opinfo=("amax",),
     ),
     _row(
-        name="amin", rule=OpClass.EXACT, call="torch.amin", signature=reduction(empty=False), dtypes=(*REAL, *BOOL), grad=FLOATS,
+        name="amin",
+        rule=OpClass.EXACT,
+        call="torch.amin",
+        signature=reduction(empty=False),
+        dtypes=(*REAL, *BOOL),
+        grad=FLOATS,
         opinfo=("amin",),
     ),
-    _row(name="trace", call="torch.trace", signature=_square, dtypes=EVERY, grad=FLOATING, opinfo=("trace",)),
+    _row(name="trace", call="torch.trace", signature=_square, dtypes=NUMERIC, grad=FLOATING, opinfo=("trace",)),
     _row(
-        name="diff", rule=OpClass.COMPOSITE, call="torch.diff", signature=_diff, dtypes=EVERY, grad=FLOATING, out=True,
+        name="diff",
+        rule=OpClass.COMPOSITE,
+        call="torch.diff",
+        signature=_diff,
+        dtypes=EVERY,
+        grad=FLOATING,
+        out=True,
         opinfo=("diff",),
     ),
-    _row(name="trapezoid", call="torch.trapezoid", signature=_area, dtypes=FLOATING, grad=FLOATING, opinfo=("trapezoid", "trapz")),
     _row(
-        name="histc", rule=OpClass.EXACT, call="torch.histc", signature=_histc, dtypes=("float32",), out=True,
-        opinfo=("histc",), oracle="exact",  # bins of float32 edges: an element may lie in another bin in float64
+        name="trapezoid",
+        call="torch.trapezoid",
+        signature=_area,
+        dtypes=FLOATING,
+        grad=FLOATING,
+        opinfo=("trapezoid", "trapz"),
     ),
     _row(
-        name="bincount", rule=OpClass.CONTRACTION, call="torch.bincount", signature=_bincount,
-        dtypes=("int64", "int32", "int16", "int8", "uint8"), opinfo=("bincount",),
+        name="histc",
+        rule=OpClass.EXACT,
+        call="torch.histc",
+        signature=_histc,
+        dtypes=FLOATS,
+        out=True,
+        opinfo=("histc",),
+        oracle="exact",  # bins of float32 edges: an element may lie in another bin in float64
+    ),
+    _row(
+        name="bincount",
+        rule=OpClass.CONTRACTION,
+        call="torch.bincount",
+        signature=_bincount,
+        dtypes=("int64", "int32", "int16", "int8", "uint8"),
+        opinfo=("bincount",),
     ),
 )

@@ -53,7 +53,12 @@ def unary(operand: Operand = anything, options: Options = none, *, low: int = 0,
 
 
 def pair(
-    first: Operand = anything, second: Operand = anything, options: Options = none, *, scalar: bool = True, both: bool = True
+    first: Operand = anything,
+    second: Operand = anything,
+    options: Options = none,
+    *,
+    scalar: bool = True,
+    both: bool = True,
 ) -> Signature:
     """`f(a, b, **options)` with broadcasting: of b, of a where `both`; b a Python scalar where `scalar`."""
 
@@ -71,12 +76,22 @@ def pair(
     return signature
 
 
-def along(operand: Operand = anything, options: Options = none, *, low: int = 0, high: int = 5, empty: bool = True) -> Signature:
-    """`f(x, dim, **options)` for one dimension, positive or negative."""
+def along(
+    operand: Operand = anything,
+    options: Options = none,
+    *,
+    low: int = 0,
+    high: int = 5,
+    empty: bool = True,
+    by_name: bool = False,
+) -> Signature:
+    """`f(x, dim, **options)` for one dimension, positive or negative; `f(x, dim=dim)` where `by_name`."""
 
     def signature(draw: Draw) -> Call:
         shape = draw.shape(low, high, empty=empty)
-        return Call((operand(draw, shape), draw.dim(shape)), options(draw))
+        x = operand(draw, shape)
+        d = draw.dim(shape)
+        return Call((x,), keywords(dim=d)) if by_name else Call((x, d), options(draw))
 
     return signature
 

@@ -65,14 +65,16 @@ def _float_bound(draw: Draw) -> Call:
 def _where(draw: Draw) -> Call:
     shape = draw.shape(0, 5)
     mask = draw.mask(draw.broadcastable(shape))
-    kind = draw.pick(5)
-    if kind == 3:
-        return Call((mask, draw.tensor(shape), draw.number()))
-    if kind == 4:
-        return Call((mask, draw.number(), draw.tensor(shape)))
-    if kind == 2:
+    if draw.pick(3) == 2:
         return Call((mask, draw.tensor(draw.broadcastable(shape)), draw.tensor(shape)))
     return Call((mask, draw.tensor(shape), draw.tensor(draw.broadcastable(shape))))
+
+
+def _where_scalar(draw: Draw) -> Call:
+    shape = draw.shape(0, 5)
+    mask = draw.mask(draw.broadcastable(shape))
+    sides: tuple[Arg, ...] = (draw.tensor(shape), draw.number())
+    return Call((mask, *(sides[::-1] if draw.flag() else sides)))
 
 
 ROWS = (
@@ -162,5 +164,14 @@ ROWS = (
         out=True,
         promotes=True,
         opinfo=("where",),
+    ),
+    _row(
+        name="where_scalar",
+        rule=OpClass.EXACT,
+        call="torch.where",
+        signature=_where_scalar,
+        dtypes=EVERY,
+        grad=FLOATING,
+        promotes=True,
     ),
 )

@@ -103,7 +103,7 @@ WORDS = options(nan=one_of(0.5, -1.0), posinf=one_of(2.0), neginf=one_of(-2.0))
 
 ROWS = (
     _exact("neg", NUMERIC, FLOATING),
-    _exact("abs", (*REAL, *BOOL), FLOATS),
+    _exact("abs", REAL, FLOATS),
     _complex("abs", "torch.abs"),
     _exact("sign", (*REAL, *BOOL), FLOATS),
     _exact("sgn", (*REAL, *BOOL), FLOATS),
@@ -136,7 +136,7 @@ ROWS = (
     _exact("isreal", EVERY, inplace=False, out=False),
     _exact("signbit", (*REAL, *BOOL), inplace=False),
     # The defaults are the largest numbers of the dtype: another meaning in float64.
-    _exact("nan_to_num", (*REAL, *BOOL), FLOATS, signature=unary(options=WORDS), oracle="exact"),
+    _exact("nan_to_num", EVERY, FLOATS, signature=unary(options=WORDS), oracle="exact"),
     _exact("conj_physical", EVERY, FLOATING),
     Row(
         name="frexp",
@@ -149,7 +149,7 @@ ROWS = (
         oracle="exact",
         opinfo=("frexp",),
     ),
-    _view("real", FLOATING, FLOATING),
+    _view("real", EVERY, FLOATING),
     _view("imag", COMPLEX, COMPLEX),
     _view("conj", EVERY, FLOATING),
     _view("view_as_real", COMPLEX, COMPLEX),
@@ -160,7 +160,7 @@ ROWS = (
         call="torch.view_as_complex",
         signature=_as_pairs,
         dtypes=("float32", "float16"),
-        grad=("float32",),
+        grad=("float32", "float16"),
         view=True,
         opinfo=("view_as_complex",),
     ),

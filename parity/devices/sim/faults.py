@@ -118,7 +118,7 @@ class Call:
             return result
 
         def tap(a: Any) -> Any:
-            return _Tap.apply(a, effect) if isinstance(a, Tensor) and a.requires_grad else a
+            return _tap(a, effect) if isinstance(a, Tensor) and a.requires_grad else a
 
         args, kwargs = tree_map(tap, (self.args, self.kwargs))
         return self._run(Call(self.op, self.level, args, kwargs, self.outs, self.history, self._run))
@@ -128,7 +128,7 @@ class _Tap(torch.autograd.Function):
     """Identity on the way in; the effect acts on the gradient on the way back."""
 
     @staticmethod
-    def forward(x: Tensor, effect: Callable[[Tensor], Tensor]) -> Tensor:  # type: ignore[override]
+    def forward(x: Tensor, effect: Callable[[Tensor], Tensor]) -> Tensor:
         return x.view_as(x)
 
     @staticmethod
@@ -136,12 +136,15 @@ class _Tap(torch.autograd.Function):
         ctx.effect = inputs[1]
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return ctx.effect(gradient), None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, effect: Callable[[Tensor], Tensor]) -> Any:
-        return _Tap.apply(x, effect), in_dims[0]
+        return _tap(x, effect), in_dims[0]
+
+
+_tap: Any = _Tap.apply  # untyped in torch
 
 
 def always(call: Call) -> bool:

@@ -103,7 +103,7 @@ def lstm_input(x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], *confi
 
 def lstm_mps(x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], *config: Any) -> tuple[Tensor, ...]:
     """aten::_lstm_mps. Its three workspaces are left empty: the backward computes anew."""
-    out, hy, cy = torch.lstm(x, hx, params, *config)
+    out, hy, cy = torch.lstm(x, list(hx), list(params), *config)
     return out, hy, cy, torch.empty(0), torch.empty(0), torch.empty(0)
 
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from parity.devices.sim import host, storage
-from parity.devices.sim.kernels import HostOp, fallback, run_as
+from parity.devices.sim.kernels import HostOp, fallback, run_as, run_composed
 from parity.devices.sim.memory import NAME, SEAT_COUNT, to_sim
+from parity.devices.sim.profile import COMPOSED_WITH_FLOAT64
 from parity.errors import DeviceError
 
 # Views and set_: only metadata changes.
@@ -76,10 +77,7 @@ def install() -> None:
     everything.fallback(fallback, "PrivateUse1")
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     _kept.append(everything)
-    _register_kernels(_library("aten", "IMPL", "PrivateUse1"))
-    above = _library("aten", "IMPL", "AutogradPrivateUse1")
-    above.impl("lstm.input", host.lstm_input)
-    _kept.append(above)
+    _register_kernels(_library("aten", "IMPL", "PrivateUse1"), _library("aten", "IMPL", "AutogradPrivateUse1"))
     for key in ("Conjugate", "Negative"):
         # Without these, resolving a bit calls copy_ -> _copy_from -> resolve ... until the stack overflows.
         bits = _library("aten", "IMPL", key)
@@ -112,7 +110,7 @@ def _overload(name: str) -> Any:
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
-def _register_kernels(aten: Any) -> None:
+def _register_kernels(aten: Any, above: Any) -> None:
     for name, kernel in {
         "_copy_from": storage.copy_from,
         "_copy_from_and_resize": storage.copy_from_and_resize,
@@ -128,9 +126,19 @@ def _register_kernels(aten: Any) -> None:
         aten.impl(name, run_as(_overload(name)))
     for name, function in HOST_KERNELS.items():
         aten.impl(name, run_as(HostOp(_overload(name)._schema, function)))
+    keys: Any = torch._C.DispatchKey
+    implicit = keys.CompositeImplicitAutograd
+    for name in sorted(COMPOSED_WITH_FLOAT64 | {"linalg_svd", "linalg_svd.U"}):
+        op = _overload(name)
+        composites = (implicit, keys.CompositeExplicitAutograd, keys.CompositeExplicitAutogradNonFunctional)
+        key = next(k for k in composites if op.has_kernel_for_dispatch_key(k))
+        aten.impl(name, run_composed(op, key))
+        if key is implicit:  # otherwise torch has a derivative, and the composition stands below autograd
+            above.impl(name, run_composed(op, key))
     for name in VIEWS:
         aten.impl(name, storage.on_metadata(_overload(name)))
-    _kept.append(aten)
+    above.impl("lstm.input", host.lstm_input)
+    _kept.extend((aten, above))
 
 
 class _DeviceContext:

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.devices.sim.faults import Call, run_through
 from parity.devices.sim.memory import NAME, adopt, to_host, to_host_in_place, to_sim
+from parity.devices.sim.profile import composing
 from parity.devices.sim.seats import SEATS, Seat
 from parity.errors import FaultError
 
@@ -84,6 +85,23 @@ def run_as(op: Any) -> Callable[..., Any]:
     return kernel
 
 
+def run_composed(op: Any, key: Any) -> Callable[..., Any]:
+    """The kernel of a composed operator that a profile treats as one: torch's own composition, known to be inside it.
+
+    key: the dispatch key under which torch has that composition.
+    """
+    plan = Plan(op)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        on_device = (a for a in tree_leaves((args, kwargs)) if isinstance(a, Tensor) and not a.is_cpu)
+        if (first := next(on_device, None)) is not None:
+            SEATS[first.get_device()].profile.admit(plan.qualified, plan.overload)
+        with composing(plan.overload):
+            return op._op_dk(key, *args, **kwargs)
+
+    return kernel
+
+
 def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Run an operator on the host and hand its results back as sim tensors; in-place and out= return the caller's own."""
     plan = _plans.get(op) or _plans.setdefault(op, Plan(op))
@@ -108,9 +126,8 @@ def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
                 raise RuntimeError(_mixed(plan, args, kwargs))
         elif kind == NUMBER_OR_TENSOR:  # a wrapped number reaches Python as a plain number
             host[i] = torch.tensor(a)
-    grown = False
     if kwargs:
-        index, grown, kwhost = _host_kwargs(plan, kwargs, index)
+        index, kwhost = _host_kwargs(plan, kwargs, index)
     else:
         kwhost = kwargs
     index = max(index, 0)
@@ -121,7 +138,7 @@ def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
         result = _run(op, plan, host, kwhost)
     else:
         result = op(*host, **kwhost)
-    return _results(plan, result, args, kwargs, index, grown)
+    return _results(plan, result, args, kwargs, index)
 
 
 def _host_list(values: Any, index: int) -> tuple[int, list[Any]]:
@@ -139,9 +156,8 @@ def _index_of(device: torch.device, index: int) -> int:
     return (device.index or 0) if index < 0 and device.type == NAME else index
 
 
-def _host_kwargs(plan: Plan, kwargs: dict[str, Any], index: int) -> tuple[int, bool, dict[str, Any]]:
+def _host_kwargs(plan: Plan, kwargs: dict[str, Any], index: int) -> tuple[int, dict[str, Any]]:
     host: dict[str, Any] = {}
-    grown = False
     for name, a in kwargs.items():
         kind = plan.by_name.get(name)
         if kind is not None and a is not None:
@@ -153,16 +169,14 @@ def _host_kwargs(plan: Plan, kwargs: dict[str, Any], index: int) -> tuple[int, b
                 if index < 0:
                     index = a.get_device()
                 # Imported memory owns no allocator and cannot grow: an empty out= gets a fresh host tensor that may.
-                if name in plan.outs and a.numel() == 0:
-                    a, grown = torch.empty_like(a, device="cpu"), True
-                else:
-                    a = to_host(a)
+                may_grow = name in plan.outs and a.numel() == 0
+                a = torch.empty_like(a, device="cpu") if may_grow else to_host(a)
         host[name] = a
-    return index, grown, host
+    return index, host
 
 
 def _mixed(plan: Plan, args: Any, kwargs: Any) -> str:
-    flat = torch.utils._pytree.tree_leaves((args, kwargs))
+    flat = tree_leaves((args, kwargs))
     device = next((str(a.device) for a in flat if isinstance(a, Tensor) and not a.is_cpu), f"{NAME}:0")
     return (
         f"Expected all tensors to be on the same device, but found at least two devices, {device} and cpu! "
@@ -181,16 +195,16 @@ def _run(op: Any, plan: Plan, host: list[Any], kwhost: dict[str, Any]) -> Any:
     return op(*host, **kwhost)
 
 
-def _results(plan: Plan, result: Any, args: Any, kwargs: Any, index: int, grown: bool) -> Any:
+def _results(plan: Plan, result: Any, args: Any, kwargs: Any, index: int) -> Any:
     returns = plan.returns
     if len(returns) == 1:
         if (place := returns[0]) is not None:
-            return _hand_back(place, result, args, kwargs, grown)
+            return _hand_back(place, result, args, kwargs)
         return to_sim(result, index) if isinstance(result, Tensor) else _wrap(result, index)
     if not returns:
         return None
     return tuple(
-        _wrap(r, index) if place is None else _hand_back(place, r, args, kwargs, grown) for r, place in zip(result, returns)
+        _wrap(r, index) if place is None else _hand_back(place, r, args, kwargs) for r, place in zip(result, returns)
     )
 
 
@@ -200,10 +214,11 @@ def _wrap(result: Any, index: int) -> Any:
     return tree_map(lambda r: to_sim(r, index) if isinstance(r, Tensor) else r, result)
 
 
-def _hand_back(place: tuple[int, str, bool], result: Tensor, args: Any, kwargs: Any, grown: bool) -> Tensor:
+def _hand_back(place: tuple[int, str, bool], result: Tensor, args: Any, kwargs: Any) -> Tensor:
     position, name, keyword = place
     own: Tensor = kwargs[name] if keyword or position >= len(args) else args[position]
-    if grown or result.shape != own.shape:
+    # Another memory: the kernel got a destination that may grow, or made one (mse_loss.out grows its own in between).
+    if result.data_ptr() != own.data_ptr() or result.shape != own.shape:
         adopt(own, result)
     return own
 

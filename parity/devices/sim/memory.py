@@ -1,9 +1,9 @@
 """Device memory is host memory: the same bytes, strides and version seen as a tensor of the one device or the other.
 
 A tensor is exported as a DLPack capsule, the capsule's device word is overwritten, and the capsule is imported again. No
-copy is made. An alias keeps the exported *tensor* alive, not only its storage. So an alias must never be kept on the tensor it
-comes from (an uncollectable cycle), and a tensor must never be pointed at the storage of its own alias (that frees the
-memory under it).
+copy is made. An alias keeps the exported *tensor* alive, not only its storage. So an alias must never be kept on the
+tensor it comes from (an uncollectable cycle), and a tensor must never be pointed at the storage of its own alias (that
+frees the memory under it).
 """
 
 from __future__ import annotations

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -42,6 +45,21 @@ MPS_REFUSED_DTYPES: dict[str, str] = {
 
 # Registered for MPS outside the table: always on the CPU, with the warning, whatever the environment says.
 MPS_ALWAYS_ON_CPU = frozenset({"embedding_renorm_", "linalg_svd", "linalg_svd.U"})
+# Operators that torch composes of others with tensors of float64 in between, except where it finds a tensor on MPS: they
+# make their tolerances and statistics so. The ban on float64 is lifted inside.
+COMPOSED_WITH_FLOAT64 = frozenset(
+    {
+        "_batch_norm_impl_index",
+        "linalg_matrix_rank",
+        "linalg_matrix_rank.atol_rtol_float",
+        "linalg_matrix_rank.atol_rtol_tensor",
+        "linalg_matrix_rank.tol_tensor",
+        "linalg_pinv",
+        "linalg_pinv.atol_rtol_float",
+        "linalg_pinv.atol_rtol_tensor",
+        "linalg_pinv.rcond_tensor",
+    }
+)
 # Registered for MPS from Python (torch/_refs/linalg), by way of solve_triangular.
 MPS_FROM_PYTHON = frozenset({"linalg_lu_solve.out"})
 
@@ -69,7 +87,7 @@ class Profile:
     def check(self, dtype: torch.dtype | None, rank: int = 0) -> None:
         """Refuse to make a tensor of this dtype (TypeError) or rank (RuntimeError), in MPS's words."""
         for refused, name in self.refused_dtypes:
-            if dtype is refused:
+            if dtype is refused and not _within.float64 and not _in_backward():
                 raise TypeError(FLOAT64_TEXT if refused is torch.float64 else DTYPE_TEXT.format(dtype=name))
         if rank > self.max_rank:
             raise RuntimeError(RANK_TEXT.format(rank=rank))
@@ -79,7 +97,7 @@ class Profile:
 
         qualified: "aten::add.out"; overload: "add.out".
         """
-        if self.table is None or overload in self.table:
+        if self.table is None or overload in self.table or overload in COMPOSED_WITH_FLOAT64 or _within.on_cpu:
             return
         if self.fallback or overload in self.always_on_cpu:
             _warn_once(FALLBACK_TEXT.format(op=qualified))
@@ -87,7 +105,33 @@ class Profile:
             raise NotImplementedError(MISSING_TEXT.format(op=qualified, sha=torch.version.git_version))
 
 
+def _in_backward() -> bool:
+    """Formulas of derivatives accumulate in float64 too (renorm's does); no one asks for a dtype by name in there."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+class _Within(threading.local):
+    """What this thread is inside of."""
+
+    float64 = 0
+    on_cpu = 0
+
+
+_within = _Within()
 _warned: list[str] = []
+
+
+@contextlib.contextmanager
+def composing(overload: str) -> Iterator[None]:
+    """Inside a composed operator: what it does between its arguments and its result is its own business."""
+    float64, on_cpu = overload in COMPOSED_WITH_FLOAT64, overload in MPS_ALWAYS_ON_CPU
+    _within.float64 += float64
+    _within.on_cpu += on_cpu
+    try:
+        yield
+    finally:
+        _within.float64 -= float64
+        _within.on_cpu -= on_cpu
 
 
 def _warn_once(text: str) -> None:

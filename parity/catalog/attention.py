@@ -1,0 +1,68 @@
+"""Attention, without dropout."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from parity.catalog.draw import Call, Draw, Shape, keywords
+from parity.catalog.row import Row
+from parity.dtypes import FLOATS
+from parity.vocabulary import OpClass, TensorSpec
+
+_row = partial(Row, family="attention", rule=OpClass.COMPOSITE, dtypes=FLOATS, grad=FLOATS)
+
+
+def _mask(draw: Draw, lead: Shape, queries: int, keys: int) -> TensorSpec | None:
+    """None, a bool mask, or numbers that are added; for all heads or for each."""
+    kind = draw.pick(4)
+    shape = draw.choice(((queries, keys), (*lead, queries, keys), (*(1 for _ in lead), queries, keys), (1, keys)))
+    return None if kind < 2 else draw.mask(shape) if kind == 2 else draw.between(shape, -8, 2)
+
+
+def _sdpa(draw: Draw) -> Call:
+    """Three or four dimensions; other lengths for keys, another width for values; grouped heads; a scale."""
+    heads = draw.choice((1, 2, 3))
+    lead: Shape = draw.choice(((1,), (heads,), (1, heads), (2, heads)))
+    queries, keys = draw.choice((1, 2, 3, 4, 5, 7, 8, 9)), draw.choice((1, 2, 3, 5, 8, 16, 31, 33, 65))
+    width = draw.choice((1, 2, 4, 8, 16, 64))
+    wide = draw.choice((width, 3, 8, 32)) if draw.pick(4) == 3 else width
+    scale = draw.option(0.5, 1.0)
+    if len(lead) == 2 and draw.pick(6) == 5:
+        grouped = (*lead[:-1], lead[-1] * 2)
+        operands = (
+            draw.tensor((*grouped, queries, width)),
+            draw.tensor((*lead, keys, width)),
+            draw.tensor((*lead, keys, wide)),
+        )
+        return Call(operands, keywords(scale=scale, enable_gqa=True))
+    operands = draw.tensor((*lead, queries, width)), draw.tensor((*lead, keys, width)), draw.tensor((*lead, keys, wide))
+    if draw.pick(4) == 3:
+        return Call(operands, keywords(is_causal=True, scale=scale))
+    return Call(operands, keywords(attn_mask=_mask(draw, lead, queries, keys), scale=scale))
+
+
+def _multi_head(draw: Draw) -> Call:
+    """Self-attention with packed projections."""
+    heads, width = draw.choice(((1, 2), (2, 4), (2, 8), (4, 16)))
+    length, batch = draw.choice((1, 2, 3, 5, 8)), draw.choice((1, 2, 3))
+    packed, packed_bias = draw.tensor((3 * width, width)), draw.maybe(draw.tensor((3 * width,)))
+    out, out_bias = draw.tensor((width, width)), draw.maybe(draw.tensor((width,)))
+    mask = draw.between((length, length), -8, 2) if draw.flag() else None
+    return Call((draw.tensor((length, batch, width)), packed, packed_bias, out, out_bias, heads, mask))
+
+
+ROWS = (
+    _row(
+        name="scaled_dot_product_attention",
+        call="torch.nn.functional.scaled_dot_product_attention",
+        signature=_sdpa,
+        opinfo=("nn.functional.scaled_dot_product_attention",),
+    ),
+    _row(
+        name="multi_head_attention",
+        call="parity.catalog.calls.multi_head_attention",
+        signature=_multi_head,
+        rounds_between=True,  # projections, attention and output projection are kernels of their own
+        opinfo=("nn.functional.multi_head_attention_forward",),
+    ),
+)

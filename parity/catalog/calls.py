@@ -1,0 +1,183 @@
+"""Calls that need glue around torch. Named by rows as dotted paths; never imported by the catalog itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Triple = tuple[Tensor, Tensor, Tensor]
+
+
+def batch_norm_train(
+    x: Tensor, mean: Tensor | None, var: Tensor | None, weight: Tensor | None, bias: Tensor | None, **options: Any
+) -> Tensor | Triple:
+    """batch_norm in training mode, with the running statistics that it wrote (to copies)."""
+    if mean is None or var is None:
+        return F.batch_norm(x, None, None, weight, bias, training=True, **options)
+    running = mean.detach().clone(), var.detach().clone()
+    return (F.batch_norm(x, *running, weight, bias, training=True, **options), *running)
+
+
+def instance_norm_running(x: Tensor, mean: Tensor, var: Tensor, **options: Any) -> Triple:
+    """instance_norm that updates running statistics (copies of them)."""
+    running = mean.detach().clone(), var.detach().clone()
+    return (F.instance_norm(x, *running, use_input_stats=True, **options), *running)
+
+
+def max_unpool1d(x: Tensor, indices: Tensor, *window: Any) -> Tensor:
+    """max_unpool1d; window: its size and stride."""
+    return F.max_unpool1d(x, indices, *window)
+
+
+def max_unpool2d(x: Tensor, indices: Tensor, *window: Any) -> Tensor:
+    """max_unpool2d with indices given flat, (..., H * W), so that they can be drawn without repeats."""
+    return F.max_unpool2d(x, indices.reshape(x.shape), *window)
+
+
+def max_unpool3d(x: Tensor, indices: Tensor, *window: Any) -> Tensor:
+    """max_unpool3d with flat indices."""
+    return F.max_unpool3d(x, indices.reshape(x.shape), *window)
+
+
+def ctc_loss(logits: Tensor, targets: Tensor, inputs: Any, lengths: Any, **options: Any) -> Tensor:
+    """ctc_loss of log-probabilities made from logits."""
+    return F.ctc_loss(logits.log_softmax(-1), targets, inputs, lengths, **options)
+
+
+def lstsq(a: Tensor, b: Tensor) -> Tensor:
+    """The solution of linalg.lstsq (the other fields depend on the driver)."""
+    solution: Tensor = torch.linalg.lstsq(a, b).solution
+    return solution
+
+
+def lu_solve(a: Tensor, b: Tensor, **options: Any) -> Tensor:
+    """A system solved from its LU factors; the factors themselves may differ by pivoting."""
+    solution: Tensor = torch.linalg.lu_solve(*torch.linalg.lu_factor(a), b, **options)
+    return solution
+
+
+def cholesky_solve(a: Tensor, b: Tensor, upper: bool = False) -> Tensor:
+    """A system solved from its Cholesky factor."""
+    return torch.cholesky_solve(b, torch.linalg.cholesky(a, upper=upper), upper=upper)
+
+
+def cholesky_inverse(a: Tensor, upper: bool = False) -> Tensor:
+    """The inverse from the Cholesky factor."""
+    return torch.cholesky_inverse(torch.linalg.cholesky(a, upper=upper), upper=upper)
+
+
+def lstm(x: Tensor, hidden: tuple[Tensor, ...], weights: tuple[Tensor, ...], *flags: Any) -> Triple:
+    """torch.lstm: input, (h, c), weights, has_biases, layers, bidirectional, batch_first; evaluation mode."""
+    biases, layers, train, bidirectional, batch_first = flags
+    return torch.lstm(x, hidden, weights, biases, layers, 0.0, train, bidirectional, batch_first)
+
+
+def gru(x: Tensor, hidden: Tensor, weights: tuple[Tensor, ...], *flags: Any) -> tuple[Tensor, Tensor]:
+    """torch.gru with the flags of `lstm`."""
+    biases, layers, train, bidirectional, batch_first = flags
+    return torch.gru(x, hidden, weights, biases, layers, 0.0, train, bidirectional, batch_first)
+
+
+def rnn_tanh(x: Tensor, hidden: Tensor, weights: tuple[Tensor, ...], *flags: Any) -> tuple[Tensor, Tensor]:
+    """torch.rnn_tanh with the flags of `lstm`."""
+    biases, layers, train, bidirectional, batch_first = flags
+    return torch.rnn_tanh(x, hidden, weights, biases, layers, 0.0, train, bidirectional, batch_first)
+
+
+def rnn_relu(x: Tensor, hidden: Tensor, weights: tuple[Tensor, ...], *flags: Any) -> tuple[Tensor, Tensor]:
+    """torch.rnn_relu with the flags of `lstm`."""
+    biases, layers, train, bidirectional, batch_first = flags
+    return torch.rnn_relu(x, hidden, weights, biases, layers, 0.0, train, bidirectional, batch_first)
+
+
+def multi_head_attention(
+    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, out_bias: Tensor | None, heads: int, mask: Tensor | None
+) -> Tensor:
+    """Self-attention by multi_head_attention_forward, (length, batch, features), without weights and dropout."""
+    width = x.shape[-1]
+    return F.multi_head_attention_forward(
+        x, x, x, width, heads, weight, bias, None, None, False, 0.0, out, out_bias,
+        training=False, need_weights=False, attn_mask=mask,
+    )[0]  # fmt: skip
+
+
+def stft(x: Tensor, n_fft: int, window: Tensor | None, **options: Any) -> Tensor:
+    """stft with a complex result."""
+    return torch.stft(x, n_fft, window=window, return_complex=True, **options)
+
+
+def round_trip_stft(x: Tensor, n_fft: int, window: Tensor | None, length: int) -> Tensor:
+    """istft of a stft: the signal again, and a backward through overlapping windows."""
+    spectrum = torch.stft(x, n_fft, n_fft // 2, window=window, return_complex=True)
+    return torch.istft(spectrum, n_fft, n_fft // 2, window=window, length=length)
+
+
+# ------------------------------------------------------- creation: on the device and in the dtype of the first operand
+
+
+def arange(like: Tensor, start: float, stop: float, step: float) -> Tensor:
+    """arange beside `like`."""
+    return torch.arange(start, stop, step, dtype=like.dtype, device=like.device)
+
+
+def linspace(like: Tensor, start: float, stop: float, steps: int) -> Tensor:
+    """linspace beside `like`."""
+    return torch.linspace(start, stop, steps, dtype=like.dtype, device=like.device)
+
+
+def logspace(like: Tensor, start: float, stop: float, steps: int) -> Tensor:
+    """logspace beside `like`."""
+    return torch.logspace(start, stop, steps, dtype=like.dtype, device=like.device)
+
+
+def eye(like: Tensor, n: int, m: int) -> Tensor:
+    """eye beside `like`."""
+    return torch.eye(n, m, dtype=like.dtype, device=like.device)
+
+
+def full(like: Tensor, shape: tuple[int, ...], value: float) -> Tensor:
+    """full beside `like`."""
+    return torch.full(shape, value, dtype=like.dtype, device=like.device)
+
+
+def tril_indices(like: Tensor, n: int, m: int, offset: int) -> Tensor:
+    """tril_indices beside `like`."""
+    return torch.tril_indices(n, m, offset, dtype=like.dtype, device=like.device)
+
+
+def fftfreq(like: Tensor, n: int, d: float) -> Tensor:
+    """fftfreq beside `like`."""
+    return torch.fft.fftfreq(n, d, dtype=like.dtype, device=like.device)
+
+
+def hann_window(like: Tensor, n: int, periodic: bool) -> Tensor:
+    """hann_window beside `like`."""
+    return torch.hann_window(n, periodic, dtype=like.dtype, device=like.device)
+
+
+def randperm(like: Tensor, n: int) -> Tensor:
+    """randperm beside `like`."""
+    return torch.randperm(n, dtype=like.dtype, device=like.device)
+
+
+def randint(like: Tensor, low: int, high: int) -> Tensor:
+    """randint_like."""
+    return torch.randint_like(like, low, high)
+
+
+def bucketize(x: Tensor, boundaries: Tensor, **options: Any) -> Tensor:
+    """bucketize with boundaries that are sorted first (they are drawn in any order)."""
+    return torch.bucketize(x, boundaries.sort().values, **options)
+
+
+def searchsorted(sequence: Tensor, x: Tensor, **options: Any) -> Tensor:
+    """searchsorted in a sequence that is sorted first."""
+    return torch.searchsorted(sequence.sort(-1).values, x, **options)
+
+
+def adjoint(x: Tensor) -> Tensor:
+    """The attribute mH."""
+    return x.mH

@@ -1,0 +1,145 @@
+"""Fourier transforms: any length, padded or cut, every normalisation."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from parity.catalog.draw import Call, Draw, keywords
+from parity.catalog.row import EVERY, Row, Signature
+from parity.vocabulary import Arg, OpClass
+
+# The CPU transforms float32 and complex64; integers and bool are promoted.
+TYPES = ("float32", "complex64", "int64", "int32", "uint8", "bool")
+REAL = ("float32", "int64", "int32", "uint8", "bool")
+INEXACT = ("float32", "complex64")
+_row = partial(Row, family="fft", rule=OpClass.COMPOSITE)
+NORMS = "ortho", "forward", "backward"
+
+
+def _one(low: int = 1) -> Signature:
+    """One dimension, with a length shorter or longer than it."""
+
+    def signature(draw: Draw) -> Call:
+        shape = draw.shape(1, 4, empty=False)
+        dim = draw.option(draw.dim(shape))
+        d = -1 if dim is None else dim
+        length = draw.option(shape[d] + 1, shape[d] + 3, max(low, shape[d] - 1)) if shape[d] >= low else low + 1
+        return Call((draw.tensor(shape),), keywords(n=length, dim=dim, norm=draw.option(*NORMS)))
+
+    return signature
+
+
+def _half() -> Signature:
+    """From half a spectrum: the length of the result must be possible, so a single bin names it."""
+
+    def signature(draw: Draw) -> Call:
+        shape = draw.shape(1, 4, empty=False)
+        dim = draw.option(draw.dim(shape))
+        size = shape[-1 if dim is None else dim]
+        natural = 2 * (size - 1)
+        length: Arg = draw.option(natural + 1, natural + 2) if natural > 0 else draw.choice((1, 2, 3))
+        return Call((draw.tensor(shape),), keywords(n=length, dim=dim, norm=draw.option(*NORMS)))
+
+    return signature
+
+
+def _two(half: bool = False) -> Signature:
+    def signature(draw: Draw) -> Call:
+        shape = draw.shape(2, 4, empty=False)
+        shape = (*shape[:-1], shape[-1] + 1) if half else shape
+        dim = None if half or not draw.flag() else draw.permutation(len(shape))[:2]
+        return Call((draw.tensor(shape),), keywords(dim=dim, norm=draw.option(*NORMS)))
+
+    return signature
+
+
+def _many(half: bool = False) -> Signature:
+    def signature(draw: Draw) -> Call:
+        shape = draw.shape(1, 4, empty=False)
+        shape = (*shape[:-1], shape[-1] + 1) if half else shape
+        dim = None if half or not draw.flag() else draw.dims(shape)
+        return Call((draw.tensor(shape),), keywords(dim=dim, norm=draw.option(*NORMS)))
+
+    return signature
+
+
+def _shift(draw: Draw) -> Call:
+    shape = draw.shape(1, 4)
+    return Call((draw.tensor(shape),), keywords(dim=draw.option(draw.dims(shape))))
+
+
+def _stft(draw: Draw) -> Call:
+    """A signal of several windows, in one or several rows."""
+    n = draw.choice((4, 5, 8, 16))
+    length = n * draw.choice((2, 3, 5)) + draw.choice((0, 1))
+    x = draw.tensor((length,) if not draw.flag() else (2, length))
+    window = draw.maybe(draw.inside((n,), 0, 1, dtype="float32"))
+    sided = draw.option(False) if draw.kind == "float" else None
+    named = keywords(
+        hop_length=draw.option(1, n // 2), center=draw.option(False), normalized=draw.option(True), onesided=sided
+    )
+    return Call((x, n, window), named)
+
+
+def _round_trip(draw: Draw) -> Call:
+    n = draw.choice((4, 8, 16))
+    length = n * draw.choice((2, 3, 5))
+    window = draw.maybe(draw.inside((n,), 0.5, 1, dtype="float32"))
+    return Call((draw.tensor((length,) if not draw.flag() else (2, length)), n, window, length))
+
+
+def _transform(name: str, signature: Signature, dtypes: tuple[str, ...] = TYPES) -> Row:
+    return _row(
+        name=f"fft.{name}",
+        call=f"torch.fft.{name}",
+        signature=signature,
+        dtypes=dtypes,
+        grad=tuple(d for d in dtypes if d in INEXACT),
+        out=True,
+        opinfo=(f"fft.{name}",),
+    )
+
+
+ROWS = (
+    _transform("fft", _one()),
+    _transform("ifft", _one()),
+    _transform("rfft", _one(), REAL),
+    _transform("irfft", _half()),
+    _transform("hfft", _half()),
+    _transform("ihfft", _one(), REAL),
+    _transform("fft2", _two()),
+    _transform("ifft2", _two()),
+    _transform("rfft2", _two(), REAL),
+    _transform("irfft2", _two(half=True)),
+    _transform("fftn", _many()),
+    _transform("ifftn", _many()),
+    _transform("rfftn", _many(), REAL),
+    _transform("irfftn", _many(half=True)),
+    _row(
+        name="fft.fftshift",
+        rule=OpClass.EXACT,
+        call="torch.fft.fftshift",
+        signature=_shift,
+        dtypes=EVERY,
+        grad=("float32", "float16", "bfloat16", "complex64"),
+        opinfo=("fft.fftshift",),
+    ),
+    _row(
+        name="fft.ifftshift",
+        rule=OpClass.EXACT,
+        call="torch.fft.ifftshift",
+        signature=_shift,
+        dtypes=EVERY,
+        grad=("float32", "float16", "bfloat16", "complex64"),
+        opinfo=("fft.ifftshift",),
+    ),
+    _row(name="stft", call="parity.catalog.calls.stft", signature=_stft, dtypes=INEXACT, grad=INEXACT, opinfo=("stft",)),
+    _row(
+        name="istft",
+        call="parity.catalog.calls.round_trip_stft",
+        signature=_round_trip,
+        dtypes=("float32",),
+        grad=("float32",),
+        opinfo=("istft",),
+    ),
+)

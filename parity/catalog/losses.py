@@ -1,0 +1,186 @@
+"""Loss functions, with every reduction."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from parity.catalog.draw import Call, Draw, Shape, keywords
+from parity.catalog.row import Row, Signature
+from parity.catalog.signatures import REDUCTION, Operand, Options, anything, none, one_of, options, strictly, within
+from parity.dtypes import FLOATS
+from parity.vocabulary import Arg, OpClass, TensorSpec
+
+# Every loss is a chain of elementwise steps and a sum, and a half-precision kernel may round between them.
+_row = partial(Row, family="losses", rule=OpClass.COMPOSITE, dtypes=FLOATS, grad=FLOATS, rounds_between=True)
+
+
+def _pointwise(first: Operand = anything, second: Operand = anything, choices: Options = none) -> Signature:
+    """Input and target of one shape."""
+
+    def signature(draw: Draw) -> Call:
+        shape = draw.shape(0, 4, empty=False)
+        target = second(draw, shape)
+        return Call((first(draw, shape), target), (*keywords(reduction=REDUCTION(draw)), *choices(draw)))
+
+    return signature
+
+
+def _classes(draw: Draw) -> tuple[Shape, Shape, int]:
+    """Shapes of logits and of class targets, and the number of classes."""
+    classes = draw.size(2)
+    rest = draw.shape(0, 2, empty=False)
+    if draw.pick(4) == 3 and not rest:
+        return (classes,), (), classes
+    batch = draw.choice((1, 2, 3, 5))
+    return (batch, classes, *rest), (batch, *rest), classes
+
+
+def _weight(draw: Draw, shape: Shape) -> TensorSpec | None:
+    return draw.maybe(draw.inside(shape, 0.25, 2, grad=False))
+
+
+def _cross_entropy(draw: Draw) -> Call:
+    """Class indices or probabilities, weights, an ignored class, smoothing."""
+    logits, targets, classes = _classes(draw)
+    weight = _weight(draw, (classes,))
+    reduction = REDUCTION(draw)
+    smoothing = draw.option(0.25)
+    x = draw.between(logits, -8, 8) if draw.flag() else draw.tensor(logits)
+    if draw.pick(4) == 3:
+        probabilities = draw.inside(logits, 0, 1)
+        return Call((x, probabilities), keywords(weight=weight, reduction=reduction, label_smoothing=smoothing))
+    ignored = draw.option(0, -100)
+    target = draw.index(targets, classes)
+    return Call((x, target), keywords(weight=weight, ignore_index=ignored, reduction=reduction, label_smoothing=smoothing))
+
+
+def _nll(draw: Draw) -> Call:
+    logits, targets, classes = _classes(draw)
+    named = keywords(weight=_weight(draw, (classes,)), ignore_index=draw.option(0), reduction=REDUCTION(draw))
+    return Call((draw.between(logits, -8, 0), draw.index(targets, classes)), named)
+
+
+def _probabilities(draw: Draw) -> Call:
+    shape = draw.shape(0, 4, empty=False)
+    weight = _weight(draw, draw.broadcastable(shape))
+    x, target = draw.inside(shape, 0.0625, 0.9375), draw.inside(shape, 0, 1)
+    return Call((x, target), keywords(weight=weight, reduction=REDUCTION(draw)))
+
+
+def _with_logits(draw: Draw) -> Call:
+    shape = draw.shape(0, 4, empty=False)
+    weight = _weight(draw, draw.broadcastable(shape))
+    positive = draw.maybe(draw.inside(shape[-1:], 0.5, 3, grad=False))
+    x, target = draw.between(shape, -8, 8), draw.inside(shape, 0, 1)
+    return Call((x, target), keywords(weight=weight, pos_weight=positive, reduction=REDUCTION(draw)))
+
+
+def _triplet(draw: Draw) -> Call:
+    shape = draw.shape(2, 3, empty=False)
+    named = keywords(margin=draw.option(0.5), p=draw.option(1.0), swap=draw.option(True), reduction=REDUCTION(draw))
+    return Call((draw.tensor(shape), draw.tensor(shape), draw.tensor(shape)), named)
+
+
+def _signs(draw: Draw, shape: Shape) -> TensorSpec:
+    """Targets of +1, or of -1."""
+    return draw.inside(shape, *draw.choice(((1, 1), (-1, -1))), grad=False)
+
+
+def _ranking(draw: Draw) -> Call:
+    shape = draw.shape(0, 3, empty=False)
+    operands = draw.tensor(shape), draw.tensor(shape), _signs(draw, shape)
+    return Call(operands, keywords(margin=draw.option(0.5), reduction=REDUCTION(draw)))
+
+
+def _cosine_embedding(draw: Draw) -> Call:
+    n, k = draw.shape(2, 2, empty=False)
+    operands = draw.tensor((n, k)), draw.tensor((n, k)), _signs(draw, (n,))
+    return Call(operands, keywords(margin=draw.option(0.25), reduction=REDUCTION(draw)))
+
+
+def _multi_margin(draw: Draw) -> Call:
+    n, classes = draw.choice((1, 2, 3, 5)), draw.size(2)
+    operands = draw.tensor((n, classes)), draw.index((n,), classes)
+    named = keywords(p=draw.option(2), margin=draw.option(0.5), weight=_weight(draw, (classes,)), reduction=REDUCTION(draw))
+    return Call(operands, named)
+
+
+def _multilabel_margin(draw: Draw) -> Call:
+    n, classes = draw.choice((1, 2, 3)), draw.size(2)
+    return Call((draw.tensor((n, classes)), draw.unique_index((n, classes), classes)), keywords(reduction=REDUCTION(draw)))
+
+
+def _multilabel_soft(draw: Draw) -> Call:
+    n, classes = draw.choice((1, 2, 3)), draw.size(2)
+    x, target = draw.between((n, classes), -8, 8), draw.inside((n, classes), 0, 1, grad=False)
+    return Call((x, target), keywords(weight=_weight(draw, (classes,)), reduction=REDUCTION(draw)))
+
+
+def _gaussian(draw: Draw) -> Call:
+    shape = draw.shape(1, 4, empty=False)
+    operands = draw.tensor(shape), draw.tensor(shape), draw.inside(shape, 0.25, 4)
+    return Call(operands, keywords(full=draw.option(True), reduction=REDUCTION(draw)))
+
+
+def _ctc(draw: Draw) -> Call:
+    """Targets shorter than half the input, so that a path exists even with repeats."""
+    classes, batch, length = draw.choice((3, 2, 5, 17)), draw.choice((1, 2, 3)), draw.choice((5, 7, 16, 33))
+    target = 1 + draw.pick(2)
+    logits = draw.between((length, batch, classes), -4, 4)
+    labels = draw.inside((batch, target), 1, classes - 1, dtype="int64", grad=False)
+    lengths: Arg = tuple(length - (draw.pick(2) if k else 0) for k in range(batch))
+    return Call((logits, labels, lengths, (target,) * batch), keywords(reduction=REDUCTION(draw)))
+
+
+def _distance(draw: Draw) -> Call:
+    shape = draw.shape(2, 3, empty=False)
+    return Call((draw.tensor(shape), draw.tensor(shape)), keywords(p=draw.option(1.0, 3.0), keepdim=draw.option(True)))
+
+
+def _similarity(draw: Draw) -> Call:
+    shape = draw.shape(1, 4, empty=False)
+    dim = draw.dim(shape)
+    return Call((draw.tensor(shape), draw.tensor(shape)), keywords(dim=dim))
+
+
+def _pdist(draw: Draw) -> Call:
+    n, k = draw.shape(2, 2, empty=False)
+    return Call((draw.tensor((n + 1, k)),), keywords(p=draw.option(1.0, 3.0)))
+
+
+def _loss(name: str, signature: Signature, call: str = "", dtypes: tuple[str, ...] = FLOATS) -> Row:
+    return _row(
+        name=name,
+        call=call or f"torch.nn.functional.{name}",
+        signature=signature,
+        dtypes=dtypes,
+        grad=dtypes,
+        opinfo=(f"nn.functional.{name}",),
+    )
+
+
+ROWS = (
+    _loss("mse_loss", _pointwise()),
+    _loss("l1_loss", _pointwise()),
+    _loss("smooth_l1_loss", _pointwise(choices=options(beta=one_of(0.5, 2.0)))),
+    _loss("huber_loss", _pointwise(choices=options(delta=one_of(0.5, 2.0)))),
+    _loss("kl_div", _pointwise(within(-8, 0), strictly(0, 1), options(log_target=one_of(True)))),
+    _loss("poisson_nll_loss", _pointwise(within(-4, 4), strictly(0, 4), options(full=one_of(True)))),
+    _loss("soft_margin_loss", _pointwise(second=_signs)),
+    _loss("hinge_embedding_loss", _pointwise(second=_signs, choices=options(margin=one_of(0.5)))),
+    _loss("binary_cross_entropy", _probabilities),
+    _loss("binary_cross_entropy_with_logits", _with_logits),
+    _loss("cross_entropy", _cross_entropy),
+    _loss("nll_loss", _nll),
+    _loss("gaussian_nll_loss", _gaussian),
+    _loss("margin_ranking_loss", _ranking),
+    _loss("cosine_embedding_loss", _cosine_embedding),
+    _loss("triplet_margin_loss", _triplet),
+    _loss("multi_margin_loss", _multi_margin, dtypes=("float32",)),
+    _loss("multilabel_margin_loss", _multilabel_margin, dtypes=("float32",)),
+    _loss("multilabel_soft_margin_loss", _multilabel_soft),
+    _loss("ctc_loss", _ctc, call="parity.catalog.calls.ctc_loss", dtypes=("float32",)),
+    _loss("pairwise_distance", _distance),
+    _loss("cosine_similarity", _similarity),
+    _loss("pdist", _pdist, dtypes=("float32",)),
+)

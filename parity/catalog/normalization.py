@@ -1,0 +1,182 @@
+"""Normalisations and the softmax family."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from parity.catalog.draw import Call, Draw, Shape, keywords
+from parity.catalog.row import FLOATING, Row
+from parity.dtypes import FLOATS
+from parity.vocabulary import Arg, OpClass, TensorSpec, Word
+
+_row = partial(Row, family="normalization", rule=OpClass.COMPOSITE, dtypes=FLOATS, grad=FLOATS)
+
+
+def _images(draw: Draw, low: int = 2, high: int = 5) -> Shape:
+    """(batch, channels, ...) with more than one value per channel."""
+    shape = draw.shape(low, high, empty=False)
+    return (shape[0] + 1, *shape[1:])
+
+
+def _affine(draw: Draw, shape: Shape) -> tuple[TensorSpec | None, TensorSpec | None]:
+    """weight and bias: neither, both, or one of them."""
+    kind = draw.pick(4)
+    weight = draw.tensor(shape) if kind in (1, 2) else None
+    bias = draw.tensor(shape) if kind in (1, 3) else None
+    return weight, bias
+
+
+def _statistics(draw: Draw, channels: int) -> tuple[TensorSpec, TensorSpec]:
+    return draw.tensor((channels,), grad=False), draw.inside((channels,), 0.5, 4, grad=False)
+
+
+def _batch_norm_train(draw: Draw) -> Call:
+    shape = _images(draw)
+    weight, bias = _affine(draw, shape[1:2])
+    mean, var = _statistics(draw, shape[1]) if draw.flag() else (None, None)
+    momentum = draw.option(0.5, 1.0) if mean else None
+    return Call((draw.tensor(shape), mean, var, weight, bias), keywords(momentum=momentum, eps=draw.option(1e-3)))
+
+
+def _batch_norm(draw: Draw) -> Call:
+    shape = _images(draw)
+    mean, var = _statistics(draw, shape[1])
+    weight, bias = _affine(draw, shape[1:2])
+    return Call((draw.tensor(shape), mean, var), keywords(weight=weight, bias=bias, eps=draw.option(1e-3)))
+
+
+def _layer_norm(draw: Draw) -> Call:
+    shape = draw.shape(1, 5, empty=False)
+    tail = shape[len(shape) - 1 - draw.pick(len(shape)) :]
+    weight, bias = _affine(draw, tail)
+    return Call((draw.tensor(shape), tail), keywords(weight=weight, bias=bias, eps=draw.option(1e-3)))
+
+
+def _rms_norm(draw: Draw) -> Call:
+    shape = draw.shape(1, 5, empty=False)
+    tail = shape[len(shape) - 1 - draw.pick(len(shape)) :]
+    # Without eps torch takes the machine epsilon of the dtype, another number in float64.
+    return Call((draw.tensor(shape), tail), keywords(weight=draw.maybe(draw.tensor(tail)), eps=draw.choice((1e-5, 1e-3))))
+
+
+def _group_norm(draw: Draw) -> Call:
+    shape = _images(draw)
+    groups = draw.choice((1, 2, 3))
+    shape = (shape[0], groups * min(shape[1], 64), *shape[2:], 2)
+    weight = draw.maybe(draw.tensor(shape[1:2]))
+    bias = draw.tensor(shape[1:2]) if weight and draw.flag() else None  # torch has no backward for a bias alone
+    return Call((draw.tensor(shape), groups), keywords(weight=weight, bias=bias, eps=draw.option(1e-3)))
+
+
+def _instance_norm(draw: Draw) -> Call:
+    shape = (*_images(draw, 2, 4), 2)
+    weight, bias = _affine(draw, shape[1:2])
+    return Call((draw.tensor(shape),), keywords(weight=weight, bias=bias, eps=draw.option(1e-3)))
+
+
+def _instance_norm_running(draw: Draw) -> Call:
+    shape = (*_images(draw, 2, 4), 2)
+    return Call((draw.tensor(shape), *_statistics(draw, shape[1])), keywords(momentum=draw.option(0.5)))
+
+
+def _local_response(draw: Draw) -> Call:
+    shape = draw.shape(3, 5, empty=False)
+    size = draw.choice((1, 2, 3, 5))
+    return Call((draw.tensor(shape), size), keywords(alpha=draw.option(0.5), beta=draw.option(0.5), k=draw.option(2.0)))
+
+
+def _normalize(draw: Draw) -> Call:
+    shape = draw.shape(1, 4, empty=False)
+    p = draw.option(1.0, 3.0)
+    dim = None if len(shape) > 1 and not draw.flag() else draw.dim(shape)
+    return Call((draw.tensor(shape),), keywords(p=p, dim=dim, eps=draw.option(1e-3)))
+
+
+def _softmax(draw: Draw) -> Call:
+    """Logits near zero, or spread over a hundred; another dtype of the result now and then."""
+    shape = draw.shape(0, 5)
+    x: Arg = draw.tensor(shape) if draw.flag() else draw.between(shape, *draw.choice(((-4, 4), (-100, 50))))
+    wide = draw.pick(8) == 7
+    return Call((x,), keywords(dim=draw.dim(shape), dtype=Word("float32") if wide else None))
+
+
+def _renorm(draw: Draw) -> Call:
+    shape = draw.shape(2, 4, empty=False)
+    return Call((draw.tensor(shape), draw.choice((2.0, 1.0, 3.0)), draw.dim(shape), draw.choice((1.0, 4.0, 0.5))))
+
+
+ROWS = (
+    _row(
+        name="batch_norm",
+        call="torch.nn.functional.batch_norm",
+        signature=_batch_norm,
+        opinfo=("nn.functional.batch_norm", "nn.functional.batch_norm:without_cudnn"),
+    ),
+    _row(name="batch_norm_train", call="parity.catalog.calls.batch_norm_train", signature=_batch_norm_train),
+    _row(
+        name="layer_norm",
+        call="torch.nn.functional.layer_norm",
+        signature=_layer_norm,
+        opinfo=("nn.functional.layer_norm", "native_layer_norm"),
+    ),
+    _row(name="rms_norm", call="torch.nn.functional.rms_norm", signature=_rms_norm, opinfo=("nn.functional.rms_norm",)),
+    _row(
+        name="group_norm",
+        call="torch.nn.functional.group_norm",
+        signature=_group_norm,
+        opinfo=("nn.functional.group_norm", "native_group_norm"),
+    ),
+    _row(
+        name="instance_norm",
+        call="torch.nn.functional.instance_norm",
+        signature=_instance_norm,
+        opinfo=("nn.functional.instance_norm",),
+    ),
+    _row(name="instance_norm_running", call="parity.catalog.calls.instance_norm_running", signature=_instance_norm_running),
+    _row(
+        name="local_response_norm",
+        call="torch.nn.functional.local_response_norm",
+        signature=_local_response,
+        dtypes=("float32",),
+        grad=("float32",),
+        rounds_between=True,  # a padded average pool and a power, each rounded to the dtype
+        opinfo=("nn.functional.local_response_norm",),
+    ),
+    _row(
+        name="normalize",
+        call="torch.nn.functional.normalize",
+        signature=_normalize,
+        dtypes=FLOATING,
+        grad=FLOATING,
+        rounds_between=True,  # the norm is rounded to the dtype before the division
+        opinfo=("nn.functional.normalize",),
+    ),
+    _row(
+        name="softmax",
+        call="torch.nn.functional.softmax",
+        signature=_softmax,
+        opinfo=("softmax", "softmax:with_dtype"),
+    ),
+    _row(
+        name="log_softmax",
+        call="torch.nn.functional.log_softmax",
+        signature=_softmax,
+        opinfo=("log_softmax", "log_softmax:with_dtype"),
+    ),
+    _row(
+        name="softmin",
+        call="torch.nn.functional.softmin",
+        signature=_softmax,
+        opinfo=("nn.functional.softmin", "nn.functional.softmin:with_dtype"),
+    ),
+    _row(
+        name="renorm",
+        call="torch.renorm",
+        signature=_renorm,
+        dtypes=FLOATING,
+        grad=FLOATING,
+        inplace="torch.Tensor.renorm_",
+        out=True,
+        opinfo=("renorm",),
+    ),
+)

@@ -1,0 +1,66 @@
+"""Recurrent layers and cells, in the functional form that the modules call; without dropout."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from parity.catalog.draw import Call, Draw
+from parity.catalog.row import Row, Signature
+from parity.dtypes import FLOATS
+from parity.vocabulary import OpClass, TensorSpec
+
+# Every step rounds the hidden state to the dtype.
+_row = partial(Row, family="recurrent", rule=OpClass.COMPOSITE, dtypes=FLOATS, grad=FLOATS, rounds_between=True)
+
+
+def _weights(
+    draw: Draw, features: int, hidden: int, layers: int, ways: int, gates: int, biases: bool
+) -> tuple[TensorSpec, ...]:
+    """w_ih, w_hh (and their biases) for each layer and direction."""
+    made: list[TensorSpec] = []
+    for layer in range(layers):
+        width = features if layer == 0 else hidden * ways
+        for _ in range(ways):
+            made += [draw.between((gates * hidden, width), -1, 1), draw.between((gates * hidden, hidden), -1, 1)]
+            if biases:
+                made += [draw.between((gates * hidden,), -1, 1), draw.between((gates * hidden,), -1, 1)]
+    return tuple(made)
+
+
+def _layers(gates: int, states: int) -> Signature:
+    """Layers, directions, batch first or second, biases or none."""
+
+    def signature(draw: Draw) -> Call:
+        length, batch = draw.choice((1, 2, 3, 5)), draw.choice((1, 2, 3, 5))
+        features, hidden = draw.choice((1, 2, 3, 5, 16)), draw.choice((1, 2, 3, 5, 17))
+        layers, two, first, biases = draw.choice((1, 2, 3)), draw.flag(), draw.flag(), not draw.flag()
+        train = draw.flag()
+        ways = 2 if two else 1
+        x = draw.tensor((batch, length, features) if first else (length, batch, features))
+        state = tuple(draw.between((layers * ways, batch, hidden), -1, 1) for _ in range(states))
+        weights = _weights(draw, features, hidden, layers, ways, gates, biases)
+        return Call((x, state if states > 1 else state[0], weights, biases, layers, train, two, first))
+
+    return signature
+
+
+def _cell(gates: int, states: int) -> Signature:
+    def signature(draw: Draw) -> Call:
+        batch, features, hidden = draw.choice((1, 2, 3)), draw.choice((1, 2, 3, 5, 16)), draw.choice((1, 2, 3, 5, 17))
+        state = tuple(draw.between((batch, hidden), -1, 1) for _ in range(states))
+        weights = _weights(draw, features, hidden, 1, 1, gates, draw.flag())
+        return Call((draw.tensor((batch, features)), state if states > 1 else state[0], *weights))
+
+    return signature
+
+
+ROWS = (
+    _row(name="lstm", call="parity.catalog.calls.lstm", signature=_layers(4, 2)),
+    _row(name="gru", call="parity.catalog.calls.gru", signature=_layers(3, 1)),
+    _row(name="rnn_tanh", call="parity.catalog.calls.rnn_tanh", signature=_layers(1, 1)),
+    _row(name="rnn_relu", call="parity.catalog.calls.rnn_relu", signature=_layers(1, 1)),
+    _row(name="lstm_cell", call="torch.lstm_cell", signature=_cell(4, 2)),
+    _row(name="gru_cell", call="torch.gru_cell", signature=_cell(3, 1)),
+    _row(name="rnn_tanh_cell", call="torch.rnn_tanh_cell", signature=_cell(1, 1)),
+    _row(name="rnn_relu_cell", call="torch.rnn_relu_cell", signature=_cell(1, 1)),
+)

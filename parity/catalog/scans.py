@@ -1,0 +1,71 @@
+"""Running sums, products and extrema along a dimension."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from parity.catalog.draw import Draw
+from parity.catalog.row import EVERY, FLOATING, NUMERIC, REAL, Row
+from parity.catalog.signatures import along, anything, options, within
+from parity.dtypes import BOOL, FLOATS
+from parity.vocabulary import Arg, OpClass, Word
+
+_row = partial(Row, family="scans", rule=OpClass.CONTRACTION, grad=FLOATING, out=True)
+
+
+def _wider(draw: Draw) -> Arg:
+    """A dtype at least as wide as the operand's."""
+    if draw.kind == "complex":
+        return Word("complex64")
+    return Word("float32") if draw.kind == "float" else Word(draw.choice(("int64", "float32")))
+
+
+ROWS = (
+    _row(
+        name="cumsum",
+        call="torch.cumsum",
+        signature=along(),
+        dtypes=EVERY,
+        inplace="torch.Tensor.cumsum_",
+        opinfo=("cumsum",),
+    ),
+    _row(name="cumsum_wider", call="torch.cumsum", signature=along(options=options(dtype=_wider)), dtypes=EVERY),
+    _row(
+        name="cumprod",
+        rule=OpClass.COMPOSITE,
+        call="torch.cumprod",
+        signature=along(within(-2, 2)),
+        dtypes=EVERY,
+        inplace="torch.Tensor.cumprod_",
+        opinfo=("cumprod",),
+    ),
+    _row(
+        name="logcumsumexp",
+        rule=OpClass.COMPOSITE,
+        call="torch.logcumsumexp",
+        signature=along(within(-20, 20)),
+        dtypes=FLOATING,
+        opinfo=("logcumsumexp",),
+    ),
+    _row(
+        name="cumulative_trapezoid",
+        call="torch.cumulative_trapezoid",
+        signature=along(low=1, empty=False, by_name=True),
+        dtypes=NUMERIC,
+        out=False,
+        opinfo=("cumulative_trapezoid",),
+    ),
+    *(
+        _row(
+            name=name,
+            rule=OpClass.SELECTION,
+            call=f"torch.{name}",
+            signature=along(operand),
+            dtypes=(*REAL, *BOOL),
+            grad=FLOATS,
+            relation="cummax",
+            opinfo=(name,),
+        )
+        for name, operand in (("cummax", anything), ("cummin", anything))
+    ),
+)

@@ -1,0 +1,138 @@
+"""Order statistics: sorting, the largest few, extrema with their places, distinct values."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from parity.catalog.draw import Call, Draw, keywords
+from parity.catalog.row import REAL, Row, Signature
+from parity.dtypes import BOOL, FLOATS
+from parity.vocabulary import Arg, OpClass, TensorSpec
+
+ORDERED = (*REAL, *BOOL)
+_row = partial(Row, family="selection", rule=OpClass.SELECTION, dtypes=ORDERED, grad=FLOATS)
+
+
+def _operand(draw: Draw, low: int = 0, empty: bool = False) -> tuple[TensorSpec, tuple[int, ...]]:
+    """Anything, or a few whole numbers with many ties."""
+    shape = draw.shape(low, 5, empty=empty)
+    return (draw.inside(shape, 0, 3) if draw.pick(4) == 3 else draw.tensor(shape)), shape
+
+
+def _sort(draw: Draw) -> Call:
+    x, shape = _operand(draw, empty=True)
+    stable = draw.option(True)
+    named = keywords(stable=stable, dim=draw.option(draw.dim(shape)), descending=draw.option(True))
+    return Call((x,), named)
+
+
+def _argsort(draw: Draw) -> Call:
+    x, shape = _operand(draw, empty=True)
+    return Call((x,), keywords(dim=draw.option(draw.dim(shape)), descending=draw.option(True)))
+
+
+def _msort(draw: Draw) -> Call:
+    return Call((_operand(draw, 1, empty=True)[0],))
+
+
+def _topk(draw: Draw) -> Call:
+    x, shape = _operand(draw)
+    d = draw.dim(shape)
+    size = shape[d] if shape else 1
+    k = min(size, draw.choice((1, 2, 3, 5, 16, size)))
+    dim = None if shape and d in (-1, len(shape) - 1) and not draw.flag() else d
+    return Call((x, k), keywords(dim=dim, largest=draw.option(False), sorted=draw.option(False)))
+
+
+def _kthvalue(draw: Draw) -> Call:
+    x, shape = _operand(draw)
+    d = draw.dim(shape)
+    k = 1 + draw.pick(shape[d] if shape else 1)
+    return Call((x, k, d), keywords(keepdim=draw.option(True)))
+
+
+def _along(draw: Draw) -> Call:
+    """One dimension, its values and their places."""
+    x, shape = _operand(draw)
+    return Call((x, draw.dim(shape)), keywords(keepdim=draw.option(True)))
+
+
+def _whole(draw: Draw) -> Call:
+    return Call((_operand(draw)[0],))
+
+
+def _arg(draw: Draw) -> Call:
+    x, shape = _operand(draw)
+    dim: Arg = draw.option(draw.dim(shape))
+    return Call((x,), keywords(dim=dim, keepdim=None if dim is None else draw.option(True)))
+
+
+def _quantile(draw: Draw) -> Call:
+    shape = draw.shape(1, 4, empty=False)
+    q: Arg = draw.choice((0.5, 0.0, 1.0, 0.25))
+    if draw.flag():
+        q = draw.inside((draw.choice((1, 2, 3)),), 0, 1, grad=False)
+    dim = draw.option(draw.dim(shape))
+    mode = draw.option("lower", "higher", "midpoint", "nearest")
+    return Call((draw.tensor(shape), q), keywords(dim=dim, keepdim=draw.option(True), interpolation=mode))
+
+
+def _unique(consecutive: bool) -> Signature:
+    def signature(draw: Draw) -> Call:
+        shape = draw.shape(0, 3)
+        x = draw.inside(shape, 0, 3) if draw.flag() else draw.tensor(shape)
+        named = keywords(return_inverse=draw.option(True), return_counts=draw.option(True))
+        if len(shape) and 0 not in shape and draw.pick(4) == 3:
+            return Call((x,), (*named, *keywords(dim=draw.dim(shape))))
+        return Call((x,), named if consecutive else (*keywords(sorted=True if draw.flag() else None), *named))
+
+    return signature
+
+
+ROWS = (
+    _row(name="sort", relation="sort", call="torch.sort", signature=_sort, opinfo=("sort",)),
+    _row(name="argsort", relation="argsort", call="torch.argsort", signature=_argsort, grad=(), opinfo=("argsort",)),
+    _row(name="msort", rule=OpClass.EXACT, call="torch.msort", signature=_msort, opinfo=("msort",)),
+    _row(name="topk", dtypes=REAL, relation="topk", call="torch.topk", signature=_topk, opinfo=("topk",)),
+    _row(
+        name="kthvalue", dtypes=REAL, relation="kthvalue", call="torch.kthvalue", signature=_kthvalue, opinfo=("kthvalue",)
+    ),
+    _row(name="median", dtypes=REAL, relation="median", call="torch.median", signature=_along, opinfo=("median",)),
+    _row(name="nanmedian", dtypes=REAL, relation="median", call="torch.nanmedian", signature=_along, opinfo=("nanmedian",)),
+    _row(name="median_all", dtypes=REAL, rule=OpClass.EXACT, call="torch.median", signature=_whole),
+    _row(name="mode", relation="mode", call="torch.mode", signature=_along, opinfo=("mode",)),
+    _row(name="max", relation="max_dim", call="torch.max", signature=_along, opinfo=("max:reduction_with_dim",)),
+    _row(name="min", relation="max_dim", call="torch.min", signature=_along, opinfo=("min:reduction_with_dim",)),
+    _row(name="max_all", rule=OpClass.EXACT, call="torch.max", signature=_whole, opinfo=("max:reduction_no_dim",)),
+    _row(name="min_all", rule=OpClass.EXACT, call="torch.min", signature=_whole, opinfo=("min:reduction_no_dim",)),
+    _row(name="argmax", dtypes=REAL, relation="argmax", call="torch.argmax", signature=_arg, grad=(), opinfo=("argmax",)),
+    _row(name="argmin", dtypes=REAL, relation="argmax", call="torch.argmin", signature=_arg, grad=(), opinfo=("argmin",)),
+    _row(name="aminmax", rule=OpClass.EXACT, call="torch.aminmax", signature=_arg, opinfo=("aminmax",)),
+    _row(
+        name="quantile",
+        rule=OpClass.COMPOSITE,
+        call="torch.quantile",
+        signature=_quantile,
+        dtypes=("float32",),
+        grad=("float32",),
+        opinfo=("quantile",),
+    ),
+    _row(
+        name="nanquantile",
+        rule=OpClass.COMPOSITE,
+        call="torch.nanquantile",
+        signature=_quantile,
+        dtypes=("float32",),
+        grad=("float32",),
+        opinfo=("nanquantile",),
+    ),
+    _row(name="unique", relation="unique", call="torch.unique", signature=_unique(False), grad=(), opinfo=("unique",)),
+    _row(
+        name="unique_consecutive",
+        rule=OpClass.EXACT,
+        call="torch.unique_consecutive",
+        signature=_unique(True),
+        grad=(),
+        opinfo=("unique_consecutive",),
+    ),
+)

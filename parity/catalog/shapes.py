@@ -1,0 +1,243 @@
+"""Views: another shape, order or part of the same storage."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from parity.catalog.draw import Call, Draw, Shape, keywords
+from parity.catalog.row import EVERY, FLOATING, Row
+from parity.catalog.signatures import unary
+from parity.dtypes import FLOATS
+from parity.vocabulary import Arg, OpClass, Word
+
+_row = partial(Row, family="shapes", rule=OpClass.EXACT, dtypes=EVERY, grad=FLOATING, view=True)
+
+
+def _reshaped(draw: Draw, shape: Shape) -> Shape:
+    """Another shape of as many elements: flat, with -1, with size-1 dimensions, or with two dimensions merged."""
+    kind = draw.pick(4)
+    n = 1
+    for s in shape:
+        n *= s
+    if kind == 0 or not shape:
+        return (n,)
+    if kind == 1:
+        return (-1,) if n else (n,)
+    if kind == 2:
+        return (1, *shape, 1)
+    return (shape[0] * shape[1], *shape[2:]) if len(shape) > 1 else (1, *shape)
+
+
+def _reshape(draw: Draw) -> Call:
+    shape = draw.shape(0, 5)
+    return Call((draw.tensor(shape), _reshaped(draw, shape)))
+
+
+def _view_dtype(draw: Draw) -> Call:
+    """Other dtypes of the same width."""
+    same = {
+        "float32": ("int32",), "int32": ("float32",), "float16": ("int16", "bfloat16"), "bfloat16": ("int16", "float16"),
+        "int16": ("float16", "bfloat16"), "int8": ("uint8",), "uint8": ("int8", "bool"), "bool": ("uint8",),
+        "int64": ("complex64",), "complex64": ("int64",),
+    }  # fmt: skip
+    x = (
+        draw.inside(draw.shape(0, 4), 0, 1, grad=False)
+        if draw.dtype == "uint8"
+        else draw.tensor(draw.shape(0, 4), grad=False)
+    )
+    return Call((x, Word(draw.choice(same[draw.dtype]))))
+
+
+def _transpose(draw: Draw) -> Call:
+    shape = draw.shape(0, 5)
+    return Call((draw.tensor(shape), draw.dim(shape), draw.dim(shape)))
+
+
+def _permute(draw: Draw) -> Call:
+    shape = draw.shape(0, 5)
+    return Call((draw.tensor(shape), draw.dims(shape, len(shape)) if shape else ()))
+
+
+def _movedim(draw: Draw) -> Call:
+    shape = draw.shape(1, 5)
+    if draw.flag():
+        return Call((draw.tensor(shape), draw.dim(shape), draw.dim(shape)))
+    count = 1 + draw.pick(len(shape))
+    source, target = draw.permutation(len(shape))[:count], draw.permutation(len(shape))[:count]
+    return Call((draw.tensor(shape), source, target))
+
+
+def _expand(draw: Draw) -> Call:
+    """Size-1 dimensions grow, -1 keeps one, new ones come in front."""
+    shape = draw.shape(0, 4)
+    target = tuple(draw.choice((2, 1, 3)) if s == 1 else draw.choice((s, -1)) for s in shape)
+    lead = tuple(draw.choice((1, 2, 3)) for _ in range(draw.pick(2)))
+    return Call((draw.tensor(shape), (*lead, *target)))
+
+
+def _broadcast_to(draw: Draw) -> Call:
+    shape = draw.shape(0, 5)
+    return Call((draw.tensor(draw.broadcastable(shape)), shape))
+
+
+def _squeeze(draw: Draw) -> Call:
+    shape = draw.shape(0, 5)
+    kind = draw.pick(3)
+    if kind == 0:
+        return Call((draw.tensor(shape),))
+    return Call((draw.tensor(shape), draw.dim(shape) if kind == 1 or not shape else draw.dims(shape)))
+
+
+def _unsqueeze(draw: Draw) -> Call:
+    shape = draw.shape(0, 4)
+    rank = len(shape) + 1
+    d = draw.pick(rank)
+    return Call((draw.tensor(shape), d - rank if draw.flag() else d))
+
+
+def _narrow(draw: Draw) -> Call:
+    shape = draw.shape(1, 4)
+    d = draw.dim(shape)
+    start = draw.pick(shape[d]) if shape[d] else 0
+    length = draw.pick(shape[d] - start + 1)
+    return Call((draw.tensor(shape), d, start, length))
+
+
+def _select(draw: Draw) -> Call:
+    shape = draw.shape(1, 5, empty=False)
+    d = draw.dim(shape)
+    k = draw.pick(shape[d])
+    return Call((draw.tensor(shape), d, k - shape[d] if draw.flag() else k))
+
+
+def _split(draw: Draw) -> Call:
+    """Pieces of one size, or of given sizes that sum up."""
+    shape = draw.shape(1, 4, empty=False)
+    d = draw.dim(shape)
+    if draw.flag():
+        first = draw.pick(shape[d] + 1)
+        return Call((draw.tensor(shape), (first, shape[d] - first)), keywords(dim=d))
+    return Call((draw.tensor(shape), draw.choice((1, 2, 3)) if shape[d] < 32 else 16), keywords(dim=d))
+
+
+def _chunk(draw: Draw) -> Call:
+    shape = draw.shape(1, 4)
+    return Call((draw.tensor(shape), draw.choice((1, 2, 3, 5))), keywords(dim=draw.option(draw.dim(shape))))
+
+
+def _tensor_split(draw: Draw) -> Call:
+    shape = draw.shape(1, 4)
+    where: Arg = draw.choice((1, 2, 3)) if not draw.flag() else (1, 2)
+    return Call((draw.tensor(shape), where), keywords(dim=draw.option(draw.dim(shape))))
+
+
+def _unbind(draw: Draw) -> Call:
+    shape = tuple(min(s, 8) for s in draw.shape(1, 4, empty=False))
+    return Call((draw.tensor(shape),), keywords(dim=draw.option(draw.dim(shape))))
+
+
+def _unfold(draw: Draw) -> Call:
+    shape = draw.shape(1, 4, empty=False)
+    d = draw.dim(shape)
+    return Call((draw.tensor(shape), d, 1 + draw.pick(min(shape[d], 4)), draw.choice((1, 2, 3))))
+
+
+def _flatten(draw: Draw) -> Call:
+    shape = draw.shape(0, 5)
+    if not shape or not draw.flag():
+        return Call((draw.tensor(shape),))
+    a = draw.pick(len(shape))
+    b = a + draw.pick(len(shape) - a)
+    return Call((draw.tensor(shape), a, b - len(shape) if draw.flag() else b))
+
+
+def _unflatten(draw: Draw) -> Call:
+    shape = draw.shape(1, 4)
+    d = draw.dim(shape)
+    sizes = (1, shape[d]) if draw.flag() or shape[d] % 2 or not shape[d] else (2, shape[d] // 2)
+    return Call((draw.tensor(shape), d, sizes))
+
+
+def _diagonal(draw: Draw) -> Call:
+    shape = draw.shape(2, 4)
+    a, b = draw.permutation(len(shape))[:2]
+    dims = {"dim1": a - len(shape) if draw.flag() else a, "dim2": b} if (a, b) != (0, 1) else {}
+    return Call((draw.tensor(shape),), keywords(offset=draw.option(1, -1, 2), **dims))
+
+
+def _as_strided(draw: Draw) -> Call:
+    """Inside the first n elements whatever the shape: a window with strides of its own."""
+    n = draw.choice((8, 12, 16))
+    windows: tuple[tuple[Shape, Shape], ...] = (
+        ((2,), (1,)),
+        ((2, 3), (3, 1)),
+        ((2, 3), (1, 2)),
+        ((3, 2), (1, 1)),
+        ((), ()),
+    )
+    size, stride = draw.choice(windows)
+    return Call((draw.tensor((n,)), size, stride, draw.choice((0, 1, 2))))
+
+
+def _slice_scatter(draw: Draw) -> Call:
+    """A part of a tensor replaced, out of place."""
+    shape = draw.shape(1, 4, empty=False)
+    d = draw.dim(shape)
+    start = draw.pick(shape[d])
+    step = draw.choice((1, 2))
+    length = len(range(start, shape[d], step))
+    part = list(shape)
+    part[d] = length
+    named = keywords(dim=d, start=start or None, step=None if step == 1 else step)
+    return Call((draw.tensor(shape), draw.tensor(tuple(part))), named)
+
+
+def _select_scatter(draw: Draw) -> Call:
+    shape = draw.shape(1, 4, empty=False)
+    d = draw.dim(shape)
+    part = list(shape)
+    del part[d]
+    return Call((draw.tensor(shape), draw.tensor(tuple(part)), d, draw.pick(shape[d])))
+
+
+ROWS = (
+    _row(name="view", call="torch.Tensor.view", signature=_reshape, opinfo=("view",)),
+    _row(name="view_dtype", call="torch.Tensor.view", signature=_view_dtype, grad=(), oracle="exact"),
+    _row(name="reshape", call="torch.reshape", signature=_reshape, opinfo=("reshape",)),
+    _row(name="transpose", call="torch.transpose", signature=_transpose, opinfo=("transpose",)),
+    _row(name="permute", call="torch.permute", signature=_permute, opinfo=("permute",)),
+    _row(name="movedim", call="torch.movedim", signature=_movedim, opinfo=("movedim",)),
+    _row(name="t", call="torch.t", signature=unary(high=2), opinfo=("t",)),
+    _row(name="mH", call="parity.catalog.calls.adjoint", signature=unary(low=2), opinfo=("mH",)),
+    _row(name="expand", call="torch.Tensor.expand", signature=_expand, opinfo=("expand",)),
+    _row(name="broadcast_to", call="torch.broadcast_to", signature=_broadcast_to, opinfo=("broadcast_to",)),
+    _row(name="squeeze", call="torch.squeeze", signature=_squeeze, opinfo=("squeeze", "squeeze:multiple")),
+    _row(name="unsqueeze", call="torch.unsqueeze", signature=_unsqueeze, opinfo=("unsqueeze",)),
+    _row(name="narrow", call="torch.narrow", signature=_narrow, opinfo=("narrow",)),
+    _row(name="select", call="torch.select", signature=_select, opinfo=("select",)),
+    _row(name="split", call="torch.split", signature=_split, opinfo=("split", "split:list_args", "split_with_sizes")),
+    _row(name="chunk", call="torch.chunk", signature=_chunk, opinfo=("chunk",)),
+    _row(name="tensor_split", call="torch.tensor_split", signature=_tensor_split, opinfo=("tensor_split",)),
+    _row(name="unbind", call="torch.unbind", signature=_unbind, opinfo=("unbind",)),
+    _row(name="tensor_unfold", call="torch.Tensor.unfold", signature=_unfold, opinfo=("unfold",)),
+    _row(name="flatten", call="torch.flatten", signature=_flatten, opinfo=("flatten",)),
+    _row(name="unflatten", call="torch.unflatten", signature=_unflatten, opinfo=("unflatten",)),
+    _row(name="diagonal", call="torch.diagonal", signature=_diagonal, opinfo=("diagonal",)),
+    _row(name="as_strided", call="torch.as_strided", signature=_as_strided, opinfo=("as_strided",)),
+    _row(
+        name="slice_scatter",
+        call="torch.slice_scatter",
+        signature=_slice_scatter,
+        view=False,
+        grad=FLOATS,
+        opinfo=("slice_scatter",),
+    ),
+    _row(
+        name="select_scatter",
+        call="torch.select_scatter",
+        signature=_select_scatter,
+        view=False,
+        grad=FLOATS,
+        opinfo=("select_scatter",),
+    ),
+)

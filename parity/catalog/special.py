@@ -1,0 +1,155 @@
+"""Special functions: error functions, gammas, Bessel functions, entropies."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from parity.catalog.draw import Call, Draw
+from parity.catalog.row import REAL, Row
+from parity.catalog.signatures import Operand, one_of, options, pair, strictly, unary, within
+from parity.dtypes import BOOL, FLOATS
+from parity.vocabulary import OpClass
+
+PROMOTED = (*REAL, *BOOL)
+SINGLE = ("float32", "int64", "uint8", "bool")  # no half precision
+_row = partial(Row, family="special", rule=OpClass.ELEMENTWISE, dtypes=PROMOTED, grad=FLOATS, out=True, strides=True)
+
+
+def _function(name: str, operand: Operand, *, inplace: bool = True, dtypes: tuple[str, ...] = PROMOTED) -> Row:
+    """A function at the top of torch."""
+    method = f"torch.Tensor.{name}_" if inplace else ""
+    return _row(name=name, call=f"torch.{name}", signature=unary(operand), dtypes=dtypes, inplace=method, opinfo=(name,))
+
+
+def _special(name: str, operand: Operand, grad: tuple[str, ...] = (), dtypes: tuple[str, ...] = SINGLE) -> Row:
+    """A function of torch.special."""
+    return _row(
+        name=f"special.{name}",
+        call=f"torch.special.{name}",
+        signature=unary(operand),
+        dtypes=dtypes,
+        grad=grad,
+        opinfo=(f"special.{name}",),
+    )
+
+
+def _polygamma(draw: Draw) -> Call:
+    return Call((draw.choice((1, 0, 2, 3)), draw.between(draw.shape(0, 4), 0.5, 8)))
+
+
+def _mvlgamma(draw: Draw) -> Call:
+    p = draw.choice((1, 3, 5))
+    return Call((draw.inside(draw.shape(0, 4), p, 9), p))
+
+
+def _degree(draw: Draw) -> Call:
+    """A polynomial of small degree near [-1, 1]."""
+    shape = draw.shape(0, 3)
+    return Call((draw.between(shape, -1, 1), draw.choice((2, 0, 1, 3, 5))))
+
+
+POLYNOMIALS = ("chebyshev_polynomial_t", "chebyshev_polynomial_u", "hermite_polynomial_h", "hermite_polynomial_he")
+
+ROWS = (
+    _function("erf", within(-4, 4)),
+    _function("erfc", within(-4, 4)),
+    _function("erfinv", within(-1, 1)),
+    _function("lgamma", within(0, 9)),
+    _function("digamma", within(0.5, 9)),
+    _function("i0", within(-6, 6)),
+    _row(
+        name="logit",
+        call="torch.logit",
+        signature=unary(within(0, 1), options(eps=one_of(0.125))),
+        inplace="torch.Tensor.logit_",
+        opinfo=("logit",),
+    ),
+    _row(
+        name="polygamma",
+        call="torch.polygamma",
+        signature=_polygamma,
+        opinfo=tuple(f"polygamma:polygamma_n_{n}" for n in range(4)),
+    ),
+    _row(
+        name="mvlgamma",
+        rule=OpClass.COMPOSITE,
+        call="torch.mvlgamma",
+        signature=_mvlgamma,
+        dtypes=REAL,
+        inplace="torch.Tensor.mvlgamma_",
+        opinfo=tuple(f"mvlgamma:mvlgamma_p_{p}" for p in (1, 3, 5)),
+    ),
+    _row(
+        name="xlogy",
+        call="torch.xlogy",
+        signature=pair(within(0, 8), within(0, 8)),
+        inplace="torch.Tensor.xlogy_",
+        promotes=True,
+        opinfo=("xlogy",),
+    ),
+    _row(
+        name="special.xlog1py",
+        call="torch.special.xlog1py",
+        signature=pair(within(-1, 8), within(0, 8)),
+        promotes=True,
+        opinfo=("special.xlog1py",),
+    ),
+    _row(
+        name="igamma",
+        call="torch.igamma",
+        signature=pair(strictly(0.25, 6), strictly(0.25, 6), scalar=False),
+        dtypes=FLOATS,
+        grad=(),
+        inplace="torch.Tensor.igamma_",
+        opinfo=("igamma",),
+    ),
+    _row(
+        name="igammac",
+        call="torch.igammac",
+        signature=pair(strictly(0.25, 6), strictly(0.25, 6), scalar=False),
+        dtypes=FLOATS,
+        grad=(),
+        inplace="torch.Tensor.igammac_",
+        opinfo=("igammac",),
+    ),
+    _row(
+        name="special.zeta",
+        call="torch.special.zeta",
+        signature=pair(strictly(2, 8), strictly(1, 8), scalar=False),
+        dtypes=("float32",),
+        grad=(),
+        opinfo=("special.zeta",),
+    ),
+    _special("entr", within(0, 4), FLOATS, PROMOTED),
+    _special("ndtr", within(-4, 4), FLOATS, PROMOTED),
+    _special("ndtri", within(0, 1), ("float32",)),
+    _special("log_ndtr", within(-6, 6), ("float32",)),
+    _special("erfcx", within(-2, 8), ("float32",)),
+    _special("i0e", within(-9, 9), FLOATS, PROMOTED),
+    _special("i1", within(-6, 6), ("float32",), PROMOTED),
+    _special("i1e", within(-9, 9), ("float32",), PROMOTED),
+    _special("bessel_j0", within(-12, 12)),
+    _special("bessel_j1", within(-12, 12)),
+    _special("bessel_y0", within(0, 12)),
+    _special("bessel_y1", within(0, 12)),
+    _special("modified_bessel_i0", within(-6, 6)),
+    _special("modified_bessel_i1", within(-6, 6)),
+    _special("modified_bessel_k0", within(0, 8)),
+    _special("modified_bessel_k1", within(0, 8)),
+    _special("scaled_modified_bessel_k0", within(0, 8)),
+    _special("scaled_modified_bessel_k1", within(0, 8)),
+    _special("spherical_bessel_j0", within(-12, 12)),
+    _special("airy_ai", within(-6, 6)),
+    *(
+        _row(
+            name=f"special.{name}",
+            rule=OpClass.COMPOSITE,
+            call=f"torch.special.{name}",
+            signature=_degree,
+            dtypes=("float32",),
+            grad=(),
+            opinfo=(f"special.{name}",),
+        )
+        for name in POLYNOMIALS
+    ),
+)

@@ -1,0 +1,290 @@
+"""Two runs -> what changed between them. Records pair by case, aspect and inputs; explorations by op, dtype and aspect.
+
+A *cell* is one op in one dtype and one aspect. Exploration draws other cases in each run unless seed and profile are equal,
+so a finding that has no partner is a regression where its cell had compared and agreed throughout before.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import TypeAlias
+
+from parity.errors import NothingCompared
+from parity.store import Header, Run
+from parity.vocabulary import Fingerprint, Record, Status
+
+Cell: TypeAlias = tuple[str, str, str]
+
+FLOOR = 2.0**-7  # shares below this are rounding luck: a share must reach twice as much, 2**-6, to count as grown
+ABSENT = frozenset({Status.UNSUPPORTED, Status.FALLBACK})
+SHOWN = 12  # lines per list of the summary
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A check that ended otherwise. paired: the very same case in both runs; else only its op, dtype and aspect are."""
+
+    op: str
+    dtype: str
+    aspect: str
+    case: str
+    before: str
+    after: str
+    reason: str = ""
+    paired: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """How the measured shares of one cell moved: log2(after / before) over its pairs. moved: pairs that moved by a bit or
+    more in this direction; case: the worst of them."""
+
+    op: str
+    dtype: str
+    aspect: str
+    pairs: int
+    moved: int
+    median: float
+    worst: float
+    case: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """What changed. only_before, only_after: records without a partner; changed: (field, before, after) of the machines."""
+
+    paired: int
+    cells: int
+    regressed: tuple[Change, ...] = ()
+    fixed: tuple[Change, ...] = ()
+    lost: tuple[Change, ...] = ()
+    gained: tuple[Change, ...] = ()
+    grown: tuple[Shift, ...] = ()
+    shrunk: tuple[Shift, ...] = ()
+    only_before: int = 0
+    only_after: int = 0
+    changed: tuple[tuple[str, str, str], ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """1 where something regressed or was lost, else 0."""
+        return 1 if self.regressed or self.lost else 0
+
+
+# ------------------------------------------------------------------------------------------------------------- comparing
+
+
+def compare(before: Run, after: Run) -> Diff:
+    """What changed from one run to another. Raises NothingCompared where no check is in both."""
+    old, new = {r.key: r for r in before.records}, {r.key: r for r in after.records}
+    pairs = [(r, new[key]) for key, r in old.items() if key in new]
+    cells_before, cells_after = _cells(before), _cells(after)
+    shared = cells_before.keys() & cells_after.keys()
+    warnings = tuple(_warnings(before, after, len(pairs)))
+    if not pairs and not shared:
+        raise NothingCompared(
+            "the two runs have no check in common, so nothing was compared"
+            + "".join(f"; {w}" for w in warnings)
+            + "; run both with the same selection, profile and seed"
+        )
+    changes = [(a, b, _change(a, b)) for a, b in pairs if a.status != b.status]
+    regressed = [c for a, b, c in changes if _agreed(a) and Status(b.status).is_finding]
+    fixed = [c for a, b, c in changes if Status(a.status).is_finding and _agreed(b)]
+    lost = [c for a, b, c in changes if Status(a.status).is_comparison and b.status in ABSENT]
+    gained = [c for a, b, c in changes if a.status in ABSENT and Status(b.status).is_comparison]
+    alone_before = [r for key, r in old.items() if key not in new]
+    alone_after = [r for key, r in new.items() if key not in old]
+    regressed += _unpaired(alone_after, cells_before, lambda r: ("agree", r.status), {_cell(c) for c in regressed})
+    fixed += _unpaired(alone_before, cells_after, lambda r: (r.status, "agree"), {_cell(c) for c in fixed})
+    lost += _vanished(cells_before, cells_after, after, {_cell(c) for c in lost}, forward=True)
+    gained += _vanished(cells_after, cells_before, after, {_cell(c) for c in gained}, forward=False)
+    grown, shrunk = _shifts(pairs)
+    return Diff(
+        paired=len(pairs),
+        cells=len(shared),
+        regressed=tuple(regressed),
+        fixed=tuple(fixed),
+        lost=tuple(lost),
+        gained=tuple(gained),
+        grown=grown,
+        shrunk=shrunk,
+        only_before=len(alone_before),
+        only_after=len(alone_after),
+        changed=tuple(_changed(before.header.fingerprint, after.header.fingerprint)),
+        warnings=warnings,
+    )
+
+
+def _agreed(r: Record) -> bool:
+    return r.status == Status.AGREE
+
+
+def _change(before: Record, after: Record) -> Change:
+    return Change(after.op, after.dtype, after.aspect, after.case, before.status, after.status, after.reason)
+
+
+def _cell(x: Record | Change) -> Cell:
+    return x.op, x.dtype, x.aspect
+
+
+def _cells(run: Run) -> dict[Cell, Counter[str]]:
+    """Statuses per cell, of records and explorations together."""
+    cells: dict[Cell, Counter[str]] = {}
+    for r in run.records:
+        cells.setdefault(_cell(r), Counter())[r.status] += 1
+    for item in run.items:
+        for aspect, counts in item.counts.items():
+            cells.setdefault((item.op, item.dtype, aspect), Counter()).update(counts)
+    return cells
+
+
+def _clean(counts: Mapping[str, int] | None) -> bool:
+    """Whether a cell compared something and found nothing."""
+    if counts is None or not counts.get(Status.AGREE):
+        return False
+    return not any(n and Status(s).is_finding for s, n in counts.items())
+
+
+def _unpaired(
+    alone: Iterable[Record],
+    other: Mapping[Cell, Mapping[str, int]],
+    statuses: Callable[[Record], tuple[str, str]],
+    told: set[Cell],
+) -> list[Change]:
+    """One change per cell for findings without a partner, where the other run's cell agreed throughout."""
+    found: dict[Cell, Change] = {}
+    for r in alone:
+        cell = _cell(r)
+        if Status(r.status).is_finding and cell not in told and _clean(other.get(cell)):
+            found.setdefault(cell, Change(*cell, r.shrunk or r.case, *statuses(r), r.reason, paired=False))
+    return list(found.values())
+
+
+def _compares(counts: Mapping[str, int]) -> bool:
+    return any(n and Status(s).is_comparison for s, n in counts.items())
+
+
+def _vanished(
+    had: Mapping[Cell, Mapping[str, int]], has: Mapping[Cell, Mapping[str, int]], run: Run, told: set[Cell], forward: bool
+) -> list[Change]:
+    """Cells that compare in `had` and are only refused, or moved to the CPU, in `has`.
+
+    run: the later one; forward: whether `had` is the earlier one.
+    """
+    cases = {_cell(r): r for r in reversed(run.records)}
+    found = []
+    for cell, counts in has.items():
+        absent = next((s for s in sorted(counts) if counts[s] and s in ABSENT), "")
+        if cell in told or not absent or _compares(counts) or not _compares(had.get(cell, {})):
+            continue
+        r = cases.get(cell)
+        words = ("compared", absent) if forward else (absent, "compared")
+        found.append(Change(*cell, r.case if r else "", *words, r.reason if r else "", paired=False))
+    return found
+
+
+def _share(r: Record) -> float | None:
+    """The worst measured share of a record; None where screens decided, or where it is no number."""
+    shares = [m.share for m in r.measures if m.measured and m.share is not None and not math.isnan(m.share)]
+    return max(shares, default=None)
+
+
+def _shifts(pairs: Iterable[tuple[Record, Record]]) -> tuple[tuple[Shift, ...], tuple[Shift, ...]]:
+    """Cells whose shares grew, and cells whose shares shrank, by a bit or more in some pair; the farthest first."""
+    moves: dict[Cell, list[tuple[float, str]]] = {}
+    for a, b in pairs:
+        old, new = _share(a), _share(b)
+        if old is not None and new is not None:
+            # An infinite share has no ratio; 2**64 budgets are as bad.
+            low, high = (min(max(s, FLOOR), 2.0**64) for s in (old, new))
+            moves.setdefault(_cell(b), []).append((math.log2(high / low), b.case))
+    grown: list[Shift] = []
+    shrunk: list[Shift] = []
+    for cell, ratios in moves.items():
+        median = statistics.median(x for x, _ in ratios)
+        for sign, into in ((1, grown), (-1, shrunk)):
+            worst, case = max(ratios, key=lambda pair: sign * pair[0])
+            if sign * worst >= 1:
+                moved = sum(sign * x >= 1 for x, _ in ratios)
+                into.append(Shift(*cell, len(ratios), moved, median, worst, case))
+    return tuple(sorted(grown, key=lambda s: -s.worst)), tuple(sorted(shrunk, key=lambda s: s.worst))
+
+
+def _warnings(before: Run, after: Run, paired: int) -> Iterator[str]:
+    a, b = before.header, after.header
+    if a.fingerprint.device != b.fingerprint.device or a.fingerprint.device_name != b.fingerprint.device_name:
+        yield f"the devices differ: {_device(a)} and {_device(b)}"
+    for what in ("seed", "profile", "selection"):
+        x, y = getattr(a, what), getattr(b, what)
+        if x != y:
+            yield f"the {what}s differ: '{x}' and '{y}'"
+    if not paired:
+        yield "no case is in both runs"
+    for word, run in (("first", before), ("second", after)):
+        if run.end is None:
+            yield f"the {word} run is truncated"
+
+
+def _device(h: Header) -> str:
+    return f"{h.fingerprint.device} ({h.fingerprint.device_name})"
+
+
+def _changed(a: Fingerprint, b: Fingerprint) -> Iterator[tuple[str, str, str]]:
+    """Fields of the fingerprint that differ; environment and facts one by one."""
+    for f in fields(Fingerprint):
+        x, y = getattr(a, f.name), getattr(b, f.name)
+        if not isinstance(x, tuple):
+            if x != y:
+                yield f.name, str(x), str(y)
+            continue
+        old, new = dict(x), dict(y)
+        for key in sorted(old.keys() | new.keys()):
+            if old.get(key) != new.get(key):
+                yield key, old.get(key, "unset"), new.get(key, "unset")
+
+
+# ------------------------------------------------------------------------------------------------------------- rendering
+
+
+def render(diff: Diff) -> str:
+    """A short summary in plain text; ends with the next command."""
+    lines = [f"{diff.paired} checks in both runs, {diff.cells} op x dtype x aspect cells"]
+    lines += [f"warning: {w}" for w in diff.warnings]
+    lines += [f"changed: {name} {a} -> {b}" for name, a, b in diff.changed]
+    if diff.only_before or diff.only_after:
+        lines.append(f"without a partner: {diff.only_before} checks before, {diff.only_after} after")
+    for word in ("regressed", "lost", "gained", "fixed"):
+        lines += _listed(word, [_change_line(c) for c in getattr(diff, word)])
+    for word in ("grown", "shrunk"):
+        lines += _listed(word, [_shift_line(s) for s in getattr(diff, word)])
+    worth: tuple[Change | Shift, ...] = (*diff.regressed, *diff.lost, *diff.grown)
+    case = next((c.case for c in worth if c.case), "")
+    if not any((diff.regressed, diff.lost, diff.gained, diff.fixed, diff.grown, diff.shrunk)):
+        lines.append("nothing changed")
+    lines.append(f"next: parity replay {shlex.quote(case)}" if case else "next: nothing to do")
+    return "\n".join(lines)
+
+
+def _listed(word: str, lines: list[str]) -> list[str]:
+    if not lines:
+        return []
+    rest = [f"  and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+    return [f"{word}: {len(lines)}", *(f"  {line}" for line in lines[:SHOWN]), *rest]
+
+
+def _change_line(c: Change) -> str:
+    where = f": {c.case}" if c.case else ""
+    return f"{c.op} {c.dtype} {c.aspect} {c.before} -> {c.after}{'' if c.paired else ' (another case)'}{where}"
+
+
+def _shift_line(s: Shift) -> str:
+    return (
+        f"{s.op} {s.dtype} {s.aspect} {s.moved} of {s.pairs} pairs by a bit or more: "
+        f"median {s.median:+.1f} bits, worst {s.worst:+.1f}: {s.case}"
+    )

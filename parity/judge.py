@@ -1,0 +1,202 @@
+"""Measures, tolerance -> verdict: agree, drift, wrong or malformed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from parity.catalog.row import Row
+from parity.compare import allowed_share, bit_equal, exact_measure, facts_of, measure, same_values
+from parity.dtypes import FACTS, HALF, DtypeFacts
+from parity.inputs import apply
+from parity.oracle import Oracle
+from parity.relations import RELATIONS, Bound
+from parity.tolerance import Tables
+from parity.vocabulary import Layout, Measure, OpClass, Status, Tolerance, Verdict
+
+# Arithmetic in the next coarser format explains an error of up to this many budgets: bfloat16's roundoff in a float32 op
+# (2**-8 / 2**-24, over the scale of 16), six lost bits in a half type. Beyond it no rounding explains the error.
+DRIFT_LIMIT = {"float32": 4096.0, "complex64": 4096.0, "float16": 64.0, "bfloat16": 64.0}
+EXACT = Tolerance("exact", 0.0, 0.0, None, "exact results")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A written view inside a base: how it is cut, and what lay in the base before."""
+
+    before: Tensor
+    layout: Layout
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What the judge knows of a case beside the results. insist: no cheap screens, everything goes to the oracle."""
+
+    row: Row
+    tables: Tables
+    oracle: Oracle
+    bound: Bound | None
+    insist: bool
+
+
+def roundoff(row: Row, f: DtypeFacts, pass_: str) -> float:
+    """Unit roundoff of the arithmetic inside: float32's for a half-type kernel that computes in float32 and rounds once."""
+    if f.name in HALF and pass_ == "forward" and not row.rounds_between:
+        return FACTS["float32"].unit_roundoff
+    return f.unit_roundoff
+
+
+def judge(
+    bench: Bench,
+    device: Mapping[str, Tensor],
+    reference: Mapping[str, Tensor] | None,
+    pass_: str,
+    parts: Mapping[str, Part] | None = None,
+) -> tuple[Verdict, tuple[Measure, ...]]:
+    """The verdict over all tensors of one aspect, and a measure of each. The worst tensor gives the verdict.
+
+    reference: None where the reference refused the dtype; the truth alone judges then.
+    """
+    verdicts: list[Verdict] = []
+    names = list(device)
+    if reference is not None and set(names) != set(reference):
+        odd = sorted(set(names) ^ set(reference))
+        where = "is missing on the device" if odd[0] in reference else "exists on the device only"
+        return Verdict(Status.MALFORMED, f"{odd[0]} {where}", Measure(odd[0], problem="missing")), ()
+    covered = frozenset[str]()
+    relation = RELATIONS.get(bench.row.relation) if pass_ == "forward" and not parts else None
+    if relation is not None and bench.bound is not None:
+        malformed = [v for n in names if (v := _form(n, device[n], None if reference is None else reference[n])) is not None]
+        if malformed:
+            return malformed[0], ()
+        covered = relation.covers(bench.bound, device)
+        for name, problem in relation.problems(bench.bound, device):
+            verdicts.append(Verdict(Status.WRONG, problem, Measure(name, problem="relation"), EXACT))
+    for name in names:
+        ref = None if reference is None else reference[name]
+        if name in covered:
+            verdicts.append(Verdict(Status.AGREE, "by relation", Measure(name, screen="relation", total=device[name].numel()), EXACT))
+        elif parts and name in parts:
+            verdicts.append(_part(bench, name, device[name], ref, parts[name], pass_))
+        else:
+            verdicts.append(_tensor(bench, name, device[name], ref, name, pass_))
+    if not verdicts:
+        return Verdict(Status.VOID, "the op returned no tensor"), ()
+    measures = tuple(v.measure for v in verdicts if v.measure is not None)
+    return max(verdicts, key=_badness), measures
+
+
+def _badness(v: Verdict) -> tuple[int, float]:
+    order = (Status.VOID, Status.AGREE, Status.DRIFT, Status.WRONG, Status.MALFORMED)
+    share = v.measure.share if v.measure is not None and v.measure.share is not None else -1.0
+    return order.index(v.status), share
+
+
+def _form(name: str, device: Tensor, reference: Tensor | None) -> Verdict | None:
+    """Shape and dtype."""
+    if reference is None:
+        return None
+    if device.shape != reference.shape:
+        text = f"{name}.shape={list(device.shape)}, but should be {list(reference.shape)}"
+        return Verdict(Status.MALFORMED, text, Measure(name, problem="shape"))
+    if device.dtype != reference.dtype:
+        text = f"{name}.dtype={device.dtype}, but should be {reference.dtype}".replace("torch.", "")
+        return Verdict(Status.MALFORMED, text, Measure(name, problem="dtype"))
+    return None
+
+
+def _part(bench: Bench, name: str, device: Tensor, reference: Tensor | None, part: Part, pass_: str) -> Verdict:
+    """A whole destination: nothing beside the view may change, and the view holds the result."""
+    if (bad := _form(name, device, part.before)) is not None:
+        return bad
+    if not bench.insist and reference is not None and reference.shape == device.shape and bit_equal(device, reference):
+        return Verdict(Status.AGREE, "", Measure(name, screen="bit-equal", total=device.numel()), EXACT)
+    plain = tuple(s for s in part.layout if s[0] not in ("conj", "neg"))
+    written = torch.zeros(device.shape, dtype=torch.bool)
+    apply(written, plain, part.shape).fill_(True)
+    stray = ~written & ~_equal(device, part.before)
+    if bool(stray.any()):
+        m = exact_measure(name, torch.where(written, part.before, device), part.before)
+        return Verdict(Status.WRONG, "written beside its destination", replace(m, problem="beside"), EXACT)
+    inner = name.removeprefix("base[").removesuffix("]")
+    mine = apply(device, part.layout, part.shape)
+    theirs = None if reference is None else apply(reference, part.layout, part.shape)
+    verdict = _tensor(bench, name, mine, theirs, inner, pass_)
+    if verdict.status is not Status.AGREE and bool(_equal(mine, apply(part.before, part.layout, part.shape)).all()):
+        return replace(verdict, status=Status.WRONG, reason="nothing was written")
+    return verdict
+
+
+def _equal(a: Tensor, b: Tensor) -> Tensor:
+    same = a == b
+    if a.is_floating_point() or a.is_complex():
+        same |= torch.isnan(a) & torch.isnan(b)
+    return same
+
+
+def _tensor(bench: Bench, name: str, device: Tensor, reference: Tensor | None, truth_name: str, pass_: str) -> Verdict:
+    """One tensor by value."""
+    if (bad := _form(name, device, reference)) is not None:
+        return bad
+    row, f = bench.row, facts_of(device)
+    exact = not f.is_inexact or ((row.rule is OpClass.EXACT or row.oracle == "exact") and pass_ == "forward")
+    if exact and reference is not None:
+        return _exact(name, device, reference)
+    if not bench.insist and reference is not None and bit_equal(device, reference):
+        return Verdict(Status.AGREE, "", Measure(name, screen="bit-equal", total=device.numel()), EXACT)
+    truth = bench.oracle.truth(truth_name)
+    if truth is None and reference is None:
+        return Verdict(Status.VOID, "neither the reference nor the oracle could run it")
+    if truth is None or truth.shape != device.shape:
+        assert reference is not None
+        return _against_reference(bench, name, device, reference, pass_)
+    if exact or not (truth.is_floating_point() or truth.is_complex()):
+        return _exact(name, device, truth.to(device.dtype))
+    u = roundoff(row, f, pass_)
+    tol = bench.tables.find(row.name, row.rule, f.name, pass_, row.ulp)
+    if truth.is_complex() != device.is_complex():
+        return _against_reference(bench, name, device, device if reference is None else reference, pass_)
+    sensitivity = bench.oracle.sensitivity(truth_name, u)
+    m = measure(name, device, reference, truth, sensitivity, u, tol, bench.tables.flushes(f.name))
+    if reference is not None and (m.share or 0.0) > 1.0 and same_values(device, reference):
+        return Verdict(Status.AGREE, f"equals the reference, which is {m.share:.3g} budgets from the truth itself", m, tol)
+    return _verdict(m, tol, f.name)
+
+
+def _exact(name: str, device: Tensor, expected: Tensor) -> Verdict:
+    if same_values(device, expected):
+        return Verdict(Status.AGREE, "", Measure(name, 0.0, 0.0, True, screen="exact", max_abs=0.0, total=device.numel()), EXACT)
+    m = exact_measure(name, device, expected)
+    what = "an exact result differs" if m.mismatched == 1 else f"{m.mismatched} of {m.total} exact results differ"
+    return Verdict(Status.WRONG, what, m, EXACT)
+
+
+def _against_reference(bench: Bench, name: str, device: Tensor, reference: Tensor, pass_: str) -> Verdict:
+    """No truth (the op does not run in float64, or means something else there): the reference stands in for it."""
+    f = facts_of(device)
+    tol = bench.tables.find(bench.row.name, bench.row.rule, f.name, pass_, bench.row.ulp)
+    wide = reference.to(torch.complex128 if reference.is_complex() else torch.float64)
+    u = f.unit_roundoff
+    m = measure(name, device, None, wide, torch.zeros(wide.shape, dtype=torch.float64), u, tol, bench.tables.flushes(f.name))
+    return replace(_verdict(m, tol, f.name), reason="judged against the reference, without a truth in float64")
+
+
+def _verdict(m: Measure, tol: Tolerance, dtype: str) -> Verdict:
+    share = m.share or 0.0
+    allowed = allowed_share(m.reference_share)
+    if m.problem == "class" and share > allowed:
+        return Verdict(Status.WRONG, f"{m.device} where the truth is {m.truth}", m, tol)
+    if share <= allowed:
+        words = []
+        if share > 1.0:
+            words.append(f"inside the budget only as widened {allowed:.2g} times by the reference's own error")
+        if m.reference_share is not None and m.reference_share > max(1.0, 2.0 * share):
+            words.append("the CPU is the worse side here")
+        return Verdict(Status.AGREE, "; ".join(words), m, tol)
+    if share <= DRIFT_LIMIT.get(dtype, 4096.0) * allowed:
+        return Verdict(Status.DRIFT, f"{share:.3g} times the budget", m, tol)
+    return Verdict(Status.WRONG, f"{share:.3g} times the budget: more than a coarser rounding explains", m, tol)

@@ -1,0 +1,266 @@
+"""Records <-> JSON lines. A run file is a header, rows tagged by their kind, and an end row; without it, it is truncated.
+
+Fields that hold their default are left out, NaN and Inf are written as words, and every line is whole JSON, so that any
+tool can read it. `FORMAT` counts changes that an older parity could not read; `UPGRADES` brings older rows up to date.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from parity.errors import OutputError, RunFileError
+from parity.vocabulary import Fingerprint, Json, Measure, Record
+
+FORMAT = 1
+MAGIC = "parity_run"
+# From format n to n + 1, applied to every row (the header too) of an older file.
+UPGRADES: dict[int, Callable[[Json], Json]] = {}
+
+Counts: TypeAlias = Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What was run, on what. started: ISO 8601 with offset; complete: whether the whole suite was selected."""
+
+    fingerprint: Fingerprint
+    seed: str = ""
+    profile: str = ""
+    selection: str = ""
+    started: str = ""
+    complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """The exploration of one op in one dtype. counts: aspect -> status -> records; worst: aspect -> largest measured share;
+    void: reason -> how often a case said nothing. seconds: wall time."""
+
+    op: str
+    dtype: str
+    cases: int = 0
+    counts: Counts = field(default_factory=dict)
+    worst: Mapping[str, float] = field(default_factory=dict)
+    void: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A process that died or hung while it ran a case. how: crash or hang; signal: its name; where: the Python stack."""
+
+    op: str
+    dtype: str
+    case: str
+    aspect: str = ""
+    how: str = "crash"
+    signal: str = ""
+    stage: str = ""
+    where: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The last row. seconds: wall time of the run; totals: status -> records; stopped: why it ended early, if it did."""
+
+    seconds: float = 0.0
+    totals: Mapping[str, int] = field(default_factory=dict)
+    stopped: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run file as it was read. end is None in a truncated one, which only `read(path, partial=True)` returns."""
+
+    header: Header
+    records: tuple[Record, ...] = ()
+    items: tuple[Item, ...] = ()
+    deaths: tuple[Death, ...] = ()
+    end: End | None = None
+
+
+Row: TypeAlias = Record | Item | Death | End
+KINDS: dict[str, type[Row]] = {"record": Record, "item": Item, "death": Death, "end": End}
+NAMES = {made: kind for kind, made in KINDS.items()}
+
+
+# --------------------------------------------------------------------------------------------------------------- writing
+
+
+def encode(row: Row | Header) -> str:
+    """One line, without its end."""
+    if isinstance(row, Header):
+        tree = {MAGIC: 1, "format": FORMAT, **_plain(row), "complete": row.complete}
+    else:
+        tree = {"kind": NAMES[type(row)], **_plain(row)}
+    return json.dumps(tree, allow_nan=False, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        pairs = ((f, getattr(value, f.name)) for f in dataclasses.fields(value))
+        return {f.name: _plain(v) for f, v in pairs if v != _default(f)}
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    # A subclass of str (Status, Aspect) is written as the plain word.
+    return str(value) if isinstance(value, str) or (isinstance(value, float) and not math.isfinite(value)) else value
+
+
+def _default(f: dataclasses.Field[Any]) -> Any:
+    return f.default if f.default_factory is MISSING else f.default_factory()
+
+
+class Writer:
+    """Writes a new run file, a whole line at a time, so that a killed run keeps all but its last row.
+
+    Write the Header first and the End last. Raises OutputError with the path, the reason and the remedy.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("w", encoding="utf-8", buffering=1, newline="\n")
+        except OSError as e:
+            raise self._failed(e) from None
+
+    def write(self, row: Row | Header) -> None:
+        """Append one row."""
+        try:
+            self._file.write(encode(row) + "\n")
+        except OSError as e:
+            raise self._failed(e) from None
+
+    def close(self) -> None:
+        """Close the file."""
+        try:
+            self._file.close()
+        except OSError as e:
+            raise self._failed(e) from None
+
+    def _failed(self, e: OSError) -> OutputError:
+        return OutputError(
+            f"cannot write the run file {self.path}: {e.strerror or e}; name another with --output, or free the disk"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+# --------------------------------------------------------------------------------------------------------------- reading
+
+
+def read(path: Path, partial: bool = False) -> Run:
+    """A run file. partial: take what a truncated one holds. Raises RunFileError: what is wrong, in one sentence."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RunFileError(f"there is no run file {path}; parity run --output {path} would write one") from None
+    except UnicodeDecodeError:
+        raise RunFileError(f"{path} is no run file of parity: it is not text") from None
+    except OSError as e:
+        raise RunFileError(f"cannot read the run file {path}: {e.strerror or e}") from None
+    if not text.strip():
+        raise RunFileError(f"the run file {path} is empty: the run ended before it began; run it again")
+    lines = text.split("\n")
+    whole, rest = lines[:-1], lines[-1]
+    if not whole or _json(rest) is not None:  # a last line that only lacks its line end is whole
+        whole, rest = [*whole, rest], ""
+    form, header = _header(path, whole[0])
+    rows = [_row(path, number, line, form) for number, line in enumerate(whole[1:], 2) if line.strip()]
+    end = next((r for r in rows if isinstance(r, End)), None)
+    run = Run(
+        header,
+        tuple(r for r in rows if isinstance(r, Record)),
+        tuple(r for r in rows if isinstance(r, Item)),
+        tuple(r for r in rows if isinstance(r, Death)),
+        end,
+    )
+    if (end is None or rest) and not partial:
+        how = "its last line is cut" if rest else "it has no end row"
+        raise RunFileError(
+            f"the run file {path} is truncated: {how}, {len(run.records)} records and {len(run.items)} items could be "
+            "read; run it again, or read what is there with --partial"
+        )
+    return run
+
+
+def _header(path: Path, line: str) -> tuple[int, Header]:
+    """The format number of the file, and its header."""
+    tree = _json(line)
+    if tree is None or MAGIC not in tree or not isinstance(tree.get("format"), int):
+        raise RunFileError(
+            f"{path} is no run file of parity: its first line is no header; name a file that parity run wrote"
+        )
+    form: int = tree["format"]
+    if form > FORMAT:
+        raise RunFileError(
+            f"the run file {path} has format {form}, this parity reads up to {FORMAT}; upgrade parity to read it"
+        )
+    tree = _upgraded(path, tree, form)
+    body = {k: v for k, v in tree.items() if k not in (MAGIC, "format")}
+    try:
+        shown = body["fingerprint"]
+        pairs = {k: tuple((str(a), str(b)) for a, b in shown.get(k, ())) for k in ("environment", "facts")}
+        return form, Header(**{**body, "fingerprint": Fingerprint(**{**shown, **pairs})})
+    except (TypeError, KeyError, ValueError, AttributeError) as e:
+        raise RunFileError(
+            f"{path}:1: the header cannot be read ({e}); the file was damaged or edited, run it again"
+        ) from None
+
+
+def _row(path: Path, number: int, line: str, form: int) -> Row:
+    tree = _json(line)
+    try:
+        if tree is None:
+            raise ValueError("no JSON object")
+        tree = _upgraded(path, tree, form)
+        made = KINDS[tree.pop("kind")]
+        if made is Record:
+            tree["measures"] = tuple(_measure(m) for m in tree.get("measures", ()))
+        if made is Item:
+            tree["worst"] = {k: float(v) for k, v in tree.get("worst", {}).items()}
+        if made is Death:
+            tree["where"] = tuple(tree.get("where", ()))
+        return made(**tree)
+    except (TypeError, KeyError, ValueError, AttributeError) as e:
+        raise RunFileError(
+            f"{path}:{number}: the row cannot be read ({e}); the file was damaged or edited, run it again"
+        ) from None
+
+
+def _measure(tree: Json) -> Measure:
+    """A measure; numbers that JSON cannot hold come back from their words."""
+    floats = {k: float(tree[k]) for k in ("share", "reference_share", "max_abs", "max_ulp") if tree.get(k) is not None}
+    return Measure(**{**tree, **floats, "index": tuple(tree.get("index", ()))})
+
+
+def _json(line: str) -> Json | None:
+    try:
+        tree = json.loads(line)
+    except ValueError:
+        return None
+    return tree if isinstance(tree, dict) else None
+
+
+def _upgraded(path: Path, tree: Json, form: int) -> Json:
+    """A row of an older format as this one's."""
+    for step in range(form, FORMAT):
+        if step not in UPGRADES:
+            raise RunFileError(
+                f"the run file {path} has format {form}, too old for this parity (it reads {FORMAT}); run it again"
+            )
+        tree = UPGRADES[step](tree)
+    return tree

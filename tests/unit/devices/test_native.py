@@ -1,0 +1,118 @@
+"""Native devices against stand-ins: torch's module for the backend, and for MPS a device with its limits."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from parity.devices import classify, resolve
+from parity.devices.native import MpsDevice, NativeDevice
+
+
+class FakeMps:
+    """`torch.mps` as of 2.13, as far as it answers without arguments: passing a device is a TypeError, as there."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def synchronize(self) -> None:
+        self.calls.append("synchronize")
+
+    def manual_seed(self, seed: int) -> None:
+        self.calls.append(f"seed {seed}")
+
+    def current_allocated_memory(self) -> int:
+        return 1024
+
+    def driver_allocated_memory(self) -> int:
+        return 4096
+
+    def recommended_max_memory(self) -> int:
+        return 1 << 33
+
+
+def mps() -> MpsDevice:
+    """Tensors go to `sim:mps`, which refuses what MPS refuses."""
+    backend = SimpleNamespace(get_name=lambda: "Apple M4 Pro", get_core_count=lambda: 20)
+    return MpsDevice(resolve("sim:mps").torch_device, FakeMps(), backend)
+
+
+def test_mps_is_asked_without_a_device() -> None:
+    device = mps()
+    device.synchronize()
+    device.seed(7)
+    assert device.module.calls == ["synchronize", "seed 7"]
+    assert device.memory() == {"allocated": 1024, "reserved": 4096, "recommended_max": 1 << 33}
+    assert device.name == "mps"
+    assert not device.simulated
+    assert {"chip": "Apple M4 Pro", "cores": "20"}.items() <= device.facts().items()
+
+
+def test_mps_without_the_newer_questions_still_has_facts() -> None:
+    bare = MpsDevice(torch.device("cpu"), SimpleNamespace(synchronize=lambda: None), SimpleNamespace())
+    assert bare.memory() == {}
+    assert "chip" not in bare.facts()
+
+
+def test_mps_waits_before_a_download() -> None:
+    device = mps()
+    t = device.upload(torch.ones(2))
+    back = device.download(t.requires_grad_())
+    assert device.module.calls == ["synchronize"]
+    assert not back.requires_grad
+    assert back.is_cpu
+
+
+def test_mps_never_gets_float64() -> None:
+    with pytest.raises(TypeError) as e:
+        mps().upload(torch.ones(2, dtype=torch.float64))
+    assert classify(e.value, "upload") == "refused"
+
+
+def test_another_backend_is_asked_with_its_device() -> None:
+    asked: list[object] = []
+
+    @contextlib.contextmanager
+    def device(d: torch.device) -> Iterator[None]:
+        asked.append(("device", d))
+        yield
+
+    def broken(d: torch.device) -> int:
+        raise RuntimeError("not on this backend")
+
+    module = SimpleNamespace(
+        synchronize=lambda d: asked.append(("synchronize", d)),
+        manual_seed=lambda n: asked.append(("seed", n)),
+        device=device,
+        memory_allocated=lambda d: 3,
+        memory_reserved=broken,
+        get_device_properties=lambda d: SimpleNamespace(total_memory=9),
+        get_device_name=lambda d: "Some GPU",
+        get_device_capability=lambda d: (9, 0),
+    )
+    place = torch.device("xpu", 1)
+    native = NativeDevice(place, module)
+    native.synchronize()
+    native.seed(5)
+    assert asked == [("synchronize", place), ("device", place), ("seed", 5)]
+    assert native.name == "xpu:1"
+    assert native.memory() == {"allocated": 3, "total": 9}
+    assert native.facts() == {"chip": "Some GPU", "capability": "9.0"}
+
+
+def test_the_cpu_copies_both_ways() -> None:
+    cpu = resolve("cpu")
+    t = torch.ones(2)
+    up = cpu.upload(t)
+    up.add_(1)
+    down = cpu.download(up)
+    up.add_(1)
+    assert (t.tolist(), down.tolist()) == ([1, 1], [2, 2])
+    cpu.seed(3)
+    first = torch.rand(1)
+    cpu.seed(3)
+    assert torch.equal(first, torch.rand(1))
