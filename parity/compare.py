@@ -174,7 +174,7 @@ def measure(
     s = np.asarray(sensitivity.numpy())
     if truth.is_complex():
         s = np.repeat(s[..., None], 2, -1)
-        modulus = np.abs(truth.numpy())[..., None].repeat(2, -1)
+        modulus = np.abs(truth.resolve_conj().numpy())[..., None].repeat(2, -1)
     else:
         modulus = t
     b = budget(np.asarray(modulus), s, f, u, tol, flushes)

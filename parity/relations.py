@@ -271,6 +271,8 @@ def _eigh(call: Bound, r: Results) -> Problems:
     a, u = _wide(call.args[0]), _u(call.args[0])
     upper = call.get(1, "UPLO", "L") == "U"
     a = torch.triu(a) + torch.triu(a, 1).mH if upper else torch.tril(a) + torch.tril(a, -1).mH
+    if a.is_complex():
+        a = a - 1j * torch.diag_embed(torch.diagonal(a, dim1=-2, dim2=-1).imag)  # LAPACK takes the diagonal as real
     w, v = _wide(r[names[0]]), _wide(r[names[1]])
     if not v.numel():
         return []

@@ -97,6 +97,7 @@ ROWS = (
         grad=FLOATING,
         inplace="torch.Tensor.sigmoid_",
         out=True,
+        promotes=True,
         strides=True,
         opinfo=("sigmoid",),
     ),

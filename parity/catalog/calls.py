@@ -115,6 +115,11 @@ def round_trip_stft(x: Tensor, n_fft: int, window: Tensor | None, length: int) -
     return torch.istft(spectrum, n_fft, n_fft // 2, window=window, length=length)
 
 
+def int_mm(a: Tensor, b: Tensor) -> Tensor:
+    """What _int_mm must give: the product in int32."""
+    return a.to(torch.int32) @ b.to(torch.int32)
+
+
 # ------------------------------------------------------- creation: on the device and in the dtype of the first operand
 
 
@@ -150,7 +155,8 @@ def tril_indices(like: Tensor, n: int, m: int, offset: int) -> Tensor:
 
 def fftfreq(like: Tensor, n: int, d: float) -> Tensor:
     """fftfreq beside `like`."""
-    return torch.fft.fftfreq(n, d, dtype=like.dtype, device=like.device)
+    made: Tensor = torch.fft.fftfreq(n, d, dtype=like.dtype, device=like.device)
+    return made
 
 
 def hann_window(like: Tensor, n: int, periodic: bool) -> Tensor:

@@ -8,6 +8,7 @@ every operand alike: a signature only says shape, domain and dtype.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
@@ -159,11 +160,20 @@ class Draw:
 
     def between(self, shape: Shape, low: float, high: float, *, dtype: str | None = None, grad: bool = True) -> TensorSpec:
         """An operand with values in [low, high]; the ends are drawn too, and now and then a value beyond them."""
-        return TensorSpec(dtype or self.dtype, shape, values=Values("between", (low, high)), grad=grad)
+        return TensorSpec(dtype or self.dtype, shape, values=Values("between", self._limits(low, high, dtype)), grad=grad)
 
     def inside(self, shape: Shape, low: float, high: float, *, dtype: str | None = None, grad: bool = True) -> TensorSpec:
         """Like `between`, but nothing outside is ever drawn (for ops whose contract forbids it: probabilities, counts)."""
-        return TensorSpec(dtype or self.dtype, shape, values=Values("inside", (low, high)), grad=grad)
+        return TensorSpec(dtype or self.dtype, shape, values=Values("inside", self._limits(low, high, dtype)), grad=grad)
+
+    def _limits(self, low: float, high: float, dtype: str | None) -> tuple[float, float]:
+        """[low, high] as an integer dtype can hold it: whole numbers within its range."""
+        facts = FACTS[dtype or self.dtype]
+        if facts.kind != "int":
+            return low, high
+        bottom = 0 if facts.name.startswith("u") else -facts.max - 1
+        low, high = max(math.ceil(low), bottom), min(math.floor(high), facts.max)
+        return int(low), int(max(low, high))
 
     def index(self, shape: Shape, size: int, *, dtype: str = "int64", negative: bool = False) -> TensorSpec:
         """Integers in [0, size), with repeats; in [-size, size) where `negative`."""

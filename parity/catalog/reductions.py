@@ -132,6 +132,7 @@ def _count(draw: Draw) -> Call:
 ROWS = (
     _row(
         name="sum",
+        promotes=True,
         call="torch.sum",
         signature=reduction(typed=True),
         dtypes=EVERY,
@@ -146,7 +147,7 @@ ROWS = (
         grad=FLOATING,
         out=True,
     ),
-    _row(name="mean", call="torch.mean", signature=_mean, dtypes=EVERY, grad=FLOATING, opinfo=("mean",)),
+    _row(name="mean", promotes=True, call="torch.mean", signature=_mean, dtypes=EVERY, grad=FLOATING, opinfo=("mean",)),
     _row(
         name="mean_dim",
         call="torch.mean",
@@ -159,6 +160,7 @@ ROWS = (
     _row(name="nanmean", call="torch.nanmean", signature=reduction(), dtypes=FLOATS, grad=FLOATS, opinfo=("nanmean",)),
     _row(
         name="prod",
+        promotes=True,
         rule=OpClass.COMPOSITE,
         call="torch.prod",
         signature=reduction(within(-2, 2), many=False, typed=True),
@@ -206,6 +208,7 @@ ROWS = (
     ),
     _row(
         name="logsumexp",
+        promotes=True,
         rule=OpClass.COMPOSITE,
         call="torch.logsumexp",
         signature=_dim_needed(within(-30, 30)),

@@ -28,7 +28,8 @@ class Row:
     inplace: dotted path of the in-place form, or "". out: whether `call` takes out=.
     mutates: `call` itself writes into its first argument (copy_, setitem, index_add_).
     view: the result aliases the first argument. strides: torch promises the strides of the result.
-    promotes: operands may have different dtypes, and torch promotes.
+    promotes: torch promotes: operands may have different dtypes where there are several, integers become floats where the
+    result is one.
     relation: how several right answers are told from wrong ones (`parity.relations`), or "" where there is only one.
     rounds_between: half-precision kernels that round between their stages even on honest devices; reason in a comment.
     exact_in: kinds of dtypes ("int", "bool") whose results are compared exactly whatever the rule says.

@@ -29,7 +29,13 @@ ROWS = (
         inplace="torch.Tensor.cumsum_",
         opinfo=("cumsum",),
     ),
-    _row(name="cumsum_wider", call="torch.cumsum", signature=along(options=options(dtype=_wider)), dtypes=EVERY),
+    _row(
+        name="cumsum_wider",
+        promotes=True,
+        call="torch.cumsum",
+        signature=along(options=options(dtype=_wider)),
+        dtypes=EVERY,
+    ),
     _row(
         name="cumprod",
         rule=OpClass.COMPOSITE,

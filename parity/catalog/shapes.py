@@ -223,7 +223,7 @@ ROWS = (
     _row(name="flatten", call="torch.flatten", signature=_flatten, opinfo=("flatten",)),
     _row(name="unflatten", call="torch.unflatten", signature=_unflatten, opinfo=("unflatten",)),
     _row(name="diagonal", call="torch.diagonal", signature=_diagonal, opinfo=("diagonal",)),
-    _row(name="as_strided", call="torch.as_strided", signature=_as_strided, opinfo=("as_strided",)),
+    _row(name="as_strided", call="torch.as_strided", signature=_as_strided, oracle="exact", opinfo=("as_strided",)),
     _row(
         name="slice_scatter",
         call="torch.slice_scatter",

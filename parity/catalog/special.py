@@ -12,7 +12,10 @@ from parity.vocabulary import OpClass
 
 PROMOTED = (*REAL, *BOOL)
 SINGLE = ("float32", "int64", "uint8", "bool")  # no half precision
-_row = partial(Row, family="special", rule=OpClass.ELEMENTWISE, dtypes=PROMOTED, grad=FLOATS, out=True, strides=True)
+# Integers are promoted, whatever the number of operands.
+_row = partial(
+    Row, family="special", rule=OpClass.ELEMENTWISE, dtypes=PROMOTED, grad=FLOATS, out=True, strides=True, promotes=True
+)
 
 
 def _function(name: str, operand: Operand, *, inplace: bool = True, dtypes: tuple[str, ...] = PROMOTED) -> Row:
@@ -84,14 +87,12 @@ ROWS = (
         call="torch.xlogy",
         signature=pair(within(0, 8), within(0, 8)),
         inplace="torch.Tensor.xlogy_",
-        promotes=True,
         opinfo=("xlogy",),
     ),
     _row(
         name="special.xlog1py",
         call="torch.special.xlog1py",
         signature=pair(within(-1, 8), within(0, 8)),
-        promotes=True,
         opinfo=("special.xlog1py",),
     ),
     _row(
@@ -121,7 +122,14 @@ ROWS = (
         opinfo=("special.zeta",),
     ),
     _special("entr", within(0, 4), FLOATS, PROMOTED),
-    _special("ndtr", within(-4, 4), FLOATS, PROMOTED),
+    _row(
+        name="special.ndtr",
+        rule=OpClass.COMPOSITE,  # (1 + erf(x / sqrt 2)) / 2, which cancels on the left
+        call="torch.special.ndtr",
+        signature=unary(within(-4, 4)),
+        rounds_between=True,
+        opinfo=("special.ndtr",),
+    ),
     _special("ndtri", within(0, 1), ("float32",)),
     _special("log_ndtr", within(-6, 6), ("float32",)),
     _special("erfcx", within(-2, 8), ("float32",)),

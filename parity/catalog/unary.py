@@ -31,6 +31,7 @@ def _function(
         inplace=f"torch.Tensor.{name}_",
         out=True,
         strides=True,
+        promotes=True,
         opinfo=(name,) if opinfo is None else opinfo,
     )
 
@@ -73,7 +74,6 @@ def _complex(name: str, call: str) -> Row:
         grad=COMPLEX,
         out=True,
         strides=True,
-        opinfo=(name,),
     )
 
 
@@ -199,6 +199,7 @@ ROWS = (
         dtypes=EVERY,
         grad=FLOATING,
         out=True,
+        promotes=True,
         opinfo=("angle",),
     ),
 )

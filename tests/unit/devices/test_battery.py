@@ -349,8 +349,8 @@ def test_compiled_functions(sim: Device, backend: str) -> None:
 
 
 def test_two_personalities_do_not_mix(sim: Device) -> None:
-    with pytest.raises(RuntimeError):
-        sim.upload(X) @ resolve("sim:mps").upload(X.t().contiguous())
+    with pytest.raises(RuntimeError, match="found at least two devices, sim:0 and sim:1"):
+        sim.upload(X) + resolve("sim:mps").upload(X)
 
 
 def test_temporaries_are_freed(sim: Device) -> None:

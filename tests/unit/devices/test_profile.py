@@ -122,8 +122,8 @@ def test_with_the_fallback_on_the_first_missing_operator_is_told_and_computed() 
         "    first = len(w)\n"
         "    torch.set_warn_always(True)\n"
         "    torch.take(x, d.upload(torch.tensor([0])))\n"
-        "text = \"The operator 'aten::%s' is not currently supported on the MPS backend and will fall back to run on the \" \\\n"
-        "    'CPU. This may have performance implications.'\n"
+        "text = \"The operator 'aten::%s' is not currently supported on the MPS backend and will fall back \" \\\n"
+        "    'to run on the CPU. This may have performance implications.'\n"
         "assert [str(i.message) for i in w] == [text % 'heaviside.out', text % 'take']\n"
         "assert first == 1\n"
     )
