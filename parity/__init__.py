@@ -1,0 +1,38 @@
+"""parity: does a PyTorch device compute the right thing?
+
+Nothing heavy is imported until a name is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from parity.assertion import Comparison as Comparison
+    from parity.assertion import ParityFailure as ParityFailure
+    from parity.assertion import assert_parity as assert_parity
+    from parity.assertion import compare as compare
+    from parity.devices import Call as Call
+    from parity.devices import Fault as Fault
+    from parity.generate import cases as cases
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "assert_parity": "parity.assertion",
+    "compare": "parity.assertion",
+    "Comparison": "parity.assertion",
+    "ParityFailure": "parity.assertion",
+    "Fault": "parity.devices",
+    "Call": "parity.devices",
+    "cases": "parity.generate",
+}
+__all__ = ["Call", "Comparison", "Fault", "ParityFailure", "assert_parity", "cases", "compare"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'parity' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)

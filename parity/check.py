@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from parity import execute as ex
 from parity.catalog.row import Row
+from parity.compare import bit_equal, same_values
 from parity.devices.base import Device
+from parity.dtypes import FACTS
 from parity.execute import Destination, Live, Named, Placed, Program
 from parity.inputs import Inputs, build, realise, torch_word
 from parity.inputs import apply as apply_layout
 from parity.judge import Bench, Part, judge
 from parity.layout import overlaps
 from parity.oracle import Oracle
-from parity.relations import GAUGE_DEPENDENT, Bound
+from parity.relations import GAUGE_DEPENDENT, RELATIONS, Bound
 from parity.tolerance import Tables
 from parity.values import pool, window
 from parity.vocabulary import Aspect, Case, Computed, Measure, Outcome, Raised, Status, TensorSpec, Verdict
 
 Mark = Callable[[str], None]
+Again = Callable[[], Named]
+RERUNS = 2  # memory that nobody wrote often holds the same twice, so the second rerun finds it stirred
 RAISED = {"refused": Status.UNSUPPORTED, "oom": Status.OOM, "error": Status.ERROR}
 
 
@@ -69,7 +72,7 @@ def check(
     row: Row, case: Case, device: Device, cpu: Device, tables: Tables, settings: Settings, mark: Mark, notes: list[str]
 ) -> tuple[tuple[Result, ...], str]:
     """All aspects of one case: (results, digest of the inputs). `notes` is where the caller's `listening` puts fallbacks;
-    `mark` is told each stage (reference, device, compare) before it begins. Raises CaseError for a case that cannot be built.
+    `mark` is told each stage (reference, device, compare) before it begins. Raises CaseError where a case cannot be built.
     """
     inputs = build(case)
     trial = _Trial(ex.program(row), case, inputs, device, tables, settings, cpu, notes)
@@ -83,8 +86,10 @@ def check(
 
 def _wants_grad(t: _Trial) -> bool:
     row = t.program.row
-    return t.case.dtype in row.grad and row.relation not in GAUGE_DEPENDENT and any(
-        o.spec.grad and (o.view.is_floating_point() or o.view.is_complex()) for o in t.inputs.operands
+    return (
+        t.case.dtype in row.grad
+        and row.relation not in GAUGE_DEPENDENT
+        and any(o.spec.grad and (o.view.is_floating_point() or o.view.is_complex()) for o in t.inputs.operands)
     )
 
 
@@ -113,17 +118,22 @@ def _forward_and_backward(t: _Trial, mark: Mark) -> None:
     aspect = Aspect.INPLACE if row.mutates else Aspect.FORWARD
     bench = Bench(row, t.tables, oracle, _bound(t), t.settings.insist)
     parts = _parts_of_first(t) if row.mutates else None
-    verdict = _compare(t, bench, aspect, reference, outcome, "forward", parts)
+
+    def again() -> Named:
+        return ex.forward(t.program, t.case, t.inputs, here, grad).outputs
+
+    verdict = _compare(t, bench, aspect, reference, outcome, "forward", again, parts)
     if isinstance(live, Live) and isinstance(theirs, Live) and verdict.verdict.status is Status.AGREE:
         verdict = _metadata(row, aspect, live, theirs, here, there, verdict)
     t.results.append(verdict)
-    if grad and isinstance(live, Live) and isinstance(theirs, Live) and isinstance(outcome, Computed):
-        _backward(t, bench, live, theirs, mark)
+    known = isinstance(reference, Computed) and all(_is_known(x) for _, x in reference.tensors)
+    if grad and known and isinstance(live, Live) and isinstance(theirs, Live) and _same_choice(bench, reference, outcome):
+        _backward(t, bench, live, theirs, here, mark)
     if isinstance(theirs, Raised) or isinstance(reference, Raised):
         return
     if t.settings.repeat and row.relation not in ("random", "uninitialised"):
-        _repeat(t, bench, there, outcome, reference, parts, grad)
-    if t.program.out and not row.mutates:
+        _repeat(t, bench, there, outcome, reference, again, parts, grad)
+    if t.program.out and known and not row.mutates:
         _out(t, bench, reference, here, there, mark)
     if t.program.inplace is not None and not row.mutates:
         _inplace(t, bench, reference, here, there, mark)
@@ -133,6 +143,24 @@ def _result_dtype(reference: Outcome) -> torch.dtype | None:
     if not isinstance(reference, Computed) or not reference.tensors:
         return None
     return reference.tensors[0][1].dtype
+
+
+def _is_known(x: Tensor) -> bool:
+    """Whether parity can make and judge tensors of this kind (float8, complex32, sparse and quantised ones it cannot)."""
+    return x.layout is torch.strided and str(x.dtype).removeprefix("torch.") in FACTS
+
+
+def _same_choice(bench: Bench, reference: Outcome, outcome: Outcome) -> bool:
+    """Whether both sides chose alike among several right answers (ties): gradients flow to the chosen elements."""
+    if not isinstance(reference, Computed) or not isinstance(outcome, Computed):
+        return False
+    relation = RELATIONS.get(bench.row.relation)
+    if relation is None or bench.bound is None:
+        return True
+    ours, theirs = dict(reference.tensors), dict(outcome.tensors)
+    if set(ours) != set(theirs):
+        return False
+    return all(torch.equal(ours[n], theirs[n]) for n in relation.covers(bench.bound, ours))
 
 
 def _bound(t: _Trial) -> Bound | None:
@@ -156,9 +184,16 @@ def _parts_of_first(t: _Trial) -> dict[str, Part]:
 
 
 def _compare(
-    t: _Trial, bench: Bench, aspect: Aspect, reference: Outcome, outcome: Outcome, pass_: str, parts: dict[str, Part] | None = None
+    t: _Trial,
+    bench: Bench,
+    aspect: Aspect,
+    reference: Outcome,
+    outcome: Outcome,
+    pass_: str,
+    again: Again,
+    parts: dict[str, Part] | None = None,
 ) -> Result:
-    """One aspect's outcomes, judged."""
+    """One aspect's outcomes, judged. again: the reference's run, which a finding asks for once more."""
     if isinstance(outcome, Raised):
         return _raised(aspect, reference, outcome)
     assert isinstance(outcome, Computed)
@@ -168,9 +203,42 @@ def _compare(
         theirs = {n: x for n, x in theirs.items() if n in parts}
         ours = None if ours is None else {n: x for n, x in ours.items() if n in parts}
     verdict, measures = judge(bench, theirs, ours, pass_, parts)
+    if verdict.status.is_finding and ours is not None and _unsteady(t, bench, ours, pass_, again, parts):
+        text = f"the reference is unstable: two equal runs of it differ ({verdict.reason})"
+        verdict = Verdict(Status.VOID, text, verdict.measure)
     if outcome.notes and verdict.status is Status.AGREE:
-        verdict = Verdict(Status.FALLBACK, "ran on the CPU: " + ", ".join(sorted(set(outcome.notes))), verdict.measure, verdict.tolerance)
+        text = "ran on the CPU: " + ", ".join(sorted(set(outcome.notes)))
+        verdict = Verdict(Status.FALLBACK, text, verdict.measure, verdict.tolerance)
     return Result(aspect, verdict, measures)
+
+
+def _unsteady(
+    t: _Trial, bench: Bench, ours: dict[str, Tensor], pass_: str, again: Again, parts: dict[str, Part] | None
+) -> bool:
+    """Whether another run of the reference differs from the first so much that it would be a finding itself: kernels of the
+    CPU that read memory which nobody wrote accuse every device."""
+    for _ in range(RERUNS):
+        _stir(t, ours)
+        raw = ex.attempt(again, "run")
+        if isinstance(raw, Raised):
+            return True
+        second = {n: x.detach() for n, x in raw if n in ours}
+        if set(second) == set(ours) and all(_same_bits(second[n], x) for n, x in ours.items()):
+            continue
+        if judge(bench, second, ours, pass_, parts)[0].status.is_finding:
+            return True
+    return False
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and bit_equal(a, b)
+
+
+def _stir(t: _Trial, ours: dict[str, Tensor]) -> None:
+    """Leave other bytes in the memory that the allocator hands out next, in the sizes that a kernel may ask for."""
+    sizes = {x.numel() * x.element_size() for x in (*ours.values(), *(o.base for o in t.inputs.operands))}
+    held = [torch.full((n * k,), 77, dtype=torch.uint8) for n in sorted(sizes) for k in (1, 2, 4) if 0 < n * k <= 1 << 24]
+    del held
 
 
 def _raised(aspect: Aspect, reference: Outcome, outcome: Raised) -> Result:
@@ -206,7 +274,7 @@ def _make(family: str, dtype: torch.dtype, n: int, seed: int, position: int) -> 
     return torch.full((n,), 1.0 if family == "ones" else 0.0, dtype=dtype)
 
 
-def _backward(t: _Trial, bench: Bench, live: Live, theirs: Live, mark: Mark) -> None:
+def _backward(t: _Trial, bench: Bench, live: Live, theirs: Live, here: Placed, mark: Mark) -> None:
     tracked = ex.differentiable(live)
     if not tracked:
         return
@@ -218,6 +286,8 @@ def _backward(t: _Trial, bench: Bench, live: Live, theirs: Live, mark: Mark) -> 
     bench.oracle.differentiate(ours)
     if isinstance(reference, Raised):
         return  # the row says which dtypes have a gradient; a case without one says nothing about the device
+    if not got:
+        return  # no output depends on a leaf (norm with p=0)
     if [n for n, _ in tracked] != [n for n, _ in ex.differentiable(theirs)]:
         text = "other results require a gradient than on the reference"
         t.results.append(Result(Aspect.BACKWARD, Verdict(Status.MALFORMED, text, Measure("grad", problem="graph"))))
@@ -232,7 +302,11 @@ def _backward(t: _Trial, bench: Bench, live: Live, theirs: Live, mark: Mark) -> 
     outcome: Outcome = raw if isinstance(raw, Raised) else ex.computed(raw, t.device, t.notes)
     t.notes.clear()
     mark("compare")
-    t.results.append(_compare(t, bench, Aspect.BACKWARD, reference, outcome, "backward"))
+
+    def again() -> Named:
+        return ex.backward(ex.forward(t.program, t.case, t.inputs, here, True), ours)
+
+    t.results.append(_compare(t, bench, Aspect.BACKWARD, reference, outcome, "backward", again))
 
 
 def _placed(c: Destination, device: Device) -> Tensor:
@@ -244,34 +318,40 @@ def _placed(c: Destination, device: Device) -> Tensor:
 
 
 def _repeat(
-    t: _Trial, bench: Bench, there: Placed, first: Outcome, reference: Outcome, parts: dict[str, Part] | None, grad: bool
+    t: _Trial,
+    bench: Bench,
+    there: Placed,
+    first: Outcome,
+    reference: Outcome,
+    again_here: Again,
+    parts: dict[str, Part] | None,
+    grad: bool,
 ) -> None:
     """A second call with the same operands in the same grad mode: unstable where the bits differ and one is outside."""
     raw = ex.attempt(lambda: ex.forward(t.program, t.case, t.inputs, there, grad), "run")
     again: Outcome = raw if isinstance(raw, Raised) else ex.computed(raw.outputs, t.device)
     t.notes.clear()
     if isinstance(first, Computed) and isinstance(again, Computed):
-        if all(a.shape == b.shape and ex.torch.equal(_raw(a), _raw(b)) for (_, a), (_, b) in zip(first.tensors, again.tensors)):
+        if all(same_values(a, b) for (_, a), (_, b) in zip(first.tensors, again.tensors)):
             return
-        second = _compare(t, bench, Aspect.REPEAT, reference, again, "forward", parts)
+        second = _compare(t, bench, Aspect.REPEAT, reference, again, "forward", again_here, parts)
         if second.verdict.status.is_finding or t.results[0].verdict.status.is_finding:
             worst = second.verdict if second.verdict.status.is_finding else t.results[0].verdict
-            text = f"two equal calls differ; {worst.reason}"
-            t.results.append(Result(Aspect.REPEAT, Verdict(Status.UNSTABLE, text, worst.measure, worst.tolerance), second.measures))
+            verdict = Verdict(Status.UNSTABLE, f"two equal calls differ; {worst.reason}", worst.measure, worst.tolerance)
+            t.results.append(Result(Aspect.REPEAT, verdict, second.measures))
     elif isinstance(again, Raised):
         t.results.append(_raised(Aspect.REPEAT, reference, again))
-
-
-def _raw(x: Tensor) -> Tensor:
-    x = x.detach()
-    return torch.nan_to_num(torch.view_as_real(x) if x.is_complex() else x) if x.is_floating_point() or x.is_complex() else x
 
 
 def _out(t: _Trial, bench: Bench, reference: Outcome, here: Placed, there: Placed, mark: Mark) -> None:
     assert isinstance(reference, Computed)
     targets = [ex.destination(x, t.case.into) for _, x in reference.tensors]
     mark("reference")
-    ours = ex.attempt(lambda: ex.write_out(t.program, t.case, t.inputs, here, targets, t.cpu), "run")
+
+    def again() -> Named:
+        return ex.write_out(t.program, t.case, t.inputs, here, targets, t.cpu)
+
+    ours = ex.attempt(again, "run")
     if isinstance(ours, Raised):
         return  # torch refuses this destination; error parity is a check of its own
     mark("device")
@@ -280,7 +360,7 @@ def _out(t: _Trial, bench: Bench, reference: Outcome, here: Placed, there: Place
     t.notes.clear()
     mark("compare")
     parts = {n: Part(x.base, x.layout, x.shape) for (n, _), x in zip(ours, targets)}
-    t.results.append(_compare(t, bench, Aspect.OUT, Computed(ours), outcome, "forward", parts))
+    t.results.append(_compare(t, bench, Aspect.OUT, Computed(ours), outcome, "forward", again, parts))
 
 
 def _inplace(t: _Trial, bench: Bench, reference: Outcome, here: Placed, there: Placed, mark: Mark) -> None:
@@ -292,7 +372,11 @@ def _inplace(t: _Trial, bench: Bench, reference: Outcome, here: Placed, there: P
     if len(reference.tensors) != 1 or first.view.shape != shape or overlaps(first.spec.layout) or first.spec.on_cpu:
         return
     mark("reference")
-    ours = ex.attempt(lambda: ex.write_inplace(t.program, t.case, t.inputs, here, t.cpu), "run")
+
+    def again() -> Named:
+        return ex.write_inplace(t.program, t.case, t.inputs, here, t.cpu)
+
+    ours = ex.attempt(again, "run")
     if isinstance(ours, Raised):
         return
     mark("device")
@@ -300,7 +384,7 @@ def _inplace(t: _Trial, bench: Bench, reference: Outcome, here: Placed, there: P
     outcome: Outcome = raw if isinstance(raw, Raised) else ex.computed(raw, t.device, t.notes)
     t.notes.clear()
     mark("compare")
-    t.results.append(_compare(t, bench, Aspect.INPLACE, Computed(ours), outcome, "forward", _parts_of_first(t)))
+    t.results.append(_compare(t, bench, Aspect.INPLACE, Computed(ours), outcome, "forward", again, _parts_of_first(t)))
 
 
 def failing(results: Sequence[Result]) -> list[Result]:
@@ -310,5 +394,3 @@ def failing(results: Sequence[Result]) -> list[Result]:
 
 def quiet(stage: str) -> None:
     """A mark that goes nowhere."""
-
-

@@ -54,6 +54,8 @@ def ulp_of(magnitude: Array, f: DtypeFacts) -> Array:
 
 def same_values(a: Tensor, b: Tensor) -> bool:
     """Bit-equal, or equal elementwise with any NaN equal to any other and -0.0 equal to 0.0."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
     if bit_equal(a, b):
         return True
     if not (a.is_floating_point() or a.is_complex()):
@@ -162,7 +164,14 @@ def exact_measure(name: str, device: Tensor, expected: Tensor, reference: Tensor
 
 
 def measure(
-    name: str, device: Tensor, reference: Tensor | None, truth: Tensor, sensitivity: Tensor, u: float, tol: Tolerance, flushes: bool
+    name: str,
+    device: Tensor,
+    reference: Tensor | None,
+    truth: Tensor,
+    sensitivity: Tensor,
+    u: float,
+    tol: Tolerance,
+    flushes: bool,
 ) -> Measure:
     """The device's and the reference's error against the truth, in units of the budget, with the worst element.
 

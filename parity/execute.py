@@ -70,13 +70,17 @@ def program(row: Row) -> Program:
     return Program(row, attribute(row.call), attribute(row.inplace) if row.inplace else None, row.out)
 
 
-def arguments(case: Case, inputs: Inputs, tensors: Sequence[Tensor], word: Callable[[str], Any]) -> tuple[Any, dict[str, Any]]:
+def arguments(
+    case: Case, inputs: Inputs, tensors: Sequence[Tensor], word: Callable[[str], Any]
+) -> tuple[Any, dict[str, Any]]:
     """Positional and keyword arguments of the call, with these tensors as operands."""
     if case.op.startswith("opinfo:"):
         pinned = dict(case.kwargs)
         index = case.args[0]
         assert isinstance(index, int)
-        tree = opinfo.assemble(case.op, case.dtype, index, list(tensors), str(pinned.get("torch")), str(pinned.get("digest")))
+        tree = opinfo.assemble(
+            case.op, case.dtype, index, list(tensors), str(pinned.get("torch")), str(pinned.get("digest"))
+        )
         return tree if word is torch_word else tree_map(lambda a: word(_name(a)) if isinstance(a, torch.dtype) else a, tree)
     args = tuple(realise(a, list(tensors), word) for a in inputs.args)
     return args, {k: realise(v, list(tensors), word) for k, v in inputs.kwargs.items()}
@@ -139,7 +143,9 @@ class Live:
     leaves: tuple[tuple[int, Tensor], ...]
 
 
-def forward(p: Program, case: Case, inputs: Inputs, placed: Placed, grad: bool, word: Callable[[str], Any] = torch_word) -> Live:
+def forward(
+    p: Program, case: Case, inputs: Inputs, placed: Placed, grad: bool, word: Callable[[str], Any] = torch_word
+) -> Live:
     """Run the function. With `grad`, operands that ask for it are leaves. A row that mutates works on a fresh copy of its
     first operand's base, and that view is its output (and the whole base, for what was written beside it)."""
     tensors = list(placed.views)
@@ -223,8 +229,10 @@ def write_inplace(p: Program, case: Case, inputs: Inputs, placed: Placed, device
     return (("base[out]", base),)
 
 
-def cotangent(c: Cotangent, like: Tensor, position: int, make: Callable[[str, torch.dtype, int, int, int], Tensor]) -> Destination:
-    """The gradient to feed in for an output: a base and its layout. `make` gives values (family, dtype, n, seed, position)."""
+def cotangent(
+    c: Cotangent, like: Tensor, position: int, make: Callable[[str, torch.dtype, int, int, int], Tensor]
+) -> Destination:
+    """The gradient to feed in for an output: a base and its layout. make(family, dtype, n, seed, position) gives values."""
     shape = tuple(like.shape)
     if c.layout == "expanded":
         layout: Layout = tuple(("expand", d) for d in range(len(shape)))

@@ -12,6 +12,7 @@ import functools
 import math
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from hypothesis import HealthCheck, Phase, find, settings
@@ -23,13 +24,34 @@ from parity import values
 from parity.catalog.draw import Call, Draw, Pick, Sizes
 from parity.catalog.row import Row
 from parity.dtypes import FACTS
+from parity.errors import CaseError
 from parity.layout import base_shape, overlaps
+from parity.layout import check as check_layout
 from parity.vocabulary import Arg, Case, Cotangent, Layout, TensorSpec, Values
 
 # Each table starts with the simplest alternative, repeated to weigh it.
 COTANGENTS = ("ones", "normal", "normal", "normal", "zero")
-COTANGENT_LAYOUTS = ("contiguous", "contiguous", "contiguous", "expanded", "expanded", "transposed", "stepped", "channels_last")
-DESTINATIONS = ("contiguous", "contiguous", "offset", "stepped", "transposed", "columns", "rows", "step_outer", "channels_last")
+COTANGENT_LAYOUTS = (
+    "contiguous",
+    "contiguous",
+    "contiguous",
+    "expanded",
+    "expanded",
+    "transposed",
+    "stepped",
+    "channels_last",
+)
+DESTINATIONS = (
+    "contiguous",
+    "contiguous",
+    "offset",
+    "stepped",
+    "transposed",
+    "columns",
+    "rows",
+    "step_outer",
+    "channels_last",
+)
 SEEDS = 1 << 12
 NO_SPECIALS = 5  # of 8 operands hold no planted special
 NO_LAYOUT = 5  # of 12 operands are contiguous
@@ -79,7 +101,9 @@ def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes) -> Case:
     into = DESTINATIONS[pick(len(DESTINATIONS))] if row.out else "contiguous"
     specs = [replace(s, values=replace(s.values, seed=pick(SEEDS))) if _seeded(s.values) else s for s in specs]
     it = iter(specs)
-    return Case(row.name, dtype, tuple(_put(a, it) for a in args), tuple((k, _put(v, it)) for k, v in kwargs), cotangent, into)
+    return Case(
+        row.name, dtype, tuple(_put(a, it) for a in args), tuple((k, _put(v, it)) for k, v in kwargs), cotangent, into
+    )
 
 
 def _collect(arg: Arg, specs: list[TensorSpec]) -> Arg:
@@ -119,7 +143,7 @@ def _layout(spec: TensorSpec, position: int, row: Row, pick: Pick) -> Layout:
     """A layout for one operand: contiguous, one recipe, or two on top of each other."""
     rank = len(spec.shape)
     kind = pick(12)
-    if kind < NO_LAYOUT or spec.on_cpu and rank:
+    if kind < NO_LAYOUT or (spec.on_cpu and rank):
         return ()
     recipes = RECIPES_0D if rank == 0 else RECIPES
     first = recipes[pick(len(recipes))](spec.shape, pick)
@@ -132,7 +156,7 @@ def _layout(spec: TensorSpec, position: int, row: Row, pick: Pick) -> Layout:
         first = (*first, ("conj",))
     elif FACTS[spec.dtype].kind == "float" and pick(16) == 15 and not overlaps(first):
         first = (*first, ("neg",))
-    if overlaps(first) and spec.values.family in values.MATRICES:
+    if overlaps(first) and spec.values.family in (*values.MATRICES, "unique"):
         return ()  # equal rows are no longer a matrix of the kind that the op's contract asks for
     writes = position == 0 and (row.mutates or row.inplace)
     if overlaps(first) and (row.mutates or (writes and pick(2))):
@@ -277,6 +301,52 @@ def shrink(row: Row, dtype: str, sizes: Sizes, picks: tuple[int, ...], fails: Ca
         derandomize=False,
     )
     try:
-        return find(cases(row, dtype, sizes), fails, settings=quiet, database_key=b"parity")
+        found = find(cases(row, dtype, sizes), fails, settings=quiet, database_key=b"parity")
     except NoSuchExample:
         return None
+    return _polish(found, fails)
+
+
+def _polish(case: Case, fails: Callable[[Case], bool]) -> Case:
+    """Drop what shrinking may leave behind: where two picks must change together, it stops at a local minimum."""
+    again = True
+    while again:
+        again = False
+        for plainer in _plainer(case):
+            if plainer != case and fails(plainer):
+                case, again = plainer, True
+                break
+    return case
+
+
+def _plainer(case: Case) -> Iterator[Case]:
+    """The case without one of its decorations."""
+    yield replace(case, cotangent=Cotangent())
+    yield replace(case, cotangent=replace(case.cotangent, layout="contiguous"))
+    yield replace(case, into="contiguous")
+    specs: list[TensorSpec] = []
+    for arg in (*case.args, *(v for _, v in case.kwargs)):
+        _collect(arg, specs)
+    for k, spec in enumerate(specs):
+        for plainer in _plainer_specs(spec):
+            it = iter([*specs[:k], plainer, *specs[k + 1 :]])
+            args = tuple(_put(a, it) for a in case.args)
+            yield replace(case, args=args, kwargs=tuple((n, _put(v, it)) for n, v in case.kwargs))
+
+
+def _plainer_specs(spec: TensorSpec) -> Iterator[TensorSpec]:
+    if spec.layout:
+        yield replace(spec, layout=())
+    if len(spec.layout) > 1:
+        for k in range(len(spec.layout)):
+            less = (*spec.layout[:k], *spec.layout[k + 1 :])
+            with suppress(CaseError):
+                check_layout(spec.shape, less)
+                yield replace(spec, layout=less)
+    v = spec.values
+    for k in range(len(v.specials)):
+        yield replace(spec, values=replace(v, specials=(*v.specials[:k], *v.specials[k + 1 :])))
+    if v.seed:
+        yield replace(spec, values=replace(v, seed=0))
+    if not spec.grad and FACTS[spec.dtype].is_inexact:
+        yield replace(spec, grad=True)

@@ -68,21 +68,33 @@ def judge(
         where = "is missing on the device" if odd[0] in reference else "exists on the device only"
         return Verdict(Status.MALFORMED, f"{odd[0]} {where}", Measure(odd[0], problem="missing")), ()
     covered = frozenset[str]()
-    relation = RELATIONS.get(bench.row.relation) if pass_ == "forward" and not parts else None
+    relation = RELATIONS.get(bench.row.relation) if pass_ == "forward" else None
     if relation is not None and bench.bound is not None:
-        malformed = [v for n in names if (v := _form(n, device[n], None if reference is None else reference[n])) is not None]
+        malformed = [
+            v for n in names if (v := _form(n, device[n], None if reference is None else reference[n])) is not None
+        ]
         if malformed:
             return malformed[0], ()
-        covered = relation.covers(bench.bound, device)
-        ours = dict(relation.problems(bench.bound, reference)) if reference is not None else {}
-        for name, problem in relation.problems(bench.bound, device):
-            if name in ours:
-                continue  # the reference breaks the same relation: both sides share it
+        results = _written(device, parts)
+        covered = relation.covers(bench.bound, results)
+        broken = relation.problems(bench.bound, _written(reference, parts)) if reference is not None else []
+        if reference is not None and broken:
+            if all(same_values(device[n], reference[n]) for n in names):
+                return Verdict(Status.AGREE, "equals the reference, which is wrong itself", Measure(names[0])), ()
+            return Verdict(Status.VOID, f"the reference is wrong itself: {broken[0][1]}", Measure(broken[0][0])), ()
+        for name, problem in relation.problems(bench.bound, results):
             verdicts.append(Verdict(Status.WRONG, problem, Measure(name, problem="relation"), EXACT))
     for name in names:
         ref = None if reference is None else reference[name]
-        if name in covered:
-            verdicts.append(Verdict(Status.AGREE, "by relation", Measure(name, screen="relation", total=device[name].numel()), EXACT))
+        if parts and name in parts and _inner(name) in covered:
+            bad = _form(name, device[name], parts[name].before) or _stray(name, device[name], parts[name])
+            if bad is not None:
+                verdicts.append(bad)
+                continue
+        if _inner(name) in covered:
+            verdicts.append(
+                Verdict(Status.AGREE, "by relation", Measure(name, screen="relation", total=device[name].numel()), EXACT)
+            )
         elif parts and name in parts:
             verdicts.append(_part(bench, name, device[name], ref, parts[name], pass_))
         else:
@@ -91,6 +103,18 @@ def judge(
         return Verdict(Status.VOID, "the op returned no tensor"), ()
     measures = tuple(v.measure for v in verdicts if v.measure is not None)
     return max(verdicts, key=_badness), measures
+
+
+def _inner(name: str) -> str:
+    """Name of the result that a whole destination holds."""
+    return name.removeprefix("base[").removesuffix("]") if name.startswith("base[") else name
+
+
+def _written(results: Mapping[str, Tensor], parts: Mapping[str, Part] | None) -> dict[str, Tensor]:
+    """Results by name, those in destinations cut out of their bases."""
+    if not parts:
+        return dict(results)
+    return {_inner(n): apply(t, parts[n].layout, parts[n].shape) if n in parts else t for n, t in results.items()}
 
 
 def _badness(v: Verdict) -> tuple[int, float]:
@@ -118,22 +142,27 @@ def _part(bench: Bench, name: str, device: Tensor, reference: Tensor | None, par
         return bad
     if not bench.insist and reference is not None and reference.shape == device.shape and bit_equal(device, reference):
         return Verdict(Status.AGREE, "", Measure(name, screen="bit-equal", total=device.numel()), EXACT)
-    plain = tuple(s for s in part.layout if s[0] not in ("conj", "neg"))
-    written = torch.zeros(device.shape, dtype=torch.bool)
-    apply(written, plain, part.shape).fill_(True)
-    stray = ~written & ~_equal(device, part.before)
-    if bool(stray.any()):
-        m = exact_measure(name, torch.where(written, part.before, device), part.before)
-        return Verdict(Status.WRONG, "written beside its destination", replace(m, problem="beside"), EXACT)
+    if (stray := _stray(name, device, part)) is not None:
+        return stray
     if bench.row.rule in (OpClass.RANDOM, OpClass.METADATA):
         return Verdict(Status.AGREE, "only the form is promised", Measure(name, screen="form", total=device.numel()), EXACT)
-    inner = name.removeprefix("base[").removesuffix("]")
     mine = apply(device, part.layout, part.shape)
     theirs = None if reference is None else apply(reference, part.layout, part.shape)
-    verdict = _tensor(bench, name, mine, theirs, inner, pass_)
+    verdict = _tensor(bench, name, mine, theirs, _inner(name), pass_)
     if verdict.status is not Status.AGREE and bool(_equal(mine, apply(part.before, part.layout, part.shape)).all()):
         return replace(verdict, status=Status.WRONG, reason="nothing was written")
     return verdict
+
+
+def _stray(name: str, device: Tensor, part: Part) -> Verdict | None:
+    """What was written beside the view."""
+    plain = tuple(s for s in part.layout if s[0] not in ("conj", "neg"))
+    written = torch.zeros(device.shape, dtype=torch.bool)
+    apply(written, plain, part.shape).fill_(True)
+    if not bool((~written & ~_equal(device, part.before)).any()):
+        return None
+    m = exact_measure(name, torch.where(written, part.before, device), part.before)
+    return Verdict(Status.WRONG, "written beside its destination", replace(m, problem="beside"), EXACT)
 
 
 def _equal(a: Tensor, b: Tensor) -> Tensor:
@@ -147,6 +176,12 @@ def _tensor(bench: Bench, name: str, device: Tensor, reference: Tensor | None, t
     """One tensor by value."""
     if (bad := _form(name, device, reference)) is not None:
         return bad
+    if device.layout is not torch.strided or device.is_quantized:
+        return Verdict(
+            Status.VOID, f"parity does not judge {str(device.layout).removeprefix('torch.')} results", Measure(name)
+        )
+    if str(device.dtype).removeprefix("torch.") not in FACTS:
+        return _unfamiliar(name, device, reference)
     row, f = bench.row, facts_of(device)
     exact = not f.is_inexact or ((row.rule is OpClass.EXACT or row.oracle == "exact") and pass_ == "forward")
     if exact and reference is not None:
@@ -172,9 +207,21 @@ def _tensor(bench: Bench, name: str, device: Tensor, reference: Tensor | None, t
     return _verdict(m, tol, f.name)
 
 
+def _unfamiliar(name: str, device: Tensor, reference: Tensor | None) -> Verdict:
+    """A dtype that parity has no facts about (float8, complex32): equal to the reference or not."""
+    if reference is None:
+        return Verdict(Status.VOID, f"no reference, and parity has no facts about {device.dtype}", Measure(name))
+    wide = torch.complex64 if device.is_complex() else torch.float32
+    if not (device.is_floating_point() or device.is_complex()):
+        return Verdict(Status.VOID, f"parity has no facts about {device.dtype}", Measure(name))
+    return _exact(name, device.to(wide), reference.to(wide))
+
+
 def _exact(name: str, device: Tensor, expected: Tensor) -> Verdict:
     if same_values(device, expected):
-        return Verdict(Status.AGREE, "", Measure(name, 0.0, 0.0, True, screen="exact", max_abs=0.0, total=device.numel()), EXACT)
+        return Verdict(
+            Status.AGREE, "", Measure(name, 0.0, 0.0, True, screen="exact", max_abs=0.0, total=device.numel()), EXACT
+        )
     m = exact_measure(name, device, expected)
     what = "an exact result differs" if m.mismatched == 1 else f"{m.mismatched} of {m.total} exact results differ"
     return Verdict(Status.WRONG, what, m, EXACT)
@@ -186,7 +233,9 @@ def _against_reference(bench: Bench, name: str, device: Tensor, reference: Tenso
     tol = bench.tables.find(bench.row.name, bench.row.rule, f.name, pass_, bench.row.ulp)
     wide = reference.to(torch.complex128 if reference.is_complex() else torch.float64)
     u = f.unit_roundoff
-    m = measure(name, device, None, wide, torch.zeros(wide.shape, dtype=torch.float64), u, tol, bench.tables.flushes(f.name))
+    m = measure(
+        name, device, None, wide, torch.zeros(wide.shape, dtype=torch.float64), u, tol, bench.tables.flushes(f.name)
+    )
     return replace(_verdict(m, tol, f.name), reason="judged against the reference, without a truth in float64")
 
 

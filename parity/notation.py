@@ -41,7 +41,9 @@ def spec_text(spec: TensorSpec) -> str:
         text += f".{v.family}({', '.join(inner)})"
     for where, word in v.specials:
         text += f'.at({where}, "{word}")'
-    return text + (".on_cpu()" if spec.on_cpu else "") + ("" if spec.grad or not FACTS[spec.dtype].is_inexact else ".frozen()")
+    return (
+        text + (".on_cpu()" if spec.on_cpu else "") + ("" if spec.grad or not FACTS[spec.dtype].is_inexact else ".frozen()")
+    )
 
 
 def arg_text(arg: Arg) -> str:
@@ -191,7 +193,9 @@ def _with_part(spec: TensorSpec, node: ast.Call, word: str) -> TensorSpec:
     if word == "on_cpu":
         return replace(spec, on_cpu=True)
     if word == "at" and len(values) == 2:
-        return replace(spec, values=replace(spec.values, specials=(*spec.values.specials, (int(values[0]), str(values[1])))))
+        return replace(
+            spec, values=replace(spec.values, specials=(*spec.values.specials, (int(values[0]), str(values[1]))))
+        )
     if word == "of":
         if len(values) != spec.numel:
             raise CaseError(f".of() needs the {spec.numel} elements of {spec.dtype}{list(spec.shape)}, got {len(values)}")

@@ -52,7 +52,11 @@ def widen(t: Tensor, computes: torch.dtype | None) -> Tensor:
 
 def widened(p: Program, inputs: Inputs, computes: torch.dtype | None) -> Placed:
     """All operands in the oracle's arithmetic."""
-    promoted = computes if p.row.promotes and computes is not None and (computes.is_floating_point or computes.is_complex) else None
+    promoted = (
+        computes
+        if p.row.promotes and computes is not None and (computes.is_floating_point or computes.is_complex)
+        else None
+    )
     bases, views = [], []
     for i, o in enumerate(inputs.operands):
         if p.row.mutates and i == 0:
@@ -72,7 +76,7 @@ def run(p: Program, case: Case, inputs: Inputs, placed: Placed, cotangents: Sequ
     grads: Named = ()
     if cotangents:
         grads = backward(live, [c.to(t.dtype) for c, (_, t) in zip(cotangents, _tracked(live.outputs))])
-    return (*((n, t.detach()) for n, t in live.outputs if not n.startswith("base[")), *grads)
+    return (*((n, t.detach()) for n, t in live.outputs if not n.startswith("base[")), *((n, g.detach()) for n, g in grads))
 
 
 def _tracked(named: Named) -> Named:
@@ -112,7 +116,11 @@ def sensitivity(
             views = [apply(bases[0], first.layout, first.shape), *bases[1:]]
         else:
             views = bases = [perturbed(v, u, 7 * k + i) for i, v in enumerate(placed.views)]
-        turned = None if cotangents is None else [perturbed(c.to(torch.complex128 if c.is_complex() else torch.float64), u, 7 * k + 5) for c in cotangents]
+        turned = (
+            None
+            if cotangents is None
+            else [perturbed(c.to(torch.complex128 if c.is_complex() else torch.float64), u, 7 * k + 5) for c in cotangents]
+        )
         for n, t in run(p, case, inputs, Placed(tuple(bases), tuple(views)), turned):
             at = center.tensors.get(n)
             if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):

@@ -209,7 +209,11 @@ def _pool(call: Bound, r: Results) -> Problems:
     index = i.reshape(*i.shape[: i.dim() - spatial], -1)
     if not _in_range(index, flat.shape[-1]):
         return [(names[1], "an index is outside the plane")]
-    return [] if _same(flat.gather(-1, index), v.reshape(index.shape)) else [(names[1], "the input at the index is not the maximum")]
+    return (
+        []
+        if _same(flat.gather(-1, index), v.reshape(index.shape))
+        else [(names[1], "the input at the index is not the maximum")]
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- decompositions

@@ -135,8 +135,12 @@ class Writer:
 
     def write(self, row: Row | Header) -> None:
         """Append one row."""
+        self.write_line(encode(row))
+
+    def write_line(self, line: str) -> None:
+        """Append a row that is encoded already (a worker's)."""
         try:
-            self._file.write(encode(row) + "\n")
+            self._file.write(line + "\n")
         except OSError as e:
             raise self._failed(e) from None
 
@@ -239,6 +243,11 @@ def _row(path: Path, number: int, line: str, form: int) -> Row:
         raise RunFileError(
             f"{path}:{number}: the row cannot be read ({e}); the file was damaged or edited, run it again"
         ) from None
+
+
+def decode(line: str) -> Row:
+    """A row from one line of this format. Raises RunFileError."""
+    return _row(Path("a worker's report"), 1, line, FORMAT)
 
 
 def _measure(tree: Json) -> Measure:

@@ -90,7 +90,6 @@ ALWAYS_LEGAL = "between", "inside", "index", "unique"
 MATRICES = ("conditioned", "spd", "symmetric", "lower", "upper", "full_rank")
 
 
-
 def integer_range(f: DtypeFacts) -> tuple[int, int]:
     """Smallest and largest value of an integer dtype, exactly."""
     unsigned = f.name.startswith("u")
@@ -119,7 +118,11 @@ INT_SPECIALS = ("0", "1", "max", "min")
 
 def _full(bits: int, low: int) -> IntArray:
     w = words(2, POOL).view(np.int64)
-    return w if bits == 64 and low < 0 else (w >> (64 - bits) if low < 0 else (w >> (65 - min(bits, 63))) & ((1 << min(bits, 63)) - 1))
+    return (
+        w
+        if bits == 64 and low < 0
+        else (w >> (64 - bits) if low < 0 else (w >> (65 - min(bits, 63))) & ((1 << min(bits, 63)) - 1))
+    )
 
 
 @functools.lru_cache(maxsize=256)

@@ -70,7 +70,7 @@ def cholesky_inverse(a: Tensor, upper: bool = False) -> Tensor:
 
 
 def lstm(x: Tensor, hidden: tuple[Tensor, ...], weights: tuple[Tensor, ...], *flags: Any) -> Triple:
-    """torch.lstm: input, (h, c), weights, has_biases, layers, bidirectional, batch_first; evaluation mode."""
+    """torch.lstm without dropout; flags: has_biases, layers, train, bidirectional, batch_first."""
     biases, layers, train, bidirectional, batch_first = flags
     return torch.lstm(x, hidden, weights, biases, layers, 0.0, train, bidirectional, batch_first)
 

@@ -78,7 +78,7 @@ def _triangular(draw: Draw) -> Call:
 def _least_squares(draw: Draw) -> Call:
     lead, n, k = _lead(draw), _order(draw), draw.choice((1, 2, 3))
     m = n + draw.choice((0, 1, 2, 5))
-    return Call((draw.matrix((*lead, m, n), "full_rank"), draw.tensor((*lead, m, k))))
+    return Call((draw.matrix((*lead, m, n), "full_rank"), draw.inside((*lead, m, k), -4, 4)))  # LAPACK refuses NaN
 
 
 def _power(draw: Draw) -> Call:

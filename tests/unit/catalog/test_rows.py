@@ -250,6 +250,12 @@ def test_sizes_stay_within_reach() -> None:
             assert all(s.numel <= 2**18 for s in specs(call)), f"{row.name} {dtype}: {specs(call)}"
 
 
+def test_limits_of_integer_operands_are_whole_and_in_range() -> None:
+    assert Draw(lambda n: 0, "int8", Sizes()).between((2,), -360, 8.5).values.params == (-128, 8)
+    assert Draw(lambda n: 0, "uint8", Sizes()).inside((2,), -1, 300).values.params == (0, 255)
+    assert Draw(lambda n: 0, "float16", Sizes()).between((2,), 0.5, 9).values.params == (0.5, 9)
+
+
 def test_an_op_that_writes_takes_a_tensor_first() -> None:
     for row in ROWS:
         if row.mutates or row.inplace:

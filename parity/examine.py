@@ -1,0 +1,273 @@
+"""One item, examined: its pinned and explored cases are checked, findings are collected by kind and each kind is shrunk.
+
+A finding never ends the drawing; what is found is known only when all cases have run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from parity import generate, notation
+from parity.check import Result, Settings, check, failing
+from parity.devices.base import Device
+from parity.errors import CaseError
+from parity.execute import listening
+from parity.generate import Drawn
+from parity.store import Item as Summary
+from parity.suite import ORACLE_EVERY, Item, Profile
+from parity.tolerance import Tables
+from parity.vocabulary import Case, Record, Status, TensorSpec
+
+KINDS_SHRUNK = 4  # kinds of findings of one item that are shrunk; the rest are told as drawn
+SHRINK_SECONDS = 12.0  # per kind
+REPEAT_EVERY = 4  # one case in so many runs its forward twice
+GIVE_UP_AFTER = 12  # cases of an item that are all refused before the rest is left undrawn
+BASE_SECONDS = 20.0  # a case may take this long ...
+SECONDS_PER_ELEMENT = 2e-5  # ... and this per element of its operands
+
+
+class Watch(Protocol):
+    """Where an item says what it is about to do; the journal, or nothing."""
+
+    def begin(self, ordinal: int, item: str, case: str, allowed: float) -> None:
+        """A case begins."""
+
+    def stage(self, name: str) -> None:
+        """It comes to a stage."""
+
+    def end(self) -> None:
+        """It is done."""
+
+
+class NoWatch:
+    """Nobody watches."""
+
+    def begin(self, ordinal: int, item: str, case: str, allowed: float) -> None:
+        """Nothing."""
+
+    def stage(self, name: str) -> None:
+        """Nothing."""
+
+    def end(self) -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all items of a run share. patience: seconds a case may take, or None for the default by size."""
+
+    device: Device
+    cpu: Device
+    tables: Tables
+    profile: Profile
+    seed: str = "0"
+    examples: int | None = None
+    screens: bool = True
+    shrinks: bool = True
+    patience: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One kind of difference of one item, with the least case that shows it and the case that showed it first."""
+
+    item: Item
+    result: Result
+    case: Case
+    first: Case
+    count: int  # cases of the item that showed this kind
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """All that came of an item."""
+
+    summary: Summary
+    records: tuple[Record, ...]
+    findings: tuple[Finding, ...]
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Counts under way; lives inside `examine`."""
+
+    counts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    worst: dict[str, float] = field(default_factory=dict)
+    void: Counter[str] = field(default_factory=Counter)
+    records: list[Record] = field(default_factory=list)
+    found: dict[tuple[str, ...], list[tuple[Drawn, Result]]] = field(default_factory=lambda: defaultdict(list))
+    told: set[tuple[str, str, str]] = field(default_factory=set)
+    cases: int = 0
+
+
+def patience(case: Case) -> float:
+    """Seconds that a case may take before it counts as hung."""
+    return BASE_SECONDS + SECONDS_PER_ELEMENT * sum(s.numel for s in operands(case))
+
+
+def operands(case: Case) -> Iterator[TensorSpec]:
+    """All tensors of a case."""
+
+    def walk(tree: object) -> Iterator[TensorSpec]:
+        if isinstance(tree, TensorSpec):
+            yield tree
+        elif isinstance(tree, tuple):
+            for t in tree:
+                yield from walk(t)
+
+    yield from walk(case.args)
+    yield from walk(tuple(v for _, v in case.kwargs))
+
+
+def drawn(item: Item, plan: Plan) -> Iterator[tuple[int, bool, Drawn]]:
+    """(ordinal, pinned, case) of every case of an item, a function of item, profile and seed alone."""
+    p = plan.profile
+    for k in range(p.pinned):
+        yield k, True, generate.nth(item.row, item.dtype, p.sizes, "pinned", k)
+    count = p.examples(item.row, item.dtype) if plan.examples is None else plan.examples
+    for k in range(count):
+        yield p.pinned + k, False, generate.nth(item.row, item.dtype, p.sizes, plan.seed, k + 1)
+
+
+def examine(item: Item, plan: Plan, watch: Watch, dead: frozenset[int] = frozenset()) -> Examined:
+    """Check every case of an item. dead: ordinals that ended a process before and are left out."""
+    tally, started, notes = _Tally(), time.monotonic(), list[str]()
+    with plan.device.active(), listening(notes):
+        for ordinal, pinned, one in _valid(drawn(item, plan), tally):
+            if ordinal in dead:
+                continue
+            text = notation.case_text(one.case)
+            watch.begin(ordinal, item.id, text, plan.patience or patience(one.case))
+            try:
+                insist = pinned or not plan.screens or ordinal % ORACLE_EVERY == 0
+                settings = Settings(insist, ordinal % REPEAT_EVERY == 1)
+                results, digest = check(item.row, one.case, plan.device, plan.cpu, plan.tables, settings, watch.stage, notes)
+            except CaseError as e:
+                tally.void[str(e)[:120]] += 1
+                continue
+            finally:
+                watch.end()
+            _count(tally, item, one, results, text, digest, pinned)
+            if tally.cases >= GIVE_UP_AFTER and _all_refused(tally):
+                break
+        findings = tuple(_findings(item, plan, tally, notes))
+    for f in findings:
+        tally.records.append(_record(item, f.result, notation.case_text(f.first), f.digest, False, notation.case_text(f.case)))
+    summary = Summary(
+        item.row.name,
+        item.dtype,
+        tally.cases,
+        {a: dict(c) for a, c in tally.counts.items()},
+        dict(tally.worst),
+        dict(tally.void),
+        time.monotonic() - started,
+    )
+    return Examined(summary, tuple(tally.records), findings)
+
+
+def _valid(cases: Iterator[tuple[int, bool, Drawn]], tally: _Tally) -> Iterator[tuple[int, bool, Drawn]]:
+    """Cases as long as they can be drawn: an OpInfo entry without samples here ends the item with a reason."""
+    try:
+        yield from cases
+    except CaseError as e:
+        tally.void[str(e)[:160]] += 1
+
+
+def _all_refused(tally: _Tally) -> bool:
+    return all(set(c) <= {Status.UNSUPPORTED, Status.VOID} for c in tally.counts.values())
+
+
+def _count(tally: _Tally, item: Item, one: Drawn, results: Sequence[Result], text: str, digest: str, pinned: bool) -> None:
+    tally.cases += 1
+    for r in results:
+        status = r.verdict.status
+        tally.counts[r.aspect][status] += 1
+        if status is Status.VOID:
+            tally.void[r.verdict.reason[:120]] += 1
+        for m in r.measures:
+            if m.measured and m.share is not None:
+                tally.worst[r.aspect] = max(tally.worst.get(r.aspect, 0.0), m.share)
+        if status.is_finding:
+            tally.found[r.key].append((one, r))
+        elif pinned:
+            tally.records.append(_record(item, r, text, digest, True))
+        elif status is not Status.AGREE and (what := (r.aspect, status, r.verdict.reason[:60])) not in tally.told:
+            tally.told.add(what)
+            tally.records.append(_record(item, r, text, digest, False))
+
+
+def _record(item: Item, r: Result, text: str, digest: str, pinned: bool, shrunk: str = "") -> Record:
+    origin = r.verdict.tolerance.origin if r.verdict.tolerance is not None else ""
+    return Record(
+        text,
+        item.row.name,
+        item.dtype,
+        r.aspect,
+        r.verdict.status,
+        digest,
+        pinned,
+        r.verdict.reason,
+        origin,
+        r.measures if r.verdict.status is Status.AGREE else tuple(m for m in (r.verdict.measure,) if m is not None),
+        shrunk,
+    )
+
+
+def _findings(item: Item, plan: Plan, tally: _Tally, notes: list[str]) -> Iterator[Finding]:
+    """Each kind of finding with its least case."""
+    for k, (key, seen) in enumerate(tally.found.items()):
+        one, result = min(seen, key=lambda s: (len(s[0].picks), s[0].picks))
+        case = one.case
+        if plan.shrinks and k < KINDS_SHRUNK:
+            case, result = shrink(item, plan, one, result, key, notes)
+        yield Finding(item, result, case, one.case, len(seen))
+
+
+def shrink(
+    item: Item, plan: Plan, one: Drawn, result: Result, key: tuple[str, ...], notes: list[str]
+) -> tuple[Case, Result]:
+    """The least case that shows this kind of finding, and its result; the case itself where it does not show it again."""
+    deadline = time.monotonic() + SHRINK_SECONDS
+    best: dict[Case, Result] = {}
+
+    def fails(case: Case) -> bool:
+        if time.monotonic() > deadline:
+            return False
+        again = recheck(item, plan, case, notes, repeat=result.verdict.status is Status.UNSTABLE)
+        hit = next((r for r in failing(again) if r.key == key), None)
+        if hit is not None:
+            best[case] = hit
+        return hit is not None
+
+    # The deadline makes the predicate answer no; what `find` then returns is the least case so far.
+    found = generate.shrink(item.row, item.dtype, plan.profile.sizes, one.picks, fails)
+    if found is None or found not in best:
+        return one.case, result
+    return found, best[found]
+
+
+def recheck(item: Item, plan: Plan, case: Case, notes: list[str], repeat: bool = False) -> tuple[Result, ...]:
+    """All results of a case, every tensor judged by the oracle; none where it cannot be built."""
+    try:
+        results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, Settings(True, repeat), lambda _: None, notes)
+    except CaseError:
+        return ()
+    return results
+
+
+def replay(item: Item, plan: Plan, case: Case) -> tuple[Result, ...]:
+    """A case from its text, checked with nothing left out. Raises CaseError where it cannot be built here."""
+    notes: list[str] = []
+    with plan.device.active(), listening(notes):
+        results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, Settings(True, True), lambda _: None, notes)
+    return results
+
+
+def with_script(record: Record, script: str) -> Record:
+    """The record, naming the script that reproduces it."""
+    return replace(record, script=script)

@@ -1,0 +1,276 @@
+"""The pytest plugin: options, the items of the suite, survival of workers, and the `parity` fixture.
+
+It is loaded into every pytest run on a machine that has parity, so it imports neither torch nor hypothesis, nor any module of
+parity that does, until a test asks for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "device": {"default": "auto", "help": "mps, cuda, xpu, sim, sim:mps, cpu, or auto: the first accelerator"},
+    "op": {"action": "append", "default": [], "help": "only ops whose name matches this pattern (repeatable)"},
+    "family": {"action": "append", "default": [], "help": "only this family (repeatable)"},
+    "dtype": {"action": "append", "default": [], "help": "only this dtype (repeatable)"},
+    "profile": {"default": "quick", "help": "quick, full or deep"},
+    "source": {"default": None, "help": "native, opinfo or all; the profile's own by default"},
+    "examples": {"type": int, "default": None, "help": "cases per op and dtype instead of the profile's"},
+    "seed": {"default": "0", "help": "seed of the explored cases; the pinned ones are always the same"},
+    "faults": {"default": None, "help": "Python file with faults for a simulated device"},
+    "no-screens": {"action": "store_true", "default": False, "help": "send every pair to the float64 oracle"},
+    "no-shrink": {"action": "store_true", "default": False, "help": "tell findings as they were drawn"},
+    "hang-after": {"type": float, "default": None, "help": "seconds after which a case counts as hung"},
+    "findings": {"default": "findings", "help": "folder for the scripts that reproduce findings"},
+    "fail-on": {"action": "append", "default": [], "help": "status that fails a test beside the findings: unsupported, ..."},
+}
+DEATHS_PER_ITEM = 3
+WATCH_SECONDS = 0.2
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """--parity-device and its kin."""
+    group = parser.getgroup("parity", "numerical parity between devices")
+    for name, how in OPTIONS.items():
+        group.addoption(f"--parity-{name}", dest=f"parity_{name.replace('-', '_')}", **how)
+    group.addoption("--parity-rundir", dest="parity_rundir", default=None, help="folder for journals (made by the controller)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Under xdist: journals in the workers, a watch over them in the controller."""
+    config.addinivalue_line("markers", "parity: compares a device with the CPU")
+    if hasattr(config, "workerinput"):
+        return
+    if getattr(config.option, "numprocesses", None):
+        if getattr(config.option, "maxworkerrestart", None) is None:
+            config.option.maxworkerrestart = "100000"  # xdist's own limit ends the run at the fifth death of a worker
+        config.pluginmanager.register(Survival(config), "parity-survival")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test per op and dtype, for tests that take a `parity_item`."""
+    if "parity_item" not in metafunc.fixturenames:
+        return
+    from parity import suite
+    from parity.errors import ParityError
+
+    option = metafunc.config.option
+    try:
+        source = option.parity_source or suite.profile(option.parity_profile).source
+        items = suite.select(option.parity_op, option.parity_family, option.parity_dtype, source)
+    except ParityError as e:
+        raise pytest.UsageError(str(e)) from None
+    metafunc.parametrize("parity_item", items, ids=[i.id for i in items])
+
+
+@functools.lru_cache(maxsize=4)
+def _plan(device: str, profile: str, seed: str, examples: int | None, faults: str | None, screens: bool, shrinks: bool, patience: float | None) -> Any:
+    """The plan that all items of this process share."""
+    import torch
+
+    from parity import suite, tolerance
+    from parity.catalog import opinfo
+    from parity.devices import load_faults, resolve
+    from parity.examine import Plan
+
+    torch.set_num_threads(1)
+    torch.autograd.set_multithreading_enabled(False)  # backward on the calling thread: simulated devices need it
+    opinfo.before_import = _full_precision
+    there = resolve(device, load_faults(Path(faults)) if faults else ())
+    known = {r.name for r in suite.rows("all")}
+    tables = tolerance.load(there.name, known_ops=known)
+    return Plan(there, resolve("cpu"), tables, suite.profile(profile), seed, examples, screens, shrinks, patience)
+
+
+def _full_precision() -> None:
+    """Importing torch's OpInfo freezes the backend flags; nothing of ours needs another value than they have."""
+
+
+@pytest.fixture(scope="session")
+def parity_plan(request: pytest.FixtureRequest) -> Any:
+    """Device, tables and profile of this run."""
+    from parity.errors import DeviceError, ParityError
+
+    o = request.config.option
+    try:
+        return _plan(
+            o.parity_device, o.parity_profile, o.parity_seed, o.parity_examples, o.parity_faults, not o.parity_no_screens,
+            not o.parity_no_shrink, o.parity_hang_after,
+        )  # fmt: skip
+    except DeviceError as e:
+        pytest.exit(str(e), returncode=e.exit_code)
+    except ParityError as e:
+        pytest.exit(str(e), returncode=e.exit_code)
+
+
+class Checker:
+    """What the suite's test gets: examine an item, remember what came of it for the report, and fail or skip the test."""
+
+    def __init__(self, request: pytest.FixtureRequest, plan: Any, watch: Any, dead: frozenset[int]) -> None:
+        self._request, self._plan, self._watch, self._dead = request, plan, watch, dead
+
+    def examine(self, item: Any) -> None:
+        """Check all cases of an item. Fails the test on findings, skips it where nothing was compared."""
+        from parity.examine import examine
+        from parity.report.finding import text
+        from parity.report.outcome import compared, told, write_script
+        from parity.store import encode
+
+        option = self._request.config.option
+        done = examine(item, self._plan, self._watch, self._dead)
+        texts = []
+        for f in done.findings:
+            script = write_script(f, self._plan.device, Path(option.parity_findings))
+            texts.append(text(f, self._plan.device.name, script, option.parity_faults or ""))
+        rows = [encode(r) for r in (*done.records, done.summary)]
+        self._request.node.user_properties.append(("parity", json.dumps({"rows": rows, "findings": texts})))
+        if texts:
+            pytest.fail("\n\n".join(texts), pytrace=False)
+        unwanted = told(done.summary, option.parity_fail_on)
+        if unwanted:
+            pytest.fail(unwanted, pytrace=False)
+        if not compared(done.summary):
+            pytest.skip(told(done.summary, ("unsupported", "fallback", "void")) or "nothing was compared")
+
+
+@pytest.fixture
+def parity_checker(request: pytest.FixtureRequest, parity_plan: Any) -> Iterator[Checker]:
+    """Examines items, with a journal where the worker may die."""
+    from parity.examine import NoWatch
+    from parity.journal import Journal
+
+    worker = getattr(request.config, "workerinput", None)
+    if worker is None or "parity_rundir" not in worker:
+        yield Checker(request, parity_plan, NoWatch(), frozenset())
+        return
+    folder = Path(worker["parity_rundir"])
+    watch = Journal(folder / f"journal-{worker['workerid']}")
+    dead = frozenset(row["ordinal"] for row in _deaths(folder) if row["node"] == request.node.nodeid)
+    try:
+        yield Checker(request, parity_plan, watch, dead)
+    finally:
+        watch.close()
+
+
+@pytest.fixture
+def parity(request: pytest.FixtureRequest) -> Any:
+    """`parity(fn, *inputs)`: assert that a function or module computes the same on the device of this run as on the CPU.
+
+    The device is that of --parity-device; see `parity.assert_parity` for all arguments.
+    """
+    from parity.assertion import assert_parity
+
+    return functools.partial(assert_parity, device=request.config.option.parity_device)
+
+
+# ---------------------------------------------------------------------------------------------------------- survival
+
+
+def _deaths(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "deaths.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+class Survival:
+    """In the controller: reads the journals, kills a worker whose case is overdue, and sends the item of a dead worker to
+    another one, without the case that killed it. At most three deaths per item; what is not run then is said."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.folder = Path(config.option.parity_rundir or tempfile.mkdtemp(prefix="parity-"))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.deaths: list[dict[str, Any]] = []
+        self._nodes: dict[str, Any] = {}
+        self._killed: dict[int, Any] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    @pytest.hookimpl
+    def pytest_sessionstart(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    @pytest.hookimpl
+    def pytest_sessionfinish(self) -> None:
+        """Stop watching."""
+        self._over.set()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: WorkerController) -> None:
+        """Tell a new worker where its journal lies."""
+        node.workerinput["parity_rundir"] = str(self.folder)
+        self._nodes[node.gateway.id] = node
+
+    def _watch(self) -> None:
+        from parity import journal
+
+        while not self._over.wait(WATCH_SECONDS):
+            for worker in list(self._nodes):
+                entry = journal.read(self.folder / f"journal-{worker}")
+                if entry is not None and entry.overdue and entry.pid not in self._killed:
+                    self._killed[entry.pid] = entry  # what it was doing before the kill
+                    try:
+                        os.kill(entry.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+                    except OSError:
+                        pass
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str, report: Any, sched: Any) -> None:
+        """A worker died in this item."""
+        from parity import journal
+
+        worker = report.node.gateway.id
+        self._nodes.pop(worker, None)
+        entry = journal.read(self.folder / f"journal-{worker}")
+        code = _exit_code(report.node)
+        if entry is None or not entry.running or not crashitem.endswith(f"[{entry.item}]"):
+            report.longrepr = f"worker {worker} died ({code}) outside a case while it ran {crashitem}"
+            return
+        entry = self._killed.get(entry.pid, entry)
+        how = "hang" if entry.pid in self._killed else "crash"
+        row = {
+            "node": crashitem, "item": entry.item, "ordinal": entry.ordinal, "case": entry.case, "how": how,
+            "stage": entry.stage, "signal": _signal(code), "after": round(time.monotonic() - entry.started, 1),
+        }  # fmt: skip
+        self.deaths.append(row)
+        with (self.folder / "deaths.jsonl").open("a") as f:  # before the item is handed to anybody
+            f.write(json.dumps(row) + "\n")
+        report.user_properties = [("parity", json.dumps({"death": row}))]
+        report.longrepr = f"{how} ({row['signal']}) at stage {entry.stage}: {entry.case}"
+        if sum(d["node"] == crashitem for d in self.deaths) < DEATHS_PER_ITEM:
+            try:
+                sched.mark_test_pending(crashitem)
+            except NotImplementedError:
+                pass  # loadscope and its kin put the whole unit back themselves
+
+
+def _exit_code(node: Any) -> int | None:
+    """The exit code of a worker's process; execnet offers no public way to it, and a remote worker has none."""
+    try:
+        code: int = node.gateway._io.popen.wait(timeout=5)
+    except Exception:  # private: anything may be missing in another version, and the code is only told, never used
+        return None
+    return code
+
+
+def _signal(code: int | None) -> str:
+    if code is None:
+        return "unknown"
+    try:
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    except ValueError:
+        return f"signal {-code}"

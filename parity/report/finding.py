@@ -1,0 +1,53 @@
+"""A finding as a person reads it. The last line is the next command."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from parity import notation
+from parity.check import Result
+from parity.examine import Finding
+from parity.vocabulary import Status
+
+
+def place(result: Result, op: str, dtype: str, device: str) -> str:
+    """The first line: op, dtype, device, status, tensor, share of the budget, and the row that judged."""
+    v = result.verdict
+    tensor = f" in {v.tensor}" if v.tensor else ""
+    m = v.measure
+    measured = m is not None and m.share is not None and m.share not in (0.0, float("inf"))
+    how = f", {m.share:.3g} times the budget" if m is not None and measured else (f": {v.reason}" if v.reason else "")
+    origin = f" ({v.tolerance.origin})" if v.tolerance is not None and measured else ""
+    return f"{op} {dtype} on {device}: {v.status}{tensor}, {result.aspect}{how}{origin}"
+
+
+def body(result: Result) -> list[str]:
+    """The lines about the worst element."""
+    v, m = result.verdict, result.verdict.measure
+    if m is None or not m.device:
+        return []
+    worst = f"worst at {list(m.index)}: device {m.device}"
+    worst += f", reference {m.reference}" if m.reference else ""
+    worst += f", truth {m.truth}" if m.truth and m.truth != m.reference else ""
+    if m.reference_share is not None and m.share is not None and m.share != float("inf"):
+        worst += f" (reference's own share {m.reference_share:.2g})"
+    lines = [worst]
+    counted = f"{m.mismatched} of {m.total} elements are outside" if m.mismatched > 1 else ""
+    if m.share is not None and m.share not in (0.0, float("inf")) and v.reason and v.status is not Status.DRIFT:
+        counted = "; ".join(x for x in (v.reason.split(" times the budget: ")[-1], counted) if x)
+    return [*lines, counted] if counted else lines
+
+
+def text(f: Finding, device: str, script: Path | None, faults: str = "") -> str:
+    """The whole finding."""
+    op, dtype = f.item.row.name, f.item.dtype
+    case = notation.case_text(f.case)
+    lines = [place(f.result, op, dtype, device), *body(f.result), f"smallest case: {case}"]
+    if f.count > 1:
+        lines[-1] += f"   (of {f.count} cases that show it)"
+    named = f" --device {device}" + (f" --faults {shlex.quote(faults)}" if faults else "")
+    lines.append(f"reproduce: parity replay {shlex.quote(case)}{named}")
+    if script is not None:
+        lines[-1] += f"\n  or run {script} (needs torch only)"
+    return "\n  ".join(lines)

@@ -1,0 +1,153 @@
+"""A run as it goes: a bar and the findings as they come, on a terminal; plain lines in a log. Writes the run file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+import pytest
+
+from parity import store
+from parity.report import summary
+from parity.store import Death, End, Header, Item, Writer
+from parity.vocabulary import FINDINGS, Record
+
+BAR_SECONDS = 0.2
+LOG_STEPS = 10  # lines of progress in a log
+
+
+class Reporter:
+    """A plugin of the controller: collects what the workers report. `exit_code` says how the run ended."""
+
+    def __init__(self, header: Header, output: Path, stream: TextIO | None = None) -> None:
+        self.header, self.output = header, output
+        self.stream = stream or sys.stdout
+        self.live = self.stream.isatty()
+        self.items: list[Item] = []
+        self.records: list[Record] = []
+        self.deaths: list[Death] = []
+        self.broken: list[str] = []
+        self.expected = self.done = self.checks = self.findings = 0
+        self.started = time.monotonic()
+        self.stopped = ""
+        self._drawn = 0.0
+        self._step = 0
+        self._writer = Writer(output)
+        self._writer.write(header)
+
+    # ------------------------------------------------------------------------------------------------ pytest's hooks
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: object, ids: list[str]) -> None:
+        """The number of items is known once the first worker has collected."""
+        self.expected = len(ids)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A suite that cannot be collected."""
+        if report.failed:
+            self.broken.append(str(report.longrepr))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """One phase of one item."""
+        told = [json.loads(value) for key, value in report.user_properties if key == "parity"]
+        if report.when != "call" and not told:
+            if report.failed:
+                self.broken.append(f"{report.nodeid}: {str(report.longrepr).strip().splitlines()[-1]}")
+            return
+        if report.when == "teardown":
+            return
+        for part in told:
+            if "death" in part:
+                self._death(part["death"])
+            else:
+                self._examined(part)
+        if not told and report.failed:
+            self.broken.append(f"{report.nodeid}: {str(report.longrepr).strip().splitlines()[-1]}")
+        self._progress()
+
+    def pytest_keyboard_interrupt(self) -> None:
+        """Ctrl-C: what is done is kept."""
+        self.stopped = "interrupted"
+
+    # ------------------------------------------------------------------------------------------------ what they mean
+
+    def _examined(self, part: dict[str, Any]) -> None:
+        for line in part["rows"]:
+            self._writer.write_line(line)
+            row = store.decode(line)
+            if isinstance(row, Item):
+                self.items.append(row)
+                self.done += 1
+                self.checks += sum(sum(c.values()) for c in row.counts.values())
+            elif isinstance(row, Record):
+                self.records.append(row)
+        for text in part["findings"]:
+            self.findings += 1
+            self.say(text + "\n")
+
+    def _death(self, row: dict[str, Any]) -> None:
+        op, _, dtype = row["item"].rpartition("-")
+        death = Death(op, dtype, row["case"], "", row["how"], row["signal"], row["stage"])
+        self.deaths.append(death)
+        self._writer.write(death)
+        self.findings += 1
+        how = f"no answer after {row['after']} s" if row["how"] == "hang" else f"the process died ({row['signal']})"
+        self.say(
+            f"{op} {dtype} on {self.header.fingerprint.device}: {row['how']}, {how} at stage {row['stage']}\n"
+            f"  case: {row['case']}\n  the run goes on without it\n"
+        )
+
+    # ------------------------------------------------------------------------------------------------ the screen
+
+    def say(self, text: str) -> None:
+        """Print above the bar."""
+        if self.live:
+            self.stream.write("\r\033[K")
+        self.stream.write(text + "\n")
+        self.stream.flush()
+        self._drawn = 0.0
+
+    def _progress(self) -> None:
+        spent = time.monotonic() - self.started
+        share = self.done / max(1, self.expected)
+        text = f"{self.done}/{self.expected} items  {self.checks:,} checks  {self.findings} findings  {summary.clock(spent)}"
+        if self.live:
+            if time.monotonic() - self._drawn < BAR_SECONDS and self.done < self.expected:
+                return
+            self._drawn = time.monotonic()
+            width = max(10, min(40, shutil.get_terminal_size().columns - len(text) - 22))
+            full = int(share * width)
+            left = f"  {summary.clock(spent / share - spent)} left" if share > 0.02 else ""
+            self.stream.write(f"\r\033[K[{'#' * full}{'.' * (width - full)}] {share:4.0%}  {text}{left}")
+            self.stream.flush()
+        elif int(share * LOG_STEPS) > self._step:
+            self._step = int(share * LOG_STEPS)
+            self.stream.write(f"{share:4.0%}  {text}\n")
+            self.stream.flush()
+
+    # ------------------------------------------------------------------------------------------------ the end
+
+    @property
+    def exit_code(self) -> int:
+        """0 nothing to report, 1 findings, 3 nothing was compared."""
+        if self.broken or self.deaths or any(r.status in FINDINGS for r in self.records):
+            return 1
+        count = summary.totals(self.items)
+        return 0 if any(n for s, n in count.items() if s in summary.COMPARED) else 3
+
+    def finish(self, exit_code: int) -> None:
+        """Write the end of the run file, and print the summary."""
+        seconds = time.monotonic() - self.started
+        self._writer.write(End(seconds, dict(summary.totals(self.items)), self.stopped))
+        self._writer.close()
+        if self.live:
+            self.stream.write("\r\033[K")
+        self.stream.write(summary.render(self.header, self.items, self.records, self.deaths, seconds, self.broken) + "\n\n")
+        self.stream.write(summary.last_line(self.items, self.deaths, str(self.output), exit_code) + "\n")
+        if self.stopped:
+            self.stream.write(f"the run was {self.stopped} after {self.done} of {self.expected} items\n")
+        self.stream.flush()

@@ -1,0 +1,43 @@
+"""`parity replay`: a case again, all its aspects, nothing left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from parity import notation, suite, tolerance
+from parity.devices import load_faults, resolve
+from parity.errors import CaseError
+from parity.examine import Plan, replay
+from parity.report.finding import body, place
+from parity.vocabulary import COMPARED, FINDINGS, Case
+
+
+def run(cases: Sequence[Case], device: str, faults: str | None) -> int:
+    """Print what each case does on the device; 1 if any is a finding, 3 if nothing was compared, else 0.
+
+    Raises CaseError for a case that cannot be rebuilt here, DeviceError and UsageError as resolving a device does.
+    """
+    torch.set_num_threads(1)
+    torch.autograd.set_multithreading_enabled(False)
+    there = resolve(device, load_faults(Path(faults)) if faults else ())
+    tables = tolerance.load(there.name, known_ops={r.name for r in suite.rows("all")})
+    found = compared = 0
+    for case in cases:
+        row = suite.row(case.op)
+        plan = Plan(there, resolve("cpu"), tables, suite.profile("quick"))
+        print(notation.case_text(case))
+        try:
+            results = replay(suite.Item(row, case.dtype), plan, case)
+        except (TypeError, AttributeError, IndexError) as e:
+            raise CaseError(f"the arguments do not fit {row.call}: {e}") from e
+        for r in results:
+            found += r.verdict.status in FINDINGS
+            compared += r.verdict.status in COMPARED
+            print("  " + "\n    ".join([place(r, case.op, case.dtype, there.name), *(body(r) if r.verdict.status in FINDINGS else [])]))
+    if not compared:
+        print("nothing was compared")
+        return 1 if found else 3
+    return 1 if found else 0

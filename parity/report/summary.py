@@ -1,0 +1,173 @@
+"""The end of a run, in one screen: what was compared, what was found, what the device lacks, what said nothing."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from parity.dtypes import DEFAULT
+from parity.store import Death, Header, Item
+from parity.vocabulary import COMPARED, FINDINGS, MEANING, Record, Status
+
+WIDTH = 118
+WORST = 8
+NAMES = 60  # characters of a list of ops before it is cut
+
+
+def plural(n: int, word: str) -> str:
+    """`1 op`, `2 ops`."""
+    return f"{n:,} {word}" + ("" if n == 1 else "s")
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}" if seconds >= 60 else f"{seconds:.1f} s"
+
+
+def device_line(header: Header) -> str:
+    """The device, and whether it is real."""
+    f = header.fingerprint
+    if f.simulated:
+        return f"{f.device} (a SIMULATED device: these results say nothing about any hardware)"
+    return f"{f.device} ({f.device_name})" if f.device_name and f.device_name != f.device else f.device
+
+
+def listed(names: Iterable[str], room: int = NAMES) -> str:
+    """Names in a row, cut where there are too many."""
+    text, left = "", list(dict.fromkeys(names))
+    while left and len(text) + len(left[0]) < room:
+        text += (", " if text else "") + left.pop(0)
+    return text + (f" and {len(left)} more" if left and text else "") if text else f"{len(left)} names"
+
+
+def totals(items: Sequence[Item]) -> Counter[str]:
+    """Checks per status."""
+    count: Counter[str] = Counter()
+    for item in items:
+        for by_status in item.counts.values():
+            count.update(by_status)
+    return count
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(r[k]) for r in rows) for k in range(len(rows[0]))]
+    return ["  " + "  ".join(c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(r, widths))).rstrip() for r in rows]
+
+
+def by_dtype(items: Sequence[Item], extra: Counter[tuple[str, str]]) -> list[str]:
+    """A table of checks, dtype by status. extra: deaths by (dtype, how)."""
+    cells: dict[str, Counter[str]] = defaultdict(Counter)
+    for item in items:
+        for by_status in item.counts.values():
+            cells[item.dtype].update(by_status)
+    for (dtype, how), n in extra.items():
+        cells[dtype][how] += n
+    seen = [s for s in Status if any(c[s] for c in cells.values())]
+    dtypes = [d for d in DEFAULT if d in cells] + sorted(set(cells) - set(DEFAULT))
+    ops = Counter(i.dtype for i in items)
+    head = ["dtype", "ops", *map(str, seen)]
+    rows = [[d, str(ops[d]), *(f"{cells[d][s]:,}" if cells[d][s] else "." for s in seen)] for d in dtypes]
+    total = ["all", str(len({i.op for i in items})), *(f"{sum(c[s] for c in cells.values()):,}" for s in seen)]
+    return _table([head, *rows, total])
+
+
+def refused(items: Sequence[Item]) -> list[str]:
+    """Which ops were refused in every dtype they were tried in, and which in some."""
+    tried: dict[str, set[str]] = defaultdict(set)
+    lacks: dict[str, set[str]] = defaultdict(set)
+    partly: set[str] = set()
+    for item in items:
+        forward = next(iter(item.counts.values()), {})
+        tried[item.op].add(item.dtype)
+        if forward.get(Status.UNSUPPORTED) and not any(forward.get(s) for s in COMPARED):
+            lacks[item.op].add(item.dtype)
+        elif any(c.get(Status.UNSUPPORTED) for c in item.counts.values()):
+            partly.add(item.op)
+    whole = [op for op, d in lacks.items() if d == tried[op]]
+    lines = [f"  no kernel in any dtype: {listed(whole, 400)}"] if whole else []
+    by: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for op, d in lacks.items():
+        if d != tried[op]:
+            by[tuple(x for x in DEFAULT if x in d)].append(op)
+    lines += [f"  not in {', '.join(d)}: {listed(ops, 200)}" for d, ops in by.items()]
+    rest = sorted(partly - set(lacks))
+    return lines + ([f"  some calls only (arguments, backward, out=): {listed(rest, 300)}"] if rest else [])
+
+
+def voids(items: Sequence[Item]) -> list[str]:
+    """Items in which cases said nothing, the worst first."""
+    rows = [(sum(i.void.values()), i) for i in items if i.void]
+    rows.sort(key=lambda r: -r[0] / max(1, r[1].cases))
+    return [f"  {i.op} {i.dtype}: {n} of {i.cases} cases ({next(iter(i.void))[:70]})" for n, i in rows[:6]]
+
+
+def worse_reference(records: Sequence[Record]) -> list[str]:
+    """Ops whose reference is outside the budget itself, by its worst measured share."""
+    worst: dict[str, float] = {}
+    for r in records:
+        for m in r.measures:
+            if m.measured and m.reference_share is not None and m.reference_share > 1.0:
+                worst[r.op] = max(worst.get(r.op, 0.0), m.reference_share)
+    order = sorted(worst, key=lambda op: -worst[op])
+    return [f"  {listed([f'{op} ({worst[op]:.3g})' for op in order], 600)}"] if order else []
+
+
+def render(
+    header: Header, items: Sequence[Item], records: Sequence[Record], deaths: Sequence[Death], seconds: float, broken: Sequence[str] = ()
+) -> str:
+    """The whole summary. broken: tests that failed for a reason of their own, which is parity's fault and not the device's."""
+    count = totals(items)
+    dead = Counter((d.dtype, d.how) for d in deaths)
+    count.update(d.how for d in deaths)
+    compared = [i for i in items if any(n for c in i.counts.values() for s, n in c.items() if s in COMPARED)]
+    checks = sum(n for s, n in count.items() if s in COMPARED)
+    lines = [
+        "",
+        f"device     {device_line(header)}",
+        f"reference  cpu, torch {header.fingerprint.torch}; truth: float64 on the CPU",
+        f"compared   {plural(len({i.op for i in compared}), 'op')}, {plural(len(compared), 'op x dtype pair')}, "
+        f"{plural(checks, 'check')} ({_aspects(items)})",
+        f"took       {clock(seconds)}, {header.profile} profile, seed {header.seed}",
+        "",
+    ]
+    if items or deaths:
+        lines += by_dtype(items, dead)
+    found = [r for r in records if r.status in FINDINGS]
+    if found or deaths:
+        lines += ["", "findings"]
+        lines += [f"  {d.how} ({d.signal}) of {d.op} {d.dtype} at stage {d.stage}: {d.case}" for d in deaths]
+        worst = sorted(found, key=lambda r: -(max((m.share or 0.0 for m in r.measures), default=0.0)))
+        lines += [f"  {r.status} {r.op} {r.dtype} {r.aspect}: {r.shrunk or r.case}" for r in worst[:WORST]]
+        lines += [f"  ... and {len(worst) - WORST} more in the run file"] if len(worst) > WORST else []
+    for title, part in (
+        ("unsupported", refused(items)),
+        ("fallback (ran on the CPU unasked)", _with(items, Status.FALLBACK)),
+        (f"void: {MEANING[Status.VOID]}", voids(items)),
+        ("the CPU itself is outside the budget in (worst share)", worse_reference(records)),
+        ("failed in parity itself: please report", [f"  {b}" for b in broken]),
+    ):
+        lines += ["", title, *part] if part else []
+    return "\n".join(lines)
+
+
+def _aspects(items: Sequence[Item]) -> str:
+    per: Counter[str] = Counter()
+    for item in items:
+        for aspect, counts in item.counts.items():
+            per[aspect] += sum(n for s, n in counts.items() if s in COMPARED)
+    return ", ".join(f"{a} {n:,}" for a, n in per.items()) or "none"
+
+
+def _with(items: Sequence[Item], status: Status) -> list[str]:
+    ops = [i.op for i in items if any(c.get(status) for c in i.counts.values())]
+    return [f"  {listed(ops, 400)}"] if ops else []
+
+
+def last_line(items: Sequence[Item], deaths: Sequence[Death], run_file: str, code: int) -> str:
+    """The verdict and the next command."""
+    count = totals(items)
+    n = sum(v for s, v in count.items() if s in FINDINGS) + len(deaths)
+    if code == 3:
+        return "nothing was compared: this is no success; widen the selection or see why above"
+    said = f"{plural(n, 'check')} outside the tolerance" if n else "everything that was compared agrees"
+    return f"{said}; stored in {run_file}; compare with another run: parity diff {run_file} OTHER"

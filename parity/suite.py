@@ -1,0 +1,162 @@
+"""What a run consists of: items (one op in one dtype), profiles (how many cases of each), and their selection by name.
+
+Nothing here imports torch, so that a misspelt name is told at once and every worker collects the same items in the same order.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from parity import catalog
+from parity.catalog import opinfo
+from parity.catalog.draw import Sizes
+from parity.catalog.row import Row
+from parity.dtypes import DEFAULT, FACTS
+from parity.errors import UsageError, near
+
+SOURCES = ("native", "opinfo", "all")
+ORACLE_EVERY = 50  # one explored case in so many goes to the oracle whatever the screens say
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How much a run does. examples: cases per op by dtype (`""` for all others), for native and for OpInfo rows.
+
+    pinned: how many cases of each item are the same in every run, whatever the seed; they feed baselines.
+    """
+
+    name: str
+    source: str
+    native: dict[str, int]
+    opinfo: dict[str, int]
+    pinned: int
+    sizes: Sizes
+
+    def examples(self, row: Row, dtype: str) -> int:
+        """Explored cases of one item, beside the pinned ones."""
+        table = self.opinfo if row.family == "opinfo" else self.native
+        return table.get(dtype, table[""])
+
+
+# The one table of how many. quick: a pull request; full: every night; deep: before an upgrade.
+PROFILES: dict[str, Profile] = {
+    p.name: p
+    for p in (
+        Profile(
+            "quick",
+            "native",
+            {"float32": 32, "float16": 20, "bfloat16": 16, "complex64": 12, "int64": 10, "": 6},
+            {"float32": 6, "": 3},
+            2,
+            Sizes(),
+        ),
+        Profile(
+            "full",
+            "all",
+            {"float32": 320, "float16": 200, "bfloat16": 160, "complex64": 120, "": 80},
+            {"float32": 48, "": 24},
+            8,
+            Sizes(
+                border=(16, 17, 31, 32, 33, 64, 65, 127, 128, 255, 256, 257, 512, 1024, 4097, 8192, 32769, 65537), limit=1 << 18
+            ),
+        ),
+        Profile(
+            "deep",
+            "all",
+            {"float32": 2400, "float16": 1600, "bfloat16": 1200, "complex64": 900, "": 600},
+            {"float32": 300, "": 150},
+            8,
+            Sizes(
+                border=(16, 17, 32, 33, 64, 65, 127, 128, 255, 256, 257, 512, 1024, 4097, 8192, 32767, 32769, 65535, 65537, 131073),
+                border_odds=6,
+                limit=1 << 24,
+            ),
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One op in one dtype: a test of the suite."""
+
+    row: Row
+    dtype: str
+
+    @property
+    def id(self) -> str:
+        """Stable name, as pytest and reports show it."""
+        return f"{self.row.name}-{self.dtype}"
+
+
+@functools.cache
+def rows(source: str) -> tuple[Row, ...]:
+    """All rows of a source, in the order of a report. Raises UsageError for an unknown source."""
+    if source not in SOURCES:
+        raise UsageError(f"unknown source '{source}'; allowed: {', '.join(SOURCES)}")
+    native = tuple(catalog.ROWS.values()) if source != "opinfo" else ()
+    return (*native, *(opinfo.rows() if source != "native" else ()))
+
+
+def row(name: str) -> Row:
+    """A row of either source by its full name. Raises UsageError."""
+    if name.startswith(opinfo.PREFIX):
+        for r in rows("opinfo"):
+            if r.name == name:
+                return r
+        known = [r.name for r in rows("opinfo")]
+        raise UsageError(f"unknown op '{name}'; {near(name, known) or 'parity run --list --source opinfo lists them'}")
+    return catalog.row(name)
+
+
+def profile(name: str) -> Profile:
+    """A profile by name. Raises UsageError."""
+    if name not in PROFILES:
+        raise UsageError(f"unknown profile '{name}'; allowed: {', '.join(PROFILES)}")
+    return PROFILES[name]
+
+
+def spoken(r: Row) -> tuple[str, ...]:
+    """The names by which a pattern may call a row: its own; for OpInfo rows also without prefix and by the last word."""
+    bare = r.name.removeprefix(opinfo.PREFIX)
+    return (r.name, bare, bare.partition(":")[0], bare.partition(":")[0].rpartition(".")[2]) if bare != r.name else (r.name,)
+
+
+def select(
+    patterns: Sequence[str] = (), families: Collection[str] = (), dtypes: Collection[str] = (), source: str = "native"
+) -> tuple[Item, ...]:
+    """The items that patterns (`*`, `?`), families and dtypes leave, in catalog order; an empty restriction restricts nothing.
+
+    Raises UsageError for a name that nothing has, with near matches; also where the restrictions together leave nothing.
+    """
+    pool = rows(source)
+    for pattern in patterns:
+        if not any(fnmatchcase(n, pattern) for r in pool for n in spoken(r)):
+            known = {n for r in rows("all") for n in spoken(r)}
+            elsewhere = any(fnmatchcase(n, pattern) for n in known)
+            hint = "it is in torch's OpInfo only: add --source all" if elsewhere else near(pattern, known)
+            raise UsageError(f"no op matches '{pattern}'; {hint or 'parity run --list lists all'}")
+    kinds = tuple(dict.fromkeys(r.family for r in pool))
+    for family in families:
+        if family not in kinds:
+            raise UsageError(f"unknown family '{family}'; allowed: {', '.join(kinds)}")
+    for dtype in dtypes:
+        if dtype not in FACTS:
+            raise UsageError(f"unknown dtype '{dtype}'; {near(dtype, FACTS) or 'allowed: ' + ', '.join(FACTS)}")
+    wanted = dtypes or DEFAULT
+    chosen = tuple(
+        Item(r, d)
+        for r in pool
+        if (not patterns or any(fnmatchcase(n, p) for p in patterns for n in spoken(r))) and (not families or r.family in families)
+        for d in r.dtypes
+        if d in wanted
+    )
+    if not chosen:
+        raise UsageError(
+            f"the selection is empty: no op of {', '.join(patterns) or 'the catalog'} takes {', '.join(wanted)}; "
+            "widen --dtype or --family, or see parity run --list"
+        )
+    return chosen
