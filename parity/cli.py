@@ -160,6 +160,7 @@ def _pytest(o: argparse.Namespace, device: str, workers: int, reporter: Any) -> 
     with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
         args = [
             str(folder), "-c", str(folder / "pytest.ini"), "--rootdir", str(folder), "-p", "no:terminal", "-p", "no:cacheprovider",
+            "-p", "no:faulthandler",  # a death is told by the report, not by a dump of its threads
             "-n", str(workers), "--dist", "worksteal", "--parity-rundir", scratch, "--parity-device", device,
             "--parity-profile", o.profile, "--parity-seed", o.seed, "--parity-findings", str(Path(o.findings).absolute()),
         ]  # fmt: skip

@@ -48,8 +48,9 @@ def ulp_distance(a: Tensor, b: Tensor) -> npt.NDArray[np.int64]:
 
 def ulp_of(magnitude: Array, f: DtypeFacts) -> Array:
     """The spacing of the dtype's numbers at these magnitudes: 2u * 2**exponent, at least the smallest subnormal."""
-    exponent = np.frexp(np.where(np.isfinite(magnitude), magnitude, f.max))[1] - 1
-    return np.maximum(np.ldexp(2.0 * f.unit_roundoff, exponent), f.smallest)
+    size = np.where(np.isfinite(magnitude), magnitude, f.max)
+    exponent = np.frexp(np.where(size > 0.0, size, f.smallest))[1] - 1  # frexp gives 0 the exponent of numbers about 1
+    return np.asarray(np.maximum(np.ldexp(2.0 * f.unit_roundoff, exponent), f.smallest), dtype=np.float64)
 
 
 def same_values(a: Tensor, b: Tensor) -> bool:

@@ -1,8 +1,9 @@
 """The truth: the same call in float64 on the CPU from the same rounded inputs, and how much it moves when they do.
 
 Sensitivity of an element is the largest change of the truth under random relative perturbations of all operands and
-cotangents by one unit roundoff. It stands for the condition of the problem at that element, so that an error is measured
-against what rounding alone could do there.
+cotangents by one unit roundoff; in backward also of every tensor that forward saved, because a device saves it rounded (so
+that gradients which cancel get the scale of their summands). It stands for the condition of the problem at that element:
+an error is measured against what rounding alone could do there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -90,7 +92,7 @@ def truth(p: Program, case: Case, inputs: Inputs, placed: Placed, cotangents: Se
 
 @functools.lru_cache(maxsize=4)
 def _signs(key: int) -> Tensor:
-    return torch.from_numpy((values.words(key, 1 << 16) & values.np.uint64(1)).astype("float64") * 2 - 1)
+    return torch.from_numpy((values.words(key, 1 << 16) & np.uint64(1)).astype("float64") * 2 - 1)
 
 
 def perturbed(t: Tensor, u: float, key: int) -> Tensor:
@@ -102,6 +104,24 @@ def perturbed(t: Tensor, u: float, key: int) -> Tensor:
     start = (key * 4099) % (1 << 16)
     index = signs[start : start + n] if start + n <= 1 << 16 else signs[torch.arange(start, start + n) % (1 << 16)]
     return t * (1 + u * index.view(t.shape))
+
+
+def _wide(t: Tensor) -> Tensor:
+    return t.to(torch.complex128 if t.is_complex() else torch.float64)
+
+
+def rounded(t: Tensor, u: float, key: int) -> Tensor:
+    """t with every element moved by a relative +-u, signs from a hash of its value: what is equal stays equal, as under
+    rounding, so that backward formulas still find the extremum that they saved."""
+    if t.dtype not in (torch.float64, torch.complex128):
+        return t
+    parts = torch.view_as_real(t.detach().resolve_conj()) if t.is_complex() else t.detach()
+    raw = parts.resolve_neg().contiguous().view(torch.int64)
+    mixed = (raw ^ (raw >> 29) ^ (key * 0x1234567)) * 0x2545F4914F6CDD1D
+    mixed = (mixed ^ (mixed >> 32)) * 0x2545F4914F6CDD1D
+    signs = (((mixed >> 61) & 2) - 1).to(torch.float64)
+    moved = parts * (1 + u * signs)
+    return torch.view_as_complex(moved) if t.is_complex() else moved
 
 
 def sensitivity(
@@ -116,12 +136,14 @@ def sensitivity(
             views = [apply(bases[0], first.layout, first.shape), *bases[1:]]
         else:
             views = bases = [perturbed(v, u, 7 * k + i) for i, v in enumerate(placed.views)]
-        turned = (
-            None
-            if cotangents is None
-            else [perturbed(c.to(torch.complex128 if c.is_complex() else torch.float64), u, 7 * k + 5) for c in cotangents]
-        )
-        for n, t in run(p, case, inputs, Placed(tuple(bases), tuple(views)), turned):
+        turned = None if cotangents is None else [perturbed(_wide(c), u, 7 * k + 5) for c in cotangents]
+
+        def save(t: Tensor, k: int = k) -> Tensor:
+            return rounded(t, u, k)
+
+        with torch.autograd.graph.saved_tensors_hooks(save, lambda t: t):
+            results = run(p, case, inputs, Placed(tuple(bases), tuple(views)), turned)
+        for n, t in results:
             at = center.tensors.get(n)
             if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
                 change = (t - at).abs().to(torch.float64)

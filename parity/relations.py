@@ -182,6 +182,12 @@ def _cummax(call: Bound, r: Results) -> Problems:
     got = _picked(x, r[names[1]], dim, True)
     if got is None or not _same(got, r[names[0]]):
         return [(names[1], "the input at the index is not the running extreme")]
+    index = r[names[1]]
+    if index.dim():
+        shape = [1] * index.dim()
+        shape[dim] = index.shape[dim]
+        if bool((index > torch.arange(index.shape[dim]).view(shape)).any()):
+            return [(names[1], "an index points ahead of its place")]
     return []
 
 
@@ -230,7 +236,7 @@ def _u(t: Tensor) -> float:
 def _residual(name: str, what: str, got: Tensor, want: Tensor, scale: Tensor, u: float) -> Problems:
     if not torch.isfinite(want.abs()).all():
         return []
-    n = max(got.shape[-2:]) if got.dim() >= 2 else 1
+    n = max(1, *got.shape[-2:]) if got.dim() >= 2 else 1
     error = torch.linalg.matrix_norm(got - want) if got.numel() else torch.zeros(())
     limit = INVARIANT_LIMIT * n * u * torch.clamp(scale, min=torch.finfo(torch.float64).tiny)
     bad = ~(error <= limit)
@@ -324,6 +330,21 @@ def _lu(call: Bound, r: Results) -> Problems:
     return _residual(names[0], "P L U is not the input", built, a, _norm(a), u)
 
 
+def _lstsq(call: Bound, r: Results) -> Problems:
+    """The residual is orthogonal to the columns (m >= n), or there is none; small elements may be off by more."""
+    name = _names(r)[0]
+    a, b, x = _wide(call.args[0]), _wide(call.get(1, "B")), _wide(r[name])
+    if b.dim() == a.dim() - 1:
+        b, x = b.unsqueeze(-1), x.unsqueeze(-1)
+    if not a.numel() or not b.numel():
+        return []
+    residual = a @ x - b
+    scale = _norm(a) * _norm(x) + _norm(b)
+    if a.shape[-2] >= a.shape[-1]:
+        residual, scale = a.mH @ residual, _norm(a) * scale
+    return _residual(name, "no least-squares solution", residual, torch.zeros_like(residual), scale, _u(call.args[0]))
+
+
 def _nothing(call: Bound, r: Results) -> Problems:
     return []
 
@@ -353,7 +374,7 @@ RELATIONS: dict[str, Relation] = {
     "eig": Relation(_vectors(0, 1), _eig),
     "qr": Relation(_vectors(0, 1), _qr),
     "lu": Relation(_all, _lu),
-    "lstsq": Relation(_vectors(1, 2, 3), _nothing),
+    "lstsq": Relation(_all, _lstsq),
     "random": Relation(_all, _nothing),
     "uninitialised": Relation(_all, _nothing),
 }

@@ -37,7 +37,7 @@ def bell(key: int, n: int = POOL) -> Array:
     """n values of variance 1 near the normal distribution: the sum of four uniform 32-bit integers (Irwin-Hall)."""
     w = words(key, 2 * n).reshape(n, 2)
     total = (w >> np.uint64(32)).astype(np.int64).sum(1) + (w & np.uint64(0xFFFFFFFF)).astype(np.int64).sum(1)
-    return (total - 2 * (2**32 - 1)).astype(np.float64) * (math.sqrt(3.0) * 2.0**-32)
+    return np.asarray((total - 2 * (2**32 - 1)).astype(np.float64) * (math.sqrt(3.0) * 2.0**-32), dtype=np.float64)
 
 
 def integers(key: int, low: int, high: int, n: int = POOL) -> IntArray:

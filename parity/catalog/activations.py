@@ -14,7 +14,14 @@ _row = partial(Row, family="activations", rule=OpClass.COMPOSITE, dtypes=FLOATS,
 NEAR = within(-8, 8)
 
 
-def _activation(name: str, choices: Options = none, *, inplace: bool = False, rule: OpClass = OpClass.COMPOSITE) -> Row:
+def _activation(
+    name: str,
+    choices: Options = none,
+    *,
+    inplace: bool = False,
+    rule: OpClass = OpClass.COMPOSITE,
+    rounds_between: bool = False,
+) -> Row:
     return _row(
         name=name,
         rule=rule,
@@ -22,6 +29,7 @@ def _activation(name: str, choices: Options = none, *, inplace: bool = False, ru
         signature=unary(NEAR, choices),
         inplace=f"torch.nn.functional.{name}_" if inplace else "",
         strides=True,
+        rounds_between=rounds_between,
         opinfo=(f"nn.functional.{name}",),
     )
 
@@ -110,7 +118,7 @@ ROWS = (
     _activation("mish"),
     _activation("softplus", options(beta=one_of(2.0, 0.5), threshold=one_of(4.0))),
     _activation("softsign"),
-    _activation("tanhshrink"),
+    _activation("tanhshrink", rounds_between=True),  # x - tanh(x), two half kernels on every device
     _activation("hardshrink", options(lambd=one_of(0.0, 2.0)), rule=OpClass.EXACT),
     _activation("softshrink", options(lambd=one_of(0.0, 2.0)), rule=OpClass.ELEMENTWISE),
     _activation("hardsigmoid"),

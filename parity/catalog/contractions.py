@@ -243,9 +243,17 @@ ROWS = (
     _row(name="outer", call="torch.outer", signature=_outer, out=True, opinfo=("outer",)),
     _row(name="inner", call="torch.inner", signature=_inner, out=True, opinfo=("inner",)),
     _row(
-        name="vecdot", call="torch.linalg.vecdot", signature=_vecdot, dtypes=FLOATING, out=True, opinfo=("linalg.vecdot",)
+        # a product, then a sum, each a half kernel
+        name="vecdot",
+        rounds_between=True,
+        call="torch.linalg.vecdot",
+        signature=_vecdot,
+        dtypes=FLOATING,
+        out=True,
+        opinfo=("linalg.vecdot",),
     ),
-    _row(name="kron", call="torch.kron", signature=_kron, out=True, opinfo=("kron",)),
+    # the CPU refuses many operands that are not dense ("view size is not compatible")
+    _row(name="kron", call="torch.kron", signature=_kron, out=True, packed=True, opinfo=("kron",)),
     _row(name="linear", call="torch.nn.functional.linear", signature=_linear, opinfo=("nn.functional.linear",)),
     _row(
         name="bilinear",
@@ -267,6 +275,7 @@ ROWS = (
     ),
     _row(
         name="multi_dot",
+        rounds_between=True,  # a chain of matmuls, each rounded to the dtype
         rule=OpClass.COMPOSITE,
         call="torch.linalg.multi_dot",
         signature=_chain,
@@ -281,5 +290,14 @@ ROWS = (
         grad=(),
         oracle="parity.catalog.calls.int_mm",  # the CPU's own result is wrong for an expanded second operand (torch 2.13)
     ),
-    _row(name="cov", rule=OpClass.COMPOSITE, call="torch.cov", signature=_covered, dtypes=FLOATING, opinfo=("cov",)),
+    # centering, a matmul and a division, each rounded to the dtype
+    _row(
+        name="cov",
+        rounds_between=True,
+        rule=OpClass.COMPOSITE,
+        call="torch.cov",
+        signature=_covered,
+        dtypes=FLOATING,
+        opinfo=("cov",),
+    ),
 )

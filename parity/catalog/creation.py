@@ -70,6 +70,7 @@ ROWS = (
     ),
     _row(
         name="linspace",
+        rounds_between=True,  # the step is rounded to the dtype
         rule=OpClass.ELEMENTWISE,
         call="parity.catalog.calls.linspace",
         signature=_linspace,

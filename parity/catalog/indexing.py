@@ -323,6 +323,7 @@ ROWS = (
     ),
     _row(
         name="scatter_add",
+        rounds_between=True,  # repeats are added one by one in the dtype (atomics)
         rule=OpClass.CONTRACTION,
         call="torch.scatter_add",
         signature=_scatter_add,
@@ -352,6 +353,7 @@ ROWS = (
     ),
     _row(
         name="index_add",
+        rounds_between=True,  # repeats are added one by one in the dtype (atomics)
         rule=OpClass.CONTRACTION,
         call="torch.index_add",
         signature=_index_add,
@@ -401,6 +403,7 @@ ROWS = (
     ),
     _row(
         name="index_put_accumulate",
+        rounds_between=True,  # repeats are added one by one in the dtype (atomics)
         rule=OpClass.CONTRACTION,
         call="torch.index_put",
         signature=_index_put(True),
@@ -409,6 +412,7 @@ ROWS = (
     _row(name="index_put_mask", call="torch.index_put", signature=_mask_put, inplace="torch.Tensor.index_put_"),
     _row(
         name="put",
+        rounds_between=True,  # repeats are added one by one in the dtype (atomics)
         rule=OpClass.CONTRACTION,
         call="torch.Tensor.put",
         signature=_put,

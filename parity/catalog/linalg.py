@@ -231,6 +231,7 @@ ROWS = (
     _row(name="matrix_norm_spectral", call="torch.linalg.matrix_norm", signature=_spectral_norm, out=True),
     _row(
         name="cross",
+        rounds_between=True,  # two products and a difference in the dtype itself
         rule=OpClass.CONTRACTION,
         call="torch.linalg.cross",
         signature=_cross,

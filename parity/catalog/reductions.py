@@ -208,6 +208,7 @@ ROWS = (
     ),
     _row(
         name="logsumexp",
+        rounds_between=True,  # a difference, exp, sum and log, each rounded to the dtype
         promotes=True,
         rule=OpClass.COMPOSITE,
         call="torch.logsumexp",
@@ -258,6 +259,7 @@ ROWS = (
     _row(name="trace", call="torch.trace", signature=_square, dtypes=NUMERIC, grad=FLOATING, opinfo=("trace",)),
     _row(
         name="diff",
+        rounds_between=True,  # n differences one after the other
         rule=OpClass.COMPOSITE,
         call="torch.diff",
         signature=_diff,
@@ -268,6 +270,7 @@ ROWS = (
     ),
     _row(
         name="trapezoid",
+        rounds_between=True,  # sums and products of half kernels
         call="torch.trapezoid",
         signature=_area,
         dtypes=FLOATING,

@@ -55,6 +55,7 @@ ROWS = (
     ),
     _row(
         name="cumulative_trapezoid",
+        rounds_between=True,  # sums and products, then a cumsum of half values
         call="torch.cumulative_trapezoid",
         signature=along(low=1, empty=False, by_name=True),
         dtypes=NUMERIC,

@@ -201,7 +201,7 @@ def _select_scatter(draw: Draw) -> Call:
 
 
 ROWS = (
-    _row(name="view", call="torch.Tensor.view", signature=_reshape, opinfo=("view",)),
+    _row(name="view", call="torch.Tensor.view", signature=_reshape, packed=True, opinfo=("view",)),
     _row(name="view_dtype", call="torch.Tensor.view", signature=_view_dtype, grad=(), oracle="exact"),
     _row(name="reshape", call="torch.reshape", signature=_reshape, opinfo=("reshape",)),
     _row(name="transpose", call="torch.transpose", signature=_transpose, opinfo=("transpose",)),
@@ -223,7 +223,14 @@ ROWS = (
     _row(name="flatten", call="torch.flatten", signature=_flatten, opinfo=("flatten",)),
     _row(name="unflatten", call="torch.unflatten", signature=_unflatten, opinfo=("unflatten",)),
     _row(name="diagonal", call="torch.diagonal", signature=_diagonal, opinfo=("diagonal",)),
-    _row(name="as_strided", call="torch.as_strided", signature=_as_strided, oracle="exact", opinfo=("as_strided",)),
+    _row(
+        name="as_strided",
+        call="torch.as_strided",
+        signature=_as_strided,
+        oracle="exact",
+        packed=True,
+        opinfo=("as_strided",),
+    ),
     _row(
         name="slice_scatter",
         call="torch.slice_scatter",

@@ -77,7 +77,7 @@ def _complex(name: str, call: str) -> Row:
     )
 
 
-def _view(name: str, dtypes: tuple[str, ...], grad: tuple[str, ...], call: str = "") -> Row:
+def _view(name: str, dtypes: tuple[str, ...], grad: tuple[str, ...], call: str = "", packed: bool = False) -> Row:
     return Row(
         name=name,
         family=FAMILY,
@@ -87,6 +87,7 @@ def _view(name: str, dtypes: tuple[str, ...], grad: tuple[str, ...], call: str =
         dtypes=dtypes,
         grad=grad,
         view=True,
+        packed=packed,
         opinfo=(name,),
     )
 
@@ -152,7 +153,7 @@ ROWS = (
     _view("real", EVERY, FLOATING),
     _view("imag", COMPLEX, COMPLEX),
     _view("conj", EVERY, FLOATING),
-    _view("view_as_real", COMPLEX, COMPLEX),
+    _view("view_as_real", COMPLEX, COMPLEX, packed=True),  # refuses lazy conjugates
     Row(
         name="view_as_complex",
         family=FAMILY,
@@ -162,6 +163,7 @@ ROWS = (
         dtypes=("float32",),  # float16 would make complex32, which hardly an op takes
         grad=("float32",),
         view=True,
+        packed=True,
         opinfo=("view_as_complex",),
     ),
     _function("reciprocal"),

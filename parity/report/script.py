@@ -1,7 +1,516 @@
-"""Being written."""
-from parity.vocabulary import Case
+"""A finding as a Python script that needs torch alone: for a bug report, or a machine without parity.
+
+The text holds the bases' bytes (or their elements, where they are few), uploads them, makes the views on the device with
+torch's own view calls, and runs one aspect on the CPU, on the device, and in float64 on the CPU.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import functools
+import importlib
+import inspect
+import textwrap
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parity import catalog, execute, notation
+from parity.catalog import opinfo
+from parity.catalog.row import Row
+from parity.dtypes import FACTS
+from parity.errors import ParityError
+from parity.execute import Destination, Placed
+from parity.inputs import Inputs, Slot, build, fill_like, raw_bytes
+from parity.layout import base_shape, channels_last_permutation
+from parity.values import pool, window
+from parity.vocabulary import Aspect, Case, Layout, OpClass, Raised, Slice, Word
+
+LITERAL = 64  # elements that are written out; above it stand compressed bytes
+CALLS = "parity.catalog.calls"
+# What a glue function may name beside builtins and its own module's functions, and the import that gives it.
+IMPORTS = {
+    "F": "from torch.nn import functional as F",
+    "Tensor": "from torch import Tensor",
+    "Any": "from typing import Any",
+}
+
+
+class _Untold(Exception):  # no error: it only ends the writing
+    """The case cannot be written in torch alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What of the finding goes into the text. result: the outputs of the CPU, for the shapes of what is fed or written."""
+
+    case: Case
+    row: Row
+    aspect: str
+    inputs: Inputs
+    result: tuple[tuple[str, Tensor], ...]
 
 
 def standalone(case: Case, aspect: str, device_name: str, title: str) -> str | None:
-    """Stub."""
-    return None
+    """The script, or None where the case cannot be told in torch alone (private test data, functions without source).
+
+    It takes the device as its argument, prints the three results and the largest difference, and ends with 1 where device
+    and CPU differ by more than a few roundoffs, else with 0.
+    """
+    try:
+        row = _row(case.op)
+        if row.rule in (OpClass.RANDOM, OpClass.METADATA):
+            return None  # no values are promised, so there is nothing to print side by side
+        inputs = build(case)
+        return _text(_Told(case, row, aspect, inputs, _outputs(case, row, inputs)), device_name, title)
+    except (_Untold, ParityError):
+        return None
+
+
+def _row(op: str) -> Row:
+    if not op.startswith(opinfo.PREFIX):
+        return catalog.row(op)
+    found = next((r for r in opinfo.rows() if r.name == op), None)
+    if found is None:
+        raise _Untold(op)
+    return found
+
+
+def _outputs(case: Case, row: Row, inputs: Inputs) -> tuple[tuple[str, Tensor], ...]:
+    placed = Placed(tuple(o.base for o in inputs.operands), tuple(o.view for o in inputs.operands))
+    live = execute.attempt(lambda: execute.forward(execute.program(row), case, inputs, placed, True), "run")
+    if isinstance(live, Raised):  # some ops refuse gradients for this dtype; the values alone tell the shapes as well
+        live = execute.attempt(lambda: execute.forward(execute.program(row), case, inputs, placed, False), "run")
+    return () if isinstance(live, Raised) else live.outputs
+
+
+# ------------------------------------------------------------------------------------------------------------ the call
+
+
+@functools.cache
+def _glue() -> dict[str, ast.stmt]:
+    """Definitions at the top of parity's own calls, by name."""
+    tree = ast.parse(inspect.getsource(importlib.import_module(CALLS)))
+    found: dict[str, ast.stmt] = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            found[node.name] = node
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            found[node.targets[0].id] = node
+    return found
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    yield from (n.id for n in ast.walk(node) if isinstance(n, ast.Name))
+
+
+def _sources(name: str) -> list[str]:
+    """Source of a glue function behind that of what it names, behind the imports of all of them."""
+    module, glue = importlib.import_module(CALLS), _glue()
+    text = inspect.getsource(module)
+    order: list[str] = []
+
+    def visit(n: str) -> None:
+        if n in glue and n not in order:
+            for inner in _names(glue[n]):
+                if inner != n:
+                    visit(inner)
+            order.append(n)
+
+    visit(name)
+    if name not in order:
+        raise _Untold(name)
+    used = {n for d in order for n in _names(glue[d])}
+    foreign = {n for n in used if hasattr(module, n)} - {"torch", *IMPORTS, *glue}
+    if foreign:
+        raise _Untold(f"{name} needs {foreign}")
+    imports = [line for word, line in IMPORTS.items() if word in used]
+    return [*imports, *(ast.get_source_segment(text, glue[n]) or "" for n in order)]
+
+
+def _callable(t: _Told) -> tuple[str, list[str]]:
+    """(expression, source that must stand above it) of the function that the aspect calls."""
+    inplace = t.aspect == Aspect.INPLACE and not t.row.mutates
+    if t.row.family == "opinfo":
+        function, inplace_form, _ = opinfo.callables(t.row.name)
+        return _public(t.row.name.removeprefix(opinfo.PREFIX), inplace_form if inplace else function, inplace), []
+    path = t.row.inplace if inplace else t.row.call
+    module, _, name = path.rpartition(".")
+    if module == CALLS:
+        return name, _sources(name)
+    if module == "operator":
+        return path, ["import operator"]
+    if not path.startswith("torch."):
+        raise _Untold(path)
+    return path, []
+
+
+def _public(entry: str, function: Callable[..., Any] | None, inplace: bool) -> str:
+    """The dotted path under which torch publishes a function of OpInfo's."""
+    name = entry.partition(":")[0] + ("_" if inplace else "")
+    for path in (f"torch.{name}", f"torch.Tensor.{name.rpartition('.')[2]}"):
+        try:
+            if execute.attribute(path) is function or execute.attribute(path) == function:
+                return path
+        except ParityError:
+            continue
+    raise _Untold(entry)
+
+
+def _arguments(t: _Told) -> str:
+    """The arguments as text, operands as t0, t1 ..."""
+    if t.row.family != "opinfo":
+        args, kwargs = t.inputs.args, t.inputs.kwargs
+    else:
+        pinned, index = dict(t.case.kwargs), t.case.args[0]
+        assert isinstance(index, int)
+        slots = [Slot(i) for i in range(len(t.inputs.operands))]
+        told = str(pinned.get("torch")), str(pinned.get("digest"))
+        args, kwargs = opinfo.assemble(t.case.op, t.case.dtype, index, slots, *told)
+    return ", ".join([*map(_plain, args), *(f"{k}={_plain(v)}" for k, v in kwargs.items())])
+
+
+def _plain(a: Any) -> str:
+    """An argument as an expression. Raises _Untold for what has none."""
+    if isinstance(a, Slot):
+        return f"t{a.index}"
+    if isinstance(a, Word):
+        return _plain(getattr(torch, a.name))
+    if isinstance(a, torch.dtype):
+        kind = FACTS[str(a).removeprefix("torch.")].kind if str(a).removeprefix("torch.") in FACTS else ""
+        return f"wider({a}, wide)" if kind in ("float", "complex") else str(a)
+    if isinstance(a, (torch.memory_format, torch.layout)):
+        return str(a)
+    if isinstance(a, (Slice, slice)):
+        return f"slice({_plain(a.start)}, {_plain(a.stop)}, {_plain(a.step)})"
+    if isinstance(a, list):
+        return "[" + ", ".join(map(_plain, a)) + "]"
+    if type(a) in (tuple, torch.Size):
+        return "(" + ", ".join(map(_plain, a)) + ("," if len(a) == 1 else "") + ")"
+    if isinstance(a, torch.device) or (isinstance(a, str) and a == "cpu"):
+        return "device"
+    if a is None or type(a) in (bool, int, str):
+        return repr(a)
+    if type(a) is float:
+        return notation.number(a)
+    if type(a) is complex:
+        return f"complex({notation.number(a.real)}, {notation.number(a.imag)})"
+    if a is Ellipsis:
+        return "..."
+    raise _Untold(repr(a))
+
+
+# --------------------------------------------------------------------------------------------------------- the tensors
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
+
+
+def _base(t: Tensor) -> str:
+    """A dense CPU tensor as an expression that gives the same bits."""
+    n, dtype = t.numel(), str(t.dtype)
+    if n == 0:
+        return f"torch.empty({_shape(t.shape)}, dtype={dtype})"
+    flat = t.detach().reshape(-1)
+    if n > 2 and raw_bytes(flat) == raw_bytes(flat[:1].expand(n)):
+        return f"torch.full({_shape(t.shape)}, {_plain(flat[0].item())}, dtype={dtype})"
+    if n <= LITERAL:
+        elements = flat.tolist()
+        if _reads_back(elements, flat):
+            inner = textwrap.fill(", ".join(map(_plain, elements)), 110, break_long_words=False)
+            inner = inner if "\n" not in inner else "\n" + textwrap.indent(inner, "    ") + "\n"
+            return f"torch.tensor([{inner}], dtype={dtype}).reshape({_shape(t.shape)})"
+    packed = base64.b64encode(zlib.compress(raw_bytes(t), 9)).decode()
+    lines = "\n".join(f'    b"{part}"' for part in textwrap.wrap(packed, 110))
+    return f"unpacked(\n{lines},\n    {dtype},\n).reshape({_shape(t.shape)})"
+
+
+def _reads_back(elements: list[Any], t: Tensor) -> bool:
+    """Whether the elements as text give the same bits again (payloads of NaN, 64-bit unsigned numbers may not)."""
+    try:
+        return raw_bytes(torch.tensor(elements, dtype=t.dtype)) == raw_bytes(t)
+    except (RuntimeError, OverflowError):
+        return False
+
+
+def _view(name: str, layout: Layout, shape: tuple[int, ...]) -> str:
+    """The view as torch calls on its base."""
+    text = name
+    for k, (word, *ints) in enumerate(layout):
+        before, after = (base_shape(shape, layout[at:]) for at in (k, k + 1))
+        i = [int(x) for x in ints]
+        if word == "flat":
+            text += f"[{i[0]}:{before[0] - i[1]}].view({_shape(after)})"
+        elif word == "select":
+            text += f"[{i[0]}]"
+        elif word == "slice":
+            text += f".narrow({i[0]}, {i[1]}, {before[i[0]] - i[1] - i[2]})"
+        elif word == "step":
+            text += f"[{':, ' * (i[0] % len(before))}{i[2]}::{i[1]}]"
+        elif word == "channels_last":
+            text += f".permute({_shape(channels_last_permutation(len(before)))})"
+        elif word in ("transpose", "permute"):
+            text += f".{word}({', '.join(map(str, i))})"
+        elif word == "expand":
+            text += f".expand({_shape(after)})"
+        else:
+            text = f"{text}.conj()" if word == "conj" else f"torch._neg_view({text})"
+    return text
+
+
+def _cotangents(t: _Told) -> list[Destination]:
+    def make(family: str, dtype: torch.dtype, n: int, seed: int, position: int) -> Tensor:
+        if family == "normal":
+            return window(pool("normal", str(dtype).removeprefix("torch.")), n, seed, 50 + position).clone()
+        return torch.full((n,), 1.0 if family == "ones" else 0.0, dtype=dtype)
+
+    live = [x for n, x in t.result if x.requires_grad and not n.startswith("base[")]
+    return [execute.cotangent(t.case.cotangent, x, i, make) for i, x in enumerate(live)]
+
+
+# ------------------------------------------------------------------------------------------------------------ the body
+
+
+def _run(t: _Told) -> tuple[list[str], list[str]]:
+    """(bases, lines of `run`): what the aspect does, as statements over `put`."""
+    function, _ = _callable(t)
+    call = f"{function}({_arguments(t)})"
+    bases = [f"BASE_{i} = {_base(o.base)}" for i, o in enumerate(t.inputs.operands)]
+    backward = t.aspect == Aspect.BACKWARD
+    writes = t.row.mutates or t.aspect == Aspect.INPLACE
+    lines: list[str] = []
+    leaves: list[int] = []
+    for i, o in enumerate(t.inputs.operands):
+        place = '"cpu"' if o.spec.on_cpu else "device"
+        leaf = backward and o.spec.grad and (o.view.is_floating_point() or o.view.is_complex())
+        leaves += [i] if leaf else []
+        if writes and i == 0:
+            grad = ".requires_grad_()" if leaf else ""
+            lines += [f"base = put(BASE_0, {place}, wide){grad}"]
+            lines += ["leaf0 = base", "base = base.clone()"] if leaf else []
+            lines += [f"t0 = {_view('base', o.spec.layout, o.spec.shape)}"]
+            continue
+        made = _view(f"put(BASE_{i}, {place}, wide)", o.spec.layout, o.spec.shape)
+        lines.append(f"t{i} = {made}" + (".detach().requires_grad_()" if leaf else ""))
+        lines += [f"leaf{i} = t{i}"] if leaf else []
+    if backward:
+        fed = _cotangents(t)
+        if not fed or not leaves:
+            raise _Untold("no gradient")
+        bases += [f"COTANGENT_{i} = {_base(c.base)}" for i, c in enumerate(fed)]
+        cotangents = [_view(f"put(COTANGENT_{i}, device, wide)", c.layout, c.shape) for i, c in enumerate(fed)]
+        lines += [call, "outputs = [t0]"] if t.row.mutates else [f"outputs = tensors({call})"]
+        named = "".join(f"leaf{i}, " for i in leaves)
+        lines += [
+            "live = [t for t in outputs if t.requires_grad]",
+            f"cotangents = [{', '.join(cotangents)}]",
+            "cotangents = [c.to(t.dtype) for c, t in zip(cotangents, live)]",
+            f"gradients = torch.autograd.grad(live, [{named[:-2]}], cotangents, allow_unused=True)",
+            f"names = [{', '.join(repr(f'grad[{i}]') for i in leaves)}]",
+            "return {n: g for n, g in zip(names, gradients) if g is not None}",
+        ]
+    elif writes:
+        lines += [call, 'return {"base[out]": base}  # all of it: what is written beside the view shows']
+    elif t.aspect == Aspect.OUT:
+        bases, lines = _out(t, bases, lines, function)
+    else:
+        lines += [f"outputs = tensors({call})", 'return {f"out[{i}]": t for i, t in enumerate(outputs)}']
+    return bases, lines
+
+
+def _out(t: _Told, bases: list[str], lines: list[str], function: str) -> tuple[list[str], list[str]]:
+    targets = [execute.destination(x.detach(), t.case.into) for _, x in t.result]
+    if not targets:
+        raise _Untold("no output")
+    for i, d in enumerate(targets):
+        bases.append(
+            f"OUT_{i} = torch.full({_shape(d.base.shape)}, {_plain(fill_like(d.base.dtype))}, dtype={d.base.dtype})"
+        )
+        lines += [f"base{i} = put(OUT_{i}, device, wide)", f"out{i} = {_view(f'base{i}', d.layout, d.shape)}"]
+    outs = ", ".join(f"out{i}" for i in range(len(targets)))
+    given = ", ".join(x for x in (_arguments(t), f"out={outs if len(targets) == 1 else f'({outs})'}") if x)
+    returned = ", ".join(f'"base[out{i}]": base{i}' for i in range(len(targets)))
+    return bases, [*lines, f"{function}({given})", f"return {{{returned}}}  # all of it: a write beside the view shows"]
+
+
+HEAD = '''\
+"""{title}
+
+{case}
+{remark}
+python {{this file}} [device]      ({default})
+Ends with 1 where the device and the CPU differ by more than a few roundoffs, with 0 where they agree.
+"""
+
+from __future__ import annotations
+
+{imports}
+
+nan, inf = float("nan"), float("inf")
+
+
+def unpacked(data, dtype):
+    """A flat tensor from compressed bytes."""
+    return torch.frombuffer(bytearray(zlib.decompress(base64.b64decode(data))), dtype=dtype)
+
+
+def wider(dtype, wide):
+    """float64 or complex128 in the run that shows the truth."""
+    return dtype if not wide else torch.complex128 if dtype.is_complex else torch.float64
+
+
+def put(base, device, wide):
+    """A copy of a dense tensor on the device; views are made there, because copying a view would repair its layout."""
+    inexact = base.is_floating_point() or base.is_complex()
+    return base.to(wider(base.dtype, wide) if inexact else base.dtype).to(device, copy=True)
+
+
+def tensors(result):
+    """All tensors of a result; numbers as tensors."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    if isinstance(result, (list, tuple, dict)):
+        return [t for r in (result.values() if isinstance(result, dict) else result) for t in tensors(r)]
+    return [] if result is None or isinstance(result, str) else [torch.tensor(result)]
+'''
+
+TAIL = '''\
+def attempt(device, wide=False):
+    """Results by name on the CPU, or the exception."""
+    try:
+        return {n: t.detach().to("cpu").resolve_conj().resolve_neg() for n, t in run(device, wide).items()}
+    except Exception as e:
+        return e
+
+
+def parts(t):
+    """Real numbers in float64, complex ones side by side."""
+    return torch.view_as_real(t.to(torch.complex128)) if t.is_complex() else t.to(torch.float64)
+
+
+def differs(name, got, cpu, truth):
+    """Print the largest difference of one tensor; whether it is more than a few roundoffs."""
+    if got.shape != cpu.shape or got.dtype != cpu.dtype:
+        print(f"  {name} is {got.dtype}{list(got.shape)} on the device, {cpu.dtype}{list(cpu.shape)} on the CPU")
+        return True
+    if not cpu.numel():
+        return False
+    if not (cpu.is_floating_point() or cpu.is_complex()):
+        bad = got != cpu
+        if bad.any():
+            index = tuple(bad.nonzero()[0].tolist())
+            print(f"  {name}: {int(bad.sum())} of {cpu.numel()} differ, first at {list(index)}: {got[index]} {cpu[index]}")
+        return bool(bad.any())
+    eps = torch.finfo(cpu.dtype).eps
+    d, c = parts(got), parts(cpu)
+    same = (d == c) | (d.isnan() & c.isnan())
+    off = torch.where(same, 0.0, (d - c).abs()).nan_to_num(inf, inf)
+    allowed = (16 if truth is None else 4) * eps * c.abs().nan_to_num(0, 0, 0) + torch.finfo(cpu.dtype).tiny
+    truth = truth if truth is not None and truth.shape == cpu.shape else None
+    if truth is not None:
+        # What rounding does here shows in the CPU's own error.
+        own = (c - parts(truth)).abs().nan_to_num(0, 0, 0)
+        allowed = allowed + 4 * (own if ELEMENTWISE else own.max())
+    worst = int((off / allowed).argmax())
+    ones = torch.zeros(off.numel(), dtype=torch.bool)
+    ones[worst] = True
+    index = ones.view(off.shape).nonzero()[0].tolist()[: cpu.dim()]
+    at = tuple(index)
+    most, limit = float(off.flatten()[worst]), float(allowed.flatten()[worst])
+    print(f"  {name}: largest difference {most:.6g} at {index}, allowed {limit:.3g}")
+    wide = "" if truth is None else f", float64 {truth[at].item()!r}"
+    print(f"    device {got[at].item()!r}, CPU {cpu[at].item()!r}{wide}")
+    return bool((off > allowed).any())
+
+
+def main():
+    device = sys.argv[1] if len(sys.argv) > 1 else default_device()
+    torch.set_printoptions(precision=9, linewidth=140)
+    print(f"torch {torch.__version__}, device {device}")
+    cpu, got = attempt("cpu"), attempt(device)
+    truth = attempt("cpu", wide=True) if WIDE else None
+    for place, results in (("device", got), ("CPU", cpu), ("float64", truth)):
+        if isinstance(results, Exception):
+            print(f"{place} raises {type(results).__name__}: {results}")
+        for name, t in results.items() if isinstance(results, dict) else ():
+            print(f"{place} {name} = {t}")
+    truth = truth if isinstance(truth, dict) else {}
+    if isinstance(cpu, Exception) or isinstance(got, Exception):
+        return int(isinstance(cpu, Exception) != isinstance(got, Exception))
+    if list(got) != list(cpu):
+        print(f"the device gives {list(got)}, the CPU {list(cpu)}")
+        return 1
+    bad = [differs(name, got[name], cpu[name], truth.get(name)) for name in cpu]
+@REPEAT@    print("they differ" if any(bad) else "they agree")
+    return int(any(bad))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+'''
+
+AGAIN = """\
+    again = attempt(device)
+    for name in cpu if isinstance(again, dict) else ():
+        if not torch.equal(parts(again[name]).nan_to_num(), parts(got[name]).nan_to_num()):
+            print(f"  {name}: two equal calls on the device differ")
+        bad.append(differs(name, again[name], cpu[name], truth.get(name)))
+"""
+
+NAMED = """\
+def default_device():
+    return "{name}"
+"""
+
+REAL = """\
+def default_device():
+    # Found on a simulated device, which only parity has: name a real one.
+    if torch.backends.mps.is_available():
+        return "mps"
+    if torch.cuda.is_available():
+        return "cuda"
+    sys.exit("no accelerator found; name a device: python THIS_FILE DEVICE (cpu shows that the script runs)")
+"""
+
+
+def _text(t: _Told, device_name: str, title: str) -> str:
+    bases, lines = _run(t)
+    _, sources = _callable(t)
+    imports = [line for line in sources if line.startswith(("from ", "import "))]
+    definitions = [s for s in sources if s not in imports]
+    simulated = device_name.partition(":")[0] == "sim"
+    remark = (
+        ""
+        if not t.row.relation
+        else f"\nSeveral answers may be right here ({t.row.relation}); then they need not be equal.\n"
+    )
+    head = HEAD.format(
+        title=_quoted(title),
+        case=_quoted(textwrap.fill(notation.case_text(t.case), 118, break_long_words=False, break_on_hyphens=False)),
+        remark=remark,
+        default="default: mps or cuda, it was found on a simulated device" if simulated else f"default: {device_name}",
+        imports="\n".join(sorted(["import base64", "import sys", "import zlib"]) + ["", "import torch", *imports]),
+    )
+    exact = t.row.rule in (OpClass.ELEMENTWISE, OpClass.EXACT) and t.aspect != Aspect.BACKWARD
+    flags = f"ELEMENTWISE = {exact}  # each element is judged by its own rounding\nWIDE = {t.row.oracle == 'wide'}"
+    body = "\n".join(
+        ["def run(device, wide):", '    """The call on a device, its results by name; wide: in float64."""']
+        + [f"    {line}" for line in lines]
+    )
+    tail = TAIL.replace("@REPEAT@", AGAIN if t.aspect == Aspect.REPEAT else "")
+    default = REAL if simulated else NAMED.format(name=device_name)
+    parts = [head.rstrip(), *definitions, "\n".join([flags, *bases]), body, default.rstrip(), tail.rstrip()]
+    made = "\n\n\n".join(parts) + "\n"
+    compile(made, "script", "exec")
+    return made
+
+
+def _quoted(text: str) -> str:
+    """Text for the inside of a docstring."""
+    return text.replace("\\", "\\\\").replace('"""', "'''")

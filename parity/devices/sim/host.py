@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,8 +15,20 @@ aten = torch.ops.aten
 
 def linear_backward(x: Tensor, g: Tensor, w: Tensor, mask: Sequence[bool]) -> tuple[Tensor | None, ...]:
     """Gradients of input, weight and bias of `linear`, as far as the mask asks for them."""
-    g2, x2 = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
-    return (g @ w) if mask[0] else None, (g2.t() @ x2) if mask[1] else None, g2.sum(0) if mask[2] else None
+    rows = math.prod(g.shape[:-1])
+    g2, x2 = g.reshape(rows, g.shape[-1]), x.reshape(rows, x.shape[-1])
+    gx = (g2 @ w.conj()).reshape(x.shape) if mask[0] else None
+    return gx, (g2.t() @ x2.conj()) if mask[1] else None, g2.sum(0) if mask[2] else None
+
+
+def tril_out(x: Tensor, diagonal: int = 0, *, out: Tensor) -> Tensor:
+    """aten::tril.out. The CPU's own writes out of bounds where the batch dimensions of `out` cannot be merged (2.13)."""
+    return out.copy_(x.tril(diagonal))
+
+
+def triu_out(x: Tensor, diagonal: int = 0, *, out: Tensor) -> Tensor:
+    """aten::triu.out; see `tril_out`."""
+    return out.copy_(x.triu(diagonal))
 
 
 def max_pool2d_backward(g: Tensor, x: Tensor, k: Any, s: Any = (), p: Any = 0, d: Any = 1, ceil: bool = False) -> Tensor:

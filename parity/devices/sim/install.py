@@ -38,6 +38,7 @@ VIEWS = (
 ONE_CALL_AS_ON_MPS = (
     "addr",
     "addr.out",
+    "conj_physical_",  # composite over memory: it calls the CPU's loop itself
     "constant_pad_nd",
     "linear",
     "max_pool2d",
@@ -59,6 +60,8 @@ HOST_KERNELS: dict[str, Callable[..., Any]] = {
     "linear_backward": host.linear_backward,
     "lstm_mps_backward": host.lstm_mps_backward,
     "max_pool2d_backward": host.max_pool2d_backward,
+    "tril.out": host.tril_out,
+    "triu.out": host.triu_out,
 }
 
 _library: Any = torch.library.Library  # untyped in torch

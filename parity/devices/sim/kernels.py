@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.devices.sim.faults import Call, run_through
-from parity.devices.sim.memory import NAME, adopt, to_host, to_host_in_place, to_sim
+from parity.devices.sim.memory import NAME, adopt, set_conj, to_host, to_host_in_place, to_sim
 from parity.devices.sim.profile import composing
 from parity.devices.sim.seats import SEATS, Seat
 from parity.errors import FaultError
 
-# What an argument is: a tensor, a tensor that may arrive as a plain number, a list of tensors, a device.
-TENSOR, NUMBER_OR_TENSOR, LIST, DEVICE = range(4)
+# What an argument is: a tensor (or what torch has made of one: a plain number), a list of tensors, a device.
+TENSOR, LIST, DEVICE = range(3)
 
 
 class HostOp:
@@ -36,16 +36,18 @@ class Plan:
 
     positions: (index, kind) of the arguments that need work; by_name: the same for keyword arguments; returns: per result
     None (fresh) or (position, name, keyword-only) of the argument that it is; outs: names of out= arguments.
-    ours: registered here on purpose, so that no profile refuses it.
+    ours: registered here on purpose, so that no profile refuses it. takes_numbers: torch lets numbers stand for tensors in
+    it, and treats them in type promotion as the CPU does.
     """
 
-    __slots__ = ("base", "by_name", "ours", "outs", "overload", "positions", "qualified", "returns")
+    __slots__ = ("base", "by_name", "ours", "outs", "overload", "positions", "qualified", "returns", "takes_numbers")
 
     def __init__(self, op: Any, ours: bool = False) -> None:
         schema = op._schema
         space, _, self.base = schema.name.partition("::")
         self.overload = self.base + (f".{schema.overload_name}" if schema.overload_name else "")
         self.qualified = f"{space}::{self.overload}"
+        self.takes_numbers = torch._C._should_allow_numbers_as_tensors(self.base) and not isinstance(op, HostOp)
         self.ours = ours or isinstance(op, HostOp)
         kinds = {i: k for i, a in enumerate(schema.arguments) if (k := _kind(str(a.type))) is not None}
         self.by_name: dict[str, int] = {schema.arguments[i].name: k for i, k in kinds.items()}
@@ -63,9 +65,7 @@ class Plan:
 
 
 def _kind(type_name: str) -> int | None:
-    if type_name == "Tensor":
-        return NUMBER_OR_TENSOR
-    if type_name == "Optional[Tensor]":
+    if type_name in ("Tensor", "Optional[Tensor]"):
         return TENSOR
     if "Tensor" in type_name:
         return LIST
@@ -107,6 +107,7 @@ def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     plan = _plans.get(op) or _plans.setdefault(op, Plan(op))
     host = list(args)
     index, count = -1, len(host)
+    numbers: list[int] | None = None
     for i, kind in plan.positions:
         if i >= count:
             break
@@ -124,8 +125,10 @@ def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
                 host[i] = to_host(a)
             elif a.dim():
                 raise RuntimeError(_mixed(plan, args, kwargs))
-        elif kind == NUMBER_OR_TENSOR:  # a wrapped number reaches Python as a plain number
-            host[i] = torch.tensor(a)
+        elif not plan.takes_numbers:  # a wrapped number reaches Python as a plain number
+            numbers = [*numbers, i] if numbers else [i]
+    if numbers:
+        _wrap_numbers(plan, host, numbers)
     if kwargs:
         index, kwhost = _host_kwargs(plan, kwargs, index)
     else:
@@ -139,6 +142,17 @@ def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     else:
         result = op(*host, **kwhost)
     return _results(plan, result, args, kwargs, index)
+
+
+def _wrap_numbers(plan: Plan, host: list[Any], numbers: list[int]) -> None:
+    """Numbers become tensors of the dtype that they would not change: they rank below every tensor in type promotion."""
+    tensors = [t for i, t in enumerate(host) if isinstance(t, Tensor) and not (plan.base == "where" and i == 0)]
+    for i in numbers:
+        dtype = None
+        for t in tensors:
+            wanted = torch.result_type(t, host[i])
+            dtype = wanted if dtype is None else torch.promote_types(dtype, wanted)
+        host[i] = torch.tensor(host[i], dtype=dtype)
 
 
 def _host_list(values: Any, index: int) -> tuple[int, list[Any]]:
@@ -220,6 +234,8 @@ def _hand_back(place: tuple[int, str, bool], result: Tensor, args: Any, kwargs: 
     # Another memory: the kernel got a destination that may grow, or made one (mse_loss.out grows its own in between).
     if result.data_ptr() != own.data_ptr() or result.shape != own.shape:
         adopt(own, result)
+    if result.is_conj() != own.is_conj():  # solvers leave their destination so
+        set_conj(own, result.is_conj())
     return own
 
 
@@ -295,6 +311,8 @@ def _write(destination: Tensor, answer: Tensor | None) -> Tensor:
         return destination
     if answer.shape != destination.shape:
         return answer  # as a kernel that resizes its destination does
-    if answer.data_ptr() != destination.data_ptr() or answer.stride() != destination.stride():
+    if answer.data_ptr() != destination.data_ptr() or answer.stride() != destination.stride() or (
+        answer.is_conj() != destination.is_conj() or answer.is_neg() != destination.is_neg()
+    ):
         destination.copy_(answer)
     return destination

@@ -1,7 +1,8 @@
 """Device memory is host memory: the same bytes, strides and version seen as a tensor of the one device or the other.
 
 A tensor is exported as a DLPack capsule, the capsule's device word is overwritten, and the capsule is imported again. No
-copy is made. An alias keeps the exported *tensor* alive, not only its storage. So an alias must never be kept on the
+copy is made. DLPack drops the lazy conj and neg bits and
+the strides of dimensions of size 1 (kernels choose a memory format by these), so both are set anew. An alias keeps the exported *tensor* alive, not only its storage. So an alias must never be kept on the
 tensor it comes from (an uncollectable cycle), and a tensor must never be pointed at the storage of its own alias (that
 frees the memory under it).
 """
@@ -18,7 +19,8 @@ from parity.errors import DeviceError
 
 NAME = "sim"
 SEAT_COUNT = 128  # a device index is one signed byte in torch
-_DEVICE_OFFSET = 8  # DLTensor: void* data; {int32 type; int32 id} device; ...
+# DLTensor: void* data; {int32 type; int32 id} device; int32 ndim; 4 bytes of dtype; int64* shape; int64* strides; ...
+_DEVICE_OFFSET, _STRIDES_OFFSET = 8, 32
 _CPU_WORD = 1  # kDLCPU, id 0, as one little-endian 64-bit word
 _SIM_TYPE = 12  # kDLExtDev, which torch reads as its PrivateUse1 device
 
@@ -42,20 +44,35 @@ _word_at = ctypes.c_int64.from_address
 CPU_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 
-def to_host(t: Tensor) -> Tensor:
-    """The CPU alias of a sim tensor: same memory and strides, storage offset 0, no conj or neg bit, no autograd."""
+set_conj = _private("_set_conj")
+_set_neg = _private("_set_neg")
+
+
+def _relabelled(t: Tensor, word: int) -> Tensor:
     capsule = _to_dlpack(t)
-    _word_at(_pointer(capsule, b"dltensor") + _DEVICE_OFFSET).value = _CPU_WORD
+    at: int = _pointer(capsule, b"dltensor")
+    _word_at(at + _DEVICE_OFFSET).value = word
+    if 1 in t.shape:
+        strides = _word_at(at + _STRIDES_OFFSET).value
+        for i, (size, stride) in enumerate(zip(t.shape, t.stride())):
+            if size == 1:
+                _word_at(strides + 8 * i).value = stride
     alias: Tensor = _from_dlpack(capsule)
+    if t.is_neg():
+        _set_neg(alias, True)
+    if t.is_conj():
+        set_conj(alias, True)
     return alias
+
+
+def to_host(t: Tensor) -> Tensor:
+    """The CPU alias of a sim tensor: same memory, strides, lazy conj and neg bits; storage offset 0, no autograd."""
+    return _relabelled(t, _CPU_WORD)
 
 
 def to_sim(t: Tensor, index: int) -> Tensor:
-    """The sim alias of a CPU tensor, on device `index`."""
-    capsule = _to_dlpack(t)
-    _word_at(_pointer(capsule, b"dltensor") + _DEVICE_OFFSET).value = _SIM_TYPE | index << 32
-    alias: Tensor = _from_dlpack(capsule)
-    return alias
+    """The sim alias of a CPU tensor, on device `index`; the same otherwise."""
+    return _relabelled(t, _SIM_TYPE | index << 32)
 
 
 def to_host_in_place(t: Tensor) -> Tensor:
@@ -68,19 +85,16 @@ def to_host_in_place(t: Tensor) -> Tensor:
     return to_host(flat).as_strided(t.shape, t.stride(), t.storage_offset())
 
 
-def to_host_with_bits(t: Tensor) -> Tensor:
-    """The CPU alias with the lazy conj and neg bits, which DLPack drops; a CPU tensor as it is."""
-    if t.is_cpu:
-        return t
-    alias = to_host(t)
-    if t.is_neg():
-        alias = torch._neg_view(alias)
-    return alias.conj() if t.is_conj() else alias
+def without_bits(alias: Tensor) -> Tensor:
+    """The same alias, reading the memory as it lies there."""
+    _set_neg(alias, False)
+    set_conj(alias, False)
+    return alias
 
 
 def adopt(destination: Tensor, result: Tensor) -> None:
     """Give `destination` (sim) the memory of `result` (host): a kernel has resized its out= argument."""
-    if result.data_ptr() == destination.data_ptr():
+    if result.data_ptr() == destination.data_ptr():  # resized within its memory
         if result.shape != destination.shape:
             storage = destination.untyped_storage()
             destination.set_(storage, destination.storage_offset(), result.shape, result.stride())

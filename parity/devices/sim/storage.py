@@ -10,7 +10,7 @@ from torch import Tensor
 
 from parity.devices.sim.faults import Call, run_through
 from parity.devices.sim.kernels import settle
-from parity.devices.sim.memory import CPU_KEYS, to_host, to_host_in_place, to_host_with_bits, to_sim
+from parity.devices.sim.memory import CPU_KEYS, to_host, to_host_in_place, to_sim, without_bits
 from parity.devices.sim.seats import SEATS, Seat
 
 _WRITTEN = ((0, "self", False),)  # in the words of Plan.returns: one result, which is the destination
@@ -82,7 +82,7 @@ def copy_from(src: Tensor, dst: Tensor, non_blocking: bool = False) -> Tensor:
     if (onto is not None and onto.busy) or (off is not None and off.busy):
         _watched_copy(src, dst, onto, off)
     else:
-        to_host_with_bits(dst).copy_(to_host_with_bits(src))
+        _plain_copy(src, dst)
     return dst
 
 
@@ -94,7 +94,7 @@ def _watched_copy(src: Tensor, dst: Tensor, onto: Seat | None, off: Seat | None)
         onto.profile.check(dst.dtype, dst.dim())
     faults = seat.faults_for(name, name)
     if not faults:
-        to_host_with_bits(dst).copy_(to_host_with_bits(src))
+        _plain_copy(src, dst)
     else:
         level = "kernel" if name == "copy_" else "transfer"
         destination = _seen(dst)
@@ -103,9 +103,12 @@ def _watched_copy(src: Tensor, dst: Tensor, onto: Seat | None, off: Seat | None)
     seat.note(name)
 
 
+def _plain_copy(src: Tensor, dst: Tensor) -> None:
+    (dst if dst.is_cpu else to_host(dst)).copy_(src if src.is_cpu else to_host(src))
+
+
 def _seen(t: Tensor) -> Tensor:
-    """The tensor for a fault. One with a lazy conj or neg bit has no true offset: its bits matter more."""
-    return t if t.is_cpu else to_host_with_bits(t) if t.is_conj() or t.is_neg() else to_host_in_place(t)
+    return t if t.is_cpu else to_host_in_place(t)
 
 
 def copy_from_and_resize(src: Tensor, dst: Tensor) -> Tensor:
@@ -126,7 +129,7 @@ def resize_(self: Tensor, size: Sequence[int], *, memory_format: Any = None) -> 
     new = to_sim(torch.empty(size, dtype=self.dtype), self.get_device())
     kept = min(self.numel(), count)
     if kept:
-        to_host(new).view(-1)[:kept].copy_(to_host(self).reshape(-1)[:kept])
+        to_host(new).view(-1)[:kept].copy_(without_bits(to_host(self)).reshape(-1)[:kept])
     return self.set_(new.untyped_storage(), 0, new.shape, new.stride())
 
 

@@ -1,0 +1,16 @@
+"""What is loaded into every pytest run, and into a command that only names things, loads neither torch nor hypothesis."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("module", ["parity", "parity.plugin", "parity.cli", "parity.suite", "parity.catalog", "parity.diff"])
+def test_module_loads_nothing_heavy(module: str) -> None:
+    """Importing it imports neither torch nor hypothesis nor numpy."""
+    program = f"import sys, {module}; print([m for m in ('torch', 'hypothesis', 'numpy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

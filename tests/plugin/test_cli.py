@@ -1,0 +1,84 @@
+"""The command line as a person meets it: one clear sentence and the right exit code, never a traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parity import cli
+
+
+def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command."""
+    code = cli.main(argv)
+    out, err = capsys.readouterr()
+    assert "Traceback" not in out + err
+    return code, out, err
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "words"),
+    [
+        (("run", "sofmax"), 2, "no op matches 'sofmax'; did you mean 'softmax'"),
+        (("run", "--family", "poling"), 2, "unknown family 'poling'; allowed:"),
+        (("run", "--dtype", "float31"), 2, "unknown dtype 'float31'; did you mean 'float32'"),
+        (("run", "--profile", "quik"), 2, "unknown profile 'quik'; allowed: quick, full, deep"),
+        (("run", "--source", "opinf"), 2, "unknown source 'opinf'; allowed: native, opinfo, all"),
+        (("run", "--fail-on", "unsuported"), 2, "unknown status 'unsuported' for --fail-on"),
+        (("run", "add", "--device", "mpz"), 2, "mpz"),
+        (("run", "add", "--device", "xpu"), 4, "xpu"),
+        (("run", "add", "--device", "sim", "--faults", "nowhere.py"), 2, "nowhere.py: no such file"),
+        (("run", "add", "--device", "sim", "--output", "/proc/none/run.jsonl"), 2, "cannot write the run file"),
+        (("run", "add", "--device", "sim", "--findings", "/proc/none"), 2, "cannot write to the folder /proc/none"),
+        (("replay", "add(float32[2]"), 2, "this is no case id"),
+        (("replay", "ad(float32[2], float32[2])", "--device", "sim"), 2, "unknown op 'ad'"),
+        (("replay", "nothing.jsonl"), 2, "neither a case id nor a run file"),
+        (("explain", "sofmax", "float16"), 2, "did you mean 'softmax'"),
+        (("explain", "softmax", "float17"), 2, "unknown dtype 'float17'; did you mean 'float16'"),
+        (("diff", "a.jsonl", "b.jsonl"), 2, "there is no run file a.jsonl"),
+    ],
+)
+def test_bad_input_gets_one_sentence(
+    argv: tuple[str, ...], code: int, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The value, what is allowed and what to do next, on one line."""
+    monkeypatch.chdir(tmp_path)
+    got, _, err = told(capsys, *argv)
+    assert got == code
+    assert words in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_truncated_run_file_says_what_could_be_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """And --partial reads it."""
+    path = tmp_path / "run.jsonl"
+    path.write_text("{}\n")
+    code, _, err = told(capsys, "diff", str(path), str(path))
+    assert code == 2
+    assert "is no run file of parity" in err
+
+
+def test_explain_prints_the_row_that_applies_and_those_it_beat(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the place of each in the tables."""
+    code, out, _ = told(capsys, "explain", "softmax", "float16", "--device", "mps")
+    assert code == 0
+    assert "applies" in out
+    assert "beaten" in out
+    assert "default.toml:" in out
+
+
+def test_replay_of_a_healthy_case(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every aspect is told, and the exit code is 0."""
+    code, out, _ = told(capsys, "replay", "add(float32[2], float32[2].transpose(0, -1), alpha=2)", "--device", "sim")
+    assert code == 0
+    assert "agree in out, forward" in out
+    assert "agree in grad[0], backward" in out
+
+
+def test_list_names_ops_families_and_dtypes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without running anything."""
+    code, out, _ = told(capsys, "run", "--list", "soft*")
+    assert code == 0
+    assert "softmax" in out
+    assert "float32" in out

@@ -1,0 +1,112 @@
+"""The pytest plugin: options, the fixture, and what passes, fails or skips."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from parity import resources
+
+SUITE = resources.folder("conformance")
+
+
+def suite(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
+    """The conformance suite in a process of its own, without the progress of `parity run`."""
+    return pytester.runpytest_subprocess(str(SUITE), "-c", str(SUITE / "pytest.ini"), "-p", "no:cacheprovider", "-q", *options)
+
+
+def test_agreeing_items_pass_and_are_named_by_op_and_dtype(pytester: pytest.Pytester) -> None:
+    """One test per op and dtype."""
+    done = suite(pytester, "--parity-device", "sim", "--parity-op", "add", "--parity-examples", "3", "-v")
+    done.assert_outcomes(passed=10)
+    done.stdout.fnmatch_lines(["*test_operator[[]add-float32[]] PASSED*"])
+
+
+def test_a_refused_op_is_a_skip_with_its_reason(pytester: pytest.Pytester) -> None:
+    """Nothing compared is never a pass."""
+    done = suite(pytester, "--parity-device", "sim:mps", "--parity-op", "heaviside", "--parity-dtype", "float32", "-rs")
+    done.assert_outcomes(skipped=1)
+    done.stdout.fnmatch_lines(["*heaviside float32: forward: * unsupported*"])
+
+
+def test_fail_on_makes_a_refusal_a_failure(pytester: pytest.Pytester) -> None:
+    """--parity-fail-on unsupported."""
+    options = ("--parity-device", "sim:mps", "--parity-op", "heaviside", "--parity-dtype", "float32")
+    suite(pytester, *options, "--parity-fail-on", "unsupported").assert_outcomes(failed=1)
+
+
+def test_unknown_names_are_usage_errors(pytester: pytest.Pytester) -> None:
+    """With near matches, and without a traceback."""
+    done = suite(pytester, "--parity-op", "sofmax")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["*no op matches 'sofmax'; did you mean 'softmax'*"])
+
+
+def test_an_absent_device_ends_the_run_with_4(pytester: pytest.Pytester) -> None:
+    """Exit code of the device's absence."""
+    assert suite(pytester, "--parity-device", "xpu", "--parity-op", "add").ret == 4
+
+
+def test_the_fixture_compares_a_module_of_ones_own(pytester: pytest.Pytester) -> None:
+    """`parity(module, *inputs)` passes on a healthy device and fails under a fault, naming the parameter."""
+    pytester.makepyfile(
+        """
+        import torch
+
+        def test_block(parity):
+            torch.manual_seed(0)
+            parity(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh()), torch.randn(2, 4, requires_grad=True))
+        """
+    )
+    pytester.runpytest_subprocess("--parity-device", "sim", "-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_a_death_under_xdist_is_told_and_the_item_goes_on(pytester: pytest.Pytester) -> None:
+    """The item of a dead worker is run again without the case that killed it."""
+    faults = pytester.makepyfile(
+        faults="""
+        import os
+        from parity.devices import Fault
+        FAULTS = [Fault("abort", ("sin",), lambda c: os.abort(), lambda c: c.operands[0].dim() == 2)]
+        """
+    )
+    done = suite(
+        pytester, "--parity-device", "sim", "--parity-op", "sin", "--parity-dtype", "float32", "--parity-examples", "8",
+        "--parity-faults", str(faults), "-n", "1", "--parity-rundir", str(pytester.path / "rundir"),
+    )  # fmt: skip
+    deaths = [json.loads(x) for x in (pytester.path / "rundir" / "deaths.jsonl").read_text().splitlines()]
+    assert deaths
+    assert all(d["how"] == "crash" and d["stage"] == "device" and d["signal"] == "SIGABRT" for d in deaths)
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_hang_is_ended_from_outside(pytester: pytest.Pytester) -> None:
+    """The controller kills a worker whose case is overdue, also where native code would hold the interpreter."""
+    faults = pytester.makepyfile(
+        faults="""
+        import ctypes
+        from parity.devices import Fault
+        FAULTS = [Fault("hang", ("sin",), lambda c: ctypes.PyDLL(None).sleep(1000), lambda c: c.operands[0].dim() == 2)]
+        """
+    )
+    suite(
+        pytester, "--parity-device", "sim", "--parity-op", "sin", "--parity-dtype", "float32", "--parity-examples", "8",
+        "--parity-faults", str(faults), "-n", "1", "--parity-rundir", str(pytester.path / "rundir"), "--parity-hang-after", "1",
+    )  # fmt: skip
+    deaths = [json.loads(x) for x in (pytester.path / "rundir" / "deaths.jsonl").read_text().splitlines()]
+    assert {d["how"] for d in deaths} == {"hang"}
+
+
+def test_one_worker_and_two_give_the_same_cases(pytester: pytest.Pytester) -> None:
+    """Cases are a function of item and seed, not of order or worker."""
+    seen = []
+    for n in ("1", "2"):
+        out = pytester.path / f"run{n}.jsonl"
+        pytester.run(
+            "parity", "run", "add", "softmax", "--device", "sim", "--dtype", "float32,int64", "-n", n, "--output", str(out)
+        )
+        lines = [json.loads(x) for x in out.read_text().splitlines()]
+        seen.append(sorted((r["case"], r["aspect"]) for r in lines if r.get("kind") == "record"))
+    assert seen[0] == seen[1]
+    assert seen[0]

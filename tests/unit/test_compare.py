@@ -1,0 +1,122 @@
+"""How far two tensors are apart, in bits and in units of a budget."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from parity.compare import allowed_share, bit_equal, exact_measure, measure, same_values, ulp_distance, ulp_of
+from parity.dtypes import FACTS
+from parity.vocabulary import Measure, Tolerance
+
+TABLE = Tolerance("elementwise", 0.0, 1.0, 2.0, "a table")
+SCALED = Tolerance("composite", 16.0, 1.0, None, "a rule")
+NAN, INF = math.nan, math.inf
+
+
+def measured(
+    device: list[float], reference: list[float] | None, truth: list[float], tol: Tolerance = SCALED, dtype: str = "float32"
+) -> Measure:
+    kind = getattr(torch, dtype)
+    t = torch.tensor(truth, dtype=torch.float64)
+    u = FACTS[dtype].unit_roundoff
+    r = None if reference is None else torch.tensor(reference, dtype=kind)
+    return measure("out", torch.tensor(device, dtype=kind), r, t, torch.zeros_like(t), u, tol, False)
+
+
+def test_bits_tell_zeros_and_nans_apart_and_values_do_not() -> None:
+    a, b = torch.tensor([0.0, NAN, 1.0]), torch.tensor([-0.0, -NAN, 1.0])
+    assert not bit_equal(a, b)
+    assert same_values(a, b)
+    assert not same_values(a, torch.tensor([0.0, 0.0, 1.0]))
+    assert not same_values(a, a[:2])
+    assert not same_values(a, a.double())
+
+
+def test_lazy_bits_are_resolved_before_bits_are_compared() -> None:
+    z = torch.tensor([1 + 2j, 3 - 4j], dtype=torch.complex64)
+    assert bit_equal(z.conj(), torch.tensor([1 - 2j, 3 + 4j], dtype=torch.complex64))
+    assert bit_equal(torch._neg_view(torch.tensor([1.0, -2.0])), torch.tensor([-1.0, 2.0]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_distance_in_ulp_counts_representable_numbers(dtype: str) -> None:
+    kind = getattr(torch, dtype)
+    one = torch.tensor([1.0, -1.0, 0.0], dtype=kind)
+    up = torch.nextafter(one, torch.tensor([2.0, 0.0, -1.0], dtype=kind))
+    assert ulp_distance(one, up).tolist() == [1, 1, 1]
+    assert ulp_distance(one, one).tolist() == [0, 0, 0]
+    f = FACTS[dtype]
+    assert ulp_of(np.array([1.0]), f)[0] == 2 * f.unit_roundoff
+    assert ulp_of(np.array([0.0]), f)[0] == f.smallest
+
+
+def test_a_table_allows_its_ulp_and_half_a_rounding() -> None:
+    def off_by(ulps: int) -> float:
+        return 1.0 + ulps * 2.0**-23
+
+    assert (measured([off_by(2)], None, [1.0], TABLE).share or 0) <= 1
+    assert (measured([off_by(3)], None, [1.0], TABLE).share or 0) > 1
+
+
+def test_a_lost_nan_is_a_difference_of_class() -> None:
+    m = measured([1.0, 0.0], [1.0, NAN], [1.0, NAN])
+    assert (m.problem, m.index, m.device, m.truth) == ("class", (1,), "0", "nan")
+    assert m.share == INF
+
+
+def test_a_class_that_the_reference_shares_is_excused() -> None:
+    assert measured([NAN], [NAN], [1.0]).share == 0
+    assert measured([INF], [INF], [1.0]).share == 0
+    assert measured([INF], [-INF], [1.0]).problem == "class"
+
+
+def test_infinity_beside_the_edge_of_the_range_is_a_rounding() -> None:
+    edge = FACTS["float16"].max
+    assert (measured([INF], [edge], [edge * (1 + 2.0**-12)], dtype="float16").share or 0) <= 1
+    assert (measured([edge], None, [edge * 1.001], dtype="float16").share or 0) <= 1
+    assert measured([INF], [1.0], [1.0], dtype="float16").problem == "class"
+    assert measured([-INF], [edge], [edge], dtype="float16").problem == "class"
+
+
+def test_an_infinity_of_the_truth_needs_one_of_the_device() -> None:
+    assert measured([INF, -INF], None, [INF, -INF]).share == 0
+    assert measured([1.0], None, [INF]).problem == "class"
+
+
+def test_subnormals_may_be_flushed_only_where_the_device_does() -> None:
+    t = torch.tensor([1e-39], dtype=torch.float64)
+    d, s, u = torch.zeros(1), torch.zeros(1, dtype=torch.float64), 2.0**-24
+    assert (measure("out", d, None, t, s, u, TABLE, False).share or 0) > 1
+    assert (measure("out", d, None, t, s, u, TABLE, True).share or 0) <= 1
+
+
+def test_a_complex_part_is_measured_against_the_modulus() -> None:
+    truth = torch.tensor([1e4 + 1e-4j], dtype=torch.complex128)
+    zero = torch.zeros(1, dtype=torch.float64)
+    near, far = (torch.tensor([1e4 + im], dtype=torch.complex64) for im in (2e-4j, 1j))
+    assert (measure("out", near, None, truth, zero, 2.0**-24, SCALED, False).share or 0) < 1
+    assert (measure("out", far, None, truth, zero, 2.0**-24, SCALED, False).share or 0) > 1
+
+
+def test_the_worst_element_is_named_with_its_three_values() -> None:
+    m = measured([1.0, 2.5, 3.0], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
+    assert (m.index, m.device, m.reference, m.truth, m.mismatched, m.total) == ((1,), "2.5", "2", "2", 1, 3)
+    assert m.max_abs == 0.5
+
+
+def test_exact_results_are_equal_or_not() -> None:
+    m = exact_measure("out", torch.tensor([2**53 + 1, 5]), torch.tensor([2**53, 5]))
+    assert (m.mismatched, m.index, m.device, m.truth) == (1, (0,), str(2**53 + 1), str(2**53))
+    assert exact_measure("out", torch.tensor([NAN]), torch.tensor([NAN])).mismatched == 0
+
+
+def test_nothing_at_all_is_no_difference() -> None:
+    assert measured([], [], []).share == 0
+
+
+def test_the_reference_widens_the_budget_at_most_eight_times() -> None:
+    assert [allowed_share(s) for s in (None, 0.0, 0.25, 1.0, 50.0, INF)] == [1, 1, 1, 4, 8, 8]

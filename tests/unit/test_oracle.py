@@ -1,0 +1,104 @@
+"""The truth in float64, and how far it moves."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from parity import catalog, execute, oracle
+from parity.inputs import build
+from parity.notation import parse
+from parity.oracle import Oracle
+
+U = 2.0**-24
+
+
+def asked(text: str, computes: torch.dtype | None = torch.float32, cotangents: list[torch.Tensor] | None = None) -> Oracle:
+    case = parse(text)
+    made = Oracle(execute.program(catalog.row(case.op)), case, build(case), computes)
+    if cotangents:
+        made.differentiate(cotangents)
+    return made
+
+
+def test_the_truth_is_the_call_in_float64_from_the_rounded_operands() -> None:
+    text = "exp(float16[5].uniform(seed=3))"
+    truth = asked(text).truth("out")
+    assert truth is not None
+    assert torch.equal(truth, build(parse(text)).operands[0].view.double().exp())
+
+
+def test_integer_operands_are_rounded_as_torch_promotes_them() -> None:
+    truth = asked("add(float32[1].of(1), int64[1].of(16777217))").truth("out")
+    assert truth is not None
+    assert truth.tolist() == [16777217.0]  # 16777216 as a float32, plus 1
+
+
+def test_an_integer_operand_of_a_function_is_computed_in_float64_too() -> None:
+    truth = asked("logsumexp(int64[2].of(1, 2), (0,))").truth("out")
+    assert truth is not None
+    assert truth.dtype is torch.float64
+    assert truth.item() == pytest.approx(math.log(math.e + math.e**2), rel=1e-15)
+
+
+def test_indices_stay_integers() -> None:
+    truth = asked("index_select(float32[3], 0, int64[2].index(0, 3))").truth("out")
+    assert truth is not None
+    assert truth.dtype is torch.float64
+
+
+def test_what_cannot_run_in_float64_has_no_truth() -> None:
+    assert asked("view(float32[3], (2,))").truth("out") is None
+
+
+def test_a_sum_moves_with_its_summands_and_not_with_itself() -> None:
+    made = asked("sum(float32[3].of(1.0, 1.0, -2.0), (0,))")
+    assert made.truth("out") is not None
+    assert 1 * U < float(made.sensitivity("out", U)) <= 4 * U
+
+
+def test_an_exact_function_of_one_operand_moves_by_its_derivative() -> None:
+    made = asked("exp(float32[1].of(8.0))")
+    truth = made.truth("out")
+    assert truth is not None
+    assert float(made.sensitivity("out", U) / truth) == pytest.approx(8 * U, rel=1e-6)
+
+
+def test_gradients_that_cancel_get_the_scale_of_what_was_saved() -> None:
+    """tanh saves its result, which a device rounds: near 1 the gradient 1 - y * y is nothing but that rounding."""
+    made = asked("tanh(float32[1].of(7.0))", cotangents=[torch.ones(1)])
+    truth = made.truth("grad[0]")
+    assert truth is not None
+    assert float(truth) < 4e-6
+    assert U < float(made.sensitivity("grad[0]", U)) < 4 * U
+
+
+def test_what_was_saved_equal_stays_equal() -> None:
+    """amax looks for the elements that equal the saved maximum; the perturbation must not hide them."""
+    made = asked("amax(float32[3].of(1.0, 4.0, 2.0), (0,))", cotangents=[torch.ones(())])
+    truth = made.truth("grad[0]")
+    assert truth is not None
+    assert truth.tolist() == [0, 1, 0]
+    assert float(made.sensitivity("grad[0]", U).max()) <= 2 * U
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_rounding_is_a_function_of_the_value(dtype: torch.dtype) -> None:
+    x = torch.arange(1, 200, dtype=torch.float64).sqrt().to(dtype)
+    x = x * (1 + 1j) if dtype.is_complex else x
+    one, again = oracle.rounded(x, U, 1), oracle.rounded(x.flip(0), U, 1).flip(0)
+    assert torch.equal(one, again)
+    change = (one - x).abs() / x.abs()
+    assert float(change.min()) > 0.9 * U
+    assert float(change.max()) < 1.1 * U
+    up = (one.real > x.real).sum().item()
+    assert 60 < up < 140
+    assert not torch.equal(one, oracle.rounded(x, U, 2))
+
+
+def test_integers_are_never_perturbed() -> None:
+    i = torch.arange(4)
+    assert oracle.perturbed(i, U, 3) is i
+    assert oracle.rounded(i, U, 3) is i

@@ -1,0 +1,154 @@
+"""Where several answers are right: the relation tells them from wrong ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from parity.relations import RELATIONS, Bound
+
+X = torch.tensor([[3.0, 1.0, 2.0, 2.0], [0.5, 0.5, -1.0, 0.5]])
+
+
+def problems(relation: str, args: tuple[Any, ...], results: dict[str, Tensor], **kwargs: Any) -> list[str]:
+    return [text for _, text in RELATIONS[relation].problems(Bound("op", args, kwargs), results)]
+
+
+def pair(values: Tensor, indices: Tensor) -> dict[str, Tensor]:
+    return {"out[0]": values, "out[1]": indices}
+
+
+def named(tensors: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    return {f"out[{i}]": t for i, t in enumerate(tensors)}
+
+
+def test_a_sort_in_any_order_of_ties_is_right() -> None:
+    values, indices = X.sort(-1)
+    assert problems("sort", (X, -1), pair(values, indices)) == []
+    swapped = indices[:, :].clone()
+    swapped[0, 1:3] = swapped[0, 1:3].flip(0)
+    assert problems("sort", (X, -1), pair(values, swapped)) == []
+
+
+def test_a_sort_that_lost_an_element_is_wrong() -> None:
+    values, indices = X.sort(-1)
+    twice = indices.clone()
+    twice[1, 0] = twice[1, 1]
+    assert problems("sort", (X, -1), pair(values, twice)) == ["the indices are no permutation"]
+    other = values.clone()
+    other[0, 0] = 2.0
+    assert problems("sort", (X, -1), pair(other, indices)) == ["the input at the indices is not the sorted values"]
+
+
+def test_argsort_must_give_the_order() -> None:
+    assert problems("argsort", (X,), {"out": X.argsort(-1)}) == []
+    assert problems("argsort", (X,), {"out": X.argsort(-1).flip(-1)}) != []
+    assert problems("argsort", (X,), {"out": X.argsort(-1, descending=True)}, descending=True) == []
+
+
+def test_topk_accepts_ties_and_refuses_what_is_not_extreme() -> None:
+    values, indices = X.topk(2, -1)
+    assert problems("topk", (X, 2), pair(values, indices)) == []
+    tied = indices.clone()
+    tied[0, 1] = 2 if int(indices[0, 1]) == 3 else 3
+    assert problems("topk", (X, 2), pair(values, tied)) == []
+    assert problems("topk", (X, 2), pair(X.gather(1, torch.tensor([[0, 1], [0, 1]])), torch.tensor([[0, 1], [0, 1]]))) != []
+    assert problems("topk", (X, 2), pair(values, indices.flip(-1))) != []
+    again = torch.tensor([[0, 2], [0, 0]])
+    assert "an index is returned twice" in problems("topk", (X, 2), pair(X.gather(1, again), again))
+    assert problems("topk", (X, 2), pair(values, indices + 9)) != []
+
+
+def test_the_index_of_an_extreme_value_may_be_any_of_its_places() -> None:
+    values, _ = X.max(1)
+    assert problems("max_dim", (X, 1), pair(values, torch.tensor([0, 3]))) == []
+    assert problems("max_dim", (X, 1), pair(values, torch.tensor([0, 2]))) != []
+    assert problems("argmax", (X, 1), {"out": torch.tensor([0, 1])}) == []
+    assert problems("argmax", (X, 1), {"out": torch.tensor([2, 1])}) != []
+    assert problems("argmax", (X,), {"out": torch.tensor(0)}) == []
+    assert problems("argmax", (X,), {"out": torch.tensor(99)}) == ["the index is out of range"]
+
+
+def test_median_and_kthvalue_are_judged_by_their_place() -> None:
+    values, indices = X.median(1)
+    assert problems("median", (X, 1), pair(values, indices)) == []
+    assert problems("median", (X, 1), pair(values, torch.tensor([0, 0]))) != []
+    values, indices = X.kthvalue(2, 1)
+    assert problems("kthvalue", (X, 2, 1), pair(values, indices)) == []
+
+
+def test_a_running_maximum_must_point_at_itself() -> None:
+    values, indices = X.cummax(1)
+    assert problems("cummax", (X, 1), pair(values, indices)) == []
+    assert problems("cummax", (X, 1), pair(values, indices + 1)) != []
+    ahead = indices.clone()
+    ahead[1, 0] = 3
+    assert problems("cummax", (X, 1), pair(values, ahead)) == ["an index points ahead of its place"]
+
+
+def test_unordered_distinct_values_may_come_in_any_order() -> None:
+    got = torch.unique(X)
+    assert problems("unique", (X, False), {"out": got.flip(0)}) == []
+    assert problems("unique", (X, False), {"out": got[1:]}) != []
+
+
+MATRIX = torch.tensor([[4.0, 1.0, 0.5], [0.25, 3.0, -1.0], [1.0, 0.5, 5.0], [0.0, 2.0, 1.0]])
+SQUARE = MATRIX[:3]
+HERMITIAN = SQUARE + SQUARE.mH
+SIGNS = torch.tensor([1.0, -1.0, -1.0])
+
+
+def test_singular_vectors_may_have_other_signs() -> None:
+    u, s, vh = torch.linalg.svd(MATRIX, full_matrices=False)
+    assert problems("svd", (MATRIX,), named((u, s, vh))) == []
+    assert problems("svd", (MATRIX,), named((u * SIGNS, s, SIGNS[:, None] * vh))) == []
+
+
+@pytest.mark.parametrize("broken", [0, 2])
+def test_singular_vectors_that_do_not_rebuild_the_matrix_are_wrong(broken: int) -> None:
+    parts = list(torch.linalg.svd(MATRIX, full_matrices=False))
+    parts[broken] = parts[broken] * SIGNS.view((1, 3) if broken == 0 else (3, 1))
+    assert any("does not rebuild" in text for text in problems("svd", (MATRIX,), named(tuple(parts))))
+
+
+def test_singular_vectors_must_be_orthonormal() -> None:
+    u, s, vh = torch.linalg.svd(MATRIX, full_matrices=False)
+    assert "columns are not orthonormal" in " ".join(problems("svd", (MATRIX,), named((2 * u, s, vh / 2))))
+
+
+def test_eigenvectors_may_have_other_signs_and_must_belong_to_their_values() -> None:
+    w, v = torch.linalg.eigh(HERMITIAN)
+    assert problems("eigh", (HERMITIAN,), named((w, v * SIGNS))) == []
+    assert problems("eigh", (HERMITIAN,), named((w, v.flip(-1)))) != []
+    w, v = torch.linalg.eig(SQUARE)
+    assert problems("eig", (SQUARE,), named((w, v))) == []
+    assert problems("eig", (SQUARE,), named((w.flip(0), v))) != []
+
+
+def test_qr_and_lu_must_rebuild_their_input() -> None:
+    q, r = torch.linalg.qr(MATRIX)
+    assert problems("qr", (MATRIX,), named((q * SIGNS, SIGNS[:, None] * r))) == []
+    assert problems("qr", (MATRIX,), named((q, 1.001 * r))) != []
+    assert problems("qr", (MATRIX,), named((q, r + 1))) != []
+    p, low, up = torch.linalg.lu(SQUARE)
+    assert problems("lu", (SQUARE,), named((p, low, up))) == []
+    assert problems("lu", (SQUARE,), named((p.flip(0), low, up))) != []
+    factors, pivots = torch.linalg.lu_factor(SQUARE)
+    assert problems("lu", (SQUARE,), named((factors, pivots))) == []
+    assert problems("lu", (SQUARE,), named((factors * 1.01, pivots))) != []
+
+
+def test_a_least_squares_solution_is_judged_by_its_residual() -> None:
+    b = torch.tensor([[1.0], [2.0], [-1.0], [0.5]])
+    x = torch.linalg.lstsq(MATRIX, b).solution
+    assert problems("lstsq", (MATRIX, b), {"out": x}) == []
+    assert "no least-squares solution" in problems("lstsq", (MATRIX, b), {"out": x * 1.01})[0]
+    assert problems("lstsq", (MATRIX[:2], b[:2]), {"out": torch.linalg.lstsq(MATRIX[:2], b[:2]).solution}) == []
+
+
+def test_random_results_are_covered_whole() -> None:
+    relation = RELATIONS["random"]
+    assert relation.covers(Bound("rand_like", (X,), {}), {"out": X}) == frozenset({"out"})
