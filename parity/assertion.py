@@ -26,7 +26,7 @@ from parity import execute as ex
 from parity import tolerance
 from parity.catalog.draw import Call
 from parity.catalog.row import Row
-from parity.compare import bit_equal
+from parity.measures import bit_equal
 from parity.devices import Device, resolve
 from parity.dtypes import FACTS
 from parity.errors import NothingCompared, UsageError

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from parity import execute as ex
 from parity.catalog.row import Row
-from parity.compare import bit_equal, same_values
+from parity.measures import bit_equal, same_values
 from parity.devices.base import Device
 from parity.dtypes import FACTS
 from parity.execute import Destination, Live, Named, Placed, Program
@@ -40,9 +40,10 @@ class Result:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells one finding of an op from another: aspect, tensor, and the kind of difference (how large it is does not)."""
+        """What tells one finding of an op from another: aspect, tensor, and the kind of difference (not how large it is)."""
         m, status = self.verdict.measure, self.verdict.status
-        kind = m.problem if m and status in (Status.DRIFT, Status.WRONG, Status.MALFORMED) else f"{status}: {self.verdict.reason[:60]}"
+        by_value = m is not None and status in (Status.DRIFT, Status.WRONG, Status.MALFORMED)
+        kind = m.problem if m is not None and by_value else f"{status}: {self.verdict.reason[:60]}"
         return self.aspect, self.verdict.tensor, kind
 
 

@@ -49,7 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"parity {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    run = commands.add_parser("run", help="compare a device with the CPU, op by op", description=_statuses(), formatter_class=_Raw)
+    how = "compare a device with the CPU, op by op"
+    run = commands.add_parser("run", help=how, description=_statuses(), formatter_class=_Raw)
     run.add_argument("patterns", nargs="*", metavar="PATTERN", help="ops by name, with * and ?; all by default")
     run.add_argument("--device", default="auto", help=DEVICE_HELP)
     run.add_argument("--dtype", action="append", default=[], help="only this dtype (repeatable, or separated by commas)")
@@ -63,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--no-screens", action="store_true", help="send every pair to the float64 oracle")
     run.add_argument("--no-shrink", action="store_true", help="tell findings as they were drawn")
     run.add_argument("--hang-after", type=float, help="seconds after which a case counts as hung (by default 20 and more)")
-    run.add_argument("--fail-on", action="append", default=[], help="a status that fails beside the findings: unsupported, fallback")
+    run.add_argument("--fail-on", action="append", default=[], help="a status that fails beside the findings: unsupported ...")
     run.add_argument("--output", type=Path, help="the run file to write (JSON lines)")
     run.add_argument("--findings", default="findings", help="folder for the scripts that reproduce findings")
     run.add_argument("--junit-xml", metavar="FILE", help="also write JUnit's XML")
@@ -132,7 +133,8 @@ def _run(o: argparse.Namespace) -> int:
     if found["verdict"] == "unusable":
         raise DeviceError(f"device {found['device']} is unusable: {'; '.join(found['reasons'])}")
     output = o.output or Path(f"parity-run-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl")
-    selection = " ".join([*o.patterns, *(f"family={f}" for f in o.family), *(f"dtype={d}" for d in o.dtype), f"source={source}"])
+    restricted = [*(f"family={f}" for f in o.family), *(f"dtype={d}" for d in o.dtype), f"source={source}"]
+    selection = " ".join([*o.patterns, *restricted])
     whole = not (o.patterns or o.family or o.dtype)
     header = store.Header(fingerprint, o.seed, o.profile, selection, datetime.now(UTC).isoformat(timespec="seconds"), whole)
     _writable(Path(o.findings))

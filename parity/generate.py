@@ -303,7 +303,7 @@ def shrink(row: Row, dtype: str, sizes: Sizes, picks: tuple[int, ...], fails: Ca
         derandomize=False,
     )
     try:
-        found = find(cases(row, dtype, sizes), fails, settings=quiet, random=random.Random(0), database_key=b"parity")
+        found = find(cases(row, dtype, sizes), fails, settings=quiet, database_key=b"parity")
     except (NoSuchExample, Flaky):
         return None
     return _polish(found, fails)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from parity.catalog.row import Row
-from parity.compare import allowed_share, bit_equal, exact_measure, facts_of, measure, same_values
+from parity.measures import allowed_share, bit_equal, exact_measure, facts_of, measure, same_values
 from parity.dtypes import FACTS, HALF, DtypeFacts
 from parity.inputs import apply
 from parity.oracle import Oracle

@@ -11,10 +11,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from parity import values
 from parity.dtypes import FACTS
@@ -124,6 +127,26 @@ def rounded(t: Tensor, u: float, key: int) -> Tensor:
     return torch.view_as_complex(moved) if t.is_complex() else moved
 
 
+class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
+    """Moves every floating result of every kernel, forward and backward, by a relative +-u, as rounding would. It sees what
+    perturbed inputs cannot: sums that cancel whatever goes in (the gradient of a bias before batch_norm is 0), and what a
+    backward formula makes of a rounded result that it saved."""
+
+    def __init__(self, u: float, key: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._u, self._key = u, key
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if any(r.alias_info is not None for r in func._schema.returns):
+            return result  # views and in-place kernels give tensors that autograd knows already
+        return tree_map(self._rounded, result)
+
+    def _rounded(self, x: Any) -> Any:
+        dense = isinstance(x, Tensor) and x.layout is torch.strided and not x._is_zerotensor()
+        return rounded(x, self._u, self._key) if dense else x
+
+
 def sensitivity(
     p: Program, case: Case, inputs: Inputs, placed: Placed, cotangents: Sequence[Tensor] | None, center: Truth, u: float
 ) -> dict[str, Tensor]:
@@ -138,10 +161,7 @@ def sensitivity(
             views = bases = [perturbed(v, u, 7 * k + i) for i, v in enumerate(placed.views)]
         turned = None if cotangents is None else [perturbed(_wide(c), u, 7 * k + 5) for c in cotangents]
 
-        def save(t: Tensor, k: int = k) -> Tensor:
-            return rounded(t, u, k)
-
-        with torch.autograd.graph.saved_tensors_hooks(save, lambda t: t):
+        with Rounding(u, k):
             results = run(p, case, inputs, Placed(tuple(bases), tuple(views)), turned)
         for n, t in results:
             at = center.tensors.get(n)

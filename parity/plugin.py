@@ -78,7 +78,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @functools.lru_cache(maxsize=4)
-def _plan(device: str, profile: str, seed: str, examples: int | None, faults: str | None, screens: bool, shrinks: bool, patience: float | None) -> Any:
+def _plan(
+    device: str,
+    profile: str,
+    seed: str,
+    examples: int | None,
+    faults: str | None,
+    screens: bool,
+    shrinks: bool,
+    patience: float | None,
+) -> Any:
     """The plan that all items of this process share."""
     import torch
 

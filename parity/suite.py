@@ -70,7 +70,28 @@ PROFILES: dict[str, Profile] = {
             {"float32": 300, "": 150},
             8,
             Sizes(
-                border=(16, 17, 32, 33, 64, 65, 127, 128, 255, 256, 257, 512, 1024, 4097, 8192, 32767, 32769, 65535, 65537, 131073),
+                border=(
+                    16,
+                    17,
+                    32,
+                    33,
+                    64,
+                    65,
+                    127,
+                    128,
+                    255,
+                    256,
+                    257,
+                    512,
+                    1024,
+                    4097,
+                    8192,
+                    32767,
+                    32769,
+                    65535,
+                    65537,
+                    131073,
+                ),
                 border_odds=6,
                 limit=1 << 24,
             ),
@@ -150,7 +171,8 @@ def select(
     chosen = tuple(
         Item(r, d)
         for r in pool
-        if (not patterns or any(fnmatchcase(n, p) for p in patterns for n in spoken(r))) and (not families or r.family in families)
+        if (not patterns or any(fnmatchcase(n, p) for p in patterns for n in spoken(r)))
+        and (not families or r.family in families)
         for d in r.dtypes
         if d in wanted
     )

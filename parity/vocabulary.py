@@ -73,7 +73,7 @@ class Aspect(StrEnum):
 
 
 class OpClass(StrEnum):
-    """Which rule judges an op (EVIDENCE of the tables: `tolerances/default.toml`)."""
+    """Which rule judges an op (the numbers and their sources: `tolerances/default.toml`)."""
 
     EXACT = "exact"  # data movement, comparisons, integer and bit ops, rounding
     ELEMENTWISE = "elementwise"  # one rounded function per element; a ULP table per device

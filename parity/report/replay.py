@@ -36,7 +36,8 @@ def run(cases: Sequence[Case], device: str, faults: str | None) -> int:
         for r in results:
             found += r.verdict.status in FINDINGS
             compared += r.verdict.status in COMPARED
-            print("  " + "\n    ".join([place(r, case.op, case.dtype, there.name), *(body(r) if r.verdict.status in FINDINGS else [])]))
+            worst = body(r) if r.verdict.status in FINDINGS else []
+            print("  " + "\n    ".join([place(r, case.op, case.dtype, there.name), *worst]))
     if not compared:
         print("nothing was compared")
         return 1 if found else 3

@@ -51,7 +51,9 @@ def totals(items: Sequence[Item]) -> Counter[str]:
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(r[k]) for r in rows) for k in range(len(rows[0]))]
-    return ["  " + "  ".join(c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(r, widths))).rstrip() for r in rows]
+    return [
+        "  " + "  ".join(c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(r, widths))).rstrip() for r in rows
+    ]
 
 
 def by_dtype(items: Sequence[Item], extra: Counter[tuple[str, str]]) -> list[str]:
@@ -113,7 +115,12 @@ def worse_reference(records: Sequence[Record]) -> list[str]:
 
 
 def render(
-    header: Header, items: Sequence[Item], records: Sequence[Record], deaths: Sequence[Death], seconds: float, broken: Sequence[str] = ()
+    header: Header,
+    items: Sequence[Item],
+    records: Sequence[Record],
+    deaths: Sequence[Death],
+    seconds: float,
+    broken: Sequence[str] = (),
 ) -> str:
     """The whole summary. broken: tests that failed for a reason of their own, which is parity's fault and not the device's."""
     count = totals(items)

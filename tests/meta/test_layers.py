@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "parity"
 ORDER = (
     "errors", "dtypes", "vocabulary", "layout", "notation",
     "catalog", "resources", "tolerance", "devices", "values", "inputs", "store", "journal",
-    "execute", "oracle", "compare", "relations", "judge", "check", "generate", "suite", "examine",
+    "execute", "oracle", "measures", "relations", "judge", "check", "generate", "suite", "examine",
     "diff", "assertion",
     "report",
     "plugin", "cli", "__main__",

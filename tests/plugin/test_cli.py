@@ -40,7 +40,12 @@ def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
     ],
 )
 def test_bad_input_gets_one_sentence(
-    argv: tuple[str, ...], code: int, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    argv: tuple[str, ...],
+    code: int,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The value, what is allowed and what to do next, on one line."""
     monkeypatch.chdir(tmp_path)

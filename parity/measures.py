@@ -14,7 +14,7 @@ from parity.vocabulary import Measure, Tolerance
 
 Array = npt.NDArray[np.float64]
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-# The floor of EVIDENCE: where an element's own sensitivity is 0 by chance, its neighbours' counts a little.
+# Where an element's own sensitivity is 0 by chance, its neighbours' counts a little.
 FLOOR_OF_LARGEST = 0.05
 WIDENING_LIMIT = 8.0
 
@@ -84,7 +84,8 @@ class Budget:
 def budget(truth: Array, sensitivity: Array, f: DtypeFacts, u: float, tol: Tolerance, flushes: bool) -> Budget:
     """The budget of every element. u: unit roundoff of the arithmetic that the kernel works in.
 
-    Elementwise functions with a table row: their ULP bound plus half a rounding. Everything else: EVIDENCE section 1.
+    Elementwise functions with a table row: their ULP bound plus half a rounding. Everything else: the rule that the header
+    of tolerances/default.toml describes.
     """
     magnitude = np.abs(truth)
     finite = np.where(np.isfinite(magnitude), magnitude, 0.0)

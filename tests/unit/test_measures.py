@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from parity.compare import allowed_share, bit_equal, exact_measure, measure, same_values, ulp_distance, ulp_of
+from parity.measures import allowed_share, bit_equal, exact_measure, measure, same_values, ulp_distance, ulp_of
 from parity.dtypes import FACTS
 from parity.vocabulary import Measure, Tolerance
 

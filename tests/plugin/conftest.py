@@ -1,3 +1,0 @@
-"""The plugin's tests run pytest inside pytest."""
-
-pytest_plugins = ["pytester"]
