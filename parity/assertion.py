@@ -26,12 +26,12 @@ from parity import execute as ex
 from parity import tolerance
 from parity.catalog.draw import Call
 from parity.catalog.row import Row
-from parity.measures import bit_equal
 from parity.devices import Device, resolve
 from parity.dtypes import FACTS
 from parity.errors import NothingCompared, UsageError
 from parity.execute import Live, Named
 from parity.judge import Bench, judge
+from parity.measures import bit_equal
 from parity.oracle import PERTURBATIONS, Oracle, perturbed, widen
 from parity.values import pool, window
 from parity.vocabulary import Computed, Measure, OpClass, Outcome, Raised, Status, Verdict

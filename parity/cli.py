@@ -161,7 +161,8 @@ def _pytest(o: argparse.Namespace, device: str, workers: int, reporter: Any) -> 
     folder = resources.folder("conformance")
     with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
         args = [
-            str(folder), "-c", str(folder / "pytest.ini"), "--rootdir", str(folder), "-p", "no:terminal", "-p", "no:cacheprovider",
+            str(folder), "-c", str(folder / "pytest.ini"), "--rootdir", str(folder),
+            "-p", "no:terminal", "-p", "no:cacheprovider",
             "-p", "no:faulthandler",  # a death is told by the report, not by a dump of its threads
             "-n", str(workers), "--dist", "worksteal", "--parity-rundir", scratch, "--parity-device", device,
             "--parity-profile", o.profile, "--parity-seed", o.seed, "--parity-findings", str(Path(o.findings).absolute()),
@@ -255,9 +256,11 @@ def _doctor(o: argparse.Namespace) -> int:
     print(f"device   {_named(found)}\nverdict  {found['verdict']}")
     for reason in found["reasons"]:
         print(f"         {reason}")
-    print(f"dtypes   {', '.join(found['dtypes'])}\n         not: {', '.join(d for d in FACTS if d not in found['dtypes']) or 'none'}")
+    print(f"dtypes   {', '.join(found['dtypes'])}")
+    print(f"         not: {', '.join(d for d in FACTS if d not in found['dtypes']) or 'none'}")
     f = _fingerprint(found)
-    for key, value in (*f.facts, ("torch", f"{f.torch} ({f.torch_git[:10]})"), ("os", f.os), ("machine", f.machine), *f.environment):
+    software = ("torch", f"{f.torch} ({f.torch_git[:10]})"), ("os", f.os), ("machine", f.machine)
+    for key, value in (*f.facts, *software, *f.environment):
         print(f"{key:<28}{value}")
     return {"healthy": 0, "suspect": 1}.get(found["verdict"], DeviceError.exit_code)
 

@@ -14,7 +14,7 @@ from typing import Protocol
 from parity import generate, notation
 from parity.check import Result, Settings, check, failing
 from parity.devices.base import Device
-from parity.errors import CaseError
+from parity.errors import CaseError, DeviceError
 from parity.execute import listening
 from parity.generate import Drawn
 from parity.store import Item as Summary
@@ -42,6 +42,9 @@ class Watch(Protocol):
     def end(self) -> None:
         """It is done."""
 
+    def lost(self, why: str) -> None:
+        """It left the device unable to compute anything: a worker ends here, and another goes on without the case."""
+
 
 class NoWatch:
     """Nobody watches."""
@@ -54,6 +57,10 @@ class NoWatch:
 
     def end(self) -> None:
         """Nothing."""
+
+    def lost(self, why: str) -> None:
+        """Nobody can go on after this. Raises DeviceError."""
+        raise DeviceError(f"the device computes nothing any more after: {why}; run with -n 1 to go on without the case")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +156,11 @@ def examine(item: Item, plan: Plan, watch: Watch, dead: frozenset[int] = frozens
                 results, digest = check(item.row, one.case, plan.device, plan.cpu, plan.tables, settings, watch.stage, notes)
             except CaseError as e:
                 tally.void[str(e)[:120]] += 1
-                continue
-            finally:
                 watch.end()
+                continue
+            if any(r.verdict.status is Status.ERROR for r in results) and not plan.device.answers():
+                watch.lost(next(r.verdict.reason for r in results if r.verdict.status is Status.ERROR))
+            watch.end()
             _count(tally, item, one, results, text, digest, pinned)
             if tally.cases >= GIVE_UP_AFTER and _all_refused(tally):
                 break

@@ -52,6 +52,12 @@ DESTINATIONS = (
     "step_outer",
     "channels_last",
 )
+# Ops that take a 0-d operand from the CPU beside device tensors; all others ask for one device.
+MIXES_DEVICES = (
+    *("add", "sub", "rsub", "mul", "div", "div_floor", "div_trunc", "floor_divide", "remainder", "fmod", "pow", "atan2"),
+    *("hypot", "copysign", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge"),
+    *("bitwise_and", "bitwise_or", "bitwise_xor"),
+)
 SEEDS = 1 << 12
 NO_SPECIALS = 5  # of 8 operands hold no planted special
 NO_LAYOUT = 5  # of 12 operands are contiguous
@@ -134,7 +140,7 @@ def _typed(spec: TensorSpec, position: int, row: Row, pick: Pick) -> TensorSpec:
     if kind == 9:
         others = [d for d in row.dtypes if d != spec.dtype and spec.values.family in ("any", "index")]
         spec = replace(spec, dtype=others[pick(len(others))]) if others else spec
-    if kind == 8 and not spec.shape and row.family == "binary":  # elsewhere torch asks for one device
+    if kind == 8 and not spec.shape and row.name in MIXES_DEVICES:
         spec = replace(spec, on_cpu=True)
     return spec
 

@@ -16,6 +16,7 @@ from pathlib import Path
 SIZE = 1 << 16
 HEAD = struct.Struct("<BBIIddQ")  # state, stage, ordinal, payload length, started, allowed seconds, pid
 IDLE, RUNNING = 0, 1
+LOST = 86  # exit code of a worker whose device computes nothing any more
 STAGES = ("build", "reference", "device", "compare")
 
 
@@ -23,6 +24,7 @@ class Journal:
     """Written by the worker."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         path.write_bytes(b"\0" * SIZE)
         self._file = path.open("r+b")
         self._map = mmap.mmap(self._file.fileno(), SIZE)
@@ -41,6 +43,11 @@ class Journal:
     def end(self) -> None:
         """The case is done."""
         self._map[0] = IDLE
+
+    def lost(self, why: str) -> None:
+        """The case left the device unable to compute: say why beside the journal, and end the process. Never returns."""
+        self._path.with_suffix(".lost").write_text(why, encoding="utf-8")
+        os._exit(LOST)
 
     def close(self) -> None:
         """Unmap."""

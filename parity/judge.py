@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from parity.catalog.row import Row
-from parity.measures import allowed_share, bit_equal, exact_measure, facts_of, measure, same_values
 from parity.dtypes import FACTS, HALF, DtypeFacts
 from parity.inputs import apply
+from parity.measures import allowed_share, bit_equal, exact_measure, facts_of, measure, same_values
 from parity.oracle import Oracle
 from parity.relations import RELATIONS, Bound
 from parity.tolerance import Tables
@@ -189,7 +189,7 @@ def _tensor(bench: Bench, name: str, device: Tensor, reference: Tensor | None, t
     if str(device.dtype).removeprefix("torch.") not in FACTS:
         return _unfamiliar(name, device, reference)
     row, f = bench.row, facts_of(device)
-    exact = not f.is_inexact or ((row.rule is OpClass.EXACT or row.oracle == "exact") and pass_ == "forward")
+    exact = not f.is_inexact or (row.rule is OpClass.EXACT and pass_ == "forward")
     if exact and reference is not None:
         return _exact(name, device, reference)
     if not bench.insist and reference is not None and bit_equal(device, reference):
@@ -209,7 +209,8 @@ def _tensor(bench: Bench, name: str, device: Tensor, reference: Tensor | None, t
     if truth.is_complex() != device.is_complex():
         return _against_reference(bench, name, device, device if reference is None else reference, pass_)
     sensitivity = bench.oracle.sensitivity(truth_name, u)
-    m = measure(name, device, reference, truth, sensitivity, u, tol, bench.tables.flushes(f.name))
+    sums = pass_ == "backward" or f.kind == "complex" or row.rule not in (OpClass.ELEMENTWISE, OpClass.SELECTION)
+    m = measure(name, device, reference, truth, sensitivity, u, tol, bench.tables.flushes(f.name), sums)
     if reference is not None and (m.share or 0.0) > 1.0 and same_values(device, reference):
         return Verdict(Status.AGREE, f"equals the reference, which is {m.share:.3g} budgets from the truth itself", m, tol)
     return _verdict(m, tol, f.name)

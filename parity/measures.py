@@ -127,6 +127,13 @@ def share_of(x: Array, truth: Array, b: Array, f: DtypeFacts) -> tuple[Array, np
     return np.where(nan_x != nan_t, np.inf, share), differs
 
 
+def _not_finite(x: Array, f: DtypeFacts, is_complex: bool) -> npt.NDArray[np.bool_]:
+    """Elements that are NaN, infinite or past the dtype's range; a complex element where either part is."""
+    with np.errstate(invalid="ignore"):
+        lost = ~(np.abs(x) <= f.max)
+    return np.broadcast_to(lost.any(-1, keepdims=True), lost.shape) if is_complex else lost
+
+
 def show(x: object) -> str:
     """One value in a message."""
     if isinstance(x, (bool, np.bool_, int, np.integer)):
@@ -174,8 +181,12 @@ def measure(
     u: float,
     tol: Tolerance,
     flushes: bool,
+    sums: bool = False,
 ) -> Measure:
     """The device's and the reference's error against the truth, in units of the budget, with the worst element.
+
+    sums: the op adds terms in an order of its own, so that *which* of NaN, Inf and -Inf comes of terms that are not finite
+    (or that overflow on the way) is nobody's promise; that the result is not finite still is.
 
     All tensors have the truth's shape; device and reference one inexact dtype. A class (NaN, Inf) that differs from the
     truth's but equals the reference's agrees: both sides then share a property of the formula.
@@ -198,6 +209,9 @@ def measure(
         share, differs = np.where(shared, 0.0, share), differs & ~shared
         finite = own[np.isfinite(own)]
         reference_share = float(finite.max()) if finite.size else 0.0
+    if sums:
+        lost = _not_finite(t, f, truth.is_complex()) & _not_finite(d, f, truth.is_complex())
+        share, differs = np.where(lost, 0.0, share), differs & ~lost
     total = int(share.size)
     if not total:
         return Measure(name, 0.0, 0.0, True, max_abs=0.0, total=0)

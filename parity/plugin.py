@@ -145,7 +145,7 @@ class Checker:
         for f in done.findings:
             script = write_script(f, self._plan.device, Path(option.parity_findings))
             texts.append(text(f, self._plan.device.name, script, option.parity_faults or ""))
-        rows = [encode(r) for r in (*done.records, done.summary)]
+        rows = [*map(encode, done.records), encode(done.summary)]
         self._request.node.user_properties.append(("parity", json.dumps({"rows": rows, "findings": texts})))
         if texts:
             pytest.fail("\n\n".join(texts), pytrace=False)
@@ -251,9 +251,11 @@ class Survival:
             return
         entry = self._killed.get(entry.pid, entry)
         how = "hang" if entry.pid in self._killed else "crash"
+        why = self.folder / f"journal-{worker}.lost"
+        told = f"the device computes nothing any more after {why.read_text()[:300]}" if why.exists() else _signal(code)
         row = {
             "node": crashitem, "item": entry.item, "ordinal": entry.ordinal, "case": entry.case, "how": how,
-            "stage": entry.stage, "signal": _signal(code), "after": round(time.monotonic() - entry.started, 1),
+            "stage": entry.stage, "signal": told, "after": round(time.monotonic() - entry.started, 1),
         }  # fmt: skip
         self.deaths.append(row)
         with (self.folder / "deaths.jsonl").open("a") as f:  # before the item is handed to anybody

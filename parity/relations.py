@@ -123,7 +123,7 @@ def _argsort(call: Bound, r: Results) -> Problems:
 
 def _topk(call: Bound, r: Results) -> Problems:
     x, dim = call.args[0], call.get(2, "dim", -1)
-    largest = call.get(3, "largest", True)
+    largest, ordered = call.get(3, "largest", True), call.get(4, "sorted", True)
     k = call.get(1, "k", 1)
     v, i = (r[n] for n in _names(r)[:2])
     got = _picked(x, i, dim, True)
@@ -131,12 +131,18 @@ def _topk(call: Bound, r: Results) -> Problems:
         return [("out[1]", "the input at the indices is not the returned values")]
     if x.dim():
         want = torch.topk(x, k, dim, largest).values
-        if not _same(want, torch.sort(v, dim, descending=largest).values):
+        got = v if ordered else torch.sort(v, dim, descending=largest).values
+        if not _same(want, got):
             return [("out[0]", "these are not the k extreme values")]
         repeated = i.sort(dim).values.diff(dim=dim) == 0
         if bool(repeated.any()):
             return [("out[1]", "an index is returned twice")]
     return []
+
+
+def _topk_covers(call: Bound, r: Results) -> frozenset[str]:
+    """The indices; the values too where the caller asked for no order."""
+    return _indices(call, r) if call.get(4, "sorted", True) else frozenset(_names(r))
 
 
 def _value_at(position: int) -> Callable[[Bound, Results], Problems]:
@@ -360,7 +366,7 @@ def _vectors(*positions: int) -> Callable[[Bound, Results], frozenset[str]]:
 RELATIONS: dict[str, Relation] = {
     "sort": Relation(_indices, _sort),
     "argsort": Relation(_only, _argsort),
-    "topk": Relation(_indices, _topk),
+    "topk": Relation(_topk_covers, _topk),
     "kthvalue": Relation(_indices, _value_at(2)),
     "median": Relation(_indices, _value_at(1)),
     "mode": Relation(_indices, _value_at(1)),

@@ -213,16 +213,26 @@ ROWS = (
     _row(name="matmul", call="torch.matmul", signature=_matmul, out=True, opinfo=("matmul", "__rmatmul__")),
     _row(
         name="addmm",
+        rounds_between=True,  # the product may be rounded to the dtype before the sum
         call="torch.addmm",
         signature=_addmm,
         inplace="torch.Tensor.addmm_",
         out=True,
         opinfo=("addmm", "addmm:decomposed"),
     ),
-    _row(name="addmv", call="torch.addmv", signature=_addmv, inplace="torch.Tensor.addmv_", out=True, opinfo=("addmv",)),
+    _row(
+        name="addmv",
+        rounds_between=True,
+        call="torch.addmv",
+        signature=_addmv,
+        inplace="torch.Tensor.addmv_",
+        out=True,
+        opinfo=("addmv",),
+    ),
     _row(name="addr", call="torch.addr", signature=_addr, inplace="torch.Tensor.addr_", out=True, opinfo=("addr",)),
     _row(
         name="addbmm",
+        rounds_between=True,  # the product may be rounded to the dtype before the sum
         call="torch.addbmm",
         signature=_batched(False),
         inplace="torch.Tensor.addbmm_",
@@ -231,6 +241,7 @@ ROWS = (
     ),
     _row(
         name="baddbmm",
+        rounds_between=True,  # the product may be rounded to the dtype before the sum
         call="torch.baddbmm",
         signature=_batched(True),
         inplace="torch.Tensor.baddbmm_",

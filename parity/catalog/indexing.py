@@ -334,6 +334,7 @@ ROWS = (
     *(
         _row(
             name=f"scatter_reduce_{r}",
+            rounds_between=True,  # repeats are combined one by one in the dtype (atomics)
             rule=rule,
             call="torch.scatter_reduce",
             signature=_scatter_reduce(r),

@@ -36,7 +36,7 @@ def _layers(gates: int, states: int) -> Signature:
         layers, two, first, biases = draw.choice((1, 2, 3)), draw.flag(), draw.flag(), not draw.flag()
         train = draw.flag()
         ways = 2 if two else 1
-        x = draw.tensor((batch, length, features) if first else (length, batch, features))
+        x = draw.between((batch, length, features) if first else (length, batch, features), -2, 2)
         state = tuple(draw.between((layers * ways, batch, hidden), -1, 1) for _ in range(states))
         weights = _weights(draw, features, hidden, layers, ways, gates, biases)
         return Call((x, state if states > 1 else state[0], weights, biases, layers, train, two, first))
@@ -49,7 +49,7 @@ def _cell(gates: int, states: int) -> Signature:
         batch, features, hidden = draw.choice((1, 2, 3)), draw.choice((1, 2, 3, 5, 16)), draw.choice((1, 2, 3, 5, 17))
         state = tuple(draw.between((batch, hidden), -1, 1) for _ in range(states))
         weights = _weights(draw, features, hidden, 1, 1, gates, draw.flag())
-        return Call((draw.tensor((batch, features)), state if states > 1 else state[0], *weights))
+        return Call((draw.between((batch, features), -2, 2), state if states > 1 else state[0], *weights))
 
     return signature
 

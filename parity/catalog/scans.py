@@ -23,6 +23,7 @@ def _wider(draw: Draw) -> Arg:
 ROWS = (
     _row(
         name="cumsum",
+        rounds_between=True,  # CUDA keeps the running value in the dtype
         call="torch.cumsum",
         signature=along(),
         dtypes=EVERY,
@@ -38,6 +39,7 @@ ROWS = (
     ),
     _row(
         name="cumprod",
+        rounds_between=True,  # CUDA keeps the running value in the dtype
         rule=OpClass.COMPOSITE,
         call="torch.cumprod",
         signature=along(within(-2, 2)),

@@ -14,7 +14,7 @@ import pytest
 from parity import store
 from parity.report import summary
 from parity.store import Death, End, Header, Item, Writer
-from parity.vocabulary import FINDINGS, Record
+from parity.vocabulary import COMPARED, FINDINGS, Record
 
 BAR_SECONDS = 0.2
 LOG_STEPS = 10  # lines of progress in a log
@@ -53,7 +53,7 @@ class Reporter:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """One phase of one item."""
-        told = [json.loads(value) for key, value in report.user_properties if key == "parity"]
+        told = [json.loads(str(value)) for key, value in report.user_properties if key == "parity"]
         if report.when != "call" and not told:
             if report.failed:
                 self.broken.append(f"{report.nodeid}: {str(report.longrepr).strip().splitlines()[-1]}")
@@ -137,7 +137,7 @@ class Reporter:
         if self.broken or self.deaths or any(r.status in FINDINGS for r in self.records):
             return 1
         count = summary.totals(self.items)
-        return 0 if any(n for s, n in count.items() if s in summary.COMPARED) else 3
+        return 0 if any(n for s, n in count.items() if s in COMPARED) else 3
 
     def finish(self, exit_code: int) -> None:
         """Write the end of the run file, and print the summary."""

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from parity.measures import allowed_share, bit_equal, exact_measure, measure, same_values, ulp_distance, ulp_of
 from parity.dtypes import FACTS
+from parity.measures import allowed_share, bit_equal, exact_measure, measure, same_values, ulp_distance, ulp_of
 from parity.vocabulary import Measure, Tolerance
 
 TABLE = Tolerance("elementwise", 0.0, 1.0, 2.0, "a table")

@@ -63,7 +63,7 @@ def test_an_exact_function_of_one_operand_moves_by_its_derivative() -> None:
     made = asked("exp(float32[1].of(8.0))")
     truth = made.truth("out")
     assert truth is not None
-    assert float(made.sensitivity("out", U) / truth) == pytest.approx(8 * U, rel=1e-6)
+    assert float(made.sensitivity("out", U) / truth) == pytest.approx(9 * U, rel=1e-6)  # the operand, and its own rounding
 
 
 def test_gradients_that_cancel_get_the_scale_of_what_was_saved() -> None:

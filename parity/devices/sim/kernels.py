@@ -37,10 +37,22 @@ class Plan:
     positions: (index, kind) of the arguments that need work; by_name: the same for keyword arguments; returns: per result
     None (fresh) or (position, name, keyword-only) of the argument that it is; outs: names of out= arguments.
     ours: registered here on purpose, so that no profile refuses it. takes_numbers: torch lets numbers stand for tensors in
-    it, and treats them in type promotion as the CPU does.
+    it, and treats them in type promotion as the CPU does. makes, names_dtype: whether a result is fresh, or a dtype asked for.
     """
 
-    __slots__ = ("base", "by_name", "ours", "outs", "overload", "positions", "qualified", "returns", "takes_numbers")
+    __slots__ = (
+        "base",
+        "by_name",
+        "makes",
+        "names_dtype",
+        "ours",
+        "outs",
+        "overload",
+        "positions",
+        "qualified",
+        "returns",
+        "takes_numbers",
+    )
 
     def __init__(self, op: Any, ours: bool = False) -> None:
         schema = op._schema
@@ -61,6 +73,8 @@ class Plan:
             written.get(frozenset(r.alias_info.before_set)) if r.alias_info is not None and r.alias_info.is_write else None
             for r in schema.returns
         )
+        self.makes = None in self.returns
+        self.names_dtype = any("dtype" in a.name for a in schema.arguments)
         self.outs = tuple(a.name for a in schema.arguments if a.is_out)
 
 
@@ -217,9 +231,7 @@ def _results(plan: Plan, result: Any, args: Any, kwargs: Any, index: int) -> Any
         return to_sim(result, index) if isinstance(result, Tensor) else _wrap(result, index)
     if not returns:
         return None
-    return tuple(
-        _wrap(r, index) if place is None else _hand_back(place, r, args, kwargs) for r, place in zip(result, returns)
-    )
+    return tuple(_wrap(r, index) if place is None else _hand_back(place, r, args, kwargs) for r, place in zip(result, returns))
 
 
 def _wrap(result: Any, index: int) -> Any:
@@ -232,7 +244,8 @@ def _hand_back(place: tuple[int, str, bool], result: Tensor, args: Any, kwargs: 
     position, name, keyword = place
     own: Tensor = kwargs[name] if keyword or position >= len(args) else args[position]
     # Another memory: the kernel got a destination that may grow, or made one (mse_loss.out grows its own in between).
-    if result.data_ptr() != own.data_ptr() or result.shape != own.shape:
+    # Other strides: reflection_pad3d.out picks its memory format itself.
+    if result.stride() != own.stride() or result.data_ptr() != own.data_ptr() or result.shape != own.shape:
         adopt(own, result)
     if result.is_conj() != own.is_conj():  # solvers leave their destination so
         set_conj(own, result.is_conj())
@@ -246,7 +259,7 @@ def _watched(op: Any, plan: Plan, seat: Seat, host: list[Any], kwhost: dict[str,
     profile = seat.profile
     if not plan.ours:
         profile.admit(plan.qualified, plan.overload)
-    if profile.refused_dtypes:
+    if plan.names_dtype and profile.refused_dtypes:
         for a in (*host, *kwhost.values()):
             if isinstance(a, torch.dtype):
                 profile.check(a)
@@ -267,7 +280,7 @@ def _watched(op: Any, plan: Plan, seat: Seat, host: list[Any], kwhost: dict[str,
     else:
         result = _run(op, plan, host, kwhost)
     seat.note(plan.overload)
-    if profile.refused_dtypes:
+    if plan.makes and profile.refused_dtypes:
         for r in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(r, Tensor):
                 profile.check(r.dtype, r.dim())
@@ -299,9 +312,7 @@ def settle(returns: tuple[Any, ...], answer: Any, outs: tuple[Tensor, ...], op: 
         if place is not None:
             a = _write(next(remaining), a)
         elif a is None and len(returns) == 1:
-            raise FaultError(
-                f"the effect on {op} returned None, and there is no destination to leave alone; return a tensor"
-            )
+            raise FaultError(f"the effect on {op} returned None, and there is no destination to leave alone; return a tensor")
         settled.append(a)
     return settled[0] if len(returns) == 1 else tuple(settled)
 
@@ -311,8 +322,10 @@ def _write(destination: Tensor, answer: Tensor | None) -> Tensor:
         return destination
     if answer.shape != destination.shape:
         return answer  # as a kernel that resizes its destination does
-    if answer.data_ptr() != destination.data_ptr() or answer.stride() != destination.stride() or (
-        answer.is_conj() != destination.is_conj() or answer.is_neg() != destination.is_neg()
+    if (
+        answer.data_ptr() != destination.data_ptr()
+        or answer.stride() != destination.stride()
+        or (answer.is_conj() != destination.is_conj() or answer.is_neg() != destination.is_neg())
     ):
         destination.copy_(answer)
     return destination

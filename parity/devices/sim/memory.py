@@ -1,10 +1,10 @@
 """Device memory is host memory: the same bytes, strides and version seen as a tensor of the one device or the other.
 
 A tensor is exported as a DLPack capsule, the capsule's device word is overwritten, and the capsule is imported again. No
-copy is made. DLPack drops the lazy conj and neg bits and
-the strides of dimensions of size 1 (kernels choose a memory format by these), so both are set anew. An alias keeps the exported *tensor* alive, not only its storage. So an alias must never be kept on the
-tensor it comes from (an uncollectable cycle), and a tensor must never be pointed at the storage of its own alias (that
-frees the memory under it).
+copy is made. DLPack drops the lazy conj and neg bits and the strides of dimensions of size 1 (by which kernels choose a
+memory format); both are set anew. An alias keeps the exported *tensor* alive, not only its storage. So an alias must never
+be kept on the tensor it comes from (an uncollectable cycle), and a tensor must never be pointed at the storage of its own
+alias (that frees the memory under it).
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ def _relabelled(t: Tensor, word: int) -> Tensor:
     capsule = _to_dlpack(t)
     at: int = _pointer(capsule, b"dltensor")
     _word_at(at + _DEVICE_OFFSET).value = word
-    if 1 in t.shape:
+    shape = t.shape
+    if 1 in shape:
         strides = _word_at(at + _STRIDES_OFFSET).value
-        for i, (size, stride) in enumerate(zip(t.shape, t.stride())):
-            if size == 1:
+        for i, stride in enumerate(t.stride()):
+            if stride != 1 == shape[i]:
                 _word_at(strides + 8 * i).value = stride
     alias: Tensor = _from_dlpack(capsule)
     if t.is_neg():
@@ -93,11 +94,17 @@ def without_bits(alias: Tensor) -> Tensor:
 
 
 def adopt(destination: Tensor, result: Tensor) -> None:
-    """Give `destination` (sim) the memory of `result` (host): a kernel has resized its out= argument."""
-    if result.data_ptr() == destination.data_ptr():  # resized within its memory
-        if result.shape != destination.shape:
-            storage = destination.untyped_storage()
-            destination.set_(storage, destination.storage_offset(), result.shape, result.stride())
+    """Give `destination` (sim) the form of `result` (host): a kernel has resized or restrided its out= argument. As on the
+    CPU it stays in its memory where that is large enough (fft.fftfreq grows an empty slice), else it gets the result's."""
+    shape, stride, offset = result.shape, result.stride(), destination.storage_offset()
+    storage = destination.untyped_storage()
+    if result.data_ptr() == destination.data_ptr():
+        destination.set_(storage, offset, shape, stride)
+        return
+    span = sum((n - 1) * s for n, s in zip(shape, stride)) + 1
+    if result.numel() and storage.nbytes() >= (offset + span) * destination.element_size():
+        destination.set_(storage, offset, shape, stride)
+        to_host(destination).copy_(result)
         return
     fresh = to_sim(result.detach(), destination.get_device())
-    destination.set_(fresh.untyped_storage(), 0, fresh.shape, fresh.stride())
+    destination.set_(fresh.untyped_storage(), 0, shape, stride)

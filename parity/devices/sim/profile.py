@@ -6,8 +6,8 @@ import contextlib
 import os
 import threading
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -74,7 +74,7 @@ class Profile:
 
     name: str
     table: frozenset[str] | None = None
-    refused_dtypes: tuple[tuple[torch.dtype, str], ...] = ()
+    refused_dtypes: Mapping[torch.dtype, str] = field(default_factory=dict, hash=False)
     max_rank: int = 64
     always_on_cpu: frozenset[str] = frozenset()
     fallback: bool = False
@@ -86,9 +86,9 @@ class Profile:
 
     def check(self, dtype: torch.dtype | None, rank: int = 0) -> None:
         """Refuse to make a tensor of this dtype (TypeError) or rank (RuntimeError), in MPS's words."""
-        for refused, name in self.refused_dtypes:
-            if dtype is refused and not _within.float64 and not _in_backward():
-                raise TypeError(FLOAT64_TEXT if refused is torch.float64 else DTYPE_TEXT.format(dtype=name))
+        if dtype is not None and dtype in self.refused_dtypes and not _within.float64 and not _in_backward():
+            text = DTYPE_TEXT.format(dtype=self.refused_dtypes[dtype])
+            raise TypeError(FLOAT64_TEXT if dtype is torch.float64 else text)
         if rank > self.max_rank:
             raise RuntimeError(RANK_TEXT.format(rank=rank))
 
@@ -150,7 +150,7 @@ def mps_profile() -> Profile:
     return Profile(
         "sim:mps",
         table=mps_operators(),
-        refused_dtypes=tuple((getattr(torch, n), c) for n, c in MPS_REFUSED_DTYPES.items() if hasattr(torch, n)),
+        refused_dtypes={getattr(torch, n): c for n, c in MPS_REFUSED_DTYPES.items() if hasattr(torch, n)},
         max_rank=16,
         always_on_cpu=MPS_ALWAYS_ON_CPU,
         fallback=os.environ.get("PYTORCH_ENABLE_MPS_FALLBACK", "0") not in ("", "0"),

@@ -359,3 +359,82 @@ def test_temporaries_are_freed(sim: Device) -> None:
     for _ in range(100):
         torch.zeros(1 << 20, device=sim.torch_device).add_(1)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
+
+
+COMPLEX = torch.randn(3, 3, dtype=torch.complex64) + 2 * torch.eye(3)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a: a @ a.conj(),
+        lambda a: torch.dot(a[0], a[1].conj()),
+        lambda a: torch.vdot(a[0].conj(), a[1]),
+        lambda a: torch.addmm(a, a.mH, a),
+        lambda a: torch.linalg.solve(a, a, left=False),
+        lambda a: torch.linalg.solve_triangular(a.triu(), a.conj(), upper=True),
+        lambda a: torch.linalg.solve_triangular(a.real.triu(), torch._neg_view(a.real), upper=True),
+        lambda a: F.linear(a, a, a[0]),
+        lambda a: a.clone().conj_physical_(),
+        lambda a: a.conj().imag,
+    ],
+)
+def test_lazy_conjugates_and_negatives(sim: Device, call: Callable[[Tensor], Tensor]) -> None:
+    here, there = COMPLEX.clone().requires_grad_(), sim.upload(COMPLEX).requires_grad_()
+    want, got = call(here), call(there)
+    close(got, want)
+    assert got.is_conj() == want.is_conj()
+    want.sum().abs().backward()  # type: ignore[no-untyped-call]
+    got.sum().abs().backward()  # type: ignore[no-untyped-call]
+    assert here.grad is not None
+    assert there.grad is not None
+    close(there.grad, here.grad)
+
+
+@pytest.mark.parametrize("name", ["tril", "triu"])
+def test_triangles_into_batches_that_cannot_be_merged(sim: Device, name: str) -> None:
+    x = torch.randn(5, 3, 5, 4).permute(2, 1, 0, 3)
+    there = sim.upload(torch.zeros(5, 3, 5, 4)).permute(2, 1, 0, 3)
+    getattr(there.copy_(x), name + "_")(1)
+    close(there, getattr(x, name)(1))
+    close(getattr(torch, name)(sim.upload(x), out=there), getattr(x, name)())
+
+
+def test_a_linear_layer_without_rows_or_features(sim: Device) -> None:
+    x, w = sim.upload(torch.zeros(0)).requires_grad_(), sim.upload(torch.zeros(1, 0)).requires_grad_()
+    F.linear(x, w).sum().backward()  # type: ignore[no-untyped-call]
+    assert x.grad is not None
+    assert x.grad.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a: torch.floor_divide(a, 1),
+        lambda a: a // 2.5,
+        lambda a: a & 1,
+        lambda a: torch.where(a > 0, 1, a),
+        lambda a: torch.xlogy(a, 2),
+        lambda a: torch.bitwise_left_shift(a, 1),
+        lambda a: torch.remainder(3, a),
+        lambda a: torch.copysign(a, -1),
+    ],
+)
+@pytest.mark.parametrize("shape", [(), (3,)])
+def test_numbers_rank_below_tensors(sim: Device, call: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> None:
+    x = torch.full(shape, 7, dtype=torch.int16)
+    got = call(sim.upload(x))
+    assert got.dtype == call(x).dtype
+    close(got, call(x))
+
+
+def test_strides_of_dimensions_of_size_one_reach_the_kernel(sim: Device) -> None:
+    x = torch.randn(1, 2, 1, 2).to(memory_format=torch.channels_last)
+    there = x.to(sim.torch_device)
+    got, want = F.pad(there, (1, 1, 0, 0, 1, 1), mode="reflect"), F.pad(x, (1, 1, 0, 0, 1, 1), mode="reflect")
+    close(got, want)
+    assert got.stride() == want.stride()
+
+
+def test_an_empty_slice_grows_within_its_memory(sim: Device) -> None:
+    close(torch.fft.fftfreq(5, device=sim.torch_device), torch.fft.fftfreq(5))

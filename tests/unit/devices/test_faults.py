@@ -142,9 +142,7 @@ def test_a_fault_can_end_the_process() -> None:
 def test_uploads_and_downloads_have_faults_of_their_own() -> None:
     up = planted("upload", effect=lambda c: c.operands[0] + 1, level="transfer")
     assert torch.equal(up.upload(X).cpu(), X + 1)
-    down = planted(
-        "download", effect=lambda c: c.run() * 0, level="transfer", when=lambda c: c.operands[0].storage_offset()
-    )
+    down = planted("download", effect=lambda c: c.run() * 0, level="transfer", when=lambda c: c.operands[0].storage_offset())
     a = down.upload(X)
     assert torch.equal(down.download(a), X)
     assert not down.download(a[1:]).any()
@@ -261,3 +259,31 @@ def test_a_file_of_faults_that_cannot_be_used_is_told_in_one_sentence(tmp_path: 
 def test_a_missing_file_of_faults(tmp_path: Path) -> None:
     with pytest.raises(FaultError, match=r"no such file; --faults takes a Python file with FAULTS"):
         load_faults(tmp_path / "none.py")
+
+
+@pytest.mark.parametrize(
+    ("op", "call"),
+    [
+        ("add", lambda a: a + a),
+        ("add", lambda a: torch.add(a, 1)),
+        ("add", lambda a: torch.add(a, a, out=torch.zeros_like(a))),
+        ("add", lambda a: a.clone().add_(a)),
+        ("linear", lambda a: F.linear(a, a)),
+        ("_softmax", lambda a: F.softmax(a, 0)),
+        ("exp", lambda a: a.exp()),
+        ("triu", lambda a: a.triu()),
+    ],
+)
+def test_a_base_name_meets_every_way_to_call_its_kernel(op: str, call: Any) -> None:
+    struck: list[str] = []
+    d = planted(op, effect=lambda c: struck.append(c.op) or c.run())  # type: ignore[func-returns-value]
+    assert torch.equal(call(d.upload(X)).cpu(), call(X))
+    assert len(struck) == 1
+
+
+def test_a_fault_sees_the_lazy_conjugate() -> None:
+    seen: list[bool] = []
+    d = planted("mm", effect=lambda c: seen.append(c.operands[1].is_conj()) or c.run())  # type: ignore[func-returns-value]
+    x = torch.randn(2, 2, dtype=torch.complex64)
+    assert torch.equal((d.upload(x) @ d.upload(x).conj()).cpu(), x @ x.conj())
+    assert seen == [True]

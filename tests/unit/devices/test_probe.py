@@ -17,9 +17,7 @@ from parity.devices.probe import probe
 from parity.devices.sim.profile import FLOAT64_TEXT
 
 ROOT = Path(__file__).parents[3]
-OOM_TEXT = (
-    "MPS backend out of memory (MPS allocated: 0 bytes, other allocations: 0 bytes). Tried to allocate 1 on shared pool."
-)
+OOM_TEXT = "MPS backend out of memory (MPS allocated: 0 bytes, other allocations: 0 bytes). Tried to allocate 1 on shared pool."
 
 
 @pytest.mark.parametrize("name", ["cpu", "sim", "sim:mps"])

@@ -128,15 +128,11 @@ def test_with_the_fallback_on_the_first_missing_operator_is_told_and_computed() 
         "assert first == 1\n"
     )
     environment = {**os.environ, "PYTORCH_ENABLE_MPS_FALLBACK": "1"}
-    run = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
-    )
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr
 
 
 def test_importing_registers_nothing() -> None:
-    program = (
-        "import torch, parity.devices\nassert not hasattr(torch, 'sim')\nassert not torch.accelerator.is_available()\n"
-    )
+    program = "import torch, parity.devices\nassert not hasattr(torch, 'sim')\nassert not torch.accelerator.is_available()\n"
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert run.returncode == 0, run.stderr

@@ -57,9 +57,7 @@ def test_an_unknown_name_is_a_usage_error_with_the_nearest_ones(name: str, hint:
     with pytest.raises(UsageError) as e:
         resolve(name)
     assert e.value.exit_code == 2
-    assert str(e.value).startswith(
-        f"no device '{name}'; allowed: auto, cpu, sim, sim:mps, mps, or another of torch's names"
-    )
+    assert str(e.value).startswith(f"no device '{name}'; allowed: auto, cpu, sim, sim:mps, mps, or another of torch's names")
     assert hint in str(e.value)
 
 
