@@ -164,6 +164,8 @@ def _layout(spec: TensorSpec, position: int, row: Row, pick: Pick) -> Layout:
         first = (*first, ("conj",))
     elif FACTS[spec.dtype].kind == "float" and pick(16) == 15 and not overlaps(first):
         first = (*first, ("neg",))
+    if overlaps(first) and row.unexpanded:
+        return ()
     if overlaps(first) and spec.values.family in (*values.MATRICES, "unique"):
         return ()  # equal rows are no longer a matrix of the kind that the op's contract asks for
     writes = position == 0 and (row.mutates or row.inplace)

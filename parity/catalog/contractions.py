@@ -295,6 +295,7 @@ ROWS = (
     ),
     _row(
         name="int_mm",
+        unexpanded=True,
         call="torch._int_mm",
         signature=_int_mm,
         dtypes=("int8",),

@@ -197,6 +197,8 @@ RELATIONS: dict[str, tuple[OpClass, str]] = {
     ),
 }
 # Their callable itself fills its first argument.
+# torch 2.13 on the CPU writes beside a destination of these whose batch dimensions cannot be merged (heap corruption).
+UNSAFE_OUT = ("tril", "triu")
 MUTATES = ("cauchy", "exponential", "geometric", "log_normal", "normal:in_place", "uniform")
 # Their meaning depends on the dtype (its neighbours, its limits, its eps), so float64 is no truth for them.
 DTYPE_BOUND = (
@@ -239,9 +241,10 @@ def _as_row(key: str, entry: Entry) -> Row:
         dtypes=entry.dtypes,
         grad=() if mutates else entry.backward,
         inplace=PREFIX + key if entry.inplace and not mutates else "",
-        out=entry.out,
+        out=entry.out and base not in UNSAFE_OUT,
         mutates=mutates,
         relation=relation,
+        unexpanded=base in ("median", "nanmedian"),
         ulp=ULP_NAMES.get(base, base.split(".")[-1]) if plain else key,
         oracle="exact" if key in DTYPE_BOUND or base in DTYPE_BOUND else "wide",
         opinfo=(key,),

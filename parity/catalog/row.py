@@ -30,6 +30,7 @@ class Row:
     view: the result aliases the first argument. strides: torch promises the strides of the result.
     promotes: torch promotes: operands may have different dtypes where there are several, integers become floats where the
     result is one.
+    unexpanded: the reference itself reads beside an operand that has strides of 0 (torch 2.13), so that none is drawn.
     packed: the op refuses operands that are not dense in memory, so that layouts are drawn seldom.
     relation: how several right answers are told from wrong ones (`parity.relations`), or "" where there is only one.
     rounds_between: half-precision kernels that round between their stages even on honest devices; reason in a comment.
@@ -54,6 +55,7 @@ class Row:
     strides: bool = False
     promotes: bool = False
     packed: bool = False
+    unexpanded: bool = False
     relation: str = ""
     rounds_between: bool = False
     ulp: str = ""
