@@ -56,8 +56,8 @@ PROFILES: dict[str, Profile] = {
         Profile(
             "full",
             "all",
-            {"float32": 320, "float16": 200, "bfloat16": 160, "complex64": 120, "": 80},
-            {"float32": 48, "": 24},
+            {"float32": 140, "float16": 90, "bfloat16": 70, "complex64": 50, "": 30},
+            {"float32": 12, "": 6},
             8,
             Sizes(
                 border=(16, 17, 31, 32, 33, 64, 65, 127, 128, 255, 256, 257, 512, 1024, 4097, 8192, 32769, 65537), limit=1 << 18
@@ -66,8 +66,8 @@ PROFILES: dict[str, Profile] = {
         Profile(
             "deep",
             "all",
-            {"float32": 2400, "float16": 1600, "bfloat16": 1200, "complex64": 900, "": 600},
-            {"float32": 300, "": 150},
+            {"float32": 1100, "float16": 700, "bfloat16": 550, "complex64": 400, "": 240},
+            {"float32": 100, "": 50},
             8,
             Sizes(
                 border=(

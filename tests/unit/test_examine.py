@@ -1,0 +1,117 @@
+"""One item, examined: counts, findings by kind, shrinking, and what is left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from parity import notation, suite, tolerance
+from parity.devices import Fault, resolve
+from parity.errors import DeviceError
+from parity.examine import Examined, NoWatch, Plan, drawn, examine
+from parity.vocabulary import Status
+
+
+def plan(*faults: Fault, device: str = "sim", **more: Any) -> Plan:
+    return Plan(resolve(device, faults), resolve("cpu"), tolerance.load(device), suite.profile("quick"), examples=12, **more)
+
+
+def item(name: str, dtype: str = "float32") -> suite.Item:
+    return suite.Item(suite.row(name), dtype)
+
+
+def statuses(done: Examined) -> set[str]:
+    return {s for counts in done.summary.counts.values() for s in counts}
+
+
+def test_a_healthy_item_has_records_of_its_pinned_cases_and_no_finding() -> None:
+    """Pinned cases are recorded with measures; explored ones are counted."""
+    done = examine(item("exp"), plan(), NoWatch())
+    assert not done.findings
+    assert statuses(done) == {Status.AGREE}
+    assert {r.aspect for r in done.records} == {"forward", "backward", "out=", "in-place"}
+    assert all(r.pinned and r.digest and r.measures for r in done.records)
+    assert done.summary.cases == 14
+
+
+def test_each_kind_of_difference_is_one_finding_with_its_least_case() -> None:
+    """Many cases, one finding per aspect, each shrunk to one element."""
+    fault = Fault("off", ("exp",), lambda c: c.run() * 1.01)
+    done = examine(item("exp"), plan(fault), NoWatch())
+    forward = [f for f in done.findings if f.result.aspect == "forward"]
+    assert len(forward) == 1
+    assert forward[0].count > 5
+    assert notation.case_text(forward[0].case) == "exp(float32[()].between(-10, 10))"
+
+
+def test_cases_that_killed_a_process_are_left_out() -> None:
+    """By their ordinal."""
+    seen: list[int] = []
+
+    class Watch(NoWatch):
+        def begin(self, ordinal: int, item: str, case: str, allowed: float) -> None:
+            seen.append(ordinal)
+
+    examine(item("exp"), plan(), Watch(), frozenset({0, 3}))
+    assert 0 not in seen
+    assert 3 not in seen
+    assert 1 in seen
+
+
+def test_an_op_that_is_always_refused_is_given_up_early() -> None:
+    """Twelve refusals are enough."""
+    done = examine(
+        item("erfinv"), Plan(resolve("sim:mps"), resolve("cpu"), tolerance.load("mps"), suite.profile("quick")), NoWatch()
+    )
+    refused = examine(item("heaviside"), plan(device="sim:mps"), NoWatch())
+    assert statuses(done) == {Status.AGREE}
+    assert statuses(refused) == {Status.UNSUPPORTED}
+    assert refused.summary.cases == 12
+    assert refused.records[0].reason.startswith("NotImplementedError")
+
+
+def test_the_same_seed_gives_the_same_cases_and_another_others() -> None:
+    """Pinned cases do not depend on the seed."""
+    one, same, other = ([d.case for _, _, d in drawn(item("add"), plan(seed=s))] for s in ("1", "1", "2"))
+    assert one == same
+    assert one[:2] == other[:2]
+    assert one[2:] != other[2:]
+
+
+def test_an_unstable_device_is_told_as_unstable() -> None:
+    """Every second call is wrong."""
+    calls = [0]
+
+    def flicker(call: Any) -> Any:
+        calls[0] += 1
+        return call.run() * (1.5 if calls[0] % 2 else 1.0)
+
+    done = examine(item("exp"), plan(Fault("flicker", ("exp",), flicker), shrinks=False), NoWatch())
+    assert Status.UNSTABLE in statuses(done)
+
+
+def test_a_device_that_computes_nothing_any_more_ends_the_item() -> None:
+    """Without a worker to sacrifice, it is one clear error."""
+    broken = [False]
+
+    def poison(call: Any) -> Any:
+        broken[0] = True
+        raise RuntimeError("device-side assert")
+
+    def dead(call: Any) -> Any:
+        if broken[0]:
+            raise RuntimeError("device-side assert")
+        return call.run()
+
+    faults = Fault("poison", ("sin",), poison), Fault("dead", ("add",), dead)
+    with pytest.raises(DeviceError, match="computes nothing any more"):
+        examine(item("sin"), plan(*faults), NoWatch())
+
+
+def test_no_thread_of_the_engine_is_left_switched() -> None:
+    """The suite switches autograd to the calling thread for the whole process; a check leaves grad mode as it was."""
+    before = torch.is_grad_enabled()
+    examine(item("neg"), plan(), NoWatch())
+    assert torch.is_grad_enabled() is before
