@@ -49,10 +49,16 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a case is checked. insist: everything to the oracle. repeat: run the forward twice and compare the bits."""
+    """How a case is checked. insist: everything to the oracle. repeat: run the forward twice and compare the bits.
+    only: the aspect that is asked for (the forward always runs), or None for all."""
 
     insist: bool = False
     repeat: bool = False
+    only: str | None = None
+
+    def wants(self, aspect: Aspect) -> bool:
+        """Whether this aspect is asked for."""
+        return self.only is None or self.only == aspect
 
 
 @dataclass(slots=True)
@@ -124,20 +130,23 @@ def _forward_and_backward(t: _Trial, mark: Mark) -> None:
     def again() -> Named:
         return ex.forward(t.program, t.case, t.inputs, here, grad).outputs
 
-    verdict = _compare(t, bench, aspect, reference, outcome, "forward", again, parts)
-    if isinstance(live, Live) and isinstance(theirs, Live) and verdict.verdict.status is Status.AGREE:
-        verdict = _metadata(row, aspect, live, theirs, here, there, verdict)
-    t.results.append(verdict)
+    wants = t.settings.wants
+    if wants(aspect) or wants(Aspect.REPEAT) or isinstance(outcome, Raised):
+        verdict = _compare(t, bench, aspect, reference, outcome, "forward", again, parts)
+        if isinstance(live, Live) and isinstance(theirs, Live) and verdict.verdict.status is Status.AGREE:
+            verdict = _metadata(row, aspect, live, theirs, here, there, verdict)
+        t.results.append(verdict)
     known = isinstance(reference, Computed) and all(_is_known(x) for _, x in reference.tensors)
+    grad = grad and wants(Aspect.BACKWARD)
     if grad and known and isinstance(live, Live) and isinstance(theirs, Live) and _same_choice(bench, reference, outcome):
         _backward(t, bench, live, theirs, here, mark)
     if isinstance(theirs, Raised) or isinstance(reference, Raised):
         return
     if t.settings.repeat and row.relation not in ("random", "uninitialised"):
         _repeat(t, bench, there, outcome, reference, again, parts, grad)
-    if t.program.out and known and not row.mutates:
+    if t.program.out and known and not row.mutates and wants(Aspect.OUT):
         _out(t, bench, reference, here, there, mark)
-    if t.program.inplace is not None and not row.mutates:
+    if t.program.inplace is not None and not row.mutates and wants(Aspect.INPLACE):
         _inplace(t, bench, reference, here, there, mark)
 
 

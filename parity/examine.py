@@ -20,7 +20,7 @@ from parity.generate import Drawn
 from parity.store import Item as Summary
 from parity.suite import ORACLE_EVERY, Item, Profile
 from parity.tolerance import Tables
-from parity.vocabulary import Case, Record, Status, TensorSpec
+from parity.vocabulary import Aspect, Case, Record, Status, TensorSpec
 
 KINDS_SHRUNK = 3  # kinds of findings of one item that are shrunk; the rest are told as drawn
 SHRINK_SECONDS = 6.0  # per kind
@@ -248,7 +248,7 @@ def shrink(
         if case not in hits:
             if time.monotonic() > deadline:
                 return False
-            again = recheck(item, plan, case, notes, repeat=result.verdict.status is Status.UNSTABLE)
+            again = recheck(item, plan, case, notes, result)
             hits[case] = next((r for r in failing(again) if r.key == key), None)
         return hits[case] is not None
 
@@ -259,10 +259,11 @@ def shrink(
     return found, hit
 
 
-def recheck(item: Item, plan: Plan, case: Case, notes: list[str], repeat: bool = False) -> tuple[Result, ...]:
-    """All results of a case, every tensor judged by the oracle; none where it cannot be built."""
+def recheck(item: Item, plan: Plan, case: Case, notes: list[str], like: Result) -> tuple[Result, ...]:
+    """What one aspect of a case says, every tensor judged by the oracle; nothing where the case cannot be built."""
+    settings = Settings(True, like.aspect is Aspect.REPEAT, like.aspect)
     try:
-        results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, Settings(True, repeat), lambda _: None, notes)
+        results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, settings, lambda _: None, notes)
     except CaseError:
         return ()
     return results

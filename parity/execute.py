@@ -71,15 +71,15 @@ def program(row: Row) -> Program:
 
 
 def arguments(
-    case: Case, inputs: Inputs, tensors: Sequence[Tensor], word: Callable[[str], Any]
+    case: Case, inputs: Inputs, tensors: Sequence[Tensor], word: Callable[[str], Any], device: str = "cpu"
 ) -> tuple[Any, dict[str, Any]]:
-    """Positional and keyword arguments of the call, with these tensors as operands."""
+    """Positional and keyword arguments of the call, with these tensors as operands. device: where factories work."""
     if case.op.startswith("opinfo:"):
         pinned = dict(case.kwargs)
         index = case.args[0]
         assert isinstance(index, int)
         tree = opinfo.assemble(
-            case.op, case.dtype, index, list(tensors), str(pinned.get("torch")), str(pinned.get("digest"))
+            case.op, case.dtype, index, list(tensors), str(pinned.get("torch")), str(pinned.get("digest")), device
         )
         return tree if word is torch_word else tree_map(lambda a: word(_name(a)) if isinstance(a, torch.dtype) else a, tree)
     args = tuple(realise(a, list(tensors), word) for a in inputs.args)
@@ -117,10 +117,11 @@ def outputs(result: Any) -> Named:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Operands of a case on one device: dense bases there, and the views cut from them."""
+    """Operands of a case on one device: dense bases there, and the views cut from them. device: as torch names it."""
 
     bases: tuple[Tensor, ...]
     views: tuple[Tensor, ...]
+    device: str = "cpu"
 
 
 def place(inputs: Inputs, device: Device) -> Placed:
@@ -132,7 +133,7 @@ def place(inputs: Inputs, device: Device) -> Placed:
         base = o.base if o.spec.on_cpu else device.upload(o.base)
         bases.append(base)
         views.append(apply(base, o.spec.layout, o.spec.shape) if o.spec.layout else base)
-    return Placed(tuple(bases), tuple(views))
+    return Placed(tuple(bases), tuple(views), str(device.torch_device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,13 +160,13 @@ def forward(
                 leaves.append((i, leaf))
                 tensors[i] = leaf
     if not p.row.mutates:
-        args, kwargs = arguments(case, inputs, tensors, word)
+        args, kwargs = arguments(case, inputs, tensors, word, placed.device)
         return Live(outputs(p.function(*args, **kwargs)), tuple(leaves))
     source = tensors[0] if leaves and leaves[0][0] == 0 else placed.bases[0]
     base = source.clone()
     spec = inputs.operands[0].spec
     tensors[0] = apply(base, spec.layout, spec.shape)
-    args, kwargs = arguments(case, inputs, tensors, word)
+    args, kwargs = arguments(case, inputs, tensors, word, placed.device)
     p.function(*args, **kwargs)
     return Live((("out", tensors[0]), ("base[out]", base)), tuple(leaves))
 
@@ -210,7 +211,7 @@ def write_out(
     """The out= form: whole destination bases afterwards, named base[out]."""
     bases = [device.upload(t.base) if device.name != "cpu" else t.base.clone() for t in targets]
     views = [apply(b, t.layout, t.shape) if t.layout else b for b, t in zip(bases, targets)]
-    args, kwargs = arguments(case, inputs, placed.views, torch_word)
+    args, kwargs = arguments(case, inputs, placed.views, torch_word, placed.device)
     with torch.no_grad():
         p.function(*args, **kwargs, out=views[0] if len(views) == 1 else tuple(views))
     names = ["out"] if len(bases) == 1 else [f"out[{i}]" for i in range(len(bases))]
@@ -223,7 +224,7 @@ def write_inplace(p: Program, case: Case, inputs: Inputs, placed: Placed, device
     first = inputs.operands[0]
     base = device.upload(first.base) if device.name != "cpu" else first.base.clone()
     view = apply(base, first.spec.layout, first.spec.shape) if first.spec.layout else base
-    args, kwargs = arguments(case, inputs, (view, *placed.views[1:]), torch_word)
+    args, kwargs = arguments(case, inputs, (view, *placed.views[1:]), torch_word, placed.device)
     with torch.no_grad():
         p.inplace(*args, **kwargs)
     return (("base[out]", base),)

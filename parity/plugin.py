@@ -73,7 +73,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         source = option.parity_source or suite.profile(option.parity_profile).source
         items = suite.select(option.parity_op, option.parity_family, option.parity_dtype, source)
     except ParityError as e:
-        raise pytest.UsageError(str(e)) from None
+        pytest.exit(f"parity: {e}", returncode=e.exit_code)
     metafunc.parametrize("parity_item", items, ids=[i.id for i in items])
 
 

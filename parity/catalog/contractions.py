@@ -34,11 +34,13 @@ def _bias(draw: Draw, shape: Shape) -> Shape:
 
 def _mm(draw: Draw) -> Call:
     n, k, m = _sizes(draw, 3)
+    k = draw.long(k)
     return Call((draw.tensor((n, k)), draw.tensor((k, m))))
 
 
 def _bmm(draw: Draw) -> Call:
     n, k, m = _sizes(draw, 3)
+    k = draw.long(k)
     b = draw.choice((1, 2, 3, 5))
     return Call((draw.tensor((b, n, k)), draw.tensor((b, k, m))))
 
@@ -46,6 +48,7 @@ def _bmm(draw: Draw) -> Call:
 def _matmul(draw: Draw) -> Call:
     """Vectors, matrices and stacks of them whose leading dimensions broadcast."""
     n, k, m = _sizes(draw, 3)
+    k = draw.long(k)
     kind = draw.pick(7)
     if kind == 0:
         return Call((draw.tensor((n, k)), draw.tensor((k, m))))

@@ -98,6 +98,7 @@ def _row(name: str, signature: Signature) -> Row:
         signature=signature,
         dtypes=FLOATING,
         grad=FLOATING,
+        rounds_between=True,  # CUDA rounds the sum of products to the dtype before it adds the bias
         opinfo=(f"nn.functional.{name}",),
     )
 

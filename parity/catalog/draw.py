@@ -103,6 +103,10 @@ class Draw:
             return max(low, self.choice(self.sizes.border))
         return low + self.choice(self.sizes.plain) - 1
 
+    def long(self, size: int) -> int:
+        """The length of a sum: `size` (simplest), or long enough that the order and the width of accumulation tell."""
+        return self.choice((16, 256, 33, 64, 257)) if self.pick(5) >= 3 else size
+
     def shape(self, low: int = 0, high: int = 4, empty: bool = True) -> Shape:
         """A shape of rank low..high. At most one dimension has a border size, one may be empty, ranks above 4 stay tiny."""
         rank = low + self.pick(high - low + 1)

@@ -12,7 +12,8 @@ from parity.vocabulary import Arg, OpClass
 TYPES = ("float32", "complex64", "int64", "int32", "uint8", "bool")
 REAL = ("float32", "int64", "int32", "uint8", "bool")
 INEXACT = ("float32", "complex64")
-_row = partial(Row, family="fft", rule=OpClass.COMPOSITE)
+# Integers are promoted, and rounded to the result's dtype before the transform.
+_row = partial(Row, family="fft", rule=OpClass.COMPOSITE, promotes=True)
 NORMS = "ortho", "forward", "backward"
 
 

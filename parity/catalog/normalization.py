@@ -122,6 +122,7 @@ ROWS = (
     _row(name="rms_norm", call="torch.nn.functional.rms_norm", signature=_rms_norm, opinfo=("nn.functional.rms_norm",)),
     _row(
         name="group_norm",
+        rounds_between=True,  # mean and rstd are kept in the dtype on CUDA
         call="torch.nn.functional.group_norm",
         signature=_group_norm,
         opinfo=("nn.functional.group_norm", "native_group_norm"),

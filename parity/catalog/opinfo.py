@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from parity.catalog import ROWS
 from parity.catalog.draw import Call, Draw
 from parity.catalog.row import Row
 from parity.dtypes import DEFAULT, FACTS
@@ -84,6 +85,7 @@ _TIES = "no relation tells a tie under a mask from a wrong index"
 OUT_OF_REACH: dict[str, str] = {
     name: "no dtype of parity's on the CPU" for name, entry in ENTRIES.items() if not entry.dtypes
 } | {
+    "to": "its samples name devices, pinned memory and other layouts; the native row `to` covers it",
     "jiterator_unary": _CUDA,
     "jiterator_binary": _CUDA,
     "jiterator_binary_return_by_ref": _CUDA,
@@ -217,6 +219,8 @@ ULP_NAMES = {
 }
 
 _RULE_OF = {name: rule for rule, names in RULES.items() for name in names.split()}
+# What the native row of an entry knows of its half-precision kernels holds for the entry.
+_ROUNDS_BETWEEN = {n for r in ROWS.values() if r.rounds_between for n in r.opinfo}
 _RELATION_OF = {name: (rule, word) for word, (rule, names) in RELATIONS.items() for name in names.split()}
 
 
@@ -244,6 +248,7 @@ def _as_row(key: str, entry: Entry) -> Row:
         out=entry.out and base not in UNSAFE_OUT,
         mutates=mutates,
         relation=relation,
+        rounds_between=key in _ROUNDS_BETWEEN or base in _ROUNDS_BETWEEN,
         unexpanded=base in ("median", "nanmedian"),
         ulp=ULP_NAMES.get(base, base.split(".")[-1]) if plain else key,
         oracle="exact" if key in DTYPE_BOUND or base in DTYPE_BOUND else "wide",

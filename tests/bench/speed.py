@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import cProfile
 import pstats
+import statistics
 import sys
 import time
 import warnings
@@ -63,6 +64,24 @@ class Side:
     failed: int = 0
     refused: int = 0
     aspects: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def rate(self) -> float:
+        """Checks per second."""
+        return self.checks / self.seconds
+
+
+def total(sides: Iterable[Side]) -> Side:
+    """All of them together."""
+    whole = Side()
+    for s in sides:
+        whole.cases += s.cases
+        whole.checks += s.checks
+        whole.seconds += s.seconds
+        whole.failed += s.failed
+        whole.refused += s.refused
+        whole.aspects += s.aspects
+    return whole
 
 
 # ---------------------------------------------------------------------------------------------------------- the bare loop
@@ -195,24 +214,26 @@ def _spread(found: Sequence[Item]) -> Iterator[Item]:
         yield from (i for i in layer if i is not None)
 
 
-def one(item: Item, plan: Plan, ours: Side, theirs: Side, parity_first: bool) -> None:
-    """Both sides on one item, timed."""
+def one(item: Item, plan: Plan, parity_first: bool) -> tuple[Side, Side]:
+    """(parity, bare loop) on one item, timed."""
+    ours, theirs = Side(), Side()
     for turn in (parity_first, not parity_first):
         started = time.perf_counter()
         if turn:
             done = examine(item, plan, NoWatch())
-            ours.seconds += time.perf_counter() - started
+            ours.seconds = time.perf_counter() - started
             account(done, ours)
         else:
             for key in entries(item):
                 bare(key, theirs)
-            theirs.seconds += time.perf_counter() - started
+            theirs.seconds = time.perf_counter() - started
+    return ours, theirs
 
 
 def show(name: str, side: Side) -> None:
     """What one side did."""
     told = ", ".join(f"{a} {n}" for a, n in side.aspects.items())
-    rates = f"{side.checks / side.seconds:7.0f} checks/s {side.cases / side.seconds:7.0f} cases/s"
+    rates = f"{side.rate:7.0f} checks/s {side.cases / side.seconds:7.0f} cases/s"
     print(f"{name:12} {side.cases:6} cases {side.checks:7} checks {side.seconds:8.2f} s {rates}   ({told})")
     print(f"{'':12} not agreed: {side.failed}, not compared: {side.refused}")
 
@@ -237,20 +258,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not chosen:
         print(f"none of {a.ops} covers an OpInfo entry in {DTYPE}; see Row.opinfo", file=sys.stderr)
         return 2
-    one(warm, plan, Side(), Side(), False)
-    ours, theirs = Side(), Side()
-    for k, item in enumerate(chosen):
-        one(item, plan, ours, theirs, k % 2 == 1)
+    one(warm, plan, False)
+    pairs = {item: one(item, plan, k % 2 == 1) for k, item in enumerate(chosen)}
     covered = sum(1 for i in chosen for _ in entries(i))
     print(f"{len(chosen)} rows, {covered} OpInfo entries, {DTYPE}, device {a.device}, torch {torch.__version__}, 1 thread")
+    _compared(pairs)
+    if not a.no_profile:
+        _profiled(chosen, plan, total(o for o, _ in pairs.values()))
+    return 0
+
+
+def _compared(pairs: dict[Item, tuple[Side, Side]]) -> None:
+    """Both sides and their ratios: of the whole, without the row where the bare loop is longest, and of the middle row."""
+    ours, theirs = total(o for o, _ in pairs.values()), total(t for _, t in pairs.values())
     show("OpInfo loop", theirs)
     show("parity", ours)
-    by_check = (ours.checks / ours.seconds) / (theirs.checks / theirs.seconds)
     by_case = (ours.cases / ours.seconds) / (theirs.cases / theirs.seconds)
-    print(f"parity / OpInfo loop: {by_check:.2f} times the checks/s, {by_case:.2f} times the cases/s")
-    if not a.no_profile:
-        _profiled(chosen, plan, ours)
-    return 0
+    print(f"parity / OpInfo loop: {ours.rate / theirs.rate:.2f} times the checks/s, {by_case:.2f} times the cases/s")
+    longest = max(pairs, key=lambda i: pairs[i][1].seconds)
+    rest = [p for i, p in pairs.items() if i != longest]
+    if rest:
+        without = total(o for o, _ in rest).rate / total(t for _, t in rest).rate
+        print(f"  checks/s without {longest.row.name}, {pairs[longest][1].seconds:.1f} s of the bare loop: {without:.2f} times")
+    each = [o.rate / t.rate for o, t in pairs.values() if o.checks and t.checks]
+    if each:
+        faster = sum(r > 1 for r in each)
+        print(f"  checks/s row by row: {statistics.median(each):.2f} times in the middle, above 1 in {faster} of {len(each)}")
 
 
 def _profiled(chosen: Sequence[Item], plan: Plan, ours: Side) -> None:
