@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,8 @@ from parity.vocabulary import FINDINGS, MEANING, Fingerprint, OpClass, Status
 
 INTERRUPTED = 130
 PROBE_SECONDS = 180
+REPLAY_SECONDS = 120
+DEVICES = ("auto", "cpu", "sim", "mps", "cuda", "xpu", "hpu", "mtia", "xla", "npu", "privateuseone")
 DEVICE_HELP = "mps, cuda, xpu, sim, sim:mps, cpu, or auto: the first accelerator that torch reports"
 
 
@@ -63,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--faults", help="Python file with faults for a simulated device")
     run.add_argument("--no-screens", action="store_true", help="send every pair to the float64 oracle")
     run.add_argument("--no-shrink", action="store_true", help="tell findings as they were drawn")
-    run.add_argument("--hang-after", type=float, help="seconds after which a case counts as hung (by default 20 and more)")
+    run.add_argument("--hang-after", type=_seconds, help="seconds after which a case counts as hung (by default 20 and more)")
     run.add_argument("--fail-on", action="append", default=[], help="a status that fails beside the findings: unsupported ...")
     run.add_argument("--output", type=Path, help="the run file to write (JSON lines)")
     run.add_argument("--findings", default="findings", help="folder for the scripts that reproduce findings")
@@ -111,8 +114,22 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0.0:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds above 0")
+    return value
+
+
 def _split(values: Sequence[str]) -> list[str]:
-    return [part for v in values for part in v.split(",") if part]
+    """The parts of repeatable options that take commas. Raises UsageError for one that is given and empty."""
+    for v in values:
+        if not v.strip(", "):
+            raise UsageError(f"an option was given with the empty value '{v}'; name something, or leave the option out")
+    return [part.strip() for v in values for part in v.split(",") if part.strip()]
 
 
 # ------------------------------------------------------------------------------------------------------------- run
@@ -135,9 +152,12 @@ def _run(o: argparse.Namespace) -> int:
     output = o.output or Path(f"parity-run-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl")
     restricted = [*(f"family={f}" for f in o.family), *(f"dtype={d}" for d in o.dtype), f"source={source}"]
     selection = " ".join([*o.patterns, *restricted])
-    whole = not (o.patterns or o.family or o.dtype)
-    header = store.Header(fingerprint, o.seed, o.profile, selection, datetime.now(UTC).isoformat(timespec="seconds"), whole)
-    _writable(Path(o.findings))
+    whole = not (o.patterns or o.family or o.dtype or o.source or o.examples)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    header = store.Header(fingerprint, o.seed, o.profile, selection, now, whole, o.faults or "")
+    _writable(Path(o.findings), "--findings")
+    if o.junit_xml:
+        _writable(Path(o.junit_xml).absolute().parent, "--junit-xml")
     from parity.report.progress import Reporter  # pytest is imported only by the command that runs it
 
     reporter = Reporter(header, output)
@@ -182,7 +202,7 @@ def _pytest(o: argparse.Namespace, device: str, workers: int, reporter: Any) -> 
         ended = pytest.main(args, plugins=[reporter])
     if ended == pytest.ExitCode.INTERRUPTED:
         return INTERRUPTED
-    if ended in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR) and not reporter.broken:
+    if ended in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
         reporter.broken.append(f"pytest ended with {pytest.ExitCode(ended).name}")
     if ended not in set(pytest.ExitCode):
         return int(ended)
@@ -203,14 +223,14 @@ def _list(items: Sequence[suite.Item]) -> int:
     return 0
 
 
-def _writable(folder: Path) -> None:
-    """Refuse a findings folder that cannot be written before the run, not at its first finding."""
+def _writable(folder: Path, option: str) -> None:
+    """Refuse a folder that cannot be written before the run, not at its first finding."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as e:
-        raise OutputError(f"cannot write to the folder {folder}: {e.strerror or e}; name another with --findings") from None
+        raise OutputError(f"cannot write to the folder {folder}: {e.strerror or e}; name another with {option}") from None
 
 
 # ---------------------------------------------------------------------------------------------------------- devices
@@ -275,19 +295,35 @@ def _diff(o: argparse.Namespace) -> int:
 
 
 def _replay(o: argparse.Namespace) -> int:
-    path = Path(o.case)
-    device, cases = o.device, [o.case]
+    device, cases, faults = o.device, [o.case], o.faults
     if "(" not in o.case:
-        if not path.exists():
+        path = Path(o.case)
+        if not o.case or not path.is_file():
             raise CaseError(f"'{o.case}' is neither a case id nor a run file; a case id looks like add(float32[2], float32[2])")
         run = store.read(path, partial=True)
-        cases = list(dict.fromkeys(r.shrunk or r.case for r in run.records if r.status in FINDINGS))
-        device = device or run.header.fingerprint.device
+        found = [r.shrunk or r.case for r in run.records if r.status in FINDINGS] + [d.case for d in run.deaths]
+        cases = list(dict.fromkeys(found))
+        device, faults = device or run.header.fingerprint.device, faults or run.header.faults or None
         if not cases:
             raise RunFileError(f"{path} holds no finding to replay; name a case id, in quotes")
-    from parity.report import replay  # torch is imported only by the commands that compute
+    for case in cases:
+        suite.row(notation.parse(case).op)
+    codes = [_replayed(case, device or "auto", faults) for case in cases]
+    return max(codes, key=lambda code: (code == 1, code))
 
-    return replay.run([notation.parse(c) for c in cases], device or "auto", o.faults)
+
+def _replayed(case: str, device: str, faults: str | None) -> int:
+    """One case, in a process of its own: it may be one that ends the process, or never comes back."""
+    command = [sys.executable, "-m", "parity.report.replay", case, device, *([faults] if faults else [])]
+    try:
+        code = subprocess.run(command, timeout=REPLAY_SECONDS, check=False).returncode
+    except subprocess.TimeoutExpired:
+        print(f"{case}\n  hang: no answer within {REPLAY_SECONDS} s")
+        return 1
+    if code < 0:
+        print(f"{case}\n  crash: the process died ({signal.Signals(-code).name})")
+        return 1
+    return code
 
 
 def _explain(o: argparse.Namespace) -> int:
@@ -295,6 +331,8 @@ def _explain(o: argparse.Namespace) -> int:
     assert row is not None
     if o.dtype not in FACTS:
         raise UsageError(f"unknown dtype '{o.dtype}'; {near(o.dtype, FACTS) or 'allowed: ' + ', '.join(DEFAULT)}")
+    if o.device.partition(":")[0] not in DEVICES:
+        raise UsageError(f"no device '{o.device}'; {near(o.device, DEVICES)}")
     device = o.device if o.device != "auto" else str(examined("auto", None)["device"])
     tables = tolerance.load(device, known_ops={r.name for r in suite.rows("all")})
     print(f"{row.name} ({row.rule}) {o.dtype} on {device}")

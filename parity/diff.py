@@ -11,7 +11,7 @@ import shlex
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TypeAlias
 
 from parity.errors import NothingCompared
@@ -70,6 +70,7 @@ class Diff:
     only_after: int = 0
     changed: tuple[tuple[str, str, str], ...] = ()
     warnings: tuple[str, ...] = ()
+    options: str = ""  # how to replay a case of the later run: its device and its faults
 
     @property
     def exit_code(self) -> int:
@@ -82,6 +83,7 @@ class Diff:
 
 def compare(before: Run, after: Run) -> Diff:
     """What changed from one run to another. Raises NothingCompared where no check is in both."""
+    before, after = _with_deaths(before), _with_deaths(after)
     old, new = {r.key: r for r in before.records}, {r.key: r for r in after.records}
     pairs = [(r, new[key]) for key, r in old.items() if key in new]
     cells_before, cells_after = _cells(before), _cells(after)
@@ -94,13 +96,14 @@ def compare(before: Run, after: Run) -> Diff:
             + "; run both with the same selection, profile and seed"
         )
     changes = [(a, b, _change(a, b)) for a, b in pairs if a.status != b.status]
-    regressed = [c for a, b, c in changes if _agreed(a) and Status(b.status).is_finding]
+    regressed = [c for a, b, c in changes if Status(b.status).is_finding and (_agreed(a) or a.status == Status.DRIFT)]
     fixed = [c for a, b, c in changes if Status(a.status).is_finding and _agreed(b)]
     lost = [c for a, b, c in changes if Status(a.status).is_comparison and b.status in ABSENT]
     gained = [c for a, b, c in changes if a.status in ABSENT and Status(b.status).is_comparison]
     alone_before = [r for key, r in old.items() if key not in new]
     alone_after = [r for key, r in new.items() if key not in old]
     regressed += _unpaired(alone_after, cells_before, lambda r: ("agree", r.status), {_cell(c) for c in regressed})
+    regressed += _multiplied(cells_before, cells_after, {_cell(c) for c in regressed})
     fixed += _unpaired(alone_before, cells_after, lambda r: (r.status, "agree"), {_cell(c) for c in fixed})
     lost += _vanished(cells_before, cells_after, after, {_cell(c) for c in lost}, forward=True)
     gained += _vanished(cells_after, cells_before, after, {_cell(c) for c in gained}, forward=False)
@@ -118,7 +121,35 @@ def compare(before: Run, after: Run) -> Diff:
         only_after=len(alone_after),
         changed=tuple(_changed(before.header.fingerprint, after.header.fingerprint)),
         warnings=warnings,
+        options=_options(after.header),
     )
+
+
+def _options(h: Header) -> str:
+    faults = f" --faults {shlex.quote(h.faults)}" if h.faults else ""
+    return f" --device {h.fingerprint.device}{faults}" if h.fingerprint.device else ""
+
+
+def _with_deaths(run: Run) -> Run:
+    """The run with every crash and hang as a record of its own."""
+    dead = (
+        Record(d.case, d.op, d.dtype, d.aspect or "forward", d.how, reason=f"{d.signal} at stage {d.stage}") for d in run.deaths
+    )
+    return replace(run, records=(*run.records, *dead))
+
+
+def _multiplied(before: Mapping[Cell, Counter[str]], after: Mapping[Cell, Counter[str]], told: set[Cell]) -> list[Change]:
+    """Cells that had findings before and have at least twice the share of them now, and five more."""
+    worse = []
+    for cell in before.keys() & after.keys() - told:
+        (few, of), (many, now) = ((_findings(c), sum(c.values())) for c in (before[cell], after[cell]))
+        if few and many >= few + 5 and many * of >= 2 * few * now:
+            worse.append(Change(*cell, "", f"{few} findings of {of}", f"{many} findings of {now}", paired=False))
+    return worse
+
+
+def _findings(counts: Mapping[str, int]) -> int:
+    return sum(n for s, n in counts.items() if Status(s).is_finding)
 
 
 def _agreed(r: Record) -> bool:
@@ -229,6 +260,8 @@ def _warnings(before: Run, after: Run, paired: int) -> Iterator[str]:
     for word, run in (("first", before), ("second", after)):
         if run.end is None:
             yield f"the {word} run is truncated"
+        elif run.end.stopped:
+            yield f"the {word} run did not end ({run.end.stopped}): what it did not reach is missing here"
 
 
 def _device(h: Header) -> str:
@@ -267,7 +300,7 @@ def render(diff: Diff) -> str:
     case = next((c.case for c in worth if c.case), "")
     if not any((diff.regressed, diff.lost, diff.gained, diff.fixed, diff.grown, diff.shrunk)):
         lines.append("nothing changed")
-    lines.append(f"next: parity replay {shlex.quote(case)}" if case else "next: nothing to do")
+    lines.append(f"next: parity replay {shlex.quote(case)}{diff.options}" if case else "next: nothing to do")
     return "\n".join(lines)
 
 

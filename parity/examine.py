@@ -203,7 +203,7 @@ def _count(tally: _Tally, item: Item, one: Drawn, results: Sequence[Result], tex
                 tally.worst[r.aspect] = max(tally.worst.get(r.aspect, 0.0), m.share)
         if status.is_finding:
             tally.found[r.key].append((one, r))
-        elif pinned:
+        if pinned:
             tally.records.append(_record(item, r, text, digest, True))
         elif status is not Status.AGREE and (what := (r.aspect, status, r.verdict.reason[:60])) not in tally.told:
             tally.told.add(what)

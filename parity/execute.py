@@ -268,10 +268,20 @@ def attempt(run: Callable[[], Any], stage: str) -> Any | Raised:
     """The value of `run`, or what it raised as a value."""
     try:
         return run()
-    except (KeyboardInterrupt, SystemExit, MemoryError):
+    except KeyboardInterrupt:
         raise
     except BaseException as e:  # whatever a device throws is the result of the check
-        return Raised(classify(e, stage), type(e).__name__, " ".join(str(e).split())[:600], stage)
+        return Raised(classify(e, stage), type(e).__name__, said(e), stage)
+
+
+def said(e: BaseException) -> str:
+    """What an exception says, on one line of plain text that any stream can carry."""
+    try:
+        text = str(e)
+    except Exception as broken:  # a device's exception may fail even at that
+        text = f"(its message cannot be made: {type(broken).__name__})"
+    plain = "".join(c if c.isprintable() else " " for c in text.encode("utf-8", "backslashreplace").decode())
+    return " ".join(plain.split())[:600]
 
 
 def download(named: Named, device: Device) -> Named:

@@ -242,7 +242,8 @@ def _values(spec: TensorSpec, pick: Pick) -> Values:
         words: tuple[str, ...] = values.FLOAT_SPECIALS if kind in ("float", "complex") else values.INT_SPECIALS
         if v.family == "between":
             low, high = v.params
-            words = (f"{low:g}", f"{high:g}") if kind != "int" else (str(math.ceil(low)), str(math.floor(high)))
+            ends = (f"{low:g}", f"{high:g}") if kind != "int" else (str(math.ceil(low)), str(math.floor(high)))
+            words = ends if kind == "int" else (*ends, "nan", "inf", "-inf", "-0.0", "smallest")
         if v.family == "sample" and kind == "int":
             words = ()  # an integer operand of a sample may be an index
         if words:
@@ -339,9 +340,28 @@ def _plainer(case: Case) -> Iterator[Case]:
         _collect(arg, specs)
     for k, spec in enumerate(specs):
         for plainer in _plainer_specs(spec):
-            it = iter([*specs[:k], plainer, *specs[k + 1 :]])
-            args = tuple(_put(a, it) for a in case.args)
-            yield replace(case, args=args, kwargs=tuple((n, _put(v, it)) for n, v in case.kwargs))
+            yield _with_specs(case, [*specs[:k], plainer, *specs[k + 1 :]])
+    # One size less, wherever it stands: sizes that belong together sink together.
+    for size in sorted({d for s in specs for d in s.shape if d > 1}, reverse=True):
+        for less in (1, 2, 3, size - 1):
+            if less < size:
+                smaller = [replace(s, shape=tuple(less if d == size else d for d in s.shape)) for s in specs]
+                if all(_fits(s) for s in smaller):
+                    yield _with_specs(case, smaller)
+
+
+def _with_specs(case: Case, specs: list[TensorSpec]) -> Case:
+    it = iter(specs)
+    return replace(
+        case, args=tuple(_put(a, it) for a in case.args), kwargs=tuple((n, _put(v, it)) for n, v in case.kwargs)
+    )
+
+
+def _fits(spec: TensorSpec) -> bool:
+    with suppress(CaseError):
+        check_layout(spec.shape, spec.layout)
+        return spec.values.literal is None
+    return False
 
 
 def _plainer_specs(spec: TensorSpec) -> Iterator[TensorSpec]:

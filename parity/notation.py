@@ -23,9 +23,9 @@ from parity.vocabulary import Arg, Case, Cotangent, Slice, TensorSpec, Values, W
 
 def number(x: complex) -> str:
     """A number as Python would read it back, with inf and nan as words."""
-    if isinstance(x, float) and not math.isfinite(x):
-        return str(x)
-    return repr(x)
+    if isinstance(x, complex):
+        return f"complex({number(x.real)}, {number(x.imag)})"  # repr loses negative zeros and cannot write NaN
+    return str(x) if isinstance(x, float) and not math.isfinite(x) else repr(x)
 
 
 def spec_text(spec: TensorSpec) -> str:
@@ -102,6 +102,8 @@ def parse(text: str) -> Case:
         raise _bad(node, "an op with its arguments, like add(float32[2], float32[2])")
     op, dtype = _head(node.func)
     args = tuple(_arg(a) for a in node.args)
+    if any(k.arg is None for k in node.keywords):
+        raise _bad(node, "keyword arguments by name")
     kwargs = tuple((k.arg or "", _arg(k.value)) for k in node.keywords)
     case = Case(op, dtype or _main_dtype(args, kwargs), args, kwargs)
     for call in reversed(route):
@@ -172,7 +174,7 @@ def _spec(node: ast.expr) -> TensorSpec:
             raise CaseError(f"unknown dtype '{dtype}' in a case id; {near(dtype, FACTS)}")
         index = node.slice
         dims = [_literal(e) for e in (index.elts if isinstance(index, ast.Tuple) else [index])]
-        if not all(isinstance(d, int) and d >= 0 for d in dims):
+        if not all(isinstance(d, int) and not isinstance(d, bool) and d >= 0 for d in dims):
             raise _bad(node, "a shape of sizes, like float32[2, 3]")
         return TensorSpec(dtype, tuple(dims), grad=FACTS[dtype].is_inexact)
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
@@ -192,7 +194,16 @@ def _with_part(spec: TensorSpec, node: ast.Call, word: str) -> TensorSpec:
         return replace(spec, grad=False)
     if word == "on_cpu":
         return replace(spec, on_cpu=True)
-    if word == "at" and len(values) == 2:
+    if word == "at" and not (len(values) == 2 and isinstance(values[0], int) and isinstance(values[1], str)):
+        raise _bad(node, '.at(flat index, "word")')
+    if word == "of" and not all(isinstance(v, (int, float, complex)) for v in values):
+        raise _bad(node, "numbers in .of()")
+    if word not in ("at", "of"):
+        seed = named.get("seed", 0)
+        numbers = all(isinstance(v, (int, float)) for v in values) and set(named) <= {"seed"}
+        if not numbers or not isinstance(seed, int) or seed < 0:
+            raise _bad(node, "a value family with numbers, like .normal(seed=7)")
+    if word == "at":
         return replace(
             spec, values=replace(spec.values, specials=(*spec.values.specials, (int(values[0]), str(values[1]))))
         )
@@ -206,6 +217,10 @@ def _with_part(spec: TensorSpec, node: ast.Call, word: str) -> TensorSpec:
 def _literal(node: ast.expr) -> Any:
     if isinstance(node, ast.Name) and node.id in ("inf", "nan"):
         return float(node.id)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "complex" and len(node.args) == 2:
+        real, imag = (_literal(a) for a in node.args)
+        if isinstance(real, (int, float)) and isinstance(imag, (int, float)):
+            return complex(real, imag)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Name):
         return -_literal(node.operand)
     try:

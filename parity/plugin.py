@@ -54,11 +54,21 @@ def pytest_configure(config: pytest.Config) -> None:
     """Under xdist: journals in the workers, a watch over them in the controller."""
     config.addinivalue_line("markers", "parity: compares a device with the CPU")
     if hasattr(config, "workerinput"):
+        if "parity_rundir" in config.workerinput:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the controller ends us
         return
-    if getattr(config.option, "numprocesses", None):
+    if getattr(config.option, "numprocesses", None) and _runs_the_suite(config):
         if getattr(config.option, "maxworkerrestart", None) is None:
             config.option.maxworkerrestart = "100000"  # xdist's own limit ends the run at the fifth death of a worker
         config.pluginmanager.register(Survival(config), "parity-survival")
+
+
+def _runs_the_suite(config: pytest.Config) -> bool:
+    """Whether this run is of parity's own suite; other people's runs under xdist are none of our business."""
+    from parity import resources
+
+    suite = resources.folder("conformance").resolve()
+    return any(suite in (p := Path(arg.partition("::")[0]).resolve(), *p.parents) for arg in config.args)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -182,8 +192,15 @@ def parity(request: pytest.FixtureRequest) -> Any:
     The device is that of --parity-device; see `parity.assert_parity` for all arguments.
     """
     from parity.assertion import assert_parity
+    from parity.devices import resolve
+    from parity.errors import ParityError
 
-    return functools.partial(assert_parity, device=request.config.option.parity_device)
+    device = request.config.option.parity_device
+    try:
+        resolve(device)
+    except ParityError as e:
+        pytest.fail(f"parity: {e}", pytrace=False)
+    return functools.partial(assert_parity, device=device)
 
 
 # ---------------------------------------------------------------------------------------------------------- survival
@@ -200,7 +217,8 @@ class Survival:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.folder = Path(config.option.parity_rundir or tempfile.mkdtemp(prefix="parity-"))
+        self._scratch = None if config.option.parity_rundir else tempfile.TemporaryDirectory(prefix="parity-")
+        self.folder = Path(config.option.parity_rundir or (self._scratch.name if self._scratch else "."))
         self.folder.mkdir(parents=True, exist_ok=True)
         self.deaths: list[dict[str, Any]] = []
         self._nodes: dict[str, Any] = {}
@@ -217,6 +235,8 @@ class Survival:
     def pytest_sessionfinish(self) -> None:
         """Stop watching."""
         self._over.set()
+        if self._scratch is not None:
+            self._scratch.cleanup()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:

@@ -36,6 +36,7 @@ class Header:
     selection: str = ""
     started: str = ""
     complete: bool = True
+    faults: str = ""
 
 
 @dataclass(frozen=True, slots=True)

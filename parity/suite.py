@@ -163,7 +163,9 @@ def select(
     kinds = tuple(dict.fromkeys(r.family for r in pool))
     for family in families:
         if family not in kinds:
-            raise UsageError(f"unknown family '{family}'; allowed: {', '.join(kinds)}")
+            close = near(family, kinds)
+            hint = close + " " if close.startswith("did you") else ""
+            raise UsageError(f"unknown family '{family}'; {hint}allowed: {', '.join(kinds)}")
     for dtype in dtypes:
         if dtype not in FACTS:
             raise UsageError(f"unknown dtype '{dtype}'; {near(dtype, FACTS) or 'allowed: ' + ', '.join(FACTS)}")

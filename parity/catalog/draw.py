@@ -163,7 +163,7 @@ class Draw:
         return TensorSpec(dtype or self.dtype, shape, values=Values("any"), grad=grad)
 
     def between(self, shape: Shape, low: float, high: float, *, dtype: str | None = None, grad: bool = True) -> TensorSpec:
-        """An operand with values in [low, high]; the ends are drawn too, and now and then a value beyond them."""
+        """An operand with values in [low, high]; the ends are planted too, and now and then NaN, Inf or a signed zero."""
         return TensorSpec(dtype or self.dtype, shape, values=Values("between", self._limits(low, high, dtype)), grad=grad)
 
     def inside(self, shape: Shape, low: float, high: float, *, dtype: str | None = None, grad: bool = True) -> TensorSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any, TextIO
 import pytest
 
 from parity import store
+from parity.errors import OutputError
 from parity.report import summary
 from parity.store import Death, End, Header, Item, Writer
 from parity.vocabulary import COMPARED, FINDINGS, Record
@@ -34,12 +36,18 @@ class Reporter:
         self.expected = self.done = self.checks = self.findings = 0
         self.started = time.monotonic()
         self.stopped = ""
+        self.failed: OutputError | None = None
+        self._session: pytest.Session | None = None
         self._drawn = 0.0
         self._step = 0
         self._writer = Writer(output)
         self._writer.write(header)
 
     # ------------------------------------------------------------------------------------------------ pytest's hooks
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """The session can be asked to stop."""
+        self._session = session
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: object, ids: list[str]) -> None:
@@ -60,11 +68,17 @@ class Reporter:
             return
         if report.when == "teardown":
             return
-        for part in told:
-            if "death" in part:
-                self._death(part["death"])
-            else:
-                self._examined(part)
+        try:
+            for part in told:
+                if "death" in part:
+                    self._death(part["death"])
+                else:
+                    self._examined(part)
+        except OutputError as e:  # a full disk must not end in a traceback, nor lose what is on the screen
+            self.failed = self.failed or e
+            self.stopped = "stopped: the run file cannot be written"
+            if self._session is not None:
+                self._session.shouldstop = str(e)
         if not told and report.failed:
             self.broken.append(f"{report.nodeid}: {str(report.longrepr).strip().splitlines()[-1]}")
         self._progress()
@@ -105,11 +119,16 @@ class Reporter:
 
     def say(self, text: str) -> None:
         """Print above the bar."""
-        if self.live:
-            self.stream.write("\r\033[K")
-        self.stream.write(text + "\n")
-        self.stream.flush()
+        self._write(("\r\033[K" if self.live else "") + text + "\n")
         self._drawn = 0.0
+
+    def _write(self, text: str) -> None:
+        """Write, and go on in silence where the reader has gone away: the run file and the exit code are still wanted."""
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except BrokenPipeError:
+            self.live, self.stream = False, open(os.devnull, "w")  # noqa: SIM115 -- lives as long as the run
 
     def _progress(self) -> None:
         spent = time.monotonic() - self.started
@@ -122,12 +141,10 @@ class Reporter:
             width = max(10, min(40, shutil.get_terminal_size().columns - len(text) - 22))
             full = int(share * width)
             left = f"  {summary.clock(spent / share - spent)} left" if share > 0.02 else ""
-            self.stream.write(f"\r\033[K[{'#' * full}{'.' * (width - full)}] {share:4.0%}  {text}{left}")
-            self.stream.flush()
+            self._write(f"\r\033[K[{'#' * full}{'.' * (width - full)}] {share:4.0%}  {text}{left}")
         elif int(share * LOG_STEPS) > self._step:
             self._step = int(share * LOG_STEPS)
-            self.stream.write(f"{share:4.0%}  {text}\n")
-            self.stream.flush()
+            self._write(f"{share:4.0%}  {text}\n")
 
     # ------------------------------------------------------------------------------------------------ the end
 
@@ -140,14 +157,20 @@ class Reporter:
         return 0 if any(n for s, n in count.items() if s in COMPARED) else 3
 
     def finish(self, exit_code: int) -> None:
-        """Write the end of the run file, and print the summary."""
+        """Write the end of the run file, and print the summary. Raises OutputError where the run file could not be written."""
         seconds = time.monotonic() - self.started
-        self._writer.write(End(seconds, dict(summary.totals(self.items)), self.stopped))
-        self._writer.close()
-        if self.live:
-            self.stream.write("\r\033[K")
-        self.stream.write(summary.render(self.header, self.items, self.records, self.deaths, seconds, self.broken) + "\n\n")
-        self.stream.write(summary.last_line(self.items, self.deaths, str(self.output), exit_code) + "\n")
+        if not self.stopped and self.done + len(self.broken) + len(self.deaths) < self.expected:
+            self.stopped = "broken off"
+        try:
+            self._writer.write(End(seconds, dict(summary.totals(self.items)), self.stopped))
+            self._writer.close()
+        except OutputError as e:
+            self.failed = self.failed or e
+        screen = "\r\033[K" if self.live else ""
+        screen += summary.render(self.header, self.items, self.records, self.deaths, seconds, self.broken) + "\n\n"
+        screen += summary.last_line(self.items, self.deaths, str(self.output), exit_code) + "\n"
         if self.stopped:
-            self.stream.write(f"the run was {self.stopped} after {self.done} of {self.expected} items\n")
-        self.stream.flush()
+            screen += f"the run was {self.stopped} after {self.done} of {self.expected} items\n"
+        self._write(screen)
+        if self.failed is not None:
+            raise self.failed

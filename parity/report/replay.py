@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import torch
 
 from parity import notation, suite, tolerance
 from parity.devices import load_faults, resolve
-from parity.errors import CaseError
+from parity.errors import CaseError, ParityError
 from parity.examine import Plan, replay
+from parity.execute import said
 from parity.report.finding import body, place
 from parity.vocabulary import COMPARED, FINDINGS, Case
 
@@ -31,8 +33,8 @@ def run(cases: Sequence[Case], device: str, faults: str | None) -> int:
         print(notation.case_text(case))
         try:
             results = replay(suite.Item(row, case.dtype), plan, case)
-        except (TypeError, AttributeError, IndexError) as e:
-            raise CaseError(f"the arguments do not fit {row.call}: {e}") from e
+        except (TypeError, AttributeError, IndexError, ValueError, RuntimeError, AssertionError) as e:
+            raise CaseError(f"the case cannot be built: {said(e)}") from e
         for r in results:
             found += r.verdict.status in FINDINGS
             compared += r.verdict.status in COMPARED
@@ -42,3 +44,16 @@ def run(cases: Sequence[Case], device: str, faults: str | None) -> int:
         print("nothing was compared")
         return 1 if found else 3
     return 1 if found else 0
+
+
+def main(argv: Sequence[str]) -> int:
+    """`python -m parity.report.replay CASE DEVICE [FAULTS]`: the process that `parity replay` can lose."""
+    try:
+        return run([notation.parse(argv[0])], argv[1], argv[2] if len(argv) > 2 else None)
+    except ParityError as e:
+        print(f"parity: {e}", file=sys.stderr)
+        return e.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

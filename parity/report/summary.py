@@ -139,7 +139,7 @@ def render(
     ]
     if items or deaths:
         lines += by_dtype(items, dead)
-    found = [r for r in records if r.status in FINDINGS]
+    found = [r for r in records if r.status in FINDINGS and not r.pinned]
     if found or deaths:
         lines += ["", "findings"]
         lines += [f"  {d.how} ({d.signal}) of {d.op} {d.dtype} at stage {d.stage}: {d.case}" for d in deaths]
@@ -173,8 +173,10 @@ def _with(items: Sequence[Item], status: Status) -> list[str]:
 def last_line(items: Sequence[Item], deaths: Sequence[Death], run_file: str, code: int) -> str:
     """The verdict and the next command."""
     count = totals(items)
-    n = sum(v for s, v in count.items() if s in FINDINGS) + len(deaths)
+    n = sum(v for s, v in count.items() if s in FINDINGS)
     if code == 3:
         return "nothing was compared: this is no success; widen the selection or see why above"
-    said = f"{plural(n, 'check')} outside the tolerance" if n else "everything that was compared agrees"
+    parts = [f"{plural(n, 'check')} outside the tolerance"] if n else []
+    parts += [f"{plural(len(deaths), 'case')} that ended or hung the process"] if deaths else []
+    said = " and ".join(parts) or "everything that was compared agrees"
     return f"{said}; stored in {run_file}; compare with another run: parity diff {run_file} OTHER"

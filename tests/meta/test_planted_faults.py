@@ -38,7 +38,7 @@ def least(run: Run, op: str, dtype: str, aspect: str, *statuses: Status) -> Case
     """The shrunk case of the one finding that must be there."""
     found = [r for r in findings(run, op, dtype, aspect) if r.status in statuses]
     assert found, f"no {statuses} for {op} {dtype} {aspect}"
-    return notation.parse(found[0].shrunk)
+    return min((notation.parse(r.shrunk) for r in found), key=elements)
 
 
 def specs(case: Case) -> Iterator[TensorSpec]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -44,7 +45,7 @@ class Planted(Device):
         """No generator."""
 
 
-def checked(text: str, device: Device | None = None, row: Row | None = None, **settings: bool) -> dict[Aspect, Result]:
+def checked(text: str, device: Device | None = None, row: Row | None = None, **settings: Any) -> dict[Aspect, Result]:
     case = parse(text)
     results, _ = check(row or catalog.row(case.op), case, device or Planted(), CPU, TABLES, Settings(**settings), quiet, [])
     return {r.aspect: r for r in results}

@@ -255,7 +255,7 @@ def load_faults(path: str | Path) -> tuple[Fault, ...]:
         spec.loader.exec_module(module)
     except FaultError as e:
         raise FaultError(f"{path}: {e}") from e
-    except Exception as e:
+    except (Exception, SystemExit) as e:  # whatever a person's file does, the sentence is the same
         raise FaultError(f"{path}: does not run ({type(e).__name__}: {e}); expected {expected}") from e
     declared = getattr(module, "FAULTS", None)
     if declared is None:
