@@ -207,7 +207,7 @@ def _pytest(o: argparse.Namespace, device: str, workers: int, reporter: Any) -> 
     if ended not in set(pytest.ExitCode):
         return int(ended)
     code: int = reporter.exit_code
-    return 1 if ended == pytest.ExitCode.TESTS_FAILED else code
+    return code
 
 
 def _list(items: Sequence[suite.Item]) -> int:

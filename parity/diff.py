@@ -133,7 +133,9 @@ def _options(h: Header) -> str:
 def _with_deaths(run: Run) -> Run:
     """The run with every crash and hang as a record of its own."""
     dead = (
-        Record(d.case, d.op, d.dtype, d.aspect or "forward", d.how, reason=f"{d.signal} at stage {d.stage}") for d in run.deaths
+        Record(d.case, d.op, d.dtype, d.aspect or "forward", d.how, reason=f"{d.signal} at stage {d.stage}")
+        for d in run.deaths
+        if d.by_device
     )
     return replace(run, records=(*run.records, *dead))
 

@@ -26,6 +26,7 @@ KINDS_SHRUNK = 3  # kinds of findings of one item that are shrunk; the rest are 
 SHRINK_SECONDS = 6.0  # per kind
 REPEAT_EVERY = 4  # one case in so many runs its forward twice
 GIVE_UP_AFTER = 12  # cases of an item that are all refused before the rest is left undrawn
+SHRINKING = 1 << 30  # the ordinal of all cases that shrinking tries: where one ends the process, the item is not shrunk
 BASE_SECONDS = 20.0  # a case may take this long ...
 SECONDS_PER_ELEMENT = 2e-5  # ... and this per element of its operands
 
@@ -164,7 +165,8 @@ def examine(item: Item, plan: Plan, watch: Watch, dead: frozenset[int] = frozens
             _count(tally, item, one, results, text, digest, pinned)
             if tally.cases >= GIVE_UP_AFTER and _all_refused(tally):
                 break
-        findings = tuple(_findings(item, plan, tally, notes))
+        shrinks = plan.shrinks and SHRINKING not in dead
+        findings = tuple(_findings(item, replace(plan, shrinks=shrinks), tally, notes, watch))
     for f in findings:
         tally.records.append(_record(item, f.result, notation.case_text(f.first), f.digest, False, notation.case_text(f.case)))
     summary = Summary(
@@ -227,18 +229,18 @@ def _record(item: Item, r: Result, text: str, digest: str, pinned: bool, shrunk:
     )
 
 
-def _findings(item: Item, plan: Plan, tally: _Tally, notes: list[str]) -> Iterator[Finding]:
+def _findings(item: Item, plan: Plan, tally: _Tally, notes: list[str], watch: Watch) -> Iterator[Finding]:
     """Each kind of finding with its least case."""
     for k, (key, seen) in enumerate(tally.found.items()):
         one, result = min(seen, key=lambda s: (len(s[0].picks), s[0].picks))
         case = one.case
         if plan.shrinks and k < KINDS_SHRUNK:
-            case, result = shrink(item, plan, one, result, key, notes)
+            case, result = shrink(item, plan, one, result, key, notes, watch)
         yield Finding(item, result, case, one.case, len(seen))
 
 
 def shrink(
-    item: Item, plan: Plan, one: Drawn, result: Result, key: tuple[str, ...], notes: list[str]
+    item: Item, plan: Plan, one: Drawn, result: Result, key: tuple[str, ...], notes: list[str], watch: Watch
 ) -> tuple[Case, Result]:
     """The least case that shows this kind of finding, and its result; the case itself where it does not show it again."""
     deadline = time.monotonic() + SHRINK_SECONDS
@@ -248,7 +250,9 @@ def shrink(
         if case not in hits:
             if time.monotonic() > deadline:
                 return False
-            again = recheck(item, plan, case, notes, result)
+            watch.begin(SHRINKING, item.id, notation.case_text(case), plan.patience or patience(case))
+            again = recheck(item, plan, case, notes, result, watch)
+            watch.end()
             hits[case] = next((r for r in failing(again) if r.key == key), None)
         return hits[case] is not None
 
@@ -259,11 +263,11 @@ def shrink(
     return found, hit
 
 
-def recheck(item: Item, plan: Plan, case: Case, notes: list[str], like: Result) -> tuple[Result, ...]:
+def recheck(item: Item, plan: Plan, case: Case, notes: list[str], like: Result, watch: Watch) -> tuple[Result, ...]:
     """What one aspect of a case says, every tensor judged by the oracle; nothing where the case cannot be built."""
     settings = Settings(True, like.aspect is Aspect.REPEAT, like.aspect)
     try:
-        results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, settings, lambda _: None, notes)
+        results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, settings, watch.stage, notes)
     except CaseError:
         return ()
     return results

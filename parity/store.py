@@ -66,6 +66,11 @@ class Death:
     stage: str = ""
     where: tuple[str, ...] = ()
 
+    @property
+    def by_device(self) -> bool:
+        """Whether the device's side was at work. A reference that dies is torch's own trouble on the CPU."""
+        return self.stage != "reference"
+
 
 @dataclass(frozen=True, slots=True)
 class End:

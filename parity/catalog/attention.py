@@ -46,10 +46,10 @@ def _multi_head(draw: Draw) -> Call:
     heads, width = draw.choice(((1, 2), (2, 4), (2, 8), (4, 16)))
     length, batch = draw.choice((1, 2, 3, 5, 8)), draw.choice((1, 2, 3))
     # Projected values of a usual size: which of two attention kernels runs decides what NaN and overflow become.
-    packed, packed_bias = draw.between((3 * width, width), -1, 1), draw.maybe(draw.between((3 * width,), -1, 1))
-    out, out_bias = draw.between((width, width), -1, 1), draw.maybe(draw.between((width,), -1, 1))
-    mask = draw.between((length, length), -8, 2) if draw.flag() else None
-    return Call((draw.between((length, batch, width), -2, 2), packed, packed_bias, out, out_bias, heads, mask))
+    packed, packed_bias = draw.inside((3 * width, width), -1, 1), draw.maybe(draw.inside((3 * width,), -1, 1))
+    out, out_bias = draw.inside((width, width), -1, 1), draw.maybe(draw.inside((width,), -1, 1))
+    mask = draw.inside((length, length), -8, 2) if draw.flag() else None
+    return Call((draw.inside((length, batch, width), -2, 2), packed, packed_bias, out, out_bias, heads, mask))
 
 
 ROWS = (

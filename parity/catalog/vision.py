@@ -43,7 +43,8 @@ def _grid_sample(spatial: int) -> Signature:
         batch, channels = draw.choice((1, 2)), draw.choice((1, 2, 3))
         source = tuple(draw.choice((2, 1, 3, 4)) for _ in range(spatial))
         target = tuple(draw.choice((1, 2, 3, 5)) for _ in range(spatial))
-        grid = draw.between((batch, *target, spatial), -1.25, 1.25)
+        # Never NaN: torch 2.13 on the CPU reads out of bounds for a NaN in the grid under reflection padding.
+        grid = draw.inside((batch, *target, spatial), -1.25, 1.25)
         modes = ("nearest", "bicubic") if spatial == 2 else ("nearest",)
         named = keywords(
             mode=draw.option(*modes),

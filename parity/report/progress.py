@@ -33,7 +33,7 @@ class Reporter:
         self.records: list[Record] = []
         self.deaths: list[Death] = []
         self.broken: list[str] = []
-        self.expected = self.done = self.checks = self.findings = 0
+        self.expected = self.done = self.checks = self.findings = self.failures = 0
         self.started = time.monotonic()
         self.stopped = ""
         self.failed: OutputError | None = None
@@ -68,6 +68,7 @@ class Reporter:
             return
         if report.when == "teardown":
             return
+        self.failures += report.failed and not any("death" in part for part in told)
         try:
             for part in told:
                 if "death" in part:
@@ -108,10 +109,11 @@ class Reporter:
         death = Death(op, dtype, row["case"], "", row["how"], row["signal"], row["stage"])
         self.deaths.append(death)
         self._writer.write(death)
-        self.findings += 1
+        self.findings += death.by_device
+        where = self.header.fingerprint.device if death.by_device else "the CPU"
         how = f"no answer after {row['after']} s" if row["how"] == "hang" else f"the process died ({row['signal']})"
         self.say(
-            f"{op} {dtype} on {self.header.fingerprint.device}: {row['how']}, {how} at stage {row['stage']}\n"
+            f"{op} {dtype} on {where}: {row['how']}, {how} at stage {row['stage']}\n"
             f"  case: {row['case']}\n  the run goes on without it\n"
         )
 
@@ -151,7 +153,8 @@ class Reporter:
     @property
     def exit_code(self) -> int:
         """0 nothing to report, 1 findings, 3 nothing was compared."""
-        if self.broken or self.deaths or any(r.status in FINDINGS for r in self.records):
+        found = any(d.by_device for d in self.deaths) or any(r.status in FINDINGS for r in self.records)
+        if found or self.broken or self.failures:
             return 1
         count = summary.totals(self.items)
         return 0 if any(n for s, n in count.items() if s in COMPARED) else 3

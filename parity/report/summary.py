@@ -123,6 +123,8 @@ def render(
     broken: Sequence[str] = (),
 ) -> str:
     """The whole summary. broken: tests that failed for a reason of their own, which is parity's fault and not the device's."""
+    lost = [d for d in deaths if not d.by_device]
+    deaths = [d for d in deaths if d.by_device]
     count = totals(items)
     dead = Counter((d.dtype, d.how) for d in deaths)
     count.update(d.how for d in deaths)
@@ -151,6 +153,7 @@ def render(
         ("fallback (ran on the CPU unasked)", _with(items, Status.FALLBACK)),
         (f"void: {MEANING[Status.VOID]}", voids(items)),
         ("the CPU itself is outside the budget in (worst share)", worse_reference(records)),
+        ("the CPU itself died or hung in", [f"  {d.case} ({d.signal})" for d in lost]),
         ("failed in parity itself: please report", [f"  {b}" for b in broken]),
     ):
         lines += ["", title, *part] if part else []
@@ -177,6 +180,7 @@ def last_line(items: Sequence[Item], deaths: Sequence[Death], run_file: str, cod
     if code == 3:
         return "nothing was compared: this is no success; widen the selection or see why above"
     parts = [f"{plural(n, 'check')} outside the tolerance"] if n else []
+    deaths = [d for d in deaths if d.by_device]
     parts += [f"{plural(len(deaths), 'case')} that ended or hung the process"] if deaths else []
     said = " and ".join(parts) or "everything that was compared agrees"
     return f"{said}; stored in {run_file}; compare with another run: parity diff {run_file} OTHER"

@@ -6,7 +6,7 @@ import pytest
 
 from parity.diff import Change, Shift, compare, render
 from parity.errors import NothingCompared
-from parity.store import End, Header, Item, Run
+from parity.store import Death, End, Header, Item, Run
 from parity.vocabulary import Fingerprint, Measure, Record
 
 PRINT = Fingerprint("0.1", "2.13.0", "abc", "3.11", "macOS 15", "arm64", "mps", "Apple M2", environment=(("A", "1"),))
@@ -193,7 +193,7 @@ def test_the_summary_tells_machines_counts_changes_and_the_next_command() -> Non
         "  add float32 forward unsupported -> agree: g\n"
         "grown: 1\n"
         "  add float32 forward 1 of 1 pairs by a bit or more: median +2.3 bits, worst +2.3: add(float32[2])\n"
-        "next: parity replay f"
+        "next: parity replay f --device mps"
     )
 
 
@@ -202,4 +202,27 @@ def test_a_long_list_is_cut_and_a_case_is_quoted_for_the_shell() -> None:
     text = render(compare(run(*map(record, cases)), run(*(record(c, "wrong") for c in cases))))
     assert "regressed: 20\n" in text
     assert "  and 8 more\n" in text
-    assert text.endswith("next: parity replay 'add(float32[0])'")
+    assert text.endswith("next: parity replay 'add(float32[0])' --device mps")
+
+
+def test_a_crash_is_a_regression() -> None:
+    """Deaths are no records, and yet the worst of findings."""
+    died = replace(run(record("g")), deaths=(Death("add", "float32", "f", "", "crash", "SIGABRT", "device"),))
+    told = compare(run(record("f"), record("g")), died)
+    assert [(c.before, c.after) for c in told.regressed] == [("agree", "crash")]
+    assert told.exit_code == 1
+
+
+def test_a_reference_that_dies_is_no_regression_of_the_device() -> None:
+    """The CPU's own trouble is told by the run, not by the diff."""
+    died = replace(run(record("g")), deaths=(Death("add", "float32", "f", "", "crash", "SIGSEGV", "reference"),))
+    assert compare(run(record("f"), record("g")), died).exit_code == 0
+
+
+def test_a_cell_with_findings_is_still_watched() -> None:
+    """Drift that turns into wrong regresses; so does a share of findings that doubles."""
+    assert compare(run(record("f", "drift")), run(record("f", "wrong"))).exit_code == 1
+    few = Item("neg", "float32", 40, {"forward": {"agree": 35, "wrong": 5}})
+    many = Item("neg", "float32", 40, {"forward": {"agree": 3, "wrong": 37}})
+    told = compare(replace(run(record("f")), items=(few,)), replace(run(record("f")), items=(many,)))
+    assert [c.after for c in told.regressed] == ["37 findings of 40"]

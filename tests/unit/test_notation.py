@@ -29,7 +29,7 @@ def test_a_case_reads_as_the_call_that_it_is() -> None:
         "add(float32[()], float32[2, 3].transpose(0, 1).frozen(), alpha=0.5)",
         "add(float32[2], inf)",
         "add(float32[2], -inf)",
-        "add(complex64[2], (1-2j))",
+        "add(complex64[2], complex(1.0, -2.0))",
         "sum(float16[2].of(0.1, nan), (0,), dtype=float32)",
         "getitem(float32[4, 4], (slice(None, 3, 2), ..., None))",
         "where(bool[3], float32[3].on_cpu(), 2)",
