@@ -36,7 +36,7 @@ def findings(run: Run, op: str, dtype: str, aspect: str) -> list[Record]:
 
 def least(run: Run, op: str, dtype: str, aspect: str, *statuses: Status) -> Case:
     """The shrunk case of the one finding that must be there."""
-    found = [r for r in findings(run, op, dtype, aspect) if r.status in statuses]
+    found = [r for r in findings(run, op, dtype, aspect) if r.status in statuses and r.shrunk]
     assert found, f"no {statuses} for {op} {dtype} {aspect}"
     return min((notation.parse(r.shrunk) for r in found), key=elements)
 

@@ -52,7 +52,7 @@ def test_a_pattern_names_opinfo_rows_by_their_last_word() -> None:
     [
         ((["sofmax"],), "no op matches 'sofmax'; did you mean 'softmax'"),
         ((["jiterator_unary*"],), "no op matches"),
-        (((), ["pools"]), "unknown family 'pools'; allowed: unary"),
+        (((), ["pools"]), "unknown family 'pools'; did you mean 'pooling'"),
         (((), (), ["half"]), "unknown dtype 'half'"),
         ((["bitwise_and"], (), ["float32"]), "the selection is empty: no op of bitwise_and takes float32"),
         (((), (), (), "nativ"), "unknown source 'nativ'; allowed: native, opinfo, all"),

@@ -20,7 +20,7 @@ from parity.vocabulary import OpClass, TensorSpec
 BY_NAME = {row.name: row for row in rows()}
 # One of each kind: lists of tensors, factories, scalars, modules and slices as arguments, variants, relations, refusals.
 SELECTION = (
-    "add", "abs", "cat", "stack", "einsum", "block_diag", "arange", "zeros", "full_like", "eye", "linspace", "to",
+    "add", "abs", "cat", "stack", "einsum", "block_diag", "arange", "zeros", "full_like", "eye", "linspace",
     "half", "where", "__getitem__", "index_put", "scatter", "nn.functional.conv2d",
     "nn.functional.interpolate:nearest-exact", "nn.functional.max_pool2d", "nn.functional.embedding_bag",
     "nn.functional.scaled_dot_product_attention", "nn.functional.multi_head_attention_forward",
@@ -208,10 +208,6 @@ def test_a_sample_that_names_the_cpu_names_the_device_instead() -> None:
     call = drawn(BY_NAME["opinfo:zeros"], "float32")
     args, kwargs = assemble("opinfo:zeros", "float32", index_of(call), [], **words(call), device="meta")
     assert torch.zeros(*args, **kwargs).device.type == "meta"
-    call = drawn(BY_NAME["opinfo:to"], "float32")
-    tensors = [torch.ones(1)] * len(specs(call))
-    args, kwargs = assemble("opinfo:to", "float32", index_of(call), tensors, **words(call), device="meta")
-    assert args[1] == "meta"
 
 
 # ------------------------------------------------------------------------------------------------------------- refusals
