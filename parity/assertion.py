@@ -19,8 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import TreeSpec, keystr, tree_flatten_with_path, tree_map, tree_unflatten
+from torch.utils._pytree import TreeSpec, keystr, tree_flatten_with_path, tree_unflatten
 
 from parity import execute as ex
 from parity import tolerance
@@ -32,7 +31,7 @@ from parity.errors import NothingCompared, UsageError
 from parity.execute import Live, Named
 from parity.judge import Bench, judge
 from parity.measures import bit_equal
-from parity.oracle import PERTURBATIONS, Oracle, perturbed, widen
+from parity.oracle import PERTURBATIONS, Oracle, Rounding, perturbed, widen
 from parity.values import pool, window
 from parity.vocabulary import Computed, Measure, OpClass, Outcome, Raised, Status, Verdict
 
@@ -329,7 +328,7 @@ class _Truth(Oracle):
         # Nothing of the base class is kept: it knows cases of the catalog, this knows functions. The judge asks both alike.
         self._s, self._backward, self._fed, self._reference = s, backward, cotangents, reference
         self._found: dict[str, Tensor] | None = None
-        self._moved: dict[float, dict[str, Tensor]] = {}
+        self._moved: dict[float, tuple[dict[str, Tensor], float]] = {}
         self.refused = ""
 
     def _all(self, put: Put, fed: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -348,18 +347,33 @@ class _Truth(Oracle):
             self._found = got
         return self._found.get(name)
 
-    def sensitivity(self, name: str, u: float) -> Tensor:
+    def sensitivity(self, name: str, u: float, between: float) -> Tensor:
         """Largest change where everything that goes in, and every step, is moved by u or the inputs' coarser roundoff."""
         assert self._found is not None
+        moved = self._by(max(u, between))[0]
+        return moved.get(name, torch.zeros(self._found[name].shape, dtype=torch.float64))
+
+    def largest(self, u: float, between: float) -> float:
+        """The largest finite number that a kernel gave on the way."""
+        return self._by(max(u, between))[1]
+
+    def magnitudes(self, name: str) -> None:
+        """Nobody knows what a function sums."""
+
+    def flushed(self, name: str, smallest_normal: float) -> None:
+        """Subnormals count as they are."""
+
+    def _by(self, u: float) -> tuple[dict[str, Tensor], float]:
         u = max(u, FACTS[_name(self._s.coarsest)].unit_roundoff)
         if u not in self._moved:
             self._moved[u] = self._measured(u)
-        return self._moved[u].get(name, torch.zeros(self._found[name].shape, dtype=torch.float64))
+        return self._moved[u]
 
-    def _measured(self, u: float) -> dict[str, Tensor]:
+    def _measured(self, u: float) -> tuple[dict[str, Tensor], float]:
         assert self._found is not None
         factor = COARSE if self.refused else 1.0
         moved: dict[str, Tensor] = {}
+        largest = 0.0
         for k in range(PERTURBATIONS):
             count = itertools.count(101 * k)
 
@@ -368,32 +382,15 @@ class _Truth(Oracle):
                 return made.to(t.dtype) if self.refused else made
 
             fed = [perturbed(widen(c, None), factor * u, 101 * k + 50) for c in self._fed]
-            with _Rounding(factor * u, 101 * k + 60):
+            with Rounding(factor * u, k) as mode:
                 got = ex.attempt(functools.partial(self._all, put, fed), "run")
+            largest = max(largest, mode.largest)
             for n, t in {} if isinstance(got, Raised) else got.items():
                 at = self._found.get(n)
                 if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
                     change = torch.nan_to_num((widen(t, None) - at).abs().to(torch.float64) / factor, 0.0, 0.0, 0.0)
                     moved[n] = torch.maximum(moved[n], change) if n in moved else change
-        return moved
-
-
-class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
-    """Moves every floating result of every kernel, forward and backward, by a relative +-u, as rounding would. It sees what
-    perturbed inputs cannot: sums that cancel whatever goes in (the gradient of a bias before batch_norm is 0)."""
-
-    def __init__(self, u: float, key: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._u, self._count = u, itertools.count(key)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if any(r.alias_info is not None for r in func._schema.returns):
-            return result  # views and in-place kernels give tensors that autograd knows already
-        return tree_map(self._rounded, result)
-
-    def _rounded(self, x: Any) -> Any:
-        return perturbed(x, self._u, next(self._count)) if isinstance(x, Tensor) and _is_dense(x) else x
+        return moved, largest
 
 
 def _fresh_wide(t: Tensor) -> Tensor:

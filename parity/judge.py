@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from parity.budget import Array, Budget, of_function, of_perturbation, of_sum
 from parity.catalog.row import Row
 from parity.dtypes import FACTS, HALF, DtypeFacts
 from parity.inputs import apply
-from parity.measures import allowed_share, bit_equal, exact_measure, facts_of, measure, same_values
+from parity.measures import Mask, allowed_share, at, bit_equal, exact_measure, facts_of, measure, parts, same_values
 from parity.oracle import Oracle
 from parity.relations import RELATIONS, Bound
 from parity.tolerance import Tables
@@ -20,6 +22,10 @@ from parity.vocabulary import Layout, Measure, OpClass, Status, Tolerance, Verdi
 # Arithmetic in the next coarser format explains an error of up to this many budgets: bfloat16's roundoff in a float32 op
 # (2**-8 / 2**-24, over the scale of 16), six lost bits in a half type. Beyond it no rounding explains the error.
 DRIFT_LIMIT = {"float32": 4096.0, "complex64": 4096.0, "float16": 64.0, "bfloat16": 64.0}
+WITHOUT_TRUTH = 16.0  # scale where the reference stands in for the truth: the errors of both sides add up
+# Rules multiply sensitivities by 16, which is for roundings that add up inside a kernel; a number that is handed on is rounded
+# once, so four roundings are plenty.
+HANDED_ON = 4.0
 EXACT = Tolerance("exact", 0.0, 0.0, None, "exact results")
 
 
@@ -43,11 +49,16 @@ class Bench:
     insist: bool
 
 
-def roundoff(row: Row, f: DtypeFacts, pass_: str) -> float:
-    """Unit roundoff of the arithmetic inside: float32's for a half-type kernel that computes in float32 and rounds once."""
-    if f.name in HALF and pass_ == "forward" and not row.rounds_between:
-        return FACTS["float32"].unit_roundoff
-    return f.unit_roundoff
+def roundoff(row: Row, f: DtypeFacts) -> tuple[float, float]:
+    """(unit roundoff of the arithmetic inside a kernel, how far to move what one kernel hands to the next).
+
+    A half-type kernel computes in float32 and rounds once: so its operands count as exact but for float32's roundoff, and
+    what passes from kernel to kernel carries the half type's. Rows that round inside, too, say so (`rounds_between`).
+    """
+    sums = row.rule is OpClass.CONTRACTION
+    if f.name not in HALF or row.accumulates_in_dtype or (row.rounds_between and not sums):
+        return f.unit_roundoff, f.unit_roundoff
+    return FACTS["float32"].unit_roundoff, f.unit_roundoff / HANDED_ON
 
 
 def judge(
@@ -70,9 +81,7 @@ def judge(
     covered = frozenset[str]()
     relation = RELATIONS.get(bench.row.relation) if pass_ == "forward" else None
     if relation is not None and bench.bound is not None:
-        malformed = [
-            v for n in names if (v := _form(n, device[n], None if reference is None else reference[n])) is not None
-        ]
+        malformed = [v for n in names if (v := _form(n, device[n], None if reference is None else reference[n])) is not None]
         if malformed:
             return malformed[0], ()
         results = _written(device, parts)
@@ -183,15 +192,13 @@ def _tensor(bench: Bench, name: str, device: Tensor, reference: Tensor | None, t
     if (bad := _form(name, device, reference)) is not None:
         return bad
     if device.layout is not torch.strided or device.is_quantized:
-        return Verdict(
-            Status.VOID, f"parity does not judge {str(device.layout).removeprefix('torch.')} results", Measure(name)
-        )
+        return Verdict(Status.VOID, f"parity does not judge {str(device.layout).removeprefix('torch.')} results", Measure(name))
     if str(device.dtype).removeprefix("torch.") not in FACTS:
-        return _unfamiliar(name, device, reference)
+        return _unfamiliar(bench, name, device, reference)
     row, f = bench.row, facts_of(device)
     exact = not f.is_inexact or (row.rule is OpClass.EXACT and pass_ == "forward")
     if exact and reference is not None:
-        return _exact(name, device, reference)
+        return _exact(bench, name, device, reference)
     if not bench.insist and reference is not None and bit_equal(device, reference):
         return Verdict(Status.AGREE, "", Measure(name, screen="bit-equal", total=device.numel()), EXACT)
     if row.oracle == "exact" and reference is not None:
@@ -199,35 +206,123 @@ def _tensor(bench: Bench, name: str, device: Tensor, reference: Tensor | None, t
     truth = bench.oracle.truth(truth_name)
     if truth is None and reference is None:
         return Verdict(Status.VOID, "neither the reference nor the oracle could run it")
-    if truth is None or truth.shape != device.shape:
-        assert reference is not None
-        return _against_reference(bench, name, device, reference, pass_)
-    if exact or not (truth.is_floating_point() or truth.is_complex()):
-        return _exact(name, device, truth.to(device.dtype))
-    u = roundoff(row, f, pass_)
-    tol = bench.tables.find(row.name, row.rule, f.name, pass_, row.ulp)
-    if truth.is_complex() != device.is_complex():
+    if truth is None or truth.shape != device.shape or truth.is_complex() != device.is_complex():
         return _against_reference(bench, name, device, device if reference is None else reference, pass_)
-    sensitivity = bench.oracle.sensitivity(truth_name, u)
+    if exact or not (truth.is_floating_point() or truth.is_complex()):
+        return _exact(bench, name, device, truth.to(device.dtype))
+    verdict = _numeric(bench, name, device, reference, truth, truth_name, pass_)
+    if verdict.status is Status.AGREE and reference is not None and pass_ == "forward":
+        return _signed_zeros(bench, name, device, reference, truth) or verdict
+    return verdict
+
+
+def _numeric(
+    bench: Bench, name: str, device: Tensor, reference: Tensor | None, truth: Tensor, truth_name: str, pass_: str
+) -> Verdict:
+    """One tensor of rounded numbers against its truth, cheaply first."""
+    row, f = bench.row, facts_of(device)
+    tol = bench.tables.find(row.name, row.rule, f.name, pass_, row.ulp)
+    flushes = bench.tables.flushes(f.name)
     sums = pass_ == "backward" or f.kind == "complex" or row.rule not in (OpClass.ELEMENTWISE, OpClass.SELECTION)
-    m = measure(name, device, reference, truth, sensitivity, u, tol, bench.tables.flushes(f.name), sums)
+    if not bench.insist:
+        least = measure(name, device, None, truth, _budget(bench, truth, None, f, tol, flushes), sums=sums)
+        if least.problem != "class" and (least.share or 0.0) <= 1.0 and (least.spread or 0.0) <= 1.0:
+            passed = replace(least, measured=tol.ulp is not None, screen="" if tol.ulp is not None else "truth", budget=())
+            return Verdict(Status.AGREE, "", passed, tol)
+    b = _budget(bench, truth, truth_name, f, tol, flushes)
+    other = bench.oracle.flushed(truth_name, f.tiny) if flushes else None
+    others = () if other is None or other.shape != truth.shape else (other,)
+    m = measure(name, device, reference, truth, b, others=others, sums=sums)
+    if m.problem == "class" and sums and (free := _free(bench, b, truth, truth_name, f, pass_)) is not None:
+        m = measure(name, device, reference, truth, b, others=others, sums=sums, free=free)
     if reference is not None and (m.share or 0.0) > 1.0 and same_values(device, reference):
         return Verdict(Status.AGREE, f"equals the reference, which is {m.share:.3g} budgets from the truth itself", m, tol)
     return _verdict(m, tol, f.name)
 
 
-def _unfamiliar(name: str, device: Tensor, reference: Tensor | None) -> Verdict:
+def _budget(bench: Bench, truth: Tensor, name: str | None, f: DtypeFacts, tol: Tolerance, flushes: bool) -> Budget:
+    """The budget of every element. name: of the truth; None asks for the least that the full one can be, which needs no
+    further run of the op: a screen that it passes is never looser than the rule."""
+    floor = f.tiny if flushes else f.smallest
+    size = _modulus(truth)
+    if tol.ulp is not None:
+        return of_function(size, f, tol, floor)
+    u, between = roundoff(bench.row, f)
+    if tol.rule == OpClass.CONTRACTION:
+        found = None if name is None else bench.oracle.magnitudes(name)
+        if name is None or (found is not None and found[0].shape == truth.shape):
+            s, n = (size, np.ones_like(size)) if found is None else (_paired(t, truth) for t in found)
+            handed = HANDED_ON * f.unit_roundoff if bench.row.rounds_between and u != f.unit_roundoff else 0.0
+            return of_sum(size, s, n, f, u, handed, tol, floor)
+    moved = np.zeros_like(size) if name is None else _paired(bench.oracle.sensitivity(name, u, between), truth)
+    return of_perturbation(size, moved, f, u, tol, floor)
+
+
+def _modulus(truth: Tensor) -> Array:
+    """Magnitudes in the shape of the truth's real parts; both parts of a complex number have its modulus."""
+    return _paired(truth.resolve_conj().abs(), truth) if truth.is_complex() else parts(truth)
+
+
+def _paired(x: Tensor, truth: Tensor) -> Array:
+    """A number per element in the shape of the truth's real parts."""
+    made = parts(x)
+    return np.repeat(made[..., None], 2, -1) if truth.is_complex() else made
+
+
+def _free(bench: Bench, b: Budget, truth: Tensor, name: str, f: DtypeFacts, pass_: str) -> Mask | None:
+    """Where intermediate numbers leave the range, so that the class of the result is nobody's promise: sums whose magnitudes
+    overflow, and formulas that square, multiply or hand on more than the arithmetic inside holds."""
+    u, between = roundoff(bench.row, f)
+    inside = f.max if bench.row.rounds_between else max(f.max, FACTS["float32"].max)
+    if b.certain is not None and (found := bench.oracle.magnitudes(name)) is not None:
+        return np.asarray(_paired(found[0], truth) > min(f.max, inside))
+    largest = bench.oracle.largest(u, between)
+    return np.ones(parts(truth).shape, dtype=bool) if largest > min(f.max, inside**0.5) else None
+
+
+def _signed_zeros(bench: Bench, name: str, device: Tensor, reference: Tensor, truth: Tensor) -> Verdict | None:
+    """A zero of the other sign where the truth and the reference agree on one, and the tables ask for it."""
+    if device.is_complex() or bench.tables.special(bench.row.name, bench.row.rule, "signed_zero") == "any":
+        return None
+    odd = (device == 0) & (reference == 0) & (truth == 0)
+    odd &= torch.signbit(reference) == torch.signbit(truth)
+    odd &= torch.signbit(device) != torch.signbit(reference)
+    count = int(odd.sum())
+    if not count:
+        return None
+    index = tuple(int(i) for i in odd.nonzero()[0])
+    m = Measure(
+        name,
+        float("inf"),
+        None,
+        True,
+        index=index,
+        device=at(device, index),
+        reference=at(reference, index),
+        truth=at(truth, index),
+        mismatched=count,
+        total=device.numel(),
+        problem="zero",
+    )
+    return Verdict(Status.WRONG, f"a zero of the other sign: {m.device} where the truth is {m.truth}", m, EXACT)
+
+
+def _unfamiliar(bench: Bench, name: str, device: Tensor, reference: Tensor | None) -> Verdict:
     """A dtype that parity has no facts about (float8, complex32): equal to the reference or not."""
     if reference is None:
         return Verdict(Status.VOID, f"no reference, and parity has no facts about {device.dtype}", Measure(name))
     wide = torch.complex64 if device.is_complex() else torch.float32
     if not (device.is_floating_point() or device.is_complex()):
         return Verdict(Status.VOID, f"parity has no facts about {device.dtype}", Measure(name))
-    return _exact(name, device.to(wide), reference.to(wide))
+    return _exact(bench, name, device.to(wide), reference.to(wide))
 
 
-def _exact(name: str, device: Tensor, expected: Tensor) -> Verdict:
+def _exact(bench: Bench, name: str, device: Tensor, expected: Tensor) -> Verdict:
     if same_values(device, expected):
+        if device.is_floating_point() and not bit_equal(device, expected):
+            odd = _signed_zeros(bench, name, device, expected, expected)
+            if odd is not None:
+                return odd
         return Verdict(
             Status.AGREE, "", Measure(name, 0.0, 0.0, True, screen="exact", max_abs=0.0, total=device.numel()), EXACT
         )
@@ -241,10 +336,12 @@ def _against_reference(bench: Bench, name: str, device: Tensor, reference: Tenso
     f = facts_of(device)
     tol = bench.tables.find(bench.row.name, bench.row.rule, f.name, pass_, bench.row.ulp)
     wide = reference.to(torch.complex128 if reference.is_complex() else torch.float64)
-    u = f.unit_roundoff
-    m = measure(
-        name, device, None, wide, torch.zeros(wide.shape, dtype=torch.float64), u, tol, bench.tables.flushes(f.name)
-    )
+    b = _budget(bench, wide, None, f, tol, bench.tables.flushes(f.name))
+    if tol.ulp is None:  # nothing tells how the terms add up
+        size = _modulus(wide)
+        wider = replace(tol, scale=max(tol.scale, WITHOUT_TRUTH))
+        b = of_perturbation(size, np.zeros_like(size), f, f.unit_roundoff, wider, f.smallest)
+    m = measure(name, device, None, wide, b)
     return replace(_verdict(m, tol, f.name), reason="judged against the reference, without a truth in float64")
 
 
@@ -260,6 +357,14 @@ def _verdict(m: Measure, tol: Tolerance, dtype: str) -> Verdict:
         if m.reference_share is not None and m.reference_share > max(1.0, 2.0 * share):
             words.append("the CPU is the worse side here")
         return Verdict(Status.AGREE, "; ".join(words), m, tol)
+    if m.spread is not None and m.spread == share:
+        return Verdict(
+            Status.DRIFT, f"{share:.3g} times the budget of the root mean square error: precision is lost everywhere", m, tol
+        )
+    if tol.rule == OpClass.CONTRACTION:
+        if not m.certain:
+            return Verdict(Status.DRIFT, f"{share:.3g} times the budget", m, tol)
+        return Verdict(Status.WRONG, f"{share:.3g} times the budget: more than any order of adding explains", m, tol)
     if share <= DRIFT_LIMIT.get(dtype, 4096.0) * allowed:
         return Verdict(Status.DRIFT, f"{share:.3g} times the budget", m, tol)
     return Verdict(Status.WRONG, f"{share:.3g} times the budget: more than a coarser rounding explains", m, tol)

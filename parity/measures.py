@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from parity.budget import Array, Budget, ulp_of
 from parity.dtypes import FACTS, DtypeFacts
-from parity.vocabulary import Measure, Tolerance
+from parity.vocabulary import Measure
 
-Array = npt.NDArray[np.float64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-# Where an element's own sensitivity is 0 by chance, its neighbours' counts a little.
-FLOOR_OF_LARGEST = 0.05
+# Fewer errors than these have no spread to speak of.
+SPREAD_ELEMENTS = 32
 WIDENING_LIMIT = 8.0
 
 
@@ -46,13 +48,6 @@ def ulp_distance(a: Tensor, b: Tensor) -> npt.NDArray[np.int64]:
         return np.asarray(np.abs(x - y), dtype=np.int64)
 
 
-def ulp_of(magnitude: Array, f: DtypeFacts) -> Array:
-    """The spacing of the dtype's numbers at these magnitudes: 2u * 2**exponent, at least the smallest subnormal."""
-    size = np.where(np.isfinite(magnitude), magnitude, f.max)
-    exponent = np.frexp(np.where(size > 0.0, size, f.smallest))[1] - 1  # frexp gives 0 the exponent of numbers about 1
-    return np.asarray(np.maximum(np.ldexp(2.0 * f.unit_roundoff, exponent), f.smallest), dtype=np.float64)
-
-
 def same_values(a: Tensor, b: Tensor) -> bool:
     """Bit-equal, or equal elementwise with any NaN equal to any other and -0.0 equal to 0.0."""
     if a.shape != b.shape or a.dtype != b.dtype:
@@ -64,39 +59,12 @@ def same_values(a: Tensor, b: Tensor) -> bool:
     return bool(((a == b) | (torch.isnan(a) & torch.isnan(b))).all())
 
 
-def _parts(t: Tensor) -> Array:
+def parts(t: Tensor) -> Array:
+    """The elements in float64, complex ones as a last dimension of two."""
     t = t.detach().resolve_conj().resolve_neg()
     if t.is_complex():
         t = torch.view_as_real(t.to(torch.complex128).contiguous())
     return np.asarray(t.to(torch.float64).contiguous().numpy())
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What an element may be off by, with its terms, all of the truth's real shape: total = scaled + rounding + floor."""
-
-    total: Array
-    scaled: Array  # scale * (sensitivity + 2 u |truth| + floor of the largest)
-    rounding: Array  # output_ulp roundings of the result
-    floor: float  # the smallest subnormal, or the smallest normal where the device flushes
-
-
-def budget(truth: Array, sensitivity: Array, f: DtypeFacts, u: float, tol: Tolerance, flushes: bool) -> Budget:
-    """The budget of every element. u: unit roundoff of the arithmetic that the kernel works in.
-
-    Elementwise functions with a table row: their ULP bound plus half a rounding. Everything else: the rule that the header
-    of tolerances/default.toml describes.
-    """
-    magnitude = np.abs(truth)
-    finite = np.where(np.isfinite(magnitude), magnitude, 0.0)
-    floor = f.tiny if flushes else f.smallest
-    if tol.ulp is not None:
-        rounding = (tol.ulp + 0.5) * ulp_of(np.nextafter(finite, np.inf), f)
-        return Budget(rounding + floor, np.zeros_like(rounding), rounding, floor)
-    largest = float(sensitivity.max()) if sensitivity.size else 0.0
-    scaled = tol.scale * (sensitivity + 2.0 * u * finite + FLOOR_OF_LARGEST * largest)
-    rounding = tol.output_ulp * ulp_of(finite, f)
-    return Budget(scaled + rounding + floor, scaled, rounding, floor)
 
 
 def classes(x: Array) -> npt.NDArray[np.int8]:
@@ -110,7 +78,7 @@ def _overflowed(x: Array, f: DtypeFacts) -> Array:
     return np.where(np.isinf(x), np.copysign(edge, x), x)
 
 
-def share_of(x: Array, truth: Array, b: Array, f: DtypeFacts) -> tuple[Array, npt.NDArray[np.bool_]]:
+def share_of(x: Array, truth: Array, b: Array, f: DtypeFacts) -> tuple[Array, Mask]:
     """(error in units of the budget, where the class differs), per element. A value at the overflow edge is judged by its
     distance from the edge: Inf for a truth just below the largest number is a rounding, Inf for 1.0 is not."""
     edge = f.max * (1.0 + 2.0 * f.unit_roundoff) if f.max < 1e300 else f.max
@@ -127,7 +95,7 @@ def share_of(x: Array, truth: Array, b: Array, f: DtypeFacts) -> tuple[Array, np
     return np.where(nan_x != nan_t, np.inf, share), differs
 
 
-def _not_finite(x: Array, f: DtypeFacts, is_complex: bool) -> npt.NDArray[np.bool_]:
+def _not_finite(x: Array, f: DtypeFacts, is_complex: bool) -> Mask:
     """Elements that are NaN, infinite or past the dtype's range; a complex element where either part is."""
     with np.errstate(invalid="ignore"):
         lost = ~(np.abs(x) <= f.max)
@@ -177,54 +145,57 @@ def measure(
     device: Tensor,
     reference: Tensor | None,
     truth: Tensor,
-    sensitivity: Tensor,
-    u: float,
-    tol: Tolerance,
-    flushes: bool,
+    b: Budget,
+    *,
+    others: Sequence[Tensor] = (),
+    free: Mask | None = None,
     sums: bool = False,
 ) -> Measure:
     """The device's and the reference's error against the truth, in units of the budget, with the worst element.
 
+    All tensors have the truth's shape; device and reference one inexact dtype; b and free the shape of the truth's real parts.
+    others: further truths that the device may follow element by element (subnormals flushed).
+    free: where the class of the result (NaN, Inf, finite) is nobody's promise.
     sums: the op adds terms in an order of its own, so that *which* of NaN, Inf and -Inf comes of terms that are not finite
     (or that overflow on the way) is nobody's promise; that the result is not finite still is.
-
-    All tensors have the truth's shape; device and reference one inexact dtype. A class (NaN, Inf) that differs from the
-    truth's but equals the reference's agrees: both sides then share a property of the formula.
+    A class that differs from the truth's but equals the reference's agrees: both sides then share a property of the formula.
     """
     f = facts_of(device)
-    t, d = _parts(truth), _parts(device)
-    s = np.asarray(sensitivity.numpy())
-    if truth.is_complex():
-        s = np.repeat(s[..., None], 2, -1)
-        modulus = np.abs(truth.resolve_conj().numpy())[..., None].repeat(2, -1)
-    else:
-        modulus = t
-    b = budget(np.asarray(modulus), s, f, u, tol, flushes)
+    t, d = parts(truth), parts(device)
+    if not d.size:
+        return Measure(name, 0.0, 0.0, True, max_abs=0.0, total=0)
     share, differs = share_of(d, t, b.total, f)
-    r = None if reference is None else _parts(reference)
-    reference_share = None
+    for other in others:
+        again, also = share_of(d, parts(other), b.total, f)
+        share, differs = np.minimum(share, again), differs & also
+    r = None if reference is None else parts(reference)
+    own = None
     if r is not None:
         own, own_differs = share_of(r, t, b.total, f)
         shared = differs & own_differs & (classes(d) == classes(r))
         share, differs = np.where(shared, 0.0, share), differs & ~shared
-        finite = own[np.isfinite(own)]
-        reference_share = float(finite.max()) if finite.size else 0.0
     if sums:
         lost = _not_finite(t, f, truth.is_complex()) & _not_finite(d, f, truth.is_complex())
         share, differs = np.where(lost, 0.0, share), differs & ~lost
-    total = int(share.size)
-    if not total:
-        return Measure(name, 0.0, 0.0, True, max_abs=0.0, total=0)
+    if free is not None:
+        lost = free & (_not_finite(d, f, truth.is_complex()) | ~np.isfinite(t))
+        share, differs = np.where(lost, 0.0, share), differs & ~lost
     worst = int(np.argmax(np.where(differs, np.inf, share)))
     where = np.unravel_index(worst, share.shape)
     index = tuple(int(i) for i in (where[:-1] if truth.is_complex() else where))
     with np.errstate(invalid="ignore"):
         err = np.abs(d - t)
     finite_err = err[np.isfinite(err)]
+    certain = b.certain is not None and bool((err > b.certain)[(share > 1.0) & ~differs].any())
+    spread = _spread(d, t, b)
+    if spread is not None:
+        theirs = None if r is None else _spread(r, t, b)
+        spread /= max(b.rms, 4.0 * (theirs or 0.0))
+    top = float(share.reshape(-1)[worst])
     return Measure(
         name,
-        float(share.reshape(-1)[worst]),
-        reference_share,
+        top if differs.reshape(-1)[worst] else max(top, spread or 0.0),
+        None if own is None else _largest(own),
         True,
         max_abs=float(finite_err.max()) if finite_err.size else None,
         max_ulp=float((err / ulp_of(np.abs(t), f)).reshape(-1)[worst]) if np.isfinite(err.reshape(-1)[worst]) else None,
@@ -233,9 +204,26 @@ def measure(
         reference=at(reference, index),
         truth=at(truth, index),
         mismatched=int(((share > 1.0) | differs).sum()),
-        total=total,
+        total=int(share.size),
         problem="class" if bool(differs.reshape(-1)[worst]) else "value",
+        budget=b.at(worst),
+        spread=spread,
+        certain=certain,
     )
+
+
+def _largest(share: Array) -> float:
+    finite = share[np.isfinite(share)]
+    return float(finite.max()) if finite.size else 0.0
+
+
+def _spread(x: Array, truth: Array, b: Budget) -> float | None:
+    """Root mean square of the errors in units of one rounding; None without a unit or with too few elements to speak of."""
+    if b.scale is None or x.size < SPREAD_ELEMENTS:
+        return None
+    with np.errstate(invalid="ignore", over="ignore"):
+        z = (np.abs(x - truth) / b.scale)[np.isfinite(x) & np.isfinite(truth)]
+        return float(np.sqrt(np.mean(np.minimum(z, 1e150) ** 2))) if z.size >= SPREAD_ELEMENTS else None
 
 
 def allowed_share(reference_share: float | None) -> float:

@@ -9,8 +9,8 @@ an error is measured against what rounding alone could do there.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,21 @@ from parity.inputs import Inputs, apply, torch_word
 from parity.vocabulary import Case
 
 PERTURBATIONS = 4
+DOUBLE = (torch.float64, torch.complex128)
+REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
+FACTORS = ("alpha", "beta")  # of a sum, that are no tensors
+# Kernels that move numbers without rounding them.
+_MOVERS = """_to_copy abs amax amin aminmax bernoulli cat ceil clamp clamp_max clamp_min clone complex conj_physical
+    constant_pad_nd copysign cummax cummin _cummax_helper diag_embed diagonal_backward embedding empty empty_like
+    empty_strided expand_copy flip floor fmax fmin full full_like gather hardshrink hardtanh heaviside im2col imag index
+    index_copy index_fill index_select kthvalue masked_fill masked_scatter masked_select max maximum median min minimum mode
+    msort nan_to_num nanmedian neg new_empty new_empty_strided new_full new_zeros ones ones_like pixel_shuffle
+    pixel_unshuffle real reflection_pad1d reflection_pad2d reflection_pad3d relu repeat replication_pad1d
+    replication_pad2d replication_pad3d roll round scalar_tensor scatter select_backward select_scatter sgn sign
+    slice_backward slice_scatter sort stack take threshold threshold_backward topk tril triu trunc unfold_copy
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d view_copy where zeros zeros_like max_pool2d_with_indices
+    max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d max_unpool2d max_unpool3d"""
+EXACT_KERNELS = frozenset(_MOVERS.split())
 WIDE = {"float16", "bfloat16", "float32"}
 
 
@@ -58,9 +73,7 @@ def widen(t: Tensor, computes: torch.dtype | None) -> Tensor:
 def widened(p: Program, inputs: Inputs, computes: torch.dtype | None) -> Placed:
     """All operands in the oracle's arithmetic."""
     promoted = (
-        computes
-        if p.row.promotes and computes is not None and (computes.is_floating_point or computes.is_complex)
-        else None
+        computes if p.row.promotes and computes is not None and (computes.is_floating_point or computes.is_complex) else None
     )
     bases, views = [], []
     for i, o in enumerate(inputs.operands):
@@ -128,63 +141,124 @@ def rounded(t: Tensor, u: float, key: int) -> Tensor:
 
 
 class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
-    """Moves every floating result of every kernel, forward and backward, by a relative +-u, as rounding would. It sees what
-    perturbed inputs cannot: sums that cancel whatever goes in (the gradient of a bias before batch_norm is 0), and what a
-    backward formula makes of a rounded result that it saved."""
+    """Moves the floating result of every kernel that rounds, forward and backward, by a relative +-u, as rounding would. It
+    sees what perturbed inputs cannot: sums that cancel whatever goes in (the gradient of a bias before batch_norm is 0), what
+    a backward formula makes of a rounded result that it saved, and what half-precision kernels hand to each other.
+
+    largest: the largest finite magnitude that any kernel gave.
+    """
 
     def __init__(self, u: float, key: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._u, self._key = u, key
+        self._moved: dict[int, tuple[Tensor, Tensor]] = {}
+        self.largest = 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if any(r.alias_info is not None for r in func._schema.returns):
             return result  # views and in-place kernels give tensors that autograd knows already
+        if func._schema.name.removeprefix("aten::") in EXACT_KERNELS:
+            return result
         return tree_map(self._rounded, result)
 
     def _rounded(self, x: Any) -> Any:
-        dense = isinstance(x, Tensor) and x.layout is torch.strided and not x._is_zerotensor()
-        return rounded(x, self._u, self._key) if dense else x
+        if not (isinstance(x, Tensor) and x.layout is torch.strided and not x._is_zerotensor() and x.dtype in DOUBLE):
+            return x
+        if x.numel():
+            top = torch.nan_to_num(x.detach().abs(), 0.0, 0.0, 0.0).max()
+            self.largest = max(self.largest, float(top))
+        moved = rounded(x, self._u, self._key)
+        if moved is not x and moved.stride() == x.stride() and x.storage_offset() == 0:
+            self._moved[moved.data_ptr()] = moved, x  # `moved` is kept alive, so that nothing else gets its address
+        return moved
+
+    def unrounded(self, t: Tensor) -> Tensor:
+        """A final result as its kernel gave it: the rounding of the result itself is no part of the sensitivity."""
+        found = self._moved.get(t.data_ptr())
+        if found is None or found[0].dtype != t.dtype or t.storage_offset() or t.is_conj() or t.is_neg():
+            return t
+        return found[1].detach().as_strided(t.shape, t.stride())  # kernels turn their results in place
 
 
 def sensitivity(
-    p: Program, case: Case, inputs: Inputs, placed: Placed, cotangents: Sequence[Tensor] | None, center: Truth, u: float
-) -> dict[str, Tensor]:
-    """Largest change of each result under perturbations by the unit roundoff u; 0 where the change is not finite."""
+    p: Program,
+    case: Case,
+    inputs: Inputs,
+    placed: Placed,
+    cotangents: Sequence[Tensor] | None,
+    center: Truth,
+    u: float,
+    between: float,
+) -> tuple[dict[str, Tensor], float]:
+    """(largest change of each result, 0 where it is not finite; the largest number on the way) when operands and cotangents
+    move by u and whatever one kernel hands to the next by `between`."""
     moved = {n: torch.zeros(t.shape, dtype=torch.float64) for n, t in center.tensors.items()}
+    largest = 0.0
     for k in range(PERTURBATIONS):
-        if p.row.mutates:
-            bases = [perturbed(b, u, 7 * k + i) for i, b in enumerate(placed.bases)]
-            first = inputs.operands[0].spec
-            views = [apply(bases[0], first.layout, first.shape), *bases[1:]]
-        else:
-            views = bases = [perturbed(v, u, 7 * k + i) for i, v in enumerate(placed.views)]
-        turned = None if cotangents is None else [perturbed(_wide(c), u, 7 * k + 5) for c in cotangents]
 
-        with Rounding(u, k):
-            results = run(p, case, inputs, Placed(tuple(bases), tuple(views)), turned)
+        def move(t: Tensor, i: int, k: int = k) -> Tensor:
+            return perturbed(t, u, 7 * k + i)
+
+        shaken = _replaced(p, inputs, placed, move)
+        turned = None if cotangents is None else [perturbed(_wide(c), u, 7 * k + 5) for c in cotangents]
+        with Rounding(between, k) as mode:
+            results = run(p, case, inputs, shaken, turned)
+        largest = max(largest, mode.largest)
         for n, t in results:
             at = center.tensors.get(n)
             if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
-                change = (t - at).abs().to(torch.float64)
+                change = (mode.unrounded(t) - at).abs().to(torch.float64)
                 moved[n] = torch.maximum(moved[n], torch.nan_to_num(change, 0.0, 0.0, 0.0))
-    return moved
+    return moved, largest
+
+
+def _replaced(p: Program, inputs: Inputs, placed: Placed, change: Callable[[Tensor, int], Tensor]) -> Placed:
+    """The operands with every one changed; what is written into keeps its base."""
+    if not p.row.mutates:
+        views = tuple(change(v, i) for i, v in enumerate(placed.views))
+        return Placed(views, views)
+    bases = tuple(change(b, i) for i, b in enumerate(placed.bases))
+    first = inputs.operands[0].spec
+    return Placed(bases, (apply(bases[0], first.layout, first.shape), *bases[1:]))
+
+
+def _floating(t: Tensor) -> bool:
+    return t.is_floating_point() or t.is_complex()
+
+
+def _unsigned(p: Program) -> Program:
+    """The program with the scalar factors of its sum as magnitudes."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return p.function(*args, **{k: abs(v) if k in FACTORS else v for k, v in kwargs.items()})
+
+    return replace(p, function=function)
 
 
 class Oracle:
-    """The truth of one case, computed when first asked for; None where the op cannot run in float64."""
+    """The truth of one case and its conditioning, each computed when first asked for; None where the op cannot run in
+    float64."""
 
     def __init__(self, p: Program, case: Case, inputs: Inputs, computes: torch.dtype | None) -> None:
-        self._p, self._case, self._inputs = p, case, inputs
-        self._placed = widened(p, inputs, computes)
+        self._p, self._case, self._inputs, self._computes = p, case, inputs, computes
+        self._made: Placed | None = None
         self._cotangents: Sequence[Tensor] | None = None
         self._truth: Truth | None = None
         self._asked = False
-        self._sensitivity: dict[float, dict[str, Tensor]] = {}
+        self._sensitivity: dict[tuple[float, float], tuple[dict[str, Tensor], float]] = {}
+        self._variants: dict[str, dict[str, Tensor]] = {}
+
+    @property
+    def _placed(self) -> Placed:
+        if self._made is None:
+            self._made = widened(self._p, self._inputs, self._computes)
+        return self._made
 
     def differentiate(self, cotangents: Sequence[Tensor]) -> None:
         """Ask for gradients too, with these cotangents (CPU tensors of the outputs' shapes)."""
-        self._cotangents, self._asked, self._sensitivity = cotangents, False, {}
+        self._cotangents, self._asked = cotangents, False
+        self._sensitivity, self._variants = {}, {}
 
     def truth(self, name: str) -> Tensor | None:
         """The truth of one result, or None."""
@@ -192,18 +266,75 @@ class Oracle:
             self._asked = True
             try:
                 self._truth = truth(self._p, self._case, self._inputs, self._placed, self._cotangents)
-            except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+            except REFUSALS:
                 self._truth = None
         return None if self._truth is None else self._truth.tensors.get(name)
 
-    def sensitivity(self, name: str, u: float) -> Tensor:
-        """How much that result moves under perturbations by u. Only for results that have a truth."""
+    def sensitivity(self, name: str, u: float, between: float) -> Tensor:
+        """How much that result moves when operands move by u and intermediate results by `between`. Only for results that
+        have a truth."""
         assert self._truth is not None
-        if u not in self._sensitivity:
-            try:
-                moved = sensitivity(self._p, self._case, self._inputs, self._placed, self._cotangents, self._truth, u)
-            except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
-                moved = {}  # a perturbed operand left the op's domain: rounding alone remains as budget
-            self._sensitivity[u] = moved
-        found = self._sensitivity[u].get(name)
+        found = self._shaken(u, between)[0].get(name)
         return torch.zeros(self._truth.tensors[name].shape, dtype=torch.float64) if found is None else found
+
+    def largest(self, u: float, between: float) -> float:
+        """The largest finite number that an operand holds or a kernel gave on the way."""
+        operands = [v.abs() for v in self._placed.views if _floating(v) and v.numel()]
+        held = [float(torch.nan_to_num(v, 0.0, 0.0, 0.0).max()) for v in operands]
+        return max(self._shaken(u, between)[1], *held, 0.0)
+
+    def _shaken(self, u: float, between: float) -> tuple[dict[str, Tensor], float]:
+        assert self._truth is not None
+        if (u, between) not in self._sensitivity:
+            try:
+                found = sensitivity(self._p, self._case, self._inputs, self._placed, self._cotangents, self._truth, u, between)
+            except REFUSALS:
+                found = {}, 0.0  # a perturbed operand left the op's domain: rounding alone remains as budget
+            self._sensitivity[u, between] = found
+        return self._sensitivity[u, between]
+
+    def magnitudes(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """(S, n) of a sum of products: the same sum over the magnitudes of its operands, and how many terms it has. None
+        where the op does not run on them."""
+        sums, counts = self._variant("magnitudes", _magnitude), self._variant("ones", _one)
+        if name not in sums or name not in counts:
+            return None
+        s, n = sums[name].abs().to(torch.float64), counts[name].abs().to(torch.float64)
+        if not name.startswith("grad["):
+            # Means divide their count away; their operand's size over the result's still tells it.
+            sizes = [v.numel() for v in self._placed.views if _floating(v)]
+            n = torch.clamp(n, min=max(sizes, default=1) / max(1, n.numel())) if len(sizes) == 1 else n
+        return s, n
+
+    def flushed(self, name: str, smallest_normal: float) -> Tensor | None:
+        """The truth when subnormal operands count as zero; None where no operand holds one."""
+        subnormal = any(
+            bool(((v.abs() > 0) & (v.abs() < smallest_normal)).any()) for v in self._placed.views if v.is_floating_point()
+        )
+        if not subnormal:
+            return None
+
+        def flush(t: Tensor, i: int) -> Tensor:
+            return torch.where(t.abs() < smallest_normal, 0.0 * t, t) if t.is_floating_point() else t
+
+        return self._variant(f"flushed {smallest_normal}", flush).get(name)
+
+    def _variant(self, word: str, change: Callable[[Tensor, int], Tensor]) -> dict[str, Tensor]:
+        """All results of the same call on changed operands and cotangents."""
+        if word not in self._variants:
+            program = _unsigned(self._p) if word in ("magnitudes", "ones") else self._p
+            fed = None if self._cotangents is None else [change(_wide(c), -1) for c in self._cotangents]
+            try:
+                placed = _replaced(self._p, self._inputs, self._placed, change)
+                self._variants[word] = dict(run(program, self._case, self._inputs, placed, fed))
+            except REFUSALS:
+                self._variants[word] = {}
+        return self._variants[word]
+
+
+def _magnitude(t: Tensor, i: int) -> Tensor:
+    return t.abs().to(t.dtype) if _floating(t) else t
+
+
+def _one(t: Tensor, i: int) -> Tensor:
+    return torch.ones_like(t) if _floating(t) else t

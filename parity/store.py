@@ -258,8 +258,10 @@ def decode(line: str) -> Row:
 
 def _measure(tree: Json) -> Measure:
     """A measure; numbers that JSON cannot hold come back from their words."""
-    floats = {k: float(tree[k]) for k in ("share", "reference_share", "max_abs", "max_ulp") if tree.get(k) is not None}
-    return Measure(**{**tree, **floats, "index": tuple(tree.get("index", ()))})
+    numbers = ("share", "reference_share", "max_abs", "max_ulp", "spread")
+    floats = {k: float(tree[k]) for k in numbers if tree.get(k) is not None}
+    terms = tuple((str(word), float(value)) for word, value in tree.get("budget", ()))
+    return Measure(**{**tree, **floats, "index": tuple(tree.get("index", ())), "budget": terms})
 
 
 def _json(line: str) -> Json | None:

@@ -1,7 +1,8 @@
 """Reads `tolerances/*.toml` and says which row judges what. Nothing is taken on trust: whatever is unknown is refused.
 
-Three kinds of rows. `[[rule]]`: the numbers of an op class ("gradient": the backward pass of every class) in some dtypes.
+Four kinds of rows. `[[rule]]`: the numbers of an op class ("gradient": the backward pass of every class) in some dtypes.
 `[[ulp]]`: bounds of elementwise functions, forward only. `[[exception]]`: the numbers of one op, with a reason and a link.
+`[[special]]`: whether a special value (the sign of a zero) is promised, by class or by op.
 
 The most specific row wins. In this order: an exception over a rule; a device's table over the default one; a named dtype
 over "*"; a named class over "*"; a named pass over "*"; the later row over the earlier one. An exception with `scale` and
@@ -36,7 +37,9 @@ KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "ulp": (("function", "source"), ULP_DTYPES),
     "exception": (("op", "dtype", "pass", "reason", "link"), ("scale", "output_ulp", "ulp")),
 }
-TOP = ("format", "policy", *KEYS)
+SPECIALS = ("signed_zero",)
+POLICIES = ("kept", "any")
+TOP = ("format", "policy", "special", *KEYS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # each row is itself, however equal another may look
@@ -113,11 +116,29 @@ class Explanation:
 class Tables:
     """The rows that hold for one device. Remembers which exceptions were used, and what was found."""
 
-    def __init__(self, entries: list[Entry], flushed: tuple[str, ...], files: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        entries: list[Entry],
+        flushed: tuple[str, ...],
+        files: tuple[str, ...],
+        specials: dict[tuple[str, str], str] | None = None,
+    ) -> None:
         self.files, self._flushed = files, frozenset(flushed)
         self._entries = sorted(entries, key=lambda e: e.specificity, reverse=True)
         self._used: set[Entry] = set()
+        self._specials = specials or {}
         self._found: dict[tuple[str, OpClass, str, str, str], Tolerance] = {}
+
+    @property
+    def exceptions(self) -> int:
+        """How many exceptions the tables hold for this device."""
+        return sum(1 for e in self._entries if e.kind == "exception")
+
+    def special(self, op: str, rule: OpClass, value: str) -> str:
+        """Whether a special value of this op's results is promised: "kept" or "any". An op's row beats its class's."""
+        found = self._specials
+        name = op.removeprefix("opinfo:").partition(":")[0]
+        return found.get((value, name)) or found.get((value, rule.value)) or "any"
 
     def flushes(self, dtype: str) -> bool:
         """Whether the device may flush subnormals of this dtype to zero."""
@@ -134,7 +155,8 @@ class Tables:
     def _resolve(self, op: str, rule: OpClass, dtype: str, pass_: str, function: str) -> Tolerance:
         matching = self._matching(op, rule, dtype, pass_, function)
         pair, ulp = _winners(matching)
-        rule = rule if pass_ == "forward" else OpClass.COMPOSITE  # every gradient is judged as a composite
+        # Gradients of sums are sums; every other gradient is judged as a composite.
+        rule = rule if pass_ == "forward" or rule is OpClass.CONTRACTION else OpClass.COMPOSITE
         if pair is None:
             raise TableError(
                 f"{' and '.join(self.files)}: no rule covers {rule.value} {dtype} {pass_} (op '{op}'); "
@@ -212,13 +234,15 @@ def load(device: str, folder: Path | None = None, known_ops: Collection[str] | N
         raise TableError(f"{where.name}/default.toml is missing; a folder of tables needs one: copy parity's and edit it")
     entries: list[Entry] = []
     flushed: tuple[str, ...] = ()
+    specials: dict[tuple[str, str], str] = {}
     files = [path for name in names(device) if (path := where / f"{name}.toml").is_file()]
     for rank, path in enumerate(files):
         source = _Source(path)
         for kind in KEYS:
             entries += _rows(source, kind, rank, known_ops)
         flushed = flushed if (own := _flushed(source)) is None else own
-    return Tables(entries, flushed, tuple(f"{where.name}/{path.name}" for path in files))
+        specials |= _specials(source, known_ops)
+    return Tables(entries, flushed, tuple(f"{where.name}/{path.name}" for path in files), specials)
 
 
 class _Source:
@@ -273,6 +297,26 @@ def _flushed(source: _Source) -> tuple[str, ...] | None:
     return tuple(value)
 
 
+def _specials(source: _Source, known: Collection[str] | None) -> dict[tuple[str, str], str]:
+    """(special value, op or class) -> policy. Raises TableError."""
+    found: dict[tuple[str, str], str] = {}
+    for row in source.data.get("special", []):
+        head = source.line("special", 0)
+        source.only(row, ("value", "policy", "class", "op", "reason"), "key of [[special]]", head)
+        for key, allowed in (("value", SPECIALS), ("policy", POLICIES)):
+            if row.get(key) not in allowed:
+                fault = f"{key} of [[special]] is {row.get(key)!r}"
+                raise source.error(source.line(key, head), fault, f"write one of {', '.join(allowed)}")
+        if ("class" in row) == ("op" in row) or not str(row.get("reason", "")).strip():
+            raise source.error(head, "[[special]] needs a reason and either 'class' or 'op'", "give them")
+        for key in ("class", "op"):
+            for name in _list(row.get(key, [])):
+                if problem := _problem(key, name, known):
+                    raise source.error(source.line(key, head), *problem)
+                found[row["value"], name] = row["policy"]
+    return found
+
+
 def _rows(source: _Source, kind: str, rank: int, known: Collection[str] | None) -> list[Entry]:
     """The rows of one kind. Raises TableError."""
     rows = source.data.get(kind, [])
@@ -315,9 +359,7 @@ def _check(source: _Source, kind: str, row: Json, head: int, known: Collection[s
         if problem := _problem(key, value, known):
             raise source.error(source.line(key, head), *problem)
     if NUMBERS.isdisjoint(row):
-        raise source.error(
-            head, f"[[{kind}]] without a number", f"give one of {', '.join(a for a in allowed if a in NUMBERS)}"
-        )
+        raise source.error(head, f"[[{kind}]] without a number", f"give one of {', '.join(a for a in allowed if a in NUMBERS)}")
 
 
 def _problem(key: str, value: Any, known: Collection[str] | None) -> tuple[str, str] | None:

@@ -251,6 +251,9 @@ class Measure:
     mismatched: int = 0
     total: int = 0
     problem: str = ""  # "" | value | class | shape | dtype | beside | missing | index ...: the kind of difference
+    budget: tuple[tuple[str, float], ...] = ()  # the terms of the budget at that element
+    spread: float | None = None  # sums: root mean square of the errors in units of its limit
+    certain: bool = False  # sums: an element is off by more than any order of adding explains
 
 
 @dataclass(frozen=True, slots=True)

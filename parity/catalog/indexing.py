@@ -116,9 +116,7 @@ def _index_reduce(reduce: str) -> Signature:
         x, shape, d = _target(draw, 1)
         n = _some(draw, 9)
         index = draw.index((n,), shape[d])
-        return Call(
-            (x, d, index, draw.tensor(_picked(draw, shape, d, n)), reduce), keywords(include_self=draw.option(False))
-        )
+        return Call((x, d, index, draw.tensor(_picked(draw, shape, d, n)), reduce), keywords(include_self=draw.option(False)))
 
     return signature
 
@@ -323,7 +321,7 @@ ROWS = (
     ),
     _row(
         name="scatter_add",
-        rounds_between=True,  # repeats are added one by one in the dtype (atomics)
+        accumulates_in_dtype=True,  # repeats are added one by one in the dtype (atomics)
         rule=OpClass.CONTRACTION,
         call="torch.scatter_add",
         signature=_scatter_add,
@@ -334,7 +332,7 @@ ROWS = (
     *(
         _row(
             name=f"scatter_reduce_{r}",
-            rounds_between=True,  # repeats are combined one by one in the dtype (atomics)
+            accumulates_in_dtype=True,  # repeats are combined one by one in the dtype (atomics)
             rule=rule,
             call="torch.scatter_reduce",
             signature=_scatter_reduce(r),
@@ -354,7 +352,7 @@ ROWS = (
     ),
     _row(
         name="index_add",
-        rounds_between=True,  # repeats are added one by one in the dtype (atomics)
+        accumulates_in_dtype=True,  # repeats are added one by one in the dtype (atomics)
         rule=OpClass.CONTRACTION,
         call="torch.index_add",
         signature=_index_add,
@@ -404,7 +402,7 @@ ROWS = (
     ),
     _row(
         name="index_put_accumulate",
-        rounds_between=True,  # repeats are added one by one in the dtype (atomics)
+        accumulates_in_dtype=True,  # repeats are added one by one in the dtype (atomics)
         rule=OpClass.CONTRACTION,
         call="torch.index_put",
         signature=_index_put(True),
@@ -413,7 +411,7 @@ ROWS = (
     _row(name="index_put_mask", call="torch.index_put", signature=_mask_put, inplace="torch.Tensor.index_put_"),
     _row(
         name="put",
-        rounds_between=True,  # repeats are added one by one in the dtype (atomics)
+        accumulates_in_dtype=True,  # repeats are added one by one in the dtype (atomics)
         rule=OpClass.CONTRACTION,
         call="torch.Tensor.put",
         signature=_put,

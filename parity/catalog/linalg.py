@@ -172,14 +172,10 @@ ROWS = (
         opinfo=("linalg.lstsq", "linalg.lstsq:grad_oriented"),
     ),
     _row(name="pinv", call="torch.linalg.pinv", signature=_rectangular(), out=True, opinfo=("linalg.pinv",)),
-    _row(
-        name="matrix_power", call="torch.linalg.matrix_power", signature=_power, out=True, opinfo=("linalg.matrix_power",)
-    ),
+    _row(name="matrix_power", call="torch.linalg.matrix_power", signature=_power, out=True, opinfo=("linalg.matrix_power",)),
     _row(name="matrix_exp", call="torch.linalg.matrix_exp", signature=_expm, opinfo=("matrix_exp",)),
     _row(name="svdvals", call="torch.linalg.svdvals", signature=_rectangular(), out=True, opinfo=("linalg.svdvals",)),
-    _row(
-        name="eigvalsh", call="torch.linalg.eigvalsh", signature=_square("symmetric"), out=True, opinfo=("linalg.eigvalsh",)
-    ),
+    _row(name="eigvalsh", call="torch.linalg.eigvalsh", signature=_square("symmetric"), out=True, opinfo=("linalg.eigvalsh",)),
     DECOMPOSITION(
         name="svd",
         relation="svd",
@@ -204,9 +200,7 @@ ROWS = (
         out=True,
         opinfo=("linalg.eigh",),
     ),
-    DECOMPOSITION(
-        name="eig", relation="eig", call="torch.linalg.eig", signature=_square(), out=True, opinfo=("linalg.eig",)
-    ),
+    DECOMPOSITION(name="eig", relation="eig", call="torch.linalg.eig", signature=_square(), out=True, opinfo=("linalg.eig",)),
     DECOMPOSITION(
         name="lu_factor",
         relation="lu",
@@ -215,9 +209,7 @@ ROWS = (
         out=True,
         opinfo=("linalg.lu_factor",),
     ),
-    DECOMPOSITION(
-        name="lu", relation="lu", call="torch.linalg.lu", signature=_rectangular(), out=True, opinfo=("linalg.lu",)
-    ),
+    DECOMPOSITION(name="lu", relation="lu", call="torch.linalg.lu", signature=_rectangular(), out=True, opinfo=("linalg.lu",)),
     _row(
         name="matrix_norm",
         rule=OpClass.COMPOSITE,
@@ -232,7 +224,7 @@ ROWS = (
     _row(
         name="cross",
         rounds_between=True,  # two products and a difference in the dtype itself
-        rule=OpClass.CONTRACTION,
+        rule=OpClass.COMPOSITE,
         call="torch.linalg.cross",
         signature=_cross,
         dtypes=NUMERIC,

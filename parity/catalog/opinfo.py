@@ -148,8 +148,8 @@ RULES: dict[OpClass, str] = {
         tan tanh true_divide xlogy __radd__ __rdiv__ __rmod__ __rmul__ __rpow__ __rsub__""",
     OpClass.CONTRACTION: """
         addbmm addmm addmv baddbmm bmm mm mv matmul __rmatmul__ dot vdot inner linalg.vecdot linalg.multi_dot einsum
-        tensordot sum mean nansum nanmean cumsum masked.sum masked.mean masked.cumsum sum_to_size trace norm:fro norm:inf
-        linalg.vector_norm nn.functional.linear nn.functional.conv1d nn.functional.conv2d nn.functional.conv3d
+        tensordot sum mean nansum nanmean cumsum masked.sum masked.mean masked.cumsum sum_to_size trace
+        nn.functional.linear nn.functional.conv1d nn.functional.conv2d nn.functional.conv3d
         nn.functional.conv_transpose1d nn.functional.conv_transpose2d nn.functional.conv_transpose3d
         nn.functional.bilinear nn.functional.avg_pool1d nn.functional.avg_pool2d nn.functional.avg_pool3d
         nn.functional.adaptive_avg_pool1d nn.functional.adaptive_avg_pool2d nn.functional.adaptive_avg_pool3d
@@ -287,8 +287,7 @@ def _database() -> dict[str, Any]:
         from torch.testing._internal.common_methods_invocations import op_db
     except Exception as e:
         raise CaseError(
-            f"torch's OpInfo cannot be imported ({type(e).__name__}: {e}); "
-            "install what it needs: pip install numpy expecttest"
+            f"torch's OpInfo cannot be imported ({type(e).__name__}: {e}); install what it needs: pip install numpy expecttest"
         ) from e
     return {info.name + (f":{info.variant_test_name}" if info.variant_test_name else ""): info for info in op_db}
 
@@ -296,9 +295,7 @@ def _database() -> dict[str, Any]:
 def _info(name: str) -> Any:
     key = name.removeprefix(PREFIX)
     if key not in _database():
-        raise CaseError(
-            f"torch {torch_version()} has no OpInfo '{key}'; {near(key, _database()) or 'see parity run --list'}"
-        )
+        raise CaseError(f"torch {torch_version()} has no OpInfo '{key}'; {near(key, _database()) or 'see parity run --list'}")
     return _database()[key]
 
 
@@ -334,6 +331,11 @@ def _samples(key: str, dtype: str) -> dict[int, Sample]:
 def samples(name: str, dtype: str) -> dict[int, Sample]:
     """The samples of an entry in a dtype by their index in OpInfo's own order. Raises CaseError."""
     return _samples(name.removeprefix(PREFIX), dtype)
+
+
+def as_given(name: str, dtype: str, grad: bool) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """(args, kwargs) of every sample of an entry, just as OpInfo makes them, large ones too. Raises CaseError."""
+    return _generated(_info(name), dtype, grad)
 
 
 def _generated(info: Any, dtype: str, grad: bool) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
@@ -451,9 +453,7 @@ def assemble(
         )
     given = list(tensors)
     if len(given) != len(sample.tensors):
-        raise CaseError(
-            f"sample {index} of {name} in {dtype} takes {len(sample.tensors)} tensors, the case has {len(given)}"
-        )
+        raise CaseError(f"sample {index} of {name} in {dtype} takes {len(sample.tensors)} tensors, the case has {len(given)}")
     it = iter(given)
 
     def leaf(x: Any) -> Any:

@@ -270,6 +270,7 @@ ROWS = (
     ),
     _row(
         name="trapezoid",
+        rule=OpClass.COMPOSITE,  # differences of the abscissae may cancel
         rounds_between=True,  # sums and products of half kernels
         call="torch.trapezoid",
         signature=_area,

@@ -34,6 +34,7 @@ class Row:
     packed: the op refuses operands that are not dense in memory, so that layouts are drawn seldom.
     relation: how several right answers are told from wrong ones (`parity.relations`), or "" where there is only one.
     rounds_between: half-precision kernels that round between their stages even on honest devices; reason in a comment.
+    accumulates_in_dtype: honest devices keep running sums in the half type itself (atomics); reason in a comment.
     exact_in: kinds of dtypes ("int", "bool") whose results are compared exactly whatever the rule says.
     ulp: name of the function in the devices' ULP tables, if not the row's own.
     oracle: "wide" (the same call in float64), "exact" (the reference's own result is the truth), or a dotted path of a
@@ -58,6 +59,7 @@ class Row:
     unexpanded: bool = False
     relation: str = ""
     rounds_between: bool = False
+    accumulates_in_dtype: bool = False
     ulp: str = ""
     oracle: str = "wide"
     opinfo: tuple[str, ...] = ()

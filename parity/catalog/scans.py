@@ -23,7 +23,7 @@ def _wider(draw: Draw) -> Arg:
 ROWS = (
     _row(
         name="cumsum",
-        rounds_between=True,  # CUDA keeps the running value in the dtype
+        accumulates_in_dtype=True,  # CUDA keeps the running value in the dtype
         call="torch.cumsum",
         signature=along(),
         dtypes=EVERY,
@@ -39,7 +39,7 @@ ROWS = (
     ),
     _row(
         name="cumprod",
-        rounds_between=True,  # CUDA keeps the running value in the dtype
+        accumulates_in_dtype=True,  # CUDA keeps the running value in the dtype
         rule=OpClass.COMPOSITE,
         call="torch.cumprod",
         signature=along(within(-2, 2)),
@@ -57,6 +57,7 @@ ROWS = (
     ),
     _row(
         name="cumulative_trapezoid",
+        rule=OpClass.COMPOSITE,  # differences of the abscissae may cancel
         rounds_between=True,  # sums and products, then a cumsum of half values
         call="torch.cumulative_trapezoid",
         signature=along(low=1, empty=False, by_name=True),

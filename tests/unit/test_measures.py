@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from parity.budget import of_function, of_perturbation, of_sum, ulp_of
 from parity.dtypes import FACTS
-from parity.measures import allowed_share, bit_equal, exact_measure, measure, same_values, ulp_distance, ulp_of
+from parity.measures import allowed_share, bit_equal, exact_measure, measure, same_values, ulp_distance
 from parity.vocabulary import Measure, Tolerance
 
 TABLE = Tolerance("elementwise", 0.0, 1.0, 2.0, "a table")
@@ -24,7 +26,12 @@ def measured(
     t = torch.tensor(truth, dtype=torch.float64)
     u = FACTS[dtype].unit_roundoff
     r = None if reference is None else torch.tensor(reference, dtype=kind)
-    return measure("out", torch.tensor(device, dtype=kind), r, t, torch.zeros_like(t), u, tol, False)
+    f = FACTS[dtype]
+    size = np.nan_to_num(np.abs(np.array(truth)), posinf=0.0)
+    made = (
+        of_function(size, f, tol, f.smallest) if tol.ulp is not None else of_perturbation(size, 0 * size, f, u, tol, f.smallest)
+    )
+    return measure("out", torch.tensor(device, dtype=kind), r, t, made)
 
 
 def test_bits_tell_zeros_and_nans_apart_and_values_do_not() -> None:
@@ -88,18 +95,46 @@ def test_an_infinity_of_the_truth_needs_one_of_the_device() -> None:
 
 
 def test_subnormals_may_be_flushed_only_where_the_device_does() -> None:
-    t = torch.tensor([1e-39], dtype=torch.float64)
-    d, s, u = torch.zeros(1), torch.zeros(1, dtype=torch.float64), 2.0**-24
-    assert (measure("out", d, None, t, s, u, TABLE, False).share or 0) > 1
-    assert (measure("out", d, None, t, s, u, TABLE, True).share or 0) <= 1
+    t, d, f = torch.tensor([1e-39], dtype=torch.float64), torch.zeros(1), FACTS["float32"]
+    kept, flushed = (of_function(np.array([1e-39]), f, TABLE, floor) for floor in (f.smallest, f.tiny))
+    assert (measure("out", d, None, t, kept).share or 0) > 1
+    assert (measure("out", d, None, t, flushed).share or 0) <= 1
+
+
+def test_an_element_may_follow_the_truth_of_flushed_operands() -> None:
+    """log of a subnormal is -inf on a device that flushes it; both answers are right there, 0 is not."""
+    t, flushed = torch.tensor([-92.1], dtype=torch.float64), torch.tensor([-INF], dtype=torch.float64)
+    b = of_function(np.array([92.1]), FACTS["float32"], TABLE, 0.0)
+    assert measure("out", torch.tensor([-INF]), None, t, b, others=[flushed]).share == 0
+    assert (measure("out", torch.tensor([-INF]), None, t, b).share or 0) > 1
+    assert (measure("out", torch.tensor([0.0]), None, t, b, others=[flushed]).share or 0) > 1
 
 
 def test_a_complex_part_is_measured_against_the_modulus() -> None:
     truth = torch.tensor([1e4 + 1e-4j], dtype=torch.complex128)
-    zero = torch.zeros(1, dtype=torch.float64)
     near, far = (torch.tensor([1e4 + im], dtype=torch.complex64) for im in (2e-4j, 1j))
-    assert (measure("out", near, None, truth, zero, 2.0**-24, SCALED, False).share or 0) < 1
-    assert (measure("out", far, None, truth, zero, 2.0**-24, SCALED, False).share or 0) > 1
+    size = np.full((1, 2), 1e4)
+    b = of_perturbation(size, 0 * size, FACTS["complex64"], 2.0**-24, SCALED, 0.0)
+    assert (measure("out", near, None, truth, b).share or 0) < 1
+    assert (measure("out", far, None, truth, b).share or 0) > 1
+
+
+def test_a_precision_lost_everywhere_shows_in_the_spread() -> None:
+    """Every element of a long sum is off by 20 roundings of its terms: no element passes its bound, all together do."""
+    n, f = 4096, FACTS["float32"]
+    t = torch.linspace(1.0, 2.0, 64, dtype=torch.float64)
+    size, s = t.numpy(), np.full(64, 100.0)
+    b = of_sum(size, s, np.full(64, float(n)), f, f.unit_roundoff, 0.0, replace(SCALED, scale=4.0), f.smallest)
+    off = (t + 90 * f.unit_roundoff * 100.0).to(torch.float32)
+    m = measure("out", off, t.to(torch.float32), t, b)
+    assert m.spread is not None
+    assert m.spread > 1
+    assert m.share == m.spread
+    one = t.to(torch.float32)
+    one[5] += 90 * f.unit_roundoff * 100.0
+    assert (measure("out", one, None, t, b).share or 0) < 1
+    one[5] += 2 * n * f.unit_roundoff * 100.0
+    assert measure("out", one, None, t, b).certain
 
 
 def test_the_worst_element_is_named_with_its_three_values() -> None:

@@ -1,0 +1,110 @@
+"""Truth and its conditioning -> what an element may be off by, term by term.
+
+Three rules. *Function*: an elementwise function with a row in the device's ULP table. *Sum*: contractions, by the magnitudes
+of what is summed. *Perturbation*: everything else, by how far the truth moves when its inputs do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from parity.dtypes import DtypeFacts
+from parity.vocabulary import Tolerance
+
+Array = npt.NDArray[np.float64]
+# Where an element's own sensitivity is 0 by chance, its neighbours' counts a little.
+FLOOR_OF_LARGEST = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Budgets of all elements, of the truth's real shape. terms: what `total` is the sum of, in words.
+
+    certain: errors above this are wrong whatever order the terms were added in; None where no such border is known.
+    scale: one rounding of every element; the root mean square of errors in this unit is held to `rms` as well.
+    """
+
+    total: Array
+    terms: tuple[tuple[str, Array], ...]
+    certain: Array | None = None
+    scale: Array | None = None
+    rms: float = np.inf
+
+    def at(self, index: int) -> tuple[tuple[str, float], ...]:
+        """The terms of one element, by its flat index."""
+        return tuple((name, float(values.reshape(-1)[index])) for name, values in self.terms)
+
+
+def ulp_of(magnitude: Array, f: DtypeFacts) -> Array:
+    """The spacing of the dtype's numbers at these magnitudes: 2u * 2**exponent, at least the smallest subnormal."""
+    size = np.where(np.isfinite(magnitude), magnitude, f.max)
+    exponent = np.frexp(np.where(size > 0.0, size, f.smallest))[1] - 1  # frexp gives 0 the exponent of numbers about 1
+    return np.asarray(np.maximum(np.ldexp(2.0 * f.unit_roundoff, exponent), f.smallest), dtype=np.float64)
+
+
+def _finite(truth: Array) -> Array:
+    magnitude = np.abs(truth)
+    return np.where(np.isfinite(magnitude), magnitude, 0.0)
+
+
+def _summed(*terms: tuple[str, Array]) -> tuple[Array, tuple[tuple[str, Array], ...]]:
+    total = terms[0][1]
+    for _, t in terms[1:]:
+        total = total + t
+    return total, terms
+
+
+def of_function(truth: Array, f: DtypeFacts, tol: Tolerance, floor: float) -> Budget:
+    """The table's ULP bound and half a rounding, in ULP of the next larger number (at a power of two either neighbour's)."""
+    assert tol.ulp is not None
+    size = _finite(truth)
+    rounding = (tol.ulp + 0.5) * ulp_of(np.nextafter(size, np.inf), f)
+    return Budget(*_summed((f"{tol.ulp:g} + 0.5 ULP of the function", rounding), ("floor", np.full_like(rounding, floor))))
+
+
+def of_sum(
+    truth: Array, magnitudes: Array, count: Array, f: DtypeFacts, u: float, handed: float, tol: Tolerance, floor: float
+) -> Budget:
+    """(scale * sqrt(n) * u + handed) * S + output_ulp * ULP + floor, elementwise, and gamma_n S for `certain`.
+
+    S: the same sum over absolute values; n: number of its terms; u: unit roundoff of the accumulation; handed: relative
+    error of partial sums that one kernel hands to the next. The probabilistic
+    bound: Higham and Mary, SIAM J. Sci. Comput. 41 (2019) A2815; Ipsen and Zhou, arXiv:1906.10465. Sums in whatever order
+    obey gamma_n = n u / (1 - n u) (Higham, Accuracy and Stability, 2002, section 4.2).
+    """
+    size = _finite(truth)
+    s = np.maximum(np.nan_to_num(magnitudes, nan=0.0), size)
+    n = np.maximum(count, 1.0)
+    rounding = tol.output_ulp * ulp_of(size, f)
+    total, terms = _summed(
+        (f"{tol.scale:g} sqrt(n) u S of n = {n.max() if n.size else 1:.3g} terms", tol.scale * np.sqrt(n) * u * s),
+        ("partial sums handed on", handed * s),
+        ("rounding of the result", rounding),
+        ("floor", np.full_like(rounding, floor)),
+    )
+    nu = np.minimum(n * u, 0.5)
+    one = (u + handed) * s + f.unit_roundoff * size + floor
+    # A sum in one long chain is off by about sqrt(n) / 4 such units where all terms have one sign, a blocked one by less.
+    largest = float(np.sqrt(n.max())) / 4.0 if n.size else 1.0
+    return Budget(total, terms, (nu / (1.0 - nu) + handed) * s + rounding + floor, one, max(1.0, largest))
+
+
+def of_perturbation(truth: Array, sensitivity: Array, f: DtypeFacts, u: float, tol: Tolerance, floor: float) -> Budget:
+    """scale * (sensitivity + 2 u |truth| + a twentieth of the largest sensitivity) + output_ulp * ULP + floor."""
+    size = _finite(truth)
+    largest = float(sensitivity.max()) if sensitivity.size else 0.0
+    return Budget(
+        *_summed(
+            (f"{tol.scale:g} times the sensitivity to a roundoff", tol.scale * sensitivity),
+            (f"{tol.scale:g} times 2 u |truth|", tol.scale * 2.0 * u * size),
+            (
+                f"{tol.scale * FLOOR_OF_LARGEST:g} times the largest sensitivity",
+                np.full_like(size, tol.scale * FLOOR_OF_LARGEST * largest),
+            ),
+            ("rounding of the result", tol.output_ulp * ulp_of(size, f)),
+            ("floor", np.full_like(size, floor)),
+        )
+    )
