@@ -328,7 +328,7 @@ class _Truth(Oracle):
         # Nothing of the base class is kept: it knows cases of the catalog, this knows functions. The judge asks both alike.
         self._s, self._backward, self._fed, self._reference = s, backward, cotangents, reference
         self._found: dict[str, Tensor] | None = None
-        self._moved: dict[float, tuple[dict[str, Tensor], float]] = {}
+        self._moved: dict[float, tuple[dict[str, Tensor], tuple[float, float]]] = {}
         self.refused = ""
 
     def _all(self, put: Put, fed: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -353,9 +353,13 @@ class _Truth(Oracle):
         moved = self._by(max(u, between))[0]
         return moved.get(name, torch.zeros(self._found[name].shape, dtype=torch.float64))
 
-    def largest(self, u: float, between: float) -> float:
-        """The largest finite number that a kernel gave on the way."""
+    def extremes(self, u: float, between: float) -> tuple[float, float]:
+        """(smallest, largest) finite magnitude but 0 that a kernel gave on the way."""
         return self._by(max(u, between))[1]
+
+    def holds_nonfinite(self) -> bool:
+        """NaN and Inf count as they come."""
+        return False
 
     def magnitudes(self, name: str) -> None:
         """Nobody knows what a function sums."""
@@ -363,17 +367,17 @@ class _Truth(Oracle):
     def flushed(self, name: str, smallest_normal: float) -> None:
         """Subnormals count as they are."""
 
-    def _by(self, u: float) -> tuple[dict[str, Tensor], float]:
+    def _by(self, u: float) -> tuple[dict[str, Tensor], tuple[float, float]]:
         u = max(u, FACTS[_name(self._s.coarsest)].unit_roundoff)
         if u not in self._moved:
             self._moved[u] = self._measured(u)
         return self._moved[u]
 
-    def _measured(self, u: float) -> tuple[dict[str, Tensor], float]:
+    def _measured(self, u: float) -> tuple[dict[str, Tensor], tuple[float, float]]:
         assert self._found is not None
         factor = COARSE if self.refused else 1.0
         moved: dict[str, Tensor] = {}
-        largest = 0.0
+        low, high = math.inf, 0.0
         for k in range(PERTURBATIONS):
             count = itertools.count(101 * k)
 
@@ -384,13 +388,13 @@ class _Truth(Oracle):
             fed = [perturbed(widen(c, None), factor * u, 101 * k + 50) for c in self._fed]
             with Rounding(factor * u, k) as mode:
                 got = ex.attempt(functools.partial(self._all, put, fed), "run")
-            largest = max(largest, mode.largest)
+            low, high = min(low, mode.smallest), max(high, mode.largest)
             for n, t in {} if isinstance(got, Raised) else got.items():
                 at = self._found.get(n)
                 if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
                     change = torch.nan_to_num((widen(t, None) - at).abs().to(torch.float64) / factor, 0.0, 0.0, 0.0)
                     moved[n] = torch.maximum(moved[n], change) if n in moved else change
-        return moved, largest
+        return moved, (low, high)
 
 
 def _fresh_wide(t: Tensor) -> Tensor:
@@ -401,16 +405,9 @@ def _fresh_wide(t: Tensor) -> Tensor:
 @contextmanager
 def _seeded(seed: int = SEED) -> Iterator[None]:
     """The CPU's generator at a fixed state, and full precision; both as before afterwards."""
-    precision = torch.get_float32_matmul_precision()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), ex.full_precision():
         torch.default_generator.manual_seed(seed)
-        try:
-            if precision != "highest":
-                torch.set_float32_matmul_precision("highest")
-            yield
-        finally:
-            if precision != "highest":
-                torch.set_float32_matmul_precision(precision)
+        yield
 
 
 # ------------------------------------------------------------------------------------------------------------ the faces

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from parity import execute as ex
+from parity import randomness
 from parity.catalog.row import Row
 from parity.devices.base import Device
 from parity.dtypes import FACTS
@@ -22,7 +24,7 @@ from parity.oracle import Oracle
 from parity.relations import GAUGE_DEPENDENT, RELATIONS, Bound
 from parity.tolerance import Tables
 from parity.values import pool, window
-from parity.vocabulary import Aspect, Case, Computed, Measure, Outcome, Raised, Status, TensorSpec, Verdict
+from parity.vocabulary import Aspect, Case, Computed, Measure, OpClass, Outcome, Raised, Status, TensorSpec, Verdict
 
 Mark = Callable[[str], None]
 Again = Callable[[], Named]
@@ -105,9 +107,9 @@ def _forward_and_backward(t: _Trial, mark: Mark) -> None:
     row, grad = t.program.row, _wants_grad(t)
     mark("reference")
     here = ex.place(t.inputs, t.cpu)
-    live = ex.attempt(lambda: ex.forward(t.program, t.case, t.inputs, here, grad), "run")
+    live = ex.precisely(lambda: ex.forward(t.program, t.case, t.inputs, here, grad), "run")
     if isinstance(live, Raised) and grad:
-        live = ex.attempt(lambda: ex.forward(t.program, t.case, t.inputs, here, False), "run")
+        live = ex.precisely(lambda: ex.forward(t.program, t.case, t.inputs, here, False), "run")
         grad = False
     reference: Outcome = live if isinstance(live, Raised) else Computed(tuple((n, x.detach()) for n, x in live.outputs))
     oracle = Oracle(t.program, t.case, t.inputs, _result_dtype(reference))
@@ -135,6 +137,8 @@ def _forward_and_backward(t: _Trial, mark: Mark) -> None:
         verdict = _compare(t, bench, aspect, reference, outcome, "forward", again, parts)
         if isinstance(live, Live) and isinstance(theirs, Live) and verdict.verdict.status is Status.AGREE:
             verdict = _metadata(row, aspect, live, theirs, here, there, verdict)
+        if row.rule is OpClass.RANDOM and verdict.verdict.status is Status.AGREE and bench.bound is not None:
+            verdict = _by_law(t, bench.bound, verdict)
         t.results.append(verdict)
     known = isinstance(reference, Computed) and all(_is_known(x) for _, x in reference.tensors)
     grad = grad and wants(Aspect.BACKWARD)
@@ -166,12 +170,19 @@ def _same_choice(bench: Bench, reference: Outcome, outcome: Outcome) -> bool:
     if not isinstance(reference, Computed) or not isinstance(outcome, Computed):
         return False
     relation = RELATIONS.get(bench.row.relation)
-    if relation is None or bench.bound is None:
+    if relation is None or bench.bound is None or not relation.chooses:
         return True
+    if bench.row.relation == "order":
+        return not _has_ties(bench.bound.args[0])
     ours, theirs = dict(reference.tensors), dict(outcome.tensors)
     if set(ours) != set(theirs):
         return False
     return all(torch.equal(ours[n], theirs[n]) for n in relation.covers(bench.bound, ours))
+
+
+def _has_ties(x: Tensor) -> bool:
+    """Whether some elements are equal, or NaN: which of them an order statistic took is nobody's promise."""
+    return int(torch.unique(x).numel()) < x.numel() or bool(torch.isnan(x).any())
 
 
 def _bound(t: _Trial) -> Bound | None:
@@ -230,7 +241,7 @@ def _unsteady(
     CPU that read memory which nobody wrote accuse every device."""
     for _ in range(RERUNS):
         _stir(t, ours)
-        raw = ex.attempt(again, "run")
+        raw = ex.precisely(again, "run")
         if isinstance(raw, Raised):
             return True
         second = {n: x.detach() for n, x in raw if n in ours}
@@ -274,6 +285,24 @@ def _metadata(row: Row, aspect: Aspect, live: Live, theirs: Live, here: Placed, 
     return so_far
 
 
+def _by_law(t: _Trial, bound: Bound, so_far: Result) -> Result:
+    """A random op's distribution, seeding and gradients on the device; where the reference fails too, they say nothing."""
+
+    def ask(device: Device) -> Any:
+        return ex.attempt(lambda: randomness.problems(t.program, t.case, t.inputs, bound, device), "run")
+
+    found = ask(t.device)
+    t.notes.clear()
+    if isinstance(found, Raised):
+        return _raised(so_far.aspect, Computed(()), found)
+    if not found:
+        return so_far
+    name, problem = found[0]
+    if isinstance(own := ask(t.cpu), Raised) or own:
+        return Result(so_far.aspect, Verdict(Status.VOID, f"the reference fails the same test: {problem}", Measure(name)))
+    return Result(so_far.aspect, Verdict(Status.WRONG, problem, Measure(name, problem="law"), randomness.LAW))
+
+
 def _strides(x: Tensor) -> tuple[int, ...]:
     """Strides of the dimensions that have more than one element; the others are nobody's promise."""
     return tuple(s for s, n in zip(x.stride(), x.shape) if n > 1)
@@ -297,7 +326,7 @@ def _backward(t: _Trial, bench: Bench, live: Live, theirs: Live, here: Placed, m
     fed = [ex.cotangent(t.case.cotangent, x, i, _make) for i, (_, x) in enumerate(tracked)]
     ours = [apply_layout(c.base, c.layout, c.shape) for c in fed]
     mark("reference")
-    got = ex.attempt(lambda: ex.backward(live, ours), "backward")
+    got = ex.precisely(lambda: ex.backward(live, ours), "backward")
     reference: Outcome = got if isinstance(got, Raised) else Computed(tuple((n, x.detach()) for n, x in got))
     bench.oracle.differentiate(ours)
     if isinstance(reference, Raised):
@@ -367,7 +396,7 @@ def _out(t: _Trial, bench: Bench, reference: Outcome, here: Placed, there: Place
     def again() -> Named:
         return ex.write_out(t.program, t.case, t.inputs, here, targets, t.cpu)
 
-    ours = ex.attempt(again, "run")
+    ours = ex.precisely(again, "run")
     if isinstance(ours, Raised):
         return  # torch refuses this destination; error parity is a check of its own
     mark("device")
@@ -392,7 +421,7 @@ def _inplace(t: _Trial, bench: Bench, reference: Outcome, here: Placed, there: P
     def again() -> Named:
         return ex.write_inplace(t.program, t.case, t.inputs, here, t.cpu)
 
-    ours = ex.attempt(again, "run")
+    ours = ex.precisely(again, "run")
     if isinstance(ours, Raised):
         return
     mark("device")

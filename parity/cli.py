@@ -26,6 +26,11 @@ INTERRUPTED = 130
 PROBE_SECONDS = 180
 REPLAY_SECONDS = 120
 DEVICES = ("auto", "cpu", "sim", "mps", "cuda", "xpu", "hpu", "mtia", "xla", "npu", "privateuseone")
+ZOO = (
+    "Plant known device bugs, one at a time, on a simulated device, and tell which of them the suite's ordinary cases find. "
+    "--generator opinfo scores the plain rule of the field instead: OpInfo samples as they are, CPU against device, "
+    "torch.testing.assert_close, forward and first backward; both puts the two side by side."
+)
 DEVICE_HELP = "mps, cuda, xpu, sim, sim:mps, cpu, or auto: the first accelerator that torch reports"
 
 
@@ -63,10 +68,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--examples", type=_count, help="cases per op and dtype instead of the profile's number")
     run.add_argument("--seed", default="0", help="seed of the explored cases; the pinned ones are always the same")
     run.add_argument("-n", type=_count, dest="workers", metavar="N", help="worker processes; one per core by default")
-    run.add_argument("--faults", help="Python file with faults for a simulated device")
+    run.add_argument("--faults", help="faults for a simulated device: a Python file, or an installed module by its name")
     run.add_argument("--no-screens", action="store_true", help="send every pair to the float64 oracle")
     run.add_argument("--no-shrink", action="store_true", help="tell findings as they were drawn")
     run.add_argument("--hang-after", type=_seconds, help="seconds after which a case counts as hung (by default 20 and more)")
+    run.add_argument("--setup", metavar="FILE", help="Python that every worker runs first: backend flags, a backend's import")
     run.add_argument("--fail-on", action="append", default=[], help="a status that fails beside the findings: unsupported ...")
     run.add_argument("--output", type=Path, help="the run file to write (JSON lines)")
     run.add_argument("--findings", default="findings", help="folder for the scripts that reproduce findings")
@@ -83,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     again = commands.add_parser("replay", help="check one case again", description="Rebuild a case from its id and check it.")
     again.add_argument("case", help="a case id, in quotes, or a run file: all its findings")
     again.add_argument("--device", default=None, help=DEVICE_HELP + "; for a run file, its own device")
-    again.add_argument("--faults", help="Python file with faults for a simulated device")
+    again.add_argument("--faults", help="faults for a simulated device: a Python file, or an installed module by its name")
     again.set_defaults(command=_replay)
 
     why = commands.add_parser("explain", help="which tolerance applies, and why", description="Which tolerance row applies.")
@@ -92,9 +98,21 @@ def _parser() -> argparse.ArgumentParser:
     why.add_argument("--device", default="cpu", help=DEVICE_HELP)
     why.set_defaults(command=_explain)
 
+    zoo = commands.add_parser("zoo", help="which known device bugs the suite finds", description=ZOO)
+    zoo.add_argument("patterns", nargs="*", metavar="PATTERN", help="faults by id, kind, trigger class or op; all by default")
+    zoo.add_argument("--faults", help="score these instead: a Python file, or an installed module by its name")
+    zoo.add_argument("--generator", choices=("suite", "opinfo", "both"), default="suite", help="what looks for the faults")
+    zoo.add_argument("--profile", default="quick", help="quick, full or deep")
+    zoo.add_argument("--seed", default="0", help="seed of the explored cases")
+    zoo.add_argument("--repeat", type=_count, default=1, metavar="N", help="as many seeds, from --seed on")
+    zoo.add_argument("-n", type=_count, dest="workers", metavar="N", help="worker processes; one per core by default")
+    zoo.add_argument("--output", type=Path, help="also write everything to this file (JSON)")
+    zoo.add_argument("--include-beyond", action="store_true", help="also the bugs that one op alone does not show")
+    zoo.set_defaults(command=_zoo)
+
     doctor = commands.add_parser("doctor", help="examine a device", description="Probe a device and say whether to trust it.")
     doctor.add_argument("--device", default="auto", help=DEVICE_HELP)
-    doctor.add_argument("--faults", help="Python file with faults for a simulated device")
+    doctor.add_argument("--faults", help="faults for a simulated device: a Python file, or an installed module by its name")
     doctor.set_defaults(command=_doctor)
     return parser
 
@@ -145,6 +163,8 @@ def _run(o: argparse.Namespace) -> int:
             raise UsageError(f"unknown status '{status}' for --fail-on; allowed: {', '.join(statuses)}")
     if o.list:
         return _list(items)
+    if o.setup and not Path(o.setup).is_file():
+        raise UsageError(f"--setup {o.setup}: no such file; give a Python file that sets what the device is to run with")
     found = examined(o.device, o.faults)
     fingerprint = _fingerprint(found)
     if found["verdict"] == "unusable":
@@ -192,10 +212,11 @@ def _pytest(o: argparse.Namespace, device: str, workers: int, reporter: Any) -> 
         args += [f"--parity-fail-on={s}" for s in _split(o.fail_on)]
         args += ["--parity-source", o.source] if o.source else []
         args += ["--parity-examples", str(o.examples)] if o.examples else []
-        args += ["--parity-faults", str(Path(o.faults).absolute())] if o.faults else []
+        args += ["--parity-faults", _located(o.faults)] if o.faults else []
         args += ["--parity-no-screens"] if o.no_screens else []
         args += ["--parity-no-shrink"] if o.no_shrink else []
         args += ["--parity-hang-after", str(o.hang_after)] if o.hang_after else []
+        args += ["--parity-setup", str(Path(o.setup).absolute())] if o.setup else []
         args += ["--junit-xml", str(Path(o.junit_xml).absolute())] if o.junit_xml else []
         os.environ.pop("PYTEST_ADDOPTS", None)
         os.environ.pop("PYTEST_DISABLE_PLUGIN_AUTOLOAD", None)  # parity and xdist are plugins that this run needs
@@ -231,6 +252,39 @@ def _writable(folder: Path, option: str) -> None:
             pass
     except OSError as e:
         raise OutputError(f"cannot write to the folder {folder}: {e.strerror or e}; name another with {option}") from None
+
+
+def _located(faults: str) -> str:
+    """Faults by a name that holds in another directory too: a file's full path, a module's name as it is."""
+    path = Path(faults)
+    return str(path.absolute()) if path.is_file() or path.suffix == ".py" else faults
+
+
+def _zoo(o: argparse.Namespace) -> int:
+    suite.profile(o.profile)
+    if o.output:
+        _writable(o.output.absolute().parent, "--output")
+    from parity.report import zoo as told  # torch is imported only by the command that needs it
+    from parity.zoo import board
+
+    live, step = sys.stderr.isatty(), [0]
+
+    def hear(score: Any, done: int, total: int) -> None:
+        if live:
+            end = "\r" if done < total else "\r\033[K"
+            print(f"{done} of {total} {score.fault:<40.40}", end=end, file=sys.stderr, flush=True)
+        elif done * 10 // total > step[0]:
+            step[0] = done * 10 // total
+            print(f"{done} of {total} scored", file=sys.stderr, flush=True)
+
+    source = _located(o.faults) if o.faults else ""
+    workers = o.workers or max(1, min(8, os.cpu_count() or 1))
+    made = board.run(o.patterns, source, o.include_beyond, o.generator, o.profile, o.seed, o.repeat, workers, hear)
+    print(told.render(made))
+    if o.output:
+        told.write(made, o.output)
+        print(f"\nstored in {o.output}")
+    return 0
 
 
 # ---------------------------------------------------------------------------------------------------------- devices

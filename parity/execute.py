@@ -149,7 +149,7 @@ def forward(
 ) -> Live:
     """Run the function. With `grad`, operands that ask for it are leaves. A row that mutates works on a fresh copy of its
     first operand's base, and that view is its output (and the whole base, for what was written beside it)."""
-    tensors = list(placed.views)
+    tensors = [v.clone() for v in placed.views] if p.row.updates else list(placed.views)
     leaves: list[tuple[int, Tensor]] = []
     if grad:
         for i, o in enumerate(inputs.operands):
@@ -262,6 +262,27 @@ def listening(notes: list[str]) -> Iterator[None]:
 
         warnings.showwarning = hear
         yield
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Float32 products in float32, whatever the caller lowered: such flags are for the device, and on some machines they reach
+    the CPU too."""
+    lowered = torch.get_float32_matmul_precision()
+    if lowered == "highest":
+        yield
+        return
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(lowered)
+
+
+def precisely(run: Callable[[], Any], stage: str) -> Any | Raised:
+    """`attempt` for the reference."""
+    with full_precision():
+        return attempt(run, stage)
 
 
 def attempt(run: Callable[[], Any], stage: str) -> Any | Raised:

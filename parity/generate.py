@@ -100,7 +100,7 @@ def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes) -> Case:
     kwargs = tuple((k, _collect(v, specs)) for k, v in call.kwargs)
     specs = [_typed(s, i, row, pick) for i, s in enumerate(specs)]
     specs = [replace(s, layout=_layout(s, i, row, pick)) for i, s in enumerate(specs)]
-    specs = [replace(s, values=_values(s, pick)) for s in specs]
+    specs = [replace(s, values=_values(s, row, pick)) for s in specs]
     choose = len(specs) > 1 and bool(row.grad)
     specs = [replace(s, grad=s.grad and FACTS[s.dtype].is_inexact and (not choose or pick(4) != 3)) for s in specs]
     cotangent = _cotangent(row, dtype, pick)
@@ -164,7 +164,7 @@ def _layout(spec: TensorSpec, position: int, row: Row, pick: Pick) -> Layout:
         first = (*first, ("conj",))
     elif FACTS[spec.dtype].kind == "float" and pick(16) == 15 and not overlaps(first):
         first = (*first, ("neg",))
-    if overlaps(first) and row.unexpanded:
+    if overlaps(first) and (row.unexpanded or (row.places and FACTS[spec.dtype].kind == "int")):
         return ()
     if overlaps(first) and spec.values.family in (*values.MATRICES, "unique"):
         return ()  # equal rows are no longer a matrix of the kind that the op's contract asks for
@@ -222,13 +222,15 @@ RECIPES: tuple[Recipe, ...] = (
     _channels_last,
     _expand,
 )
+# What no integer type holds.
+BEYOND_CASTS = ("nan", "inf", "-inf", "max", "lowest", "min")
 RECIPES_0D: tuple[Recipe, ...] = (
     lambda s, pick: (("select", 1, 2 + pick(2)),),
     lambda s, pick: (("flat", 1 + pick(4), pick(2)),),
 )
 
 
-def _values(spec: TensorSpec, pick: Pick) -> Values:
+def _values(spec: TensorSpec, row: Row, pick: Pick) -> Values:
     """A family and planted specials for one operand; operands with a strict domain keep it."""
     v = spec.values
     strict = v.family not in ("any", "between", "sample")
@@ -244,6 +246,8 @@ def _values(spec: TensorSpec, pick: Pick) -> Values:
             low, high = v.params
             ends = (f"{low:g}", f"{high:g}") if kind != "int" else (str(math.ceil(low)), str(math.floor(high)))
             words = ends if kind == "int" else (*ends, "nan", "inf", "-inf", "-0.0", "smallest")
+        if row.finite:
+            words = tuple(w for w in words if w not in BEYOND_CASTS)
         if v.family == "sample" and kind == "int":
             words = ()  # an integer operand of a sample may be an index
         if words:

@@ -149,13 +149,14 @@ def measure(
     *,
     others: Sequence[Tensor] = (),
     free: Mask | None = None,
+    unspoken: Mask | None = None,
     sums: bool = False,
 ) -> Measure:
     """The device's and the reference's error against the truth, in units of the budget, with the worst element.
 
     All tensors have the truth's shape; device and reference one inexact dtype; b and free the shape of the truth's real parts.
     others: further truths that the device may follow element by element (subnormals flushed).
-    free: where the class of the result (NaN, Inf, finite) is nobody's promise.
+    free: where the class of the result (NaN, Inf, finite) is nobody's promise; unspoken: where the result is not at all.
     sums: the op adds terms in an order of its own, so that *which* of NaN, Inf and -Inf comes of terms that are not finite
     (or that overflow on the way) is nobody's promise; that the result is not finite still is.
     A class that differs from the truth's but equals the reference's agrees: both sides then share a property of the formula.
@@ -180,6 +181,8 @@ def measure(
     if free is not None:
         lost = free & (_not_finite(d, f, truth.is_complex()) | ~np.isfinite(t))
         share, differs = np.where(lost, 0.0, share), differs & ~lost
+    if unspoken is not None:
+        share, differs = np.where(unspoken, 0.0, share), differs & ~unspoken
     worst = int(np.argmax(np.where(differs, np.inf, share)))
     where = np.unravel_index(worst, share.shape)
     index = tuple(int(i) for i in (where[:-1] if truth.is_complex() else where))

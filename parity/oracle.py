@@ -9,7 +9,7 @@ an error is measured against what rounding alone could do there.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +40,14 @@ _MOVERS = """_to_copy abs amax amin aminmax bernoulli cat ceil clamp clamp_max c
     slice_backward slice_scatter sort stack take threshold threshold_backward topk tril triu trunc unfold_copy
     upsample_nearest1d upsample_nearest2d upsample_nearest3d view_copy where zeros zeros_like max_pool2d_with_indices
     max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d max_unpool2d max_unpool3d"""
+# Fused kernels whose formulas lose digits inside.
+FUSED = """gelu gelu_backward native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
+    native_batch_norm native_batch_norm_backward _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data
+    silu_backward mish_backward elu_backward softplus softplus_backward log_sigmoid_forward log_sigmoid_backward glu
+    glu_backward hardswish_backward logit logit_backward huber_loss_backward smooth_l1_loss_backward
+    binary_cross_entropy binary_cross_entropy_backward upsample_bicubic2d upsample_bilinear2d grid_sampler_2d
+    _fused_rms_norm _fused_rms_norm_backward logaddexp logaddexp2 _euclidean_dist hann_window xlogy special_entr
+    special_log_ndtr special_xlog1py sinc lerp addcmul addcdiv addr cumprod logcumsumexp var std var_mean std_mean"""
 EXACT_KERNELS = frozenset(_MOVERS.split())
 WIDE = {"float16", "bfloat16", "float32"}
 
@@ -65,12 +73,13 @@ def widen(t: Tensor, computes: torch.dtype | None) -> Tensor:
         return t
     if facts.is_inexact:
         return t.to(getattr(torch, facts.wide))
-    if computes is not None and facts.kind == "int":
-        return t.to(computes).to(getattr(torch, FACTS[str(computes).removeprefix("torch.")].wide))
+    if computes is not None and facts.kind in ("int", "bool"):
+        real = computes.to_real()
+        return t.to(real).to(getattr(torch, FACTS[str(real).removeprefix("torch.")].wide))
     return t
 
 
-def widened(p: Program, inputs: Inputs, computes: torch.dtype | None) -> Placed:
+def widened(p: Program, case: Case, inputs: Inputs, computes: torch.dtype | None) -> Placed:
     """All operands in the oracle's arithmetic."""
     promoted = (
         computes if p.row.promotes and computes is not None and (computes.is_floating_point or computes.is_complex) else None
@@ -81,8 +90,13 @@ def widened(p: Program, inputs: Inputs, computes: torch.dtype | None) -> Placed:
             base = widen(o.base, promoted)
             bases.append(base)
             views.append(apply(base, o.spec.layout, o.spec.shape))
+        elif any(step[0] == "expand" for step in o.spec.layout):
+            # What shares memory goes on sharing it: a gradient through as_strided counts every use of an element.
+            base = widen(o.base, promoted)
+            bases.append(base)
+            views.append(apply(base, o.spec.layout, o.spec.shape))
         else:
-            view = widen(o.view, promoted)
+            view = widen(o.view, None if o.spec.dtype == "bool" and case.dtype != "bool" else promoted)
             bases.append(view)
             views.append(view)
     return Placed(tuple(bases), tuple(views))
@@ -127,12 +141,14 @@ def _wide(t: Tensor) -> Tensor:
 
 
 def rounded(t: Tensor, u: float, key: int) -> Tensor:
-    """t with every element moved by a relative +-u, signs from a hash of its value: what is equal stays equal, as under
-    rounding, so that backward formulas still find the extremum that they saved."""
+    """t with every element moved by a relative +-u. Even keys: signs from a hash of its value, so that what is equal stays
+    equal, as under rounding. Odd keys: of value and place, as where equal numbers come about in different ways."""
     if t.dtype not in (torch.float64, torch.complex128):
         return t
     parts = torch.view_as_real(t.detach().resolve_conj()) if t.is_complex() else t.detach()
     raw = parts.resolve_neg().contiguous().view(torch.int64)
+    if key % 2:
+        raw = raw + torch.arange(raw.numel()).view(raw.shape) * 0x9E3779B9
     mixed = (raw ^ (raw >> 29) ^ (key * 0x1234567)) * 0x2545F4914F6CDD1D
     mixed = (mixed ^ (mixed >> 32)) * 0x2545F4914F6CDD1D
     signs = (((mixed >> 61) & 2) - 1).to(torch.float64)
@@ -140,22 +156,52 @@ def rounded(t: Tensor, u: float, key: int) -> Tensor:
     return torch.view_as_complex(moved) if t.is_complex() else moved
 
 
+def extremes(t: Tensor) -> tuple[float, float]:
+    """(smallest, largest) finite magnitude of the elements that are not 0; (inf, 0) without one."""
+    size = t.detach().abs()
+    size = size[torch.isfinite(size) & (size > 0)]
+    return (float(size.min()), float(size.max())) if size.numel() else (float("inf"), 0.0)
+
+
+@functools.cache
+def _decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """Formulas of the fused kernels that torch can take apart; empty where this torch has none."""
+    try:
+        from torch._decomp import get_decompositions
+    except ImportError:
+        return {}
+    packets = [getattr(torch.ops.aten, name) for name in FUSED.split() if hasattr(torch.ops.aten, name)]
+    found: Mapping[Any, Callable[..., Any]] = get_decompositions(packets)
+    return found
+
+
 class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
     """Moves the floating result of every kernel that rounds, forward and backward, by a relative +-u, as rounding would. It
     sees what perturbed inputs cannot: sums that cancel whatever goes in (the gradient of a bias before batch_norm is 0), what
     a backward formula makes of a rounded result that it saved, and what half-precision kernels hand to each other.
 
-    largest: the largest finite magnitude that any kernel gave.
+    A fused kernel that torch has a decomposition for is taken apart, its steps rounded by `inside`: the formula cancels there
+    too. largest, smallest: the extreme finite magnitudes, without 0, that any kernel gave.
     """
 
-    def __init__(self, u: float, key: int) -> None:
+    def __init__(self, u: float, key: int, inside: float | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._u, self._key = u, key
+        self._u, self._key, self._inside = u, key, u if inside is None else inside
+        self._fused = _decompositions()
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}
-        self.largest = 0.0
+        self._within = False
+        self.largest, self.smallest = 0.0, float("inf")
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+        if not self._within and func in self._fused:
+            self._within = True
+            try:
+                with self:
+                    result = self._fused[func](*args, **(kwargs or {}))
+            finally:
+                self._within = False
+        else:
+            result = func(*args, **(kwargs or {}))
         if any(r.alias_info is not None for r in func._schema.returns):
             return result  # views and in-place kernels give tensors that autograd knows already
         if func._schema.name.removeprefix("aten::") in EXACT_KERNELS:
@@ -165,10 +211,9 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
     def _rounded(self, x: Any) -> Any:
         if not (isinstance(x, Tensor) and x.layout is torch.strided and not x._is_zerotensor() and x.dtype in DOUBLE):
             return x
-        if x.numel():
-            top = torch.nan_to_num(x.detach().abs(), 0.0, 0.0, 0.0).max()
-            self.largest = max(self.largest, float(top))
-        moved = rounded(x, self._u, self._key)
+        low, high = extremes(x)
+        self.smallest, self.largest = min(self.smallest, low), max(self.largest, high)
+        moved = rounded(x, self._inside if self._within else self._u, self._key)
         if moved is not x and moved.stride() == x.stride() and x.storage_offset() == 0:
             self._moved[moved.data_ptr()] = moved, x  # `moved` is kept alive, so that nothing else gets its address
         return moved
@@ -190,11 +235,11 @@ def sensitivity(
     center: Truth,
     u: float,
     between: float,
-) -> tuple[dict[str, Tensor], float]:
-    """(largest change of each result, 0 where it is not finite; the largest number on the way) when operands and cotangents
-    move by u and whatever one kernel hands to the next by `between`."""
+) -> tuple[dict[str, Tensor], tuple[float, float]]:
+    """(largest change of each result, 0 where it is not finite; smallest and largest magnitude on the way) when operands and
+    cotangents move by u and whatever one kernel hands to the next by `between`."""
     moved = {n: torch.zeros(t.shape, dtype=torch.float64) for n, t in center.tensors.items()}
-    largest = 0.0
+    low, high = float("inf"), 0.0
     for k in range(PERTURBATIONS):
 
         def move(t: Tensor, i: int, k: int = k) -> Tensor:
@@ -202,15 +247,15 @@ def sensitivity(
 
         shaken = _replaced(p, inputs, placed, move)
         turned = None if cotangents is None else [perturbed(_wide(c), u, 7 * k + 5) for c in cotangents]
-        with Rounding(between, k) as mode:
+        with Rounding(between, k, u) as mode:
             results = run(p, case, inputs, shaken, turned)
-        largest = max(largest, mode.largest)
+        low, high = min(low, mode.smallest), max(high, mode.largest)
         for n, t in results:
             at = center.tensors.get(n)
             if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
                 change = (mode.unrounded(t) - at).abs().to(torch.float64)
                 moved[n] = torch.maximum(moved[n], torch.nan_to_num(change, 0.0, 0.0, 0.0))
-    return moved, largest
+    return moved, (low, high)
 
 
 def _replaced(p: Program, inputs: Inputs, placed: Placed, change: Callable[[Tensor, int], Tensor]) -> Placed:
@@ -246,13 +291,13 @@ class Oracle:
         self._cotangents: Sequence[Tensor] | None = None
         self._truth: Truth | None = None
         self._asked = False
-        self._sensitivity: dict[tuple[float, float], tuple[dict[str, Tensor], float]] = {}
+        self._sensitivity: dict[tuple[float, float], tuple[dict[str, Tensor], tuple[float, float]]] = {}
         self._variants: dict[str, dict[str, Tensor]] = {}
 
     @property
     def _placed(self) -> Placed:
         if self._made is None:
-            self._made = widened(self._p, self._inputs, self._computes)
+            self._made = widened(self._p, self._case, self._inputs, self._computes)
         return self._made
 
     def differentiate(self, cotangents: Sequence[Tensor]) -> None:
@@ -277,19 +322,31 @@ class Oracle:
         found = self._shaken(u, between)[0].get(name)
         return torch.zeros(self._truth.tensors[name].shape, dtype=torch.float64) if found is None else found
 
-    def largest(self, u: float, between: float) -> float:
-        """The largest finite number that an operand holds or a kernel gave on the way."""
-        operands = [v.abs() for v in self._placed.views if _floating(v) and v.numel()]
-        held = [float(torch.nan_to_num(v, 0.0, 0.0, 0.0).max()) for v in operands]
-        return max(self._shaken(u, between)[1], *held, 0.0)
+    def extremes(self, u: float, between: float) -> tuple[float, float]:
+        """(smallest, largest) finite magnitude but 0 that an operand holds or a kernel gave on the way."""
+        low, high = self._shaken(u, between)[1]
+        for v in self._placed.views:
+            if _floating(v):
+                least, most = extremes(v)
+                low, high = min(low, least), max(high, most)
+        return low, high
 
-    def _shaken(self, u: float, between: float) -> tuple[dict[str, Tensor], float]:
+    def holds_nonfinite(self) -> bool:
+        """Whether an operand or a cotangent holds NaN or Inf."""
+        fed = self._cotangents or ()
+        return any(_floating(v) and not bool(torch.isfinite(v.abs()).all()) for v in (*self._placed.views, *fed))
+
+    def operand(self, index: int) -> Tensor:
+        """An operand in the oracle's arithmetic."""
+        return self._placed.views[index]
+
+    def _shaken(self, u: float, between: float) -> tuple[dict[str, Tensor], tuple[float, float]]:
         assert self._truth is not None
         if (u, between) not in self._sensitivity:
             try:
                 found = sensitivity(self._p, self._case, self._inputs, self._placed, self._cotangents, self._truth, u, between)
             except REFUSALS:
-                found = {}, 0.0  # a perturbed operand left the op's domain: rounding alone remains as budget
+                found = {}, (float("inf"), 0.0)  # a perturbed operand left the op's domain: rounding alone remains as budget
             self._sensitivity[u, between] = found
         return self._sensitivity[u, between]
 

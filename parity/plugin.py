@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import runpy
 import signal
 import tempfile
 import threading
@@ -31,9 +32,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "source": {"default": None, "help": "native, opinfo or all; the profile's own by default"},
     "examples": {"type": int, "default": None, "help": "cases per op and dtype instead of the profile's"},
     "seed": {"default": "0", "help": "seed of the explored cases; the pinned ones are always the same"},
-    "faults": {"default": None, "help": "Python file with faults for a simulated device"},
+    "faults": {"default": None, "help": "faults for a simulated device: a Python file, or an installed module by its name"},
     "no-screens": {"action": "store_true", "default": False, "help": "send every pair to the float64 oracle"},
     "no-shrink": {"action": "store_true", "default": False, "help": "tell findings as they were drawn"},
+    "setup": {"default": None, "help": "a Python file that every worker runs before its first op"},
     "hang-after": {"type": float, "default": None, "help": "seconds after which a case counts as hung"},
     "findings": {"default": "findings", "help": "folder for the scripts that reproduce findings"},
     "fail-on": {"action": "append", "default": [], "help": "status that fails a test beside the findings: unsupported, ..."},
@@ -97,26 +99,23 @@ def _plan(
     screens: bool,
     shrinks: bool,
     patience: float | None,
+    setup: str | None,
 ) -> Any:
     """The plan that all items of this process share."""
     import torch
 
     from parity import suite, tolerance
-    from parity.catalog import opinfo
     from parity.devices import load_faults, resolve
     from parity.examine import Plan
 
     torch.set_num_threads(1)
     torch.autograd.set_multithreading_enabled(False)  # backward on the calling thread: simulated devices need it
-    opinfo.before_import = _full_precision
-    there = resolve(device, load_faults(Path(faults)) if faults else ())
+    if setup:  # before OpInfo is imported, which freezes the backend flags
+        runpy.run_path(setup)
+    there = resolve(device, load_faults(faults) if faults else ())
     known = {r.name for r in suite.rows("all")}
     tables = tolerance.load(there.name, known_ops=known)
     return Plan(there, resolve("cpu"), tables, suite.profile(profile), seed, examples, screens, shrinks, patience)
-
-
-def _full_precision() -> None:
-    """Importing torch's OpInfo freezes the backend flags; nothing of ours needs another value than they have."""
 
 
 @pytest.fixture(scope="session")
@@ -128,7 +127,7 @@ def parity_plan(request: pytest.FixtureRequest) -> Any:
     try:
         return _plan(
             o.parity_device, o.parity_profile, o.parity_seed, o.parity_examples, o.parity_faults, not o.parity_no_screens,
-            not o.parity_no_shrink, o.parity_hang_after,
+            not o.parity_no_shrink, o.parity_hang_after, o.parity_setup,
         )  # fmt: skip
     except DeviceError as e:
         pytest.exit(str(e), returncode=e.exit_code)

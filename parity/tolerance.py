@@ -2,7 +2,7 @@
 
 Four kinds of rows. `[[rule]]`: the numbers of an op class ("gradient": the backward pass of every class) in some dtypes.
 `[[ulp]]`: bounds of elementwise functions, forward only. `[[exception]]`: the numbers of one op, with a reason and a link.
-`[[special]]`: whether a special value (the sign of a zero) is promised, by class or by op.
+`[[special]]`: what is promised of special values (signs of zeros, how NaN spreads, subnormals), by class or by op.
 
 The most specific row wins. In this order: an exception over a rule; a device's table over the default one; a named dtype
 over "*"; a named class over "*"; a named pass over "*"; the later row over the earlier one. An exception with `scale` and
@@ -37,8 +37,9 @@ KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "ulp": (("function", "source"), ULP_DTYPES),
     "exception": (("op", "dtype", "pass", "reason", "link"), ("scale", "output_ulp", "ulp")),
 }
-SPECIALS = ("signed_zero",)
-POLICIES = ("kept", "any")
+# Special values, and what holds where no row speaks of one.
+SPECIALS = {"signed_zero": "any", "nonfinite_spread": "kept", "subnormals": "kept"}
+POLICIES = ("kept", "any", "flushed")
 TOP = ("format", "policy", "special", *KEYS)
 
 
@@ -135,14 +136,16 @@ class Tables:
         return sum(1 for e in self._entries if e.kind == "exception")
 
     def special(self, op: str, rule: OpClass, value: str) -> str:
-        """Whether a special value of this op's results is promised: "kept" or "any". An op's row beats its class's."""
+        """What is promised of a special value in this op's results, one of POLICIES. An op's row beats its class's."""
         found = self._specials
-        name = op.removeprefix("opinfo:").partition(":")[0]
-        return found.get((value, name)) or found.get((value, rule.value)) or "any"
+        name = _short(op)
+        return found.get((value, name)) or found.get((value, rule.value)) or SPECIALS[value]
 
-    def flushes(self, dtype: str) -> bool:
-        """Whether the device may flush subnormals of this dtype to zero."""
-        return dtype in self._flushed or "*" in self._flushed
+    def flushes(self, dtype: str, op: str = "", rule: OpClass = OpClass.EXACT) -> bool:
+        """Whether the device may flush subnormals of this dtype to zero, everywhere or in this op."""
+        if dtype in self._flushed or "*" in self._flushed:
+            return True
+        return bool(op) and FACTS[dtype].tiny < 1e-30 and self.special(op, rule, "subnormals") == "flushed"
 
     def find(self, op: str, rule: OpClass, dtype: str, pass_: str, function: str = "") -> Tolerance:
         """The numbers that judge a tensor of this op. pass_: "forward" or "backward"; function: the op's name in the ULP
@@ -297,6 +300,11 @@ def _flushed(source: _Source) -> tuple[str, ...] | None:
     return tuple(value)
 
 
+def _short(op: str) -> str:
+    """What [[special]] calls an op: "relu" for "opinfo:nn.functional.relu", "fft" for "fft.fft"."""
+    return op.removeprefix("opinfo:").partition(":")[0].split(".")[-1]
+
+
 def _specials(source: _Source, known: Collection[str] | None) -> dict[tuple[str, str], str]:
     """(special value, op or class) -> policy. Raises TableError."""
     found: dict[tuple[str, str], str] = {}
@@ -311,7 +319,7 @@ def _specials(source: _Source, known: Collection[str] | None) -> dict[tuple[str,
             raise source.error(head, "[[special]] needs a reason and either 'class' or 'op'", "give them")
         for key in ("class", "op"):
             for name in _list(row.get(key, [])):
-                if problem := _problem(key, name, known):
+                if problem := _problem(key, name, None if known is None else {_short(k) for k in known}):
                     raise source.error(source.line(key, head), *problem)
                 found[row["value"], name] = row["policy"]
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from parity.catalog import (
@@ -59,7 +60,21 @@ MODULES = (
     creation,
     random,
 )
-ROWS: dict[str, Row] = {r.name: r for module in MODULES for r in module.ROWS}
+# Their gradients are scattered and added up by atomics, in half types in the half type itself (seen on CUDA).
+_SCATTERED = """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d
+    adaptive_max_pool3d avg_pool1d avg_pool2d avg_pool3d cummax cummin cumsum_wider embedding embedding_bag gather
+    getitem_advanced grid_sample_2d grid_sample_3d index_select interpolate_area interpolate_bicubic interpolate_bilinear
+    interpolate_linear interpolate_trilinear logcumsumexp max_pool1d max_pool2d max_pool3d pad_reflect pad_replicate take
+    take_along_dim"""
+SCATTERED_GRADIENTS = frozenset(_SCATTERED.split())
+
+
+def _complete(r: Row) -> Row:
+    scattered = r.name in SCATTERED_GRADIENTS and "backward" not in r.accumulates
+    return replace(r, accumulates=(*r.accumulates, "backward")) if scattered else r
+
+
+ROWS: dict[str, Row] = {r.name: _complete(r) for module in MODULES for r in module.ROWS}
 FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(r.family for r in ROWS.values()))
 
 

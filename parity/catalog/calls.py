@@ -164,14 +164,59 @@ def hann_window(like: Tensor, n: int, periodic: bool) -> Tensor:
     return torch.hann_window(n, periodic, dtype=like.dtype, device=like.device)
 
 
-def randperm(like: Tensor, n: int) -> Tensor:
+def randperm(like: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
     """randperm beside `like`."""
-    return torch.randperm(n, dtype=like.dtype, device=like.device)
+    return torch.randperm(n, dtype=like.dtype, device=like.device, generator=generator)
 
 
 def randint(like: Tensor, low: int, high: int) -> Tensor:
     """randint_like."""
     return torch.randint_like(like, low, high)
+
+
+def integers(
+    like: Tensor, low: int, high: int, shape: tuple[int, ...], generator: torch.Generator | None = None
+) -> Tensor:
+    """randint beside `like`."""
+    return torch.randint(low, high, shape, dtype=like.dtype, device=like.device, generator=generator)
+
+
+def rand(like: Tensor, shape: tuple[int, ...], generator: torch.Generator | None = None) -> Tensor:
+    """rand beside `like`."""
+    return torch.rand(shape, dtype=like.dtype, device=like.device, generator=generator)
+
+
+def randn(like: Tensor, shape: tuple[int, ...], generator: torch.Generator | None = None) -> Tensor:
+    """randn beside `like`."""
+    return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator)
+
+
+def binomial(count: Tensor, chance: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """binomial with counts that are rounded to whole numbers first."""
+    return torch.binomial(count.round(), chance, generator=generator)
+
+
+def with_zeros(x: Tensor) -> Tensor:
+    """Weights with a chance of 0 in front, in the place of what is negative, and at the end; before that a 1."""
+    rim = torch.zeros_like(x[..., :1])
+    return torch.cat([rim, x.relu(), rim + 1, rim], -1)
+
+
+def multinomial_zeros(x: Tensor, count: int, replacement: bool = False, generator: torch.Generator | None = None) -> Tensor:
+    """multinomial where some categories have a chance of 0."""
+    return torch.multinomial(with_zeros(x), count, replacement, generator=generator)
+
+
+def attention_dropout(q: Tensor, k: Tensor, mask: Tensor | None, p: float, causal: bool) -> Tensor:
+    """Attention with dropout over the unit matrix: the result is the matrix of weights after dropout."""
+    unit = torch.eye(k.shape[-2], dtype=k.dtype, device=k.device).expand(*k.shape[:-2], -1, -1)
+    return F.scaled_dot_product_attention(q, k, unit, mask, p, causal)
+
+
+def lstm_dropout(x: Tensor, hidden: tuple[Tensor, ...], weights: tuple[Tensor, ...], p: float, *flags: Any) -> Triple:
+    """torch.lstm in training with dropout between its layers; flags: has_biases, layers, bidirectional, batch_first."""
+    biases, layers, bidirectional, batch_first = flags
+    return torch.lstm(x, hidden, weights, biases, layers, p, True, bidirectional, batch_first)
 
 
 def bucketize(x: Tensor, boundaries: Tensor, **options: Any) -> Tensor:

@@ -76,9 +76,7 @@ def _stft(draw: Draw) -> Call:
     x = draw.tensor((length,) if not draw.flag() else (2, length))
     window = draw.maybe(draw.inside((n,), 0, 1, dtype="float32"))
     sided = draw.option(False) if draw.kind == "float" else None
-    named = keywords(
-        hop_length=draw.option(1, n // 2), center=draw.option(False), normalized=draw.option(True), onesided=sided
-    )
+    named = keywords(hop_length=draw.option(1, n // 2), center=draw.option(False), normalized=draw.option(True), onesided=sided)
     return Call((x, n, window), named)
 
 

@@ -321,7 +321,7 @@ ROWS = (
     ),
     _row(
         name="scatter_add",
-        accumulates_in_dtype=True,  # repeats are added one by one in the dtype (atomics)
+        accumulates=("forward", "backward"),  # repeats are added one by one in the dtype (atomics)
         rule=OpClass.CONTRACTION,
         call="torch.scatter_add",
         signature=_scatter_add,
@@ -332,7 +332,7 @@ ROWS = (
     *(
         _row(
             name=f"scatter_reduce_{r}",
-            accumulates_in_dtype=True,  # repeats are combined one by one in the dtype (atomics)
+            accumulates=("forward", "backward"),  # repeats are combined one by one in the dtype (atomics)
             rule=rule,
             call="torch.scatter_reduce",
             signature=_scatter_reduce(r),
@@ -352,7 +352,7 @@ ROWS = (
     ),
     _row(
         name="index_add",
-        accumulates_in_dtype=True,  # repeats are added one by one in the dtype (atomics)
+        accumulates=("forward", "backward"),  # repeats are added one by one in the dtype (atomics)
         rule=OpClass.CONTRACTION,
         call="torch.index_add",
         signature=_index_add,
@@ -402,7 +402,7 @@ ROWS = (
     ),
     _row(
         name="index_put_accumulate",
-        accumulates_in_dtype=True,  # repeats are added one by one in the dtype (atomics)
+        accumulates=("forward", "backward"),  # repeats are added one by one in the dtype (atomics)
         rule=OpClass.CONTRACTION,
         call="torch.index_put",
         signature=_index_put(True),
@@ -411,7 +411,7 @@ ROWS = (
     _row(name="index_put_mask", call="torch.index_put", signature=_mask_put, inplace="torch.Tensor.index_put_"),
     _row(
         name="put",
-        accumulates_in_dtype=True,  # repeats are added one by one in the dtype (atomics)
+        accumulates=("forward", "backward"),  # repeats are added one by one in the dtype (atomics)
         rule=OpClass.CONTRACTION,
         call="torch.Tensor.put",
         signature=_put,

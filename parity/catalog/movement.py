@@ -53,11 +53,7 @@ def _formats(shape: Shape) -> tuple[Arg, ...]:
     """Memory formats that a shape of this rank may take."""
     plain = (Word("contiguous_format"),)
     return (
-        (*plain, Word("channels_last"))
-        if len(shape) == 4
-        else (*plain, Word("channels_last_3d"))
-        if len(shape) == 5
-        else plain
+        (*plain, Word("channels_last")) if len(shape) == 4 else (*plain, Word("channels_last_3d")) if len(shape) == 5 else plain
     )
 
 
@@ -183,9 +179,7 @@ def _pad_mode(mode: str) -> Signature:
     def signature(draw: Draw) -> Call:
         count = 1 + draw.pick(3)
         lead = (
-            (draw.choice((1, 2, 3)),)
-            if draw.flag() and mode != "circular"
-            else (draw.choice((1, 2)), draw.choice((1, 2, 3)))
+            (draw.choice((1, 2, 3)),) if draw.flag() and mode != "circular" else (draw.choice((1, 2)), draw.choice((1, 2, 3)))
         )
         sizes = draw.shape(count, count, empty=False)
         pad: list[int] = []

@@ -2,7 +2,7 @@
 
 `opinfo_names.json` lists the entries, so that rows exist without importing anything; `python -m parity.catalog.opinfo`
 writes it anew. OpInfo is private, changes between versions, and importing it freezes `torch.backends` flags: it is loaded
-by the first sample, after `before_import` was called. A case names its sample by index, torch version and digest. A
+by the first sample. A case names its sample by index, torch version and digest. A
 sample's `output_process_fn_grad`, which hides phases and ambiguities, is not used: the rows' relations are.
 """
 
@@ -32,8 +32,6 @@ PREFIX = "opinfo:"
 NAMES = Path(__file__).with_name("opinfo_names.json")
 LARGEST = 200_000  # elements of a sample; larger ones say nothing that smaller ones do not
 KEPT = 64  # samples per op and dtype, evenly spaced
-# Called once before OpInfo is imported: set torch.backends flags here, they are frozen afterwards.
-before_import: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +122,8 @@ RULES: dict[OpClass, str] = {
         logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift
         __rand__ __ror__ __rxor__ bincount bucketize searchsorted count_nonzero gcd lcm heaviside copysign nextafter
         max:binary min:binary maximum minimum fmax fmin max:reduction_no_dim min:reduction_no_dim amax amin aminmax
-        masked.amax masked.amin masked.median clamp clamp_max clamp_min ceil floor trunc round sign frac frexp nan_to_num
-        fmod hash_tensor msort unique_consecutive nn.functional.relu nn.functional.relu6 nn.functional.hardtanh
+        masked.amax masked.amin clamp clamp_max clamp_min ceil floor trunc round sign frac frexp nan_to_num
+        fmod hash_tensor unique_consecutive nn.functional.relu nn.functional.relu6 nn.functional.hardtanh
         nn.functional.threshold nn.functional.hardshrink complex bfloat16 bool byte char double float half int long short
         cfloat cdouble linalg.matrix_rank""",
     OpClass.ELEMENTWISE: """
@@ -156,11 +154,9 @@ RULES: dict[OpClass, str] = {
         nn.functional.interpolate:area index_add index_put put scatter_add scatter_reduce:sum scatter_reduce:mean
         index_reduce:mean _unsafe_masked_index_put_accumulate max_pool2d_with_indices_backward""",
     OpClass.SOLVER: """
-        cholesky cholesky_inverse cholesky_solve geqrf linalg.cholesky linalg.cholesky_ex linalg.cond linalg.det
-        linalg.eigvalsh linalg.householder_product linalg.inv linalg.inv_ex linalg.ldl_factor linalg.ldl_factor_ex
-        linalg.ldl_solve linalg.lu_solve linalg.matrix_norm linalg.norm linalg.pinv linalg.slogdet linalg.solve
-        linalg.solve_ex linalg.solve_triangular linalg.svdvals linalg.tensorinv linalg.tensorsolve logdet lu_solve
-        norm:nuc ormqr pinverse triangular_solve""",
+        cholesky_inverse cholesky_solve geqrf linalg.cond linalg.det linalg.householder_product linalg.ldl_factor
+        linalg.ldl_factor_ex linalg.ldl_solve linalg.lu_solve linalg.matrix_norm linalg.norm linalg.slogdet
+        linalg.tensorinv linalg.tensorsolve logdet lu_solve norm:nuc ormqr triangular_solve""",
 }  # fmt: skip
 # Where several answers are right: the relation that must hold, and the class that goes with it.
 RELATIONS: dict[str, tuple[OpClass, str]] = {
@@ -184,7 +180,15 @@ RELATIONS: dict[str, tuple[OpClass, str]] = {
     "eig": (OpClass.DECOMPOSITION, "linalg.eig linalg.eigvals"),
     "qr": (OpClass.DECOMPOSITION, "qr linalg.qr"),
     "lu": (OpClass.DECOMPOSITION, "lu linalg.lu linalg.lu_factor linalg.lu_factor_ex"),
-    "lstsq": (OpClass.DECOMPOSITION, "linalg.lstsq"),
+    "lstsq": (OpClass.SOLVER, "linalg.lstsq"),
+    "solve": (OpClass.SOLVER, "linalg.solve linalg.solve_ex"),
+    "inv": (OpClass.SOLVER, "linalg.inv linalg.inv_ex"),
+    "solve_triangular": (OpClass.SOLVER, "linalg.solve_triangular"),
+    "cholesky": (OpClass.SOLVER, "linalg.cholesky linalg.cholesky_ex cholesky"),
+    "svdvals": (OpClass.SOLVER, "linalg.svdvals"),
+    "pinv_any_rank": (OpClass.SOLVER, "linalg.pinv pinverse"),
+    "order": (OpClass.EXACT, "msort masked.median"),
+    "eigvalsh": (OpClass.SOLVER, "linalg.eigvalsh"),
     "random": (
         OpClass.RANDOM,
         "bernoulli cauchy exponential geometric log_normal multinomial normal nn.functional.alpha_dropout "
@@ -218,9 +222,24 @@ ULP_NAMES = {
     "__rpow__": "pow",
 }
 
+# Integer operands are places to write to: repeated ones leave open which write comes last, so these are never expanded.
+WRITES_AT = """scatter scatter_add scatter_reduce index_copy index_add index_fill index_put index_reduce put
+    nn.functional.max_unpool1d nn.functional.max_unpool2d nn.functional.max_unpool3d masked_scatter"""
+# What NaN, Inf and numbers out of range become is undefined: casts to integers, hashes, recurrences that read beside.
+FINITE_ONLY = """byte char short int long hash_tensor special.chebyshev_polynomial_t special.chebyshev_polynomial_u
+    special.chebyshev_polynomial_v special.chebyshev_polynomial_w special.shifted_chebyshev_polynomial_t
+    special.shifted_chebyshev_polynomial_u special.shifted_chebyshev_polynomial_v special.shifted_chebyshev_polynomial_w
+    special.hermite_polynomial_h special.hermite_polynomial_he special.laguerre_polynomial_l
+    special.legendre_polynomial_p"""
+# Their calls update operands beside their results (running statistics, weights of a limited norm).
+UPDATES = """nn.functional.embedding nn.functional.embedding_bag nn.functional.batch_norm nn.functional.instance_norm
+    _batch_norm_with_update _native_batch_norm_legit native_batch_norm"""
+
 _RULE_OF = {name: rule for rule, names in RULES.items() for name in names.split()}
 # What the native row of an entry knows of its half-precision kernels holds for the entry.
+_ACCUMULATES = {n: r.accumulates for r in ROWS.values() if r.accumulates for n in r.opinfo}
 _ROUNDS_BETWEEN = {n for r in ROWS.values() if r.rounds_between for n in r.opinfo}
+_ORDER = ("quantile", "nanquantile")  # composites that take their gradients from one of several equal elements
 _RELATION_OF = {name: (rule, word) for word, (rule, names) in RELATIONS.items() for name in names.split()}
 
 
@@ -233,6 +252,7 @@ def _as_row(key: str, entry: Entry) -> Row:
     base, _, variant = key.partition(":")
     known = key if key in _RULE_OF or key in _RELATION_OF else base
     rule, relation = _RELATION_OF.get(known, (_RULE_OF.get(known, OpClass.COMPOSITE), ""))
+    relation = "order" if base in _ORDER else relation
     mutates = key in MUTATES
     # A variant may be another function (division that rounds down); only the plain ones stand in the ULP tables.
     plain = variant in ("", "no_rounding_mode")
@@ -249,6 +269,10 @@ def _as_row(key: str, entry: Entry) -> Row:
         mutates=mutates,
         relation=relation,
         rounds_between=key in _ROUNDS_BETWEEN or base in _ROUNDS_BETWEEN,
+        accumulates=_ACCUMULATES.get(key, _ACCUMULATES.get(base, ())),
+        updates=base in UPDATES.split(),
+        places=base in WRITES_AT.split(),
+        finite=base in FINITE_ONLY.split(),
         unexpanded=base in ("median", "nanmedian"),
         ulp=ULP_NAMES.get(base, base.split(".")[-1]) if plain else key,
         oracle="exact" if key in DTYPE_BOUND or base in DTYPE_BOUND else "wide",
@@ -281,8 +305,6 @@ def torch_version() -> str:
 @functools.cache
 def _database() -> dict[str, Any]:
     """All OpInfos by key. Raises CaseError where they cannot be imported."""
-    if before_import is not None:
-        before_import()
     try:
         from torch.testing._internal.common_methods_invocations import op_db
     except Exception as e:

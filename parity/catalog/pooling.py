@@ -30,13 +30,7 @@ def _window(draw: Draw, spatial: int) -> tuple[Arg, tuple[int, ...]]:
 
 def _stride(draw: Draw, spatial: int) -> Arg:
     kind = draw.pick(3)
-    return (
-        None
-        if kind == 0
-        else draw.choice((1, 2, 3))
-        if kind == 1
-        else tuple(draw.choice((1, 2, 3)) for _ in range(spatial))
-    )
+    return None if kind == 0 else draw.choice((1, 2, 3)) if kind == 1 else tuple(draw.choice((1, 2, 3)) for _ in range(spatial))
 
 
 def _pool(spatial: int, more: Callable[[Draw], dict[str, Arg]], dilated: bool = False) -> Signature:

@@ -31,10 +31,13 @@ class Row:
     promotes: torch promotes: operands may have different dtypes where there are several, integers become floats where the
     result is one.
     unexpanded: the reference itself reads beside an operand that has strides of 0 (torch 2.13), so that none is drawn.
+    updates: the call changes operands beside its result (running statistics), so that each run gets copies.
+    places: integer operands say where to write, so that none repeats. finite: NaN, Inf and numbers out of range are undefined.
     packed: the op refuses operands that are not dense in memory, so that layouts are drawn seldom.
     relation: how several right answers are told from wrong ones (`parity.relations`), or "" where there is only one.
     rounds_between: half-precision kernels that round between their stages even on honest devices; reason in a comment.
-    accumulates_in_dtype: honest devices keep running sums in the half type itself (atomics); reason in a comment.
+    accumulates: the passes ("forward", "backward") in which honest devices add up in the half type itself: atomics, running
+    values that are stored.
     exact_in: kinds of dtypes ("int", "bool") whose results are compared exactly whatever the rule says.
     ulp: name of the function in the devices' ULP tables, if not the row's own.
     oracle: "wide" (the same call in float64), "exact" (the reference's own result is the truth), or a dotted path of a
@@ -57,9 +60,12 @@ class Row:
     promotes: bool = False
     packed: bool = False
     unexpanded: bool = False
+    updates: bool = False
+    places: bool = False
+    finite: bool = False
     relation: str = ""
     rounds_between: bool = False
-    accumulates_in_dtype: bool = False
+    accumulates: tuple[str, ...] = ()
     ulp: str = ""
     oracle: str = "wide"
     opinfo: tuple[str, ...] = ()

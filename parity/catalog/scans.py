@@ -23,7 +23,7 @@ def _wider(draw: Draw) -> Arg:
 ROWS = (
     _row(
         name="cumsum",
-        accumulates_in_dtype=True,  # CUDA keeps the running value in the dtype
+        accumulates=("forward", "backward"),  # CUDA keeps the running value in the dtype
         call="torch.cumsum",
         signature=along(),
         dtypes=EVERY,
@@ -39,7 +39,7 @@ ROWS = (
     ),
     _row(
         name="cumprod",
-        accumulates_in_dtype=True,  # CUDA keeps the running value in the dtype
+        accumulates=("forward", "backward"),  # CUDA keeps the running value in the dtype
         rule=OpClass.COMPOSITE,
         call="torch.cumprod",
         signature=along(within(-2, 2)),

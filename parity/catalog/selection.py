@@ -92,7 +92,7 @@ def _unique(consecutive: bool) -> Signature:
 ROWS = (
     _row(name="sort", relation="sort", call="torch.sort", signature=_sort, opinfo=("sort",)),
     _row(name="argsort", relation="argsort", call="torch.argsort", signature=_argsort, grad=(), opinfo=("argsort",)),
-    _row(name="msort", rule=OpClass.EXACT, call="torch.msort", signature=_msort, opinfo=("msort",)),
+    _row(name="msort", relation="order", rule=OpClass.EXACT, call="torch.msort", signature=_msort, opinfo=("msort",)),
     _row(name="topk", dtypes=REAL, relation="topk", call="torch.topk", signature=_topk, opinfo=("topk",)),
     _row(name="kthvalue", dtypes=REAL, relation="kthvalue", call="torch.kthvalue", signature=_kthvalue, opinfo=("kthvalue",)),
     _row(
@@ -113,7 +113,7 @@ ROWS = (
         signature=_along,
         opinfo=("nanmedian",),
     ),
-    _row(name="median_all", dtypes=REAL, rule=OpClass.EXACT, call="torch.median", signature=_whole),
+    _row(name="median_all", relation="order", dtypes=REAL, rule=OpClass.EXACT, call="torch.median", signature=_whole),
     _row(name="mode", relation="mode", call="torch.mode", signature=_along, opinfo=("mode",)),
     _row(name="max", relation="max_dim", call="torch.max", signature=_along, opinfo=("max:reduction_with_dim",)),
     _row(name="min", relation="max_dim", call="torch.min", signature=_along, opinfo=("min:reduction_with_dim",)),
@@ -124,6 +124,7 @@ ROWS = (
     _row(name="aminmax", rule=OpClass.EXACT, call="torch.aminmax", signature=_arg, opinfo=("aminmax",)),
     _row(
         name="quantile",
+        relation="order",
         rule=OpClass.COMPOSITE,
         call="torch.quantile",
         signature=_quantile,
@@ -133,6 +134,7 @@ ROWS = (
     ),
     _row(
         name="nanquantile",
+        relation="order",
         rule=OpClass.COMPOSITE,
         call="torch.nanquantile",
         signature=_quantile,

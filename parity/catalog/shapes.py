@@ -40,11 +40,7 @@ def _view_dtype(draw: Draw) -> Call:
         "int16": ("float16", "bfloat16"), "int8": ("uint8",), "uint8": ("int8", "bool"), "bool": ("uint8",),
         "int64": ("complex64",), "complex64": ("int64",),
     }  # fmt: skip
-    x = (
-        draw.inside(draw.shape(0, 4), 0, 1, grad=False)
-        if draw.dtype == "uint8"
-        else draw.tensor(draw.shape(0, 4), grad=False)
-    )
+    x = draw.inside(draw.shape(0, 4), 0, 1, grad=False) if draw.dtype == "uint8" else draw.tensor(draw.shape(0, 4), grad=False)
     return Call((x, Word(draw.choice(same[draw.dtype]))))
 
 

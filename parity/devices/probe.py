@@ -22,7 +22,7 @@ from parity.devices.fingerprint import fingerprint
 from parity.devices.health import HEALTHY, SUSPECT, UNUSABLE, Health
 from parity.devices.refusals import OOM, REFUSED, classify
 from parity.devices.resolve import resolve
-from parity.devices.sim.faults import load_faults
+from parity.devices.sim.loading import load_faults
 from parity.errors import ParityError
 
 SIZES = (1 << 10, 1 << 20, 1 << 26)  # bytes; the last is what a suite of small cases may have in use at once

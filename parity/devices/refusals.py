@@ -61,6 +61,18 @@ _MPS_REFUSALS: tuple[_Rule, ...] = (
         r"only strided tensors are supported on MPS",
     ),
 )
+# CUDA's libraries in their own words: limits that their documentation names.
+_CUDA_REFUSALS: tuple[_Rule, ...] = (
+    *_rules(
+        (RuntimeError,),
+        r"is not supported on CUDA",
+        r"are not supported on CUDA",
+        r"HalfTensor is not supported",
+        r"cudnn RNN backward can only be called in training mode",
+        r"CUBLAS_STATUS_NOT_SUPPORTED when calling",
+        r"rnn: hx is not contiguous",
+    ),
+)
 # Words that every other backend of torch has for the same.
 _GENERIC_REFUSALS: tuple[_Rule, ...] = (
     *_rules(
@@ -98,4 +110,4 @@ def classify(exc: BaseException, stage: str = "run") -> str:
     return ERROR
 
 
-_RULES = _MPS_REFUSALS + _GENERIC_REFUSALS
+_RULES = _MPS_REFUSALS + _CUDA_REFUSALS + _GENERIC_REFUSALS

@@ -1,13 +1,24 @@
 """Faults: what a simulated device does wrong, and when. This is the public interface of `--faults FILE`.
 
-A file of faults is ordinary Python:
+A file of faults (or an installed module, by its dotted name) is ordinary Python that declares `FAULTS`. Three examples:
 
-    from parity.devices import Fault
+    from parity.devices import Call, Fault
 
-    def last_row_missing(call):
-        result = call.run()          # what a healthy device answers
+    # 1. A kernel is wrong where its operand is strided: the last row is not computed.
+    def last_row_missing(call: Call):
+        result = call.run()                  # what a healthy device answers
         result[-1] = 0
         return result
+
+    # 2. Only the gradient is wrong, of the public function as a whole; the forward stays healthy.
+    def gradient_halved(call: Call):
+        return call.run_with_gradient(lambda g: g / 2)
+
+    # 3. A cache keyed too loosely: the graph of the first call with these shapes is used again, with its exponent.
+    def exponent_of_the_first(call: Call):
+        first = next(s for s in call.seen if s.shapes == call.outline.shapes)
+        call.args[1] = first.scalars[0]
+        return call.run()
 
     FAULTS = [
         Fault(
@@ -15,136 +26,73 @@ A file of faults is ordinary Python:
             ops=("linear",),
             when=lambda call: not call.operands[0].is_contiguous(),
             effect=last_row_missing,
-            level="kernel",
             source="https://github.com/...",
             title="linear forgets the last row of a strided input",
-        )
+        ),
+        Fault("sdpa-gradient", ("scaled_dot_product_attention",), gradient_halved, level="function"),
+        Fault(
+            "pow-cached",
+            ops=("pow.Tensor_Scalar_out",),
+            when=lambda call: any(s.shapes == call.outline.shapes for s in call.seen),
+            effect=exponent_of_the_first,
+        ),
     ]
 
 Levels
-    kernel    what reaches the device, below autograd, forward and backward alike. Names are aten's: a base name ("mul",
-              "linear_backward": every overload, in-place and out= forms too), with underscore ("mul_": the in-place forms)
-              or with overload ("add.out"). Structured operators arrive as their `.out` overload however they were called,
-              with a fresh destination for `a + b` and the operand itself for `a += b`; name the base name and look at
-              `call.outs`. Arguments are host tensors that alias the device's memory, with true strides and offsets. Views
-              never arrive (they compute nothing). Fresh memory is `empty` and `empty_strided`; a copy on the device is
-              `copy_`.
-    function  the public function as it was called: "linear", "linalg.solve", "torch.nn.functional.linear". A short name
-              covers the function, the Tensor method, the operator and the in-place form ("add": torch.add, Tensor.add_,
-              `+`, `+=`). Arguments are the device's own tensors. Only calls inside `with device.active():` are seen, and no
-              public function that another public function calls.
-    transfer  "upload" and "download": copies from and to the CPU.
+    kernel      what reaches the device, below autograd, forward and backward alike. Names are aten's: a base name ("mul",
+                "linear_backward": every overload, in-place and out= forms too), with underscore ("mul_": the in-place forms)
+                or with overload ("add.out"). Structured operators arrive as their `.out` overload however they were called,
+                with a fresh destination for `a + b` and the operand itself for `a += b`; name the base name and look at
+                `call.outs`. Arguments are host tensors that alias the device's memory, with true strides and offsets. Views
+                never arrive (they compute nothing): take the function level for them. A copy on the device is `copy_`.
+                Convolutions answer to "convolution" and "convolution_backward".
+    function    the public function as it was called: "linear", "linalg.solve", "torch.nn.functional.linear". A short name
+                covers the function, the Tensor method, the operator and the in-place form ("add": torch.add, Tensor.add_,
+                `+`, `+=`). Views are functions too ("permute", "__getitem__", "mT"). Arguments are the device's own tensors.
+                Only calls inside `with device.active():` are seen, and no public function that another one written in
+                Python calls (torch.nn.functional.multi_head_attention_forward hides its linear).
+    transfer    "upload" and "download": copies from and to the CPU. `call.args[0]` is the source, `call.outs[0]` the
+                destination, both with the strides and offset that they have there.
+    allocation  "empty": every fresh allocation on the device, of factories, destinations and results of kernels. `args` is
+                the shape, `kwargs` the dtype, `run` the fresh memory; the effect may fill it (`garbage`) or raise
+                (`out_of_memory`). What it leaves in the result of a kernel is overwritten by the kernel.
 
 Effects
     Return a result: it becomes the answer, and is written into the destination where the call has one. Return None: nothing
-    is written. Raise: the device raises. `os.abort()` and endless loops are welcome. Change the gradient alone with a fault
-    on the backward kernel, or at function level with `return call.run_with_gradient(effect_on_gradient)`.
+    is written. Raise: the device raises. Change the gradient alone with a fault on the backward kernel, or at function level
+    with `return call.run_with_gradient(effect_on_gradient)`. Made already: `fall_back`, `refuse`, `out_of_memory`, `abort`,
+    `hang`, each an effect of its own, and `garbage(tensor)`.
+
+A border that no test machine can reach (2**32 elements) stands in the file as a small constant LIMIT, and `scaled` says so.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import os
+import time
+import warnings
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
+from parity.devices.sim.call import Call, Seen
+from parity.devices.sim.profile import FALLBACK_TEXT, MISSING_TEXT
 from parity.errors import FaultError, near
 
-LEVELS = ("function", "kernel", "transfer")
+LEVELS = ("function", "kernel", "transfer", "allocation")
 TRANSFERS = ("upload", "download")
-
-
-class Call:
-    """One call that a fault sees.
-
-    op: aten overload ("add.out", "copy_"), public name ("torch.nn.functional.linear") or "upload" / "download".
-    args, kwargs: as they arrived; an effect may replace entries before `run`.
-    outs: the destinations of an in-place or out= call (function level: only out=, and self of in-place methods).
-    history: names of what ran before on this device, newest last; only kept while faults are planted; at most 256.
-    """
-
-    __slots__ = ("_run", "args", "history", "kwargs", "level", "op", "outs")
-
-    def __init__(
-        self,
-        op: str,
-        level: str,
-        args: list[Any],
-        kwargs: dict[str, Any],
-        outs: tuple[Tensor, ...],
-        history: Sequence[str],
-        run: Callable[[Call], Any],
-    ) -> None:
-        self.op, self.level, self.args, self.kwargs = op, level, args, kwargs
-        self.outs, self.history, self._run = outs, history, run
-
-    @property
-    def operands(self) -> tuple[Tensor, ...]:
-        """Every tensor among the arguments in their order, those in lists too; destinations of out= are left out."""
-        kept = {k: v for k, v in self.kwargs.items() if not any(v is o for o in self.outs)}
-        return tuple(t for t in tree_leaves((self.args, kept)) if isinstance(t, Tensor))
-
-    @property
-    def direction(self) -> str:
-        """'backward' inside a backward pass, else 'forward'."""
-        return "forward" if torch._C._current_graph_task_id() == -1 else "backward"
-
-    def memory(self, t: Tensor) -> Tensor:
-        """The whole storage under an operand or destination as one dense vector: what lies beside a view."""
-        return t.detach().as_strided((t.untyped_storage().nbytes() // t.element_size(),), (1,), 0)
-
-    def run(self) -> Any:
-        """The healthy result (of the next fault, where two match); an out= or in-place call returns its destination."""
-        return self._run(self)
-
-    def run_with_gradient(self, effect: Callable[[Tensor], Tensor]) -> Any:
-        """The healthy forward; on the way back every gradient of a tensor argument passes through `effect(gradient)`.
-
-        Function level only: at kernel level a gradient is a kernel of its own.
-        """
-        if self.level != "function":
-            raise FaultError(f"run_with_gradient works at function level; for {self.op} name its backward kernel instead")
-        if self.op.endswith("_") and not self.op.endswith("__"):
-            # An identity before an in-place call would make it write into the identity's result.
-            result = self.run()
-            if isinstance(result, Tensor) and result.grad_fn is not None:
-                result.grad_fn.register_hook(lambda gi, go: tuple(None if g is None else effect(g) for g in gi))
-            return result
-
-        def tap(a: Any) -> Any:
-            return _tap(a, effect) if isinstance(a, Tensor) and a.requires_grad else a
-
-        args, kwargs = tree_map(tap, (self.args, self.kwargs))
-        return self._run(Call(self.op, self.level, args, kwargs, self.outs, self.history, self._run))
-
-
-class _Tap(torch.autograd.Function):
-    """Identity on the way in; the effect acts on the gradient on the way back."""
-
-    @staticmethod
-    def forward(x: Tensor, effect: Callable[[Tensor], Tensor]) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.effect = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.effect(gradient), None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, effect: Callable[[Tensor], Tensor]) -> Any:
-        return _tap(x, effect), in_dims[0]
-
-
-_tap: Any = _Tap.apply  # untyped in torch
+ALLOCATIONS = ("empty",)
+REMEMBERED = 256
+# plain RuntimeError on MPS (MPSAllocator.mm)
+OUT_OF_MEMORY_TEXT = (
+    "MPS backend out of memory (MPS allocated: 9.06 GB, other allocations: 384.00 KB, max allowed: 9.07 GB). Tried to "
+    "allocate 256 bytes on shared pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory "
+    "allocations (may cause system failure)."
+)
 
 
 def always(call: Call) -> bool:
@@ -160,7 +108,8 @@ class Fault:
     """One thing that a device does wrong.
 
     id: short and stable. ops: names as the level spells them (see above). effect: what happens instead. when: whether it
-    happens at this call. source: where the real bug is told of. title: one line for reports.
+    happens at this call. source: where the real bug is told of. title: one line for reports. scaled: what was scaled down,
+    like "2**32 elements -> LIMIT = 4096 elements".
     Raises FaultError when the declaration is incomplete or names an op that torch does not have.
     """
 
@@ -171,6 +120,7 @@ class Fault:
     level: str = "kernel"
     source: str = ""
     title: str = ""
+    scaled: str = ""
 
     def __post_init__(self) -> None:
         if not self.id or not isinstance(self.id, str):
@@ -191,6 +141,9 @@ def _check_op(fault: str, level: str, op: str) -> None:
     if level == "transfer":
         if op not in TRANSFERS:
             raise FaultError(f"fault '{fault}': '{op}' is no transfer; name upload or download")
+    elif level == "allocation":
+        if op not in ALLOCATIONS:
+            raise FaultError(f"fault '{fault}': '{op}' is no allocation; name empty, which stands for all of them")
     elif level == "kernel":
         base = op.partition(".")[0]
         if "::" in op or any(hasattr(torch.ops.aten, name) for name in (base, base + "_")):
@@ -218,53 +171,79 @@ def _reachable(place: Any, dotted: str) -> bool:
     return True
 
 
-def run_through(faults: Sequence[Fault], call: Call) -> Any:
-    """The answer of a device with these faults: the first one that matches sees the call, its `run` asks the next."""
-    struck = [f for f in faults if f.when(call)]
-    healthy = call._run
-
-    def at(i: int) -> Callable[[Call], Any]:
-        if i == len(struck):
-            return healthy
-        after = at(i + 1)
-
-        def run(c: Call) -> Any:
-            return struck[i].effect(Call(c.op, c.level, c.args, c.kwargs, c.outs, c.history, after))
-
-        return run
-
-    return at(0)(call)
+# ------------------------------------------------------------------------------------------------------ on one device
 
 
-def load_faults(path: str | Path) -> tuple[Fault, ...]:
-    """The faults that a Python file declares: its list `FAULTS`, else every Fault among its module-level names.
+@dataclass(slots=True, eq=False)
+class Planted:
+    """A fault on one device, with what it remembers there. Mutable."""
 
-    Raises FaultError: no such file, the file does not run, nothing declared, two faults with one id.
+    fault: Fault
+    seen: deque[Seen] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    state: dict[Any, Any] = field(default_factory=dict)
+
+
+def run_through(planted: Sequence[Planted], call: Call) -> Any:
+    """The answer of a device with these faults: the first one that matches sees the call, its `run` asks the next.
+
+    Each fault remembers the call, whether it matched or not, once it is over.
     """
-    path = Path(path)
-    expected = "a Python file with FAULTS = [Fault(...), ...] (from parity.devices import Fault)"
-    if not path.is_file():
-        raise FaultError(f"{path}: no such file; --faults takes {expected}")
-    name = f"parity_faults_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise FaultError(f"{path}: not a Python file; --faults takes {expected}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickling look their module up here
+    outline = call.outline
     try:
-        spec.loader.exec_module(module)
-    except FaultError as e:
-        raise FaultError(f"{path}: {e}") from e
-    except (Exception, SystemExit) as e:  # whatever a person's file does, the sentence is the same
-        raise FaultError(f"{path}: does not run ({type(e).__name__}: {e}); expected {expected}") from e
-    declared = getattr(module, "FAULTS", None)
-    if declared is None:
-        declared = [v for v in vars(module).values() if isinstance(v, Fault)]
-    elif not isinstance(declared, (list, tuple)) or not all(isinstance(f, Fault) for f in declared):
-        raise FaultError(f"{path}: FAULTS must be a list of Fault, not {type(declared).__name__}; expected {expected}")
-    if not declared:
-        raise FaultError(f"{path}: declares no fault; expected {expected}")
-    ids = [f.id for f in declared]
-    if doubled := sorted({i for i in ids if ids.count(i) > 1}):
-        raise FaultError(f"{path}: two faults are called '{doubled[0]}'; give each an id of its own")
-    return tuple(declared)
+        run = call._run
+        for p in reversed([p for p in planted if p.fault.when(call.handed_to(call._run, p.seen, p.state))]):
+            run = _struck(p, run)
+        return run(call)
+    finally:
+        for p in planted:
+            p.seen.append(outline)
+
+
+def _struck(p: Planted, after: Callable[[Call], Any]) -> Callable[[Call], Any]:
+    return lambda c: p.fault.effect(c.handed_to(after, p.seen, p.state))
+
+
+# --------------------------------------------------------------------------------------- effects that many faults share
+
+
+def _aten(call: Call) -> str:
+    return "aten::" + (call.op.rpartition(".")[2] if call.level == "function" else call.op)
+
+
+def fall_back(call: Call) -> Any:
+    """Warn in MPS's words that the operator falls back to the CPU, and run it. MPS tells once per process, this each time."""
+    warnings.warn(FALLBACK_TEXT.format(op=_aten(call)), UserWarning, stacklevel=2)
+    return call.run()
+
+
+def refuse(call: Call) -> NoReturn:
+    """Raise MPS's NotImplementedError for an operator without a kernel."""
+    raise NotImplementedError(MISSING_TEXT.format(op=_aten(call), sha=torch.version.git_version))
+
+
+def out_of_memory(call: Call | None = None) -> NoReturn:
+    """Raise MPS's RuntimeError for memory that is not there."""
+    raise RuntimeError(OUT_OF_MEMORY_TEXT)
+
+
+def abort(call: Call | None = None) -> NoReturn:
+    """End the process, as a failed assertion of a driver does (SIGABRT)."""
+    os.abort()
+
+
+def hang(call: Call | None = None) -> NoReturn:
+    """Never return."""
+    while True:
+        time.sleep(1)
+
+
+def garbage(t: Tensor) -> Tensor:
+    """A tensor of the same shape, dtype and strides that holds what looks left over; repeatable, every value finite."""
+    pattern = (torch.arange(t.numel()) * 7919 + 3) % 101
+    left: Tensor = pattern % 3 != 0 if t.dtype is torch.bool else pattern if not _is_real(t) else pattern * 173.625 - 8191.0
+    stale = torch.empty_like(t, requires_grad=False)
+    return stale.copy_(left.reshape(t.shape))
+
+
+def _is_real(t: Tensor) -> bool:
+    return t.dtype.is_floating_point or t.dtype.is_complex

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_leaves
 
-from parity.devices.sim.faults import Call, Fault, run_through
+from parity.devices.sim.call import Call
+from parity.devices.sim.faults import Planted, run_through
 from parity.devices.sim.seats import Seat
 
 # What Python's operators are called as functions (those that torch does not resolve to a name of its own).
@@ -53,17 +54,26 @@ DUNDERS = {
     "__irshift__": "bitwise_right_shift",
 }
 
+# Called for their effect on the first operand, though not by a name that ends in one underscore.
+WRITING = frozenset(
+    ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ifloordiv__", "__imod__", "__ipow__")
+) | frozenset(("__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"))
+# Properties that make a view.
+VIEWS = frozenset(("T", "mT", "H", "mH", "real", "imag"))
+
 _names: dict[Any, str | None] = {}
 
 
 def public_name(function: Any) -> str | None:
-    """Like "torch.nn.functional.linear" or "torch.Tensor.add_"; None for properties and what is not public."""
+    """Like "torch.nn.functional.linear", "torch.Tensor.add_" or "torch.Tensor.mT"; None for what is not public and for
+    properties that only tell."""
     try:
         return _names[function]
     except KeyError:
         name: str | None = resolve_name(function)
         if name is not None and name.endswith(("__get__", "__set__", "__delete__")):
-            name = None
+            owner, _, kind = name.rpartition(".")
+            name = owner if kind == "__get__" and owner.rpartition(".")[2] in VIEWS else None
         _names[function] = name
         return name
 
@@ -95,7 +105,7 @@ class PublicCalls(TorchFunctionMode):
     def __init__(self, device: torch.device, seat: Seat) -> None:
         super().__init__()
         self.device, self.seat = device, seat
-        self._matching: dict[str, Sequence[Fault]] = {}
+        self._matching: dict[str, Sequence[Planted]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -105,16 +115,21 @@ class PublicCalls(TorchFunctionMode):
         faults = self._matching.get(name)
         if faults is None:
             names = answers_to(name)
-            faults = self._matching[name] = [f for f in self.seat.function_faults if not names.isdisjoint(f.ops)]
+            faults = self._matching[name] = [p for p in self.seat.function_faults if not names.isdisjoint(p.fault.ops)]
         if not faults or not any(_concerns(leaf, self.device) for leaf in tree_leaves((args, kwargs))):
             return func(*args, **kwargs)
         out = kwargs.get("out")
         outs = tuple(t for t in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(t, Tensor))
-        if not outs and name.endswith("_") and not name.endswith("__") and args and isinstance(args[0], Tensor):
+        if not outs and args and isinstance(args[0], Tensor) and _writes_first(name, kwargs):
             outs = (args[0],)
         history = self.seat.history
         call = Call(name, "function", list(args), dict(kwargs), outs, history, lambda c: func(*c.args, **c.kwargs))
         return _settled(run_through(faults, call), outs, out)
+
+
+def _writes_first(name: str, kwargs: dict[str, Any]) -> bool:
+    short = name.rpartition(".")[2]
+    return short in WRITING or (short.endswith("_") and not short.endswith("__")) or kwargs.get("inplace") is True
 
 
 def _settled(answer: Any, outs: tuple[Tensor, ...], out: Any) -> Any:

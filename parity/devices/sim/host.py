@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.autograd.forward_ad as fwAD
 from torch import Tensor
 
 aten = torch.ops.aten
+_COMPOSED: Any = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 def linear_backward(x: Tensor, g: Tensor, w: Tensor, mask: Sequence[bool]) -> tuple[Tensor | None, ...]:
@@ -115,9 +117,11 @@ def lstm_input(x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], *confi
 
 
 def lstm_mps(x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], *config: Any) -> tuple[Tensor, ...]:
-    """aten::_lstm_mps. Its three workspaces are left empty: the backward computes anew."""
+    """aten::_lstm_mps. The backward computes anew: the first of the three workspaces keeps the stream of random numbers from
+    which dropout is drawn, the others are empty."""
+    stream = torch.get_rng_state() if config[2] else torch.empty(0)
     out, hy, cy = torch.lstm(x, list(hx), list(params), *config)
-    return out, hy, cy, torch.empty(0), torch.empty(0), torch.empty(0)
+    return out, hy, cy, stream, torch.empty(0), torch.empty(0)
 
 
 def lstm_mps_backward(
@@ -133,7 +137,9 @@ def lstm_mps_backward(
     *config: Any,
 ) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
     """aten::lstm_mps_backward, by differentiating the CPU's forward."""
-    with _above_autograd():
+    with _above_autograd(), torch.random.fork_rng(devices=()):
+        if z.numel():
+            torch.set_rng_state(z)
         leaves = [t.detach().requires_grad_() for t in (x, *hx, *params)]
         after = 1 + len(hx)
         outs = torch.lstm(leaves[0], leaves[1:after], leaves[after:], *config)
@@ -153,3 +159,60 @@ def _above_autograd() -> Iterator[None]:
             excluded = excluded.remove(key)
     with c._ForceDispatchKeyGuard(c._dispatch_tls_local_include_set(), excluded), torch.enable_grad():
         yield
+
+
+# --------------------- one call as on MPS where no gradient is wanted; otherwise MPS takes the composition too (attention.cpp,
+# --------------------- layer_norm.cpp)
+
+
+def whole_unless_differentiated(composed: Callable[..., Tensor], whole: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The kernel, on the autograd key, of a composed operator that MPS runs `whole` where nothing asks for its derivative.
+
+    whole: takes the operator's arguments and may answer None, for what MPS leaves to the composition.
+    """
+
+    def kernel(*args: Any, **kwargs: Any) -> Tensor:
+        wanted = torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args)
+        found = None if wanted or fwAD._current_level >= 0 else whole(*args, **kwargs)
+        return composed(*args, **kwargs) if found is None else found
+
+    return kernel
+
+
+def attention_composed(*args: Any, **kwargs: Any) -> Any:
+    """aten::scaled_dot_product_attention in torch's own pieces."""
+    return aten.scaled_dot_product_attention.default._op_dk(_COMPOSED, *args, **kwargs)
+
+
+def rms_norm_composed(*args: Any) -> Any:
+    """aten::rms_norm in torch's own pieces, below `_fused_rms_norm`, whose backward MPS lacks."""
+    return aten._fused_rms_norm.default._op_dk(_COMPOSED, *(args + (None,) * (4 - len(args))))[0]
+
+
+def attention_whole(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, p: float = 0.0, *rest: Any, **named: Any
+) -> Any:
+    """aten::scaled_dot_product_attention by way of `_scaled_dot_product_attention_math_for_mps`, without dropout only."""
+    if p != 0.0:
+        return None
+    causal = rest[0] if rest else named.pop("is_causal", False)
+    return aten._scaled_dot_product_attention_math_for_mps(q, k, v, mask, p, causal, None, **named)[0]
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    p: float = 0.0,
+    causal: bool = False,
+    _: Any = None,
+    **named: Any,
+) -> tuple[Tensor, Tensor]:
+    """aten::_scaled_dot_product_attention_math_for_mps, in the CPU's own way; the weights, which nobody reads, stay empty."""
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, p, causal, **named), torch.empty(0)
+
+
+def rms_norm_whole(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Any:
+    """aten::rms_norm by way of `_fused_rms_norm`, with a weight only."""
+    return None if weight is None else aten._fused_rms_norm(x, shape, weight, eps)[0]

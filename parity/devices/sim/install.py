@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.devices.sim import host, storage
+from parity.devices.sim import autocast, generators, host, storage
 from parity.devices.sim.kernels import HostOp, fallback, run_as, run_composed
 from parity.devices.sim.memory import NAME, to_sim
 from parity.devices.sim.profile import COMPOSED_WITH_FLOAT64
@@ -36,6 +36,7 @@ VIEWS = (
 # Composite in torch, but with a kernel of their own on MPS (2.13; `permute` too, a view that needs none). Without these
 # lines they would reach the device in pieces, and round otherwise than the CPU. torch has derivatives for all of them.
 ONE_CALL_AS_ON_MPS = (
+    "_fused_rms_norm",
     "addr",
     "addr.out",
     "conj_physical_",  # composite over memory: it calls the CPU's loop itself
@@ -51,6 +52,7 @@ ONE_CALL_AS_ON_MPS = (
 )
 HOST_KERNELS: dict[str, Callable[..., Any]] = {
     "_lstm_mps": host.lstm_mps,
+    "_scaled_dot_product_attention_math_for_mps": host.attention,
     "_thnn_fused_gru_cell": host.gru_cell,
     "_thnn_fused_gru_cell_backward": host.gru_cell_backward,
     "_thnn_fused_lstm_cell": host.lstm_cell,
@@ -79,13 +81,16 @@ def install() -> None:
     everything = _library("_", "IMPL")
     everything.fallback(fallback, "PrivateUse1")
     everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    _kept.append(everything)
+    casts = _library("aten", "IMPL", "AutocastPrivateUse1")
+    autocast.register(casts)
+    _kept.extend((everything, casts))
     _register_kernels(_library("aten", "IMPL", "PrivateUse1"), _library("aten", "IMPL", "AutogradPrivateUse1"))
     for key in ("Conjugate", "Negative"):
         # Without these, resolving a bit calls copy_ -> _copy_from -> resolve ... until the stack overflows.
         bits = _library("aten", "IMPL", key)
         bits.impl("_copy_from", torch.library.fallthrough_kernel)
         _kept.append(bits)
+    generators.patch()
     _patch_repr()
     _patch_storage_clone()
     torch.serialization.register_package(5, lambda storage: None, _load)
@@ -140,7 +145,13 @@ def _register_kernels(aten: Any, above: Any) -> None:
             above.impl(name, run_composed(op, key))
     for name in VIEWS:
         aten.impl(name, storage.on_metadata(_overload(name)))
-    above.impl("lstm.input", host.lstm_input)
+    for name, whole in {
+        "lstm.input": host.lstm_input,
+        "scaled_dot_product_attention": host.whole_unless_differentiated(host.attention_composed, host.attention_whole),
+        "rms_norm": host.whole_unless_differentiated(host.rms_norm_composed, host.rms_norm_whole),
+    }.items():
+        above.impl(name, whole)
+        aten.impl(name, whole)  # in inference mode there is no autograd key
     _kept.extend((aten, above))
 
 
@@ -165,7 +176,7 @@ def _backend_module() -> types.ModuleType:
     m.synchronize = m.set_device = lambda *args: None
     m.empty_cache = lambda: None
     m.device = _DeviceContext
-    m.get_amp_supported_dtype = lambda: [torch.float16, torch.bfloat16]
+    m.get_amp_supported_dtype = lambda: list(autocast.DTYPES)
     m.manual_seed = m.manual_seed_all = lambda seed: None
     m.get_rng_state = lambda device=NAME: torch.get_rng_state()
     m.set_rng_state = lambda state, device=NAME: torch.set_rng_state(state)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from parity.devices.sim.faults import Call, run_through
+from parity.devices.sim.call import Call
+from parity.devices.sim.faults import run_through
 from parity.devices.sim.memory import NAME, adopt, set_conj, to_host, to_host_in_place, to_sim
 from parity.devices.sim.profile import composing
 from parity.devices.sim.seats import SEATS, Seat
@@ -275,11 +276,19 @@ def _watched(op: Any, plan: Plan, seat: Seat, host: list[Any], kwhost: dict[str,
             _destinations(plan, host, kwhost),
             seat.history,
             lambda c: _run(op, plan, c.args, c.kwargs),
+            origin=(args, kwargs),
+            resolved=dict(seat.resolved),
         )
         result = settle(plan.returns, run_through(faults, call), call.outs, plan.overload)
     else:
         result = _run(op, plan, host, kwhost)
     seat.note(plan.overload)
+    if seat.resolved:
+        seat.resolved.clear()
+    if plan.makes and seat.allocation_faults:
+        for r in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(r, Tensor):
+                allocated(seat, torch.empty_like(r))  # the kernel writes all of its result: what is left there is lost
     if plan.makes and profile.refused_dtypes:
         for r in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(r, Tensor):
@@ -287,12 +296,22 @@ def _watched(op: Any, plan: Plan, seat: Seat, host: list[Any], kwhost: dict[str,
     return result
 
 
+def allocated(seat: Seat, fresh: Tensor) -> Tensor:
+    """Fresh host memory as the faults of allocation leave it. Raises what they raise."""
+    if not seat.allocation_faults:
+        return fresh
+    call = Call("empty", "allocation", [fresh.shape], {"dtype": fresh.dtype}, (), seat.history, lambda c: fresh)
+    return cast(Tensor, settle((None,), run_through(seat.allocation_faults, call), (), "empty"))
+
+
 def _true_view(host: Any, own: Any) -> Any:
     """The argument for a fault: with its true storage offset, and the memory beside it in reach."""
     if isinstance(host, list) and isinstance(own, (list, tuple)) and len(host) == len(own):
         return [_true_view(h, o) for h, o in zip(host, own)]
-    if isinstance(host, Tensor) and isinstance(own, Tensor) and not own.is_cpu and host.data_ptr() == own.data_ptr():
-        return to_host_in_place(own)
+    if isinstance(host, Tensor) and isinstance(own, Tensor) and not own.is_cpu and host.data_ptr() == own.data_ptr() != 0:
+        # Not what has no memory yet: a destination that may grow must stay one.
+        whole = not own.storage_offset() and host.untyped_storage().nbytes() == own.untyped_storage().nbytes()
+        return host if whole else to_host_in_place(own)
     return host
 
 

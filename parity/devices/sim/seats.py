@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from parity.devices.sim.faults import Fault
+from parity.devices.sim.faults import Fault, Planted
 from parity.devices.sim.memory import SEAT_COUNT
 from parity.devices.sim.profile import PERMISSIVE, Profile
 from parity.errors import DeviceError
@@ -18,10 +18,31 @@ HISTORY = 256
 FIRST_FREE = 2
 
 
-class Seat:
-    """What one device index is at present. Mutable: `sit` changes it."""
+# torch's generic operator for a device like this one -> the name that a kernel fault may also give it.
+ALSO_CALLED = {
+    "convolution_overrideable": "convolution",
+    "convolution_backward_overrideable": "convolution_backward",
+}
 
-    __slots__ = ("busy", "function_faults", "history", "kernel_faults", "log", "profile")
+
+class Seat:
+    """What one device index is at present. Mutable: `sit` changes it.
+
+    resolved: memory of operands whose lazy conj or neg bit torch has resolved for the kernel that comes next -> the bits.
+    """
+
+    __slots__ = (
+        "_found",
+        "_named",
+        "allocation_faults",
+        "busy",
+        "faulty",
+        "function_faults",
+        "history",
+        "log",
+        "profile",
+        "resolved",
+    )
 
     def __init__(self) -> None:
         self.history: deque[str] = deque(maxlen=HISTORY)
@@ -31,19 +52,23 @@ class Seat:
     def sit(self, profile: Profile, faults: Sequence[Fault]) -> None:
         """Take on a personality, and forget what ran before."""
         self.profile = profile
-        self.kernel_faults: dict[str, list[Fault]] = {}  # transfers too: their names do not collide with aten's
-        for fault in faults:
-            if fault.level != "function":
-                for op in fault.ops:
-                    self.kernel_faults.setdefault(op, []).append(fault)
-        self.function_faults = tuple(f for f in faults if f.level == "function")
+        planted = [Planted(f) for f in faults]
+        self.function_faults = tuple(p for p in planted if p.fault.level == "function")
+        self.allocation_faults = tuple(p for p in planted if p.fault.level == "allocation")
+        self._named: dict[str, list[Planted]] = {}  # transfers too: their names do not collide with aten's
+        for p in planted:
+            if p.fault.level in ("kernel", "transfer"):
+                for op in p.fault.ops:
+                    self._named.setdefault(op, []).append(p)
+        self._found: dict[str, tuple[Planted, ...]] = {}
+        self.resolved: dict[int, frozenset[str]] = {}
         self.history.clear()
+        self.faulty = bool(planted)
         self.touch()
 
     def touch(self) -> None:
         """Set `busy` anew; needed after `log` is set."""
-        faulty = self.kernel_faults or self.function_faults  # the latter for the history only
-        self.busy = bool(not self.profile.is_permissive or faulty or self.log is not None)
+        self.busy = not self.profile.is_permissive or self.faulty or self.log is not None
 
     def note(self, overload: str) -> None:
         """Remember that this ran."""
@@ -51,12 +76,14 @@ class Seat:
         if self.log is not None:
             self.log.append(overload)
 
-    def faults_for(self, overload: str, base: str) -> list[Fault]:
+    def faults_for(self, overload: str, base: str) -> tuple[Planted, ...]:
         """The faults whose names mean this overload ("add.out", of base "add"; "add_.Tensor", of base "add_")."""
-        if not self.kernel_faults:
-            return []
-        names = dict.fromkeys((overload, base, _stripped(base)))
-        return [f for name in names for f in self.kernel_faults.get(name, ())]
+        found = self._found.get(overload)
+        if found is None:
+            names = (overload, base, _stripped(base), ALSO_CALLED.get(base, base))
+            found = tuple(dict.fromkeys(p for name in names for p in self._named.get(name, ())))
+            self._found[overload] = found
+        return found
 
 
 def _stripped(base: str) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.devices.sim.faults import Call, run_through
-from parity.devices.sim.kernels import settle
+from parity.devices.sim.call import Call
+from parity.devices.sim.faults import run_through
+from parity.devices.sim.kernels import allocated, settle
 from parity.devices.sim.memory import CPU_KEYS, to_host, to_host_in_place, to_sim, without_bits
 from parity.devices.sim.seats import SEATS, Seat
 
@@ -24,6 +25,7 @@ def _allocate(device: torch.device | None, name: str, make: Callable[[], Tensor]
         return to_sim(make(), index)
     fresh = make()
     seat.profile.check(fresh.dtype, fresh.dim())
+    fresh = allocated(seat, fresh) if name.startswith("empty") else fresh
     if faults := seat.faults_for(name, name.partition(".")[0]):
         call = Call(name, "kernel", [fresh.shape], {"dtype": fresh.dtype}, (), seat.history, lambda c: fresh)
         fresh = settle(_FRESH, run_through(faults, call), (), name)
@@ -92,13 +94,24 @@ def _watched_copy(src: Tensor, dst: Tensor, onto: Seat | None, off: Seat | None)
     assert seat is not None
     if onto is not None:
         onto.profile.check(dst.dtype, dst.dim())
+    if src.is_conj() != dst.is_conj() or src.is_neg() != dst.is_neg():
+        seat.resolved[dst.data_ptr()] = frozenset(w for w, bit in (("conj", src.is_conj()), ("neg", src.is_neg())) if bit)
     faults = seat.faults_for(name, name)
     if not faults:
         _plain_copy(src, dst)
     else:
         level = "kernel" if name == "copy_" else "transfer"
         destination = _seen(dst)
-        call = Call(name, level, [_seen(src)], {}, (destination,), seat.history, lambda c: destination.copy_(c.args[0]))
+        call = Call(
+            name,
+            level,
+            [_seen(src)],
+            {},
+            (destination,),
+            seat.history,
+            lambda c: destination.copy_(c.args[0]),
+            origin=((src,), {}),
+        )
         settle(_WRITTEN, run_through(faults, call), call.outs, name)
     seat.note(name)
 
@@ -126,7 +139,7 @@ def resize_(self: Tensor, size: Sequence[int], *, memory_format: Any = None) -> 
     if self.untyped_storage().nbytes() >= (self.storage_offset() + count) * self.element_size():
         stride = torch.empty(size, device="meta").stride()
         return self.set_(self.untyped_storage(), self.storage_offset(), size, stride)
-    new = to_sim(torch.empty(size, dtype=self.dtype), self.get_device())
+    new = to_sim(allocated(SEATS[self.get_device()], torch.empty(size, dtype=self.dtype)), self.get_device())
     kept = min(self.numel(), count)
     if kept:
         to_host(new).view(-1)[:kept].copy_(without_bits(to_host(self)).reshape(-1)[:kept])

@@ -1,0 +1,225 @@
+"""Call: what a fault sees of one call on a simulated device, and what it can do with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from parity.errors import FaultError
+
+FORMATS = (
+    ("contiguous", torch.contiguous_format),
+    ("channels_last", torch.channels_last),
+    ("channels_last_3d", torch.channels_last_3d),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The outline of a call: what a cache might key it by. Hashable.
+
+    op: as Call.op. shapes, dtypes, strides: of every operand in order. scalars: the arguments that hold no tensor, in
+    order, then those given by name; lists as tuples.
+    """
+
+    op: str
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[torch.dtype, ...]
+    strides: tuple[tuple[int, ...], ...]
+    scalars: tuple[Any, ...]
+
+
+class Call:
+    """One call that a fault sees.
+
+    op: aten overload ("add.out", "copy_"), public name ("torch.nn.functional.linear"), "upload", "download" or "empty".
+    args, kwargs: as they arrived; an effect may replace entries before `run`.
+    outs: the destinations of an in-place or out= call (function level: out=, self of in-place methods, item assignment and
+    augmented operators, the first operand under inplace=True).
+    history: names of what ran before on this device, newest last; only kept while faults are planted; at most 256.
+    seen: outlines of the earlier calls that reached this fault's ops on this device, newest last; at most 256.
+    state: scratch of this fault on this device, empty at first, kept as long as the device.
+    grad_mode: whether gradients were being recorded where the call came from.
+    """
+
+    __slots__ = (
+        "_origin",
+        "_resolved",
+        "_run",
+        "args",
+        "grad_mode",
+        "history",
+        "kwargs",
+        "level",
+        "op",
+        "outs",
+        "seen",
+        "state",
+    )
+
+    def __init__(
+        self,
+        op: str,
+        level: str,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        outs: tuple[Tensor, ...],
+        history: Sequence[str],
+        run: Callable[[Call], Any],
+        *,
+        origin: tuple[Any, Any] | None = None,
+        resolved: Mapping[int, frozenset[str]] | None = None,
+    ) -> None:
+        self.op, self.level, self.args, self.kwargs = op, level, args, kwargs
+        self.outs, self.history, self._run = outs, history, run
+        self.grad_mode = torch.is_grad_enabled()
+        self.seen: Sequence[Seen] = ()
+        self.state: MutableMapping[Any, Any] = {}
+        self._origin = (tuple(args), dict(kwargs)) if origin is None else origin
+        self._resolved = resolved or {}
+
+    def handed_to(self, run: Callable[[Call], Any], seen: Sequence[Seen], state: MutableMapping[Any, Any]) -> Call:
+        """This call as another fault sees it: the same arguments, with `run` behind it and memories of its own."""
+        call = self._like(self.args, self.kwargs, run)
+        call.seen, call.state = seen, state
+        return call
+
+    def _like(self, args: list[Any], kwargs: dict[str, Any], run: Callable[[Call], Any]) -> Call:
+        origin, resolved = self._origin, self._resolved
+        call = Call(self.op, self.level, args, kwargs, self.outs, self.history, run, origin=origin, resolved=resolved)
+        call.grad_mode, call.seen, call.state = self.grad_mode, self.seen, self.state
+        return call
+
+    # -------------------------------------------------------------------------------------------------- what it looks at
+
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        """Every tensor among the arguments in their order, those in lists too; destinations of out= are left out."""
+        found: list[Tensor] = []
+        for a in (*self.args, *(v for v in self.kwargs.values() if not any(v is o for o in self.outs))):
+            if isinstance(a, Tensor):
+                found.append(a)
+            elif isinstance(a, (list, tuple, dict)):
+                found += [t for t in tree_leaves(a) if isinstance(t, Tensor)]
+        return tuple(found)
+
+    @property
+    def outline(self) -> Seen:
+        """This call in the form of the entries of `seen`."""
+        tensors = self.operands
+        values = [*self.args, *(v for v in self.kwargs.values() if not any(v is o for o in self.outs))]
+        scalars = tuple(_hashable(v) for v in values if not isinstance(v, Tensor) and not _holds_tensor(v))
+        return Seen(
+            self.op,
+            tuple(tuple(t.shape) for t in tensors),
+            tuple(t.dtype for t in tensors),
+            tuple(t.stride() for t in tensors),
+            scalars,
+        )
+
+    @property
+    def direction(self) -> str:
+        """'backward' inside a backward pass, else 'forward'."""
+        return "forward" if torch._C._current_graph_task_id() == -1 else "backward"
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether any tensor operand of the caller requires a gradient (backward kernels: those that they get)."""
+        return any(t.requires_grad for t in tree_leaves(self._origin) if isinstance(t, Tensor))
+
+    def is_scalar(self, i: int | str) -> bool:
+        """Whether argument `i` (or the one of that name) is a Python number, or was before torch wrapped it. A tensor without
+        dimensions is none."""
+        args, kwargs = self._origin
+        value = kwargs.get(i) if isinstance(i, str) else args[i] if i < len(args) else None
+        return isinstance(value, (bool, int, float, complex))
+
+    def conj(self, t: Tensor) -> bool:
+        """Whether the caller passed this operand lazily conjugated. At kernel level also where torch resolved the bit just
+        before the kernel; a `resolve_conj()` of the caller's own as the very last step looks the same."""
+        return t.is_conj() or "conj" in self._resolved.get(t.data_ptr(), ())
+
+    def neg(self, t: Tensor) -> bool:
+        """Whether the caller passed this operand lazily negated; see `conj`."""
+        return t.is_neg() or "neg" in self._resolved.get(t.data_ptr(), ())
+
+    def memory(self, t: Tensor) -> Tensor:
+        """The whole storage under an operand or destination as one dense vector: what lies beside a view."""
+        return t.detach().as_strided((t.untyped_storage().nbytes() // t.element_size(),), (1,), 0)
+
+    base = memory
+
+    def memory_format(self, t: Tensor) -> str:
+        """ "contiguous", "channels_last", "channels_last_3d" or "strided" (none of these); the first that fits."""
+        return next((name for name, form in FORMATS if _fits(t, name, form)), "strided")
+
+    # -------------------------------------------------------------------------------------------------- what it can have done
+
+    def run(self) -> Any:
+        """The healthy result (of the next fault, where two match); an out= or in-place call returns its destination."""
+        return self._run(self)
+
+    def run_with_gradient(self, effect: Callable[[Tensor], Tensor]) -> Any:
+        """The healthy forward; on the way back every gradient of a tensor argument passes through `effect(gradient)`.
+
+        Function level only: at kernel level a gradient is a kernel of its own.
+        """
+        if self.level != "function":
+            raise FaultError(f"run_with_gradient works at function level; for {self.op} name its backward kernel instead")
+        if self.outs:
+            # An identity before an in-place call would make it write into the identity's result.
+            result = self.run()
+            if isinstance(result, Tensor) and result.grad_fn is not None:
+                result.grad_fn.register_hook(lambda gi, go: tuple(None if g is None else effect(g) for g in gi))
+            return result
+
+        def tap(a: Any) -> Any:
+            return _tap(a, effect) if isinstance(a, Tensor) and a.requires_grad else a
+
+        args, kwargs = tree_map(tap, (self.args, self.kwargs))
+        return self._run(self._like(args, kwargs, self._run))
+
+
+def _fits(t: Tensor, name: str, form: torch.memory_format) -> bool:
+    rank = {"channels_last": 4, "channels_last_3d": 5}.get(name)
+    return (rank is None or t.dim() == rank) and t.is_contiguous(memory_format=form)
+
+
+def _holds_tensor(value: Any) -> bool:
+    return isinstance(value, (list, tuple, dict)) and any(isinstance(v, Tensor) for v in tree_leaves(value))
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(_hashable(v) for v in value)
+    if isinstance(value, slice):
+        return ("slice", value.start, value.stop, value.step)
+    return tuple(sorted((str(k), _hashable(v)) for k, v in value.items())) if isinstance(value, dict) else value
+
+
+class _Tap(torch.autograd.Function):
+    """Identity on the way in; the effect acts on the gradient on the way back."""
+
+    @staticmethod
+    def forward(x: Tensor, effect: Callable[[Tensor], Tensor]) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.effect = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.effect(gradient), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, effect: Callable[[Tensor], Tensor]) -> Any:
+        return _tap(x, effect), in_dims[0]
+
+
+_tap: Any = _Tap.apply  # untyped in torch

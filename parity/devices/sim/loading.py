@@ -1,0 +1,69 @@
+"""Faults from outside: a Python file, or an installed module."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from parity.devices.sim.faults import Fault
+from parity.errors import FaultError
+
+EXPECTED = "a Python file with FAULTS = [Fault(...), ...] (from parity.devices import Fault), or the name of such a module"
+
+
+def load_faults(place: str | Path) -> tuple[Fault, ...]:
+    """The faults that a Python file or an importable module ("parity.zoo.honest") declares: its list `FAULTS`, else every
+    Fault among its module-level names. A file of that name goes before a module.
+
+    Raises FaultError: no such file or module, it does not run, nothing declared, two faults with one id.
+    """
+    module = _module(str(place))
+    declared = getattr(module, "FAULTS", None)
+    if declared is None:
+        declared = [v for v in vars(module).values() if isinstance(v, Fault)]
+    elif not isinstance(declared, (list, tuple)) or not all(isinstance(f, Fault) for f in declared):
+        raise FaultError(f"{place}: FAULTS must be a list of Fault, not {type(declared).__name__}; expected {EXPECTED}")
+    if not declared:
+        raise FaultError(f"{place}: declares no fault; expected {EXPECTED}")
+    ids = [f.id for f in declared]
+    if doubled := sorted({i for i in ids if ids.count(i) > 1}):
+        raise FaultError(f"{place}: two faults are called '{doubled[0]}'; give each an id of its own")
+    return tuple(declared)
+
+
+def _is_module_name(place: str) -> bool:
+    return not place.endswith(".py") and all(part.isidentifier() for part in place.split("."))
+
+
+def _module(place: str) -> ModuleType:
+    try:
+        if not Path(place).is_file() and _is_module_name(place):
+            try:
+                return importlib.import_module(place)
+            except ModuleNotFoundError as e:
+                # The module itself or a package above it; one that it wants to import is another matter.
+                if e.name is None or not f"{place}.".startswith(f"{e.name}."):
+                    raise
+                raise FaultError(f"no such file and no such module; --faults takes {EXPECTED}") from e
+        return _from_file(Path(place))
+    except FaultError as e:
+        raise FaultError(f"{place}: {e}") from e
+    except (Exception, SystemExit) as e:  # whatever a person's file does, the sentence is the same
+        raise FaultError(f"{place}: does not run ({type(e).__name__}: {e}); expected {EXPECTED}") from e
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise FaultError(f"no such file; --faults takes {EXPECTED}")
+    name = f"parity_faults_{path.stem}"
+    spec: Any = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise FaultError(f"not a Python file; --faults takes {EXPECTED}")
+    module: ModuleType = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickling look their module up here
+    spec.loader.exec_module(module)
+    return module

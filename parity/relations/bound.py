@@ -1,0 +1,124 @@
+"""A call as relations see it, and what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parity.dtypes import FACTS
+
+INVARIANT_LIMIT = 30.0  # LAPACK's test ratio: residual / (norm * size * u)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A call with its operands on the CPU, as the reference got them."""
+
+    op: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def get(self, position: int, name: str, default: Any = None) -> Any:
+        """An argument by position or name."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        return self.args[position] if position < len(self.args) else default
+
+
+Results = Mapping[str, Tensor]
+Problems = list[tuple[str, str]]  # (name of the result, what is wrong)
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """covers: names of the results that are judged here instead of by value.
+
+    chooses: what is covered is a choice among right answers, so that gradients can be compared only where both sides chose
+    alike.
+    """
+
+    covers: Callable[[Bound, Results], frozenset[str]]
+    problems: Callable[[Bound, Results], Problems]
+    chooses: bool = True
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Equal values, NaN equal to NaN."""
+    if a.shape != b.shape:
+        return False
+    equal = a == b
+    if a.is_floating_point() or a.is_complex():
+        equal |= torch.isnan(a) & torch.isnan(b)
+    return bool(equal.all())
+
+
+def in_range(index: Tensor, size: int) -> bool:
+    """Whether all indices lie in [0, size)."""
+    return bool(((index >= 0) & (index < max(size, 1))).all()) if index.numel() else True
+
+
+def picked(x: Tensor, index: Tensor, dim: int, keepdim: bool) -> Tensor | None:
+    """x at the indices along dim, in the shape of the indices; None where an index is out of range."""
+    if not x.dim():
+        return x.clone() if in_range(index, 1) else None
+    full = index if keepdim else index.unsqueeze(dim)
+    if not in_range(full, x.shape[dim]):
+        return None
+    got = x.gather(dim, full.to(torch.int64))
+    return got if keepdim else got.squeeze(dim)
+
+
+def outs(results: Results) -> list[str]:
+    """Names of the call's results in their order."""
+    return [n for n in results if n.startswith("out")]
+
+
+def indices(call: Bound, results: Results) -> frozenset[str]:
+    """Covers all integer results but the first."""
+    return frozenset(n for n in outs(results)[1:] if not results[n].is_floating_point())
+
+
+def only(call: Bound, results: Results) -> frozenset[str]:
+    """Covers the first result."""
+    return frozenset(outs(results)[:1])
+
+
+def everything(call: Bound, results: Results) -> frozenset[str]:
+    """Covers every result."""
+    return frozenset(outs(results))
+
+
+# ----------------------------------------------------------------------------------------------------------- residuals
+
+
+def wide(t: Tensor) -> Tensor:
+    """The matrix in float64 or complex128."""
+    return t.detach().to(torch.complex128 if t.is_complex() else torch.float64)
+
+
+def roundoff(t: Tensor) -> float:
+    """Unit roundoff of its dtype."""
+    return FACTS[str(t.dtype).removeprefix("torch.")].unit_roundoff
+
+
+def residual(name: str, what: str, got: Tensor, want: Tensor, scale: Tensor, u: float) -> Problems:
+    """Nothing where |got - want| <= 30 n u scale in the Frobenius norm, matrix by matrix (LAPACK's test ratio)."""
+    if not torch.isfinite(want.abs()).all():
+        return []
+    n = max(1, *got.shape[-2:]) if got.dim() >= 2 else 1
+    error = torch.linalg.matrix_norm(got - want) if got.numel() else torch.zeros(())
+    limit = INVARIANT_LIMIT * n * u * torch.clamp(scale, min=torch.finfo(torch.float64).tiny)
+    bad = ~(error <= limit)
+    if bool(bad.any()):
+        ratio = float((error / limit).nan_to_num(float("inf")).max()) * INVARIANT_LIMIT
+        return [(name, f"{what}: residual {ratio:.3g} in units of n u norm, at most {INVARIANT_LIMIT:g}")]
+    return []
+
+
+def norm(a: Tensor) -> Tensor:
+    """Frobenius norms of the matrices."""
+    return torch.linalg.matrix_norm(a).to(torch.float64) if a.numel() else torch.zeros(a.shape[:-2], dtype=torch.float64)
