@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
@@ -24,7 +23,7 @@ def run(cases: Sequence[Case], device: str, faults: str | None) -> int:
     """
     torch.set_num_threads(1)
     torch.autograd.set_multithreading_enabled(False)
-    there = resolve(device, load_faults(Path(faults)) if faults else ())
+    there = resolve(device, load_faults(faults) if faults else ())
     tables = tolerance.load(there.name, known_ops={r.name for r in suite.rows("all")})
     found = compared = 0
     for case in cases:

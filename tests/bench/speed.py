@@ -250,7 +250,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.simplefilter("ignore")
     try:
         chosen = items(a.ops, "opinfo" if a.opinfo else "native", a.all)
-        plan: Plan = _plan(a.device, "quick", "0", None, None, True, True, None)
+        plan: Plan = _plan(a.device, "quick", "0", None, None, True, True, None, None)
         warm = suite.select([WARM], dtypes=(DTYPE,))[0]
     except ParityError as e:
         print(e, file=sys.stderr)

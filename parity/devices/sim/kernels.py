@@ -214,14 +214,16 @@ def _mixed(plan: Plan, args: Any, kwargs: Any) -> str:
 
 
 def _run(op: Any, plan: Plan, host: list[Any], kwhost: dict[str, Any]) -> Any:
+    before = [(t, t.shape, t.stride(), t.storage_offset()) for t in (kwhost.get(n) for n in plan.outs) if t is not None]
     try:
         return op(*host, **kwhost)
     except RuntimeError as e:
         if "not resizable" not in str(e) or not plan.outs:
             raise
-    for name in plan.outs:
-        kwhost[name] = torch.empty(0, dtype=kwhost[name].dtype)
-    return op(*host, **kwhost)
+    # torch sets the new sizes before it finds that imported memory cannot grow; a fault still has the destination in hand.
+    for t, *form in before:
+        t.as_strided_(*form)
+    return op(*host, **kwhost | {n: torch.empty(0, dtype=kwhost[n].dtype) for n in plan.outs})
 
 
 def _results(plan: Plan, result: Any, args: Any, kwargs: Any, index: int) -> Any:

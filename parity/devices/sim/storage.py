@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +13,7 @@ from torch import Tensor
 from parity.devices.sim.call import Call
 from parity.devices.sim.faults import run_through
 from parity.devices.sim.kernels import allocated, settle
-from parity.devices.sim.memory import CPU_KEYS, to_host, to_host_in_place, to_sim, without_bits
+from parity.devices.sim.memory import CPU_KEYS, to_host, to_host_in_place, to_sim
 from parity.devices.sim.seats import SEATS, Seat
 
 _WRITTEN = ((0, "self", False),)  # in the words of Plan.returns: one result, which is the destination
@@ -132,18 +134,20 @@ def copy_from_and_resize(src: Tensor, dst: Tensor) -> Tensor:
 
 
 def resize_(self: Tensor, size: Sequence[int], *, memory_format: Any = None) -> Tensor:
-    """aten::resize_: imported memory cannot grow, so a larger size gets new memory with the old elements in front."""
-    count = 1
-    for s in size:
-        count *= s
-    if self.untyped_storage().nbytes() >= (self.storage_offset() + count) * self.element_size():
-        stride = torch.empty(size, device="meta").stride()
-        return self.set_(self.untyped_storage(), self.storage_offset(), size, stride)
-    new = to_sim(allocated(SEATS[self.get_device()], torch.empty(size, dtype=self.dtype)), self.get_device())
-    kept = min(self.numel(), count)
-    if kept:
-        to_host(new).view(-1)[:kept].copy_(without_bits(to_host(self)).reshape(-1)[:kept])
-    return self.set_(new.untyped_storage(), 0, new.shape, new.stride())
+    """aten::resize_, as on the CPU: the size that it has leaves the strides alone, and what lies in the memory stays there.
+
+    Imported memory cannot grow, so a size beyond its end gets new memory; other views of the old one keep that.
+    """
+    if memory_format is None and tuple(size) == tuple(self.shape):
+        return self
+    stride = torch.empty(size, device="meta", memory_format=memory_format or torch.contiguous_format).stride()
+    storage, offset = self.untyped_storage(), self.storage_offset()
+    elements = offset + math.prod(size)
+    if storage.nbytes() < elements * self.element_size():
+        fresh = allocated(SEATS[self.get_device()], torch.empty(elements, dtype=self.dtype))
+        ctypes.memmove(fresh.data_ptr(), storage.data_ptr(), storage.nbytes())
+        storage = to_sim(fresh, self.get_device()).untyped_storage()
+    return self.set_(storage, offset, size, stride)
 
 
 def on_metadata(op: Any) -> Callable[..., Any]:

@@ -1,0 +1,58 @@
+"""A bug of the zoo: a fault as it was reported in public, with the case that shows it and a neighbour that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from parity.devices import Fault
+from parity.errors import FaultError
+
+KINDS = (
+    "silent_wrong_forward",
+    "silent_wrong_backward",
+    "silent_noop",
+    "nan_mismatch",
+    "rng",
+    "drift",
+    "metadata",
+    "nondeterminism",
+    "crash",
+    "hang",
+    "unsupported_op",
+    "unsupported_dtype",
+    "fallback",
+)
+DEADLY = ("abort", "hang")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bug:
+    """One reported bug, planted.
+
+    fault: what the device does wrong, and when; its id and source name the report.
+    kind: one of KINDS. triggers: the classes of condition that the report names ("layout", "offset", "dtype", ...).
+    trigger, neighbour: functions of a device string that return tensors, gradients or plain values; on the faulty device
+    the trigger differs from the CPU (or raises, warns, dies), and the neighbour, a case one step beside it, does not.
+    rows: names of the catalog rows that run the ops concerned; () where they follow from the fault's own op names.
+    deadly: "abort" or "hang" where the trigger ends the process or never returns, so that it needs a process of its own.
+    """
+
+    fault: Fault
+    kind: str
+    triggers: tuple[str, ...]
+    trigger: Callable[[str], object]
+    neighbour: Callable[[str], object]
+    rows: tuple[str, ...] = ()
+    deadly: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise FaultError(f"bug '{self.fault.id}': kind '{self.kind}' is not one of {', '.join(KINDS)}")
+        if self.deadly and self.deadly not in DEADLY:
+            raise FaultError(f"bug '{self.fault.id}': deadly is 'abort', 'hang' or ''; got {self.deadly!r}")
+
+    @property
+    def silent(self) -> bool:
+        """Whether the device says nothing: a wrong result, not an error."""
+        return self.kind not in ("crash", "hang", "unsupported_op", "unsupported_dtype", "fallback")

@@ -1,0 +1,102 @@
+"""Bugs of Fourier transforms and of what goes with them: frequencies, overlapping windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parity.devices import Call, Fault
+from parity.devices.sim.faults import abort
+from parity.zoo.bug import Bug
+from parity.zoo.effects import argument, complex_ramp, gradients, ramp
+
+PYTORCH = "https://github.com/pytorch/pytorch/"
+LIMIT = 256  # elements, in the place of 4.1e6 of the windows of an istft
+
+
+def _backwards_in_time(call: Call) -> Tensor:
+    """Sample t of the result stands at -t: the first stays, the others come in reverse."""
+    d = call.args[1][-1]
+    signal: Tensor = call.run()
+    return signal.flip(d).roll(1, d)
+
+
+def _into_the_start(call: Call) -> Any:
+    """A range is written at the start of the memory under its destination, which is left as it was. fftfreq writes its
+    negative half so, over what a range of all samples had left there."""
+    if "fftfreq" not in call.op:
+        out = call.outs[0]
+        call.kwargs["out"] = out.as_strided(out.shape, out.stride(), 0)
+        call.run()
+        return None
+    frequencies = call.run()
+    n, period = argument(call, 0, "n"), argument(call, 1, "d", 1.0)
+    negative = frequencies[(n + 1) // 2 :].clone()
+    frequencies[(n + 1) // 2 :] += 1 / period
+    frequencies[: n // 2] = negative
+    return frequencies
+
+
+def _writes_a_slice(call: Call) -> bool:
+    if "fftfreq" in call.op:
+        return bool(argument(call, 0, "n") > 1)
+    return bool(call.outs) and call.outs[0].storage_offset() > 0
+
+
+def _windows_overlap(call: Call) -> bool:
+    windows, _, _, size, step = call.args[:5]
+    return bool(step < size and windows.numel() > LIMIT)
+
+
+BUGS = (
+    Bug(
+        fault=Fault(
+            "pt-124096",
+            ("_fft_c2r",),
+            _backwards_in_time,
+            lambda call: call.args[3] % 2 == 1,
+            source=PYTORCH + "issues/124096",
+            title="the inverse transform to a real signal of odd length runs backwards in time",
+        ),
+        kind="silent_wrong_forward",
+        triggers=("size", "args"),
+        trigger=lambda d: torch.fft.irfft(complex_ramp(d, 3), 5),
+        neighbour=lambda d: torch.fft.irfft(complex_ramp(d, 3), 4),
+        rows=("fft.irfft", "fft.irfft2", "fft.irfftn", "fft.hfft"),
+    ),
+    Bug(
+        fault=Fault(
+            "pt-135223",
+            ("fft.fftfreq", "arange"),
+            _into_the_start,
+            _writes_a_slice,
+            level="function",
+            source=PYTORCH + "issues/135223",
+            title="a range written into a slice lands at the start of the memory, so fftfreq lacks its negative half",
+        ),
+        kind="silent_wrong_forward",
+        triggers=("out", "offset", "size"),
+        trigger=lambda d: (torch.fft.fftfreq(10, device=d), torch.arange(2, out=ramp(d, 4)[2:])),
+        neighbour=lambda d: (torch.fft.rfftfreq(10, device=d), torch.arange(2, out=ramp(d, 4)[:2])),
+        rows=("fft.fftfreq",),
+    ),
+    Bug(
+        fault=Fault(
+            "pt-138525",
+            ("unfold_backward",),
+            abort,
+            _windows_overlap,
+            source=PYTORCH + "issues/138525",
+            title="the backward of overlapping windows ends the process",
+            scaled="windows of 4.1e6 elements -> LIMIT = 256 elements",
+        ),
+        kind="crash",
+        triggers=("backward", "size"),
+        trigger=lambda d: gradients(lambda x: x.unfold(0, 16, 4), ramp(d, 128)),
+        neighbour=lambda d: gradients(lambda x: x.unfold(0, 16, 16), ramp(d, 512)),
+        rows=("tensor_unfold", "istft"),
+        deadly="abort",
+    ),
+)

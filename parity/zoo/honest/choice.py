@@ -1,0 +1,214 @@
+"""Other right answers where there are several: places of ties, signs and phases of vectors, pivots."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parity.devices import Call, Fault
+from parity.zoo.honest.rerun import (
+    AS_THEY_ARE,
+    HALVES,
+    IN_FLOAT32,
+    ROUNDED,
+    again,
+    any_range,
+    arithmetic,
+    honest,
+    narrowed,
+    pick,
+)
+
+PLACED = ("argmax", "argmin", "kthvalue", "max", "median", "min", "mode", "nanmedian", "sort", "topk")
+POOLS = ("adaptive_max_pool2d", "adaptive_max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices")
+
+
+def _any(call: Call) -> bool:
+    return any(t.numel() > 1 for t in call.operands)
+
+
+def _order(call: Call, n: int) -> Tensor:
+    """A permutation of n places, the same for equal calls."""
+    return torch.randperm(n, generator=torch.Generator().manual_seed(pick(call, 1 << 30)))
+
+
+def _places(call: Call, plain: Any) -> Any:
+    """The kernel on its operand in another order, and the places translated back: any of the tied ones may come out."""
+    x, base = call.args[0], call.op.partition(".")[0]
+    if base == "mode" and x.is_floating_point() and bool(torch.isnan(x).any()):
+        return None  # NaN equals nothing, and which value it counts for depends on the order
+    whole = base in ("argmax", "argmin") and _dim(call, 1, None) is None
+    if base == "sort" and call.kwargs.get("stable"):
+        return None
+    if base in ("max", "min", "median", "nanmedian") and isinstance(plain, Tensor):
+        return None  # no places asked for
+    position = {"sort": 1, "argmax": 1, "argmin": 1, "max": 1, "min": 1, "median": 1, "nanmedian": 1, "mode": 1}.get(base, 2)
+    dim = 0 if whole else _dim(call, position, -1)
+    flat = x.reshape(-1) if whole else x
+    if not flat.dim():
+        return None
+    order = _order(call, flat.shape[dim])
+    got = again(call, AS_THEY_ARE, {id(x): flat.index_select(dim, order)})
+    if isinstance(got, Tensor):
+        return order[got] if not whole or got.dim() == plain.dim() else order[got].reshape(plain.shape)
+    values, places = got[0], order[got[1]]
+    if base == "topk" and not _dim(call, 4, True, "sorted"):
+        turn = _order(call, values.shape[dim])
+        values, places = values.index_select(dim, turn), places.index_select(dim, turn)
+    return values, places
+
+
+def _dim(call: Call, position: int, default: Any, name: str = "dim") -> Any:
+    if name in call.kwargs:
+        return call.kwargs[name]
+    return call.args[position] if position < len(call.args) else default
+
+
+def _running(call: Call) -> Any:
+    """cummax and cummin: the first of the tied places instead of the last."""
+    call.run()
+    x, values, indices, dim = call.args[:4]
+    if x.dim() and x.numel():
+        v, i = values.movedim(dim, 0), indices.movedim(dim, 0)
+        for k in range(1, v.shape[0]):
+            same = (
+                (v[k] == v[k - 1]) | (torch.isnan(v[k]) & torch.isnan(v[k - 1])) if v.is_floating_point() else v[k] == v[k - 1]
+            )
+            i[k] = torch.where(same, i[k - 1], i[k])
+    return None
+
+
+def _ranks(x: Tensor, lead: int, order: Tensor) -> Tensor:
+    """Each element's rank in its plane, ties broken by the order: what is largest stays largest, and is so alone."""
+    planes = x.reshape(*x.shape[:lead], -1)[..., order]
+    ranks = torch.empty(planes.shape, dtype=torch.float64)
+    places = torch.arange(planes.shape[-1], dtype=torch.float64).expand(planes.shape)
+    ranks.scatter_(-1, planes.sort(dim=-1, stable=True).indices, places)
+    back = torch.empty_like(ranks)
+    back[..., order] = ranks
+    return back.reshape(x.shape)
+
+
+def _spatial(call: Call) -> int:
+    return 3 if "3d" in call.op else 2
+
+
+def _pool(call: Call, plain: Any) -> Any:
+    """Max pooling that finds another one of the tied maxima in its window."""
+    x = call.args[0]
+    lead = x.dim() - _spatial(call)
+    order = _order(call, math.prod(x.shape[lead:]))
+    swap = {id(x): _ranks(x, lead, order)}
+    for t in call.outs[:1]:
+        swap[id(t)] = torch.empty_strided(t.shape, t.stride(), dtype=torch.float64)
+    _, indices = again(call, AS_THEY_ARE, swap)
+    picked = x.reshape(*x.shape[:lead], -1).gather(-1, indices.reshape(*indices.shape[:lead], -1))
+    return picked.reshape(plain[0].shape), indices
+
+
+def _pool_backward(call: Call, plain: Any) -> Any:
+    """The gradient of max pooling flows to another one of the tied maxima."""
+    g, x = call.args[:2]
+    lead = x.dim() - 2
+    ranks = _ranks(x, lead, _order(call, math.prod(x.shape[lead:]))).to(torch.float32)
+    dtypes = IN_FLOAT32 if g.dtype in HALVES else AS_THEY_ARE
+    return narrowed(again(call, dtypes, {id(x): ranks}), plain)
+
+
+def _distinct(call: Call, plain: Any) -> Any:
+    """unique without an order: the distinct values, inverse and counts in another one."""
+    if _dim(call, 1, True, "sorted"):
+        return None
+    values, inverse, counts = plain
+    order = _order(call, values.shape[0])
+    place = torch.empty_like(order)
+    place[order] = torch.arange(order.shape[0])
+    return values[order], place[inverse] if inverse.numel() else inverse, counts[order] if counts.numel() else counts
+
+
+# ------------------------------------------------------------------------------------------------ vectors and their phases
+
+
+def _phases(call: Call, like: Tensor, n: int) -> Tensor:
+    """n signs, or n phases, for the columns of a matrix."""
+    turn = torch.rand(n, generator=torch.Generator().manual_seed(pick(call, 1 << 30)), dtype=torch.float64)
+    if like.is_complex():
+        return torch.polar(torch.ones(n, dtype=torch.float64), 2 * math.pi * turn)
+    return torch.where(turn < 0.5, -1.0, 1.0).to(torch.float64)
+
+
+def _wide(call: Call) -> Any:
+    return again(call, arithmetic(call))
+
+
+def _svd(call: Call, plain: Any) -> Any:
+    u, s, vh = _wide(call)
+    k = s.shape[-1]
+    if not u.numel() or not vh.numel():
+        return None
+    phases = _phases(call, u, max(u.shape[-1], vh.shape[-2]))
+    other = phases.clone()
+    other[k:] = other[k:].flip(0)
+    return narrowed((u * phases[: u.shape[-1]], s, vh * other[: vh.shape[-2], None].conj()), plain)
+
+
+def _eigh(call: Call, plain: Any) -> Any:
+    w, v = _wide(call)
+    return narrowed((w, v * _phases(call, v, v.shape[-1]) if v.numel() else v), plain)
+
+
+def _qr(call: Call, plain: Any) -> Any:
+    q, r = _wide(call)
+    if not q.numel() or not r.numel():
+        return None
+    phases = _phases(call, q, q.shape[-1])
+    return narrowed((q * phases, r * phases[: r.shape[-2], None].conj()), plain)
+
+
+def _lu(call: Call, plain: Any) -> Any:
+    """Gaussian elimination that takes the last of equally large pivots."""
+    a = call.args[0]
+    if not _dim(call, 1, True, "pivot") or a.dtype not in ROUNDED or min(a.shape[-2:]) > 64:
+        return None
+    lu, pivots = _eliminated(a.to(torch.complex128 if a.is_complex() else torch.float64))
+    if not torch.isfinite(lu.abs()).all():
+        return None
+    if call.op.startswith("linalg_lu_factor"):
+        return narrowed((lu, pivots, *plain[2:]), plain)
+    return narrowed(tuple(torch.lu_unpack(lu, pivots)), plain)
+
+
+def _eliminated(a: Tensor) -> tuple[Tensor, Tensor]:
+    lu = a.clone().reshape(-1, *a.shape[-2:])
+    k = min(a.shape[-2:])
+    pivots = torch.empty(lu.shape[0], k, dtype=torch.int32)
+    for m, chosen in zip(lu, pivots):
+        for j in range(k):
+            size = m[j:, j].abs()
+            p = j + int(torch.nonzero(size >= size.max() * (1 - 1e-6)).max()) if bool(size.max() > 0) else j
+            chosen[j] = p + 1
+            m[[j, p]] = m[[p, j]]
+            if m[j, j] != 0:
+                m[j + 1 :, j] /= m[j, j]
+                m[j + 1 :, j + 1 :] -= m[j + 1 :, j, None] * m[None, j, j + 1 :]
+    return lu.reshape(a.shape), pivots.reshape(*a.shape[:-2], k)
+
+
+def faults() -> tuple[Fault, ...]:
+    """All kinds of choices."""
+    tied, turned = "any of the tied places", "other signs and phases"
+    return (
+        honest("ties", PLACED, _places, _any, tied, limit=any_range),
+        Fault("honest-ties-running", ("_cummax_helper", "_cummin_helper"), _running, title="the first of the tied places"),
+        honest("ties-pool", POOLS, _pool, _any, tied, limit=any_range),
+        honest("ties-pool-gradient", ("max_pool2d_backward",), _pool_backward, _any, tied, limit=any_range),
+        honest("order-unique", ("_unique2",), _distinct, _any, "distinct values in another order", limit=any_range),
+        honest("phases-svd", ("_linalg_svd",), _svd, _any, turned, limit=any_range),
+        honest("phases-eigh", ("_linalg_eigh",), _eigh, _any, turned, limit=any_range),
+        honest("phases-eig", ("linalg_eig",), _eigh, _any, turned, limit=any_range),
+        honest("phases-qr", ("linalg_qr",), _qr, _any, turned, limit=any_range),
+        honest("pivots", ("linalg_lu_factor_ex", "linalg_lu"), _lu, _any, "the last of equally large pivots", limit=any_range),
+    )

@@ -1,0 +1,191 @@
+"""A kernel run on private copies of its operands, in another arithmetic if wanted: nothing of the caller's is written."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from parity.devices import Call, Fault
+from parity.measures import bits
+from parity.zoo.honest import tally
+from parity.zoo.honest.rounding import cut
+
+Dtypes = Mapping[torch.dtype, torch.dtype]
+HALVES = (torch.float16, torch.bfloat16)
+# What a device rounds to, hence what these controls may round otherwise; float64 and complex128 stay what they are.
+ROUNDED = (torch.float32, torch.complex64, *HALVES)
+AS_THEY_ARE: Dtypes = {}
+NEAR_TINY = 2.0**-116  # below it float32 loses digits to underflow: its smallest normal number times 2**10
+# Half types are computed in float32 and rounded once; float32 in float64, and rounded once.
+IN_FLOAT32: Dtypes = dict.fromkeys(HALVES, torch.float32)
+IN_DOUBLE: Dtypes = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+ALL_IN_DOUBLE: Dtypes = {torch.float16: torch.float64, torch.bfloat16: torch.float64, **IN_DOUBLE}
+
+
+def rounds(call: Call) -> bool:
+    """Whether the call has a result or an operand in a dtype that a device rounds to, and any element at all."""
+    tensors = (*call.outs, *call.operands)
+    return any(t.dtype in ROUNDED for t in tensors) and any(t.numel() for t in call.operands)
+
+
+def arithmetic(call: Call) -> Dtypes:
+    """The wider arithmetic of a call: float32 where a half type takes part, else double."""
+    return IN_FLOAT32 if any(t.dtype in HALVES for t in (*call.outs, *call.operands)) else IN_DOUBLE
+
+
+def again(call: Call, dtypes: Dtypes = AS_THEY_ARE, swap: Mapping[int, Any] | None = None) -> Any:
+    """The healthy result on private copies. dtypes: what floating operands, destinations, dtype arguments become.
+
+    swap: other arguments, by the id of those that they replace. Integer operands stay what they are. Python numbers are
+    rounded to float32 where dtypes change, because a device takes them so.
+    """
+    copies = dict(swap or {})
+    read = {id(t) for t in tree_leaves(call.args) if isinstance(t, Tensor)}
+    written = {id(t) for t in call.outs}
+
+    def own(a: Any) -> Any:
+        if id(a) in copies:
+            return copies[id(a)]
+        if isinstance(a, Tensor):
+            copies[id(a)] = _copy(a, dtypes.get(a.dtype, a.dtype), id(a) in read, id(a) in written)
+            return copies[id(a)]
+        if isinstance(a, torch.dtype):
+            return dtypes.get(a, a)
+        if dtypes and isinstance(a, float):
+            return single(a)
+        return a
+
+    kept = call.args, call.kwargs, call.outs
+    call.args, call.kwargs = tree_map(own, list(call.args)), {k: tree_map(own, v) for k, v in call.kwargs.items()}
+    call.outs = tuple(own(t) for t in call.outs)
+    try:
+        return call.run()
+    finally:
+        call.args, call.kwargs, call.outs = kept
+
+
+def _copy(t: Tensor, dtype: torch.dtype, read: bool, written: bool) -> Tensor:
+    if written and not read:
+        return torch.empty_strided(t.shape, t.stride(), dtype=dtype)
+    if dtype is t.dtype and not written:
+        return t
+    return widened(t, dtype)
+
+
+def widened(t: Tensor, dtype: torch.dtype) -> Tensor:
+    """A copy in another dtype with the same strides: kernels choose by them what they do (det factors the transpose of what
+    is contiguous, and its gradient knows)."""
+    if not t.numel():
+        return t.to(dtype, copy=True)
+    if t.is_conj() or t.is_neg():
+        return widened(t.resolve_conj().resolve_neg(), dtype)
+    return stretch(t).to(dtype, copy=True).as_strided(t.shape, t.stride(), 0)
+
+
+def stretch(t: Tensor) -> Tensor:
+    """The memory from the first element of a view to its last, as a vector."""
+    return t.as_strided((1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride())),), (1,))
+
+
+def single(x: float) -> float:
+    """A Python number as a float32 kernel gets it; one that float32 cannot hold stays."""
+    rounded = float(torch.tensor(x, dtype=torch.float32))
+    return rounded if x != x or (abs(rounded) != float("inf") and (rounded or not x)) else x
+
+
+def narrowed(wide: Any, plain: Any, rounding: Callable[[Tensor, torch.dtype], Tensor] = Tensor.to) -> Any:
+    """Results rounded to the dtypes of the CPU's own, to nearest unless said otherwise; integers are left as they are."""
+
+    def narrow(w: Any, p: Any) -> Any:
+        return rounding(w, p.dtype) if isinstance(w, Tensor) and isinstance(p, Tensor) and p.dtype in ROUNDED else w
+
+    return tree_map(narrow, wide, plain)
+
+
+def pick(call: Call, n: int) -> int:
+    """One of n ways, the same for equal calls: a hash of the op, the shapes and the first operand's bits."""
+    first = next((t for t in call.operands if t.dtype in ROUNDED), None)
+    content = 0 if first is None else int(bits(first).sum(dtype=torch.int64))
+    outline = f"{call.op} {[tuple(t.shape) for t in call.operands]} {content}"
+    return zlib.crc32(outline.encode()) % n
+
+
+def once(call: Call, plain: Any) -> Any:
+    """One rounding at the end, to nearest or toward zero: everything inside is wider."""
+    return narrowed(again(call, arithmetic(call)), plain, cut)
+
+
+def unlike(plain: Any, *ways: Callable[[], Any]) -> Any:
+    """The first of several right answers whose bits are not the CPU's; the last where all are the same."""
+    answer = None
+    for way in ways:
+        answer = way()
+        if tally.differs(tree_map(_placed, answer, plain), plain):
+            return answer
+    return answer
+
+
+def _placed(other: Any, plain: Any) -> Any:
+    """The answer in the strides of the CPU's own, which torch promises in places; another shape is nobody's rounding, and
+    the CPU's own stands (its half addmv gives one element for none, torch 2.13)."""
+    if not isinstance(other, Tensor) or not isinstance(plain, Tensor) or other is plain:
+        return other
+    if other.shape != plain.shape:
+        return plain
+    if other.stride() == plain.stride():
+        return other
+    return torch.empty_strided(plain.shape, plain.stride(), dtype=other.dtype).copy_(other)
+
+
+def in_range(other: Any, plain: Any, tiny: bool = True) -> Any:
+    """Where one of the answers overflowed on the way (tiny: or underflowed) and the other did not, the CPU's own: which of
+    them a device gives is a matter of its formula's range and not of rounding."""
+    if not isinstance(other, Tensor) or not isinstance(plain, Tensor) or other.dtype not in ROUNDED:
+        return other
+    if other.shape != plain.shape:
+        return other
+    differs = torch.isfinite(other) != torch.isfinite(plain)
+    if tiny:
+        differs |= ((other == 0) != (plain == 0)) & (torch.maximum(other.abs(), plain.abs()) < NEAR_TINY)
+    return torch.where(differs, plain, other) if bool(differs.any()) else other
+
+
+def finite_alike(other: Any, plain: Any) -> Any:
+    """`in_range` for sums of products, whose small results are right: whether padding times infinity counts is anybody's."""
+    return in_range(other, plain, tiny=False)
+
+
+def any_range(other: Any, plain: Any) -> Any:
+    """The answer itself: it chooses and does not compute."""
+    return other
+
+
+# Another right answer of a call, given the CPU's own; None where there is no other.
+Answer = Callable[[Call, Any], Any]
+
+
+def honest(
+    kind: str,
+    ops: tuple[str, ...],
+    answer: Answer,
+    when: Callable[[Call], bool] = rounds,
+    title: str = "",
+    limit: Callable[[Any, Any], Any] = in_range,
+) -> Fault:
+    """A fault that is none: it gives the other right answer, and counts it. limit: `in_range` or another of its kind."""
+
+    def effect(call: Call) -> Any:
+        plain = again(call)
+        other = answer(call, plain)
+        if other is None:
+            return plain
+        other = tree_map(_placed, tree_map(limit, other, plain), plain)
+        tally.note(kind, other, plain)
+        return other
+
+    return Fault(f"honest-{kind}", ops, effect, when, title=title or kind)

@@ -1,0 +1,72 @@
+"""Rounding as healthy devices do it: within a bound in ULP, to nearest or toward zero, the same for equal truths."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from parity.dtypes import FACTS, DtypeFacts
+
+
+def noisy(truth: Tensor, dtype: torch.dtype, bound: float, limits: tuple[float, float] = (-math.inf, math.inf)) -> Tensor:
+    """Real float64 results in a narrower dtype, each off by at most `bound` ULP of the truth.
+
+    The error is uniform in [-bound, bound] before the rounding and a hash of the truth, so that equal truths give equal
+    results. A truth that the dtype holds is kept, NaN and infinities too; no result leaves the limits or changes its sign.
+    """
+    nearest = truth.to(torch.float32).to(dtype)
+    if not bound:
+        return nearest
+    f = FACTS[str(dtype).removeprefix("torch.")]
+    ulp = _ulp(truth, f)
+    moved = truth + bound * _uniform(truth) * ulp
+    moved = torch.where((moved < 0) == (truth < 0), moved, 0.0).clamp(*limits)
+    y = moved.to(torch.float32).to(dtype)
+    wide = y.to(torch.float64)
+    # `<=` is false for NaN; an infinity is as far from the largest number as the next number would be.
+    edge = f.max * (1.0 + 2.0 * f.unit_roundoff)
+    inside = (wide.clamp(-edge, edge) - truth).abs() <= bound * ulp
+    inside &= (wide >= limits[0]) & (wide <= limits[1])
+    return torch.where(inside & (nearest.to(torch.float64) != truth), y, nearest)
+
+
+def _uniform(x: Tensor) -> Tensor:
+    """A number in [-1, 1) for each float64, from its bits (the last 8 excepted: the CPU's own float64 kernels differ there
+    between vector and tail)."""
+    raw = x.contiguous().view(torch.int64) >> 8
+    mixed = (raw ^ (raw >> 23)) * 0x2545F4914F6CDD1D
+    mixed = (mixed ^ (mixed >> 32)) * 0x2545F4914F6CDD1D
+    return (mixed >> 11).to(torch.float64) * 2.0**-52
+
+
+def cut(truth: Tensor, dtype: torch.dtype, always: bool = False) -> Tensor:
+    """float64 results rounded to float32, to nearest or toward zero by a hash of the truth (always: toward zero), complex
+    ones part by part; half types to nearest, as Metal's half arithmetic does. Overflow is that of rounding to nearest."""
+    if truth.is_complex():
+        parts = cut(torch.view_as_real(truth.resolve_conj().contiguous()), torch.float32, always)
+        return torch.view_as_complex(parts)
+    nearest = truth.to(torch.float32).to(dtype)
+    if dtype is not torch.float32 or truth.dtype is not torch.float64:
+        return nearest
+    f = FACTS[str(dtype).removeprefix("torch.")]
+    ulp = _ulp(truth, f)
+    toward_zero = (torch.trunc(truth / ulp) * ulp).to(torch.float32).to(dtype)
+    return torch.where(torch.isfinite(nearest) & ((_uniform(truth) < 0) | always), toward_zero, nearest)
+
+
+def _ulp(truth: Tensor, f: DtypeFacts) -> Tensor:
+    """The spacing of the dtype's numbers at these float64 numbers."""
+    exponent = torch.frexp(truth)[1].clamp(min=math.frexp(f.tiny)[1])
+    return torch.ldexp(torch.full_like(truth, 2.0 * f.unit_roundoff), exponent - 1)
+
+
+def noisy_complex(truth: Tensor, bound: float) -> Tensor:
+    """complex128 results in complex64, each part off by at most `bound` ULP of the modulus; parts that are exact are kept."""
+    parts = torch.view_as_real(truth.resolve_conj().contiguous())
+    nearest = parts.to(torch.float32)
+    ulp = _ulp(truth.abs(), FACTS["float32"]).unsqueeze(-1)
+    moved = (parts + bound * _uniform(parts) * ulp).to(torch.float32)
+    keep = (nearest.to(torch.float64) == parts) | ~torch.isfinite(parts).all(-1, keepdim=True) | ~torch.isfinite(moved)
+    return torch.view_as_complex(torch.where(keep, nearest, moved))

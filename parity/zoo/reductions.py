@@ -1,0 +1,341 @@
+"""Bugs of reductions and of running sums, products and sorts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from parity.devices import Fault
+from parity.devices.sim.call import Call
+from parity.devices.sim.faults import abort, garbage
+from parity.zoo.bug import Bug
+from parity.zoo.effects import argument, raising, ramp
+
+PYTORCH = "https://github.com/pytorch/pytorch/"
+AXES = 4  # that some kernels of MPS can tell apart, from the last one on
+OUT_OF_REACH: dict[str, str] = {}
+
+
+def _dims(call: Call) -> list[int]:
+    """The dimensions that a kernel is told to reduce; none of them where it is to reduce all."""
+    dim = argument(call, 1, "dim")
+    return [] if dim is None else [dim] if isinstance(dim, int) else list(dim)
+
+
+def _is_over_everything(call: Call) -> bool:
+    return call.op in ("all.all_out", "any.all_out", "max", "min", "max.unary_out", "min.unary_out")
+
+
+# ---------------------------------------------------------------------------------------------------------- dimensions
+
+
+def _negative_as_last(call: Call) -> Tensor:
+    rank, named = call.args[0].dim(), {k: v for k, v in call.kwargs.items() if k != "out"}
+    dims = sorted({(-1 if d < 0 else d) % rank for d in _dims(call)})
+    kernel: Any = getattr(torch.ops.aten, call.op.partition(".")[0]).correction
+    result: Tensor = kernel(call.args[0], dims, *call.args[2:], **named)
+    return result
+
+
+def _seems_to_have_four(call: Call) -> bool:
+    """Dimensions after the fourth are all 1 and were dropped, and a dimension is counted from the end."""
+    x = call.args[0]
+    return x.dim() > AXES and set(x.shape[AXES:]) == {1} and any(d < 0 for d in _dims(call))
+
+
+def _counted_from_the_fourth(call: Call) -> Any:
+    """What comes out is laid into the memory of the right result from its start; what it does not fill is 0."""
+    dims = [d + AXES if d < 0 else d for d in _dims(call)]
+    if min(dims) < 0:
+        raise IndexError(f"Dimension out of range (expected to be in range of [-4, 3], but got {min(dims) - AXES})")
+    right = call.run()
+    wrong = torch.sum(call.args[0], sorted(set(dims)), dtype=right.dtype).reshape(-1)[: right.numel()]
+    result = torch.zeros(right.numel(), dtype=right.dtype)
+    result[: wrong.numel()] = wrong
+    return result.reshape(right.shape)
+
+
+def _axis_out_of_reach(call: Call) -> bool:
+    rank: int = call.args[0].dim()
+    return rank > AXES and rank - int(argument(call, 1, "dim", -1)) % rank > AXES
+
+
+def _no_dimension_to_name(call: Call) -> bool:
+    return call.args[0].dim() == 0 and bool(_dims(call))
+
+
+def _named_none(call: Call) -> bool:
+    """`dim=[]`, which means all of them."""
+    dim = argument(call, 1, "dim", call.kwargs.get("axis"))
+    return isinstance(dim, (tuple, list)) and not dim
+
+
+def _negative_refused(call: Call) -> NoReturn:
+    raise RuntimeError(f"Expected dim to be between 0 and {call.args[0].dim()} but got {call.args[1]}")
+
+
+# -------------------------------------------------------------------------------------------------------------- values
+
+
+def _has_nan(call: Call) -> bool:
+    return call.args[0].is_floating_point() and bool(call.args[0].isnan().any())
+
+
+def _nan_never_wins(call: Call) -> Any:
+    worst = -torch.inf if "max" in call.op.partition(".")[0] else torch.inf
+    call.args[0] = call.args[0].masked_fill(call.args[0].isnan(), worst)
+    return call.run()
+
+
+def _first_or_zero(call: Call) -> Tensor:
+    """The largest is the first, the smallest is 0."""
+    x: Tensor = call.args[0]
+    return x.reshape(-1)[0].clone() if call.op.startswith("max") else x.new_zeros(())
+
+
+def _beyond_int32(call: Call) -> bool:
+    x = call.args[0]
+    if x.dtype != torch.int32 or call.outs[0].dtype != torch.int64:
+        return False
+    total = torch.sum(x, _dims(call), dtype=torch.int64)
+    return bool((total != total.int()).any())
+
+
+def _summed_as(*dtypes: torch.dtype) -> Callable[[Call], bool]:
+    """A running sum in one of these dtypes: the one that is asked for, else the input's."""
+    return lambda call: (call.kwargs.get("dtype") or call.args[0].dtype) in dtypes
+
+
+# ---------------------------------------------------------------------------------------------------------------- bugs
+
+
+def _ints(device: str, *values: int, dtype: torch.dtype = torch.int64) -> Tensor:
+    return torch.tensor(values, dtype=dtype).to(device)
+
+
+def _with_nan(device: str) -> Tensor:
+    return torch.tensor([[1.0, torch.nan, 3.0], [2.0, 5.0, 4.0]]).to(device)
+
+
+def _extremes(x: Tensor) -> object:
+    return x.max(), x.min(), x.max(1), x.min(1), x.argmax(), x.argmin(1)
+
+
+BUGS = (
+    Bug(
+        fault=Fault(
+            "pt-104694",
+            ("all",),
+            lambda call: call.run().zero_(),
+            lambda call: call.args[0].numel() == 0,
+            source=PYTORCH + "issues/104694",
+            title="all() of nothing is False",
+        ),
+        kind="silent_wrong_forward",
+        triggers=("size",),
+        trigger=lambda d: torch.empty(0, dtype=torch.bool).to(d).all(),
+        neighbour=lambda d: torch.ones(1, dtype=torch.bool).to(d).all(),
+        rows=("all",),
+    ),
+    Bug(
+        fault=Fault(
+            "pt-107116",
+            ("std", "var"),
+            _negative_as_last,
+            lambda call: any(d < -1 for d in _dims(call)),
+            source=PYTORCH + "issues/107116",
+            title="std and var reduce the last dimension, whichever negative one is named",
+        ),
+        kind="silent_wrong_forward",
+        triggers=("args",),
+        trigger=lambda d: ramp(d, 2, 3, 4).std(-2),
+        neighbour=lambda d: ramp(d, 2, 3, 4).std(-1),
+        rows=("std", "var"),
+    ),
+    Bug(
+        fault=Fault(
+            "pt-130295",
+            ("max", "min", "argmax", "argmin"),
+            _nan_never_wins,
+            _has_nan,
+            source=PYTORCH + "issues/130295",
+            title="the largest and the smallest element, and where they are, disregard NaN",
+        ),
+        kind="nan_mismatch",
+        triggers=("value",),
+        trigger=lambda d: _extremes(_with_nan(d)),
+        neighbour=lambda d: _extremes(ramp(d, 2, 3)),
+        rows=("max", "min", "max_all", "min_all", "argmax", "argmin"),
+    ),
+    Bug(
+        fault=Fault(
+            "pt-132732",
+            ("sum",),
+            _counted_from_the_fourth,
+            _seems_to_have_four,
+            source=PYTORCH + "issues/132732",
+            title="sum counts a negative dimension from the fourth where there are more and the rest are 1",
+        ),
+        kind="silent_wrong_forward",
+        triggers=("rank", "args", "size"),
+        trigger=lambda d: torch.ones(1, 2, 1, 1, 1).to(d).sum(-3),
+        neighbour=lambda d: torch.ones(1, 2, 1, 1, 1).to(d).sum(2),
+        rows=("sum", "sum_dim"),
+    ),
+    Bug(
+        fault=Fault(
+            "pt-136134",
+            ("any", "all"),
+            abort,
+            lambda call: _is_over_everything(call) and call.args[0].dim() > AXES,
+            source=PYTORCH + "issues/136134",
+            title="any() of a tensor with more than four dimensions ends the process",
+        ),
+        kind="crash",
+        triggers=("rank",),
+        trigger=lambda d: ramp(d, 2, 1, 1, 1, 1).isnan().any(),
+        neighbour=lambda d: ramp(d, 2, 1, 1, 1).isnan().any(),
+        rows=("any", "all"),
+        deadly="abort",
+    ),
+    Bug(
+        fault=Fault(
+            "pt-139400",
+            ("count_nonzero",),
+            lambda call: garbage(call.run()),
+            lambda call: call.args[0].numel() == 0,
+            source=PYTORCH + "issues/139400",
+            title="count_nonzero of nothing is whatever lay in memory",
+        ),
+        kind="silent_wrong_forward",
+        triggers=("size", "sequence"),
+        trigger=lambda d: torch.count_nonzero(ramp(d, 2) > torch.empty(0, 2, 2).to(d)),
+        neighbour=lambda d: torch.count_nonzero(ramp(d, 2) > ramp(d, 1, 2, 2)),
+        rows=("count_nonzero",),
+    ),
+    Bug(
+        fault=Fault(
+            "pt-187105",
+            ("cumprod", "cumsum", "sort"),
+            abort,
+            _axis_out_of_reach,
+            source=PYTORCH + "issues/187105",
+            title="running products and sums, and sorts, end the process on a dimension before the last four",
+        ),
+        kind="crash",
+        triggers=("rank", "args"),
+        trigger=lambda d: torch.cumprod(torch.ones(2, 1, 1, 1, 2).to(d), 0),
+        neighbour=lambda d: (torch.cumprod(torch.ones(2, 2, 1, 1, 2).to(d), 1), torch.sort(ramp(d, 2, 1, 1, 1, 2))),
+        rows=("cumprod", "cumsum", "sort"),
+        deadly="abort",
+    ),
+    Bug(
+        fault=Fault(
+            "pt-189464",
+            ("sum",),
+            lambda call: call.run().int().long(),
+            _beyond_int32,
+            source=PYTORCH + "pull/189464",
+            title="the int64 sum of int32 values wraps around as int32 does",
+        ),
+        kind="silent_wrong_forward",
+        triggers=("dtype", "value"),
+        trigger=lambda d: _ints(d, 2**31 - 1, 1, dtype=torch.int32).sum(),
+        neighbour=lambda d: _ints(d, 2**31 - 2, 1, dtype=torch.int32).sum(),
+        rows=("sum", "sum_dim"),
+    ),
+    Bug(
+        fault=Fault(
+            "pt-82834",
+            ("sum", "mean", "prod", "amax", "amin", "gather", "scatter"),
+            raising(IndexError("Dimension specified as 0 but tensor has no dimensions")),
+            _no_dimension_to_name,
+            source=PYTORCH + "pull/82834",
+            title="a tensor without dimensions may not be reduced, gathered or scattered along dimension 0",
+        ),
+        kind="crash",
+        triggers=("rank", "args"),
+        trigger=lambda d: torch.tensor(5.0).to(d).sum(0),
+        neighbour=lambda d: (torch.tensor(5.0).to(d).sum(), torch.tensor([5.0]).to(d).sum(0)),
+        rows=("sum", "sum_dim", "mean", "mean_dim", "prod", "amax", "amin", "gather", "scatter"),
+    ),
+    Bug(
+        fault=Fault(
+            "pt-87753",
+            ("max", "min"),
+            _first_or_zero,
+            lambda call: _is_over_everything(call) and call.args[0].dtype == torch.int64 and call.args[0].numel() > 0,
+            source=PYTORCH + "issues/87753",
+            title="max() of int64 values is the first one, min() is 0",
+        ),
+        kind="silent_wrong_forward",
+        triggers=("dtype",),
+        trigger=lambda d: (_ints(d, 1, 2, 3).max(), _ints(d, 1, 2, 3).min()),
+        neighbour=lambda d: (_ints(d, 1, 2, 3, dtype=torch.int32).max(), _ints(d, 1, 2, 3).max(0)),
+        rows=("max_all", "min_all"),
+    ),
+    Bug(
+        fault=Fault(
+            "pt-90635",
+            ("cumsum",),
+            lambda call: call.args[0].to(call.outs[0].dtype),
+            _summed_as(torch.int64, torch.int16, torch.int8),
+            source=PYTORCH + "issues/90635",
+            title="cumsum of int64, int16 and int8 gives its input back",
+        ),
+        kind="silent_wrong_forward",
+        triggers=("dtype",),
+        trigger=lambda d: (_ints(d, 1, 1, 1, 1).cumsum(0), _ints(d, 1, 1, 1).cumsum(0, dtype=torch.int8)),
+        neighbour=lambda d: (_ints(d, 1, 1, 1, 1).cumsum(0, dtype=torch.int32), ramp(d, 3).cumsum(0)),
+        rows=("cumsum", "cumsum_wider"),
+    ),
+    Bug(
+        fault=Fault(
+            "pt-92329",
+            ("cumsum",),
+            _negative_refused,
+            lambda call: call.args[1] < 0,
+            source=PYTORCH + "issues/92329",
+            title="cumsum takes no negative dimension",
+        ),
+        kind="crash",
+        triggers=("args",),
+        trigger=lambda d: ramp(d, 3, 2).cumsum(-1),
+        neighbour=lambda d: ramp(d, 3, 2).cumsum(1),
+        rows=("cumsum", "cumsum_wider"),
+    ),
+    Bug(
+        fault=Fault(
+            "pt-96610",
+            ("cumsum",),
+            raising(RuntimeError("MPS does not support cumsum op with int64 input. Support has been added in macOS 13.3")),
+            _summed_as(torch.int64),
+            source=PYTORCH + "issues/96610",
+            title="cumsum takes no int64",
+        ),
+        kind="unsupported_dtype",
+        triggers=("dtype",),
+        trigger=lambda d: _ints(d, 1, 2).cumsum(0),
+        neighbour=lambda d: _ints(d, 1, 2, dtype=torch.int32).cumsum(0),
+        rows=("cumsum", "cumsum_wider"),
+    ),
+    Bug(
+        fault=Fault(
+            "pt-97232",
+            ("sum", "mean", "prod", "amax"),
+            lambda call: call.args[0].clone(),
+            _named_none,
+            level="function",
+            source=PYTORCH + "pull/97232",
+            title="a reduction over an empty list of dimensions, which stands for all of them, gives its input back",
+        ),
+        kind="silent_wrong_forward",
+        triggers=("args",),
+        trigger=lambda d: (ramp(d, 2, 3).sum(dim=[]), torch.amax(ramp(d, 2, 3), ())),
+        neighbour=lambda d: (ramp(d, 2, 3).sum(dim=[0, 1]), torch.amax(ramp(d, 2, 3))),
+        rows=("sum", "mean", "amax"),
+    ),
+)

@@ -1,0 +1,314 @@
+"""The scoreboard: what counts as found, what a miss says, and what it survives."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import few
+import pytest
+import torch
+
+from parity import notation, suite, tolerance
+from parity.devices import Fault, resolve
+from parity.devices.sim import simulated
+from parity.errors import FaultError, OutputError, UsageError
+from parity.examine import Plan
+from parity.execute import listening
+from parity.report import zoo as report
+from parity.zoo import board, reach, score, subjects
+from parity.zoo.board import Board
+from parity.zoo.reach import Reach, Route
+from parity.zoo.score import Score
+from parity.zoo.subjects import Subject
+
+FILE = Path(__file__).with_name("few.py")
+
+
+def quiet(score: Score, done: int, total: int) -> None:
+    """Nobody is told."""
+
+
+@pytest.fixture(scope="module")
+def both() -> Board:
+    """All the faults, by both generators, in two workers."""
+    return board.run((), str(FILE), False, "both", "quick", "0", 1, 2, quiet, 4.0)
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """An ordinary quick run on a healthy simulated device."""
+    torch.set_num_threads(1)
+    device = resolve("sim")
+    tables = tolerance.load(device.name, known_ops={r.name for r in suite.rows("all")})
+    return Plan(device, resolve("cpu"), tables, suite.profile("quick"))
+
+
+def of(made: Board, fault: str, generator: str = score.SUITE) -> Score:
+    """The score of one fault."""
+    return next(s for s in made.scores if (s.fault, s.generator) == (fault, generator))
+
+
+# ------------------------------------------------------------------------------------------------------------- whole runs
+
+
+@pytest.mark.parametrize(
+    ("fault", "op", "aspect", "statuses", "most"),
+    [
+        ("wrong", "tanh", "forward", {"wrong", "drift"}, 1),
+        ("gradient", "sigmoid", "backward", {"wrong", "drift"}, 1),
+        ("no-write", "mul", "in-place", {"wrong"}, 8),
+        ("refused", "erfinv", "forward", {"unsupported"}, 1),
+        ("abort", "cosh", "", {"crash"}, 1),
+        ("leave", "asinh", "", {"crash"}, 1),
+        ("hang", "sinh", "", {"hang"}, 8),
+        ("shifted", "neg", "forward", {"wrong"}, 2),
+    ],
+)
+def test_found_named_and_shrunk(both: Board, fault: str, op: str, aspect: str, statuses: set[str], most: int) -> None:
+    """The op, the aspect and the status are the fault's own, and the case is small; deaths and hangs too."""
+    s = of(both, fault)
+    assert s.found, s.miss
+    assert (s.op, s.aspect) == (op, aspect)
+    assert s.status in statuses
+    assert s.elements is not None
+    assert s.elements <= most
+    assert notation.parse(s.shrunk).op == op
+    assert 0 < s.fired <= s.examples
+    assert not s.alarms
+
+
+def test_a_miss_says_whether_the_fault_was_at_work(both: Board) -> None:
+    """Never fired is the generator's, fired unseen the judge's, with the first cases."""
+    never, unseen = of(both, "never"), of(both, "unseen")
+    assert not never.found
+    assert never.fired == 0
+    assert "never fired in" in never.miss
+    assert never.miss.endswith("(generator)")
+    assert not unseen.found
+    assert f"fired unseen in {unseen.fired} of {unseen.examples} cases of ceil" in unseen.miss
+    assert unseen.miss.endswith("(judge)")
+    assert 0 < unseen.share < 1
+    assert len(unseen.unseen) == score.TOLD
+    assert all(notation.parse(c).args for c in unseen.unseen)
+
+
+def test_a_transfer_is_looked_for_in_rows_of_every_layout(both: Board) -> None:
+    """Uploads belong to every op; there are no bystanders then."""
+    s = of(both, "doubled")
+    assert s.found
+    assert s.op in reach.SPREAD
+    assert both.routes["doubled"].bystanders == ()
+
+
+def test_bystanders_are_silent(both: Board) -> None:
+    """They were run under every fault that does not touch everything, after its death too."""
+    for s in both.of(score.SUITE):
+        assert s.bystanders == (0 if s.fault == "doubled" else reach.BYSTANDERS * score.BESIDE)
+        assert not s.alarms
+
+
+def test_the_plain_rule_beside_it(both: Board) -> None:
+    """OpInfo's samples show plain faults and deaths, not a write that misses a strided view."""
+    rule = {s.fault: s for s in both.of(score.OPINFO)}
+    assert rule["wrong"].found
+    assert rule["wrong"].op == "opinfo:tanh"
+    assert rule["refused"].status == "unsupported"
+    assert rule["abort"].status == "crash"
+    assert rule["hang"].status == "hang"
+    assert not rule["no-write"].found
+    assert "never fired in any of" in rule["no-write"].miss
+
+
+def test_workers_do_not_change_the_score() -> None:
+    """One worker or two, the same cases."""
+
+    def told(workers: int) -> list[Score]:
+        made = board.run(("wrong", "never", "shifted"), str(FILE), False, "suite", "quick", "3", 1, workers, quiet)
+        return [replace(s, seconds=0.0, shrinking=0.0) for s in made.scores]
+
+    assert told(1) == told(2)
+
+
+def test_repeats_are_other_seeds() -> None:
+    """Each is a score of its own; OpInfo, which has no seed, is run once."""
+    made = board.run(("shifted",), str(FILE), False, "both", "quick", "7", 3, 2, quiet)
+    assert [s.seed for s in made.of(score.SUITE)] == ["7", "8", "9"]
+    assert len(made.of(score.OPINFO)) == 1
+    assert len({s.case for s in made.of(score.SUITE)}) > 1
+    assert "3 seeds" in report.render(made)
+
+
+# ------------------------------------------------------------------------------------------------------------- one fault
+
+
+def searched(subject: Subject, route: Route, plan: Plan, folder: Path) -> tuple[Score, score.Trial]:
+    """A search in this process."""
+    t = score.trial(subject, route, plan, folder, 30.0)
+    return score.search(t)[0], t
+
+
+def test_a_silent_bug_whose_effect_raises_is_not_found(plan: Plan, tmp_path: Path) -> None:
+    """It is noted: a mistake in the planting must not look like recall."""
+    s, _ = searched(subjects.subject(few.BUGS[3]), Route(("floor",)), plan, tmp_path)
+    assert not s.found
+    assert any("IndexError" in n for n in s.notes)
+    s, _ = searched(subjects.subject(few.BROKEN), Route(("floor",)), plan, tmp_path)
+    assert s.found
+    assert s.status == "error"
+
+
+def test_the_shrunk_case_agrees_without_the_fault(plan: Plan, tmp_path: Path) -> None:
+    """A finding that the healthy device shows as well is an alarm and no finding."""
+    t = score.trial(subjects.subject(few.WRONG), Route(("tanh",)), plan, tmp_path, 30.0)
+    assert score.search(t)[0].found
+    t = score.trial(subjects.subject(few.WRONG), Route(("tanh",)), plan, tmp_path, 30.0)
+    t.healthy = resolve("sim", (few.WRONG,))
+    with t.healthy.active(), listening([]):
+        s, _ = score.search(t)
+    assert not s.found
+    assert all("on the healthy device too" in a for a in s.alarms)
+    assert len(s.alarms) == score.TOLD
+
+
+def test_a_fault_without_rows_says_so(plan: Plan, tmp_path: Path) -> None:
+    """And names what the profile leaves out."""
+    s, _ = searched(subjects.subject(few.WRONG), Route(absent=("opinfo:tanh",)), plan, tmp_path)
+    assert s.miss == "no row of the quick profile runs its ops (opinfo:tanh)"
+
+
+def test_the_search_stops_at_its_limit(plan: Plan, tmp_path: Path) -> None:
+    """Before the next case, and says so."""
+    t = score.trial(subjects.subject(few.NEVER), Route(("sin",)), plan, tmp_path, -1.0)
+    assert score.search(t)[0].miss == "no case of sin could be drawn"
+    assert "stopped" not in searched(subjects.subject(few.NEVER), Route(("sin",)), plan, tmp_path)[0].miss
+
+
+def test_rows_and_dtypes_take_turns(plan: Plan) -> None:
+    """Nobody waits for another to be exhausted; each gives as many cases as its profile says."""
+    items = [suite.Item(suite.row(n), d) for d in ("float32", "int64") for n in ("add", "mul")]
+    drawn = list(score.rounds(items, plan))
+    assert [i.id for i, *_ in drawn[:5]] == ["add-float32", "mul-float32", "add-int64", "mul-int64", "add-float32"]
+    for item in items:
+        count = plan.profile.pinned + plan.profile.examples(item.row, item.dtype)
+        assert [k for i, k, *_ in drawn if i == item] == list(range(count))
+
+
+# ------------------------------------------------------------------------------------------------------------- which rows
+
+
+@pytest.fixture(scope="module")
+def seen(plan: Plan) -> dict[str, Reach]:
+    """What a few rows call."""
+    device = simulated("sim")
+    with listening([]):
+        names = ("softmax", "softmin", "sum_dim", "setitem", "abs", "relu")
+        return {n: reach.record(suite.row(n), device, plan) for n in names}
+
+
+@pytest.mark.parametrize(
+    ("fault", "named", "using"),
+    [
+        (Fault("a", ("_softmax",), few.larger), "softmax", "softmin"),
+        (Fault("b", ("softmax",), few.larger, level="function"), "softmax", ""),
+        (Fault("c", ("sum",), few.larger), "sum_dim", "setitem"),
+        (Fault("d", ("__setitem__",), few.larger, level="function"), "setitem", ""),
+        (Fault("e", ("sgn",), few.larger), "sgn", "abs"),
+        (Fault("f", ("threshold_backward",), few.larger), "threshold", "relu"),
+    ],
+)
+def test_rows_by_name_and_by_what_they_call(seen: dict[str, Reach], fault: Fault, named: str, using: str) -> None:
+    """A backward kernel concerns the rows whose gradient calls it; private and dunder names find their rows."""
+    route = reach.choose(subjects.subject(fault), seen, suite.profile("quick"))
+    assert named in route.named
+    assert not using or using in route.using
+    assert not {*route.named, *route.using} & {*route.bystanders, *route.composites}
+    assert len(route.bystanders) == reach.BYSTANDERS
+
+
+def test_a_bug_names_its_rows(seen: dict[str, Reach]) -> None:
+    """Then these alone are searched; what the profile does not run is told; at full the OpInfo rows join."""
+    subject = subjects.subject(few.BUGS[4])
+    route = reach.choose(subject, seen, suite.profile("quick"))
+    assert (route.named, route.using, route.absent) == (("sin",), (), ("opinfo:sin",))
+    assert reach.choose(subject, seen, suite.profile("full")).named == ("sin", "opinfo:sin")
+
+
+# ---------------------------------------------------------------------------------------------------- subjects and figures
+
+
+def test_subjects_from_a_file_a_module_and_the_errors() -> None:
+    """A module's BUGS are classified, a file's FAULTS are not."""
+    assert {s.kind for s in subjects.load(str(FILE))} == {subjects.UNCLASSIFIED}
+    assert [s.kind for s in subjects.load("few")][:2] == ["silent_wrong_forward", "silent_noop"]
+    with pytest.raises(FaultError, match=r"nowhere\.py: no such file"):
+        subjects.load("nowhere.py")
+    with pytest.raises(FaultError, match="no such module"):
+        subjects.load("no_module_of_that_name")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "ids"),
+    [
+        ("wrong", ["wrong"]),
+        ("silent_*", ["wrong", "no-write", "broken", "never"]),
+        ("layout", ["no-write"]),
+        ("erfinv", ["refused"]),
+    ],
+)
+def test_patterns_name_ids_kinds_classes_and_ops(pattern: str, ids: list[str]) -> None:
+    """With * and ?."""
+    assert [s.id for s in subjects.select(subjects.load("few"), (pattern,))] == ids
+
+
+def test_a_pattern_that_names_nothing() -> None:
+    """Is told with what is near."""
+    with pytest.raises(UsageError, match="no fault matches 'wrnog'; did you mean 'wrong'"):
+        subjects.select(subjects.load("few"), ("wrnog",))
+
+
+def test_wilson() -> None:
+    """Published values (Newcombe, Statistics in Medicine 17 (1998) 857, table I, method 3)."""
+    assert board.wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    assert board.wilson(15, 148) == pytest.approx((0.0624, 0.1605), abs=5e-5)
+    assert board.wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
+    assert board.wilson(1, 29) == pytest.approx((0.0061, 0.1718), abs=5e-5)
+
+
+def test_seeds() -> None:
+    """Numbers go on, words get a number."""
+    assert board.seeds("3", 3) == ("3", "4", "5")
+    assert board.seeds("night", 2) == ("night", "night.1")
+
+
+# --------------------------------------------------------------------------------------------------------------- the report
+
+
+def test_the_table_says_what_it_is_and_the_json_says_everything(both: Board, tmp_path: Path) -> None:
+    """Simulated, found of total side by side, misses with their reasons; every run in the JSON."""
+    text = report.render(both)
+    assert "SIMULATED" in text
+    assert "parity's suite" in text
+    assert "OpInfo + assert_close" in text
+    assert "misses of parity's suite\n  never " in text
+    assert f"{sum(s.found for s in both.of(score.SUITE)):3} of  11" in text
+    path = tmp_path / "deep" / "zoo.json"
+    report.write(both, path)
+    tree = json.loads(path.read_text())
+    assert tree["simulated"] is True
+    assert [f["id"] for f in tree["faults"]] == [f.id for f in few.FAULTS]
+    assert all({r["generator"] for r in f["runs"]} == {"suite", "opinfo"} for f in tree["faults"])
+    assert tree["recall"]["suite"]["of"] == 11
+    with pytest.raises(OutputError, match="name another file with --output"):
+        report.write(both, Path("/proc/none/zoo.json"))
+
+
+def test_kinds_and_silent_ones_stand_apart() -> None:
+    """Classified bugs are counted per kind and per trigger class."""
+    made = board.run((), "few", False, "suite", "quick", "0", 1, 2, quiet)
+    text = report.render(made)
+    assert "silent_wrong_forward    1 of   3" in text
+    assert "all silent ones         2 of   4" in text
+    assert "rows named by a fault that the quick profile does not run\n  never: opinfo:sin" in text
+    assert "IndexError" in text
