@@ -26,6 +26,10 @@ INTERRUPTED = 130
 PROBE_SECONDS = 180
 REPLAY_SECONDS = 120
 DEVICES = ("auto", "cpu", "sim", "mps", "cuda", "xpu", "hpu", "mtia", "xla", "npu", "privateuseone")
+EXPLAIN = """\
+Which tolerance applies:            parity explain softmax float16 --device mps
+Why a case is judged as it is:      parity explain 'softmax(float16[1, 3], dim=-1)' --device mps
+Why a run judged as it did:         parity explain run.jsonl 'softmax float16'"""
 ZOO = (
     "Plant known device bugs, one at a time, on a simulated device, and tell which of them the suite's ordinary cases find. "
     "--generator opinfo scores the plain rule of the field instead: OpInfo samples as they are, CPU against device, "
@@ -92,10 +96,15 @@ def _parser() -> argparse.ArgumentParser:
     again.add_argument("--faults", help="faults for a simulated device: a Python file, or an installed module by its name")
     again.set_defaults(command=_replay)
 
-    why = commands.add_parser("explain", help="which tolerance applies, and why", description="Which tolerance row applies.")
-    why.add_argument("op")
-    why.add_argument("dtype")
-    why.add_argument("--device", default="cpu", help=DEVICE_HELP)
+    why = commands.add_parser(
+        "explain", help="which tolerance applies, and why a case is judged as it is", description=EXPLAIN, formatter_class=_Raw
+    )
+    why.add_argument("subject", metavar="OP|CASE|RUN", help="an op, a case id in quotes, or a run file")
+    why.add_argument(
+        "detail", nargs="?", default="", help="the op's dtype; or which of the run's records, by a part of their text"
+    )
+    why.add_argument("--device", default="", help=DEVICE_HELP)
+    why.add_argument("--faults", help="faults for a simulated device: a Python file, or an installed module by its name")
     why.set_defaults(command=_explain)
 
     zoo = commands.add_parser("zoo", help="which known device bugs the suite finds", description=ZOO)
@@ -366,9 +375,25 @@ def _replay(o: argparse.Namespace) -> int:
     return max(codes, key=lambda code: (code == 1, code))
 
 
-def _replayed(case: str, device: str, faults: str | None) -> int:
+def _explain_run(path: Path, part: str) -> int:
+    """The findings of a run file, or the records whose text holds `part`."""
+    from parity.report import explanation
+
+    records = store.read(path, partial=True).records
+    chosen = [r for r in records if (part in f"{r.op} {r.dtype} {r.aspect} {r.case}" if part else r.status in FINDINGS)]
+    if not chosen:
+        what = f"no record with '{part}'" if part else "no finding"
+        raise RunFileError(f"{path} holds {what}; it has {len(records)} records: name a part of one, like 'softmax float16'")
+    for r in chosen:
+        print(r.shrunk or r.case)
+        print("\n".join(f"  {line}" for line in explanation.lines(r, suite.row(r.op))))
+    return 0
+
+
+def _replayed(case: str, device: str, faults: str | None, explain: bool = False) -> int:
     """One case, in a process of its own: it may be one that ends the process, or never comes back."""
     command = [sys.executable, "-m", "parity.report.replay", case, device, *([faults] if faults else [])]
+    command += ["--explain"] if explain else []
     try:
         code = subprocess.run(command, timeout=REPLAY_SECONDS, check=False).returncode
     except subprocess.TimeoutExpired:
@@ -381,20 +406,26 @@ def _replayed(case: str, device: str, faults: str | None) -> int:
 
 
 def _explain(o: argparse.Namespace) -> int:
-    row = next((i.row for i in suite.select([o.op], source="all")), None)
+    if "(" in o.subject:
+        suite.row(notation.parse(o.subject).op)
+        return _replayed(o.subject, o.device or "auto", o.faults, explain=True)
+    if Path(o.subject).is_file():
+        return _explain_run(Path(o.subject), o.detail)
+    row = next((i.row for i in suite.select([o.subject], source="all")), None)
     assert row is not None
-    if o.dtype not in FACTS:
-        raise UsageError(f"unknown dtype '{o.dtype}'; {near(o.dtype, FACTS) or 'allowed: ' + ', '.join(DEFAULT)}")
-    if o.device.partition(":")[0] not in DEVICES:
-        raise UsageError(f"no device '{o.device}'; {near(o.device, DEVICES)}")
-    device = o.device if o.device != "auto" else str(examined("auto", None)["device"])
+    if o.detail not in FACTS:
+        raise UsageError(f"unknown dtype '{o.detail}'; {near(o.detail, FACTS) or 'allowed: ' + ', '.join(DEFAULT)}")
+    device = o.device or "cpu"
+    if device.partition(":")[0] not in DEVICES:
+        raise UsageError(f"no device '{device}'; {near(device, DEVICES)}")
+    device = device if device != "auto" else str(examined("auto", None)["device"])
     tables = tolerance.load(device, known_ops={r.name for r in suite.rows("all")})
-    print(f"{row.name} ({row.rule}) {o.dtype} on {device}")
-    for pass_ in ("forward", "backward") if o.dtype in row.grad else ("forward",):
+    print(f"{row.name} ({row.rule}) {o.detail} on {device}")
+    for pass_ in ("forward", "backward") if o.detail in row.grad else ("forward",):
         print(f"\n{pass_}")
         if row.rule is OpClass.EXACT and pass_ == "forward":
             print("  exact: results are compared for equality, no tolerance applies")
             continue
-        for e in tables.explain(row.name, row.rule, o.dtype, pass_, row.ulp):
+        for e in tables.explain(row.name, row.rule, o.detail, pass_, row.ulp):
             print(f"  {e.verdict:<9} {e.place}: {e.row}" + (f"\n            {e.why}" if e.why else ""))
     return 0

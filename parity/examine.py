@@ -168,7 +168,7 @@ def examine(item: Item, plan: Plan, watch: Watch, dead: frozenset[int] = frozens
         shrinks = plan.shrinks and SHRINKING not in dead
         findings = tuple(_findings(item, replace(plan, shrinks=shrinks), tally, notes, watch))
     for f in findings:
-        tally.records.append(_record(item, f.result, notation.case_text(f.first), f.digest, False, notation.case_text(f.case)))
+        tally.records.append(record(item, f.result, notation.case_text(f.first), f.digest, False, notation.case_text(f.case)))
     summary = Summary(
         item.row.name,
         item.dtype,
@@ -206,13 +206,14 @@ def _count(tally: _Tally, item: Item, one: Drawn, results: Sequence[Result], tex
         if status.is_finding:
             tally.found[r.key].append((one, r))
         if pinned:
-            tally.records.append(_record(item, r, text, digest, True))
+            tally.records.append(record(item, r, text, digest, True))
         elif status is not Status.AGREE and (what := (r.aspect, status, r.verdict.reason[:60])) not in tally.told:
             tally.told.add(what)
-            tally.records.append(_record(item, r, text, digest, False))
+            tally.records.append(record(item, r, text, digest, False))
 
 
-def _record(item: Item, r: Result, text: str, digest: str, pinned: bool, shrunk: str = "") -> Record:
+def record(item: Item, r: Result, text: str, digest: str, pinned: bool, shrunk: str = "") -> Record:
+    """What is stored of a result."""
     origin = r.verdict.tolerance.origin if r.verdict.tolerance is not None else ""
     return Record(
         text,

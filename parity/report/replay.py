@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -10,14 +11,17 @@ import torch
 from parity import notation, suite, tolerance
 from parity.devices import load_faults, resolve
 from parity.errors import CaseError, ParityError
-from parity.examine import Plan, replay
+from parity.examine import Plan, record, replay
 from parity.execute import said
+from parity.report import explanation
 from parity.report.finding import body, place
 from parity.vocabulary import COMPARED, FINDINGS, Case
 
 
-def run(cases: Sequence[Case], device: str, faults: str | None) -> int:
+def run(cases: Sequence[Case], device: str, faults: str | None, explain: bool = False) -> int:
     """Print what each case does on the device; 1 if any is a finding, 3 if nothing was compared, else 0.
+
+    explain: print why it was judged so, too.
 
     Raises CaseError for a case that cannot be rebuilt here, DeviceError and UsageError as resolving a device does.
     """
@@ -29,16 +33,20 @@ def run(cases: Sequence[Case], device: str, faults: str | None) -> int:
     for case in cases:
         row = suite.row(case.op)
         plan = Plan(there, resolve("cpu"), tables, suite.profile("quick"))
-        print(notation.case_text(case))
+        item, text = suite.Item(row, case.dtype), notation.case_text(case)
+        print(text)
         try:
-            results = replay(suite.Item(row, case.dtype), plan, case)
+            results = replay(item, plan, case)
         except (TypeError, AttributeError, IndexError, ValueError, RuntimeError, AssertionError) as e:
             raise CaseError(f"the case cannot be built: {said(e)}") from e
         for r in results:
             found += r.verdict.status in FINDINGS
             compared += r.verdict.status in COMPARED
             worst = body(r) if r.verdict.status in FINDINGS else []
-            print("  " + "\n    ".join([place(r, case.op, case.dtype, there.name), *worst]))
+            if explain:
+                print("\n".join(f"  {line}" for line in explanation.lines(record(item, r, text, "", True), row)))
+            else:
+                print("  " + "\n    ".join([place(r, case.op, case.dtype, there.name), *worst]))
     if not compared:
         print("nothing was compared")
         return 1 if found else 3
@@ -46,12 +54,16 @@ def run(cases: Sequence[Case], device: str, faults: str | None) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """`python -m parity.report.replay CASE DEVICE [FAULTS]`: the process that `parity replay` can lose."""
+    """`python -m parity.report.replay CASE DEVICE [FAULTS] [--explain]`: the process that `parity replay` can lose."""
+    plain = [a for a in argv if a != "--explain"]
     try:
-        return run([notation.parse(argv[0])], argv[1], argv[2] if len(argv) > 2 else None)
+        return run([notation.parse(plain[0])], plain[1], plain[2] if len(plain) > 2 else None, "--explain" in argv)
     except ParityError as e:
         print(f"parity: {e}", file=sys.stderr)
         return e.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
+        return 0
 
 
 if __name__ == "__main__":
