@@ -68,8 +68,9 @@ FORKS = sys.platform.startswith("linux")
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What all processes must know. source, beyond: as `subjects.load`. opinfo: whether OpInfo will be needed. patience: seconds
-    that a case may take, beside those for its elements."""
+    """What all processes must know. source, beyond: as `subjects.load`. opinfo: whether OpInfo will be needed.
+    patience: seconds that a case may take, beside those for its elements.
+    """
 
     source: str = ""
     beyond: bool = False
@@ -232,9 +233,8 @@ class Home:
         if ended.how == "hang" and not self._ends(task, item, one.case, allowed(self.plan, one.case)):
             told = f"hang in {entry.case}, and not when it was run again"
             return replace(score, found=False, miss="a hang that did not come again", alarms=(told,), op=op, dtype=dtype)
-        case = (
-            self._least(task, item, one, HUNG if ended.how == "hang" else allowed(self.plan, one.case)) if FORKS else one.case
-        )
+        seconds = HUNG if ended.how == "hang" else allowed(self.plan, one.case)
+        case = self._least(task, item, one, seconds) if FORKS else one.case
         if self._ends(task, item, case, allowed(self.plan, case), healthy=True):
             return replace(score, found=False, miss="the case ends the process on the healthy device too", op=op, dtype=dtype)
         took = time.monotonic() - begun

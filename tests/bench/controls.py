@@ -35,7 +35,7 @@ from parity.zoo import honest
 from parity.zoo.honest import tally
 
 Named = Mapping[str, Tensor]
-SIZE = 12  # cases per item and round
+SIZE = 6  # cases per item and round
 # Op classes of which at least half of the checks must not be bit-equal to the CPU.
 ROUNDED = ("elementwise", "contraction", "composite")
 INEXACT = ("float32", "float16", "bfloat16", "complex64")
@@ -133,6 +133,11 @@ def examined(work: tuple[str, str, str, str, bool]) -> Counted:
     return result
 
 
+def told(f: Mapping[str, Any]) -> str:
+    """A finding in two lines."""
+    return f"  {f['item']} {f['aspect']} {f['status']} {f['tensor']}: {f['reason']} ({f['count']} cases)\n    {f['case']}"
+
+
 def rounds(o: argparse.Namespace) -> Iterator[list[tuple[str, str, str, str, bool]]]:
     """The items, round after round with another seed."""
     items = suite.select(o.ops, dtypes=o.dtype)
@@ -149,6 +154,8 @@ def run(o: argparse.Namespace) -> Counted:
         for k, work in enumerate(rounds(o)):
             for counted in pool.imap_unordered(examined, work, chunksize=4):
                 total.add(counted)
+                for f in counted.findings:  # at once: a long run may be stopped
+                    print(told(f), flush=True)
             checks = sum(total.checks.values())
             print(f"round {k}: {checks} checks, {len(total.findings)} findings, {time.monotonic() - started:.0f} s", flush=True)
             if checks >= o.checks or time.monotonic() - started > o.seconds:
@@ -184,7 +191,7 @@ def report(total: Counted, device: str) -> int:
     print(f"kinds that never changed a bit: {', '.join(absent) or 'none'}")
     print(f"\nfindings: {len(total.findings)}")
     for f in sorted(total.findings, key=lambda f: (f["item"], f["aspect"])):
-        print(f"  {f['item']} {f['aspect']} {f['status']} {f['tensor']}: {f['reason']} ({f['count']} cases)\n    {f['case']}")
+        print(told(f))
     return 1 if total.findings or absent or share < 0.5 else 0
 
 

@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[2] / "parity"
 ORDER = (
     "errors", "dtypes", "vocabulary", "layout", "notation",
     "catalog", "resources", "tolerance", "devices", "values", "inputs", "store", "journal",
-    "execute", "oracle", "measures", "relations", "judge", "check", "generate", "suite", "examine",
-    "diff", "assertion",
+    "execute", "oracle", "budget", "measures", "tails", "laws", "uniformity", "relations", "randomness", "judge", "check", "generate", "suite", "examine",
+    "diff", "assertion", "zoo",
     "report",
     "plugin", "cli", "__main__",
 )  # fmt: skip

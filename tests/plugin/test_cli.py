@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from parity import cli
+
+FEW = Path(__file__).parents[1] / "zoo" / "few.py"
 
 
 def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
@@ -36,6 +39,10 @@ def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
         (("replay", "nothing.jsonl"), 2, "neither a case id nor a run file"),
         (("explain", "sofmax", "float16"), 2, "did you mean 'softmax'"),
         (("explain", "softmax", "float17"), 2, "unknown dtype 'float17'; did you mean 'float16'"),
+        (("zoo", "--profile", "quik"), 2, "unknown profile 'quik'; allowed: quick, full, deep"),
+        (("zoo", "--faults", "nowhere.py"), 2, "nowhere.py: no such file"),
+        (("zoo", "wrnog", "--faults", str(FEW)), 2, "no fault matches 'wrnog'; did you mean 'wrong'"),
+        (("zoo", "--output", "/proc/none/zoo.json"), 2, "cannot write to the folder /proc/none"),
         (("diff", "a.jsonl", "b.jsonl"), 2, "there is no run file a.jsonl"),
     ],
 )
@@ -79,6 +86,17 @@ def test_replay_of_a_healthy_case(capfd: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert "agree in out, forward" in out
     assert "agree in grad[0], backward" in out
+
+
+def test_zoo_prints_the_score_and_writes_all_of_it(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Faults from a file, unclassified; the exit code speaks of the run, not of what was missed."""
+    path = tmp_path / "zoo.json"
+    code, out, _ = told(capfd, "zoo", "wrong", "never", "--faults", str(FEW), "-n", "1", "--output", str(path))
+    assert code == 0
+    assert "SIMULATED" in out
+    assert "1 of   2   50 %" in out
+    assert "never fired in" in out
+    assert {f["id"]: f["runs"][0]["found"] for f in json.loads(path.read_text())["faults"]} == {"wrong": True, "never": False}
 
 
 def test_list_names_ops_families_and_dtypes(capsys: pytest.CaptureFixture[str]) -> None:

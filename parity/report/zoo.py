@@ -1,0 +1,228 @@
+"""The scoreboard as a person reads it, and as a program does."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from parity import __version__
+from parity.catalog import opinfo
+from parity.errors import OutputError
+from parity.report.summary import clock, plural
+from parity.zoo.board import Board, wilson
+from parity.zoo.bug import KINDS
+from parity.zoo.score import OPINFO, SUITE, Score
+from parity.zoo.subjects import Subject
+
+TITLES = {SUITE: "parity's suite", OPINFO: "OpInfo + assert_close"}
+NAMED = 4  # faults that are named beside a saying that many have in common
+SMALL = 6  # elements that a shrunk case may have in the middle of the zoo
+HONEST = "Each fault stands alone on a SIMULATED device: shares of such bugs that the suite sees, no word about any hardware."
+
+
+def header(board: Board) -> list[str]:
+    """What was scored, and how."""
+    many = plural(len(board.seeds), "seed") if len(board.seeds) > 1 else f"seed {board.seeds[0]}"
+    origin = f" of {board.source}" if board.source else " of the zoo"
+    return [
+        f"parity {__version__} zoo: {plural(len(board.subjects), 'fault')}{origin}, {board.profile} profile, {many}, "
+        f"{plural(board.workers, 'worker')}, torch {opinfo.torch_version()}, took {clock(board.seconds)}",
+        HONEST,
+    ]
+
+
+def line(score: Score) -> str:
+    """One score in a log."""
+    what = f"{score.fault} ({score.generator}, seed {score.seed})"
+    if not score.found:
+        return f"missed {what}: {score.miss}"
+    where = f"{score.status} in {score.op} {score.dtype} {score.aspect}".rstrip()
+    return f"found  {what}: {where}, {plural(score.examples, 'example')}, {score.seconds:.1f} s: {score.shrunk}"
+
+
+def render(board: Board) -> str:
+    """The whole table."""
+    lines = [*header(board), ""]
+    lines += _table(board, "kind", _kinds(board.subjects))
+    lines += ["", *_table(board, "trigger class", _triggers(board.subjects))]
+    for g in board.generators:
+        lines += ["", *_figures(board, g)]
+    for g in board.generators:
+        lines += _section(f"misses of {TITLES[g]}", _misses(board, g))
+    lines += _section("alarms: findings that are not the fault's", _each(board, lambda s: s.alarms))
+    lines += _section(f"shrunk cases of more than {SMALL} elements", _large(board))
+    lines += _section("shown too by ops that use the faulty one", _each(board, lambda s: s.composites))
+    through = [s for s in board.of(SUITE) if s.through]
+    lines += _section("found only through ops that use the faulty one", (f"{s.fault}: {s.op}" for s in through))
+    lines += _section("notes", _each(board, lambda s: s.notes))
+    absent = (f"{s.id}: {', '.join(board.routes[s.id].absent)}" for s in board.subjects if board.routes[s.id].absent)
+    lines += _section(f"rows named by a fault that the {board.profile} profile does not run", absent)
+    return "\n".join(lines)
+
+
+# --------------------------------------------------------------------------------------------------------------- the table
+
+Groups = list[tuple[str, list[Subject]]]
+
+
+def _kinds(subjects: Sequence[Subject]) -> Groups:
+    by: dict[str, list[Subject]] = defaultdict(list)
+    for s in subjects:
+        by[s.kind].append(s)
+    order = [k for k in KINDS if k in by] + sorted(k for k in by if k not in KINDS)
+    groups: Groups = [(k, by[k]) for k in order]
+    silent = [s for s in subjects if s.silent]
+    if silent and len(silent) < len(subjects):
+        groups.append(("all silent ones", silent))
+    return [*groups, ("all", list(subjects))]
+
+
+def _triggers(subjects: Sequence[Subject]) -> Groups:
+    by: dict[str, list[Subject]] = defaultdict(list)
+    for s in subjects:
+        for t in s.triggers:
+            by[t].append(s)
+    return sorted(by.items(), key=lambda g: (-len(g[1]), g[0]))
+
+
+def _table(board: Board, title: str, groups: Groups) -> list[str]:
+    """Found of total for each group and generator; the last group with its interval."""
+    rows = [[title, *(TITLES[g] for g in board.generators)]]
+    for name, subjects in groups:
+        rows.append([name, *(_found(board.of(g, subjects), name.startswith("all")) for g in board.generators)])
+    widths = [max(len(r[k]) for r in rows) for k in range(len(rows[0]))]
+    return ["  ".join(c.ljust(w) for c, w in zip(r, widths)).rstrip() for r in rows]
+
+
+def _found(scores: Sequence[Score], with_interval: bool) -> str:
+    found = sum(s.found for s in scores)
+    text = f"{found:3} of {len(scores):3}  {100 * found / max(1, len(scores)):3.0f} %"
+    low, high = wilson(found, len(scores))
+    return text + (f"  (95 %: {100 * low:.1f} to {100 * high:.1f} %)" if with_interval else "")
+
+
+def _figures(board: Board, generator: str) -> list[str]:
+    """Statuses, examples, seconds, sizes and shares over the faults found."""
+    scores = board.of(generator)
+    found = [s for s in scores if s.found]
+    lines = [TITLES[generator]]
+    if found:
+        lines += [f"  by status    {_counted(s.status for s in found)}"]
+        examples, seconds = [s.examples for s in found], [s.seconds for s in found]
+        lines += [f"  until found  examples {_spread(examples)}; seconds {_spread(seconds)}"]
+        sizes = [s.elements for s in found if s.elements is not None]
+        if sizes and generator == SUITE:
+            large = sum(n > SMALL for n in sizes)
+            lines += [f"  shrunk to    {_spread(sizes)} elements; {plural(large, 'case')} above {SMALL}"]
+    drawn = [s for s in scores if s.examples]
+    if drawn:
+        share = statistics.median(s.share for s in drawn)
+        lines += [f"  at work in   {100 * share:.3g} % of the cases drawn of its ops, in the middle of the faults"]
+    checked = sum(s.bystanders for s in scores)
+    if checked:
+        alarms = sum(a.startswith("bystander") for s in scores for a in s.alarms)
+        lines += [f"  bystanders   {plural(checked, 'case')} of ops that do not use the fault, {plural(alarms, 'finding')}"]
+    return lines
+
+
+def _counted(words: Iterable[str]) -> str:
+    return ", ".join(f"{w} {n}" for w, n in Counter(words).most_common())
+
+
+def _spread(values: Sequence[float]) -> str:
+    """Median, nine tenths, most."""
+    order = sorted(values)
+    tenths = order[min(len(order) - 1, int(0.9 * len(order)))]
+    return f"{statistics.median(order):.3g} (90 %: {tenths:.3g}, most {order[-1]:.3g})"
+
+
+# --------------------------------------------------------------------------------------------------------------- the lists
+
+
+def _section(title: str, rows: Iterable[str]) -> list[str]:
+    told = [f"  {r}" for r in rows]
+    return ["", title, *told] if told else []
+
+
+def _misses(board: Board, generator: str) -> Iterator[str]:
+    """One line for each fault that was missed, with the seeds that missed it where there are several; what fired unseen."""
+    kinds = {s.id: s for s in board.subjects}
+    missed: dict[str, list[Score]] = defaultdict(list)
+    for s in board.of(generator):
+        if not s.found:
+            missed[s.fault].append(s)
+    runs = Counter(s.fault for s in board.of(generator))
+    wide = max((len(f) for f in missed), default=0)
+    for fault, scores in missed.items():
+        often = f" (in {len(scores)} of {runs[fault]} seeds)" if runs[fault] > 1 else ""
+        subject = kinds[fault]
+        yield f"{fault:<{wide}}  {subject.kind} [{', '.join(subject.triggers)}]: {scores[0].miss}{often}"
+        if generator == SUITE:
+            yield from (f"    {case}" for case in scores[0].unseen)
+
+
+def _large(board: Board) -> Iterator[str]:
+    """The least cases that are not small, the largest first; one seed of each fault."""
+    least = {s.fault: s for s in reversed(board.of(SUITE)) if s.found and (s.elements or 0) > SMALL}
+    for s in sorted(least.values(), key=lambda s: -(s.elements or 0)):
+        yield f"{s.fault}: {s.elements}: {s.shrunk}"
+
+
+def _each(board: Board, what: Callable[[Score], Sequence[str]]) -> Iterator[str]:
+    """What scores say, each saying once with the faults under which it was said."""
+    under: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+    for s in board.scores:
+        for text in what(s):
+            under[s.generator, text][s.fault] = None
+    for (generator, text), faults in under.items():
+        names = ", ".join(list(faults)[:NAMED]) + (f" and {len(faults) - NAMED} more" if len(faults) > NAMED else "")
+        yield f"{names}{'' if generator == SUITE else f' ({generator})'}: {text}"
+
+
+# --------------------------------------------------------------------------------------------------------------- for programs
+
+
+def tree(board: Board) -> dict[str, Any]:
+    """Everything, in plain types."""
+    return {
+        "parity": __version__,
+        "torch": opinfo.torch_version(),
+        "simulated": True,
+        "profile": board.profile,
+        "generators": board.generators,
+        "seeds": board.seeds,
+        "source": board.source or "parity.zoo",
+        "workers": board.workers,
+        "seconds": round(board.seconds, 1),
+        "recall": {g: _recall(board.of(g)) for g in board.generators},
+        "silent": {g: _recall(board.of(g, [s for s in board.subjects if s.silent])) for g in board.generators},
+        "kinds": {k: {g: _recall(board.of(g, s)) for g in board.generators} for k, s in _kinds(board.subjects)[:-1]},
+        "triggers": {k: {g: _recall(board.of(g, s)) for g in board.generators} for k, s in _triggers(board.subjects)},
+        "faults": [_fault(board, s) for s in board.subjects],
+    }
+
+
+def _recall(scores: Sequence[Score]) -> dict[str, Any]:
+    found = sum(s.found for s in scores)
+    return {"found": found, "of": len(scores), "interval": [round(x, 4) for x in wilson(found, len(scores))]}
+
+
+def _fault(board: Board, s: Subject) -> dict[str, Any]:
+    f = s.fault
+    facts = {"id": f.id, "title": f.title, "source": f.source, "kind": s.kind, "triggers": s.triggers, "level": f.level}
+    runs = [{**asdict(x), "share": round(x.share, 4)} for x in board.scores if x.fault == s.id]
+    return {**facts, "ops": f.ops, "scaled": f.scaled, "silent": s.silent, "route": asdict(board.routes[s.id]), "runs": runs}
+
+
+def write(board: Board, path: Path) -> None:
+    """Write the JSON. Raises OutputError with the path, the reason and the remedy."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(tree(board), indent=1, default=str) + "\n", encoding="utf-8")
+    except OSError as e:
+        raise OutputError(f"cannot write {path}: {e.strerror or e}; name another file with --output") from None
