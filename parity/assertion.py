@@ -357,9 +357,13 @@ class _Truth(Oracle):
         """(smallest, largest) finite magnitude but 0 that a kernel gave on the way."""
         return self._by(max(u, between))[1]
 
-    def holds_nonfinite(self) -> bool:
+    def holds(self, what: str) -> bool:
         """NaN and Inf count as they come."""
         return False
+
+    def coarsest(self) -> float:
+        """Every step is moved by the inputs' coarsest roundoff already."""
+        return 0.0
 
     def magnitudes(self, name: str) -> None:
         """Nobody knows what a function sums."""

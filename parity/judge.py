@@ -22,6 +22,8 @@ from parity.vocabulary import Layout, Measure, OpClass, Status, Tolerance, Verdi
 # Arithmetic in the next coarser format explains an error of up to this many budgets: bfloat16's roundoff in a float32 op
 # (2**-8 / 2**-24, over the scale of 16), six lost bits in a half type. Beyond it no rounding explains the error.
 DRIFT_LIMIT = {"float32": 4096.0, "complex64": 4096.0, "float16": 64.0, "bfloat16": 64.0}
+FLUSHED = 4.0  # a few partial results may be flushed on the way
+PARTIAL = 8.0  # partial sums and parts of complex products may be this much larger than what remains of them
 WITHOUT_TRUTH = 16.0  # scale where the reference stands in for the truth: the errors of both sides add up
 # Rules multiply sensitivities by 16, which is for roundings that add up inside a kernel; a number that is handed on is rounded
 # once, so four roundings are plenty.
@@ -202,12 +204,14 @@ def _tensor(bench: Bench, name: str, device: Tensor, reference: Tensor | None, t
     if not bench.insist and reference is not None and bit_equal(device, reference):
         return Verdict(Status.AGREE, "", Measure(name, screen="bit-equal", total=device.numel()), EXACT)
     if row.oracle == "exact" and reference is not None:
-        return _against_reference(bench, name, device, reference, pass_)  # its gradients too mean something else in float64
+        return _against_reference(
+            bench, name, device, reference, truth_name, pass_
+        )  # its gradients too mean something else in float64
     truth = bench.oracle.truth(truth_name)
     if truth is None and reference is None:
         return Verdict(Status.VOID, "neither the reference nor the oracle could run it")
     if truth is None or truth.shape != device.shape or truth.is_complex() != device.is_complex():
-        return _against_reference(bench, name, device, device if reference is None else reference, pass_)
+        return _against_reference(bench, name, device, device if reference is None else reference, truth_name, pass_)
     if exact or not (truth.is_floating_point() or truth.is_complex()):
         return _exact(bench, name, device, truth.to(device.dtype))
     verdict = _numeric(bench, name, device, reference, truth, truth_name, pass_)
@@ -247,11 +251,12 @@ def _numeric(
 def _budget(bench: Bench, truth: Tensor, name: str | None, f: DtypeFacts, pass_: str, tol: Tolerance, flushes: bool) -> Budget:
     """The budget of every element. name: of the truth; None asks for the least that the full one can be, which needs no
     further run of the op: a screen that it passes is never looser than the rule."""
-    floor = f.tiny if flushes else f.smallest
+    floor = FLUSHED * f.tiny if flushes else f.smallest
     size = _modulus(truth)
     if tol.ulp is not None:
         return of_function(size, f, tol, floor)
     u, between = roundoff(bench.row, f, pass_)
+    between = max(between, bench.oracle.coarsest() / HANDED_ON)  # of mixed dtypes, what is handed on may be the coarser
     if tol.rule == OpClass.CONTRACTION:
         found = None if name is None else bench.oracle.magnitudes(name)
         if name is None or (found is not None and found[0].shape == truth.shape):
@@ -273,9 +278,7 @@ def _paired(x: Tensor, truth: Tensor) -> Array:
     return np.repeat(made[..., None], 2, -1) if truth.is_complex() else made
 
 
-def _promised(
-    bench: Bench, b: Budget, truth: Tensor, name: str, f: DtypeFacts, pass_: str
-) -> tuple[Mask | None, Mask | None, str]:
+def _promised(bench: Bench, b: Budget, truth: Tensor, name: str, f: DtypeFacts, pass_: str) -> tuple[Mask, Mask, str]:
     """(where the class of the result is nobody's promise, where the result itself is not, why) for a result that is outside.
 
     Gradients at an operand's own NaN or Inf; NaN that spreads where the tables say that it may; sums whose magnitudes
@@ -284,24 +287,31 @@ def _promised(
     row, oracle = bench.row, bench.oracle
     u, between = roundoff(row, f, pass_)
     shape = parts(truth).shape
-    inside = f if row.rounds_between else max(f, FACTS["float32"], key=lambda facts: facts.max)
-    if b.certain is not None and (found := oracle.magnitudes(name)) is not None:
-        over = np.asarray(_paired(found[0], truth) > inside.max)
-        if over.any():
-            return over, None, "partial sums leave the range"
-    if oracle.holds_nonfinite():
-        if bench.tables.special(row.name, row.rule, "nonfinite_spread") == "any":
-            return np.ones(shape, dtype=bool), None, "how NaN and Inf spread is nobody's promise here"
+    everywhere = np.ones(shape, dtype=bool)
+    narrow = row.rounds_between or pass_ in row.accumulates
+    inside = f if narrow else max(f, FACTS["float32"], key=lambda facts: facts.max)
+    free, unspoken, why = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool), []
+    if oracle.holds("nonfinite"):
+        policy = bench.tables.special(row.name, row.rule, "nonfinite_spread")
+        if policy == "any" or (policy == "any_with_nan" and oracle.holds("nan")) or oracle.ignores_a_product():
+            free, why = everywhere, ["how NaN and Inf spread is nobody's promise here"]
         if name.startswith("grad["):
             own = oracle.operand(int(name[5:-1]))
             if own.shape == truth.shape and not bool(torch.isfinite(own.abs()).all()):
-                return None, _paired((~torch.isfinite(own.abs())).to(torch.float64), truth) > 0, "the gradient at NaN or Inf"
-    sums = b.certain is not None or row.rule in (OpClass.EXACT, OpClass.SELECTION)
-    if not sums and (row.rule is not OpClass.ELEMENTWISE or pass_ == "backward"):
+                unspoken |= _paired((~torch.isfinite(own.abs())).to(torch.float64), truth) > 0
+                why.append("gradients at NaN and Inf")
+    if b.certain is not None:
+        found = oracle.magnitudes(name)
+        over = None if found is None else _paired(found[0], truth) > inside.max / PARTIAL
+        if over is not None and bool(over.any()):
+            free, why = free | over, [*why, "partial sums leave the range"]
+    elif row.rule not in (OpClass.EXACT, OpClass.SELECTION) or pass_ == "backward":
         low, high = oracle.extremes(u, between)
-        if high > inside.max**0.5 or low < inside.tiny**0.5:
-            return None, np.ones(shape, dtype=bool), "squares of the numbers inside leave the range"
-    return None, None, ""
+        function = row.rule is OpClass.ELEMENTWISE and pass_ == "forward" and f.kind != "complex"
+        least, most = (inside.tiny, np.inf) if function else (inside.tiny**0.5, inside.max**0.5)
+        if high > most or low < least:
+            unspoken, why = everywhere, [*why, "squares of the numbers inside leave the range"]
+    return free, unspoken, "; ".join(why)
 
 
 def _signed_zeros(bench: Bench, name: str, device: Tensor, reference: Tensor, truth: Tensor) -> Verdict | None:
@@ -355,18 +365,25 @@ def _exact(bench: Bench, name: str, device: Tensor, expected: Tensor) -> Verdict
     return Verdict(Status.WRONG, what, m, EXACT)
 
 
-def _against_reference(bench: Bench, name: str, device: Tensor, reference: Tensor, pass_: str) -> Verdict:
+def _against_reference(bench: Bench, name: str, device: Tensor, reference: Tensor, truth_name: str, pass_: str) -> Verdict:
     """No truth (the op does not run in float64, or means something else there): the reference stands in for it."""
     f = facts_of(device)
     tol = bench.tables.find(bench.row.name, bench.row.rule, f.name, pass_, bench.row.ulp)
     wide = reference.to(torch.complex128 if reference.is_complex() else torch.float64)
-    b = _budget(bench, wide, None, f, pass_, tol, bench.tables.flushes(f.name, bench.row.name, bench.row.rule))
-    if tol.ulp is None:  # nothing tells how the terms add up
-        size = _modulus(wide)
+    flushes = bench.tables.flushes(f.name, bench.row.name, bench.row.rule)
+    b = _budget(bench, wide, None, f, pass_, tol, flushes)
+    if tol.ulp is None:  # nothing tells how the terms add up; what the op does in float64 still tells its conditioning
+        size, moved = _modulus(wide), None
+        if (meant := bench.oracle.truth(truth_name)) is not None and meant.shape == wide.shape:
+            moved = _paired(bench.oracle.sensitivity(truth_name, f.unit_roundoff, f.unit_roundoff), wide)
         wider = replace(tol, scale=max(tol.scale, WITHOUT_TRUTH))
-        b = of_perturbation(size, np.zeros_like(size), f, f.unit_roundoff, wider, f.smallest)
+        b = of_perturbation(size, np.zeros_like(size) if moved is None else moved, f, f.unit_roundoff, wider, f.smallest)
     m = measure(name, device, None, wide, b)
-    return replace(_verdict(m, tol, f.name), reason="judged against the reference, without a truth in float64")
+    verdict = replace(_verdict(m, tol, f.name), reason="judged against the reference, without a truth in float64")
+    spreads = bench.tables.special(bench.row.name, bench.row.rule, "nonfinite_spread") == "any"
+    if verdict.status.is_finding and m.problem == "class" and spreads and bench.oracle.holds("nonfinite"):
+        return Verdict(Status.AGREE, "how NaN and Inf spread is nobody's promise here", m, tol)
+    return verdict
 
 
 def _verdict(m: Measure, tol: Tolerance, dtype: str) -> Verdict:

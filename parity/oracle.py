@@ -240,14 +240,15 @@ def sensitivity(
     cotangents move by u and whatever one kernel hands to the next by `between`."""
     moved = {n: torch.zeros(t.shape, dtype=torch.float64) for n, t in center.tensors.items()}
     low, high = float("inf"), 0.0
-    for k in range(PERTURBATIONS):
+    # The last time operands stay as they are: some stand for a choice (a target of 1 or -1), which ends when they move.
+    for k in range(PERTURBATIONS + 1):
 
         def move(t: Tensor, i: int, k: int = k) -> Tensor:
-            return perturbed(t, u, 7 * k + i)
+            return perturbed(t, u, 7 * k + i) if k < PERTURBATIONS else t
 
         shaken = _replaced(p, inputs, placed, move)
         turned = None if cotangents is None else [perturbed(_wide(c), u, 7 * k + 5) for c in cotangents]
-        with Rounding(between, k, u) as mode:
+        with Rounding(between, k + k // PERTURBATIONS, u) as mode:
             results = run(p, case, inputs, shaken, turned)
         low, high = min(low, mode.smallest), max(high, mode.largest)
         for n, t in results:
@@ -331,10 +332,19 @@ class Oracle:
                 low, high = min(low, least), max(high, most)
         return low, high
 
-    def holds_nonfinite(self) -> bool:
-        """Whether an operand or a cotangent holds NaN or Inf."""
-        fed = self._cotangents or ()
-        return any(_floating(v) and not bool(torch.isfinite(v.abs()).all()) for v in (*self._placed.views, *fed))
+    def holds(self, what: str) -> bool:
+        """Whether an operand or a cotangent holds NaN ("nan"), or NaN or Inf ("nonfinite")."""
+        test = torch.isnan if what == "nan" else _nonfinite
+        return any(_floating(v) and bool(test(v.abs()).any()) for v in (*self._placed.views, *(self._cotangents or ())))
+
+    def ignores_a_product(self) -> bool:
+        """Whether a factor of 0 (alpha, beta) lets a device leave a product out, with the NaN in it."""
+        return any(k in FACTORS and v == 0 for k, v in self._case.kwargs)
+
+    def coarsest(self) -> float:
+        """The largest unit roundoff among the floating operands, 0 where all operands have the result's dtype."""
+        own = {o.spec.dtype for o in self._inputs.operands if FACTS[o.spec.dtype].is_inexact}
+        return max((FACTS[d].unit_roundoff for d in own), default=0.0) if len(own) > 1 else 0.0
 
     def operand(self, index: int) -> Tensor:
         """An operand in the oracle's arithmetic."""
@@ -387,6 +397,10 @@ class Oracle:
             except REFUSALS:
                 self._variants[word] = {}
         return self._variants[word]
+
+
+def _nonfinite(t: Tensor) -> Tensor:
+    return ~torch.isfinite(t)
 
 
 def _magnitude(t: Tensor, i: int) -> Tensor:

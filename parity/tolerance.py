@@ -39,7 +39,7 @@ KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 # Special values, and what holds where no row speaks of one.
 SPECIALS = {"signed_zero": "any", "nonfinite_spread": "kept", "subnormals": "kept"}
-POLICIES = ("kept", "any", "flushed")
+POLICIES = ("kept", "any", "any_with_nan", "flushed")
 TOP = ("format", "policy", "special", *KEYS)
 
 

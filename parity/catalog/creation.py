@@ -85,6 +85,7 @@ ROWS = (
     ),
     _row(
         name="logspace",
+        rounds_between=True,  # the exponent is rounded to the dtype
         rule=OpClass.COMPOSITE,
         call="parity.catalog.calls.logspace",
         signature=_logspace,

@@ -244,7 +244,7 @@ ROWS = (
         out=True,
         opinfo=("linalg.matrix_norm",),
     ),
-    _row(name="matrix_norm_spectral", call="torch.linalg.matrix_norm", signature=_spectral_norm, out=True),
+    _row(name="matrix_norm_spectral", relation="spectral_norm", call="torch.linalg.matrix_norm", signature=_spectral_norm, out=True),
     _row(
         name="cross",
         rounds_between=True,  # two products and a difference in the dtype itself

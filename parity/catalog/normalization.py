@@ -108,11 +108,14 @@ def _renorm(draw: Draw) -> Call:
 ROWS = (
     _row(
         name="batch_norm",
+        rounds_between=True,  # mean and rstd are rounded to the dtype on their way into the backward
         call="torch.nn.functional.batch_norm",
         signature=_batch_norm,
         opinfo=("nn.functional.batch_norm", "nn.functional.batch_norm:without_cudnn"),
     ),
-    _row(name="batch_norm_train", call="parity.catalog.calls.batch_norm_train", signature=_batch_norm_train),
+    _row(
+        name="batch_norm_train", rounds_between=True, call="parity.catalog.calls.batch_norm_train", signature=_batch_norm_train
+    ),
     _row(
         name="layer_norm",
         call="torch.nn.functional.layer_norm",
@@ -129,11 +132,17 @@ ROWS = (
     ),
     _row(
         name="instance_norm",
+        rounds_between=True,  # as batch_norm
         call="torch.nn.functional.instance_norm",
         signature=_instance_norm,
         opinfo=("nn.functional.instance_norm",),
     ),
-    _row(name="instance_norm_running", call="parity.catalog.calls.instance_norm_running", signature=_instance_norm_running),
+    _row(
+        name="instance_norm_running",
+        rounds_between=True,
+        call="parity.catalog.calls.instance_norm_running",
+        signature=_instance_norm_running,
+    ),
     _row(
         name="local_response_norm",
         call="torch.nn.functional.local_response_norm",

@@ -112,7 +112,7 @@ RULES: dict[OpClass, str] = {
         index_fill index_select select select_scatter slice slice_scatter narrow narrow_copy masked_fill masked_scatter
         masked_select meshgrid nonzero nonzero_static argwhere nn.functional.one_hot nn.functional.channel_shuffle
         nn.functional.pixel_shuffle nn.functional.pixel_unshuffle nn.functional.unfold unfold unfold_copy
-        nn.functional.embedding repeat repeat_interleave roll rot90 scatter scatter_reduce:amax scatter_reduce:amin
+        repeat repeat_interleave roll rot90 scatter scatter_reduce:amax scatter_reduce:amin
         index_reduce:amax index_reduce:amin take take_along_dim tile tril triu tril_indices triu_indices unbind
         unbind_copy unravel_index where zero_ item to conj conj_physical resolve_conj resolve_neg real imag positive neg
         nn.functional.interpolate:nearest nn.functional.interpolate:nearest-exact nn.functional.upsample_nearest
@@ -155,7 +155,7 @@ RULES: dict[OpClass, str] = {
         index_reduce:mean _unsafe_masked_index_put_accumulate max_pool2d_with_indices_backward""",
     OpClass.SOLVER: """
         cholesky_inverse cholesky_solve geqrf linalg.cond linalg.det linalg.householder_product linalg.ldl_factor
-        linalg.ldl_factor_ex linalg.ldl_solve linalg.lu_solve linalg.matrix_norm linalg.norm linalg.slogdet
+        linalg.ldl_factor_ex linalg.ldl_solve linalg.lu_solve linalg.matrix_power linalg.matrix_norm linalg.norm linalg.slogdet
         linalg.tensorinv linalg.tensorsolve logdet lu_solve norm:nuc ormqr triangular_solve""",
 }  # fmt: skip
 # Where several answers are right: the relation that must hold, and the class that goes with it.
@@ -212,6 +212,18 @@ DTYPE_BOUND = (
     "to", "bfloat16", "bool", "byte", "char", "double", "float", "half", "int", "long", "short", "cfloat", "cdouble",
     "nn.functional.rms_norm", "linalg.pinv", "pinverse", "linalg.matrix_rank", "linalg.lstsq",
 )  # fmt: skip
+# Entries that run the half-precision kernels of another one.
+SAME_KERNEL = {
+    "_batch_norm_with_update": "nn.functional.batch_norm",
+    "_native_batch_norm_legit": "nn.functional.batch_norm",
+    "native_batch_norm": "nn.functional.batch_norm",
+    "_softmax_backward_data": "logsumexp",
+    "nn.functional.upsample_bilinear": "nn.functional.interpolate:bilinear",
+    "grid_sampler_2d": "nn.functional.grid_sample",
+    "grid_sampler_3d": "nn.functional.grid_sample",
+}
+# Their further results (saved statistics) are a backend's own affair: other dtypes and shapes are right, too.
+FIRST_ONLY = ("_batch_norm_with_update", "_native_batch_norm_legit", "native_batch_norm", "native_layer_norm")
 # Other names of the functions in the ULP tables.
 ULP_NAMES = {
     "true_divide": "div",
@@ -252,6 +264,7 @@ def _as_row(key: str, entry: Entry) -> Row:
     base, _, variant = key.partition(":")
     known = key if key in _RULE_OF or key in _RELATION_OF else base
     rule, relation = _RELATION_OF.get(known, (_RULE_OF.get(known, OpClass.COMPOSITE), ""))
+    plain_name = SAME_KERNEL.get(base, base.removeprefix("masked."))
     relation = "order" if base in _ORDER else relation
     mutates = key in MUTATES
     # A variant may be another function (division that rounds down); only the plain ones stand in the ULP tables.
@@ -265,15 +278,15 @@ def _as_row(key: str, entry: Entry) -> Row:
         dtypes=entry.dtypes,
         grad=() if mutates else entry.backward,
         inplace=PREFIX + key if entry.inplace and not mutates else "",
-        out=entry.out and base not in UNSAFE_OUT,
+        out=entry.out and base not in UNSAFE_OUT and base not in FIRST_ONLY,
         mutates=mutates,
         relation=relation,
-        rounds_between=key in _ROUNDS_BETWEEN or base in _ROUNDS_BETWEEN,
-        accumulates=_ACCUMULATES.get(key, _ACCUMULATES.get(base, ())),
+        rounds_between=not {key, base, plain_name}.isdisjoint(_ROUNDS_BETWEEN),
+        accumulates=_ACCUMULATES.get(key) or _ACCUMULATES.get(plain_name, ()),
         updates=base in UPDATES.split(),
         places=base in WRITES_AT.split(),
-        finite=base in FINITE_ONLY.split(),
-        unexpanded=base in ("median", "nanmedian"),
+        finite=base in FINITE_ONLY.split() or rule in (OpClass.SOLVER, OpClass.DECOMPOSITION),
+        unexpanded=base in ("median", "nanmedian", "masked.median") or rule in (OpClass.SOLVER, OpClass.DECOMPOSITION),
         ulp=ULP_NAMES.get(base, base.split(".")[-1]) if plain else key,
         oracle="exact" if key in DTYPE_BOUND or base in DTYPE_BOUND else "wide",
         opinfo=(key,),
@@ -286,7 +299,13 @@ def _draw(key: str, draw: Draw) -> Call:
     index = draw.choice(tuple(kept))
     sample = kept[index]
     specs = tuple(
-        TensorSpec(_dtype(t), tuple(t.shape), values=Values("sample", (index, position)), grad=grad)
+        TensorSpec(
+            _dtype(t),
+            tuple(t.shape),
+            values=Values("sample", (index, position)),
+            grad=grad,
+            on_cpu=key == "tensor_split" and position > 0,
+        )
         for position, (t, grad) in enumerate(zip(sample.tensors, sample.grads))
     )
     return Call((index, *specs), (("torch", torch_version()), ("digest", sample.digest)))
@@ -324,7 +343,13 @@ def _info(name: str) -> Any:
 def callables(name: str) -> tuple[Callable[..., Any], Callable[..., Any] | None, bool]:
     """The function of an entry, its in-place form or None, and whether it takes out=. Raises CaseError."""
     info = _info(name)
-    return info.op, info.inplace_variant, bool(info.supports_out)
+    function: Callable[..., Any] = info.op
+    if name.removeprefix(PREFIX) in FIRST_ONLY:
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return info.op(*args, **kwargs)[0]
+
+    return function, info.inplace_variant, bool(info.supports_out) and name.removeprefix(PREFIX) not in FIRST_ONLY
 
 
 @functools.lru_cache(maxsize=4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from parity.catalog.draw import Draw
+from parity.catalog.draw import Call, Draw, keywords
 from parity.catalog.row import EVERY, FLOATING, NUMERIC, REAL, Row
 from parity.catalog.signatures import along, anything, options, within
 from parity.dtypes import BOOL, FLOATS
@@ -17,7 +17,16 @@ def _wider(draw: Draw) -> Arg:
     """A dtype at least as wide as the operand's."""
     if draw.kind == "complex":
         return Word("complex64")
-    return Word("float32") if draw.kind == "float" else Word(draw.choice(("int64", "float32")))
+    return Word("float32") if draw.kind == "float" else Word(draw.choice(("int64", "float32", "int32")))
+
+
+def _areas(draw: Draw) -> Call:
+    """Over unit steps, steps of one size, or abscissae (for one dimension, or of the whole shape)."""
+    shape = draw.shape(1, 4, empty=False)
+    d = draw.dim(shape)
+    kind = draw.pick(4)
+    x: tuple[Arg, ...] = () if kind < 2 else (draw.tensor((shape[d],) if kind == 2 else shape),)
+    return Call((draw.tensor(shape), *x), keywords(dim=d, dx=2 if kind == 1 else None))
 
 
 ROWS = (
@@ -48,7 +57,16 @@ ROWS = (
         opinfo=("cumprod",),
     ),
     _row(
+        name="cumprod_wider",
+        rule=OpClass.COMPOSITE,
+        promotes=True,
+        call="torch.cumprod",
+        signature=along(within(-2, 2), options=options(dtype=_wider)),
+        dtypes=EVERY,
+    ),
+    _row(
         name="logcumsumexp",
+        accumulates=("forward", "backward"),  # the running value is stored in the dtype
         rule=OpClass.COMPOSITE,
         call="torch.logcumsumexp",
         signature=along(within(-20, 20)),
@@ -60,7 +78,7 @@ ROWS = (
         rule=OpClass.COMPOSITE,  # differences of the abscissae may cancel
         rounds_between=True,  # sums and products, then a cumsum of half values
         call="torch.cumulative_trapezoid",
-        signature=along(low=1, empty=False, by_name=True),
+        signature=_areas,
         dtypes=NUMERIC,
         out=False,
         opinfo=("cumulative_trapezoid",),

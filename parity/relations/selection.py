@@ -106,9 +106,11 @@ def _mode(call: Bound, r: Results) -> Problems:
     most = twins.sum(-1).amax(-1, keepdim=True)
     apart = (rows.unsqueeze(-1) == rows.unsqueeze(-2)).sum(-1).amax(-1, keepdim=True)
     times = ((rows == got) | (nan & torch.isnan(got) if got.is_floating_point() else nan)).sum(-1, keepdim=True)
-    return [] if bool(((times == most) | (times == apart) | nan.any(-1, keepdim=True)).all()) else [
-        (names[0], "another value occurs more often")
-    ]
+    return (
+        []
+        if bool(((times == most) | (times == apart) | nan.any(-1, keepdim=True)).all())
+        else [(names[0], "another value occurs more often")]
+    )
 
 
 def _argmax(call: Bound, r: Results) -> Problems:

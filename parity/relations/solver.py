@@ -128,6 +128,18 @@ def _pinv(call: Bound, r: Results) -> Problems:
     ]
 
 
+def _spectral_norm(call: Bound, r: Results) -> Problems:
+    a, order, name = call.args[0], call.get(1, "ord", "fro"), outs(r)[0]
+    w = wide(a)
+    if not w.numel() or not _finite(w) or order not in (2, -2) or tuple(call.get(2, "dim", (-2, -1))) != (-2, -1):
+        return []
+    want = torch.linalg.svdvals(w)[..., 0 if order == 2 else -1]
+    got = wide(r[name]).reshape(want.shape)
+    return residual(
+        name, "not the spectral norm", got[..., None, None], want[..., None, None], norm(w) * max(w.shape[-2:]), roundoff(a)
+    )
+
+
 def _lower(a: Tensor) -> Tensor:
     values: Tensor = torch.linalg.eigvalsh(_hermitian(a))
     return values
@@ -158,6 +170,7 @@ RELATIONS: dict[str, Relation] = {
     "cholesky_inverse": Relation(only, _of_factored(_cholesky_inverted), chooses=False),
     "svdvals": Relation(only, _spectrum(torch.linalg.svdvals), chooses=False),
     "eigvalsh": Relation(only, _spectrum(_lower), chooses=False),
+    "spectral_norm": Relation(only, _spectral_norm, chooses=False),
     "pinv": Relation(only, _pinv, chooses=False),
     "pinv_any_rank": Relation(only, _pinv, chooses=False),
     "lstsq": Relation(only, _lstsq, chooses=False),
