@@ -48,6 +48,9 @@ FUSED = """gelu gelu_backward native_layer_norm native_layer_norm_backward nativ
     binary_cross_entropy binary_cross_entropy_backward upsample_bicubic2d upsample_bilinear2d grid_sampler_2d
     _fused_rms_norm _fused_rms_norm_backward logaddexp logaddexp2 _euclidean_dist hann_window xlogy special_entr
     special_log_ndtr special_xlog1py sinc lerp addcmul addcdiv addr cumprod logcumsumexp var std var_mean std_mean"""
+_MOVERS += " copy fill zero set resize normal uniform bernoulli exponential"
+# These turn a tensor in place and write none of its elements.
+TURNS = ("transpose_", "t_", "squeeze_", "unsqueeze_", "as_strided_", "swapaxes_", "swapdims_", "detach_")
 EXACT_KERNELS = frozenset(_MOVERS.split())
 WIDE = {"float16", "bfloat16", "float32"}
 
@@ -202,8 +205,11 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
                 self._within = False
         else:
             result = func(*args, **(kwargs or {}))
-        if any(r.alias_info is not None for r in func._schema.returns):
-            return result  # views and in-place kernels give tensors that autograd knows already
+        aliases = [r.alias_info for r in func._schema.returns]
+        if any(a is not None for a in aliases):
+            if any(a is not None and a.is_write for a in aliases):
+                self._rounded_in_place(func._schema.name.removeprefix("aten::"), result)
+            return result
         if func._schema.name.removeprefix("aten::") in EXACT_KERNELS:
             return result
         return tree_map(self._rounded, result)
@@ -217,6 +223,14 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         if moved is not x and moved.stride() == x.stride() and x.storage_offset() == 0:
             self._moved[moved.data_ptr()] = moved, x  # `moved` is kept alive, so that nothing else gets its address
         return moved
+
+    def _rounded_in_place(self, name: str, x: Any) -> None:
+        """What a kernel wrote into a tensor that autograd knows already."""
+        if not isinstance(x, Tensor) or name in TURNS:
+            return
+        self._moved.pop(x.data_ptr(), None)
+        if name.rstrip("_") not in EXACT_KERNELS and x.dtype in DOUBLE and x.layout is torch.strided and not x.is_conj():
+            x.copy_(rounded(x, self._inside if self._within else self._u, self._key))
 
     def unrounded(self, t: Tensor) -> Tensor:
         """A final result as its kernel gave it: the rounding of the result itself is no part of the sensitivity."""
