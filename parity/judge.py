@@ -398,7 +398,7 @@ def _verdict(m: Measure, tol: Tolerance, dtype: str) -> Verdict:
         if m.reference_share is not None and m.reference_share > max(1.0, 2.0 * share):
             words.append("the CPU is the worse side here")
         return Verdict(Status.AGREE, "; ".join(words), m, tol)
-    if m.spread is not None and m.spread == share:
+    if m.spread is not None and m.spread == share and not m.certain:
         return Verdict(
             Status.DRIFT, f"{share:.3g} times the budget of the root mean square error: precision is lost everywhere", m, tol
         )

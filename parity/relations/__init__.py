@@ -6,6 +6,7 @@ A relation looks at the inputs and the device's results only, and says what is w
 
 from __future__ import annotations
 
+from parity import laws
 from parity.relations import decomposition, selection, solver
 from parity.relations.bound import Bound, Problems, Relation, Results, everything
 
@@ -20,7 +21,7 @@ RELATIONS: dict[str, Relation] = {
     **selection.RELATIONS,
     **decomposition.RELATIONS,
     **solver.RELATIONS,
-    "random": Relation(everything, _nothing),
+    "random": Relation(everything, laws.outside),
     "uninitialised": Relation(everything, _nothing),
 }
 # Relations whose gradients depend on the arbitrary choice (signs, phases, pivots), so that backward says nothing.

@@ -152,3 +152,64 @@ def test_a_least_squares_solution_is_judged_by_its_residual() -> None:
 def test_random_results_are_covered_whole() -> None:
     relation = RELATIONS["random"]
     assert relation.covers(Bound("rand_like", (X,), {}), {"out": X}) == frozenset({"out"})
+
+
+# ------------------------------------------------------------------------------------------------------------ solvers
+
+G = torch.Generator().manual_seed(5)
+A = torch.randn(2, 6, 6, generator=G) + 4 * torch.eye(6)
+SPD = A @ A.mT
+B = torch.randn(2, 6, 3, generator=G)
+
+
+def off(t: Tensor, relative: float = 1e-3) -> Tensor:
+    """t with its largest element off."""
+    made = t.clone(memory_format=torch.contiguous_format)
+    made.view(-1)[made.abs().argmax()] *= 1 + relative
+    return made
+
+
+SOLVED: list[tuple[str, tuple[Any, ...], dict[str, Any], Tensor]] = [
+    ("solve", (A, B), {}, torch.linalg.solve(A, B)),
+    ("solve", (A, B.mT), {"left": False}, torch.linalg.solve(A, B.mT, left=False)),
+    ("solve", (A, B[..., 0]), {}, torch.linalg.solve(A, B[..., 0])),
+    ("inv", (A,), {}, torch.linalg.inv(A)),
+    ("solve_triangular", (A, B), {"upper": True}, torch.linalg.solve_triangular(A, B, upper=True)),
+    ("cholesky", (SPD,), {}, torch.linalg.cholesky(SPD)),
+    ("cholesky", (SPD,), {"upper": True}, torch.linalg.cholesky(SPD, upper=True)),
+    ("cholesky_solve", (SPD, B), {}, torch.cholesky_solve(B, torch.linalg.cholesky(SPD))),
+    ("cholesky_inverse", (SPD,), {}, torch.cholesky_inverse(torch.linalg.cholesky(SPD))),
+    ("lu_solve", (A, B), {"adjoint": True}, torch.linalg.lu_solve(*torch.linalg.lu_factor(A), B, adjoint=True)),
+    ("svdvals", (A,), {}, torch.linalg.svdvals(A)),
+    ("eigvalsh", (SPD,), {}, torch.linalg.eigvalsh(SPD)),
+    ("pinv", (A[..., :4],), {}, torch.linalg.pinv(A[..., :4])),
+    ("spectral_norm", (A, 2), {}, torch.linalg.matrix_norm(A, 2)),
+]
+
+
+@pytest.mark.parametrize("relation, args, kwargs, solution", SOLVED, ids=[f"{s[0]}-{k}" for k, s in enumerate(SOLVED)])
+def test_a_solution_that_leaves_nothing_over_is_right_and_another_is_not(
+    relation: str, args: tuple[Any, ...], kwargs: dict[str, Any], solution: Tensor
+) -> None:
+    assert problems(relation, args, {"out": solution}, **kwargs) == []
+    assert problems(relation, args, {"out": off(solution)}, **kwargs) != []
+
+
+def test_a_factor_with_something_above_its_diagonal_is_wrong() -> None:
+    factor = torch.linalg.cholesky(SPD)
+    factor[0, 0, 1] = 1e-3
+    assert problems("cholesky", (SPD,), {"out": factor}) == ["the factor is not triangular"]
+
+
+def test_a_spectrum_that_is_off_is_found_beside_right_vectors() -> None:
+    w, v = torch.linalg.eigh(SPD)
+    assert problems("eigh", (SPD,), {"out[0]": w, "out[1]": v}) == []
+    said = problems("eigh", (SPD,), {"out[0]": off(w), "out[1]": v})
+    assert [text.partition(":")[0] for text in said] == ["A V is not V diag(w)", "not the spectrum of the input"]
+
+
+def test_of_values_that_occur_equally_often_any_may_be_the_mode() -> None:
+    x = torch.tensor([[3.0, 1.0, 2.0], [5.0, 4.0, 4.0]])
+    assert problems("mode", (x, -1), pair(torch.tensor([2.0, 4.0]), torch.tensor([2, 1]))) == []
+    said = problems("mode", (x, -1), pair(torch.tensor([2.0, 5.0]), torch.tensor([2, 0])))
+    assert said == ["another value occurs more often"]
