@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.budget import Array, Budget, of_function, of_perturbation, of_sum
+from parity.budget import Budget, of_function, of_perturbation, of_sum
 from parity.catalog.row import Row
-from parity.dtypes import FACTS, HALF, DtypeFacts
+from parity.dtypes import FACTS, DtypeFacts
 from parity.inputs import apply
-from parity.measures import Mask, allowed_share, at, bit_equal, exact_measure, facts_of, measure, parts, same_values
+from parity.measures import allowed_share, bit_equal, exact_measure, facts_of, measure, same_values
 from parity.oracle import Oracle
+from parity.promises import HANDED_ON, modulus, odd_zero, paired, promised, roundoff
 from parity.relations import RELATIONS, Bound
 from parity.tolerance import Tables
 from parity.vocabulary import Layout, Measure, OpClass, Status, Tolerance, Verdict
@@ -23,11 +24,7 @@ from parity.vocabulary import Layout, Measure, OpClass, Status, Tolerance, Verdi
 # (2**-8 / 2**-24, over the scale of 16), six lost bits in a half type. Beyond it no rounding explains the error.
 DRIFT_LIMIT = {"float32": 4096.0, "complex64": 4096.0, "float16": 64.0, "bfloat16": 64.0}
 FLUSHED = 4.0  # a few partial results may be flushed on the way
-PARTIAL = 8.0  # partial sums and parts of complex products may be this much larger than what remains of them
 WITHOUT_TRUTH = 16.0  # scale where the reference stands in for the truth: the errors of both sides add up
-# Rules multiply sensitivities by 16, which is for roundings that add up inside a kernel; a number that is handed on is rounded
-# once, so four roundings are plenty.
-HANDED_ON = 4.0
 EXACT = Tolerance("exact", 0.0, 0.0, None, "exact results")
 
 
@@ -49,18 +46,6 @@ class Bench:
     oracle: Oracle
     bound: Bound | None
     insist: bool
-
-
-def roundoff(row: Row, f: DtypeFacts, pass_: str) -> tuple[float, float]:
-    """(unit roundoff of the arithmetic inside a kernel, how far to move what one kernel hands to the next).
-
-    A half-type kernel computes in float32 and rounds once: so its operands count as exact but for float32's roundoff, and
-    what passes from kernel to kernel carries the half type's. Rows that round inside, too, say so (`rounds_between`).
-    """
-    sums = row.rule is OpClass.CONTRACTION
-    if f.name not in HALF or pass_ in row.accumulates or (row.rounds_between and not sums):
-        return f.unit_roundoff, f.unit_roundoff
-    return FACTS["float32"].unit_roundoff, f.unit_roundoff / HANDED_ON
 
 
 def judge(
@@ -216,7 +201,7 @@ def _tensor(bench: Bench, name: str, device: Tensor, reference: Tensor | None, t
         return _exact(bench, name, device, truth.to(device.dtype))
     verdict = _numeric(bench, name, device, reference, truth, truth_name, pass_)
     if verdict.status is Status.AGREE and reference is not None and pass_ == "forward":
-        return _signed_zeros(bench, name, device, reference, truth) or verdict
+        return _of_zeros(bench, name, device, reference, truth) or verdict
     return verdict
 
 
@@ -238,7 +223,7 @@ def _numeric(
     others = () if other is None or other.shape != truth.shape else (other,)
     m = measure(name, device, reference, truth, b, others=others, sums=sums)
     if m.problem == "class" or (m.share or 0.0) > 1.0:
-        free, unspoken, why = _promised(bench, b, truth, truth_name, f, pass_)
+        free, unspoken, why = promised(bench.row, bench.tables, bench.oracle, b, truth, truth_name, f, pass_)
         if why:
             m = measure(name, device, reference, truth, b, others=others, sums=sums, free=free, unspoken=unspoken)
             if m.problem != "class" and (m.share or 0.0) <= 1.0:
@@ -252,7 +237,7 @@ def _budget(bench: Bench, truth: Tensor, name: str | None, f: DtypeFacts, pass_:
     """The budget of every element. name: of the truth; None asks for the least that the full one can be, which needs no
     further run of the op: a screen that it passes is never looser than the rule."""
     floor = FLUSHED * f.tiny if flushes else f.smallest
-    size = _modulus(truth)
+    size = modulus(truth)
     if tol.ulp is not None:
         return of_function(size, f, tol, floor)
     u, between = roundoff(bench.row, f, pass_)
@@ -260,84 +245,20 @@ def _budget(bench: Bench, truth: Tensor, name: str | None, f: DtypeFacts, pass_:
     if tol.rule == OpClass.CONTRACTION:
         found = None if name is None else bench.oracle.magnitudes(name)
         if name is None or (found is not None and found[0].shape == truth.shape):
-            s, n = (size, np.ones_like(size)) if found is None else (_paired(t, truth) for t in found)
+            s, n = (size, np.ones_like(size)) if found is None else (paired(t, truth) for t in found)
             handed = HANDED_ON * f.unit_roundoff if bench.row.rounds_between and u != f.unit_roundoff else 0.0
             return of_sum(size, s, n, f, u, handed, tol, floor)
-    moved = np.zeros_like(size) if name is None else _paired(bench.oracle.sensitivity(name, u, between), truth)
+    moved = np.zeros_like(size) if name is None else paired(bench.oracle.sensitivity(name, u, between), truth)
     return of_perturbation(size, moved, f, u, tol, floor)
 
 
-def _modulus(truth: Tensor) -> Array:
-    """Magnitudes in the shape of the truth's real parts; both parts of a complex number have its modulus."""
-    return _paired(truth.resolve_conj().abs(), truth) if truth.is_complex() else parts(truth)
-
-
-def _paired(x: Tensor, truth: Tensor) -> Array:
-    """A number per element in the shape of the truth's real parts."""
-    made = parts(x)
-    return np.repeat(made[..., None], 2, -1) if truth.is_complex() else made
-
-
-def _promised(bench: Bench, b: Budget, truth: Tensor, name: str, f: DtypeFacts, pass_: str) -> tuple[Mask, Mask, str]:
-    """(where the class of the result is nobody's promise, where the result itself is not, why) for a result that is outside.
-
-    Gradients at an operand's own NaN or Inf; NaN that spreads where the tables say that it may; sums whose magnitudes
-    overflow; formulas that square or hand on more, or less, than the arithmetic inside holds.
-    """
-    row, oracle = bench.row, bench.oracle
-    u, between = roundoff(row, f, pass_)
-    shape = parts(truth).shape
-    everywhere = np.ones(shape, dtype=bool)
-    narrow = row.rounds_between or pass_ in row.accumulates
-    inside = f if narrow else max(f, FACTS["float32"], key=lambda facts: facts.max)
-    free, unspoken, why = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool), []
-    if oracle.holds("nonfinite"):
-        policy = bench.tables.special(row.name, row.rule, "nonfinite_spread")
-        if policy == "any" or (policy == "any_with_nan" and oracle.holds("nan")) or oracle.ignores_a_product():
-            free, why = everywhere, ["how NaN and Inf spread is nobody's promise here"]
-        if name.startswith("grad["):
-            own = oracle.operand(int(name[5:-1]))
-            if own.shape == truth.shape and not bool(torch.isfinite(own.abs()).all()):
-                unspoken |= _paired((~torch.isfinite(own.abs())).to(torch.float64), truth) > 0
-                why.append("gradients at NaN and Inf")
-    if b.certain is not None:
-        found = oracle.magnitudes(name)
-        over = None if found is None else _paired(found[0], truth) > inside.max / PARTIAL
-        if over is not None and bool(over.any()):
-            free, why = free | over, [*why, "partial sums leave the range"]
-    elif row.rule not in (OpClass.EXACT, OpClass.SELECTION) or pass_ == "backward":
-        low, high = oracle.extremes(u, between)
-        function = row.rule is OpClass.ELEMENTWISE and pass_ == "forward" and f.kind != "complex"
-        least, most = (inside.tiny, np.inf) if function else (inside.tiny**0.5, inside.max**0.5)
-        if high > most or low < least:
-            unspoken, why = everywhere, [*why, "squares of the numbers inside leave the range"]
-    return free, unspoken, "; ".join(why)
-
-
-def _signed_zeros(bench: Bench, name: str, device: Tensor, reference: Tensor, truth: Tensor) -> Verdict | None:
-    """A zero of the other sign where the truth and the reference agree on one, and the tables ask for it."""
-    if device.is_complex() or bench.tables.special(bench.row.name, bench.row.rule, "signed_zero") == "any":
+def _of_zeros(bench: Bench, name: str, device: Tensor, reference: Tensor, truth: Tensor) -> Verdict | None:
+    """Zeros of the other sign, where the tables ask for the sign."""
+    if bench.tables.special(bench.row.name, bench.row.rule, "signed_zero") == "any":
         return None
-    odd = (device == 0) & (reference == 0) & (truth == 0)
-    odd &= torch.signbit(reference) == torch.signbit(truth)
-    odd &= torch.signbit(device) != torch.signbit(reference)
-    count = int(odd.sum())
-    if not count:
+    m = odd_zero(name, device, reference, truth)
+    if m is None:
         return None
-    index = tuple(int(i) for i in odd.nonzero()[0])
-    m = Measure(
-        name,
-        float("inf"),
-        None,
-        True,
-        index=index,
-        device=at(device, index),
-        reference=at(reference, index),
-        truth=at(truth, index),
-        mismatched=count,
-        total=device.numel(),
-        problem="zero",
-    )
     return Verdict(Status.WRONG, f"a zero of the other sign: {m.device} where the truth is {m.truth}", m, EXACT)
 
 
@@ -354,7 +275,7 @@ def _unfamiliar(bench: Bench, name: str, device: Tensor, reference: Tensor | Non
 def _exact(bench: Bench, name: str, device: Tensor, expected: Tensor) -> Verdict:
     if same_values(device, expected):
         if device.is_floating_point() and not bit_equal(device, expected):
-            odd = _signed_zeros(bench, name, device, expected, expected)
+            odd = _of_zeros(bench, name, device, expected, expected)
             if odd is not None:
                 return odd
         return Verdict(
@@ -373,9 +294,9 @@ def _against_reference(bench: Bench, name: str, device: Tensor, reference: Tenso
     flushes = bench.tables.flushes(f.name, bench.row.name, bench.row.rule)
     b = _budget(bench, wide, None, f, pass_, tol, flushes)
     if tol.ulp is None:  # nothing tells how the terms add up; what the op does in float64 still tells its conditioning
-        size, moved = _modulus(wide), None
+        size, moved = modulus(wide), None
         if (meant := bench.oracle.truth(truth_name)) is not None and meant.shape == wide.shape:
-            moved = _paired(bench.oracle.sensitivity(truth_name, f.unit_roundoff, f.unit_roundoff), wide)
+            moved = paired(bench.oracle.sensitivity(truth_name, f.unit_roundoff, f.unit_roundoff), wide)
         wider = replace(tol, scale=max(tol.scale, WITHOUT_TRUTH))
         b = of_perturbation(size, np.zeros_like(size) if moved is None else moved, f, f.unit_roundoff, wider, f.smallest)
     m = measure(name, device, None, wide, b)
