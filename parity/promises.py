@@ -13,6 +13,8 @@ from parity.budget import Array, Budget
 from parity.catalog.row import Row
 from parity.dtypes import FACTS, HALF, DtypeFacts
 from parity.measures import Mask, at, parts
+from parity.oracle import Oracle
+from parity.tolerance import Tables
 from parity.vocabulary import Measure, OpClass
 
 # Rules multiply sensitivities by 16, which is for roundings that add up inside a kernel; a number that is handed on is rounded
