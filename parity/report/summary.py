@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from parity.dtypes import DEFAULT
+from parity import suite, tolerance
+from parity.dtypes import DEFAULT, HALF
 from parity.store import Death, Header, Item
 from parity.vocabulary import COMPARED, FINDINGS, MEANING, Record, Status
 
@@ -114,6 +115,19 @@ def worse_reference(records: Sequence[Record]) -> list[str]:
     return [f"  {listed([f'{op} ({worst[op]:.3g})' for op in order], 600)}"] if order else []
 
 
+def tables_line(header: Header, items: Sequence[Item]) -> str:
+    """How many exceptions the tables make for this device, and how many of the ops declare that half types round inside."""
+    tables = tolerance.load(header.fingerprint.device)
+    names = {i.op for i in items if i.dtype in HALF}
+    rows = [suite.row(op) for op in names]
+    between = sum(r.rounds_between for r in rows)
+    adds = sum(bool(r.accumulates) for r in rows)
+    said = f"{', '.join(f.removeprefix('tolerances/') for f in tables.files)}; {plural(tables.exceptions, 'exception')}"
+    if not rows:
+        return said
+    return f"{said}; of {plural(len(rows), 'op')} in half types {between} round between stages and {adds} add in the dtype"
+
+
 def render(
     header: Header,
     items: Sequence[Item],
@@ -136,6 +150,7 @@ def render(
         f"reference  cpu, torch {header.fingerprint.torch}; truth: float64 on the CPU",
         f"compared   {plural(len({i.op for i in compared}), 'op')}, {plural(len(compared), 'op x dtype pair')}, "
         f"{plural(checks, 'check')} ({_aspects(items)})",
+        f"tables     {tables_line(header, items)}",
         f"took       {clock(seconds)}, {header.profile} profile, seed {header.seed}",
         "",
     ]
