@@ -62,7 +62,9 @@ def of_function(truth: Array, f: DtypeFacts, tol: Tolerance, floor: float) -> Bu
     assert tol.ulp is not None
     size = _finite(truth)
     rounding = (tol.ulp + 0.5) * ulp_of(np.nextafter(size, np.inf), f)
-    return Budget(*_summed((f"{tol.ulp:g} + 0.5 ULP of the function", rounding), ("floor", np.full_like(rounding, floor))))
+    bound = (f"{tol.ulp:g} + 0.5 ULP of the function", rounding)
+    absolute = (("absolute error of the function", np.full_like(rounding, tol.absolute)),) if tol.absolute else ()
+    return Budget(*_summed(bound, *absolute, ("floor", np.full_like(rounding, floor))))
 
 
 def of_sum(

@@ -106,6 +106,7 @@ def _plan(
 
     from parity import suite, tolerance
     from parity.devices import load_faults, resolve
+    from parity.devices.probe import math_mode
     from parity.examine import Plan
 
     torch.set_num_threads(1)
@@ -114,7 +115,8 @@ def _plan(
         runpy.run_path(setup)
     there = resolve(device, load_faults(faults) if faults else ())
     known = {r.name for r in suite.rows("all")}
-    tables = tolerance.load(there.name, known_ops=known)
+    fast = there.name.partition(":")[0] == "mps" and math_mode(there) == "fast"
+    tables = tolerance.load(there.name, known_ops=known, fast=fast)
     return Plan(there, resolve("cpu"), tables, suite.profile(profile), seed, examples, screens, shrinks, patience)
 
 

@@ -1,7 +1,8 @@
 """Reads `tolerances/*.toml` and says which row judges what. Nothing is taken on trust: whatever is unknown is refused.
 
 Four kinds of rows. `[[rule]]`: the numbers of an op class ("gradient": the backward pass of every class) in some dtypes.
-`[[ulp]]`: bounds of elementwise functions, forward only. `[[exception]]`: the numbers of one op, with a reason and a link.
+`[[ulp]]`: bounds of elementwise functions in ULP, or ULP and an absolute error, forward only. `[[exception]]`: the numbers of
+one op, with a reason and a link.
 `[[special]]`: what is promised of special values (signs of zeros, how NaN spreads, subnormals), by class or by op.
 
 The most specific row wins. In this order: an exception over a rule; a device's table over the default one; a named dtype
@@ -30,11 +31,11 @@ GRADIENT = "gradient"
 CLASSES = ("*", GRADIENT, *(c.value for c in OpClass))
 PASSES = ("*", "forward", "backward")
 ULP_DTYPES = ("half", *(name for name, f in FACTS.items() if f.kind == "float"))
-NUMBERS = frozenset(("scale", "output_ulp", "ulp", *ULP_DTYPES))
+NUMBERS = frozenset(("scale", "output_ulp", "ulp", "absolute", *ULP_DTYPES))
 # Per kind of row: the keys that must be there, and those that may.
 KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rule": (("class", "dtype", "pass", "scale", "output_ulp", "source"), ()),
-    "ulp": (("function", "source"), ULP_DTYPES),
+    "ulp": (("function", "source"), ("absolute", *ULP_DTYPES)),
     "exception": (("op", "dtype", "pass", "reason", "link"), ("scale", "output_ulp", "ulp")),
 }
 # Special values, and what holds where no row speaks of one.
@@ -172,6 +173,7 @@ class Tables:
             scale=pair.numbers["scale"],
             output_ulp=pair.numbers["output_ulp"],
             ulp=ulp.numbers["ulp"] if ulp else None,
+            absolute=ulp.numbers.get("absolute", 0.0) if ulp else 0.0,
             origin="; ".join(f"{e.file}: {e.label(rule, dtype, pass_)}" for e in rows),
             reason="; ".join(e.reason for e in rows if e.reason),
         )
@@ -219,15 +221,18 @@ def _why(beaten: Entry, better: Entry | None) -> str:
 # --------------------------------------------------------------------------------------------------------------- reading
 
 
-def names(device: str) -> tuple[str, ...]:
-    """The tables of a device, least specific first: ("default", "mps", "sim") for "sim:mps"."""
+def names(device: str, fast: bool = False) -> tuple[str, ...]:
+    """The tables of a device, least specific first: ("default", "mps", "sim") for "sim:mps". fast: its functions are the fast
+    ones, as a probe showed."""
     kind, _, profile = device.partition(":")
+    if fast:
+        return ("default", kind, f"{kind}-fast")
     if kind == "sim":
         return ("default", *((profile,) if profile else ()), "sim")
     return ("default",) if kind == "cpu" else ("default", kind)
 
 
-def load(device: str, folder: Path | None = None, known_ops: Collection[str] | None = None) -> Tables:
+def load(device: str, folder: Path | None = None, known_ops: Collection[str] | None = None, fast: bool = False) -> Tables:
     """The tables of a device; one that has no file of its own lives by the default one.
 
     known_ops: names that exceptions and ULP rows may use (None: any). Raises TableError with file, line and remedy.
@@ -238,7 +243,7 @@ def load(device: str, folder: Path | None = None, known_ops: Collection[str] | N
     entries: list[Entry] = []
     flushed: tuple[str, ...] = ()
     specials: dict[tuple[str, str], str] = {}
-    files = [path for name in names(device) if (path := where / f"{name}.toml").is_file()]
+    files = [path for name in names(device, fast) if (path := where / f"{name}.toml").is_file()]
     for rank, path in enumerate(files):
         source = _Source(path)
         for kind in KEYS:
@@ -340,7 +345,8 @@ def _rows(source: _Source, kind: str, rank: int, known: Collection[str] | None) 
         if kind == "ulp":
             # A dtype named on its own beats `half`.
             bounds = dict.fromkeys(HALF, numbers.pop("half")) | numbers if "half" in numbers else numbers
-            parts = [((d,), {"ulp": n}) for d, n in bounds.items()]
+            beside = {"absolute": bounds.pop("absolute")} if "absolute" in bounds else {}
+            parts = [((d,), {"ulp": n, **beside}) for d, n in bounds.items()]
         reason = f"{row['reason']} ({row['link']})" if kind == "exception" else ""
         for subject in _list(row[{"rule": "class", "ulp": "function", "exception": "op"}[kind]]):
             pass_ = row.get("pass", "forward")
@@ -367,7 +373,7 @@ def _check(source: _Source, kind: str, row: Json, head: int, known: Collection[s
         if problem := _problem(key, value, known):
             raise source.error(source.line(key, head), *problem)
     if NUMBERS.isdisjoint(row):
-        raise source.error(head, f"[[{kind}]] without a number", f"give one of {', '.join(a for a in allowed if a in NUMBERS)}")
+        raise source.error(head, f"[[{kind}]] without a number", f"give one of {', '.join(a for a in allowed if a in NUMBERS and a != 'absolute')}")
 
 
 def _problem(key: str, value: Any, known: Collection[str] | None) -> tuple[str, str] | None:

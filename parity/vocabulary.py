@@ -70,6 +70,10 @@ class Aspect(StrEnum):
     INPLACE = "in-place"
     OUT = "out="
     REPEAT = "repeat"
+    DOUBLE = "double backward"
+    TANGENT = "forward-mode"
+    TRANSFER = "transfer"
+    REFUSAL = "refusal"
 
 
 class OpClass(StrEnum):
@@ -147,6 +151,11 @@ class Slice:
     step: int | None = None
 
 
+# What may come before a call on the device: what it does there is told in `parity.prelude`.
+PRELUDES = ("garbage", "other_scalar", "other_values", "smaller", "larger")
+# What may be wrong with a call that is drawn to be refused: `parity.refusal` says how.
+FLAWS = ("dtype", "shape", "dim", "index", "size")
+
 Arg: TypeAlias = Union[TensorSpec, Word, Slice, int, float, complex, bool, str, EllipsisType, "tuple[Arg, ...]", None]
 
 
@@ -163,7 +172,10 @@ class Cotangent:
 class Case:
     """One call of one op, described completely: enough to rebuild it on any machine.
 
-    into: layout word of the destination of the out= aspect.
+    into: the destination of the out= aspect: a layout word (`parity.layout.WORDS`), "empty", or a dtype to cast to.
+    under: the autograd mode of every call: a key of `parity.execute.MODES`.
+    after: what the device does right before (a word of `PRELUDES`), or "".
+    refused: what is wrong with the call (a word of `FLAWS`), so that it must be refused, or "".
     """
 
     op: str
@@ -172,6 +184,9 @@ class Case:
     kwargs: tuple[tuple[str, Arg], ...] = ()
     cotangent: Cotangent = Cotangent()
     into: str = "contiguous"
+    under: str = "grad"
+    after: str = ""
+    refused: str = ""
 
 
 # ---------------------------------------------------------------------------------------------------------- the outcome
@@ -216,7 +231,8 @@ class Tolerance:
     """The numbers that judge one tensor, and where they come from.
 
     scale: factor on the sensitivity and the unit roundoff. output_ulp: roundings of the result allowed beside it, in ULP.
-    ulp: bound of an elementwise function in ULP of the output, or None where no table row gives one.
+    ulp: bound of an elementwise function in ULP of the output, or None where no table row gives one; absolute: what may be
+    added to it (fast functions near their zeros).
     origin: file and row, as a person would look it up ("tolerances/mps.toml: composite float16 backward").
     """
 
@@ -226,6 +242,7 @@ class Tolerance:
     ulp: float | None
     origin: str
     reason: str = ""
+    absolute: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def probe(device: Device) -> Health:
         reasons = [r for name, run in CANARIES.items() if (r := _canary(device, name, run)) is not None]
         supported, broken = _dtypes(device)
         reasons += broken
-        facts = (*device.facts().items(), *_subnormals(device, supported), *_precision(device))
+        facts = (*device.facts().items(), *_subnormals(device, supported), *_precision(device), ("math", math_mode(device)))
     return Health(SUSPECT if reasons else HEALTHY, tuple(reasons), supported, facts)
 
 
@@ -171,6 +171,21 @@ def _subnormal(device: Device, facts: known.DtypeFacts) -> str:
     if not back[0].any():
         return "lost in the copy"
     return "kept" if all(bool((b == number * 2).all()) for b in back[1:]) else "flushed"
+
+
+def math_mode(device: Device) -> str:
+    """Whether float32 functions are precise or fast: the worst of exp and log against Metal's precise bound of 4 ULP."""
+    x = torch.linspace(1.25, 40.0, 512)
+    worst = 0.0
+    try:
+        for function in (torch.exp, torch.log):
+            truth = function(x.double())
+            spacing = torch.nextafter(truth.float(), torch.tensor(torch.inf)).double() - truth.float().double()
+            off = (device.download(function(device.upload(x))).double() - truth).abs() / spacing
+            worst = max(worst, float(off.nan_to_num(torch.inf).max()))
+    except Exception as e:
+        return f"raised {_said(e)}"
+    return "precise" if worst <= 5.0 else "fast"
 
 
 def _precision(device: Device) -> Iterator[tuple[str, str]]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -336,3 +337,37 @@ def test_a_table_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "default.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(TableError, match=r"default.toml:1: cannot be read: .*; it must be a UTF-8 text file"):
         load("cpu", tmp_path)
+
+
+def test_fast_functions_have_a_table_of_their_own() -> None:
+    precise, fast = (tolerance.load("mps", fast=f) for f in (False, True))
+    of = ("log", OpClass.ELEMENTWISE, "float32", "forward", "log")
+    assert (precise.find(*of).ulp, precise.find(*of).absolute) == (4, 0)
+    assert (fast.find(*of).ulp, fast.find(*of).absolute) == (3, 4.8e-7)
+    assert fast.find("pow", OpClass.ELEMENTWISE, "float32", "forward", "pow").ulp == 16
+
+
+def test_special_values_are_promised_by_class_and_by_op() -> None:
+    tables = tolerance.load("cpu")
+    assert tables.special("exp", OpClass.ELEMENTWISE, "signed_zero") == "kept"
+    assert tables.special("opinfo:nn.functional.relu", OpClass.EXACT, "signed_zero") == "any"
+    assert tables.special("softmax", OpClass.COMPOSITE, "signed_zero") == "any"
+    assert tables.special("conv2d", OpClass.CONTRACTION, "nonfinite_spread") == "any"
+    assert tables.special("mm", OpClass.CONTRACTION, "nonfinite_spread") == "kept"
+    cuda = tolerance.load("cuda")
+    assert cuda.flushes("float32", "index_add", OpClass.CONTRACTION)
+    assert not cuda.flushes("float16", "index_add", OpClass.CONTRACTION)
+    assert not cuda.flushes("float32", "mm", OpClass.CONTRACTION)
+
+
+@pytest.mark.parametrize("line, said", [
+    ('value = "sign"\npolicy = "any"\nclass = "exact"\nreason = "r"', "value of [[special]] is 'sign'"),
+    ('value = "signed_zero"\npolicy = "may"\nclass = "exact"\nreason = "r"', "policy of [[special]] is 'may'"),
+    ('value = "signed_zero"\npolicy = "any"\nreason = "r"', "needs a reason and either"),
+    ('value = "signed_zero"\npolicy = "any"\nclass = "exact"', "needs a reason and either"),
+    ('value = "signed_zero"\npolicy = "any"\nop = "reluu"\nreason = "r"', "unknown op 'reluu'"),
+])  # fmt: skip
+def test_a_policy_that_cannot_be_trusted_is_refused(tmp_path: Path, line: str, said: str) -> None:
+    (tmp_path / "default.toml").write_text(f"format = 1\n[[special]]\n{line}\n")
+    with pytest.raises(TableError, match=re.escape(said)):
+        tolerance.load("cpu", tmp_path, {"relu"})
