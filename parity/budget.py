@@ -33,6 +33,17 @@ class Budget:
     scale: Array | None = None
     rms: float = np.inf
 
+    def wider(self, name: str, more: Array) -> Budget:
+        """The budget with one more term (finite where it is meant)."""
+        term = np.nan_to_num(more, nan=0.0, posinf=0.0, neginf=0.0)
+        return Budget(
+            self.total + term,
+            (*self.terms, (name, term)),
+            None if self.certain is None else self.certain + term,
+            None if self.scale is None else self.scale + term,
+            self.rms,
+        )
+
     def at(self, index: int) -> tuple[tuple[str, float], ...]:
         """The terms of one element, by its flat index."""
         return tuple((name, float(values.reshape(-1)[index])) for name, values in self.terms)

@@ -13,7 +13,7 @@ from parity.budget import Budget, of_function, of_perturbation, of_sum
 from parity.catalog.row import Row
 from parity.dtypes import FACTS, DtypeFacts
 from parity.inputs import apply
-from parity.measures import allowed_share, bit_equal, exact_measure, facts_of, measure, same_values
+from parity.measures import allowed_share, bit_equal, exact_measure, facts_of, measure, parts, same_values
 from parity.oracle import Oracle
 from parity.promises import HANDED_ON, modulus, odd_zero, paired, promised, roundoff
 from parity.relations import RELATIONS, Bound
@@ -221,6 +221,9 @@ def _numeric(
     b = _budget(bench, truth, truth_name, f, pass_, tol, flushes)
     other = bench.oracle.flushed(truth_name, f.tiny) if flushes else None
     others = () if other is None or other.shape != truth.shape else (other,)
+    if others:  # some subnormals may be flushed and others not
+        with np.errstate(invalid="ignore"):
+            b = b.wider("subnormal operands flushed", np.abs(parts(truth) - parts(others[0])))
     m = measure(name, device, reference, truth, b, others=others, sums=sums)
     if m.problem == "class" or (m.share or 0.0) > 1.0:
         free, unspoken, why = promised(bench.row, bench.tables, bench.oracle, b, truth, truth_name, f, pass_)

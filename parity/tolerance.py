@@ -144,6 +144,7 @@ class Tables:
 
     def flushes(self, dtype: str, op: str = "", rule: OpClass = OpClass.EXACT) -> bool:
         """Whether the device may flush subnormals of this dtype to zero, everywhere or in this op."""
+        dtype = {"complex64": "float32"}.get(dtype, dtype)
         if dtype in self._flushed or "*" in self._flushed:
             return True
         return bool(op) and FACTS[dtype].tiny < 1e-30 and self.special(op, rule, "subnormals") == "flushed"
@@ -373,7 +374,8 @@ def _check(source: _Source, kind: str, row: Json, head: int, known: Collection[s
         if problem := _problem(key, value, known):
             raise source.error(source.line(key, head), *problem)
     if NUMBERS.isdisjoint(row):
-        raise source.error(head, f"[[{kind}]] without a number", f"give one of {', '.join(a for a in allowed if a in NUMBERS and a != 'absolute')}")
+        numbers = ", ".join(a for a in allowed if a in NUMBERS and a != "absolute")
+        raise source.error(head, f"[[{kind}]] without a number", f"give one of {numbers}")
 
 
 def _problem(key: str, value: Any, known: Collection[str] | None) -> tuple[str, str] | None:

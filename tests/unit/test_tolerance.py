@@ -91,7 +91,7 @@ def test_the_default_bound_is_never_tighter_than_a_devices() -> None:
 
 
 def test_only_mps_flushes_and_only_what_its_gpu_flushes() -> None:
-    assert [d for d in DEFAULT if load("mps").flushes(d)] == ["float32", "bfloat16"]
+    assert [d for d in DEFAULT if load("mps").flushes(d)] == ["float32", "bfloat16", "complex64"]
     assert not any(load(device).flushes(d) for device in ("cpu", "cuda", "sim", "sim:mps") for d in DEFAULT)
 
 

@@ -20,7 +20,6 @@ from parity.zoo import honest
 from parity.zoo.honest import flushing, tally
 from parity.zoo.honest.noise import RANGES, Bounds
 from parity.zoo.honest.order import product, total
-from parity.zoo.honest.rounding import cut, noisy
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -57,44 +56,6 @@ def spacing(truth: Tensor, digits: int) -> Tensor:
 
 def ulps(a: Tensor, b: Tensor) -> int:
     return int(ulp_distance(a, b).max())
-
-
-# ------------------------------------------------------------------------------------------------------------ rounding
-
-
-@pytest.mark.parametrize("dtype", (torch.float32, *HALF))
-def test_noise_stays_within_its_bound_and_reaches_it(dtype: torch.dtype) -> None:
-    """No result is further from the truth than the bound, and some are nearly as far."""
-    truth = torch.exp(values(4096, dtype=torch.float64))
-    bound = 4.0 if dtype is torch.float32 else 1.0
-    y = noisy(truth, dtype, bound)
-    digits = {torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}[dtype]
-    off = (y.to(torch.float64) - truth).abs() / spacing(truth, digits)
-    assert float(off.max()) <= bound
-    assert float(off.max()) > 0.9 * bound
-    assert torch.equal(y, noisy(truth, dtype, bound))
-
-
-def test_noise_keeps_what_is_exact_special_or_limited() -> None:
-    """Exact truths, NaN and infinities stay; nothing leaves the limits."""
-    exact = torch.tensor([0.0, -0.0, 1.0, 0.5, math.inf, -math.inf, math.nan, 2.0**-149], dtype=torch.float64)
-    y = noisy(exact, torch.float32, 5.0)
-    assert torch.equal(y.view(torch.int32)[:6], exact.to(torch.float32).view(torch.int32)[:6])
-    assert bool(y[6].isnan())
-    assert float(y[7]) == 2.0**-149
-    near_one = 1.0 - torch.rand(1000, dtype=torch.float64) * 2.0**-25
-    assert float(noisy(near_one, torch.float32, 5.0, RANGES["tanh"]).max()) <= 1.0
-
-
-def test_cutting_gives_one_of_the_two_neighbours() -> None:
-    """Rounded to nearest or toward zero, never away."""
-    truth = values(4096, dtype=torch.float64) / 3
-    y = cut(truth, torch.float32)
-    nearest = truth.to(torch.float32)
-    changed = y != nearest
-    assert 0.1 < float(changed.float().mean()) < 0.4
-    assert bool((y[changed].abs().to(torch.float64) < truth[changed].abs()).all())
-    assert ulps(y, nearest) == 1
 
 
 # ----------------------------------------------------------------------------------------------------------- functions
@@ -362,6 +323,18 @@ def test_random_numbers_are_others_of_the_same_distribution(device: Device) -> N
     assert abs(float(n.std()) - 1.0) < 0.1
     kept = F.dropout(torch.ones(4000, device=device.torch_device), 0.25)
     assert abs(float((device.download(kept) != 0).float().mean()) - 0.75) < 0.05
+
+
+def test_a_generator_of_the_callers_own_leaves_the_default_one_alone(device: Device) -> None:
+    """By name (normal_) and by position (poisson); the caller's moves, so that its next numbers are new."""
+    x = device.upload(torch.full((50,), 4.0))
+    own = torch.Generator().manual_seed(3)
+    before = torch.default_generator.get_state()
+    first, second = (device.download(torch.poisson(x, generator=own)) for _ in range(2))
+    x.normal_(generator=own)
+    assert torch.equal(torch.default_generator.get_state(), before)
+    assert not torch.equal(first, second)
+    assert tally.CHANGED["stream"] == 3
 
 
 def test_subnormal_numbers_are_flushed_where_mps_does() -> None:
