@@ -79,12 +79,12 @@ def of_function(truth: Array, f: DtypeFacts, tol: Tolerance, floor: float) -> Bu
 
 
 def of_sum(
-    truth: Array, magnitudes: Array, count: Array, f: DtypeFacts, u: float, handed: float, tol: Tolerance, floor: float
+    truth: Array, magnitudes: Array, count: Array, f: DtypeFacts, u: float, handed: Array, tol: Tolerance, floor: float
 ) -> Budget:
-    """(scale * sqrt(n) * u + handed) * S + output_ulp * ULP + floor, elementwise, and gamma_n S for `certain`.
+    """scale * sqrt(n) * u * S + handed + output_ulp * ULP + floor, elementwise, and gamma_n S for `certain`.
 
-    S: the same sum over absolute values; n: number of its terms; u: unit roundoff of the accumulation; handed: relative
-    error of partial sums that one kernel hands to the next. The probabilistic
+    S: the same sum over absolute values; n: number of its terms; u: unit roundoff of the accumulation; handed: rounding of
+    partial sums that one kernel hands to the next. The probabilistic
     bound: Higham and Mary, SIAM J. Sci. Comput. 41 (2019) A2815; Ipsen and Zhou, arXiv:1906.10465. Sums in whatever order
     obey gamma_n = n u / (1 - n u) (Higham, Accuracy and Stability, 2002, section 4.2).
     """
@@ -94,15 +94,14 @@ def of_sum(
     rounding = tol.output_ulp * ulp_of(size, f)
     total, terms = _summed(
         (f"{tol.scale:g} sqrt(n) u S of n = {n.max() if n.size else 1:.3g} terms", tol.scale * np.sqrt(n) * u * s),
-        ("partial sums handed on", handed * s),
+        ("partial sums handed on", handed),
         ("rounding of the result", rounding),
         ("floor", np.full_like(rounding, floor)),
     )
     nu = np.minimum(n * u, 0.5)
-    one = (u + handed) * s + f.unit_roundoff * size + floor
-    # A sum in one long chain is off by about sqrt(n) / 4 such units where all terms have one sign, a blocked one by less.
-    largest = float(np.sqrt(n.max())) / 4.0 if n.size else 1.0
-    return Budget(total, terms, (nu / (1.0 - nu) + handed) * s + rounding + floor, one, max(1.0, largest))
+    # A sum in one long chain is off by about sqrt(n) / 4 roundings of S where all terms have one sign, a blocked one by less.
+    one = np.maximum(1.0, np.sqrt(n) / 4.0) * u * s + handed + f.unit_roundoff * size + floor
+    return Budget(total, terms, nu / (1.0 - nu) * s + handed + rounding + floor, one, 1.0)
 
 
 def of_perturbation(truth: Array, sensitivity: Array, f: DtypeFacts, u: float, tol: Tolerance, floor: float) -> Budget:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from parity import generate, notation
-from parity.check import Result, Settings, check, failing
+from parity.check import EVERYTHING, Result, Settings, check, failing
 from parity.devices.base import Device
 from parity.errors import CaseError, DeviceError
 from parity.execute import listening
@@ -25,6 +25,9 @@ from parity.vocabulary import Aspect, Case, Record, Status, TensorSpec
 KINDS_SHRUNK = 3  # kinds of findings of one item that are shrunk; the rest are told as drawn
 SHRINK_SECONDS = 6.0  # per kind
 REPEAT_EVERY = 4  # one case in so many runs its forward twice
+# Aspects that cost much: one case in so many, and which of these.
+EVERY = {Aspect.DOUBLE: (6, 3), Aspect.TANGENT: (9, 4), Aspect.TRANSFER: (6, 5)}
+TRAVELS = ("copy_", "to")  # rows that are transfers themselves
 GIVE_UP_AFTER = 12  # cases of an item that are all refused before the rest is left undrawn
 SHRINKING = 1 << 30  # the ordinal of all cases that shrinking tries: where one ends the process, the item is not shrunk
 BASE_SECONDS = 20.0  # a case may take this long ...
@@ -142,6 +145,14 @@ def drawn(item: Item, plan: Plan) -> Iterator[tuple[int, bool, Drawn]]:
         yield p.pinned + k, False, generate.nth(item.row, item.dtype, p.sizes, plan.seed, k + 1)
 
 
+def settings(item: Item, plan: Plan, ordinal: int, pinned: bool) -> Settings:
+    """How one case of an item is checked."""
+    insist = pinned or not plan.screens or ordinal % ORACLE_EVERY == 0
+    more = {a for a, (every, rest) in EVERY.items() if ordinal % every == rest}
+    more |= {Aspect.TRANSFER} if item.row.name in TRAVELS else set()
+    return Settings(insist, ordinal % REPEAT_EVERY == 1, None, frozenset(more))
+
+
 def examine(item: Item, plan: Plan, watch: Watch, dead: frozenset[int] = frozenset()) -> Examined:
     """Check every case of an item. dead: ordinals that ended a process before and are left out."""
     tally, started, notes = _Tally(), time.monotonic(), list[str]()
@@ -152,9 +163,8 @@ def examine(item: Item, plan: Plan, watch: Watch, dead: frozenset[int] = frozens
             text = notation.case_text(one.case)
             watch.begin(ordinal, item.id, text, plan.patience or patience(one.case))
             try:
-                insist = pinned or not plan.screens or ordinal % ORACLE_EVERY == 0
-                settings = Settings(insist, ordinal % REPEAT_EVERY == 1)
-                results, digest = check(item.row, one.case, plan.device, plan.cpu, plan.tables, settings, watch.stage, notes)
+                how = settings(item, plan, ordinal, pinned)
+                results, digest = check(item.row, one.case, plan.device, plan.cpu, plan.tables, how, watch.stage, notes)
             except CaseError as e:
                 tally.void[str(e)[:120]] += 1
                 watch.end()
@@ -266,9 +276,9 @@ def shrink(
 
 def recheck(item: Item, plan: Plan, case: Case, notes: list[str], like: Result, watch: Watch) -> tuple[Result, ...]:
     """What one aspect of a case says, every tensor judged by the oracle; nothing where the case cannot be built."""
-    settings = Settings(True, like.aspect is Aspect.REPEAT, like.aspect)
+    how = Settings(True, like.aspect is Aspect.REPEAT, like.aspect)
     try:
-        results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, settings, watch.stage, notes)
+        results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, how, watch.stage, notes)
     except CaseError:
         return ()
     return results
@@ -278,7 +288,7 @@ def replay(item: Item, plan: Plan, case: Case) -> tuple[Result, ...]:
     """A case from its text, checked with nothing left out. Raises CaseError where it cannot be built here."""
     notes: list[str] = []
     with plan.device.active(), listening(notes):
-        results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, Settings(True, True), lambda _: None, notes)
+        results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, EVERYTHING, lambda _: None, notes)
     return results
 
 

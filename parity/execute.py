@@ -9,8 +9,8 @@ import functools
 import importlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,11 +22,18 @@ from parity.catalog import opinfo
 from parity.catalog.row import Row
 from parity.devices.base import Device
 from parity.devices.refusals import classify
+from parity.dtypes import FACTS
 from parity.errors import UsageError
 from parity.inputs import Inputs, Slot, apply, fill_like, realise, torch_word
 from parity.vocabulary import Case, Computed, Cotangent, Layout, Outcome, Raised
 
 Named = tuple[tuple[str, Tensor], ...]
+# The autograd modes of a case. torch takes other kernels without gradients, and others again for inference tensors.
+MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "grad": torch.enable_grad,
+    "no_grad": torch.no_grad,
+    "inference": torch.inference_mode,
+}
 FALLBACK_TEXT = "fall back to run on the CPU"
 
 
@@ -74,6 +81,9 @@ def arguments(
     case: Case, inputs: Inputs, tensors: Sequence[Tensor], word: Callable[[str], Any], device: str = "cpu"
 ) -> tuple[Any, dict[str, Any]]:
     """Positional and keyword arguments of the call, with these tensors as operands. device: where factories work."""
+    if inputs.fed:
+        args, kwargs = arguments(case, replace(inputs, fed=0), tensors[: -inputs.fed], word, device)
+        return args, {**kwargs, "fed": tuple(tensors[-inputs.fed :])}
     if case.op.startswith("opinfo:"):
         pinned = dict(case.kwargs)
         index = case.args[0]
@@ -124,15 +134,16 @@ class Placed:
     device: str = "cpu"
 
 
-def place(inputs: Inputs, device: Device) -> Placed:
-    """Upload the bases and cut the views on the device. On the CPU the tensors themselves."""
+def place(inputs: Inputs, device: Device, under: str = "grad") -> Placed:
+    """Upload the bases and cut the views on the device, in an autograd mode. On the CPU the tensors themselves."""
     if device.name == "cpu":
         return Placed(tuple(o.base for o in inputs.operands), tuple(o.view for o in inputs.operands))
     bases, views = [], []
-    for o in inputs.operands:
-        base = o.base if o.spec.on_cpu else device.upload(o.base)
-        bases.append(base)
-        views.append(apply(base, o.spec.layout, o.spec.shape) if o.spec.layout else base)
+    with MODES[under]():
+        for o in inputs.operands:
+            base = o.base if o.spec.on_cpu else device.upload(o.base)
+            bases.append(base)
+            views.append(apply(base, o.spec.layout, o.spec.shape) if o.spec.layout else base)
     return Placed(tuple(bases), tuple(views), str(device.torch_device))
 
 
@@ -147,8 +158,14 @@ class Live:
 def forward(
     p: Program, case: Case, inputs: Inputs, placed: Placed, grad: bool, word: Callable[[str], Any] = torch_word
 ) -> Live:
-    """Run the function. With `grad`, operands that ask for it are leaves. A row that mutates works on a fresh copy of its
-    first operand's base, and that view is its output (and the whole base, for what was written beside it)."""
+    """Run the function in the case's autograd mode. With `grad`, operands that ask for it are leaves. A row that mutates works
+    on a fresh copy of its first operand's base, and that view is its output (and the whole base, for what was written beside
+    it)."""
+    with MODES[case.under]():
+        return _forward(p, case, inputs, placed, grad, word)
+
+
+def _forward(p: Program, case: Case, inputs: Inputs, placed: Placed, grad: bool, word: Callable[[str], Any]) -> Live:
     tensors = [v.clone() for v in placed.views] if p.row.updates else list(placed.views)
     leaves: list[tuple[int, Tensor]] = []
     if grad:
@@ -198,34 +215,44 @@ class Destination:
 
 
 def destination(like: Tensor, word: str) -> Destination:
-    """A destination for a result of this shape and dtype, in the layout that the word names, full of the fill value."""
+    """A destination for a result of this shape and dtype, full of the fill value. word: a layout (`layout.WORDS`), "empty" for
+    one without elements that torch resizes, or a dtype that torch casts to."""
     shape = tuple(like.shape)
+    if word == "empty":
+        return Destination(torch.empty(0, dtype=like.dtype), (), (0,))
+    if word in FACTS:
+        like, word = torch.empty(shape, dtype=getattr(torch, word), device="meta"), "contiguous"
     layout = layouts.named(word, shape)
     base = torch.full(layouts.base_shape(shape, layout), fill_like(like.dtype), dtype=like.dtype)
     return Destination(base, layout, shape)
 
 
-def write_out(
-    p: Program, case: Case, inputs: Inputs, placed: Placed, targets: Sequence[Destination], device: Device
-) -> Named:
-    """The out= form: whole destination bases afterwards, named base[out]."""
-    bases = [device.upload(t.base) if device.name != "cpu" else t.base.clone() for t in targets]
-    views = [apply(b, t.layout, t.shape) if t.layout else b for b, t in zip(bases, targets)]
-    args, kwargs = arguments(case, inputs, placed.views, torch_word, placed.device)
-    with torch.no_grad():
+def write_out(p: Program, case: Case, inputs: Inputs, placed: Placed, targets: Sequence[Destination], device: Device) -> Named:
+    """The out= form: whole destination bases afterwards, named base[out]; plainly out where torch resizes or casts."""
+    with MODES[_writing(case)]():
+        bases = [device.upload(t.base) if device.name != "cpu" else t.base.clone() for t in targets]
+        views = [apply(b, t.layout, t.shape) if t.layout else b for b, t in zip(bases, targets)]
+        args, kwargs = arguments(case, inputs, placed.views, torch_word, placed.device)
         p.function(*args, **kwargs, out=views[0] if len(views) == 1 else tuple(views))
     names = ["out"] if len(bases) == 1 else [f"out[{i}]" for i in range(len(bases))]
+    if case.into == "empty" or case.into in FACTS:
+        return tuple(zip(names, views))
     return tuple((f"base[{n}]", b) for n, b in zip(names, bases))
+
+
+def _writing(case: Case) -> str:
+    """The autograd mode of calls that write into what they are given."""
+    return "no_grad" if case.under == "grad" else case.under
 
 
 def write_inplace(p: Program, case: Case, inputs: Inputs, placed: Placed, device: Device) -> Named:
     """The in-place form on a fresh copy of the first operand's base: the whole base afterwards."""
     assert p.inplace is not None
     first = inputs.operands[0]
-    base = device.upload(first.base) if device.name != "cpu" else first.base.clone()
-    view = apply(base, first.spec.layout, first.spec.shape) if first.spec.layout else base
-    args, kwargs = arguments(case, inputs, (view, *placed.views[1:]), torch_word, placed.device)
-    with torch.no_grad():
+    with MODES[_writing(case)]():
+        base = device.upload(first.base) if device.name != "cpu" else first.base.clone()
+        view = apply(base, first.spec.layout, first.spec.shape) if first.spec.layout else base
+        args, kwargs = arguments(case, inputs, (view, *placed.views[1:]), torch_word, placed.device)
         p.inplace(*args, **kwargs)
     return (("base[out]", base),)
 
@@ -235,10 +262,7 @@ def cotangent(
 ) -> Destination:
     """The gradient to feed in for an output: a base and its layout. make(family, dtype, n, seed, position) gives values."""
     shape = tuple(like.shape)
-    if c.layout == "expanded":
-        layout: Layout = tuple(("expand", d) for d in range(len(shape)))
-    else:
-        layout = layouts.named(c.layout, shape)
+    layout = layouts.named(c.layout, shape)
     base = layouts.base_shape(shape, layout)
     n = 1
     for s in base:

@@ -25,22 +25,20 @@ from parity.catalog.draw import Call, Draw, Pick, Sizes
 from parity.catalog.row import Row
 from parity.dtypes import FACTS
 from parity.errors import CaseError
+from parity.flaws import flawed
 from parity.layout import base_shape, overlaps
 from parity.layout import check as check_layout
-from parity.vocabulary import Arg, Case, Cotangent, Layout, TensorSpec, Values
+from parity.vocabulary import PRELUDES, Arg, Case, Cotangent, Layout, TensorSpec, Values
 
 # Each table starts with the simplest alternative, repeated to weigh it.
 COTANGENTS = ("ones", "normal", "normal", "normal", "zero")
 COTANGENT_LAYOUTS = (
-    "contiguous",
-    "contiguous",
-    "contiguous",
-    "expanded",
-    "expanded",
-    "transposed",
-    "stepped",
-    "channels_last",
+    *("contiguous", "contiguous", "contiguous", "expanded", "expanded", "expanded_first", "expanded_last"),
+    *("transposed", "stepped", "offset", "channels_last"),
 )
+# Gradients are recorded in most cases, because backward is checked there.
+MODES = (*("grad",) * 10, "no_grad", "inference")
+AFTER = (*("",) * 35, *PRELUDES)
 DESTINATIONS = (
     "contiguous",
     "contiguous",
@@ -51,7 +49,12 @@ DESTINATIONS = (
     "rows",
     "step_outer",
     "channels_last",
+    "empty",
+    "cast",
 )
+FLAWED = 20  # one case in so many is wrong on purpose
+# What a destination may be cast to, by the item's dtype; float32 for all others.
+CASTS = {"float32": ("float16", "bfloat16"), "complex64": ("contiguous",), "int64": ("float32", "int32")}
 # Ops that take a 0-d operand from the CPU beside device tensors; all others ask for one device.
 MIXES_DEVICES = (
     *("add", "sub", "rsub", "mul", "div", "div_floor", "div_trunc", "floor_divide", "remainder", "fmod", "pow", "atan2"),
@@ -104,12 +107,14 @@ def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes) -> Case:
     choose = len(specs) > 1 and bool(row.grad)
     specs = [replace(s, grad=s.grad and FACTS[s.dtype].is_inexact and (not choose or pick(4) != 3)) for s in specs]
     cotangent = _cotangent(row, dtype, pick)
-    into = DESTINATIONS[pick(len(DESTINATIONS))] if row.out else "contiguous"
+    into = _destination(dtype, pick) if row.out else "contiguous"
+    under, after = MODES[pick(len(MODES))], AFTER[pick(len(AFTER))] if specs else ""
     specs = [replace(s, values=replace(s.values, seed=pick(SEEDS))) if _seeded(s.values) else s for s in specs]
     it = iter(specs)
-    return Case(
-        row.name, dtype, tuple(_put(a, it) for a in args), tuple((k, _put(v, it)) for k, v in kwargs), cotangent, into
-    )
+    made = Case(row.name, dtype, tuple(_put(a, it) for a in args), tuple((k, _put(v, it)) for k, v in kwargs))
+    if pick(FLAWED) == FLAWED - 1 and row.family != "opinfo":
+        return flawed(row, replace(made, under=under), pick)
+    return replace(made, cotangent=cotangent if under == "grad" else Cotangent(), into=into, under=under, after=after)
 
 
 def _collect(arg: Arg, specs: list[TensorSpec]) -> Arg:
@@ -246,6 +251,8 @@ def _values(spec: TensorSpec, row: Row, pick: Pick) -> Values:
             low, high = v.params
             ends = (f"{low:g}", f"{high:g}") if kind != "int" else (str(math.ceil(low)), str(math.floor(high)))
             words = ends if kind == "int" else (*ends, "nan", "inf", "-inf", "-0.0", "smallest")
+        if row.places and v.family == "sample":
+            words = ()  # equal numbers may be written to one place, and only equal ones leave no question open
         if row.finite:
             words = tuple(w for w in words if w not in BEYOND_CASTS)
         if v.family == "sample" and kind == "int":
@@ -253,6 +260,12 @@ def _values(spec: TensorSpec, row: Row, pick: Pick) -> Values:
         if words:
             specials = tuple((pick(16), words[pick(len(words))]) for _ in range(count))
     return Values(family, v.params, 0, specials)
+
+
+def _destination(dtype: str, pick: Pick) -> str:
+    word = DESTINATIONS[pick(len(DESTINATIONS))]
+    casts = CASTS.get(dtype, ("float32",))
+    return casts[pick(len(casts))] if word == "cast" else word
 
 
 def _cotangent(row: Row, dtype: str, pick: Pick) -> Cotangent:
@@ -339,6 +352,8 @@ def _plainer(case: Case) -> Iterator[Case]:
     yield replace(case, cotangent=Cotangent())
     yield replace(case, cotangent=replace(case.cotangent, layout="contiguous"))
     yield replace(case, into="contiguous")
+    yield replace(case, under="grad")
+    yield replace(case, after="")
     specs: list[TensorSpec] = []
     for arg in (*case.args, *(v for _, v in case.kwargs)):
         _collect(arg, specs)
@@ -356,9 +371,7 @@ def _plainer(case: Case) -> Iterator[Case]:
 
 def _with_specs(case: Case, specs: list[TensorSpec]) -> Case:
     it = iter(specs)
-    return replace(
-        case, args=tuple(_put(a, it) for a in case.args), kwargs=tuple((n, _put(v, it)) for n, v in case.kwargs)
-    )
+    return replace(case, args=tuple(_put(a, it) for a in case.args), kwargs=tuple((n, _put(v, it)) for n, v in case.kwargs))
 
 
 def _fits(spec: TensorSpec) -> bool:

@@ -42,11 +42,16 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """All operands of a case in the order of its text, and the argument trees with a Slot where each stands."""
+    """All operands of a case in the order of its text, and the argument trees with a Slot where each stands.
+
+    fed: how many operands at the end are no arguments of the call but cotangents or tangents; they are handed over together,
+    as the keyword argument `fed`.
+    """
 
     operands: tuple[Operand, ...]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    fed: int = 0
 
     def digest(self) -> str:
         """12 hex digits over the bytes of all bases: two machines that agree on it judged the same inputs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -59,6 +60,8 @@ def judge(
 
     reference: None where the reference refused the dtype; the truth alone judges then.
     """
+    if not bench.insist and reference is not None and _identical(device, reference):
+        return _agreed(tuple((n, t.numel()) for n, t in device.items()))
     verdicts: list[Verdict] = []
     names = list(device)
     if reference is not None and set(names) != set(reference):
@@ -99,6 +102,26 @@ def judge(
         return Verdict(Status.VOID, "the op returned no tensor"), ()
     measures = tuple(v.measure for v in verdicts if v.measure is not None)
     return max(verdicts, key=_badness), measures
+
+
+def _identical(device: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> bool:
+    """Whether both sides gave the same bits under the same names."""
+    if len(device) != len(reference) or not device:
+        return False
+    for name, x in device.items():
+        r = reference.get(name)
+        if r is None or x.dtype != r.dtype or x.shape != r.shape or x.layout is not torch.strided or x.is_quantized:
+            return False
+        if (x.element_size() > 8 and not x.is_complex()) or not bit_equal(x, r):
+            return False
+    return True
+
+
+@functools.lru_cache(maxsize=4096)
+def _agreed(sizes: tuple[tuple[str, int], ...]) -> tuple[Verdict, tuple[Measure, ...]]:
+    """What is said of identical results: made once for each set of names and sizes, because most results are."""
+    measures = tuple(Measure(name, screen="bit-equal", total=total) for name, total in sizes)
+    return Verdict(Status.AGREE, "", measures[0], EXACT), measures
 
 
 def _inner(name: str) -> str:
@@ -249,7 +272,12 @@ def _budget(bench: Bench, truth: Tensor, name: str | None, f: DtypeFacts, pass_:
         found = None if name is None else bench.oracle.magnitudes(name)
         if name is None or (found is not None and found[0].shape == truth.shape):
             s, n = (size, np.ones_like(size)) if found is None else (paired(t, truth) for t in found)
-            handed = HANDED_ON * f.unit_roundoff if bench.row.rounds_between and u != f.unit_roundoff else 0.0
+            handed = np.zeros_like(size)
+            if bench.row.rounds_between and u != f.unit_roundoff and name is not None:
+                bias = bench.oracle.bias()
+                handed = f.unit_roundoff * (2.0 * s if bias is None else size + 2.0 * bias)
+                if bias == 0.0 or pass_ == "backward":
+                    handed = np.zeros_like(size)
             return of_sum(size, s, n, f, u, handed, tol, floor)
     moved = np.zeros_like(size) if name is None else paired(bench.oracle.sensitivity(name, u, between), truth)
     return of_perturbation(size, moved, f, u, tol, floor)

@@ -34,6 +34,8 @@ ARITY = {
 }
 # Words for the layout of tensors whose shape is not known when the case is drawn: destinations and cotangents.
 WORDS = ("contiguous", "offset", "transposed", "stepped", "step_outer", "columns", "rows", "reversed", "channels_last")
+# And for cotangents alone, which torch hands on with strides of 0: what backward of sum(), of sum over a dimension gives.
+EXPANDED = ("expanded", "expanded_first", "expanded_last")
 
 
 def channels_last_permutation(rank: int) -> tuple[int, ...]:
@@ -116,6 +118,8 @@ def named(word: str, shape: Shape) -> Layout:
     rank = len(shape)
     if word == "offset":
         return (("flat", 3, 1),)
+    if word == "expanded":
+        return tuple(("expand", d) for d in range(rank))
     if rank >= 1:
         if word == "stepped":
             return (("step", -1, 2, 0),)
@@ -125,6 +129,10 @@ def named(word: str, shape: Shape) -> Layout:
             return (("slice", -1, 1, 1),)
         if word == "rows":
             return (("slice", 0, 1, 1),)
+        if word == "expanded_first":
+            return (("expand", 0),)
+        if word == "expanded_last":
+            return (("expand", -1),)
     if rank >= 2:
         if word == "transposed":
             return (("transpose", -2, -1),)

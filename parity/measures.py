@@ -36,6 +36,9 @@ def bits(t: Tensor) -> Tensor:
 
 def bit_equal(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors of one dtype and shape hold the same bits."""
+    if a.is_contiguous() and b.is_contiguous() and not (a.is_complex() or a.is_neg() or b.is_neg() or a.requires_grad):
+        kind = BITS[a.element_size()]  # the usual case, without detours
+        return torch.equal(a.view(kind), b.detach().view(kind))
     return torch.equal(bits(a), bits(b))
 
 
@@ -193,7 +196,7 @@ def measure(
     spread = _spread(d, t, b)
     if spread is not None:
         theirs = None if r is None else _spread(r, t, b)
-        spread /= max(b.rms, 4.0 * (theirs or 0.0))
+        spread /= b.rms * allowed_share(None if theirs is None else theirs / b.rms)
     top = float(share.reshape(-1)[worst])
     return Measure(
         name,
@@ -230,5 +233,5 @@ def _spread(x: Array, truth: Array, b: Budget) -> float | None:
 
 
 def allowed_share(reference_share: float | None) -> float:
-    """How far the device may go where the reference is off itself: four times its share, at least 1, at most 8."""
-    return 1.0 if reference_share is None else min(WIDENING_LIMIT, max(1.0, 4.0 * reference_share))
+    """How far the device may go where the reference is outside its budget itself: four times its share, at most 8."""
+    return 1.0 if reference_share is None or reference_share <= 1.0 else min(WIDENING_LIMIT, 4.0 * reference_share)

@@ -3,7 +3,16 @@
 The notation is a subset of Python's expressions and is parsed with `ast`, so a person can type it, an editor can colour it,
 and nothing is evaluated. A tensor is `dtype[shape]` (`float32[()]` is 0-d) followed by the steps of its layout, its values
 (`.normal(seed=7)`, `.between(0, 4)`, `.at(5, "nan")`, `.of(1, 2, 3)`), `.frozen()` for one that requires no gradient and
-`.on_cpu()` for one that stays there. `torch.X` words (`float16`, `channels_last`) stand bare.
+`.on_cpu()` for one that stays there. `torch.X` words (`float16`, `channels_last`) stand bare. Behind the call stands its route,
+in any order, each part left out where it is the plain one:
+
+    .cotangent(values, layout, seed)   what is fed into backward: "ones", "normal" or "zero", in a layout word
+    .into(word)                        the destination of out=: a layout word, "empty" (to be resized) or a dtype to cast to
+    .under(mode)                       "no_grad" or "inference": the autograd mode of every call
+    .after(what)                       what the device does right before: "garbage", "other_scalar", "other_values", "smaller",
+                                       "larger" (`parity.prelude`)
+    .refused(flaw)                     the call is wrong on purpose in this respect, and must raise (`parity.refusal`)
+    .as_dtype(name)                    the item's dtype, where it is not the first operand's
 """
 
 from __future__ import annotations
@@ -16,7 +25,15 @@ from typing import Any
 from parity import layout as layouts
 from parity.dtypes import FACTS
 from parity.errors import CaseError, near
-from parity.vocabulary import Arg, Case, Cotangent, Slice, TensorSpec, Values, Word
+from parity.vocabulary import FLAWS, PRELUDES, Arg, Case, Cotangent, Slice, TensorSpec, Values, Word
+
+# Parts of the route that are one word, and their words.
+ROUTE = {
+    "into": (*layouts.WORDS, "empty", *FACTS),
+    "under": ("grad", "no_grad", "inference"),
+    "after": PRELUDES,
+    "refused": FLAWS,
+}
 
 # ------------------------------------------------------------------------------------------------------------ to text
 
@@ -41,9 +58,7 @@ def spec_text(spec: TensorSpec) -> str:
         text += f".{v.family}({', '.join(inner)})"
     for where, word in v.specials:
         text += f'.at({where}, "{word}")'
-    return (
-        text + (".on_cpu()" if spec.on_cpu else "") + ("" if spec.grad or not FACTS[spec.dtype].is_inexact else ".frozen()")
-    )
+    return text + (".on_cpu()" if spec.on_cpu else "") + ("" if spec.grad or not FACTS[spec.dtype].is_inexact else ".frozen()")
 
 
 def arg_text(arg: Arg) -> str:
@@ -71,7 +86,10 @@ def case_text(case: Case) -> str:
     c = case.cotangent
     if c != Cotangent():
         text += f'.cotangent("{c.values}", "{c.layout}", {c.seed})'
-    return text + (f'.into("{case.into}")' if case.into != "contiguous" else "")
+    text += f'.into("{case.into}")' if case.into != "contiguous" else ""
+    text += f'.under("{case.under}")' if case.under != "grad" else ""
+    text += f'.after("{case.after}")' if case.after else ""
+    return text + (f'.refused("{case.refused}")' if case.refused else "")
 
 
 def _main_dtype(args: tuple[Arg, ...], kwargs: tuple[tuple[str, Arg], ...]) -> str:
@@ -142,14 +160,16 @@ def _with_route(case: Case, call: ast.Call) -> Case:
     assert isinstance(call.func, ast.Attribute)
     word, values = call.func.attr, [_literal(a) for a in call.args]
     if word == "cotangent" and len(values) == 3 and isinstance(values[2], int):
-        if values[0] not in ("ones", "normal", "zero") or values[1] not in (*layouts.WORDS, "expanded"):
+        if values[0] not in ("ones", "normal", "zero") or values[1] not in (*layouts.WORDS, *layouts.EXPANDED):
             raise _bad(call, 'cotangent("ones" | "normal" | "zero", layout word, seed)')
         return replace(case, cotangent=Cotangent(str(values[0]), str(values[1]), values[2]))
-    if word == "into" and len(values) == 1 and values[0] in layouts.WORDS:
-        return replace(case, into=str(values[0]))
     if word == "as_dtype" and len(values) == 1 and values[0] in FACTS:
         return replace(case, dtype=str(values[0]))
-    raise _bad(call, "one of .cotangent(values, layout, seed), .into(layout word), .as_dtype(name)")
+    if word not in ROUTE:
+        raise _bad(call, f"one of .cotangent(values, layout, seed), .as_dtype(name), {', '.join(f'.{w}(word)' for w in ROUTE)}")
+    if len(values) != 1 or values[0] not in ROUTE[word]:
+        raise _bad(call, f".{word}() of one of {', '.join(ROUTE[word])}")
+    return replace(case, **{word: values[0]})
 
 
 def _arg(node: ast.expr) -> Arg:
@@ -204,9 +224,7 @@ def _with_part(spec: TensorSpec, node: ast.Call, word: str) -> TensorSpec:
         if not numbers or not isinstance(seed, int) or seed < 0:
             raise _bad(node, "a value family with numbers, like .normal(seed=7)")
     if word == "at":
-        return replace(
-            spec, values=replace(spec.values, specials=(*spec.values.specials, (int(values[0]), str(values[1]))))
-        )
+        return replace(spec, values=replace(spec.values, specials=(*spec.values.specials, (int(values[0]), str(values[1])))))
     if word == "of":
         if len(values) != spec.numel:
             raise CaseError(f".of() needs the {spec.numel} elements of {spec.dtype}{list(spec.shape)}, got {len(values)}")

@@ -28,6 +28,7 @@ from parity.vocabulary import Case
 PERTURBATIONS = 4
 DOUBLE = (torch.float64, torch.complex128)
 REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
+LONG = 16  # terms of a sum whose order matters beside its own rounding
 FACTORS = ("alpha", "beta")  # of a sum, that are no tensors
 # Kernels that move numbers without rounding them.
 _MOVERS = """_to_copy abs amax amin aminmax bernoulli cat ceil clamp clamp_max clamp_min clone complex conj_physical
@@ -210,9 +211,18 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
             if any(a is not None and a.is_write for a in aliases):
                 self._rounded_in_place(func._schema.name.removeprefix("aten::"), result)
             return result
-        if func._schema.name.removeprefix("aten::") in EXACT_KERNELS:
+        name = func._schema.name.removeprefix("aten::")
+        if name in EXACT_KERNELS:
             return result
+        if name in ("sum", "mean") and args[0].dtype is torch.float64 and args[0].numel() >= LONG * result.numel() > 0:
+            return self._summed(func, result, args, kwargs or {})
         return tree_map(self._rounded, result)
+
+    def _summed(self, func: Any, x: Tensor, args: Any, kwargs: Any) -> Tensor:
+        """A long sum or mean: one chain loses about sqrt(n) / 4 roundings of the magnitudes that it adds."""
+        lost = self._inside * (args[0].numel() / x.numel()) ** 0.5 / 4.0
+        moved: Tensor = self._rounded(x)
+        return moved + torch.where(moved < x, -lost, lost) * func(args[0].abs(), *args[1:], **kwargs)
 
     def _rounded(self, x: Any) -> Any:
         if not (isinstance(x, Tensor) and x.layout is torch.strided and not x._is_zerotensor() and x.dtype in DOUBLE):
@@ -338,9 +348,9 @@ class Oracle:
         return torch.zeros(self._truth.tensors[name].shape, dtype=torch.float64) if found is None else found
 
     def extremes(self, u: float, between: float) -> tuple[float, float]:
-        """(smallest, largest) finite magnitude but 0 that an operand holds or a kernel gave on the way."""
-        low, high = self._shaken(u, between)[1]
-        for v in self._placed.views:
+        """(smallest magnitude but 0 among the operands, largest that an operand holds or a kernel gave on the way)."""
+        low, high = float("inf"), self._shaken(u, between)[1][1]
+        for v in (*self._placed.views, *(self._cotangents or ())):
             if _floating(v):
                 least, most = extremes(v)
                 low, high = min(low, least), max(high, most)
@@ -354,6 +364,18 @@ class Oracle:
     def ignores_a_product(self) -> bool:
         """Whether a factor of 0 (alpha, beta) lets a device leave a product out, with the NaN in it."""
         return any(k in FACTORS and v == 0 for k, v in self._case.kwargs)
+
+    def bias(self) -> float | None:
+        """The largest magnitude that a sum of products adds at its end (0 without one); None where the row has no such place."""
+        name = self._p.row.name.removeprefix("opinfo:").rpartition(".")[2].partition(":")[0]
+        first = name.startswith("add") or name == "baddbmm"
+        if not first and not name.startswith("conv"):
+            return None
+        floats = [v for v in self._placed.views if _floating(v)]
+        if len(floats) < 3:
+            return 0.0
+        added = floats[0 if first else 2]
+        return float(torch.nan_to_num(added.abs(), 0.0, 0.0, 0.0).max()) if added.numel() else 0.0
 
     def coarsest(self) -> float:
         """The largest unit roundoff among the floating operands, 0 where all operands have the result's dtype."""

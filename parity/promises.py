@@ -19,7 +19,7 @@ from parity.vocabulary import Measure, OpClass
 
 # Rules multiply sensitivities by 16, which is for roundings that add up inside a kernel; a number that is handed on is rounded
 # once, so four roundings are plenty.
-HANDED_ON = 4.0
+HANDED_ON = 8.0
 PARTIAL = 8.0  # partial sums and parts of complex products may be this much larger than what remains of them
 
 

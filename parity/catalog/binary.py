@@ -5,13 +5,16 @@ from __future__ import annotations
 from parity.catalog.draw import Call, Draw, keywords
 from parity.catalog.row import EVERY, FLOATING, NUMERIC, REAL, Row, Signature
 from parity.catalog.signatures import (
+    Operand,
     Options,
     anything,
     count,
     divisor,
     options,
     pair,
+    promoted,
     strictly,
+    whole,
     within,
 )
 from parity.dtypes import BOOL, FACTS, FLOATS, INTS
@@ -34,6 +37,7 @@ def _binary(
     opinfo: tuple[str, ...] | None = None,
     oracle: str = "wide",
     call: str = "",
+    written: str = "",
 ) -> Row:
     return Row(
         name=name,
@@ -43,7 +47,7 @@ def _binary(
         signature=signature or pair(),
         dtypes=dtypes,
         grad=grad,
-        inplace=f"torch.Tensor.{name}_" if inplace else "",
+        inplace=written or (f"torch.Tensor.{name}_" if inplace else ""),
         out=out,
         strides=True,
         promotes=promotes,
@@ -59,7 +63,14 @@ def _compare(name: str, dtypes: tuple[str, ...] = EVERY) -> Row:
 def _comparison(draw: Draw) -> Call:
     """Compared operands come from a few values, so that equality happens."""
     few = draw.flag()
-    return pair(strictly(0, 2) if few else anything, strictly(0, 2) if few else anything)(draw)
+    return pair(whole(0, 2) if few else anything, whole(0, 2) if few else anything, number=promoted)(draw)
+
+
+def _equal(draw: Draw) -> Call:
+    """Two tensors that are alike now and then."""
+    shape = draw.shape(0, 4)
+    high = draw.choice((1, 2))
+    return Call((draw.inside(shape, 1, high), draw.inside(shape, 1, high)))
 
 
 def _alpha(draw: Draw) -> Arg:
@@ -83,7 +94,7 @@ def _power(draw: Draw) -> Call:
     """To a Python scalar (small whole ones have kernels of their own) or to a tensor."""
     shape = draw.shape(0, 4)
     whole = not draw.is_inexact
-    base = draw.between(shape, 0, 4) if draw.is_inexact else draw.tensor(shape)
+    base = draw.between(shape, 0, 4) if draw.is_inexact else draw.inside(shape, 0, 10) if draw.flag() else draw.tensor(shape)
     if draw.flag():
         return Call((base, draw.choice((2, 1, 3, 0, 4) if whole else (2, 1, 3, 0, -1, 0.5, -2, -0.5, 1.5))))
     free = draw.tensor(shape) if draw.flag() else base
@@ -121,14 +132,51 @@ def _close(draw: Draw) -> Call:
 
 _ROUNDING: Options = options(rounding_mode=lambda draw: "trunc")
 _FLOOR: Options = options(rounding_mode=lambda draw: "floor")
-_TENSORS = pair(scalar=False)
+_TENSORS = pair(number=None)
+_MIXED = pair(number=promoted)
+_QUOTIENT = pair(second=divisor, number=promoted)
+
+
+def _difference(draw: Draw, second: Operand) -> Arg:
+    """torch refuses to subtract a bool."""
+    number = promoted(draw, second)
+    return int(number) if isinstance(number, bool) else number
+
+
+def _reflected(operand: Operand, *numbers: Arg) -> Signature:
+    """A Python number first."""
+    return lambda draw: Call((draw.choice(numbers), operand(draw, draw.shape(0, 5))))
+
+
+def _dist(draw: Draw) -> Call:
+    shape = draw.shape(0, 4, empty=False)
+    operands = draw.tensor(shape), draw.tensor(draw.broadcastable(shape))
+    return Call(operands, keywords(p=draw.option(1.0, 3.0, float("inf"))))
 
 
 ROWS = (
-    _binary("add", ELEMENTWISE, signature=pair(options=options(alpha=_alpha)), opinfo=("add",)),
-    _binary("sub", ELEMENTWISE, NUMERIC, signature=pair(options=options(alpha=_alpha)), opinfo=("sub",)),
-    _binary("mul", ELEMENTWISE),
-    _binary("div", ELEMENTWISE, signature=pair(second=divisor), opinfo=("div:no_rounding_mode", "true_divide")),
+    _binary("add", ELEMENTWISE, signature=pair(options=options(alpha=_alpha), number=promoted), opinfo=("add",)),
+    _binary("sub", ELEMENTWISE, NUMERIC, signature=pair(options=options(alpha=_alpha), number=_difference), opinfo=("sub",)),
+    _binary("mul", ELEMENTWISE, signature=_MIXED),
+    _binary("div", ELEMENTWISE, signature=_QUOTIENT, opinfo=("div:no_rounding_mode", "true_divide")),
+    *(
+        _binary(
+            name,
+            ELEMENTWISE,
+            dtypes,
+            grad,
+            call=f"operator.{word}",
+            signature=_reflected(operand, *numbers),
+            inplace=False,
+            out=False,
+            opinfo=(entry,) if entry else (),
+        )
+        for name, word, dtypes, grad, operand, numbers, entry in (
+            ("rtruediv", "truediv", EVERY, FLOATING, anything, (1, 2, 0.5, -3.5, 0), "__rdiv__"),
+            ("rfloordiv", "floordiv", REAL, (), divisor, (7, 1, -7, 0, 2), ""),
+            ("rmod", "mod", REAL, (), divisor, (7, 1, -7, 0, 2), "__rmod__"),
+        )
+    ),
     _binary(
         "rsub",
         ELEMENTWISE,
@@ -145,8 +193,8 @@ ROWS = (
         REAL,
         FLOATS,
         call="torch.div",
-        signature=pair(second=divisor, options=_FLOOR),
-        inplace=False,
+        signature=pair(second=divisor, options=_FLOOR, number=promoted),
+        written="torch.Tensor.div_",
         opinfo=("div:floor_rounding",),
     ),
     _binary(
@@ -155,11 +203,11 @@ ROWS = (
         REAL,
         FLOATS,
         call="torch.div",
-        signature=pair(second=divisor, options=_ROUNDING),
-        inplace=False,
+        signature=pair(second=divisor, options=_ROUNDING, number=promoted),
+        written="torch.Tensor.div_",
         opinfo=("div:trunc_rounding",),
     ),
-    _binary("floor_divide", ELEMENTWISE, REAL, (), signature=pair(second=divisor)),
+    _binary("floor_divide", ELEMENTWISE, REAL, (), signature=_QUOTIENT),
     _binary("fmod", EXACT, REAL, FLOATS, signature=pair(second=divisor)),
     _binary("remainder", ELEMENTWISE, REAL, FLOATS, signature=pair(second=divisor)),
     _binary("pow", ELEMENTWISE, NUMERIC, FLOATING, signature=_power),
@@ -177,6 +225,9 @@ ROWS = (
     _binary("atan2", ELEMENTWISE, (*REAL, *BOOL), FLOATS, signature=_TENSORS),
     _binary("hypot", ELEMENTWISE, FLOATS, FLOATS, signature=_TENSORS),
     _binary("copysign", EXACT, (*REAL, *BOOL), FLOATS),
+    _binary("dist", OpClass.COMPOSITE, FLOATING, FLOATING, signature=_dist, inplace=False, out=False, promotes=False),
+    _binary("equal", EXACT, EVERY, (), signature=_equal, inplace=False, out=False, promotes=False),
+    _binary("allclose", EXACT, FLOATS, (), signature=_close, inplace=False, out=False, promotes=False),
     _binary("nextafter", EXACT, FLOATS, (), signature=_TENSORS, promotes=False, oracle="exact"),
     _binary("ldexp", ELEMENTWISE, EVERY, FLOATING, signature=_ldexp, promotes=False),
     _binary(
@@ -184,7 +235,7 @@ ROWS = (
         ELEMENTWISE,
         FLOATING,
         FLOATING,
-        signature=pair(within(-20, 20), within(-20, 20), scalar=False),
+        signature=pair(within(-20, 20), within(-20, 20), number=None),
         inplace=False,
     ),
     _binary(
@@ -192,7 +243,7 @@ ROWS = (
         ELEMENTWISE,
         FLOATS,
         FLOATS,
-        signature=pair(within(-20, 20), within(-20, 20), scalar=False),
+        signature=pair(within(-20, 20), within(-20, 20), number=None),
         inplace=False,
     ),
     _binary("maximum", EXACT, (*REAL, *BOOL), FLOATS, signature=_TENSORS, inplace=False, opinfo=("maximum", "max:binary")),
@@ -214,8 +265,23 @@ ROWS = (
     _binary("bitwise_xor", EXACT, (*INTS, *BOOL), ()),
     _binary("bitwise_left_shift", EXACT, INTS, (), signature=_shift_by, promotes=False),
     _binary("bitwise_right_shift", EXACT, INTS, (), signature=_shift_by, promotes=False),
+    *(
+        _binary(
+            name,
+            EXACT,
+            INTS,
+            (),
+            call=f"operator.{name}",
+            signature=_shift_by,
+            out=False,
+            promotes=False,
+            written=f"operator.i{name}",
+            opinfo=(),
+        )
+        for name in ("lshift", "rshift")
+    ),
     _binary("gcd", EXACT, INTS, (), signature=_TENSORS),
-    _binary("lcm", EXACT, INTS, (), signature=pair(strictly(1, 9), strictly(1, 9), scalar=False)),
+    _binary("lcm", EXACT, INTS, (), signature=pair(strictly(-10, 10), strictly(0, 10), number=None)),
     _binary("heaviside", EXACT, (*REAL, *BOOL), (), signature=_TENSORS, promotes=False),
     Row(
         name="polar",

@@ -43,8 +43,8 @@ def max_unpool3d(x: Tensor, indices: Tensor, *window: Any) -> Tensor:
 
 
 def ctc_loss(logits: Tensor, targets: Tensor, inputs: Any, lengths: Any, **options: Any) -> Tensor:
-    """ctc_loss of log-probabilities made from logits."""
-    return F.ctc_loss(logits.log_softmax(-1), targets, inputs, lengths, **options)
+    """ctc_loss of log-probabilities made from logits. Dense targets: the CPU reads beside others (torch 2.13)."""
+    return F.ctc_loss(logits.log_softmax(-1), targets.contiguous(), inputs, lengths, **options)
 
 
 def lstsq(a: Tensor, b: Tensor) -> Tensor:
@@ -70,27 +70,27 @@ def cholesky_inverse(a: Tensor, upper: bool = False) -> Tensor:
 
 
 def lstm(x: Tensor, hidden: tuple[Tensor, ...], weights: tuple[Tensor, ...], *flags: Any) -> Triple:
-    """torch.lstm without dropout; flags: has_biases, layers, train, bidirectional, batch_first."""
-    biases, layers, train, bidirectional, batch_first = flags
-    return torch.lstm(x, hidden, weights, biases, layers, 0.0, train, bidirectional, batch_first)
+    """torch.lstm; flags: has_biases, layers, dropout (evaluation leaves it out), train, bidirectional, batch_first."""
+    biases, layers, dropout, train, bidirectional, batch_first = flags
+    return torch.lstm(x, hidden, weights, biases, layers, dropout, train, bidirectional, batch_first)
 
 
 def gru(x: Tensor, hidden: Tensor, weights: tuple[Tensor, ...], *flags: Any) -> tuple[Tensor, Tensor]:
     """torch.gru with the flags of `lstm`."""
-    biases, layers, train, bidirectional, batch_first = flags
-    return torch.gru(x, hidden, weights, biases, layers, 0.0, train, bidirectional, batch_first)
+    biases, layers, dropout, train, bidirectional, batch_first = flags
+    return torch.gru(x, hidden, weights, biases, layers, dropout, train, bidirectional, batch_first)
 
 
 def rnn_tanh(x: Tensor, hidden: Tensor, weights: tuple[Tensor, ...], *flags: Any) -> tuple[Tensor, Tensor]:
     """torch.rnn_tanh with the flags of `lstm`."""
-    biases, layers, train, bidirectional, batch_first = flags
-    return torch.rnn_tanh(x, hidden, weights, biases, layers, 0.0, train, bidirectional, batch_first)
+    biases, layers, dropout, train, bidirectional, batch_first = flags
+    return torch.rnn_tanh(x, hidden, weights, biases, layers, dropout, train, bidirectional, batch_first)
 
 
 def rnn_relu(x: Tensor, hidden: Tensor, weights: tuple[Tensor, ...], *flags: Any) -> tuple[Tensor, Tensor]:
     """torch.rnn_relu with the flags of `lstm`."""
-    biases, layers, train, bidirectional, batch_first = flags
-    return torch.rnn_relu(x, hidden, weights, biases, layers, 0.0, train, bidirectional, batch_first)
+    biases, layers, dropout, train, bidirectional, batch_first = flags
+    return torch.rnn_relu(x, hidden, weights, biases, layers, dropout, train, bidirectional, batch_first)
 
 
 def multi_head_attention(
@@ -123,29 +123,29 @@ def int_mm(a: Tensor, b: Tensor) -> Tensor:
 # ------------------------------------------------------- creation: on the device and in the dtype of the first operand
 
 
-def arange(like: Tensor, start: float, stop: float, step: float) -> Tensor:
+def arange(like: Tensor, start: float, stop: float, step: float, out: Tensor | None = None) -> Tensor:
     """arange beside `like`."""
-    return torch.arange(start, stop, step, dtype=like.dtype, device=like.device)
+    return torch.arange(start, stop, step, dtype=like.dtype, device=like.device, out=out)
 
 
-def linspace(like: Tensor, start: float, stop: float, steps: int) -> Tensor:
+def linspace(like: Tensor, start: float, stop: float, steps: int, out: Tensor | None = None) -> Tensor:
     """linspace beside `like`."""
-    return torch.linspace(start, stop, steps, dtype=like.dtype, device=like.device)
+    return torch.linspace(start, stop, steps, dtype=like.dtype, device=like.device, out=out)
 
 
-def logspace(like: Tensor, start: float, stop: float, steps: int) -> Tensor:
+def logspace(like: Tensor, start: float, stop: float, steps: int, base: float = 10.0, out: Tensor | None = None) -> Tensor:
     """logspace beside `like`."""
-    return torch.logspace(start, stop, steps, dtype=like.dtype, device=like.device)
+    return torch.logspace(start, stop, steps, base, dtype=like.dtype, device=like.device, out=out)
 
 
-def eye(like: Tensor, n: int, m: int) -> Tensor:
+def eye(like: Tensor, n: int, m: int, out: Tensor | None = None) -> Tensor:
     """eye beside `like`."""
-    return torch.eye(n, m, dtype=like.dtype, device=like.device)
+    return torch.eye(n, m, dtype=like.dtype, device=like.device, out=out)
 
 
-def full(like: Tensor, shape: tuple[int, ...], value: float) -> Tensor:
+def full(like: Tensor, shape: tuple[int, ...], value: float, out: Tensor | None = None) -> Tensor:
     """full beside `like`."""
-    return torch.full(shape, value, dtype=like.dtype, device=like.device)
+    return torch.full(shape, value, dtype=like.dtype, device=like.device, out=out)
 
 
 def tril_indices(like: Tensor, n: int, m: int, offset: int) -> Tensor:
@@ -217,14 +217,31 @@ def lstm_dropout(x: Tensor, hidden: tuple[Tensor, ...], weights: tuple[Tensor, .
     return torch.lstm(x, hidden, weights, biases, layers, p, True, bidirectional, batch_first)
 
 
-def bucketize(x: Tensor, boundaries: Tensor, **options: Any) -> Tensor:
+def bucketize(x: Any, boundaries: Tensor, **options: Any) -> Tensor:
     """bucketize with boundaries that are sorted first (they are drawn in any order)."""
     return torch.bucketize(x, boundaries.sort().values, **options)
 
 
-def searchsorted(sequence: Tensor, x: Tensor, **options: Any) -> Tensor:
-    """searchsorted in a sequence that is sorted first."""
-    return torch.searchsorted(sequence.sort(-1).values, x, **options)
+def searchsorted(sequence: Tensor, x: Any, sorted_by: bool = False, **options: Any) -> Tensor:
+    """searchsorted in a sequence that is sorted first, or, by its sorter, in the sequence as it is."""
+    ordered = sequence.sort(stable=True, dim=-1)
+    if sorted_by:
+        return torch.searchsorted(sequence, x, sorter=ordered.indices, **options)
+    return torch.searchsorted(ordered.values, x, **options)
+
+
+def embedding_limited(index: Tensor, table: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    """An embedding with max_norm, and the table that it shortened (each run gets a copy)."""
+    return F.embedding(index, table, **options), table
+
+
+def embedding_bag(index: Tensor, table: Tensor, offsets: Tensor | None = None, **options: Any) -> Tensor:
+    """embedding_bag with offsets put in order; the first is 0, and the last, where it is included, the number of indices."""
+    if offsets is not None:
+        offsets = offsets.sort().values
+        ends = [torch.full_like(offsets[:1], index.numel())] if options.get("include_last_offset") else []
+        offsets = torch.cat([torch.zeros_like(offsets[:1]), offsets[1:], *ends])
+    return F.embedding_bag(index, table, offsets, **options)
 
 
 def adjoint(x: Tensor) -> Tensor:
@@ -232,140 +249,111 @@ def adjoint(x: Tensor) -> Tensor:
     return x.mH
 
 
-# ------------------------------------------------------------- gradient kernels, with what the forward hands to them
+def histogram_edges(x: Tensor, edges: Tensor, **named: Any) -> Any:
+    """histogram between edges, which are sorted first (they are drawn in any order)."""
+    return torch.histogram(x, edges.sort().values, **named)
 
 
-def _into(out: Tensor | None, name: str = "grad_input") -> dict[str, Tensor]:
-    return {} if out is None else {name: out}
-
-
-def log_sigmoid_backward(grad: Tensor, x: Tensor, out: Tensor | None = None) -> Tensor:
-    """The gradient of logsigmoid; its buffer comes from the forward (some devices leave it empty)."""
-    buffer = torch.ops.aten.log_sigmoid_forward(x)[1]
-    made: Tensor = torch.ops.aten.log_sigmoid_backward(grad, x, buffer, **_into(out))
+def chain_matmul(matrices: tuple[Tensor, ...]) -> Tensor:
+    """The product of a chain of matrices in the cheapest order."""
+    made: Tensor = torch.chain_matmul(*matrices)  # type: ignore[no-untyped-call]  # as torch has it
     return made
 
 
-def softmax_backward(grad: Tensor, x: Tensor, dim: int, log: bool, out: Tensor | None = None) -> Tensor:
-    """The gradient kernel of (log_)softmax on the result that it made of x."""
-    y = x.log_softmax(dim) if log else x.softmax(dim)
-    if log:
-        made: Tensor = torch.ops.aten._log_softmax_backward_data(grad, y, dim, x.dtype, **_into(out, "out"))
-        return made
-    made = torch.ops.aten._softmax_backward_data(grad, y, dim, x.dtype, **_into(out))
+def attention_banned(q: Tensor, k: Tensor, v: Tensor, banned: Tensor) -> Tensor:
+    """Attention with a mask of 0 and -Inf."""
+    mask = torch.zeros(banned.shape, dtype=q.dtype, device=q.device).masked_fill(banned, float("-inf"))
+    return F.scaled_dot_product_attention(q, k, v, mask)
+
+
+def transformer_layer(x: Tensor, weights: tuple[Tensor, ...], heads: int, first: bool, padded: Tensor | None) -> Tensor:
+    """torch.nn.TransformerEncoderLayer in evaluation, with these parameters. padded: True where a token is none; the first
+    of a row always is one."""
+    inner, width = weights[4].shape
+    layer = torch.nn.TransformerEncoderLayer(width, heads, inner, 0.0, batch_first=True, norm_first=first, device="meta")
+    names = [n for n, _ in layer.named_parameters()]
+    if padded is not None:
+        padded = torch.cat([torch.zeros_like(padded[:, :1]), padded[:, 1:]], 1)
+    made: Tensor = torch.func.functional_call(
+        layer, dict(zip(names, weights, strict=True)), (x,), {"src_key_padding_mask": padded}
+    )
     return made
 
 
-def max_pool2d_backward(
-    grad: Tensor, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil: bool, out: Tensor | None = None
-) -> Tensor:
-    """The gradient kernel of max_pool2d at the places that the forward chose."""
-    places = torch.ops.aten.max_pool2d_with_indices(x, kernel, stride, padding, (1, 1), ceil)[1]
-    back = torch.ops.aten.max_pool2d_with_indices_backward
-    made: Tensor = back(grad, x, kernel, stride, padding, (1, 1), ceil, places, **_into(out))
+def inv_ex(a: Tensor) -> Tensor:
+    """The inverse without a check."""
+    inverse: Tensor = torch.linalg.inv_ex(a).inverse
+    return inverse
+
+
+def solve_ex(a: Tensor, b: Tensor, **options: Any) -> Tensor:
+    """The solution without a check."""
+    solution: Tensor = torch.linalg.solve_ex(a, b, **options).result
+    return solution
+
+
+def ldl_solve(a: Tensor, b: Tensor) -> Tensor:
+    """A Hermitian system solved from its LDL factors."""
+    hermitian = a.is_complex()
+    factors = torch.linalg.ldl_factor(a, hermitian=hermitian)
+    made: Tensor = torch.linalg.ldl_solve(*factors, b, hermitian=hermitian)
     return made
 
 
-def max_pool3d_backward(
-    grad: Tensor, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil: bool, out: Tensor | None = None
-) -> Tensor:
-    """The gradient kernel of max_pool3d at the places that the forward chose."""
-    places = torch.ops.aten.max_pool3d_with_indices(x, kernel, stride, padding, (1, 1, 1), ceil)[1]
-    back = torch.ops.aten.max_pool3d_with_indices_backward
-    made: Tensor = back(grad, x, kernel, stride, padding, (1, 1, 1), ceil, places, **_into(out))
+def triangular_solve(b: Tensor, a: Tensor, **options: Any) -> Tensor:
+    """The solution of torch.triangular_solve (its second result is a copy of A on some devices, and left empty on others)."""
+    solution: Tensor = torch.triangular_solve(b, a, **options).solution
+    return solution
+
+
+def tensorsolve(a: Tensor, b: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """tensorsolve of a square matrix that is given the shape (*shape, *shape)."""
+    made: Tensor = torch.linalg.tensorsolve(a.reshape(*shape, *shape), b)
     return made
 
 
-def adaptive_max_pool2d_backward(grad: Tensor, x: Tensor, size: Any, out: Tensor | None = None) -> Tensor:
-    """The gradient kernel of adaptive_max_pool2d at the places that the forward chose."""
-    places = torch.ops.aten.adaptive_max_pool2d(x, size)[1]
-    made: Tensor = torch.ops.aten.adaptive_max_pool2d_backward(grad, x, places, **_into(out))
+def tensorinv(a: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """tensorinv of a square matrix that is given the shape (*shape, *shape)."""
+    made: Tensor = torch.linalg.tensorinv(a.reshape(*shape, *shape), ind=len(shape))
     return made
 
 
-def batch_norm_with_update(x: Tensor, weight: Any, bias: Any, mean: Tensor, var: Tensor, *rest: float) -> Triple:
-    """The training kernel of batch_norm that writes its running statistics, with them (each run gets copies)."""
-    made = torch.ops.aten._batch_norm_with_update(x, weight, bias, mean, var, *rest)
-    return made[0], mean, var
+def lu_parts(a: Tensor, out: Any = None) -> Any:
+    """P, L and U taken out of the operand as if it were LU factors, with rows that change places in a fixed way."""
+    n = min(a.shape[-2:])
+    pivots = torch.arange(n, 0, -1, dtype=torch.int32, device=a.device).clamp(min=1)
+    pivots = torch.maximum(pivots, torch.arange(1, n + 1, dtype=torch.int32, device=a.device))
+    return torch.lu_unpack(a, pivots.expand(*a.shape[:-2], n).contiguous(), out=out)
 
 
-def nll_loss2d_backward(grad: Tensor, x: Tensor, *rest: Any, out: Tensor | None = None) -> Tensor:
-    """The gradient kernel of nll_loss over images; the CPU takes only dense operands."""
-    made: Tensor = torch.ops.aten.nll_loss2d_backward(grad, x.contiguous(), *rest, **_into(out))
-    return made
+def fractional_max_pool2d(x: Tensor, kernel: Any, size: Any, places: bool, samples: Tensor) -> Any:
+    """fractional_max_pool2d to a size, with given samples."""
+    pool: Any = F.fractional_max_pool2d
+    return pool(x, kernel, size, None, places, samples)
 
 
-def weight_int8pack_mm(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
-    """x @ (weight * scales[:, None]).T in one kernel; as that formula on the CPU, whose kernel ends the process on operands
-    that do not start at an aligned address (torch 2.13)."""
-    if x.device.type == "cpu":
-        wide = x.double() @ (weight.double() * scales.double()[:, None]).T
-        return wide.to(x.dtype)
-    return torch._weight_int8pack_mm(x.contiguous(), weight.contiguous(), scales.contiguous())
+def fractional_max_pool3d(x: Tensor, kernel: Any, size: Any, places: bool, samples: Tensor) -> Any:
+    """fractional_max_pool3d to a size, with given samples."""
+    pool: Any = F.fractional_max_pool3d
+    return pool(x, kernel, size, None, places, samples)
 
 
-# ------------------------------------------------ steps of optimizers: what they wrote to (copies), as their results
-
-Group = tuple[Tensor, ...]
-
-
-def _dense(group: Group) -> Group:
-    """Dense operands: torch's fused kernels walk memory in order, and the CPU's does not check it (torch 2.13)."""
-    return tuple(t.contiguous() for t in group)
+def arange_fractional(start: Tensor, step: Tensor, n: int) -> Tensor:
+    """n numbers from start in steps of step."""
+    first, width = start.item(), step.item()
+    return torch.arange(first, first + (n - 0.5) * width, width, dtype=start.dtype, device=start.device)
 
 
-def _adam_step(
-    kernel: Any, params: Group, grads: Group, first: Group, second: Group, most: Group, scale: Any, found: Any, **named: Any
-) -> tuple[Group, ...]:
-    at = named.pop("step")
-    steps = [torch.tensor(at, device=p.device) for p in params]
-    params, grads, first, second, most = map(_dense, (params, grads, first, second, most))
-    kernel(params, grads, first, second, most, steps, eps=2.0**-20, grad_scale=scale, found_inf=found, **named)
-    return params, first, second, most
+def linspace_fractional(start: Tensor, stop: Tensor, steps: int) -> Tensor:
+    """linspace between two 0-d tensors."""
+    return torch.linspace(start, stop, steps, dtype=start.dtype, device=start.device)
 
 
-def fused_adam(*args: Any, **named: Any) -> tuple[Group, ...]:
-    """Parameters and both moments (and their maxima) after one step of the fused Adam kernel."""
-    return _adam_step(torch._fused_adam_, *args, **named)
+def closed_range(like: Tensor, start: float, stop: float, step: float) -> Tensor:
+    """torch.range beside `like`: the end belongs to it."""
+    return torch.range(start, stop, step, dtype=like.dtype, device=like.device)
 
 
-def fused_adamw(*args: Any, **named: Any) -> tuple[Group, ...]:
-    """The same of the fused AdamW kernel."""
-    return _adam_step(torch._fused_adamw_, *args, **named)
-
-
-def fused_sgd(params: Group, grads: Group, buffers: Group, scale: Any, found: Any, **named: Any) -> tuple[Group, ...]:
-    """Parameters and momentum after one step of the fused SGD kernel."""
-    params, grads, buffers = map(_dense, (params, grads, buffers))
-    torch._fused_sgd_(params, grads, buffers, grad_scale=scale, found_inf=found, **named)
-    return params, buffers
-
-
-def amp_unscale(grads: Group, found: Tensor, inverse: Tensor) -> tuple[Any, ...]:
-    """Gradients times the inverse scale, and whether one of them was not finite."""
-    torch._amp_foreach_non_finite_check_and_unscale_(list(grads), found, inverse)
-    return grads, found
-
-
-def amp_update_scale(scale: Tensor, tracker: Tensor, found: Tensor, *factors: Any) -> tuple[Tensor, Tensor]:
-    """The scale of a gradient scaler and its growth tracker after an update."""
-    torch._amp_update_scale_(scale, tracker, found, *factors)
-    return scale, tracker
-
-
-def _stepped(name: str) -> Any:
-    def run(params: Group, grads: tuple[Group, ...], **named: Any) -> Group:
-        own = [p.detach().requires_grad_() for p in params]
-        optimizer = getattr(torch.optim, name)(own, lr=0.125, **named)
-        for step in grads:
-            for p, g in zip(own, step):
-                p.grad = g.detach().clone()
-            optimizer.step()
-        return tuple(p.detach() for p in own)
-
-    return run
-
-
-optim_SGD, optim_Adam, optim_AdamW, optim_NAdam = map(_stepped, ("SGD", "Adam", "AdamW", "NAdam"))
-optim_RAdam, optim_Adamax, optim_Adagrad, optim_Adadelta = map(_stepped, ("RAdam", "Adamax", "Adagrad", "Adadelta"))
-optim_RMSprop, optim_Rprop, optim_ASGD = map(_stepped, ("RMSprop", "Rprop", "ASGD"))
+def triu_indices(like: Tensor, n: int, m: int, offset: int) -> Tensor:
+    """triu_indices beside `like`."""
+    return torch.triu_indices(n, m, offset, dtype=like.dtype, device=like.device)

@@ -20,6 +20,14 @@ def _sizes(draw: Draw, n: int) -> tuple[int, ...]:
     return draw.shape(n, n)
 
 
+STACKS = 1 << 15, (1 << 16) - 1, 1 << 16, (1 << 16) + 1  # grids of kernels end there
+
+
+def _huge(draw: Draw) -> int | None:
+    """Seldom, a count of tiny matrices (or rows) that no grid takes in one go."""
+    return draw.choice(STACKS) if draw.rare(40) else None
+
+
 def _scales(draw: Draw) -> tuple[tuple[str, Arg], ...]:
     """beta and alpha, with the special values 0 and 1."""
     if not draw.flag():
@@ -33,15 +41,20 @@ def _bias(draw: Draw, shape: Shape) -> Shape:
 
 
 def _mm(draw: Draw) -> Call:
+    if (many := _huge(draw)) is not None:
+        pair = draw.tensor((many, 2)), draw.tensor((2, 1))
+        return Call(pair if draw.flag() else (draw.tensor((1, 2)), draw.tensor((2, many))))
     n, k, m = _sizes(draw, 3)
     k = draw.long(k)
     return Call((draw.tensor((n, k)), draw.tensor((k, m))))
 
 
 def _bmm(draw: Draw) -> Call:
+    if (many := _huge(draw)) is not None:
+        return Call((draw.tensor((many, 1, 2)), draw.tensor((many, 2, 1))))
     n, k, m = _sizes(draw, 3)
     k = draw.long(k)
-    b = draw.choice((1, 2, 3, 5))
+    b = draw.choice((1, 2, 3, 5, 0, 8))
     return Call((draw.tensor((b, n, k)), draw.tensor((b, k, m))))
 
 
@@ -84,8 +97,10 @@ def _addr(draw: Draw) -> Call:
 
 def _batched(stacked: bool) -> Signature:
     def signature(draw: Draw) -> Call:
+        if stacked and (many := _huge(draw)) is not None:
+            return Call((draw.tensor((many, 1, 1)), draw.tensor((many, 1, 2)), draw.tensor((many, 2, 1))), _scales(draw))
         n, k, m = _sizes(draw, 3)
-        b = draw.choice((1, 2, 3))
+        b = draw.choice((1, 2, 3, 0))
         full = (b, n, m) if stacked else (n, m)
         return Call((draw.tensor(_bias(draw, full)), draw.tensor((b, n, k)), draw.tensor((b, k, m))), _scales(draw))
 
@@ -125,8 +140,11 @@ def _kron(draw: Draw) -> Call:
 
 def _linear(draw: Draw) -> Call:
     """Any leading dimensions; a bias or none."""
+    if (many := _huge(draw)) is not None:
+        return Call((draw.tensor((many, 1, 2)), draw.tensor((2, 2)), *_optional(draw, (2,))))
     n, k, m = _sizes(draw, 3)
-    lead = draw.choice(((), (1,), (2,), (2, 3), (1, 2, 3)))
+    k = draw.long(k)
+    lead = draw.choice(((), (1,), (2,), (2, 3), (1, 2, 3), (0,)))
     rows = (*lead, n) if draw.pick(4) else ()
     return Call((draw.tensor((*rows, k)), draw.tensor((m, k)), *_optional(draw, (m,))))
 
@@ -160,6 +178,19 @@ EQUATIONS = (
     "...ij,...jk->...ik",
     "ij,jk,kl->il",
     "bi,oij,bj->bo",
+    "ij,kj->ki",
+    "ijk->kji",
+    "ijk->j",
+    "iij->ij",
+    "ii->",
+    "ij...->...ji",
+    "...i,...i->...",
+    "bij,bij->b",
+    "bij,bkj->ikb",
+    "i,j,k->kji",
+    "bnd,hdk->bhnk",
+    "abc,cd,abd->ab",
+    "ij,jk",
 )
 
 
@@ -182,14 +213,19 @@ def _tensordot(draw: Draw) -> Call:
     a, b = draw.tensor((*draw.shape(0, 2), *shared)), draw.tensor((*shared, *draw.shape(0, 2)))
     if draw.flag() and shared:
         left, right = len(a.shape) - len(shared), tuple(range(len(shared)))
-        return Call((a, b), keywords(dims=(tuple(left + k for k in right), right)))
+        first = tuple(left + k for k in right)
+        if draw.flag():  # counted from the end, in another order
+            first, right = tuple(k - len(a.shape) for k in first[::-1]), tuple(k - len(b.shape) for k in right[::-1])
+        return Call((a, b), keywords(dims=(first, right)))
     return Call((a, b), keywords(dims=len(shared)))
 
 
 def _cdist(draw: Draw) -> Call:
     n, k, m = _sizes(draw, 3)
     lead = draw.choice(((), (1,), (2,)))
-    p = draw.option(1.0, 0.0, 3.0, 0.5, 2.0)
+    if draw.rare(8):  # above 25 rows torch takes a product of matrices
+        n, m = draw.choice((26, 33)), draw.choice((26, 30))
+    p = draw.option(1.0, 0.0, 3.0, 0.5, 2.0, float("inf"))
     mode = draw.option("use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist") if p in (None, 2.0) else None
     pair = draw.tensor((*lead, n, k)), draw.tensor((*lead, m, k))
     return Call(pair, keywords(p=p, compute_mode=mode))
@@ -202,12 +238,27 @@ def _chain(draw: Draw) -> Call:
 
 def _covered(draw: Draw) -> Call:
     shape = draw.shape(1, 2, empty=False)
-    return Call((draw.tensor((*shape[:-1], shape[-1] + 2)),), keywords(correction=draw.option(0)))
+    n = shape[-1] + 2
+    frequencies = draw.maybe(draw.inside((n,), 1, 3, dtype="int64", grad=False))
+    weights = draw.maybe(draw.inside((n,), 0.25, 2, dtype="float32", grad=False)) if draw.kind != "complex" else None
+    if weights and draw.dtype != "float32":
+        weights = None
+    named = keywords(
+        correction=draw.option(0, 2) if not frequencies else draw.option(0), fweights=frequencies, aweights=weights
+    )
+    return Call((draw.tensor((*shape[:-1], n)),), named)
 
 
 def _int_mm(draw: Draw) -> Call:
     n, k, m = draw.choice((17, 32, 33)), draw.choice((8, 16, 32)), draw.choice((8, 16, 24))
     return Call((draw.tensor((n, k)), draw.tensor((k, m))))
+
+
+def _activated(draw: Draw) -> Call:
+    """A product with a bias through relu or gelu in one kernel."""
+    n, k, m = _sizes(draw, 3)
+    operands = draw.tensor((m,)), draw.tensor((n, k)), draw.tensor((k, m))
+    return Call(operands, keywords(use_gelu=draw.option(True)))
 
 
 ROWS = (
@@ -275,6 +326,24 @@ ROWS = (
         signature=_bilinear,
         grad=FLOATS,
         opinfo=("nn.functional.bilinear",),
+    ),
+    _row(
+        name="addmm_activation",
+        rule=OpClass.COMPOSITE,
+        rounds_between=True,
+        call="torch._addmm_activation",
+        signature=_activated,
+        dtypes=FLOATS,
+        grad=(),
+        out=True,
+    ),
+    _row(
+        name="chain_matmul",
+        rounds_between=True,
+        rule=OpClass.COMPOSITE,
+        call="parity.catalog.calls.chain_matmul",
+        signature=_chain,
+        grad=(),
     ),
     _row(name="einsum", call="torch.einsum", signature=_einsum, opinfo=("einsum",)),
     _row(name="tensordot", call="torch.tensordot", signature=_tensordot, opinfo=("tensordot",)),

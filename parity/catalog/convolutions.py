@@ -23,7 +23,9 @@ def _per_dim(value: tuple[int, ...] | int | None, default: int, spatial: int) ->
 
 def _channels(draw: Draw) -> tuple[int, int, int]:
     """(groups, channels per group in, channels per group out); depthwise now and then, a border size now and then."""
-    groups = draw.choice((1, 1, 1, 2, 3))
+    groups = draw.choice((1, 1, 1, 2, 3, 8))
+    if groups == 8:
+        return 8, 1, draw.choice((1, 2))
     inner, outer = draw.choice((1, 2, 3, 4, 8)), draw.choice((1, 2, 3, 5, 8))
     if draw.pick(8) == 7:
         border = draw.choice((16, 17, 32, 33, 64))
@@ -33,7 +35,8 @@ def _channels(draw: Draw) -> tuple[int, int, int]:
 
 def _kernel(draw: Draw, spatial: int) -> tuple[int, ...]:
     if draw.pick(12) == 11:  # one long side
-        return (*(1,) * (spatial - 1), draw.choice((9, 17, 32)))
+        side = draw.choice((9, 17, 32))
+        return (side, *(1,) * (spatial - 1)) if draw.flag() else (*(1,) * (spatial - 1), side)
     return tuple(draw.choice((1, 2, 3, 4) if spatial < 3 else (1, 2, 3)) for _ in range(spatial))
 
 
@@ -41,15 +44,17 @@ def _conv(spatial: int) -> Signature:
     """The input is at least as large as the dilated kernel."""
 
     def signature(draw: Draw) -> Call:
+        if draw.rare(40):
+            return _border(draw, spatial)
         groups, inner, outer = _channels(draw)
         kernel = _kernel(draw, spatial)
-        stride, dilation = _each(draw, spatial, 1, 2, 3), _each(draw, spatial, 1, 2)
+        stride, dilation = _each(draw, spatial, 1, 2, 3, 4), _each(draw, spatial, 1, 2, 3)
         padding: Arg = _each(draw, spatial, 0, 1, 2)
         if stride is None and draw.pick(6) == 5:
             padding = draw.choice(("same", "valid"))
         reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, _per_dim(dilation, 1, spatial)))
         size = tuple(r + draw.choice((0, 1, 2, 3, 5) if spatial < 3 else (0, 1, 2)) for r in reach)
-        batch = draw.choice(((1,), (2,), (), (3,)))
+        batch = draw.choice(((1,), (2,), (), (3,), (0,)))
         x = draw.tensor((*batch, groups * inner, *size))
         weight = draw.tensor((groups * outer, inner, *kernel))
         bias = draw.maybe(draw.tensor((groups * outer,)))
@@ -59,6 +64,27 @@ def _conv(spatial: int) -> Signature:
         )
 
     return signature
+
+
+def _border(draw: Draw, spatial: int) -> Call:
+    """One channel: a side of the kernel beyond 255, a result beyond 2**16, or a batch or channels beyond a grid."""
+    ones = (1,) * (spatial - 1)
+    kind = draw.pick(4)
+    if kind == 0:
+        side = draw.choice((255, 256, 257, 300))
+        stride = draw.option(2)
+        shape, kernel = (*ones, side + draw.choice((0, 1, 5))), (*ones, side)
+        if draw.flag():
+            shape, kernel = shape[::-1], kernel[::-1]
+        return Call((draw.tensor((1, 1, *shape)), draw.tensor((1, 1, *kernel))), keywords(stride=stride))
+    if kind == 1:
+        long = draw.choice((65535, 65536, 65537, 65600))
+        return Call((draw.tensor((1, 1, *ones, long)), draw.tensor((1, 1, *ones, draw.choice((1, 2))))))
+    if kind == 2:
+        return Call((draw.tensor((draw.choice((65535, 65536, 65537)), 1, *ones, 1)), draw.tensor((2, 1, *ones, 1))))
+    wide = draw.choice((512, 1024, 1025))
+    shape, kernel = ((1, wide, *ones, 2), (1, wide, *ones, 2)) if draw.flag() else ((1, 1, *ones, 2), (wide, 1, *ones, 1))
+    return Call((draw.tensor(shape), draw.tensor(kernel)))
 
 
 def _transposed(spatial: int) -> Signature:
@@ -74,7 +100,7 @@ def _transposed(spatial: int) -> Signature:
         size = tuple(2 + draw.choice((0, 1, 2, 4) if spatial < 3 else (0, 1, 2)) for _ in range(spatial))
         if any(k == 1 for k in kernel) and padding is not None:
             size = tuple(s + 1 for s in size)
-        batch = draw.choice(((1,), (2,), (), (3,)))
+        batch = draw.choice(((1,), (2,), (), (3,), (0,)))
         x = draw.tensor((*batch, groups * inner, *size))
         weight = draw.tensor((groups * inner, outer, *kernel))
         bias = draw.maybe(draw.tensor((groups * outer,)))

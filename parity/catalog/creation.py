@@ -20,12 +20,34 @@ def _like(draw: Draw) -> TensorSpec:
 def _arange(draw: Draw) -> Call:
     start = draw.choice((0, 1, 3) if draw.dtype == "uint8" else (0, 1, -5, 3))
     step = draw.choice((1, 2, 3) if not draw.is_inexact else (1, 2, 0.5, 0.25))
-    return Call((_like(draw), start, start + draw.choice((1, 5, 17, 64, 100)), step))
+    count = draw.choice((1, 5, 17, 64, 100, 0))
+    if draw.dtype != "uint8" and draw.pick(3) == 2:
+        return Call((_like(draw), start, start - count, -step))
+    return Call((_like(draw), start, start + count, step))
+
+
+def _far(draw: Draw) -> Call:
+    """Many elements, and far from zero."""
+    start = draw.choice((2**24 - 5, 2**31 - 7, -(2**31) - 3, 2**40, 2**53 - 9))
+    return Call((_like(draw), start, start + draw.choice((17, 1000, 4099)), draw.choice((1, 3))))
+
+
+def _fractions(draw: Draw) -> Call:
+    """Start and step are 0-d operands of any size, so that the oracle knows what their rounding does: steps that are no power
+    of two, negative ones, results across zero."""
+    start = draw.inside((), -8, 8, grad=False)
+    low, high = draw.choice(((0.0625, 2), (-2, -0.0625), (0.001, 0.01)))
+    return Call((start, draw.inside((), low, high, grad=False), draw.choice((5, 1, 2, 17, 64, 100, 1000))))
+
+
+def _ends(draw: Draw) -> Call:
+    steps = draw.choice((5, 1, 2, 9, 16, 33, 100, 1000))
+    return Call((draw.inside((), -8, 8, grad=False), draw.inside((), -8, 8, grad=False), steps))
 
 
 def _linspace(draw: Draw) -> Call:
     steps = draw.choice((5, 1, 2, 9, 0, 16, 33, 100))
-    return Call((_like(draw), draw.choice((0, 1, -4)), draw.choice((1, 8, 100)), steps))
+    return Call((_like(draw), draw.choice((0, 1, -4)), draw.choice((1, 8, 100, -3)), steps))
 
 
 def _whole_steps(draw: Draw) -> Call:
@@ -36,11 +58,16 @@ def _whole_steps(draw: Draw) -> Call:
 
 
 def _logspace(draw: Draw) -> Call:
-    return Call((_like(draw), draw.choice((0, 1, -2)), draw.choice((1, 2, 3)), draw.choice((5, 1, 2, 9))))
+    ends = draw.choice((0, 1, -2)), draw.choice((1, 2, 3, -1))
+    return Call((_like(draw), *ends, draw.choice((5, 1, 2, 9)), draw.choice((10.0, 2.0, 0.5))))
 
 
 def _eye(draw: Draw) -> Call:
-    return Call((_like(draw), draw.size(), draw.size()))
+    return Call(
+        (_like(draw), draw.choice((draw.size(), 0)), draw.choice((draw.size(), 0)))
+        if draw.rare(12)
+        else (_like(draw), draw.size(), draw.size())
+    )
 
 
 def _full(draw: Draw) -> Call:
@@ -48,23 +75,61 @@ def _full(draw: Draw) -> Call:
 
 
 def _triangle(draw: Draw) -> Call:
-    return Call((_like(draw), draw.choice((3, 1, 5)), draw.choice((3, 1, 4)), draw.choice((0, 1, -1))))
+    return Call((_like(draw), draw.choice((3, 1, 5, 0, 33)), draw.choice((3, 1, 4, 0)), draw.choice((0, 1, -1, 2, -3))))
 
 
 def _frequencies(draw: Draw) -> Call:
-    return Call((_like(draw), draw.choice((4, 1, 5, 16, 17, 100)), draw.choice((1.0, 0.5, 2.0))))
+    return Call((_like(draw), draw.choice((4, 1, 5, 16, 17, 100, 10000)), draw.choice((1.0, 0.5, 2.0))))
 
 
 def _window(draw: Draw) -> Call:
     return Call((_like(draw), draw.choice((4, 1, 2, 5, 16, 33)), not draw.flag()))
 
 
+def _range(draw: Draw) -> Call:
+    """torch.range: with its end."""
+    start, step = draw.choice((0, 1, 3)), draw.choice((1, 2, 3) if not draw.is_inexact else (1, 2, 0.5, 0.25))
+    return Call((_like(draw), start, start + step * draw.choice((1, 5, 17, 64)), step))
+
+
 ROWS = (
+    _row(
+        name="arange_fractional",
+        rule=OpClass.COMPOSITE,  # near zero the error is that of start and of step
+        rounds_between=True,
+        call="parity.catalog.calls.arange_fractional",
+        signature=_fractions,
+        dtypes=("float32",),
+    ),
+    _row(name="arange_far", call="parity.catalog.calls.arange", signature=_far, dtypes=("int64",), out=True),
+    _row(
+        name="range",
+        rule=OpClass.ELEMENTWISE,
+        call="parity.catalog.calls.closed_range",
+        signature=_range,
+        dtypes=("float32", "int64", "int32"),
+    ),
+    _row(
+        name="linspace_fractional",
+        rule=OpClass.COMPOSITE,
+        rounds_between=True,
+        call="parity.catalog.calls.linspace_fractional",
+        signature=_ends,
+        dtypes=("float32",),
+    ),
+    _row(
+        name="triu_indices",
+        call="parity.catalog.calls.triu_indices",
+        signature=_triangle,
+        dtypes=("int64", "int32"),
+        opinfo=("triu_indices",),
+    ),
     _row(
         name="arange",
         rule=OpClass.ELEMENTWISE,
         call="parity.catalog.calls.arange",
         signature=_arange,
+        out=True,
         dtypes=REAL,
         opinfo=("arange",),
     ),
@@ -74,6 +139,7 @@ ROWS = (
         rule=OpClass.ELEMENTWISE,
         call="parity.catalog.calls.linspace",
         signature=_linspace,
+        out=True,
         dtypes=FLOATS,
         opinfo=("linspace",),
     ),
@@ -89,11 +155,12 @@ ROWS = (
         rule=OpClass.COMPOSITE,
         call="parity.catalog.calls.logspace",
         signature=_logspace,
+        out=True,
         dtypes=FLOATS,
         opinfo=("logspace",),
     ),
-    _row(name="eye", call="parity.catalog.calls.eye", signature=_eye, dtypes=(*NUMERIC, *BOOL), opinfo=("eye",)),
-    _row(name="full", call="parity.catalog.calls.full", signature=_full, dtypes=EVERY, opinfo=("full",)),
+    _row(name="eye", call="parity.catalog.calls.eye", signature=_eye, out=True, dtypes=(*NUMERIC, *BOOL), opinfo=("eye",)),
+    _row(name="full", call="parity.catalog.calls.full", signature=_full, out=True, dtypes=EVERY, opinfo=("full",)),
     _row(
         name="tril_indices",
         call="parity.catalog.calls.tril_indices",

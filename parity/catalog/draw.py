@@ -63,6 +63,10 @@ class Draw:
         """False (simplest) or True."""
         return self.pick(2) == 1
 
+    def rare(self, odds: int) -> bool:
+        """False (simplest), or True in one of `odds` cases."""
+        return self.pick(odds) == odds - 1
+
     def integer(self, low: int, high: int) -> int:
         """An integer in [low, high]; low is the simplest."""
         return low + self.pick(high - low + 1)
@@ -105,7 +109,7 @@ class Draw:
 
     def long(self, size: int) -> int:
         """The length of a sum: `size` (simplest), or long enough that the order and the width of accumulation tell."""
-        return self.choice((16, 256, 33, 64, 257)) if self.pick(5) >= 3 else size
+        return self.choice((16, 257, 33, 64, 513, 256, 256)) if self.flag() else size
 
     def shape(self, low: int = 0, high: int = 4, empty: bool = True) -> Shape:
         """A shape of rank low..high. At most one dimension has a border size, one may be empty, ranks above 4 stay tiny."""

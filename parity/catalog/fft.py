@@ -44,12 +44,20 @@ def _half() -> Signature:
     return signature
 
 
+def _lengths(draw: Draw, count: int, half: bool) -> Arg:
+    """Left out, or a length of the transform for each dimension: cut or padded, odd and even."""
+    return tuple(draw.choice((4, 3, 5, 2, 8)) for _ in range(count)) if draw.pick(3) == 2 else None
+
+
 def _two(half: bool = False) -> Signature:
     def signature(draw: Draw) -> Call:
         shape = draw.shape(2, 4, empty=False)
         shape = (*shape[:-1], shape[-1] + 1) if half else shape
-        dim = None if half or not draw.flag() else draw.permutation(len(shape))[:2]
-        return Call((draw.tensor(shape),), keywords(dim=dim, norm=draw.option(*NORMS)))
+        dim: Arg = None if half or not draw.flag() else draw.permutation(len(shape))[:2]
+        if isinstance(dim, tuple) and draw.flag():
+            dim = tuple(int(d) - len(shape) for d in dim if isinstance(d, int))
+        named = keywords(s=_lengths(draw, 2, half), dim=dim, norm=draw.option(*NORMS))
+        return Call((draw.tensor(shape),), named)
 
     return signature
 
@@ -59,7 +67,8 @@ def _many(half: bool = False) -> Signature:
         shape = draw.shape(1, 4, empty=False)
         shape = (*shape[:-1], shape[-1] + 1) if half else shape
         dim = None if half or not draw.flag() else draw.dims(shape)
-        return Call((draw.tensor(shape),), keywords(dim=dim, norm=draw.option(*NORMS)))
+        lengths = _lengths(draw, len(dim), half) if dim else None
+        return Call((draw.tensor(shape),), keywords(s=lengths, dim=dim, norm=draw.option(*NORMS)))
 
     return signature
 
@@ -76,7 +85,9 @@ def _stft(draw: Draw) -> Call:
     x = draw.tensor((length,) if not draw.flag() else (2, length))
     window = draw.maybe(draw.inside((n,), 0, 1, dtype="float32"))
     sided = draw.option(False) if draw.kind == "float" else None
+    mode = draw.option("constant", "replicate")
     named = keywords(hop_length=draw.option(1, n // 2), center=draw.option(False), normalized=draw.option(True), onesided=sided)
+    named = (*named, *keywords(pad_mode=mode))
     return Call((x, n, window), named)
 
 

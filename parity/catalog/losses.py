@@ -14,13 +14,17 @@ from parity.vocabulary import Arg, OpClass, TensorSpec
 _row = partial(Row, family="losses", rule=OpClass.COMPOSITE, dtypes=FLOATS, grad=FLOATS, rounds_between=True)
 
 
-def _pointwise(first: Operand = anything, second: Operand = anything, choices: Options = none) -> Signature:
-    """Input and target of one shape."""
+def _pointwise(
+    first: Operand = anything, second: Operand = anything, choices: Options = none, broadcasts: bool = True
+) -> Signature:
+    """Input and target of one shape, a target that broadcasts, or an input that does."""
 
     def signature(draw: Draw) -> Call:
         shape = draw.shape(0, 4, empty=False)
-        target = second(draw, shape)
-        return Call((first(draw, shape), target), (*keywords(reduction=REDUCTION(draw)), *choices(draw)))
+        kind = draw.pick(8) if broadcasts else 0
+        target = second(draw, draw.broadcastable(shape) if kind == 7 else shape)
+        x = first(draw, draw.broadcastable(shape) if kind == 6 else shape)
+        return Call((x, target), (*keywords(reduction=REDUCTION(draw)), *choices(draw)))
 
     return signature
 
@@ -32,6 +36,9 @@ def _classes(draw: Draw) -> tuple[Shape, Shape, int]:
     if draw.pick(4) == 3 and not rest:
         return (classes,), (), classes
     batch = draw.choice((1, 2, 3, 5))
+    if draw.rare(40):
+        batch, rest = (1, draw.choice(((4099,), (65, 33)))) if draw.flag() else (draw.choice((1025, 4099)), ())
+        return (batch, 3, *rest), (batch, *rest), 3
     return (batch, classes, *rest), (batch, *rest), classes
 
 
@@ -49,35 +56,52 @@ def _cross_entropy(draw: Draw) -> Call:
     if draw.pick(4) == 3:
         probabilities = draw.inside(logits, 0, 1)
         return Call((x, probabilities), keywords(weight=weight, reduction=reduction, label_smoothing=smoothing))
-    ignored = draw.option(0, -100)
-    target = draw.index(targets, classes)
+    ignored = draw.option(0, -100, classes - 1, -1)
+    target = _targets(draw, targets, classes, ignored)
     return Call((x, target), keywords(weight=weight, ignore_index=ignored, reduction=reduction, label_smoothing=smoothing))
+
+
+def _targets(draw: Draw, shape: Shape, classes: int, ignored: int | None) -> TensorSpec:
+    """Classes; where the ignored one is none of them, some or all targets are that."""
+    outside = -100 if ignored is None else ignored
+    if 0 <= outside < classes or draw.pick(3) < 2:
+        return draw.index(shape, classes)
+    if outside == -1:
+        return draw.inside(shape, -1, classes - 1, dtype="int64", grad=False)
+    return draw.inside(shape, outside, outside, dtype="int64", grad=False)
 
 
 def _nll(draw: Draw) -> Call:
     logits, targets, classes = _classes(draw)
-    named = keywords(weight=_weight(draw, (classes,)), ignore_index=draw.option(0), reduction=REDUCTION(draw))
-    return Call((draw.between(logits, -8, 0), draw.index(targets, classes)), named)
+    ignored = draw.option(0, -100, classes - 1, -1)
+    named = keywords(weight=_weight(draw, (classes,)), ignore_index=ignored, reduction=REDUCTION(draw))
+    return Call((draw.between(logits, -8, 0), _targets(draw, targets, classes, ignored)), named)
 
 
 def _probabilities(draw: Draw) -> Call:
     shape = draw.shape(0, 4, empty=False)
     weight = _weight(draw, draw.broadcastable(shape))
-    x, target = draw.inside(shape, 0.0625, 0.9375), draw.inside(shape, 0, 1)
+    # At 0 and 1 the logarithm is cut off at -100.
+    x = (
+        draw.inside(shape, *draw.choice(((0.0625, 0.9375), (0, 0), (1, 1))))
+        if draw.rare(8)
+        else draw.inside(shape, 0.0625, 0.9375)
+    )
+    target = draw.inside(shape, 0, 1)
     return Call((x, target), keywords(weight=weight, reduction=REDUCTION(draw)))
 
 
 def _with_logits(draw: Draw) -> Call:
     shape = draw.shape(0, 4, empty=False)
     weight = _weight(draw, draw.broadcastable(shape))
-    positive = draw.maybe(draw.inside(shape[-1:], 0.5, 3, grad=False))
+    positive = draw.maybe(draw.inside(shape if draw.pick(4) == 3 else shape[-1:], 0.5, 3, grad=False))
     x, target = draw.between(shape, -8, 8), draw.inside(shape, 0, 1)
     return Call((x, target), keywords(weight=weight, pos_weight=positive, reduction=REDUCTION(draw)))
 
 
 def _triplet(draw: Draw) -> Call:
     shape = draw.shape(2, 3, empty=False)
-    named = keywords(margin=draw.option(0.5), p=draw.option(1.0), swap=draw.option(True), reduction=REDUCTION(draw))
+    named = keywords(margin=draw.option(0.5), p=draw.option(1.0, 3.0), swap=draw.option(True), reduction=REDUCTION(draw))
     return Call((draw.tensor(shape), draw.tensor(shape), draw.tensor(shape)), named)
 
 
@@ -118,7 +142,8 @@ def _multilabel_soft(draw: Draw) -> Call:
 
 def _gaussian(draw: Draw) -> Call:
     shape = draw.shape(1, 4, empty=False)
-    operands = draw.tensor(shape), draw.tensor(shape), draw.inside(shape, 0.25, 4)
+    variances = draw.choice((shape, shape[:-1], (*shape[:-1], 1)))
+    operands = draw.tensor(shape), draw.tensor(shape), draw.inside(variances, 0.25, 4)
     return Call(operands, keywords(full=draw.option(True), reduction=REDUCTION(draw)))
 
 
@@ -127,25 +152,51 @@ def _ctc(draw: Draw) -> Call:
     classes, batch, length = draw.choice((3, 2, 5, 17)), draw.choice((1, 2, 3)), draw.choice((5, 7, 16, 33))
     target = 1 + draw.pick(2)
     logits = draw.between((length, batch, classes), -4, 4)
-    labels = draw.inside((batch, target), 1, classes - 1, dtype="int64", grad=False)
+    blank = draw.choice((0, classes - 1))
+    dtype = draw.choice(("int64", "int32"))
+    low, high = (1, classes - 1) if blank == 0 else (0, classes - 2)
+    flat = draw.flag()  # all targets in one vector
+    wanted = tuple(max(1, target - draw.pick(2)) for _ in range(batch))
+    labels = draw.inside((sum(wanted),) if flat else (batch, target), low, high, dtype=dtype, grad=False)
     lengths: Arg = tuple(length - (draw.pick(2) if k else 0) for k in range(batch))
-    return Call((logits, labels, lengths, (target,) * batch), keywords(reduction=REDUCTION(draw)))
+    named = keywords(blank=blank or None, reduction=REDUCTION(draw), zero_infinity=draw.option(True))
+    return Call((logits, labels, lengths, wanted), named)
 
 
 def _distance(draw: Draw) -> Call:
     shape = draw.shape(2, 3, empty=False)
-    return Call((draw.tensor(shape), draw.tensor(shape)), keywords(p=draw.option(1.0, 3.0), keepdim=draw.option(True)))
+    return Call(
+        (draw.tensor(shape), draw.tensor(shape)), keywords(p=draw.option(1.0, 3.0, float("inf")), keepdim=draw.option(True))
+    )
 
 
 def _similarity(draw: Draw) -> Call:
     shape = draw.shape(1, 4, empty=False)
     dim = draw.dim(shape)
-    return Call((draw.tensor(shape), draw.tensor(shape)), keywords(dim=dim))
+    other = (1, *shape[1:]) if len(shape) > 1 and dim % len(shape) and draw.pick(4) == 3 else shape
+    return Call((draw.tensor(shape), draw.tensor(other)), keywords(dim=dim, eps=draw.option(0.0078125)))
 
 
 def _pdist(draw: Draw) -> Call:
     n, k = draw.shape(2, 2, empty=False)
-    return Call((draw.tensor((n + 1, k)),), keywords(p=draw.option(1.0, 3.0)))
+    return Call((draw.tensor((n + 1, k)),), keywords(p=draw.option(1.0, 3.0, 0.5, float("inf"))))
+
+
+def _kernel(*last: float) -> Signature:
+    """(input, target, reduction by number, ...), with a destination."""
+
+    def signature(draw: Draw) -> Call:
+        shape = draw.shape(0, 4, empty=False)
+        operands = draw.tensor(shape), draw.tensor(shape)
+        return Call((*operands, draw.choice((1, 0, 2)), *((draw.choice(last),) if last else ())))
+
+    return signature
+
+
+def _cross_entropy_kernel(draw: Draw) -> Call:
+    shape = draw.shape(0, 4, empty=False)
+    x, target = draw.inside(shape, 0.0625, 0.9375), draw.inside(shape, 0, 1)
+    return Call((x, target, draw.maybe(draw.inside(shape, 0.25, 2, grad=False)), 0))  # the CPU reduces in the destination
 
 
 def _loss(name: str, signature: Signature, call: str = "", dtypes: tuple[str, ...] = FLOATS) -> Row:
@@ -162,11 +213,27 @@ def _loss(name: str, signature: Signature, call: str = "", dtypes: tuple[str, ..
 ROWS = (
     _loss("mse_loss", _pointwise()),
     _loss("l1_loss", _pointwise()),
-    _loss("smooth_l1_loss", _pointwise(choices=options(beta=one_of(0.5, 2.0)))),
+    *(
+        _row(
+            name=f"{name}_kernel",
+            call=f"parity.catalog.aten.{name}",
+            signature=signature,
+            out=True,
+        )
+        for name, signature in (
+            ("mse_loss", _kernel()),
+            ("huber_loss", _kernel(1.0, 0.5, 2.0)),
+            ("smooth_l1_loss", _kernel(1.0, 0.5, 2.0, 0.0)),
+            ("binary_cross_entropy", _cross_entropy_kernel),
+        )
+    ),
+    _loss("smooth_l1_loss", _pointwise(choices=options(beta=one_of(0.5, 2.0, 0.0)))),
     _loss("huber_loss", _pointwise(choices=options(delta=one_of(0.5, 2.0)))),
     _loss("kl_div", _pointwise(within(-8, 0), strictly(0, 1), options(log_target=one_of(True)))),
-    _loss("poisson_nll_loss", _pointwise(within(-4, 4), strictly(0, 4), options(full=one_of(True)))),
-    _loss("soft_margin_loss", _pointwise(second=_signs)),
+    _loss(
+        "poisson_nll_loss", _pointwise(strictly(0.125, 4), strictly(0, 4), options(full=one_of(True), log_input=one_of(False)))
+    ),
+    _loss("soft_margin_loss", _pointwise(second=_signs, broadcasts=False)),
     _loss("hinge_embedding_loss", _pointwise(second=_signs, choices=options(margin=one_of(0.5)))),
     _loss("binary_cross_entropy", _probabilities),
     _loss("binary_cross_entropy_with_logits", _with_logits),

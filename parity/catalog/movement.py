@@ -23,14 +23,17 @@ def _castable(draw: Draw, shape: Shape, dtype: str, source: str | None = None) -
     """A source whose values the target can hold: what C++ does with the others is undefined."""
     source = source or draw.dtype
     if FACTS[source].kind in ("float", "complex") and FACTS[dtype].kind == "int":
-        return draw.inside(shape, 0 if dtype == "uint8" else -100, 100, dtype=source)
+        # What C defines: whatever is above -1 and below the maximum is cut towards zero.
+        low, high = (-0.875, 255.5) if dtype == "uint8" else (-128.5, 127.5) if dtype == "int8" else (-999.5, 999.5)
+        return draw.inside(shape, low, high, dtype=source)
     return draw.tensor(shape, dtype=source)
 
 
 def _to(draw: Draw) -> Call:
     dtype = draw.choice(_targets(draw))
-    copy = draw.option(True)
-    return Call((_castable(draw, draw.shape(0, 5), dtype), Word(dtype)), keywords(copy=copy))
+    shape = draw.shape(0, 5)
+    form = draw.option(Word("preserve_format"), *_formats(shape)) if draw.pick(4) == 3 else None
+    return Call((_castable(draw, shape, dtype), Word(dtype)), keywords(copy=draw.option(True), memory_format=form))
 
 
 def _copy(draw: Draw) -> Call:
@@ -73,7 +76,10 @@ def _cat(draw: Draw) -> Call:
     shape = draw.shape(1, 5)
     d = draw.dim(shape)
     pieces = []
-    for k in range(2 if not draw.flag() else draw.choice((1, 3, 4))):
+    count = draw.choice((33, 65, 130)) if draw.rare(24) else 2 if not draw.flag() else draw.choice((1, 3, 4))
+    if count > 4:
+        shape = tuple(min(s, 2) for s in shape)
+    for k in range(count):
         size = shape[d] if k == 0 or not draw.flag() else draw.choice((1, 2, 3, 0))
         own = list(shape)
         own[d] = size
@@ -85,7 +91,9 @@ def _cat(draw: Draw) -> Call:
 
 def _stack(draw: Draw) -> Call:
     shape = draw.shape(0, 4)
-    pieces = tuple(draw.tensor(shape) for _ in range(draw.choice((2, 1, 3, 4))))
+    many = draw.rare(24)
+    shape = tuple(min(s, 2) for s in shape) if many else shape
+    pieces = tuple(draw.tensor(shape) for _ in range(draw.choice((33, 65)) if many else draw.choice((2, 1, 3, 4))))
     rank = len(shape) + 1
     d = draw.pick(rank)
     return Call((pieces, d - rank if draw.flag() else d))
@@ -158,7 +166,11 @@ def _rot90(draw: Draw) -> Call:
 
 def _triangle(draw: Draw) -> Call:
     shape = draw.shape(2, 5)
-    return Call((draw.tensor(shape),), keywords(diagonal=draw.option(1, -1, 2, -3)))
+    return Call((draw.tensor(shape),), keywords(diagonal=draw.option(1, -1, 2, -3, 9, -9)))
+
+
+def _matrix_triangle(draw: Draw) -> Call:
+    return Call((draw.tensor(draw.shape(2, 2)),), keywords(diagonal=draw.option(1, -1, 2, -3)))
 
 
 def _pad_constant(draw: Draw) -> Call:
@@ -169,7 +181,7 @@ def _pad_constant(draw: Draw) -> Call:
         size = shape[-1 - k]
         for _ in range(2):
             low = -1 if size >= 3 else 0
-            pad.append(draw.choice((1, 0, 2, low)))
+            pad.append(draw.choice((1, 0, 2, low, -((size - 1) // 2))))
     return Call((draw.tensor(shape), tuple(pad)), keywords(value=draw.number(2) if draw.flag() else None))
 
 
@@ -182,12 +194,16 @@ def _pad_mode(mode: str) -> Signature:
             (draw.choice((1, 2, 3)),) if draw.flag() and mode != "circular" else (draw.choice((1, 2)), draw.choice((1, 2, 3)))
         )
         sizes = draw.shape(count, count, empty=False)
+        if draw.rare(40):
+            lead = draw.choice(((65537, 1), (1, 65537)))
+            sizes = (*(1,) * (count - 1), 2)
         pad: list[int] = []
         for s in reversed(sizes):
             most = s - 1 if mode == "reflect" else s if mode == "circular" else 4
+            cut = -1 if s >= 4 and draw.pick(6) == 5 else 0
             for _ in range(2):
                 options = tuple(p for p in (1, 0, 2, 3) if p <= most)
-                pad.append(draw.choice(options))
+                pad.append(cut or draw.choice(options))
         return Call((draw.tensor((*lead, *sizes)), tuple(pad)), keywords(mode=mode))
 
     return signature
@@ -208,7 +224,7 @@ def _diagonals(draw: Draw) -> Call:
 
 
 def _diag(draw: Draw) -> Call:
-    return Call((draw.tensor(draw.shape(1, 2)),), keywords(diagonal=draw.option(1, -1)))
+    return Call((draw.tensor(draw.shape(1, 2)),), keywords(diagonal=draw.option(1, -1, 4, -4)))
 
 
 def _meshgrid(draw: Draw) -> Call:
@@ -225,6 +241,19 @@ def _constant(draw: Draw) -> Call:
     return Call((draw.tensor(shape), draw.number()))
 
 
+def _combinations(draw: Draw) -> Call:
+    return Call((draw.tensor((draw.choice((3, 1, 2, 5)),)),), keywords(r=draw.option(1, 3), with_replacement=draw.option(True)))
+
+
+def _like(draw: Draw) -> Call:
+    """Strides kept, or a memory format; another dtype."""
+    shape = draw.shape(0, 5)
+    return Call(
+        (draw.tensor(shape),),
+        keywords(dtype=draw.option(Word("float32"), Word("int64")), memory_format=draw.option(*_formats(shape))),
+    )
+
+
 ROWS = (
     _row(name="copy_", call="torch.Tensor.copy_", signature=_copy, mutates=True),
     _row(name="fill_", call="torch.Tensor.fill_", signature=_fill, mutates=True, opinfo=("fill",)),
@@ -233,8 +262,8 @@ ROWS = (
     _row(name="clone", call="torch.clone", signature=_clone, strides=True, opinfo=("clone",)),
     _row(name="contiguous", call="torch.Tensor.contiguous", signature=_contiguous, strides=True, opinfo=("contiguous",)),
     _row(name="full_like", call="torch.full_like", signature=_constant, grad=(), strides=True, opinfo=("full_like",)),
-    _row(name="zeros_like", call="torch.zeros_like", signature=unary(), grad=(), strides=True, opinfo=("zeros_like",)),
-    _row(name="ones_like", call="torch.ones_like", signature=unary(), grad=(), strides=True, opinfo=("ones_like",)),
+    _row(name="zeros_like", call="torch.zeros_like", signature=_like, grad=(), strides=True, opinfo=("zeros_like",)),
+    _row(name="ones_like", call="torch.ones_like", signature=_like, grad=(), strides=True, opinfo=("ones_like",)),
     _row(name="cat", call="torch.cat", signature=_cat, out=True, promotes=True, opinfo=("cat",)),
     _row(name="stack", call="torch.stack", signature=_stack, out=True, promotes=True, opinfo=("stack",)),
     _row(name="hstack", call="torch.hstack", signature=_pieces(0, 1), out=True, promotes=True, opinfo=("hstack",)),
@@ -262,6 +291,7 @@ ROWS = (
     _row(name="roll", call="torch.roll", signature=_roll, opinfo=("roll",)),
     _row(name="rot90", call="torch.rot90", signature=_rot90, opinfo=("rot90",)),
     # No out=: torch 2.13 on the CPU writes beside a destination whose batch dimensions cannot be merged.
+    *(_row(name=f"{name}_matrix", call=f"torch.{name}", signature=_matrix_triangle, out=True) for name in ("tril", "triu")),
     _row(name="tril", call="torch.tril", signature=_triangle, inplace="torch.Tensor.tril_", opinfo=("tril",)),
     _row(name="triu", call="torch.triu", signature=_triangle, inplace="torch.Tensor.triu_", opinfo=("triu",)),
     _row(
@@ -280,6 +310,13 @@ ROWS = (
         call="torch.meshgrid",
         signature=_meshgrid,
         opinfo=("meshgrid:variadic_tensors", "meshgrid:list_of_tensors"),
+    ),
+    _row(name="combinations", call="torch.combinations", signature=_combinations, opinfo=("combinations",)),
+    _row(
+        name="cartesian_prod",
+        call="torch.cartesian_prod",
+        signature=lambda draw: Call(tuple(draw.tensor((draw.choice((2, 1, 3)),)) for _ in range(draw.choice((2, 1, 3))))),
+        opinfo=("cartesian_prod",),
     ),
     _row(name="block_diag", call="torch.block_diag", signature=_blocks, opinfo=("block_diag",)),
 )

@@ -6,15 +6,28 @@ from functools import partial
 
 from parity.catalog.draw import Call, Draw, Shape, keywords
 from parity.catalog.row import FLOATING, Row
+from parity.catalog.signatures import lengthy
 from parity.dtypes import FLOATS
 from parity.vocabulary import Arg, OpClass, TensorSpec, Word
 
 _row = partial(Row, family="normalization", rule=OpClass.COMPOSITE, dtypes=FLOATS, grad=FLOATS)
 
 
+def _rows(draw: Draw, shape: Shape, grad: bool = True) -> TensorSpec:
+    """Anything; in one case of six numbers whose mean is far above their deviation."""
+    if draw.rare(6):
+        return draw.inside(shape, *draw.choice(((1, 1.00390625), (100, 101), (-64.5, -64))), grad=grad)
+    return draw.tensor(shape, grad=grad)
+
+
+EPS = 1e-3, 1e-7, 2.0**-20
+
+
 def _images(draw: Draw, low: int = 2, high: int = 5) -> Shape:
     """(batch, channels, ...) with more than one value per channel."""
     shape = draw.shape(low, high, empty=False)
+    if draw.rare(40):  # beyond what a group of threads reduces in one go
+        return (2, 1, *(draw.choice((1025, 4099)) if k == low else 1 for k in range(max(3, low) - 2)))
     return (shape[0] + 1, *shape[1:])
 
 
@@ -27,56 +40,60 @@ def _affine(draw: Draw, shape: Shape) -> tuple[TensorSpec | None, TensorSpec | N
 
 
 def _statistics(draw: Draw, channels: int) -> tuple[TensorSpec, TensorSpec]:
-    return draw.tensor((channels,), grad=False), draw.inside((channels,), 0.5, 4, grad=False)
+    low, high = (2.0**-16, 2.0**-8) if draw.rare(8) else (0.5, 4)  # a variance next to eps
+    return draw.tensor((channels,), grad=False), draw.inside((channels,), low, high, grad=False)
 
 
 def _batch_norm_train(draw: Draw) -> Call:
     shape = _images(draw)
     weight, bias = _affine(draw, shape[1:2])
     mean, var = _statistics(draw, shape[1]) if draw.flag() else (None, None)
-    momentum = draw.option(0.5, 1.0) if mean else None
-    return Call((draw.tensor(shape), mean, var, weight, bias), keywords(momentum=momentum, eps=draw.option(1e-3)))
+    momentum = draw.option(0.5, 1.0, 0.0) if mean else None
+    return Call((_rows(draw, shape), mean, var, weight, bias), keywords(momentum=momentum, eps=draw.option(*EPS)))
 
 
 def _batch_norm(draw: Draw) -> Call:
     shape = _images(draw)
     mean, var = _statistics(draw, shape[1])
     weight, bias = _affine(draw, shape[1:2])
-    return Call((draw.tensor(shape), mean, var), keywords(weight=weight, bias=bias, eps=draw.option(1e-3)))
+    return Call((_rows(draw, shape), mean, var), keywords(weight=weight, bias=bias, eps=draw.option(*EPS)))
 
 
 def _layer_norm(draw: Draw) -> Call:
     shape = draw.shape(1, 5, empty=False)
+    shape = lengthy(draw, shape, -1)
     tail = shape[len(shape) - 1 - draw.pick(len(shape)) :]
     weight, bias = _affine(draw, tail)
-    return Call((draw.tensor(shape), tail), keywords(weight=weight, bias=bias, eps=draw.option(1e-3)))
+    return Call((_rows(draw, shape, not draw.rare(6)), tail), keywords(weight=weight, bias=bias, eps=draw.option(*EPS)))
 
 
 def _rms_norm(draw: Draw) -> Call:
     shape = draw.shape(1, 5, empty=False)
     tail = shape[len(shape) - 1 - draw.pick(len(shape)) :]
+    shape = lengthy(draw, shape, -1)
+    tail = shape[len(shape) - len(tail) :]
     # Without eps torch takes the machine epsilon of the dtype, another number in float64.
-    return Call((draw.tensor(shape), tail), keywords(weight=draw.maybe(draw.tensor(tail)), eps=draw.choice((1e-5, 1e-3))))
+    return Call((draw.tensor(shape), tail), keywords(weight=draw.maybe(draw.tensor(tail)), eps=draw.choice((1e-5, *EPS))))
 
 
 def _group_norm(draw: Draw) -> Call:
     shape = _images(draw)
-    groups = draw.choice((1, 2, 3))
-    shape = (shape[0], groups * min(shape[1], 64), *shape[2:], 2)
+    groups = draw.choice((1, 2, 3, 5))
+    shape = (shape[0], groups * min(shape[1], 64), *(shape[2:] if draw.flag() and len(shape) > 2 else (*shape[2:], 2)))
     weight = draw.maybe(draw.tensor(shape[1:2]))
     bias = draw.tensor(shape[1:2]) if weight and draw.flag() else None  # torch has no backward for a bias alone
-    return Call((draw.tensor(shape), groups), keywords(weight=weight, bias=bias, eps=draw.option(1e-3)))
+    return Call((_rows(draw, shape), groups), keywords(weight=weight, bias=bias, eps=draw.option(*EPS)))
 
 
 def _instance_norm(draw: Draw) -> Call:
     shape = (*_images(draw, 2, 4), 2)
     weight, bias = _affine(draw, shape[1:2])
-    return Call((draw.tensor(shape),), keywords(weight=weight, bias=bias, eps=draw.option(1e-3)))
+    return Call((_rows(draw, shape),), keywords(weight=weight, bias=bias, eps=draw.option(*EPS)))
 
 
 def _instance_norm_running(draw: Draw) -> Call:
     shape = (*_images(draw, 2, 4), 2)
-    return Call((draw.tensor(shape), *_statistics(draw, shape[1])), keywords(momentum=draw.option(0.5)))
+    return Call((draw.tensor(shape), *_statistics(draw, shape[1])), keywords(momentum=draw.option(0.5, 1.0, 0.0)))
 
 
 def _local_response(draw: Draw) -> Call:
@@ -87,22 +104,24 @@ def _local_response(draw: Draw) -> Call:
 
 def _normalize(draw: Draw) -> Call:
     shape = draw.shape(1, 4, empty=False)
-    p = draw.option(1.0, 3.0)
+    p = draw.option(1.0, 3.0, float("inf"), 0.5)
     dim = None if len(shape) > 1 and not draw.flag() else draw.dim(shape)
-    return Call((draw.tensor(shape),), keywords(p=p, dim=dim, eps=draw.option(1e-3)))
+    return Call((draw.tensor(shape),), keywords(p=p, dim=dim, eps=draw.option(*EPS)))
 
 
 def _softmax(draw: Draw) -> Call:
     """Logits near zero, or spread over a hundred; another dtype of the result now and then."""
     shape = draw.shape(0, 5)
-    x: Arg = draw.tensor(shape) if draw.flag() else draw.between(shape, *draw.choice(((-4, 4), (-100, 50))))
+    d = draw.dim(shape)
+    shape = lengthy(draw, shape, d)
+    x: Arg = draw.tensor(shape) if draw.flag() else draw.between(shape, *draw.choice(((-4, 4), (-100, 50), (-245, 74))))
     wide = draw.pick(8) == 7
-    return Call((x,), keywords(dim=draw.dim(shape), dtype=Word("float32") if wide else None))
+    return Call((x,), keywords(dim=d, dtype=Word("float32") if wide else None))
 
 
 def _renorm(draw: Draw) -> Call:
     shape = draw.shape(2, 4, empty=False)
-    return Call((draw.tensor(shape), draw.choice((2.0, 1.0, 3.0)), draw.dim(shape), draw.choice((1.0, 4.0, 0.5))))
+    return Call((draw.tensor(shape), draw.choice((2.0, 1.0, 3.0, 0.5)), draw.dim(shape), draw.choice((1.0, 4.0, 0.5, 0.0))))
 
 
 ROWS = (
@@ -188,5 +207,14 @@ ROWS = (
         inplace="torch.Tensor.renorm_",
         out=True,
         opinfo=("renorm",),
+    ),
+    *(
+        _row(
+            name=f"{name}_dim",
+            call=f"torch.{name}",
+            signature=lambda draw: Call((*(call := _softmax(draw)).args, dict(call.kwargs)["dim"])),
+            out=True,
+        )
+        for name in ("softmax", "log_softmax")
     ),
 )

@@ -37,12 +37,18 @@ def _pool(spatial: int, more: Callable[[Draw], dict[str, Arg]], dilated: bool = 
     """Window, stride, padding at most half the window, ceil mode; the input holds one window at least."""
 
     def signature(draw: Draw) -> Call:
+        if draw.rare(40):  # many planes, or long ones
+            lead, long = draw.choice((((1, 1025), 2), ((65537, 1), 2), ((1, 1), 4099)))
+            x = draw.tensor((*lead, *(1,) * (spatial - 1), long))
+            return Call((x, (*(1,) * (spatial - 1), 2)), keywords(stride=draw.option(1)))
         window, sizes = _window(draw, spatial)
         stride = _stride(draw, spatial)
-        dilation = draw.option(2) if dilated else None
+        dilation = draw.option(2, 3) if dilated else None
         half = min(sizes) // 2
-        padding = draw.option(*range(1, half + 1)) if half else None
-        shape = tuple((k - 1) * (dilation or 1) + 1 + draw.choice((0, 1, 2, 3, 5)) for k in sizes)
+        padding: Arg = draw.option(*range(1, half + 1)) if half else None
+        if draw.pick(4) == 3:
+            padding = tuple(draw.pick(k // 2 + 1) for k in sizes)
+        shape = tuple((k - 1) * (dilation or 1) + 1 + draw.choice((0, 1, 2, 3, 5, 17)) for k in sizes)
         ceil = draw.option(True)
         named: dict[str, Arg] = {"stride": stride, "padding": padding, "dilation": dilation, "ceil_mode": ceil}
         return Call((draw.tensor((*_lead(draw), *shape)), window), keywords(**named, **more(draw)))
@@ -59,7 +65,7 @@ def _average1(draw: Draw) -> dict[str, Arg]:
 
 
 def _average(draw: Draw) -> dict[str, Arg]:
-    return {"count_include_pad": draw.option(False), "divisor_override": draw.option(1, 3)}
+    return {"count_include_pad": draw.option(False), "divisor_override": draw.option(1, 3, -2)}
 
 
 def _adaptive(spatial: int, more: Callable[[Draw], dict[str, Arg]]) -> Signature:
@@ -69,7 +75,7 @@ def _adaptive(spatial: int, more: Callable[[Draw], dict[str, Arg]]) -> Signature
         shape = tuple(draw.choice((1, 2, 3, 4, 5, 6, 7, 9)) for _ in range(spatial))
         size: Arg = draw.choice((1, 2, 3, 4))
         if draw.flag():
-            optional: tuple[int | None, ...] = (1, 2, 3, 5) if spatial == 1 else (1, 2, 3, 5, None)
+            optional: tuple[int | None, ...] = (1, 2, 3, 5, 8) if spatial == 1 else (1, 2, 3, 5, 8, None)
             size = tuple(draw.choice(optional) for _ in range(spatial))
         return Call((draw.tensor((*_lead(draw), *shape)), size), keywords(**more(draw)))
 
@@ -87,6 +93,20 @@ def _norms(spatial: int) -> Signature:
         p = draw.choice((2.0, 1.0, 3.0))
         x = draw.inside((*_lead(draw), *shape), 0.25, 4)  # roots of what is not positive are NaN or steep
         return Call((x, p, k), keywords(stride=draw.option(1, 2), ceil_mode=draw.option(True)))
+
+    return signature
+
+
+def _fractional(spatial: int) -> Signature:
+    """Windows placed by samples in [0, 1), one for each plane and dimension; sizes or ratios of the result."""
+
+    def signature(draw: Draw) -> Call:
+        k = tuple(draw.choice((2, 1, 3)) for _ in range(spatial))
+        shape = tuple(s + draw.choice((1, 2, 4)) for s in k)
+        size = tuple(1 + draw.pick(s - n) for s, n in zip(shape, k))
+        batch, channels = draw.choice((1, 2)), draw.choice((1, 2, 3))
+        samples = draw.inside((batch, channels, spatial), 0, 0.96875, grad=False)
+        return Call((draw.tensor((batch, channels, *shape)), k, size, draw.flag(), samples))
 
     return signature
 
@@ -166,4 +186,20 @@ def _rows(spatial: int) -> tuple[Row, ...]:
     )
 
 
-ROWS = (*_rows(1), *_rows(2), *_rows(3))
+ROWS = (
+    *_rows(1),
+    *_rows(2),
+    *_rows(3),
+    *(
+        _row(
+            name=f"fractional_max_pool{n}d_sampled",
+            rule=OpClass.SELECTION,
+            relation="max_pool_indices",
+            call=f"parity.catalog.calls.fractional_max_pool{n}d",
+            signature=_fractional(n),
+            dtypes=("float32",),
+            grad=("float32",),
+        )
+        for n in (2, 3)
+    ),
+)

@@ -14,32 +14,41 @@ _row = partial(Row, family="recurrent", rule=OpClass.COMPOSITE, dtypes=FLOATS, g
 
 
 def _weights(
-    draw: Draw, features: int, hidden: int, layers: int, ways: int, gates: int, biases: bool
+    draw: Draw, features: int, hidden: int, layers: int, ways: int, gates: int, biases: bool, projected: int = 0
 ) -> tuple[TensorSpec, ...]:
-    """w_ih, w_hh (and their biases) for each layer and direction."""
+    """w_ih, w_hh (and their biases, and a projection of the hidden state) for each layer and direction."""
     made: list[TensorSpec] = []
+    seen = projected or hidden
     for layer in range(layers):
-        width = features if layer == 0 else hidden * ways
+        width = features if layer == 0 else seen * ways
         for _ in range(ways):
-            made += [draw.between((gates * hidden, width), -1, 1), draw.between((gates * hidden, hidden), -1, 1)]
+            made += [draw.between((gates * hidden, width), -1, 1), draw.between((gates * hidden, seen), -1, 1)]
             if biases:
                 made += [draw.between((gates * hidden,), -1, 1), draw.between((gates * hidden,), -1, 1)]
+            if projected:
+                made.append(draw.between((projected, hidden), -1, 1))
     return tuple(made)
 
 
 def _layers(gates: int, states: int) -> Signature:
-    """Layers, directions, batch first or second, biases or none."""
+    """Layers, directions, batch first or second, biases or none, projected states; training, or dropout that evaluation
+    must leave out; long sequences now and then."""
 
     def signature(draw: Draw) -> Call:
         length, batch = draw.choice((1, 2, 3, 5)), draw.choice((1, 2, 3, 5))
         features, hidden = draw.choice((1, 2, 3, 5, 16)), draw.choice((1, 2, 3, 5, 17))
         layers, two, first, biases = draw.choice((1, 2, 3)), draw.flag(), draw.flag(), not draw.flag()
+        if draw.rare(40):
+            length, batch, features, hidden, layers = draw.choice((17, 33)), 1, 1, 2, 1
         train = draw.flag()
         ways = 2 if two else 1
+        projected = draw.choice((1, 2)) if states == 2 and hidden > 2 and draw.pick(5) == 4 else 0
+        dropout = 0.0 if train else draw.choice((0.0, 0.5, 1.0))
         x = draw.between((batch, length, features) if first else (length, batch, features), -2, 2)
-        state = tuple(draw.between((layers * ways, batch, hidden), -1, 1) for _ in range(states))
-        weights = _weights(draw, features, hidden, layers, ways, gates, biases)
-        return Call((x, state if states > 1 else state[0], weights, biases, layers, train, two, first))
+        sizes = projected or hidden, hidden
+        state = tuple(draw.between((layers * ways, batch, sizes[k]), -1, 1) for k in range(states))
+        weights = _weights(draw, features, hidden, layers, ways, gates, biases, projected)
+        return Call((x, state if states > 1 else state[0], weights, biases, layers, dropout, train, two, first))
 
     return signature
 

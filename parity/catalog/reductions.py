@@ -6,7 +6,7 @@ from functools import partial
 
 from parity.catalog.draw import Call, Draw, Shape, keywords
 from parity.catalog.row import EVERY, FLOATING, NUMERIC, REAL, Row, Signature
-from parity.catalog.signatures import Operand, anything, within
+from parity.catalog.signatures import Operand, anything, lengthy, whole, within
 from parity.dtypes import BOOL, FLOATS
 from parity.vocabulary import Arg, OpClass, Word
 
@@ -27,11 +27,16 @@ def _keep(draw: Draw, dim: Arg) -> Arg:
     return None if dim is None else draw.option(True)
 
 
+def _lengthy(draw: Draw, shape: Shape) -> Shape:
+    """The shape, now and then with one long dimension, which the kernels take in several passes."""
+    return lengthy(draw, shape, draw.pick(len(shape))) if shape else shape
+
+
 def reduction(operand: Operand = anything, *, many: bool = True, typed: bool = False, empty: bool = True) -> Signature:
     """`f(x, dim=..., keepdim=..., dtype=...)`; no dim is everything."""
 
     def signature(draw: Draw) -> Call:
-        shape = draw.shape(0, 5, empty=empty)
+        shape = _lengthy(draw, draw.shape(0, 5, empty=empty))
         x = operand(draw, shape)
         dim = _where(draw, shape, many)
         keep = _keep(draw, dim)
@@ -71,21 +76,20 @@ def _dim_needed(operand: Operand = anything, *, many: bool = True) -> Signature:
 
 
 def _spread(draw: Draw) -> Call:
-    """std and var: at least two elements are reduced, so that the correction leaves some."""
-    shape = draw.shape(1, 5, empty=False)
-    shape = (*shape[:-1], shape[-1] + 2)
+    """std and var: two elements or more are reduced, so that the correction leaves some; values far from 0 now and then,
+    whose squares cancel."""
+    shape = list(_lengthy(draw, draw.shape(1, 5, empty=False)))
     kind = draw.pick(4)
-    dim: Arg = None if kind == 0 else -1 if kind == 1 else len(shape) - 1
-    if kind == 3:
-        dim = (-1, *draw.dims(shape[:-1])) if len(shape) > 1 else (-1,)
-        dim = tuple(d if d >= 0 or i == 0 else d - 1 for i, d in enumerate(dim) if isinstance(d, int))
-    correction = draw.option(0, 2)
-    return Call((draw.tensor(shape),), keywords(dim=dim, correction=correction, keepdim=_keep(draw, dim)))
+    dim: Arg = None if kind == 0 else draw.dim(tuple(shape)) if kind < 3 else draw.dims(tuple(shape))
+    inner = dim[0] if isinstance(dim, tuple) else dim
+    shape[inner if isinstance(inner, int) else -1] += 2
+    x = draw.inside(tuple(shape), 100, 100.5) if draw.pick(6) == 5 and draw.kind == "float" else draw.tensor(tuple(shape))
+    return Call((x,), keywords(dim=dim, correction=draw.option(0, 2, 0.5), keepdim=_keep(draw, dim)))
 
 
 def _norm(draw: Draw) -> Call:
     shape = draw.shape(0, 4, empty=False)
-    p = draw.option(1, 2, 0, 3, 0.5) if draw.flag() else None
+    p = draw.option(1, 2, 0, 3, 0.5, -1, float("inf"), float("-inf")) if draw.flag() else None
     dim = _where(draw, shape) if shape else None
     dim = None if dim == () else dim
     if p is None:
@@ -95,7 +99,10 @@ def _norm(draw: Draw) -> Call:
 
 def _diff(draw: Draw) -> Call:
     shape = draw.shape(1, 4, empty=False)
-    return Call((draw.tensor(shape),), keywords(n=draw.option(2), dim=draw.option(0, -1, -len(shape))))
+    d = draw.dim(shape)
+    rim = tuple(draw.choice((1, 2)) if k == d % len(shape) else s for k, s in enumerate(shape))
+    ends = keywords(prepend=draw.maybe(draw.tensor(rim)), append=draw.maybe(draw.tensor(rim)))
+    return Call((draw.tensor(shape),), (*keywords(n=draw.option(2, 0), dim=None if d in (-1, len(shape) - 1) else d), *ends))
 
 
 def _area(draw: Draw) -> Call:
@@ -108,16 +115,18 @@ def _area(draw: Draw) -> Call:
     return Call((x,), keywords(dim=d, dx=draw.option(0.5, 2.0) if kind else None))
 
 
-def _histc(draw: Draw) -> Call:
-    x = draw.between(draw.shape(0, 3), -4, 4)
-    limits = keywords(min=-3, max=3) if draw.flag() else keywords(min=-4, max=4)
-    return Call((x,), (*keywords(bins=draw.choice((4, 1, 5, 16, 100))), *limits))
+def _old_norm(draw: Draw) -> Call:
+    """torch.norm, which has a kernel of its own: dims, dtypes of the result."""
+    shape = draw.shape(0, 4, empty=False)
+    dim = draw.dims(shape) if shape else ()
+    p = draw.choice((2, 1, 0, 3, 0.5, float("inf"), float("-inf"), -1))
+    wide = Word("float32") if draw.kind == "float" else None
+    return Call((draw.tensor(shape), p, dim, draw.flag()), keywords(dtype=draw.option(wide) if wide else None))
 
 
-def _bincount(draw: Draw) -> Call:
-    n = draw.size()
-    x = draw.inside((n,), 0, 9)
-    return Call((x,), keywords(weights=draw.maybe(draw.tensor((n,), dtype="float32")), minlength=draw.option(4, 16)))
+def _correlated(draw: Draw) -> Call:
+    shape = draw.shape(1, 2, empty=False)
+    return Call((draw.tensor((*shape[:-1], shape[-1] + 2)),))
 
 
 def _square(draw: Draw) -> Call:
@@ -126,7 +135,8 @@ def _square(draw: Draw) -> Call:
 
 def _count(draw: Draw) -> Call:
     shape = draw.shape(0, 5)
-    return Call((draw.inside(shape, 0, 2),), keywords(dim=_where(draw, shape)))
+    x = whole(0, 2)(draw, shape) if draw.flag() else draw.tensor(shape)
+    return Call((x,), keywords(dim=_where(draw, shape)))
 
 
 ROWS = (
@@ -147,6 +157,15 @@ ROWS = (
         grad=FLOATING,
         out=True,
     ),
+    _row(
+        name="prod_dim",
+        rule=OpClass.COMPOSITE,
+        call="torch.prod",
+        signature=_dim_needed(within(-2, 2), many=False),
+        dtypes=EVERY,
+        grad=FLOATING,
+        out=True,
+    ),
     _row(name="mean", promotes=True, call="torch.mean", signature=_mean, dtypes=EVERY, grad=FLOATING, opinfo=("mean",)),
     _row(
         name="mean_dim",
@@ -156,7 +175,15 @@ ROWS = (
         grad=FLOATING,
         out=True,
     ),
-    _row(name="nansum", call="torch.nansum", signature=reduction(), dtypes=(*REAL, *BOOL), grad=FLOATS, opinfo=("nansum",)),
+    _row(
+        name="nansum",
+        call="torch.nansum",
+        signature=reduction(),
+        dtypes=(*REAL, *BOOL),
+        grad=FLOATS,
+        out=True,
+        opinfo=("nansum",),
+    ),
     _row(name="nanmean", call="torch.nanmean", signature=reduction(), dtypes=FLOATS, grad=FLOATS, opinfo=("nanmean",)),
     _row(
         name="prod",
@@ -245,6 +272,7 @@ ROWS = (
         signature=reduction(empty=False),
         dtypes=(*REAL, *BOOL),
         grad=FLOATS,
+        out=True,
         opinfo=("amax",),
     ),
     _row(
@@ -254,7 +282,26 @@ ROWS = (
         signature=reduction(empty=False),
         dtypes=(*REAL, *BOOL),
         grad=FLOATS,
+        out=True,
         opinfo=("amin",),
+    ),
+    _row(
+        name="norm_dims",
+        rule=OpClass.COMPOSITE,
+        call="parity.catalog.aten.norm",
+        signature=_old_norm,
+        dtypes=FLOATING,
+        grad=FLOATING,
+        out=True,
+    ),
+    _row(
+        name="corrcoef",
+        rule=OpClass.COMPOSITE,
+        rounds_between=True,
+        call="torch.corrcoef",
+        signature=_correlated,
+        dtypes=("float32", "complex64"),
+        opinfo=("corrcoef",),
     ),
     _row(name="trace", call="torch.trace", signature=_square, dtypes=NUMERIC, grad=FLOATING, opinfo=("trace",)),
     _row(
@@ -277,23 +324,5 @@ ROWS = (
         dtypes=FLOATING,
         grad=FLOATING,
         opinfo=("trapezoid", "trapz"),
-    ),
-    _row(
-        name="histc",
-        rule=OpClass.EXACT,
-        call="torch.histc",
-        signature=_histc,
-        dtypes=FLOATS,
-        out=True,
-        opinfo=("histc",),
-        oracle="exact",  # bins of float32 edges: an element may lie in another bin in float64
-    ),
-    _row(
-        name="bincount",
-        rule=OpClass.CONTRACTION,
-        call="torch.bincount",
-        signature=_bincount,
-        dtypes=("int64", "int32", "int16", "int8", "uint8"),
-        opinfo=("bincount",),
     ),
 )

@@ -112,7 +112,8 @@ def _split(draw: Draw) -> Call:
     d = draw.dim(shape)
     if draw.flag():
         first = draw.pick(shape[d] + 1)
-        return Call((draw.tensor(shape), (first, shape[d] - first)), keywords(dim=d))
+        rest = (shape[d] - first,) if draw.flag() else (0, shape[d] - first)
+        return Call((draw.tensor(shape), (first, *rest)), keywords(dim=d))
     return Call((draw.tensor(shape), draw.choice((1, 2, 3)) if shape[d] < 32 else 16), keywords(dim=d))
 
 
@@ -123,7 +124,7 @@ def _chunk(draw: Draw) -> Call:
 
 def _tensor_split(draw: Draw) -> Call:
     shape = draw.shape(1, 4)
-    where: Arg = draw.choice((1, 2, 3)) if not draw.flag() else (1, 2)
+    where: Arg = draw.choice((1, 2, 3)) if not draw.flag() else draw.choice(((1, 2), (0, 1), (-1,), (2, 1), ()))
     return Call((draw.tensor(shape), where), keywords(dim=draw.option(draw.dim(shape))))
 
 
@@ -158,7 +159,7 @@ def _diagonal(draw: Draw) -> Call:
     shape = draw.shape(2, 4)
     a, b = draw.permutation(len(shape))[:2]
     dims = {"dim1": a - len(shape) if draw.flag() else a, "dim2": b} if (a, b) != (0, 1) else {}
-    return Call((draw.tensor(shape),), keywords(offset=draw.option(1, -1, 2), **dims))
+    return Call((draw.tensor(shape),), keywords(offset=draw.option(1, -1, 2, 9, -9), **dims))
 
 
 def _as_strided(draw: Draw) -> Call:
@@ -170,6 +171,9 @@ def _as_strided(draw: Draw) -> Call:
         ((2, 3), (1, 2)),
         ((3, 2), (1, 1)),
         ((), ()),
+        ((2, 0), (1, 1)),
+        ((4,), (0,)),
+        ((2, 2, 2), (1, 2, 2)),
     )
     size, stride = draw.choice(windows)
     return Call((draw.tensor((n,)), size, stride, draw.choice((0, 1, 2))))
@@ -180,11 +184,12 @@ def _slice_scatter(draw: Draw) -> Call:
     shape = draw.shape(1, 4, empty=False)
     d = draw.dim(shape)
     start = draw.pick(shape[d])
-    step = draw.choice((1, 2))
-    length = len(range(start, shape[d], step))
+    step = draw.choice((1, 2, 3))
+    end = draw.option(shape[d], -1, shape[d] + 3)
+    length = len(range(shape[d])[start:end:step])
     part = list(shape)
     part[d] = length
-    named = keywords(dim=d, start=start or None, step=None if step == 1 else step)
+    named = keywords(dim=d, start=start or None, end=end, step=None if step == 1 else step)
     return Call((draw.tensor(shape), draw.tensor(tuple(part))), named)
 
 
@@ -193,7 +198,19 @@ def _select_scatter(draw: Draw) -> Call:
     d = draw.dim(shape)
     part = list(shape)
     del part[d]
-    return Call((draw.tensor(shape), draw.tensor(tuple(part)), d, draw.pick(shape[d])))
+    return Call((draw.tensor(shape), draw.tensor(tuple(part)), d, draw.pick(shape[d]) - (shape[d] if draw.flag() else 0)))
+
+
+def _diagonal_scatter(draw: Draw) -> Call:
+    """A diagonal replaced, out of place."""
+    shape = draw.shape(2, 4, empty=False)
+    a, b = draw.permutation(len(shape))[:2]
+    offset = draw.choice((0, 1, -1))
+    if not -shape[a] < offset < shape[b]:
+        offset = 0
+    length = min(shape[a] + min(offset, 0), shape[b] - max(offset, 0))
+    part = tuple(s for k, s in enumerate(shape) if k not in (a, b))
+    return Call((draw.tensor(shape), draw.tensor((*part, length))), keywords(offset=offset or None, dim1=a, dim2=b))
 
 
 ROWS = (
@@ -242,5 +259,13 @@ ROWS = (
         view=False,
         grad=FLOATS,
         opinfo=("select_scatter",),
+    ),
+    _row(
+        name="diagonal_scatter",
+        call="torch.diagonal_scatter",
+        signature=_diagonal_scatter,
+        view=False,
+        grad=FLOATS,
+        opinfo=("diagonal_scatter",),
     ),
 )

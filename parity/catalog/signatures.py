@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from parity.catalog.draw import Call, Draw, Shape, keywords
 from parity.catalog.row import Signature
-from parity.vocabulary import Arg, TensorSpec
+from parity.vocabulary import Arg, TensorSpec, Values
 
 Operand = Callable[[Draw, Shape], TensorSpec]
 Options = Callable[[Draw], tuple[tuple[str, Arg], ...]]
 Limits = tuple[float, float]
+Number = Callable[[Draw, Operand], Arg]
 
 
 def anything(draw: Draw, shape: Shape) -> TensorSpec:
@@ -28,9 +29,38 @@ def strictly(low: float, high: float) -> Operand:
     return lambda draw, shape: draw.inside(shape, low, high)
 
 
+def mostly(low: float, high: float) -> Operand:
+    """An operand with values in [low, high], now and then beyond; in one case of four anything of its dtype."""
+    return lambda draw, shape: draw.tensor(shape) if draw.pick(4) == 3 else draw.between(shape, low, high)
+
+
 def divisor(draw: Draw, shape: Shape) -> TensorSpec:
-    """Anything for floats; integers without zero, which the CPU refuses to divide by."""
-    return draw.tensor(shape) if draw.is_inexact else draw.inside(shape, 1, 9)
+    """Anything for floats; integers without 0, by which the CPU refuses to divide, and -1, by which the smallest integer
+    has no quotient (the processor traps)."""
+    if draw.is_inexact:
+        return draw.tensor(shape)
+    return draw.inside(shape, *((-9, -2) if draw.dtype != "uint8" and draw.pick(3) == 2 else (1, 9)))
+
+
+def scalar(draw: Draw, simple: float = 1) -> Arg:
+    """A Python number of the item's kind, or, in one case of six, of another kind, which torch promotes."""
+    if draw.pick(6) < 5:
+        return draw.number(simple)
+    other: dict[str, tuple[Arg, ...]] = {
+        "bool": (2, 0.5, -1), "int": (0.5, 2.5, True), "float": (True, 3, False), "complex": (0.5, True, 2),
+    }  # fmt: skip
+    return draw.choice(other[draw.kind])
+
+
+def whole(low: int, high: int) -> Operand:
+    """An operand of whole numbers in [low, high] in any dtype, so that equal ones, zeros and exact edges are frequent."""
+
+    def operand(draw: Draw, shape: Shape) -> TensorSpec:
+        if draw.kind in ("int", "bool"):
+            return draw.inside(shape, low, high)
+        return TensorSpec(draw.dtype, shape, values=Values("index", (low, high + 1)))
+
+    return operand
 
 
 def count(draw: Draw, shape: Shape) -> TensorSpec:
@@ -52,28 +82,55 @@ def unary(operand: Operand = anything, options: Options = none, *, low: int = 0,
     return signature
 
 
+def own(draw: Draw, second: Operand) -> Arg:
+    """A Python number of the item's kind that `second` may be."""
+    if second is anything:
+        return draw.number()
+    if second is not divisor:
+        return draw.choice((2, 1, 0, 3))
+    return draw.choice((1, 2, 3, -2, 0.5, -1.5) if draw.is_inexact else (1, 2, 3) if draw.dtype == "uint8" else (1, 2, 3, -2))
+
+
+def promoted(draw: Draw, second: Operand) -> Arg:
+    """A Python number, now and then of another kind than the item's."""
+    if second is anything:
+        return scalar(draw)
+    return draw.choice((0.5, 2.5, -1.5)) if draw.kind == "int" and draw.pick(6) == 5 else own(draw, second)
+
+
 def pair(
     first: Operand = anything,
     second: Operand = anything,
     options: Options = none,
     *,
-    scalar: bool = True,
+    number: Number | None = own,
     both: bool = True,
 ) -> Signature:
-    """`f(a, b, **options)` with broadcasting: of b, of a where `both`; b a Python scalar where `scalar`."""
+    """`f(a, b, **options)` with broadcasting: of b, of a where `both`; b a Python scalar made by `number`."""
 
     def signature(draw: Draw) -> Call:
         shape = draw.shape(0, 5)
         kind = draw.pick(4)
-        if kind == 1 and scalar:
-            number = draw.number() if second is anything else draw.choice((1, 2, 3) if second is divisor else (2, 1, 0, 3))
-            return Call((first(draw, shape), number), options(draw))
+        if kind == 1 and number is not None:
+            return Call((first(draw, shape), number(draw, second)), options(draw))
         if kind == 2 and both:
             return Call((first(draw, draw.broadcastable(shape)), second(draw, shape)), options(draw))
         other = shape if kind == 3 else draw.broadcastable(shape)
         return Call((first(draw, shape), second(draw, other)), options(draw))
 
     return signature
+
+
+LONG = 1000, 1024, 1025, 2049, 4100
+
+
+def lengthy(draw: Draw, shape: Shape, dim: int, odds: int = 24) -> Shape:
+    """The shape, or in one of `odds` cases with a dimension of a thousand and more, and the others tiny."""
+    if not shape or not draw.rare(odds):
+        return shape
+    tiny = [min(s, 2) if len(shape) <= 3 else 1 for s in shape]
+    tiny[dim] = draw.choice(LONG)
+    return tuple(tiny)
 
 
 def along(
@@ -85,12 +142,13 @@ def along(
     empty: bool = True,
     by_name: bool = False,
 ) -> Signature:
-    """`f(x, dim, **options)` for one dimension, positive or negative; `f(x, dim=dim)` where `by_name`."""
+    """`f(x, dim, **options)` for one dimension, positive or negative, now and then a long one; `f(x, dim=dim)` where
+    `by_name`."""
 
     def signature(draw: Draw) -> Call:
         shape = draw.shape(low, high, empty=empty)
-        x = operand(draw, shape)
         d = draw.dim(shape)
+        x = operand(draw, lengthy(draw, shape, d))
         return Call((x,), keywords(dim=d)) if by_name else Call((x, d), options(draw))
 
     return signature

@@ -6,7 +6,7 @@ from functools import partial
 
 from parity.catalog.draw import Call, Draw, keywords
 from parity.catalog.row import EVERY, FLOATING, NUMERIC, REAL, Row
-from parity.catalog.signatures import divisor
+from parity.catalog.signatures import divisor, scalar
 from parity.dtypes import FLOATS
 from parity.vocabulary import Arg, OpClass
 
@@ -34,6 +34,8 @@ def _lerp(draw: Draw) -> Call:
     ends = draw.tensor(shape), draw.tensor(draw.broadcastable(shape))
     if draw.flag():
         return Call((*ends, draw.between(draw.broadcastable(shape), -1, 2)))
+    if draw.pick(4) == 3 and draw.kind == "float":  # a 0-d weight takes part as a number, whatever its dtype
+        return Call((*ends, draw.between((), -1, 2, dtype=draw.choice(("float32", draw.dtype)))))
     return Call((*ends, draw.choice((0.5, 0.0, 1.0, 0.25, 0.75, -1.0, 2.0))))
 
 
@@ -46,14 +48,14 @@ def _clamp(draw: Draw) -> Call:
         low = draw.tensor(draw.broadcastable(shape)) if sides != "max" else None
         high = draw.tensor(draw.broadcastable(shape)) if sides != "min" else None
         return Call((x,), keywords(min=low, max=high))
-    low_value = draw.choice((0, 1) if draw.dtype == "uint8" else (0, -1, 1)) if sides != "max" else None
-    high_value = draw.choice((1, 2, 0)) if sides != "min" else None
+    low_value = draw.choice((0, 1) if draw.dtype == "uint8" else (0, -1, 1, -0.5)) if sides != "max" else None
+    high_value = draw.choice((1, 2, 0, 1.5)) if sides != "min" else None
     return Call((x,), keywords(min=low_value, max=high_value))
 
 
 def _bound(draw: Draw) -> Call:
     shape = draw.shape(0, 5)
-    bound = draw.tensor(draw.broadcastable(shape)) if draw.flag() else draw.number()
+    bound = draw.tensor(draw.broadcastable(shape)) if draw.flag() else scalar(draw)
     return Call((draw.tensor(shape), bound))
 
 
@@ -73,7 +75,9 @@ def _where(draw: Draw) -> Call:
 def _where_scalar(draw: Draw) -> Call:
     shape = draw.shape(0, 5)
     mask = draw.mask(draw.broadcastable(shape))
-    sides: tuple[Arg, ...] = (draw.tensor(shape), draw.number())
+    if draw.kind == "bool" and draw.pick(4) == 3:
+        return Call((mask, draw.choice((1, 0.5, True)), draw.choice((2, -0.5, 0))))
+    sides: tuple[Arg, ...] = (draw.tensor(shape), scalar(draw))
     return Call((mask, *(sides[::-1] if draw.flag() else sides)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parity.catalog.draw import Call, Draw
 from parity.catalog.row import EVERY, FLOATING, NUMERIC, REAL, Row, Signature
-from parity.catalog.signatures import Operand, anything, one_of, options, unary, within
+from parity.catalog.signatures import Operand, anything, mostly, one_of, options, unary, within
 from parity.dtypes import BOOL, COMPLEX, FLOATS, INTS
 from parity.vocabulary import Arg, OpClass
 
@@ -93,7 +93,7 @@ def _view(name: str, dtypes: tuple[str, ...], grad: tuple[str, ...], call: str =
 
 
 def _decimals(draw: Draw) -> Arg:
-    return None if draw.dtype in INTS else draw.option(1, 3, -1, -3)
+    return None if draw.dtype in INTS else draw.option(1, 3, -1, -3, 0, 2)
 
 
 def _as_pairs(draw: Draw) -> Call:
@@ -153,6 +153,8 @@ ROWS = (
     _view("real", EVERY, FLOATING),
     _view("imag", COMPLEX, COMPLEX),
     _view("conj", EVERY, FLOATING),
+    _view("resolve_conj", EVERY, FLOATING),
+    _view("resolve_neg", EVERY, FLOATING),
     _view("view_as_real", COMPLEX, COMPLEX, packed=True),  # refuses lazy conjugates
     Row(
         name="view_as_complex",
@@ -167,31 +169,31 @@ ROWS = (
         opinfo=("view_as_complex",),
     ),
     _function("reciprocal"),
-    _function("sqrt", within(0, 64)),
-    _function("rsqrt", within(0, 64)),
+    _function("sqrt", mostly(0, 64)),
+    _function("rsqrt", mostly(0, 64)),
     _function("square", rule=OpClass.ELEMENTWISE),
-    _function("exp", within(-10, 10)),
-    _function("exp2", within(-10, 10)),
-    _function("expm1", within(-2, 4)),
-    _function("log", within(0, 8)),
-    _function("log2", within(0, 8)),
-    _function("log10", within(0, 8)),
-    _function("log1p", within(-1, 8)),
-    _function("sin", within(-20, 20)),
-    _function("cos", within(-20, 20)),
-    _function("tan", within(-4, 4)),
-    _function("asin", within(-1, 1)),
-    _function("acos", within(-1, 1)),
-    _function("atan", within(-9, 9)),
-    _function("sinh", within(-6, 6)),
-    _function("cosh", within(-6, 6)),
-    _function("tanh", within(-6, 6)),
-    _function("asinh", within(-9, 9)),
-    _function("acosh", within(1, 9)),
-    _function("atanh", within(-1, 1)),
-    _function("sinc", within(-6, 6)),
-    _function("deg2rad", within(-360, 360), (*REAL, *BOOL), FLOATS),
-    _function("rad2deg", within(-7, 7), (*REAL, *BOOL), FLOATS),
+    _function("exp", mostly(-10, 10)),
+    _function("exp2", mostly(-10, 10)),
+    _function("expm1", mostly(-2, 4)),
+    _function("log", mostly(0, 8)),
+    _function("log2", mostly(0, 8)),
+    _function("log10", mostly(0, 8)),
+    _function("log1p", mostly(-1, 8)),
+    _function("sin", mostly(-20, 20)),
+    _function("cos", mostly(-20, 20)),
+    _function("tan", mostly(-4, 4)),
+    _function("asin", mostly(-1, 1)),
+    _function("acos", mostly(-1, 1)),
+    _function("atan", mostly(-9, 9)),
+    _function("sinh", mostly(-6, 6)),
+    _function("cosh", mostly(-6, 6)),
+    _function("tanh", mostly(-6, 6)),
+    _function("asinh", mostly(-9, 9)),
+    _function("acosh", mostly(1, 9)),
+    _function("atanh", mostly(-1, 1)),
+    _function("sinc", mostly(-6, 6)),
+    _function("deg2rad", mostly(-360, 360), (*REAL, *BOOL), FLOATS),
+    _function("rad2deg", mostly(-7, 7), (*REAL, *BOOL), FLOATS),
     Row(
         name="angle",
         family=FAMILY,

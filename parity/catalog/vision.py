@@ -18,14 +18,23 @@ def _interpolate(mode: str, ranks: tuple[int, ...]) -> Signature:
     def signature(draw: Draw) -> Call:
         spatial = draw.choice(ranks)
         sizes = tuple(draw.choice((1, 2, 3, 4, 5, 7, 20) if spatial == 1 else (1, 2, 3, 4, 5)) for _ in range(spatial))
-        x = draw.tensor((draw.choice((1, 2)), draw.choice((1, 2, 3, 5)), *sizes))
+        lead = draw.choice((1, 2)), draw.choice((1, 2, 3, 5))
+        if draw.rare(6):  # size-1 dimensions make a tensor contiguous and channels_last at once
+            k = draw.pick(spatial)
+            lead, sizes = (1, 1) if draw.flag() else (1, lead[1]), (*sizes[:k], 1, *sizes[k + 1 :])
+        if draw.rare(40):
+            lead = draw.choice(((1, 1025), (4099, 1)))
+            sizes = tuple(min(s, 2) for s in sizes)
+        x = draw.tensor((*lead, *sizes))
         size: Arg = None
         factor: Arg = None
         if draw.pick(3) < 2:
-            target = tuple(draw.choice((1, 2, 3, 4, 5, 6, 11)) for _ in range(spatial))
+            target = tuple(draw.choice((1, 2, 3, 4, 5, 6, 11, 13)) for _ in range(spatial))
             size = target[0] if spatial == 1 else target
         else:
-            factor = draw.choice((2.0, 1.0, 1.5, 3.0))
+            factor = draw.choice((2.0, 1.0, 1.5, 3.0, 1.25, 2.3, 4.7))
+            if spatial > 1 and draw.pick(3) == 2:
+                factor = tuple(draw.choice((2.0, 1.5, 1.0, 2.75)) for _ in range(spatial))
         linear = mode in ("linear", "bilinear", "bicubic", "trilinear")
         corners = draw.option(True, False) if linear else None
         again = draw.option(True) if factor is not None and mode != "area" else None
@@ -44,7 +53,8 @@ def _grid_sample(spatial: int) -> Signature:
         source = tuple(draw.choice((2, 1, 3, 4)) for _ in range(spatial))
         target = tuple(draw.choice((1, 2, 3, 5)) for _ in range(spatial))
         # Never NaN: torch 2.13 on the CPU reads out of bounds for a NaN in the grid under reflection padding.
-        grid = draw.inside((batch, *target, spatial), -1.25, 1.25)
+        reach = draw.choice((1.25, 1, 3))
+        grid = draw.inside((batch, *target, spatial), -reach, reach)
         modes = ("nearest", "bicubic") if spatial == 2 else ("nearest",)
         named = keywords(
             mode=draw.option(*modes),
@@ -89,7 +99,7 @@ def _blocks(draw: Draw) -> tuple[tuple[int, int], tuple[int, int], tuple[tuple[s
     stride, padding, dilation = draw.option(2, 3), draw.option(1), draw.option(2)
     s, p, d = stride or 1, padding or 0, dilation or 1
     reach = (kernel[0] - 1) * d + 1, (kernel[1] - 1) * d + 1
-    image = reach[0] + draw.choice((0, 1, 2, 4)), reach[1] + draw.choice((0, 1, 2, 4))
+    image = reach[0] + draw.choice((0, 1, 2, 4, 9)), reach[1] + draw.choice((0, 1, 2, 4))
     counts = (image[0] + 2 * p - reach[0]) // s + 1, (image[1] + 2 * p - reach[1]) // s + 1
     return image, kernel, keywords(stride=stride, padding=padding, dilation=dilation), counts
 

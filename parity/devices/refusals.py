@@ -39,18 +39,44 @@ _MPS_REFUSALS: tuple[_Rule, ...] = (
         r"^Undefined type ",
         # dtypes that a kernel does not take: no common form
         r"supported only for Floating types",
-        r"MPS device does not support .+ for non-float inputs",
-        r"only supported for floating types",
+        r"only (supported|implemented) for floating types",
+        r"MPS device does not support ",
         r"^Not implemented for \w+",
         r"\w+_mps not implemented for ",
+        r"^bitwise_(left|right)_shift not implemented for ",
         r"for MPS does not support ",
+        r"for (complex|bool) is not supported for MPS",
+        r"is not supported for complex (types|on MPS)",
+        r"not supported for complex types yet",
+        r"MPS doesn't support complex types",
+        r"MPS only supports floats?\b",
+        r"MPS doesn't know how to do \w+_i64",
+        r"Only float is supported!",
+        r"Only float(, bfloat)? and half (dtypes )?are supported",
+        r"only supports floating-point dtypes",
+        r"_mps: only defined for floating types",
+        r"histogram is only supported for float32",
+        r"bincount is not supported for Bool",
+        r"Long batch norm is not supported with MPS",
         r"with BF16 or FP16 types is not supported on MPS",
+        r"with half to float conversion is not supported on MPS",
         r"MPS currently supports float32 only",
         r"on int64 requires macOS 15 or newer",
-        r"destination datatype must be fp32",
+        r"^mps_linear_backward: unsupported weights data type",
+        r"^sdpa prefill:unsupported dtype",
+        r"^Unsupported scalar type '.+' on MPS backend",
+        r"^random_mps handles only ",
+        # options that it does not take
+        r"MPS doesn't allow pivot == False",
+        r"LSTM with projections is not currently supported with MPS",
+        r"backward on MPS only supports bilinear and nearest interpolation",
+        r"^Unsupported head_dim for prefill attention",
+        r"scatter_reduce\(amin/amax\) on int64 (currently )?requires contiguous self",
         # shapes that it does not take
-        r"Adaptive pool MPS: input sizes must be divisible by output sizes",
+        r"Adaptive pool MPS: (input|output) sizes must be divisible by (input|output) sizes",
         r"MPS supports tensors with dimensions <= 16",
+        r"unfold_backward_mps :Only up to 16-dim tensors supported",
+        r"Current limit allows up to 16 indices to be used in MPS indexing kernels",
         r"MPSGraph does not support tensor dims larger than INT_MAX",
         r"larger than 2\*\*32 (elements|entries) .*(MPS|MacOS15)",
         r"not supported for tensors of more than 2\*\*32 elements",
@@ -81,11 +107,15 @@ _GENERIC_REFUSALS: tuple[_Rule, ...] = (
         # In torch's words for MPS this means a build without MPS: an absent device refuses nothing.
         r"Could not run '.+' with arguments from the '(?!MPS)\w+' backend",
         r"The operator '.+' is not currently (implemented|supported) (for|on) the \w+ (device|backend)",
+        # one call with a derivative of its own (linear_backward) where the CPU composes others
+        r"does not support automatic differentiation for outputs with complex dtype",
+        # composites that ask for the type of the device: mode, _pdist_forward, cdist, std and var
+        r"supports (tensors on a )?CPU, .+ (device type|devices?|device only), (but )?got: ",
     ),
 )
 _OUT_OF_MEMORY = re.compile(
-    r"\bout of memory\b|^Invalid buffer size: |DefaultCPUAllocator: (can't|not enough)|CUDNN_STATUS_ALLOC_FAILED|"
-    r"CUBLAS_STATUS_ALLOC_FAILED|OUT_OF_(DEVICE|HOST)_MEMORY",
+    r"\bout of memory\b|^Invalid buffer size: |^Failed to allocate memory on MPS device|"
+    r"DefaultCPUAllocator: (can't|not enough)|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED|OUT_OF_(DEVICE|HOST)_MEMORY",
     re.IGNORECASE,
 )
 

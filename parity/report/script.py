@@ -28,11 +28,12 @@ from parity.errors import ParityError
 from parity.execute import Destination, Placed
 from parity.inputs import Inputs, Slot, build, fill_like, raw_bytes
 from parity.layout import base_shape, channels_last_permutation
-from parity.values import pool, window
+from parity.trial import SELDOM, values
 from parity.vocabulary import Aspect, Case, Layout, OpClass, Raised, Slice, Word
 
 LITERAL = 64  # elements that are written out; above it stand compressed bytes
-CALLS = "parity.catalog.calls"
+CALLS = "parity.catalog.calls", "parity.catalog.steps"
+ATEN = "parity.catalog.aten"
 # What a glue function may name beside builtins and its own module's functions, and the import that gives it.
 IMPORTS = {
     "F": "from torch.nn import functional as F",
@@ -66,6 +67,8 @@ def standalone(case: Case, aspect: str, device_name: str, title: str) -> str | N
         row = _row(case.op)
         if row.rule in (OpClass.RANDOM, OpClass.METADATA):
             return None  # no values are promised, so there is nothing to print side by side
+        if case.after or case.refused or aspect in SELDOM:
+            return None  # more than one call, or a call that raises, or one that parity puts together itself
         inputs = build(case)
         return _text(_Told(case, row, aspect, inputs, _outputs(case, row, inputs)), device_name, title)
     except (_Untold, ParityError):
@@ -93,9 +96,9 @@ def _outputs(case: Case, row: Row, inputs: Inputs) -> tuple[tuple[str, Tensor], 
 
 
 @functools.cache
-def _glue() -> dict[str, ast.stmt]:
-    """Definitions at the top of parity's own calls, by name."""
-    tree = ast.parse(inspect.getsource(importlib.import_module(CALLS)))
+def _glue(module: str) -> dict[str, ast.stmt]:
+    """Definitions at the top of a module of parity's own calls, by name."""
+    tree = ast.parse(inspect.getsource(importlib.import_module(module)))
     found: dict[str, ast.stmt] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
@@ -109,9 +112,9 @@ def _names(node: ast.AST) -> Iterator[str]:
     yield from (n.id for n in ast.walk(node) if isinstance(n, ast.Name))
 
 
-def _sources(name: str) -> list[str]:
+def _sources(path: str, name: str) -> list[str]:
     """Source of a glue function behind that of what it names, behind the imports of all of them."""
-    module, glue = importlib.import_module(CALLS), _glue()
+    module, glue = importlib.import_module(path), _glue(path)
     text = inspect.getsource(module)
     order: list[str] = []
 
@@ -141,8 +144,10 @@ def _callable(t: _Told) -> tuple[str, list[str]]:
         return _public(t.row.name.removeprefix(opinfo.PREFIX), inplace_form if inplace else function, inplace), []
     path = t.row.inplace if inplace else t.row.call
     module, _, name = path.rpartition(".")
-    if module == CALLS:
-        return name, _sources(name)
+    if module in CALLS:
+        return name, _sources(module, name)
+    if module == ATEN and t.aspect != Aspect.OUT:  # whose destinations have names of their own
+        return f"torch.ops.aten.{name}", []
     if module == "operator":
         return path, ["import operator"]
     if not path.startswith("torch."):
@@ -265,13 +270,8 @@ def _view(name: str, layout: Layout, shape: tuple[int, ...]) -> str:
 
 
 def _cotangents(t: _Told) -> list[Destination]:
-    def make(family: str, dtype: torch.dtype, n: int, seed: int, position: int) -> Tensor:
-        if family == "normal":
-            return window(pool("normal", str(dtype).removeprefix("torch.")), n, seed, 50 + position).clone()
-        return torch.full((n,), 1.0 if family == "ones" else 0.0, dtype=dtype)
-
     live = [x for n, x in t.result if x.requires_grad and not n.startswith("base[")]
-    return [execute.cotangent(t.case.cotangent, x, i, make) for i, x in enumerate(live)]
+    return [execute.cotangent(t.case.cotangent, x, i, values) for i, x in enumerate(live)]
 
 
 # ------------------------------------------------------------------------------------------------------------ the body
@@ -329,9 +329,7 @@ def _out(t: _Told, bases: list[str], lines: list[str], function: str) -> tuple[l
     if not targets:
         raise _Untold("no output")
     for i, d in enumerate(targets):
-        bases.append(
-            f"OUT_{i} = torch.full({_shape(d.base.shape)}, {_plain(fill_like(d.base.dtype))}, dtype={d.base.dtype})"
-        )
+        bases.append(f"OUT_{i} = torch.full({_shape(d.base.shape)}, {_plain(fill_like(d.base.dtype))}, dtype={d.base.dtype})")
         lines += [f"base{i} = put(OUT_{i}, device, wide)", f"out{i} = {_view(f'base{i}', d.layout, d.shape)}"]
     outs = ", ".join(f"out{i}" for i in range(len(targets)))
     given = ", ".join(x for x in (_arguments(t), f"out={outs if len(targets) == 1 else f'({outs})'}") if x)
@@ -481,14 +479,15 @@ def default_device():
 
 def _text(t: _Told, device_name: str, title: str) -> str:
     bases, lines = _run(t)
+    if t.case.under != "grad":
+        mode = "torch.no_grad()" if t.case.under == "no_grad" else "torch.inference_mode()"
+        lines = [f"with {mode}:", *(f"    {line}" for line in lines)]
     _, sources = _callable(t)
     imports = [line for line in sources if line.startswith(("from ", "import "))]
     definitions = [s for s in sources if s not in imports]
     simulated = device_name.partition(":")[0] == "sim"
     remark = (
-        ""
-        if not t.row.relation
-        else f"\nSeveral answers may be right here ({t.row.relation}); then they need not be equal.\n"
+        "" if not t.row.relation else f"\nSeveral answers may be right here ({t.row.relation}); then they need not be equal.\n"
     )
     head = HEAD.format(
         title=_quoted(title),

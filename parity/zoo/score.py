@@ -14,11 +14,11 @@ from parity.check import Result, Settings, check, failing
 from parity.devices import Device, resolve
 from parity.dtypes import DEFAULT
 from parity.errors import CaseError, FaultError
-from parity.examine import REPEAT_EVERY, SECONDS_PER_ELEMENT, SHRINK_SECONDS, Plan, drawn, operands, recheck
+from parity.examine import SECONDS_PER_ELEMENT, SHRINK_SECONDS, Plan, drawn, operands, recheck, settings
 from parity.examine import shrink as shrink_finding
 from parity.execute import listening, said
 from parity.generate import Drawn
-from parity.suite import ORACLE_EVERY, Item
+from parity.suite import Item
 from parity.vocabulary import FINDINGS, Aspect, Case, Status
 from parity.zoo.reach import Route
 from parity.zoo.subjects import Subject
@@ -164,11 +164,6 @@ def _items(names: Sequence[str]) -> list[Item]:
     return [Item(r, d) for d in DEFAULT for r in rows if d in r.dtypes]
 
 
-def settings(plan: Plan, ordinal: int, pinned: bool) -> Settings:
-    """As an ordinary run checks this case."""
-    return Settings(pinned or not plan.screens or ordinal % ORACLE_EVERY == 0, ordinal % REPEAT_EVERY == 1)
-
-
 def _tried(t: Trial, item: Item, ordinal: int, pinned: bool, one: Drawn) -> Result | None:
     """One case, counted; the result that shows the fault, if one does."""
     text = notation.case_text(one.case)
@@ -176,7 +171,7 @@ def _tried(t: Trial, item: Item, ordinal: int, pinned: bool, one: Drawn) -> Resu
     t.watch.begin(ordinal, item.id, text, allowed(t.plan, one.case))
     s = t.score
     try:
-        results = _checked(t, item.row, one.case, t.plan.device, settings(t.plan, ordinal, pinned), t.notes)
+        results = _checked(t, item.row, one.case, t.plan.device, settings(item, t.plan, ordinal, pinned), t.notes)
     except CaseError:
         return None
     except Exception as e:  # parity's own mistake: an ordinary run would tell it as such, and so do we
@@ -220,7 +215,8 @@ def _checked(t: Trial, row: Row, case: Case, device: Device, how: Settings, note
 def _agrees(t: Trial, item: Item, case: Case, result: Result) -> bool:
     """Whether the same device without the fault agrees in that aspect of the case."""
     try:
-        again = _checked(t, item.row, case, t.healthy, Settings(True, result.aspect is Aspect.REPEAT), [])
+        how = Settings(True, result.aspect is Aspect.REPEAT, None, frozenset({result.aspect}))
+        again = _checked(t, item.row, case, t.healthy, how, [])
     except CaseError:
         return False
     said_so = [r.verdict.status for r in again if r.aspect is result.aspect]
@@ -296,7 +292,7 @@ def _few(t: Trial, row: Row) -> Iterator[tuple[str, Result | None, bool]]:
         text, before = notation.case_text(one.case), t.tap.count
         t.watch.begin(ordinal, item.id, text, allowed(t.plan, one.case))
         try:
-            results = _checked(t, row, one.case, t.plan.device, settings(few, ordinal, pinned), t.notes)
+            results = _checked(t, row, one.case, t.plan.device, settings(item, few, ordinal, pinned), t.notes)
         except CaseError:
             continue
         finally:

@@ -24,7 +24,7 @@ import torch
 
 from parity import generate, journal, notation, suite, tolerance
 from parity.catalog import opinfo
-from parity.check import Settings, check
+from parity.check import EVERYTHING, check
 from parity.devices import resolve
 from parity.devices.sim import SimDevice
 from parity.errors import CaseError
@@ -365,5 +365,5 @@ def _run_case(
     device = home.healthy if healthy else t.plan.device
     t.watch.begin(0, f"{op}-{dtype}", notation.case_text(case), seconds)
     with device.active(), listening([]):
-        check(suite.row(op), case, device, t.plan.cpu, t.plan.tables, Settings(True, True), t.watch.stage, [])
+        check(suite.row(op), case, device, t.plan.cpu, t.plan.tables, EVERYTHING, t.watch.stage, [])
     t.watch.end()

@@ -23,9 +23,9 @@ def installed(path: str) -> None:
     import torch
     from torch import Tensor
 
-    from parity import check
+    from parity import trial
 
-    judge = check.judge
+    judge = trial.judge
 
     def both(bench: Any, device: Mapping[str, Tensor], reference: Any, pass_: str, parts: Any = None) -> Any:
         verdict, measures = judge(bench, device, reference, pass_, parts)
@@ -44,7 +44,7 @@ def installed(path: str) -> None:
                 f.write(json.dumps(line) + "\n")
         return verdict, measures
 
-    check.judge = both
+    trial.judge = both
 
 
 def table(path: str) -> None:

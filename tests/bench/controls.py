@@ -105,7 +105,7 @@ def examined(work: tuple[str, str, str, str, bool]) -> Counted:
     item = Item(suite.row(op), dtype)
     result = Counted()
     tally.reset()
-    with mock.patch("parity.check.judge", counting(result.unequal, judge)):
+    with mock.patch("parity.trial.judge", counting(result.unequal, judge)):
         done = examine(item, plan(device, seed, shrinks), NoWatch())
     for aspect, counts in done.summary.counts.items():
         compared = sum(n for status, n in counts.items() if status not in (Status.VOID, Status.UNSUPPORTED))

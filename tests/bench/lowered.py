@@ -31,6 +31,8 @@ def lower(flag: str) -> None:
 
     if flag not in FLAGS:
         raise SystemExit(f"LOWERED={flag}: allowed are {', '.join(FLAGS)}")
+    # Importing OpInfo freezes the flags.
+    torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True  # type: ignore[attr-defined]
     torch.backends.cuda.matmul.allow_tf32 = flag == "tf32"
     torch.backends.cudnn.allow_tf32 = flag == "tf32"
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = flag == "reduced"
@@ -46,7 +48,6 @@ def affected(flag: str, path: str) -> None:
     from torch.testing._internal.common_methods_invocations import op_db
     from torch.utils._pytree import tree_leaves, tree_map
 
-    torch.backends.__allow_nonbracketed_mutation_flag = True  # type: ignore[attr-defined]  # OpInfo froze the flags
     kinds = ("float32",) if flag != "reduced" else ("float16", "bfloat16")
     found: dict[str, dict[str, Any]] = {}
     started = time.monotonic()
@@ -73,7 +74,7 @@ def affected(flag: str, path: str) -> None:
             torch.manual_seed(1)
             fed = [torch.randn(t.shape, dtype=torch.float64).to(device).to(t.dtype) for t in tracked]
             grads = list(torch.autograd.grad(tracked, leaves, fed, allow_unused=True))
-        return [t.detach().cpu() for t in (*outs, *grads) if t is not None]
+        return [t.detach().cpu() for t in (*outs, *grads) if t is not None and t.layout is torch.strided]
 
     def error(a: list[torch.Tensor], truth: list[torch.Tensor]) -> float:
         worst = 0.0

@@ -62,7 +62,7 @@ def test_drawn_cases_of_every_row_survive_the_round_trip() -> None:
         ("add(float32[2].twist(1, 2).flat(x, 1))", "expected a plain number"),
         ("add(float32[2].transpose(0, 1))", "does not fit a tensor of rank 1"),
         ("add(float32[2].of(1))", "needs the 2 elements"),
-        ('add(float32[2]).into("sideways")', "one of .cotangent"),
+        ('add(float32[2]).into("sideways")', ".into() of one of contiguous"),
         ('add(float32[2]).cotangent("many", "contiguous", 1)', "layout word"),
         ("add(__import__('os').getcwd())", "cannot read"),
     ],

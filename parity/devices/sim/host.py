@@ -25,12 +25,42 @@ def linear_backward(x: Tensor, g: Tensor, w: Tensor, mask: Sequence[bool]) -> tu
 
 def tril_out(x: Tensor, diagonal: int = 0, *, out: Tensor) -> Tensor:
     """aten::tril.out. The CPU's own writes out of bounds where the batch dimensions of `out` cannot be merged (2.13)."""
-    return out.copy_(x.tril(diagonal))
+    return _into(out, x.tril(diagonal))
 
 
 def triu_out(x: Tensor, diagonal: int = 0, *, out: Tensor) -> Tensor:
     """aten::triu.out; see `tril_out`."""
-    return out.copy_(x.triu(diagonal))
+    return _into(out, x.triu(diagonal))
+
+
+def lu_unpack_out(*args: Any, **outs: Tensor) -> tuple[Tensor, ...]:
+    """aten::lu_unpack.out (P, L and U), which takes the triangles; see `tril_out`."""
+    return tuple(_into(outs[name], t) for name, t in zip("PLU", torch.lu_unpack(*args)))
+
+
+def linalg_lu_out(x: Tensor, *, pivot: bool = True, **outs: Tensor) -> tuple[Tensor, ...]:
+    """aten::linalg_lu.out (P, L and U), which takes the triangles; see `tril_out`."""
+    return tuple(_into(outs[name], t) for name, t in zip("PLU", torch.linalg.lu(x, pivot=pivot)))
+
+
+def _into(out: Tensor, result: Tensor) -> Tensor:
+    """Write a result into a destination, which takes its shape where it has another. Raises where it cannot grow."""
+    written: Tensor = aten.alias_copy.out(result, out=out)
+    return written
+
+
+def native_group_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, *sizes: Any) -> Any:
+    """aten::native_group_norm. The CPU's own reads weight and bias as if they were contiguous, beside a strided one (2.13)."""
+    return aten.native_group_norm.default(x, _dense(weight), _dense(bias), *sizes)
+
+
+def native_group_norm_backward(g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, *rest: Any) -> Any:
+    """aten::native_group_norm_backward; see `native_group_norm`."""
+    return aten.native_group_norm_backward.default(g, x, mean, rstd, _dense(weight), *rest)
+
+
+def _dense(t: Tensor | None) -> Tensor | None:
+    return None if t is None else t.contiguous()
 
 
 def max_pool2d_backward(g: Tensor, x: Tensor, k: Any, s: Any = (), p: Any = 0, d: Any = 1, ceil: bool = False) -> Tensor:

@@ -44,11 +44,11 @@ ONE_CALL_AS_ON_MPS = (
     "linear",
     "max_pool2d",
     "mish_backward",
-    "native_group_norm",
     "native_layer_norm",
     "pixel_shuffle",
     "pixel_unshuffle",
     "repeat",
+    "silu_backward",
 )
 HOST_KERNELS: dict[str, Callable[..., Any]] = {
     "_lstm_mps": host.lstm_mps,
@@ -59,9 +59,13 @@ HOST_KERNELS: dict[str, Callable[..., Any]] = {
     "_thnn_fused_lstm_cell_backward_impl": host.lstm_cell_backward,
     "convolution_backward_overrideable": host.convolution_backward_overrideable,
     "convolution_overrideable": torch.ops.aten.convolution.default,
+    "linalg_lu.out": host.linalg_lu_out,
     "linear_backward": host.linear_backward,
     "lstm_mps_backward": host.lstm_mps_backward,
+    "lu_unpack.out": host.lu_unpack_out,
     "max_pool2d_backward": host.max_pool2d_backward,
+    "native_group_norm": host.native_group_norm,
+    "native_group_norm_backward": host.native_group_norm_backward,
     "tril.out": host.tril_out,
     "triu.out": host.triu_out,
 }
@@ -132,6 +136,8 @@ def _register_kernels(aten: Any, above: Any) -> None:
         aten.impl(name, kernel)
     for name in ONE_CALL_AS_ON_MPS:
         aten.impl(name, run_as(_overload(name)))
+    # torch's composite asks for the type of the device: "mode only supports CPU, CUDA and XPU device type".
+    aten.impl("mode.values", run_as(_overload("mode.values"), ours=False))
     for name, function in HOST_KERNELS.items():
         aten.impl(name, run_as(HostOp(_overload(name)._schema, function)))
     keys: Any = torch._C.DispatchKey

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from parity.devices.sim import zeros
 from parity.devices.sim.call import Call
 from parity.devices.sim.faults import run_through
 from parity.devices.sim.memory import NAME, adopt, set_conj, to_host, to_host_in_place, to_sim
@@ -90,9 +92,12 @@ def _kind(type_name: str) -> int | None:
 _plans: dict[Any, Plan] = {}
 
 
-def run_as(op: Any) -> Callable[..., Any]:
-    """The kernel of an operator that torch would otherwise decompose or not find: `op` itself, whole, on host aliases."""
-    _plans[op] = Plan(op, ours=True)
+def run_as(op: Any, ours: bool = True) -> Callable[..., Any]:
+    """The kernel of an operator that torch would otherwise decompose or not find: `op` itself, whole, on host aliases.
+
+    ours: whether a profile lets it pass though it is not in its table.
+    """
+    _plans[op] = Plan(op, ours)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         return fallback(op, *args, **kwargs)
@@ -120,6 +125,8 @@ def run_composed(op: Any, key: Any) -> Callable[..., Any]:
 def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Run an operator on the host and hand its results back as sim tensors; in-place and out= return the caller's own."""
     plan = _plans.get(op) or _plans.setdefault(op, Plan(op))
+    if zeros.live and (zero := zeros.product(plan.overload, args, kwargs)) is not None:
+        return zero
     host = list(args)
     index, count = -1, len(host)
     numbers: list[int] | None = None
@@ -223,7 +230,17 @@ def _run(op: Any, plan: Plan, host: list[Any], kwhost: dict[str, Any]) -> Any:
     # torch sets the new sizes before it finds that imported memory cannot grow; a fault still has the destination in hand.
     for t, *form in before:
         t.as_strided_(*form)
-    return op(*host, **kwhost | {n: torch.empty(0, dtype=kwhost[n].dtype) for n in plan.outs})
+    fresh = {n: _able_to_grow(kwhost[n]) for n in plan.outs}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "An output with one or more elements was resized")  # it has said so already
+        return op(*host, **kwhost | fresh)
+
+
+def _able_to_grow(t: Tensor) -> Tensor:
+    """The same destination in memory of its own. What a kernel does depends on the form that it finds (LAPACK's leave an
+    empty one column by column), and some leave what is there (the statistics of batch norm in evaluation)."""
+    span = sum((n - 1) * s for n, s in zip(t.shape, t.stride())) + 1 if t.numel() else 0
+    return t.as_strided((span,), (1,)).clone().as_strided(t.shape, t.stride())
 
 
 def _results(plan: Plan, result: Any, args: Any, kwargs: Any, index: int) -> Any:
@@ -246,12 +263,14 @@ def _wrap(result: Any, index: int) -> Any:
 def _hand_back(place: tuple[int, str, bool], result: Tensor, args: Any, kwargs: Any) -> Tensor:
     position, name, keyword = place
     own: Tensor = kwargs[name] if keyword or position >= len(args) else args[position]
+    if zeros.live:
+        zeros.forget(own)
+    if result.is_conj() != own.is_conj():  # solvers leave their destination so; a copy into it minds the bit
+        set_conj(own, result.is_conj())
     # Another memory: the kernel got a destination that may grow, or made one (mse_loss.out grows its own in between).
     # Other strides: reflection_pad3d.out picks its memory format itself.
     if result.stride() != own.stride() or result.data_ptr() != own.data_ptr() or result.shape != own.shape:
         adopt(own, result)
-    if result.is_conj() != own.is_conj():  # solvers leave their destination so
-        set_conj(own, result.is_conj())
     return own
 
 

@@ -16,23 +16,36 @@ EXPECTED = "a Python file with FAULTS = [Fault(...), ...] (from parity.devices i
 
 
 def load_faults(place: str | Path) -> tuple[Fault, ...]:
-    """The faults that a Python file or an importable module ("parity.zoo.honest") declares: its list `FAULTS`, else every
-    Fault among its module-level names. A file of that name goes before a module.
+    """The faults that a Python file or an importable module ("parity.zoo.convolution") declares: its list `FAULTS`, else
+    the `fault` of each entry of its list `BUGS`, else every Fault among its module-level names. A file of that name goes
+    before a module.
 
     Raises FaultError: no such file or module, it does not run, nothing declared, two faults with one id.
     """
     module = _module(str(place))
-    declared = getattr(module, "FAULTS", None)
-    if declared is None:
+    if (declared := getattr(module, "FAULTS", None)) is not None:
+        if not isinstance(declared, (list, tuple)) or not all(isinstance(f, Fault) for f in declared):
+            raise FaultError(f"{place}: FAULTS must be a list of Fault, not {_spelt(declared)}; expected {EXPECTED}")
+    elif (bugs := getattr(module, "BUGS", None)) is not None:
+        if not isinstance(bugs, (list, tuple)) or not all(isinstance(getattr(b, "fault", None), Fault) for b in bugs):
+            raise FaultError(
+                f"{place}: BUGS must be a list of objects with a Fault as `fault`, not {_spelt(bugs)}; expected {EXPECTED}"
+            )
+        declared = [b.fault for b in bugs]
+    else:
         declared = [v for v in vars(module).values() if isinstance(v, Fault)]
-    elif not isinstance(declared, (list, tuple)) or not all(isinstance(f, Fault) for f in declared):
-        raise FaultError(f"{place}: FAULTS must be a list of Fault, not {type(declared).__name__}; expected {EXPECTED}")
     if not declared:
         raise FaultError(f"{place}: declares no fault; expected {EXPECTED}")
     ids = [f.id for f in declared]
     if doubled := sorted({i for i in ids if ids.count(i) > 1}):
         raise FaultError(f"{place}: two faults are called '{doubled[0]}'; give each an id of its own")
     return tuple(declared)
+
+
+def _spelt(declared: object) -> str:
+    """What was declared instead, the entries of a list too."""
+    kinds = sorted({type(d).__name__ for d in declared}) if isinstance(declared, (list, tuple)) else ()
+    return type(declared).__name__ + (f" of {', '.join(kinds)}" if kinds else "")
 
 
 def _is_module_name(place: str) -> bool:

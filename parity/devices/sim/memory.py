@@ -101,10 +101,11 @@ def adopt(destination: Tensor, result: Tensor) -> None:
     if result.data_ptr() == destination.data_ptr():
         destination.set_(storage, offset, shape, stride)
         return
-    span = sum((n - 1) * s for n, s in zip(shape, stride)) + 1
-    if result.numel() and storage.nbytes() >= (offset + span) * destination.element_size():
+    span = sum((n - 1) * s for n, s in zip(shape, stride)) + 1 if result.numel() else 0
+    if storage.nbytes() >= (offset + span) * destination.element_size():
         destination.set_(storage, offset, shape, stride)
-        to_host(destination).copy_(result)
+        if span:
+            to_host(destination).copy_(result)
         return
     fresh = to_sim(result.detach(), destination.get_device())
     destination.set_(fresh.untyped_storage(), 0, shape, stride)

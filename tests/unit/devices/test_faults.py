@@ -45,6 +45,29 @@ def test_a_write_is_skipped_only_where_the_destination_is_strided() -> None:
     assert torch.equal(base.cpu(), (X / 20).erfinv())
 
 
+@pytest.mark.parametrize("offset", [0, 3])
+def test_a_fault_that_makes_its_kernel_grow_the_destination_writes_into_fresh_memory(offset: int) -> None:
+    """torch sets the new sizes on the old memory before it finds that this cannot grow: the fault sees the old ones."""
+    seen: list[tuple[object, ...]] = []
+
+    def along_another_dimension(c: Call) -> Any:
+        c.args[1] = [2]
+        answer = c.run()
+        own = c.outs[0]
+        seen.append((answer.shape, own.shape, own.stride(), own.storage_offset(), len(c.operands)))
+        return answer
+
+    d = planted("sum", effect=along_another_dimension)
+    x = torch.rand(500, 2, 2)
+    there, base = d.upload(x), d.upload(torch.zeros(10))
+    out = base.as_strided((2, 2), (1, 2), offset)
+    with pytest.warns(UserWarning, match="An output with one or more elements was resized"):
+        torch.sum(there, 0, out=out)
+    assert seen == [((500, 2), (2, 2), (1, 2), offset, 1)]
+    assert torch.equal(out.cpu(), x.sum(2))
+    assert not base.cpu().any()
+
+
 def test_true_strides_and_offsets_are_seen_and_the_memory_beside_can_be_hit() -> None:
     seen: list[tuple[object, ...]] = []
 
@@ -240,6 +263,10 @@ def test_a_declaration_is_checked(make: Any, text: str) -> None:
         ),
         ("x = 1", "declares no fault; expected a Python file with FAULTS = [Fault(...), ...]"),
         ("FAULTS = 3", "FAULTS must be a list of Fault, not int"),
+        ("FAULTS = [3, 'a']", "FAULTS must be a list of Fault, not list of int, str; expected a Python file"),
+        ("BUGS = 3", "BUGS must be a list of objects with a Fault as `fault`, not int; expected a Python file"),
+        ("BUGS = [3]", "BUGS must be a list of objects with a Fault as `fault`, not list of int"),
+        ("BUGS = []", "declares no fault"),
         (
             "from parity.devices import Fault\nf = Fault('f', ('liner',), print)",
             "fault 'f': torch has no operator aten::liner",
@@ -254,6 +281,18 @@ def test_a_file_of_faults_that_cannot_be_used_is_told_in_one_sentence(tmp_path: 
         load_faults(path)
     assert str(e.value).startswith(f"{path}: ")
     assert text in str(e.value)
+
+
+def test_a_list_of_bugs_stands_for_the_faults_in_them(tmp_path: Path) -> None:
+    path = tmp_path / "bugs.py"
+    path.write_text(
+        "from types import SimpleNamespace as Bug\nfrom parity.devices import Fault\n"
+        "helper = Fault('helper', ('mm',), print)\n"
+        "BUGS = (Bug(fault=Fault('a', ('mm',), print)), Bug(fault=Fault('b', ('add',), print)))\n"
+    )
+    assert [f.id for f in load_faults(path)] == ["a", "b"]
+    path.write_text(path.read_text() + "FAULTS = [helper]\n")
+    assert [f.id for f in load_faults(path)] == ["helper"]
 
 
 def test_a_missing_file_of_faults(tmp_path: Path) -> None:

@@ -97,9 +97,7 @@ def test_a_script_imports_torch_alone_and_agrees_with_itself_on_the_cpu(
 def test_a_script_runs_by_itself(text: str, aspect: str, tmp_path: Path) -> None:
     path = tmp_path / "finding.py"
     path.write_text(script(text, aspect, "sim:mps"), encoding="utf-8")
-    run = subprocess.run(
-        [sys.executable, "-I", str(path), "cpu"], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
+    run = subprocess.run([sys.executable, "-I", str(path), "cpu"], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.startswith(f"torch {torch.__version__}, device cpu\ndevice ")
 
@@ -196,3 +194,19 @@ def test_a_sample_of_opinfo_is_written_with_its_arguments(monkeypatch: pytest.Mo
         assert ended(made, "cpu", monkeypatch=monkeypatch) == 0
     private = nth(rows["opinfo:einsum"], "float32", Sizes(), "s", 0).case
     assert standalone(private, "forward", "cpu", "t") is None
+
+
+@pytest.mark.parametrize("mode, said", [("no_grad", "with torch.no_grad():"), ("inference", "with torch.inference_mode():")])
+def test_a_script_runs_in_the_autograd_mode_of_the_case(mode: str, said: str, tmp_path: Path) -> None:
+    text = standalone(notation.parse(f'exp(float32[3]).under("{mode}")'), "forward", "cpu", "t")
+    assert text is not None
+    assert said in text
+    path = tmp_path / "script.py"
+    path.write_text(text)
+    assert subprocess.run([sys.executable, str(path), "cpu"], capture_output=True, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("route", ['.after("garbage")', '.refused("dim")'])
+def test_what_needs_more_than_one_call_or_raises_has_no_script(route: str) -> None:
+    assert standalone(notation.parse(f"softmax(float32[3], dim=0){route}"), "forward", "cpu", "t") is None
+    assert standalone(notation.parse("exp(float32[3])"), "double backward", "cpu", "t") is None

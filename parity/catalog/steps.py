@@ -1,0 +1,184 @@
+"""More glue around torch, for the rows of kernels and optimizers. Never imported by the catalog itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Triple = tuple[Tensor, Tensor, Tensor]
+
+
+# ------------------------------------------------------------- gradient kernels, with what the forward hands to them
+
+
+def _into(out: Tensor | None, name: str = "grad_input") -> dict[str, Tensor]:
+    return {} if out is None else {name: out}
+
+
+def log_sigmoid_backward(grad: Tensor, x: Tensor, out: Tensor | None = None) -> Tensor:
+    """The gradient of logsigmoid; its buffer comes from the forward (some devices leave it empty)."""
+    buffer = torch.ops.aten.log_sigmoid_forward(x)[1]
+    made: Tensor = torch.ops.aten.log_sigmoid_backward(grad, x, buffer, **_into(out))
+    return made
+
+
+def softmax_backward(grad: Tensor, x: Tensor, dim: int, log: bool, out: Tensor | None = None) -> Tensor:
+    """The gradient kernel of (log_)softmax on the result that it made of x."""
+    y = x.log_softmax(dim) if log else x.softmax(dim)
+    aten = torch.ops.aten
+    back, name = (aten._log_softmax_backward_data, "out") if log else (aten._softmax_backward_data, "grad_input")
+    made: Tensor = back(grad, y, dim, x.dtype, **_into(out, name))
+    return made
+
+
+def max_pool2d_backward(
+    grad: Tensor, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil: bool, out: Tensor | None = None
+) -> Tensor:
+    """The gradient kernel of max_pool2d at the places that the forward chose."""
+    places = torch.ops.aten.max_pool2d_with_indices(x, kernel, stride, padding, (1, 1), ceil)[1]
+    back = torch.ops.aten.max_pool2d_with_indices_backward
+    made: Tensor = back(grad, x, kernel, stride, padding, (1, 1), ceil, places, **_into(out))
+    return made
+
+
+def max_pool3d_backward(
+    grad: Tensor, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil: bool, out: Tensor | None = None
+) -> Tensor:
+    """The gradient kernel of max_pool3d at the places that the forward chose."""
+    places = torch.ops.aten.max_pool3d_with_indices(x, kernel, stride, padding, (1, 1, 1), ceil)[1]
+    back = torch.ops.aten.max_pool3d_with_indices_backward
+    made: Tensor = back(grad, x, kernel, stride, padding, (1, 1, 1), ceil, places, **_into(out))
+    return made
+
+
+def adaptive_max_pool2d_backward(grad: Tensor, x: Tensor, size: Any, out: Tensor | None = None) -> Tensor:
+    """The gradient kernel of adaptive_max_pool2d at the places that the forward chose."""
+    places = torch.ops.aten.adaptive_max_pool2d(x, size)[1]
+    made: Tensor = torch.ops.aten.adaptive_max_pool2d_backward(grad, x, places, **_into(out))
+    return made
+
+
+def batch_norm_with_update(x: Tensor, weight: Any, bias: Any, mean: Tensor, var: Tensor, *rest: float) -> Triple:
+    """The training kernel of batch_norm that writes its running statistics, with them (each run gets copies)."""
+    made = torch.ops.aten._batch_norm_with_update(x, weight, bias, mean, var, *rest)
+    return made[0], mean, var
+
+
+def nll_loss2d_backward(grad: Tensor, x: Tensor, *rest: Any, out: Tensor | None = None) -> Tensor:
+    """The gradient kernel of nll_loss over images; the CPU takes only dense operands."""
+    made: Tensor = torch.ops.aten.nll_loss2d_backward(grad, x.contiguous(), *rest, **_into(out))
+    return made
+
+
+def weight_int8pack_mm(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
+    """x @ (weight * scales[:, None]).T in one kernel. Copies of all operands: the CPU's ends the process on what is not dense
+    and does not start at an aligned address (torch 2.13)."""
+    if x.dtype == torch.float64:
+        return x @ (weight.to(x.dtype) * scales[:, None]).T
+    form = torch.contiguous_format
+    return torch._weight_int8pack_mm(*(t.clone(memory_format=form) for t in (x, weight, scales)))
+
+
+def fused_rms_norm(*args: Any) -> Tensor:
+    """The fused kernel of rms_norm, without the factor that it keeps for its gradient."""
+    made: Tensor = torch.ops.aten._fused_rms_norm(*args)[0]
+    return made
+
+
+# ------------------------------------------------ steps of optimizers: what they wrote to (copies), as their results
+
+Group = tuple[Tensor, ...]
+
+
+def _dense(group: Group) -> Group:
+    """Dense operands: torch's fused kernels walk memory in order, and the CPU's does not check it (torch 2.13)."""
+    return tuple(t.contiguous() for t in group)
+
+
+ADAM = {
+    "step": 1.0,
+    "lr": 0.125,
+    "beta1": 0.875,
+    "beta2": 0.75,
+    "weight_decay": 0.0,
+    "eps": 2.0**-20,
+    "amsgrad": False,
+    "maximize": False,
+}
+SGD = {
+    "lr": 0.125,
+    "weight_decay": 0.0,
+    "momentum": 0.0,
+    "dampening": 0.0,
+    "nesterov": False,
+    "maximize": False,
+    "is_first_step": False,
+}
+
+
+def _adam_step(
+    kernel: Any, params: Group, grads: Group, first: Group, second: Group, most: Group, scale: Any, found: Any, **named: Any
+) -> tuple[Group, ...]:
+    named = {**ADAM, **named}
+    at = named.pop("step")
+    steps = [torch.tensor(at, device=p.device) for p in params]
+    params, grads, first, second, most = map(_dense, (params, grads, first, second, most))
+    kernel(params, grads, first, second, most, steps, grad_scale=scale, found_inf=found, **named)
+    return params, first, second, most
+
+
+def fused_adam(*args: Any, **named: Any) -> tuple[Group, ...]:
+    """Parameters and both moments (and their maxima) after one step of the fused Adam kernel."""
+    return _adam_step(torch._fused_adam_, *args, **named)
+
+
+def fused_adamw(*args: Any, **named: Any) -> tuple[Group, ...]:
+    """The same of the fused AdamW kernel."""
+    return _adam_step(torch._fused_adamw_, *args, **named)
+
+
+def fused_sgd(params: Group, grads: Group, buffers: Group, scale: Any, found: Any, **named: Any) -> tuple[Group, ...]:
+    """Parameters and momentum after one step of the fused SGD kernel."""
+    params, grads, buffers = map(_dense, (params, grads, buffers))
+    torch._fused_sgd_(params, grads, buffers, grad_scale=scale, found_inf=found, **{**SGD, **named})
+    return params, buffers
+
+
+def amp_unscale(grads: Group, found: Tensor, inverse: Tensor) -> tuple[Any, ...]:
+    """Gradients times the inverse scale, and whether one of them was not finite."""
+    torch._amp_foreach_non_finite_check_and_unscale_(list(grads), found, inverse)
+    return grads, found
+
+
+def amp_update_scale(scale: Tensor, tracker: Tensor, found: Tensor, *factors: Any) -> tuple[Tensor, Tensor]:
+    """The scale of a gradient scaler and its growth tracker after an update."""
+    torch._amp_update_scale_(scale, tracker, found, *factors)
+    return scale, tracker
+
+
+def _stepped(name: str) -> Any:
+    def run(params: Group, grads: tuple[Group, ...], **named: Any) -> Group:
+        own = [p.detach().requires_grad_() for p in params]
+        optimizer = getattr(torch.optim, name)(own, lr=0.125, **named)
+        for step in grads:
+            for p, g in zip(own, step):
+                p.grad = g.detach().clone()
+            optimizer.step()
+        return tuple(p.detach() for p in own)
+
+    return run
+
+
+optim_sgd = _stepped("SGD")
+optim_adam = _stepped("Adam")
+optim_adamw = _stepped("AdamW")
+optim_nadam = _stepped("NAdam")
+optim_radam = _stepped("RAdam")
+optim_adamax = _stepped("Adamax")
+optim_adagrad = _stepped("Adagrad")
+optim_adadelta = _stepped("Adadelta")
+optim_rmsprop = _stepped("RMSprop")
+optim_rprop = _stepped("Rprop")
+optim_asgd = _stepped("ASGD")

@@ -1,0 +1,133 @@
+"""Error parity: what the CPU refuses, the device must refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from parity import catalog, tolerance
+from parity.catalog.draw import Sizes
+from parity.check import Settings, check, quiet
+from parity.devices import Call, Fault, resolve
+from parity.devices.base import Device
+from parity.dtypes import DEFAULT
+from parity.examine import NoWatch, Plan, examine
+from parity.flaws import flawed
+from parity.generate import nth, search
+from parity.notation import case_text, parse
+from parity.suite import Item, profile
+from parity.trial import Result
+from parity.vocabulary import FLAWS, Case
+
+CPU = resolve("cpu")
+TABLES = tolerance.load("sim")
+SIZES = Sizes()
+
+
+def refused(device: Device, case: Case) -> tuple[Result, ...]:
+    with device.active():
+        return check(catalog.row(case.op), case, device, CPU, TABLES, Settings(), quiet, [])[0]
+
+
+def clamped(call: Call) -> Any:
+    """An index past the end is the last one."""
+    x, dim, index = call.args
+    call.args[2] = index.clamp(0, x.shape[dim] - 1 if x.dim() else 0)
+    return call.run()
+
+
+def cropped(call: Call) -> Any:
+    """The longer operand is cut."""
+    n = min(x.shape[-1] for x in call.args[:2])
+    return torch.add(*(x[..., :n] for x in call.args[:2]))
+
+
+def rounded(call: Call) -> Any:
+    """A floating index is taken for an integer."""
+    call.args[2] = call.args[2].long()
+    return call.run()
+
+
+def positive(call: Call) -> Any:
+    """A negative size is taken for its magnitude."""
+    call.args[1] = tuple(map(abs, call.args[1]))
+    return call.run()
+
+
+def wrapped(call: Call) -> Any:
+    """A dim out of range is counted on from the first."""
+    call.kwargs["dim"] %= call.args[0].dim()
+    return call.run()
+
+
+@pytest.mark.parametrize(
+    "op, effect, text",
+    [
+        ("index_select", clamped, 'index_select(float32[4], 0, int64[2].index(0, 4).at(0, "4")).refused("index")'),
+        ("index_select", rounded, 'index_select(float32[4], 0, float32[2]).refused("dtype")'),
+        ("add", cropped, 'add(float32[2, 3], float32[4]).refused("shape")'),
+        ("softmax", wrapped, 'softmax(float32[2, 3], dim=9).refused("dim")'),
+        ("broadcast_to", positive, 'broadcast_to(float32[1, 3], (-5, 3)).refused("size")'),
+    ],
+)
+def test_a_device_that_computes_what_the_cpu_refuses_is_malformed(op: str, effect: Any, text: str) -> None:
+    (result,) = refused(resolve("sim", (Fault("lenient", (op,), effect, level="function"),)), parse(text))
+    assert (str(result.aspect), str(result.verdict.status)) == ("refusal", "malformed")
+    assert "computed what the CPU refuses" in result.verdict.reason
+    (healthy,) = refused(resolve("sim"), parse(text))
+    assert str(healthy.verdict.status) == "agree"
+
+
+def test_what_the_cpu_computes_after_all_says_nothing() -> None:
+    (result,) = refused(resolve("sim"), parse('add(float32[2], float32[2]).refused("shape")'))
+    assert str(result.verdict.status) == "void"
+
+
+def test_an_index_past_the_end_is_not_tried_where_it_ends_the_device() -> None:
+    class Asserting(Device):
+        name = "asserting"
+        torch_device = torch.device("cuda", 0)
+
+        def upload(self, t: torch.Tensor) -> torch.Tensor:
+            raise AssertionError("nothing may reach this device")
+
+        def synchronize(self) -> None:
+            """Nothing to wait for."""
+
+        def seed(self, n: int) -> None:
+            """No generator."""
+
+    assert not refused(Asserting(), parse('index_select(float32[4], 0, int64[2].index(0, 4).at(0, "4")).refused("index")'))
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_every_flaw_is_drawn_and_read_back(flaw: str) -> None:
+    name = {"dtype": "erfinv", "shape": "add", "dim": "softmax", "index": "index_select", "size": "broadcast_to"}[flaw]
+    found = [d.case for d in search(catalog.row(name), "float32", SIZES, "1", 400) if d.case.refused]
+    assert 5 <= len(found) <= 40
+    assert flaw in {c.refused for c in found}
+    assert all(parse(case_text(c)) == c for c in found)
+
+
+def test_the_cpu_refuses_nearly_all_that_is_drawn_to_be_refused() -> None:
+    said = {"agree": 0, "void": 0}
+    for row in list(catalog.ROWS.values())[::5]:
+        for dtype in [d for d in DEFAULT if d in row.dtypes][:2]:
+            for k in range(1, 7):
+                case = flawed(row, nth(row, dtype, SIZES, "flaws", k).case, lambda n, k=k: k % n)  # type: ignore[misc]
+                if case.refused:
+                    for r in check(row, case, CPU, CPU, TABLES, Settings(), quiet, [])[0]:
+                        said[str(r.verdict.status)] += 1
+    assert said["agree"] > 200
+    assert said["void"] < 0.04 * said["agree"]
+
+
+def test_a_lenient_device_is_found_by_a_run_and_shrunk() -> None:
+    faulty = resolve("sim", (Fault("lenient", ("index_select",), clamped, level="function"),))
+    plan = Plan(faulty, CPU, TABLES, profile("quick"), examples=90)
+    done = examine(Item(catalog.row("index_select"), "float32"), plan, NoWatch())
+    (finding,) = done.findings
+    assert (str(finding.result.aspect), finding.case.refused) == ("refusal", "index")
+    assert "under" not in case_text(finding.case)
