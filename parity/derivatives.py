@@ -231,7 +231,9 @@ def _tangents(t: Trial, s: Sides) -> None:
 
 def _plain(t: Trial, s: Sides, tangents: Named) -> bool:
     """Whether the tangents say something: torch keeps those that are zero as tensors without memory, which swallow a NaN or
-    an infinity beside them on one path and not on another, and lose their dtype in 0-d ones."""
+    an infinity beside them on one path and not on another, and lose their dtype in 0-d ones and beside other dtypes."""
+    if t.program.row.promotes and len({o.spec.dtype for o in t.inputs.operands}) > 1:
+        return False
     dtypes = {x.dtype for _, x in s.live.outputs}
     everything = (*(o.view for o in t.inputs.operands), *(x for _, x in s.live.outputs), *(x for _, x in tangents))
     return all(x.dtype in dtypes for _, x in tangents) and all(bool(torch.isfinite(x.detach()).all()) for x in everything)

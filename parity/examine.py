@@ -149,7 +149,10 @@ def settings(item: Item, plan: Plan, ordinal: int, pinned: bool) -> Settings:
     """How one case of an item is checked."""
     insist = pinned or not plan.screens or ordinal % ORACLE_EVERY == 0
     more = {a for a, (every, rest) in EVERY.items() if ordinal % every == rest}
-    more |= {Aspect.TRANSFER} if item.row.name in TRAVELS else set()
+    if item.row.name in TRAVELS:
+        more |= {Aspect.TRANSFER}
+    elif item.row.family != "movement":
+        more -= {Aspect.TRANSFER}  # it is about operands: one bug of a copy must not be told by every op
     return Settings(insist, ordinal % REPEAT_EVERY == 1, None, frozenset(more))
 
 

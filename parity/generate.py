@@ -28,6 +28,7 @@ from parity.errors import CaseError
 from parity.flaws import flawed
 from parity.layout import base_shape, overlaps
 from parity.layout import check as check_layout
+from parity.prelude import unchecked
 from parity.vocabulary import PRELUDES, Arg, Case, Cotangent, Layout, TensorSpec, Values
 
 # Each table starts with the simplest alternative, repeated to weigh it.
@@ -40,20 +41,11 @@ COTANGENT_LAYOUTS = (
 MODES = (*("grad",) * 10, "no_grad", "inference")
 AFTER = (*("",) * 35, *PRELUDES)
 DESTINATIONS = (
-    "contiguous",
-    "contiguous",
-    "offset",
-    "stepped",
-    "transposed",
-    "columns",
-    "rows",
-    "step_outer",
-    "channels_last",
-    "empty",
-    "cast",
+    *("contiguous", "contiguous", "offset", "stepped", "transposed", "columns", "rows", "step_outer", "channels_last"),
+    *("empty", "cast"),
 )
 FLAWED = 20  # one case in so many is wrong on purpose
-# What a destination may be cast to, by the item's dtype; float32 for all others.
+# What a destination is cast to, by the item's dtype; float32 for all others.
 CASTS = {"float32": ("float16", "bfloat16"), "complex64": ("contiguous",), "int64": ("float32", "int32")}
 # Ops that take a 0-d operand from the CPU beside device tensors; all others ask for one device.
 MIXES_DEVICES = (
@@ -107,7 +99,7 @@ def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes) -> Case:
     choose = len(specs) > 1 and bool(row.grad)
     specs = [replace(s, grad=s.grad and FACTS[s.dtype].is_inexact and (not choose or pick(4) != 3)) for s in specs]
     cotangent = _cotangent(row, dtype, pick)
-    into = _destination(dtype, pick) if row.out else "contiguous"
+    into = _destination(row, dtype, pick) if row.out else "contiguous"
     under, after = MODES[pick(len(MODES))], AFTER[pick(len(AFTER))] if specs else ""
     specs = [replace(s, values=replace(s.values, seed=pick(SEEDS))) if _seeded(s.values) else s for s in specs]
     it = iter(specs)
@@ -262,8 +254,10 @@ def _values(spec: TensorSpec, row: Row, pick: Pick) -> Values:
     return Values(family, v.params, 0, specials)
 
 
-def _destination(dtype: str, pick: Pick) -> str:
+def _destination(row: Row, dtype: str, pick: Pick) -> str:
     word = DESTINATIONS[pick(len(DESTINATIONS))]
+    if word in ("empty", "cast") and unchecked(row):
+        return "contiguous"
     casts = CASTS.get(dtype, ("float32",))
     return casts[pick(len(casts))] if word == "cast" else word
 

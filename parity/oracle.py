@@ -222,7 +222,8 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         """A long sum or mean: one chain loses about sqrt(n) / 4 roundings of the magnitudes that it adds."""
         lost = self._inside * (args[0].numel() / x.numel()) ** 0.5 / 4.0
         moved: Tensor = self._rounded(x)
-        return moved + torch.where(moved < x, -lost, lost) * func(args[0].abs(), *args[1:], **kwargs)
+        size: Tensor = func(args[0].abs(), *args[1:], **kwargs)
+        return moved + torch.where(moved < x, -lost, lost) * size
 
     def _rounded(self, x: Any) -> Any:
         if not (isinstance(x, Tensor) and x.layout is torch.strided and not x._is_zerotensor() and x.dtype in DOUBLE):
@@ -366,7 +367,7 @@ class Oracle:
         return any(k in FACTORS and v == 0 for k, v in self._case.kwargs)
 
     def bias(self) -> float | None:
-        """The largest magnitude that a sum of products adds at its end (0 without one); None where the row has no such place."""
+        """The largest magnitude that a sum of products adds at its end (0 without one); None where the row has no place for it."""
         name = self._p.row.name.removeprefix("opinfo:").rpartition(".")[2].partition(":")[0]
         first = name.startswith("add") or name == "baddbmm"
         if not first and not name.startswith("conv"):

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from parity import execute as ex
 from parity.catalog import opinfo
 from parity.catalog.draw import Call, Draw, Sizes
+from parity.catalog.row import Row
 from parity.devices.base import Device
 from parity.errors import CaseError
 from parity.execute import Placed, Program
@@ -33,9 +34,17 @@ from parity.vocabulary import Arg, Case, Computed, Outcome, Raised, TensorSpec
 
 NUMBERS = 4  # of a call that are changed, one after the other
 LARGEST = 1 << 16  # elements of an operand of a larger call
-UNCHECKED = ("recurrent",)  # families whose kernels believe what they are told: with other counts or sizes they read beside
+# Kernels that believe what they are told: with other counts, sizes or flags, or a destination that does not fit, they read and
+# write beside. Rows that call them below torch's public functions, by their paths and OpInfo names; and recurrent layers.
+BELOW = ("torch._", "torch.ops.", "torch.native_", "parity.catalog.aten.", "opinfo:_", "opinfo:native_")
+PUBLIC = ("torch._C._nn.", "torch._foreach_", "opinfo:__")
 TRIES = 3  # calls of the row that are drawn where the case itself cannot be resized
 Step = tuple[Program, Case, Inputs]
+
+
+def unchecked(row: Row) -> bool:
+    """Whether nobody checks the arguments of the row's call before its kernel does."""
+    return row.family == "recurrent" or (row.call.startswith(BELOW) and not row.call.startswith(PUBLIC))
 
 
 def play(t: Trial, here: Placed, reference: Outcome, grad: bool) -> None:
@@ -81,7 +90,7 @@ def _litter(t: Trial, reference: Outcome) -> None:
 
 
 def _other_scalar(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
-    if t.program.row.family in UNCHECKED:
+    if unchecked(t.program.row):
         return
     args, kwargs = ex.arguments(t.case, t.inputs, here.views, torch_word)
     found = [k for k, x in enumerate(tree_leaves((args, kwargs))) if type(x) in _OTHERS]
@@ -156,7 +165,7 @@ def _built(t: Trial, case: Case | None) -> Step | None:
 
 def _resized(t: Trial, change: Callable[[int], int]) -> Case | None:
     """The case with every size above 1 changed, and indices with them; None where it is no larger or smaller than before."""
-    if t.program.row.family in ("opinfo", *UNCHECKED):
+    if t.program.row.family == "opinfo" or unchecked(t.program.row):
         return None
 
     def sized(s: TensorSpec) -> TensorSpec:

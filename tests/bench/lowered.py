@@ -32,7 +32,7 @@ def lower(flag: str) -> None:
     if flag not in FLAGS:
         raise SystemExit(f"LOWERED={flag}: allowed are {', '.join(FLAGS)}")
     # Importing OpInfo freezes the flags.
-    torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True  # type: ignore[attr-defined]
+    torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
     torch.backends.cuda.matmul.allow_tf32 = flag == "tf32"
     torch.backends.cudnn.allow_tf32 = flag == "tf32"
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = flag == "reduced"
@@ -51,6 +51,12 @@ def affected(flag: str, path: str) -> None:
     kinds = ("float32",) if flag != "reduced" else ("float16", "bfloat16")
     found: dict[str, dict[str, Any]] = {}
     started = time.monotonic()
+
+    def supported(op: Any, device: str) -> set[Any]:
+        return set(op.supported_dtypes(device))
+
+    def drawn(op: Any, dtype: Any) -> list[Any]:
+        return list(op.sample_inputs("cpu", dtype, requires_grad=op.supports_autograd, set_seed=True))
 
     def moved(device: str, wide: bool) -> Any:
         def move(x: Any) -> Any:
@@ -84,10 +90,14 @@ def affected(flag: str, path: str) -> None:
                 worst = max(worst, float(torch.nan_to_num((x.double() - t.double()).abs(), 0, 0, 0).max()) / scale)
         return worst
 
+    def raw(x: torch.Tensor) -> torch.Tensor:
+        """The bytes."""
+        flat = x.resolve_conj().resolve_neg().reshape(-1)
+        return flat.new_empty(flat.numel()).copy_(flat).view(torch.uint8)  # a size of 1 may have any stride
+
     def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
-        return len(a) == len(b) and all(
-            x.shape == y.shape and torch.equal(x.nan_to_num(7), y.nan_to_num(7)) for x, y in zip(a, b)
-        )
+        pairs = list(zip(a, b))
+        return len(a) == len(b) and all(x.shape == y.shape and torch.equal(raw(x), raw(y)) for x, y in pairs if x.numel())
 
     for kind in kinds:
         dtype = getattr(torch, kind)
@@ -95,12 +105,12 @@ def affected(flag: str, path: str) -> None:
             if time.monotonic() - started > SECONDS:
                 print("out of time at", op.formatted_name)
                 break
-            if dtype not in op.supported_dtypes("cpu") or dtype not in op.supported_dtypes(DEVICE):
+            if dtype not in supported(op, "cpu") or dtype not in supported(op, DEVICE):
                 continue
             changed = unsteady = 0
             errors = [0.0, 0.0]
             try:
-                samples = list(op.sample_inputs("cpu", dtype, requires_grad=op.supports_autograd, set_seed=True))
+                samples = drawn(op, dtype)
             except Exception:
                 continue
             for s in samples[:: max(1, len(samples) // 10)]:

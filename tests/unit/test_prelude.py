@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from parity import catalog, tolerance
+from parity import catalog, prelude, tolerance
 from parity.catalog.draw import Sizes
 from parity.check import Settings, check, failing, quiet
 from parity.devices import Call, Fault, resolve
@@ -132,6 +132,18 @@ def test_a_recurrent_layer_keeps_its_counts() -> None:
     )
     for word in PRELUDES:
         assert not wrong(resolve("sim"), f'{lstm}.after("{word}")')
+
+
+@pytest.mark.parametrize("name", ["lstm", "logcumsumexp_kernel", "native_batch_norm", "index_put_kernel"])
+def test_kernels_without_checks_get_no_foreign_arguments(name: str) -> None:
+    row = catalog.row(name)
+    assert prelude.unchecked(row)
+    assert not {d.case.into for d in search(row, "float32", Sizes(), "1", 200)} & {"empty", "float16", "bfloat16"}
+
+
+@pytest.mark.parametrize("name", ["add", "hardtanh", "conv2d", "foreach_add", "setitem"])
+def test_public_functions_check_theirs(name: str) -> None:
+    assert not prelude.unchecked(catalog.row(name))
 
 
 def test_every_word_is_drawn() -> None:

@@ -128,12 +128,12 @@ class OtherMask(torch.autograd.Function):
     """Backward draws a mask of its own."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
         ctx.p = p
         return torch.dropout(x, p, True)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         return torch.dropout(g, ctx.p, True), None
 
 
@@ -141,8 +141,12 @@ class NoMask(OtherMask):
     """Backward knows of no mask."""
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         return g, None
+
+
+other_mask: Any = OtherMask.apply  # untyped in torch
+no_mask: Any = NoMask.apply
 
 
 def with_one(like: Tensor, shape: tuple[int, ...], generator: Any = None) -> Tensor:
@@ -278,9 +282,9 @@ PLANTED: dict[str, tuple[str, Function, str]] = {
     "dropout, half the mask repeated": ("dropout(float32[256])", half_mask, "equal the one 128 places on"),
     "dropout, every row alike": ("dropout(float32[64, 32])", same_rows, "outcome|places on"),
     "dropout, gradient of another mask": (
-        "dropout(float32[64])", lambda x, p=0.5, training=True: OtherMask.apply(x, p), "flow through what forward dropped"),
+        "dropout(float32[64])", lambda x, p=0.5, training=True: other_mask(x, p), "flow through what forward dropped"),
     "dropout, gradient without mask": (
-        "dropout(float32[64])", lambda x, p=0.5, training=True: NoMask.apply(x, p), "flow through what forward dropped"),
+        "dropout(float32[64])", lambda x, p=0.5, training=True: no_mask(x, p), "flow through what forward dropped"),
     "dropout2d by element": ("dropout2d(float32[4, 8, 3, 3])", split_channels, "dropped in part"),
     "rand with 1.0": ("rand(float32[()], (4096,))", with_one, r"outside of \[0, 1\)"),
     "randn with std 1.02": ("randn(float32[()], (65536,))", wide, "spread too widely"),

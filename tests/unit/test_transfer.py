@@ -58,7 +58,7 @@ def unconjugated(call: Call) -> Any:
 
 
 def shifted(call: Call) -> bool:
-    return call.args[0].storage_offset() > 0
+    return bool(call.args[0].storage_offset() > 0)
 
 
 def crossed(call: Call) -> bool:
