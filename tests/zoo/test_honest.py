@@ -259,9 +259,11 @@ def test_ties_take_any_of_their_places(device: Device) -> None:
 def test_pooling_may_find_another_of_the_tied_maxima(device: Device) -> None:
     """Same maxima, places that hold them."""
     x = torch.randint(0, 3, (2, 3, 8, 8), generator=torch.Generator().manual_seed(1)).float()
-    (v, i), (w, j) = (
-        g(lambda t: F.max_pool2d(t, 2, return_indices=True)) for g in (lambda f: there(device, f, x), lambda f: f(x))
-    )
+
+    def pooled(t: torch.Tensor) -> Any:
+        return F.max_pool2d(t, 2, return_indices=True)
+
+    (v, i), (w, j) = there(device, pooled, x), pooled(x)
     assert torch.equal(v, w)
     assert not torch.equal(i, j)
     assert torch.equal(x.flatten(2).gather(2, i.flatten(2)), w.flatten(2))
