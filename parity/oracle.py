@@ -367,7 +367,7 @@ class Oracle:
         return any(k in FACTORS and v == 0 for k, v in self._case.kwargs)
 
     def bias(self) -> float | None:
-        """The largest magnitude that a sum of products adds at its end; 0 without one, None where the row has no place for it."""
+        """The largest magnitude that a sum of products adds at its end; 0 without one, None if the row has no place for it."""
         name = self._p.row.name.removeprefix("opinfo:").rpartition(".")[2].partition(":")[0]
         first = name.startswith("add") or name == "baddbmm"
         if not first and not name.startswith("conv"):
