@@ -275,7 +275,8 @@ def _budget(bench: Bench, truth: Tensor, name: str | None, f: DtypeFacts, pass_:
             handed = np.zeros_like(size)
             if bench.row.rounds_between and u != f.unit_roundoff and name is not None:
                 bias = bench.oracle.bias()
-                handed = f.unit_roundoff * (2.0 * s if bias is None else size + 2.0 * bias)
+                result = np.nan_to_num(np.abs(size), nan=0.0, posinf=0.0)
+                handed = f.unit_roundoff * (2.0 * s if bias is None else result + 2.0 * bias)
                 if bias == 0.0 or pass_ == "backward":
                     handed = np.zeros_like(size)
             return of_sum(size, s, n, f, u, handed, tol, floor)

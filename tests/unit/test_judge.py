@@ -283,3 +283,12 @@ def test_the_border_to_wrong_is_what_no_order_of_adding_explains() -> None:
     beyond[0, 0] += float(300 * u * s[0, 0])
     assert verdict(text, lambda t: between).status is Status.DRIFT
     assert verdict(text, lambda t: beyond).status is Status.WRONG
+
+
+def test_a_product_that_is_rounded_before_its_bias_may_be_off_by_that_rounding() -> None:
+    """Negative results too: what is handed on is a magnitude."""
+    text = "addmm(float16[4, 4].normal(seed=1), float16[4, 64].normal(seed=2), float16[64, 4].normal(seed=3))"
+    c, a, b = (o.view for o in prepared(text)[2].operands)
+    rounded = ((a.float() @ b.float()).half() + c).half()
+    assert verdict(text, lambda t: rounded).status is Status.AGREE
+    assert verdict(text, lambda t: ((a.float() @ b.float() * 1.01).half() + c).half()).status is not Status.AGREE
