@@ -251,7 +251,7 @@ ROWS = (
         signature=_rectangular(),
         dtypes=("float32",),
         grad=(),
-        out=True,
+        # no out=, as lu
         opinfo=("lu_unpack",),
     ),
     _row(name="det", call="torch.linalg.det", signature=_square(singular=True), out=True, opinfo=("linalg.det",)),
@@ -338,7 +338,8 @@ ROWS = (
         out=True,
         opinfo=("linalg.lu_factor",),
     ),
-    DECOMPOSITION(name="lu", relation="lu", call="torch.linalg.lu", signature=_rectangular(), out=True, opinfo=("linalg.lu",)),
+    # No out=: torch 2.13's CPU writes beside destinations whose batch dimensions cannot be merged (as tril and triu).
+    DECOMPOSITION(name="lu", relation="lu", call="torch.linalg.lu", signature=_rectangular(), opinfo=("linalg.lu",)),
     _row(
         name="matrix_norm",
         rule=OpClass.COMPOSITE,

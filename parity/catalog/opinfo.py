@@ -204,7 +204,7 @@ RELATIONS: dict[str, tuple[OpClass, str]] = {
 }
 # Their callable itself fills its first argument.
 # torch 2.13 on the CPU writes beside a destination of these whose batch dimensions cannot be merged (heap corruption).
-UNSAFE_OUT = ("tril", "triu")
+UNSAFE_OUT = ("tril", "triu", "lu_unpack", "linalg.lu", "lu")
 MUTATES = ("cauchy", "exponential", "geometric", "log_normal", "normal:in_place", "uniform")
 # Their meaning depends on the dtype (its neighbours, its limits, its eps), so float64 is no truth for them.
 DTYPE_BOUND = (
@@ -242,7 +242,7 @@ FINITE_ONLY = """byte char short int long hash_tensor special.chebyshev_polynomi
     special.chebyshev_polynomial_v special.chebyshev_polynomial_w special.shifted_chebyshev_polynomial_t
     special.shifted_chebyshev_polynomial_u special.shifted_chebyshev_polynomial_v special.shifted_chebyshev_polynomial_w
     special.hermite_polynomial_h special.hermite_polynomial_he special.laguerre_polynomial_l
-    special.legendre_polynomial_p"""
+    special.legendre_polynomial_p grid_sampler_2d grid_sampler_3d nn.functional.grid_sample"""
 # Their calls update operands beside their results (running statistics, weights of a limited norm).
 UPDATES = """nn.functional.embedding nn.functional.embedding_bag nn.functional.batch_norm nn.functional.instance_norm
     _batch_norm_with_update _native_batch_norm_legit native_batch_norm"""

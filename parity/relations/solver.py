@@ -116,8 +116,8 @@ def _pinv(call: Bound, r: Results) -> Problems:
     """The Moore-Penrose conditions, whatever rank was found."""
     a, name = call.args[0], outs(r)[0]
     w, x, u = wide(a), wide(r[name]), roundoff(a)
-    if not w.numel() or not _finite(w):
-        return []
+    if not w.numel() or not _finite(w) or x.shape[-2:] != (w.shape[-1], w.shape[-2]):
+        return []  # (torch's OpInfo "singular" gives the factors of the matrix)
     p, q = w @ x, x @ w
     size = norm(w) * norm(x)
     return [

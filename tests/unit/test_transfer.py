@@ -110,8 +110,8 @@ def test_one_operand_in_three_changes_its_dtype_on_the_way() -> None:
     assert found == {0, 3}
 
 
-def test_rows_that_copy_travel_always_and_others_now_and_then() -> None:
+def test_rows_that_copy_travel_always_and_those_that_move_data_now_and_then() -> None:
     plan = Plan(resolve("sim"), CPU, TABLES, profile("quick"))
-    for name, share in (("copy_", 36), ("to", 36), ("exp", 6)):
+    for name, share in (("copy_", 36), ("to", 36), ("cat", 6), ("exp", 0)):
         item = Item(catalog.row(name), "float32")
         assert sum(Aspect.TRANSFER in asked(item, plan, k, False).more for k in range(36)) == share

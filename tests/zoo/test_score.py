@@ -57,7 +57,7 @@ def of(made: Board, fault: str, generator: str = score.SUITE) -> Score:
     ("fault", "op", "aspect", "statuses", "most"),
     [
         ("wrong", "tanh", "forward", {"wrong", "drift"}, 1),
-        ("gradient", "sigmoid", "backward", {"wrong", "drift"}, 1),
+        ("gradient", "sigmoid_backward", "forward", {"wrong", "drift"}, 2),
         ("no-write", "mul", "in-place", {"wrong"}, 8),
         ("refused", "erfinv", "forward", {"unsupported"}, 1),
         ("abort", "cosh", "", {"crash"}, 1),
