@@ -31,7 +31,8 @@ from parity.errors import NothingCompared, UsageError
 from parity.execute import Live, Named
 from parity.judge import Bench, judge
 from parity.measures import bit_equal
-from parity.oracle import PERTURBATIONS, Oracle, Rounding, perturbed, widen
+from parity.oracle import PERTURBATIONS, Oracle, widen
+from parity.rounding import Rounding, perturbed
 from parity.values import pool, window
 from parity.vocabulary import Computed, Measure, OpClass, Outcome, Raised, Status, Verdict
 

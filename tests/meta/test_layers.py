@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).parents[2] / "parity"
 ORDER = (
     "errors", "dtypes", "vocabulary", "layout", "notation",
     "catalog", "resources", "tolerance", "devices", "values", "inputs", "store", "journal",
-    "execute", "oracle", "budget", "measures", "tails", "laws", "uniformity", "relations", "randomness", "promises", "judge",
-    "trial", "derivatives", "prelude", "refusal", "transfer", "writes", "check", "flaws", "generate", "suite", "examine",
+    "execute", "rounding", "oracle", "budget", "measures", "tails", "laws", "uniformity", "relations", "randomness",
+    "promises", "judge", "trial", "derivatives", "prelude", "refusal", "transfer", "writes", "check", "flaws", "generate", "suite", "examine",
     "diff", "assertion", "zoo",
     "report",
     "plugin", "cli", "__main__",

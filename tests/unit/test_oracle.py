@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from parity import catalog, execute, oracle
+from parity import catalog, execute, rounding
 from parity.inputs import build
 from parity.notation import parse
 from parity.oracle import Oracle
@@ -88,19 +88,19 @@ def test_what_was_saved_equal_stays_equal() -> None:
 def test_rounding_is_a_function_of_the_value(dtype: torch.dtype) -> None:
     x = torch.arange(1, 200, dtype=torch.float64).sqrt().to(dtype)
     x = x * (1 + 1j) if dtype.is_complex else x
-    one, again = oracle.rounded(x, U, 2), oracle.rounded(x.flip(0), U, 2).flip(0)
+    one, again = rounding.rounded(x, U, 2), rounding.rounded(x.flip(0), U, 2).flip(0)
     assert torch.equal(one, again)
-    one, again = oracle.rounded(x, U, 1), oracle.rounded(x.flip(0), U, 1).flip(0)
+    one, again = rounding.rounded(x, U, 1), rounding.rounded(x.flip(0), U, 1).flip(0)
     assert not torch.equal(one, again)
     change = (one - x).abs() / x.abs()
     assert float(change.min()) > 0.9 * U
     assert float(change.max()) < 1.1 * U
     up = (one.real > x.real).sum().item()
     assert 60 < up < 140
-    assert not torch.equal(one, oracle.rounded(x, U, 2))
+    assert not torch.equal(one, rounding.rounded(x, U, 2))
 
 
 def test_integers_are_never_perturbed() -> None:
     i = torch.arange(4)
-    assert oracle.perturbed(i, U, 3) is i
-    assert oracle.rounded(i, U, 3) is i
+    assert rounding.perturbed(i, U, 3) is i
+    assert rounding.rounded(i, U, 3) is i
