@@ -278,7 +278,8 @@ def beside(t: Trial, score: Score) -> Score:
                 if fired:
                     composites = kept(composites, f"{name} ({result.verdict.status})")
                     break
-                alarms = kept(alarms, f"bystander {name}: {result.verdict.status} in {text}")
+                if result.verdict.status.is_finding:  # what the device lacks it lacks without the fault, too
+                    alarms = kept(alarms, f"bystander {name}: {result.verdict.status} in {text}")
     return replace(score, alarms=alarms, composites=tuple(dict.fromkeys(composites)), bystanders=seen)
 
 
