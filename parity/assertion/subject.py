@@ -1,0 +1,225 @@
+"""A caller's function with its arguments, and a run of it on one side: what it returns, writes and differentiates."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+from torch.utils._pytree import TreeSpec, keystr, tree_flatten_with_path, tree_unflatten
+
+from parity import execute as ex
+from parity.dtypes import FACTS
+from parity.errors import UsageError
+from parity.execute import Live, Named
+from parity.values import pool, window
+
+SEED = 0
+Put = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A function with its arguments, as the caller gave them. method: which one of the module, "" for the module itself.
+
+    leaves, names, tree: the arguments' leaves, what a message calls them, and how they are put together. coarsest: the
+    floating dtype with the largest roundoff that goes in. extents: how many elements of each storage go in.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    module: nn.Module | None
+    method: str
+    leaves: tuple[Any, ...]
+    names: tuple[str, ...]
+    tree: TreeSpec
+    coarsest: torch.dtype
+    extents: Mapping[tuple[int, torch.dtype], int]
+
+
+def subject(fn: Callable[..., Any], inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Subject:
+    if not callable(fn):
+        raise UsageError(f"the function is {fn!r}; give a function or an nn.Module first, and its inputs after it")
+    owner = fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
+    module = owner if isinstance(owner, nn.Module) else None
+    method = "" if module is fn or module is None else fn.__name__
+    for name, p in module.named_parameters() if module is not None else ():
+        if isinstance(p, UninitializedParameter):
+            raise UsageError(f"parameter '{name}' has no shape yet; run the lazy module once on the CPU first")
+    paths, tree = tree_flatten_with_path((tuple(inputs), dict(kwargs)))
+    positions = _positions(fn.forward if isinstance(fn, nn.Module) else fn, len(inputs))
+    names = tuple(_leaf_name(path, positions) for path, _ in paths)
+    leaves = tuple(x for _, x in paths)
+    tensors = [x for x in leaves if isinstance(x, Tensor)]
+    title = getattr(fn, "__name__", type(fn).__name__)
+    if module is not None:
+        tensors += [*module.parameters(), *module.buffers()]
+        title = type(module).__name__ + (f".{method}" if method else "")
+    return Subject(title, fn, module, method, leaves, names, tree, _coarsest(tensors), _extents(tensors))
+
+
+def _coarsest(tensors: Sequence[Tensor]) -> torch.dtype:
+    floats = [t.dtype for t in tensors if known(t) and FACTS[word(t.dtype)].is_inexact]
+    return max(floats, key=lambda d: FACTS[word(d)].unit_roundoff, default=torch.float32)
+
+
+def _extents(tensors: Sequence[Tensor]) -> dict[tuple[int, torch.dtype], int]:
+    extents: dict[tuple[int, torch.dtype], int] = {}
+    for t in tensors:
+        if is_dense(t):
+            extents[_storage(t)] = max(_end(t), extents.get(_storage(t), 0))
+    return extents
+
+
+def _positions(function: Callable[..., Any], count: int) -> list[str]:
+    """What the function calls its positional arguments."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # torch's builtins tell no signature
+        parameters = ()  # type: ignore[assignment]  # as empty as it looks
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "input")
+    missing = count - len(names)
+    return names + ([rest] if missing == 1 and rest == "input" else [f"{rest}[{i}]" for i in range(missing)])
+
+
+def _leaf_name(path: Any, positions: Sequence[str]) -> str:
+    head = positions[path[1].idx] if path[0].idx == 0 else str(path[1].key)
+    return head + str(keystr(path[2:]))
+
+
+def word(word: torch.dtype | torch.layout) -> str:
+    return str(word).removeprefix("torch.")
+
+
+def known(t: Tensor) -> bool:
+    """Whether parity can judge tensors of this kind: strided, and no float8, complex32 or quantised dtype."""
+    return is_dense(t) and word(t.dtype) in FACTS
+
+
+def is_dense(t: Tensor) -> bool:
+    """Whether it is strides over a storage."""
+    return t.layout is torch.strided and not t.is_nested
+
+
+def _storage(t: Tensor) -> tuple[int, torch.dtype]:
+    return t.untyped_storage().data_ptr(), t.dtype
+
+
+def _end(t: Tensor) -> int:
+    """One past the last element of its storage that a strided tensor reaches."""
+    return 0 if not t.numel() else int(t.storage_offset() + 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride())))
+
+
+# ------------------------------------------------------------------------------------------------------------- one side
+
+
+class _Placer:
+    """Puts tensors on one side: storages travel whole and once, the views are cut there with their strides and offsets, so
+    that inputs which share memory still do."""
+
+    def __init__(self, subject: Subject, put: Put) -> None:
+        self._extents, self._put = subject.extents, put
+        self._bases: dict[tuple[int, torch.dtype], Tensor] = {}
+
+    def __call__(self, t: Tensor) -> Tensor:
+        """The counterpart of a tensor, detached."""
+        plain = t.detach()
+        if not is_dense(plain) or not plain.numel():
+            return self._put(plain.cpu())
+        plain = plain.conj() if t.is_conj() else plain
+        plain = torch._neg_view(plain) if t.is_neg() else plain
+        key = _storage(t)
+        if key not in self._bases:
+            self._bases[key] = self._put(plain.as_strided((self._extents[key],), (1,), 0).cpu())
+        made = self._bases[key].as_strided(t.shape, t.stride(), t.storage_offset())
+        made = made.conj() if t.is_conj() else made
+        return torch._neg_view(made) if t.is_neg() else made
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A forward call: what came out, what it may have written (buffers, inputs), and the leaves that want a gradient."""
+
+    outputs: Named
+    written: Named
+    leaves: Named
+
+
+def forward(s: Subject, put: Put, backward: bool) -> Run:
+    """Run the subject on copies of everything. Raises what it raises."""
+    place = _Placer(s, put)
+    leaves: list[tuple[str, Tensor]] = []
+    copies: list[Any] = []
+    watched: list[tuple[str, Tensor]] = []
+    for name, x in zip(s.names, s.leaves):
+        if not isinstance(x, Tensor):
+            copies.append(x)
+            continue
+        copies.append(place(x))
+        if x.requires_grad and backward:
+            leaves.append((name, copies[-1].requires_grad_()))
+        if is_dense(x):
+            watched.append((f"after[{name}]", copies[-1]))
+    function = s.function
+    if s.module is not None:
+        memo: dict[int, Any] = {}
+        for name, p in s.module.named_parameters():
+            memo[id(p)] = q = nn.Parameter(_own(place(p), p), requires_grad=p.requires_grad)
+            if p.requires_grad and backward:
+                leaves.append((f"self.{name}" if name in s.names else name, q))
+        for name, b in s.module.named_buffers():
+            memo[id(b)] = c = _own(place(b), b)
+            if is_dense(b):
+                watched.append((f"buffer[{name}]", c))
+        module = copy.deepcopy(s.module, memo)
+        function = getattr(module, s.method) if s.method else module
+    args, kwargs = tree_unflatten(copies, s.tree)
+    with torch.set_grad_enabled(backward):
+        outputs = outputs_of(function(*args, **kwargs), s.coarsest)
+    return Run(outputs, tuple((n, t.detach()) for n, t in watched), tuple(leaves))
+
+
+def _own(placed: Tensor, original: Tensor) -> Tensor:
+    """A parameter or buffer with memory of its own where it is contiguous, so that it does not hang on a larger storage."""
+    return placed if not original.is_contiguous() else placed.clone()
+
+
+def outputs_of(result: Any, coarsest: torch.dtype) -> Named:
+    """Every tensor of a result by its path, `out[0]['x']`; Python's numbers become 0-d ones, as exact as what went in."""
+    found: list[tuple[str, Tensor]] = []
+    for path, x in tree_flatten_with_path(result)[0]:
+        if isinstance(x, (float, complex)):
+            wanted = coarsest.to_complex() if isinstance(x, complex) else coarsest.to_real()
+            found.append((f"out{keystr(path)}", torch.tensor(x, dtype=wanted if word(wanted) in FACTS else None)))
+        elif isinstance(x, (bool, int)):
+            found.append((f"out{keystr(path)}", torch.tensor(x)))
+        elif isinstance(x, Tensor):
+            found.append((f"out{keystr(path)}", x if x.layout is torch.strided or x.is_nested else x.to_dense()))
+    return tuple(found)
+
+
+def gradients(run: Run, tracked: Sequence[str], cotangents: Sequence[Tensor]) -> Named:
+    """grad[leaf] of every leaf that the tracked outputs depend on. Raises what autograd raises."""
+    outputs = tuple((n, t) for n, t in run.outputs if n in tracked)
+    fed = [c.to(t.dtype) for c, (_, t) in zip(cotangents, outputs)]
+    live = Live(outputs, tuple(enumerate(t for _, t in run.leaves)))
+    names = {f"grad[{i}]": f"grad[{n}]" for i, (n, _) in enumerate(run.leaves)}
+    return tuple((names[n], g if g.layout is torch.strided else g.to_dense()) for n, g in ex.backward(live, fed))
+
+
+def tracked_outputs(run: Run) -> tuple[str, ...]:
+    return tuple(n for n, t in run.outputs if t.requires_grad)
+
+
+def fixed_cotangents(run: Run) -> list[Tensor]:
+    """One fixed pseudo-random gradient per output that has one."""
+    made = []
+    for i, (_, t) in enumerate((n, t) for n, t in run.outputs if t.requires_grad):
+        made.append(window(pool("normal", word(t.dtype)), t.numel(), SEED, 50 + i).clone().view(t.shape))
+    return made
