@@ -1,0 +1,142 @@
+"""The fixed parts of a standalone script: what it prints, compares and ends with. `parity.report.script` fills them in."""
+
+from __future__ import annotations
+
+HEAD = '''\
+"""{title}
+
+{case}
+{remark}
+python {{this file}} [device]      ({default})
+Ends with 1 where the device and the CPU differ by more than a few roundoffs, with 0 where they agree.
+"""
+
+from __future__ import annotations
+
+{imports}
+
+nan, inf = float("nan"), float("inf")
+
+
+def unpacked(data, dtype):
+    """A flat tensor from compressed bytes."""
+    return torch.frombuffer(bytearray(zlib.decompress(base64.b64decode(data))), dtype=dtype)
+
+
+def wider(dtype, wide):
+    """float64 or complex128 in the run that shows the truth."""
+    return dtype if not wide else torch.complex128 if dtype.is_complex else torch.float64
+
+
+def put(base, device, wide):
+    """A copy of a dense tensor on the device; views are made there, because copying a view would repair its layout."""
+    inexact = base.is_floating_point() or base.is_complex()
+    return base.to(wider(base.dtype, wide) if inexact else base.dtype).to(device, copy=True)
+
+
+def tensors(result):
+    """All tensors of a result; numbers as tensors."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    if isinstance(result, (list, tuple, dict)):
+        return [t for r in (result.values() if isinstance(result, dict) else result) for t in tensors(r)]
+    return [] if result is None or isinstance(result, str) else [torch.tensor(result)]
+'''
+
+TAIL = '''\
+def attempt(device, wide=False):
+    """Results by name on the CPU, or the exception."""
+    try:
+        return {n: t.detach().to("cpu").resolve_conj().resolve_neg() for n, t in run(device, wide).items()}
+    except Exception as e:
+        return e
+
+
+def parts(t):
+    """Real numbers in float64, complex ones side by side."""
+    return torch.view_as_real(t.to(torch.complex128)) if t.is_complex() else t.to(torch.float64)
+
+
+def differs(name, got, cpu, truth):
+    """Print the largest difference of one tensor; whether it is more than a few roundoffs."""
+    if got.shape != cpu.shape or got.dtype != cpu.dtype:
+        print(f"  {name} is {got.dtype}{list(got.shape)} on the device, {cpu.dtype}{list(cpu.shape)} on the CPU")
+        return True
+    if not cpu.numel():
+        return False
+    if not (cpu.is_floating_point() or cpu.is_complex()):
+        bad = got != cpu
+        if bad.any():
+            index = tuple(bad.nonzero()[0].tolist())
+            print(f"  {name}: {int(bad.sum())} of {cpu.numel()} differ, first at {list(index)}: {got[index]} {cpu[index]}")
+        return bool(bad.any())
+    eps = torch.finfo(cpu.dtype).eps
+    d, c = parts(got), parts(cpu)
+    same = (d == c) | (d.isnan() & c.isnan())
+    off = torch.where(same, 0.0, (d - c).abs()).nan_to_num(inf, inf)
+    allowed = (16 if truth is None else 4) * eps * c.abs().nan_to_num(0, 0, 0) + torch.finfo(cpu.dtype).tiny
+    truth = truth if truth is not None and truth.shape == cpu.shape else None
+    if truth is not None:
+        # What rounding does here shows in the CPU's own error.
+        own = (c - parts(truth)).abs().nan_to_num(0, 0, 0)
+        allowed = allowed + 4 * (own if ELEMENTWISE else own.max())
+    worst = int((off / allowed).argmax())
+    ones = torch.zeros(off.numel(), dtype=torch.bool)
+    ones[worst] = True
+    index = ones.view(off.shape).nonzero()[0].tolist()[: cpu.dim()]
+    at = tuple(index)
+    most, limit = float(off.flatten()[worst]), float(allowed.flatten()[worst])
+    print(f"  {name}: largest difference {most:.6g} at {index}, allowed {limit:.3g}")
+    wide = "" if truth is None else f", float64 {truth[at].item()!r}"
+    print(f"    device {got[at].item()!r}, CPU {cpu[at].item()!r}{wide}")
+    return bool((off > allowed).any())
+
+
+def main():
+    device = sys.argv[1] if len(sys.argv) > 1 else default_device()
+    torch.set_printoptions(precision=9, linewidth=140)
+    print(f"torch {torch.__version__}, device {device}")
+    cpu, got = attempt("cpu"), attempt(device)
+    truth = attempt("cpu", wide=True) if WIDE else None
+    for place, results in (("device", got), ("CPU", cpu), ("float64", truth)):
+        if isinstance(results, Exception):
+            print(f"{place} raises {type(results).__name__}: {results}")
+        for name, t in results.items() if isinstance(results, dict) else ():
+            print(f"{place} {name} = {t}")
+    truth = truth if isinstance(truth, dict) else {}
+    if isinstance(cpu, Exception) or isinstance(got, Exception):
+        return int(isinstance(cpu, Exception) != isinstance(got, Exception))
+    if list(got) != list(cpu):
+        print(f"the device gives {list(got)}, the CPU {list(cpu)}")
+        return 1
+    bad = [differs(name, got[name], cpu[name], truth.get(name)) for name in cpu]
+@REPEAT@    print("they differ" if any(bad) else "they agree")
+    return int(any(bad))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+'''
+
+AGAIN = """\
+    again = attempt(device)
+    for name in cpu if isinstance(again, dict) else ():
+        if not torch.equal(parts(again[name]).nan_to_num(), parts(got[name]).nan_to_num()):
+            print(f"  {name}: two equal calls on the device differ")
+        bad.append(differs(name, again[name], cpu[name], truth.get(name)))
+"""
+
+NAMED = """\
+def default_device():
+    return "{name}"
+"""
+
+REAL = """\
+def default_device():
+    # Found on a simulated device, which only parity has: name a real one.
+    if torch.backends.mps.is_available():
+        return "mps"
+    if torch.cuda.is_available():
+        return "cuda"
+    sys.exit("no accelerator found; name a device: python THIS_FILE DEVICE (cpu shows that the script runs)")
+"""
