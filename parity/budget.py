@@ -104,8 +104,13 @@ def of_sum(
     return Budget(total, terms, nu / (1.0 - nu) * s + handed + rounding + floor, one, 1.0)
 
 
-def of_perturbation(truth: Array, sensitivity: Array, f: DtypeFacts, u: float, tol: Tolerance, floor: float) -> Budget:
-    """scale * (sensitivity + 2 u |truth| + a twentieth of the largest sensitivity) + output_ulp * ULP + floor."""
+def of_perturbation(
+    truth: Array, sensitivity: Array, f: DtypeFacts, u: float, tol: Tolerance, floor: float, lent: float = FLOOR_OF_LARGEST
+) -> Budget:
+    """scale * (sensitivity + 2 u |truth| + lent * the largest sensitivity) + output_ulp * ULP + floor.
+
+    lent: 0 for functions of one element each, whose neighbours have nothing to do with them.
+    """
     size = _finite(truth)
     largest = float(sensitivity.max()) if sensitivity.size else 0.0
     return Budget(
@@ -113,8 +118,8 @@ def of_perturbation(truth: Array, sensitivity: Array, f: DtypeFacts, u: float, t
             (f"{tol.scale:g} times the sensitivity to a roundoff", tol.scale * sensitivity),
             (f"{tol.scale:g} times 2 u |truth|", tol.scale * 2.0 * u * size),
             (
-                f"{tol.scale * FLOOR_OF_LARGEST:g} times the largest sensitivity",
-                np.full_like(size, tol.scale * FLOOR_OF_LARGEST * largest),
+                f"{tol.scale * lent:g} times the largest sensitivity",
+                np.full_like(size, tol.scale * lent * largest),
             ),
             ("rounding of the result", tol.output_ulp * ulp_of(size, f)),
             ("floor", np.full_like(size, floor)),

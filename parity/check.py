@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from parity.execute import Live, Named, Placed
 from parity.inputs import build, realise, torch_word
 from parity.judge import Bench
 from parity.oracle import Oracle
+from parity.reached import Reached
 from parity.relations import GAUGE_DEPENDENT, RELATIONS, Bound
 from parity.tolerance import Tables
 from parity.trial import EVERYTHING, RAISED, Mark, Result, Settings, Sides, Trial, compare, is_known, outcome_of, raised
@@ -26,14 +28,24 @@ __all__ = ["EVERYTHING", "RAISED", "Mark", "Result", "Settings", "check", "faili
 
 
 def check(
-    row: Row, case: Case, device: Device, cpu: Device, tables: Tables, settings: Settings, mark: Mark, notes: list[str]
+    row: Row,
+    case: Case,
+    device: Device,
+    cpu: Device,
+    tables: Tables,
+    settings: Settings,
+    mark: Mark,
+    notes: list[str],
+    reached: Reached | None = None,
 ) -> tuple[tuple[Result, ...], str]:
     """All aspects of one case: (results, digest of the inputs). `notes` is where the caller's `listening` puts fallbacks;
-    `mark` is told each stage (reference, device, compare) before it begins. Raises CaseError where a case cannot be built.
+    `mark` is told each stage (reference, device, compare) before it begins; `reached` notes the operators that the device was
+    asked for, save where calls that nobody judges come first. Raises CaseError where a case cannot be built.
     """
     inputs = build(case)
     trial = Trial(ex.program(row), case, inputs, device, tables, settings, cpu, mark, notes)
-    with torch.enable_grad():
+    watched = contextlib.nullcontext() if reached is None or case.after else reached.watching(device, trial.results)
+    with torch.enable_grad(), watched:
         if case.refused:
             refusal.check(trial)
         else:
@@ -77,7 +89,8 @@ def _aspects(t: Trial) -> None:
         verdict = compare(t, bench, aspect, reference, outcome, "forward", again, parts)
         if isinstance(live, Live) and isinstance(theirs, Live) and verdict.verdict.status is Status.AGREE:
             verdict = _metadata(row, aspect, live, theirs, here, there, verdict)
-        if row.rule is OpClass.RANDOM and verdict.verdict.status is Status.AGREE and bench.bound is not None:
+        random = row.rule is OpClass.RANDOM and t.settings.law
+        if random and verdict.verdict.status is Status.AGREE and bench.bound is not None:
             verdict = _by_law(t, bench.bound, verdict)
         t.results.append(verdict)
     if isinstance(live, Raised) or isinstance(theirs, Raised) or not isinstance(reference, Computed):
@@ -86,7 +99,7 @@ def _aspects(t: Trial) -> None:
     known = all(is_known(x) for _, x in reference.tensors)
     if grad and known and t.case.under == "grad" and _same_choice(bench, reference, outcome):
         derivatives.check(t, sides)
-    if t.settings.repeat and row.relation not in ("random", "uninitialised"):
+    if (t.settings.repeat or t.case.under == "deterministic") and row.relation not in ("random", "uninitialised"):
         writes.repeat(t, sides, again, parts)
     if not row.mutates:
         if t.program.out and known and wants(Aspect.OUT):

@@ -12,38 +12,28 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from parity import __version__, diff, notation, resources, store, suite, tolerance
+from parity import __version__, commandline, diff, notation, resources, store, suite, tolerance
+from parity.commandline import split
 from parity.dtypes import DEFAULT, FACTS
 from parity.errors import CaseError, DeviceError, OutputError, ParityError, RunFileError, UsageError, near
-from parity.vocabulary import FINDINGS, MEANING, Fingerprint, OpClass, Status
+from parity.vocabulary import FINDINGS, Fingerprint, OpClass, Status
 
 INTERRUPTED = 130
 PROBE_SECONDS = 180
 REPLAY_SECONDS = 120
 DEVICES = ("auto", "cpu", "sim", "mps", "cuda", "xpu", "hpu", "mtia", "xla", "npu", "privateuseone")
-EXPLAIN = """\
-Which tolerance applies:            parity explain softmax float16 --device mps
-Why a case is judged as it is:      parity explain 'softmax(float16[1, 3], dim=-1)' --device mps
-Why a run judged as it did:         parity explain run.jsonl 'softmax float16'"""
-ZOO = (
-    "Plant known device bugs, one at a time, on a simulated device, and tell which of them the suite's ordinary cases find. "
-    "--generator opinfo scores the plain rule of the field instead: OpInfo samples as they are, CPU against device, "
-    "torch.testing.assert_close, forward and first backward; both puts the two side by side."
-)
-DEVICE_HELP = "mps, cuda, xpu, sim, sim:mps, cpu, or auto: the first accelerator that torch reports"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code. A user's mistake is one sentence on standard error."""
-    parser = _parser()
-    options = parser.parse_args(argv)
+    options = commandline.parser().parse_args(argv)
     try:
-        code: int = options.command(options)
+        code = COMMANDS[options.command](options)
     except ParityError as e:
         print(f"parity: {e}", file=sys.stderr)
         return e.exit_code
@@ -56,118 +46,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="parity", description="Does a PyTorch device compute the right thing?")
-    parser.add_argument("--version", action="version", version=f"parity {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-
-    how = "compare a device with the CPU, op by op"
-    run = commands.add_parser("run", help=how, description=_statuses(), formatter_class=_Raw)
-    run.add_argument("patterns", nargs="*", metavar="PATTERN", help="ops by name, with * and ?; all by default")
-    run.add_argument("--device", default="auto", help=DEVICE_HELP)
-    run.add_argument("--dtype", action="append", default=[], help="only this dtype (repeatable, or separated by commas)")
-    run.add_argument("--family", action="append", default=[], help="only this family (repeatable, or separated by commas)")
-    run.add_argument("--profile", default="quick", help="quick, full or deep")
-    run.add_argument("--source", help="native, opinfo or all (by default the profile's: quick native, full and deep all)")
-    run.add_argument("--examples", type=_count, help="cases per op and dtype instead of the profile's number")
-    run.add_argument("--seed", default="0", help="seed of the explored cases; the pinned ones are always the same")
-    run.add_argument("-n", type=_count, dest="workers", metavar="N", help="worker processes; one per core by default")
-    run.add_argument("--faults", help="faults for a simulated device: a Python file, or an installed module by its name")
-    run.add_argument("--no-screens", action="store_true", help="send every pair to the float64 oracle")
-    run.add_argument("--no-shrink", action="store_true", help="tell findings as they were drawn")
-    run.add_argument("--hang-after", type=_seconds, help="seconds after which a case counts as hung (by default 20 and more)")
-    run.add_argument("--setup", metavar="FILE", help="Python that every worker runs first: backend flags, a backend's import")
-    run.add_argument("--fail-on", action="append", default=[], help="a status that fails beside the findings: unsupported ...")
-    run.add_argument("--output", type=Path, help="the run file to write (JSON lines)")
-    run.add_argument("--findings", default="findings", help="folder for the scripts that reproduce findings")
-    run.add_argument("--junit-xml", metavar="FILE", help="also write JUnit's XML")
-    run.add_argument("--list", action="store_true", help="list the selected ops with their dtypes, and run nothing")
-    run.set_defaults(command=_run)
-
-    two = commands.add_parser("diff", help="what changed between two runs", description="Compare two run files.")
-    two.add_argument("before", type=Path)
-    two.add_argument("after", type=Path)
-    two.add_argument("--partial", action="store_true", help="take what a truncated file holds")
-    two.set_defaults(command=_diff)
-
-    again = commands.add_parser("replay", help="check one case again", description="Rebuild a case from its id and check it.")
-    again.add_argument("case", help="a case id, in quotes, or a run file: all its findings")
-    again.add_argument("--device", default=None, help=DEVICE_HELP + "; for a run file, its own device")
-    again.add_argument("--faults", help="faults for a simulated device: a Python file, or an installed module by its name")
-    again.set_defaults(command=_replay)
-
-    why = commands.add_parser(
-        "explain", help="which tolerance applies, and why a case is judged as it is", description=EXPLAIN, formatter_class=_Raw
-    )
-    why.add_argument("subject", metavar="OP|CASE|RUN", help="an op, a case id in quotes, or a run file")
-    why.add_argument(
-        "detail", nargs="?", default="", help="the op's dtype; or which of the run's records, by a part of their text"
-    )
-    why.add_argument("--device", default="", help=DEVICE_HELP)
-    why.add_argument("--faults", help="faults for a simulated device: a Python file, or an installed module by its name")
-    why.set_defaults(command=_explain)
-
-    zoo = commands.add_parser("zoo", help="which known device bugs the suite finds", description=ZOO)
-    zoo.add_argument("patterns", nargs="*", metavar="PATTERN", help="faults by id, kind, trigger class or op; all by default")
-    zoo.add_argument("--faults", help="score these instead: a Python file, or an installed module by its name")
-    zoo.add_argument("--generator", choices=("suite", "opinfo", "both"), default="suite", help="what looks for the faults")
-    zoo.add_argument("--profile", default="quick", help="quick, full or deep")
-    zoo.add_argument("--seed", default="0", help="seed of the explored cases")
-    zoo.add_argument("--repeat", type=_count, default=1, metavar="N", help="as many seeds, from --seed on")
-    zoo.add_argument("-n", type=_count, dest="workers", metavar="N", help="worker processes; one per core by default")
-    zoo.add_argument("--output", type=Path, help="also write everything to this file (JSON)")
-    zoo.add_argument("--include-beyond", action="store_true", help="also the bugs that one op alone does not show")
-    zoo.set_defaults(command=_zoo)
-
-    doctor = commands.add_parser("doctor", help="examine a device", description="Probe a device and say whether to trust it.")
-    doctor.add_argument("--device", default="auto", help=DEVICE_HELP)
-    doctor.add_argument("--faults", help="faults for a simulated device: a Python file, or an installed module by its name")
-    doctor.set_defaults(command=_doctor)
-    return parser
-
-
-class _Raw(argparse.RawDescriptionHelpFormatter):
-    """Keep the table of statuses as it is."""
-
-
-def _statuses() -> str:
-    rows = "\n".join(f"  {s:<12}{MEANING[s]}{'' if s in FINDINGS else ' (no failure)'}" for s in Status)
-    return f"Compare a device with the CPU, judged against a float64 truth.\n\nStatuses:\n{rows}"
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of 1 or more")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not value > 0.0:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds above 0")
-    return value
-
-
-def _split(values: Sequence[str]) -> list[str]:
-    """The parts of repeatable options that take commas. Raises UsageError for one that is given and empty."""
-    for v in values:
-        if not v.strip(", "):
-            raise UsageError(f"an option was given with the empty value '{v}'; name something, or leave the option out")
-    return [part.strip() for v in values for part in v.split(",") if part.strip()]
-
-
 # ------------------------------------------------------------------------------------------------------------- run
 
 
 def _run(o: argparse.Namespace) -> int:
     profile = suite.profile(o.profile)
+    whole = not (o.patterns or o.family or o.dtype or o.source or o.examples)
+    if o.count:
+        o.source, o.device = o.source or "all", "cpu" if o.device == "auto" else o.device
     source = o.source or profile.source
-    items = suite.select(o.patterns, _split(o.family), _split(o.dtype), source)
+    items = suite.select(o.patterns, split(o.family), split(o.dtype), source)
     statuses = [str(s) for s in Status]
-    for status in _split(o.fail_on):
+    for status in split(o.fail_on):
         if status not in statuses:
             raise UsageError(f"unknown status '{status}' for --fail-on; allowed: {', '.join(statuses)}")
     if o.list:
@@ -176,14 +66,15 @@ def _run(o: argparse.Namespace) -> int:
         raise UsageError(f"--setup {o.setup}: no such file; give a Python file that sets what the device is to run with")
     found = examined(o.device, o.faults)
     fingerprint = _fingerprint(found)
+    if o.reach and found["device"] == "cpu":
+        raise UsageError("--reach tells the device's operators from the reference's; name a device other than the CPU: sim")
     if found["verdict"] == "unusable":
         raise DeviceError(f"device {found['device']} is unusable: {'; '.join(found['reasons'])}")
     output = o.output or Path(f"parity-run-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl")
     restricted = [*(f"family={f}" for f in o.family), *(f"dtype={d}" for d in o.dtype), f"source={source}"]
     selection = " ".join([*o.patterns, *restricted])
-    whole = not (o.patterns or o.family or o.dtype or o.source or o.examples)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    header = store.Header(fingerprint, o.seed, o.profile, selection, now, whole, o.faults or "")
+    header = store.Header(fingerprint, o.seed, o.profile, selection, now, whole and not o.count, o.faults or "")
     _writable(Path(o.findings), "--findings")
     if o.junit_xml:
         _writable(Path(o.junit_xml).absolute().parent, "--junit-xml")
@@ -200,6 +91,10 @@ def _run(o: argparse.Namespace) -> int:
     )
     code = _pytest(o, str(found["device"]), workers, reporter)
     reporter.finish(code)
+    if o.count:
+        from parity.report import pairs
+
+        print("\n" + pairs.render(pairs.of_run(reporter.items, whole), o.verbose))
     return code
 
 
@@ -217,13 +112,15 @@ def _pytest(o: argparse.Namespace, device: str, workers: int, reporter: Any) -> 
             "--parity-profile", o.profile, "--parity-seed", o.seed, "--parity-findings", str(Path(o.findings).absolute()),
         ]  # fmt: skip
         args += [f"--parity-op={p}" for p in o.patterns]
-        args += [f"--parity-family={f}" for f in _split(o.family)] + [f"--parity-dtype={d}" for d in _split(o.dtype)]
-        args += [f"--parity-fail-on={s}" for s in _split(o.fail_on)]
+        args += [f"--parity-family={f}" for f in split(o.family)] + [f"--parity-dtype={d}" for d in split(o.dtype)]
+        args += [f"--parity-fail-on={s}" for s in split(o.fail_on)]
         args += ["--parity-source", o.source] if o.source else []
         args += ["--parity-examples", str(o.examples)] if o.examples else []
         args += ["--parity-faults", _located(o.faults)] if o.faults else []
         args += ["--parity-no-screens"] if o.no_screens else []
         args += ["--parity-no-shrink"] if o.no_shrink else []
+        args += ["--parity-reach"] if o.reach else []
+        args += ["--parity-count"] if o.count else []
         args += ["--parity-hang-after", str(o.hang_after)] if o.hang_after else []
         args += ["--parity-setup", str(Path(o.setup).absolute())] if o.setup else []
         args += ["--junit-xml", str(Path(o.junit_xml).absolute())] if o.junit_xml else []
@@ -296,6 +193,22 @@ def _zoo(o: argparse.Namespace) -> int:
     return 0
 
 
+def _audit(o: argparse.Namespace) -> int:
+    if o.output:
+        _writable(o.output.absolute().parent, "--output")
+    from parity import audit  # torch is imported only by the command that needs it
+    from parity.report import audit as told
+
+    def hear(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    made = audit.audit(audit.stored(o.run) if o.run else audit.fresh(o.workers, o.seed, hear))
+    if o.output:
+        told.write(made, o.output)
+    print(told.render(made))
+    return 0
+
+
 # ---------------------------------------------------------------------------------------------------------- devices
 
 
@@ -355,6 +268,13 @@ def _diff(o: argparse.Namespace) -> int:
     made = diff.compare(store.read(o.before, o.partial), store.read(o.after, o.partial))
     print(diff.render(made))
     return made.exit_code
+
+
+def _coverage(o: argparse.Namespace) -> int:
+    from parity.report import coverage
+
+    print(coverage.render(store.read(o.run, o.partial), o.family, o.verbose))
+    return 0
 
 
 def _replay(o: argparse.Namespace) -> int:
@@ -429,3 +349,15 @@ def _explain(o: argparse.Namespace) -> int:
         for e in tables.explain(row.name, row.rule, o.detail, pass_, row.ulp):
             print(f"  {e.verdict:<9} {e.place}: {e.row}" + (f"\n            {e.why}" if e.why else ""))
     return 0
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "run": _run,
+    "diff": _diff,
+    "coverage": _coverage,
+    "replay": _replay,
+    "explain": _explain,
+    "zoo": _zoo,
+    "audit": _audit,
+    "doctor": _doctor,
+}

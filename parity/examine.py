@@ -5,26 +5,32 @@ A finding never ends the drawing; what is found is known only when all cases hav
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
-from parity import generate, notation
+from parity import generate, notation, pairs
 from parity.check import EVERYTHING, Result, Settings, check, failing
 from parity.devices.base import Device
 from parity.errors import CaseError, DeviceError
 from parity.execute import listening
+from parity.features import features
 from parity.generate import Drawn
+from parity.reached import Reached
+from parity.shrink import shrink as least
 from parity.store import Item as Summary
 from parity.suite import ORACLE_EVERY, Item, Profile
 from parity.tolerance import Tables
-from parity.vocabulary import Aspect, Case, Record, Status, TensorSpec
+from parity.vocabulary import COMPARED, Aspect, Case, Record, Status, TensorSpec
 
 KINDS_SHRUNK = 3  # kinds of findings of one item that are shrunk; the rest are told as drawn
 SHRINK_SECONDS = 6.0  # per kind
 REPEAT_EVERY = 4  # one case in so many runs its forward twice
+LAW_EVERY = 3  # one case in so many of a random op is drawn until its law can be judged, and every pinned one
 # Aspects that cost much: one case in so many, and which of these.
 EVERY = {Aspect.DOUBLE: (6, 3), Aspect.TANGENT: (9, 4), Aspect.TRANSFER: (6, 5)}
 TRAVELS = ("copy_", "to")  # rows that are transfers themselves
@@ -69,7 +75,8 @@ class NoWatch:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What all items of a run share. patience: seconds a case may take, or None for the default by size."""
+    """What all items of a run share. patience: seconds a case may take, or None for the default by size. reach: whether to note
+    which operators are dispatched on the device. counts: draw only until every aspect of an item holds a comparison."""
 
     device: Device
     cpu: Device
@@ -80,6 +87,8 @@ class Plan:
     screens: bool = True
     shrinks: bool = True
     patience: float | None = None
+    reach: bool = False
+    counts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +105,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """All that came of an item."""
+    """All that came of an item. features: of every case, with the aspects in which it was compared."""
 
     summary: Summary
     records: tuple[Record, ...]
     findings: tuple[Finding, ...]
+    features: tuple[frozenset[str], ...] = ()
 
 
 @dataclass(slots=True)
@@ -114,6 +124,8 @@ class _Tally:
     found: dict[tuple[str, ...], list[tuple[Drawn, Result]]] = field(default_factory=lambda: defaultdict(list))
     told: set[tuple[str, str, str]] = field(default_factory=set)
     cases: int = 0
+    features: list[frozenset[str]] = field(default_factory=list)
+    ids: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=8))
 
 
 def patience(case: Case) -> float:
@@ -138,6 +150,9 @@ def operands(case: Case) -> Iterator[TensorSpec]:
 def drawn(item: Item, plan: Plan) -> Iterator[tuple[int, bool, Drawn]]:
     """(ordinal, pinned, case) of every case of an item, a function of item, profile and seed alone."""
     p = plan.profile
+    if plan.counts:
+        yield from ((k, False, generate.nth(item.row, item.dtype, p.sizes, plan.seed, k)) for k in range(1, pairs.TRIES + 1))
+        return
     for k in range(p.pinned):
         yield k, True, generate.nth(item.row, item.dtype, p.sizes, "pinned", k)
     count = p.examples(item.row, item.dtype) if plan.examples is None else plan.examples
@@ -147,27 +162,41 @@ def drawn(item: Item, plan: Plan) -> Iterator[tuple[int, bool, Drawn]]:
 
 def settings(item: Item, plan: Plan, ordinal: int, pinned: bool) -> Settings:
     """How one case of an item is checked."""
+    if plan.counts:
+        return Settings(more=frozenset({Aspect.DOUBLE}))
     insist = pinned or not plan.screens or ordinal % ORACLE_EVERY == 0
+    more = _more(item.row.name in TRAVELS, item.row.family == "movement", plan.reach, ordinal)
+    return Settings(insist, ordinal % REPEAT_EVERY == 1, None, more, pinned or ordinal % LAW_EVERY == 2)
+
+
+@functools.lru_cache(maxsize=4096)
+def _more(travels: bool, moves: bool, reach: bool, ordinal: int) -> frozenset[Aspect]:
+    """Which of the aspects that cost much a case is checked in."""
     more = {a for a, (every, rest) in EVERY.items() if ordinal % every == rest}
-    if item.row.name in TRAVELS:
+    if travels:
         more |= {Aspect.TRANSFER}
-    elif item.row.family != "movement":
+    elif not moves:
         more -= {Aspect.TRANSFER}  # it is about operands: one bug of a copy must not be told by every op
-    return Settings(insist, ordinal % REPEAT_EVERY == 1, None, frozenset(more))
+    if reach:  # what torch 2.13 does otherwise under a dispatch mode: tensors of zeros end the process, neg bits get lost
+        more -= {Aspect.TANGENT, Aspect.TRANSFER}
+    return frozenset(more)
 
 
 def examine(item: Item, plan: Plan, watch: Watch, dead: frozenset[int] = frozenset()) -> Examined:
     """Check every case of an item. dead: ordinals that ended a process before and are left out."""
     tally, started, notes = _Tally(), time.monotonic(), list[str]()
+    reached = Reached() if plan.reach else None
     with plan.device.active(), listening(notes):
         for ordinal, pinned, one in _valid(drawn(item, plan), tally):
             if ordinal in dead:
                 continue
             text = notation.case_text(one.case)
+            tally.ids.update(text.encode())
             watch.begin(ordinal, item.id, text, plan.patience or patience(one.case))
             try:
                 how = settings(item, plan, ordinal, pinned)
-                results, digest = check(item.row, one.case, plan.device, plan.cpu, plan.tables, how, watch.stage, notes)
+                there = plan.device, plan.cpu, plan.tables
+                results, digest = check(item.row, one.case, *there, how, watch.stage, notes, reached)
             except CaseError as e:
                 tally.void[str(e)[:120]] += 1
                 watch.end()
@@ -177,6 +206,8 @@ def examine(item: Item, plan: Plan, watch: Watch, dead: frozenset[int] = frozens
             watch.end()
             _count(tally, item, one, results, text, digest, pinned)
             if tally.cases >= GIVE_UP_AFTER and _all_refused(tally):
+                break
+            if plan.counts and pairs.reached(item.row, item.dtype, tally.counts):
                 break
         shrinks = plan.shrinks and SHRINKING not in dead
         findings = tuple(_findings(item, replace(plan, shrinks=shrinks), tally, notes, watch))
@@ -190,8 +221,11 @@ def examine(item: Item, plan: Plan, watch: Watch, dead: frozenset[int] = frozens
         dict(tally.worst),
         dict(tally.void),
         time.monotonic() - started,
+        tuple(sorted(reached.operators)) if reached else (),
+        reached.idle if reached else {},
+        tally.ids.hexdigest(),
     )
-    return Examined(summary, tuple(tally.records), findings)
+    return Examined(summary, tuple(tally.records), findings, tuple(tally.features))
 
 
 def _valid(cases: Iterator[tuple[int, bool, Drawn]], tally: _Tally) -> Iterator[tuple[int, bool, Drawn]]:
@@ -208,6 +242,7 @@ def _all_refused(tally: _Tally) -> bool:
 
 def _count(tally: _Tally, item: Item, one: Drawn, results: Sequence[Result], text: str, digest: str, pinned: bool) -> None:
     tally.cases += 1
+    tally.features.append(features(one.case, [r.aspect for r in results if r.verdict.status in COMPARED]))
     for r in results:
         status = r.verdict.status
         tally.counts[r.aspect][status] += 1
@@ -270,7 +305,7 @@ def shrink(
             hits[case] = next((r for r in failing(again) if r.key == key), None)
         return hits[case] is not None
 
-    found = generate.shrink(item.row, item.dtype, plan.profile.sizes, one.picks, fails)
+    found = least(item.row, item.dtype, plan.profile.sizes, one.picks, fails)
     hit = None if found is None else hits.get(found)
     if found is None or hit is None:
         return one.case, result

@@ -10,7 +10,7 @@ import importlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,11 +28,26 @@ from parity.inputs import Inputs, Slot, apply, fill_like, realise, torch_word
 from parity.vocabulary import Case, Computed, Cotangent, Layout, Outcome, Raised
 
 Named = tuple[tuple[str, Tensor], ...]
-# The autograd modes of a case. torch takes other kernels without gradients, and others again for inference tensors.
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """With gradients recorded, and torch told to use deterministic algorithms only."""
+    before, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        with torch.enable_grad():
+            yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warns)
+
+
+# The modes of a case. torch takes other kernels without gradients, and others again for inference tensors.
 MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "grad": torch.enable_grad,
     "no_grad": torch.no_grad,
     "inference": torch.inference_mode,
+    "deterministic": deterministic,
 }
 FALLBACK_TEXT = "fall back to run on the CPU"
 
@@ -82,7 +97,8 @@ def arguments(
 ) -> tuple[Any, dict[str, Any]]:
     """Positional and keyword arguments of the call, with these tensors as operands. device: where factories work."""
     if inputs.fed:
-        args, kwargs = arguments(case, replace(inputs, fed=0), tensors[: -inputs.fed], word, device)
+        alone = Inputs(inputs.operands, inputs.args, inputs.kwargs)
+        args, kwargs = arguments(case, alone, tensors[: -inputs.fed], word, device)
         return args, {**kwargs, "fed": tuple(tensors[-inputs.fed :])}
     if case.op.startswith("opinfo:"):
         pinned = dict(case.kwargs)
@@ -161,6 +177,8 @@ def forward(
     """Run the function in the case's autograd mode. With `grad`, operands that ask for it are leaves. A row that mutates works
     on a fresh copy of its first operand's base, and that view is its output (and the whole base, for what was written beside
     it)."""
+    if case.under == "grad" and torch.is_grad_enabled():
+        return _forward(p, case, inputs, placed, grad, word)
     with MODES[case.under]():
         return _forward(p, case, inputs, placed, grad, word)
 
@@ -193,10 +211,33 @@ def differentiable(live: Live) -> tuple[tuple[str, Tensor], ...]:
     return tuple((n, t) for n, t in live.outputs if t.requires_grad and not n.startswith("base["))
 
 
+def _engine() -> Callable[..., Any] | None:
+    """torch's autograd engine, None where this torch keeps it elsewhere."""
+    engine = getattr(torch.autograd.Variable, "_execution_engine", None)
+    return getattr(engine, "run_backward", None)
+
+
+_run_backward = _engine()
+
+
+def gradients(
+    outs: Sequence[Tensor], leaves: Sequence[Tensor], cotangents: Sequence[Tensor], create: bool = False
+) -> Sequence[Tensor | None]:
+    """`torch.autograd.grad` of unused leaves too, without the checks that it makes in Python, which cost more than the gradient
+    of a small op; the engine checks shapes, dtypes and devices itself. create: the gradients can be differentiated."""
+    if _run_backward is None or not outs or not leaves:
+        return torch.autograd.grad(outs, leaves, cotangents, create_graph=create, allow_unused=True)
+    allow_unreachable = True
+    found: Sequence[Tensor | None] = _run_backward(
+        tuple(outs), tuple(cotangents), create, create, tuple(leaves), allow_unreachable, accumulate_grad=False
+    )
+    return found
+
+
 def backward(live: Live, cotangents: Sequence[Tensor]) -> Named:
     """Gradients of the leaves, named grad[operand number]; leaves that the outputs do not depend on are left out."""
     outs = [t for _, t in differentiable(live)]
-    grads = torch.autograd.grad(outs, [leaf for _, leaf in live.leaves], list(cotangents), allow_unused=True)
+    grads = gradients(outs, [leaf for _, leaf in live.leaves], cotangents)
     return tuple((f"grad[{i}]", _material(g)) for (i, _), g in zip(live.leaves, grads) if g is not None)
 
 
@@ -293,9 +334,6 @@ def full_precision() -> Iterator[None]:
     """Float32 products in float32, whatever the caller lowered: such flags are for the device, and on some machines they reach
     the CPU too."""
     lowered = torch.get_float32_matmul_precision()
-    if lowered == "highest":
-        yield
-        return
     torch.set_float32_matmul_precision("highest")
     try:
         yield
@@ -305,6 +343,8 @@ def full_precision() -> Iterator[None]:
 
 def precisely(run: Callable[[], Any], stage: str) -> Any | Raised:
     """`attempt` for the reference."""
+    if torch.get_float32_matmul_precision() == "highest":
+        return attempt(run, stage)
     with full_precision():
         return attempt(run, stage)
 

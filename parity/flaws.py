@@ -1,7 +1,8 @@
 """A case -> the same case, wrong on purpose: a call that the CPU refuses, so that the device must refuse it too.
 
 Each flaw is one change of the call, and the words of `vocabulary.FLAWS` say which. They are offered only where the change
-nearly always makes the call illegal; what the CPU computes all the same is void and counted.
+nearly always makes the call illegal; what the CPU computes all the same is void and counted. OpInfo rows take the calls that
+OpInfo itself has for this.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from parity import forbidden
 from parity.catalog import opinfo
 from parity.catalog.draw import Pick
 from parity.catalog.row import Row
@@ -29,11 +31,22 @@ BEYOND = 9  # no rank, so no dim
 
 def flawed(row: Row, case: Case, pick: Pick) -> Case:
     """The case with one of the flaws that fit it; the case itself where none does."""
+    if row.family == "opinfo":
+        return _known(case, pick)
     fit = tuple(_flaws(row, case))
     if not fit:
         return case
     word, made = fit[pick(len(fit))]
     return replace(made(), refused=word)
+
+
+def _known(case: Case, pick: Pick) -> Case:
+    """One of the calls that OpInfo itself says must be refused, in the mode of the case."""
+    wrong = tuple(opinfo.refusals(case.op))
+    if not wrong:
+        return case
+    call, beyond = wrong[pick(len(wrong))]
+    return Case(case.op, case.dtype, call.args, call.kwargs, under=case.under, refused="index" if beyond else "inputs")
 
 
 def _flaws(row: Row, case: Case) -> Iterator[tuple[str, Callable[[], Case]]]:
@@ -51,6 +64,7 @@ def _flaws(row: Row, case: Case) -> Iterator[tuple[str, Callable[[], Case]]]:
             "dim",
             lambda: replace(case, kwargs=tuple((n, BEYOND if n == "dim" and _is_int(v) else v) for n, v in case.kwargs)),
         )
+    yield from forbidden.calls(row, case)
     if row.name in SIZED and any(_sizes(a) for a in case.args):
         yield "size", lambda: replace(case, args=tuple(_negative(a) if _sizes(a) else a for a in case.args))
 

@@ -6,7 +6,7 @@ The base is what travels to a device; the view is made there, because copying a 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,20 +70,19 @@ def raw_bytes(t: Tensor) -> bytes:
 def apply(base: Tensor, layout: Layout, shape: tuple[int, ...]) -> Tensor:
     """The view of `shape` that the layout cuts from its base; every step is one torch view operation."""
     t = base
-    for k, step in enumerate(layout):
-        t = _STEPS[str(step[0])](t, tuple(int(i) for i in step[1:]), lambda k=k: _after(shape, layout, k))
+    for k, (word, *ints) in enumerate(layout):
+        if word == "flat" or word == "expand":  # these go by the shape behind them
+            t = _STEPS[word](t, ints, layouts.base_shape(shape, layout[k + 1 :]))
+        else:
+            t = _STEPS[str(word)](t, ints)
     return t
 
 
-def _after(shape: tuple[int, ...], layout: Layout, k: int) -> tuple[int, ...]:
-    return layouts.base_shape(shape, layout[k + 1 :])
+def _flat(t: Tensor, i: Sequence[int], shape: tuple[int, ...]) -> Tensor:
+    return t[i[0] : t.shape[0] - i[1]].view(shape)
 
 
-def _flat(t: Tensor, i: tuple[int, ...], shape: Callable[[], tuple[int, ...]]) -> Tensor:
-    return t[i[0] : t.shape[0] - i[1]].view(shape())
-
-
-def _step(t: Tensor, i: tuple[int, ...], _: object) -> Tensor:
+def _step(t: Tensor, i: Sequence[int]) -> Tensor:
     dim, k, start = i
     index: list[Any] = [slice(None)] * t.dim()
     index[dim] = slice(start, None, k)
@@ -92,15 +91,15 @@ def _step(t: Tensor, i: tuple[int, ...], _: object) -> Tensor:
 
 _STEPS: dict[str, Callable[..., Tensor]] = {
     "flat": _flat,
-    "select": lambda t, i, _: t[i[0]],
-    "slice": lambda t, i, _: t.narrow(i[0], i[1], t.shape[i[0]] - i[1] - i[2]),
+    "select": lambda t, i: t[i[0]],
+    "slice": lambda t, i: t.narrow(i[0], i[1], t.shape[i[0]] - i[1] - i[2]),
     "step": _step,
-    "transpose": lambda t, i, _: t.transpose(*i),
-    "permute": lambda t, i, _: t.permute(i),
-    "channels_last": lambda t, i, _: t.permute(layouts.channels_last_permutation(t.dim())),
-    "expand": lambda t, i, shape: t.expand(shape()),
-    "conj": lambda t, i, _: t.conj(),
-    "neg": lambda t, i, _: torch._neg_view(t),
+    "transpose": lambda t, i: t.transpose(*i),
+    "permute": lambda t, i: t.permute(i),
+    "channels_last": lambda t, i: t.permute(layouts.channels_last_permutation(t.dim())),
+    "expand": lambda t, i, shape: t.expand(shape),
+    "conj": lambda t, i: t.conj(),
+    "neg": lambda t, i: torch._neg_view(t),
 }
 
 
@@ -150,10 +149,16 @@ def build(case: Case) -> Inputs:
 
 
 def _sample(case: Case, spec: TensorSpec) -> Tensor:
+    """The tensor of an OpInfo sample, or its leading corner where the shape is smaller than the sample's."""
     index, position = (int(p) for p in spec.values.params)
-    raw = opinfo.sample_tensor(case.op, case.dtype, index, position).detach().clone(memory_format=torch.contiguous_format)
-    if tuple(raw.shape) != spec.shape or raw.dtype != getattr(torch, spec.dtype):
-        raise CaseError(f"sample {index} of {case.op} has another tensor {position} here: {raw.dtype}{list(raw.shape)}")
+    whole = opinfo.sample_tensor(case.op, case.dtype, index, position).detach()
+    smaller = len(spec.shape) == whole.dim() and all(n <= m for n, m in zip(spec.shape, whole.shape))
+    if not smaller or whole.dtype != getattr(torch, spec.dtype):
+        raise CaseError(
+            f"sample {index} of {case.op} has another tensor {position} here: {whole.dtype}{list(whole.shape)}; "
+            "a case may hold a leading corner of it, no more"
+        )
+    raw = whole[tuple(slice(n) for n in spec.shape)].clone(memory_format=torch.contiguous_format)
     flat = raw.view(-1)
     for where, word in spec.values.specials:
         if flat.numel():

@@ -15,6 +15,8 @@ A layout is a tuple of steps, applied to the base in order. Each step is a word 
 
 from __future__ import annotations
 
+import functools
+
 from parity.errors import CaseError
 from parity.vocabulary import Layout, Step
 
@@ -81,6 +83,7 @@ def before(shape: Shape, step: Step) -> Shape:
     return tuple(s)
 
 
+@functools.lru_cache(maxsize=4096)
 def base_shape(shape: Shape, layout: Layout) -> Shape:
     """Shape of the dense base of a view of `shape`."""
     for step in reversed(layout):
@@ -113,6 +116,7 @@ def check(shape: Shape, layout: Layout) -> None:
         shape = before(shape, step)
 
 
+@functools.lru_cache(maxsize=4096)
 def named(word: str, shape: Shape) -> Layout:
     """The layout that a word means for this shape; contiguous where the shape has not the rank for it."""
     rank = len(shape)

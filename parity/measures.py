@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -11,7 +12,8 @@ import torch
 from torch import Tensor
 
 from parity.budget import Array, Budget, ulp_of
-from parity.dtypes import FACTS, DtypeFacts
+from parity.dtypes import FACTS, HALF, DtypeFacts
+from parity.outliers import among_shares, among_sums
 from parity.vocabulary import Measure
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -34,12 +36,32 @@ def bits(t: Tensor) -> Tensor:
     return t.resolve_neg().contiguous().view(BITS[t.element_size()])
 
 
+def _comparison_of_bytes() -> Callable[[int, int, int], int] | None:
+    """C's memcmp, for there is no cheaper question to two tensors; None where the C library is not to be had by that name."""
+    try:
+        found = ctypes.PyDLL(None).memcmp
+    except (AttributeError, OSError, TypeError):
+        return None
+    found.argtypes, found.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_int
+    return found
+
+
+_memcmp = _comparison_of_bytes()
+
+
+def same_bytes(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one dtype and shape hold the same bits, if both lie plainly in the host's memory; else False."""
+    if _memcmp is None or not (a.is_cpu and b.is_cpu and a.is_contiguous() and b.is_contiguous()) or a.is_neg() or b.is_neg():
+        return False
+    x, y = a.data_ptr(), b.data_ptr()
+    if not x or not y or (a.is_complex() and (a.is_conj() or b.is_conj())):  # a tensor of zeros may have no memory
+        return False
+    return _memcmp(x, y, a.nbytes) == 0
+
+
 def bit_equal(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors of one dtype and shape hold the same bits."""
-    if a.is_contiguous() and b.is_contiguous() and not (a.is_complex() or a.is_neg() or b.is_neg() or a.requires_grad):
-        kind = BITS[a.element_size()]  # the usual case, without detours
-        return torch.equal(a.view(kind), b.detach().view(kind))
-    return torch.equal(bits(a), bits(b))
+    return same_bytes(a, b) or torch.equal(bits(a), bits(b))
 
 
 def ulp_distance(a: Tensor, b: Tensor) -> npt.NDArray[np.int64]:
@@ -168,24 +190,17 @@ def measure(
     t, d = parts(truth), parts(device)
     if not d.size:
         return Measure(name, 0.0, 0.0, True, max_abs=0.0, total=0)
-    share, differs = share_of(d, t, b.total, f)
-    for other in others:
-        again, also = share_of(d, parts(other), b.total, f)
-        share, differs = np.minimum(share, again), differs & also
+    said = [t, *map(parts, others)]  # the truths that may be followed
+    share, differs = _against(d, said, b, f)
     r = None if reference is None else parts(reference)
     own = None
     if r is not None:
-        own, own_differs = share_of(r, t, b.total, f)
+        own, own_differs = _against(r, said, b, f)
         shared = differs & own_differs & (classes(d) == classes(r))
-        share, differs = np.where(shared, 0.0, share), differs & ~shared
-    if sums:
-        lost = _not_finite(t, f, truth.is_complex()) & _not_finite(d, f, truth.is_complex())
-        share, differs = np.where(lost, 0.0, share), differs & ~lost
-    if free is not None:
-        lost = free & (_not_finite(d, f, truth.is_complex()) | ~np.isfinite(t))
-        share, differs = np.where(lost, 0.0, share), differs & ~lost
-    if unspoken is not None:
-        share, differs = np.where(unspoken, 0.0, share), differs & ~unspoken
+        share, differs, own = np.where(shared, 0.0, share), differs & ~shared, np.where(shared, 0.0, own)
+        own = np.where(_excused(r, t, f, truth.is_complex(), sums, free, unspoken), 0.0, own)
+    excused = _excused(d, t, f, truth.is_complex(), sums, free, unspoken)
+    share, differs = np.where(excused, 0.0, share), differs & ~excused
     worst = int(np.argmax(np.where(differs, np.inf, share)))
     where = np.unravel_index(worst, share.shape)
     index = tuple(int(i) for i in (where[:-1] if truth.is_complex() else where))
@@ -193,10 +208,19 @@ def measure(
         err = np.abs(d - t)
     finite_err = err[np.isfinite(err)]
     certain = b.certain is not None and bool((err > b.certain)[(share > 1.0) & ~differs].any())
-    spread = _spread(d, t, b)
+    counted = ~_not_finite(t, f, truth.is_complex())
+    if unspoken is not None:
+        counted = counted & ~unspoken
+    spread = _spread(d, t, b, counted)
     if spread is not None:
-        theirs = None if r is None else _spread(r, t, b)
+        theirs = None if r is None else _spread(r, t, b, counted)
         spread /= b.rms * allowed_share(None if theirs is None else theirs / b.rms)
+    alone = None if differs.any() else _alone(d, r, t, share, own, b, f, excused)
+    if alone is not None:
+        worst = int(np.argmax(alone))
+        where = np.unravel_index(worst, share.shape)
+        index = tuple(int(i) for i in (where[:-1] if truth.is_complex() else where))
+        share = np.maximum(share, alone)
     top = float(share.reshape(-1)[worst])
     return Measure(
         name,
@@ -211,11 +235,49 @@ def measure(
         truth=at(truth, index),
         mismatched=int(((share > 1.0) | differs).sum()),
         total=int(share.size),
-        problem="class" if bool(differs.reshape(-1)[worst]) else "value",
+        problem="class" if bool(differs.reshape(-1)[worst]) else "value" if alone is None else "alone",
         budget=b.at(worst),
         spread=spread,
         certain=certain,
     )
+
+
+def _alone(
+    d: Array, r: Array | None, t: Array, share: Array, own: Array | None, b: Budget, f: DtypeFacts, excused: Mask
+) -> Array | None:
+    """Shares of elements whose errors are unlike all others', 0 for the others; None without one."""
+    if b.scale is not None:
+        with np.errstate(invalid="ignore"):
+            theirs = None if r is None else np.abs(r - t)
+            alone = among_sums(np.where(excused, 0.0, np.abs(d - t)), theirs, b.scale)
+        if (alone > 1.0).any():
+            return np.where(alone > 1.0, np.maximum(alone, share), 0.0)
+    if f.name in HALF and own is not None and _largest(own) > 1.0 and (share > 1.0).any():
+        alone = among_shares(share, own)
+        if (alone > 1.0).any():
+            return np.where(alone > 1.0, share, 0.0)
+    return None
+
+
+def _against(x: Array, truths: Sequence[Array], b: Budget, f: DtypeFacts) -> tuple[Array, Mask]:
+    """`share_of` against the nearest of several truths, element by element."""
+    share, differs = share_of(x, truths[0], b.total, f)
+    for other in truths[1:]:
+        again, also = share_of(x, other, b.total, f)
+        share, differs = np.minimum(share, again), differs & also
+    return share, differs
+
+
+def _excused(
+    x: Array, truth: Array, f: DtypeFacts, is_complex: bool, sums: bool, free: Mask | None, unspoken: Mask | None
+) -> Mask:
+    """Where a result owes nothing, as `measure` says."""
+    excused = np.zeros(truth.shape, dtype=bool)
+    if sums:
+        excused |= _not_finite(truth, f, is_complex) & _not_finite(x, f, is_complex)
+    if free is not None:
+        excused |= free & (_not_finite(x, f, is_complex) | ~np.isfinite(truth))
+    return excused if unspoken is None else excused | unspoken
 
 
 def _largest(share: Array) -> float:
@@ -223,12 +285,13 @@ def _largest(share: Array) -> float:
     return float(finite.max()) if finite.size else 0.0
 
 
-def _spread(x: Array, truth: Array, b: Budget) -> float | None:
-    """Root mean square of the errors in units of one rounding; None without a unit or with too few elements to speak of."""
+def _spread(x: Array, truth: Array, b: Budget, counted: Mask) -> float | None:
+    """Root mean square of the errors in units of one rounding over the elements that count (not the finite part of a complex
+    number whose other part is NaN: its unit is unknown); None without a unit or with too few elements to speak of."""
     if b.scale is None or x.size < SPREAD_ELEMENTS:
         return None
     with np.errstate(invalid="ignore", over="ignore"):
-        z = (np.abs(x - truth) / b.scale)[np.isfinite(x) & np.isfinite(truth)]
+        z = (np.abs(x - truth) / b.scale)[np.isfinite(x) & np.isfinite(truth) & counted]
         return float(np.sqrt(np.mean(np.minimum(z, 1e150) ** 2))) if z.size >= SPREAD_ELEMENTS else None
 
 

@@ -8,7 +8,8 @@ in any order, each part left out where it is the plain one:
 
     .cotangent(values, layout, seed)   what is fed into backward: "ones", "normal" or "zero", in a layout word
     .into(word)                        the destination of out=: a layout word, "empty" (to be resized) or a dtype to cast to
-    .under(mode)                       "no_grad" or "inference": the autograd mode of every call
+    .under(mode)                       "no_grad" or "inference": the autograd mode of every call; "deterministic": torch is
+                                       told to use such algorithms only, and two equal calls must give equal bits
     .after(what)                       what the device does right before: "garbage", "other_scalar", "other_values", "smaller",
                                        "larger" (`parity.prelude`)
     .refused(flaw)                     the call is wrong on purpose in this respect, and must raise (`parity.refusal`)
@@ -30,10 +31,12 @@ from parity.vocabulary import FLAWS, PRELUDES, Arg, Case, Cotangent, Slice, Tens
 # Parts of the route that are one word, and their words.
 ROUTE = {
     "into": (*layouts.WORDS, "empty", *FACTS),
-    "under": ("grad", "no_grad", "inference"),
+    "under": ("grad", "no_grad", "inference", "deterministic"),
     "after": PRELUDES,
     "refused": FLAWS,
 }
+
+NUMBERS = {"inf": math.inf, "nan": math.nan}  # the very NaN that generation draws, so that the case equals itself
 
 # ------------------------------------------------------------------------------------------------------------ to text
 
@@ -176,7 +179,7 @@ def _arg(node: ast.expr) -> Arg:
     if isinstance(node, ast.Tuple):
         return tuple(_arg(e) for e in node.elts)
     if isinstance(node, ast.Name):
-        return Word(node.id) if node.id not in ("inf", "nan") else float(node.id)
+        return NUMBERS.get(node.id, Word(node.id))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "slice" and len(node.args) == 3:
         return Slice(*(_literal(a) for a in node.args))
     if isinstance(node, ast.Subscript) or (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
@@ -233,8 +236,8 @@ def _with_part(spec: TensorSpec, node: ast.Call, word: str) -> TensorSpec:
 
 
 def _literal(node: ast.expr) -> Any:
-    if isinstance(node, ast.Name) and node.id in ("inf", "nan"):
-        return float(node.id)
+    if isinstance(node, ast.Name) and node.id in NUMBERS:
+        return NUMBERS[node.id]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "complex" and len(node.args) == 2:
         real, imag = (_literal(a) for a in node.args)
         if isinstance(real, (int, float)) and isinstance(imag, (int, float)):

@@ -8,6 +8,7 @@ an error is measured against what rounding alone could do there.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,10 +19,11 @@ from torch import Tensor
 from parity.dtypes import FACTS
 from parity.execute import Named, Placed, Program, backward, forward
 from parity.inputs import Inputs, apply, torch_word
-from parity.rounding import Rounding, extremes, perturbed
+from parity.rounding import DOUBLE, Rounding, extremes, handed_on, perturbed
 from parity.vocabulary import Case
 
 PERTURBATIONS = 4
+LEAST = 16.0  # rules multiply by as much: a number below the normal ones is off by half the smallest one, twice
 REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
 FACTORS = ("alpha", "beta")  # of a sum, that are no tensors
 WIDE = {"float16", "bfloat16", "float32"}
@@ -32,6 +34,18 @@ class Truth:
     """Results by name, in float64 or complex128 (integer and bool results in their own dtype)."""
 
     tensors: dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Shaken:
+    """What rounding does to the results, by name. moved: the largest change of each element, 0 where it is not finite.
+    unsettled: where rounding on the way decides whether the result is NaN (0 / 0 of a variance that is 0 only if nothing is
+    rounded). smallest, largest: magnitudes on the way."""
+
+    moved: dict[str, Tensor]
+    unsettled: dict[str, Tensor]
+    smallest: float
+    largest: float
 
 
 def wide_word(name: str) -> object:
@@ -65,7 +79,7 @@ def widened(p: Program, case: Case, inputs: Inputs, computes: torch.dtype | None
             base = widen(o.base, promoted)
             bases.append(base)
             views.append(apply(base, o.spec.layout, o.spec.shape))
-        elif any(step[0] == "expand" for step in o.spec.layout):
+        elif p.row.memory or any(step[0] == "expand" for step in o.spec.layout):
             # What shares memory goes on sharing it: a gradient through as_strided counts every use of an element.
             base = widen(o.base, promoted)
             bases.append(base)
@@ -78,7 +92,9 @@ def widened(p: Program, case: Case, inputs: Inputs, computes: torch.dtype | None
 
 
 def run(p: Program, case: Case, inputs: Inputs, placed: Placed, cotangents: Sequence[Tensor] | None) -> Named:
-    """Forward and, with cotangents, backward, in the oracle's arithmetic."""
+    """Forward and, with cotangents, backward, in the oracle's arithmetic. Never in inference mode: a dispatch mode would see
+    composed ops there in one piece, and not what rounds inside."""
+    case = replace(case, under="no_grad") if case.under == "inference" else case
     live = forward(p, case, inputs, placed, cotangents is not None, wide_word)
     grads: Named = ()
     if cotangents:
@@ -108,38 +124,90 @@ def sensitivity(
     center: Truth,
     u: float,
     between: float,
-) -> tuple[dict[str, Tensor], tuple[float, float]]:
-    """(largest change of each result, 0 where it is not finite; smallest and largest magnitude on the way) when operands and
-    cotangents move by u and whatever one kernel hands to the next by `between`."""
+) -> Shaken:
+    """What becomes of the results when operands and cotangents move by u and whatever one kernel hands to the next by
+    `between`. Where the op refuses what has moved, rounding alone remains as budget."""
+    facts = FACTS.get(case.dtype)
+    least = facts.smallest / LEAST if facts is not None and facts.is_inexact else 0.0
     moved = {n: torch.zeros(t.shape, dtype=torch.float64) for n, t in center.tensors.items()}
-    low, high = float("inf"), 0.0
+    unsettled: dict[str, Tensor] = {}
+    low, high, shy = float("inf"), 0.0, False
     # The last time operands stay as they are: some stand for a choice (a target of 1 or -1), which ends when they move.
     for k in range(PERTURBATIONS + 1):
 
         def move(t: Tensor, i: int, k: int = k) -> Tensor:
             return perturbed(t, u, 7 * k + i) if k < PERTURBATIONS else t
 
-        shaken = _replaced(p, inputs, placed, move)
         turned = None if cotangents is None else [perturbed(_wide(c), u, 7 * k + 5) for c in cotangents]
-        with Rounding(between, k + k // PERTURBATIONS, u) as mode:
-            results = run(p, case, inputs, shaken, turned)
-        low, high = min(low, mode.smallest), max(high, mode.largest)
+        # Operands that lie otherwise in memory may take a kernel that has no derivative; what moves may leave the op's domain.
+        for lying in (False, True):
+            shaken = _replaced(p, inputs, placed, move, lying)
+            with Rounding(between, k + k // PERTURBATIONS, u, least) as mode:
+                try:
+                    results = run(p, case, inputs, shaken, turned)
+                except REFUSALS:
+                    results = ()
+            if results:
+                break
+        low, high, shy = min(low, mode.smallest), max(high, mode.largest), shy or mode.met_shy
         for n, t in results:
             at = center.tensors.get(n)
             if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
                 change = (mode.unrounded(t) - at).abs().to(torch.float64)
                 moved[n] = torch.maximum(moved[n], torch.nan_to_num(change, 0.0, 0.0, 0.0))
-    return moved, (low, high)
+                if k == PERTURBATIONS:  # the operands are what they are; only what is rounded on the way has moved
+                    unsettled[n] = torch.isnan(t.abs()) != torch.isnan(at.abs())
+    if cotangents and (shy or any(not bool(m.any()) for n, m in moved.items() if n.startswith("grad["))):
+        with contextlib.suppress(*REFUSALS):
+            _moved_by_saving(p, case, inputs, placed, cotangents, center, moved, (between, least))
+    return Shaken(moved, unsettled, low, high)
 
 
-def _replaced(p: Program, inputs: Inputs, placed: Placed, change: Callable[[Tensor, int], Tensor]) -> Placed:
-    """The operands with every one changed; what is written into keeps its base."""
-    if not p.row.mutates:
-        views = tuple(change(v, i) for i, v in enumerate(placed.views))
-        return Placed(views, views)
-    bases = tuple(change(b, i) for i, b in enumerate(placed.bases))
-    first = inputs.operands[0].spec
-    return Placed(bases, (apply(bases[0], first.layout, first.shape), *bases[1:]))
+def _moved_by_saving(
+    p: Program,
+    case: Case,
+    inputs: Inputs,
+    placed: Placed,
+    cotangents: Sequence[Tensor],
+    center: Truth,
+    moved: dict[str, Tensor],
+    off: tuple[float, float],
+) -> None:
+    """Enlarges `moved` by what becomes of gradients when what the forward saves is rounded: where nothing else moves them, and
+    after kernels (`SHY`) whose gradients torch computes by other formulas under a mode than on a device. Not after all kernels:
+    some (amax) look for the saved result among the operands."""
+    between, least = off
+    given = {v.untyped_storage().data_ptr() for v in placed.views}
+
+    def save(t: Tensor) -> Tensor:
+        return t if t.dtype not in DOUBLE or t.untyped_storage().data_ptr() in given else handed_on(t, between, 0, least)
+
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda t: t):
+        results = run(p, case, inputs, placed, cotangents)
+    for n, t in results:
+        if n.startswith("grad[") and moved[n].shape == t.shape:
+            change = (t - center.tensors[n]).abs().to(torch.float64)
+            moved[n] = torch.maximum(moved[n], torch.nan_to_num(change, 0.0, 0.0, 0.0))
+
+
+def _replaced(
+    p: Program, inputs: Inputs, placed: Placed, change: Callable[[Tensor, int], Tensor], lying: bool = False
+) -> Placed:
+    """The operands with every one changed; what is written into keeps its base. lying: operands that share memory go on doing
+    so, all copies of a number changed alike, so that the same kernels take them."""
+    if p.row.mutates:
+        bases = tuple(change(b, i) for i, b in enumerate(placed.bases))
+        first = inputs.operands[0].spec
+        return Placed(bases, (apply(bases[0], first.layout, first.shape), *bases[1:]))
+    moved, views = [], []
+    for i, (base, view, o) in enumerate(zip(placed.bases, placed.views, inputs.operands)):
+        if base is not view and (lying or p.row.memory):
+            moved.append(change(base, i))
+            views.append(apply(moved[-1], o.spec.layout, o.spec.shape))
+        else:
+            moved.append(change(view, i))
+            views.append(moved[-1])
+    return Placed(tuple(moved), tuple(views))
 
 
 def _floating(t: Tensor) -> bool:
@@ -165,7 +233,7 @@ class Oracle:
         self._cotangents: Sequence[Tensor] | None = None
         self._truth: Truth | None = None
         self._asked = False
-        self._sensitivity: dict[tuple[float, float], tuple[dict[str, Tensor], tuple[float, float]]] = {}
+        self._sensitivity: dict[tuple[float, float], Shaken] = {}
         self._variants: dict[str, dict[str, Tensor]] = {}
 
     @property
@@ -173,6 +241,11 @@ class Oracle:
         if self._made is None:
             self._made = widened(self._p, self._case, self._inputs, self._computes)
         return self._made
+
+    @property
+    def fed(self) -> int:
+        """How many of the operands are cotangents or tangents of the function's own: 0 but for derivatives beyond the first."""
+        return self._inputs.fed
 
     def differentiate(self, cotangents: Sequence[Tensor]) -> None:
         """Ask for gradients too, with these cotangents (CPU tensors of the outputs' shapes)."""
@@ -193,12 +266,12 @@ class Oracle:
         """How much that result moves when operands move by u and intermediate results by `between`. Only for results that
         have a truth."""
         assert self._truth is not None
-        found = self._shaken(u, between)[0].get(name)
+        found = self._shaken(u, between).moved.get(name)
         return torch.zeros(self._truth.tensors[name].shape, dtype=torch.float64) if found is None else found
 
     def extremes(self, u: float, between: float) -> tuple[float, float]:
         """(smallest magnitude but 0 among the operands, largest that an operand holds or a kernel gave on the way)."""
-        low, high = float("inf"), self._shaken(u, between)[1][1]
+        low, high = float("inf"), self._shaken(u, between).largest
         for v in (*self._placed.views, *(self._cotangents or ())):
             if _floating(v):
                 least, most = extremes(v)
@@ -209,6 +282,20 @@ class Oracle:
         """Whether an operand or a cotangent holds NaN ("nan"), or NaN or Inf ("nonfinite")."""
         test = torch.isnan if what == "nan" else _nonfinite
         return any(_floating(v) and bool(test(v.abs()).any()) for v in (*self._placed.views, *(self._cotangents or ())))
+
+    def undefined(self, truth: Tensor) -> Tensor:
+        """Where the truth is NaN though no operand that it comes from holds NaN or Inf: those at the same place, if operands
+        broadcast to the result, else all of them."""
+        fed = [v for v in (*self._placed.views, *(self._cotangents or ())) if _floating(v)]
+        lost = torch.isnan(truth.abs())
+        for v in fed:
+            odd = _nonfinite(v.abs())
+            lost = lost & ~(odd.expand(truth.shape) if _broadcasts(odd.shape, truth.shape) else odd.any())
+        return lost
+
+    def beside(self, truth: Tensor) -> tuple[Tensor, ...]:
+        """The floating operands but the first that have the result's shape."""
+        return tuple(v for v in self._placed.views[1:] if _floating(v) and v.shape == truth.shape)
 
     def ignores_a_product(self) -> bool:
         """Whether a factor of 0 (alpha, beta) lets a device leave a product out, with the NaN in it."""
@@ -231,18 +318,26 @@ class Oracle:
         own = {o.spec.dtype for o in self._inputs.operands if FACTS[o.spec.dtype].is_inexact}
         return max((FACTS[d].unit_roundoff for d in own), default=0.0) if len(own) > 1 else 0.0
 
-    def operand(self, index: int) -> Tensor:
-        """An operand in the oracle's arithmetic."""
-        return self._placed.views[index]
+    def of_one(self) -> bool:
+        """Whether a single operand moves: the perturbations of two may cancel at an element, all of them, by chance."""
+        return sum(_floating(v) for v in self._placed.views) == 1
 
-    def _shaken(self, u: float, between: float) -> tuple[dict[str, Tensor], tuple[float, float]]:
+    def beneath(self, index: int) -> tuple[Tensor, ...]:
+        """The operands whose elements a derivative belongs to: the operand itself; for a cotangent, everything that it is the
+        cotangent of."""
+        views, fed = self._placed.views, self._inputs.fed
+        return views[: len(views) - fed] if index >= len(views) - fed else (views[index],)
+
+    def unsettled(self, name: str, u: float, between: float) -> Tensor | None:
+        """Where rounding on the way decides whether a result is NaN; None where it nowhere does."""
+        found = self._shaken(u, between).unsettled.get(name)
+        return None if found is None or not bool(found.any()) else found
+
+    def _shaken(self, u: float, between: float) -> Shaken:
         assert self._truth is not None
         if (u, between) not in self._sensitivity:
-            try:
-                found = sensitivity(self._p, self._case, self._inputs, self._placed, self._cotangents, self._truth, u, between)
-            except REFUSALS:
-                found = {}, (float("inf"), 0.0)  # a perturbed operand left the op's domain: rounding alone remains as budget
-            self._sensitivity[u, between] = found
+            asked = self._p, self._case, self._inputs, self._placed, self._cotangents, self._truth
+            self._sensitivity[u, between] = sensitivity(*asked, u, between)
         return self._sensitivity[u, between]
 
     def magnitudes(self, name: str) -> tuple[Tensor, Tensor] | None:
@@ -260,14 +355,15 @@ class Oracle:
 
     def flushed(self, name: str, smallest_normal: float) -> Tensor | None:
         """The truth when subnormal operands count as zero; None where no operand holds one."""
-        subnormal = any(
-            bool(((v.abs() > 0) & (v.abs() < smallest_normal)).any()) for v in self._placed.views if v.is_floating_point()
-        )
-        if not subnormal:
+        sizes = [part.abs() for v in self._placed.views if _floating(v) for part in _parts(v)]
+        if not any(bool(((size > 0) & (size < smallest_normal)).any()) for size in sizes):
             return None
 
         def flush(t: Tensor, i: int) -> Tensor:
-            return torch.where(t.abs() < smallest_normal, 0.0 * t, t) if t.is_floating_point() else t
+            if not _floating(t):
+                return t
+            kept = [torch.where(part.abs() < smallest_normal, 0.0 * part, part) for part in _parts(t)]
+            return torch.complex(*kept) if t.is_complex() else kept[0]
 
         return self._variant(f"flushed {smallest_normal}", flush).get(name)
 
@@ -282,6 +378,14 @@ class Oracle:
             except REFUSALS:
                 self._variants[word] = {}
         return self._variants[word]
+
+
+def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
+    return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(reversed(shape), reversed(to)))
+
+
+def _parts(t: Tensor) -> tuple[Tensor, ...]:
+    return (t.real, t.imag) if t.is_complex() else (t,)
 
 
 def _nonfinite(t: Tensor) -> Tensor:

@@ -38,6 +38,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "setup": {"default": None, "help": "a Python file that every worker runs before its first op"},
     "hang-after": {"type": float, "default": None, "help": "seconds after which a case counts as hung"},
     "findings": {"default": "findings", "help": "folder for the scripts that reproduce findings"},
+    "count": {"action": "store_true", "default": False, "help": "draw only until every aspect of an op holds a comparison"},
+    "reach": {"action": "store_true", "default": False, "help": "note which operators are dispatched on the device"},
     "fail-on": {"action": "append", "default": [], "help": "status that fails a test beside the findings: unsupported, ..."},
 }
 DEATHS_PER_ITEM = 3
@@ -100,6 +102,8 @@ def _plan(
     shrinks: bool,
     patience: float | None,
     setup: str | None,
+    reach: bool,
+    counts: bool,
 ) -> Any:
     """The plan that all items of this process share."""
     import torch
@@ -117,7 +121,8 @@ def _plan(
     known = {r.name for r in suite.rows("all")}
     fast = there.name.partition(":")[0] == "mps" and math_mode(there) == "fast"
     tables = tolerance.load(there.name, known_ops=known, fast=fast)
-    return Plan(there, resolve("cpu"), tables, suite.profile(profile), seed, examples, screens, shrinks, patience)
+    cpu, sizes = resolve("cpu"), suite.profile(profile)
+    return Plan(there, cpu, tables, sizes, seed, examples, screens, shrinks, patience, reach, counts)
 
 
 @pytest.fixture(scope="session")
@@ -129,7 +134,7 @@ def parity_plan(request: pytest.FixtureRequest) -> Any:
     try:
         return _plan(
             o.parity_device, o.parity_profile, o.parity_seed, o.parity_examples, o.parity_faults, not o.parity_no_screens,
-            not o.parity_no_shrink, o.parity_hang_after, o.parity_setup,
+            not o.parity_no_shrink, o.parity_hang_after, o.parity_setup, o.parity_reach, o.parity_count,
         )  # fmt: skip
     except DeviceError as e:
         pytest.exit(str(e), returncode=e.exit_code)
@@ -146,6 +151,7 @@ class Checker:
     def examine(self, item: Any) -> None:
         """Check all cases of an item. Fails the test on findings, skips it where nothing was compared."""
         from parity.examine import examine
+        from parity.features import pack
         from parity.report.finding import text
         from parity.report.outcome import compared, told, write_script
         from parity.store import encode
@@ -157,7 +163,8 @@ class Checker:
             script = write_script(f, self._plan.device, Path(option.parity_findings))
             texts.append(text(f, self._plan.device.name, script, option.parity_faults or ""))
         rows = [*map(encode, done.records), encode(done.summary)]
-        self._request.node.user_properties.append(("parity", json.dumps({"rows": rows, "findings": texts})))
+        part = {"rows": rows, "findings": texts, "features": pack(done.features)}
+        self._request.node.user_properties.append(("parity", json.dumps(part)))
         if texts:
             pytest.fail("\n\n".join(texts), pytrace=False)
         unwanted = told(done.summary, option.parity_fail_on)

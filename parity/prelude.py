@@ -37,6 +37,7 @@ LARGEST = 1 << 16  # elements of an operand of a larger call
 # Kernels that believe what they are told: with other counts, sizes or flags, or a destination that does not fit, they read and
 # write beside. Rows that call them below torch's public functions, by their paths and OpInfo names; and recurrent layers.
 BELOW = ("torch._", "torch.ops.", "torch.native_", "parity.catalog.aten.", "opinfo:_", "opinfo:native_")
+RECURRENT = ("lstm", "gru", "rnn")
 PUBLIC = ("torch._C._nn.", "torch._foreach_", "opinfo:__")
 TRIES = 3  # calls of the row that are drawn where the case itself cannot be resized
 Step = tuple[Program, Case, Inputs]
@@ -44,7 +45,8 @@ Step = tuple[Program, Case, Inputs]
 
 def unchecked(row: Row) -> bool:
     """Whether nobody checks the arguments of the row's call before its kernel does."""
-    return row.family == "recurrent" or (row.call.startswith(BELOW) and not row.call.startswith(PUBLIC))
+    recurrent = row.family == "recurrent" or row.call.rpartition(".")[2].startswith(RECURRENT)
+    return recurrent or (row.call.startswith(BELOW) and not row.call.startswith(PUBLIC))
 
 
 def play(t: Trial, here: Placed, reference: Outcome, grad: bool) -> None:

@@ -35,6 +35,14 @@ def roundoff(row: Row, f: DtypeFacts, pass_: str) -> tuple[float, float]:
     return FACTS["float32"].unit_roundoff, f.unit_roundoff / HANDED_ON
 
 
+def terms_of_gauss(row: Row, f: DtypeFacts) -> float:
+    """How much larger the terms of a sum are than the moduli that its bound knows: torch convolves complex numbers, on every
+    device, by three real convolutions (Gauss's trick), whose bound is three times that of four (Higham, SIAM J. Matrix Anal.
+    Appl. 13 (1992) 681)."""
+    name = row.name.removeprefix("opinfo:").rpartition(".")[2]
+    return 3.0 if f.kind == "complex" and name.startswith("conv") else 1.0
+
+
 def modulus(truth: Tensor) -> Array:
     """Magnitudes in the shape of the truth's real parts; both parts of a complex number have its modulus."""
     return paired(truth.resolve_conj().abs(), truth) if truth.is_complex() else parts(truth)
@@ -51,8 +59,9 @@ def promised(
 ) -> tuple[Mask, Mask, str]:
     """(where the class of the result is nobody's promise, where the result itself is not, why) for a result that is outside.
 
-    Gradients at an operand's own NaN or Inf; NaN that spreads where the tables say that it may; sums whose magnitudes
-    overflow; formulas that square or hand on more, or less, than the arithmetic inside holds.
+    Gradients at an operand's own NaN or Inf, of whatever order (that of a gradient with respect to its cotangent is the
+    gradient again); complex numbers that float64's own formula makes NaN of finite ones (Inf - Inf on the way); NaN that spreads where the tables say that it may; sums whose magnitudes overflow; formulas that square or
+    hand on more, or less, than the arithmetic inside holds.
     """
     u, between = roundoff(row, f, pass_)
     shape = parts(truth).shape
@@ -64,23 +73,35 @@ def promised(
         policy = tables.special(row.name, row.rule, "nonfinite_spread")
         if policy == "any" or (policy == "any_with_nan" and oracle.holds("nan")) or oracle.ignores_a_product():
             free, why = everywhere, ["how NaN and Inf spread is nobody's promise here"]
+        if f.kind == "complex" and (row.rule is OpClass.COMPOSITE or pass_ == "backward"):
+            free, why = everywhere, [*why, "complex arithmetic at Inf is nobody's promise"]  # C99's annex G, or as it comes
         if name.startswith("grad["):
-            own = oracle.operand(int(name[5:-1]))
-            if own.shape == truth.shape and not bool(torch.isfinite(own.abs()).all()):
-                unspoken |= paired((~torch.isfinite(own.abs())).to(torch.float64), truth) > 0
-                why.append("gradients at NaN and Inf")
+            for own in oracle.beneath(int(name[5:-1])):
+                if own.shape == truth.shape and not bool(torch.isfinite(own.abs()).all()):
+                    unspoken |= paired((~torch.isfinite(own.abs())).to(torch.float64), truth) > 0
+                    why.append("gradients at NaN and Inf")
+    if f.kind == "complex" and bool((lost := oracle.undefined(truth)).any()):
+        unspoken = unspoken | (paired(lost.to(torch.float64), truth) > 0)
+        why.append("complex arithmetic makes NaN of finite numbers")
+    if tables.special(row.name, row.rule, "at_nan") == "any":
+        for own in oracle.beside(truth):
+            unspoken = unspoken | (paired(torch.isnan(own.abs()).to(torch.float64), truth) > 0)
+            why.append("gradients at NaN")
     if b.certain is not None:
         found = oracle.magnitudes(name)
         over = None if found is None else paired(found[0], truth) > inside.max / PARTIAL
         if over is not None and bool(over.any()):
             free, why = free | over, [*why, "partial sums leave the range"]
-    elif row.rule not in (OpClass.EXACT, OpClass.SELECTION) or pass_ == "backward":
+    elif (row.rule not in (OpClass.EXACT, OpClass.SELECTION) or pass_ == "backward") and oracle.truth(name) is not None:
         low, high = oracle.extremes(u, between)
         function = row.rule is OpClass.ELEMENTWISE and pass_ == "forward" and f.kind != "complex"
         least, most = (inside.tiny, np.inf) if function else (inside.tiny**0.5, inside.max**0.5)
         if high > most or low < least:
             unspoken, why = everywhere, [*why, "squares of the numbers inside leave the range"]
-    return free, unspoken, "; ".join(why)
+        if (doubtful := oracle.unsettled(name, u, between)) is not None:
+            unspoken = unspoken | (paired(doubtful.to(torch.float64), truth) > 0)
+            why.append("rounding on the way decides whether it is NaN")
+    return free, unspoken, "; ".join(dict.fromkeys(why))
 
 
 def odd_zero(name: str, device: Tensor, reference: Tensor, truth: Tensor) -> Measure | None:

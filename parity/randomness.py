@@ -104,10 +104,18 @@ def _problems(law: Law, bench: Bench, seed: int) -> Problems:
     wanted = POOLED_LARGE if size >= LARGE else POOLED
     while len(pooled) < DRAWS and len(pooled) * size < wanted and surprise:
         pooled.append(bench.draw())
-    for d in pooled[1:]:
+    for d in _together(law, pooled[1:]):
         if found := law.outside(bench.bound, d):
             return found
     return _judged(law, bench, pooled) or _differentiated(law, bench, seed)
+
+
+def _together(law: Law, draws: list[Results]) -> list[Results]:
+    """The draws, as one stack where the law takes that and all have one form."""
+    forms = {tuple((n, x.shape, x.dtype) for n, x in d.items()) for d in draws}
+    if not law.stacks or len(forms) != 1:
+        return draws
+    return [{n: torch.stack([d[n] for d in draws]) for n in draws[0]}]
 
 
 def _alike(law: Law, a: list[Results], b: list[Results]) -> bool:
@@ -156,7 +164,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _judged(law: Law, bench: Bench, draws: list[Results]) -> Problems:
-    observed = [law.observe(bench.bound, d) for d in draws]
+    observed = [law.observe(bench.bound, d) for d in _together(law, draws)]
     name, shown = first(draws[0])
     for samples in zip(*observed):
         if text := judged(list(samples), shown.numel()):

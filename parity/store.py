@@ -16,12 +16,13 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 from parity.errors import OutputError, RunFileError
+from parity.features import Coverage
 from parity.vocabulary import Fingerprint, Json, Measure, Record
 
-FORMAT = 1
+FORMAT = 2  # 2: rows of coverage, operators and case ids of items
 MAGIC = "parity_run"
 # From format n to n + 1, applied to every row (the header too) of an older file.
-UPGRADES: dict[int, Callable[[Json], Json]] = {}
+UPGRADES: dict[int, Callable[[Json], Json]] = {1: lambda tree: tree}
 
 Counts: TypeAlias = Mapping[str, Mapping[str, int]]
 
@@ -42,7 +43,8 @@ class Header:
 @dataclass(frozen=True, slots=True)
 class Item:
     """The exploration of one op in one dtype. counts: aspect -> status -> records; worst: aspect -> largest measured share;
-    void: reason -> how often a case said nothing. seconds: wall time."""
+    void: reason -> how often a case said nothing. seconds: wall time. operators: with --reach, what compared cases dispatched
+    on the device; idle: what only others dispatched, with the reason. ids: digest of the ids of all cases in their order."""
 
     op: str
     dtype: str
@@ -51,6 +53,9 @@ class Item:
     worst: Mapping[str, float] = field(default_factory=dict)
     void: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
+    operators: tuple[str, ...] = ()
+    idle: Mapping[str, str] = field(default_factory=dict)
+    ids: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +95,11 @@ class Run:
     items: tuple[Item, ...] = ()
     deaths: tuple[Death, ...] = ()
     end: End | None = None
+    coverage: tuple[Coverage, ...] = ()
 
 
-Row: TypeAlias = Record | Item | Death | End
-KINDS: dict[str, type[Row]] = {"record": Record, "item": Item, "death": Death, "end": End}
+Row: TypeAlias = Record | Item | Death | Coverage | End
+KINDS: dict[str, type[Row]] = {"record": Record, "item": Item, "death": Death, "coverage": Coverage, "end": End}
 NAMES = {made: kind for kind, made in KINDS.items()}
 
 
@@ -197,6 +203,7 @@ def read(path: Path, partial: bool = False) -> Run:
         tuple(r for r in rows if isinstance(r, Item)),
         tuple(r for r in rows if isinstance(r, Death)),
         end,
+        tuple(r for r in rows if isinstance(r, Coverage)),
     )
     if (end is None or rest) and not partial:
         how = "its last line is cut" if rest else "it has no end row"
@@ -242,6 +249,7 @@ def _row(path: Path, number: int, line: str, form: int) -> Row:
             tree["measures"] = tuple(_measure(m) for m in tree.get("measures", ()))
         if made is Item:
             tree["worst"] = {k: float(v) for k, v in tree.get("worst", {}).items()}
+            tree["operators"] = tuple(tree.get("operators", ()))
         if made is Death:
             tree["where"] = tuple(tree.get("where", ()))
         return made(**tree)

@@ -39,7 +39,7 @@ KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "exception": (("op", "dtype", "pass", "reason", "link"), ("scale", "output_ulp", "ulp")),
 }
 # Special values, and what holds where no row speaks of one.
-SPECIALS = {"signed_zero": "any", "nonfinite_spread": "kept", "subnormals": "kept"}
+SPECIALS = {"signed_zero": "any", "nonfinite_spread": "kept", "subnormals": "kept", "at_nan": "kept"}
 POLICIES = ("kept", "any", "any_with_nan", "flushed")
 TOP = ("format", "policy", "special", *KEYS)
 

@@ -46,12 +46,13 @@ class Result:
 class Settings:
     """How a case is checked. insist: everything to the oracle. repeat: run the forward twice and compare the bits. only: the
     aspect that is asked for (the forward always runs), or None for all. more: which of the aspects that cost most (`SELDOM`)
-    are asked for."""
+    are asked for. law: draw a random op again and again for its law; without, each result is only one that may come out."""
 
     insist: bool = False
     repeat: bool = False
     only: str | None = None
     more: frozenset[Aspect] = frozenset()
+    law: bool = True
 
     def wants(self, aspect: Aspect) -> bool:
         """Whether this aspect is asked for."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import replace
+from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -12,6 +16,7 @@ from parity.laws.law import Sample, Tallies
 from parity.tails import bernstein, improbable, massart, poisson_excess
 from parity.values import unit
 
+Index: TypeAlias = npt.NDArray[np.int64]
 GRID = 1024  # points at which the distribution function is looked at
 PAIRS = 1 << 14  # at most so many pairs of elements a distance apart are compared
 
@@ -101,16 +106,29 @@ def _edges() -> tuple[Tensor, Tensor]:
 
 
 POINTS, KEEN = _edges()
+EVEN = (POINTS * GRID).frac() == 0
+TAILS = POINTS[~EVEN].view(-1, 1)
+
+
+def _below(x: Tensor) -> Tensor:
+    """How many numbers lie at or below each point (NaN above all): cells of the even grid by multiplication, which is exact,
+    and the few points of the tails one by one among the numbers of the first and the last cell."""
+    x = torch.nan_to_num(x, 1.0).clamp_(0.0, 1.0)
+    cells = (x * GRID).ceil_()
+    even = torch.bincount(cells.to(torch.int64), minlength=GRID + 1)[: GRID + 1].cumsum(0).to(torch.float64)
+    found = torch.empty_like(POINTS)
+    found[EVEN] = even[1:GRID]
+    ends = x[(cells <= 1) | (cells >= GRID)]
+    inner = x.numel() - ends.numel()  # in the cells between, below every point near 1
+    found[~EVEN] = (ends <= TAILS).sum(1).to(torch.float64) + inner * (TAILS[:, 0] > 0.5)
+    return found
 
 
 def _grid(low: Tensor, high: Tensor, tests: int) -> str:
     """The distribution function: everywhere by Dvoretzky, Kiefer, Wolfowitz and Massart, in the tails by coins."""
     n = low.numel()
 
-    def below(x: Tensor) -> Tensor:
-        return torch.bincount(torch.bucketize(x, POINTS), minlength=POINTS.numel() + 1)[:-1].cumsum(0).to(torch.float64)
-
-    least, most = below(high), below(low)  # how many lie at or below each point, at least and at most
+    least, most = _below(high), _below(low)  # how many lie at or below each point, at least and at most
     off = torch.maximum(least / n - POINTS, POINTS - most / n)
     worst = int(off.argmax())
     if float(off[worst]) > massart(n, tests):
@@ -181,29 +199,43 @@ def _repeats(s: Sample) -> str:
 def _lags(s: Sample, centre: Tensor, period: int) -> str:
     """Elements a fixed distance apart are unrelated: neither equal too often nor correlated. Distances: powers of two, rows,
     half a call, a call. Every element stands in one pair of each set, so that the pairs are independent."""
-    n, x = centre.numel(), centre - 0.5
+    n = centre.numel()
     some = {1 << k for k in range(17)} | {3, s.row, 2 * s.row, period // 2, period, period // 4}
-    distances = sorted(d for d in some if 0 < d <= n // 2)
-    tests = 2 * len(distances)
-    width = s.high - s.low
+    distances = tuple(sorted(d for d in some if 0 < d <= n // 2))
+    left, right, apart, starts = _pairs(n, distances)
+    if not starts.size:
+        return ""
+    values, x, width = s.values.numpy(), centre.numpy() - 0.5, (s.high - s.low).numpy()
+    count = np.diff(starts, append=left.size).astype(np.float64)
+    same = np.add.reduceat((values[left] == values[right]).astype(np.float64), starts)
+    trials, tests = torch.from_numpy(count), 2 * len(distances)
+    often = improbable(torch.from_numpy(same), trials, trials * 0, torch.full_like(trials, s.peak), tests).numpy()
+    product = np.add.reduceat(x[left] * x[right], starts)
+    slack = np.add.reduceat(width[left] + width[right], starts) / 2 if s.fuzzy else np.zeros_like(product)
+    limit = np.array([bernstein(k / 144, 0.25, tests) for k in count])
+    related = (np.abs(product) > slack + limit) & (s.covariate is None)
+    if not (often | related).any():
+        return ""
+    k = int(np.argmax(often | related))
+    if often[k]:
+        return f"{int(same[k])} of {int(count[k])} elements equal the one {apart[k]} places on"
+    return f"elements {apart[k]} places apart are correlated ({12 * product[k] / count[k]:.3g} over {int(count[k])} pairs)"
+
+
+@functools.lru_cache(maxsize=64)
+def _pairs(n: int, distances: tuple[int, ...]) -> tuple[Index, Index, Index, Index]:
+    """(left and right elements of all sets of pairs, one set after the other; the distance of each set; where each begins)."""
+    sets, apart = [], []
+    pairs = min(PAIRS, n // 2)
+    spread = np.arange(pairs) * max(1, (n // 2) // max(1, pairs))  # over all of them
     for d in distances:
-        pairs = min(PAIRS, n // 2)
-        spread = torch.arange(pairs) * max(1, (n // 2) // pairs)  # over all of them
         for start in (0, d):  # elements in even blocks of d, and those in odd ones
             left = spread // d * (2 * d) + spread % d + start
             left = left[left < n - d]
-            if left.numel() < 16:
-                continue
-            right = left + d
-            same = (s.values[left] == s.values[right]).sum().to(torch.float64).view(1)
-            trials = torch.full_like(same, left.numel())
-            if bool(improbable(same, trials, same * 0, torch.full_like(same, s.peak), tests)):
-                return f"{int(same)} of {left.numel()} elements equal the one {d} places on"
-            if s.covariate is not None:
-                continue
-            product = float((x[left] * x[right]).sum())
-            slack = float((width[left] + width[right]).sum()) / 2 if s.fuzzy else 0.0
-            if abs(product) > slack + bernstein(left.numel() / 144, 0.25, tests):
-                r = 12 * product / left.numel()
-                return f"elements {d} places apart are correlated ({r:.3g} over {left.numel()} pairs)"
-    return ""
+            if left.size >= 16:
+                sets.append(left)
+                apart.append(d)
+    sizes = np.array([0, *(x.size for x in sets)], dtype=np.int64).cumsum()
+    lefts = np.concatenate(sets) if sets else np.zeros(0, dtype=np.int64)
+    distance = np.array(apart, dtype=np.int64)
+    return lefts, lefts + np.repeat(distance, np.diff(sizes)), distance, sizes[:-1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,8 @@ from parity.errors import CaseError, near
 from parity.vocabulary import TensorSpec, Values
 
 POOL = 1 << 16
+PERIOD = 65521
+BORDERS = (0, 7, 8, 11, 15, 16, 24, 31, 32, 53, 62)  # exponents: ends of integer types and of significands
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
@@ -67,6 +70,19 @@ def _constant(_: DtypeFacts) -> Array:
     return np.repeat(np.ldexp(np.floor(np.ldexp(unit(16, 16), 6)) - 32, -4), POOL // 16)
 
 
+def _around_powers(low: float, high: float) -> IntArray:
+    """Numbers at a power of two where a type or its significand ends, or one beside it, of either sign, within [low, high]."""
+    near = [s * 2**k + d for k in BORDERS for s in (1, -1) for d in (0, 1, -1)]
+    fitting = np.asarray([x for x in near if low <= x <= high], dtype=np.int64)
+    return np.asarray(fitting[words(17, POOL) % np.uint64(len(fitting))], dtype=np.int64)
+
+
+def _huge(f: DtypeFacts) -> Array:
+    """Between a 32nd of the largest number and that itself: squares and most sums overflow."""
+    sign = np.where(unit(18) < 0.5, -1.0, 1.0)
+    return np.asarray(sign * np.ldexp((1 + unit(19)) / 2, integers(20, -4, 0)) * f.max, dtype=np.float64)
+
+
 # What an operand without a domain may hold. The first is the default and the simplest.
 FLOAT_FAMILIES: dict[str, Callable[[DtypeFacts], Array]] = {
     "uniform": lambda f: 2 * unit(1) - 1,
@@ -79,13 +95,19 @@ FLOAT_FAMILIES: dict[str, Callable[[DtypeFacts], Array]] = {
     "cancelling": _cancelling,
     "large": lambda f: bell(5) * (100.0 if f.bits == 16 and f.max < 1e5 else 1e4),
     "tiny": lambda f: np.ldexp(bell(6), math.frexp(f.tiny)[1] + 1),  # about the smallest normal number, and below it
+    "halves": lambda f: np.asarray(integers(24, -99, 98) + 0.5, dtype=np.float64),
+    "decimals": lambda f: integers(25, -99, 99).astype(np.float64) / 10.0,  # no powers of two, but multiples that people write
+    "borders": lambda f: _around_powers(-f.max, f.max).astype(np.float64),
+    "huge": _huge,
 }
 INT_FAMILIES: dict[str, Callable[[DtypeFacts, int, int], IntArray]] = {
     "uniform": lambda f, low, high: integers(1, max(low, -8), 16 if low == 0 else 8),
     "full": lambda f, low, high: _full(f.bits, low),
     "large": lambda f, low, high: integers(3, -9, 9) + 2 ** (min(f.bits, 26) - 2),
     "constant": lambda f, low, high: np.repeat(integers(4, max(low, -3), 3, 16), POOL // 16),
+    "borders": lambda f, low, high: _around_powers(low, high),
 }
+OVERFLOWING = ("huge",)  # of no use where one Inf hides everything else
 ALWAYS_LEGAL = "between", "inside", "index", "unique"
 MATRICES = ("conditioned", "spd", "symmetric", "lower", "upper", "full_rank")
 
@@ -110,9 +132,11 @@ SPECIALS: dict[str, Callable[[DtypeFacts], float | int]] = {
     "max": lambda f: integer_range(f)[1] if f.kind == "int" else f.max,
     "min": lambda f: integer_range(f)[0] if f.kind == "int" else -f.max,
     "2**24+1": lambda f: 2**24 + 1,
+    "2**31": lambda f: 2**31,
     "2**53+1": lambda f: 2**53 + 1,
 }
-FLOAT_SPECIALS = ("nan", "inf", "-inf", "-0.0", "0", "1", "smallest", "subnormal", "max")
+FLOAT_SPECIALS = ("nan", "inf", "-inf", "-0.0", "0", "1", "smallest", "subnormal", "max", "min", "-1", "0.5", "-2.5")
+COMPLEX_SPECIALS = (*FLOAT_SPECIALS, "infj", "nanj", "-0.0j", "inf+nanj", "nan-infj", "-1-0.0j")
 INT_SPECIALS = ("0", "1", "max", "min")
 
 
@@ -158,11 +182,12 @@ def _inexact(values: Array, f: DtypeFacts) -> torch.Tensor:
 
 
 def window(source: torch.Tensor, n: int, seed: int, position: int) -> torch.Tensor:
-    """n values of a pool, starting where seed and operand position say; the pool repeats where n exceeds it."""
+    """n values of a pool, starting where seed and operand position say. Where n exceeds it, the pool repeats, with a prime
+    period: an index that wraps round at 2**16, a real bug, must come upon other values."""
     start = (seed * 7919 + position * 10007) % POOL
     if start + n <= POOL:
         return source[start : start + n]
-    return source[torch.arange(start, start + n) % POOL]
+    return source[torch.arange(start, start + n) % PERIOD]
 
 
 def dense(spec: TensorSpec, position: int = 0) -> torch.Tensor:
@@ -186,12 +211,30 @@ def dense(spec: TensorSpec, position: int = 0) -> torch.Tensor:
     return made.view(spec.shape)
 
 
-def special(word: str, f: DtypeFacts) -> float | int:
+def specials(dtype: str) -> tuple[str, ...]:
+    """The words of numbers that may be planted among those of a dtype; none for truth values."""
+    f = FACTS[dtype]
+    if f.kind != "int":
+        return {"float": FLOAT_SPECIALS, "complex": COMPLEX_SPECIALS, "bool": ()}[f.kind]
+    low, high = integer_range(f)
+    more = (("-1", -1), ("2**24+1", 2**24 + 1), ("2**31", 2**31), ("2**53+1", 2**53 + 1))
+    return (*INT_SPECIALS, *(word for word, x in more if low <= x <= high))
+
+
+def beside(x: float, f: DtypeFacts) -> tuple[str, str]:
+    """The numbers of a floating dtype right above and right below one, as words."""
+    step = math.ldexp(f.unit_roundoff, math.frexp(x)[1]) if x else f.smallest
+    down = step / 2 if math.frexp(x)[0] in (0.5, -0.5) else step  # towards zero from a power of two
+    up, low = (step, down) if x >= 0 else (down, step)
+    return repr(x + up), repr(x - low)
+
+
+def special(word: str, f: DtypeFacts) -> Any:
     """The number behind a special's word, or the number that the word spells. Raises CaseError."""
     if word in SPECIALS:
         return SPECIALS[word](f)
     try:
-        return float(word) if f.is_inexact else int(word)
+        return complex(word) if f.kind == "complex" else float(word) if f.is_inexact else int(word)
     except ValueError:
         raise CaseError(f"unknown special value '{word}'; {near(word, SPECIALS)}, or a number") from None
 
@@ -213,16 +256,22 @@ def unique(spec: TensorSpec, position: int) -> torch.Tensor:
     return torch.from_numpy(order).narrow(dim, 0, taken).contiguous().to(getattr(torch, spec.dtype))
 
 
+@functools.cache
+def _entries(key: int) -> torch.Tensor:
+    """The pool of what stands in matrices, times 64."""
+    return torch.from_numpy(integers(key, -64, 64))
+
+
 def matrices(spec: TensorSpec, position: int) -> torch.Tensor:
     """A stack of matrices of the asked kind. Entries are multiples of 2**-6 below 1, so that the products are exact."""
     kind, shape, f = spec.values.family, spec.shape, FACTS[spec.dtype]
     if len(shape) < 2:
         raise CaseError(f"values '{kind}' need a matrix, got shape {list(shape)}")
     n, m = shape[-2], shape[-1]
-    raw = window(torch.from_numpy(integers(31, -64, 64)), spec.numel, spec.values.seed, position).view(shape)
+    raw = window(_entries(31), spec.numel, spec.values.seed, position).view(shape)
     a = raw.to(torch.float64) / 64
     if f.kind == "complex":
-        turned = window(torch.from_numpy(integers(32, -64, 64)), spec.numel, spec.values.seed, position).view(shape)
+        turned = window(_entries(32), spec.numel, spec.values.seed, position).view(shape)
         a = torch.complex(a, turned.to(torch.float64) / 64)
     eye = torch.eye(n, m, dtype=a.dtype)
     if kind in ("conditioned", "full_rank"):

@@ -154,7 +154,7 @@ class Slice:
 # What may come before a call on the device: what it does there is told in `parity.prelude`.
 PRELUDES = ("garbage", "other_scalar", "other_values", "smaller", "larger")
 # What may be wrong with a call that is drawn to be refused: `parity.refusal` says how.
-FLAWS = ("dtype", "shape", "dim", "index", "size")
+FLAWS = ("dtype", "shape", "dim", "index", "size", "inputs", "argument", "value", "device")
 
 Arg: TypeAlias = Union[TensorSpec, Word, Slice, int, float, complex, bool, str, EllipsisType, "tuple[Arg, ...]", None]
 
@@ -173,7 +173,7 @@ class Case:
     """One call of one op, described completely: enough to rebuild it on any machine.
 
     into: the destination of the out= aspect: a layout word (`parity.layout.WORDS`), "empty", or a dtype to cast to.
-    under: the autograd mode of every call: a key of `parity.execute.MODES`.
+    under: the mode of every call, of autograd or of its algorithms: a key of `parity.execute.MODES`.
     after: what the device does right before (a word of `PRELUDES`), or "".
     refused: what is wrong with the call (a word of `FLAWS`), so that it must be refused, or "".
     """

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from parity import execute as ex
+from parity import refusal
 from parity.dtypes import FACTS
 from parity.execute import Named
 from parity.inputs import Inputs
@@ -15,6 +16,9 @@ from parity.measures import facts_of, same_values
 from parity.trial import Again, Result, Sides, Trial, compare, outcome_of, raised
 from parity.vocabulary import Aspect, Computed, Outcome, Raised, Status, TensorSpec, Verdict
 
+# What torch says where a result cannot be cast to the operand that it is to be written into: its rules of type promotion.
+UNCAST = ("can't be cast to the desired output type", "operation's result requires dtype")
+
 
 def parts_of_first(inputs: Inputs) -> dict[str, Part]:
     """The first operand as a destination."""
@@ -23,7 +27,8 @@ def parts_of_first(inputs: Inputs) -> dict[str, Part]:
 
 
 def repeat(t: Trial, s: Sides, again_here: Again, parts: dict[str, Part] | None) -> None:
-    """A second call with the same operands in the same grad mode: unstable where the bits differ and one is outside."""
+    """A second call with the same operands in the same grad mode: unstable where the bits differ and one is outside, or
+    where torch was told that they must not."""
     raw = ex.attempt(lambda: ex.forward(t.program, t.case, t.inputs, s.there, s.grad), "run")
     again: Outcome = raw if isinstance(raw, Raised) else ex.computed(raw.outputs, t.device)
     t.notes.clear()
@@ -31,7 +36,11 @@ def repeat(t: Trial, s: Sides, again_here: Again, parts: dict[str, Part] | None)
         if all(same_values(a, b) for (_, a), (_, b) in zip(s.outcome.tensors, again.tensors)):
             return
         second = compare(t, s.bench, Aspect.REPEAT, s.reference, again, "forward", again_here, parts)
-        if second.verdict.status.is_finding or t.results[0].verdict.status.is_finding:
+        if t.case.under == "deterministic":
+            text = "two equal calls differ, though torch was told to use deterministic algorithms"
+            verdict = Verdict(Status.UNSTABLE, text, second.verdict.measure, second.verdict.tolerance)
+            t.results.append(Result(Aspect.REPEAT, verdict, second.measures))
+        elif second.verdict.status.is_finding or t.results[0].verdict.status.is_finding:
             worst = second.verdict if second.verdict.status.is_finding else t.results[0].verdict
             verdict = Verdict(Status.UNSTABLE, f"two equal calls differ; {worst.reason}", worst.measure, worst.tolerance)
             t.results.append(Result(Aspect.REPEAT, verdict, second.measures))
@@ -75,7 +84,8 @@ def _narrowed(x: Tensor, computed: torch.dtype) -> Tensor:
 
 
 def inplace(t: Trial, s: Sides) -> None:
-    """The in-place form on a fresh copy of the first operand, where the result has its shape."""
+    """The in-place form on a fresh copy of the first operand, where the result has its shape. Where torch does not cast the
+    result to the operand's dtype (the sine of an integer), the device must not either."""
     if not t.inputs.operands or not isinstance(t.case.args[0], (TensorSpec, int)):
         return
     first = t.inputs.operands[0]
@@ -88,10 +98,13 @@ def inplace(t: Trial, s: Sides) -> None:
         return ex.write_inplace(t.program, t.case, t.inputs, s.here, t.cpu)
 
     ours = ex.precisely(again, "run")
-    if isinstance(ours, Raised):
+    if isinstance(ours, Raised) and not any(text in ours.message for text in UNCAST):
         return
     t.mark("device")
     outcome = outcome_of(t, ex.attempt(lambda: ex.write_inplace(t.program, t.case, t.inputs, s.there, t.device), "run"))
     t.mark("compare")
+    if isinstance(ours, Raised):
+        t.results.append(refusal.judged(Aspect.INPLACE, ours, outcome, "cast"))
+        return
     parts = parts_of_first(t.inputs)
     t.results.append(compare(t, s.bench, Aspect.INPLACE, Computed(ours), outcome, "forward", again, parts))

@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from parity.assertion.subject import (
     SEED,
     Run,
     Subject,
+    coarsest,
     fixed_cotangents,
     forward,
     gradients,
@@ -35,10 +37,11 @@ from parity.assertion.truth import Truth, seeded
 from parity.catalog.draw import Call
 from parity.catalog.row import Row
 from parity.devices import Device, resolve
+from parity.dtypes import FACTS
 from parity.errors import NothingCompared, UsageError
 from parity.execute import Named
-from parity.judge import Bench, judge
-from parity.measures import bit_equal
+from parity.judge import Bench, agreed, judge
+from parity.measures import bit_equal, same_bytes
 from parity.oracle import Oracle
 from parity.vocabulary import Computed, Measure, OpClass, Outcome, Raised, Status, Verdict
 
@@ -52,6 +55,8 @@ ROW = Row(
     signature=lambda draw: Call(()),
     rounds_between=True,
 )
+PLAIN = (FunctionType, BuiltinFunctionType)
+NUMBERS = (int, float, bool, complex)
 STATUS_OF = {"refused": Status.UNSUPPORTED, "oom": Status.OOM, "error": Status.ERROR}
 
 
@@ -243,6 +248,29 @@ def _within(v: Verdict, atol: float | None) -> Verdict:
     return replace(v, status=Status.AGREE, reason=f"within atol={atol:g}") if small and v.status.is_finding else v
 
 
+def _same(fn: Any, theirs: Tensor, ours: Any, inputs: Sequence[Any]) -> Comparison | None:
+    """The answer to the commonest question, two tensors of one bit pattern from a plain function of tensors, without asking
+    anything else; None where the question is another one."""
+    if type(fn) not in PLAIN or type(ours) is not Tensor or theirs.dtype is not ours.dtype or theirs.shape != ours.shape:
+        return None
+    if theirs.layout is not torch.strided or not same_bytes(theirs, ours):
+        return None
+    dtypes = []
+    for x in inputs:
+        if type(x) is Tensor:
+            dtypes.append(x.dtype)
+        elif type(x) not in NUMBERS:
+            return None
+    return _told_same(fn.__name__, tuple(dtypes), theirs.dtype, theirs.numel())
+
+
+@functools.lru_cache(maxsize=1024)
+def _told_same(name: str, dtypes: tuple[torch.dtype, ...], own: torch.dtype, total: int) -> Comparison | None:
+    if not total or any(word(d) not in FACTS for d in (*dtypes, own)):
+        return None
+    return Comparison(f"{name} {word(coarsest(dtypes))} on cpu", (("out", agreed((("out", total),))[0]),))
+
+
 def compare(
     fn: Callable[..., Any],
     device_result: Any,
@@ -257,6 +285,9 @@ def compare(
     device: whose tolerance table judges; by default the result's own, and the default table for results on the CPU.
     Findings are in the Comparison, never raised. Raises NothingCompared and UsageError as `assert_parity` does.
     """
+    plain = type(device_result) is Tensor and not kwargs and device is None
+    if plain and (same := _same(fn, device_result, reference_result, inputs)) is not None:
+        return same
     s = subject(fn, inputs, kwargs)
     theirs, ours = (outputs_of(r, s.coarsest) for r in (device_result, reference_result))
     if device is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,11 +60,13 @@ def subject(fn: Callable[..., Any], inputs: Sequence[Any], kwargs: Mapping[str, 
     if module is not None:
         tensors += [*module.parameters(), *module.buffers()]
         title = type(module).__name__ + (f".{method}" if method else "")
-    return Subject(title, fn, module, method, leaves, names, tree, _coarsest(tensors), _extents(tensors))
+    floor = coarsest(t.dtype for t in tensors if known(t))
+    return Subject(title, fn, module, method, leaves, names, tree, floor, _extents(tensors))
 
 
-def _coarsest(tensors: Sequence[Tensor]) -> torch.dtype:
-    floats = [t.dtype for t in tensors if known(t) and FACTS[word(t.dtype)].is_inexact]
+def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
+    """The floating dtype with the largest roundoff, float32 without one. Dtypes that parity has facts about."""
+    floats = [d for d in dtypes if FACTS[word(d)].is_inexact]
     return max(floats, key=lambda d: FACTS[word(d)].unit_roundoff, default=torch.float32)
 
 

@@ -58,6 +58,9 @@ class Truth(Oracle):
         """(smallest, largest) finite magnitude but 0 that a kernel gave on the way."""
         return self._by(max(u, between))[1]
 
+    def unsettled(self, name: str, u: float, between: float) -> None:
+        """A NaN counts as it comes."""
+
     def holds(self, what: str) -> bool:
         """NaN and Inf count as they come."""
         return False

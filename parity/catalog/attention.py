@@ -2,59 +2,111 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from parity.catalog.draw import Call, Draw, Shape, keywords
 from parity.catalog.row import Row
 from parity.dtypes import FLOATS
-from parity.vocabulary import OpClass, TensorSpec
+from parity.vocabulary import Arg, OpClass, TensorSpec, Values
 
 _row = partial(Row, family="attention", rule=OpClass.COMPOSITE, dtypes=FLOATS, grad=FLOATS)
+LAYERS = "parity.catalog.layers."
+# Head dimensions that have kernels of their own, or lie beside one; query lengths and numbers of keys around a block.
+WIDTHS = (64, 128, 96, 80, 72, 32, 256, 192, 40, 65, 160)
+QUERIES = (1, 2, 8, 7, 9, 16, 17, 31, 32, 33, 65)
+KEYS = (1, 7, 8, 9, 31, 32, 33, 63, 64, 65, 100, 128, 129)
+# Keys beyond one pass over them, and beyond what half precision sums.
+LONG = (1024, 4100, 1025, 4096, 3333, 8193, 2050)
+
+
+# What a key that is masked may hold: where it holds Inf or NaN, its weight of 0 makes a NaN of it in one kernel, and another
+# leaves it out.
+FINITE = "uniform", "normal", "ties", "constant"
+
+
+def _finite(draw: Draw, shape: Shape, grad: bool = True) -> TensorSpec:
+    families = FINITE if draw.dtype == "float32" else FINITE[:2]  # half types round the weights of what cancels or not
+    return replace(draw.tensor(shape, grad=grad), values=Values(draw.choice(families)))
+
+
+def _anything(draw: Draw, shape: Shape, grad: bool = True) -> TensorSpec:
+    """Anything; in half types of a usual size, since kernels keep scores in the dtype or not, and large ones saturate there."""
+    if draw.dtype == "float32":
+        return draw.tensor(shape, grad=grad)
+    return draw.between(shape, -2, 2, grad=grad)
 
 
 def _mask(draw: Draw, lead: Shape, queries: int, keys: int) -> TensorSpec | None:
-    """None, a bool mask, or numbers that are added; for all heads or for each."""
+    """None, a bool mask, or numbers that are added (in float32 too where the operands are half); for all heads or for each."""
     kind = draw.pick(4)
-    shape = draw.choice(((queries, keys), (*lead, queries, keys), (*(1 for _ in lead), queries, keys), (1, keys)))
+    shape = draw.choice(((queries, keys), (*lead, queries, keys), (*(1 for _ in lead), queries, keys), (1, keys), (queries, 1)))
     if kind == 3 and draw.pick(4) == 3:
         return draw.tensor(shape)
-    return None if kind < 2 else draw.mask(shape) if kind == 2 else draw.between(shape, -8, 2)
+    wide = "float32" if draw.rare(6) else draw.dtype
+    return None if kind < 2 else draw.mask(shape) if kind == 2 else draw.between(shape, -8, 2, dtype=wide)
+
+
+def _extents(draw: Draw) -> tuple[Shape, int, int, int]:
+    """Leading dimensions, queries, keys, width: small ones, those of special kernels, a long sequence now and then."""
+    heads = draw.choice((1, 2, 3))
+    kind = draw.pick(16)
+    if kind < 9:
+        lead = draw.choice(((1,), (heads,), (1, heads), (2, heads), (), (2, 1, heads), (0, heads)))
+        queries, keys = draw.choice((1, 2, 3, 4, 5, 7, 8, 9)), draw.choice((1, 2, 3, 5, 8, 16, 31, 33))
+        return lead, queries, keys, draw.choice((1, 2, 4, 8, 3))
+    if kind < 14:
+        lead = draw.choice(((1, 1), (1, 2)))
+        width, queries = (
+            draw.choice(WIDTHS[:3] if draw.flag() else WIDTHS),
+            draw.choice(QUERIES[:4] if draw.flag() else QUERIES),
+        )
+        return lead, queries, draw.choice(KEYS) if kind < 13 else queries, width
+    # One that is short and one that is long; long queries seldom, since they cost most.
+    few, many = draw.choice((1, 2, 9)), draw.choice(LONG)
+    pair = (many, few) if draw.rare(6) else (few, many)
+    return (1, 1), *pair, draw.choice((8, 64, 1))
 
 
 def _sdpa(draw: Draw) -> Call:
-    """Three or four dimensions; other lengths for keys, another width for values; grouped heads; a scale."""
-    heads = draw.choice((1, 2, 3))
-    lead: Shape = draw.choice(((1,), (heads,), (1, heads), (2, heads)))
-    queries, keys = draw.choice((1, 2, 3, 4, 5, 7, 8, 9)), draw.choice((1, 2, 3, 5, 8, 16, 31, 33, 65))
-    width = draw.choice((1, 2, 4, 8, 16, 64))
-    kind = draw.pick(16)  # kernels of their own: certain widths, and keys beyond one block
-    if kind >= 13:
-        lead, width = draw.choice(((1, 1), (1, 2))), draw.choice((64, 96, 128, 80, 32, 256, 72))
-        queries = draw.choice((1, 8, 9, 17, 32, 33))
-        keys = draw.choice((16, 31, 33, 64, 100)) if kind < 15 else queries
-    if draw.rare(40):
-        lead, width, queries, keys = (
-            (1, 1),
-            draw.choice((8, 64)),
-            draw.choice((1, 2)),
-            draw.choice((1023, 1024, 1025, 2050, 4100)),
-        )
-    wide = draw.choice((width, 3, 8, 32)) if draw.pick(4) == 3 else width
-    scale = draw.option(0.5, 1.0)
-    if len(lead) == 2 and draw.pick(6) == 5:
-        grouped = (*lead[:-1], lead[-1] * 2)
-        operands = (
-            draw.tensor((*grouped, queries, width)),
-            draw.tensor((*lead, keys, width)),
-            draw.tensor((*lead, keys, wide)),
-        )
-        mask = _mask(draw, grouped, queries, keys)
-        causal = None if mask else draw.option(True)
-        return Call(operands, keywords(attn_mask=mask, scale=scale, enable_gqa=True, is_causal=causal))
-    operands = draw.tensor((*lead, queries, width)), draw.tensor((*lead, keys, width)), draw.tensor((*lead, keys, wide))
-    if draw.pick(4) == 3:
-        return Call(operands, keywords(is_causal=True, scale=scale))
-    return Call(operands, keywords(attn_mask=_mask(draw, lead, queries, keys), scale=scale))
+    """Other lengths for keys, another width for values; grouped heads; a scale; masks of every kind, or a causal one."""
+    lead, queries, keys, width = _extents(draw)
+    long = keys > max(KEYS)
+    wide = draw.choice((width, 3, 8, 32, 1)) if draw.pick(4) == 3 else width
+    scale = draw.option(0.5, 1.0, 0.125)
+    # Over long keys mostly numbers of a usual size, and values of one sign: what the weights sum to is what tells. Where no
+    # gradient is asked for, other kernels run.
+    still, usual = draw.pick(5) < (1 if long else 3), long and draw.pick(4) > 0
+    grouped = len(lead) > 1 and draw.pick(6) == 5
+    heads = (*lead[:-1], lead[-1] * draw.choice((2, 3, 4))) if grouped else lead
+    causal = draw.pick(4) == 3
+    mask = None if causal else _mask(draw, heads, queries, keys)
+    operand = partial(_finite if causal or mask else _anything, draw, grad=still)
+    values = operand
+    if usual:
+        operand, values = (partial(draw.inside, low=low, high=1, grad=still) for low in (-1, 0.5))
+    operands = operand((*heads, queries, width)), operand((*lead, keys, width)), values((*lead, keys, wide))
+    named = keywords(attn_mask=mask, scale=scale, enable_gqa=True if grouped else None, is_causal=True if causal else None)
+    return Call(operands, named)
+
+
+def _layer(draw: Draw) -> tuple[int, int, int, int, Arg, bool]:
+    """Batch, heads, length, width, a mask, whether it is causal."""
+    batch, heads, length = draw.choice((1, 2)), draw.choice((1, 2, 3)), draw.choice((1, 2, 5, 8, 9, 33))
+    width = draw.choice((2, 4, 8, 64, 80, 128)) if length < 10 or batch * heads == 1 else draw.choice((2, 8))
+    kind = draw.pick(4)
+    mask = draw.mask((length, length)) if kind == 2 else draw.between((1, 1, length, length), -8, 2) if kind == 3 else None
+    return batch, heads, length, width, mask, kind == 1
+
+
+def _packed(draw: Draw) -> Call:
+    batch, heads, length, width, mask, causal = _layer(draw)
+    return Call((_finite(draw, (batch, length, 3, heads, width)), mask, causal))
+
+
+def _turned(draw: Draw) -> Call:
+    batch, heads, length, width, mask, causal = _layer(draw)
+    return Call((*(_finite(draw, (batch, length, heads, width)) for _ in range(3)), mask, causal))
 
 
 def _multi_head(draw: Draw) -> Call:
@@ -68,16 +120,40 @@ def _multi_head(draw: Draw) -> Call:
     return Call((draw.inside((length, batch, width), -2, 2), packed, packed_bias, out, out_bias, heads, mask))
 
 
+def _multi_head_cross(draw: Draw) -> Call:
+    """Keys and values of other lengths and widths; rows that are added to them, banned keys, a mask per head; the weights."""
+    heads, width = draw.choice(((1, 2), (2, 4), (4, 16), (1, 64)))
+    queries, keys, batch = draw.choice((1, 2, 5, 9)), draw.choice((1, 2, 5, 33)), draw.choice((1, 2, 3))
+    wide = draw.choice((width, 3, 8)), draw.choice((width, 2, 5))
+    operands = (draw.inside(s, -2, 2) for s in ((queries, batch, width), (keys, batch, wide[0]), (keys, batch, wide[1])))
+    projections = tuple(draw.inside((width, n), -1, 1) for n in (width, *wide))
+    extra = draw.rare(3)
+    bias = draw.inside((1, 1, width), -1, 1) if extra else None
+    kind = draw.pick(4)
+    shape = (batch * heads, queries, keys) if draw.flag() else (queries, keys)
+    named = keywords(
+        bias=draw.maybe(draw.inside((3 * width,), -1, 1)),
+        bias_k=bias,
+        bias_v=bias,
+        add_zero_attn=draw.option(True),
+        padded=draw.mask((batch, keys)) if kind == 2 else None,
+        attn_mask=draw.inside(shape, -8, 2) if kind == 3 else None,
+        need_weights=draw.option(False),
+        average_attn_weights=draw.option(False),
+    )
+    return Call((*operands, projections, draw.inside((width, width), -1, 1), heads), named)
+
+
 def _banned(draw: Draw) -> Call:
     """A mask of 0 and -Inf, made from a bool mask by the glue: banned keys, whole rows of them now and then."""
     heads, queries, keys, width = (
         draw.choice((1, 2)),
         draw.choice((1, 2, 5, 9)),
-        draw.choice((2, 3, 8, 33)),
-        draw.choice((2, 4, 64)),
+        draw.choice((2, 3, 8, 33, 1)),
+        draw.choice((2, 4, 64, 128)),
     )
-    shape = draw.choice(((queries, keys), (1, heads, queries, keys), (1, 1, 1, keys)))
-    operands = (draw.tensor((1, heads, n, width)) for n in (queries, keys, keys))
+    shape = draw.choice(((queries, keys), (1, heads, queries, keys), (1, 1, 1, keys), (1, heads, queries, 1)))
+    operands = (_finite(draw, (1, heads, n, width)) for n in (queries, keys, keys))
     return Call((*operands, draw.mask(shape)))
 
 
@@ -94,6 +170,18 @@ def _module(draw: Draw) -> Call:
     return Call((x, tuple(draw.inside(s, -1, 1) for s in shapes), heads, draw.flag(), padded))
 
 
+def _autocast(draw: Draw) -> Call:
+    """Which operands come in float32, and the call. Numbers of a usual size."""
+    call = _sdpa(draw)
+    plain = tuple(draw.inside(a.shape, -2, 2) if isinstance(a, TensorSpec) else a for a in call.args)
+    return Call((1 + draw.pick(7), *plain), tuple((n, _narrow(v, draw.dtype)) for n, v in call.kwargs))
+
+
+def _narrow(v: Arg, dtype: str) -> Arg:
+    """A mask of numbers in this dtype."""
+    return replace(v, dtype=dtype) if isinstance(v, TensorSpec) and v.dtype == "float32" else v
+
+
 ROWS = (
     _row(
         name="scaled_dot_product_attention",
@@ -101,6 +189,8 @@ ROWS = (
         signature=_sdpa,
         opinfo=("nn.functional.scaled_dot_product_attention",),
     ),
+    _row(name="attention_packed", call=f"{LAYERS}attention_packed", signature=_packed),
+    _row(name="attention_turned", call=f"{LAYERS}attention_turned", signature=_turned),
     _row(
         name="multi_head_attention",
         call="parity.catalog.calls.multi_head_attention",
@@ -109,9 +199,16 @@ ROWS = (
         opinfo=("nn.functional.multi_head_attention_forward",),
     ),
     _row(
+        name="multi_head_cross",
+        call=f"{LAYERS}multi_head_cross",
+        signature=_multi_head_cross,
+        rounds_between=True,  # as multi_head_attention
+    ),
+    _row(
         name="attention_banned",
         call="parity.catalog.calls.attention_banned",
         signature=_banned,
+        rounds_between=True,  # few keys are left, whose weights some kernels round before they multiply the values
     ),
     _row(
         name="transformer_layer",
@@ -120,5 +217,12 @@ ROWS = (
         rounds_between=True,
         dtypes=("float32",),
         grad=("float32",),
+    ),
+    _row(
+        name="attention_autocast",
+        call=f"{LAYERS}autocast_attention",
+        signature=_autocast,
+        dtypes=FLOATS[1:],
+        grad=FLOATS[1:],
     ),
 )

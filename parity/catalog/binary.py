@@ -7,6 +7,7 @@ from parity.catalog.row import EVERY, FLOATING, NUMERIC, REAL, Row, Signature
 from parity.catalog.signatures import (
     Operand,
     Options,
+    any_scalar,
     anything,
     count,
     divisor,
@@ -64,6 +65,11 @@ def _comparison(draw: Draw) -> Call:
     """Compared operands come from a few values, so that equality happens."""
     few = draw.flag()
     return pair(whole(0, 2) if few else anything, whole(0, 2) if few else anything, number=promoted)(draw)
+
+
+def _any_number(draw: Draw, second: Operand) -> Arg:
+    """A Python number of any kind, complex ones too."""
+    return any_scalar(draw) if second is anything else promoted(draw, second)
 
 
 def _equal(draw: Draw) -> Call:
@@ -133,7 +139,7 @@ def _close(draw: Draw) -> Call:
 _ROUNDING: Options = options(rounding_mode=lambda draw: "trunc")
 _FLOOR: Options = options(rounding_mode=lambda draw: "floor")
 _TENSORS = pair(number=None)
-_MIXED = pair(number=promoted)
+_REMAINDER = pair(second=divisor, number=promoted)
 _QUOTIENT = pair(second=divisor, number=promoted)
 
 
@@ -155,9 +161,9 @@ def _dist(draw: Draw) -> Call:
 
 
 ROWS = (
-    _binary("add", ELEMENTWISE, signature=pair(options=options(alpha=_alpha), number=promoted), opinfo=("add",)),
+    _binary("add", ELEMENTWISE, signature=pair(options=options(alpha=_alpha), number=_any_number), opinfo=("add",)),
     _binary("sub", ELEMENTWISE, NUMERIC, signature=pair(options=options(alpha=_alpha), number=_difference), opinfo=("sub",)),
-    _binary("mul", ELEMENTWISE, signature=_MIXED),
+    _binary("mul", ELEMENTWISE, signature=pair(number=_any_number)),
     _binary("div", ELEMENTWISE, signature=_QUOTIENT, opinfo=("div:no_rounding_mode", "true_divide")),
     *(
         _binary(
@@ -208,8 +214,8 @@ ROWS = (
         opinfo=("div:trunc_rounding",),
     ),
     _binary("floor_divide", ELEMENTWISE, REAL, (), signature=_QUOTIENT),
-    _binary("fmod", EXACT, REAL, FLOATS, signature=pair(second=divisor)),
-    _binary("remainder", ELEMENTWISE, REAL, FLOATS, signature=pair(second=divisor)),
+    _binary("fmod", EXACT, REAL, FLOATS, signature=_REMAINDER),
+    _binary("remainder", ELEMENTWISE, REAL, FLOATS, signature=_REMAINDER),
     _binary("pow", ELEMENTWISE, NUMERIC, FLOATING, signature=_power),
     _binary(
         "rpow",

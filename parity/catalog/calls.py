@@ -11,6 +11,12 @@ from torch.nn import functional as F
 Triple = tuple[Tensor, Tensor, Tensor]
 
 
+def setitem(x: Tensor, *parts: Any) -> None:
+    """x[index] = value for each index and value, one right after the other."""
+    for index, value in zip(parts[::2], parts[1::2]):
+        x[index] = value
+
+
 def batch_norm_train(
     x: Tensor, mean: Tensor | None, var: Tensor | None, weight: Tensor | None, bias: Tensor | None, **options: Any
 ) -> Tensor | Triple:

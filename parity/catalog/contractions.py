@@ -7,25 +7,26 @@ from itertools import pairwise
 
 from parity.catalog.draw import Call, Draw, Shape, keywords
 from parity.catalog.row import FLOATING, NUMERIC, Row, Signature
-from parity.dtypes import FLOATS
-from parity.vocabulary import Arg, OpClass
+from parity.dtypes import FLOATS, HALF
+from parity.vocabulary import Arg, OpClass, TensorSpec
 
 _row = partial(Row, family="contractions", rule=OpClass.CONTRACTION, dtypes=NUMERIC, grad=FLOATING)
 
 
-def _sizes(draw: Draw, n: int) -> tuple[int, ...]:
+def sizes_of(draw: Draw, n: int) -> tuple[int, ...]:
     """n sizes: one of them may be a border size or 0 while the others stay small; all equal now and then (square)."""
     if draw.pick(4) == 3:
         return (draw.choice((2, 1, 3, 4, 8, 16)),) * n
     return draw.shape(n, n)
 
 
-STACKS = 1 << 15, (1 << 16) - 1, 1 << 16, (1 << 16) + 1  # grids of kernels end there
+# Grids of kernels end there, and words of 16 bits.
+STACKS = 1 << 15, (1 << 16) + 1, (1 << 16) - 1, 1 << 16, 70001, (1 << 17) + 3
 
 
-def _huge(draw: Draw) -> int | None:
+def _huge(draw: Draw, odds: int = 40) -> int | None:
     """Seldom, a count of tiny matrices (or rows) that no grid takes in one go."""
-    return draw.choice(STACKS) if draw.rare(40) else None
+    return draw.choice(STACKS) if draw.rare(odds) else None
 
 
 def _scales(draw: Draw) -> tuple[tuple[str, Arg], ...]:
@@ -44,7 +45,7 @@ def _mm(draw: Draw) -> Call:
     if (many := _huge(draw)) is not None:
         pair = draw.tensor((many, 2)), draw.tensor((2, 1))
         return Call(pair if draw.flag() else (draw.tensor((1, 2)), draw.tensor((2, many))))
-    n, k, m = _sizes(draw, 3)
+    n, k, m = sizes_of(draw, 3)
     k = draw.long(k)
     return Call((draw.tensor((n, k)), draw.tensor((k, m))))
 
@@ -52,7 +53,7 @@ def _mm(draw: Draw) -> Call:
 def _bmm(draw: Draw) -> Call:
     if (many := _huge(draw)) is not None:
         return Call((draw.tensor((many, 1, 2)), draw.tensor((many, 2, 1))))
-    n, k, m = _sizes(draw, 3)
+    n, k, m = sizes_of(draw, 3)
     k = draw.long(k)
     b = draw.choice((1, 2, 3, 5, 0, 8))
     return Call((draw.tensor((b, n, k)), draw.tensor((b, k, m))))
@@ -60,7 +61,7 @@ def _bmm(draw: Draw) -> Call:
 
 def _matmul(draw: Draw) -> Call:
     """Vectors, matrices and stacks of them whose leading dimensions broadcast."""
-    n, k, m = _sizes(draw, 3)
+    n, k, m = sizes_of(draw, 3)
     k = draw.long(k)
     kind = draw.pick(7)
     if kind == 0:
@@ -81,17 +82,17 @@ def _matmul(draw: Draw) -> Call:
 
 
 def _addmm(draw: Draw) -> Call:
-    n, k, m = _sizes(draw, 3)
+    n, k, m = sizes_of(draw, 3)
     return Call((draw.tensor(_bias(draw, (n, m))), draw.tensor((n, k)), draw.tensor((k, m))), _scales(draw))
 
 
 def _addmv(draw: Draw) -> Call:
-    n, k = _sizes(draw, 2)
+    n, k = sizes_of(draw, 2)
     return Call((draw.tensor(_bias(draw, (n,))), draw.tensor((n, k)), draw.tensor((k,))), _scales(draw))
 
 
 def _addr(draw: Draw) -> Call:
-    n, m = _sizes(draw, 2)
+    n, m = sizes_of(draw, 2)
     return Call((draw.tensor(_bias(draw, (n, m))), draw.tensor((n,)), draw.tensor((m,))), _scales(draw))
 
 
@@ -99,7 +100,7 @@ def _batched(stacked: bool) -> Signature:
     def signature(draw: Draw) -> Call:
         if stacked and (many := _huge(draw)) is not None:
             return Call((draw.tensor((many, 1, 1)), draw.tensor((many, 1, 2)), draw.tensor((many, 2, 1))), _scales(draw))
-        n, k, m = _sizes(draw, 3)
+        n, k, m = sizes_of(draw, 3)
         b = draw.choice((1, 2, 3, 0))
         full = (b, n, m) if stacked else (n, m)
         return Call((draw.tensor(_bias(draw, full)), draw.tensor((b, n, k)), draw.tensor((b, k, m))), _scales(draw))
@@ -108,22 +109,22 @@ def _batched(stacked: bool) -> Signature:
 
 
 def _vectors(draw: Draw) -> Call:
-    (n,) = _sizes(draw, 1)
+    (n,) = sizes_of(draw, 1)
     return Call((draw.tensor((n,)), draw.tensor((n,))))
 
 
 def _mv(draw: Draw) -> Call:
-    n, k = _sizes(draw, 2)
+    n, k = sizes_of(draw, 2)
     return Call((draw.tensor((n, k)), draw.tensor((k,))))
 
 
 def _outer(draw: Draw) -> Call:
-    n, m = _sizes(draw, 2)
+    n, m = sizes_of(draw, 2)
     return Call((draw.tensor((n,)), draw.tensor((m,))))
 
 
 def _inner(draw: Draw) -> Call:
-    (k,) = _sizes(draw, 1)
+    (k,) = sizes_of(draw, 1)
     return Call((draw.tensor((*draw.shape(0, 2), k)), draw.tensor((*draw.shape(0, 2), k))))
 
 
@@ -139,14 +140,36 @@ def _kron(draw: Draw) -> Call:
 
 
 def _linear(draw: Draw) -> Call:
-    """Any leading dimensions; a bias or none."""
-    if (many := _huge(draw)) is not None:
-        return Call((draw.tensor((many, 1, 2)), draw.tensor((2, 2)), *_optional(draw, (2,))))
-    n, k, m = _sizes(draw, 3)
+    """Any leading dimensions; a bias or none; a vector for the weight."""
+    if (many := _huge(draw, 20)) is not None:
+        return _long_linear(draw, many)
+    n, k, m = sizes_of(draw, 3)
     k = draw.long(k)
     lead = draw.choice(((), (1,), (2,), (2, 3), (1, 2, 3), (0,)))
     rows = (*lead, n) if draw.pick(4) else ()
+    if draw.rare(16):
+        return Call((draw.tensor((*rows, k), grad=False), draw.tensor((k,), grad=False)))
     return Call((draw.tensor((*rows, k)), draw.tensor((m, k)), *_optional(draw, (m,))))
+
+
+def _long_linear(draw: Draw, many: int) -> Call:
+    """A size that no grid takes, as a batch, as rows, behind a batch, or as features of the result. Mostly numbers of a usual
+    size that are all different: what is repeated or left out must show."""
+    operand = partial(draw.inside, low=-2, high=2) if draw.pick(4) else draw.tensor
+    biased, kind, k = draw.pick(4) > 0, draw.pick(6), draw.choice((2, 1))
+    shape, m = (((many, 1), 2), ((many, 1), 33), ((many, 1), 1), ((many,), 3), ((2, many), 1), ((3,), many))[kind]
+    return Call((operand((*shape, k)), operand((m, k)), *((operand((m,)),) if biased else ())))
+
+
+def _rounded(of: Signature) -> Signature:
+    """Which operands come in float32 under autocast, and the call: numbers of a usual size."""
+
+    def signature(draw: Draw) -> Call:
+        call = of(draw)
+        plain = tuple(draw.inside(a.shape, -2, 2) if isinstance(a, TensorSpec) else a for a in call.args)
+        return Call((1 + draw.pick(7), *plain), call.kwargs)
+
+    return signature
 
 
 def _optional(draw: Draw, shape: Shape) -> tuple[Arg, ...]:
@@ -154,85 +177,14 @@ def _optional(draw: Draw, shape: Shape) -> tuple[Arg, ...]:
 
 
 def _bilinear(draw: Draw) -> Call:
-    a, b, m = (min(s, 16) for s in _sizes(draw, 3))
+    a, b, m = (min(s, 16) for s in sizes_of(draw, 3))
     a, b = max(a, 1), max(b, 1)
     lead = draw.choice(((1,), (), (2,), (2, 3)))
     return Call((draw.tensor((*lead, a)), draw.tensor((*lead, b)), draw.tensor((m, a, b)), *_optional(draw, (m,))))
 
 
-EQUATIONS = (
-    "ij,jk->ik",
-    "ij->ji",
-    "ij->",
-    "ii->i",
-    "ij,j->i",
-    "i,j->ij",
-    "bij,bjk->bik",
-    "bij,ijk->bik",
-    "ijk,ilk->ijl",
-    "bhqd,bhkd->bhqk",
-    "bhqk,bhkd->bqhd",
-    "ij,ij->ij",
-    "ij,ij->",
-    "i,i",
-    "...ij,...jk->...ik",
-    "ij,jk,kl->il",
-    "bi,oij,bj->bo",
-    "ij,kj->ki",
-    "ijk->kji",
-    "ijk->j",
-    "iij->ij",
-    "ii->",
-    "ij...->...ji",
-    "...i,...i->...",
-    "bij,bij->b",
-    "bij,bkj->ikb",
-    "i,j,k->kji",
-    "bnd,hdk->bhnk",
-    "abc,cd,abd->ab",
-    "ij,jk",
-)
-
-
-def _einsum(draw: Draw) -> Call:
-    """Each letter of the equation gets one size everywhere."""
-    equation = draw.choice(EQUATIONS)
-    sizes: dict[str, int] = {}
-    lead = (2,) if draw.flag() else ()
-    operands = []
-    for term in equation.split("->")[0].split(","):
-        shape: tuple[int, ...] = lead if "..." in term else ()
-        for letter in term.replace(".", ""):
-            shape = (*shape, sizes.setdefault(letter, draw.choice((2, 1, 3, 4, 5, 16))))
-        operands.append(draw.tensor(shape))
-    return Call((equation, *operands))
-
-
-def _tensordot(draw: Draw) -> Call:
-    shared = draw.shape(0, 2)
-    a, b = draw.tensor((*draw.shape(0, 2), *shared)), draw.tensor((*shared, *draw.shape(0, 2)))
-    if draw.flag() and shared:
-        left, right = len(a.shape) - len(shared), tuple(range(len(shared)))
-        first = tuple(left + k for k in right)
-        if draw.flag():  # counted from the end, in another order
-            first, right = tuple(k - len(a.shape) for k in first[::-1]), tuple(k - len(b.shape) for k in right[::-1])
-        return Call((a, b), keywords(dims=(first, right)))
-    return Call((a, b), keywords(dims=len(shared)))
-
-
-def _cdist(draw: Draw) -> Call:
-    n, k, m = _sizes(draw, 3)
-    lead = draw.choice(((), (1,), (2,)))
-    if draw.rare(8):  # above 25 rows torch takes a product of matrices
-        n, m = draw.choice((26, 33)), draw.choice((26, 30))
-    p = draw.option(1.0, 0.0, 3.0, 0.5, 2.0, float("inf"))
-    mode = draw.option("use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist") if p in (None, 2.0) else None
-    pair = draw.tensor((*lead, n, k)), draw.tensor((*lead, m, k))
-    return Call(pair, keywords(p=p, compute_mode=mode))
-
-
 def _chain(draw: Draw) -> Call:
-    sizes = tuple(max(1, s) for s in _sizes(draw, 4 + draw.pick(2)))
+    sizes = tuple(max(1, s) for s in sizes_of(draw, 4 + draw.pick(2)))
     return Call((tuple(draw.tensor((a, b)) for a, b in pairwise(sizes)),))
 
 
@@ -256,7 +208,7 @@ def _int_mm(draw: Draw) -> Call:
 
 def _activated(draw: Draw) -> Call:
     """A product with a bias through relu or gelu in one kernel."""
-    n, k, m = _sizes(draw, 3)
+    n, k, m = sizes_of(draw, 3)
     operands = draw.tensor((m,)), draw.tensor((n, k)), draw.tensor((k, m))
     return Call(operands, keywords(use_gelu=draw.option(True)))
 
@@ -327,6 +279,17 @@ ROWS = (
         grad=FLOATS,
         opinfo=("nn.functional.bilinear",),
     ),
+    *(
+        _row(
+            name=f"{name}_autocast",
+            rounds_between=True,  # as addmm; linear adds its bias likewise
+            call=f"parity.catalog.layers.autocast_{name}",
+            signature=_rounded(signature),
+            dtypes=HALF,
+            grad=HALF,
+        )
+        for name, signature in (("linear", _linear), ("matmul", _matmul), ("addmm", _addmm), ("baddbmm", _batched(True)))
+    ),
     _row(
         name="addmm_activation",
         rule=OpClass.COMPOSITE,
@@ -344,17 +307,6 @@ ROWS = (
         call="parity.catalog.calls.chain_matmul",
         signature=_chain,
         grad=(),
-    ),
-    _row(name="einsum", call="torch.einsum", signature=_einsum, opinfo=("einsum",)),
-    _row(name="tensordot", call="torch.tensordot", signature=_tensordot, opinfo=("tensordot",)),
-    _row(
-        name="cdist",
-        rule=OpClass.COMPOSITE,
-        call="torch.cdist",
-        signature=_cdist,
-        dtypes=("float32",),
-        grad=("float32",),
-        opinfo=("cdist",),
     ),
     _row(
         name="multi_dot",

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from parity.catalog.draw import Call, Draw, keywords
 from parity.catalog.row import FLOATING, Row, Signature
-from parity.vocabulary import Arg, OpClass
+from parity.dtypes import HALF
+from parity.vocabulary import Arg, OpClass, TensorSpec
+
+LAYERS = "parity.catalog.layers."
 
 
 def _each(draw: Draw, spatial: int, *values: int) -> tuple[int, ...] | int | None:
@@ -87,10 +92,54 @@ def _border(draw: Draw, spatial: int) -> Call:
     return Call((draw.tensor(shape), draw.tensor(kernel)))
 
 
+def _border_transposed(draw: Draw, spatial: int) -> Call:
+    """One channel: a long kernel or a long input; a large batch; many channels in or out."""
+    ones = (1,) * (spatial - 1)
+    kind = draw.pick(4)
+    if kind == 0:
+        side = draw.choice((255, 256, 257, 300))
+        return Call((draw.tensor((1, 1, *ones, 2)), draw.tensor((1, 1, *ones, side))), keywords(stride=draw.option(2)))
+    if kind == 1:
+        long = draw.choice((32768, 65535, 65537))
+        return Call((draw.tensor((1, 1, *ones, long)), draw.tensor((1, 1, *ones, draw.choice((1, 2))))))
+    if kind == 2:
+        return Call((draw.tensor((draw.choice((65535, 65536, 65537)), 1, *ones, 1)), draw.tensor((1, 2, *ones, 1))))
+    wide = draw.choice((512, 1024, 1025))
+    shape, kernel = ((1, wide, *ones, 2), (wide, 1, *ones, 2)) if draw.flag() else ((1, 1, *ones, 2), (1, wide, *ones, 1))
+    return Call((draw.tensor(shape), draw.tensor(kernel)))
+
+
+def _batched(of: Signature) -> Signature:
+    """With a batch dimension, since memory formats are about four dimensions; the bias by place."""
+
+    def signature(draw: Draw) -> Call:
+        call = of(draw)
+        x, weight = call.args
+        assert isinstance(x, TensorSpec)
+        return Call((x if len(x.shape) == 4 else replace(x, shape=(1, *x.shape)), weight), call.kwargs)
+
+    return signature
+
+
+def _rounded(of: Signature) -> Signature:
+    """Which operands come in float32 under autocast, and the call: numbers of a usual size."""
+
+    def signature(draw: Draw) -> Call:
+        call = of(draw)
+        named = dict(call.kwargs)
+        operands = (*call.args, *((named.pop("bias"),) if "bias" in named else ()))
+        plain = tuple(draw.inside(a.shape, -2, 2) for a in operands if isinstance(a, TensorSpec))
+        return Call((1 + draw.pick(7), *plain), tuple(named.items()))
+
+    return signature
+
+
 def _transposed(spatial: int) -> Signature:
     """The output is not empty, and the output padding stays below stride or dilation."""
 
     def signature(draw: Draw) -> Call:
+        if draw.rare(40):
+            return _border_transposed(draw, spatial)
         groups, inner, outer = _channels(draw)
         kernel = _kernel(draw, spatial)
         stride, dilation = _each(draw, spatial, 1, 2, 3), _each(draw, spatial, 1, 2)
@@ -115,17 +164,20 @@ def _transposed(spatial: int) -> Signature:
     return signature
 
 
-def _row(name: str, signature: Signature) -> Row:
+def _row(
+    name: str, signature: Signature, stages: tuple[str, ...] = (), call: str = "", dtypes: tuple[str, ...] = FLOATING
+) -> Row:
     return Row(
         name=name,
         family="convolutions",
         rule=OpClass.CONTRACTION,
-        call=f"torch.nn.functional.{name}",
+        call=call or f"torch.nn.functional.{name}",
         signature=signature,
-        dtypes=FLOATING,
-        grad=FLOATING,
+        dtypes=dtypes,
+        grad=dtypes,
+        stages=stages,
         rounds_between=True,  # CUDA rounds the sum of products to the dtype before it adds the bias
-        opinfo=(f"nn.functional.{name}",),
+        opinfo=() if call else (f"nn.functional.{name}",),
     )
 
 
@@ -135,5 +187,10 @@ ROWS = (
     _row("conv3d", _conv(3)),
     _row("conv_transpose1d", _transposed(1)),
     _row("conv_transpose2d", _transposed(2)),
-    _row("conv_transpose3d", _transposed(3)),
+    # Neither the CPU nor cuDNN has a kernel of its own for some of these: columns, and one product for each batch element.
+    _row("conv_transpose3d", _transposed(3), ("forward", "backward")),
+    _row("conv2d_channels_last", _batched(_conv(2)), call=f"{LAYERS}conv2d_last"),
+    _row("conv_transpose2d_channels_last", _batched(_transposed(2)), call=f"{LAYERS}conv_transpose2d_last"),
+    _row("conv1d_autocast", _rounded(_conv(1)), call=f"{LAYERS}autocast_conv1d", dtypes=HALF),
+    _row("conv2d_autocast", _rounded(_conv(2)), call=f"{LAYERS}autocast_conv2d", dtypes=HALF),
 )

@@ -18,9 +18,14 @@ def _like(draw: Draw) -> TensorSpec:
 
 
 def _arange(draw: Draw) -> Call:
+    """Steps that are no power of two lead away from zero: across it, the rounding of the step alone is the result."""
+    count = draw.choice((1, 5, 17, 64, 100, 0))
+    if draw.is_inexact and draw.pick(4) == 3:
+        sign = draw.choice((1, -1))
+        start, step = draw.choice((0, 0.1, 2.5, 7)), draw.choice((0.1, 0.3, 1 / 3, 0.7))
+        return Call((_like(draw), sign * start, sign * (start + draw.choice((5, 1, 33)) * 10), sign * step))
     start = draw.choice((0, 1, 3) if draw.dtype == "uint8" else (0, 1, -5, 3))
     step = draw.choice((1, 2, 3) if not draw.is_inexact else (1, 2, 0.5, 0.25))
-    count = draw.choice((1, 5, 17, 64, 100, 0))
     if draw.dtype != "uint8" and draw.pick(3) == 2:
         return Call((_like(draw), start, start - count, -step))
     return Call((_like(draw), start, start + count, step))
@@ -47,6 +52,8 @@ def _ends(draw: Draw) -> Call:
 
 def _linspace(draw: Draw) -> Call:
     steps = draw.choice((5, 1, 2, 9, 0, 16, 33, 100))
+    if draw.pick(4) == 3:
+        return Call((_like(draw), draw.choice((0, 0.1, 2.5)), draw.choice((0.3, 7.7, 1000.1)), steps))
     return Call((_like(draw), draw.choice((0, 1, -4)), draw.choice((1, 8, 100, -3)), steps))
 
 
@@ -71,7 +78,7 @@ def _eye(draw: Draw) -> Call:
 
 
 def _full(draw: Draw) -> Call:
-    return Call((_like(draw), draw.shape(0, 4), draw.number()))
+    return Call((_like(draw), draw.shape(0, 4), draw.value()))
 
 
 def _triangle(draw: Draw) -> Call:

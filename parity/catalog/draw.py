@@ -19,6 +19,8 @@ from parity.vocabulary import Arg, TensorSpec, Values
 T = TypeVar("T")
 Pick: TypeAlias = Callable[[int], int]
 Shape: TypeAlias = tuple[int, ...]
+HUGE = (2**20 + 1, 2**22 + 1, 2**24)  # elements around which kernels change their path, or float32 its whole numbers
+ANY_RANK = 5  # the largest rank that a signature names when it means any
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,19 @@ class Draw:
             return self.choice((int(simple), 2, 3, 0, 7) if self.dtype == "uint8" else (int(simple), 2, -1, 0, 3, -7))
         return self.choice((simple, 2, 0.5, -1.0, 0, -0.25, 3.5))
 
+    def value(self, simple: float = 1) -> float | int | bool | complex:
+        """A Python scalar that is written or compared: like `number`, or, in one case of five, Inf, NaN, -0.0 or an end of
+        the item's dtype."""
+        if self.pick(5) < 4 or self.kind == "bool":
+            return self.number(simple)
+        if self.kind != "int":
+            ends: tuple[complex, ...] = (math.inf, -math.inf, math.nan, -0.0)
+            return self.choice(ends if self.kind == "float" else (*ends, 1 - 2j, complex(0, math.inf)))
+        bits, unsigned = FACTS[self.dtype].bits, self.dtype.startswith("u")
+        top = (1 << (bits - (not unsigned))) - 1
+        near = tuple(x for x in (2**24 + 1, 2**31, 2**53 + 1) if x < top)
+        return self.choice((top, 0 if unsigned else -top - 1, *near))
+
     # ------------------------------------------------------------------------------------------------ sizes and shapes
 
     def size(self, low: int = 1) -> int:
@@ -112,8 +127,11 @@ class Draw:
         return self.choice((16, 257, 33, 64, 513, 256, 256)) if self.flag() else size
 
     def shape(self, low: int = 0, high: int = 4, empty: bool = True) -> Shape:
-        """A shape of rank low..high. At most one dimension has a border size, one may be empty, ranks above 4 stay tiny."""
+        """A shape of rank low..high; 5 stands for any rank up to 8. At most one dimension has a border size, one may be
+        empty, ranks above 4 stay tiny."""
         rank = low + self.pick(high - low + 1)
+        if rank == ANY_RANK and high == ANY_RANK:
+            rank += max(0, self.pick(6) - 2)
         plain = self.sizes.plain
         top = len(plain) if rank <= 2 else 5 if rank <= 4 else 3
         dims = [plain[self.pick(top)] for _ in range(rank)]
@@ -127,6 +145,14 @@ class Draw:
                 dims = [min(d, 2) for d in dims]
                 dims[where] = self.choice(self.sizes.border)
         return tuple(dims)
+
+    def grown(self, shape: Shape, dim: int = 0) -> Shape:
+        """The shape, or, where the profile allows that many elements, in one of 48 cases the dimension with 2**20 and more
+        beside others of 1."""
+        if not shape or self.sizes.limit < HUGE[0] or not self.rare(48):
+            return shape
+        large = self.choice(tuple(n for n in HUGE if n <= self.sizes.limit))
+        return tuple(large if k == dim % len(shape) else 1 for k in range(len(shape)))
 
     def broadcastable(self, shape: Shape) -> Shape:
         """A shape that broadcasts to `shape`: the same, with a dimension of 1, without leading dimensions, or 0-d."""

@@ -16,7 +16,7 @@ _row = partial(Row, family="histograms", rule=OpClass.COMPOSITE)
 def _histc(draw: Draw) -> Call:
     shape = draw.shape(0, 3)
     x = whole(-5, 5)(draw, shape) if draw.flag() else draw.between(shape, -4, 4)
-    limits = keywords(min=-3, max=3) if draw.flag() else keywords(min=-4, max=4)
+    limits = keywords(min=-4, max=4) if draw.pick(3) < 2 else keywords(min=-3, max=3)  # what lies beside ±4 is drawn
     return Call((x,), (*keywords(bins=_bins(draw)), *limits))
 
 

@@ -14,10 +14,13 @@ from parity.vocabulary import Arg, OpClass, Slice, TensorSpec, Values
 _row = partial(Row, family="indexing", rule=OpClass.EXACT, dtypes=EVERY, grad=FLOATING)
 
 
-def target(draw: Draw, low: int = 0) -> tuple[TensorSpec, Shape, int]:
-    """A tensor, its shape, and a dimension of it (possibly negative)."""
+def target(draw: Draw, low: int = 0, empty: bool = False) -> tuple[TensorSpec, Shape, int]:
+    """A tensor, its shape, and a dimension of it (possibly negative). empty: another one may have no elements."""
     shape = draw.shape(low, 4, empty=False)
-    return draw.tensor(shape), shape, draw.dim(shape)
+    d = draw.dim(shape)
+    if empty and len(shape) > 1 and draw.rare(16):
+        shape = picked(draw, shape, d + 1 if d + 1 < len(shape) else d - 1, 0)
+    return draw.tensor(shape), shape, d
 
 
 def extent(shape: Shape, dim: int) -> int:
@@ -44,17 +47,17 @@ def picked(draw: Draw, shape: Shape, dim: int, count: int) -> Shape:
 def smaller(draw: Draw, shape: Shape, dim: int, count: int) -> Shape:
     """An index shape for gather and scatter: `count` along dim, now and then smaller elsewhere."""
     shape = picked(draw, shape, dim, count)
-    return tuple(max(1, s - 1) if i != dim % len(shape) and draw.pick(4) == 3 else s for i, s in enumerate(shape))
+    return tuple(max(min(s, 1), s - 1) if i != dim % len(shape) and draw.pick(4) == 3 else s for i, s in enumerate(shape))
 
 
 def _gather(draw: Draw) -> Call:
-    x, shape, d = target(draw)
+    x, shape, d = target(draw, empty=True)
     where = smaller(draw, shape, d, some(draw, extent(shape, d)))
     return Call((x, d, draw.index(where, extent(shape, d))))
 
 
 def _take_along(draw: Draw) -> Call:
-    x, shape, d = target(draw, 1)
+    x, shape, d = target(draw, 1, empty=True)
     return Call((x, draw.index(picked(draw, shape, d, some(draw, shape[d])), shape[d]), d))
 
 
@@ -64,7 +67,7 @@ def _take(draw: Draw) -> Call:
 
 
 def _select(draw: Draw) -> Call:
-    x, shape, d = target(draw)
+    x, shape, d = target(draw, empty=True)
     dtype = draw.choice(("int64", "int32"))
     if draw.rare(12):
         return Call((x, d, draw.index((), extent(shape, d), dtype=dtype)))
@@ -119,7 +122,7 @@ def _getitem(draw: Draw) -> Call:
 def advanced(draw: Draw, shape: Shape, unique: bool) -> tuple[tuple[Arg, ...], Shape]:
     """A mask, an index tensor, a list, or an index tensor between slices; and the shape of what they name, with masks
     counted as one element (only a scalar may be written there)."""
-    kind = draw.pick(7)
+    kind = draw.pick(8)
     first = shape[0]
     n = some(draw, first, unique)
     if kind == 0:
@@ -138,6 +141,8 @@ def advanced(draw: Draw, shape: Shape, unique: bool) -> tuple[tuple[Arg, ...], S
         return pair, (rows, columns, *shape[2:])
     if kind == 6:  # one value for the mask: all or nothing
         return (draw.inside(shape[:1], *draw.choice(((0, 0), (1, 1))), dtype="bool", grad=False),), (1,)
+    if kind == 7:  # a truth value: all or nothing, under a new dimension
+        return (draw.choice((True, False)),), (1, *shape)
     last = shape[-1]
     m = some(draw, last, unique)
     tail = draw.unique_index((m,), last) if unique else draw.index((m,), last, negative=True)
@@ -257,6 +262,11 @@ def _dense_index(draw: Draw) -> Call:
     return Call((x, indices))
 
 
+def _item(draw: Draw) -> Call:
+    """One element, with dimensions or without."""
+    return Call((draw.tensor(draw.choice(((), (1,), (1, 1, 1)))),))
+
+
 ROWS = (
     _row(name="gather", call="torch.gather", signature=_gather, out=True, opinfo=("gather",)),
     _row(name="take_along_dim", call="torch.take_along_dim", signature=_take_along, out=True, opinfo=("take_along_dim",)),
@@ -267,7 +277,7 @@ ROWS = (
     _row(name="getitem_advanced", call="operator.getitem", signature=_getitem_advanced),
     _row(name="nonzero", call="torch.nonzero", signature=unary(whole(0, 1)), grad=(), out=True, opinfo=("nonzero",)),
     _row(name="argwhere", call="torch.argwhere", signature=unary(whole(0, 1)), grad=(), opinfo=("argwhere",)),
-    _row(name="item", call="torch.Tensor.item", signature=lambda draw: Call((draw.tensor(()),)), grad=(), opinfo=("item",)),
+    _row(name="item", call="torch.Tensor.item", signature=_item, grad=(), opinfo=("item",)),
     _row(
         name="embedding",
         call="torch.nn.functional.embedding",

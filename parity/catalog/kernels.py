@@ -169,7 +169,7 @@ def _statistics(draw: Draw, channels: int) -> tuple[TensorSpec, TensorSpec]:
     return draw.inside((channels,), -2, 2, grad=False), draw.inside((channels,), 0.5, 4, grad=False)
 
 
-def _native_batch_norm(update: bool) -> Signature:
+def native_batch_norm(update: bool) -> Signature:
     """Affine or not; training with statistics or without, or evaluation with them; sums of more than one value."""
 
     def signature(draw: Draw) -> Call:
@@ -347,8 +347,8 @@ ROWS = (
     ),
     _row(
         name="native_batch_norm",
-        call=f"{ATEN}native_batch_norm",
-        signature=_native_batch_norm(False),
+        call=f"{CALLS}native_batch_norm",
+        signature=native_batch_norm(False),
         updates=True,
         dtypes=("float32",),
         grad=("float32",),
@@ -356,7 +356,7 @@ ROWS = (
     _row(
         name="batch_norm_with_update",
         call=f"{CALLS}batch_norm_with_update",
-        signature=_native_batch_norm(True),
+        signature=native_batch_norm(True),
         updates=True,
         dtypes=("float32",),
     ),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Call, Draw, Shape, keywords
-from parity.catalog.row import FLOATING, NUMERIC, Row, Signature
-from parity.dtypes import INTS
+from parity.catalog.row import Row, Signature
 from parity.vocabulary import Arg, OpClass, TensorSpec
 
 # LAPACK takes no half precision.
@@ -14,51 +13,77 @@ LAPACK = ("float32", "complex64")
 _row = partial(Row, family="linalg", rule=OpClass.SOLVER, dtypes=LAPACK, grad=LAPACK)
 
 
-def _lead(draw: Draw) -> Shape:
+def leading(draw: Draw) -> Shape:
     return draw.choice(((), (1,), (2,), (3,), (2, 1, 2), (0,)))
 
 
-def _order(draw: Draw) -> int:
-    """The order of a square matrix; large ones seldom."""
-    return draw.choice((128, 200, 257)) if draw.rare(60) else min(draw.size(), 65)
+ORDERS = 1, 2, 3, 4, 5, 7, 8, 16, 17
+BLOCKS = 15, 31, 32, 33, 63, 64, 65
+LARGE = 128, 256, 129, 257, 200, 127, 255  # kernels of their own, of a group of threads or of several
 
 
-def _ones(draw: Draw, shape: Shape) -> TensorSpec:
+HEAVY = 129  # the largest order for what takes long: singular values and eigenvalues
+
+
+def _sides(draw: Draw, count: int, most: int = 257) -> tuple[Shape, tuple[int, ...]]:
+    """Leading dimensions and the sides of matrices: mostly small ones; around a block in one case of six; both large and
+    stacked seldom, since factors of those take long. most: the largest side."""
+    kind = draw.pick(48)
+    if kind == 47:
+        large = tuple(n for n in LARGE if n <= most)
+        n = draw.choice(large)
+        return draw.choice(((2,), (), (1,), (3,))), tuple(n if not draw.rare(3) else draw.choice(large) for _ in range(count))
+    if kind >= 39:
+        n = draw.choice(BLOCKS)
+        return draw.choice(((), (4,), (8,), (2,), (2, 4))), tuple(
+            n if draw.flag() else draw.choice((*BLOCKS, 1, 2, 3, 52)) for _ in range(count)
+        )
+    return leading(draw), tuple(draw.choice(ORDERS) for _ in range(count))
+
+
+def equal(draw: Draw, shape: Shape) -> TensorSpec:
     """Equal numbers: a matrix of rank 1, exactly singular from order 2 on (without a gradient there)."""
     value = draw.choice((1, 0))
     return draw.inside(shape, value, value, grad=False)
 
 
-def _square(kind: str = "conditioned", options: tuple[str, ...] = (), singular: bool = False) -> Signature:
+Options = tuple[tuple[str, Arg], ...]
+UPPER: Options = (("upper", True),)
+FROM_ABOVE: Options = (("UPLO", "U"),)
+
+
+def _square(kind: str = "conditioned", options: Options = (), singular: bool = False, most: int = 257) -> Signature:
     """A stack of square matrices, with flags by name; exactly singular ones too where `singular`."""
 
     def signature(draw: Draw) -> Call:
-        n = _order(draw)
-        shape = (*(_lead(draw) if n <= 65 else draw.choice(((), (2,)))), n, n)
-        x = _ones(draw, shape) if singular and draw.rare(8) else draw.matrix(shape, kind)
-        return Call((x,), keywords(**{o: draw.option(True) for o in options}))
-
-    return signature
-
-
-def _tall(draw: Draw) -> Shape:
-    m, n = _order(draw), _order(draw)
-    return (*(_lead(draw) if max(m, n) <= 65 else ()), m, n)
-
-
-def _rectangular(options: tuple[tuple[str, Arg], ...] = (), singular: bool = False) -> Signature:
-    def signature(draw: Draw) -> Call:
-        shape = _tall(draw)
-        x = _ones(draw, shape) if singular and draw.rare(8) else draw.matrix(shape, "full_rank")
+        lead, (n,) = _sides(draw, 1, most)
+        shape = (*lead, n, n)
+        x = equal(draw, shape) if singular and draw.rare(8) else draw.matrix(shape, kind)
         return Call((x,), keywords(**{name: draw.option(value) for name, value in options}))
 
     return signature
 
 
+def rectangle(draw: Draw, most: int = HEAVY) -> Shape:
+    lead, (m, n) = _sides(draw, 2, most)
+    return (*lead, m, n)
+
+
+def _rectangular(options: Options = (), singular: bool = False, most: int = HEAVY) -> Signature:
+    def signature(draw: Draw) -> Call:
+        shape = rectangle(draw, most)
+        x = equal(draw, shape) if singular and draw.rare(8) else draw.matrix(shape, "full_rank")
+        return Call((x,), keywords(**{name: draw.option(value) for name, value in options}))
+
+    return signature
+
+
+COLUMNS = 1, 2, 3, 17, 0
+
+
 def _system(draw: Draw) -> Call:
     """A X = B, or a vector b; from the right now and then."""
-    lead, n, k = _lead(draw), _order(draw), draw.choice((1, 2, 3))
-    lead = lead if n <= 65 else ()
+    (lead, (n,)), k = _sides(draw, 1), draw.choice(COLUMNS)
     a = draw.matrix((*lead, n, n))
     if draw.pick(4) == 3 and not lead:
         return Call((a, draw.tensor((n,))))
@@ -68,19 +93,20 @@ def _system(draw: Draw) -> Call:
 
 
 def _factored(draw: Draw) -> Call:
-    lead, n, k = _lead(draw), _order(draw), draw.choice((1, 2, 3))
-    return Call((draw.matrix((*lead, n, n)), draw.tensor((*lead, n, k))))
+    """Solved from the left or from the right, with the matrix or its adjoint."""
+    (lead, (n,)), k, left = _sides(draw, 1), draw.choice(COLUMNS), not draw.rare(4)
+    b = draw.tensor((*lead, n, k) if left else (*lead, k, n))
+    return Call((draw.matrix((*lead, n, n)), b), keywords(left=None if left else False, adjoint=draw.option(True)))
 
 
 def _definite_system(draw: Draw) -> Call:
-    lead, n, k = _lead(draw), _order(draw), draw.choice((1, 2, 3))
+    (lead, (n,)), k = _sides(draw, 1), draw.choice(COLUMNS)
     return Call((draw.matrix((*lead, n, n), "spd"), draw.tensor((*lead, n, k))), keywords(upper=draw.option(True)))
 
 
 def _triangular(draw: Draw) -> Call:
-    lead, n, k = _lead(draw), _order(draw), draw.choice((1, 2, 3))
+    (lead, (n,)), k = _sides(draw, 1), draw.choice(COLUMNS)
     upper, left = draw.flag(), not draw.flag()
-    lead = lead if n <= 65 else ()
     a = draw.matrix((*lead, n, n), "upper" if upper else "lower")
     b = draw.tensor((*lead, n, k) if left else (*lead, k, n))
     named = keywords(upper=upper, left=None if left else False, unitriangular=draw.option(True) if n <= 3 else None)
@@ -88,52 +114,15 @@ def _triangular(draw: Draw) -> Call:
 
 
 def _least_squares(draw: Draw) -> Call:
-    lead, n, k = _lead(draw), _order(draw), draw.choice((1, 2, 3))
-    m = n + draw.choice((0, 1, 2, 5))
-    return Call((draw.matrix((*lead, m, n), "full_rank"), draw.inside((*lead, m, k), -4, 4)))  # LAPACK refuses NaN
-
-
-def _power(draw: Draw) -> Call:
-    n = min(draw.size(), 17)
-    return Call((draw.matrix((*_lead(draw), n, n)), draw.choice((2, 0, 1, 3, -1, -2, 5, 8))))
-
-
-def _matrix_norm(draw: Draw) -> Call:
-    shape = draw.shape(2, 4, empty=False)
-    orders: tuple[Arg, ...] = ("fro", 1, -1, float("inf"), float("-inf"))  # the others: matrix_norm_spectral
-    order = draw.choice(orders)
-    dims = draw.permutation(len(shape))[:2]
-    named = keywords(dim=None if dims == (0, 1) and len(shape) == 2 else dims, keepdim=draw.option(True))
-    return Call((draw.tensor(shape), order), named)
-
-
-def _spectral_norm(draw: Draw) -> Call:
-    return Call((draw.matrix(_tall(draw), "full_rank"), draw.choice(("nuc", 2, -2))), keywords(keepdim=draw.option(True)))
-
-
-def _cross(draw: Draw) -> Call:
-    shape = list(draw.shape(1, 4))
-    d = draw.dim(tuple(shape))
-    shape[d] = 3
-    other = tuple(1 if k != d % len(shape) and draw.pick(4) == 3 else s for k, s in enumerate(shape))
-    return Call((draw.tensor(tuple(shape)), draw.tensor(other)), keywords(dim=d))
-
-
-def _expm(draw: Draw) -> Call:
-    n = min(draw.size(), 17)
-    scale = draw.choice((1, 0.0625, 6))
-    return Call((draw.between((*_lead(draw), n, n), -scale, scale),))
-
-
-def _vander(draw: Draw) -> Call:
-    return Call((draw.between((*_lead(draw), min(draw.size(2), 8)), -2, 2),), keywords(N=draw.option(2, 5)))
-
-
-def _householder(draw: Draw) -> Call:
-    n = min(draw.size(), 17)
-    m = n + draw.choice((0, 1, 3))
-    lead = _lead(draw)
-    return Call((draw.between((*lead, m, n), -1, 1), draw.inside((*lead, n), 0, 1)))
+    """More equations than unknowns, as many, or fewer; several right sides, or one as a vector."""
+    (lead, sides), k = _sides(draw, 2, HEAVY), draw.choice((1, 2, 3))
+    m, n = max(sides), min(sides)
+    if draw.pick(3) == 2:
+        m, n = n, m
+    if draw.rare(3):  # as many as both agree on, and a few
+        m = n + draw.choice((0, 1, 2, 5))
+    b = (*lead, m) if lead and draw.rare(6) else (*lead, m, k)
+    return Call((draw.matrix((*lead, m, n), "full_rank"), draw.inside(b, -4, 4)))  # LAPACK refuses NaN
 
 
 def _tensor_system(draw: Draw) -> Call:
@@ -149,7 +138,7 @@ def _tensor_inverse(draw: Draw) -> Call:
 
 def _old_triangular(draw: Draw) -> Call:
     """B, A and the flags of triangular_solve."""
-    lead, n, k = _lead(draw), min(draw.size(), 33), draw.choice((1, 2, 3))
+    lead, n, k = leading(draw), min(draw.size(), 33), draw.choice((1, 2, 3))
     upper = not draw.flag()
     a = draw.matrix((*lead, n, n), "upper" if upper else "lower")
     return Call((draw.tensor((*lead, n, k)), a), keywords(upper=None if upper else False, transpose=draw.option(True)))
@@ -157,18 +146,18 @@ def _old_triangular(draw: Draw) -> Call:
 
 def _rank(draw: Draw) -> Call:
     """Full rank or rank 1: far from where a tolerance decides."""
-    shape = _tall(draw)
-    x = _ones(draw, shape) if draw.pick(3) == 2 else draw.matrix(shape, "full_rank")
+    shape = rectangle(draw)
+    x = equal(draw, shape) if draw.pick(3) == 2 else draw.matrix(shape, "full_rank")
     return Call((x,), keywords(rtol=draw.option(0.0078125)))
 
 
 def _condition(draw: Draw) -> Call:
-    n = min(_order(draw), 33)
-    return Call((draw.matrix((*_lead(draw)[:1], n, n)), draw.choice(("fro", 1, float("inf"), -1))))
+    n = min(draw.size(), 33)
+    return Call((draw.matrix((*leading(draw)[:1], n, n)), draw.choice(("fro", 1, float("inf"), -1))))
 
 
 def _indefinite(draw: Draw) -> Call:
-    lead, n, k = _lead(draw), min(_order(draw), 33), draw.choice((1, 2, 3))
+    lead, n, k = leading(draw), min(draw.size(), 33), draw.choice((1, 2, 3))
     return Call((draw.matrix((*lead, n, n), "spd"), draw.tensor((*lead, n, k))))
 
 
@@ -179,7 +168,7 @@ ROWS = (
         name="cholesky",
         relation="cholesky",
         call="torch.linalg.cholesky",
-        signature=_square("spd", ("upper",)),
+        signature=_square("spd", UPPER),
         out=True,
         opinfo=("linalg.cholesky", "cholesky"),
     ),
@@ -194,7 +183,7 @@ ROWS = (
         name="cholesky_inverse",
         relation="cholesky_inverse",
         call="parity.catalog.calls.cholesky_inverse",
-        signature=_square("spd", ("upper",)),
+        signature=_square("spd", UPPER),
         opinfo=("cholesky_inverse",),
     ),
     _row(name="solve", relation="solve", call="torch.linalg.solve", signature=_system, out=True, opinfo=("linalg.solve",)),
@@ -217,7 +206,7 @@ ROWS = (
         name="cholesky_old",
         relation="cholesky",
         call="torch.cholesky",
-        signature=_square("spd", ("upper",)),
+        signature=_square("spd", UPPER),
         out=True,
     ),
     _row(
@@ -248,7 +237,7 @@ ROWS = (
         name="lu_parts",
         rule=OpClass.EXACT,
         call="parity.catalog.calls.lu_parts",
-        signature=_rectangular(),
+        signature=_rectangular(most=257),
         dtypes=("float32",),
         grad=(),
         # no out=, as lu
@@ -287,8 +276,6 @@ ROWS = (
         opinfo=("linalg.lstsq", "linalg.lstsq:grad_oriented"),
     ),
     _row(name="pinv", relation="pinv", call="torch.linalg.pinv", signature=_rectangular(), out=True, opinfo=("linalg.pinv",)),
-    _row(name="matrix_power", call="torch.linalg.matrix_power", signature=_power, out=True, opinfo=("linalg.matrix_power",)),
-    _row(name="matrix_exp", call="torch.linalg.matrix_exp", signature=_expm, opinfo=("matrix_exp",)),
     _row(
         name="svdvals",
         relation="svdvals",
@@ -301,7 +288,7 @@ ROWS = (
         name="eigvalsh",
         relation="eigvalsh",
         call="torch.linalg.eigvalsh",
-        signature=_square("symmetric", singular=True),
+        signature=_square("symmetric", FROM_ABOVE, singular=True, most=HEAVY),
         out=True,
         opinfo=("linalg.eigvalsh",),
     ),
@@ -317,7 +304,7 @@ ROWS = (
         name="qr",
         relation="qr",
         call="torch.linalg.qr",
-        signature=_rectangular((("mode", "complete"),), singular=True),
+        signature=_rectangular((("mode", "complete"),), singular=True, most=257),
         out=True,
         opinfo=("linalg.qr",),
     ),
@@ -325,63 +312,21 @@ ROWS = (
         name="eigh",
         relation="eigh",
         call="torch.linalg.eigh",
-        signature=_square("symmetric"),
+        signature=_square("symmetric", FROM_ABOVE, most=HEAVY),
         out=True,
         opinfo=("linalg.eigh",),
     ),
-    DECOMPOSITION(name="eig", relation="eig", call="torch.linalg.eig", signature=_square(), out=True, opinfo=("linalg.eig",)),
+    DECOMPOSITION(
+        name="eig", relation="eig", call="torch.linalg.eig", signature=_square(most=HEAVY), out=True, opinfo=("linalg.eig",)
+    ),
     DECOMPOSITION(
         name="lu_factor",
         relation="lu",
         call="torch.linalg.lu_factor",
-        signature=_rectangular(),
+        signature=_rectangular(most=257),
         out=True,
         opinfo=("linalg.lu_factor",),
     ),
     # No out=: torch 2.13's CPU writes beside destinations whose batch dimensions cannot be merged (as tril and triu).
-    DECOMPOSITION(name="lu", relation="lu", call="torch.linalg.lu", signature=_rectangular(), opinfo=("linalg.lu",)),
-    _row(
-        name="matrix_norm",
-        rule=OpClass.COMPOSITE,
-        call="torch.linalg.matrix_norm",
-        signature=_matrix_norm,
-        dtypes=FLOATING,
-        grad=FLOATING,
-        out=True,
-        opinfo=("linalg.matrix_norm",),
-    ),
-    _row(
-        name="matrix_norm_spectral",
-        relation="spectral_norm",
-        call="torch.linalg.matrix_norm",
-        signature=_spectral_norm,
-        out=True,
-    ),
-    _row(
-        name="cross",
-        rounds_between=True,  # two products and a difference in the dtype itself
-        rule=OpClass.COMPOSITE,
-        call="torch.linalg.cross",
-        signature=_cross,
-        dtypes=NUMERIC,
-        grad=FLOATING,
-        out=True,
-        opinfo=("linalg.cross", "cross"),
-    ),
-    _row(
-        name="vander",
-        rule=OpClass.COMPOSITE,
-        call="torch.linalg.vander",
-        signature=_vander,
-        dtypes=(*LAPACK, *INTS),
-        opinfo=("linalg.vander",),
-    ),
-    _row(
-        name="householder_product",
-        rule=OpClass.COMPOSITE,
-        call="torch.linalg.householder_product",
-        signature=_householder,
-        out=True,
-        opinfo=("linalg.householder_product",),
-    ),
+    DECOMPOSITION(name="lu", relation="lu", call="torch.linalg.lu", signature=_rectangular(most=257), opinfo=("linalg.lu",)),
 )

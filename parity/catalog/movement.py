@@ -6,50 +6,36 @@ from functools import partial
 
 from parity.catalog.draw import Call, Draw, Shape, keywords
 from parity.catalog.row import EVERY, FLOATING, NUMERIC, Row, Signature
-from parity.catalog.signatures import unary
-from parity.dtypes import FACTS
-from parity.vocabulary import Arg, OpClass, TensorSpec, Word
+from parity.catalog.signatures import CASTS, castable, scalar, source_of, unary
+from parity.vocabulary import Arg, OpClass, Word
 
 _row = partial(Row, family="movement", rule=OpClass.EXACT, dtypes=EVERY, grad=FLOATING)
-CASTS = ("float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64")
 
 
 def _targets(draw: Draw) -> tuple[str, ...]:
-    """Dtypes that a cast may lead to: complex numbers stay complex (torch only warns, but drops half of them)."""
-    return ("complex64",) if draw.kind == "complex" else CASTS
-
-
-def _castable(draw: Draw, shape: Shape, dtype: str, source: str | None = None) -> TensorSpec:
-    """A source whose values the target can hold: what C++ does with the others is undefined."""
-    source = source or draw.dtype
-    if FACTS[source].kind in ("float", "complex") and FACTS[dtype].kind == "int":
-        # What C defines: whatever is above -1 and below the maximum is cut towards zero.
-        low, high = (-0.875, 255.5) if dtype == "uint8" else (-128.5, 127.5) if dtype == "int8" else (-999.5, 999.5)
-        return draw.inside(shape, low, high, dtype=source)
-    return draw.tensor(shape, dtype=source)
+    """Dtypes that a cast may lead to. Complex numbers seldom become real: torch warns that it drops half of them."""
+    return ("complex64", "complex64", "complex64", "float32") if draw.kind == "complex" else CASTS
 
 
 def _to(draw: Draw) -> Call:
     dtype = draw.choice(_targets(draw))
     shape = draw.shape(0, 5)
     form = draw.option(Word("preserve_format"), *_formats(shape)) if draw.pick(4) == 3 else None
-    return Call((_castable(draw, shape, dtype), Word(dtype)), keywords(copy=draw.option(True), memory_format=form))
+    named = keywords(copy=draw.option(True), memory_format=form, non_blocking=True if draw.rare(6) else None)
+    return Call((castable(draw, shape, dtype), Word(dtype)), named)
 
 
 def _copy(draw: Draw) -> Call:
     """Into a tensor, from one that broadcasts to it, often of another dtype."""
     shape = draw.shape(0, 5)
-    other = draw.dtype
-    if draw.flag():
-        others = CASTS if draw.kind == "complex" else CASTS[:-1]
-        other = draw.choice(others)
-    source = _castable(draw, draw.broadcastable(shape), draw.dtype, other)
-    return Call((draw.tensor(shape), source))
+    source = castable(draw, draw.broadcastable(shape), draw.dtype, source_of(draw))
+    return Call((draw.tensor(shape), source), keywords(non_blocking=True if draw.rare(6) else None))
 
 
 def _fill(draw: Draw) -> Call:
+    """With a number of any kind, or with a 0-d tensor of any dtype."""
     x = draw.tensor(draw.shape(0, 5))
-    return Call((x, draw.tensor(()) if draw.flag() else draw.number()))
+    return Call((x, castable(draw, (), draw.dtype, source_of(draw)) if draw.flag() else scalar(draw)))
 
 
 def _formats(shape: Shape) -> tuple[Arg, ...]:
@@ -182,7 +168,7 @@ def _pad_constant(draw: Draw) -> Call:
         for _ in range(2):
             low = -1 if size >= 3 else 0
             pad.append(draw.choice((1, 0, 2, low, -((size - 1) // 2))))
-    return Call((draw.tensor(shape), tuple(pad)), keywords(value=draw.number(2) if draw.flag() else None))
+    return Call((draw.tensor(shape), tuple(pad)), keywords(value=draw.value(2) if draw.flag() else None))
 
 
 def _pad_mode(mode: str) -> Signature:
@@ -220,11 +206,11 @@ def _pad_row(mode: str, dtypes: tuple[str, ...] = EVERY, opinfo: tuple[str, ...]
 
 
 def _diagonals(draw: Draw) -> Call:
-    return Call((draw.tensor(draw.shape(1, 3)),), keywords(offset=draw.option(1, -1, 2)))
+    return Call((draw.tensor(tuple(min(s, 257) for s in draw.shape(1, 3))),), keywords(offset=draw.option(1, -1, 2)))
 
 
 def _diag(draw: Draw) -> Call:
-    return Call((draw.tensor(draw.shape(1, 2)),), keywords(diagonal=draw.option(1, -1, 4, -4)))
+    return Call((draw.tensor(tuple(min(s, 257) for s in draw.shape(1, 2))),), keywords(diagonal=draw.option(1, -1, 4, -4)))
 
 
 def _meshgrid(draw: Draw) -> Call:
@@ -238,7 +224,7 @@ def _blocks(draw: Draw) -> Call:
 
 def _constant(draw: Draw) -> Call:
     shape = draw.shape(0, 5)
-    return Call((draw.tensor(shape), draw.number()))
+    return Call((draw.tensor(shape), draw.value()))
 
 
 def _combinations(draw: Draw) -> Call:

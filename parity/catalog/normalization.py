@@ -93,7 +93,9 @@ def _instance_norm(draw: Draw) -> Call:
 
 def _instance_norm_running(draw: Draw) -> Call:
     shape = (*_images(draw, 2, 4), 2)
-    return Call((draw.tensor(shape), *_statistics(draw, shape[1])), keywords(momentum=draw.option(0.5, 1.0, 0.0)))
+    weight, bias = _affine(draw, shape[1:2])
+    named = keywords(weight=weight, bias=bias, momentum=draw.option(0.5, 1.0, 0.0), eps=draw.option(*EPS))
+    return Call((_rows(draw, shape), *_statistics(draw, shape[1])), named)
 
 
 def _local_response(draw: Draw) -> Call:

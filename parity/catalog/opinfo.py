@@ -8,19 +8,20 @@ sample's `output_process_fn_grad`, which hides phases and ambiguities, is not us
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import hashlib
 import json
-import random
-import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parity.catalog import ROWS
+from parity.catalog import opinfo_rules as rules
 from parity.catalog.draw import Call, Draw
 from parity.catalog.row import Row
+from parity.catalog.trees import digest_of, dtype_of, generators, rebuilt, spoken
+from parity.catalog.trees import tensors_of as tensors_of
 from parity.dtypes import DEFAULT, FACTS
 from parity.errors import CaseError, near
 from parity.vocabulary import OpClass, TensorSpec, Values
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 PREFIX = "opinfo:"
 NAMES = Path(__file__).with_name("opinfo_names.json")
 LARGEST = 200_000  # elements of a sample; larger ones say nothing that smaller ones do not
+OUT_OF_RANGE = ("out of bounds", "index out of range")  # what the CPU says of indices, not of dims
 KEPT = 64  # samples per op and dtype, evenly spaced
 
 
@@ -48,13 +50,17 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """One call: args and kwargs as OpInfo gave them, their tensors in tree order, and which may require a gradient."""
+    """One call: args and kwargs as OpInfo gave them, their tensors in tree order, and which may require a gradient.
+
+    beyond: the call is to be refused for an index out of range.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     tensors: tuple[Tensor, ...]
     grads: tuple[bool, ...]
     digest: str
+    beyond: bool = False
 
 
 def _entry(tree: dict[str, Any]) -> Entry:
@@ -77,182 +83,11 @@ def _stored() -> dict[str, Any]:
 
 ENTRIES: dict[str, Entry] = {name: _entry(tree) for name, tree in _stored()["entries"].items()}
 
-_CUDA = "its kernels exist on CUDA only"
-_SPARSE = "takes or gives a sparse tensor, which parity does not compare"
-_TIES = "no relation tells a tie under a mask from a wrong index"
+MUTATES = rules.MUTATES
 OUT_OF_REACH: dict[str, str] = {
-    name: "no dtype of parity's on the CPU" for name, entry in ENTRIES.items() if not entry.dtypes
-} | {
-    "to": "its samples name devices, pinned memory and other layouts; the native row `to` covers it",
-    "jiterator_unary": _CUDA,
-    "jiterator_binary": _CUDA,
-    "jiterator_binary_return_by_ref": _CUDA,
-    "jiterator_2inputs_2outputs": _CUDA,
-    "jiterator_4inputs_with_extra_args": _CUDA,
-    "to_sparse": _SPARSE,
-    "sparse.mm:reduce": _SPARSE,
-    "sparse.sampled_addmm": _SPARSE,
-    "chalf": "gives complex32, which parity does not cover",
-    "masked.argmax": _TIES,
-    "masked.argmin": _TIES,
-    "broadcast_shapes": "computes with shapes alone: no tensor reaches a device",
-}  # fmt: skip
-
-# Which rule judges an entry, by its full key or by its name without variant. Whatever is not listed is a composite.
-RULES: dict[OpClass, str] = {
-    OpClass.EXACT: """
-        H T mH mT t t_copy transpose transpose_copy movedim permute permute_copy squeeze squeeze_copy unsqueeze
-        unsqueeze_copy view view_as view_copy view_as_real view_as_complex reshape reshape_as ravel flatten unflatten
-        expand expand_as expand_copy broadcast_to broadcast_tensors alias_copy as_strided as_strided_copy
-        as_strided_scatter atleast_1d atleast_2d atleast_3d block_diag cartesian_prod combinations cat _chunk_cat chunk
-        unsafe_chunk split split_with_sizes split_with_sizes_copy unsafe_split tensor_split dsplit hsplit vsplit dstack
-        hstack vstack stack column_stack clone contiguous constant_pad_nd nn.functional.pad diag diag_embed diagflat
-        diagonal diagonal_copy diagonal_scatter linalg.diagonal fft.fftshift fft.ifftshift fill flip fliplr flipud full
-        full_like zeros zeros_like ones ones_like new_full new_ones new_zeros scalar_tensor eye gather index_copy
-        index_fill index_select select select_scatter slice slice_scatter narrow narrow_copy masked_fill masked_scatter
-        masked_select meshgrid nonzero nonzero_static argwhere nn.functional.one_hot nn.functional.channel_shuffle
-        nn.functional.pixel_shuffle nn.functional.pixel_unshuffle nn.functional.unfold unfold unfold_copy
-        repeat repeat_interleave roll rot90 scatter scatter_reduce:amax scatter_reduce:amin
-        index_reduce:amax index_reduce:amin take take_along_dim tile tril triu tril_indices triu_indices unbind
-        unbind_copy unravel_index where zero_ item to conj conj_physical resolve_conj resolve_neg real imag positive neg
-        nn.functional.interpolate:nearest nn.functional.interpolate:nearest-exact nn.functional.upsample_nearest
-        nn.functional.max_unpool1d nn.functional.max_unpool2d nn.functional.max_unpool3d
-        nn.functional.feature_alpha_dropout:without_train __getitem__ _unsafe_masked_index lu_unpack all any allclose
-        equal eq ne lt le gt ge isclose isfinite isin isinf isnan isneginf isposinf isreal signbit logical_and logical_or
-        logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift
-        __rand__ __ror__ __rxor__ bincount bucketize searchsorted count_nonzero gcd lcm heaviside copysign nextafter
-        max:binary min:binary maximum minimum fmax fmin max:reduction_no_dim min:reduction_no_dim amax amin aminmax
-        masked.amax masked.amin clamp clamp_max clamp_min ceil floor trunc round sign frac frexp nan_to_num
-        fmod hash_tensor unique_consecutive nn.functional.relu nn.functional.relu6 nn.functional.hardtanh
-        nn.functional.threshold nn.functional.hardshrink complex bfloat16 bool byte char double float half int long short
-        cfloat cdouble linalg.matrix_rank""",
-    OpClass.ELEMENTWISE: """
-        abs sgn acos acosh add addcdiv addcmul angle arange asin asinh atan atan2 atanh cos cosh deg2rad diff digamma div
-        erf erfc erfinv exp exp2 expm1 float_power floor_divide hypot i0 igamma igammac kron ldexp lerp lgamma log log10
-        log1p log2 logaddexp logaddexp2 logit mul mvlgamma nn.functional.celu nn.functional.elu nn.functional.gelu
-        nn.functional.hardsigmoid nn.functional.hardswish nn.functional.leaky_relu nn.functional.logsigmoid
-        nn.functional.mish nn.functional.prelu nn.functional.selu nn.functional.silu nn.functional.softplus
-        nn.functional.softshrink nn.functional.softsign nn.functional.tanhshrink native_dropout_backward outer polar
-        polygamma pow rad2deg reciprocal remainder round:decimals_0 round:decimals_3 round:decimals_neg_3 rsqrt rsub
-        sigmoid sin sinc sinh special.airy_ai special.bessel_j0 special.bessel_j1 special.bessel_y0 special.bessel_y1
-        special.chebyshev_polynomial_t special.chebyshev_polynomial_u special.chebyshev_polynomial_v
-        special.chebyshev_polynomial_w special.entr special.erfcx special.hermite_polynomial_h
-        special.hermite_polynomial_he special.i0e special.i1 special.i1e special.laguerre_polynomial_l
-        special.legendre_polynomial_p special.log_ndtr special.modified_bessel_i0 special.modified_bessel_i1
-        special.modified_bessel_k0 special.modified_bessel_k1 special.ndtr special.ndtri special.polygamma
-        special.scaled_modified_bessel_k0 special.scaled_modified_bessel_k1 special.shifted_chebyshev_polynomial_t
-        special.shifted_chebyshev_polynomial_u special.shifted_chebyshev_polynomial_v
-        special.shifted_chebyshev_polynomial_w special.spherical_bessel_j0 special.xlog1py special.zeta sqrt square sub
-        tan tanh true_divide xlogy __radd__ __rdiv__ __rmod__ __rmul__ __rpow__ __rsub__""",
-    OpClass.CONTRACTION: """
-        addbmm addmm addmv baddbmm bmm mm mv matmul __rmatmul__ dot vdot inner linalg.vecdot linalg.multi_dot einsum
-        tensordot sum mean nansum nanmean cumsum masked.sum masked.mean masked.cumsum sum_to_size trace
-        nn.functional.linear nn.functional.conv1d nn.functional.conv2d nn.functional.conv3d
-        nn.functional.conv_transpose1d nn.functional.conv_transpose2d nn.functional.conv_transpose3d
-        nn.functional.bilinear nn.functional.avg_pool1d nn.functional.avg_pool2d nn.functional.avg_pool3d
-        nn.functional.adaptive_avg_pool1d nn.functional.adaptive_avg_pool2d nn.functional.adaptive_avg_pool3d
-        nn.functional.interpolate:area index_add index_put put scatter_add scatter_reduce:sum scatter_reduce:mean
-        index_reduce:mean _unsafe_masked_index_put_accumulate max_pool2d_with_indices_backward""",
-    OpClass.SOLVER: """
-        cholesky_inverse cholesky_solve geqrf linalg.cond linalg.det linalg.householder_product linalg.ldl_factor
-        linalg.ldl_factor_ex linalg.ldl_solve linalg.lu_solve linalg.matrix_power linalg.matrix_norm linalg.norm linalg.slogdet
-        linalg.tensorinv linalg.tensorsolve logdet lu_solve norm:nuc ormqr triangular_solve""",
-}  # fmt: skip
-# Where several answers are right: the relation that must hold, and the class that goes with it.
-RELATIONS: dict[str, tuple[OpClass, str]] = {
-    "sort": (OpClass.SELECTION, "sort"),
-    "argsort": (OpClass.SELECTION, "argsort"),
-    "topk": (OpClass.SELECTION, "topk"),
-    "kthvalue": (OpClass.SELECTION, "kthvalue"),
-    "median": (OpClass.SELECTION, "median nanmedian"),
-    "mode": (OpClass.SELECTION, "mode"),
-    "max_dim": (OpClass.SELECTION, "max:reduction_with_dim min:reduction_with_dim"),
-    "argmax": (OpClass.SELECTION, "argmax argmin"),
-    "cummax": (OpClass.SELECTION, "cummax cummin"),
-    "unique": (OpClass.SELECTION, "unique"),
-    "max_pool_indices": (
-        OpClass.SELECTION,
-        "nn.functional.max_pool1d nn.functional.max_pool2d nn.functional.max_pool3d nn.functional.adaptive_max_pool1d "
-        "nn.functional.adaptive_max_pool2d nn.functional.adaptive_max_pool3d",
-    ),
-    "svd": (OpClass.DECOMPOSITION, "svd linalg.svd"),
-    "eigh": (OpClass.DECOMPOSITION, "linalg.eigh"),
-    "eig": (OpClass.DECOMPOSITION, "linalg.eig linalg.eigvals"),
-    "qr": (OpClass.DECOMPOSITION, "qr linalg.qr"),
-    "lu": (OpClass.DECOMPOSITION, "lu linalg.lu linalg.lu_factor linalg.lu_factor_ex"),
-    "lstsq": (OpClass.SOLVER, "linalg.lstsq"),
-    "solve": (OpClass.SOLVER, "linalg.solve linalg.solve_ex"),
-    "inv": (OpClass.SOLVER, "linalg.inv linalg.inv_ex"),
-    "solve_triangular": (OpClass.SOLVER, "linalg.solve_triangular"),
-    "cholesky": (OpClass.SOLVER, "linalg.cholesky linalg.cholesky_ex cholesky"),
-    "svdvals": (OpClass.SOLVER, "linalg.svdvals"),
-    "pinv_any_rank": (OpClass.SOLVER, "linalg.pinv pinverse"),
-    "order": (OpClass.EXACT, "msort masked.median"),
-    "eigvalsh": (OpClass.SOLVER, "linalg.eigvalsh"),
-    "random": (
-        OpClass.RANDOM,
-        "bernoulli cauchy exponential geometric log_normal multinomial normal nn.functional.alpha_dropout "
-        "nn.functional.dropout nn.functional.dropout2d nn.functional.dropout3d "
-        "nn.functional.feature_alpha_dropout:with_train nn.functional.fractional_max_pool2d "
-        "nn.functional.fractional_max_pool3d nn.functional.rrelu rand_like randint "
-        "randint_like randn randn_like uniform pca_lowrank svd_lowrank",
-    ),
-    "uninitialised": (
-        OpClass.METADATA,
-        "empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize_ resize_as_",
-    ),
+    **{name: "no dtype of parity's on the CPU" for name, entry in ENTRIES.items() if not entry.dtypes},
+    **rules.OUT_OF_REACH,
 }
-# Their callable itself fills its first argument.
-# torch 2.13 on the CPU writes beside a destination of these whose batch dimensions cannot be merged (heap corruption).
-UNSAFE_OUT = ("tril", "triu", "lu_unpack", "linalg.lu", "lu")
-MUTATES = ("cauchy", "exponential", "geometric", "log_normal", "normal:in_place", "uniform")
-# Their meaning depends on the dtype (its neighbours, its limits, its eps), so float64 is no truth for them.
-DTYPE_BOUND = (
-    "nextafter", "nan_to_num", "frexp", "hash_tensor", "round:decimals_0", "round:decimals_3", "round:decimals_neg_3",
-    "to", "bfloat16", "bool", "byte", "char", "double", "float", "half", "int", "long", "short", "cfloat", "cdouble",
-    "nn.functional.rms_norm", "linalg.pinv", "pinverse", "linalg.matrix_rank", "linalg.lstsq",
-)  # fmt: skip
-# Entries that run the half-precision kernels of another one.
-SAME_KERNEL = {
-    "_batch_norm_with_update": "nn.functional.batch_norm",
-    "_native_batch_norm_legit": "nn.functional.batch_norm",
-    "native_batch_norm": "nn.functional.batch_norm",
-    "_softmax_backward_data": "logsumexp",
-    "nn.functional.upsample_bilinear": "nn.functional.interpolate:bilinear",
-    "grid_sampler_2d": "nn.functional.grid_sample",
-    "grid_sampler_3d": "nn.functional.grid_sample",
-}
-# Their further results (saved statistics) are a backend's own affair: other dtypes and shapes are right, too.
-FIRST_ONLY = ("_batch_norm_with_update", "_native_batch_norm_legit", "native_batch_norm", "native_layer_norm")
-# Other names of the functions in the ULP tables.
-ULP_NAMES = {
-    "true_divide": "div",
-    "__radd__": "add",
-    "__rsub__": "sub",
-    "__rmul__": "mul",
-    "__rdiv__": "div",
-    "__rpow__": "pow",
-}
-
-# Integer operands are places to write to: repeated ones leave open which write comes last, so these are never expanded.
-WRITES_AT = """scatter scatter_add scatter_reduce index_copy index_add index_fill index_put index_reduce put
-    nn.functional.max_unpool1d nn.functional.max_unpool2d nn.functional.max_unpool3d masked_scatter"""
-# What NaN, Inf and numbers out of range become is undefined: casts to integers, hashes, recurrences that read beside.
-FINITE_ONLY = """byte char short int long hash_tensor special.chebyshev_polynomial_t special.chebyshev_polynomial_u
-    special.chebyshev_polynomial_v special.chebyshev_polynomial_w special.shifted_chebyshev_polynomial_t
-    special.shifted_chebyshev_polynomial_u special.shifted_chebyshev_polynomial_v special.shifted_chebyshev_polynomial_w
-    special.hermite_polynomial_h special.hermite_polynomial_he special.laguerre_polynomial_l
-    special.legendre_polynomial_p grid_sampler_2d grid_sampler_3d nn.functional.grid_sample"""
-# Their calls update operands beside their results (running statistics, weights of a limited norm).
-UPDATES = """nn.functional.embedding nn.functional.embedding_bag nn.functional.batch_norm nn.functional.instance_norm
-    _batch_norm_with_update _native_batch_norm_legit native_batch_norm"""
-
-_RULE_OF = {name: rule for rule, names in RULES.items() for name in names.split()}
-# What the native row of an entry knows of its half-precision kernels holds for the entry.
-_ACCUMULATES = {n: r.accumulates for r in ROWS.values() if r.accumulates for n in r.opinfo}
-_ROUNDS_BETWEEN = {n for r in ROWS.values() if r.rounds_between for n in r.opinfo}
-_ORDER = ("quantile", "nanquantile")  # composites that take their gradients from one of several equal elements
-_RELATION_OF = {name: (rule, word) for word, (rule, names) in RELATIONS.items() for name in names.split()}
 
 
 def rows() -> tuple[Row, ...]:
@@ -262,11 +97,11 @@ def rows() -> tuple[Row, ...]:
 
 def _as_row(key: str, entry: Entry) -> Row:
     base, _, variant = key.partition(":")
-    known = key if key in _RULE_OF or key in _RELATION_OF else base
-    rule, relation = _RELATION_OF.get(known, (_RULE_OF.get(known, OpClass.COMPOSITE), ""))
-    plain_name = SAME_KERNEL.get(base, base.removeprefix("masked."))
-    relation = "order" if base in _ORDER else relation
-    mutates = key in MUTATES
+    known = key if key in rules.RULE_OF or key in rules.RELATION_OF else base
+    rule, relation = rules.RELATION_OF.get(known, (rules.RULE_OF.get(known, OpClass.COMPOSITE), ""))
+    plain_name = rules.SAME_KERNEL.get(base, base.removeprefix("masked."))
+    relation = "order" if base in rules.ORDER else relation
+    mutates = key in rules.MUTATES
     # A variant may be another function (division that rounds down); only the plain ones stand in the ULP tables.
     plain = variant in ("", "no_rounding_mode")
     return Row(
@@ -278,17 +113,19 @@ def _as_row(key: str, entry: Entry) -> Row:
         dtypes=entry.dtypes,
         grad=() if mutates else entry.backward,
         inplace=PREFIX + key if entry.inplace and not mutates else "",
-        out=entry.out and base not in UNSAFE_OUT and base not in FIRST_ONLY,
+        out=entry.out and base not in rules.UNSAFE_OUT and base not in rules.FIRST_ONLY,
         mutates=mutates,
+        memory=base in rules.MEMORY,
         relation=relation,
-        rounds_between=not {key, base, plain_name}.isdisjoint(_ROUNDS_BETWEEN),
-        accumulates=_ACCUMULATES.get(key) or _ACCUMULATES.get(plain_name, ()),
-        updates=base in UPDATES.split(),
-        places=base in WRITES_AT.split(),
-        finite=base in FINITE_ONLY.split() or rule in (OpClass.SOLVER, OpClass.DECOMPOSITION),
+        rounds_between=not {key, base, plain_name}.isdisjoint(rules.ROUNDS_BETWEEN),
+        accumulates=rules.ACCUMULATES.get(key) or rules.ACCUMULATES.get(plain_name, ()),
+        stages=rules.STAGES.get(key, ()),
+        updates=base in rules.UPDATES.split(),
+        places=base in rules.WRITES_AT.split(),
+        finite=base in rules.FINITE_ONLY.split() or rule in (OpClass.SOLVER, OpClass.DECOMPOSITION),
         unexpanded=base in ("median", "nanmedian", "masked.median") or rule in (OpClass.SOLVER, OpClass.DECOMPOSITION),
-        ulp=ULP_NAMES.get(base, base.split(".")[-1]) if plain else key,
-        oracle="exact" if key in DTYPE_BOUND or base in DTYPE_BOUND else "wide",
+        ulp=rules.ULP_NAMES.get(base, base.split(".")[-1]) if plain else key,
+        oracle="exact" if key in rules.DTYPE_BOUND or base in rules.DTYPE_BOUND else "wide",
         opinfo=(key,),
     )
 
@@ -297,14 +134,18 @@ def _draw(key: str, draw: Draw) -> Call:
     """One of the entry's samples: its index, a spec per tensor, and what ties the case to this torch."""
     kept = samples(key, draw.dtype)
     index = draw.choice(tuple(kept))
-    sample = kept[index]
+    return _call(index, kept[index], on_cpu=key == "tensor_split")
+
+
+def _call(index: int, sample: Sample, on_cpu: bool = False) -> Call:
+    """A sample as operands that can be described. on_cpu: all but the first stay on the CPU."""
     specs = tuple(
         TensorSpec(
-            _dtype(t),
+            dtype_of(t),
             tuple(t.shape),
             values=Values("sample", (index, position)),
             grad=grad,
-            on_cpu=key == "tensor_split" and position > 0,
+            on_cpu=on_cpu and position > 0,
         )
         for position, (t, grad) in enumerate(zip(sample.tensors, sample.grads))
     )
@@ -344,12 +185,12 @@ def callables(name: str) -> tuple[Callable[..., Any], Callable[..., Any] | None,
     """The function of an entry, its in-place form or None, and whether it takes out=. Raises CaseError."""
     info = _info(name)
     function: Callable[..., Any] = info.op
-    if name.removeprefix(PREFIX) in FIRST_ONLY:
+    if name.removeprefix(PREFIX) in rules.FIRST_ONLY:
 
         def function(*args: Any, **kwargs: Any) -> Any:
             return info.op(*args, **kwargs)[0]
 
-    return function, info.inplace_variant, bool(info.supports_out) and name.removeprefix(PREFIX) not in FIRST_ONLY
+    return function, info.inplace_variant, bool(info.supports_out) and name.removeprefix(PREFIX) not in rules.FIRST_ONLY
 
 
 @functools.lru_cache(maxsize=4)
@@ -363,21 +204,61 @@ def _samples(key: str, dtype: str) -> dict[int, Sample]:
         indices = [indices[k * len(indices) // KEPT] for k in range(KEPT)]
     graded = list(_generated(info, dtype, grad=True)) if dtype in ENTRIES.get(key, Entry()).backward else []
     # With gradients some entries give other samples; then the flags cannot be matched, and all inexact tensors get one.
-    match = [list(map(_spoken, tensors_of(g))) for g in graded]
+    match = [list(map(spoken, tensors_of(g))) for g in graded]
     made = {}
     for index in indices:
         tensors = tuple(tensors_of(fit[index]))
-        grads = tuple(FACTS[_dtype(t)].is_inexact for t in tensors)
-        if index < len(match) and match[index] == list(map(_spoken, tensors)):
+        grads = tuple(FACTS[dtype_of(t)].is_inexact for t in tensors)
+        if index < len(match) and match[index] == list(map(spoken, tensors)):
             grads = tuple(bool(t.requires_grad) for t in tensors_of(graded[index]))
         args, kwargs = fit[index]
-        made[index] = Sample(args, kwargs, tensors, grads, _digest((args, kwargs), tensors))
+        made[index] = Sample(args, kwargs, tensors, grads, digest_of((args, kwargs), tensors))
     return made
 
 
 def samples(name: str, dtype: str) -> dict[int, Sample]:
     """The samples of an entry in a dtype by their index in OpInfo's own order. Raises CaseError."""
     return _samples(name.removeprefix(PREFIX), dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def errors(key: str) -> dict[int, Sample]:
+    """The calls that OpInfo says must be refused, by -1, -2 ...: those that the CPU refuses with dense operands too.
+
+    Empty for an entry that has none, or whose own cannot be made. Raises CaseError where OpInfo cannot be imported.
+    """
+    import torch
+
+    def dense(x: Any) -> Any:
+        return x.detach().clone(memory_format=torch.contiguous_format) if isinstance(x, torch.Tensor) else x
+
+    info, made = _info(key), dict[int, Sample]()
+    for k, (args, kwargs) in enumerate(_wrong(info)):
+        tensors = tuple(tensors_of((args, kwargs)))
+        if not _fits(key, (args, kwargs)) or any(t.device.type != "cpu" for t in tensors):
+            continue
+        try:
+            again = rebuilt((args, kwargs), dense)
+            with warnings.catch_warnings(action="ignore"):
+                info.op(*again[0], **again[1])
+        except Exception as e:
+            out = any(word in str(e) for word in OUT_OF_RANGE)
+            made[-1 - k] = Sample(args, kwargs, tensors, (False,) * len(tensors), digest_of((args, kwargs), tensors), out)
+    return made
+
+
+def _wrong(info: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """(args, kwargs) of all calls that must be refused, the same ones every time."""
+    with generators(seeded=True), contextlib.suppress(Exception):
+        stream = () if info.error_inputs_func is None else info.error_inputs("cpu")
+        return [((e.sample_input.input, *e.sample_input.args), dict(e.sample_input.kwargs)) for e in stream]
+    return []
+
+
+def refusals(name: str) -> Iterator[tuple[Call, bool]]:
+    """The calls of an entry that must be refused, and whether what is wrong is an index out of range. Raises CaseError."""
+    for index, sample in errors(name.removeprefix(PREFIX)).items():
+        yield _call(index, sample), sample.beyond
 
 
 def as_given(name: str, dtype: str, grad: bool) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
@@ -387,20 +268,15 @@ def as_given(name: str, dtype: str, grad: bool) -> list[tuple[tuple[Any, ...], d
 
 def _generated(info: Any, dtype: str, grad: bool) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
     """(args, kwargs) of all samples; the global generators are left as they were. Raises CaseError."""
-    import numpy
     import torch
 
-    states = torch.get_rng_state(), random.getstate(), numpy.random.get_state()
-    try:
-        stream = info.sample_inputs("cpu", getattr(torch, dtype), requires_grad=grad, set_seed=True)
-        stream.test_fn = None  # else a unittest on the stack seeds the samples by its name
-        return [((s.input, *s.args), dict(s.kwargs)) for s in stream]
-    except Exception as e:
-        raise CaseError(f"OpInfo '{info.name}' cannot make its samples in {dtype}: {type(e).__name__}: {e}") from e
-    finally:
-        torch.set_rng_state(states[0])
-        random.setstate(states[1])
-        numpy.random.set_state(states[2])
+    with generators():
+        try:
+            stream = info.sample_inputs("cpu", getattr(torch, dtype), requires_grad=grad, set_seed=True)
+            stream.test_fn = None  # else a unittest on the stack seeds the samples by its name
+            return [((s.input, *s.args), dict(s.kwargs)) for s in stream]
+        except Exception as e:
+            raise CaseError(f"OpInfo '{info.name}' cannot make its samples in {dtype}: {type(e).__name__}: {e}") from e
 
 
 def _fits(key: str, sample: tuple[tuple[Any, ...], dict[str, Any]]) -> bool:
@@ -410,60 +286,18 @@ def _fits(key: str, sample: tuple[tuple[Any, ...], dict[str, Any]]) -> bool:
     found = list(tensors_of(sample))
     drops = sample[1].get("dropout_p") or (key.endswith("multi_head_attention_forward") and sample[1].get("training"))
     return (
-        all(t.layout is torch.strided and _dtype(t) in FACTS for t in found)
+        all(t.layout is torch.strided and dtype_of(t) in FACTS for t in found)
         and sum(t.numel() for t in found) <= LARGEST
         and not drops
     )
 
 
-def tensors_of(tree: Any) -> Iterator[Tensor]:
-    """The tensors of an argument tree in order; one that stands in it twice comes twice."""
-    import torch
-
-    if isinstance(tree, torch.Tensor):
-        yield tree
-    elif isinstance(tree, (list, tuple, dict)):
-        for part in tree.values() if isinstance(tree, dict) else tree:
-            yield from tensors_of(part)
-
-
-def _dtype(t: Tensor) -> str:
-    return str(t.dtype).removeprefix("torch.")
-
-
-def _spoken(t: Tensor) -> str:
-    return f"{_dtype(t)}{list(t.shape)}"
-
-
-def _rebuilt(tree: Any, leaf: Callable[[Any], Any]) -> Any:
-    """The tree with `leaf` applied to everything that is no list, tuple or dict; in the order of `tensors_of`."""
-    if isinstance(tree, dict):
-        return {k: _rebuilt(v, leaf) for k, v in tree.items()}
-    if isinstance(tree, list):
-        return [_rebuilt(part, leaf) for part in tree]
-    if type(tree) is tuple:
-        return tuple(_rebuilt(part, leaf) for part in tree)
-    return leaf(tree)
-
-
-def _digest(tree: Any, tensors: Iterable[Tensor]) -> str:
-    """8 hex digits over the bytes of the tensors and the text of everything else (without the addresses of functions)."""
-    import torch
-
-    h = hashlib.blake2b(digest_size=4)
-    shown = repr(_rebuilt(tree, lambda x: _spoken(x) if isinstance(x, torch.Tensor) else x))
-    h.update(re.sub(r" at 0x[0-9a-f]+", "", shown).encode())
-    for t in tensors:
-        flat = t.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-        h.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
-    return h.hexdigest()
-
-
 def _sample(name: str, dtype: str, index: int) -> Sample:
-    kept = samples(name, dtype)
+    kept = errors(name.removeprefix(PREFIX)) if index < 0 else samples(name, dtype)
     if index not in kept:
         raise CaseError(
-            f"{name} has no sample {index} in {dtype} here (it has {len(kept)}, up to {max(kept)}); draw the case anew"
+            f"{name} has no sample {index} in {dtype} here (it has {len(kept)}, up to {max(kept, key=abs, default=0)}); "
+            "draw the case anew"
         )
     return kept[index]
 
@@ -478,10 +312,22 @@ def sample_tensor(name: str, dtype: str, index: int, position: int) -> Tensor:
     return tensors[position]
 
 
+def _is_device(word: str) -> bool:
+    """Whether torch knows a device of this name."""
+    import torch
+
+    try:
+        torch.device(word)
+    except RuntimeError:
+        return False
+    return True
+
+
 def assemble(
     name: str, dtype: str, index: int, tensors: Iterable[Any], torch: str, digest: str, device: str = "cpu"
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """(args, kwargs) of a sample with other tensors in their places, and `device` where the sample names the CPU.
+    """(args, kwargs) of a sample with other tensors in their places, and `device` where the sample names one: the CPU, or the
+    accelerator of this machine, which some samples ask for by name wherever their operands lie.
 
     torch, digest: as the case has them. Raises CaseError where the sample here is another one, saying both.
     """
@@ -506,11 +352,11 @@ def assemble(
     def leaf(x: Any) -> Any:
         if isinstance(x, library.Tensor):
             return next(it)
-        if isinstance(x, str) and x == "cpu":
+        if isinstance(x, str) and _is_device(x):
             return device
         return library.device(device) if isinstance(x, library.device) else x
 
-    args, kwargs = _rebuilt((sample.args, sample.kwargs), leaf)
+    args, kwargs = rebuilt((sample.args, sample.kwargs), leaf)
     return args, kwargs
 
 

@@ -15,6 +15,7 @@ from parity.vocabulary import OpClass, TensorSpec
 
 _row = partial(Row, family="random", rule=OpClass.RANDOM, relation="random", dtypes=FLOATS, oracle="exact")
 CALLS = "parity.catalog.calls."
+STEPS = "parity.catalog.steps."
 DRAWN = (*FLOATS, "complex64")
 COUNTED = (*REAL, *BOOL)
 
@@ -151,6 +152,12 @@ def _dropout_into(low: int = 0) -> Signature:
     return signature
 
 
+def _concentrations(draw: Draw) -> Call:
+    """Rows of one whole concentration, of which the law's sums have few terms."""
+    a, rows = draw.choice((1, 2, 3, 5)), draw.choice((4096, 1, 64, 1 << 14)) if draw.rare(8) else draw.choice((1, 5, 64))
+    return Call((draw.inside((rows, draw.choice((2, 3, 5))), a, a, grad=False),))
+
+
 def _rrelu(draw: Draw) -> Call:
     low, high = draw.choice(((0.125, 0.5), (0.0, 1.0), (0.25, 0.25)))
     return Call((draw.tensor(_many(draw)), low, high, True))
@@ -241,6 +248,7 @@ ROWS = (
     _row(name="randn", call=CALLS + "randn", signature=_shaped, dtypes=DRAWN, opinfo=("randn",)),
     _row(name="randint", call=CALLS + "integers", signature=_randint, dtypes=COUNTED, opinfo=("randint",)),
     _row(name="randperm", call=CALLS + "randperm", signature=_permutation, dtypes=("int64", "int32", "int16")),
+    _row(name="randperm_written", call=STEPS + "randperm_written", signature=_permutation, dtypes=("int64", "int32")),
     _row(name="rand_like", call="torch.rand_like", signature=_like, dtypes=DRAWN, strides=True, opinfo=("rand_like",)),
     _row(name="randn_like", call="torch.randn_like", signature=_like, dtypes=DRAWN, strides=True, opinfo=("randn_like",)),
     _row(name="randint_like", call=CALLS + "randint", signature=_randint_like, dtypes=COUNTED, opinfo=("randint_like",)),
@@ -267,10 +275,12 @@ ROWS = (
     _row(name="poisson", call="torch.poisson", signature=_rates),
     _row(name="binomial", call=CALLS + "binomial", signature=_binomial, dtypes=("float32",)),
     _row(name="standard_gamma", call="torch._standard_gamma", signature=_gamma, dtypes=("float32",)),
+    _row(name="dirichlet", call=STEPS + "dirichlet", signature=_concentrations, dtypes=("float32",)),
     _row(name="multinomial", call="torch.multinomial", signature=_multinomial, out=True, opinfo=("multinomial",)),
     _row(name="multinomial_zeros", call=CALLS + "multinomial_zeros", signature=_multinomial_zeros),
     # dropped and scaled
     _drop(name="dropout", call="torch.nn.functional.dropout", signature=_dropout(), opinfo=("nn.functional.dropout",)),
+    _drop(name="native_dropout", call=STEPS + "native_dropout", signature=_dropout_into()),
     _drop(name="dropout1d", call="torch.nn.functional.dropout1d", signature=_dropout(2, 3)),
     _drop(name="dropout2d", call="torch.nn.functional.dropout2d", signature=_dropout(3, 4),
           opinfo=("nn.functional.dropout2d",)),

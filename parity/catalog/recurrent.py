@@ -30,6 +30,10 @@ def _weights(
     return tuple(made)
 
 
+# Length, batch, features and hidden features, one of them around a block or a group of threads.
+LONG = (17, 1, 1, 2), (33, 1, 1, 2), (2, 33, 1, 2), (1, 65, 2, 1), (2, 1, 65, 2), (2, 1, 128, 1), (2, 2, 1, 33), (1, 1, 2, 65)
+
+
 def _layers(gates: int, states: int) -> Signature:
     """Layers, directions, batch first or second, biases or none, projected states; training, or dropout that evaluation
     must leave out; long sequences now and then."""
@@ -38,8 +42,9 @@ def _layers(gates: int, states: int) -> Signature:
         length, batch = draw.choice((1, 2, 3, 5)), draw.choice((1, 2, 3, 5))
         features, hidden = draw.choice((1, 2, 3, 5, 16)), draw.choice((1, 2, 3, 5, 17))
         layers, two, first, biases = draw.choice((1, 2, 3)), draw.flag(), draw.flag(), not draw.flag()
-        if draw.rare(40):
-            length, batch, features, hidden, layers = draw.choice((17, 33)), 1, 1, 2, 1
+        if draw.rare(20):  # one long side
+            length, batch, features, hidden = draw.choice(LONG)
+            layers = 1
         train = draw.flag()
         ways = 2 if two else 1
         projected = draw.choice((1, 2)) if states == 2 and hidden > 2 and draw.pick(5) == 4 else 0
@@ -49,6 +54,25 @@ def _layers(gates: int, states: int) -> Signature:
         state = tuple(draw.between((layers * ways, batch, sizes[k]), -1, 1) for k in range(states))
         weights = _weights(draw, features, hidden, layers, ways, gates, biases, projected)
         return Call((x, state if states > 1 else state[0], weights, biases, layers, dropout, train, two, first))
+
+    return signature
+
+
+def _packed(gates: int, states: int) -> Signature:
+    """Sequences of falling lengths, packed: the steps of all of them, one after the other, and how many run at each step."""
+
+    def signature(draw: Draw) -> Call:
+        lengths = [draw.choice((1, 2, 3, 5))]
+        while len(lengths) < 4 and draw.flag():
+            lengths.append(max(1, lengths[-1] - draw.pick(3)))
+        features, hidden = draw.choice((1, 2, 3, 16)), draw.choice((1, 2, 3, 17))
+        layers, two, biases, train = draw.choice((1, 2)), draw.flag(), not draw.flag(), draw.flag()
+        ways = 2 if two else 1
+        x = draw.between((sum(lengths), features), -2, 2)
+        state = tuple(draw.between((layers * ways, len(lengths), hidden), -1, 1) for _ in range(states))
+        weights = _weights(draw, features, hidden, layers, ways, gates, biases)
+        dropout = 0.0 if train else draw.choice((0.0, 0.5))
+        return Call((x, tuple(lengths), state if states > 1 else state[0], weights, biases, layers, dropout, train, two))
 
     return signature
 
@@ -65,6 +89,10 @@ def _cell(gates: int, states: int) -> Signature:
 
 ROWS = (
     _row(name="lstm", call="parity.catalog.calls.lstm", signature=_layers(4, 2)),
+    _row(name="lstm_output", call="parity.catalog.layers.lstm_output", signature=_layers(4, 2)),
+    _row(name="lstm_states", call="parity.catalog.layers.lstm_states", signature=_layers(4, 2)),
+    _row(name="lstm_packed", call="parity.catalog.layers.lstm_packed", signature=_packed(4, 2)),
+    _row(name="gru_packed", call="parity.catalog.layers.gru_packed", signature=_packed(3, 1)),
     _row(name="gru", call="parity.catalog.calls.gru", signature=_layers(3, 1)),
     _row(name="rnn_tanh", call="parity.catalog.calls.rnn_tanh", signature=_layers(1, 1)),
     _row(name="rnn_relu", call="parity.catalog.calls.rnn_relu", signature=_layers(1, 1)),

@@ -33,11 +33,15 @@ class Row:
     unexpanded: the reference itself reads beside an operand that has strides of 0 (torch 2.13), so that none is drawn.
     updates: the call changes operands beside its result (running statistics), so that each run gets copies.
     places: integer operands say where to write, so that none repeats. finite: NaN, Inf and numbers out of range are undefined.
+    memory: the op reads what lies beside its operand's elements in memory, by strides of its own, so that the oracle's operands
+    lie as the case's do.
     packed: the op refuses operands that are not dense in memory, so that layouts are drawn seldom.
     relation: how several right answers are told from wrong ones (`parity.relations`), or "" where there is only one.
     rounds_between: half-precision kernels that round between their stages even on honest devices; reason in a comment.
     accumulates: the passes ("forward", "backward") in which honest devices add up in the half type itself: atomics, running
     values that are stored.
+    stages: the passes in which honest devices keep partial sums (one for each batch element, one for each tap) in the half
+    type and add those up.
     exact_in: kinds of dtypes ("int", "bool") whose results are compared exactly whatever the rule says.
     ulp: name of the function in the devices' ULP tables, if not the row's own.
     oracle: "wide" (the same call in float64), "exact" (the reference's own result is the truth), or a dotted path of a
@@ -59,6 +63,7 @@ class Row:
     strides: bool = False
     promotes: bool = False
     packed: bool = False
+    memory: bool = False
     unexpanded: bool = False
     updates: bool = False
     places: bool = False
@@ -66,6 +71,7 @@ class Row:
     relation: str = ""
     rounds_between: bool = False
     accumulates: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
     ulp: str = ""
     oracle: str = "wide"
     opinfo: tuple[str, ...] = ()

@@ -194,7 +194,7 @@ ROWS = (
     _row(
         name="unique_rows",
         rule=OpClass.EXACT,
-        call="parity.catalog.aten.unique_dim_consecutive",
+        call="parity.catalog.steps.unique_rows",
         signature=_unique_rows,
         grad=(),
     ),

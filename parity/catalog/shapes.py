@@ -239,6 +239,7 @@ ROWS = (
     _row(
         name="as_strided",
         call="torch.as_strided",
+        memory=True,
         signature=_as_strided,
         oracle="exact",
         packed=True,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from parity.catalog.draw import Call, Draw, Shape, keywords
 from parity.catalog.row import Signature
+from parity.dtypes import FACTS, FLOATS
 from parity.vocabulary import Arg, TensorSpec, Values
 
 Operand = Callable[[Draw, Shape], TensorSpec]
@@ -43,13 +44,49 @@ def divisor(draw: Draw, shape: Shape) -> TensorSpec:
 
 
 def scalar(draw: Draw, simple: float = 1) -> Arg:
-    """A Python number of the item's kind, or, in one case of six, of another kind, which torch promotes."""
-    if draw.pick(6) < 5:
-        return draw.number(simple)
+    """A Python number of the item's kind, or, in one case of four (beside truth values in most), of another kind, which torch
+    promotes."""
+    if draw.pick(4) < (1 if draw.kind == "bool" else 3):
+        return draw.value(simple)
     other: dict[str, tuple[Arg, ...]] = {
-        "bool": (2, 0.5, -1), "int": (0.5, 2.5, True), "float": (True, 3, False), "complex": (0.5, True, 2),
+        "bool": (2, -1, 1, 0, 0.5), "int": (0.5, 2.5, True), "float": (True, 3, False), "complex": (0.5, True, 2),
     }  # fmt: skip
     return draw.choice(other[draw.kind])
+
+
+def any_scalar(draw: Draw, simple: float = 1) -> Arg:
+    """A Python number of any kind, for ops that also take complex ones. (float16 would become complex32, which hardly an op
+    takes.)"""
+    if draw.kind != "complex" and draw.dtype != "float16" and draw.pick(12) == 11:
+        return draw.choice((1j, 2 - 0.5j, complex(0.5, 0)))
+    return scalar(draw, simple)
+
+
+CASTS = ("float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64")
+# Floats that an integer type holds, and beyond. torch casts to uint8 by way of int64 (`c10/util/TypeCast.h`), so that whatever
+# int64 holds wraps round; the same for int8 is not promised, but the processors' and NVIDIA's kernels agree on it.
+WITHIN = {"uint8": (-0.875, 255.5), "int8": (-128.5, 127.5), "int16": (-32768.5, 32767.5)}
+BEYOND = {"uint8": (-999.5, 999.5), "int8": (-300.5, 300.5)}
+
+
+def castable(draw: Draw, shape: Shape, dtype: str, source: str | None = None) -> TensorSpec:
+    """A source of a cast: what C++ leaves undefined (a float that no wider integer type holds) is not drawn."""
+    source = source or draw.dtype
+    if FACTS[source].kind in ("float", "complex") and FACTS[dtype].kind == "int":
+        wide = dtype in BEYOND and draw.pick(3) > 0
+        low, high = BEYOND[dtype] if wide else WITHIN.get(dtype, (-999.5, 999.5))
+        return draw.inside(shape, low, high, dtype=source)
+    return draw.tensor(shape, dtype=source)
+
+
+def source_of(draw: Draw) -> str:
+    """The dtype of what is written into the item's: its own, or another. Nothing complex into real numbers: torch warns that
+    it drops half of them."""
+    if not draw.flag():
+        return draw.dtype
+    if draw.kind == "int" and draw.flag():
+        return draw.choice(FLOATS)
+    return draw.choice(CASTS if draw.kind == "complex" else CASTS[:-1])
 
 
 def whole(low: int, high: int) -> Operand:
@@ -77,7 +114,7 @@ def unary(operand: Operand = anything, options: Options = none, *, low: int = 0,
     """`f(x, **options)` over every shape of rank low..high."""
 
     def signature(draw: Draw) -> Call:
-        return Call((operand(draw, draw.shape(low, high)),), options(draw))
+        return Call((operand(draw, draw.grown(draw.shape(low, high))),), options(draw))
 
     return signature
 
@@ -85,7 +122,7 @@ def unary(operand: Operand = anything, options: Options = none, *, low: int = 0,
 def own(draw: Draw, second: Operand) -> Arg:
     """A Python number of the item's kind that `second` may be."""
     if second is anything:
-        return draw.number()
+        return draw.value()
     if second is not divisor:
         return draw.choice((2, 1, 0, 3))
     return draw.choice((1, 2, 3, -2, 0.5, -1.5) if draw.is_inexact else (1, 2, 3) if draw.dtype == "uint8" else (1, 2, 3, -2))
@@ -109,10 +146,13 @@ def pair(
     """`f(a, b, **options)` with broadcasting: of b, of a where `both`; b a Python scalar made by `number`."""
 
     def signature(draw: Draw) -> Call:
-        shape = draw.shape(0, 5)
         kind = draw.pick(4)
         if kind == 1 and number is not None:
+            # a 0-d tensor and a number rank by their kinds alone
+            odds = 2 if draw.kind == "bool" else 4
+            shape = () if draw.pick(odds) == odds - 1 else draw.shape(0, 5)
             return Call((first(draw, shape), number(draw, second)), options(draw))
+        shape = draw.grown(draw.shape(0, 5))
         if kind == 2 and both:
             return Call((first(draw, draw.broadcastable(shape)), second(draw, shape)), options(draw))
         other = shape if kind == 3 else draw.broadcastable(shape)
@@ -148,7 +188,7 @@ def along(
     def signature(draw: Draw) -> Call:
         shape = draw.shape(low, high, empty=empty)
         d = draw.dim(shape)
-        x = operand(draw, lengthy(draw, shape, d))
+        x = operand(draw, draw.grown(lengthy(draw, shape, d), d))
         return Call((x,), keywords(dim=d)) if by_name else Call((x, d), options(draw))
 
     return signature

@@ -33,11 +33,18 @@ def softmax_backward(grad: Tensor, x: Tensor, dim: int, log: bool, out: Tensor |
     return made
 
 
+def _places(forward: Any, x: Tensor, *rest: Any) -> Tensor:
+    """The places of the maxima, found on the CPU: which of tied ones a device takes is nobody's promise, and the gradient
+    kernel gets its places handed."""
+    places: Tensor = forward(x.detach().cpu(), *rest)[1]
+    return places.to(x.device)
+
+
 def max_pool2d_backward(
     grad: Tensor, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil: bool, out: Tensor | None = None
 ) -> Tensor:
-    """The gradient kernel of max_pool2d at the places that the forward chose."""
-    places = torch.ops.aten.max_pool2d_with_indices(x, kernel, stride, padding, (1, 1), ceil)[1]
+    """The gradient kernel of max_pool2d at given places."""
+    places = _places(torch.ops.aten.max_pool2d_with_indices, x, kernel, stride, padding, (1, 1), ceil)
     back = torch.ops.aten.max_pool2d_with_indices_backward
     made: Tensor = back(grad, x, kernel, stride, padding, (1, 1), ceil, places, **_into(out))
     return made
@@ -46,16 +53,16 @@ def max_pool2d_backward(
 def max_pool3d_backward(
     grad: Tensor, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil: bool, out: Tensor | None = None
 ) -> Tensor:
-    """The gradient kernel of max_pool3d at the places that the forward chose."""
-    places = torch.ops.aten.max_pool3d_with_indices(x, kernel, stride, padding, (1, 1, 1), ceil)[1]
+    """The gradient kernel of max_pool3d at given places."""
+    places = _places(torch.ops.aten.max_pool3d_with_indices, x, kernel, stride, padding, (1, 1, 1), ceil)
     back = torch.ops.aten.max_pool3d_with_indices_backward
     made: Tensor = back(grad, x, kernel, stride, padding, (1, 1, 1), ceil, places, **_into(out))
     return made
 
 
 def adaptive_max_pool2d_backward(grad: Tensor, x: Tensor, size: Any, out: Tensor | None = None) -> Tensor:
-    """The gradient kernel of adaptive_max_pool2d at the places that the forward chose."""
-    places = torch.ops.aten.adaptive_max_pool2d(x, size)[1]
+    """The gradient kernel of adaptive_max_pool2d at given places."""
+    places = _places(torch.ops.aten.adaptive_max_pool2d, x, size)
     made: Tensor = torch.ops.aten.adaptive_max_pool2d_backward(grad, x, places, **_into(out))
     return made
 
@@ -64,6 +71,40 @@ def batch_norm_with_update(x: Tensor, weight: Any, bias: Any, mean: Tensor, var:
     """The training kernel of batch_norm that writes its running statistics, with them (each run gets copies)."""
     made = torch.ops.aten._batch_norm_with_update(x, weight, bias, mean, var, *rest)
     return made[0], mean, var
+
+
+def nll_loss_forward(x: Tensor, target: Tensor, weight: Any, reduction: int, ignored: int, out: Any = None) -> Any:
+    """The kernel of nll_loss, with the sum of weights that it keeps for its gradient; without it where nothing is reduced,
+    since no kernel writes it there."""
+    return _reduced(torch.ops.aten.nll_loss_forward, x, target, weight, reduction, ignored, out)
+
+
+def nll_loss2d_forward(x: Tensor, target: Tensor, weight: Any, reduction: int, ignored: int, out: Any = None) -> Any:
+    """`nll_loss_forward` over images."""
+    return _reduced(torch.ops.aten.nll_loss2d_forward, x, target, weight, reduction, ignored, out)
+
+
+def _reduced(kernel: Any, x: Tensor, target: Tensor, weight: Any, reduction: int, ignored: int, out: Any) -> Any:
+    if out is None:
+        made = kernel(x, target, weight, reduction, ignored)
+    else:
+        loss, total = out if reduction else (out, x.new_empty(()))
+        made = kernel(x, target, weight, reduction, ignored, output=loss, total_weight=total)
+    return made if reduction else made[0]
+
+
+def native_batch_norm(
+    x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    """The kernel of batch_norm; in evaluation without the saved statistics, which some devices leave empty there."""
+    made = torch.ops.aten.native_batch_norm(x, weight, bias, mean, var, training, momentum, eps)
+    return made if training else made[0]
+
+
+def unique_rows(x: Tensor, dim: int, inverse: bool, counts: bool) -> tuple[Tensor, ...]:
+    """The kernel of unique_consecutive along a dimension, with what is asked for: some devices leave the rest empty."""
+    made = torch.ops.aten.unique_dim_consecutive(x, dim, inverse, counts)
+    return tuple(t for t, asked in zip(made, (True, inverse, counts)) if asked)
 
 
 def nll_loss2d_backward(grad: Tensor, x: Tensor, *rest: Any, out: Tensor | None = None) -> Tensor:
@@ -85,6 +126,26 @@ def fused_rms_norm(*args: Any) -> Tensor:
     """The fused kernel of rms_norm, without the factor that it keeps for its gradient."""
     made: Tensor = torch.ops.aten._fused_rms_norm(*args)[0]
     return made
+
+
+# ------------------------------------------------------------------------------ random operators below the public ones
+
+
+def native_dropout(x: Tensor, p: float, train: bool) -> Tensor:
+    """The kernel of dropout, without its mask."""
+    made: Tensor = torch.native_dropout(x, p, train)[0]
+    return made
+
+
+def randperm_written(like: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+    """randperm into a destination, from a generator or from none."""
+    into = torch.full((n,), 77, dtype=like.dtype, device=like.device)
+    return torch.randperm(n, generator=generator, out=into)
+
+
+def dirichlet(x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """The first component of one Dirichlet draw for each row of concentrations."""
+    return torch._sample_dirichlet(x, generator)[..., 0]
 
 
 # ------------------------------------------------ steps of optimizers: what they wrote to (copies), as their results

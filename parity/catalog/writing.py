@@ -7,6 +7,7 @@ from functools import partial
 from parity.catalog.draw import Call, Draw, Shape, keywords
 from parity.catalog.indexing import advanced, extent, picked, slices, smaller, some, target
 from parity.catalog.row import EVERY, FLOATING, REAL, Row, Signature
+from parity.catalog.signatures import castable, scalar, source_of
 from parity.dtypes import FLOATS
 from parity.vocabulary import Arg, OpClass, TensorSpec
 
@@ -15,11 +16,11 @@ _row = partial(Row, family="writing", rule=OpClass.EXACT, dtypes=EVERY, grad=FLO
 
 def _scatter(draw: Draw) -> Call:
     """A tensor or a scalar to unique places along the dimension."""
-    x, shape, d = target(draw)
+    x, shape, d = target(draw, empty=True)
     where = smaller(draw, shape, d, some(draw, extent(shape, d), unique=True))
     index = draw.unique_index(where, extent(shape, d), dim=d)
     if draw.pick(3) == 2:
-        return Call((x, d, index, draw.number()))
+        return Call((x, d, index, draw.value()))
     if draw.pick(6) == 5:  # equal numbers may be written to one place
         value = draw.choice((1, 0))
         repeated = draw.index(where, extent(shape, d))
@@ -29,7 +30,7 @@ def _scatter(draw: Draw) -> Call:
 
 
 def _scatter_add(draw: Draw) -> Call:
-    x, shape, d = target(draw)
+    x, shape, d = target(draw, empty=True)
     where = smaller(draw, shape, d, some(draw, extent(shape, d)))
     return Call((x, d, draw.index(where, extent(shape, d)), draw.tensor(where)))
 
@@ -43,7 +44,7 @@ def _scatter_reduce(reduce: str) -> Signature:
 
 
 def _index_add(draw: Draw) -> Call:
-    x, shape, d = target(draw)
+    x, shape, d = target(draw, empty=True)
     n = some(draw, 9) if shape else 1
     index = draw.index((n,), extent(shape, d), dtype=draw.choice(("int64", "int32")))
     source = draw.tensor(picked(draw, shape, d, n))
@@ -51,7 +52,7 @@ def _index_add(draw: Draw) -> Call:
 
 
 def _index_copy(draw: Draw) -> Call:
-    x, shape, d = target(draw)
+    x, shape, d = target(draw, empty=True)
     if draw.pick(6) == 5 and shape:  # equal numbers may be written to one place
         n = some(draw, 9)
         return Call((x, d, draw.index((n,), extent(shape, d)), draw.inside(picked(draw, shape, d, n), 1, 1, grad=False)))
@@ -60,8 +61,8 @@ def _index_copy(draw: Draw) -> Call:
 
 
 def _index_fill(draw: Draw) -> Call:
-    x, shape, d = target(draw)
-    value: Arg = draw.tensor(()) if draw.pick(3) == 2 else draw.number()
+    x, shape, d = target(draw, empty=True)
+    value: Arg = draw.tensor(()) if draw.pick(3) == 2 else draw.value()
     return Call((x, d, draw.index((some(draw, 9) if shape else 1,), extent(shape, d)), value))
 
 
@@ -81,13 +82,18 @@ def _index_put(accumulate: bool) -> Signature:
     def signature(draw: Draw) -> Call:
         x, shape, _ = target(draw, 1)
         used = 1 + draw.pick(len(shape))
-        n = some(draw, min(shape[:used]), unique=not accumulate)
-        if accumulate:
+        alike = not accumulate and draw.pick(6) == 5  # equal numbers may be written to one place
+        n = some(draw, min(shape[:used]), unique=not accumulate and not alike)
+        if accumulate or alike:
             indices = tuple(draw.index((n,), s, negative=True) for s in shape[:used])
         else:
             indices = tuple(draw.unique_index((n,), s) for s in shape[:used])
         full = (n, *shape[used:])
-        value = draw.tensor(full if not draw.flag() else full[1:] if draw.flag() else ())
+        if alike:
+            v = draw.choice((1, 0))
+            value = draw.inside(full if draw.flag() else (), v, v, grad=False)
+        else:
+            value = draw.tensor(full if not draw.flag() else full[1:] if draw.flag() else ())
         return Call((x, indices, value), keywords(accumulate=True if accumulate else None))
 
     return signature
@@ -104,7 +110,7 @@ def _mask_put(draw: Draw) -> Call:
 
 def _scatter_old(draw: Draw) -> Call:
     """scatter with a reduction by name, from a tensor or a number."""
-    x, shape, d = target(draw)
+    x, shape, d = target(draw, empty=True)
     where = smaller(draw, shape, d, some(draw, extent(shape, d)))
     source: Arg = draw.number(2) if draw.flag() else draw.tensor(where, grad=False)
     return Call((x, d, draw.index(where, extent(shape, d)), source), keywords(reduce=draw.choice(("add", "multiply"))))
@@ -122,6 +128,9 @@ def _put(draw: Draw) -> Call:
     if draw.flag():
         where = draw.shape(0, 2)
         index, named = draw.index(where, max(1, x.numel)), keywords(accumulate=True)
+    elif draw.pick(6) == 5:  # equal numbers may be written to one place
+        where = draw.shape(0, 2)
+        return Call((x, draw.index(where, max(1, x.numel)), draw.inside(where, 1, 1, grad=False)))
     else:
         where = (min(max(1, x.numel), draw.choice((1, 2, 3))),)
         index, named = draw.unique_index(where, max(1, x.numel)), ()
@@ -131,7 +140,7 @@ def _put(draw: Draw) -> Call:
 def _masked_fill(draw: Draw) -> Call:
     shape = draw.shape(0, 5)
     mask = draw.mask(draw.broadcastable(shape))
-    return Call((draw.tensor(shape), mask, draw.tensor(()) if draw.pick(3) == 2 else draw.number()))
+    return Call((draw.tensor(shape), mask, draw.tensor(()) if draw.pick(3) == 2 else draw.value()))
 
 
 def _masked_scatter(draw: Draw) -> Call:
@@ -140,24 +149,39 @@ def _masked_scatter(draw: Draw) -> Call:
 
 
 def _value(draw: Draw, shape: Shape) -> Arg:
+    """A number, a 0-d tensor, or one that broadcasts; of the item's kind or another."""
     kind = draw.pick(3)
-    return draw.number() if kind == 0 else draw.tensor(draw.broadcastable(shape)) if kind == 1 else draw.tensor(())
+    if kind == 0:
+        return scalar(draw)
+    return castable(draw, draw.broadcastable(shape) if kind == 1 else (), draw.dtype, source_of(draw))
+
+
+def _one_value(draw: Draw) -> Arg:
+    """A number or a 0-d tensor."""
+    return castable(draw, (), draw.dtype, source_of(draw)) if draw.flag() else scalar(draw)
 
 
 def _setitem(draw: Draw) -> Call:
+    """One assignment, or a few of single values one right after the other, which may overlap."""
     x, shape, _ = target(draw, 1)
+    if draw.pick(4) == 3:
+        pairs = tuple(part for _ in range(draw.choice((2, 3))) for part in (slices(draw, shape)[0], _one_value(draw)))
+        return Call((x, *pairs))
     index, named = slices(draw, shape)
     return Call((x, index, _value(draw, named)))
 
 
 def _setitem_advanced(draw: Draw) -> Call:
+    """By index and by mask; torch asks for tensors of the same dtype there."""
     x, shape, _ = target(draw, 1)
+    one: Arg = draw.tensor(()) if draw.flag() else scalar(draw)
+    if draw.pick(6) == 5:  # one value may be written to a place repeatedly
+        return Call((x, advanced(draw, shape, unique=False)[0], one))
     index, named = advanced(draw, shape, unique=True)
-    if isinstance(index[0], TensorSpec) and index[0].dtype == "bool":
-        return Call((x, index, draw.tensor(()) if draw.flag() else draw.number()))
-    if len(index) == 3:  # torch may move the indexed dimension, so that only a scalar fits for certain
-        return Call((x, index, draw.number()))
-    return Call((x, index, _value(draw, named)))
+    mask = isinstance(index[0], TensorSpec) and index[0].dtype == "bool"
+    if mask or len(index) == 3 or draw.flag():  # torch may move the indexed dimension, so that only one value fits for certain
+        return Call((x, index, one))
+    return Call((x, index, draw.tensor(draw.broadcastable(named))))
 
 
 ROWS = (
@@ -228,6 +252,7 @@ ROWS = (
     *(
         _row(
             name=f"index_reduce_{r}",
+            accumulates=("forward",),  # as scatter_reduce
             rule=rule,
             call="torch.index_reduce",
             signature=_index_reduce(r),
@@ -283,7 +308,7 @@ ROWS = (
         inplace="torch.Tensor.masked_scatter_",
         opinfo=("masked_scatter",),
     ),
-    _row(name="setitem", call="operator.setitem", signature=_setitem, mutates=True),
+    _row(name="setitem", call="parity.catalog.calls.setitem", signature=_setitem, mutates=True),
     _row(name="setitem_advanced", call="operator.setitem", signature=_setitem_advanced, mutates=True),
     _row(
         name="scatter_old",

@@ -109,6 +109,9 @@ _GENERIC_REFUSALS: tuple[_Rule, ...] = (
         r"The operator '.+' is not currently (implemented|supported) (for|on) the \w+ (device|backend)",
         # one call with a derivative of its own (linear_backward) where the CPU composes others
         r"does not support automatic differentiation for outputs with complex dtype",
+        # torch.use_deterministic_algorithms
+        r"does not have a deterministic implementation",
+        r"^Deterministic behavior was enabled with .+ but this operation is not deterministic",
         # composites that ask for the type of the device: mode, _pdist_forward, cdist, std and var
         r"supports (tensors on a )?CPU, .+ (device type|devices?|device only), (but )?got: ",
     ),

@@ -13,6 +13,7 @@ __all__ = ["LAWS", "Bound", "Law", "Problems", "Results", "Sample", "Tallies", "
 SAME: dict[str, str] = {
     "rand_like": "rand", "randn_like": "randn", "bernoulli_": "bernoulli", "bernoulli_tensor_": "bernoulli",
     "bernoulli_p": "bernoulli", "multinomial_zeros": "multinomial", "rrelu_training": "rrelu", "rrelu_": "rrelu",
+    "native_dropout": "dropout", "randperm_written": "randperm",
     "dropout_": "dropout", "feature_dropout_": "dropout2d", "alpha_dropout_": "alpha_dropout",
     "feature_alpha_dropout_": "feature_alpha_dropout",
     "opinfo:rand_like": "randn",  # the entry calls randn_like

@@ -81,6 +81,7 @@ class Law:
     gradient: what is wrong with (call, results, cotangent of the first result, gradient of the first operand), or None.
     generator: the op takes `generator=`. bits: equal seeds give equal bits (False where sums may be reordered).
     slope: whether such a call is smooth for a fixed seed, so that differences of the op itself say what its gradient is.
+    stacks: `outside` and `observe` also take the results of several equal calls, stacked along a new first dimension.
     """
 
     outside: Callable[[Bound, Results], Problems]
@@ -89,6 +90,7 @@ class Law:
     generator: bool = False
     bits: bool = True
     slope: Callable[[Bound], bool] | None = None
+    stacks: bool = False
 
 
 EMPTY = torch.zeros(0, dtype=torch.float64)

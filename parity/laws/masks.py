@@ -37,6 +37,11 @@ def _channel(x: Tensor, op: str) -> Shape:
     return (*x.shape[:kept], *(1 for _ in x.shape[kept:]))
 
 
+def _merged(shape: Shape) -> list[int]:
+    """The dimensions over which one coin is shared, counted from the end."""
+    return [d - len(shape) for d, n in enumerate(shape) if n == 1]
+
+
 def _affine(alpha: bool, p: float) -> tuple[float, float, float]:
     """(scale, shift) of kept elements, value of dropped ones."""
     if not alpha:
@@ -65,6 +70,7 @@ def dropout(mask: Callable[[Tensor, str], Shape] = _each, alpha: bool = False) -
         size = (scale * x).abs() + abs(shift)
         want = scale * x + shift
         tells = torch.isfinite(x) & ((want - gone).abs() > 64 * u * (size + abs(gone)) + 4 * facts.tiny)
+        tells = tells.expand(y.shape)
         kept = _near(y, want, u, facts.max, size)
         dropped = _near(y, gone, u, facts.max, abs(gone) + abs(shift))
         return tells, tells & kept, tells & dropped
@@ -83,7 +89,7 @@ def dropout(mask: Callable[[Tensor, str], Shape] = _each, alpha: bool = False) -
         found = found or count(name, fine & torch.isnan(t), t, "are NaN")
         if found or mask is _each:
             return found
-        over = [d for d, n in enumerate(mask(x, call.op)) if n == 1]
+        over = _merged(mask(x, call.op))
         split = kept.amax(over, keepdim=True) & dropped.amax(over, keepdim=True) if over and x.numel() else kept & dropped
         return count(name, split, split, "channels are dropped in part")
 
@@ -93,7 +99,7 @@ def dropout(mask: Callable[[Tensor, str], Shape] = _each, alpha: bool = False) -
             return []
         tells, kept, _ = told(call, t)
         shape = mask(call.args[0], call.op)
-        over = [d for d, n in enumerate(shape) if n == 1]
+        over = _merged(shape)
         if over:
             tells, kept = tells.amax(over), kept.amax(over)
         whole = bool(tells.all())
@@ -113,7 +119,7 @@ def dropout(mask: Callable[[Tensor, str], Shape] = _each, alpha: bool = False) -
             "grad[0]", kept & ~_near(g, want, u, top, want.abs()), g, "are not the cotangent as scaled where forward kept"
         )
 
-    return Law(outside, observe, gradient)
+    return Law(outside, observe, gradient, stacks=True)
 
 
 # --------------------------------------------------------------------------------------------------------------- rrelu
@@ -129,7 +135,7 @@ def _slopes(call: Bound, y: Tensor) -> tuple[Tensor, Tensor]:
     x = call.args[0].detach().to(torch.float64)
     facts = FACTS[str(call.args[0].dtype).removeprefix("torch.")]
     tells = torch.isfinite(x) & (x < 0) & (x > -facts.max / 64) & (x.abs() > facts.tiny * 2.0**12)
-    return tells, y.detach().to(torch.float64) / torch.where(tells, x, 1.0)
+    return tells.expand(y.shape), y.detach().to(torch.float64) / torch.where(tells, x, 1.0)
 
 
 def _wrong_slope(call: Bound, r: Results) -> Problems:
@@ -258,7 +264,7 @@ MASKS: dict[str, Law] = {
     "dropout3d": dropout(_channel),
     "alpha_dropout": dropout(alpha=True),
     "feature_alpha_dropout": dropout(_channel, alpha=True),
-    "rrelu": Law(_wrong_slope, _slope_sample, _slope_gradient),
+    "rrelu": Law(_wrong_slope, _slope_sample, _slope_gradient, stacks=True),
     "attention_dropout": Law(_wrong_attention, _attention_sample, slope=_smooth),
     "lstm_dropout": Law(_wrong_lstm, _lstm_sample, bits=False, slope=_smooth),
 }

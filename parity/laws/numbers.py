@@ -71,7 +71,7 @@ def continuous(of: Callable[[Bound, Tensor], Continuous], generator: bool = True
             )
         ]
 
-    return Law(outside, observe, generator=generator)
+    return Law(outside, observe, generator=generator, stacks=True)
 
 
 def whole(of: Callable[[Bound, Tensor], Whole], generator: bool = True) -> Law:
@@ -103,7 +103,7 @@ def whole(of: Callable[[Bound, Tensor], Whole], generator: bool = True) -> Law:
             )
         ]  # fmt: skip
 
-    return Law(outside, observe, generator=generator)
+    return Law(outside, observe, generator=generator, stacks=True)
 
 
 def _tallied(y: Tensor, d: Whole) -> Tallies:
@@ -255,6 +255,21 @@ def _poisson(call: Bound, y: Tensor) -> Whole:
     return Whole(cdf, 0, math.inf, peak, covariate=_spread(call.args[0]))
 
 
+def _dirichlet(call: Bound, y: Tensor) -> Continuous:
+    """The first component of a Dirichlet draw whose k concentrations are one whole number a: Beta(a, (k - 1) a), which is
+    the law of the a-th of k a - 1 uniform numbers in order (DLMF 8.17.5)."""
+    x = call.args[0]
+    a = round(float(x.reshape(-1)[0])) if x.numel() else 1
+    n = a * x.shape[-1] - 1
+
+    def cdf(v: Tensor) -> Tensor:
+        v = v.clamp(0, 1)
+        below = [math.comb(n, j) * v**j * (1 - v) ** (n - j) for j in range(a)]
+        return 1 - torch.stack(below).sum(0)
+
+    return Continuous(cdf, 0.0, 1.0, "[]")
+
+
 def _binomial(call: Bound, y: Tensor) -> Whole:
     """binomial(count, prob) for counts up to a hundred or so, which the call rounds first: the masses are summed."""
     counts, chances = call.args[0].round(), call.args[1]
@@ -267,7 +282,8 @@ def _binomial(call: Bound, y: Tensor) -> Whole:
     last = k.numel() - 1
 
     def cdf(x: Tensor) -> Tensor:
-        at = summed.gather(-1, x.clamp(0, last).to(torch.int64).unsqueeze(-1)).squeeze(-1)
+        table = summed.expand(*x.shape, summed.shape[-1])
+        at = table.gather(-1, x.clamp(0, last).to(torch.int64).unsqueeze(-1)).squeeze(-1)
         return torch.where(x < 0, 0.0, torch.where(x >= n, 1.0, at)).clamp(0, 1)
 
     peak = float(mass.max()) if mass.numel() else 1.0
@@ -294,7 +310,7 @@ def bernoulli(chance: Callable[[Bound], float | Tensor]) -> Law:
         grain = max(roundoff(t), roundoff(p) if isinstance(p, Tensor) else 0.0)
         return [coins(t.detach() != 0, p, grain, t.shape[-1] if t.dim() else 0)]
 
-    return Law(outside, observe, generator=True)
+    return Law(outside, observe, generator=True, stacks=True)
 
 
 def _chance(call: Bound) -> float | Tensor:
@@ -324,5 +340,6 @@ NUMBERS: dict[str, Law] = {
     "geometric_": whole(_geometric),
     "poisson": whole(_poisson),
     "binomial": whole(_binomial),
+    "dirichlet": continuous(_dirichlet),
     "bernoulli": bernoulli(_chance),
 }

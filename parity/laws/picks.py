@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 
@@ -178,27 +179,38 @@ def _starts(inside: int, window: int, out: int) -> list[range]:
     return [*first_ones, range(inside - window, inside - window + 1)]
 
 
+@functools.lru_cache(maxsize=256)
+def _windows(inside: tuple[int, ...], kernel: tuple[int, ...], out: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """(element of the result, corner of a window that it may come from) of every such pair, as flat indices: the second among
+    all places where a window fits."""
+    fits = [n - k + 1 for n, k in zip(inside, kernel)]
+    starts = [_starts(*sizes) for sizes in zip(inside, kernel, out)]
+    cells, corners = list[int](), list[int]()
+    for flat, cell in enumerate(itertools.product(*map(range, out))):
+        for corner in itertools.product(*(starts[d][i] for d, i in enumerate(cell))):
+            if all(0 <= c < n for c, n in zip(corner, fits)):
+                cells.append(flat)
+                corners.append(functools.reduce(lambda at, step: at * step[1] + step[0], zip(corner, fits), 0))
+    return torch.tensor(cells, dtype=torch.int64), torch.tensor(corners, dtype=torch.int64)
+
+
 def _outside_window(call: Bound, r: Results) -> Problems:
     """Every result is the maximum of a window that starts where a window may start, and stands at its index."""
     name, t = first(r)
     x: Tensor = call.args[0].detach()
     spatial = 3 if "3d" in call.op else 2
     kernel = call.get(1, "kernel_size")
-    kernel = (kernel,) * spatial if isinstance(kernel, int) else tuple(kernel)
+    kernel = (kernel,) * spatial if isinstance(kernel, int) else tuple(map(int, kernel))
     planes = reals(x).reshape(-1, *x.shape[-spatial:])
     got = reals(t).reshape(-1, *t.shape[-spatial:])
     if not torch.isfinite(planes).all() or not got.numel() or math.prod(got.shape[1:]) > 4096:
         return []
-    found = torch.zeros(got.shape, dtype=torch.bool)
-    dims = range(spatial)
-    starts = [_starts(planes.shape[d + 1], kernel[d], got.shape[d + 1]) for d in dims]
-    for cell in itertools.product(*(range(n) for n in got.shape[1:])):
-        for corner in itertools.product(*(starts[d][cell[d]] for d in dims)):
-            if any(c < 0 or c + k > n for c, k, n in zip(corner, kernel, planes.shape[1:])):
-                continue
-            window = planes[(slice(None), *(slice(c, c + k) for c, k in zip(corner, kernel)))]
-            where = (slice(None), *(slice(c, c + 1) for c in cell))
-            found[where] |= window.flatten(1).amax(1).view_as(got[where]) == got[where]
+    windows = planes
+    for d, size in enumerate(kernel):
+        windows = windows.unfold(d + 1, size, 1)
+    cells, corners = _windows(tuple(planes.shape[1:]), kernel, tuple(got.shape[1:]))
+    hits = windows.amax(tuple(range(-spatial, 0))).flatten(1)[:, corners] == got.flatten(1)[:, cells]
+    found = torch.zeros(got.flatten(1).shape, dtype=torch.int64).index_add_(1, cells, hits.to(torch.int64)).view(got.shape) > 0
     wrong = count(name, ~found, got, "are the maximum of no window that may be drawn")
     index = next((v for n, v in r.items() if n == "out[1]"), None)
     if wrong or index is None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from parity import laws
 from parity.relations import decomposition, selection, solver
-from parity.relations.bound import Bound, Problems, Relation, Results, everything
+from parity.relations.bound import Bound, Coarse, Problems, Relation, Results, everything
 
-__all__ = ["GAUGE_DEPENDENT", "RELATIONS", "Bound", "Problems", "Relation", "Results"]
+__all__ = ["GAUGE_DEPENDENT", "RELATIONS", "Bound", "Coarse", "Problems", "Relation", "Results"]
 
 
 def _nothing(call: Bound, r: Results) -> Problems:
@@ -25,4 +25,4 @@ RELATIONS: dict[str, Relation] = {
     "uninitialised": Relation(everything, _nothing),
 }
 # Relations whose gradients depend on the arbitrary choice (signs, phases, pivots), so that backward says nothing.
-GAUGE_DEPENDENT = frozenset({"svd", "eigh", "eig", "qr", "lu", "lstsq", "pinv_any_rank", "random", "uninitialised"})
+GAUGE_DEPENDENT = frozenset({"svd", "eigh", "eig", "qr", "lu", "lowrank", "lstsq", "pinv_any_rank", "random", "uninitialised"})

@@ -7,12 +7,26 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from parity.relations.bound import Bound, Problems, Relation, Results, everything, norm, outs, residual, roundoff, same, wide
+from parity.relations.bound import (
+    INVARIANT_LIMIT,
+    SYMMETRIC_LIMIT,
+    Bound,
+    Problems,
+    Relation,
+    Results,
+    everything,
+    norm,
+    outs,
+    residual,
+    roundoff,
+    same,
+    wide,
+)
 
 
-def _orthonormal(name: str, q: Tensor, u: float) -> Problems:
+def _orthonormal(name: str, q: Tensor, u: float, limit: float = INVARIANT_LIMIT) -> Problems:
     eye = torch.eye(q.shape[-1], dtype=q.dtype).expand(*q.shape[:-2], q.shape[-1], q.shape[-1])
-    return residual(name, "columns are not orthonormal", q.mH @ q, eye, torch.ones(q.shape[:-2], dtype=torch.float64), u)
+    return residual(name, "columns are not orthonormal", q.mH @ q, eye, torch.ones(q.shape[:-2], dtype=torch.float64), u, limit)
 
 
 def _svd(call: Bound, r: Results) -> Problems:
@@ -53,8 +67,8 @@ def _eigh(call: Bound, r: Results) -> Problems:
     if not v.numel():
         return []
     return [
-        *residual(names[1], "A V is not V diag(w)", a @ v, v * w.to(v.dtype).unsqueeze(-2), norm(a), u),
-        *_orthonormal(names[1], v, u),
+        *residual(names[1], "A V is not V diag(w)", a @ v, v * w.to(v.dtype).unsqueeze(-2), norm(a), u, SYMMETRIC_LIMIT),
+        *_orthonormal(names[1], v, u, SYMMETRIC_LIMIT),
         *_spectrum(names[0], w, torch.linalg.eigvalsh(a), a, u),
     ]
 
@@ -97,6 +111,31 @@ def _lu(call: Bound, r: Results) -> Problems:
     return residual(names[0], "P L U is not the input", built, a, norm(a), u)
 
 
+def _lowrank(call: Bound, r: Results) -> Problems:
+    """U S V^H of a matrix whose rank is the number of singular values asked for, given as two factors: it rebuilds the matrix,
+    from whatever random start. With M subtracted the rank is full, and U and V agree with the matrix on the part they found."""
+    names = outs(r)
+    left, right = call.args[0], call.get(1, "b")
+    if len(names) < 3 or not isinstance(right, Tensor):
+        return []
+    a, u = wide(left) @ wide(right).mT, roundoff(left)
+    size = norm(a)
+    shift = call.kwargs.get("M")
+    if shift is not None:
+        a, size = a - wide(shift), size + norm(wide(shift))
+    if "pca" in call.op and call.kwargs.get("center", True):
+        a = a - a.mean(-2, keepdim=True)
+    left, s, right = (wide(r[n]) for n in names[:3])
+    if not left.numel() or not right.numel() or not bool(torch.isfinite(a.abs()).all()):
+        return []
+    found = [*_orthonormal(names[0], left, u), *_orthonormal(names[2], right, u)]
+    scaled = left * s.unsqueeze(-2)
+    if shift is None:
+        return found + residual(names[0], "U S Vh does not rebuild the input", scaled @ right.mH, a, size, u)
+    beyond = residual(names[0], "A V is not U S", a @ right, scaled, size, u)
+    return found + (beyond and residual(names[2], "Uh A is not S Vh", left.mH @ a, (right * s.unsqueeze(-2)).mH, size, u))
+
+
 def _vectors(*positions: int) -> Callable[[Bound, Results], frozenset[str]]:
     def covers(call: Bound, r: Results) -> frozenset[str]:
         names = outs(r)
@@ -111,4 +150,5 @@ RELATIONS: dict[str, Relation] = {
     "eig": Relation(_vectors(0, 1), _eig),
     "qr": Relation(_vectors(0, 1), _qr),
     "lu": Relation(everything, _lu),
+    "lowrank": Relation(everything, _lowrank),
 }

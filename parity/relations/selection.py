@@ -177,6 +177,22 @@ def _pool(call: Bound, r: Results) -> Problems:
     )
 
 
+def _unpool(call: Bound, r: Results) -> Problems:
+    """Every place that indices name holds one of the values written there, whichever came last, and every other place 0."""
+    x, index, name = call.args[0], call.get(1, "indices"), outs(r)[0]
+    spatial = next((int(d) for d in "123" if f"{d}d" in call.op), 2)
+    values, places, got = (t.reshape(*t.shape[: t.dim() - spatial], -1) for t in (x, index, r[name]))
+    if values.shape[:-1] != got.shape[:-1] or not in_range(places, got.shape[-1]):
+        return [(name, "planes of another number or size than the indices ask for")]
+    there = got.gather(-1, places)
+    held = (there == values) | (torch.isnan(there) & torch.isnan(values) if values.is_floating_point() else False)
+    none = torch.zeros(got.shape, dtype=torch.int64)
+    written, right = none.scatter_add(-1, places, torch.ones_like(places)), none.scatter_add(-1, places, held.to(torch.int64))
+    if bool(((written > 0) & (right == 0)).any()):
+        return [(name, "a place does not hold a value that was written there")]
+    return [] if bool((got[written == 0] == 0).all()) else [(name, "a place that no index names is not 0")]
+
+
 def _nothing(call: Bound, r: Results) -> frozenset[str]:
     """Covers nothing: the values are judged as they are, and equal ones may be taken from any of their places."""
     return frozenset()
@@ -194,5 +210,6 @@ RELATIONS: dict[str, Relation] = {
     "cummax": Relation(indices, _cummax),
     "unique": Relation(_unordered, _unique),
     "max_pool_indices": Relation(indices, _pool),
+    "unpool": Relation(only, _unpool, chooses=False),
     "order": Relation(_nothing, lambda call, r: []),
 }

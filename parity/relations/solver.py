@@ -11,7 +11,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from parity.dtypes import FACTS
 from parity.relations.bound import Bound, Problems, Relation, Results, norm, only, outs, residual, roundoff, wide
+
+
+PARTIAL = 8.0  # products of complex parts and partial sums may be this much larger than the numbers that go in
+
+
+def _largest(u: float) -> float:
+    """The largest number of the dtype with this roundoff."""
+    return max(f.max for f in FACTS.values() if f.is_inexact and f.unit_roundoff == u)
 
 
 def _finite(*tensors: Tensor) -> bool:
@@ -25,7 +34,9 @@ def _system(name: str, a: Tensor, x: Tensor, b: Tensor, u: float, left: bool = T
     if not a.numel() or not b.numel() or not _finite(a, b):
         return []
     made = a @ x if left else x @ a
-    return residual(name, "no solution of the system", made, b.expand_as(made), norm(a) * norm(x) + norm(b), u)
+    wanted = b.expand_as(made)
+    lost = wanted.abs().amax((-2, -1)) > _largest(u) / PARTIAL
+    return residual(name, "no solution of the system", made, wanted, norm(a) * norm(x) + norm(b), u, lost=lost)
 
 
 def _solve(call: Bound, r: Results) -> Problems:
@@ -116,15 +127,19 @@ def _pinv(call: Bound, r: Results) -> Problems:
     """The Moore-Penrose conditions, whatever rank was found."""
     a, name = call.args[0], outs(r)[0]
     w, x, u = wide(a), wide(r[name]), roundoff(a)
+    product = call.op.endswith(":singular")  # torch's OpInfo gives the factors of a matrix that has not its full rank
+    if product:
+        w = w @ wide(call.args[1]).mT
     if not w.numel() or not _finite(w) or x.shape[-2:] != (w.shape[-1], w.shape[-2]):
-        return []  # (torch's OpInfo "singular" gives the factors of the matrix)
+        return []
+    cut = not product and (bool(call.kwargs) or len(call.args) > 1)  # what lies below a tolerance of the call is left out
     p, q = w @ x, x @ w
     size = norm(w) * norm(x)
     return [
         *residual(name, "X A X is not X", q @ x, x, size * norm(x), u),
         *residual(name, "A X is not hermitian", p, p.mH, size, u),
         *residual(name, "X A is not hermitian", q, q.mH, size, u),
-        *([] if call.kwargs or len(call.args) > 1 else residual(name, "A X A is not A", p @ w, w, size * norm(w), u)),
+        *([] if cut else residual(name, "A X A is not A", p @ w, w, size * norm(w), u)),
     ]
 
 
@@ -140,9 +155,14 @@ def _spectral_norm(call: Bound, r: Results) -> Problems:
     )
 
 
-def _lower(a: Tensor) -> Tensor:
-    values: Tensor = torch.linalg.eigvalsh(_hermitian(a))
-    return values
+def _eigvalsh(call: Bound, r: Results) -> Problems:
+    """The eigenvalues of the matrix that is read: one triangle and its mirror, with a real diagonal."""
+    a, name = call.args[0], outs(r)[0]
+    w = _hermitian(a.mH if call.get(1, "UPLO", "L") == "U" else a)
+    if not w.numel() or not _finite(w):
+        return []
+    got, want = (t.unsqueeze(-1) for t in (wide(r[name]), torch.linalg.eigvalsh(w)))
+    return residual(name, "not the spectrum of the input", got, want, norm(w), roundoff(a))
 
 
 def _lstsq(call: Bound, r: Results) -> Problems:
@@ -169,7 +189,7 @@ RELATIONS: dict[str, Relation] = {
     "cholesky_solve": Relation(only, _of_factored(_cholesky_solved), chooses=False),
     "cholesky_inverse": Relation(only, _of_factored(_cholesky_inverted), chooses=False),
     "svdvals": Relation(only, _spectrum(torch.linalg.svdvals), chooses=False),
-    "eigvalsh": Relation(only, _spectrum(_lower), chooses=False),
+    "eigvalsh": Relation(only, _eigvalsh, chooses=False),
     "spectral_norm": Relation(only, _spectral_norm, chooses=False),
     "pinv": Relation(only, _pinv, chooses=False),
     "pinv_any_rank": Relation(only, _pinv, chooses=False),

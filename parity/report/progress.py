@@ -12,11 +12,12 @@ from typing import Any, TextIO
 
 import pytest
 
-from parity import store
+from parity import store, suite
 from parity.errors import OutputError
+from parity.features import Tally, unpack
 from parity.report import summary
 from parity.store import Death, End, Header, Item, Writer
-from parity.vocabulary import COMPARED, FINDINGS, Record
+from parity.vocabulary import COMPARED, FINDINGS, Json, Record
 
 BAR_SECONDS = 0.2
 LOG_STEPS = 10  # lines of progress in a log
@@ -33,6 +34,7 @@ class Reporter:
         self.records: list[Record] = []
         self.deaths: list[Death] = []
         self.broken: list[str] = []
+        self._tallies: dict[str, Tally] = {}
         self.expected = self.done = self.checks = self.findings = self.failures = 0
         self.started = time.monotonic()
         self.stopped = ""
@@ -95,6 +97,7 @@ class Reporter:
             self._writer.write_line(line)
             row = store.decode(line)
             if isinstance(row, Item):
+                self._drawn_features(row.op, part["features"])
                 self.items.append(row)
                 self.done += 1
                 self.checks += sum(sum(c.values()) for c in row.counts.values())
@@ -103,6 +106,10 @@ class Reporter:
         for text in part["findings"]:
             self.findings += 1
             self.say(text + "\n")
+
+    def _drawn_features(self, op: str, packed: Json) -> None:
+        family = suite.row(op).family
+        self._tallies.setdefault(family, Tally(family)).add(unpack(packed))
 
     def _death(self, row: dict[str, Any]) -> None:
         op, _, dtype = row["item"].rpartition("-")
@@ -162,15 +169,18 @@ class Reporter:
     def finish(self, exit_code: int) -> None:
         """Write the end of the run file, and print the summary. Raises OutputError where the run file could not be written."""
         seconds = time.monotonic() - self.started
+        coverage = [t.coverage() for t in self._tallies.values()]
         if not self.stopped and self.done + len(self.broken) + len(self.deaths) < self.expected:
             self.stopped = "broken off"
         try:
+            for family in coverage:
+                self._writer.write(family)
             self._writer.write(End(seconds, dict(summary.totals(self.items)), self.stopped))
             self._writer.close()
         except OutputError as e:
             self.failed = self.failed or e
         screen = "\r\033[K" if self.live else ""
-        screen += summary.render(self.header, self.items, self.records, self.deaths, seconds, self.broken) + "\n\n"
+        screen += summary.render(self.header, self.items, self.records, self.deaths, seconds, self.broken, coverage) + "\n\n"
         screen += summary.last_line(self.items, self.deaths, str(self.output), exit_code) + "\n"
         if self.stopped:
             screen += f"the run was {self.stopped} after {self.done} of {self.expected} items\n"

@@ -33,7 +33,9 @@ from parity.trial import SELDOM, values
 from parity.vocabulary import Aspect, Case, Layout, OpClass, Raised, Slice, Word
 
 LITERAL = 64  # elements that are written out; above it stand compressed bytes
-CALLS = "parity.catalog.calls", "parity.catalog.steps"
+MODES = {"no_grad": "with torch.no_grad():", "inference": "with torch.inference_mode():"}
+DETERMINISTIC = "torch.use_deterministic_algorithms(True)"
+CALLS = "parity.catalog.calls", "parity.catalog.steps", "parity.catalog.into", "parity.catalog.layers"
 ATEN = "parity.catalog.aten"
 # What a glue function may name beside builtins and its own module's functions, and the import that gives it.
 IMPORTS = {
@@ -341,8 +343,7 @@ def _out(t: _Told, bases: list[str], lines: list[str], function: str) -> tuple[l
 def _text(t: _Told, device_name: str, title: str) -> str:
     bases, lines = _run(t)
     if t.case.under != "grad":
-        mode = "torch.no_grad()" if t.case.under == "no_grad" else "torch.inference_mode()"
-        lines = [f"with {mode}:", *(f"    {line}" for line in lines)]
+        lines = [MODES[t.case.under], *(f"    {line}" for line in lines)] if t.case.under in MODES else [DETERMINISTIC, *lines]
     _, sources = _callable(t)
     imports = [line for line in sources if line.startswith(("from ", "import "))]
     definitions = [s for s in sources if s not in imports]

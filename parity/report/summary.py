@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from parity import suite, tolerance
 from parity.dtypes import DEFAULT, HALF
+from parity.features import Coverage
 from parity.store import Death, Header, Item
 from parity.vocabulary import COMPARED, FINDINGS, MEANING, Record, Status
 
@@ -50,7 +51,8 @@ def totals(items: Sequence[Item]) -> Counter[str]:
     return count
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table: the first column to the left, all others to the right."""
     widths = [max(len(r[k]) for r in rows) for k in range(len(rows[0]))]
     return [
         "  " + "  ".join(c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(r, widths))).rstrip() for r in rows
@@ -71,7 +73,7 @@ def by_dtype(items: Sequence[Item], extra: Counter[tuple[str, str]]) -> list[str
     head = ["dtype", "ops", *map(str, seen)]
     rows = [[d, str(ops[d]), *(f"{cells[d][s]:,}" if cells[d][s] else "." for s in seen)] for d in dtypes]
     total = ["all", str(len({i.op for i in items})), *(f"{sum(c[s] for c in cells.values()):,}" for s in seen)]
-    return _table([head, *rows, total])
+    return table([head, *rows, total])
 
 
 def refused(items: Sequence[Item]) -> list[str]:
@@ -135,6 +137,7 @@ def render(
     deaths: Sequence[Death],
     seconds: float,
     broken: Sequence[str] = (),
+    coverage: Sequence[Coverage] = (),
 ) -> str:
     """The whole summary. broken: tests that failed for a reason of their own, which is parity's fault and not the device's."""
     lost = [d for d in deaths if not d.by_device]
@@ -150,6 +153,7 @@ def render(
         f"reference  cpu, torch {header.fingerprint.torch}; truth: float64 on the CPU",
         f"compared   {plural(len({i.op for i in compared}), 'op')}, {plural(len(compared), 'op x dtype pair')}, "
         f"{plural(checks, 'check')} ({_aspects(items)})",
+        *_drawn(coverage),
         f"tables     {tables_line(header, items)}",
         f"took       {clock(seconds)}, {header.profile} profile, seed {header.seed}",
         "",
@@ -173,6 +177,14 @@ def render(
     ):
         lines += ["", title, *part] if part else []
     return "\n".join(lines)
+
+
+def _drawn(coverage: Sequence[Coverage]) -> list[str]:
+    """How many of the pairs of features that the families can draw were drawn."""
+    able, drawn = sum(c.applicable for c in coverage), sum(c.drawn for c in coverage)
+    if not able:
+        return []
+    return [f"drawn      {drawn:,} of {able:,} pairs of features ({drawn / able:.1%}); by family: parity coverage RUN"]
 
 
 def _aspects(items: Sequence[Item]) -> str:

@@ -32,6 +32,9 @@ SPREAD = (
     *("to", "copy_", "clone", "contiguous", "neg", "add", "sum_dim", "cat", "transpose", "expand", "setitem", "index_select"),
     *("where", "matmul", "softmax", "real", "conj", "view_as_real", "getitem", "empty_like", "zeros_like", "repeat"),
 )
+# A row of glue is about few functions, beside methods and what makes its operands.
+GLUE, METHODS, SPELLED = "parity.", "torch.Tensor.", 2
+PREPARING = ("zeros", "zeros_like", "ones_like", "empty", "tensor", "full_like", "eye", "arange", "cat", "maximum")
 _PREFIXES = ("native_", "linalg_", "fft_", "special_")
 _SUFFIXES = ("_backward", "_backward_data", "_backward_overrideable", "_overrideable", "_forward", "_ex", "_impl")
 
@@ -168,6 +171,9 @@ def choose(subject: Subject, seen: Mapping[str, Reach], profile: suite.Profile) 
         using = [n for n in reached if n not in named][:USING]
         if not named:
             named, using = using, []
+    if not everywhere:
+        named += [n for n in _same(named, rows, seen) if n in reached and n not in named]
+        using = [n for n in using if n not in named]
     entries = _entries([native[n] for n in (*named, *using) if n in native], subject.rows, words)
     if profile.source == "all":
         named += [n for e in entries if (n := opinfo.PREFIX + e) in rows and n not in named]
@@ -181,6 +187,19 @@ def choose(subject: Subject, seen: Mapping[str, Reach], profile: suite.Profile) 
         entries,
         tuple(n for n in subject.rows if n not in rows),
     )
+
+
+def _same(named: Iterable[str], rows: Mapping[str, Row], seen: Mapping[str, Reach]) -> list[str]:
+    """Rows whose glue calls the public function of one of these rows, and hardly more: another spelling of the same op
+    ("lstm_dropout" of `torch.lstm`)."""
+    mains = {f for n in named if n in seen for f in _mains(rows[n], seen[n])}
+    glue = (n for n, r in rows.items() if r.call.startswith(GLUE) and n in seen)
+    return [n for n in glue if len(own := _mains(rows[n], seen[n])) <= SPELLED and not mains.isdisjoint(own)]
+
+
+def _mains(row: Row, reach: Reach) -> frozenset[str]:
+    """The public functions that a row is about: all that it calls but what prepares operands and results."""
+    return frozenset(f for f in reach.functions if not f.startswith(METHODS) and f.rpartition(".")[2] not in PREPARING)
 
 
 def _by_directness(names: Iterable[str], seen: Mapping[str, Reach]) -> list[str]:

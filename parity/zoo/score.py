@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from parity import generate, notation, suite
+from parity import notation, suite
 from parity.catalog.row import Row
 from parity.check import Result, Settings, check, failing
 from parity.devices import Device, resolve
@@ -18,6 +18,7 @@ from parity.examine import SECONDS_PER_ELEMENT, SHRINK_SECONDS, Plan, drawn, ope
 from parity.examine import shrink as shrink_finding
 from parity.execute import listening, said
 from parity.generate import Drawn
+from parity.shrink import shrink
 from parity.suite import Item
 from parity.vocabulary import FINDINGS, Aspect, Case, Status
 from parity.zoo.reach import Route
@@ -251,7 +252,7 @@ def _least_refused(t: Trial, item: Item, one: Drawn, result: Result) -> Case:
             asked[case] = _fires(t, item, case, result)
         return asked[case]
 
-    return generate.shrink(item.row, item.dtype, t.plan.profile.sizes, one.picks, fails) or one.case
+    return shrink(item.row, item.dtype, t.plan.profile.sizes, one.picks, fails) or one.case
 
 
 def _fires(t: Trial, item: Item, case: Case, like: Result) -> bool:

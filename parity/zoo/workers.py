@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from parity import generate, journal, notation, suite, tolerance
+from parity import journal, notation, suite, tolerance
 from parity.catalog import opinfo
 from parity.check import EVERYTHING, check
 from parity.devices import resolve
@@ -32,6 +32,7 @@ from parity.examine import Plan, drawn
 from parity.execute import listening, said
 from parity.generate import Drawn
 from parity.journal import Entry
+from parity.shrink import shrink
 from parity.suite import Item
 from parity.vocabulary import Case, Status
 from parity.zoo import field
@@ -252,7 +253,7 @@ class Home:
                 asked[case] = self._ends(task, item, case, seconds)
             return asked[case]
 
-        return generate.shrink(item.row, item.dtype, self.plan.profile.sizes, one.picks, ends) or one.case
+        return shrink(item.row, item.dtype, self.plan.profile.sizes, one.picks, ends) or one.case
 
     def _ends(self, task: Task, item: Item, case: Case, seconds: float, healthy: bool = False) -> bool:
         """Whether a process dies or hangs in this case (with the fault at work, where it is planted)."""

@@ -1,10 +1,14 @@
 """Negative controls: honest devices under the suite's own generator. `python tests/bench/controls.py --checks 200000 -n 2`.
 
 Each item of the catalog is examined on a simulated device that differs from the CPU only as healthy devices do
-(`parity.zoo.honest`), in rounds with other seeds, until enough checks were made. A finding is a false alarm of the judge. With
-`--device sim:mps` the profile and the tables are MPS's, and subnormal numbers are flushed. It prints the checks per op class,
-how many of them were not bit-equal to the CPU, how often each kind of honesty occurred, and every finding with its least case;
-the exit code is 1 where there is a finding, or a kind that never occurred, or too few checks that were not bit-equal.
+(`parity.zoo.honest`), in rounds with other seeds and in another order, until enough checks were made or the time is up. A
+finding is a false alarm of the judge. With `--device sim:mps` the operators and the tables are MPS's, and subnormal numbers
+are flushed. A check is one aspect of one case, judged against the CPU. It prints the checks per class, how many of them were
+not bit-equal to the CPU (a kernel that rounds once to a half type, as devices do, mostly is: `--dtype float32 --dtype
+complex64` measures the others), how often each kind of honesty occurred, how much of the ULP bounds was used, and every
+finding. The exit code is 1 where there is a finding, or a kind that never occurred, or too few checks that were not bit-equal.
+
+`--json FILE` keeps the counts; `--merge FILE FILE ...` prints the sum of several such files and runs nothing.
 """
 
 from __future__ import annotations
@@ -12,11 +16,13 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import random
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,63 +30,108 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from parity import notation, suite, tolerance
+from parity import notation, oracle, suite, tolerance, trial
+from parity.catalog.row import Row
 from parity.devices import resolve
 from parity.examine import NoWatch, Plan, examine
 from parity.judge import judge
 from parity.measures import bit_equal
 from parity.suite import Item
-from parity.vocabulary import Status
+from parity.vocabulary import OpClass, Status
 from parity.zoo import honest
 from parity.zoo.honest import tally
 
-Named = Mapping[str, Tensor]
 SIZE = 6  # cases per item and round
-# Op classes of which at least half of the checks must not be bit-equal to the CPU.
-ROUNDED = ("elementwise", "contraction", "composite")
 INEXACT = ("float32", "float16", "bfloat16", "complex64")
-FLUSHING = "flushing"
+# Classes of which, together, at least half of the checks must not be bit-equal to the CPU.
+ROUNDED = ("contractions", "reductions and scans", "elementwise functions")
+CLASSES = {OpClass.CONTRACTION: "contractions", OpClass.ELEMENTWISE: "elementwise functions", OpClass.COMPOSITE: "composites"}
+UNDRAWN = ("order-unique",)  # the catalog asks for distinct values in order only
+# What the operators of MPS never reach: it has no kernel of these.
+BEYOND_MPS = ("phases-eigh", "phases-eig")
 
 
 @dataclass(slots=True)
 class Counted:
-    """What one item came to. checks, unequal: by op class; kinds: answered and changed, by kind of honesty."""
+    """What one item came to, or several. checks, unequal: by class; answered, changed, reached: as `tally` has them; refused:
+    perturbations that the oracle could not follow, by op and what was said; ended: items that ended the process; seeds: device,
+    seed and rounds of each run."""
 
     checks: Counter[str] = field(default_factory=Counter)
     unequal: Counter[str] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
     answered: Counter[str] = field(default_factory=Counter)
     changed: Counter[str] = field(default_factory=Counter)
+    reached: dict[str, float] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
+    ended: Counter[str] = field(default_factory=Counter)
     findings: list[dict[str, Any]] = field(default_factory=list)
+    seeds: list[str] = field(default_factory=list)
 
     def add(self, other: Counted) -> None:
         """Take another's counts in."""
-        for name in ("checks", "unequal", "statuses", "answered", "changed"):
+        for name in ("checks", "unequal", "statuses", "answered", "changed", "refused", "ended"):
             getattr(self, name).update(getattr(other, name))
+        for function, share in other.reached.items():
+            self.reached[function] = max(share, self.reached.get(function, 0.0))
         self.findings += other.findings
+        self.seeds += other.seeds
 
 
-def counting(unequal: Counter[str], own: Callable[..., Any]) -> Callable[..., Any]:
-    """The judge, who also counts per op class the comparisons in which any bit differs."""
+def kind(row: Row, dtype: str, pass_: str) -> str:
+    """The class that a check counts for."""
+    if dtype not in INEXACT:
+        return "integer and bool operands"
+    if pass_ == "backward":
+        return "gradients"
+    if row.rule is OpClass.CONTRACTION and row.family in ("reductions", "scans"):
+        return "reductions and scans"
+    return CLASSES.get(row.rule, str(row.rule.value))
 
-    def judged(
-        bench: Any, device: Mapping[str, Tensor], reference: Mapping[str, Tensor] | None, *rest: Any, **more: Any
-    ) -> Any:
-        if reference is not None and any(_differ(device[n], reference[n]) for n in device if n in reference):
-            unequal[_kind(bench.row.rule.value, rest[0] if rest else "forward")] += 1
-        return own(bench, device, reference, *rest, **more)
+
+def counting(result: Counted, dtype: str) -> Callable[..., Any]:
+    """The judge, who also counts the comparisons, and those in which any bit differs."""
+
+    def judged(bench: Any, device: Mapping[str, Tensor], reference: Mapping[str, Tensor] | None, pass_: str, *more: Any) -> Any:
+        verdict, measures = judge(bench, device, reference, pass_, *more)
+        if verdict.status is not Status.VOID:
+            where = kind(bench.row, dtype, pass_)
+            result.checks[where] += 1
+            result.unequal[where] += reference is not None and any(
+                _differ(x, reference[n]) for n, x in device.items() if n in reference
+            )
+        return verdict, measures
 
     return judged
+
+
+def shaking(result: Counted, op: str) -> Callable[..., Any]:
+    """`oracle.sensitivity`, whose refusals are counted: a sensitivity that is missing leaves the least of budgets."""
+    own = oracle.sensitivity
+
+    def shaken(*args: Any) -> Any:
+        try:
+            return own(*args)
+        except oracle.REFUSALS as e:
+            result.refused[f"{op}: {type(e).__name__}: {str(e)[:100]}"] += 1
+            raise
+
+    return shaken
+
+
+def unsteady(*args: Any) -> bool:
+    """`trial._unsteady`, whose comparisons of the CPU with itself are not counted."""
+    with mock.patch.object(trial, "judge", judge):
+        return _unsteady(*args)
+
+
+_unsteady = trial._unsteady
 
 
 def _differ(a: Tensor, b: Tensor) -> bool:
     if a.shape != b.shape or a.dtype != b.dtype or not (a.is_floating_point() or a.is_complex()):
         return False
     return not bit_equal(a, b)
-
-
-def _kind(rule: str, pass_: str) -> str:
-    return f"{rule} {pass_}"
 
 
 _plans: dict[tuple[str, str], Plan] = {}
@@ -91,10 +142,8 @@ def plan(device: str, seed: str, shrinks: bool) -> Plan:
     if (device, seed) not in _plans:
         torch.set_num_threads(1)
         torch.autograd.set_multithreading_enabled(False)
-        on_mps = device == "sim:mps"
-        kept = next((p.device for p in _plans.values()), None)
-        there = kept or resolve(device, honest.ON_MPS if on_mps else honest.FAULTS)
-        tables = tolerance.load("mps" if on_mps else "sim")  # only MPS's own tables declare flushing
+        there = next((p.device for p in _plans.values()), None) or resolve(device, honest.FAULTS)
+        tables = tolerance.load(device)
         _plans[device, seed] = Plan(there, resolve("cpu"), tables, suite.profile("quick"), seed, SIZE, True, shrinks)
     return _plans[device, seed]
 
@@ -105,31 +154,22 @@ def examined(work: tuple[str, str, str, str, bool]) -> Counted:
     item = Item(suite.row(op), dtype)
     result = Counted()
     tally.reset()
-    with mock.patch("parity.trial.judge", counting(result.unequal, judge)):
+    with (
+        mock.patch.object(trial, "judge", counting(result, dtype)),
+        mock.patch.object(trial, "_unsteady", unsteady),
+        mock.patch.object(oracle, "sensitivity", shaking(result, op)),
+    ):
         done = examine(item, plan(device, seed, shrinks), NoWatch())
-    for aspect, counts in done.summary.counts.items():
-        compared = sum(n for status, n in counts.items() if status not in (Status.VOID, Status.UNSUPPORTED))
-        if dtype in INEXACT:
-            result.checks[_kind(item.row.rule.value, "backward" if aspect == "backward" else "forward")] += compared
-        else:
-            result.checks["integer and bool operands"] += compared
+    for counts in done.summary.counts.values():
         result.statuses.update({str(s): n for s, n in counts.items()})
     result.answered.update(tally.ANSWERED)
     result.changed.update(tally.CHANGED)
+    result.reached.update(tally.REACHED)
     for f in done.findings:
         v = f.result.verdict
-        result.findings.append(
-            {
-                "item": item.id,
-                "aspect": str(f.result.aspect),
-                "status": str(v.status),
-                "tensor": v.tensor,
-                "reason": v.reason,
-                "count": f.count,
-                "case": notation.case_text(f.case),
-                "first": notation.case_text(f.first),
-            }
-        )
+        found = {"item": item.id, "aspect": str(f.result.aspect), "status": str(v.status), "tensor": v.tensor}
+        cases = {"case": notation.case_text(f.case), "first": notation.case_text(f.first)}
+        result.findings.append({**found, "reason": v.reason, "count": f.count, **cases})
     return result
 
 
@@ -139,55 +179,115 @@ def told(f: Mapping[str, Any]) -> str:
 
 
 def rounds(o: argparse.Namespace) -> Iterator[list[tuple[str, str, str, str, bool]]]:
-    """The items, round after round with another seed."""
+    """The items, round after round with another seed, in an order of its own: the last round may be cut short."""
     items = suite.select(o.ops, dtypes=o.dtype)
     k = 0
     while True:
-        yield [(o.device, f"controls-{o.seed}-{k}", i.row.name, i.dtype, not o.no_shrink) for i in items]
+        seed = f"controls-{o.seed}-{k}"
+        work = [(o.device, seed, i.row.name, i.dtype, not o.no_shrink) for i in items]
+        random.Random(seed).shuffle(work)
+        yield work
         k += 1
 
 
+def serve(connection: Any) -> None:
+    """A worker: items in, counts (or what parity itself raised) out, until there is no more."""
+    while (work := connection.recv()) is not None:
+        try:
+            connection.send(examined(work))
+        except Exception as e:
+            connection.send(RuntimeError(f"{work}: {type(e).__name__}: {e}"))
+
+
+class Lane:
+    """A worker process and the item that it has."""
+
+    def __init__(self) -> None:
+        self.work: Any = None
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def give(self, work: Any) -> None:
+        """The next item, or None for no more."""
+        self.work = work
+        self.connection.send(work)
+
+    def take(self) -> Counted:
+        """What came of the item; where it ended the process, its name, and another one goes on. Raises what parity raised."""
+        try:
+            counted: Counted | RuntimeError = self.connection.recv()
+        except EOFError:
+            counted = Counted(ended=Counter({f"{self.work[2]}-{self.work[3]}": 1}))
+            self._start()
+        if isinstance(counted, RuntimeError):
+            raise counted
+        self.work = None
+        return counted
+
+
 def run(o: argparse.Namespace) -> Counted:
-    """Rounds until enough checks were made."""
+    """Rounds until enough checks were made, or the time is up."""
     total, started = Counted(), time.monotonic()
-    with multiprocessing.get_context("spawn").Pool(o.n) as pool:
-        for k, work in enumerate(rounds(o)):
-            for counted in pool.imap_unordered(examined, work, chunksize=4):
+    lanes = [Lane() for _ in range(o.n)]
+    for k, work in enumerate(rounds(o)):
+        waiting, done = iter(work), 0
+        for lane, one in zip(lanes, waiting):
+            lane.give(one)
+        while busy := {id(lane.connection): lane for lane in lanes if lane.work is not None}:
+            for ready in wait([lane.connection for lane in busy.values()]):
+                lane = busy[id(ready)]
+                counted = lane.take()
                 total.add(counted)
+                done += 1
                 for f in counted.findings:  # at once: a long run may be stopped
                     print(told(f), flush=True)
-            checks = sum(total.checks.values())
-            print(f"round {k}: {checks} checks, {len(total.findings)} findings, {time.monotonic() - started:.0f} s", flush=True)
-            if checks >= o.checks or time.monotonic() - started > o.seconds:
-                return total
+                if time.monotonic() - started < o.seconds and (more := next(waiting, None)) is not None:
+                    lane.give(more)
+        checks, spent = sum(total.checks.values()), time.monotonic() - started
+        print(
+            f"round {k}: {done} of {len(work)} items; {checks} checks, {len(total.findings)} findings, {spent:.0f} s",
+            flush=True,
+        )
+        if checks >= o.checks or spent > o.seconds:
+            total.seeds.append(f"{o.device} {o.seed}: {k + done / len(work):.2f} rounds")
+            break
+    for lane in lanes:
+        lane.give(None)
     return total
 
 
-def expected(device: str) -> set[str]:
-    """The kinds of honesty that must occur."""
-    kinds = {
-        "formula", "formula-attention", "formula-layer-norm", "formula-softmax", "fused", "order-convolution",
-        "order-duplicates", "order-index-put", "order-product", "order-reduction", "order-scan", "order-transform",
-        "phases-eigh", "phases-qr", "phases-svd", "pivots", "rounded-once", "stream", "ties",
-        "ties-pool", "ulp-noise",
-    }  # fmt: skip
-    return kinds - {"phases-eigh"} | {FLUSHING} if device == "sim:mps" else kinds  # MPS has no kernel of eigh
-
-
-def report(total: Counted, device: str) -> int:
+def report(total: Counted, devices: set[str]) -> int:
     """Print the tables; the exit code."""
-    print(f"\n{'op class and pass':34}{'checks':>10}{'not bit-equal':>15}")
-    for kind, n in sorted(total.checks.items()):
-        print(f"{kind:34}{n:10}{total.unequal[kind]:15}{total.unequal[kind] / max(n, 1):8.0%}")
+    print("\n" + "; ".join(total.seeds))
+    print(f"{'class':34}{'checks':>10}{'not bit-equal':>15}")
+    for name, n in sorted(total.checks.items()):
+        print(f"{name:34}{n:10}{total.unequal[name]:15}{total.unequal[name] / max(n, 1):8.0%}")
     print(f"{'all':34}{sum(total.checks.values()):10}{sum(total.unequal.values()):15}")
+    expected = set(honest.KINDS) - set(UNDRAWN)
+    expected -= {"flushing"} if "sim:mps" not in devices else set()
+    expected -= set(BEYOND_MPS) if devices == {"sim:mps"} else set()
     print(f"\n{'kind of honesty':34}{'answers':>10}{'other bits':>15}")
-    for kind in sorted(expected(device) | set(total.answered)):
-        print(f"{kind:34}{total.answered[kind]:10}{total.changed[kind]:15}")
+    for name in sorted(expected | set(total.answered)):
+        print(f"{name:34}{total.answered[name]:10}{total.changed[name]:15}")
+    used = sorted((share, function) for function, share in total.reached.items())
+    if used:
+        most = sum(share > 0.9 for share, _ in used)
+        print(f"\nULP noise: {most} of {len(used)} functions and dtypes used more than 0.9 of the table's bound; ", end="")
+        print(f"least {used[0][1]} {used[0][0]:.2f}, most {used[-1][1]} {used[-1][0]:.3f}")
     print("\nstatuses: " + ", ".join(f"{s} {n}" for s, n in total.statuses.most_common()))
-    absent = sorted(k for k in expected(device) if not total.changed[k])
-    rounded = [k for k in total.checks if k.partition(" ")[0] in ROUNDED]
-    share = sum(total.unequal[k] for k in rounded) / max(1, sum(total.checks[k] for k in rounded))
-    print(f"contractions, composites and functions: {share:.1%} of the checks are not bit-equal to the CPU")
+    print(f"perturbations that the oracle could not follow: {sum(total.refused.values())}")
+    for what, n in total.refused.most_common():
+        print(f"  {n:5} {what}")
+    print(f"items that ended the process: {', '.join(total.ended) or 'none'}")
+    absent = sorted(k for k in expected if not total.changed[k])
+    share = sum(total.unequal[k] for k in ROUNDED) / max(1, sum(total.checks[k] for k in ROUNDED))
+    print(f"{', '.join(ROUNDED)}: {share:.1%} of the checks are not bit-equal to the CPU")
     print(f"kinds that never changed a bit: {', '.join(absent) or 'none'}")
     print(f"\nfindings: {len(total.findings)}")
     for f in sorted(total.findings, key=lambda f: (f["item"], f["aspect"])):
@@ -195,21 +295,34 @@ def report(total: Counted, device: str) -> int:
     return 1 if total.findings or absent or share < 0.5 else 0
 
 
+def merged(files: list[Path]) -> Counted:
+    """The counts of several runs."""
+    total = Counted()
+    for file in files:
+        kept = json.loads(file.read_text())
+        one = Counted()
+        for name, value in kept.items():
+            setattr(one, name, Counter(value) if isinstance(getattr(one, name), Counter) else value)
+        total.add(one)
+    return total
+
+
 def main(argv: list[str] | None = None) -> int:
     """The program."""
     p = argparse.ArgumentParser(description="Run the suite on an honest simulated device; every finding is a false alarm.")
     p.add_argument("ops", nargs="*", help="names or patterns of ops (default: every native row)")
     p.add_argument("--checks", type=int, default=200_000, help="stop after the round that reaches so many (200000)")
-    p.add_argument("--seconds", type=float, default=3600, help="... or this much time (3600)")
+    p.add_argument("--seconds", type=float, default=3600, help="... or after this much time (3600)")
     p.add_argument("--device", choices=("sim", "sim:mps"), default="sim")
     p.add_argument("--dtype", action="append", default=[])
     p.add_argument("--seed", default="0")
     p.add_argument("-n", type=int, default=2, help="processes (2)")
     p.add_argument("--no-shrink", action="store_true", help="tell findings as drawn")
     p.add_argument("--json", type=Path, help="write the counts and findings here too")
+    p.add_argument("--merge", type=Path, nargs="+", help="print the sum of such files instead")
     o = p.parse_args(argv)
-    total = run(o)
-    code = report(total, o.device)
+    total = merged(o.merge) if o.merge else run(o)
+    code = report(total, {s.partition(" ")[0] for s in total.seeds})
     if o.json:
         o.json.write_text(json.dumps({k: getattr(total, k) for k in Counted.__slots__}, indent=1))
     return code

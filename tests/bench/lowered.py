@@ -5,8 +5,10 @@
     LOWERED=off  parity run ... --output off.jsonl
     python tests/bench/lowered.py score affected.json off.jsonl low.jsonl
 
-An op is affected where the device's bits change with the flag and not between two equal runs, or, where equal runs differ,
-where its worst error against float64 grows 100 times. As a set-up this file sets the flags that $LOWERED names; every such
+An op is affected where the device's bits change with the flag and not between equal runs (five of every sample: where sums are
+added in any order, two may agree by chance), or, where equal runs differ, where its worst error against float64 grows 100
+times. Looked at are the results, the gradients and, where the op has them, the gradients of the gradients: a formula of a
+derivative multiplies matrices where its function does not. As a set-up this file sets the flags that $LOWERED names; every such
 flag is off otherwise (cuDNN's TF32 and both reduced-precision reductions are on by default).
 """
 
@@ -22,6 +24,8 @@ from typing import Any
 FLAGS = ("off", "tf32", "medium", "reduced")
 DEVICE = os.environ.get("LOWERED_DEVICE", "cuda")
 GROWTH = 100.0
+EQUAL_RUNS = 5
+SAMPLES = 20  # of an op, evenly spaced
 SECONDS = float(os.environ.get("LOWERED_SECONDS", "240"))
 
 
@@ -41,7 +45,7 @@ def lower(flag: str) -> None:
 
 
 def affected(flag: str, path: str) -> None:
-    """Every OpInfo's samples, forward and backward: with the flags off twice, and lowered."""
+    """Every OpInfo's samples, forward, backward and backward of that: with the flags off, and lowered."""
     import torch
 
     lower("off")
@@ -69,18 +73,27 @@ def affected(flag: str, path: str) -> None:
 
         return move
 
+    def random(like: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [torch.randn(t.shape, dtype=torch.float64).to(t.device).to(t.dtype) for t in like]
+
     def run(op: Any, s: Any, device: str, wide: bool) -> list[torch.Tensor]:
         args, kwargs = tree_map(moved(device, wide), ((s.input, *s.args), s.kwargs))
         torch.manual_seed(0)
         outs = [t for t in tree_leaves(op(*args, **kwargs)) if isinstance(t, torch.Tensor) and t.layout is torch.strided]
         tracked = [t for t in outs if t.requires_grad]
         leaves = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.requires_grad]
-        grads: list[Any] = []
+        grads, second = [], []
         if tracked and leaves:
             torch.manual_seed(1)
-            fed = [torch.randn(t.shape, dtype=torch.float64).to(device).to(t.dtype) for t in tracked]
-            grads = list(torch.autograd.grad(tracked, leaves, fed, allow_unused=True))
-        return [t.detach().cpu() for t in (*outs, *grads) if t is not None and t.layout is torch.strided]
+            twice = op.supports_gradgrad and kinds == ("float32",)
+            grads = list(torch.autograd.grad(tracked, leaves, random(tracked), allow_unused=True, create_graph=twice))
+            again = [g for g in grads if g is not None and g.requires_grad]
+            if twice and again:
+                try:
+                    second = list(torch.autograd.grad(again, leaves, random(again), allow_unused=True))
+                except RuntimeError:  # no second derivative of this sample
+                    second = []
+        return [t.detach().cpu() for t in (*outs, *grads, *second) if t is not None and t.layout is torch.strided]
 
     def error(a: list[torch.Tensor], truth: list[torch.Tensor]) -> float:
         worst = 0.0
@@ -113,19 +126,19 @@ def affected(flag: str, path: str) -> None:
                 samples = drawn(op, dtype)
             except Exception:
                 continue
-            for s in samples[:: max(1, len(samples) // 10)]:
+            for s in samples[:: max(1, len(samples) // SAMPLES)]:
                 try:
                     lower("off")
-                    one, two = run(op, s, DEVICE, False), run(op, s, DEVICE, False)
+                    equal = [run(op, s, DEVICE, False) for _ in range(EQUAL_RUNS)]
                     lower(flag)
                     low = run(op, s, DEVICE, False)
                     lower("off")
                     truth = run(op, s, "cpu", True)
                 except Exception:
                     continue
-                unsteady += not same(one, two)
-                changed += not same(one, low)
-                errors = [max(errors[0], error(one, truth)), max(errors[1], error(low, truth))]
+                unsteady += not all(same(equal[0], other) for other in equal[1:])
+                changed += not any(same(one, low) for one in equal)
+                errors = [max(errors[0], error(equal[0], truth)), max(errors[1], error(low, truth))]
             if changed:
                 grew = errors[1] / max(errors[0], 1e-30)
                 found[f"{op.formatted_name}:{kind}"] = {

@@ -61,10 +61,12 @@ Judged = tuple[Verdict, tuple[Any, ...]]
 
 @dataclass(slots=True)
 class Found:
-    """Least sizes flagged, one per case (inf: never), of one row, dtype and pass. second: in units of the largest element."""
+    """Least sizes flagged, one per case (inf: never), of one row, dtype and pass. second: in units of the largest element.
+    able: in how many cases there was a finite element other than 0."""
 
     sizes: list[float] = field(default_factory=list)
     second: list[float] = field(default_factory=list)
+    able: int = 0
 
 
 @dataclass(slots=True)
@@ -112,7 +114,9 @@ class Planter:
             verdict, _ = judge(bench, {**device, name: planted}, reference, pass_)
             return moved / unit if verdict.status.is_finding else 0.0
 
-        size = least(flagged) if math.isfinite(value) and 0.0 < unit < math.inf else math.inf
+        able = math.isfinite(value) and 0.0 < unit < math.inf
+        found.able += able
+        size = least(flagged) if able else math.inf
         base = bench.tables.find(bench.row.name, bench.row.rule, facts_of(honest).name, pass_, bench.row.ulp).ulp or 0.0
         found.sizes.append(size - (base if kind == "elementwise, in the table" else 0.0))
         found.second.append(size * unit / second if second else math.inf)
@@ -222,6 +226,9 @@ def measured(o: argparse.Namespace) -> list[dict[str, Any]]:
                         second = caught_by_run(f.second, n)
                         where: dict[str, Any] = {"profile": name, "op": row.name, "dtype": dtype, "class": kind, "pass": pass_}
                         asked_about = sum(s < math.inf for s in f.sizes)
+                        if not f.able:  # a flag that was never raised, a sum of nothing: no number to be wrong
+                            print(f"left out: {row.name} {dtype} {kind} {pass_}: no case held an element to move")
+                            continue
                         lines.append({**where, "examples": n, "cases": asked_about, **sizes, "of_largest": second})
     return lines
 

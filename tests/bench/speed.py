@@ -2,24 +2,31 @@
 
 The bare loop takes every OpInfo sample in float32, runs it on the CPU and on a CPU copy, forward and backward with a cotangent
 of ones, and compares with `torch.testing.assert_close`. Parity examines the rows that cover the same entries, in the quick
-profile. Both sides run per op, one after the other; which goes first alternates. Times are taken without a profiler; where
-parity's time goes is asked in another pass over the same cases, so its shares are estimates (pure Python weighs more there).
+profile, with screens: --all takes every native row, which the quick profile consists of, --rest also the rows over OpInfo's
+samples for the entries that no native row covers. Both sides run op by op, one after the other; which goes first alternates,
+and what only the first call of an op costs falls to either alike.
+
+A check is one comparison of all results of a call with the CPU's: forward, backward and so on of one case. Equal calls that are
+compared with each other and calls that must be refused do not count. Times are CPU times of this process, one thread, so that
+other work on the machine distorts them little; with --rounds the cases of every round are new, and the middle of the ratios is
+told. Where parity's time goes is sampled, some 250 times a second, in one more pass over the same cases.
 """
 
 from __future__ import annotations
 
 import argparse
-import cProfile
-import pstats
+import contextlib
+import signal
 import statistics
 import sys
 import time
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -29,29 +36,41 @@ from torch.utils._pytree import tree_map
 import parity
 from parity import suite
 from parity.catalog import opinfo
+from parity.devices import resolve
 from parity.errors import ParityError
 from parity.examine import Examined, NoWatch, Plan, examine
-from parity.plugin import _plan
 from parity.suite import Item
+from parity.tolerance import load
 from parity.vocabulary import Aspect, Status
 
 DTYPE = "float32"
 ROWS = 60  # spread over the families, unless --all
 WARM = "add"  # run on both sides before the clock starts
-COUNTED = (Aspect.FORWARD, Aspect.BACKWARD, Aspect.INPLACE, Aspect.OUT)
+BARE = (Aspect.FORWARD, Aspect.BACKWARD)  # what the bare loop compares too
+COUNTED = (*BARE, Aspect.INPLACE, Aspect.OUT, Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER)
+SAMPLED = 0.002  # seconds of CPU time between two samples; the system's clock may be coarser
 
-# Stage: (file called, functions of it or () for all but `attempt`, files that call it). Their times do not overlap, but for the
-# oracle's inside judge, which is taken off.
-STAGES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
-    "draw": ("generate.py", ("nth",), ("examine.py",)),
-    "text": ("notation.py", ("case_text",), ("examine.py",)),
-    "build": ("inputs.py", ("build",), ("check.py",)),
-    "reference+device": ("execute.py", (), ("check.py",)),
-    "compare": ("judge.py", ("judge",), ("check.py",)),
-    "compare (repeat)": ("measures.py", (), ("check.py",)),
-    "oracle": ("oracle.py", (), ("check.py", "judge.py")),
+# Stage -> the functions of parity whose time it is, with all that they call, as "file.function" or a whole "file". The first
+# stage that stands anywhere on the stack has the sample.
+STAGES: dict[str, tuple[str, ...]] = {
+    "oracle": ("oracle",),
+    "laws of random ops": ("check._by_law",),
+    "calls before the case": ("prelude.play",),
+    "refusals": ("refusal.check",),
+    "shrinking": ("examine.shrink",),
+    "draw": ("examine._valid",),
+    "text": ("notation.case_text",),
+    "compare": ("trial.compare", "check._metadata"),
+    "build": ("inputs.build", "check._bound"),
+    "double backward": ("derivatives._double_backward",),
+    "forward-mode": ("derivatives._tangents",),
+    "backward": ("derivatives._backward",),
+    "out=": ("writes.out",),
+    "in-place": ("writes.inplace",),
+    "repeat": ("writes.repeat",),
+    "transfer": ("transfer.check",),
+    "forward": ("check._aspects",),
 }
-ORACLE_IN_JUDGE = ("oracle.py", (), ("judge.py",))
 
 
 @dataclass(slots=True)
@@ -71,6 +90,9 @@ class Side:
         return self.checks / self.seconds
 
 
+Pair = tuple[Side, Side]  # parity, bare loop
+
+
 def total(sides: Iterable[Side]) -> Side:
     """All of them together."""
     whole = Side()
@@ -82,6 +104,12 @@ def total(sides: Iterable[Side]) -> Side:
         whole.refused += s.refused
         whole.aspects += s.aspects
     return whole
+
+
+def ratio(pairs: Iterable[Pair]) -> float:
+    """How many times the checks per second of the bare loop parity did."""
+    both = list(pairs)
+    return total(o for o, _ in both).rate / total(t for _, t in both).rate
 
 
 # ---------------------------------------------------------------------------------------------------------- the bare loop
@@ -100,7 +128,7 @@ def bare(key: str, side: Side) -> None:
         except Exception:  # the samples of some entries are not meant for the plain function
             side.refused += 1
             continue
-        _compare(here, there, "forward", side)
+        _compare(here, there, Aspect.FORWARD, side)
         if not grad:
             continue
         tracked = [(a, b) for a, b in zip(here, there) if isinstance(a, Tensor) and a.requires_grad]
@@ -114,7 +142,7 @@ def bare(key: str, side: Side) -> None:
         except RuntimeError:
             side.refused += 1
             continue
-        _compare([g for g in first if g is not None], [g for g in second if g is not None], "backward", side)
+        _compare([g for g in first if g is not None], [g for g in second if g is not None], Aspect.BACKWARD, side)
 
 
 def _copied(x: Any) -> Any:
@@ -132,7 +160,7 @@ def _leaves(tree: Any) -> list[Tensor]:
     return [t for t in opinfo.tensors_of(tree) if t.requires_grad]
 
 
-def _compare(here: Sequence[Any], there: Sequence[Any], aspect: str, side: Side) -> None:
+def _compare(here: Sequence[Any], there: Sequence[Any], aspect: Aspect, side: Side) -> None:
     side.checks += 1
     side.aspects[aspect] += 1
     try:
@@ -158,43 +186,67 @@ def account(done: Examined, side: Side) -> None:
             side.failed += n if status.is_finding else 0
 
 
-def stages(profile: cProfile.Profile) -> tuple[dict[str, float], float]:
-    """(seconds per stage, seconds in all) of a profile."""
-    table: dict[tuple[str, int, str], Any] = pstats.Stats(profile).stats  # type: ignore[attr-defined]  # not in typeshed
-    spent: dict[str, float] = defaultdict(float)
-    for name, how in STAGES.items():
-        spent[name.partition(" (")[0]] += _between(table, *how)
-    spent["compare"] -= _between(table, *ORACLE_IN_JUDGE)
-    whole = sum(row[3] for (file, _, name), row in table.items() if name == "examine" and _file(file) == "examine.py")
-    spent["the rest"] = whole - sum(spent.values())
-    return dict(spent), whole
-
-
-def _between(table: dict[tuple[str, int, str], Any], called: str, names: Iterable[str], callers: Iterable[str]) -> float:
-    """Cumulative seconds of functions of one file of parity, as far as they were called from others."""
-    return sum(
-        times[3]
-        for (file, _, name), row in table.items()
-        if _file(file) == called and name != "attempt" and (not names or name in names)
-        for caller, times in row[4].items()
-        if _file(caller[0]) in callers
-    )
-
-
-def _file(path: str) -> str:
-    """The name of a file that lies directly in parity; "" for others."""
+def _named(path: str, function: str) -> tuple[str, ...]:
+    """What a function of parity is called in `STAGES`: "file" and "file.function"; () elsewhere."""
     p = Path(path)
-    return p.name if p.parent == Path(parity.__file__).parent else ""
+    return (p.stem, f"{p.stem}.{function}") if p.parent == _PACKAGE else ()
+
+
+_PACKAGE = Path(parity.__file__).parent
+_known: dict[Any, tuple[str, ...]] = {}
+
+
+class Sampler:
+    """Counts, by stage, where parity's CPU time is spent: a signal now and then looks at the stack, which slows nothing. (While
+    its timer runs, the clock of the process ticks coarsely: nothing is timed then.)"""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    def _look(self, _: int, frame: FrameType | None) -> None:
+        stack: set[str] = set()
+        while frame is not None:
+            code = frame.f_code
+            if code not in _known:
+                _known[code] = _named(code.co_filename, code.co_name)
+            stack.update(_known[code])
+            frame = frame.f_back
+        self.seen[next((s for s, names in STAGES.items() if not stack.isdisjoint(names)), "the rest")] += 1
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """While parity runs. Nothing on systems without this timer."""
+        if not hasattr(signal, "setitimer"):
+            yield
+            return
+        before = signal.signal(signal.SIGPROF, self._look)
+        signal.setitimer(signal.ITIMER_PROF, SAMPLED, SAMPLED)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+            signal.signal(signal.SIGPROF, before)
+
+    def show(self, ours: Side) -> None:
+        """The share of every stage, and what it makes of a case."""
+        whole = self.seen.total()
+        print(f"parity's time per case ({whole} samples):" if whole else "no samples of where parity's time goes")
+        for name, n in self.seen.most_common():
+            print(f"  {name:22} {n / whole:6.1%} {1e6 * n / whole * ours.seconds / max(1, ours.cases):8.0f} us")
 
 
 # ---------------------------------------------------------------------------------------------------------------- the run
 
 
-def items(ops: str, source: str, everything: bool) -> list[Item]:
-    """The rows that cover OpInfo entries in float32. Raises UsageError for an op that nothing is named like."""
+def items(ops: str, source: str, everything: bool, rest: bool) -> list[Item]:
+    """The rows that cover OpInfo entries in float32. rest: those over OpInfo's samples too, for the entries that no native row
+    covers. Raises UsageError for an op that nothing is named like."""
     found = suite.select([p for p in ops.split(",") if p], dtypes=(DTYPE,), source=source)
     covering = [i for i in found if any(True for _ in entries(i))]
-    return covering if everything or ops else list(_spread(covering))[:ROWS]
+    chosen = covering if everything or ops else list(_spread(covering))[:ROWS]
+    covered = {n for i in covering for n in entries(i)}
+    more = suite.select(dtypes=(DTYPE,), source="opinfo") if rest else ()
+    return chosen + [i for i in more if covered.isdisjoint(entries(i)) and any(True for _ in entries(i))]
 
 
 def entries(item: Item) -> Iterator[str]:
@@ -214,19 +266,19 @@ def _spread(found: Sequence[Item]) -> Iterator[Item]:
         yield from (i for i in layer if i is not None)
 
 
-def one(item: Item, plan: Plan, parity_first: bool) -> tuple[Side, Side]:
+def one(item: Item, plan: Plan, parity_first: bool) -> Pair:
     """(parity, bare loop) on one item, timed."""
     ours, theirs = Side(), Side()
     for turn in (parity_first, not parity_first):
-        started = time.perf_counter()
+        started = time.process_time()
         if turn:
             done = examine(item, plan, NoWatch())
-            ours.seconds = time.perf_counter() - started
+            ours.seconds = time.process_time() - started
             account(done, ours)
         else:
             for key in entries(item):
                 bare(key, theirs)
-            theirs.seconds = time.perf_counter() - started
+            theirs.seconds = time.process_time() - started
     return ours, theirs
 
 
@@ -238,6 +290,14 @@ def show(name: str, side: Side) -> None:
     print(f"{'':12} not agreed: {side.failed}, not compared: {side.refused}")
 
 
+def _planned(device: str, seed: str) -> Plan:
+    """What a worker of the suite has: one thread, backward on it, and everything loaded before the first case."""
+    torch.set_num_threads(1)
+    torch.autograd.set_multithreading_enabled(False)
+    there = resolve(device)
+    return Plan(there, resolve("cpu"), load(there.name), suite.profile("quick"), seed)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="parity beside the bare OpInfo loop: checks per second in one run")
@@ -245,12 +305,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu", help="parity's device; the bare loop is always CPU against CPU copy")
     parser.add_argument("--opinfo", action="store_true", help="parity's rows over OpInfo's samples instead of its native rows")
     parser.add_argument("--all", action="store_true", help=f"all rows instead of {ROWS} spread over the families")
-    parser.add_argument("--no-profile", action="store_true", help="leave out where parity's time goes")
+    parser.add_argument("--rest", action="store_true", help="also the OpInfo entries that no native row covers")
+    parser.add_argument("--rounds", type=int, default=1, help="how often, each with cases of its own (default 1)")
     a = parser.parse_args(argv)
     warnings.simplefilter("ignore")
     try:
-        chosen = items(a.ops, "opinfo" if a.opinfo else "native", a.all)
-        plan: Plan = _plan(a.device, "quick", "0", None, None, True, True, None, None)
+        chosen = items(a.ops, "opinfo" if a.opinfo else "native", a.all, a.rest)
+        plan = _planned(a.device, "0")
         warm = suite.select([WARM], dtypes=(DTYPE,))[0]
     except ParityError as e:
         print(e, file=sys.stderr)
@@ -259,43 +320,53 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"none of {a.ops} covers an OpInfo entry in {DTYPE}; see Row.opinfo", file=sys.stderr)
         return 2
     one(warm, plan, False)
-    pairs = {item: one(item, plan, k % 2 == 1) for k, item in enumerate(chosen)}
     covered = sum(1 for i in chosen for _ in entries(i))
-    print(f"{len(chosen)} rows, {covered} OpInfo entries, {DTYPE}, device {a.device}, torch {torch.__version__}, 1 thread")
-    _compared(pairs)
-    if not a.no_profile:
-        _profiled(chosen, plan, total(o for o, _ in pairs.values()))
+    print(f"{len(chosen)} rows, {covered} OpInfo entries, {DTYPE}, device {a.device}, torch {torch.__version__}, CPU time")
+    ratios = []
+    for k in range(a.rounds):
+        seeded = replace(plan, seed=str(k))
+        pairs = {item: one(item, seeded, (j + k) % 2 == 1) for j, item in enumerate(chosen)}
+        ratios.append(_compared(pairs))
+    sampler = Sampler()
+    with sampler.watching():
+        for item in chosen:
+            examine(item, seeded, NoWatch())
+    sampler.show(total(o for o, _ in pairs.values()))
+    if a.rounds > 1:
+        spread = " ".join(f"{r:.2f}" for r in ratios)
+        print(f"{a.rounds} rounds: {spread}; the middle is {statistics.median(ratios):.2f} times the checks/s")
     return 0
 
 
-def _compared(pairs: dict[Item, tuple[Side, Side]]) -> None:
-    """Both sides and their ratios: of the whole, without the row where the bare loop is longest, and of the middle row."""
+def _compared(pairs: dict[Item, Pair]) -> float:
+    """Print both sides and their ratios, of the whole and of parts of it; the ratio of the whole."""
     ours, theirs = total(o for o, _ in pairs.values()), total(t for _, t in pairs.values())
     show("OpInfo loop", theirs)
     show("parity", ours)
+    whole = ratio(pairs.values())
+    print(f"parity / OpInfo loop: {whole:.2f} times the checks/s")
+    shared = sum(ours.aspects[a] for a in BARE) / ours.seconds / theirs.rate
     by_case = (ours.cases / ours.seconds) / (theirs.cases / theirs.seconds)
-    print(f"parity / OpInfo loop: {ours.rate / theirs.rate:.2f} times the checks/s, {by_case:.2f} times the cases/s")
+    print(f"  forward and backward checks alone, parity's time whole: {shared:.2f} times; cases: {by_case:.2f} times")
+    parts = {
+        "native rows": [p for i, p in pairs.items() if i.row.family != "opinfo"],
+        "rows over OpInfo's samples": [p for i, p in pairs.items() if i.row.family == "opinfo"],
+        "random ops": [p for i, p in pairs.items() if i.row.rule == "random"],
+        "all but random ops": [p for i, p in pairs.items() if i.row.rule != "random"],
+    }
     longest = max(pairs, key=lambda i: pairs[i][1].seconds)
-    rest = [p for i, p in pairs.items() if i != longest]
-    if rest:
-        without = total(o for o, _ in rest).rate / total(t for _, t in rest).rate
-        print(f"  checks/s without {longest.row.name}, {pairs[longest][1].seconds:.1f} s of the bare loop: {without:.2f} times")
+    parts[f"without {longest.row.name}, {pairs[longest][1].seconds:.1f} s of the bare loop"] = [
+        p for i, p in pairs.items() if i != longest
+    ]
+    for name, some in parts.items():
+        if 0 < len(some) < len(pairs) and all(total(s).checks for s in zip(*some)):
+            seconds = total(o for o, _ in some).seconds
+            print(f"  {name}: {ratio(some):.2f} times ({len(some)} rows, {seconds:.2f} s of parity's)")
     each = [o.rate / t.rate for o, t in pairs.values() if o.checks and t.checks]
     if each:
         faster = sum(r > 1 for r in each)
-        print(f"  checks/s row by row: {statistics.median(each):.2f} times in the middle, above 1 in {faster} of {len(each)}")
-
-
-def _profiled(chosen: Sequence[Item], plan: Plan, ours: Side) -> None:
-    """Where parity's time goes: shares of a profiled pass, and what they make of the time without a profiler."""
-    profile = cProfile.Profile(builtins=False)
-    for item in chosen:
-        profile.runcall(examine, item, plan, NoWatch())
-    spent, whole = stages(profile)
-    print(f"parity's time per case (shares of a profiled pass of {whole:.1f} s):")
-    for name, seconds in sorted(spent.items(), key=lambda s: -s[1]):
-        share = seconds / whole
-        print(f"  {name:18} {share:6.1%} {1e6 * share * ours.seconds / max(1, ours.cases):8.0f} us")
+        print(f"  row by row: {statistics.median(each):.2f} times in the middle, above 1 in {faster} of {len(each)}")
+    return whole
 
 
 if __name__ == "__main__":

@@ -11,14 +11,15 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "parity"
 # The sentence. A package stands for all its modules, which may import one another.
 ORDER = (
-    "errors", "dtypes", "vocabulary", "layout", "notation",
-    "catalog", "resources", "tolerance", "devices", "values", "inputs", "store", "journal",
-    "execute", "rounding", "oracle", "budget", "measures", "tails", "laws", "uniformity", "relations", "randomness",
-    "promises", "judge", "trial", "derivatives", "prelude", "refusal", "transfer", "writes", "check",
-    "flaws", "generate", "suite", "examine",
-    "diff", "assertion", "zoo",
+    "errors", "dtypes", "vocabulary", "features", "layout", "notation",
+    "catalog", "resources", "tolerance", "operators", "devices", "values", "inputs", "store", "journal",
+    "execute", "formulas", "rounding", "oracle", "budget", "tails", "outliers", "measures",
+    "laws", "uniformity", "relations", "randomness",
+    "promises", "judge", "trial", "reached", "derivatives", "prelude", "refusal", "transfer", "writes", "check",
+    "pairs", "forbidden", "flaws", "planting", "mixing", "generate", "plainer", "shrink", "suite", "examine",
+    "diff", "audit", "assertion", "zoo",
     "report",
-    "plugin", "cli", "__main__",
+    "commandline", "plugin", "cli", "__main__",
 )  # fmt: skip
 # The faces load lazily, so that naming a command costs nothing; nobody else hides an import.
 FACES = ("plugin", "cli", "__init__")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from parity import cli
+from parity import commandline
 from parity.vocabulary import FINDINGS, MEANING, Status
 
 REPO = Path(__file__).parents[2]
@@ -20,11 +20,11 @@ def test_the_table_of_statuses_is_the_vocabulary() -> None:
 
 def test_every_command_of_the_readme_parses() -> None:
     """Each `parity ...` line is one that the command line understands."""
-    parser = cli._parser()
+    parser = commandline.parser()
     lines = [re.sub(r"\s+#.*", "", x) for x in re.findall(r"^parity (.+)$", README, re.M)]
     assert len(lines) >= 9
     for line in lines:
-        if re.match(r"(run|diff|replay|explain|doctor)\b", line):
+        if re.match(r"(run|diff|replay|explain|audit|coverage|doctor)\b", line):
             parser.parse_args([part.strip("'") for part in re.findall(r"'[^']*'|\S+", line)])
 
 

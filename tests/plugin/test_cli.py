@@ -44,6 +44,7 @@ def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
         (("zoo", "wrnog", "--faults", str(FEW)), 2, "no fault matches 'wrnog'; did you mean 'wrong'"),
         (("zoo", "--output", "/proc/none/zoo.json"), 2, "cannot write to the folder /proc/none"),
         (("diff", "a.jsonl", "b.jsonl"), 2, "there is no run file a.jsonl"),
+        (("coverage", "a.jsonl"), 2, "there is no run file a.jsonl"),
     ],
 )
 def test_bad_input_gets_one_sentence(
@@ -97,6 +98,25 @@ def test_zoo_prints_the_score_and_writes_all_of_it(capfd: pytest.CaptureFixture[
     assert "1 of   2   50 %" in out
     assert "never fired in" in out
     assert {f["id"]: f["runs"][0]["found"] for f in json.loads(path.read_text())["faults"]} == {"wrong": True, "never": False}
+
+
+def test_count_tells_the_pairs_that_were_compared(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """One line per aspect, of both sources, and why a pair was not; coverage tells the same of the run file."""
+    path = tmp_path / "run.jsonl"
+    asked = ("softmax", "linalg.svd", "--dtype", "float32,int64", "--count", "-n", "1", "-v", "--output", str(path))
+    code, out, _ = told(capfd, "run", *asked, "--findings", str(tmp_path))
+    assert code == 0
+    line = next(x for x in out.splitlines() if x.split()[:1] == ["backward"])
+    assert line.split()[1:6] == ["3", "3", "of", "4", "2"]  # softmax, with a dtype, masked; not the one of svd
+    assert "gradients of several right answers (svd) are not compared" in out
+    assert "linalg.svd (float32)" in out
+    code, again, _ = told(capfd, "coverage", str(path))
+    assert code == 0
+    assert line in again.splitlines()
+    assert [x.split()[0] for x in again.splitlines()[1:4]] == ["normalization", "opinfo", "all"]
+    code, one, _ = told(capfd, "coverage", str(path), "normalization")
+    assert "aspect backward" in one
+    assert told(capfd, "coverage", str(path), "poling")[0] == 2
 
 
 def test_list_names_ops_families_and_dtypes(capsys: pytest.CaptureFixture[str]) -> None:

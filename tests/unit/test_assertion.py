@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -263,3 +264,14 @@ def test_what_cannot_be_compared_is_an_error_of_the_user() -> None:
         assert_parity(3, normal(3), device="sim")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="parameter 'weight' has no shape yet"):
         assert_parity(nn.LazyLinear(3), normal(3), device="sim")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int64])
+def test_identical_results_are_answered_at_once_as_they_would_be_at_length(dtype: torch.dtype) -> None:
+    x = torch.arange(6.0).to(dtype)
+    cases: list[tuple[Any, tuple[Any, ...]]] = [(torch.add, (x, x)), (torch.mul, (x, 2)), (lambda a: a * 2, (x,))]
+    for fn, inputs in cases:
+        result = fn(*inputs)
+        at_once = compare(fn, result.clone(), result, *inputs)
+        with mock.patch("parity.assertion._same", return_value=None):
+            assert at_once == compare(fn, result.clone(), result, *inputs)

@@ -41,3 +41,10 @@ def test_magnitudes_are_never_less_than_the_truth() -> None:
 def test_nothing_summed_has_no_spread_to_be_held_to() -> None:
     b = of_sum(np.zeros(0), np.zeros(0), np.zeros(0), F, U, np.zeros(1), RULE, 0.0)
     assert b.rms == 1.0
+
+
+def test_a_function_of_one_element_borrows_nothing_from_its_neighbours() -> None:
+    size, moved = np.array([1e-6, 1e3]), np.array([1e-13, 1e-4])
+    alone, lent = of_perturbation(size, moved, F, U, RULE, 0.0, 0.0), of_perturbation(size, moved, F, U, RULE, 0.0)
+    assert alone.total[0] < 1e-11
+    assert lent.total[0] > 1e-5

@@ -137,6 +137,15 @@ def test_complex_derivatives_have_a_truth(text: str) -> None:
     assert all(m.screen != "bit-equal" for m in found["forward-mode"].measures)
 
 
+def test_what_torchs_two_ways_disagree_about_has_no_truth() -> None:
+    """The derivative of batch_norm's gradient fails where it has a bias and no weight; with a weight it is right."""
+    one = "batch_norm(float32[3, 2, 5].normal(seed=1), float32[2].normal(seed=2).frozen(), float32[2].inside(1, 2, seed=3).frozen(), "
+    asked = Settings(insist=True, more=SELDOM)
+    assert "forward-mode" not in results(resolve("sim"), one + "bias=float32[2].normal(seed=4))", asked)
+    whole = one + "weight=float32[2].normal(seed=5), bias=float32[2].normal(seed=4))"
+    assert results(resolve("sim"), whole, asked)["forward-mode"].verdict.status == "agree"
+
+
 def test_a_device_without_the_derivative_lacks_it() -> None:
     def without(call: Call) -> Any:
         raise NotImplementedError("Trying to use forward AD with foo that does not support it")

@@ -292,3 +292,14 @@ def test_a_product_that_is_rounded_before_its_bias_may_be_off_by_that_rounding()
     rounded = ((a.float() @ b.float()).half() + c).half()
     assert verdict(text, lambda t: rounded).status is Status.AGREE
     assert verdict(text, lambda t: ((a.float() @ b.float() * 1.01).half() + c).half()).status is not Status.AGREE
+
+
+def test_one_element_of_a_product_that_errs_alone_is_found_within_the_bound_of_its_sum() -> None:
+    """A dozen roundings of a sum of 16 positive terms are within 4 sqrt(16) of them; no other element errs by a fifth of it."""
+    text = "matmul(float32[24, 16].positive(seed=1), float32[16, 20].positive(seed=2))"
+    assert verdict(text, lambda t: t).status is Status.AGREE
+    found = verdict(text, nudged(12, 37))
+    assert found.status is Status.DRIFT
+    assert found.measure is not None
+    assert found.measure.problem == "alone"
+    assert found.measure.index == (1, 17)

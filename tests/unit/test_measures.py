@@ -11,7 +11,7 @@ import torch
 
 from parity.budget import of_function, of_perturbation, of_sum, ulp_of
 from parity.dtypes import FACTS
-from parity.measures import allowed_share, bit_equal, exact_measure, measure, same_values, ulp_distance
+from parity.measures import allowed_share, bit_equal, exact_measure, measure, same_bytes, same_values, ulp_distance
 from parity.vocabulary import Measure, Tolerance
 
 TABLE = Tolerance("elementwise", 0.0, 1.0, 2.0, "a table")
@@ -155,3 +155,17 @@ def test_nothing_at_all_is_no_difference() -> None:
 
 def test_the_reference_widens_the_budget_at_most_eight_times() -> None:
     assert [allowed_share(s) for s in (None, 0.0, 0.25, 1.0, 1.5, 50.0, INF)] == [1, 1, 1, 1, 6, 8, 8]
+
+
+def test_memory_is_compared_where_it_lies_plainly_and_nowhere_else() -> None:
+    x = torch.arange(6.0).view(2, 3)
+    assert same_bytes(x, x.clone())
+    assert not same_bytes(x, x + 1)
+    assert not same_bytes(x.t(), x.t().clone())  # says nothing of strided ones
+    assert bit_equal(x.t(), x.t().contiguous())
+    zeros = torch._efficientzerotensor((3,))  # has no memory
+    assert bit_equal(zeros, torch.zeros(3))
+    assert bit_equal(torch.empty(0), torch.empty(0))
+    z = torch.tensor([1 + 2j, 3 - 4j], dtype=torch.complex64)
+    assert not same_bytes(z.conj(), z)
+    assert not bit_equal(z.conj(), z)

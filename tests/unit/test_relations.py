@@ -213,3 +213,75 @@ def test_of_values_that_occur_equally_often_any_may_be_the_mode() -> None:
     assert problems("mode", (x, -1), pair(torch.tensor([2.0, 4.0]), torch.tensor([2, 1]))) == []
     said = problems("mode", (x, -1), pair(torch.tensor([2.0, 5.0]), torch.tensor([2, 0])))
     assert said == ["another value occurs more often"]
+
+
+# -------------------------------------------------------------------------------------------------- written more than once
+
+
+def test_a_place_that_two_indices_name_holds_either_of_their_values() -> None:
+    x, index = torch.tensor([[[[1.0, 2.0, 3.0]]]]), torch.tensor([[[[0, 2, 2]]]])
+    call = Bound("max_unpool2d", (x, index), {})
+    unpool = RELATIONS["unpool"].problems
+    for last in (2.0, 3.0):
+        assert unpool(call, {"out": torch.tensor([[[[1.0, 0.0, last, 0.0]]]])}) == []
+    for wrong in ([1.0, 0.0, 5.0, 0.0], [1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 2.0, 0.0], [1.0, 0.5, 2.0, 0.0], [1.0, 0.0, 0.0, 0.0]):
+        assert unpool(call, {"out": torch.tensor([[[wrong]]])}) != []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+@pytest.mark.parametrize("uplo", ["L", "U"])
+def test_the_spectrum_is_that_of_the_triangle_that_is_read(dtype: torch.dtype, uplo: str) -> None:
+    a = torch.randn(5, 5, dtype=dtype, generator=torch.Generator().manual_seed(1))
+    read, other = torch.linalg.eigvalsh(a, UPLO=uplo), torch.linalg.eigvalsh(a, UPLO="U" if uplo == "L" else "L")
+    assert problems("eigvalsh", (a,), {"out": read}, UPLO=uplo) == []
+    assert problems("eigvalsh", (a,), {"out": other}, UPLO=uplo) != []
+    assert problems("eigvalsh", (a,), {"out": read * 1.001}, UPLO=uplo) != []
+
+
+# ------------------------------------------------------------------------------------- factors of matrices of a low rank
+
+
+def coarse(t: Tensor) -> Tensor:
+    """float32 with ten bits of fraction, as TF32 takes operands."""
+    return ((t.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def factors(m: int, n: int, k: int) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(m + n + k)
+    left, right = (torch.linalg.qr(torch.rand(size, k, generator=g)).Q.contiguous() for size in (m, n))
+    return left, right
+
+
+@pytest.mark.parametrize("op", ["svd_lowrank", "pca_lowrank"])
+@pytest.mark.parametrize("sides", [(3, 3), (3, 50), (50, 50)])
+def test_a_random_start_rebuilds_a_matrix_of_that_rank(op: str, sides: tuple[int, int]) -> None:
+    a, b = factors(*sides, 2)
+    call = Bound(f"opinfo:{op}", (a, b), {"q": 2, "center": False} if op == "pca_lowrank" else {"q": 2, "M": None})
+    relation = RELATIONS["lowrank"].problems
+    for seed in range(3):
+        torch.manual_seed(seed)
+        found = torch.svd_lowrank(a @ b.mT, q=2)
+        assert relation(call, named(found)) == []
+        left, s, right = found
+        assert relation(call, named((coarse(left.contiguous()), s, right))) != []
+        assert relation(call, named((left, s * 1.001, right))) != []
+        assert relation(call, named((left, s, -right))) != []
+    torch.manual_seed(1)
+    assert relation(call, named(torch.svd_lowrank(coarse(a) @ coarse(b).mT, q=2))) != []
+
+
+def test_what_is_subtracted_has_its_part_found_rightly() -> None:
+    a, b = factors(6, 5, 2)
+    m = torch.randn(6, 5, generator=torch.Generator().manual_seed(3))
+    call = Bound("opinfo:svd_lowrank", (a, b), {"q": 2, "M": m})
+    found = torch.svd_lowrank(a @ b.mT, q=2, M=m)
+    assert RELATIONS["lowrank"].problems(call, named(found)) == []
+    assert RELATIONS["lowrank"].problems(call, named((found[0], found[1] * 1.01, found[2]))) != []
+
+
+@pytest.mark.parametrize("sides", [(3, 3), (3, 50), (50, 50)])
+def test_the_pseudoinverse_of_a_product_is_that_of_the_exact_product(sides: tuple[int, int]) -> None:
+    a, b = factors(*sides, 2)
+    call = Bound("opinfo:linalg.pinv:singular", (a, b), {})
+    assert RELATIONS["pinv_any_rank"].problems(call, {"out": torch.linalg.pinv(a @ b.mT)}) == []
+    assert RELATIONS["pinv_any_rank"].problems(call, {"out": torch.linalg.pinv(coarse(a) @ coarse(b).mT)}) != []

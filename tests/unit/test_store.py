@@ -8,6 +8,7 @@ import pytest
 
 from parity import store
 from parity.errors import OutputError, RunFileError
+from parity.features import Coverage
 from parity.store import Death, End, Header, Item, Run, Writer, read
 from parity.vocabulary import Fingerprint, Measure, Record, Status
 
@@ -29,6 +30,7 @@ FULL = Record(
 SHARES = {"forward": 0.25, "backward": math.inf}
 ITEM = Item("add", "float32", 200, {"forward": {"agree": 198, "void": 2}}, SHARES, {"empty": 2}, 1.5)
 DEATH = Death("sort", "int8", "sort(int8[0])", "forward", "crash", "SIGSEGV", "run", ("frame 1", "frame 2"))
+DRAWN = Coverage("binary", 9, {"into rows": 2, "special nan": 3}, {}, {"into rows": {"special nan": 0.75}})
 END = End(12.5, {"agree": 2}, "")
 
 
@@ -40,9 +42,10 @@ def write(path: Path, *rows: store.Row | Header) -> Path:
 
 
 def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    run = read(write(tmp_path / "new" / "run.jsonl", HEADER, RECORD, FULL, ITEM, DEATH, END))
+    run = read(write(tmp_path / "new" / "run.jsonl", HEADER, RECORD, FULL, ITEM, DEATH, DRAWN, END))
     assert run.header == HEADER
     assert (run.records[0], run.items, run.deaths, run.end) == (RECORD, (ITEM,), (DEATH,), END)
+    assert run.coverage == (DRAWN,)
     # NaN is not equal to itself, so the texts are compared.
     assert repr(run.records[1]) == repr(FULL)
 
@@ -155,16 +158,26 @@ def test_a_folder_is_told(tmp_path: Path) -> None:
     assert failure(tmp_path) == f"cannot read the run file {tmp_path}: Is a directory"
 
 
+def test_a_file_of_the_first_format_is_read(tmp_path: Path) -> None:
+    """It only lacks what came later."""
+    path = write(tmp_path / "run.jsonl", HEADER, RECORD, ITEM, END)
+    path.write_text(path.read_text().replace(f'"format":{store.FORMAT}', '"format":1'))
+    assert (read(path).records, read(path).items, read(path).coverage) == ((RECORD,), (ITEM,), ())
+
+
 def test_a_newer_format_asks_for_an_upgrade(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text('{"parity_run": 1, "format": 99}\n')
-    assert failure(path) == f"the run file {path} has format 99, this parity reads up to 1; upgrade parity to read it"
+    assert (
+        failure(path) == f"the run file {path} has format 99, this parity reads up to {store.FORMAT}; upgrade parity to read it"
+    )
 
 
 def test_an_older_format_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "run.jsonl", HEADER, RECORD, END)
-    path.write_text(path.read_text().replace('"format":1', '"format":0').replace('"status"', '"state"'))
-    assert failure(path) == f"the run file {path} has format 0, too old for this parity (it reads 1); run it again"
+    path.write_text(path.read_text().replace(f'"format":{store.FORMAT}', '"format":0').replace('"status"', '"state"'))
+    reason = f"has format 0, too old for this parity (it reads {store.FORMAT})"
+    assert failure(path) == f"the run file {path} {reason}; run it again"
     monkeypatch.setitem(store.UPGRADES, 0, lambda row: {"status" if k == "state" else k: v for k, v in row.items()})
     assert read(path).records == (RECORD,)
 

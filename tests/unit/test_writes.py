@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from parity import catalog, tolerance
 from parity.catalog.draw import Sizes
@@ -85,3 +86,20 @@ def test_every_destination_is_drawn() -> None:
     results, _ = check(row, case, resolve("sim"), CPU, TABLES, Settings(), quiet, [])
     assert not failing(results)
     assert Aspect.OUT in {r.aspect for r in results}
+
+
+def jittering(call: Call) -> Any:
+    """Every other call rounds its last bit differently."""
+    turn = call.state["turn"] = call.state.get("turn", 0) + 1
+    result = call.run()
+    return torch.nextafter(result, result + 1) if turn % 2 else result
+
+
+def test_calls_under_deterministic_algorithms_must_have_equal_bits() -> None:
+    """However small the difference: elsewhere it is rounding."""
+    device = resolve("sim", (Fault("jitter", ("index_add",), jittering),))
+    text = "index_add(float32[3].normal(seed=1), 0, int64[2].index(0, 3), float32[2])"
+    assert statuses(device, text + '.under("deterministic")')["repeat"] == "unstable"
+    assert "repeat" not in statuses(device, text)
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert set(statuses(resolve("sim"), text + '.under("deterministic")').values()) == {"agree"}

@@ -17,7 +17,7 @@ from parity.errors import FaultError, OutputError, UsageError
 from parity.examine import Plan
 from parity.execute import listening
 from parity.report import zoo as report
-from parity.zoo import board, reach, score, subjects
+from parity.zoo import BUGS, board, reach, score, subjects
 from parity.zoo.board import Board
 from parity.zoo.reach import Reach, Route
 from parity.zoo.score import Score
@@ -233,6 +233,17 @@ def test_a_bug_names_its_rows(seen: dict[str, Reach]) -> None:
     route = reach.choose(subject, seen, suite.profile("quick"))
     assert (route.named, route.using, route.absent) == (("sin",), (), ("opinfo:sin",))
     assert reach.choose(subject, seen, suite.profile("full")).named == ("sin", "opinfo:sin")
+
+
+def test_another_spelling_of_an_op_is_that_op(plan: Plan) -> None:
+    """Glue that calls the public function of a named row, and hardly more, joins it; a layer that uses it does not."""
+    device = simulated("sim")
+    with listening([]):
+        names = ("lstm", "lstm_dropout", "gru", "transformer_layer")
+        told = {n: reach.record(suite.row(n), device, plan) for n in names}
+    bug = next(b for b in BUGS if b.rows == ("lstm",))
+    route = reach.choose(subjects.subject(bug), told, suite.profile("quick"))
+    assert route.named == ("lstm", "lstm_dropout")
 
 
 # ---------------------------------------------------------------------------------------------------- subjects and figures

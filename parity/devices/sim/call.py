@@ -109,6 +109,11 @@ class Call:
         return tuple(found)
 
     @property
+    def origin(self) -> tuple[Any, Any]:
+        """(args, kwargs) as the caller passed them: tensors that lie on the device."""
+        return self._origin
+
+    @property
     def outline(self) -> Seen:
         """This call in the form of the entries of `seen`."""
         tensors = self.operands

@@ -7,12 +7,13 @@ import weakref
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch import Tensor
 
 from parity.devices.base import Device
 from parity.devices.sim.faults import Fault
 from parity.devices.sim.functions import PublicCalls
 from parity.devices.sim.install import install
-from parity.devices.sim.memory import NAME
+from parity.devices.sim.memory import NAME, to_host, to_sim
 from parity.devices.sim.profile import PERMISSIVE, Profile, mps_profile
 from parity.devices.sim.seats import SEATS, Seat, leave_seat, take_seat
 from parity.errors import UsageError, near
@@ -57,6 +58,18 @@ class SimDevice(Device):
                 return
             with PublicCalls(self.torch_device, self.seat):
                 yield
+
+    def upload(self, t: Tensor) -> Tensor:
+        """A copy on the device, by way of torch where faults or limits want to see it."""
+        if self.seat.busy:
+            return super().upload(t)
+        return to_sim(t.detach().clone(), self.torch_device.index)
+
+    def download(self, t: Tensor) -> Tensor:
+        """A detached copy on the CPU, by way of torch where faults or limits want to see it."""
+        if self.seat.busy or t.is_cpu:
+            return super().download(t)
+        return to_host(t).clone().resolve_conj().resolve_neg()
 
     def synchronize(self) -> None:
         """Nothing to wait for: every call is complete when it returns."""

@@ -16,11 +16,12 @@ _COMPOSED: Any = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 def linear_backward(x: Tensor, g: Tensor, w: Tensor, mask: Sequence[bool]) -> tuple[Tensor | None, ...]:
-    """Gradients of input, weight and bias of `linear`, as far as the mask asks for them."""
-    rows = math.prod(g.shape[:-1])
-    g2, x2 = g.reshape(rows, g.shape[-1]), x.reshape(rows, x.shape[-1])
-    gx = (g2 @ w.conj()).reshape(x.shape) if mask[0] else None
-    return gx, (g2.t() @ x2.conj()) if mask[1] else None, g2.sum(0) if mask[2] else None
+    """Gradients of input, weight and bias of `linear`, as far as the mask asks for them. A weight without outputs of its own
+    (1-d) is one row, and the result lacks that dimension."""
+    rows, w2 = math.prod(x.shape[:-1]), w.unsqueeze(0) if w.dim() == 1 else w
+    g2, x2 = g.reshape(rows, w2.shape[0]), x.reshape(rows, x.shape[-1])
+    gx = (g2 @ w2.conj()).reshape(x.shape) if mask[0] else None
+    return gx, (g2.t() @ x2.conj()).reshape(w.shape) if mask[1] else None, g2.sum(0) if mask[2] else None
 
 
 def tril_out(x: Tensor, diagonal: int = 0, *, out: Tensor) -> Tensor:
@@ -215,7 +216,10 @@ def attention_composed(*args: Any, **kwargs: Any) -> Any:
 
 
 def rms_norm_composed(*args: Any) -> Any:
-    """aten::rms_norm in torch's own pieces, below `_fused_rms_norm`, whose backward MPS lacks."""
+    """aten::rms_norm in torch's own pieces, below `_fused_rms_norm`, whose backward MPS lacks, with torch's own check."""
+    x, shape = args[0], tuple(args[1])
+    if not shape or tuple(x.shape[-len(shape) :]) != shape:
+        raise RuntimeError(f"Given normalized_shape={list(shape)}, expected input with shape [*, ...], not {list(x.shape)}")
     return aten._fused_rms_norm.default._op_dk(_COMPOSED, *(args + (None,) * (4 - len(args))))[0]
 
 
@@ -246,3 +250,19 @@ def attention(
 def rms_norm_whole(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Any:
     """aten::rms_norm by way of `_fused_rms_norm`, with a weight only."""
     return None if weight is None else aten._fused_rms_norm(x, shape, weight, eps)[0]
+
+
+def convert_weight_to_int4pack(packed: Tensor, tiles: int) -> Tensor:
+    """aten::_convert_weight_to_int4pack: two numbers of 4 bits in a byte, the first one high, in the CPU's order and in the
+    shape that CUDA's and MPS's results have."""
+    rows, columns = packed.shape[0], 2 * packed.shape[1]
+    numbers = torch.stack((packed >> 4, packed & 15), -1).reshape(rows, columns).to(torch.int32)
+    made: Tensor = aten._convert_weight_to_int4pack_for_cpu(numbers, 1)
+    return made.view(torch.int32).reshape(rows // 8, columns // (16 * tiles), 32, tiles // 2)
+
+
+def weight_int4pack_mm(x: Tensor, weight: Tensor, group: int, scales: Tensor) -> Tensor:
+    """aten::_weight_int4pack_mm of such a weight."""
+    dense = weight.contiguous().view(torch.uint8).reshape(8 * weight.shape[0], -1)
+    made: Tensor = aten._weight_int4pack_mm_for_cpu(x, dense, group, scales)
+    return made

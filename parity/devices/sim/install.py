@@ -23,7 +23,7 @@ VIEWS = (
     "_reshape_alias",
     "alias",
     "as_strided",
-    "set_",
+    "is_set_to",
     "set_.source_Storage",
     "set_.source_Storage_storage_offset",
     "set_.source_Tensor",
@@ -51,12 +51,14 @@ ONE_CALL_AS_ON_MPS = (
     "silu_backward",
 )
 HOST_KERNELS: dict[str, Callable[..., Any]] = {
+    "_convert_weight_to_int4pack": host.convert_weight_to_int4pack,
     "_lstm_mps": host.lstm_mps,
     "_scaled_dot_product_attention_math_for_mps": host.attention,
     "_thnn_fused_gru_cell": host.gru_cell,
     "_thnn_fused_gru_cell_backward": host.gru_cell_backward,
     "_thnn_fused_lstm_cell": host.lstm_cell,
     "_thnn_fused_lstm_cell_backward_impl": host.lstm_cell_backward,
+    "_weight_int4pack_mm": host.weight_int4pack_mm,
     "convolution_backward_overrideable": host.convolution_backward_overrideable,
     "convolution_overrideable": torch.ops.aten.convolution.default,
     "linalg_lu.out": host.linalg_lu_out,
@@ -132,6 +134,7 @@ def _register_kernels(aten: Any, above: Any) -> None:
         "empty.memory_format": storage.empty,
         "empty_strided": storage.empty_strided,
         "resize_": storage.resize_,
+        "set_": storage.let_go,
     }.items():
         aten.impl(name, kernel)
     for name in ONE_CALL_AS_ON_MPS:

@@ -9,11 +9,10 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 
 import torch
 
-from parity.errors import DeviceError
+from parity.operators import with_kernel
 
 MISSING_TEXT = (
     "The operator '{op}' is not currently implemented for the MPS device. If you want this op to be considered for "
@@ -160,37 +159,4 @@ def mps_profile() -> Profile:
 @cache
 def mps_operators() -> frozenset[str]:
     """The aten overloads with an MPS kernel of their own, from torch's operator table ("add.out", "linear")."""
-    return frozenset(_with_kernel(_table_path(), "MPS")) | MPS_FROM_PYTHON
-
-
-def _table_path() -> Path:
-    path = Path(torch.__file__).parent.parent / "torchgen/packaged/ATen/native/native_functions.yaml"
-    if not path.is_file():
-        raise DeviceError(
-            f"sim:mps needs torch's operator table, and {path} is not there; reinstall torch from its wheel, or use 'sim'"
-        )
-    return path
-
-
-def _with_kernel(path: Path, key: str) -> set[str]:
-    """Overloads of native_functions.yaml with a kernel under this dispatch key, directly or by `structured_delegate`.
-
-    Reads the three lines that matter itself: a YAML parser takes seconds for this file. A test compares the result with
-    torchgen's own reading.
-    """
-    having: set[str] = set()
-    delegates: dict[str, str] = {}
-    name, in_dispatch = "", False
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if line.startswith("- func: "):
-            name, in_dispatch = line[8:].partition("(")[0], False
-        elif line.startswith("  structured_delegate: "):
-            delegates[name] = line.partition(": ")[2].split("#")[0].strip()
-        elif line.startswith("  dispatch:"):
-            in_dispatch = True
-        elif in_dispatch and line.startswith("    "):
-            if key in (k.strip() for k in line.split("#")[0].rpartition(":")[0].split(",")):
-                having.add(name)
-        elif line.strip() and not line.lstrip().startswith("#"):
-            in_dispatch = False
-    return having | {name for name, to in delegates.items() if to in having}
+    return with_kernel("MPS") | MPS_FROM_PYTHON

@@ -153,6 +153,12 @@ def resize_(self: Tensor, size: Sequence[int], *, memory_format: Any = None) -> 
     return self.set_(storage, offset, size, stride)
 
 
+def let_go(self: Tensor) -> Tensor:
+    """aten::set_ without a source: nothing is left of the tensor's memory. torch's kernel would give it some of the host."""
+    nothing = _allocate(self.device, "empty.memory_format", lambda: torch.empty(0, dtype=self.dtype))
+    return self.set_(nothing.untyped_storage(), 0, (0,), (1,))
+
+
 def on_metadata(op: Any) -> Callable[..., Any]:
     """Views and set_ only touch metadata: the CPU kernel runs on the sim tensors themselves."""
     redispatch = op.redispatch

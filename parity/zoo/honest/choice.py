@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from parity.devices import Call, Fault
+from parity.zoo.honest import tally
 from parity.zoo.honest.rerun import (
     AS_THEY_ARE,
     HALVES,
@@ -23,6 +24,8 @@ from parity.zoo.honest.rerun import (
 )
 
 PLACED = ("argmax", "argmin", "kthvalue", "max", "median", "min", "mode", "nanmedian", "sort", "topk")
+# torch documents that these return the first of tied places, and its own formulas of gradients take it at its word (cumprod's).
+DOCUMENTED = ("argmax", "argmin", "max", "min")
 POOLS = ("adaptive_max_pool2d", "adaptive_max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices")
 
 
@@ -41,7 +44,7 @@ def _places(call: Call, plain: Any) -> Any:
     if base == "mode" and x.is_floating_point() and bool(torch.isnan(x).any()):
         return None  # NaN equals nothing, and which value it counts for depends on the order
     whole = base in ("argmax", "argmin") and _dim(call, 1, None) is None
-    if base == "sort" and call.kwargs.get("stable"):
+    if (base == "sort" and call.kwargs.get("stable")) or (base in DOCUMENTED and call.direction == "backward"):
         return None
     if base in ("max", "min", "median", "nanmedian") and isinstance(plain, Tensor):
         return None  # no places asked for
@@ -71,6 +74,7 @@ def _running(call: Call) -> Any:
     """cummax and cummin: the first of the tied places instead of the last."""
     call.run()
     x, values, indices, dim = call.args[:4]
+    last = indices.clone()
     if x.dim() and x.numel():
         v, i = values.movedim(dim, 0), indices.movedim(dim, 0)
         for k in range(1, v.shape[0]):
@@ -78,6 +82,7 @@ def _running(call: Call) -> Any:
                 (v[k] == v[k - 1]) | (torch.isnan(v[k]) & torch.isnan(v[k - 1])) if v.is_floating_point() else v[k] == v[k - 1]
             )
             i[k] = torch.where(same, i[k - 1], i[k])
+    tally.note("ties-running", indices, last)
     return None
 
 

@@ -1,4 +1,5 @@
-"""Subnormal numbers taken for zero, as operands and as results: float32 and bfloat16, as on Apple GPUs."""
+"""Subnormal numbers taken for zero, as operands and as results, in the dtypes for which the tables of the device say so:
+float32 and bfloat16 on Apple GPUs, none on others."""
 
 from __future__ import annotations
 
@@ -11,13 +12,15 @@ from torch.utils._pytree import tree_map
 from parity.devices import Call, Fault
 from parity.zoo.honest import tally
 from parity.zoo.honest.rerun import again, stretch, widened
+from parity.zoo.honest.tables import device_of
+from parity.zoo.honest.tables import flushed as flushed_on
 
-FLUSHED = (torch.float32, torch.bfloat16, torch.complex64)
+Dtypes = frozenset[torch.dtype]
 
 
-def flushed(t: Tensor) -> Tensor:
+def flushed(t: Tensor, dtypes: Dtypes) -> Tensor:
     """The tensor with its subnormal elements (or parts) replaced by zeros of their sign, in the same strides."""
-    if t.dtype not in FLUSHED or not t.numel():
+    if t.dtype not in dtypes or not t.numel():
         return t
     other = widened(t, t.dtype)
     memory = stretch(other)
@@ -28,18 +31,21 @@ def flushed(t: Tensor) -> Tensor:
 
 
 def _flush(call: Call) -> Any:
-    kept = [t for t in call.operands if t.dtype in FLUSHED]
-    swap = {id(t): flushed(t) for t in kept}
+    dtypes = flushed_on(device_of(call))
+    kept = [t for t in call.operands if t.dtype in dtypes]
+    swap = {id(t): flushed(t, dtypes) for t in kept}
     result = again(call, swap=swap)
-    answer = tree_map(lambda r: flushed(r) if isinstance(r, Tensor) else r, result)
+    answer = tree_map(lambda r: flushed(r, dtypes) if isinstance(r, Tensor) else r, result)
     tally.note("flushing", (answer, list(swap.values())), (result, kept))
     return answer
 
 
-def _subnormal(call: Call) -> bool:
-    return any(t.dtype in FLUSHED and t.numel() for t in (*call.outs, *call.operands))
+def _flushes(call: Call) -> bool:
+    """Whether the tables of the device say that it flushes a dtype of this call."""
+    dtypes = flushed_on(device_of(call))
+    return bool(dtypes) and any(t.dtype in dtypes and t.numel() for t in (*call.outs, *call.operands))
 
 
 def faults(ops: tuple[str, ...]) -> tuple[Fault, ...]:
     """Flushing around these kernels; plant it before the others, which then get flushed operands."""
-    return (Fault("honest-flushing", ops, _flush, _subnormal, title="subnormal numbers taken for zero"),)
+    return (Fault("honest-flushing", ops, _flush, _flushes, title="subnormal numbers taken for zero"),)

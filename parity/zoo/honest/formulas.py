@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from parity.devices import Call, Fault
 from parity.zoo.honest import tally
-from parity.zoo.honest.noise import RANGES, Bounds
+from parity.zoo.honest.noise import RANGES
 from parity.zoo.honest.order import total
 from parity.zoo.honest.rerun import (
     ROUNDED,
@@ -32,6 +32,7 @@ from parity.zoo.honest.rerun import (
     widened,
 )
 from parity.zoo.honest.rounding import noisy
+from parity.zoo.honest.tables import bounds, device_of
 
 # Kernels that round once where everything inside is wider. Left out: what means something else in another dtype (nextafter,
 # frexp), what is exact, and interpolation to the nearest, whose float32 coordinates are part of the definition.
@@ -112,10 +113,10 @@ def _f32(x: Tensor) -> Tensor:
 
 
 class Library:
-    """Functions in float32, right to within the bounds."""
+    """Functions in float32, right to within the bounds of the device that a call runs on."""
 
-    def __init__(self, bounds: Bounds) -> None:
-        self._bounds = bounds
+    def __init__(self, call: Call) -> None:
+        self._bounds = bounds(device_of(call))
 
     def __call__(self, name: str, x: Tensor) -> Tensor:
         """torch's function of that name."""
@@ -161,9 +162,9 @@ WRITTEN: Mapping[str, Callable[[Library, Tensor, Call], Tensor]] = {
 }
 
 
-def _softmax(f: Library, call: Call, plain: Tensor) -> Any:
+def _softmax(call: Call, plain: Tensor) -> Any:
     """Exponentials of base 2 after a multiplication by log2(e), as attention kernels do, or of base e; sums reordered."""
-    base, way = call.op.partition(".")[0], pick(call, 3)
+    f, base, way = Library(call), call.op.partition(".")[0], pick(call, 3)
     if way == 2 or not call.args[0].dim():
         return once(call, plain)
     if "backward" in base:
@@ -180,10 +181,10 @@ def _softmax(f: Library, call: Call, plain: Tensor) -> Any:
     return (off - f("log", sums) if base == "_log_softmax" else e / sums).to(plain.dtype)
 
 
-def _layer_norm(f: Library, call: Call, plain: Any) -> Any:
+def _layer_norm(call: Call, plain: Any) -> Any:
     """Mean, then the squares of the differences, then scale and shift with a fused multiply-add."""
     x, shape, weight, bias, eps = call.args[:5]
-    way = pick(call, 3)
+    f, way = Library(call), pick(call, 3)
     rows = math.prod(x.shape[: x.dim() - len(shape)])
     if way == 2 or not x.numel():
         return once(call, plain)
@@ -213,67 +214,91 @@ def _batch_norm(call: Call) -> Any:
     for t in running:
         if t.numel():
             stretch(t).copy_(stretch(wide[id(t)]))
-    tally.note("rounded-once", other, plain)
+    tally.note("batch-norm", other, plain)
     return other
 
 
 BLOCK = 4  # keys at a time
 
 
+class _Valued(torch.autograd.Function):
+    """The value of one tensor with the derivatives of another."""
+
+    @staticmethod
+    def forward(ctx: Any, derived: Tensor, value: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+    @staticmethod
+    def jvp(ctx: Any, derived: Tensor, value: Any) -> Tensor:
+        return derived.clone()
+
+
+_valued: Any = _Valued.apply  # untyped in torch
+
+
 def _attention(call: Call) -> Any:
-    """Attention over blocks of keys with a running maximum (Dao and others, arXiv 2205.14135), in float32."""
+    """Attention over blocks of keys, with the gradients of the device's own softmax: taken through the running maximum, those
+    of higher order would cancel otherwise than any kernel's."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     given = dict(zip(names, call.args)) | call.kwargs
     q, k, v = (given[n] for n in names[:3])
-    mask = given.get("attn_mask")
-    plain = given.get("dropout_p") or given.get("enable_gqa") or q.dtype not in ROUNDED
-    if plain or not all(t.numel() and bool(torch.isfinite(t).all()) for t in (q, k, v)):
-        return call.run()
+    plain = call.run()
+    left = given.get("dropout_p") or given.get("enable_gqa") or q.dtype not in ROUNDED
+    left = left or torch.is_autocast_enabled(q.device.type)  # what casts where is the op's own business
+    if left or not all(t.numel() and bool(torch.isfinite(t).all()) for t in (q, k, v)):
+        return plain
     scale = 1.0 / math.sqrt(q.shape[-1]) if given.get("scale") is None else given["scale"]
-    rows, keys = q.shape[-2], k.shape[-2]
+    mask = given.get("attn_mask")
     if given.get("is_causal"):
-        mask = torch.ones(rows, keys, dtype=torch.bool, device=q.device).tril()
-    left: Tensor = q.to(torch.float32) * scale
+        mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    with torch.no_grad():
+        y = _blocks(q.to(torch.float32), k.to(torch.float32), v.to(torch.float32), mask, scale).to(q.dtype)
+        tally.note("attention", y.cpu(), plain.detach().cpu())
+    return _valued(plain, y.reshape(plain.shape))
+
+
+def _blocks(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float) -> Tensor:
+    """Attention with a running maximum (Dao and others, arXiv 2205.14135)."""
+    left: Tensor = q * scale
     top: Any = None
     sums: Any = None
     acc: Any = None
-    for at in range(0, keys, BLOCK):
-        some = slice(at, min(at + BLOCK, keys))
-        scores = left @ k[..., some, :].to(torch.float32).transpose(-1, -2)
+    for at in range(0, k.shape[-2], BLOCK):
+        some = slice(at, min(at + BLOCK, k.shape[-2]))
+        scores = left @ k[..., some, :].transpose(-1, -2)
         if mask is not None:
             part = mask[..., some] if mask.shape[-1] > 1 else mask
             scores = scores.masked_fill(~part, -math.inf) if part.dtype == torch.bool else scores + part.to(torch.float32)
-        high = scores.detach().amax(-1, keepdim=True)
+        high = scores.amax(-1, keepdim=True)
         peak = high if top is None else torch.maximum(top, high)
         still = peak.masked_fill(peak == -math.inf, 0.0)
         weights = (scores - still).exp()
-        share = weights @ v[..., some, :].to(torch.float32)
+        share = weights @ v[..., some, :]
         if acc is None:
             sums, acc = weights.sum(-1, keepdim=True), share
         else:
             shrink = (top - still).exp()
             sums, acc = sums * shrink + weights.sum(-1, keepdim=True), acc * shrink + share
         top = peak
-    y = (acc / sums.masked_fill(sums == 0, 1.0)).to(q.dtype)
-    tally.ANSWERED["formula-attention"] += 1
-    with torch.no_grad():
-        if tally.differs(y.detach().cpu(), call.run().detach().cpu()):
-            tally.CHANGED["formula-attention"] += 1
+    y: Tensor = acc / sums.masked_fill(sums == 0, 1.0)
     return y
 
 
-def faults(bounds: Bounds) -> tuple[Fault, ...]:
+def _formula(call: Call, plain: Any) -> Any:
+    x = call.args[0]
+    if x.is_complex() or pick(call, 3) == 2:
+        return once(call, plain)
+    y = WRITTEN[call.op.partition(".")[0].rstrip("_")](Library(call), x.to(torch.float32), call)
+    answer = y.to(plain.dtype) if isinstance(plain, Tensor) else (y.to(plain[0].dtype), *plain[1:])
+    return unlike(plain, lambda: answer, lambda: once(call, plain))
+
+
+def faults() -> tuple[Fault, ...]:
     """All composites."""
-    f = Library(bounds)
-
-    def formula(call: Call, plain: Any) -> Any:
-        x = call.args[0]
-        if x.is_complex() or pick(call, 3) == 2:
-            return once(call, plain)
-        y = WRITTEN[call.op.partition(".")[0].rstrip("_")](f, x.to(torch.float32), call)
-        answer = y.to(plain.dtype) if isinstance(plain, Tensor) else (y.to(plain[0].dtype), *plain[1:])
-        return unlike(plain, lambda: answer, lambda: once(call, plain))
-
     return (
         honest("rounded-once", ONCE, _once, title="everything inside wider, one rounding at the end"),
         Fault("honest-batch-norm", ("native_batch_norm",), _batch_norm, rounds, title="everything inside wider"),
@@ -286,17 +311,17 @@ def faults(bounds: Bounds) -> tuple[Fault, ...]:
             lambda c, p: unlike(p, lambda: _fused(c, p), lambda: once(c, p)),
             title="the product is not rounded before the sum",
         ),
-        honest("formula", FORMULAS, formula, title="another formula in float32"),
+        honest("formula", FORMULAS, _formula, title="another formula in float32"),
         honest(
             "formula-softmax",
             SOFTMAX,
-            lambda c, p: unlike(p, lambda: _softmax(f, c, p), lambda: once(c, p)),
+            lambda c, p: unlike(p, lambda: _softmax(c, p), lambda: once(c, p)),
             title="another formula in float32",
         ),
         honest(
             "formula-layer-norm",
             ("native_layer_norm",),
-            lambda c, p: unlike(p, lambda: _layer_norm(f, c, p), lambda: once(c, p)),
+            lambda c, p: unlike(p, lambda: _layer_norm(c, p), lambda: once(c, p)),
             title="two passes in float32",
         ),
     )

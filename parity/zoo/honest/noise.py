@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from parity.devices import Call, Fault
-from parity.tolerance import Tables
-from parity.vocabulary import OpClass
-from parity.zoo.honest.rerun import ALL_IN_DOUBLE, ROUNDED, again, honest, rounds
-from parity.zoo.honest.rounding import cut, noisy, noisy_complex
+from parity.zoo.honest import tally
+from parity.zoo.honest.rerun import ALL_IN_DOUBLE, ROUNDED, again, honest, rounding, rounds
+from parity.zoo.honest.rounding import largest_error, noisy, noisy_complex
+from parity.zoo.honest.tables import bounds, device_of
 
 FUNCTIONS = (
     "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "div", "erf", "erfc", "exp", "exp2",
@@ -31,25 +31,7 @@ RANGES = {
 }  # fmt: skip
 # Correctly rounded everywhere, but to nearest or toward zero as the device likes.
 ARITHMETIC = ("add", "div", "mul", "reciprocal", "rsub", "sqrt", "square", "sub")
-# Complex functions, of the modulus and in each part: four products and two sums round to at most sqrt(5) u (Brent, Percival
-# and Zimmermann 2007), the others are compositions.
-MODULUS_ULP = {"mul": 1.0, "add": 0.0, "sub": 0.0, "rsub": 0.0}
-
-
-class Bounds:
-    """The ULP bounds of a device's tables, by function and dtype."""
-
-    def __init__(self, tables: Tables) -> None:
-        self._known: dict[tuple[str, str], float] = {}
-        self._tables = tables
-
-    def of(self, function: str, dtype: torch.dtype) -> float:
-        """The largest error in ULP; a function without a row is correctly rounded (0)."""
-        key = function, str(dtype).removeprefix("torch.")
-        if key not in self._known:
-            found = self._tables.find(function, OpClass.ELEMENTWISE, key[1], "forward", function).ulp
-            self._known[key] = found or 0.0
-        return self._known[key]
+COMPLEX_ULP = 2.0  # complex functions are compositions: ULP of the modulus, in each part
 
 
 def _named(call: Call) -> str:
@@ -73,19 +55,61 @@ def promoted(call: Call, dtype: torch.dtype) -> Mapping[int, Any]:
     return swap
 
 
-def functions(bounds: Bounds) -> tuple[Fault, ...]:
+def _schoolbook(call: Call, name: str) -> Tensor:
+    """Complex products and quotients from float32 operations, as kernels write them out: a part of the result is as wrong as
+    the terms of that part, so that no sign of a part that nothing cancels in is lost (formulas go on to roots and
+    logarithms, where the sign chooses the branch)."""
+    left = _parts(call.args[0])
+    if name == "reciprocal":
+        return torch.complex(*_quotient(torch.tensor(1.0), torch.tensor(0.0), *left))
+    right = left if name == "square" else _parts(call.args[1])
+    return torch.complex(*(_quotient if name == "div" else _product)(*left, *right))
+
+
+def _parts(x: Any) -> tuple[Tensor, Tensor]:
+    """The parts of a complex operand in float32; a real one has the imaginary part 0, as torch promotes it."""
+    wide = torch.as_tensor(x).resolve_conj().to(torch.complex64)
+    return wide.real.clone(), wide.imag.clone()
+
+
+def _product(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+    """(a + bi)(c + di), one product of each part fused with the addition."""
+    left, right = (b * d).to(torch.float64), (b * c).to(torch.float64)
+    wide = (a.to(torch.float64), c.to(torch.float64), d.to(torch.float64))
+    return (wide[0] * wide[1] - left).to(torch.float32), (wide[0] * wide[2] + right).to(torch.float32)
+
+
+def _quotient(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+    """(a + bi) / (c + di) as c10::complex does it on a GPU: scaled by the larger part (Smith, CACM 5 (1962) 435)."""
+    turned = d.abs() > c.abs()
+    large, small = torch.where(turned, d, c), torch.where(turned, c, d)
+    ratio = small / large
+    ratio = torch.where(large == 0, 0.0, ratio)
+    scale = 1.0 / (large + small * ratio)
+    real = torch.where(turned, a * ratio + b, a + b * ratio)
+    imag = torch.where(turned, b * ratio - a, b - a * ratio)
+    return real * scale, imag * scale
+
+
+def functions() -> tuple[Fault, ...]:
     """Faults over all functions of the tables."""
 
     def answer(call: Call, plain: Any) -> Any:
         if not isinstance(plain, Tensor) or plain.dtype not in ROUNDED:
             return None
         name = _named(call)
+        if plain.is_complex() and name in ("div", "mul", "reciprocal", "square"):
+            return _schoolbook(call, name)
         exact = again(call, ALL_IN_DOUBLE, promoted(call, plain.dtype))
-        if plain.is_complex():
-            return noisy_complex(exact, MODULUS_ULP.get(name, 2.0))
+        if plain.is_complex() and name not in ARITHMETIC:
+            return noisy_complex(exact, COMPLEX_ULP)
         if name in ARITHMETIC:
-            return cut(exact, plain.dtype)
-        return noisy(exact, plain.dtype, bounds.of(name, plain.dtype), RANGES.get(name, (-math.inf, math.inf)))
+            return rounding(call)(exact, plain.dtype)
+        bound = bounds(device_of(call)).of(name, plain.dtype)
+        made = noisy(exact, plain.dtype, bound, RANGES.get(name, (-math.inf, math.inf)))
+        if bound:
+            tally.reach(f"{name} {str(plain.dtype).removeprefix('torch.')}", largest_error(made, exact) / bound)
+        return made
 
     title = "elementwise functions within the ULP bounds of the device's table"
     return (honest("ulp-noise", FUNCTIONS, answer, _when, title),)

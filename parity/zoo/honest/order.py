@@ -23,9 +23,9 @@ from parity.zoo.honest.rerun import (
     narrowed,
     once,
     pick,
+    rounding,
     unlike,
 )
-from parity.zoo.honest.rounding import cut
 
 LANES = 32
 FAINT = 2.0**-62  # the product of two smaller numbers is near float32's subnormal numbers
@@ -107,8 +107,11 @@ def _reduction(call: Call, plain: Any, way: int) -> Any:
             half = (flat.shape[0] + 1) // 2
             flat = torch.cat((flat[: flat.shape[0] - half] * flat[half:], flat[flat.shape[0] - half : half]))
         return flat[0].reshape(first.shape).to(first.dtype) if flat.shape[0] else None
-    if base in ("norm", "linalg_vector_norm") and not x.is_complex():
-        return _norm(call, plain, x.to(acc), way)
+    if base in ("norm", "linalg_vector_norm"):
+        p = _argument(call, 1, "ord", _argument(call, 1, "p", 2))
+        if p is not None and float(p) in (math.inf, -math.inf):
+            return None  # picks a modulus: formulas of gradients look for the element that has it
+        return once(call, plain) if x.is_complex() else _norm(call, plain, x.to(acc), way)
     if base in ("var", "std", "var_mean", "std_mean") and not x.is_complex():
         return _spread(call, plain, x.to(acc), way, "std" in base)
     return once(call, plain)
@@ -192,7 +195,7 @@ def _product(call: Call, plain: Any, way: int) -> Any:
     if _faint(call):
         return _exactly(call, plain)
     base = call.op.partition(".")[0].rstrip("_")
-    if base == "addr":
+    if base == "addr" or (base.startswith("linear") and any(t.dim() < 2 for t in call.args[:2])):
         return once(call, plain)
     if base == "linear_backward":
         return _linear_backward(call, plain, way)
@@ -317,7 +320,7 @@ def _faint(call: Call) -> bool:
 
 def _exactly(call: Call, plain: Any) -> Any:
     """All in double, rounded once by way of float32."""
-    return narrowed(again(call, ALL_IN_DOUBLE), plain, cut)
+    return narrowed(again(call, ALL_IN_DOUBLE), plain, rounding(call))
 
 
 def faults() -> tuple[Fault, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,6 +26,18 @@ NEAR_TINY = 2.0**-116  # below it float32 loses digits to underflow: its smalles
 IN_FLOAT32: Dtypes = dict.fromkeys(HALVES, torch.float32)
 IN_DOUBLE: Dtypes = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 ALL_IN_DOUBLE: Dtypes = {torch.float16: torch.float64, torch.bfloat16: torch.float64, **IN_DOUBLE}
+
+
+# Arithmetic that torch does in integers where all operands are integers, whatever the destination holds.
+WHOLE = frozenset(("add", "addcmul", "addr", "mul", "pow", "rsub", "square", "sub"))
+
+
+def whole(call: Call) -> bool:
+    """Whether the call computes in integers: it wraps round, and a floating destination gets what came of it."""
+    if call.op.partition(".")[0].rstrip("_") not in WHOLE:
+        return False
+    inexact = (t.is_floating_point() or t.is_complex() for t in call.operands)
+    return not any(inexact) and not any(isinstance(a, (float, complex)) for a in tree_leaves((call.args, call.kwargs)))
 
 
 def rounds(call: Call) -> bool:
@@ -71,7 +84,9 @@ def again(call: Call, dtypes: Dtypes = AS_THEY_ARE, swap: Mapping[int, Any] | No
 
 def _copy(t: Tensor, dtype: torch.dtype, read: bool, written: bool) -> Tensor:
     if written and not read:
-        return torch.empty_strided(t.shape, t.stride(), dtype=dtype)
+        # Dense: some kernels of the CPU (softmax, col2im, bicubic gradients) fill the memory of a strided destination as if it
+        # were dense, and a device that does right must not be made from them.
+        return torch.empty(t.shape, dtype=dtype)
     if dtype is t.dtype and not written:
         return t
     return widened(t, dtype)
@@ -116,8 +131,13 @@ def pick(call: Call, n: int) -> int:
 
 
 def once(call: Call, plain: Any) -> Any:
-    """One rounding at the end, to nearest or toward zero: everything inside is wider."""
-    return narrowed(again(call, arithmetic(call)), plain, cut)
+    """One rounding at the end: everything inside is wider."""
+    return narrowed(again(call, arithmetic(call)), plain, rounding(call))
+
+
+def rounding(call: Call) -> Callable[[Tensor, torch.dtype], Tensor]:
+    """How this call rounds to float32: toward zero, or some results so and some to nearest. Metal leaves it open."""
+    return functools.partial(cut, always=pick(call, 2) == 0)
 
 
 def unlike(plain: Any, *ways: Callable[[], Any]) -> Any:
@@ -181,7 +201,7 @@ def honest(
 
     def effect(call: Call) -> Any:
         plain = again(call)
-        other = answer(call, plain)
+        other = None if whole(call) else answer(call, plain)
         if other is None:
             return plain
         other = tree_map(_placed, tree_map(limit, other, plain), plain)

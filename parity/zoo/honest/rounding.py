@@ -32,6 +32,13 @@ def noisy(truth: Tensor, dtype: torch.dtype, bound: float, limits: tuple[float, 
     return torch.where(inside & (nearest.to(torch.float64) != truth), y, nearest)
 
 
+def largest_error(y: Tensor, truth: Tensor) -> float:
+    """The largest error of results, in ULP of the truth; 0 without one that is finite."""
+    off = (y.to(torch.float64) - truth).abs() / _ulp(truth, FACTS[str(y.dtype).removeprefix("torch.")])
+    off = off[torch.isfinite(off) & torch.isfinite(y.to(torch.float64))]
+    return float(off.max()) if off.numel() else 0.0
+
+
 def _uniform(x: Tensor) -> Tensor:
     """A number in [-1, 1) for each float64, from its bits (the last 8 excepted: the CPU's own float64 kernels differ there
     between vector and tail)."""
@@ -63,10 +70,12 @@ def _ulp(truth: Tensor, f: DtypeFacts) -> Tensor:
 
 
 def noisy_complex(truth: Tensor, bound: float) -> Tensor:
-    """complex128 results in complex64, each part off by at most `bound` ULP of the modulus; parts that are exact are kept."""
+    """complex128 results in complex64, each part off by at most `bound` ULP of the modulus; parts that are exact are kept, and
+    none changes its sign."""
     parts = torch.view_as_real(truth.resolve_conj().contiguous())
     nearest = parts.to(torch.float32)
     ulp = _ulp(truth.abs(), FACTS["float32"]).unsqueeze(-1)
     moved = (parts + bound * _uniform(parts) * ulp).to(torch.float32)
     keep = (nearest.to(torch.float64) == parts) | ~torch.isfinite(parts).all(-1, keepdim=True) | ~torch.isfinite(moved)
+    keep |= torch.signbit(moved) != torch.signbit(nearest)
     return torch.view_as_complex(torch.where(keep, nearest, moved))

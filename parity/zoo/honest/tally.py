@@ -13,12 +13,20 @@ from parity.measures import bit_equal
 # kind -> calls. An answer counts as changed where any bit differs from what the CPU's own kernel gives on the same operands.
 ANSWERED: Counter[str] = Counter()
 CHANGED: Counter[str] = Counter()
+# function and dtype -> the largest error so far, as a share of the bound in the device's table.
+REACHED: dict[str, float] = {}
 
 
 def reset() -> None:
     """Forget all counts."""
     ANSWERED.clear()
     CHANGED.clear()
+    REACHED.clear()
+
+
+def reach(function: str, share: float) -> None:
+    """Remember how much of a function's bound was used."""
+    REACHED[function] = max(share, REACHED.get(function, 0.0))
 
 
 def note(kind: str, answer: Any, plain: Any) -> None:

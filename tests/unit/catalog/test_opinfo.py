@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from parity.catalog import opinfo
+from parity.catalog import opinfo, opinfo_rules
 from parity.catalog.draw import Call, Draw, Sizes
 from parity.catalog.opinfo import ENTRIES, OUT_OF_REACH, assemble, callables, rows, sample_tensor, samples
 from parity.catalog.row import Row
@@ -72,11 +72,11 @@ def test_every_entry_is_a_row_or_out_of_reach_with_a_reason() -> None:
 @pytest.mark.parametrize(
     "names",
     [
-        *(words.split() for words in opinfo.RULES.values()),
-        *(words.split() for _, words in opinfo.RELATIONS.values()),
+        *(words.split() for words in opinfo_rules.RULES.values()),
+        *(words.split() for _, words in opinfo_rules.RELATIONS.values()),
         opinfo.MUTATES,
-        opinfo.DTYPE_BOUND,
-        list(opinfo.ULP_NAMES),
+        opinfo_rules.DTYPE_BOUND,
+        list(opinfo_rules.ULP_NAMES),
         list(OUT_OF_REACH),
     ],
 )
@@ -87,7 +87,8 @@ def test_every_name_in_the_tables_is_an_entry_and_stands_once(names: list[str]) 
 
 
 def test_no_entry_has_two_rules() -> None:
-    tables = [words.split() for words in opinfo.RULES.values()] + [words.split() for _, words in opinfo.RELATIONS.values()]
+    tables = [words.split() for words in opinfo_rules.RULES.values()]
+    tables += [words.split() for _, words in opinfo_rules.RELATIONS.values()]
     every = [name for names in tables for name in names]
     assert sorted(every) == sorted(set(every))
 
@@ -208,6 +209,24 @@ def test_a_sample_that_names_the_cpu_names_the_device_instead() -> None:
     call = drawn(BY_NAME["opinfo:zeros"], "float32")
     args, kwargs = assemble("opinfo:zeros", "float32", index_of(call), [], **words(call), device="meta")
     assert torch.zeros(*args, **kwargs).device.type == "meta"
+
+
+@pytest.mark.parametrize("word", ["cuda", "cuda:0", torch.device("cuda", 0)])
+def test_a_sample_that_names_an_accelerator_runs_where_its_operands_lie(monkeypatch: pytest.MonkeyPatch, word: Any) -> None:
+    """On a machine with a GPU some samples of factories ask for it by name: for the reference that is the CPU."""
+    x = torch.ones(3)
+    sample = opinfo.Sample((x, (3,)), {"device": word}, (x,), (False,), "d")
+    monkeypatch.setattr(opinfo, "_samples", lambda key, dtype: {0: sample})
+    for device in ("cpu", "meta"):
+        args, kwargs = assemble("opinfo:new_ones", "float32", 0, [x], opinfo.torch_version(), "d", device)
+        assert callables("opinfo:new_ones")[0](*args, **kwargs).device.type == device
+
+
+def test_words_that_are_no_devices_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.ones(3)
+    sample = opinfo.Sample((x,), {"reduction": "mean"}, (x,), (False,), "d")
+    monkeypatch.setattr(opinfo, "_samples", lambda key, dtype: {0: sample})
+    assert assemble("opinfo:nn.functional.l1_loss", "float32", 0, [x], opinfo.torch_version(), "d")[1] == {"reduction": "mean"}
 
 
 # ------------------------------------------------------------------------------------------------------------- refusals

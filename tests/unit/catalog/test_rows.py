@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 import warnings
 from collections import defaultdict
@@ -168,7 +169,8 @@ def test_loading_the_catalog_does_not_load_torch() -> None:
 def test_names_are_unique_and_families_contiguous() -> None:
     names = [r.name for module in catalog.MODULES for r in module.ROWS]
     assert len(names) == len(set(names)) == len(catalog.ROWS)
-    assert len(catalog.MODULES) == len(catalog.FAMILIES)
+    seen = [family for family, _ in itertools.groupby(r.family for module in catalog.MODULES for r in module.ROWS)]
+    assert sorted(seen) == sorted(catalog.FAMILIES)
 
 
 @pytest.mark.parametrize("family", catalog.FAMILIES)

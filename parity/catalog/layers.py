@@ -1,0 +1,189 @@
+"""Glue around torch for the rows of layers and of linear algebra. Never imported by the catalog itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Pair = tuple[Tensor, Tensor]
+Triple = tuple[Tensor, Tensor, Tensor]
+HALF = torch.float16, torch.bfloat16
+
+
+# ------------------------------------------------------------------------------------------------------------- attention
+
+
+def attention_packed(packed: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+    """Self-attention of (batch, length, 3, heads, width), as layers call it: query, key and value are views of one tensor, with
+    heads and length turned around, and so is the result."""
+    query, key, value = (t.transpose(1, 2) for t in packed.unbind(2))
+    return F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal).transpose(1, 2).flatten(2)
+
+
+def attention_turned(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+    """Attention of (batch, length, heads, width), turned around for the call."""
+    turned = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    return F.scaled_dot_product_attention(*turned, mask, is_causal=causal).transpose(1, 2)
+
+
+def multi_head_cross(
+    q: Tensor, k: Tensor, v: Tensor, projections: tuple[Tensor, ...], out: Tensor, heads: int, **options: Any
+) -> tuple[Tensor, Tensor | None]:
+    """multi_head_attention_forward in evaluation with a projection for each operand, (length, batch, features): the result and,
+    where need_weights, the weights. padded: keys that are none; the first of a sequence always is one."""
+    padded = options.pop("padded", None)
+    if padded is not None:
+        padded = torch.cat([torch.zeros_like(padded[:, :1]), padded[:, 1:]], 1)
+    bias, bias_k, bias_v = (options.pop(n, None) for n in ("bias", "bias_k", "bias_v"))
+    return F.multi_head_attention_forward(
+        q, k, v, q.shape[-1], heads, None, bias, bias_k, bias_v, options.pop("add_zero_attn", False), 0.0, out, None,
+        training=False, key_padding_mask=padded, use_separate_proj_weight=True, q_proj_weight=projections[0],
+        k_proj_weight=projections[1], v_proj_weight=projections[2], **options,
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------------- recurrent
+
+
+def _sizes(lengths: tuple[int, ...]) -> Tensor:
+    """How many sequences are still running at each step, as a packed sequence tells it; lengths: longest first."""
+    return torch.tensor([sum(n > step for n in lengths) for step in range(lengths[0])])
+
+
+def lstm_packed(x: Tensor, lengths: tuple[int, ...], hidden: Pair, weights: tuple[Tensor, ...], *flags: Any) -> Triple:
+    """torch.lstm of sequences of these lengths, longest first, packed into (steps of all, features).
+
+    flags: has_biases, layers, dropout (evaluation leaves it out), train, bidirectional."""
+    biases, layers, dropout, train, bidirectional = flags
+    return torch.lstm(x, _sizes(lengths), hidden, weights, biases, layers, dropout, train, bidirectional)
+
+
+def gru_packed(x: Tensor, lengths: tuple[int, ...], hidden: Tensor, weights: tuple[Tensor, ...], *flags: Any) -> Pair:
+    """torch.gru of packed sequences, as `lstm_packed`."""
+    biases, layers, dropout, train, bidirectional = flags
+    return torch.gru(x, _sizes(lengths), hidden, weights, biases, layers, dropout, train, bidirectional)
+
+
+def lstm_output(x: Tensor, hidden: Pair, weights: tuple[Tensor, ...], *flags: Any) -> Tensor:
+    """The output of torch.lstm alone, so that its states get no gradient. flags: of `parity.catalog.calls.lstm`."""
+    biases, layers, dropout, train, bidirectional, batch_first = flags
+    return torch.lstm(x, hidden, weights, biases, layers, dropout, train, bidirectional, batch_first)[0]
+
+
+def lstm_states(x: Tensor, hidden: Pair, weights: tuple[Tensor, ...], *flags: Any) -> Pair:
+    """The last states of torch.lstm alone, so that its output gets no gradient."""
+    biases, layers, dropout, train, bidirectional, batch_first = flags
+    return torch.lstm(x, hidden, weights, biases, layers, dropout, train, bidirectional, batch_first)[1:]
+
+
+# -------------------------------------------------------------------------------------------------------------- autocast
+
+
+def _cast(function: Any, wide: int, operands: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
+    """The function under autocast to the operands' half type, where some of them come in float32.
+
+    wide: which ones, as bits. What they hold is a number of the half type, so that nothing is rounded but by the function."""
+    asked = operands[0].dtype
+    if asked not in HALF:
+        plain: Tensor = function(*operands, **options)
+        return plain
+    mixed = [t.float() if isinstance(t, Tensor) and t.dtype is asked and wide >> k & 1 else t for k, t in enumerate(operands)]
+    with torch.autocast(operands[0].device.type, dtype=asked):
+        made: Tensor = function(*mixed, **options)
+    return made
+
+
+def autocast_attention(wide: int, *operands: Tensor, **options: Any) -> Tensor:
+    """scaled_dot_product_attention under autocast."""
+    return _cast(F.scaled_dot_product_attention, wide, operands, options)
+
+
+def autocast_linear(wide: int, *operands: Tensor) -> Tensor:
+    """linear under autocast."""
+    return _cast(F.linear, wide, operands, {})
+
+
+def autocast_matmul(wide: int, *operands: Tensor) -> Tensor:
+    """matmul under autocast."""
+    return _cast(torch.matmul, wide, operands, {})
+
+
+def autocast_addmm(wide: int, *operands: Tensor, **options: Any) -> Tensor:
+    """addmm under autocast."""
+    return _cast(torch.addmm, wide, operands, options)
+
+
+def autocast_baddbmm(wide: int, *operands: Tensor, **options: Any) -> Tensor:
+    """baddbmm under autocast."""
+    return _cast(torch.baddbmm, wide, operands, options)
+
+
+def autocast_conv1d(wide: int, *operands: Tensor, **options: Any) -> Tensor:
+    """conv1d under autocast."""
+    return _cast(F.conv1d, wide, operands, options)
+
+
+def autocast_conv2d(wide: int, *operands: Tensor, **options: Any) -> Tensor:
+    """conv2d under autocast."""
+    return _cast(F.conv2d, wide, operands, options)
+
+
+# ----------------------------------------------------------------------- whether a matrix has factors, and the first pivots
+
+
+def lu_factor_info(a: Tensor) -> Tensor:
+    """Whether linalg.lu_factor_ex tells of a pivot that is 0 (which one, may depend on the order of elimination)."""
+    told: Tensor = torch.linalg.lu_factor_ex(a).info != 0
+    return told
+
+
+def cholesky_info(a: Tensor) -> Tensor:
+    """Whether linalg.cholesky_ex tells that the matrix is not positive definite."""
+    told: Tensor = torch.linalg.cholesky_ex(a).info != 0
+    return told
+
+
+def inv_info(a: Tensor) -> Tensor:
+    """Whether linalg.inv_ex tells that there is no inverse."""
+    told: Tensor = torch.linalg.inv_ex(a).info != 0
+    return told
+
+
+def solve_info(a: Tensor) -> Tensor:
+    """Whether linalg.solve_ex tells that the matrix is singular."""
+    told: Tensor = torch.linalg.solve_ex(a, torch.ones_like(a[..., :1])).info != 0
+    return told
+
+
+# ------------------------------------------------------------------------------------- convolutions in another memory format
+
+
+def conv2d_last(x: Tensor, weight: Tensor, bias: Tensor | None = None, **options: Any) -> Tensor:
+    """conv2d of an input and a weight that are both in channels_last, as a model's are after `.to(memory_format=...)`."""
+    last = torch.channels_last
+    return F.conv2d(x.contiguous(memory_format=last), weight.contiguous(memory_format=last), bias, **options)
+
+
+def conv_transpose2d_last(x: Tensor, weight: Tensor, bias: Tensor | None = None, **options: Any) -> Tensor:
+    """conv_transpose2d of an input and a weight that are both in channels_last."""
+    last = torch.channels_last
+    return F.conv_transpose2d(x.contiguous(memory_format=last), weight.contiguous(memory_format=last), bias, **options)
+
+
+# --------------------------------------------------------------------------------------------------------- sparse, compressed
+
+
+def compressed(values: Tensor, each: int, width: int, by_rows: bool) -> Tensor:
+    """A compressed sparse matrix with `each` numbers in each of its rows of `width` (or columns): its shape, and whether it is
+    compressed as asked. (What it holds is not compared.)"""
+    count = values.shape[0] // each
+    begin = torch.arange(0, values.shape[0] + 1, each, device=values.device)
+    places = torch.arange(each, device=values.device).repeat(count)
+    if by_rows:
+        made, layout = torch.sparse_csr_tensor(begin, places, values, (count, width)), torch.sparse_csr
+    else:
+        made, layout = torch.sparse_csc_tensor(begin, places, values, (width, count)), torch.sparse_csc
+    return torch.tensor([*made.shape, made.layout == layout], device=values.device)

@@ -1,0 +1,189 @@
+"""How torch's OpInfo entries are judged: the op class of each, its relation, and what else a row must know of it.
+
+Names are an entry's full key ("max:binary") or its name without the variant ("max").
+"""
+
+from __future__ import annotations
+
+from parity.catalog import ROWS
+from parity.vocabulary import OpClass
+
+_CUDA = "its kernels exist on CUDA only"
+_SPARSE = "takes or gives a sparse tensor, which parity does not compare"
+_TIES = "no relation tells a tie under a mask from a wrong index"
+OUT_OF_REACH: dict[str, str] = {
+    "to": "its samples name devices, pinned memory and other layouts; the native row `to` covers it",
+    "jiterator_unary": _CUDA,
+    "jiterator_binary": _CUDA,
+    "jiterator_binary_return_by_ref": _CUDA,
+    "jiterator_2inputs_2outputs": _CUDA,
+    "jiterator_4inputs_with_extra_args": _CUDA,
+    "to_sparse": _SPARSE,
+    "sparse.mm:reduce": _SPARSE,
+    "sparse.sampled_addmm": _SPARSE,
+    "chalf": "gives complex32, which parity does not cover",
+    "masked.argmax": _TIES,
+    "masked.argmin": _TIES,
+    "broadcast_shapes": "computes with shapes alone: no tensor reaches a device",
+}  # fmt: skip
+
+# Which rule judges an entry, by its full key or by its name without variant. Whatever is not listed is a composite.
+RULES: dict[OpClass, str] = {
+    OpClass.EXACT: """
+        H T mH mT t t_copy transpose transpose_copy movedim permute permute_copy squeeze squeeze_copy unsqueeze
+        unsqueeze_copy view view_as view_copy view_as_real view_as_complex reshape reshape_as ravel flatten unflatten
+        expand expand_as expand_copy broadcast_to broadcast_tensors alias_copy as_strided as_strided_copy
+        as_strided_scatter atleast_1d atleast_2d atleast_3d block_diag cartesian_prod combinations cat _chunk_cat chunk
+        unsafe_chunk split split_with_sizes split_with_sizes_copy unsafe_split tensor_split dsplit hsplit vsplit dstack
+        hstack vstack stack column_stack clone contiguous constant_pad_nd nn.functional.pad diag diag_embed diagflat
+        diagonal diagonal_copy diagonal_scatter linalg.diagonal fft.fftshift fft.ifftshift fill flip fliplr flipud full
+        full_like zeros zeros_like ones ones_like new_full new_ones new_zeros scalar_tensor eye gather index_copy
+        index_fill index_select select select_scatter slice slice_scatter narrow narrow_copy masked_fill masked_scatter
+        masked_select meshgrid nonzero nonzero_static argwhere nn.functional.one_hot nn.functional.channel_shuffle
+        nn.functional.pixel_shuffle nn.functional.pixel_unshuffle nn.functional.unfold unfold unfold_copy
+        repeat repeat_interleave roll rot90 scatter scatter_reduce:amax scatter_reduce:amin
+        index_reduce:amax index_reduce:amin take take_along_dim tile tril triu tril_indices triu_indices unbind
+        unbind_copy unravel_index where zero_ item to conj conj_physical resolve_conj resolve_neg real imag positive neg
+        nn.functional.interpolate:nearest nn.functional.interpolate:nearest-exact nn.functional.upsample_nearest
+        nn.functional.feature_alpha_dropout:without_train __getitem__ _unsafe_masked_index lu_unpack all any allclose
+        equal eq ne lt le gt ge isclose isfinite isin isinf isnan isneginf isposinf isreal signbit logical_and logical_or
+        logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift
+        __rand__ __ror__ __rxor__ bincount bucketize searchsorted count_nonzero gcd lcm heaviside copysign nextafter
+        max:binary min:binary maximum minimum fmax fmin max:reduction_no_dim min:reduction_no_dim amax amin aminmax
+        masked.amax masked.amin clamp clamp_max clamp_min ceil floor trunc round sign frac frexp nan_to_num
+        fmod hash_tensor unique_consecutive nn.functional.relu nn.functional.relu6 nn.functional.hardtanh
+        nn.functional.threshold nn.functional.hardshrink complex bfloat16 bool byte char double float half int long short
+        cfloat cdouble linalg.matrix_rank""",
+    OpClass.ELEMENTWISE: """
+        abs sgn acos acosh add addcdiv addcmul angle arange asin asinh atan atan2 atanh cos cosh deg2rad diff digamma div
+        erf erfc erfinv exp exp2 expm1 float_power floor_divide hypot i0 igamma igammac kron ldexp lerp lgamma log log10
+        log1p log2 logaddexp logaddexp2 logit mul mvlgamma nn.functional.celu nn.functional.elu nn.functional.gelu
+        nn.functional.hardsigmoid nn.functional.hardswish nn.functional.leaky_relu nn.functional.logsigmoid
+        nn.functional.mish nn.functional.prelu nn.functional.selu nn.functional.silu nn.functional.softplus
+        nn.functional.softshrink nn.functional.softsign nn.functional.tanhshrink native_dropout_backward outer polar
+        polygamma pow rad2deg reciprocal remainder round:decimals_0 round:decimals_3 round:decimals_neg_3 rsqrt rsub
+        sigmoid sin sinc sinh special.airy_ai special.bessel_j0 special.bessel_j1 special.bessel_y0 special.bessel_y1
+        special.chebyshev_polynomial_t special.chebyshev_polynomial_u special.chebyshev_polynomial_v
+        special.chebyshev_polynomial_w special.entr special.erfcx special.hermite_polynomial_h
+        special.hermite_polynomial_he special.i0e special.i1 special.i1e special.laguerre_polynomial_l
+        special.legendre_polynomial_p special.log_ndtr special.modified_bessel_i0 special.modified_bessel_i1
+        special.modified_bessel_k0 special.modified_bessel_k1 special.ndtr special.ndtri special.polygamma
+        special.scaled_modified_bessel_k0 special.scaled_modified_bessel_k1 special.shifted_chebyshev_polynomial_t
+        special.shifted_chebyshev_polynomial_u special.shifted_chebyshev_polynomial_v
+        special.shifted_chebyshev_polynomial_w special.spherical_bessel_j0 special.xlog1py special.zeta sqrt square sub
+        tan tanh true_divide xlogy __radd__ __rdiv__ __rmod__ __rmul__ __rpow__ __rsub__""",
+    OpClass.CONTRACTION: """
+        addbmm addmm addmv baddbmm bmm mm mv matmul __rmatmul__ dot vdot inner linalg.vecdot linalg.multi_dot einsum
+        tensordot sum mean nansum nanmean cumsum masked.sum masked.mean masked.cumsum sum_to_size trace
+        nn.functional.linear nn.functional.conv1d nn.functional.conv2d nn.functional.conv3d
+        nn.functional.conv_transpose1d nn.functional.conv_transpose2d nn.functional.conv_transpose3d
+        nn.functional.bilinear nn.functional.avg_pool1d nn.functional.avg_pool2d nn.functional.avg_pool3d
+        nn.functional.adaptive_avg_pool1d nn.functional.adaptive_avg_pool2d nn.functional.adaptive_avg_pool3d
+        nn.functional.interpolate:area index_add index_put put scatter_add scatter_reduce:sum scatter_reduce:mean
+        index_reduce:mean _unsafe_masked_index_put_accumulate max_pool2d_with_indices_backward""",
+    OpClass.SOLVER: """
+        cholesky_inverse cholesky_solve geqrf linalg.cond linalg.det linalg.householder_product linalg.ldl_factor
+        linalg.ldl_factor_ex linalg.ldl_solve linalg.lu_solve linalg.matrix_power linalg.matrix_norm linalg.norm linalg.slogdet
+        linalg.tensorinv linalg.tensorsolve logdet lu_solve norm:nuc ormqr triangular_solve""",
+}  # fmt: skip
+# Where several answers are right: the relation that must hold, and the class that goes with it.
+RELATIONS: dict[str, tuple[OpClass, str]] = {
+    "sort": (OpClass.SELECTION, "sort"),
+    "argsort": (OpClass.SELECTION, "argsort"),
+    "topk": (OpClass.SELECTION, "topk"),
+    "kthvalue": (OpClass.SELECTION, "kthvalue"),
+    "median": (OpClass.SELECTION, "median nanmedian"),
+    "mode": (OpClass.SELECTION, "mode"),
+    "max_dim": (OpClass.SELECTION, "max:reduction_with_dim min:reduction_with_dim"),
+    "argmax": (OpClass.SELECTION, "argmax argmin"),
+    "cummax": (OpClass.SELECTION, "cummax cummin"),
+    "unique": (OpClass.SELECTION, "unique"),
+    "max_pool_indices": (
+        OpClass.SELECTION,
+        "nn.functional.max_pool1d nn.functional.max_pool2d nn.functional.max_pool3d nn.functional.adaptive_max_pool1d "
+        "nn.functional.adaptive_max_pool2d nn.functional.adaptive_max_pool3d",
+    ),
+    "svd": (OpClass.DECOMPOSITION, "svd linalg.svd"),
+    "eigh": (OpClass.DECOMPOSITION, "linalg.eigh"),
+    "eig": (OpClass.DECOMPOSITION, "linalg.eig linalg.eigvals"),
+    "lowrank": (OpClass.DECOMPOSITION, "pca_lowrank svd_lowrank"),
+    "qr": (OpClass.DECOMPOSITION, "qr linalg.qr"),
+    "lu": (OpClass.DECOMPOSITION, "lu linalg.lu linalg.lu_factor linalg.lu_factor_ex"),
+    "lstsq": (OpClass.SOLVER, "linalg.lstsq"),
+    "solve": (OpClass.SOLVER, "linalg.solve linalg.solve_ex"),
+    "inv": (OpClass.SOLVER, "linalg.inv linalg.inv_ex"),
+    "solve_triangular": (OpClass.SOLVER, "linalg.solve_triangular"),
+    "cholesky": (OpClass.SOLVER, "linalg.cholesky linalg.cholesky_ex cholesky"),
+    "svdvals": (OpClass.SOLVER, "linalg.svdvals"),
+    "pinv_any_rank": (OpClass.SOLVER, "linalg.pinv pinverse"),
+    "order": (OpClass.EXACT, "msort masked.median"),
+    "eigvalsh": (OpClass.SOLVER, "linalg.eigvalsh"),
+    "unpool": (OpClass.EXACT, "nn.functional.max_unpool1d nn.functional.max_unpool2d nn.functional.max_unpool3d"),
+    "random": (
+        OpClass.RANDOM,
+        "bernoulli cauchy exponential geometric log_normal multinomial normal nn.functional.alpha_dropout "
+        "nn.functional.dropout nn.functional.dropout2d nn.functional.dropout3d "
+        "nn.functional.feature_alpha_dropout:with_train nn.functional.fractional_max_pool2d "
+        "nn.functional.fractional_max_pool3d nn.functional.rrelu rand_like randint "
+        "randint_like randn randn_like uniform",
+    ),
+    "uninitialised": (
+        OpClass.METADATA,
+        "empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize_ resize_as_",
+    ),
+}
+# torch 2.13 on the CPU writes beside a destination of these whose batch dimensions cannot be merged (heap corruption).
+UNSAFE_OUT = ("tril", "triu", "lu_unpack", "linalg.lu", "lu")
+# They read what lies beside the elements of a view.
+MEMORY = ("as_strided", "as_strided_copy", "as_strided_scatter")
+# Their callable itself fills its first argument.
+MUTATES = ("cauchy", "exponential", "geometric", "log_normal", "normal:in_place", "uniform")
+# Their meaning depends on the dtype (its neighbours, its limits, its eps), so float64 is no truth for them.
+DTYPE_BOUND = (
+    "nextafter", "nan_to_num", "frexp", "hash_tensor", "round:decimals_0", "round:decimals_3", "round:decimals_neg_3",
+    "to", "bfloat16", "bool", "byte", "char", "double", "float", "half", "int", "long", "short", "cfloat", "cdouble",
+    "nn.functional.rms_norm", "linalg.pinv", "pinverse", "linalg.matrix_rank", "linalg.lstsq",
+)  # fmt: skip
+# Entries that run the half-precision kernels of another one.
+SAME_KERNEL = {
+    "_batch_norm_with_update": "nn.functional.batch_norm",
+    "_native_batch_norm_legit": "nn.functional.batch_norm",
+    "native_batch_norm": "nn.functional.batch_norm",
+    "_softmax_backward_data": "logsumexp",
+    "nn.functional.upsample_bilinear": "nn.functional.interpolate:bilinear",
+    "grid_sampler_2d": "nn.functional.grid_sample",
+    "grid_sampler_3d": "nn.functional.grid_sample",
+}
+# Their further results (saved statistics) are a backend's own affair: other dtypes and shapes are right, too.
+FIRST_ONLY = ("_batch_norm_with_update", "_native_batch_norm_legit", "native_batch_norm", "native_layer_norm")
+# Other names of the functions in the ULP tables.
+ULP_NAMES = {
+    "true_divide": "div",
+    "__radd__": "add",
+    "__rsub__": "sub",
+    "__rmul__": "mul",
+    "__rdiv__": "div",
+    "__rpow__": "pow",
+}
+
+# Integer operands are places to write to: repeated ones leave open which write comes last, so these are never expanded.
+WRITES_AT = """scatter scatter_add scatter_reduce index_copy index_add index_fill index_put index_reduce put
+    nn.functional.max_unpool1d nn.functional.max_unpool2d nn.functional.max_unpool3d masked_scatter"""
+# What NaN, Inf and numbers out of range become is undefined: casts to integers, hashes, recurrences that read beside.
+FINITE_ONLY = """byte char short int long hash_tensor special.chebyshev_polynomial_t special.chebyshev_polynomial_u
+    special.chebyshev_polynomial_v special.chebyshev_polynomial_w special.shifted_chebyshev_polynomial_t
+    special.shifted_chebyshev_polynomial_u special.shifted_chebyshev_polynomial_v special.shifted_chebyshev_polynomial_w
+    special.hermite_polynomial_h special.hermite_polynomial_he special.laguerre_polynomial_l
+    special.legendre_polynomial_p grid_sampler_2d grid_sampler_3d nn.functional.grid_sample"""
+# Their calls update operands beside their results (running statistics, weights of a limited norm).
+UPDATES = """nn.functional.embedding nn.functional.embedding_bag nn.functional.batch_norm nn.functional.instance_norm
+    _batch_norm_with_update _native_batch_norm_legit native_batch_norm"""
+
+RULE_OF = {name: rule for rule, names in RULES.items() for name in names.split()}
+# What the native row of an entry knows of its half-precision kernels holds for the entry.
+ACCUMULATES = {n: r.accumulates for r in ROWS.values() if r.accumulates for n in r.opinfo}
+STAGES = {n: r.stages for r in ROWS.values() if r.stages for n in r.opinfo}
+ROUNDS_BETWEEN = {n for r in ROWS.values() if r.rounds_between for n in r.opinfo}
+ROUNDS_BETWEEN |= {"nn.functional.linear_cross_entropy"}  # one kernel from outside; the products in it are kept in the dtype
+ORDER = ("quantile", "nanquantile")  # composites that take their gradients from one of several equal elements
+RELATION_OF = {name: (rule, word) for word, (rule, names) in RELATIONS.items() for name in names.split()}

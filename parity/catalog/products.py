@@ -1,0 +1,97 @@
+"""Products in words of their own: einsum, tensordot, distances between all pairs."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from parity.catalog.contractions import sizes_of
+from parity.catalog.draw import Call, Draw, keywords
+from parity.catalog.row import FLOATING, NUMERIC, Row
+from parity.vocabulary import OpClass
+
+_row = partial(Row, family="contractions", rule=OpClass.CONTRACTION, dtypes=NUMERIC, grad=FLOATING)
+
+EQUATIONS = (
+    "ij,jk->ik",
+    "ij->ji",
+    "ij->",
+    "ii->i",
+    "ij,j->i",
+    "i,j->ij",
+    "bij,bjk->bik",
+    "bij,ijk->bik",
+    "ijk,ilk->ijl",
+    "bhqd,bhkd->bhqk",
+    "bhqk,bhkd->bqhd",
+    "ij,ij->ij",
+    "ij,ij->",
+    "i,i",
+    "...ij,...jk->...ik",
+    "ij,jk,kl->il",
+    "bi,oij,bj->bo",
+    "ij,kj->ki",
+    "ijk->kji",
+    "ijk->j",
+    "iij->ij",
+    "ii->",
+    "ij...->...ji",
+    "...i,...i->...",
+    "bij,bij->b",
+    "bij,bkj->ikb",
+    "i,j,k->kji",
+    "bnd,hdk->bhnk",
+    "abc,cd,abd->ab",
+    "ij,jk",
+)
+
+
+def _einsum(draw: Draw) -> Call:
+    """Each letter of the equation gets one size everywhere."""
+    equation = draw.choice(EQUATIONS)
+    sizes: dict[str, int] = {}
+    lead = (2,) if draw.flag() else ()
+    operands = []
+    for term in equation.split("->")[0].split(","):
+        shape: tuple[int, ...] = lead if "..." in term else ()
+        for letter in term.replace(".", ""):
+            shape = (*shape, sizes.setdefault(letter, draw.choice((2, 1, 3, 4, 5, 16))))
+        operands.append(draw.tensor(shape))
+    return Call((equation, *operands))
+
+
+def _tensordot(draw: Draw) -> Call:
+    shared = draw.shape(0, 2)
+    a, b = draw.tensor((*draw.shape(0, 2), *shared)), draw.tensor((*shared, *draw.shape(0, 2)))
+    if draw.flag() and shared:
+        left, right = len(a.shape) - len(shared), tuple(range(len(shared)))
+        first = tuple(left + k for k in right)
+        if draw.flag():  # counted from the end, in another order
+            first, right = tuple(k - len(a.shape) for k in first[::-1]), tuple(k - len(b.shape) for k in right[::-1])
+        return Call((a, b), keywords(dims=(first, right)))
+    return Call((a, b), keywords(dims=len(shared)))
+
+
+def _cdist(draw: Draw) -> Call:
+    n, k, m = sizes_of(draw, 3)
+    lead = draw.choice(((), (1,), (2,)))
+    if draw.rare(8):  # above 25 rows torch takes a product of matrices
+        n, m = draw.choice((26, 33)), draw.choice((26, 30))
+    p = draw.option(1.0, 0.0, 3.0, 0.5, 2.0, float("inf"))
+    mode = draw.option("use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist") if p in (None, 2.0) else None
+    pair = draw.tensor((*lead, n, k)), draw.tensor((*lead, m, k))
+    return Call(pair, keywords(p=p, compute_mode=mode))
+
+
+ROWS = (
+    _row(name="einsum", call="torch.einsum", signature=_einsum, opinfo=("einsum",)),
+    _row(name="tensordot", call="torch.tensordot", signature=_tensordot, opinfo=("tensordot",)),
+    _row(
+        name="cdist",
+        rule=OpClass.COMPOSITE,
+        call="torch.cdist",
+        signature=_cdist,
+        dtypes=("float32",),
+        grad=("float32",),
+        opinfo=("cdist",),
+    ),
+)

@@ -1,0 +1,163 @@
+"""What a person may type: the commands of the command line with their options, and how an option's text is read."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from parity import __version__
+from parity.errors import UsageError
+from parity.vocabulary import FINDINGS, MEANING, Status
+
+EXPLAIN = """\
+Which tolerance applies:            parity explain softmax float16 --device mps
+Why a case is judged as it is:      parity explain 'softmax(float16[1, 3], dim=-1)' --device mps
+Why a run judged as it did:         parity explain run.jsonl 'softmax float16'"""
+ZOO = (
+    "Plant known device bugs, one at a time, on a simulated device, and tell which of them the suite's ordinary cases find. "
+    "--generator opinfo scores the plain rule of the field instead: OpInfo samples as they are, CPU against device, "
+    "torch.testing.assert_close, forward and first backward; both puts the two side by side."
+)
+AUDIT = """\
+List the operators that have an MPS kernel in the installed torch, and which of them a run of the suite dispatches.
+
+What is counted: overloads (add.Tensor, add_.Tensor, add.out) of torch's own native_functions.yaml that name MPS as a dispatch
+key, or whose structured_delegate does. One is reached where a result that holds a comparison dispatched it on the device,
+below autograd: on the way there, forward, backward, out= and in-place. Refused and void cases count for nothing. What
+exists on MPS alone is reached where MPS was the device, or where sim:mps compared its public op whole.
+
+Without --run, the quick profile is run on sim, and the ops that exist on MPS alone on sim:mps (several minutes).
+With it:   parity run --device mps --reach --output run.jsonl
+           parity audit --reach --run run.jsonl
+
+The last line reads: N of M (x %)."""
+COVERAGE = (
+    "How often each feature of a call was drawn in a run, by family of ops, and each two together. A pair is applicable where "
+    "some op of the family drew each of the two in one dtype and nothing forbids both in one call. Also the pairs of op and "
+    "dtype that were compared in each aspect, as parity run --count tells them."
+)
+DEVICE_HELP = "mps, cuda, xpu, sim, sim:mps, cpu, or auto: the first accelerator that torch reports"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands; what was asked for is `command` of its result, a key of `cli.COMMANDS`."""
+    made = argparse.ArgumentParser(prog="parity", description="Does a PyTorch device compute the right thing?")
+    made.add_argument("--version", action="version", version=f"parity {__version__}")
+    commands = made.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    how = "compare a device with the CPU, op by op"
+    run = commands.add_parser("run", help=how, description=_statuses(), formatter_class=_Raw)
+    run.add_argument("patterns", nargs="*", metavar="PATTERN", help="ops by name, with * and ?; all by default")
+    run.add_argument("--device", default="auto", help=DEVICE_HELP)
+    run.add_argument("--dtype", action="append", default=[], help="only this dtype (repeatable, or separated by commas)")
+    run.add_argument("--family", action="append", default=[], help="only this family (repeatable, or separated by commas)")
+    run.add_argument("--profile", default="quick", help="quick, full or deep")
+    run.add_argument("--source", help="native, opinfo or all (by default the profile's: quick native, full and deep all)")
+    run.add_argument("--examples", type=_count, help="cases per op and dtype instead of the profile's number")
+    run.add_argument("--seed", default="0", help="seed of the explored cases; the pinned ones are always the same")
+    run.add_argument("-n", type=_count, dest="workers", metavar="N", help="worker processes; one per core by default")
+    run.add_argument("--faults", help="faults for a simulated device: a Python file, or an installed module by its name")
+    run.add_argument("--no-screens", action="store_true", help="send every pair to the float64 oracle")
+    run.add_argument("--no-shrink", action="store_true", help="tell findings as they were drawn")
+    run.add_argument("--hang-after", type=_seconds, help="seconds after which a case counts as hung (by default 20 and more)")
+    run.add_argument("--setup", metavar="FILE", help="Python that every worker runs first: backend flags, a backend's import")
+    run.add_argument("--fail-on", action="append", default=[], help="a status that fails beside the findings: unsupported ...")
+    run.add_argument("--output", type=Path, help="the run file to write (JSON lines)")
+    run.add_argument("--findings", default="findings", help="folder for the scripts that reproduce findings")
+    run.add_argument("--junit-xml", metavar="FILE", help="also write JUnit's XML")
+    run.add_argument("--reach", action="store_true", help="for parity audit --reach: note which operators are dispatched")
+    how = "draw on the CPU until every aspect of an op and dtype holds a comparison, and count these pairs"
+    run.add_argument("--count", action="store_true", help=how)
+    run.add_argument("-v", "--verbose", action="store_true", help="with --count: name every pair without a comparison")
+    run.add_argument("--list", action="store_true", help="list the selected ops with their dtypes, and run nothing")
+    run.set_defaults(command="run")
+
+    two = commands.add_parser("diff", help="what changed between two runs", description="Compare two run files.")
+    two.add_argument("before", type=Path)
+    two.add_argument("after", type=Path)
+    two.add_argument("--partial", action="store_true", help="take what a truncated file holds")
+    two.set_defaults(command="diff")
+
+    drawn = commands.add_parser("coverage", help="which features a run drew, and which two together", description=COVERAGE)
+    drawn.add_argument("run", type=Path, help="the run file")
+    drawn.add_argument("family", nargs="*", metavar="FAMILY", help="only these families, with their features")
+    drawn.add_argument("-v", "--verbose", action="store_true", help="name every pair that was not drawn")
+    drawn.add_argument("--partial", action="store_true", help="take what a truncated file holds")
+    drawn.set_defaults(command="coverage")
+
+    again = commands.add_parser("replay", help="check one case again", description="Rebuild a case from its id and check it.")
+    again.add_argument("case", help="a case id, in quotes, or a run file: all its findings")
+    again.add_argument("--device", default=None, help=DEVICE_HELP + "; for a run file, its own device")
+    again.add_argument("--faults", help="faults for a simulated device: a Python file, or an installed module by its name")
+    again.set_defaults(command="replay")
+
+    why = commands.add_parser(
+        "explain", help="which tolerance applies, and why a case is judged as it is", description=EXPLAIN, formatter_class=_Raw
+    )
+    why.add_argument("subject", metavar="OP|CASE|RUN", help="an op, a case id in quotes, or a run file")
+    why.add_argument(
+        "detail", nargs="?", default="", help="the op's dtype; or which of the run's records, by a part of their text"
+    )
+    why.add_argument("--device", default="", help=DEVICE_HELP)
+    why.add_argument("--faults", help="faults for a simulated device: a Python file, or an installed module by its name")
+    why.set_defaults(command="explain")
+
+    zoo = commands.add_parser("zoo", help="which known device bugs the suite finds", description=ZOO)
+    zoo.add_argument("patterns", nargs="*", metavar="PATTERN", help="faults by id, kind, trigger class or op; all by default")
+    zoo.add_argument("--faults", help="score these instead: a Python file, or an installed module by its name")
+    zoo.add_argument("--generator", choices=("suite", "opinfo", "both"), default="suite", help="what looks for the faults")
+    zoo.add_argument("--profile", default="quick", help="quick, full or deep")
+    zoo.add_argument("--seed", default="0", help="seed of the explored cases")
+    zoo.add_argument("--repeat", type=_count, default=1, metavar="N", help="as many seeds, from --seed on")
+    zoo.add_argument("-n", type=_count, dest="workers", metavar="N", help="worker processes; one per core by default")
+    zoo.add_argument("--output", type=Path, help="also write everything to this file (JSON)")
+    zoo.add_argument("--include-beyond", action="store_true", help="also the bugs that one op alone does not show")
+    zoo.set_defaults(command="zoo")
+
+    audit = commands.add_parser("audit", help="what a run leaves out", description=AUDIT, formatter_class=_Raw)
+    audit.add_argument("--reach", action="store_true", required=True, help="audit the operators that are dispatched")
+    audit.add_argument("--run", action="append", default=[], type=Path, metavar="FILE", help="a run file (repeatable)")
+    audit.add_argument("--seed", default="0", help="seed of the explored cases, where it runs them itself")
+    audit.add_argument("-n", type=_count, dest="workers", metavar="N", help="worker processes; one per core by default")
+    audit.add_argument("--output", type=Path, help="also write everything to this file (JSON)")
+    audit.set_defaults(command="audit")
+
+    doctor = commands.add_parser("doctor", help="examine a device", description="Probe a device and say whether to trust it.")
+    doctor.add_argument("--device", default="auto", help=DEVICE_HELP)
+    doctor.add_argument("--faults", help="faults for a simulated device: a Python file, or an installed module by its name")
+    doctor.set_defaults(command="doctor")
+    return made
+
+
+class _Raw(argparse.RawDescriptionHelpFormatter):
+    """Keep the table of statuses as it is."""
+
+
+def _statuses() -> str:
+    rows = "\n".join(f"  {s:<12}{MEANING[s]}{'' if s in FINDINGS else ' (no failure)'}" for s in Status)
+    return f"Compare a device with the CPU, judged against a float64 truth.\n\nStatuses:\n{rows}"
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of 1 or more")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0.0:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds above 0")
+    return value
+
+
+def split(values: Sequence[str]) -> list[str]:
+    """The parts of repeatable options that take commas. Raises UsageError for one that is given and empty."""
+    for v in values:
+        if not v.strip(", "):
+            raise UsageError(f"an option was given with the empty value '{v}'; name something, or leave the option out")
+    return [part.strip() for v in values for part in v.split(",") if part.strip()]

@@ -1,0 +1,80 @@
+"""Calls that an op refuses for a reason of its own: arguments that contradict one another or make no sense, matrices without
+factors, sizes that do not fit, operands on two devices.
+
+Listed are checks that torch makes in the operator or leaves to the kernel. What Python itself refuses, the same for every
+device, would show nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from parity.catalog.row import Row
+from parity.vocabulary import Arg, Case, TensorSpec, Values
+
+Change = tuple[str, Arg]
+Made = tuple[str, Callable[[], Case]]
+_WINDOWS: tuple[Change, ...] = (("padding", 99), ("stride", -1))
+_CONVOLVED: tuple[Change, ...] = (("padding", -1), ("stride", -1), ("groups", 7), ("dilation", 0))
+ARGUMENTS: dict[str, tuple[Change, ...]] = {
+    **{f"{kind}_pool{n}d": _WINDOWS for kind in ("max", "avg") for n in (1, 2, 3)},
+    **{f"conv{n}d": _CONVOLVED for n in (1, 2, 3)},
+    **{f"conv_transpose{n}d": (*_CONVOLVED, ("output_padding", 9)) for n in (1, 2, 3)},
+    "unfold": (("dilation", -1), ("stride", -1), ("padding", -1)),
+    "fold": (("dilation", -1), ("stride", -1), ("padding", -1)),
+    "cross_entropy": (("label_smoothing", 1.5),),
+    "huber_loss": (("delta", -1.0),),
+    "multi_margin_loss": (("p", 3),),
+    "cdist": (("p", -1.0),),
+    "pdist": (("p", -1.0),),
+}
+# Only beside an argument that is given.
+CONTRADICTIONS: dict[str, tuple[str, Change]] = {"scaled_dot_product_attention": ("attn_mask", ("is_causal", True))}
+# The last dimension of the first operand must be that of another, or a size that is told.
+FITTING = (
+    *("mm", "bmm", "matmul", "addmv", "dot", "vdot", "mv", "inner", "linear", "bilinear", "layer_norm"),
+    "scaled_dot_product_attention",
+)
+# They raise where there is no factor: for a matrix of equal numbers, or, those that take definite ones, of negative numbers.
+SINGULAR = ("solve", "inv", "lu_factor", "lu_solve", "tensorsolve", "tensorinv")
+INDEFINITE = ("cholesky", "cholesky_old", "cholesky_solve", "cholesky_inverse")
+# Every operator of these asks for operands on one device.
+ONE_DEVICE = ("contractions", "linalg", "convolutions", "normalization", "losses", "attention")
+ANYWHERE = ("ctc_loss",)  # whose targets may be on either
+
+
+def calls(row: Row, case: Case) -> Iterator[Made]:
+    """(word of `vocabulary.FLAWS`, how to make the call) of each that fits the case."""
+    first = case.args[0] if case.args else None
+    if not isinstance(first, TensorSpec) or not all(s.numel for s in case.args if isinstance(s, TensorSpec)):
+        return  # of nothing, some compute nothing
+    changes = ARGUMENTS.get(row.name, ())
+    if row.name in CONTRADICTIONS:
+        beside, change = CONTRADICTIONS[row.name]
+        changes = (*changes, change) if beside in dict(case.kwargs) else changes
+    for name, value in changes:
+        yield "argument", lambda name=name, value=value: _with(case, name, value)  # type: ignore[misc]
+    if row.name in FITTING and first.shape:
+        longer = replace(first, shape=(*first.shape[:-1], first.shape[-1] + 1))
+        yield "shape", lambda: replace(case, args=(longer, *case.args[1:]))
+    if row.name in (*SINGULAR, *INDEFINITE) and min(first.shape[-2:]) > 1:
+        number = -1 if row.name in INDEFINITE else 1
+        equal = replace(first, values=Values("inside", (number, number)), grad=False)
+        yield "value", lambda: replace(case, args=(equal, *case.args[1:]))
+    if row.family in ONE_DEVICE and row.name not in ANYWHERE and first.shape:
+        shaped = [k for k, a in enumerate(case.args) if k and isinstance(a, TensorSpec) and a.shape]
+        if shaped:
+            yield (
+                "device",
+                lambda: replace(case, args=tuple(_apart(a) if k == shaped[0] else a for k, a in enumerate(case.args))),
+            )
+
+
+def _apart(operand: Arg) -> Arg:
+    assert isinstance(operand, TensorSpec)
+    return replace(operand, on_cpu=True)
+
+
+def _with(case: Case, name: str, value: Arg) -> Case:
+    return replace(case, kwargs=(*((n, v) for n, v in case.kwargs if n != name), (name, value)))

@@ -1,0 +1,77 @@
+"""What an audit says: to a person, and to a program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from textwrap import wrap
+
+from parity import __version__
+from parity.audit import Audit, Operator, State
+from parity.errors import OutputError
+
+WIDTH = 120
+MEANING = {
+    State.REACHED: "a compared case dispatched it",
+    State.WHOLE: "its public op was compared whole on sim:mps, or it was dispatched on MPS",
+    State.MISSED: "see the reasons",
+}
+
+
+def render(audit: Audit) -> str:
+    """The operators by state, the reasons, and as the last line how many count."""
+    missed = audit.of(State.MISSED)
+    lines = [f"parity {__version__} audit: operators with an MPS kernel in torch {audit.torch}", *audit.runs]
+    for state in (State.REACHED, State.WHOLE):
+        if found := audit.of(state):
+            lines += ["", f"{state} ({len(found)})", *_packed(found)]
+    if missed:
+        lines += ["", f"{State.MISSED} ({len(missed)})", *_reasons(missed)]
+    lines += ["", *_table(audit), "", last_line(audit)]
+    return "\n".join(lines)
+
+
+def last_line(audit: Audit) -> str:
+    """N of M (x %)."""
+    many = len(audit.operators)
+    return f"{audit.reached} of {many} ({100 * audit.reached / max(1, many):.1f} %)"
+
+
+def _packed(found: Sequence[Operator]) -> Iterator[str]:
+    """Overloads behind the name that they share: "add.Tensor .out"."""
+    words = []
+    for base, some in groupby(found, lambda o: o.name.partition(".")[0]):
+        overloads = [o.name.removeprefix(base) for o in some]
+        words.append((base + " ".join(overloads)).replace(" ", "\0"))
+    for line in wrap("  ".join(words), WIDTH - 2, break_long_words=False, break_on_hyphens=False):
+        yield "  " + line.replace("\0", " ")
+
+
+def _reasons(missed: Sequence[Operator]) -> Iterator[str]:
+    wide = max(len(o.name) for o in missed)
+    for o in missed:
+        yield f"  {o.name:<{wide}}  {o.reason}"
+
+
+def _table(audit: Audit) -> Iterator[str]:
+    wide = max(map(len, State))
+    yield f"{'state':<{wide}}  operators"
+    for state in State:
+        yield f"{state:<{wide}}  {len(audit.of(state)):>9}  {MEANING[state]}"
+
+
+def write(audit: Audit, path: Path) -> None:
+    """Everything as JSON. Raises OutputError."""
+    tree = {
+        "parity": __version__,
+        "torch": audit.torch,
+        "runs": audit.runs,
+        "reached": audit.reached,
+        "operators": {o.name: {"state": o.state, "rows": o.rows, "reason": o.reason} for o in audit.operators},
+    }
+    try:
+        path.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
+    except OSError as e:
+        raise OutputError(f"cannot write {path}: {e.strerror or e}; name another with --output") from None

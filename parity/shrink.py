@@ -1,0 +1,119 @@
+"""A failing case -> the least one. The only module that knows Hypothesis.
+
+Hypothesis shrinks from the picks of the failing case over `cases(...)`, the same decode as the search's as a strategy; the
+strategy is public, for people's own property tests. What it comes to is walked down the reductions of `parity.plainer`, which
+change several parts together where no single pick does. Both are bounded in their tries.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from hypothesis import HealthCheck, Phase, find, settings
+from hypothesis import strategies as st
+from hypothesis.database import InMemoryExampleDatabase, choices_to_bytes
+from hypothesis.errors import Flaky, NoSuchExample
+
+from parity.catalog.draw import Sizes
+from parity.catalog.row import Row
+from parity.generate import decode
+from parity.notation import case_text
+from parity.plainer import PASSES
+from parity.prelude import unchecked
+from parity.vocabulary import Arg, Case, TensorSpec
+
+PICK_TRIES = 200  # cases that Hypothesis may try; from far above it needs many more than the reductions do
+WALK_TRIES = 800  # cases that may be tried along the reductions
+
+
+@functools.lru_cache(maxsize=4096)
+def _below(n: int) -> st.SearchStrategy[int]:
+    return st.integers(0, n - 1)
+
+
+def cases(row: Row, dtype: str, sizes: Sizes | None = None) -> st.SearchStrategy[Case]:
+    """A Hypothesis strategy of cases of a row, for property tests of one's own."""
+    used = sizes or Sizes()
+
+    @st.composite
+    def strategy(draw: st.DrawFn) -> Case:
+        return decode(row, dtype, lambda n: draw(_below(n)) if n > 1 else 0, used)
+
+    return strategy()
+
+
+ALL_HEALTH_CHECKS = tuple(HealthCheck)
+
+
+class _Asked:
+    """Answers, each case asked once; `tries` cases at most, and all others do not fail."""
+
+    def __init__(self, fails: Callable[[Case], bool]) -> None:
+        self.tries, self._fails, self._answers = 0, fails, dict[str, bool]()
+
+    def __call__(self, case: Case) -> bool:
+        text = case_text(case)  # True and 1 are equal, their texts are not
+        if text not in self._answers:
+            if self.tries <= 0:
+                return False
+            self.tries -= 1
+            self._answers[text] = self._fails(case)
+        return self._answers[text]
+
+
+def shrink(row: Row, dtype: str, sizes: Sizes, picks: tuple[int, ...], fails: Callable[[Case], bool]) -> Case | None:
+    """The least case that fails, started from the picks of a failing one; None where it does not fail again.
+
+    The surplus 0 behind the picks matters: an entry that replays exactly is taken for already shrunk and returned as it is.
+    """
+    asked = _Asked(fails)
+    asked.tries = PICK_TRIES
+    database = InMemoryExampleDatabase()
+    database.save(b"parity", choices_to_bytes((*picks, 0)))
+    quiet = settings(
+        database=database,
+        phases=(Phase.reuse, Phase.shrink),
+        max_examples=100_000,
+        deadline=None,
+        suppress_health_check=ALL_HEALTH_CHECKS,
+        derandomize=False,
+    )
+    try:
+        found = find(cases(row, dtype, sizes), asked, settings=quiet, database_key=b"parity")
+    except (NoSuchExample, Flaky):
+        return None
+    asked.tries = WALK_TRIES
+    if not unchecked(row):
+        return walk(found, asked)
+    kept = _sizes(found)  # with others the kernel would read and write beside its operands
+    return walk(found, lambda case: _sizes(case) == kept and asked(case))
+
+
+def _sizes(case: Case) -> str:
+    """All of a call but what its operands hold and how they lie."""
+
+    def bare(a: Arg) -> object:
+        return a.shape if isinstance(a, TensorSpec) else tuple(map(bare, a)) if isinstance(a, tuple) else a
+
+    return repr((tuple(map(bare, case.args)), tuple((n, bare(v)) for n, v in case.kwargs)))
+
+
+def walk(case: Case, fails: Callable[[Case], bool]) -> Case:
+    """Down the reductions until none of them leaves a case that fails.
+
+    After a success the walk goes on where it stands and comes back to the rest in the next round, because what was of no use
+    before seldom is of use behind it.
+    """
+    moved = True
+    while moved:
+        moved = False
+        for reductions in PASSES:
+            k, plainer = 0, list(reductions(case))
+            while k < len(plainer):
+                if plainer[k] != case and fails(plainer[k]):
+                    case, moved = plainer[k], True
+                    plainer = list(reductions(case))
+                else:
+                    k += 1
+    return case

@@ -1,0 +1,162 @@
+"""What rounding on the way does to results, where perturbed operands alone do not show it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from parity import catalog, execute, tolerance
+from parity.budget import Budget
+from parity.dtypes import FACTS
+from parity.inputs import build
+from parity.judge import Bench, judge
+from parity.notation import parse
+from parity.oracle import Oracle
+from parity.promises import promised, terms_of_gauss
+from parity.rounding import Rounding, handed_on, rounded
+from parity.vocabulary import Status
+
+U, HALF = 2.0**-24, 2.0**-11
+
+
+def asked(text: str, cotangents: Sequence[Tensor] = ()) -> Oracle:
+    case = parse(text)
+    made = Oracle(execute.program(catalog.row(case.op)), case, build(case), torch.float32)
+    if cotangents:
+        made.differentiate(cotangents)
+    return made
+
+
+def test_composed_ops_round_inside_in_inference_mode_too() -> None:
+    """ndtr is (1 + erf(x / sqrt 2)) / 2 on every device: far to the left it cancels."""
+    for mode in ("", '.under("inference")'):
+        made = asked(f"special.ndtr(float32[1].of(-4.0)){mode}")
+        assert made.truth("out") is not None
+        assert 2.0**-28 < float(made.sensitivity("out", U, U)) < 2.0**-22, mode
+
+
+def test_a_result_that_is_nan_only_without_rounding_is_nobodys_promise() -> None:
+    """The covariance of equal numbers is 0 and their correlation 0 / 0, unless the mean is rounded."""
+    made = asked("corrcoef(float32[5].of(0.3, 0.3, 0.3, 0.3, 0.3))")
+    truth = made.truth("out")
+    assert truth is not None
+    assert bool(torch.isnan(truth))
+    assert made.unsettled("out", U, U) is not None
+    b = Budget(np.ones(()), ())
+    _, unspoken, why = promised(
+        catalog.row("corrcoef"), tolerance.load("cpu"), made, b, truth, "out", FACTS["float32"], "forward"
+    )
+    assert unspoken.all()
+    assert "rounding" in why
+
+
+@pytest.mark.parametrize(
+    "text", ["asin(float32[1].of(1.0))", "log(float32[1].of(0.0))", "div(float32[1].of(0.0), float32[1].of(0.0))"]
+)
+def test_what_the_operands_decide_is_settled(text: str) -> None:
+    """At the end of a domain the operands are what they are: a NaN of the device's own is found."""
+    made = asked(text)
+    assert made.truth("out") is not None
+    assert made.unsettled("out", U, U) is None
+
+
+def test_two_roundings_do_not_undo_each_other() -> None:
+    """Signs alone would cancel in a quarter of all pairs, and a budget made of such a pair would be none."""
+    x = torch.linspace(0.1, 7.0, 4096, dtype=torch.float64)
+    off = torch.stack([(rounded(rounded(x, U, k), U, k + 2) / x - 1).abs() / U for k in range(5)]).max(0).values
+    assert float((off < 0.2).double().mean()) < 0.005
+    assert float(off.max()) <= 2.0 + 1e-6
+
+
+def test_numbers_below_the_normal_ones_move_by_what_is_lost_there() -> None:
+    """A half type's 1e-8 is 0 on a device, 6e-8 is its smallest number, and 1 is far from both."""
+    least = FACTS["float16"].smallest / 16
+    x = torch.tensor([1e-8, 6e-8, 1.0, 0.0], dtype=torch.float64)
+    off = (handed_on(x, HALF / 8, 0, least) - x).abs()
+    assert off[:2].tolist() == pytest.approx([least, least])
+    assert float(off[2]) == pytest.approx(HALF / 8)
+    assert float(off[3]) == 0.0
+    assert float(handed_on(torch.tensor([1e-12], dtype=torch.float64), HALF / 8, 0, least)) != 0.0
+
+
+def test_what_a_half_type_saves_may_be_lost() -> None:
+    """The gradient of prod divides the saved product, which a half type rounds to 0."""
+    made = asked("prod_dim(float16[3].of(5.9604645e-08, 0.0183, 0.686), 0)", [torch.ones(())])
+    truth = made.truth("grad[0]")
+    assert truth is not None
+    assert float(made.sensitivity("grad[0]", U, HALF / 8)[0]) > float(truth[0]) / 16
+
+
+def test_counts_are_exact() -> None:
+    """The second derivative of scatter_reduce's products counts zeros and asks for one."""
+    index, source = torch.tensor([0, 1, 1]), torch.tensor([0.0, 2.0, 1.0], dtype=torch.float64)
+    with Rounding(U, 0):
+        counted = torch.zeros(2, dtype=torch.float64).scatter_add(0, index, (source == 0).double())
+        moved = torch.zeros(2, dtype=torch.float64).scatter_add(0, index, source / 3)
+    assert counted.tolist() == [1.0, 0.0]
+    assert float(moved[1]) != 1.0
+
+
+@pytest.mark.parametrize("more", ({}, {"is_causal": True}, {"enable_gqa": True}))
+def test_attention_is_taken_apart(more: dict[str, bool]) -> None:
+    """By formulas that give what the kernel gives, forward and backward."""
+    draw = torch.Generator().manual_seed(0)
+    heads = 2 if "enable_gqa" in more else 4
+    shapes = (2, 4, 5, 8), (2, heads, 6, 8), (2, heads, 6, 8)
+    leaves = [torch.randn(s, generator=draw, dtype=torch.float64).requires_grad_() for s in shapes]
+
+    def run() -> tuple[Tensor, ...]:
+        attend = F.scaled_dot_product_attention
+        y = attend(*leaves, **more)  # type: ignore[arg-type]  # options by name
+        return y, *torch.autograd.grad(y.sin().sum(), leaves)
+
+    plain = run()
+    with Rounding(2.0**-53, 0):
+        apart = run()
+    for a, b in zip(plain, apart):
+        assert torch.allclose(a, b, rtol=1e-12, atol=1e-13)
+
+
+def test_gradients_of_attention_cancel_where_one_key_takes_all() -> None:
+    """P (dP - sum P dP) is 0 there, and the rounding of dP on a device."""
+    q, k, v = "1, 1, 1, 2].of(1e4, 1e4)", "1, 1, 2, 2].of(1.0, 1.0, -1.0, -1.0)", "1, 1, 2, 2].of(0.3, 0.7, 0.1, 0.9)"
+    text = f"scaled_dot_product_attention(float32[{q}, float32[{k}, float32[{v})"
+    made = asked(text, [torch.full((1, 1, 1, 2), 3.0)])
+    truth = made.truth("grad[0]")
+    assert truth is not None
+    assert float(truth.abs().max()) < 1e-9
+    assert float(made.sensitivity("grad[0]", U, U).max()) > U
+
+
+def test_complex_convolutions_are_three_real_ones() -> None:
+    """Gauss's trick triples the terms; products of matrices do without."""
+    complex64, float32 = FACTS["complex64"], FACTS["float32"]
+    assert terms_of_gauss(catalog.row("conv2d"), complex64) == terms_of_gauss(catalog.row("conv_transpose1d"), complex64) == 3.0
+    assert terms_of_gauss(catalog.row("conv2d"), float32) == terms_of_gauss(catalog.row("mm"), complex64) == 1.0
+    case = parse("conv1d(complex64[4, 2, 40].normal(seed=1), complex64[3, 2, 3].normal(seed=2))")
+    inputs = build(case)
+    x, w = (o.view for o in inputs.operands)
+    oracle = Oracle(execute.program(catalog.row("conv1d")), case, inputs, torch.complex64)
+    bench = Bench(catalog.row("conv1d"), tolerance.load("cpu"), oracle, None, True)
+    a, b, c, d = x.real, x.imag, w.real, w.imag
+    one, two, three = F.conv1d(a, c), F.conv1d(b, d), F.conv1d(a + b, c + d)
+    gauss = torch.complex(one - two, three - one - two)
+    assert judge(bench, {"out": gauss}, {"out": F.conv1d(x, w)}, "forward")[0].status is Status.AGREE
+    coarse = F.conv1d(x.to(torch.complex64), w * (1 + 2.0**-12))
+    assert judge(bench, {"out": coarse}, {"out": F.conv1d(x, w)}, "forward")[0].status.is_finding
+
+
+def test_complex_arithmetic_at_inf_is_nobodys_promise() -> None:
+    """C99's annex G makes an Inf of what comes as NaN otherwise; a composite goes on with either. Without Inf nothing is free."""
+    row, tables, facts = catalog.row("logsumexp"), tolerance.load("cpu"), FACTS["complex64"]
+    for values, freed in (("1.0, 2.0", False), ("inf, 2.0", True)):
+        made = asked(f"logsumexp(complex64[2].of({values}), (0,))", [torch.ones((), dtype=torch.complex64)])
+        truth = made.truth("grad[0]")
+        assert truth is not None
+        free, _, _ = promised(row, tables, made, Budget(np.ones((2, 2)), ()), truth, "grad[0]", facts, "backward")
+        assert bool(free.all()) is freed
