@@ -305,7 +305,7 @@ def shrink(
             hits[case] = next((r for r in failing(again) if r.key == key), None)
         return hits[case] is not None
 
-    found = least(item.row, item.dtype, plan.profile.sizes, one.picks, fails)
+    found = least(item.row, item.dtype, plan.profile.sizes, one, fails)
     hit = None if found is None else hits.get(found)
     if found is None or hit is None:
         return one.case, result

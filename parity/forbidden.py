@@ -52,7 +52,7 @@ def calls(row: Row, case: Case) -> Iterator[Made]:
     changes = ARGUMENTS.get(row.name, ())
     if row.name in CONTRADICTIONS:
         beside, change = CONTRADICTIONS[row.name]
-        changes = (*changes, change) if beside in dict(case.kwargs) else changes
+        changes = (*changes, change, change) if beside in dict(case.kwargs) else changes
     for name, value in changes:
         yield "argument", lambda name=name, value=value: _with(case, name, value)  # type: ignore[misc]
     if row.name in FITTING and first.shape:

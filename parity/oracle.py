@@ -247,6 +247,11 @@ class Oracle:
         """How many of the operands are cotangents or tangents of the function's own: 0 but for derivatives beyond the first."""
         return self._inputs.fed
 
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        """All operands in the oracle's arithmetic, without the cotangents or tangents among them."""
+        return self._placed.views[: len(self._placed.views) - self._inputs.fed]
+
     def differentiate(self, cotangents: Sequence[Tensor]) -> None:
         """Ask for gradients too, with these cotangents (CPU tensors of the outputs' shapes)."""
         self._cotangents, self._asked = cotangents, False

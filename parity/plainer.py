@@ -16,7 +16,7 @@ from parity.dtypes import FACTS
 from parity.errors import CaseError
 from parity.generate import collect, put
 from parity.layout import check as check_layout
-from parity.values import ALWAYS_LEGAL, MATRICES
+from parity.values import ALWAYS_LEGAL, MATRICES, specials
 from parity.vocabulary import Arg, Case, Cotangent, Layout, TensorSpec, Values
 
 Where = tuple[int, int]  # operand and dimension
@@ -26,6 +26,8 @@ CHANCE = ("p", "dropout", "dropout_p", "training", "train")  # keywords that tur
 PINNED = ("torch", "digest")  # what ties an OpInfo case to its sample
 PLACES = ("index", "unique")  # families whose numbers are places in another operand
 CONTRACTS = (*ALWAYS_LEGAL, *MATRICES, "sample", "any")  # families that are not exchanged for the plain one
+NOTED = ("max", "min", "nan", "inf", "-inf", "0")  # numbers that a large operand may hold by chance
+ENOUGH = 6  # elements, above which a number of note takes their place
 LISTED = 40  # sizes of which pairs are tried
 
 
@@ -35,6 +37,11 @@ def tensors(case: Case) -> list[TensorSpec]:
     for arg in (*case.args, *(v for _, v in case.kwargs)):
         collect(arg, specs)
     return specs
+
+
+def elements(case: Case) -> int:
+    """Elements in all operands together."""
+    return sum(s.numel for s in tensors(case))
 
 
 def with_tensors(case: Case, specs: Iterable[TensorSpec]) -> Case:
@@ -60,6 +67,12 @@ def _with_one(case: Case, specs: list[TensorSpec], k: int, spec: TensorSpec) -> 
 
 
 # -------------------------------------------------------------------------------------------------------- decorations
+
+
+def _all_plain(case: Case) -> Iterator[Case]:
+    """Without all of its decorations at once: where a case takes long, few tries are left for each alone."""
+    specs = [replace(s, layout=(), values=replace(s.values, seed=0, specials=())) for s in tensors(case)]
+    yield with_tensors(replace(case, cotangent=Cotangent(), into="contiguous", under="grad", after=""), specs)
 
 
 def _route(case: Case) -> Iterator[Case]:
@@ -102,7 +115,9 @@ def _simpler_layouts(layout: Layout, rank: int) -> Iterator[Layout]:
         least = {"flat": (1, 0), "select": (0, 2), "slice": (ints[0], 1, 0), "step": (ints[0], 2, 0)} if ints else {}
         other = {"flat": (0, 1), "select": (1, 2), "slice": (ints[0], 0, 1), "step": (ints[0], 2, 1)} if ints else {}
         for found in (least.get(str(word)), other.get(str(word))):
-            if found is not None and sum(found) <= sum(ints) and found < tuple(ints):
+            if tuple(ints) == found:
+                break  # the second is simplified to the first, and not the other way round
+            if found is not None and sum(found) <= sum(ints):
                 yield (*before, (word, *found), *after)
 
 
@@ -164,9 +179,6 @@ def _fewer(case: Case) -> Iterator[Case]:
     if not locked:
         if len(case.args) > 1:
             yield replace(case, args=case.args[:-1])
-        for k, arg in enumerate(case.args[1:], 1):
-            if isinstance(arg, TensorSpec):
-                yield replace(case, args=(*case.args[:k], None, *case.args[k + 1 :]))
         yield from _shorter(case)
 
 
@@ -198,7 +210,7 @@ def _renumbered(case: Case, change: Callable[[int], int]) -> Case:
     def to(arg: Arg) -> Arg:
         if isinstance(arg, TensorSpec):
             v = arg.values
-            bounds = v.family == "index" and len(v.params) == 2 or v.family == "unique" and bool(v.params)
+            bounds = (v.family == "index" and len(v.params) == 2) or (v.family == "unique" and bool(v.params))
             k = 1 if v.family == "index" else 0
             if bounds and isinstance(v.params[k], int):
                 params = (*v.params[:k], change(int(v.params[k])), *v.params[k + 1 :])
@@ -250,12 +262,14 @@ def _everywhere(case: Case) -> Iterator[Case]:
     sizes = sorted({d for s in specs for d in s.shape if d > 1}, reverse=True)
     for most in (1, 2):
         if sizes and sizes[0] > most:
-            yield from _sized(case, places, lambda d: min(d, most), lambda n: min(n, most))
+            yield from _sized(case, places, _at_most(most), _at_most(most))
+    for size in sizes:
+        if any(d > size and d % size == 0 for d in sizes):
+            for less in lesser(size):
+                yield from _sized(case, places, _multiples(size, less), _multiples(size, less))
     for size in sizes:
         for less in lesser(size):
             yield from _sized(case, places, _to(size, less), _to(size, less))
-            if any(d > size and d % size == 0 for d in sizes):
-                yield from _sized(case, places, _multiples(size, less), _multiples(size, less))
 
 
 def _in_line(case: Case) -> Iterator[Case]:
@@ -265,9 +279,9 @@ def _in_line(case: Case) -> Iterator[Case]:
     groups: dict[frozenset[Where], None] = {}
     for size in dict.fromkeys(specs[i].shape[a] for i, a in places):
         same = [(i, a) for i, a in places if specs[i].shape[a] == size]
-        for key in (lambda w: w[1], lambda w: w[1] - len(specs[w[0]].shape)):
-            for dim in dict.fromkeys(map(key, same)):
-                groups[frozenset(w for w in same if key(w) == dim)] = None
+        for w in same:
+            groups[frozenset(v for v in same if v[1] == w[1])] = None
+            groups[frozenset(v for v in same if v[1] - len(specs[v[0]].shape) == w[1] - len(specs[w[0]].shape))] = None
         groups |= dict.fromkeys(frozenset([w]) for w in same)
         if len(places) <= LISTED:
             groups |= dict.fromkeys(frozenset([v, w]) for n, v in enumerate(same) for w in same[:n])
@@ -285,14 +299,12 @@ def _ranks(case: Case) -> Iterator[Case]:
         return  # a corner of a sample has its dimensions
     most = max((len(s.shape) for s in specs), default=0)
     dims = [*range(-most, 0), *range(most)]
-    everywhere = {frozenset((i, d % len(s.shape)) for i, s in enumerate(specs) if -len(s.shape) <= d < len(s.shape)): d for d in dims}
-    alone = {frozenset([(i, a)]): a for i, s in enumerate(specs) for a in range(len(s.shape))}
-    for group in (everywhere | alone) if len(specs) > 1 else everywhere:
+    groups = [frozenset((i, d % len(s.shape)) for i, s in enumerate(specs) if -len(s.shape) <= d < len(s.shape)) for d in dims]
+    groups += [frozenset([(i, a)]) for i, s in enumerate(specs) for a in range(len(s.shape))]
+    for group in dict.fromkeys(groups):
         if not group or any(specs[i].shape[a] != 1 for i, a in group):
             continue
-        fewer = [
-            replace(s, shape=tuple(d for a, d in enumerate(s.shape) if (i, a) not in group)) for i, s in enumerate(specs)
-        ]
+        fewer = [replace(s, shape=tuple(d for a, d in enumerate(s.shape) if (i, a) not in group)) for i, s in enumerate(specs)]
         if all(map(_fits, fewer)):
             less = with_tensors(case, fewer)
             yield less
@@ -345,6 +357,24 @@ def _numbers(case: Case) -> Iterator[Case]:
                 yield replace(case, kwargs=(*case.kwargs[:k], (name, less), *case.kwargs[k + 1 :]))
 
 
+def _planted(case: Case) -> Iterator[Case]:
+    """Few elements, one of them a number of note, instead of many among which one may be: sorts, scans and searches need it."""
+    specs = tensors(case)
+    for k, spec in enumerate(specs):
+        free = spec.values.family not in (*ALWAYS_LEGAL, *MATRICES) and spec.values.literal is None
+        if spec.numel <= ENOUGH or not free or spec.values.specials:
+            continue
+        places = {(k, a) for a, d in enumerate(spec.shape) if d > 1}
+        for word in (w for w in NOTED if w in specials(spec.dtype)):
+            put_there = replace(spec, values=replace(spec.values, specials=((0, word),)))
+            for most in (1, 2, 3):
+                yield from _sized(_with_one(case, specs, k, put_there), places, _at_most(most), _at_most(most))
+
+
+def _at_most(most: int) -> Callable[[int], int]:
+    return lambda n: min(n, most)
+
+
 def _together(case: Case) -> Iterator[Case]:
     """A simpler number and a smaller size that go together, like those of a window: one size, in all its places or in one."""
     specs = tensors(case)
@@ -363,4 +393,16 @@ def _together(case: Case) -> Iterator[Case]:
 
 
 # What takes most away stands first.
-PASSES: tuple[Pass, ...] = (_route, _bare, _fewer, _everywhere, _in_line, _ranks, _details, _numbers, _together)
+PASSES: tuple[Pass, ...] = (
+    _all_plain,
+    _everywhere,
+    _route,
+    _bare,
+    _fewer,
+    _in_line,
+    _ranks,
+    _details,
+    _numbers,
+    _planted,
+    _together,
+)

@@ -5,6 +5,8 @@ The tables (`[[special]]`) say what a device owes; what is asked here is asked o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -43,6 +45,20 @@ def terms_of_gauss(row: Row, f: DtypeFacts) -> float:
     return 3.0 if f.kind == "complex" and name.startswith("conv") else 1.0
 
 
+def vanishing(row: Row, tables: Tables, operands: Sequence[object]) -> bool:
+    """Whether an operand of a solver is so small that what a device flushes on the way is more than rounding: its largest
+    number is no more than the smallest normal one over the roundoff."""
+    if row.rule not in (OpClass.SOLVER, OpClass.DECOMPOSITION):
+        return False
+    for x in operands:
+        if isinstance(x, Tensor) and x.numel() and (x.is_floating_point() or x.is_complex()):
+            f = FACTS[str(x.dtype).removeprefix("torch.")]
+            largest = float(torch.nan_to_num(x.abs(), 0.0, 0.0, 0.0).max())
+            if tables.flushes(f.name, row.name, row.rule) and 0.0 < largest < f.tiny / f.unit_roundoff:
+                return True
+    return False
+
+
 def modulus(truth: Tensor) -> Array:
     """Magnitudes in the shape of the truth's real parts; both parts of a complex number have its modulus."""
     return paired(truth.resolve_conj().abs(), truth) if truth.is_complex() else parts(truth)
@@ -60,8 +76,9 @@ def promised(
     """(where the class of the result is nobody's promise, where the result itself is not, why) for a result that is outside.
 
     Gradients at an operand's own NaN or Inf, of whatever order (that of a gradient with respect to its cotangent is the
-    gradient again); complex numbers that float64's own formula makes NaN of finite ones (Inf - Inf on the way); NaN that spreads where the tables say that it may; sums whose magnitudes overflow; formulas that square or
-    hand on more, or less, than the arithmetic inside holds.
+    gradient again); complex numbers that float64's own formula makes NaN of finite ones (Inf - Inf on the way); results at an
+    operand's NaN, and NaN that spreads, where the tables say that they may; sums whose magnitudes overflow; formulas that
+    square or hand on more, or less, than the arithmetic inside holds.
     """
     u, between = roundoff(row, f, pass_)
     shape = parts(truth).shape
@@ -92,12 +109,18 @@ def promised(
         over = None if found is None else paired(found[0], truth) > inside.max / PARTIAL
         if over is not None and bool(over.any()):
             free, why = free | over, [*why, "partial sums leave the range"]
+        if terms_of_gauss(row, f) > 1.0 and tables.flushes(f.name, row.name, row.rule):
+            small = (v for v in oracle.operands if v.numel() and v.is_complex())
+            if any(0.0 < float(torch.nan_to_num(v.abs(), 0.0, 0.0, 0.0).max()) < f.tiny / f.unit_roundoff for v in small):
+                unspoken, why = everywhere, [*why, "sums of small parts are flushed"]
     elif (row.rule not in (OpClass.EXACT, OpClass.SELECTION) or pass_ == "backward") and oracle.truth(name) is not None:
         low, high = oracle.extremes(u, between)
         function = row.rule is OpClass.ELEMENTWISE and pass_ == "forward" and f.kind != "complex"
         least, most = (inside.tiny, np.inf) if function else (inside.tiny**0.5, inside.max**0.5)
         if high > most or low < least:
             unspoken, why = everywhere, [*why, "squares of the numbers inside leave the range"]
+        if f.name in HALF and oracle.fed and high > f.max:
+            unspoken, why = everywhere, [*why, "what one kernel hands to the next leaves the range"]
         if (doubtful := oracle.unsettled(name, u, between)) is not None:
             unspoken = unspoken | (paired(doubtful.to(torch.float64), truth) > 0)
             why.append("rounding on the way decides whether it is NaN")

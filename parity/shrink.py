@@ -1,14 +1,15 @@
 """A failing case -> the least one. The only module that knows Hypothesis.
 
 Hypothesis shrinks from the picks of the failing case over `cases(...)`, the same decode as the search's as a strategy; the
-strategy is public, for people's own property tests. What it comes to is walked down the reductions of `parity.plainer`, which
-change several parts together where no single pick does. Both are bounded in their tries.
+strategy is public, for people's own property tests. Before and behind it the case is walked down the reductions of
+`parity.plainer`, which change several parts together where no single pick does. All are bounded in their tries.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from itertools import islice
 
 from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis import strategies as st
@@ -17,9 +18,9 @@ from hypothesis.errors import Flaky, NoSuchExample
 
 from parity.catalog.draw import Sizes
 from parity.catalog.row import Row
-from parity.generate import decode
+from parity.generate import Drawn, decode
 from parity.notation import case_text
-from parity.plainer import PASSES
+from parity.plainer import ENOUGH, PASSES, elements
 from parity.prelude import unchecked
 from parity.vocabulary import Arg, Case, TensorSpec
 
@@ -49,8 +50,8 @@ ALL_HEALTH_CHECKS = tuple(HealthCheck)
 class _Asked:
     """Answers, each case asked once; `tries` cases at most, and all others do not fail."""
 
-    def __init__(self, fails: Callable[[Case], bool]) -> None:
-        self.tries, self._fails, self._answers = 0, fails, dict[str, bool]()
+    def __init__(self, fails: Callable[[Case], bool], tries: int) -> None:
+        self.tries, self._fails, self._answers = tries, fails, dict[str, bool]()
 
     def __call__(self, case: Case) -> bool:
         text = case_text(case)  # True and 1 are equal, their texts are not
@@ -62,13 +63,36 @@ class _Asked:
         return self._answers[text]
 
 
-def shrink(row: Row, dtype: str, sizes: Sizes, picks: tuple[int, ...], fails: Callable[[Case], bool]) -> Case | None:
-    """The least case that fails, started from the picks of a failing one; None where it does not fail again.
+def shrink(row: Row, dtype: str, sizes: Sizes, drawn: Drawn, fails: Callable[[Case], bool]) -> Case | None:
+    """The least case that fails, started from a failing one; None where it does not fail again.
+
+    The reductions come first: they need fewer tries, and where they lead to few elements there is no more to gain. Where they
+    get stuck, Hypothesis starts from the picks, and the lesser of the two counts; a case without picks (a pinned one, and the
+    simplest) has none to start from.
+    """
+    asked = _Asked(fails, 1)
+    if not asked(drawn.case):
+        return None
+    kept = _sizes(drawn.case) if unchecked(row) else ""  # with others the kernel would read and write beside its operands
+
+    def walked(case: Case) -> Case:
+        asked.tries = WALK_TRIES
+        return walk(case, lambda c: (not kept or _sizes(c) == kept) and asked(c))
+
+    found = walked(drawn.case)
+    if drawn.picks and elements(found) > ENOUGH and not kept:
+        asked.tries = PICK_TRIES
+        other = _by_picks(cases(row, dtype, sizes), drawn.picks, asked)
+        if other is not None:
+            found = min(found, walked(other), key=lambda c: (elements(c), len(case_text(c))))
+    return found
+
+
+def _by_picks(strategy: st.SearchStrategy[Case], picks: tuple[int, ...], fails: Callable[[Case], bool]) -> Case | None:
+    """What Hypothesis makes of the picks; None where their case does not fail.
 
     The surplus 0 behind the picks matters: an entry that replays exactly is taken for already shrunk and returned as it is.
     """
-    asked = _Asked(fails)
-    asked.tries = PICK_TRIES
     database = InMemoryExampleDatabase()
     database.save(b"parity", choices_to_bytes((*picks, 0)))
     quiet = settings(
@@ -80,14 +104,9 @@ def shrink(row: Row, dtype: str, sizes: Sizes, picks: tuple[int, ...], fails: Ca
         derandomize=False,
     )
     try:
-        found = find(cases(row, dtype, sizes), asked, settings=quiet, database_key=b"parity")
+        return find(strategy, fails, settings=quiet, database_key=b"parity")
     except (NoSuchExample, Flaky):
         return None
-    asked.tries = WALK_TRIES
-    if not unchecked(row):
-        return walk(found, asked)
-    kept = _sizes(found)  # with others the kernel would read and write beside its operands
-    return walk(found, lambda case: _sizes(case) == kept and asked(case))
 
 
 def _sizes(case: Case) -> str:
@@ -109,11 +128,11 @@ def walk(case: Case, fails: Callable[[Case], bool]) -> Case:
     while moved:
         moved = False
         for reductions in PASSES:
-            k, plainer = 0, list(reductions(case))
-            while k < len(plainer):
-                if plainer[k] != case and fails(plainer[k]):
-                    case, moved = plainer[k], True
-                    plainer = list(reductions(case))
+            k, plainer = 0, reductions(case)
+            while (less := next(plainer, None)) is not None:
+                if less != case and fails(less):
+                    case, moved = less, True
+                    plainer = islice(reductions(case), k, None)
                 else:
                     k += 1
     return case

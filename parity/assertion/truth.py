@@ -58,6 +58,11 @@ class Truth(Oracle):
         """(smallest, largest) finite magnitude but 0 that a kernel gave on the way."""
         return self._by(max(u, between))[1]
 
+    @property
+    def fed(self) -> int:
+        """Derivatives beyond the first are not asked for."""
+        return 0
+
     def unsettled(self, name: str, u: float, between: float) -> None:
         """A NaN counts as it comes."""
 

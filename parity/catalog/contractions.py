@@ -166,7 +166,7 @@ def _rounded(of: Signature) -> Signature:
 
     def signature(draw: Draw) -> Call:
         call = of(draw)
-        plain = tuple(draw.inside(a.shape, -2, 2) if isinstance(a, TensorSpec) else a for a in call.args)
+        plain = tuple(draw.inside(a.shape, -2, 2, grad=a.grad) if isinstance(a, TensorSpec) else a for a in call.args)
         return Call((1 + draw.pick(7), *plain), call.kwargs)
 
     return signature

@@ -10,6 +10,9 @@ from parity.dtypes import HALF
 from parity.vocabulary import Arg, OpClass, TensorSpec
 
 LAYERS = "parity.catalog.layers."
+# In bfloat16 torch 2.13's CPU (oneDNN) ends the process for some narrow images in channels_last: an image of 8 by 1, a kernel
+# of 3 by 1, stride 3, padding 2, dilation (1, 3).
+LAST = ("float32", "float16", "complex64")
 
 
 def _each(draw: Draw, spatial: int, *values: int) -> tuple[int, ...] | int | None:
@@ -128,7 +131,7 @@ def _rounded(of: Signature) -> Signature:
         call = of(draw)
         named = dict(call.kwargs)
         operands = (*call.args, *((named.pop("bias"),) if "bias" in named else ()))
-        plain = tuple(draw.inside(a.shape, -2, 2) for a in operands if isinstance(a, TensorSpec))
+        plain = tuple(draw.inside(a.shape, -2, 2, grad=a.grad) for a in operands if isinstance(a, TensorSpec))
         return Call((1 + draw.pick(7), *plain), tuple(named.items()))
 
     return signature
@@ -189,8 +192,8 @@ ROWS = (
     _row("conv_transpose2d", _transposed(2)),
     # Neither the CPU nor cuDNN has a kernel of its own for some of these: columns, and one product for each batch element.
     _row("conv_transpose3d", _transposed(3), ("forward", "backward")),
-    _row("conv2d_channels_last", _batched(_conv(2)), call=f"{LAYERS}conv2d_last"),
-    _row("conv_transpose2d_channels_last", _batched(_transposed(2)), call=f"{LAYERS}conv_transpose2d_last"),
+    _row("conv2d_channels_last", _batched(_conv(2)), call=f"{LAYERS}conv2d_last", dtypes=LAST),
+    _row("conv_transpose2d_channels_last", _batched(_transposed(2)), call=f"{LAYERS}conv_transpose2d_last", dtypes=LAST),
     _row("conv1d_autocast", _rounded(_conv(1)), call=f"{LAYERS}autocast_conv1d", dtypes=HALF),
     _row("conv2d_autocast", _rounded(_conv(2)), call=f"{LAYERS}autocast_conv2d", dtypes=HALF),
 )

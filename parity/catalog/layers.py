@@ -86,6 +86,8 @@ def _cast(function: Any, wide: int, operands: tuple[Any, ...], options: dict[str
     """The function under autocast to the operands' half type, where some of them come in float32.
 
     wide: which ones, as bits. What they hold is a number of the half type, so that nothing is rounded but by the function."""
+    if not operands or not isinstance(operands[0], Tensor):
+        raise TypeError("the first operand must be a tensor")
     asked = operands[0].dtype
     if asked not in HALF:
         plain: Tensor = function(*operands, **options)
@@ -179,6 +181,8 @@ def conv_transpose2d_last(x: Tensor, weight: Tensor, bias: Tensor | None = None,
 def compressed(values: Tensor, each: int, width: int, by_rows: bool) -> Tensor:
     """A compressed sparse matrix with `each` numbers in each of its rows of `width` (or columns): its shape, and whether it is
     compressed as asked. (What it holds is not compared.)"""
+    if each < 1:
+        raise ValueError(f"each row holds 1 number or more, not {each}")
     count = values.shape[0] // each
     begin = torch.arange(0, values.shape[0] + 1, each, device=values.device)
     places = torch.arange(each, device=values.device).repeat(count)

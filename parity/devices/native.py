@@ -19,10 +19,6 @@ class CpuDevice(Device):
         self.name = "cpu"
         self.torch_device = torch.device("cpu")
 
-    def download(self, t: Tensor) -> Tensor:
-        """The tensor itself, detached: nothing moves. A caller that writes into it afterwards copies it first."""
-        return t.detach().resolve_conj().resolve_neg()
-
     def synchronize(self) -> None:
         """Nothing to wait for."""
 

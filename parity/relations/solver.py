@@ -14,7 +14,6 @@ from torch import Tensor
 from parity.dtypes import FACTS
 from parity.relations.bound import Bound, Problems, Relation, Results, norm, only, outs, residual, roundoff, wide
 
-
 PARTIAL = 8.0  # products of complex parts and partial sums may be this much larger than the numbers that go in
 
 

@@ -252,7 +252,7 @@ def _least_refused(t: Trial, item: Item, one: Drawn, result: Result) -> Case:
             asked[case] = _fires(t, item, case, result)
         return asked[case]
 
-    return shrink(item.row, item.dtype, t.plan.profile.sizes, one.picks, fails) or one.case
+    return shrink(item.row, item.dtype, t.plan.profile.sizes, one, fails) or one.case
 
 
 def _fires(t: Trial, item: Item, case: Case, like: Result) -> bool:

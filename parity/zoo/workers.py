@@ -253,7 +253,7 @@ class Home:
                 asked[case] = self._ends(task, item, case, seconds)
             return asked[case]
 
-        return shrink(item.row, item.dtype, self.plan.profile.sizes, one.picks, ends) or one.case
+        return shrink(item.row, item.dtype, self.plan.profile.sizes, one, ends) or one.case
 
     def _ends(self, task: Task, item: Item, case: Case, seconds: float, healthy: bool = False) -> bool:
         """Whether a process dies or hangs in this case (with the fault at work, where it is planted)."""

@@ -80,3 +80,13 @@ def test_compare_takes_the_cheap_ways_out_and_tells_their_ratio(tmp_path: Path) 
     assert {p["dtype"] for p in told["pairs"]} == {"float32", "float16", "complex64", "int64"}
     assert all(p["equal ratio"] > 0 for p in told["pairs"])
     assert all(("truth ratio" in p) is (p["dtype"] != "int64") for p in told["pairs"])
+
+
+def test_speed_counts_comparisons_of_both_sides_and_says_where_the_time_goes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert loaded("speed").main(["--ops", "neg,bernoulli"]) == 0
+    told = capsys.readouterr().out
+    loop, parity = (next(line for line in told.splitlines() if line.startswith(name)) for name in ("OpInfo loop", "parity "))
+    assert " 68 cases" in parity  # two rows of the quick profile: 32 and 2 pinned ones each
+    assert "backward" in loop
+    assert "double backward" in parity
+    assert "times the checks/s" in told

@@ -139,7 +139,8 @@ def test_complex_derivatives_have_a_truth(text: str) -> None:
 
 def test_what_torchs_two_ways_disagree_about_has_no_truth() -> None:
     """The derivative of batch_norm's gradient fails where it has a bias and no weight; with a weight it is right."""
-    one = "batch_norm(float32[3, 2, 5].normal(seed=1), float32[2].normal(seed=2).frozen(), float32[2].inside(1, 2, seed=3).frozen(), "
+    running = "float32[2].normal(seed=2).frozen(), float32[2].inside(1, 2, seed=3).frozen()"
+    one = f"batch_norm(float32[3, 2, 5].normal(seed=1), {running}, "
     asked = Settings(insist=True, more=SELDOM)
     assert "forward-mode" not in results(resolve("sim"), one + "bias=float32[2].normal(seed=4))", asked)
     whole = one + "weight=float32[2].normal(seed=5), bias=float32[2].normal(seed=4))"

@@ -159,3 +159,18 @@ def test_a_path_that_torch_lacks_is_a_usage_error() -> None:
     missing: Any = "torch.no_such_op"
     with pytest.raises(UsageError, match=r"no 'torch\.no_such_op'"):
         execute.attribute(missing)
+
+
+def test_gradients_are_those_of_torchs_own_function() -> None:
+    x, y = (torch.tensor([1.5, -2.0]).requires_grad_() for _ in range(2))
+    for create in (False, True):
+        out = x.exp() * 2
+        told = execute.gradients([out], [x, y], [torch.ones(2)], create)
+        assert told[0] is not None
+        assert torch.equal(told[0], 2 * x.detach().exp())
+        assert told[0].requires_grad is create
+        assert told[1] is None
+    with pytest.raises(RuntimeError):
+        execute.gradients([x.detach().exp()], [x], [torch.ones(2)])
+    with pytest.raises(RuntimeError, match=r"(?i)shape"):
+        execute.gradients([x.exp()], [x], [torch.ones(3)])

@@ -126,7 +126,7 @@ def offset_softmax_over_dim_1(case: Case) -> bool:
 def test_shrinking_leaves_nothing_superfluous(name: str, fails: Callable[[Case], bool], elements: int) -> None:
     row = catalog.row(name)
     drawn = next(d for d in generate.search(row, "float32", SIZES, "3", 20_000) if fails(d.case))
-    shrunk = shrink.shrink(row, "float32", SIZES, drawn.picks, fails)
+    shrunk = shrink.shrink(row, "float32", SIZES, drawn, fails)
     assert shrunk is not None
     assert fails(shrunk)
     used = tensors(shrunk)
@@ -140,4 +140,4 @@ def test_shrinking_leaves_nothing_superfluous(name: str, fails: Callable[[Case],
 def test_a_case_that_does_not_fail_again_is_not_shrunk() -> None:
     row = catalog.row("add")
     drawn = generate.nth(row, "float32", SIZES, "1", 5)
-    assert shrink.shrink(row, "float32", SIZES, drawn.picks, lambda case: False) is None
+    assert shrink.shrink(row, "float32", SIZES, drawn, lambda case: False) is None

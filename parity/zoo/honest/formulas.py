@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from parity.devices import Call, Fault
 from parity.zoo.honest import tally
-from parity.zoo.honest.noise import RANGES
+from parity.zoo.honest.noise import RANGES, promoted
 from parity.zoo.honest.order import total
 from parity.zoo.honest.rerun import (
     ROUNDED,
@@ -25,6 +25,7 @@ from parity.zoo.honest.rerun import (
     narrowed,
     once,
     pick,
+    rounding,
     rounds,
     single,
     stretch,
@@ -84,8 +85,9 @@ def _fused(call: Call, plain: Any) -> Any:
     """The last product is not rounded before the sum; the ones before it are."""
     base = call.op.partition(".")[0].rstrip("_")
     if plain.dtype not in ROUNDED or plain.is_complex() or pick(call, 4) == 3:
-        return once(call, plain)
-    a = [t.to(torch.float64) if isinstance(t, Tensor) else t for t in call.args]
+        return _whole_in_result(call, plain)
+    # Integers are rounded to the dtype of the result first.
+    a = [(t if t.dtype in ROUNDED else t.to(plain.dtype)).to(torch.float64) if isinstance(t, Tensor) else t for t in call.args]
     if base in ("addcmul", "addcdiv"):
         value = call.kwargs.get("value", 1)
         value = single(float(value))
@@ -103,6 +105,11 @@ def _fused(call: Call, plain: Any) -> Any:
         q1, q2 = q.roll(-1, dim), q.roll(-2, dim)
         y = p1 * q2 - _f32(p2 * q1)
     return y.to(torch.float32).to(plain.dtype)
+
+
+def _whole_in_result(call: Call, plain: Any) -> Any:
+    """`once`, with integers rounded to the dtype of the result first."""
+    return narrowed(again(call, arithmetic(call), promoted(call, plain.dtype)), plain, rounding(call))
 
 
 def _f32(x: Tensor) -> Tensor:
@@ -308,7 +315,7 @@ def faults() -> tuple[Fault, ...]:
         honest(
             "fused",
             FUSED,
-            lambda c, p: unlike(p, lambda: _fused(c, p), lambda: once(c, p)),
+            lambda c, p: unlike(p, lambda: _fused(c, p), lambda: _whole_in_result(c, p)),
             title="the product is not rounded before the sum",
         ),
         honest("formula", FORMULAS, _formula, title="another formula in float32"),

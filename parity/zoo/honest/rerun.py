@@ -28,13 +28,16 @@ IN_DOUBLE: Dtypes = {torch.float32: torch.float64, torch.complex64: torch.comple
 ALL_IN_DOUBLE: Dtypes = {torch.float16: torch.float64, torch.bfloat16: torch.float64, **IN_DOUBLE}
 
 
-# Arithmetic that torch does in integers where all operands are integers, whatever the destination holds.
-WHOLE = frozenset(("add", "addcmul", "addr", "mul", "pow", "rsub", "square", "sub"))
+# What torch computes in integers where all operands are integers, whatever the destination holds; sums convert first, but are
+# held to the sum in integers.
+WHOLE = frozenset(
+    ("add", "addcmul", "addr", "cumprod", "cumsum", "mul", "nansum", "pow", "prod", "rsub", "square", "sub", "sum", "trace")
+)
 
 
 def whole(call: Call) -> bool:
     """Whether the call computes in integers: it wraps round, and a floating destination gets what came of it."""
-    if call.op.partition(".")[0].rstrip("_") not in WHOLE:
+    if call.op.partition(".")[0].rstrip("_") not in WHOLE or call.kwargs.get("dtype") is not None:
         return False
     inexact = (t.is_floating_point() or t.is_complex() for t in call.operands)
     return not any(inexact) and not any(isinstance(a, (float, complex)) for a in tree_leaves((call.args, call.kwargs)))
