@@ -79,7 +79,7 @@ def of_function(truth: Array, f: DtypeFacts, tol: Tolerance, floor: float) -> Bu
 
 
 def of_sum(
-    truth: Array, magnitudes: Array, count: Array, f: DtypeFacts, u: float, handed: Array, tol: Tolerance, floor: float
+    truth: Array, magnitudes: Array, count: Array, f: DtypeFacts, u: float, handed: Array, tol: Tolerance, floor: float | Array
 ) -> Budget:
     """scale * sqrt(n) * u * S + handed + output_ulp * ULP + floor, elementwise, and gamma_n S for `certain`.
 

@@ -49,6 +49,8 @@ def check(t: Trial, s: Sides) -> None:
     twice, pushed = more and t.case.dtype in TWICE, more and t.case.dtype in PUSHED
     if t.settings.wants(Aspect.BACKWARD):
         _backward(t, s)
+    # Where several numbers go to one place, which one stays decides every derivative: the first one is judged as a choice.
+    twice = twice and t.program.row.relation != "unpool"
     if twice and t.settings.wants_more(Aspect.DOUBLE) and promises(t.program.row, "gradgrad"):
         _double_backward(t, s)
     # Gradients of factorizations are made symmetric, so that reverse mode is no truth for a tangent that is not.

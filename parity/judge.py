@@ -16,7 +16,7 @@ from parity.dtypes import FACTS, DtypeFacts
 from parity.inputs import apply
 from parity.measures import allowed_share, bit_equal, exact_measure, facts_of, measure, parts, same_bytes, same_values
 from parity.oracle import Oracle
-from parity.promises import HANDED_ON, modulus, odd_zero, paired, promised, roundoff, terms_of_gauss, vanishing
+from parity.promises import HANDED_ON, lost_between, modulus, odd_zero, paired, promised, roundoff, terms_of_gauss, vanishing
 from parity.relations import RELATIONS, Bound, Coarse
 from parity.tolerance import Tables
 from parity.vocabulary import Layout, Measure, OpClass, Status, Tolerance, Verdict
@@ -290,10 +290,10 @@ def _budget(bench: Bench, truth: Tensor, name: str | None, f: DtypeFacts, pass_:
                 handed = f.unit_roundoff * (2.0 * s if bias is None else result + 2.0 * bias)
                 if bias == 0.0 or pass_ == "backward":
                     handed = np.zeros_like(size)
-            # Beyond the first derivative several gradients, each rounded, are added to one in the dtype.
-            kept = (1.0 if pass_ in bench.row.stages else 0.0) + (2.0 if bench.oracle.fed else 0.0)
+            kept = (1.0 if pass_ in bench.row.stages else 0.0) + (2.0 if bench.oracle.fed else 0.0)  # gradients are added up
             if u != f.unit_roundoff and kept:
                 handed = handed + kept * f.unit_roundoff * np.nan_to_num(s, nan=0.0, posinf=0.0)
+            handed = handed + lost_between(bench.row, f, bench.oracle, name or "", flushes, size)
             return of_sum(size, s, n, f, u, handed, tol, floor * np.maximum(1.0, n / FLUSHED) if flushes else floor)
     moved = np.zeros_like(size) if name is None else paired(bench.oracle.sensitivity(name, u, between), truth)
     if bench.row.rule is not OpClass.ELEMENTWISE or pass_ == "backward" or not bench.oracle.of_one():

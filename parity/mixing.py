@@ -40,6 +40,7 @@ INDEXED = (
     *("getitem_advanced", "setitem_advanced", "index", "index_put", "index_put_accumulate", "index_put_mask"),
     "index_put_kernel",
 )
+FIRST_THERE = ("isclose", "allclose")  # write into what they make of the first operand, save where a mode looks on
 COPIES = ("copy_", "setitem")  # either side may be on the CPU, whatever its shape
 BY_INDEX = ("index.Tensor", "index_put", "index_put_", "_index_put_impl_", "index.Tensor_out")  # take indices from the CPU
 
@@ -52,6 +53,8 @@ def may(row: Row, specs: Sequence[TensorSpec]) -> bool:
 
 
 def _likely(row: Row, k: int, s: TensorSpec) -> bool:
+    if k == 0 and row.name in FIRST_THERE:
+        return False
     return not s.shape or (k > 0 and row.name in INDEXED and s.dtype in ("int64", "bool"))
 
 

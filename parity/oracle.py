@@ -9,6 +9,7 @@ an error is measured against what rounding alone could do there.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,23 +18,17 @@ import torch
 from torch import Tensor
 
 from parity.dtypes import FACTS
-from parity.execute import Named, Placed, Program, backward, forward
-from parity.inputs import Inputs, apply, torch_word
+from parity.execute import Placed, Program
+from parity.inputs import Inputs, apply
 from parity.rounding import DOUBLE, Rounding, extremes, handed_on, perturbed
 from parity.vocabulary import Case
+from parity.wide import Truth, run, truth, widened
 
 PERTURBATIONS = 4
 LEAST = 16.0  # rules multiply by as much: a number below the normal ones is off by half the smallest one, twice
 REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
 FACTORS = ("alpha", "beta")  # of a sum, that are no tensors
 WIDE = {"float16", "bfloat16", "float32"}
-
-
-@dataclass(frozen=True, slots=True)
-class Truth:
-    """Results by name, in float64 or complex128 (integer and bool results in their own dtype)."""
-
-    tensors: dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,69 +41,6 @@ class Shaken:
     unsettled: dict[str, Tensor]
     smallest: float
     largest: float
-
-
-def wide_word(name: str) -> object:
-    """A bare word of a case in the oracle's arithmetic: dtypes that round become the ones that hardly do."""
-    if name in FACTS:
-        return getattr(torch, FACTS[name].wide)
-    return torch_word(name)
-
-
-def widen(t: Tensor, computes: torch.dtype | None) -> Tensor:
-    """An operand as the oracle takes it. Integers that torch would promote are rounded to the result's dtype first."""
-    facts = FACTS.get(str(t.dtype).removeprefix("torch."))
-    if facts is None:
-        return t
-    if facts.is_inexact:
-        return t.to(getattr(torch, facts.wide))
-    if computes is not None and facts.kind in ("int", "bool"):
-        real = computes.to_real()
-        return t.to(real).to(getattr(torch, FACTS[str(real).removeprefix("torch.")].wide))
-    return t
-
-
-def widened(p: Program, case: Case, inputs: Inputs, computes: torch.dtype | None) -> Placed:
-    """All operands in the oracle's arithmetic."""
-    promoted = (
-        computes if p.row.promotes and computes is not None and (computes.is_floating_point or computes.is_complex) else None
-    )
-    bases, views = [], []
-    for i, o in enumerate(inputs.operands):
-        if p.row.mutates and i == 0:
-            base = widen(o.base, promoted)
-            bases.append(base)
-            views.append(apply(base, o.spec.layout, o.spec.shape))
-        elif p.row.memory or any(step[0] == "expand" for step in o.spec.layout):
-            # What shares memory goes on sharing it: a gradient through as_strided counts every use of an element.
-            base = widen(o.base, promoted)
-            bases.append(base)
-            views.append(apply(base, o.spec.layout, o.spec.shape))
-        else:
-            view = widen(o.view, None if o.spec.dtype == "bool" and case.dtype != "bool" else promoted)
-            bases.append(view)
-            views.append(view)
-    return Placed(tuple(bases), tuple(views))
-
-
-def run(p: Program, case: Case, inputs: Inputs, placed: Placed, cotangents: Sequence[Tensor] | None) -> Named:
-    """Forward and, with cotangents, backward, in the oracle's arithmetic. Never in inference mode: a dispatch mode would see
-    composed ops there in one piece, and not what rounds inside."""
-    case = replace(case, under="no_grad") if case.under == "inference" else case
-    live = forward(p, case, inputs, placed, cotangents is not None, wide_word)
-    grads: Named = ()
-    if cotangents:
-        grads = backward(live, [c.to(t.dtype) for c, (_, t) in zip(cotangents, _tracked(live.outputs))])
-    return (*((n, t.detach()) for n, t in live.outputs if not n.startswith("base[")), *((n, g.detach()) for n, g in grads))
-
-
-def _tracked(named: Named) -> Named:
-    return tuple((n, t) for n, t in named if t.requires_grad and not n.startswith("base["))
-
-
-def truth(p: Program, case: Case, inputs: Inputs, placed: Placed, cotangents: Sequence[Tensor] | None) -> Truth:
-    """The truth of a case. Raises whatever the op raises in float64."""
-    return Truth(dict(run(p, case, inputs, placed, cotangents)))
 
 
 def _wide(t: Tensor) -> Tensor:
@@ -357,6 +289,20 @@ class Oracle:
             sizes = [v.numel() for v in self._placed.views if _floating(v)]
             n = torch.clamp(n, min=max(sizes, default=1) / max(1, n.numel())) if len(sizes) == 1 else n
         return s, n
+
+    def with_each_as(self, name: str, size: float) -> list[Tensor]:
+        """What a sum over magnitudes gains where one floating operand after the other is `size` throughout instead of 0."""
+
+        def change(t: Tensor, i: int, k: int, size: float) -> Tensor:
+            return torch.full_like(t, size) if i == k and _floating(t) else _magnitude(t, i)
+
+        gained = []
+        for k in (k for k, v in enumerate(self._placed.views) if _floating(v)):
+            ways = (self._variant(f"operand {k} as {x}", functools.partial(change, k=k, size=x)) for x in (size, 0.0))
+            some, none = (found.get(name) for found in ways)
+            if some is not None and none is not None:
+                gained.append((some.abs() - none.abs()).to(torch.float64).clamp(min=0.0))
+        return gained
 
     def flushed(self, name: str, smallest_normal: float) -> Tensor | None:
         """The truth when subnormal operands count as zero; None where no operand holds one."""

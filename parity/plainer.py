@@ -66,9 +66,6 @@ def _with_one(case: Case, specs: list[TensorSpec], k: int, spec: TensorSpec) -> 
     return with_tensors(case, [*specs[:k], spec, *specs[k + 1 :]])
 
 
-# -------------------------------------------------------------------------------------------------------- decorations
-
-
 def _all_plain(case: Case) -> Iterator[Case]:
     """Without all of its decorations at once: where a case takes long, few tries are left for each alone."""
     specs = [replace(s, layout=(), values=replace(s.values, seed=0, specials=())) for s in tensors(case)]
@@ -150,9 +147,6 @@ def _plainer_specs(spec: TensorSpec, dtype: str) -> Iterator[TensorSpec]:
         yield replace(spec, grad=True)
 
 
-# ----------------------------------------------------------------------------------------------------------- operands
-
-
 def _without_parts(args: tuple[Arg, ...], length: int, start: int, stop: int, only: int | None) -> tuple[Arg, ...]:
     """Lists of operands of this length without the elements [start, stop): all of them, or only the one at a place."""
 
@@ -193,9 +187,6 @@ def _shorter(case: Case) -> Iterator[Case]:
                 for only in (None, *(places if len(places) > 1 else ())):
                     yield replace(case, args=_without_parts(case.args, length, start, start + chunk, only))
             chunk //= 2
-
-
-# -------------------------------------------------------------------------------------------------------------- sizes
 
 
 def lesser(size: int) -> tuple[int, ...]:
@@ -313,9 +304,6 @@ def _ranks(case: Case) -> Iterator[Case]:
                 yield moved
 
 
-# ------------------------------------------------------------------------------------------------------------ numbers
-
-
 def _simpler_numbers(x: Arg) -> Iterator[Arg]:
     """Numbers that are easier to type than this one, of its own type."""
     if x is True:
@@ -361,8 +349,7 @@ def _planted(case: Case) -> Iterator[Case]:
     """Few elements, one of them a number of note, instead of many among which one may be: sorts, scans and searches need it."""
     specs = tensors(case)
     for k, spec in enumerate(specs):
-        free = spec.values.family not in (*ALWAYS_LEGAL, *MATRICES) and spec.values.literal is None
-        if spec.numel <= ENOUGH or not free or spec.values.specials:
+        if spec.numel <= ENOUGH or spec.values.family in (*ALWAYS_LEGAL, *MATRICES) or spec.values.specials:
             continue
         places = {(k, a) for a, d in enumerate(spec.shape) if d > 1}
         for word in (w for w in NOTED if w in specials(spec.dtype)):

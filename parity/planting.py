@@ -16,8 +16,11 @@ from parity.catalog.row import Row
 from parity.dtypes import FACTS
 from parity.vocabulary import OpClass, TensorSpec, Values
 
-# What no integer type holds.
-BEYOND_CASTS = ("nan", "inf", "-inf", "max", "lowest", "min")
+# What no integer type holds, and no matrix that is to be factorized.
+BEYOND_CASTS = ("nan", "inf", "max", "lowest", "min")
+# Which of a complex number's parts is infinite or not a number, and the sign of a zero part at a branch cut: what functions
+# make of it is left open (C99, annex G, which no backend follows); what is only moved must keep it.
+MIXED = ("inf+nanj", "nan-infj", "-1-0.0j")
 FREE = ("any", "between", "sample")  # families that may hold special numbers; the others are a contract
 PLAIN, ONE, EACH, TOGETHER = range(4)
 # Elementwise results show every element alone; in all others one special number may hide the rest.
@@ -41,7 +44,10 @@ MEETING = {
 def contents(specs: Sequence[TensorSpec], row: Row, pick: Pick) -> list[TensorSpec]:
     """The operands with what they hold."""
     made = [_holding(s, _family(s, row, pick)) for s in specs]
-    words = [_words(s.values.family, s.values.params, s.dtype, row.places, row.finite) for s in specs]
+    # One number may end what a solver's sample promises: that the matrix is definite, triangular, or has an inverse.
+    given = row.places or row.rule in (OpClass.SOLVER, OpClass.DECOMPOSITION)
+    exact = row.rule is OpClass.EXACT
+    words = [_words(s.values.family, s.values.params, s.dtype, given, row.finite, exact) for s in specs]
     able = [k for k, w in enumerate(words) if w and specs[k].numel]
     if not able:
         return made
@@ -121,12 +127,12 @@ def _families(family: str, dtype: str, alone: bool) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _words(family: str, params: tuple[float, ...], dtype: str, places: bool, finite: bool) -> tuple[str, ...]:
-    """The special numbers that an operand may hold. places, finite: the row's."""
+def _words(family: str, params: tuple[float, ...], dtype: str, given: bool, finite: bool, exact: bool) -> tuple[str, ...]:
+    """The special numbers that an operand may hold. given: a sample keeps its numbers. finite: the row's. exact: its rule."""
     f = FACTS[dtype]
     if family not in FREE or f.kind == "bool":
         return ()
-    if family == "sample" and (places or f.kind == "int"):
+    if family == "sample" and (given or f.kind == "int"):
         return ()  # equal numbers may be written to one place, and only equal ones leave no question open; or an index
     words = values.specials(dtype)
     if family == "between":
@@ -135,4 +141,6 @@ def _words(family: str, params: tuple[float, ...], dtype: str, places: bool, fin
             return str(math.ceil(low)), str(math.floor(high))
         edges = [w for e in (low, high) for w in (f"{e:g}", *(values.beside(float(f"{e:g}"), f) if f.kind == "float" else ()))]
         words = (*edges, "nan", "inf", "-inf", "-0.0", "smallest")
-    return tuple(w for w in words if w not in BEYOND_CASTS) if finite else words
+    if finite:
+        words = tuple(w for w in words if not any(b in w for b in BEYOND_CASTS))
+    return words if exact else tuple(w for w in words if w not in MIXED)

@@ -46,7 +46,8 @@ Step = tuple[Program, Case, Inputs]
 def unchecked(row: Row) -> bool:
     """Whether nobody checks the arguments of the row's call before its kernel does."""
     recurrent = row.family == "recurrent" or row.call.rpartition(".")[2].startswith(RECURRENT)
-    return recurrent or (row.call.startswith(BELOW) and not row.call.startswith(PUBLIC))
+    below = row.call.startswith(BELOW) or row.family == "kernels"
+    return recurrent or (below and not row.call.startswith(PUBLIC))
 
 
 def play(t: Trial, here: Placed, reference: Outcome, grad: bool) -> None:

@@ -16,6 +16,7 @@ from parity.catalog.row import Row
 from parity.dtypes import FACTS, HALF, DtypeFacts
 from parity.measures import Mask, at, parts
 from parity.oracle import Oracle
+from parity.rounding import extremes
 from parity.tolerance import Tables
 from parity.vocabulary import Measure, OpClass
 
@@ -45,16 +46,32 @@ def terms_of_gauss(row: Row, f: DtypeFacts) -> float:
     return 3.0 if f.kind == "complex" and name.startswith("conv") else 1.0
 
 
+def lost_between(row: Row, f: DtypeFacts, oracle: Oracle, name: str, flushes: bool, like: Array) -> Array:
+    """What is lost below the normal numbers between kernels (of the sums of parts in Gauss's trick, of a product before the
+    next): a few subnormal numbers in place of each operand, times the others; a few normal ones on a device that flushes."""
+    lost = np.zeros_like(like)
+    if not name or (terms_of_gauss(row, f) == 1.0 and not row.rounds_between):
+        return lost
+    if not any(extremes(x)[0] < f.tiny / f.unit_roundoff for x in oracle.operands if x.is_floating_point() or x.is_complex()):
+        return lost
+    for x in oracle.with_each_as(name, 4.0 * (f.tiny if flushes else f.smallest)):
+        both = np.repeat(parts(x)[..., None], 2, -1) if f.kind == "complex" else parts(x)
+        lost += np.nan_to_num(both, nan=0.0, posinf=0.0) if both.shape == like.shape else 0.0
+    return lost
+
+
 def vanishing(row: Row, tables: Tables, operands: Sequence[object]) -> bool:
-    """Whether an operand of a solver is so small that what a device flushes on the way is more than rounding: its largest
-    number is no more than the smallest normal one over the roundoff."""
+    """Whether a matrix among a solver's operands is so small that what a device flushes on the way is more than rounding: its
+    largest number is no more than the smallest normal one over the roundoff."""
     if row.rule not in (OpClass.SOLVER, OpClass.DECOMPOSITION):
         return False
     for x in operands:
         if isinstance(x, Tensor) and x.numel() and (x.is_floating_point() or x.is_complex()):
             f = FACTS[str(x.dtype).removeprefix("torch.")]
-            largest = float(torch.nan_to_num(x.abs(), 0.0, 0.0, 0.0).max())
-            if tables.flushes(f.name, row.name, row.rule) and 0.0 < largest < f.tiny / f.unit_roundoff:
+            sizes = torch.nan_to_num(x.abs(), 0.0, 0.0, 0.0)
+            largest = sizes.amax(tuple(range(-min(2, x.dim()), 0))) if x.dim() else sizes
+            small = (largest > 0.0) & (largest < f.tiny / f.unit_roundoff)
+            if tables.flushes(f.name, row.name, row.rule) and bool(small.any()):
                 return True
     return False
 
@@ -109,10 +126,6 @@ def promised(
         over = None if found is None else paired(found[0], truth) > inside.max / PARTIAL
         if over is not None and bool(over.any()):
             free, why = free | over, [*why, "partial sums leave the range"]
-        if terms_of_gauss(row, f) > 1.0 and tables.flushes(f.name, row.name, row.rule):
-            small = (v for v in oracle.operands if v.numel() and v.is_complex())
-            if any(0.0 < float(torch.nan_to_num(v.abs(), 0.0, 0.0, 0.0).max()) < f.tiny / f.unit_roundoff for v in small):
-                unspoken, why = everywhere, [*why, "sums of small parts are flushed"]
     elif (row.rule not in (OpClass.EXACT, OpClass.SELECTION) or pass_ == "backward") and oracle.truth(name) is not None:
         low, high = oracle.extremes(u, between)
         function = row.rule is OpClass.ELEMENTWISE and pass_ == "forward" and f.kind != "complex"

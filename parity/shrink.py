@@ -68,23 +68,22 @@ def shrink(row: Row, dtype: str, sizes: Sizes, drawn: Drawn, fails: Callable[[Ca
 
     The reductions come first: they need fewer tries, and where they lead to few elements there is no more to gain. Where they
     get stuck, Hypothesis starts from the picks, and the lesser of the two counts; a case without picks (a pinned one, and the
-    simplest) has none to start from.
+    simplest) has none to start from. Where sizes must not change alone, because nobody checks them, the picks come first.
     """
     asked = _Asked(fails, 1)
     if not asked(drawn.case):
         return None
-    kept = _sizes(drawn.case) if unchecked(row) else ""  # with others the kernel would read and write beside its operands
 
     def walked(case: Case) -> Case:
         asked.tries = WALK_TRIES
+        kept = _sizes(case) if unchecked(row) else ""  # with others the kernel would read and write beside its operands
         return walk(case, lambda c: (not kept or _sizes(c) == kept) and asked(c))
 
-    found = walked(drawn.case)
-    if drawn.picks and elements(found) > ENOUGH and not kept:
+    found = None if unchecked(row) and drawn.picks else walked(drawn.case)
+    if found is None or (drawn.picks and elements(found) > ENOUGH):
         asked.tries = PICK_TRIES
-        other = _by_picks(cases(row, dtype, sizes), drawn.picks, asked)
-        if other is not None:
-            found = min(found, walked(other), key=lambda c: (elements(c), len(case_text(c))))
+        other = walked(_by_picks(cases(row, dtype, sizes), drawn.picks, asked) or drawn.case)
+        found = other if found is None else min(found, other, key=lambda c: (elements(c), len(case_text(c))))
     return found
 
 

@@ -277,6 +277,8 @@ ROWS = (
         call="torch.nn.functional.bilinear",
         signature=_bilinear,
         grad=FLOATS,
+        rounds_between=True,  # products of operand, weight and operand are kernels of their own,
+        stages=("forward", "backward"),  # added up in the dtype
         opinfo=("nn.functional.bilinear",),
     ),
     *(

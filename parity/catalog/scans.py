@@ -10,6 +10,8 @@ from parity.catalog.signatures import along, anything, options, within
 from parity.dtypes import BOOL, FLOATS
 from parity.vocabulary import Arg, OpClass, Word
 
+# Where a gradient of the gradient is asked for, torch takes a step in Python's pace for every element of the dimension.
+PRODUCTS = 129
 _row = partial(Row, family="scans", rule=OpClass.CONTRACTION, grad=FLOATING, out=True)
 
 
@@ -51,7 +53,7 @@ ROWS = (
         accumulates=("forward", "backward"),  # CUDA keeps the running value in the dtype
         rule=OpClass.COMPOSITE,
         call="torch.cumprod",
-        signature=along(within(-2, 2)),
+        signature=along(within(-2, 2), most=PRODUCTS),
         dtypes=EVERY,
         inplace="torch.Tensor.cumprod_",
         opinfo=("cumprod",),
@@ -61,7 +63,7 @@ ROWS = (
         rule=OpClass.COMPOSITE,
         promotes=True,
         call="torch.cumprod",
-        signature=along(within(-2, 2), options=options(dtype=_wider)),
+        signature=along(within(-2, 2), options=options(dtype=_wider), most=PRODUCTS),
         dtypes=EVERY,
     ),
     _row(

@@ -181,14 +181,16 @@ def along(
     high: int = 5,
     empty: bool = True,
     by_name: bool = False,
+    most: int | None = None,
 ) -> Signature:
     """`f(x, dim, **options)` for one dimension, positive or negative, now and then a long one; `f(x, dim=dim)` where
-    `by_name`."""
+    `by_name`. most: the longest dimension, where a call is dearer than its elements."""
 
     def signature(draw: Draw) -> Call:
         shape = draw.shape(low, high, empty=empty)
         d = draw.dim(shape)
-        x = operand(draw, draw.grown(lengthy(draw, shape, d), d))
+        shape = draw.grown(lengthy(draw, shape, d), d)
+        x = operand(draw, shape if most is None else tuple(min(n, most) for n in shape))
         return Call((x,), keywords(dim=d)) if by_name else Call((x, d), options(draw))
 
     return signature

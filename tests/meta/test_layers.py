@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "parity"
 ORDER = (
     "errors", "dtypes", "vocabulary", "features", "layout", "notation",
     "catalog", "resources", "tolerance", "operators", "devices", "values", "inputs", "store", "journal",
-    "execute", "formulas", "rounding", "oracle", "budget", "tails", "outliers", "measures",
+    "execute", "formulas", "rounding", "wide", "oracle", "budget", "tails", "outliers", "measures",
     "laws", "uniformity", "relations", "randomness",
     "promises", "judge", "trial", "reached", "derivatives", "prelude", "refusal", "transfer", "writes", "check",
     "pairs", "forbidden", "flaws", "planting", "mixing", "generate", "plainer", "shrink", "suite", "examine",

@@ -110,7 +110,7 @@ def run(pytester: pytest.Pytester, name: str, *arguments: str) -> list[dict[str,
 def test_one_worker_and_four_give_the_same_cases(pytester: pytest.Pytester) -> None:
     """Cases are a function of item and seed, not of order or worker: the ids of all of them, by the digest that each item
     tells, the records with theirs, and how often each feature was drawn."""
-    asked = ("add", "softmax", "opinfo:sort", "--source", "all", "--device", "sim", "--dtype", "float32,int64")
+    asked: tuple[str, ...] = ("add", "softmax", "opinfo:sort", "--source", "all", "--device", "sim", "--dtype", "float32,int64")
     asked = (*asked, "--hang-after", "300")  # four workers on a busy machine of two cores are slow to start
     few, many = run(pytester, "one", *asked, "-n", "1"), run(pytester, "four", *asked, "-n", "4")
     for kind, *words in (

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from parity import catalog, execute, formulas, rounding, tolerance
+from parity import catalog, execute, formulas, rounding, tolerance, wide
 from parity import oracle as oracles
 from parity.catalog import opinfo
 from parity.check import Settings, check, quiet
@@ -253,7 +253,7 @@ def test_what_has_moved_takes_the_kernels_of_what_it_was() -> None:
     text += "float32[1, 2, 6, 8].step(-1, 3, 1).normal(seed=3))"
     case = parse(text)
     inputs, p = build(case), execute.program(catalog.row(case.op))
-    placed = oracles.widened(p, case, inputs, None)
+    placed = wide.widened(p, case, inputs, None)
     shaken = oracles._replaced(p, inputs, placed, lambda t, i: rounding.perturbed(t, 0.5, i), lying=True)
     assert [v.stride() for v in shaken.views] == [v.stride() for v in placed.views]
     assert not any(torch.equal(a, b) for a, b in zip(shaken.views, placed.views))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from parity.inputs import build
 from parity.judge import Bench, judge
 from parity.notation import parse
 from parity.oracle import Oracle
-from parity.promises import promised, terms_of_gauss
+from parity.promises import promised, terms_of_gauss, vanishing
 from parity.rounding import Rounding, handed_on, rounded
 from parity.vocabulary import Status
 
@@ -152,7 +153,7 @@ def test_complex_convolutions_are_three_real_ones() -> None:
 
 
 def test_complex_arithmetic_at_inf_is_nobodys_promise() -> None:
-    """C99's annex G makes an Inf of what comes as NaN otherwise; a composite goes on with either. Without Inf nothing is free."""
+    """C99's annex G makes an Inf of what comes as NaN otherwise; a composite goes on with either."""
     row, tables, facts = catalog.row("logsumexp"), tolerance.load("cpu"), FACTS["complex64"]
     for values, freed in (("1.0, 2.0", False), ("inf, 2.0", True)):
         made = asked(f"logsumexp(complex64[2].of({values}), (0,))", [torch.ones((), dtype=torch.complex64)])
@@ -160,3 +161,40 @@ def test_complex_arithmetic_at_inf_is_nobodys_promise() -> None:
         assert truth is not None
         free, _, _ = promised(row, tables, made, Budget(np.ones((2, 2)), ()), truth, "grad[0]", facts, "backward")
         assert bool(free.all()) is freed
+
+
+def test_solvers_owe_nothing_where_flushing_is_more_than_rounding() -> None:
+    """A right-hand side of 1e-37 leaves a residual of its own size on a device that flushes what is smaller; 1e-20 does not."""
+    row, a = catalog.row("solve"), torch.eye(3)
+    for size, tables, told in ((1e-37, "mps", True), (1e-37, "cpu", False), (1e-20, "mps", False), (0.0, "mps", False)):
+        assert vanishing(row, tolerance.load(tables), (a, torch.full((3,), size))) is told, (size, tables)
+    assert not vanishing(catalog.row("mm"), tolerance.load("mps"), (a, torch.full((3,), 1e-37)))
+
+
+def test_half_second_derivatives_may_leave_the_range_on_the_way() -> None:
+    """asinh's gradient squares its operand: beyond 256 that is Inf in float16, and float32 holds it."""
+    for name, freed in (("float16", True), ("float32", False)):
+        text = f"asinh({name}[1].of(3000.0))"
+        case, facts = parse(text), FACTS[name]
+        oracle = Oracle(execute.program(catalog.row("asinh")), case, build(case), torch.float32)
+        oracle.differentiate([torch.ones(1)])
+        truth = oracle.truth("grad[0]")
+        assert truth is not None
+        with mock.patch.object(Oracle, "fed", 1):
+            _, unspoken, _ = promised(
+                catalog.row("asinh"), tolerance.load("cpu"), oracle, Budget(np.ones(1), ()), truth, "grad[0]", facts, "backward"
+            )
+        assert bool(unspoken.all()) is freed
+
+
+def test_integers_in_a_floating_destination_are_held_to_the_reference() -> None:
+    """A sum converts them first, and does not wrap as the sum in integers does."""
+    text = 'sum_dim(int64[2].of(9223372036854775807, 9223372036854775807), (0,)).into("float32")'
+    case = parse(text)
+    inputs = build(case)
+    bench = Bench(catalog.row("sum_dim"), tolerance.load("cpu"), asked(text), None, True)
+    x = inputs.operands[0].view
+    here = torch.sum(x, (0,), out=torch.empty(()))
+    assert float(here) > 1e19
+    assert judge(bench, {"out": here.clone()}, {"out": here}, "forward")[0].status is Status.AGREE
+    assert judge(bench, {"out": here * 1.01}, {"out": here}, "forward")[0].status.is_finding

@@ -64,8 +64,8 @@ def eleven(call: Call) -> bool:
 
 
 def offset(call: Call) -> bool:
-    """A view that begins inside its memory."""
-    return call.operands[0].storage_offset() > 0
+    """A view of three dimensions that begins inside its memory."""
+    return call.operands[0].storage_offset() > 0 and call.operands[0].dim() == 3
 
 
 def strided(call: Call) -> bool:

@@ -110,6 +110,8 @@ def _pool(call: Call, plain: Any) -> Any:
     for t in call.outs[:1]:
         swap[id(t)] = torch.empty_strided(t.shape, t.stride(), dtype=torch.float64)
     _, indices = again(call, AS_THEY_ARE, swap)
+    if bool(((indices < 0) | (indices >= order.numel())).any()):
+        return None  # a window that holds nothing but padding: the CPU's place lies outside
     picked = x.reshape(*x.shape[:lead], -1).gather(-1, indices.reshape(*indices.shape[:lead], -1))
     return picked.reshape(plain[0].shape), indices
 

@@ -87,9 +87,11 @@ def again(call: Call, dtypes: Dtypes = AS_THEY_ARE, swap: Mapping[int, Any] | No
 
 def _copy(t: Tensor, dtype: torch.dtype, read: bool, written: bool) -> Tensor:
     if written and not read:
-        # Dense: some kernels of the CPU (softmax, col2im, bicubic gradients) fill the memory of a strided destination as if it
-        # were dense, and a device that does right must not be made from them.
-        return torch.empty(t.shape, dtype=dtype)
+        # Dense: some kernels of the CPU (softmax, col2im, bicubic gradients) fill the memory of a strided destination as if
+        # it were dense, and a device that does right must not be made from them. Others (antialiasing) go by its memory
+        # format, and some (batch norm) leave what is there.
+        last = t.dim() == 4 and t.is_contiguous(memory_format=torch.channels_last)
+        return t.to(dtype, copy=True, memory_format=torch.channels_last if last else torch.contiguous_format)
     if dtype is t.dtype and not written:
         return t
     return widened(t, dtype)
