@@ -24,7 +24,7 @@ from parity.rounding import DOUBLE, Rounding, extremes, handed_on, perturbed
 from parity.vocabulary import Case
 from parity.wide import Truth, run, truth, widened
 
-PERTURBATIONS = 4
+PERTURBATIONS, CLOSER = 4, 20  # samples of a sensitivity, and of one that decides
 LEAST = 16.0  # rules multiply by as much: a number below the normal ones is off by half the smallest one, twice
 REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
 FACTORS = ("alpha", "beta")  # of a sum, that are no tensors
@@ -56,6 +56,7 @@ def sensitivity(
     center: Truth,
     u: float,
     between: float,
+    samples: int = PERTURBATIONS,
 ) -> Shaken:
     """What becomes of the results when operands and cotangents move by u and whatever one kernel hands to the next by
     `between`. Where the op refuses what has moved, rounding alone remains as budget."""
@@ -65,16 +66,16 @@ def sensitivity(
     unsettled: dict[str, Tensor] = {}
     low, high, shy = float("inf"), 0.0, False
     # The last time operands stay as they are: some stand for a choice (a target of 1 or -1), which ends when they move.
-    for k in range(PERTURBATIONS + 1):
+    for k in range(samples + 1):
 
         def move(t: Tensor, i: int, k: int = k) -> Tensor:
-            return perturbed(t, u, 7 * k + i) if k < PERTURBATIONS else t
+            return perturbed(t, u, 7 * k + i) if k < samples else t
 
         turned = None if cotangents is None else [perturbed(_wide(c), u, 7 * k + 5) for c in cotangents]
         # Operands that lie otherwise in memory may take a kernel that has no derivative; what moves may leave the op's domain.
         for lying in (False, True):
             shaken = _replaced(p, inputs, placed, move, lying)
-            with Rounding(between, k + k // PERTURBATIONS, u, least) as mode:
+            with Rounding(between, k + k // samples, u, least) as mode:
                 try:
                     results = run(p, case, inputs, shaken, turned)
                 except REFUSALS:
@@ -87,7 +88,7 @@ def sensitivity(
             if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
                 change = (mode.unrounded(t) - at).abs().to(torch.float64)
                 moved[n] = torch.maximum(moved[n], torch.nan_to_num(change, 0.0, 0.0, 0.0))
-                if k == PERTURBATIONS:  # the operands are what they are; only what is rounded on the way has moved
+                if k == samples:  # the operands are what they are; only what is rounded on the way has moved
                     unsettled[n] = torch.isnan(t.abs()) != torch.isnan(at.abs())
     if cotangents and (shy or any(not bool(m.any()) for n, m in moved.items() if n.startswith("grad["))):
         with contextlib.suppress(*REFUSALS):
@@ -165,6 +166,7 @@ class Oracle:
         self._cotangents: Sequence[Tensor] | None = None
         self._truth: Truth | None = None
         self._asked = False
+        self._samples = PERTURBATIONS
         self._sensitivity: dict[tuple[float, float], Shaken] = {}
         self._variants: dict[str, dict[str, Tensor]] = {}
 
@@ -270,11 +272,19 @@ class Oracle:
         found = self._shaken(u, between).unsettled.get(name)
         return None if found is None or not bool(found.any()) else found
 
+    def look_closer(self) -> bool:
+        """Take more samples of every sensitivity from now on; False where that is done already."""
+        if self._samples == CLOSER:
+            return False
+        self._samples = CLOSER
+        self._sensitivity.clear()
+        return True
+
     def _shaken(self, u: float, between: float) -> Shaken:
         assert self._truth is not None
         if (u, between) not in self._sensitivity:
             asked = self._p, self._case, self._inputs, self._placed, self._cotangents, self._truth
-            self._sensitivity[u, between] = sensitivity(*asked, u, between)
+            self._sensitivity[u, between] = sensitivity(*asked, u, between, self._samples)
         return self._sensitivity[u, between]
 
     def magnitudes(self, name: str) -> tuple[Tensor, Tensor] | None:

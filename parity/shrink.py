@@ -18,6 +18,7 @@ from hypothesis.errors import Flaky, NoSuchExample
 
 from parity.catalog.draw import Sizes
 from parity.catalog.row import Row
+from parity.errors import ParityError
 from parity.generate import Drawn, decode
 from parity.notation import case_text
 from parity.plainer import ENOUGH, PASSES, elements
@@ -45,6 +46,8 @@ def cases(row: Row, dtype: str, sizes: Sizes | None = None) -> st.SearchStrategy
 
 
 ALL_HEALTH_CHECKS = tuple(HealthCheck)
+# What building or calling a reduced case may raise whose arguments no longer belong together: such a case is of no use.
+UNFIT = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, ParityError)
 
 
 class _Asked:
@@ -59,7 +62,10 @@ class _Asked:
             if self.tries <= 0:
                 return False
             self.tries -= 1
-            self._answers[text] = self._fails(case)
+            try:
+                self._answers[text] = self._fails(case)
+            except UNFIT:
+                self._answers[text] = False
         return self._answers[text]
 
 

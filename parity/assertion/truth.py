@@ -64,6 +64,10 @@ class Truth(Oracle):
         """Derivatives beyond the first are not asked for."""
         return 0
 
+    def look_closer(self) -> bool:
+        """The samples are what they are."""
+        return False
+
     def unsettled(self, name: str, u: float, between: float) -> None:
         """A NaN counts as it comes."""
 

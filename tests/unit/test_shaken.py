@@ -16,6 +16,7 @@ from parity.budget import Budget
 from parity.dtypes import FACTS
 from parity.inputs import build
 from parity.judge import Bench, judge
+from parity.measures import measure
 from parity.notation import parse
 from parity.oracle import Oracle
 from parity.promises import promised, terms_of_gauss, vanishing
@@ -198,3 +199,28 @@ def test_integers_in_a_floating_destination_are_held_to_the_reference() -> None:
     assert float(here) > 1e19
     assert judge(bench, {"out": here.clone()}, {"out": here}, "forward")[0].status is Status.AGREE
     assert judge(bench, {"out": here * 1.01}, {"out": here}, "forward")[0].status.is_finding
+
+
+def test_a_sensitivity_that_decides_has_more_samples() -> None:
+    """Two numbers that move against each other in every one of a few samples move together in one of many."""
+    made = asked("softmax(float32[2].of(0.3, 0.1), dim=0)", [torch.ones(2)])
+    assert made.truth("grad[0]") is not None
+    few = made.sensitivity("grad[0]", U, U).clone()
+    assert made.look_closer()
+    many = made.sensitivity("grad[0]", U, U)
+    assert bool((many >= 0.9 * few).all())
+    assert float(many.max()) > 0.4 * U * 0.55
+    assert not made.look_closer()
+
+
+def test_what_agrees_with_a_reference_far_from_the_truth_shares_its_formula() -> None:
+    """Gradients are torch's formulas on every device: both sides far off alike is no bug of the device; apart, it is."""
+    truth = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    b = Budget(np.full(2, 1e-6), ())
+    theirs = torch.tensor([1.0, 3.0])
+    alike, own = torch.tensor([1.0, 3.0000002]), torch.tensor([1.0, 2.0000002])
+    assert (measure("grad[0]", alike, theirs, truth, b).share or 0.0) <= 1.0
+    assert (measure("grad[0]", own, theirs, truth, b).share or 0.0) <= 1.0
+    assert (measure("grad[0]", torch.tensor([1.0, 3.1]), theirs, truth, b).share or 0.0) > 8.0
+    near = torch.tensor([1.0, 2.000002])  # a reference that is a little off excuses nobody
+    assert (measure("grad[0]", torch.tensor([1.0, 2.0000025]), near, truth, b).share or 0.0) > 1.0

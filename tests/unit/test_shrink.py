@@ -212,3 +212,16 @@ def test_the_steps_down_are_few_and_reach_every_size(size: int) -> None:
     assert size - 1 in down
     assert all(0 < n < size for n in down)
     assert len(down) <= size.bit_length() + 3
+
+
+def test_a_reduced_case_that_cannot_be_run_is_passed_over() -> None:
+    """Reductions may leave arguments that no longer belong together; what they raise ends nothing."""
+
+    def fails(case: Case) -> bool:
+        if case != drawn.case:
+            raise RuntimeError("shape '[1, 1, 2, 1]' is invalid for input of size 4")
+        return True
+
+    row = catalog.row("add")
+    drawn = next(d for d in generate.search(row, "float32", Sizes(), "0", 20) if d.picks and not d.case.refused)
+    assert shrink.shrink(row, "float32", Sizes(), drawn, fails) == drawn.case

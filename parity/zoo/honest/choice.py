@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from parity.devices import Call, Fault
+from parity.measures import same_values
 from parity.zoo.honest import tally
 from parity.zoo.honest.rerun import (
     AS_THEY_ARE,
@@ -113,7 +114,8 @@ def _pool(call: Call, plain: Any) -> Any:
     if bool(((indices < 0) | (indices >= order.numel())).any()):
         return None  # a window that holds nothing but padding: the CPU's place lies outside
     picked = x.reshape(*x.shape[:lead], -1).gather(-1, indices.reshape(*indices.shape[:lead], -1))
-    return picked.reshape(plain[0].shape), indices
+    picked = picked.reshape(plain[0].shape)
+    return (picked, indices) if same_values(picked, plain[0]) else None  # of some empty windows the CPU makes its own maximum
 
 
 def _pool_backward(call: Call, plain: Any) -> Any:
