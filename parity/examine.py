@@ -201,8 +201,10 @@ def examine(item: Item, plan: Plan, watch: Watch, dead: frozenset[int] = frozens
                 tally.void[str(e)[:120]] += 1
                 watch.end()
                 continue
-            if any(r.verdict.status is Status.ERROR for r in results) and not plan.device.answers():
-                watch.lost(next(r.verdict.reason for r in results if r.verdict.status is Status.ERROR))
+            # What the CPU refuses as well may still have stopped a kernel, and all further calls with it.
+            odd = [r.verdict.reason for r in results if r.verdict.status in (Status.ERROR, Status.VOID)]
+            if (odd or one.case.refused) and not plan.device.answers():
+                watch.lost(odd[0] if odd else f"a call that is to be refused ({one.case.refused})")
             watch.end()
             _count(tally, item, one, results, text, digest, pinned)
             if tally.cases >= GIVE_UP_AFTER and _all_refused(tally):

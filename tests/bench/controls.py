@@ -106,8 +106,8 @@ def counting(result: Counted, dtype: str) -> Callable[..., Any]:
 
 
 def shaking(result: Counted, op: str) -> Callable[..., Any]:
-    """`oracle.sensitivity`, whose refusals are counted: a sensitivity that is missing leaves the least of budgets."""
-    own = oracle.sensitivity
+    """`oracle.run`, whose refusals are counted: a sensitivity that lacks samples is a smaller one."""
+    own = oracle.run
 
     def shaken(*args: Any) -> Any:
         try:
@@ -157,7 +157,7 @@ def examined(work: tuple[str, str, str, str, bool]) -> Counted:
     with (
         mock.patch.object(trial, "judge", counting(result, dtype)),
         mock.patch.object(trial, "_unsteady", unsteady),
-        mock.patch.object(oracle, "sensitivity", shaking(result, op)),
+        mock.patch.object(oracle, "run", shaking(result, op)),
     ):
         done = examine(item, plan(device, seed, shrinks), NoWatch())
     for counts in done.summary.counts.values():

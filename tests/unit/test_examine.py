@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -115,3 +116,11 @@ def test_no_thread_of_the_engine_is_left_switched() -> None:
     before = torch.is_grad_enabled()
     examine(item("neg"), plan(), NoWatch())
     assert torch.is_grad_enabled() is before
+
+
+def test_a_device_that_a_refused_call_stopped_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that the CPU refuses too may stop a device for good: what follows would all be void, and nothing tested."""
+    used = plan()
+    monkeypatch.setattr(type(used.device), "answers", lambda self: False)
+    with pytest.raises(DeviceError, match=r"computes nothing any more after: a call that is to be refused"):
+        examine(item("index_select"), replace(used, examples=200), NoWatch())
