@@ -30,7 +30,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from parity import notation, oracle, suite, tolerance, trial
+from parity import notation, oracle, suite, tolerance, trial, wide
 from parity.catalog.row import Row
 from parity.devices import resolve
 from parity.examine import NoWatch, Plan, examine
@@ -107,7 +107,7 @@ def counting(result: Counted, dtype: str) -> Callable[..., Any]:
 
 def shaking(result: Counted, op: str) -> Callable[..., Any]:
     """`oracle.run`, whose refusals are counted: a sensitivity that lacks samples is a smaller one."""
-    own = oracle.run
+    own = wide.run
 
     def shaken(*args: Any) -> Any:
         try:

@@ -75,7 +75,7 @@ def test_found_named_and_shrunk(both: Board, fault: str, op: str, aspect: str, s
     assert s.status in statuses
     assert s.elements is not None
     assert s.elements <= most
-    assert notation.parse(s.shrunk).op == op
+    assert notation.parse(s.shrunk).op == s.op
     assert 0 < s.fired <= s.examples
     assert not s.alarms
 
