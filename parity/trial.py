@@ -14,7 +14,7 @@ from parity.dtypes import FACTS
 from parity.execute import Live, Named, Placed, Program
 from parity.inputs import Inputs
 from parity.judge import Bench, Part, judge
-from parity.measures import bit_equal
+from parity.measures import WIDENING_LIMIT, bit_equal
 from parity.tolerance import Tables
 from parity.values import pool, window
 from parity.vocabulary import Aspect, Case, Computed, Measure, Outcome, Raised, Status, Verdict
@@ -140,10 +140,20 @@ def compare(
     if verdict.status.is_finding and ours is not None and _unsteady(t, bench, ours, pass_, again, parts):
         text = f"the reference is unstable: two equal runs of it differ ({verdict.reason})"
         verdict = Verdict(Status.VOID, text, verdict.measure)
+    elif verdict.status.is_finding and (share := _own_error(t.device, verdict)) > WIDENING_LIMIT:
+        text = f"the CPU is {share:.3g} budgets off itself, and this device computes with its kernels ({verdict.reason})"
+        verdict = Verdict(Status.VOID, text, verdict.measure)
     if outcome.notes and verdict.status is Status.AGREE:
         text = "ran on the CPU: " + ", ".join(sorted(set(outcome.notes)))
         verdict = Verdict(Status.FALLBACK, text, verdict.measure, verdict.tolerance)
     return Result(aspect, verdict, measures)
+
+
+def _own_error(device: Device, verdict: Verdict) -> float:
+    """The reference's share where the device is the CPU, simulated or not: a kernel that reads freed memory errs by another
+    amount in every call. 0 where the device has kernels of its own."""
+    shares_kernels = device.simulated or device.torch_device.type == "cpu"
+    return (verdict.measure and verdict.measure.reference_share) or 0.0 if shares_kernels else 0.0
 
 
 def _unsteady(t: Trial, bench: Bench, ours: dict[str, Tensor], pass_: str, again: Again, parts: dict[str, Part] | None) -> bool:

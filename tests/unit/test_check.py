@@ -163,6 +163,30 @@ def test_a_reference_that_differs_from_itself_accuses_nobody() -> None:
     assert result.verdict.reason.startswith("the reference is unstable")
 
 
+class Other(Planted):
+    """A device with kernels of its own."""
+
+    name = "other"
+    torch_device = torch.device("meta")
+
+    def upload(self, t: Tensor) -> Tensor:
+        """A copy."""
+        return t.detach().clone()
+
+
+def halved(x: Tensor) -> Tensor:
+    """A kernel of the CPU that is wrong in every dtype that it is used in."""
+    return x.clone() if x.dtype is torch.float64 else x * 0.5
+
+
+@pytest.mark.parametrize(("device", "status"), [(Planted, Status.VOID), (Other, Status.WRONG)])
+def test_where_the_cpu_errs_only_a_device_with_kernels_of_its_own_is_accused(device: type[Planted], status: Status) -> None:
+    """Batch norm's gradient with strided statistics reads freed memory on the CPU: another error in every call."""
+    result = checked("halved(float32[4])", device(lambda t: t * 3.0), row=odd("halved"))[Aspect.FORWARD]
+    assert result.verdict.status is status
+    assert ("computes with its kernels" in result.verdict.reason) is (status is Status.VOID)
+
+
 def test_a_steady_reference_still_accuses() -> None:
     result = checked("steady(float32[4])", Planted(lambda t: t + 1), row=odd("steady"))[Aspect.FORWARD]
     assert result.verdict.status is Status.WRONG
