@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from parity.assertion import compare as compare
     from parity.devices import Call as Call
     from parity.devices import Fault as Fault
-    from parity.shrink import cases as cases
+    from parity.generation.shrink import cases as cases
 
 __version__ = "0.1.0"
 
@@ -26,7 +26,7 @@ _HOMES = {
     "ParityFailure": "parity.assertion",
     "Fault": "parity.devices",
     "Call": "parity.devices",
-    "cases": "parity.shrink",
+    "cases": "parity.generation.shrink",
 }
 __all__ = ["Call", "Comparison", "Fault", "ParityFailure", "assert_parity", "cases", "compare"]
 

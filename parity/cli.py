@@ -196,7 +196,7 @@ def _zoo(o: argparse.Namespace) -> int:
 def _audit(o: argparse.Namespace) -> int:
     if o.output:
         _writable(o.output.absolute().parent, "--output")
-    from parity import audit  # torch is imported only by the command that needs it
+    from parity import audit
     from parity.report import audit as told
 
     def hear(text: str) -> None:

@@ -13,15 +13,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from parity import generate, notation, pairs
-from parity.check import EVERYTHING, Result, Settings, check, failing
+from parity import notation, pairs
+from parity.checking.check import EVERYTHING, Result, Settings, check, failing
 from parity.devices.base import Device
 from parity.errors import CaseError, DeviceError
 from parity.execute import listening
 from parity.features import features
-from parity.generate import Drawn
+from parity.generation import generate
+from parity.generation.generate import Drawn
+from parity.generation.shrink import shrink as least
 from parity.reached import Reached
-from parity.shrink import shrink as least
 from parity.store import Item as Summary
 from parity.suite import ORACLE_EVERY, Item, Profile
 from parity.tolerance import Tables

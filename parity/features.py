@@ -175,7 +175,7 @@ def _excludes_alone(one: str, two: str) -> bool:
         return two in SHAPED or (other == "layout[0]" and word in (*NEED_A_DIM, "stacked"))
     if one == "shape empty":
         return other == "special" or two == "shape large"
-    if one == "refused dtype":  # `parity.flaws` changes the values with the dtype, and takes calls that have some
+    if one == "refused dtype":  # `parity.generation.flaws` changes the values with the dtype, and takes calls that have some
         return other in ("values", "special") or two in ("shape 0-d", "shape empty")
     return group == "values" and value in BOUND and other == "special"
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from parity.catalog import opinfo
 from parity.catalog.row import Row
-from parity.derivatives import TWICE, promises
-from parity.relations import GAUGE_DEPENDENT
+from parity.checking.derivatives import TWICE, promises
+from parity.judging.relations import GAUGE_DEPENDENT
 from parity.vocabulary import COMPARED, Aspect, Status
 
 ASPECTS = (Aspect.FORWARD, Aspect.BACKWARD, Aspect.INPLACE, Aspect.OUT, Aspect.DOUBLE)

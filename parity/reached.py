@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from parity.checking.trial import Result
 from parity.devices.base import Device
 from parity.devices.sim import SimDevice
-from parity.trial import Result
 from parity.vocabulary import COMPARED
 
 TRANSFERS = {"upload": "_copy_from", "download": "_copy_from"}  # as simulated devices call them -> the operator that it is

@@ -218,9 +218,7 @@ def _header(path: Path, line: str) -> tuple[int, Header]:
     """The format number of the file, and its header."""
     tree = _json(line)
     if tree is None or MAGIC not in tree or not isinstance(tree.get("format"), int):
-        raise RunFileError(
-            f"{path} is no run file of parity: its first line is no header; name a file that parity run wrote"
-        )
+        raise RunFileError(f"{path} is no run file of parity: its first line is no header; name a file that parity run wrote")
     form: int = tree["format"]
     if form > FORMAT:
         raise RunFileError(
@@ -233,9 +231,7 @@ def _header(path: Path, line: str) -> tuple[int, Header]:
         pairs = {k: tuple((str(a), str(b)) for a, b in shown.get(k, ())) for k in ("environment", "facts")}
         return form, Header(**{**body, "fingerprint": Fingerprint(**{**shown, **pairs})})
     except (TypeError, KeyError, ValueError, AttributeError) as e:
-        raise RunFileError(
-            f"{path}:1: the header cannot be read ({e}); the file was damaged or edited, run it again"
-        ) from None
+        raise RunFileError(f"{path}:1: the header cannot be read ({e}); the file was damaged or edited, run it again") from None
 
 
 def _row(path: Path, number: int, line: str, form: int) -> Row:

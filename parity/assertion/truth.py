@@ -14,10 +14,10 @@ from torch import Tensor
 from parity import execute as ex
 from parity.assertion.subject import SEED, Put, Subject, forward, gradients, tracked_outputs, word
 from parity.dtypes import FACTS
-from parity.oracle import PERTURBATIONS, Oracle
-from parity.rounding import Rounding, perturbed
+from parity.truth.oracle import PERTURBATIONS, Oracle
+from parity.truth.rounding import Rounding, perturbed
+from parity.truth.wide import widen
 from parity.vocabulary import Raised
-from parity.wide import widen
 
 # How many roundoffs the inputs of a function are moved by that cannot run in float64: well above its own rounding.
 COARSE = 8.0

@@ -2,7 +2,7 @@
 
 A signature is a function `(draw: Draw) -> Call`. All choice goes through `draw.pick(n)`, an integer in range(n) where 0 is
 the simplest; so a signature must offer the simplest alternative first, and the smallest failing case falls out by itself.
-Layouts, value families, planted specials and gradients of the operands are drawn afterwards, by `parity.generate`, for
+Layouts, value families, planted specials and gradients of the operands are drawn afterwards, by `parity.generation`, for
 every operand alike: a signature only says shape, domain and dtype.
 """
 

@@ -1,4 +1,4 @@
-"""Random numbers, judged as distributions (`parity.laws`), and fresh memory, of which only the metadata is promised.
+"""Random numbers, judged as distributions (`parity.judging.laws`), and fresh memory, of which only the metadata is promised.
 
 One shape in eight is large: what a distribution is takes some 2**12 to 2**17 numbers to see.
 """

@@ -36,7 +36,7 @@ class Row:
     memory: the op reads what lies beside its operand's elements in memory, by strides of its own, so that the oracle's operands
     lie as the case's do.
     packed: the op refuses operands that are not dense in memory, so that layouts are drawn seldom.
-    relation: how several right answers are told from wrong ones (`parity.relations`), or "" where there is only one.
+    relation: how several right answers are told from wrong ones (`parity.judging.relations`), or "" where there is only one.
     rounds_between: half-precision kernels that round between their stages even on honest devices; reason in a comment.
     accumulates: the passes ("forward", "backward") in which honest devices add up in the half type itself: atomics, running
     values that are stored.

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from parity import notation
-from parity.check import Result
+from parity.checking.check import Result
 from parity.examine import Finding
 from parity.vocabulary import Status
 

@@ -23,13 +23,13 @@ from torch import Tensor
 from parity import catalog, execute, notation
 from parity.catalog import opinfo
 from parity.catalog.row import Row
+from parity.checking.trial import SELDOM, values
 from parity.dtypes import FACTS
 from parity.errors import ParityError
 from parity.execute import Destination, Placed
 from parity.inputs import Inputs, Slot, build, fill_like, raw_bytes
 from parity.layout import base_shape, channels_last_permutation
 from parity.report.script_text import AGAIN, HEAD, NAMED, REAL, TAIL
-from parity.trial import SELDOM, values
 from parity.vocabulary import Aspect, Case, Layout, OpClass, Raised, Slice, Word
 
 LITERAL = 64  # elements that are written out; above it stand compressed bytes

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from parity.catalog import opinfo
-from parity.check import RAISED, Mark
+from parity.checking.check import RAISED, Mark
 from parity.devices import Device
 from parity.dtypes import DEFAULT
 from parity.errors import CaseError

@@ -11,16 +11,17 @@ from typing import Any
 from torch.overrides import TorchFunctionMode
 
 from parity import execute as ex
-from parity import generate, suite
+from parity import suite
 from parity.catalog import opinfo
 from parity.catalog.row import Row
-from parity.check import Settings, check, quiet
+from parity.checking.check import Settings, check, quiet
 from parity.devices import Fault
 from parity.devices.sim import SimDevice
 from parity.devices.sim.functions import DUNDERS, answers_to, public_name
 from parity.dtypes import FACTS
 from parity.errors import CaseError
 from parity.examine import Plan
+from parity.generation import generate
 from parity.inputs import build
 from parity.zoo.subjects import Subject
 

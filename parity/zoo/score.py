@@ -10,15 +10,15 @@ from typing import Any
 
 from parity import notation, suite
 from parity.catalog.row import Row
-from parity.check import Result, Settings, check, failing
+from parity.checking.check import Result, Settings, check, failing
 from parity.devices import Device, resolve
 from parity.dtypes import DEFAULT
 from parity.errors import CaseError, FaultError
 from parity.examine import SECONDS_PER_ELEMENT, SHRINK_SECONDS, Plan, drawn, operands, recheck, settings
 from parity.examine import shrink as shrink_finding
 from parity.execute import listening, said
-from parity.generate import Drawn
-from parity.shrink import shrink
+from parity.generation.generate import Drawn
+from parity.generation.shrink import shrink
 from parity.suite import Item
 from parity.vocabulary import FINDINGS, Aspect, Case, Status
 from parity.zoo.reach import Route

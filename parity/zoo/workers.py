@@ -24,15 +24,15 @@ import torch
 
 from parity import journal, notation, suite, tolerance
 from parity.catalog import opinfo
-from parity.check import EVERYTHING, check
+from parity.checking.check import EVERYTHING, check
 from parity.devices import resolve
 from parity.devices.sim import SimDevice
 from parity.errors import CaseError
 from parity.examine import Plan, drawn
 from parity.execute import listening, said
-from parity.generate import Drawn
+from parity.generation.generate import Drawn
+from parity.generation.shrink import shrink
 from parity.journal import Entry
-from parity.shrink import shrink
 from parity.suite import Item
 from parity.vocabulary import Case, Status
 from parity.zoo import field

@@ -23,7 +23,7 @@ def installed(path: str) -> None:
     import torch
     from torch import Tensor
 
-    from parity import trial
+    from parity.checking import trial
 
     judge = vars(trial)["judge"]
 

@@ -1,6 +1,6 @@
 """What comparing a small pair that agrees costs, beside torch.testing.assert_close: `python tests/bench/compare.py`.
 
-parity's ways out for a pair that agrees: "equal" (the bits are the reference's: the whole of `parity.judge.judge`, which the
+parity's ways out for a pair that agrees: "equal" (the bits are the reference's: the whole of `judge`, which the
 suite calls, ends there), "public" (the same pair through `parity.compare`, which people call: with the function and its inputs)
 and "truth" (the bits differ by a rounding, the truth is known: the cheap screen). Beside them `bit_equal` alone. All are timed
 in turn, in one run, so that a slow moment of the machine meets all; the least and the median of all rounds are told. The ratios
@@ -26,9 +26,9 @@ from parity import catalog, tolerance
 from parity import execute as ex
 from parity.devices import resolve
 from parity.inputs import build
-from parity.judge import Bench, judge
-from parity.measures import bit_equal, bits
-from parity.oracle import Oracle
+from parity.judging.judge import Bench, judge
+from parity.judging.measures import bit_equal, bits
+from parity.truth.oracle import Oracle
 from parity.vocabulary import Case, TensorSpec, Values
 
 SIZES = (12, 64, 1000)

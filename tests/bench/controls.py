@@ -30,13 +30,15 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from parity import notation, oracle, suite, tolerance, trial, wide
+from parity import notation, suite, tolerance
 from parity.catalog.row import Row
+from parity.checking import trial
 from parity.devices import resolve
 from parity.examine import NoWatch, Plan, examine
-from parity.judge import judge
-from parity.measures import bit_equal
+from parity.judging.judge import judge
+from parity.judging.measures import bit_equal
 from parity.suite import Item
+from parity.truth import oracle, wide
 from parity.vocabulary import OpClass, Status
 from parity.zoo import honest
 from parity.zoo.honest import tally

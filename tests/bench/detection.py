@@ -29,9 +29,9 @@ from emulated import OPS, PASSES, Arithmetic, Results, Setup, computed, setup
 from torch import Tensor
 
 from parity.dtypes import FACTS
-from parity.judge import judge
-from parity.measures import bit_equal, parts
-from parity.promises import roundoff
+from parity.judging.judge import judge
+from parity.judging.measures import bit_equal, parts
+from parity.judging.promises import roundoff
 from parity.vocabulary import OpClass
 
 LENGTHS = (16, 256, 2048)

@@ -31,17 +31,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity import generate, suite, tolerance
-from parity.budget import ulp_of
+from parity import suite, tolerance
 from parity.catalog.row import Row
-from parity.check import Settings, check, quiet
+from parity.checking.check import Settings, check, quiet
 from parity.devices import resolve
 from parity.dtypes import HALF
 from parity.errors import CaseError
 from parity.execute import listening
-from parity.judge import judge
-from parity.measures import facts_of, parts
-from parity.promises import roundoff
+from parity.generation import generate
+from parity.judging.budget import ulp_of
+from parity.judging.judge import judge
+from parity.judging.measures import facts_of, parts
+from parity.judging.promises import roundoff
 from parity.vocabulary import OpClass, Status, Verdict
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -86,7 +87,7 @@ class Planter:
         pass_: str,
         parts: Mapping[str, Any] | None = None,
     ) -> Judged:
-        """In place of `parity.judge.judge`."""
+        """In place of `parity.judging.judge.judge`."""
         if pass_ not in self.seen and reference is not None and not parts:
             self.seen.add(pass_)
             self._plant(bench, dict(device), reference, pass_)
@@ -179,7 +180,7 @@ def asked(row: Row, dtype: str, profile: suite.Profile, cases: int, seed: str) -
         try:
             case = generate.nth(row, dtype, profile.sizes, f"sensitivity-{seed}", ordinal + 1).case
             planter = Planter(row, random.Random(f"{seed}:{row.name}:{dtype}:{ordinal}"), found)
-            with mock.patch("parity.trial.judge", planter), listening(notes):
+            with mock.patch("parity.checking.trial.judge", planter), listening(notes):
                 check(row, case, cpu, cpu, tables, Settings(), quiet, notes)
         except CaseError:
             continue

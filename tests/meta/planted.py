@@ -64,8 +64,6 @@ def forty_ulp(call: Call) -> Any:
     return result
 
 
-
-
 def strided(call: Call) -> bool:
     """In place, on a view with gaps or another order."""
     return bool(call.outs) and call.outs[0] is call.args[0] and not call.outs[0].is_contiguous()

@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "parity"
-# The sentence. A package stands for all its modules, which may import one another.
+# The sentence. A package that is named as a whole stands for all its modules, which may import one another.
 ORDER = (
     "errors", "dtypes", "vocabulary", "features", "layout", "notation",
-    "catalog", "resources", "tolerance", "operators", "devices", "values", "inputs", "store", "journal",
-    "execute", "formulas", "rounding", "wide", "oracle", "budget", "tails", "outliers", "measures",
-    "laws", "uniformity", "relations", "randomness",
-    "promises", "judge", "trial", "reached", "derivatives", "prelude", "refusal", "transfer", "writes", "check",
-    "pairs", "forbidden", "flaws", "planting", "mixing", "generate", "plainer", "shrink", "suite", "examine",
-    "diff", "audit", "assertion", "zoo",
-    "report",
+    "catalog", "resources", "tolerance", "operators", "devices", "values", "inputs", "store", "journal", "execute",
+    "truth.formulas", "truth.rounding", "truth.wide", "truth.oracle",
+    "judging.budget", "judging.tails", "judging.outliers", "judging.measures", "judging.laws", "judging.uniformity",
+    "judging.relations", "judging.randomness", "judging.promises", "judging.judge",
+    "checking.trial", "reached", "checking.derivatives", "checking.prelude", "checking.refusal", "checking.transfer",
+    "checking.writes", "checking.check", "pairs",
+    "generation.forbidden", "generation.flaws", "generation.planting", "generation.mixing", "generation.generate",
+    "generation.plainer", "generation.shrink",
+    "suite", "examine", "diff", "audit", "assertion", "zoo", "report",
     "commandline", "plugin", "cli", "__main__",
 )  # fmt: skip
 # The faces load lazily, so that naming a command costs nothing; nobody else hides an import.
@@ -31,7 +33,13 @@ def modules() -> list[Path]:
 
 def place(path: Path) -> str:
     """The name of a module's place in the order."""
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return seat(".".join(path.relative_to(PACKAGE).with_suffix("").parts))
+
+
+def seat(module: str) -> str:
+    """The place of a module by its dotted name below the package: its own, or that of the package it lies in."""
+    one, _, rest = module.partition(".")
+    return one if one in ORDER or not rest else f"{one}.{rest.partition('.')[0]}"
 
 
 def own_imports(path: Path) -> Iterator[tuple[str, bool]]:
@@ -41,19 +49,19 @@ def own_imports(path: Path) -> Iterator[tuple[str, bool]]:
     for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            names = [f"{node.module}.{a.name}" if node.module == "parity" else node.module for a in node.names]
+            names = [f"{node.module}.{a.name}" for a in node.names]
         elif isinstance(node, ast.Import):
             names = [a.name for a in node.names]
         for name in names:
             if name.startswith("parity."):
-                yield name.split(".")[1], id(node) in top
+                yield seat(name.removeprefix("parity.")), id(node) in top
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_imports_point_upward(path: Path) -> None:
     """Every own import names something that stands above, or lies in the same package."""
     here = place(path)
-    if here == "__init__":
+    if here.endswith("__init__"):
         return
     assert here in ORDER, f"{here} has no place in the order: add it to tests/meta/test_layers.py where it belongs"
     for other, _ in own_imports(path):
@@ -73,4 +81,4 @@ def test_no_own_import_hides(path: Path) -> None:
 
 def test_the_order_names_nothing_that_is_not_there() -> None:
     """A place in the order is a module or a package."""
-    assert not [n for n in ORDER if not (PACKAGE / f"{n}.py").exists() and not (PACKAGE / n).is_dir()]
+    assert not [n for n in ORDER if not (at := PACKAGE.joinpath(*n.split("."))).with_suffix(".py").exists() and not at.is_dir()]

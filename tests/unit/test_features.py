@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from parity import generate, notation, suite
+from parity import notation, suite
 from parity.features import EXPECTED, Tally, exclude, features, pack, unpack
+from parity.generation import generate
 
 
 def of(text: str, *aspects: str) -> frozenset[str]:

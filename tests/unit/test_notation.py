@@ -7,7 +7,7 @@ import pytest
 from parity import catalog
 from parity.catalog.draw import Sizes
 from parity.errors import CaseError
-from parity.generate import search
+from parity.generation.generate import search
 from parity.notation import case_text, parse
 from parity.vocabulary import Cotangent, TensorSpec
 

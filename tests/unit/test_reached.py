@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from parity import notation, suite, tolerance
-from parity.check import Settings, check, quiet
+from parity.checking.check import Settings, check, quiet
+from parity.checking.trial import Result
 from parity.devices import resolve
 from parity.devices.base import Device
 from parity.examine import NoWatch, Plan, examine, settings
 from parity.reached import NOTHING_COMPARED, Reached
-from parity.trial import Result
 from parity.vocabulary import Aspect, Status, Verdict
 
 

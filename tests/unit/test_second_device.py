@@ -10,16 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from parity import catalog, execute, formulas, rounding, tolerance, wide
-from parity import oracle as oracles
+from parity import catalog, execute, tolerance
 from parity.catalog import opinfo
-from parity.check import Settings, check, quiet
+from parity.checking.check import Settings, check, quiet
+from parity.checking.trial import EVERYTHING, Result
 from parity.devices import Call, Fault, resolve
 from parity.inputs import Inputs, build
-from parity.judge import Bench, judge
+from parity.judging.judge import Bench, judge
 from parity.notation import parse
-from parity.oracle import Oracle
-from parity.trial import EVERYTHING, Result
+from parity.truth import formulas, rounding, wide
+from parity.truth import oracle as oracles
+from parity.truth.oracle import Oracle
 from parity.vocabulary import Aspect, Status, Verdict
 
 CPU = resolve("cpu")

@@ -12,15 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from parity import catalog, execute, tolerance
-from parity.budget import Budget
 from parity.dtypes import FACTS
 from parity.inputs import build
-from parity.judge import Bench, judge
-from parity.measures import measure
+from parity.judging.budget import Budget
+from parity.judging.judge import Bench, judge
+from parity.judging.measures import measure
+from parity.judging.promises import promised, terms_of_gauss, vanishing
 from parity.notation import parse
-from parity.oracle import Oracle
-from parity.promises import promised, terms_of_gauss, vanishing
-from parity.rounding import Rounding, handed_on, rounded
+from parity.truth.oracle import Oracle
+from parity.truth.rounding import Rounding, handed_on, rounded
 from parity.vocabulary import Status
 
 U, HALF = 2.0**-24, 2.0**-11

@@ -14,7 +14,7 @@ from torch import Tensor
 from parity import tolerance
 from parity.devices import load_faults, resolve
 from parity.devices.base import Device
-from parity.measures import ulp_distance
+from parity.judging.measures import ulp_distance
 from parity.vocabulary import OpClass
 from parity.zoo import honest
 from parity.zoo.honest import flushing, tally

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from parity.measures import ulp_distance
+from parity.judging.measures import ulp_distance
 from parity.zoo.honest.noise import RANGES
 from parity.zoo.honest.rounding import cut, noisy
 

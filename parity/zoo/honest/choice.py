@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from parity.devices import Call, Fault
-from parity.measures import same_values
+from parity.judging.measures import same_values
 from parity.zoo.honest import tally
 from parity.zoo.honest.rerun import (
     AS_THEY_ARE,

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.devices import Call, Fault
-from parity.measures import bits
+from parity.judging.measures import bits
 from parity.zoo.honest import tally
 from parity.zoo.honest.rounding import cut
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from parity.measures import bit_equal
+from parity.judging.measures import bit_equal
 
 # kind -> calls. An answer counts as changed where any bit differs from what the CPU's own kernel gives on the same operands.
 ANSWERED: Counter[str] = Counter()

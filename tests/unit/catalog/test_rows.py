@@ -23,8 +23,8 @@ from parity.catalog.draw import Call, Draw, Sizes
 from parity.catalog.row import Row
 from parity.dtypes import DEFAULT, FACTS
 from parity.errors import UsageError
-from parity.generate import decode
-from parity.relations import RELATIONS
+from parity.generation.generate import decode
+from parity.judging.relations import RELATIONS
 from parity.vocabulary import Arg, Case, OpClass, Slice, TensorSpec, Word
 
 CASES = 6

@@ -16,7 +16,7 @@ from parity import notation
 from parity.catalog import opinfo
 from parity.catalog.draw import Sizes
 from parity.devices import Fault, resolve
-from parity.generate import nth
+from parity.generation.generate import nth
 from parity.inputs import build, raw_bytes
 from parity.report.script import standalone
 

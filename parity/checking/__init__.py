@@ -1,0 +1,1 @@
+"""One case, checked in all its aspects."""

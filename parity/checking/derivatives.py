@@ -1,0 +1,283 @@
+"""Backward, backward of backward, and forward-mode: the derivatives of one case on both sides.
+
+The second and the third are calls like any other: a program of their own around the row's function, with the cotangents (or
+tangents) as further operands, so that the oracle knows their truth and how they are conditioned.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from parity import execute as ex
+from parity.catalog import opinfo
+from parity.catalog.row import Row
+from parity.checking.trial import Result, Sides, Trial, compare, outcome_of, values
+from parity.devices.base import Device
+from parity.dtypes import COMPLEX, FLOATS
+from parity.execute import Destination, Named
+from parity.inputs import Inputs, Operand
+from parity.inputs import apply as apply_layout
+from parity.truth.oracle import Oracle
+from parity.vocabulary import Aspect, Computed, Cotangent, Measure, OpClass, Outcome, Raised, Status, TensorSpec, Verdict
+
+make_dual: Callable[[Tensor, Tensor], Tensor] = forward_ad.make_dual
+unpack_dual: Callable[[Tensor], Any] = forward_ad.unpack_dual
+TWICE = (*FLOATS, *COMPLEX)  # dtypes of backward of backward
+PUSHED = ("float32", "complex64")  # dtypes of forward-mode
+# What torch says where a backend's own kernel has no derivative beyond the first: it lacks the op in that aspect.
+UNDERIVED = (
+    "not infinitely differentiable",
+    "Trying to use forward AD with",
+    "is not implemented",
+    "not differentiable",
+    "does not support automatic differentiation",
+)
+
+
+def check(t: Trial, s: Sides) -> None:
+    """The derivatives that are asked for, of a forward whose operands are leaves on both sides."""
+    alike = [n for n, _ in ex.differentiable(s.live)] == [n for n, _ in ex.differentiable(s.theirs)]
+    more = alike and not t.program.row.mutates
+    twice, pushed = more and t.case.dtype in TWICE, more and t.case.dtype in PUSHED
+    if t.settings.wants(Aspect.BACKWARD):
+        _backward(t, s)
+    # Where several numbers go to one place, which one stays decides every derivative: the first one is judged as a choice.
+    twice = twice and t.program.row.relation != "unpool"
+    if twice and t.settings.wants_more(Aspect.DOUBLE) and promises(t.program.row, "gradgrad"):
+        _double_backward(t, s)
+    # Gradients of factorizations are made symmetric, so that reverse mode is no truth for a tangent that is not.
+    pushed = pushed and t.program.row.rule not in (OpClass.SOLVER, OpClass.DECOMPOSITION)
+    if pushed and t.settings.wants_more(Aspect.TANGENT) and promises(t.program.row, "forward_ad"):
+        _tangents(t, s)
+
+
+def promises(row: Row, flag: str) -> bool:
+    """Whether torch's test data says that the op has these derivatives; a row without an entry is tried on the reference."""
+    known = [opinfo.ENTRIES[n] for n in row.opinfo if n in opinfo.ENTRIES]
+    return not known or any(getattr(e, flag) for e in known)
+
+
+def _fed(cotangent: Cotangent, outputs: Sequence[tuple[str, Tensor]]) -> list[Destination]:
+    return [ex.cotangent(cotangent, x, i, values) for i, (_, x) in enumerate(outputs)]
+
+
+def _cut(c: Destination, device: Device | None = None) -> Tensor:
+    """A cotangent as a view, on a device or on the CPU."""
+    base = device.upload(c.base) if device is not None and device.name != "cpu" else c.base
+    return apply_layout(base, c.layout, c.shape)
+
+
+def _backward(t: Trial, s: Sides) -> None:
+    tracked = ex.differentiable(s.live)
+    if not tracked:
+        return
+    fed = _fed(t.case.cotangent, tracked)
+    ours = [_cut(c) for c in fed]
+    t.mark("reference")
+    got = ex.precisely(lambda: ex.backward(s.live, ours), "backward")
+    reference: Outcome = got if isinstance(got, Raised) else Computed(tuple((n, x.detach()) for n, x in got))
+    s.bench.oracle.differentiate(ours)
+    if isinstance(reference, Raised):
+        return  # the row says which dtypes have a gradient; a case without one says nothing about the device
+    if not got:
+        return  # no output depends on a leaf (norm with p=0)
+    if [n for n, _ in tracked] != [n for n, _ in ex.differentiable(s.theirs)]:
+        text = "other results require a gradient than on the reference"
+        t.results.append(Result(Aspect.BACKWARD, Verdict(Status.MALFORMED, text, Measure("grad", problem="graph"))))
+        return
+    t.mark("device")
+    outcome = outcome_of(t, ex.attempt(lambda: ex.backward(s.theirs, [_cut(c, t.device) for c in fed]), "backward"))
+    t.mark("compare")
+
+    def again() -> Named:
+        return ex.backward(ex.forward(t.program, t.case, t.inputs, s.here, True), ours)
+
+    t.results.append(compare(t, s.bench, Aspect.BACKWARD, reference, outcome, "backward", again))
+
+
+# ------------------------------------------------------------------------------------------------- backward of backward
+
+
+def _gradients(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The gradients of a function as a function: of its arguments that require one, and of the cotangents `fed`."""
+
+    def call(*args: Any, fed: tuple[Tensor, ...], **kwargs: Any) -> list[Tensor]:
+        leaves = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.requires_grad]
+        outs = [x for _, x in ex.outputs(function(*args, **kwargs)) if x.requires_grad]
+        cotangents = [c.to(x.dtype) for c, x in zip(fed, outs, strict=True)]
+        return [g for g in ex.gradients(outs, leaves, cotangents, create=True) if g is not None]
+
+    return call
+
+
+def _with(inputs: Inputs, fed: Sequence[Destination], grad: bool) -> Inputs:
+    """The inputs with cotangents or tangents as further operands."""
+    more = tuple(
+        Operand(
+            TensorSpec(str(c.base.dtype).removeprefix("torch."), c.shape, c.layout, grad=grad),
+            c.base,
+            apply_layout(c.base, c.layout, c.shape),
+        )
+        for c in fed
+    )
+    return replace(inputs, operands=(*inputs.operands, *more), fed=len(more))
+
+
+def _double_backward(t: Trial, s: Sides) -> None:
+    """The gradients, contracted with random vectors and differentiated again: with respect to operands and cotangents."""
+    tracked = ex.differentiable(s.live)
+    if not tracked:
+        return
+    inputs = _with(t.inputs, _fed(t.case.cotangent, tracked), True)
+    program = replace(t.program, function=_gradients(t.program.function), inplace=None, out=False)
+    t.mark("reference")
+    here = ex.place(inputs, t.cpu)
+
+    def first(placed: ex.Placed) -> ex.Live:
+        return ex.forward(program, t.case, inputs, placed, True)
+
+    live = ex.precisely(lambda: first(here), "run")
+    if isinstance(live, Raised) or not (again_tracked := ex.differentiable(live)):
+        return  # torch has no second derivative here, or it is 0 everywhere
+    vectors = _fed(Cotangent("normal", "contiguous", t.case.cotangent.seed + 1), again_tracked)
+    ours = [_cut(c) for c in vectors]
+    got = ex.precisely(lambda: ex.backward(live, ours), "backward")
+    if isinstance(got, Raised) or not got:
+        return
+    oracle = Oracle(program, t.case, inputs, None)
+    oracle.differentiate(ours)
+    t.mark("device")
+
+    def run() -> Named:
+        theirs = first(ex.place(inputs, t.device))
+        if [n for n, _ in ex.differentiable(theirs)] != [n for n, _ in again_tracked]:
+            raise RuntimeError("other gradients require a gradient than on the reference")
+        return ex.backward(theirs, [_cut(c, t.device) for c in vectors])
+
+    outcome = outcome_of(t, _lacking(ex.attempt(run, "backward")))
+    t.mark("compare")
+    reference = Computed(tuple((n, x.detach()) for n, x in got))
+    row = s.bench.row
+    if row.rule is OpClass.CONTRACTION:  # a sum of the results of several kernels, each rounded to the dtype
+        row = replace(row, rounds_between=True, stages=("backward",))
+    bench = replace(s.bench, row=row, oracle=oracle, bound=None)
+    result = compare(t, bench, Aspect.DOUBLE, reference, outcome, "backward", lambda: ex.backward(first(here), ours))
+    t.results.append(_renamed(result, "grad[", "gradgrad["))
+
+
+# --------------------------------------------------------------------------------------------------------- forward-mode
+
+
+def _pushed(function: Callable[..., Any], moving: Sequence[bool]) -> Callable[..., Any]:
+    """The tangents of a function's results as a function of its arguments and of the tangents `fed` of those that move."""
+
+    def call(*args: Any, fed: tuple[Tensor, ...], **kwargs: Any) -> list[Tensor]:
+        leaves, tree = tree_flatten((args, kwargs))
+        tangents, moves = iter(fed), iter(moving)
+        with forward_ad.dual_level():
+            duals = [make_dual(x, next(tangents).to(x.dtype)) if isinstance(x, Tensor) and next(moves) else x for x in leaves]
+            dual_args, dual_kwargs = tree_unflatten(duals, tree)
+            found = [unpack_dual(x).tangent for _, x in ex.outputs(function(*dual_args, **dual_kwargs))]
+        return [x for x in found if x is not None]
+
+    return call
+
+
+def _pulled(function: Callable[..., Any], moving: Sequence[bool]) -> Callable[..., Any]:
+    """The same tangents by reverse mode alone, as the derivative of the gradient with respect to its cotangent: what the
+    oracle computes. (Forward-mode under a dispatch mode reads through a null pointer in torch 2.13: its zero tensors have no
+    memory, and `mul` by a number takes them for ordinary ones.)"""
+
+    def call(*args: Any, fed: tuple[Tensor, ...], **kwargs: Any) -> list[Tensor]:
+        leaves, tree = tree_flatten((args, kwargs))
+        moves = iter(moving)
+        moved = [isinstance(x, Tensor) and next(moves) for x in leaves]
+        leaves = [x.detach().requires_grad_() if m else x for x, m in zip(leaves, moved)]
+        again_args, again_kwargs = tree_unflatten(leaves, tree)
+        outs = [x for _, x in ex.outputs(function(*again_args, **again_kwargs)) if x.requires_grad]
+        duals = [torch.zeros_like(x).requires_grad_() for x in outs]
+        xs = [x for x, m in zip(leaves, moved) if m]
+        found = ex.gradients(outs, xs, duals, create=True)
+        pairs = [(g, v.to(g.dtype)) for g, v in zip(found, fed, strict=True) if g is not None and g.requires_grad]
+        tangents = torch.autograd.grad([g for g, _ in pairs], duals, [v for _, v in pairs], allow_unused=True)
+        return [torch.zeros_like(x) if g is None else g for g, x in zip(tangents, outs)]
+
+    return call
+
+
+def _tangents(t: Trial, s: Sides) -> None:
+    """Directional derivatives of all results along random tangents of the operands that may have a gradient."""
+    moving = [o.spec.grad and (o.view.is_floating_point() or o.view.is_complex()) for o in t.inputs.operands]
+    spread = Cotangent("normal", t.case.cotangent.layout, t.case.cotangent.seed + 2)
+    fed = _fed(spread, [("", o.view) for o, m in zip(t.inputs.operands, moving) if m])
+    inputs = _with(t.inputs, fed, False)
+    program = replace(t.program, function=_pushed(t.program.function, moving), inplace=None, out=False)
+    slow = replace(program, function=_pulled(t.program.function, moving))
+    t.mark("reference")
+    here = ex.place(inputs, t.cpu)
+
+    def run(placed: ex.Placed) -> Named:
+        return ex.forward(program, t.case, inputs, placed, False).outputs
+
+    got = ex.precisely(lambda: run(here), "run")
+    if isinstance(got, Raised) or not got or not _plain(t, s, got):
+        return
+    t.mark("device")
+    outcome = outcome_of(t, _lacking(ex.attempt(lambda: run(ex.place(inputs, t.device)), "run")))
+    t.mark("compare")
+    oracle, other = Oracle(slow, t.case, inputs, None), Oracle(program, t.case, inputs, None)
+    if not all(_same(oracle.truth(n), other.truth(n)) for n, _ in got):
+        return
+    bench = replace(s.bench, oracle=oracle, bound=None)
+    reference = Computed(tuple((n, x.detach()) for n, x in got))
+    result = compare(t, bench, Aspect.TANGENT, reference, outcome, "backward", lambda: run(here))
+    t.results.append(_renamed(result, "out", "tangent"))
+
+
+def _same(pulled: Tensor | None, pushed: Tensor | None) -> bool:
+    """Whether torch's two ways to a tangent agree in float64: the derivative of batch_norm's gradient leaves a bias out where
+    there is no weight, or fails, and is no truth then."""
+    if pulled is None or pushed is None or pulled.shape != pushed.shape:
+        return False
+    size = pushed.abs().nan_to_num(0.0, 0.0, 0.0)
+    return torch.allclose(pulled, pushed, 1e-6, 1e-9 * float(size.max() if size.numel() else 0.0), equal_nan=True)
+
+
+def _plain(t: Trial, s: Sides, tangents: Named) -> bool:
+    """Whether the tangents say something: torch keeps those that are zero as tensors without memory, which swallow a NaN or
+    an infinity beside them on one path and not on another, and lose their dtype in 0-d ones and beside other dtypes."""
+    if t.program.row.promotes and len({o.spec.dtype for o in t.inputs.operands}) > 1:
+        return False
+    dtypes = {x.dtype for _, x in s.live.outputs}
+    everything = (*(o.view for o in t.inputs.operands), *(x for _, x in s.live.outputs), *(x for _, x in tangents))
+    return all(x.dtype in dtypes for _, x in tangents) and all(bool(torch.isfinite(x.detach()).all()) for x in everything)
+
+
+def _lacking(raw: Named | Raised) -> Named | Raised:
+    """A derivative that the device does not have is an op that it does not have."""
+    if isinstance(raw, Raised) and any(text in raw.message for text in UNDERIVED):
+        return replace(raw, kind="refused")
+    return raw
+
+
+def _renamed(result: Result, old: str, new: str) -> Result:
+    """The result with its tensors called what they are: a derivative's own program calls its results out or grad."""
+
+    v = result.verdict
+    measure = None if v.measure is None else _named(v.measure, old, new)
+    measures = tuple(_named(m, old, new) for m in result.measures)
+    return Result(result.aspect, Verdict(v.status, v.reason, measure, v.tolerance), measures)
+
+
+@functools.lru_cache(maxsize=1024)
+def _named(m: Measure, old: str, new: str) -> Measure:
+    """A measure with another name of its tensor; most are of results that agree in every bit, and come again and again."""
+    return replace(m, tensor=new + m.tensor.removeprefix(old)) if m.tensor.startswith(old) else m

@@ -1,0 +1,110 @@
+"""What a call leaves behind: the same call again, the out= form, the in-place form; whole destinations are compared."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from parity import execute as ex
+from parity.checking import refusal
+from parity.checking.trial import Again, Result, Sides, Trial, compare, outcome_of, raised
+from parity.dtypes import FACTS
+from parity.execute import Named
+from parity.inputs import Inputs
+from parity.judging.judge import Part
+from parity.judging.measures import facts_of, same_values
+from parity.layout import overlaps
+from parity.vocabulary import Aspect, Computed, Outcome, Raised, Status, TensorSpec, Verdict
+
+# What torch says where a result cannot be cast to the operand that it is to be written into: its rules of type promotion.
+UNCAST = ("can't be cast to the desired output type", "operation's result requires dtype")
+
+
+def parts_of_first(inputs: Inputs) -> dict[str, Part]:
+    """The first operand as a destination."""
+    o = inputs.operands[0]
+    return {"base[out]": Part(o.base, o.spec.layout, o.spec.shape)}
+
+
+def repeat(t: Trial, s: Sides, again_here: Again, parts: dict[str, Part] | None) -> None:
+    """A second call with the same operands in the same grad mode: unstable where the bits differ and one is outside, or
+    where torch was told that they must not."""
+    raw = ex.attempt(lambda: ex.forward(t.program, t.case, t.inputs, s.there, s.grad), "run")
+    again: Outcome = raw if isinstance(raw, Raised) else ex.computed(raw.outputs, t.device)
+    t.notes.clear()
+    if isinstance(s.outcome, Computed) and isinstance(again, Computed):
+        if all(same_values(a, b) for (_, a), (_, b) in zip(s.outcome.tensors, again.tensors)):
+            return
+        second = compare(t, s.bench, Aspect.REPEAT, s.reference, again, "forward", again_here, parts)
+        if t.case.under == "deterministic":
+            text = "two equal calls differ, though torch was told to use deterministic algorithms"
+            verdict = Verdict(Status.UNSTABLE, text, second.verdict.measure, second.verdict.tolerance)
+            t.results.append(Result(Aspect.REPEAT, verdict, second.measures))
+        elif second.verdict.status.is_finding or t.results[0].verdict.status.is_finding:
+            worst = second.verdict if second.verdict.status.is_finding else t.results[0].verdict
+            verdict = Verdict(Status.UNSTABLE, f"two equal calls differ; {worst.reason}", worst.measure, worst.tolerance)
+            t.results.append(Result(Aspect.REPEAT, verdict, second.measures))
+    elif isinstance(again, Raised):
+        t.results.append(raised(Aspect.REPEAT, s.reference, again))
+
+
+def out(t: Trial, s: Sides) -> None:
+    """The out= form into the case's destination."""
+    targets = [ex.destination(x, t.case.into) for _, x in s.reference.tensors]
+    t.mark("reference")
+
+    def again() -> Named:
+        return _as_computed(ex.write_out(t.program, t.case, t.inputs, s.here, targets, t.cpu), s.reference)
+
+    ours = ex.precisely(again, "run")
+    if isinstance(ours, Raised):
+        return  # torch refuses this destination
+    t.mark("device")
+    raw = ex.attempt(lambda: ex.write_out(t.program, t.case, t.inputs, s.there, targets, t.device), "run")
+    outcome = outcome_of(t, raw)
+    t.mark("compare")
+    if isinstance(outcome, Computed):
+        outcome = Computed(_as_computed(outcome.tensors, s.reference), outcome.notes)
+    parts = {n: Part(x.base, x.layout, x.shape) for (n, _), x in zip(ours, targets) if n.startswith("base[")}
+    t.results.append(compare(t, s.bench, Aspect.OUT, Computed(ours), outcome, "forward", again, parts))
+
+
+def _as_computed(written: Named, reference: Computed) -> Named:
+    """Results in a wider dtype than they are computed in, in that one: whether a kernel rounds to it on the way to a wider
+    destination is its own affair."""
+    computed = dict(reference.tensors)
+    return tuple((n, _narrowed(x, computed[n].dtype) if n in computed else x) for n, x in written)
+
+
+def _narrowed(x: Tensor, computed: torch.dtype) -> Tensor:
+    if x.dtype == computed or str(computed).removeprefix("torch.") not in FACTS:
+        return x
+    wide, narrow = facts_of(x), FACTS[str(computed).removeprefix("torch.")]
+    return x.to(computed) if wide.kind == narrow.kind == "float" and wide.bits > narrow.bits else x
+
+
+def inplace(t: Trial, s: Sides) -> None:
+    """The in-place form on a fresh copy of the first operand, where the result has its shape. Where torch does not cast the
+    result to the operand's dtype (the sine of an integer), the device must not either."""
+    if not t.inputs.operands or not isinstance(t.case.args[0], (TensorSpec, int)):
+        return
+    first = t.inputs.operands[0]
+    shape = s.reference.tensors[0][1].shape if s.reference.tensors else None
+    if len(s.reference.tensors) != 1 or first.view.shape != shape or overlaps(first.spec.layout) or first.spec.on_cpu:
+        return
+    t.mark("reference")
+
+    def again() -> Named:
+        return ex.write_inplace(t.program, t.case, t.inputs, s.here, t.cpu)
+
+    ours = ex.precisely(again, "run")
+    if isinstance(ours, Raised) and not any(text in ours.message for text in UNCAST):
+        return
+    t.mark("device")
+    outcome = outcome_of(t, ex.attempt(lambda: ex.write_inplace(t.program, t.case, t.inputs, s.there, t.device), "run"))
+    t.mark("compare")
+    if isinstance(ours, Raised):
+        t.results.append(refusal.judged(Aspect.INPLACE, ours, outcome, "cast"))
+        return
+    parts = parts_of_first(t.inputs)
+    t.results.append(compare(t, s.bench, Aspect.INPLACE, Computed(ours), outcome, "forward", again, parts))

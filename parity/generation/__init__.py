@@ -1,0 +1,1 @@
+"""Catalog row -> cases, and a failing case -> the least one that fails alike."""

@@ -1,0 +1,149 @@
+"""A case -> the same case, wrong on purpose: a call that the CPU refuses, so that the device must refuse it too.
+
+Each flaw is one change of the call, and the words of `vocabulary.FLAWS` say which. They are offered only where the change
+nearly always makes the call illegal; what the CPU computes all the same is void and counted. OpInfo rows take the calls that
+OpInfo itself has for this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from parity.catalog import opinfo
+from parity.catalog.draw import Pick
+from parity.catalog.row import Row
+from parity.dtypes import FACTS
+from parity.generation import forbidden
+from parity.vocabulary import Arg, Case, OpClass, TensorSpec, Values
+
+INDICES = ("index", "unique")
+SIZED = ("view", "reshape", "expand", "broadcast_to", "full", "rand", "randn")
+# torch 2.13's CPU computes these in complex numbers too, whatever its own test data says.
+COMPLEX_TOO = (
+    *("nan_to_num", "select_scatter", "slice_scatter", "bilinear", "silu", "soft_margin_loss", "poisson_nll_loss"),
+    *("smooth_l1_loss", "hann_window", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "interpolate_area"),
+)
+# And these take an index past the end, which they read from or leave out.
+UNCHECKED = ("take_along_dim", "nll_loss_backward", "nll_loss2d_backward")
+BEYOND = 9  # no rank, so no dim
+
+
+def flawed(row: Row, case: Case, pick: Pick) -> Case:
+    """The case with one of the flaws that fit it; the case itself where none does."""
+    if row.family == "opinfo":
+        return _known(case, pick)
+    fit = tuple(_flaws(row, case))
+    if not fit:
+        return case
+    word, made = fit[pick(len(fit))]
+    return replace(made(), refused=word)
+
+
+def _known(case: Case, pick: Pick) -> Case:
+    """One of the calls that OpInfo itself says must be refused, in the mode of the case."""
+    wrong = tuple(opinfo.refusals(case.op))
+    if not wrong:
+        return case
+    call, beyond = wrong[pick(len(wrong))]
+    return Case(case.op, case.dtype, call.args, call.kwargs, under=case.under, refused="index" if beyond else "inputs")
+
+
+def _flaws(row: Row, case: Case) -> Iterator[tuple[str, Callable[[], Case]]]:
+    specs = [*_specs(case.args), *_specs(tuple(v for _, v in case.kwargs))]
+    if row.name not in UNCHECKED and any(_is_index(s, case) and s.values.family == "index" for s in specs):
+        yield "index", lambda: _mapped(case, lambda s: _beyond(s) if _is_index(s, case) else s)
+    if any(_is_index(s, case) for s in specs):
+        yield "dtype", lambda: _mapped(case, lambda s: _unindexed(s) if _is_index(s, case) else s)
+    if _real_only(row, case, specs):
+        yield "dtype", lambda: _mapped(case, lambda s: _complex(s, case.dtype))
+    if row.promotes and (k := _mismatching(case)) is not None:
+        yield "shape", lambda: replace(case, args=tuple(_longer(a) if j == k else a for j, a in enumerate(case.args)))
+    if any(name == "dim" and _is_int(value) for name, value in case.kwargs):
+        yield (
+            "dim",
+            lambda: replace(case, kwargs=tuple((n, BEYOND if n == "dim" and _is_int(v) else v) for n, v in case.kwargs)),
+        )
+    yield from forbidden.calls(row, case)
+    if row.name in SIZED and any(_sizes(a) for a in case.args):
+        yield "size", lambda: replace(case, args=tuple(_negative(a) if _sizes(a) else a for a in case.args))
+
+
+def _real_only(row: Row, case: Case, specs: list[TensorSpec]) -> bool:
+    """Whether torch's test data says that the CPU does not take complex numbers here, and the case holds some to be taken."""
+    entries = [opinfo.ENTRIES[n] for n in row.opinfo if n in opinfo.ENTRIES]
+    if row.name in COMPLEX_TOO or row.rule is OpClass.RANDOM or FACTS[case.dtype].kind == "complex":
+        return False
+    known = bool(entries) and not any("complex64" in e.dtypes for e in entries)
+    return known and bool(specs) and specs[0].numel > 1 and all(s.numel for s in specs)
+
+
+def _is_index(s: TensorSpec, case: Case) -> bool:
+    """Whether an operand says where: its values are indices, and it is no number that the op computes with."""
+    return s.numel > 0 and s.values.family in INDICES and FACTS[s.dtype].kind == "int" and s.dtype != case.dtype
+
+
+def _sizes(a: Arg) -> bool:
+    return isinstance(a, tuple) and bool(a) and all(_is_int(d) for d in a)
+
+
+def _negative(a: Arg) -> Arg:
+    assert isinstance(a, tuple)
+    return (-5, *a[1:])
+
+
+def _is_int(value: Arg) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _specs(tree: Arg) -> Iterator[TensorSpec]:
+    if isinstance(tree, TensorSpec):
+        yield tree
+    elif isinstance(tree, tuple):
+        for a in tree:
+            yield from _specs(a)
+
+
+def _mapped(case: Case, change: Callable[[TensorSpec], TensorSpec]) -> Case:
+    def walk(a: Arg) -> Arg:
+        if isinstance(a, TensorSpec):
+            return change(a)
+        return tuple(walk(x) for x in a) if isinstance(a, tuple) else a
+
+    return replace(case, args=tuple(walk(a) for a in case.args), kwargs=tuple((k, walk(v)) for k, v in case.kwargs))
+
+
+def _beyond(s: TensorSpec) -> TensorSpec:
+    """An index one past the last legal one, at the front."""
+    v = s.values
+    if v.family != "index":
+        return s
+    return replace(s, values=replace(v, specials=((0, str(int(v.params[1]))), *v.specials)))
+
+
+def _unindexed(s: TensorSpec) -> TensorSpec:
+    """Floating numbers where integers are asked for."""
+    return replace(s, dtype="float32", values=Values(), grad=False)
+
+
+def _complex(s: TensorSpec, dtype: str) -> TensorSpec:
+    """Complex numbers where real ones are asked for."""
+    if s.dtype != dtype or FACTS[dtype].kind == "complex":
+        return s
+    layout = tuple(step for step in s.layout if step[0] != "neg")
+    return replace(s, dtype="complex64", layout=layout, values=replace(s.values, family="uniform", params=(), specials=()))
+
+
+def _mismatching(case: Case) -> int | None:
+    """The last argument behind the first whose last dimension no broadcasting can match once it is longer."""
+    shapes = [a.shape if isinstance(a, TensorSpec) else () for a in case.args]
+    for k in range(len(shapes) - 1, 0, -1):
+        own = shapes[k]
+        if own and own[-1] > 1 and any(o and o[-1] == own[-1] for j, o in enumerate(shapes) if j != k):
+            return k
+    return None
+
+
+def _longer(a: Arg) -> Arg:
+    assert isinstance(a, TensorSpec)
+    return replace(a, shape=(*a.shape[:-1], a.shape[-1] + 1))

@@ -1,0 +1,286 @@
+"""A catalog row -> cases.
+
+`decode(row, dtype, pick)` is the one generator: every choice is `pick(n)`, an integer in range(n), 0 the simplest. A plain
+random generator feeds it during the search, which finds planted faults in 2 to 8 times fewer cases than Hypothesis' own
+(whose examples are mostly mutations of earlier ones), and a failing case keeps its picks: `shrink` starts from them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from parity import values
+from parity.catalog.draw import Call, Draw, Pick, Sizes
+from parity.catalog.row import Row
+from parity.checking.prelude import unchecked
+from parity.dtypes import FACTS
+from parity.generation import mixing
+from parity.generation.flaws import flawed
+from parity.generation.planting import contents
+from parity.layout import WORDS, base_shape, overlaps
+from parity.vocabulary import PRELUDES, Arg, Case, Cotangent, Layout, TensorSpec, Values
+
+# Each table starts with the simplest alternative, repeated to weigh it.
+COTANGENTS = ("ones", "normal", "normal", "normal", "zero")
+COTANGENT_LAYOUTS = (
+    *("contiguous", "contiguous", "contiguous", "expanded", "expanded", "expanded_first", "expanded_last"),
+    *("transposed", "stepped", "offset", "channels_last"),
+)
+# Gradients are recorded in most cases, because backward is checked there.
+MODES = (*("grad",) * 10, "no_grad", "inference")
+# Sums and writes at places that may repeat must come out alike every time where torch is told so.
+ORDERED = (*MODES, "deterministic")
+REPEATS = ("writing", "histograms", "scans")
+UNORDERED = ("put",)  # even the CPU refuses
+CONDITIONS = ("where", "where_scalar")  # rows whose first operand is a mask
+AFTER = (*("",) * 35, *PRELUDES)
+TRAVEL = ("copy_", "to")  # copied into destinations too (`parity.checking.transfer`)
+STAYS = 3  # of so many cases that have an operand which may stay on the CPU, it does in one
+DESTINATIONS = (
+    *("contiguous", "contiguous", "offset", "stepped", "transposed", "columns", "rows", "step_outer", "channels_last"),
+    *("empty", "cast"),
+)
+FLAWED = 20  # one case in so many is wrong on purpose
+# What a destination is cast to, by the item's dtype; float32 for all others.
+CASTS = {"float32": ("float16", "bfloat16"), "complex64": ("contiguous",), "int64": ("float32", "int32")}
+SEEDS = 1 << 12
+NO_LAYOUT = 5  # of 12 operands are contiguous
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A case with the picks it was decoded from, the start of shrinking."""
+
+    case: Case
+    picks: tuple[int, ...]
+
+
+class Recorder:
+    """A random source that remembers its picks."""
+
+    __slots__ = ("picks", "rng")
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng, self.picks = rng, list[int]()
+
+    def __call__(self, n: int) -> int:
+        if n <= 1:
+            return 0
+        k = int(self.rng.random() * n)
+        self.picks.append(k)
+        return k
+
+
+# -------------------------------------------------------------------------------------------------------------- decoding
+
+
+def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes) -> Case:
+    """One case of a row in a dtype. Structure is picked first, features after it, seeds last, so that shrinking leads to a
+    small, contiguous, plain case. Raises CaseError where the row's samples cannot be made (OpInfo rows)."""
+    draw = Draw(pick, dtype, sizes)
+    call: Call = row.signature(draw)
+    specs: list[TensorSpec] = []
+    args = tuple(collect(a, specs) for a in call.args)
+    kwargs = tuple((k, collect(v, specs)) for k, v in call.kwargs)
+    if row.promotes:
+        kept = row.name in CONDITIONS
+        specs = [*specs[:kept], *(_typed(s, len(specs), row, pick) for s in specs[kept:])]
+    layouts = [_layout(s, i, row, pick) for i, s in enumerate(specs)]
+    specs = [s if s.layout == cut else replace(s, layout=cut) for s, cut in zip(specs, layouts)]
+    specs = contents(specs, row, pick)
+    specs = _stay(specs, row, call, pick)
+    choose = len(specs) > 1 and bool(row.grad)
+    grads = [s.grad and FACTS[s.dtype].is_inexact and (not choose or pick(4) != 3) for s in specs]
+    cotangent = _cotangent(row, dtype, pick)
+    into = _destination(row, dtype, pick) if row.out else WORDS[pick(len(WORDS))] if row.name in TRAVEL else "contiguous"
+    modes = ORDERED if (row.accumulates or row.family in REPEATS) and row.name not in UNORDERED else MODES
+    under, after = modes[pick(len(modes))], AFTER[pick(len(AFTER))] if specs else ""
+    seeds = [pick(SEEDS) if _seeded(s.values) else s.values.seed for s in specs]
+    specs = [_finished(*whole) for whole in zip(specs, grads, seeds)]
+    it = iter(specs)
+    args, kwargs = tuple(put(a, it) for a in args), tuple((k, put(v, it)) for k, v in kwargs)
+    if pick(FLAWED) == FLAWED - 1:
+        return flawed(row, Case(row.name, dtype, args, kwargs, under=under), pick)
+    return Case(row.name, dtype, args, kwargs, cotangent if under == "grad" else Cotangent(), into, under, after)
+
+
+def _finished(spec: TensorSpec, grad: bool, seed: int) -> TensorSpec:
+    """The operand with what is decided last; made whole, because `replace` costs more than all that is decided."""
+    v = spec.values
+    if v.seed != seed:
+        v = Values(v.family, v.params, seed, v.specials, v.literal)
+    if v is spec.values and grad == spec.grad:
+        return spec
+    return TensorSpec(spec.dtype, spec.shape, spec.layout, v, grad, spec.on_cpu)
+
+
+def collect(arg: Arg, specs: list[TensorSpec]) -> Arg:
+    """Remember the operands in order; their places are filled again by `put`."""
+    if isinstance(arg, TensorSpec):
+        specs.append(arg)
+    elif isinstance(arg, tuple):
+        for a in arg:
+            collect(a, specs)
+    return arg
+
+
+def put(arg: Arg, specs: Iterator[TensorSpec]) -> Arg:
+    if isinstance(arg, TensorSpec):
+        return next(specs)
+    return tuple(put(a, specs) for a in arg) if isinstance(arg, tuple) else arg
+
+
+def _seeded(v: Values) -> bool:
+    return v.family != "sample" and v.literal is None
+
+
+def _typed(spec: TensorSpec, count: int, row: Row, pick: Pick) -> TensorSpec:
+    """Another dtype for one of several operands of a promoting op; more often for 0-d ones, which rank below the others."""
+    if count == 1 or pick(10 if spec.shape else 4) < (9 if spec.shape else 3):
+        return spec
+    if spec.values.family not in ("any", "index"):
+        return spec
+    # float16 beside complex numbers becomes complex32, which hardly an op takes
+    clash = {"float16": "complex64", "complex64": "float16"}.get(spec.dtype)
+    others = [d for d in row.dtypes if d not in (spec.dtype, clash)]
+    return replace(spec, dtype=others[pick(len(others))]) if others else spec
+
+
+def _stay(specs: list[TensorSpec], row: Row, call: Call, pick: Pick) -> list[TensorSpec]:
+    """One operand on the CPU, where torch takes it from there."""
+    if len(specs) < 2 or not mixing.may(row, specs) or pick(STAYS) < STAYS - 1:
+        return specs
+    it = iter(specs)
+    args = tuple(put(a, it) for a in call.args)
+    able = mixing.on_cpu(row, args, tuple((k, put(v, it)) for k, v in call.kwargs))
+    if able:
+        k = able[pick(len(able))]
+        specs[k] = replace(specs[k], on_cpu=True)
+        if k == 0 and row.mutates:  # the result is on the CPU, where nobody asks the device for gradients
+            specs = [replace(s, grad=False) for s in specs]
+    return specs
+
+
+def _layout(spec: TensorSpec, position: int, row: Row, pick: Pick) -> Layout:
+    """A layout for one operand: contiguous, one recipe, or two on top of each other."""
+    rank = len(spec.shape)
+    kind = pick(12)
+    if kind < NO_LAYOUT or (spec.on_cpu and rank):  # tensor_split's sizes
+        return ()
+    if row.packed and pick(3):
+        return ()
+    recipes = RECIPES_0D if rank == 0 else RECIPES
+    first = recipes[pick(len(recipes))](spec.shape, pick)
+    if kind == 11 and rank:
+        inner = base_shape(spec.shape, first)
+        second = recipes[pick(len(recipes))](inner, pick)
+        if not overlaps(second):
+            first = (*second, *first)
+    if FACTS[spec.dtype].kind == "complex" and pick(4) == 3:
+        first = _lazily("conj", first)
+    elif FACTS[spec.dtype].kind == "float" and pick(16) == 15:
+        first = _lazily("neg", first)
+    if overlaps(first) and (row.unexpanded or (row.places and FACTS[spec.dtype].kind == "int")):
+        return ()
+    if overlaps(first) and spec.values.family in (*values.MATRICES, "unique"):
+        return ()  # equal rows are no longer a matrix of the kind that the op's contract asks for
+    writes = position == 0 and (row.mutates or row.inplace)
+    if overlaps(first) and (row.mutates or (writes and pick(2))):
+        return ()
+    return first
+
+
+def _lazily(bit: str, layout: Layout) -> Layout:
+    """The layout with a lazy bit set behind its last step, but before it is expanded."""
+    steps = [step for step in layout if step[0] != "expand"]
+    return (*steps, (bit,), *layout[len(steps) :])
+
+
+Recipe = Callable[[tuple[int, ...], Pick], Layout]
+
+
+def _dim(shape: tuple[int, ...], pick: Pick) -> int:
+    """The last dimension (simplest) or another, counted from the end so that it survives a smaller rank."""
+    return -1 - pick(len(shape))
+
+
+def _expand(shape: tuple[int, ...], pick: Pick) -> Layout:
+    d = _dim(shape, pick)
+    if pick(4) == 3:
+        return tuple(("expand", k) for k in range(len(shape)))
+    return (("expand", d),)
+
+
+def _channels_last(shape: tuple[int, ...], pick: Pick) -> Layout:
+    """Channels last, and sometimes a channel slice of it, whose strides look packed and are not."""
+    if not 3 <= len(shape) <= 5:
+        return (("transpose", 0, -1),)
+    if pick(3) == 2:
+        return (("channels_last",), ("slice", 1, pick(2), 1))
+    return (("channels_last",),)
+
+
+def _permute(shape: tuple[int, ...], pick: Pick) -> Layout:
+    rest = list(range(len(shape)))
+    return (("permute", *(rest.pop(pick(len(rest))) for _ in shape)),)
+
+
+def _transpose(shape: tuple[int, ...], pick: Pick) -> Layout:
+    if len(shape) < 2:
+        return (("step", -1, 2, 0),)
+    i = _dim(shape, pick)
+    j = -1 - (-i % len(shape))
+    return (("transpose", j, i),)
+
+
+RECIPES: tuple[Recipe, ...] = (
+    lambda s, pick: (("flat", 1 + pick(4), pick(2)),),
+    _transpose,
+    lambda s, pick: (("step", _dim(s, pick), 2 + pick(2), pick(2)),),
+    lambda s, pick: (("slice", _dim(s, pick), 1 + pick(2), pick(2)),),
+    lambda s, pick: (("slice", _dim(s, pick), 0, 1 + pick(2)),),
+    lambda s, pick: (("select", 1, 2),),
+    _permute,
+    _channels_last,
+    _expand,
+)
+RECIPES_0D: tuple[Recipe, ...] = (
+    lambda s, pick: (("select", 1, 2 + pick(2)),),
+    lambda s, pick: (("flat", 1 + pick(4), pick(2)),),
+)
+
+
+def _destination(row: Row, dtype: str, pick: Pick) -> str:
+    word = DESTINATIONS[pick(len(DESTINATIONS))]
+    if word in ("empty", "cast") and unchecked(row):
+        return "contiguous"
+    casts = CASTS.get(dtype, ("float32",))
+    return casts[pick(len(casts))] if word == "cast" else word
+
+
+def _cotangent(row: Row, dtype: str, pick: Pick) -> Cotangent:
+    if dtype not in row.grad:
+        return Cotangent()
+    kind = COTANGENTS[pick(len(COTANGENTS))]
+    where = COTANGENT_LAYOUTS[pick(len(COTANGENT_LAYOUTS))]
+    return Cotangent(kind, where, pick(SEEDS) if kind == "normal" else 0)
+
+
+# ---------------------------------------------------------------------------------------------------------------- search
+
+
+def search(row: Row, dtype: str, sizes: Sizes, seed: str, count: int) -> Iterator[Drawn]:
+    """`count` cases, a function of the row, the dtype, the sizes and the seed alone (not of order, worker or history)."""
+    for ordinal in range(count):
+        yield nth(row, dtype, sizes, seed, ordinal)
+
+
+def nth(row: Row, dtype: str, sizes: Sizes, seed: str, ordinal: int) -> Drawn:
+    """Case number `ordinal` of that search. Case 0 is the simplest there is."""
+    if ordinal == 0:
+        return Drawn(decode(row, dtype, lambda n: 0, sizes), ())
+    recorder = Recorder(random.Random(f"{seed}:{row.name}:{dtype}:{ordinal}"))
+    case = decode(row, dtype, recorder, sizes)
+    return Drawn(case, tuple(recorder.picks))

@@ -1,0 +1,1 @@
+"""Outcomes -> verdicts: budgets, measures, relations and laws."""

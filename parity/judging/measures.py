@@ -1,0 +1,304 @@
+"""Outcomes -> measures: how far two tensors are apart, in bits and in units of a budget."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from parity.dtypes import FACTS, HALF, DtypeFacts
+from parity.judging.budget import Array, Budget, ulp_of
+from parity.judging.outliers import among_shares, among_sums
+from parity.vocabulary import Measure
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+# Fewer errors than these have no spread to speak of.
+SPREAD_ELEMENTS = 32
+WIDENING_LIMIT = 8.0
+
+
+def facts_of(t: Tensor) -> DtypeFacts:
+    """Facts of a tensor's dtype."""
+    return FACTS[str(t.dtype).removeprefix("torch.")]
+
+
+def bits(t: Tensor) -> Tensor:
+    """The elements as integers of the same width, row-major (complex: parts side by side)."""
+    t = t.detach()
+    if t.is_complex():
+        t = torch.view_as_real(t.resolve_conj())
+    return t.resolve_neg().contiguous().view(BITS[t.element_size()])
+
+
+def _comparison_of_bytes() -> Callable[[int, int, int], int] | None:
+    """C's memcmp, for there is no cheaper question to two tensors; None where the C library is not to be had by that name."""
+    try:
+        found = ctypes.PyDLL(None).memcmp
+    except (AttributeError, OSError, TypeError):
+        return None
+    found.argtypes, found.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_int
+    return found
+
+
+_memcmp = _comparison_of_bytes()
+
+
+def same_bytes(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one dtype and shape hold the same bits, if both lie plainly in the host's memory; else False."""
+    if _memcmp is None or not (a.is_cpu and b.is_cpu and a.is_contiguous() and b.is_contiguous()) or a.is_neg() or b.is_neg():
+        return False
+    x, y = a.data_ptr(), b.data_ptr()
+    if not x or not y or (a.is_complex() and (a.is_conj() or b.is_conj())):  # a tensor of zeros may have no memory
+        return False
+    return _memcmp(x, y, a.nbytes) == 0
+
+
+def bit_equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one dtype and shape hold the same bits."""
+    return same_bytes(a, b) or torch.equal(bits(a), bits(b))
+
+
+def ulp_distance(a: Tensor, b: Tensor) -> npt.NDArray[np.int64]:
+    """Distance in representable numbers per real element; meaningful where neither is NaN."""
+    x, y = (bits(t).reshape(-1).numpy().astype(np.int64) for t in (a, b))
+    mask = np.int64((1 << (8 * (a.element_size() // (2 if a.is_complex() else 1)) - 1)) - 1)
+    x, y = np.where(x < 0, -(x & mask), x), np.where(y < 0, -(y & mask), y)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.abs(x - y), dtype=np.int64)
+
+
+def same_values(a: Tensor, b: Tensor) -> bool:
+    """Bit-equal, or equal elementwise with any NaN equal to any other and -0.0 equal to 0.0."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if bit_equal(a, b):
+        return True
+    if not (a.is_floating_point() or a.is_complex()):
+        return False
+    return bool(((a == b) | (torch.isnan(a) & torch.isnan(b))).all())
+
+
+def parts(t: Tensor) -> Array:
+    """The elements in float64, complex ones as a last dimension of two."""
+    t = t.detach().resolve_conj().resolve_neg()
+    if t.is_complex():
+        t = torch.view_as_real(t.to(torch.complex128).contiguous())
+    return np.asarray(t.to(torch.float64).contiguous().numpy())
+
+
+def classes(x: Array) -> npt.NDArray[np.int8]:
+    """0 finite, 1 NaN, 2 +Inf, 3 -Inf."""
+    return np.asarray(np.isnan(x) * 1 + (x == np.inf) * 2 + (x == -np.inf) * 3, dtype=np.int8)
+
+
+def _overflowed(x: Array, f: DtypeFacts) -> Array:
+    """Infinities as the first number past the dtype's largest, so that the edge is a distance like any other."""
+    edge = f.max * (1.0 + 2.0 * f.unit_roundoff) if f.max < 1e300 else f.max
+    return np.where(np.isinf(x), np.copysign(edge, x), x)
+
+
+def share_of(x: Array, truth: Array, b: Array, f: DtypeFacts) -> tuple[Array, Mask]:
+    """(error in units of the budget, where the class differs), per element. A value at the overflow edge is judged by its
+    distance from the edge: Inf for a truth just below the largest number is a rounding, Inf for 1.0 is not."""
+    edge = f.max * (1.0 + 2.0 * f.unit_roundoff) if f.max < 1e300 else f.max
+    with np.errstate(invalid="ignore", over="ignore"):
+        clipped = np.clip(truth, -edge, edge)
+        err = np.abs(_overflowed(x, f) - clipped)
+        share = err / b
+    nan_x, nan_t = np.isnan(x), np.isnan(truth)
+    share = np.where(nan_x & nan_t, 0.0, share)
+    infinite = np.isinf(truth)
+    exact = infinite & (x == truth)
+    share = np.where(exact, 0.0, share)
+    differs = (nan_x != nan_t) | (infinite & ~exact) | (np.isinf(x) & ~np.isinf(truth) & (share > 1.0))
+    return np.where(nan_x != nan_t, np.inf, share), differs
+
+
+def _not_finite(x: Array, f: DtypeFacts, is_complex: bool) -> Mask:
+    """Elements that are NaN, infinite or past the dtype's range; a complex element where either part is."""
+    with np.errstate(invalid="ignore"):
+        lost = ~(np.abs(x) <= f.max)
+    return np.broadcast_to(lost.any(-1, keepdims=True), lost.shape) if is_complex else lost
+
+
+def show(x: object) -> str:
+    """One value in a message."""
+    if isinstance(x, (bool, np.bool_, int, np.integer)):
+        return str(x)
+    if isinstance(x, (complex, np.complexfloating)):
+        return f"{x.real:.9g}{x.imag:+.9g}j"
+    return f"{float(x):.9g}"  # type: ignore[arg-type]  # everything else is a float of some width
+
+
+def at(t: Tensor | None, index: tuple[int, ...]) -> str:
+    """The value of a tensor at an index, as text."""
+    return "" if t is None else show(t.detach()[index].item())
+
+
+def exact_measure(name: str, device: Tensor, expected: Tensor, reference: Tensor | None = None) -> Measure:
+    """Equal or not, elementwise, NaN equal to NaN; for results that no rounding touches."""
+    differs = device != expected
+    if device.is_floating_point() or device.is_complex():
+        differs &= ~(torch.isnan(device) & torch.isnan(expected))
+    count = int(differs.sum())
+    if not count:
+        return Measure(name, 0.0, 0.0, True, max_abs=0.0, total=device.numel())
+    index = tuple(int(i) for i in differs.nonzero()[0])
+    return Measure(
+        name,
+        float("inf"),
+        None,
+        True,
+        index=index,
+        device=at(device, index),
+        reference=at(reference if reference is not None else expected, index),
+        truth=at(expected, index),
+        mismatched=count,
+        total=device.numel(),
+        problem="value",
+    )
+
+
+def measure(
+    name: str,
+    device: Tensor,
+    reference: Tensor | None,
+    truth: Tensor,
+    b: Budget,
+    *,
+    others: Sequence[Tensor] = (),
+    free: Mask | None = None,
+    unspoken: Mask | None = None,
+    sums: bool = False,
+) -> Measure:
+    """The device's and the reference's error against the truth, in units of the budget, with the worst element.
+
+    All tensors have the truth's shape; device and reference one inexact dtype; b and free the shape of the truth's real parts.
+    others: further truths that the device may follow element by element (subnormals flushed).
+    free: where the class of the result (NaN, Inf, finite) is nobody's promise; unspoken: where the result is not at all.
+    sums: the op adds terms in an order of its own, so that *which* of NaN, Inf and -Inf comes of terms that are not finite
+    (or that overflow on the way) is nobody's promise; that the result is not finite still is.
+    A class that differs from the truth's but equals the reference's agrees, and so does a number that is within the budget
+    of the reference's where that is far from the truth: both sides then share a property of the formula (torch's, for
+    gradients).
+    """
+    f = facts_of(device)
+    t, d = parts(truth), parts(device)
+    if not d.size:
+        return Measure(name, 0.0, 0.0, True, max_abs=0.0, total=0)
+    said = [t, *map(parts, others)]  # the truths that may be followed
+    share, differs = _against(d, said, b, f)
+    r = None if reference is None else parts(reference)
+    own = None
+    if r is not None:
+        own, own_differs = _against(r, said, b, f)
+        shared = differs & own_differs & (classes(d) == classes(r))
+        share, differs, own = np.where(shared, 0.0, share), differs & ~shared, np.where(shared, 0.0, own)
+        near, apart = share_of(d, r, b.total, f)
+        share = np.where((own > WIDENING_LIMIT) & ~own_differs & ~apart & (near <= 1.0), np.minimum(share, 1.0), share)
+        own = np.where(_excused(r, t, f, truth.is_complex(), sums, free, unspoken), 0.0, own)
+    excused = _excused(d, t, f, truth.is_complex(), sums, free, unspoken)
+    share, differs = np.where(excused, 0.0, share), differs & ~excused
+    worst = int(np.argmax(np.where(differs, np.inf, share)))
+    where = np.unravel_index(worst, share.shape)
+    index = tuple(int(i) for i in (where[:-1] if truth.is_complex() else where))
+    with np.errstate(invalid="ignore"):
+        err = np.abs(d - t)
+    finite_err = err[np.isfinite(err)]
+    certain = b.certain is not None and bool((err > b.certain)[(share > 1.0) & ~differs].any())
+    counted = ~_not_finite(t, f, truth.is_complex())
+    if unspoken is not None:
+        counted = counted & ~unspoken
+    spread = _spread(d, t, b, counted)
+    if spread is not None:
+        theirs = None if r is None else _spread(r, t, b, counted)
+        spread /= b.rms * allowed_share(None if theirs is None else theirs / b.rms)
+    alone = None if differs.any() else _alone(d, r, t, share, own, b, f, excused)
+    if alone is not None:
+        worst = int(np.argmax(alone))
+        where = np.unravel_index(worst, share.shape)
+        index = tuple(int(i) for i in (where[:-1] if truth.is_complex() else where))
+        share = np.maximum(share, alone)
+    top = float(share.reshape(-1)[worst])
+    return Measure(
+        name,
+        top if differs.reshape(-1)[worst] else max(top, spread or 0.0),
+        None if own is None else _largest(own),
+        True,
+        max_abs=float(finite_err.max()) if finite_err.size else None,
+        max_ulp=float((err / ulp_of(np.abs(t), f)).reshape(-1)[worst]) if np.isfinite(err.reshape(-1)[worst]) else None,
+        index=index,
+        device=at(device, index),
+        reference=at(reference, index),
+        truth=at(truth, index),
+        mismatched=int(((share > 1.0) | differs).sum()),
+        total=int(share.size),
+        problem="class" if bool(differs.reshape(-1)[worst]) else "value" if alone is None else "alone",
+        budget=b.at(worst),
+        spread=spread,
+        certain=certain,
+    )
+
+
+def _alone(
+    d: Array, r: Array | None, t: Array, share: Array, own: Array | None, b: Budget, f: DtypeFacts, excused: Mask
+) -> Array | None:
+    """Shares of elements whose errors are unlike all others', 0 for the others; None without one."""
+    if b.scale is not None:
+        with np.errstate(invalid="ignore"):
+            theirs = None if r is None else np.abs(r - t)
+            alone = among_sums(np.where(excused, 0.0, np.abs(d - t)), theirs, b.scale)
+        if (alone > 1.0).any():
+            return np.where(alone > 1.0, np.maximum(alone, share), 0.0)
+    if f.name in HALF and own is not None and _largest(own) > 1.0 and (share > 1.0).any():
+        alone = among_shares(share, own)
+        if (alone > 1.0).any():
+            return np.where(alone > 1.0, share, 0.0)
+    return None
+
+
+def _against(x: Array, truths: Sequence[Array], b: Budget, f: DtypeFacts) -> tuple[Array, Mask]:
+    """`share_of` against the nearest of several truths, element by element."""
+    share, differs = share_of(x, truths[0], b.total, f)
+    for other in truths[1:]:
+        again, also = share_of(x, other, b.total, f)
+        share, differs = np.minimum(share, again), differs & also
+    return share, differs
+
+
+def _excused(
+    x: Array, truth: Array, f: DtypeFacts, is_complex: bool, sums: bool, free: Mask | None, unspoken: Mask | None
+) -> Mask:
+    """Where a result owes nothing, as `measure` says."""
+    excused = np.zeros(truth.shape, dtype=bool)
+    if sums:
+        excused |= _not_finite(truth, f, is_complex) & _not_finite(x, f, is_complex)
+    if free is not None:
+        excused |= free & (_not_finite(x, f, is_complex) | ~np.isfinite(truth))
+    return excused if unspoken is None else excused | unspoken
+
+
+def _largest(share: Array) -> float:
+    finite = share[np.isfinite(share)]
+    return float(finite.max()) if finite.size else 0.0
+
+
+def _spread(x: Array, truth: Array, b: Budget, counted: Mask) -> float | None:
+    """Root mean square of the errors in units of one rounding over the elements that count (not the finite part of a complex
+    number whose other part is NaN: its unit is unknown); None without a unit or with too few elements to speak of."""
+    if b.scale is None or x.size < SPREAD_ELEMENTS:
+        return None
+    with np.errstate(invalid="ignore", over="ignore"):
+        z = (np.abs(x - truth) / b.scale)[np.isfinite(x) & np.isfinite(truth) & counted]
+        return float(np.sqrt(np.mean(np.minimum(z, 1e150) ** 2))) if z.size >= SPREAD_ELEMENTS else None
+
+
+def allowed_share(reference_share: float | None) -> float:
+    """How far the device may go where the reference is outside its budget itself: four times its share, at most 8."""
+    return 1.0 if reference_share is None or reference_share <= 1.0 else min(WIDENING_LIMIT, 4.0 * reference_share)

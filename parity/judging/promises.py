@@ -1,0 +1,166 @@
+"""What is promised of a result where arithmetic alone does not say: at NaN and Inf, at the ends of the range, in half types.
+
+The tables (`[[special]]`) say what a device owes; what is asked here is asked only of results that are outside their budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parity.catalog.row import Row
+from parity.dtypes import FACTS, HALF, DtypeFacts
+from parity.judging.budget import Array, Budget
+from parity.judging.measures import Mask, at, parts
+from parity.tolerance import Tables
+from parity.truth.oracle import Oracle
+from parity.truth.rounding import extremes
+from parity.vocabulary import Measure, OpClass
+
+# Rules multiply sensitivities by 16, which is for roundings that add up inside a kernel; a number that is handed on is rounded
+# once, so four roundings are plenty.
+HANDED_ON = 8.0
+PARTIAL = 8.0  # partial sums and parts of complex products may be this much larger than what remains of them
+
+
+def roundoff(row: Row, f: DtypeFacts, pass_: str) -> tuple[float, float]:
+    """(unit roundoff of the arithmetic inside a kernel, how far to move what one kernel hands to the next).
+
+    A half-type kernel computes in float32 and rounds once: so its operands count as exact but for float32's roundoff, and
+    what passes from kernel to kernel carries the half type's. Rows that round inside, too, say so (`rounds_between`).
+    """
+    sums = row.rule is OpClass.CONTRACTION
+    if f.name not in HALF or pass_ in row.accumulates or (row.rounds_between and not sums):
+        return f.unit_roundoff, f.unit_roundoff
+    return FACTS["float32"].unit_roundoff, f.unit_roundoff / HANDED_ON
+
+
+def terms_of_gauss(row: Row, f: DtypeFacts) -> float:
+    """How much larger the terms of a sum are than the moduli that its bound knows: torch convolves complex numbers, on every
+    device, by three real convolutions (Gauss's trick), whose bound is three times that of four (Higham, SIAM J. Matrix Anal.
+    Appl. 13 (1992) 681)."""
+    name = row.name.removeprefix("opinfo:").rpartition(".")[2]
+    return 3.0 if f.kind == "complex" and name.startswith("conv") else 1.0
+
+
+def lost_between(row: Row, f: DtypeFacts, oracle: Oracle, name: str, flushes: bool, like: Array) -> Array:
+    """What is lost below the normal numbers between kernels (of the sums of parts in Gauss's trick, of a product before the
+    next): a few subnormal numbers in place of each operand, times the others; a few normal ones on a device that flushes."""
+    lost = np.zeros_like(like)
+    if not name or (terms_of_gauss(row, f) == 1.0 and not row.rounds_between):
+        return lost
+    if not any(extremes(x)[0] < f.tiny / f.unit_roundoff for x in oracle.operands if x.is_floating_point() or x.is_complex()):
+        return lost
+    for x in oracle.with_each_as(name, 4.0 * (f.tiny if flushes else f.smallest)):
+        both = np.repeat(parts(x)[..., None], 2, -1) if f.kind == "complex" else parts(x)
+        lost += np.nan_to_num(both, nan=0.0, posinf=0.0) if both.shape == like.shape else 0.0
+    return lost
+
+
+def vanishing(row: Row, tables: Tables, operands: Sequence[object]) -> bool:
+    """Whether a matrix among a solver's operands is so small that what a device flushes on the way is more than rounding: its
+    largest number is no more than the smallest normal one over the roundoff."""
+    if row.rule not in (OpClass.SOLVER, OpClass.DECOMPOSITION):
+        return False
+    for x in operands:
+        if isinstance(x, Tensor) and x.numel() and (x.is_floating_point() or x.is_complex()):
+            f = FACTS[str(x.dtype).removeprefix("torch.")]
+            sizes = torch.nan_to_num(x.abs(), 0.0, 0.0, 0.0)
+            largest = sizes.amax(tuple(range(-min(2, x.dim()), 0))) if x.dim() else sizes
+            small = (largest > 0.0) & (largest < f.tiny / f.unit_roundoff)
+            if tables.flushes(f.name, row.name, row.rule) and bool(small.any()):
+                return True
+    return False
+
+
+def modulus(truth: Tensor) -> Array:
+    """Magnitudes in the shape of the truth's real parts; both parts of a complex number have its modulus."""
+    return paired(truth.resolve_conj().abs(), truth) if truth.is_complex() else parts(truth)
+
+
+def paired(x: Tensor, truth: Tensor) -> Array:
+    """A number per element in the shape of the truth's real parts."""
+    made = parts(x)
+    return np.repeat(made[..., None], 2, -1) if truth.is_complex() else made
+
+
+def promised(
+    row: Row, tables: Tables, oracle: Oracle, b: Budget, truth: Tensor, name: str, f: DtypeFacts, pass_: str
+) -> tuple[Mask, Mask, str]:
+    """(where the class of the result is nobody's promise, where the result itself is not, why) for a result that is outside.
+
+    Gradients at an operand's own NaN or Inf, of whatever order (that of a gradient with respect to its cotangent is the
+    gradient again); complex numbers that float64's own formula makes NaN of finite ones (Inf - Inf on the way); results at an
+    operand's NaN, and NaN that spreads, where the tables say that they may; sums whose magnitudes overflow; formulas that
+    square or hand on more, or less, than the arithmetic inside holds.
+    """
+    u, between = roundoff(row, f, pass_)
+    shape = parts(truth).shape
+    everywhere = np.ones(shape, dtype=bool)
+    narrow = row.rounds_between or pass_ in row.accumulates
+    inside = f if narrow else max(f, FACTS["float32"], key=lambda facts: facts.max)
+    free, unspoken, why = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool), []
+    if oracle.holds("nonfinite"):
+        policy = tables.special(row.name, row.rule, "nonfinite_spread")
+        if policy == "any" or (policy == "any_with_nan" and oracle.holds("nan")) or oracle.ignores_a_product():
+            free, why = everywhere, ["how NaN and Inf spread is nobody's promise here"]
+        if f.kind == "complex" and (row.rule is OpClass.COMPOSITE or pass_ == "backward"):
+            free, why = everywhere, [*why, "complex arithmetic at Inf is nobody's promise"]  # C99's annex G, or as it comes
+        if name.startswith("grad["):
+            for own in oracle.beneath(int(name[5:-1])):
+                if own.shape == truth.shape and not bool(torch.isfinite(own.abs()).all()):
+                    unspoken |= paired((~torch.isfinite(own.abs())).to(torch.float64), truth) > 0
+                    why.append("gradients at NaN and Inf")
+    if f.kind == "complex" and bool((lost := oracle.undefined(truth)).any()):
+        unspoken = unspoken | (paired(lost.to(torch.float64), truth) > 0)
+        why.append("complex arithmetic makes NaN of finite numbers")
+    if tables.special(row.name, row.rule, "at_nan") == "any":
+        for own in oracle.beside(truth):
+            unspoken = unspoken | (paired(torch.isnan(own.abs()).to(torch.float64), truth) > 0)
+            why.append("gradients at NaN")
+    if b.certain is not None:
+        found = oracle.magnitudes(name)
+        over = None if found is None else paired(found[0], truth) > inside.max / PARTIAL
+        if over is not None and bool(over.any()):
+            free, why = free | over, [*why, "partial sums leave the range"]
+    elif (row.rule not in (OpClass.EXACT, OpClass.SELECTION) or pass_ == "backward") and oracle.truth(name) is not None:
+        low, high = oracle.extremes(u, between)
+        function = row.rule is OpClass.ELEMENTWISE and pass_ == "forward" and f.kind != "complex"
+        least, most = (inside.tiny, np.inf) if function else (inside.tiny**0.5, inside.max**0.5)
+        if high > most or low < least:
+            unspoken, why = everywhere, [*why, "squares of the numbers inside leave the range"]
+        if f.name in HALF and oracle.fed and high > f.max:
+            unspoken, why = everywhere, [*why, "what one kernel hands to the next leaves the range"]
+        if (doubtful := oracle.unsettled(name, u, between)) is not None:
+            unspoken = unspoken | (paired(doubtful.to(torch.float64), truth) > 0)
+            why.append("rounding on the way decides whether it is NaN")
+    return free, unspoken, "; ".join(dict.fromkeys(why))
+
+
+def odd_zero(name: str, device: Tensor, reference: Tensor, truth: Tensor) -> Measure | None:
+    """The first zero of the other sign than truth and reference agree on, if there is one."""
+    if device.is_complex():
+        return None
+    odd = (device == 0) & (reference == 0) & (truth == 0)
+    odd &= torch.signbit(reference) == torch.signbit(truth)
+    odd &= torch.signbit(device) != torch.signbit(reference)
+    count = int(odd.sum())
+    if not count:
+        return None
+    index = tuple(int(i) for i in odd.nonzero()[0])
+    return Measure(
+        name,
+        float("inf"),
+        None,
+        True,
+        index=index,
+        device=at(device, index),
+        reference=at(reference, index),
+        truth=at(truth, index),
+        mismatched=count,
+        total=device.numel(),
+        problem="zero",
+    )

@@ -1,0 +1,235 @@
+"""Random ops on a device: is what they draw what they promise, does the seed rule it, does the gradient follow the draw?
+
+Every test accuses an honest generator with a probability of at most `tails.ALPHA`, and one case asks at most two dozen of
+them. A case is drawn again until enough elements are together: how many is what a fault of a given size needs to show.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from parity import execute as ex
+from parity.devices.base import Device
+from parity.execute import Live, Placed, Program
+from parity.inputs import Inputs
+from parity.judging import laws
+from parity.judging.laws.law import Law, Problems, Results, first
+from parity.judging.measures import same_values
+from parity.judging.tails import ALPHA, weight
+from parity.judging.uniformity import judged
+from parity.values import unit
+from parity.vocabulary import Case, Tolerance
+
+LAW = Tolerance("random", 0.0, 0.0, None, f"the op's law, at most {ALPHA:g} false alarms a test")
+LARGE = 1 << 12  # elements from which on a case is drawn for power
+POOLED, POOLED_LARGE = 1 << 12, 1 << 17  # elements that are put together for a small case, for a large one
+DRAWS = 64  # at most so many calls for that
+SLOPE_ELEMENTS = 4096  # the largest operands that are differentiated by differences
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One case on one device: everything that a draw needs."""
+
+    program: Program
+    case: Case
+    inputs: Inputs
+    bound: laws.Bound
+    device: Device
+    placed: Placed
+
+    def draw(self, generator: torch.Generator | None = None) -> Results:
+        """One call, its results on the CPU."""
+        inputs = self.inputs
+        if generator is not None:
+            inputs = replace(inputs, kwargs={**inputs.kwargs, "generator": generator})
+        live = ex.forward(self.program, self.case, inputs, self.placed, False)
+        self.device.synchronize()
+        return {n: t for n, t in ex.download(live.outputs, self.device) if not n.startswith("base[")}
+
+    def draws(self, seed: int, count: int) -> list[Results]:
+        """`count` calls, one after the other, behind this seed."""
+        self.device.seed(seed)
+        return [self.draw() for _ in range(count)]
+
+
+def problems(
+    program: Program, case: Case, inputs: Inputs, bound: laws.Bound, device: Device, seed: int | None = None
+) -> Problems:
+    """What is wrong with the op on the device, as (name of the result, sentence) pairs; [] where nothing is, or where the op
+    has no law. bound: the call with the operands on the CPU. seed: drawn from the case unless given.
+
+    What the device raises passes through. torch's CPU generator is left as it was.
+    """
+    law = laws.find(bound.op)
+    if law is None:
+        return []
+    seed = zlib.crc32(repr(case).encode()) >> 2 if seed is None else seed
+    with _undisturbed():
+        bench = Bench(program, case, inputs, bound, device, ex.place(inputs, device))
+        if program.row.family == "opinfo":  # the entry seeds its own call: it is one draw, always the same
+            draws = [bench.draw()]
+            return law.outside(bound, draws[0]) or _judged(law, bench, draws)
+        return _problems(law, bench, seed)
+
+
+def _problems(law: Law, bench: Bench, seed: int) -> Problems:
+    start = bench.draws(seed, 1)
+    if found := law.outside(bench.bound, start[0]):
+        return found
+    name, shown = first(start[0])
+    surprise = sum(s.surprise for s in law.observe(bench.bound, start[0])[:1])
+    # So many calls that an honest generator cannot repeat them by chance.
+    span = min(DRAWS, 2 + int(weight() / surprise)) if surprise > 0 else 1
+    ours = start + [bench.draw() for _ in range(span - 1)]
+    again, other = bench.draws(seed, span), bench.draws(seed + 1, span)
+    if not _alike(law, ours, again):
+        return [(name, "the same seed gives another stream")]
+    if surprise * span > weight() and _alike(law, ours, other):
+        return [(name, "another seed gives the same stream")]
+    if surprise * (span - 1) > weight() and all(_alike(law, ours[:1], [d]) for d in ours[1:]):
+        return [(name, f"{span} calls one after the other give the same")]
+    if law.generator and (found := _own_generator(law, bench, seed, ours, surprise)):
+        return found
+    bench.device.seed(seed + 2)
+    pooled = [*ours, *other]
+    size = max(1, shown.numel())
+    wanted = POOLED_LARGE if size >= LARGE else POOLED
+    while len(pooled) < DRAWS and len(pooled) * size < wanted and surprise:
+        pooled.append(bench.draw())
+    for d in _together(law, pooled[1:]):
+        if found := law.outside(bench.bound, d):
+            return found
+    return _judged(law, bench, pooled) or _differentiated(law, bench, seed)
+
+
+def _together(law: Law, draws: list[Results]) -> list[Results]:
+    """The draws, as one stack where the law takes that and all have one form."""
+    forms = {tuple((n, x.shape, x.dtype) for n, x in d.items()) for d in draws}
+    if not law.stacks or len(forms) != 1:
+        return draws
+    return [{n: torch.stack([d[n] for d in draws]) for n in draws[0]}]
+
+
+def _alike(law: Law, a: list[Results], b: list[Results]) -> bool:
+    """Whether two streams are the same: in their bits, or where sums may be reordered, nearly."""
+    pairs = [(x[n], y[n]) for x, y in zip(a, b) for n in x]
+    if law.bits:
+        return all(same_values(x, y) for x, y in pairs)
+    return all(torch.allclose(x.to(torch.float64), y.to(torch.float64), 1e-3, 1e-3, equal_nan=True) for x, y in pairs)
+
+
+def _own_generator(law: Law, bench: Bench, seed: int, ours: list[Results], surprise: float) -> Problems:
+    """A generator of the device's own: its seed rules, it advances, and the default stream stays where it was."""
+    try:
+        generator = torch.Generator(device=bench.device.torch_device)
+    except (RuntimeError, NotImplementedError):  # the backend has none
+        return []
+    name = first(ours[0])[0]
+    generator.manual_seed(seed)
+    bench.device.seed(seed)
+    try:
+        mine = [bench.draw(generator) for _ in ours]
+    except (TypeError, NotImplementedError):  # this form of the op takes none
+        return []
+    default = [bench.draw() for _ in ours]
+    generator.manual_seed(seed)
+    again = [bench.draw(generator) for _ in ours]
+    if not _alike(law, mine, again):
+        return [(name, "the same seed of an own generator gives another stream")]
+    if not _alike(law, default, ours):
+        return [(name, "a draw from an own generator moves the default stream")]
+    if surprise * (len(mine) - 1) > weight() and all(_alike(law, mine[:1], [d]) for d in mine[1:]):
+        return [(name, "an own generator is not advanced by a draw")]
+    generator.manual_seed(seed + 1)
+    if surprise * len(mine) > weight() and _alike(law, mine, [bench.draw(generator) for _ in ours]):
+        return [(name, "another seed of an own generator gives the same stream")]
+    return []
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    state = torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(state)
+
+
+def _judged(law: Law, bench: Bench, draws: list[Results]) -> Problems:
+    observed = [law.observe(bench.bound, d) for d in _together(law, draws)]
+    name, shown = first(draws[0])
+    for samples in zip(*observed):
+        if text := judged(list(samples), shown.numel()):
+            return [(name, text)]
+    return []
+
+
+# ------------------------------------------------------------------------------------------------------------ gradients
+
+
+def _differentiated(law: Law, bench: Bench, seed: int) -> Problems:
+    """The gradient belongs to the draw that forward made."""
+    case, row = bench.case, bench.program.row
+    if case.dtype not in row.grad or row.mutates or (law.gradient is None and law.slope is None):
+        return []
+    leaves = [o for o in bench.inputs.operands if o.spec.grad and o.view.is_floating_point()]
+    if not leaves or any(o.view.numel() > SLOPE_ELEMENTS for o in leaves):
+        return []
+    bench.device.seed(seed)
+    live = ex.forward(bench.program, case, bench.inputs, bench.placed, True)
+    tracked = ex.differentiable(live)
+    if not tracked:
+        return []
+    fed = [_numbers(t, 40 + i) for i, (_, t) in enumerate(tracked)]
+    pulled = ex.backward(live, [c.to(t.dtype).to(t.device) for c, (_, t) in zip(fed, tracked)])
+    bench.device.synchronize()
+    results = dict(ex.download(live.outputs, bench.device))
+    grads = dict(ex.download(pulled, bench.device))
+    if law.gradient is not None and "grad[0]" in grads:
+        return law.gradient(bench.bound, results, fed[0].to(tracked[0][1].dtype), grads["grad[0]"])
+    if law.slope is None or not law.slope(bench.bound) or case.dtype != "float32":
+        return []
+    return _by_differences(bench, seed, live, fed, grads)
+
+
+def _numbers(like: Tensor, key: int) -> Tensor:
+    """Numbers of the size of 1 in the shape of `like`, rounded to its dtype, on the CPU in float64."""
+    made = torch.from_numpy(unit(key, max(1, like.numel())))[: like.numel()] * 2 - 1
+    return (made + made.sign() * 0.25).view(like.shape).to(like.dtype).to(torch.float64)
+
+
+def _by_differences(bench: Bench, seed: int, live: Live, fed: list[Tensor], grads: dict[str, Tensor]) -> Problems:
+    """The slope along one direction, from the op itself under the same seed: at two step sizes that agree with each other,
+    and so say how well the slope is known."""
+    operands = bench.inputs.operands
+    if any(not bool((o.view.abs() <= 64).all()) for o in operands if o.view.is_floating_point()):
+        return []
+    directions = {i: _numbers(operands[i].view, 60 + i) for i, _ in live.leaves}
+    told = math.fsum(float((grads[f"grad[{i}]"].double() * v).sum()) for i, v in directions.items() if f"grad[{i}]" in grads)
+
+    def along(step: float) -> float:
+        views = list(bench.placed.views)
+        for i, v in directions.items():
+            moved = (operands[i].view.to(torch.float64) + step * v).to(operands[i].view.dtype)
+            views[i] = bench.device.upload(moved)
+        bench.device.seed(seed)
+        out = ex.forward(bench.program, bench.case, bench.inputs, replace(bench.placed, views=tuple(views)), False).outputs
+        here = ex.download(out[: len(fed)], bench.device)
+        return math.fsum(float((t.to(torch.float64) * c).sum()) for (_, t), c in zip(here, fed))
+
+    slopes = [(along(h) - along(-h)) / (2 * h) for h in (2.0**-8, 2.0**-9)]
+    size = math.sqrt(math.fsum(float((g.double() ** 2).sum()) for g in grads.values()))
+    unsure = 4 * abs(slopes[0] - slopes[1]) + 0.02 * (abs(slopes[1]) + size) + 1e-3
+    if not math.isfinite(slopes[1]) or not abs(told - slopes[1]) <= unsure:
+        if not math.isfinite(slopes[0] + slopes[1]):
+            return []
+        return [("grad", f"is {told:.4g} along a direction in which the op, equally seeded, changes by {slopes[1]:.4g}")]
+    return []

@@ -1,0 +1,28 @@
+"""What must hold where several answers are right: ties, signs, phases, pivots, ill-conditioned systems.
+
+A relation looks at the inputs and the device's results only, and says what is wrong with them. The results that it names in
+`covers` are not compared by value; all others still are.
+"""
+
+from __future__ import annotations
+
+from parity.judging import laws
+from parity.judging.relations import decomposition, selection, solver
+from parity.judging.relations.bound import Bound, Coarse, Problems, Relation, Results, everything
+
+__all__ = ["GAUGE_DEPENDENT", "RELATIONS", "Bound", "Coarse", "Problems", "Relation", "Results"]
+
+
+def _nothing(call: Bound, r: Results) -> Problems:
+    return []
+
+
+RELATIONS: dict[str, Relation] = {
+    **selection.RELATIONS,
+    **decomposition.RELATIONS,
+    **solver.RELATIONS,
+    "random": Relation(everything, laws.outside),
+    "uninitialised": Relation(everything, _nothing),
+}
+# Relations whose gradients depend on the arbitrary choice (signs, phases, pivots), so that backward says nothing.
+GAUGE_DEPENDENT = frozenset({"svd", "eigh", "eig", "qr", "lu", "lowrank", "lstsq", "pinv_any_rank", "random", "uninitialised"})

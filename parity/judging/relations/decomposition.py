@@ -1,0 +1,154 @@
+"""Phases, signs and pivots: the factors rebuild the input (LAPACK's test ratios)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from parity.judging.relations.bound import (
+    INVARIANT_LIMIT,
+    SYMMETRIC_LIMIT,
+    Bound,
+    Problems,
+    Relation,
+    Results,
+    everything,
+    norm,
+    outs,
+    residual,
+    roundoff,
+    same,
+    wide,
+)
+
+
+def _orthonormal(name: str, q: Tensor, u: float, limit: float = INVARIANT_LIMIT) -> Problems:
+    eye = torch.eye(q.shape[-1], dtype=q.dtype).expand(*q.shape[:-2], q.shape[-1], q.shape[-1])
+    return residual(name, "columns are not orthonormal", q.mH @ q, eye, torch.ones(q.shape[:-2], dtype=torch.float64), u, limit)
+
+
+def _svd(call: Bound, r: Results) -> Problems:
+    names = outs(r)
+    if len(names) < 3:
+        return []
+    a, u = wide(call.args[0]), roundoff(call.args[0])
+    left, s, right = (wide(r[n]) for n in names[:3])
+    if left.shape[-1] == 0 or not left.numel():
+        return []
+    k = s.shape[-1]
+    if right.shape[-1] == k and right.shape[-2] == a.shape[-1] and right.shape[-2:] != (k, a.shape[-1]):
+        right = right.mH
+    built = (left[..., :k] * s.unsqueeze(-2)) @ right[..., :k, :]
+    also = (left[..., :k] * s.unsqueeze(-2)) @ right.mH[..., :k, :] if right.shape[-1] == right.shape[-2] else built
+    found = residual(names[0], "U S Vh does not rebuild the input", built, a, norm(a), u)
+    if found and also is not built:
+        found = residual(names[0], "U S Vh does not rebuild the input", also, a, norm(a), u)
+    values = _spectrum(names[1], s, torch.linalg.svdvals(a), a, u)
+    return [*found, *values, *_orthonormal(names[0], left, u), *_orthonormal(names[2], right.mH, u)]
+
+
+def _spectrum(name: str, got: Tensor, want: Tensor, a: Tensor, u: float) -> Problems:
+    """Values in the order that torch promises; they are perfectly conditioned (Weyl)."""
+    return residual(name, "not the spectrum of the input", got.unsqueeze(-1), want.unsqueeze(-1), norm(a), u)
+
+
+def _eigh(call: Bound, r: Results) -> Problems:
+    names = outs(r)
+    if len(names) < 2:
+        return []
+    a, u = wide(call.args[0]), roundoff(call.args[0])
+    upper = call.get(1, "UPLO", "L") == "U"
+    a = torch.triu(a) + torch.triu(a, 1).mH if upper else torch.tril(a) + torch.tril(a, -1).mH
+    if a.is_complex():
+        a = a - 1j * torch.diag_embed(torch.diagonal(a, dim1=-2, dim2=-1).imag)  # LAPACK takes the diagonal as real
+    w, v = wide(r[names[0]]), wide(r[names[1]])
+    if not v.numel():
+        return []
+    return [
+        *residual(names[1], "A V is not V diag(w)", a @ v, v * w.to(v.dtype).unsqueeze(-2), norm(a), u, SYMMETRIC_LIMIT),
+        *_orthonormal(names[1], v, u, SYMMETRIC_LIMIT),
+        *_spectrum(names[0], w, torch.linalg.eigvalsh(a), a, u),
+    ]
+
+
+def _eig(call: Bound, r: Results) -> Problems:
+    names = outs(r)
+    if len(names) < 2:
+        return []
+    a, u = wide(call.args[0]).to(torch.complex128), roundoff(call.args[0])
+    w, v = (r[n].to(torch.complex128) for n in names[:2])
+    if not v.numel():
+        return []
+    return residual(names[1], "A V is not V diag(w)", a @ v, v * w.unsqueeze(-2), norm(a), u)
+
+
+def _qr(call: Bound, r: Results) -> Problems:
+    names = outs(r)
+    if len(names) < 2 or not r[names[0]].numel():
+        return []
+    a, u = wide(call.args[0]), roundoff(call.args[0])
+    q, rr = wide(r[names[0]]), wide(r[names[1]])
+    found = residual(names[0], "Q R is not the input", q @ rr, a, norm(a), u) + _orthonormal(names[0], q, u)
+    return found + ([] if same(torch.triu(rr), rr) else [(names[1], "R is not upper triangular")])
+
+
+def _lu(call: Bound, r: Results) -> Problems:
+    names = outs(r)
+    a, u = wide(call.args[0]), roundoff(call.args[0])
+    if len(names) >= 2 and r[names[1]].dtype == torch.int32:
+        if not r[names[0]].numel():
+            return []
+        p, low, up = torch.lu_unpack(wide(r[names[0]]), r[names[1]])
+    elif len(names) >= 3:
+        p, low, up = (wide(r[n]) for n in names[:3])
+    else:
+        return []
+    if not low.numel() or not up.numel():
+        return []
+    built = p @ low @ up if p.numel() else low @ up
+    return residual(names[0], "P L U is not the input", built, a, norm(a), u)
+
+
+def _lowrank(call: Bound, r: Results) -> Problems:
+    """U S V^H of a matrix whose rank is the number of singular values asked for, given as two factors: it rebuilds the matrix,
+    from whatever random start. With M subtracted the rank is full, and U and V agree with the matrix on the part they found."""
+    names = outs(r)
+    left, right = call.args[0], call.get(1, "b")
+    if len(names) < 3 or not isinstance(right, Tensor):
+        return []
+    a, u = wide(left) @ wide(right).mT, roundoff(left)
+    size = norm(a)
+    shift = call.kwargs.get("M")
+    if shift is not None:
+        a, size = a - wide(shift), size + norm(wide(shift))
+    if "pca" in call.op and call.kwargs.get("center", True):
+        a = a - a.mean(-2, keepdim=True)
+    left, s, right = (wide(r[n]) for n in names[:3])
+    if not left.numel() or not right.numel() or not bool(torch.isfinite(a.abs()).all()):
+        return []
+    found = [*_orthonormal(names[0], left, u), *_orthonormal(names[2], right, u)]
+    scaled = left * s.unsqueeze(-2)
+    if shift is None:
+        return found + residual(names[0], "U S Vh does not rebuild the input", scaled @ right.mH, a, size, u)
+    beyond = residual(names[0], "A V is not U S", a @ right, scaled, size, u)
+    return found + (beyond and residual(names[2], "Uh A is not S Vh", left.mH @ a, (right * s.unsqueeze(-2)).mH, size, u))
+
+
+def _vectors(*positions: int) -> Callable[[Bound, Results], frozenset[str]]:
+    def covers(call: Bound, r: Results) -> frozenset[str]:
+        names = outs(r)
+        return frozenset(names[i] for i in positions if i < len(names)) if len(names) > 1 else frozenset()
+
+    return covers
+
+
+RELATIONS: dict[str, Relation] = {
+    "svd": Relation(_vectors(0, 1, 2), _svd),
+    "eigh": Relation(_vectors(0, 1), _eigh),
+    "eig": Relation(_vectors(0, 1), _eig),
+    "qr": Relation(_vectors(0, 1), _qr),
+    "lu": Relation(everything, _lu),
+    "lowrank": Relation(everything, _lowrank),
+}

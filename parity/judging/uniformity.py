@@ -1,0 +1,241 @@
+"""Are observations uniform and unrelated? The tests that serve every law, over the probability integrals of its draws."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from parity.judging.laws.law import Sample, Tallies
+from parity.judging.tails import bernstein, improbable, massart, poisson_excess
+from parity.values import unit
+
+Index: TypeAlias = npt.NDArray[np.int64]
+GRID = 1024  # points at which the distribution function is looked at
+PAIRS = 1 << 14  # at most so many pairs of elements a distance apart are compared
+
+
+def judged(samples: list[Sample], period: int = 0) -> str:
+    """What no chance explains in the same observation of several calls, or "". period: elements of one call."""
+    s = _pooled(samples)
+    if (text := _tallied(s)) or (text := _fixed(s, len(samples))):
+        return text
+    if not s.low.numel():
+        return ""
+    # The law's own atoms are spread evenly, which makes them exactly uniform; an allowance stays an interval.
+    n = s.low.numel()
+    low, high = s.low, s.high
+    if not s.fuzzy:
+        low = high = low + (high - low) * torch.from_numpy(unit(97, n))
+    centre = (s.low + s.high) / 2
+    for part, what in _groups(s):
+        mine = slice(None) if part is None else part
+        tests = 1 if part is None else 2
+        text = (
+            _location(s, s.low[mine] if s.fuzzy else centre[mine], s.high[mine] if s.fuzzy else centre[mine], tests)
+            or _scale(low[mine], high[mine], tests)
+            or _grid(low[mine], high[mine], tests)
+        )
+        if text:
+            return text + what
+    return _repeats(s) or _lags(s, centre, period)
+
+
+def _pooled(samples: list[Sample]) -> Sample:
+    one = samples[0]
+    covariate = None if one.covariate is None else torch.cat([s.covariate for s in samples if s.covariate is not None])
+    tallies = None
+    if one.tallies is not None:
+        seen = [s.tallies for s in samples if s.tallies is not None]
+        sums = [torch.stack([t.counts for t in seen]).sum(0), torch.stack([t.trials for t in seen]).sum(0)]
+        tallies = Tallies(sums[0], sums[1], one.tallies.least, one.tallies.most)
+    return replace(
+        one,
+        low=torch.cat([s.low for s in samples]),
+        high=torch.cat([s.high for s in samples]),
+        values=torch.cat([s.values for s in samples]),
+        fuzzy=any(s.fuzzy for s in samples),
+        peak=max(s.peak for s in samples),
+        covariate=covariate,
+        tallies=tallies,
+        matches=sum(s.matches for s in samples),
+    )
+
+
+def _tallied(s: Sample) -> str:
+    """Each atom as often as its chance says."""
+    if s.tallies is None:
+        return ""
+    t = s.tallies
+    bad = improbable(t.counts, t.trials, t.least, t.most, t.counts.numel())
+    if not bool(bad.any()):
+        return ""
+    k = int(bad.to(torch.int8).argmax())
+    expected = float((t.least[k] + t.most[k]) / 2 * t.trials[k])
+    return f"outcome {k} came {int(t.counts[k])} times in {int(t.trials[k])}, where {expected:.6g} are expected"
+
+
+def _fixed(s: Sample, calls: int) -> str:
+    if s.matches >= 0 and poisson_excess(s.matches, float(calls)):
+        return f"{s.matches} elements stay in their place in {calls} calls, where one a call is expected"
+    return ""
+
+
+def _groups(s: Sample) -> list[tuple[Tensor | None, str]]:
+    """All elements; and where they have parameters of their own, those with small and with large ones."""
+    parts: list[tuple[Tensor | None, str]] = [(None, "")]
+    if s.covariate is not None and s.covariate.numel() == s.low.numel():
+        small = s.covariate <= s.covariate.median()
+        parts += [(small, " (elements with a small parameter)"), (~small, " (elements with a large parameter)")]
+    return [(p, w) for p, w in parts if p is None or bool(p.any())]
+
+
+def _edges() -> tuple[Tensor, Tensor]:
+    """(points at which the distribution function is looked at, where the tails and every 32nd are)."""
+    tails = [2.0**-k for k in range(6, 17)]
+    fine = [k / GRID for k in range(1, GRID)]
+    points = torch.tensor(sorted({*fine, *tails, *(1 - t for t in tails)}), dtype=torch.float64)
+    keen = (points <= 2.0**-6) | (points >= 1 - 2.0**-6) | (points * 32 == (points * 32).floor())
+    return points, keen
+
+
+POINTS, KEEN = _edges()
+EVEN = (POINTS * GRID).frac() == 0
+TAILS = POINTS[~EVEN].view(-1, 1)
+
+
+def _below(x: Tensor) -> Tensor:
+    """How many numbers lie at or below each point (NaN above all): cells of the even grid by multiplication, which is exact,
+    and the few points of the tails one by one among the numbers of the first and the last cell."""
+    x = torch.nan_to_num(x, 1.0).clamp_(0.0, 1.0)
+    cells = (x * GRID).ceil_()
+    even = torch.bincount(cells.to(torch.int64), minlength=GRID + 1)[: GRID + 1].cumsum(0).to(torch.float64)
+    found = torch.empty_like(POINTS)
+    found[EVEN] = even[1:GRID]
+    ends = x[(cells <= 1) | (cells >= GRID)]
+    inner = x.numel() - ends.numel()  # in the cells between, below every point near 1
+    found[~EVEN] = (ends <= TAILS).sum(1).to(torch.float64) + inner * (TAILS[:, 0] > 0.5)
+    return found
+
+
+def _grid(low: Tensor, high: Tensor, tests: int) -> str:
+    """The distribution function: everywhere by Dvoretzky, Kiefer, Wolfowitz and Massart, in the tails by coins."""
+    n = low.numel()
+
+    least, most = _below(high), _below(low)  # how many lie at or below each point, at least and at most
+    off = torch.maximum(least / n - POINTS, POINTS - most / n)
+    worst = int(off.argmax())
+    if float(off[worst]) > massart(n, tests):
+        share = float((least if float(least[worst]) / n > float(POINTS[worst]) else most)[worst]) / n
+        return f"a share of {share:.6g} of {n} draws lies below the quantile {float(POINTS[worst]):.6g}"
+    points, trials = POINTS[KEEN], torch.full_like(POINTS[KEEN], n)
+    nearest = torch.minimum(torch.maximum(points * n, least[KEEN]), most[KEEN])
+    bad = improbable(nearest, trials, points, points, tests * points.numel())
+    if bool(bad.any()):
+        k = int(bad.to(torch.int8).argmax())
+        return f"{int(nearest[k])} of {n} draws lie below the quantile {float(points[k]):.6g}"
+    return ""
+
+
+def _location(s: Sample, low: Tensor, high: Tensor, tests: int) -> str:
+    """The mean of the probability integrals is one half."""
+    n = low.numel()
+    limit = bernstein(n * (1 / 12 if s.fuzzy else s.spread if s.covariate is None else 1 / 12), 0.5, tests)
+    least, most = float(low.sum()) - n / 2, float(high.sum()) - n / 2
+    if least > limit or most < -limit:
+        return f"the draws are too {'large' if least > limit else 'small'} on average, over {n}"
+    return ""
+
+
+def _moments(cut: float) -> tuple[float, float]:
+    """Mean and variance of min(z*z, cut*cut) for a normal z."""
+    tail = math.erfc(cut / math.sqrt(2))
+    density = math.exp(-cut * cut / 2) / math.sqrt(2 * math.pi)
+    second = (1 - tail) - 2 * cut * density + cut**2 * tail
+    fourth = 3 * (1 - tail) - 2 * cut * (cut**2 + 3) * density + cut**4 * tail
+    return second, fourth - second * second
+
+
+CUT = 3.0
+MEAN, VARIANCE = _moments(CUT)
+
+
+def _scale(low: Tensor, high: Tensor, tests: int) -> str:
+    """The spread: the squares of the normal scores of the probability integrals, those above CUT**2 as CUT**2."""
+    n = low.numel()
+    a, b = (torch.special.ndtri(x.clamp(1e-6, 1 - 1e-6)).clamp(-CUT, CUT) for x in (low, high))
+    most = torch.maximum(a * a, b * b)
+    least = torch.where((a < 0) & (b > 0), 0.0, torch.minimum(a * a, b * b))
+    limit = bernstein(n * VARIANCE, CUT * CUT, tests)
+    if float(least.sum()) - n * MEAN > limit:
+        return f"the draws are spread too widely, over {n}"
+    if n * MEAN - float(most.sum()) > limit:
+        return f"the draws are spread too narrowly, over {n}"
+    return ""
+
+
+# --------------------------------------------------------------------------------------------------- serial structure
+
+
+def _repeats(s: Sample) -> str:
+    """Numbers that came before: each new one meets an old one with a chance of at most (how many there are) * peak."""
+    n = min(s.values.numel(), 1 << 14, int(1 / (8 * s.peak)))
+    if n < 16:
+        return ""
+    ordered = s.values[:n].sort().values
+    repeated = int((ordered[1:] == ordered[:-1]).sum())
+    chance = torch.tensor([n * s.peak], dtype=torch.float64)
+    if bool(improbable(torch.tensor([float(repeated)]).double(), torch.tensor([float(n)]).double(), chance * 0, chance, 1)):
+        return f"{repeated} of {n} numbers came before"
+    return ""
+
+
+def _lags(s: Sample, centre: Tensor, period: int) -> str:
+    """Elements a fixed distance apart are unrelated: neither equal too often nor correlated. Distances: powers of two, rows,
+    half a call, a call. Every element stands in one pair of each set, so that the pairs are independent."""
+    n = centre.numel()
+    some = {1 << k for k in range(17)} | {3, s.row, 2 * s.row, period // 2, period, period // 4}
+    distances = tuple(sorted(d for d in some if 0 < d <= n // 2))
+    left, right, apart, starts = _pairs(n, distances)
+    if not starts.size:
+        return ""
+    values, x, width = s.values.numpy(), centre.numpy() - 0.5, (s.high - s.low).numpy()
+    count = np.diff(starts, append=left.size).astype(np.float64)
+    same = np.add.reduceat((values[left] == values[right]).astype(np.float64), starts)
+    trials, tests = torch.from_numpy(count), 2 * len(distances)
+    often = improbable(torch.from_numpy(same), trials, trials * 0, torch.full_like(trials, s.peak), tests).numpy()
+    product = np.add.reduceat(x[left] * x[right], starts)
+    slack = np.add.reduceat(width[left] + width[right], starts) / 2 if s.fuzzy else np.zeros_like(product)
+    limit = np.array([bernstein(k / 144, 0.25, tests) for k in count])
+    related = (np.abs(product) > slack + limit) & (s.covariate is None)
+    if not (often | related).any():
+        return ""
+    k = int(np.argmax(often | related))
+    if often[k]:
+        return f"{int(same[k])} of {int(count[k])} elements equal the one {apart[k]} places on"
+    return f"elements {apart[k]} places apart are correlated ({12 * product[k] / count[k]:.3g} over {int(count[k])} pairs)"
+
+
+@functools.lru_cache(maxsize=64)
+def _pairs(n: int, distances: tuple[int, ...]) -> tuple[Index, Index, Index, Index]:
+    """(left and right elements of all sets of pairs, one set after the other; the distance of each set; where each begins)."""
+    sets, apart = [], []
+    pairs = min(PAIRS, n // 2)
+    spread = np.arange(pairs) * max(1, (n // 2) // max(1, pairs))  # over all of them
+    for d in distances:
+        for start in (0, d):  # elements in even blocks of d, and those in odd ones
+            left = spread // d * (2 * d) + spread % d + start
+            left = left[left < n - d]
+            if left.size >= 16:
+                sets.append(left)
+                apart.append(d)
+    sizes = np.array([0, *(x.size for x in sets)], dtype=np.int64).cumsum()
+    lefts = np.concatenate(sets) if sets else np.zeros(0, dtype=np.int64)
+    distance = np.array(apart, dtype=np.int64)
+    return lefts, lefts + np.repeat(distance, np.diff(sizes)), distance, sizes[:-1]

@@ -1,0 +1,1 @@
+"""What the answer is: the call in float64, and how far rounding alone may move it."""

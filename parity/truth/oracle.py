@@ -1,0 +1,361 @@
+"""The truth: the same call in float64 on the CPU from the same rounded inputs, and how much it moves when they do.
+
+Sensitivity of an element is the largest change of the truth under random relative perturbations of all operands and
+cotangents by one unit roundoff; in backward also of every tensor that forward saved, because a device saves it rounded (so
+that gradients which cancel get the scale of their summands). It stands for the condition of the problem at that element:
+an error is measured against what rounding alone could do there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parity.dtypes import FACTS
+from parity.execute import Placed, Program
+from parity.inputs import Inputs, apply
+from parity.truth.rounding import DOUBLE, Rounding, extremes, handed_on, perturbed
+from parity.truth.wide import Truth, run, truth, widened
+from parity.vocabulary import Case
+
+PERTURBATIONS, CLOSER = 4, 20  # samples of a sensitivity, and of one that decides
+LEAST = 16.0  # rules multiply by as much: a number below the normal ones is off by half the smallest one, twice
+REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)
+FACTORS = ("alpha", "beta")  # of a sum, that are no tensors
+WIDE = {"float16", "bfloat16", "float32"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shaken:
+    """What rounding does to the results, by name. moved: the largest change of each element, 0 where it is not finite.
+    unsettled: where rounding on the way decides whether the result is NaN (0 / 0 of a variance that is 0 only if nothing is
+    rounded). smallest, largest: magnitudes on the way."""
+
+    moved: dict[str, Tensor]
+    unsettled: dict[str, Tensor]
+    smallest: float
+    largest: float
+
+
+def _wide(t: Tensor) -> Tensor:
+    return t.to(torch.complex128 if t.is_complex() else torch.float64)
+
+
+def sensitivity(
+    p: Program,
+    case: Case,
+    inputs: Inputs,
+    placed: Placed,
+    cotangents: Sequence[Tensor] | None,
+    center: Truth,
+    u: float,
+    between: float,
+    samples: int = PERTURBATIONS,
+) -> Shaken:
+    """What becomes of the results when operands and cotangents move by u and whatever one kernel hands to the next by
+    `between`. Where the op refuses what has moved, rounding alone remains as budget."""
+    facts = FACTS.get(case.dtype)
+    least = facts.smallest / LEAST if facts is not None and facts.is_inexact else 0.0
+    moved = {n: torch.zeros(t.shape, dtype=torch.float64) for n, t in center.tensors.items()}
+    unsettled: dict[str, Tensor] = {}
+    low, high, shy = float("inf"), 0.0, False
+    # The last time operands stay as they are: some stand for a choice (a target of 1 or -1), which ends when they move.
+    for k in range(samples + 1):
+
+        def move(t: Tensor, i: int, k: int = k) -> Tensor:
+            return perturbed(t, u, 7 * k + i) if k < samples else t
+
+        turned = None if cotangents is None else [perturbed(_wide(c), u, 7 * k + 5) for c in cotangents]
+        # Operands that lie otherwise in memory may take a kernel that has no derivative; what moves may leave the op's domain.
+        for lying in (False, True):
+            shaken = _replaced(p, inputs, placed, move, lying)
+            with Rounding(between, k + k // samples, u, least) as mode:
+                try:
+                    results = run(p, case, inputs, shaken, turned)
+                except REFUSALS:
+                    results = ()
+            if results:
+                break
+        low, high, shy = min(low, mode.smallest), max(high, mode.largest), shy or mode.met_shy
+        for n, t in results:
+            at = center.tensors.get(n)
+            if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
+                change = (mode.unrounded(t) - at).abs().to(torch.float64)
+                moved[n] = torch.maximum(moved[n], torch.nan_to_num(change, 0.0, 0.0, 0.0))
+                if k == samples:  # the operands are what they are; only what is rounded on the way has moved
+                    unsettled[n] = torch.isnan(t.abs()) != torch.isnan(at.abs())
+    if cotangents and (shy or any(not bool(m.any()) for n, m in moved.items() if n.startswith("grad["))):
+        with contextlib.suppress(*REFUSALS):
+            _moved_by_saving(p, case, inputs, placed, cotangents, center, moved, (between, least))
+    return Shaken(moved, unsettled, low, high)
+
+
+def _moved_by_saving(
+    p: Program,
+    case: Case,
+    inputs: Inputs,
+    placed: Placed,
+    cotangents: Sequence[Tensor],
+    center: Truth,
+    moved: dict[str, Tensor],
+    off: tuple[float, float],
+) -> None:
+    """Enlarges `moved` by what becomes of gradients when what the forward saves is rounded: where nothing else moves them, and
+    after kernels (`SHY`) whose gradients torch computes by other formulas under a mode than on a device. Not after all kernels:
+    some (amax) look for the saved result among the operands."""
+    between, least = off
+    given = {v.untyped_storage().data_ptr() for v in placed.views}
+
+    def save(t: Tensor) -> Tensor:
+        return t if t.dtype not in DOUBLE or t.untyped_storage().data_ptr() in given else handed_on(t, between, 0, least)
+
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda t: t):
+        results = run(p, case, inputs, placed, cotangents)
+    for n, t in results:
+        if n.startswith("grad[") and moved[n].shape == t.shape:
+            change = (t - center.tensors[n]).abs().to(torch.float64)
+            moved[n] = torch.maximum(moved[n], torch.nan_to_num(change, 0.0, 0.0, 0.0))
+
+
+def _replaced(
+    p: Program, inputs: Inputs, placed: Placed, change: Callable[[Tensor, int], Tensor], lying: bool = False
+) -> Placed:
+    """The operands with every one changed; what is written into keeps its base. lying: operands that share memory go on doing
+    so, all copies of a number changed alike, so that the same kernels take them."""
+    if p.row.mutates:
+        bases = tuple(change(b, i) for i, b in enumerate(placed.bases))
+        first = inputs.operands[0].spec
+        return Placed(bases, (apply(bases[0], first.layout, first.shape), *bases[1:]))
+    moved, views = [], []
+    for i, (base, view, o) in enumerate(zip(placed.bases, placed.views, inputs.operands)):
+        if base is not view and (lying or p.row.memory):
+            moved.append(change(base, i))
+            views.append(apply(moved[-1], o.spec.layout, o.spec.shape))
+        else:
+            moved.append(change(view, i))
+            views.append(moved[-1])
+    return Placed(tuple(moved), tuple(views))
+
+
+def _floating(t: Tensor) -> bool:
+    return t.is_floating_point() or t.is_complex()
+
+
+def _unsigned(p: Program) -> Program:
+    """The program with the scalar factors of its sum as magnitudes."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return p.function(*args, **{k: abs(v) if k in FACTORS else v for k, v in kwargs.items()})
+
+    return replace(p, function=function)
+
+
+class Oracle:
+    """The truth of one case and its conditioning, each computed when first asked for; None where the op cannot run in
+    float64."""
+
+    def __init__(self, p: Program, case: Case, inputs: Inputs, computes: torch.dtype | None) -> None:
+        self._p, self._case, self._inputs, self._computes = p, case, inputs, computes
+        self._made: Placed | None = None
+        self._cotangents: Sequence[Tensor] | None = None
+        self._truth: Truth | None = None
+        self._asked = False
+        self._samples = PERTURBATIONS
+        self._sensitivity: dict[tuple[float, float], Shaken] = {}
+        self._variants: dict[str, dict[str, Tensor]] = {}
+
+    @property
+    def _placed(self) -> Placed:
+        if self._made is None:
+            self._made = widened(self._p, self._case, self._inputs, self._computes)
+        return self._made
+
+    @property
+    def fed(self) -> int:
+        """How many of the operands are cotangents or tangents of the function's own: 0 but for derivatives beyond the first."""
+        return self._inputs.fed
+
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        """All operands in the oracle's arithmetic, without the cotangents or tangents among them."""
+        return self._placed.views[: len(self._placed.views) - self._inputs.fed]
+
+    def differentiate(self, cotangents: Sequence[Tensor]) -> None:
+        """Ask for gradients too, with these cotangents (CPU tensors of the outputs' shapes)."""
+        self._cotangents, self._asked = cotangents, False
+        self._sensitivity, self._variants = {}, {}
+
+    def truth(self, name: str) -> Tensor | None:
+        """The truth of one result, or None."""
+        if not self._asked:
+            self._asked = True
+            try:
+                self._truth = truth(self._p, self._case, self._inputs, self._placed, self._cotangents)
+            except REFUSALS:
+                self._truth = None
+        return None if self._truth is None else self._truth.tensors.get(name)
+
+    def sensitivity(self, name: str, u: float, between: float) -> Tensor:
+        """How much that result moves when operands move by u and intermediate results by `between`. Only for results that
+        have a truth."""
+        assert self._truth is not None
+        found = self._shaken(u, between).moved.get(name)
+        return torch.zeros(self._truth.tensors[name].shape, dtype=torch.float64) if found is None else found
+
+    def extremes(self, u: float, between: float) -> tuple[float, float]:
+        """(smallest magnitude but 0 among the operands, largest that an operand holds or a kernel gave on the way)."""
+        low, high = float("inf"), self._shaken(u, between).largest
+        for v in (*self._placed.views, *(self._cotangents or ())):
+            if _floating(v):
+                least, most = extremes(v)
+                low, high = min(low, least), max(high, most)
+        return low, high
+
+    def holds(self, what: str) -> bool:
+        """Whether an operand or a cotangent holds NaN ("nan"), or NaN or Inf ("nonfinite")."""
+        test = torch.isnan if what == "nan" else _nonfinite
+        return any(_floating(v) and bool(test(v.abs()).any()) for v in (*self._placed.views, *(self._cotangents or ())))
+
+    def undefined(self, truth: Tensor) -> Tensor:
+        """Where the truth is NaN though no operand that it comes from holds NaN or Inf: those at the same place, if operands
+        broadcast to the result, else all of them."""
+        fed = [v for v in (*self._placed.views, *(self._cotangents or ())) if _floating(v)]
+        lost = torch.isnan(truth.abs())
+        for v in fed:
+            odd = _nonfinite(v.abs())
+            lost = lost & ~(odd.expand(truth.shape) if _broadcasts(odd.shape, truth.shape) else odd.any())
+        return lost
+
+    def beside(self, truth: Tensor) -> tuple[Tensor, ...]:
+        """The floating operands but the first that have the result's shape."""
+        return tuple(v for v in self._placed.views[1:] if _floating(v) and v.shape == truth.shape)
+
+    def ignores_a_product(self) -> bool:
+        """Whether a factor of 0 (alpha, beta) lets a device leave a product out, with the NaN in it."""
+        return any(k in FACTORS and v == 0 for k, v in self._case.kwargs)
+
+    def bias(self) -> float | None:
+        """The largest magnitude that a sum of products adds at its end; 0 without one, None if the row has no place for it."""
+        name = self._p.row.name.removeprefix("opinfo:").rpartition(".")[2].partition(":")[0]
+        first = name.startswith("add") or name == "baddbmm"
+        if not first and not name.startswith("conv"):
+            return None
+        floats = [v for v in self._placed.views if _floating(v)]
+        if len(floats) < 3:
+            return 0.0
+        added = floats[0 if first else 2]
+        return float(torch.nan_to_num(added.abs(), 0.0, 0.0, 0.0).max()) if added.numel() else 0.0
+
+    def coarsest(self) -> float:
+        """The largest unit roundoff among the floating operands, 0 where all operands have the result's dtype."""
+        own = {o.spec.dtype for o in self._inputs.operands if FACTS[o.spec.dtype].is_inexact}
+        return max((FACTS[d].unit_roundoff for d in own), default=0.0) if len(own) > 1 else 0.0
+
+    def of_one(self) -> bool:
+        """Whether a single operand moves: the perturbations of two may cancel at an element, all of them, by chance."""
+        return sum(_floating(v) for v in self._placed.views) == 1
+
+    def beneath(self, index: int) -> tuple[Tensor, ...]:
+        """The operands whose elements a derivative belongs to: the operand itself; for a cotangent, everything that it is the
+        cotangent of."""
+        views, fed = self._placed.views, self._inputs.fed
+        return views[: len(views) - fed] if index >= len(views) - fed else (views[index],)
+
+    def unsettled(self, name: str, u: float, between: float) -> Tensor | None:
+        """Where rounding on the way decides whether a result is NaN; None where it nowhere does."""
+        found = self._shaken(u, between).unsettled.get(name)
+        return None if found is None or not bool(found.any()) else found
+
+    def look_closer(self) -> bool:
+        """Take more samples of every sensitivity from now on; False where that is done already."""
+        if self._samples == CLOSER:
+            return False
+        self._samples = CLOSER
+        self._sensitivity.clear()
+        return True
+
+    def _shaken(self, u: float, between: float) -> Shaken:
+        assert self._truth is not None
+        if (u, between) not in self._sensitivity:
+            asked = self._p, self._case, self._inputs, self._placed, self._cotangents, self._truth
+            self._sensitivity[u, between] = sensitivity(*asked, u, between, self._samples)
+        return self._sensitivity[u, between]
+
+    def magnitudes(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """(S, n) of a sum of products: the same sum over the magnitudes of its operands, and how many terms it has. None
+        where the op does not run on them."""
+        sums, counts = self._variant("magnitudes", _magnitude), self._variant("ones", _one)
+        if name not in sums or name not in counts:
+            return None
+        s, n = sums[name].abs().to(torch.float64), counts[name].abs().to(torch.float64)
+        if not name.startswith("grad["):
+            # Means divide their count away; their operand's size over the result's still tells it.
+            sizes = [v.numel() for v in self._placed.views if _floating(v)]
+            n = torch.clamp(n, min=max(sizes, default=1) / max(1, n.numel())) if len(sizes) == 1 else n
+        return s, n
+
+    def with_each_as(self, name: str, size: float) -> list[Tensor]:
+        """What a sum over magnitudes gains where one floating operand after the other is `size` throughout instead of 0."""
+
+        def change(t: Tensor, i: int, k: int, size: float) -> Tensor:
+            return torch.full_like(t, size) if i == k and _floating(t) else _magnitude(t, i)
+
+        gained = []
+        for k in (k for k, v in enumerate(self._placed.views) if _floating(v)):
+            ways = (self._variant(f"operand {k} as {x}", functools.partial(change, k=k, size=x)) for x in (size, 0.0))
+            some, none = (found.get(name) for found in ways)
+            if some is not None and none is not None:
+                gained.append((some.abs() - none.abs()).to(torch.float64).clamp(min=0.0))
+        return gained
+
+    def flushed(self, name: str, smallest_normal: float) -> Tensor | None:
+        """The truth when subnormal operands count as zero; None where no operand holds one."""
+        sizes = [part.abs() for v in self._placed.views if _floating(v) for part in _parts(v)]
+        if not any(bool(((size > 0) & (size < smallest_normal)).any()) for size in sizes):
+            return None
+
+        def flush(t: Tensor, i: int) -> Tensor:
+            if not _floating(t):
+                return t
+            kept = [torch.where(part.abs() < smallest_normal, 0.0 * part, part) for part in _parts(t)]
+            return torch.complex(*kept) if t.is_complex() else kept[0]
+
+        return self._variant(f"flushed {smallest_normal}", flush).get(name)
+
+    def _variant(self, word: str, change: Callable[[Tensor, int], Tensor]) -> dict[str, Tensor]:
+        """All results of the same call on changed operands and cotangents."""
+        if word not in self._variants:
+            program = _unsigned(self._p) if word in ("magnitudes", "ones") else self._p
+            fed = None if self._cotangents is None else [change(_wide(c), -1) for c in self._cotangents]
+            try:
+                placed = _replaced(self._p, self._inputs, self._placed, change)
+                self._variants[word] = dict(run(program, self._case, self._inputs, placed, fed))
+            except REFUSALS:
+                self._variants[word] = {}
+        return self._variants[word]
+
+
+def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
+    return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(reversed(shape), reversed(to)))
+
+
+def _parts(t: Tensor) -> tuple[Tensor, ...]:
+    return (t.real, t.imag) if t.is_complex() else (t,)
+
+
+def _nonfinite(t: Tensor) -> Tensor:
+    return ~torch.isfinite(t)
+
+
+def _magnitude(t: Tensor, i: int) -> Tensor:
+    return t.abs().to(t.dtype) if _floating(t) else t
+
+
+def _one(t: Tensor, i: int) -> Tensor:
+    return torch.ones_like(t) if _floating(t) else t

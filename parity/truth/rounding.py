@@ -1,0 +1,315 @@
+"""What rounding does on the way, imitated in float64: operands and the results of kernels moved by a relative roundoff."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from parity import values
+from parity.truth.formulas import adjoints, antialiased, attention, stored
+
+DOUBLE = (torch.float64, torch.complex128)
+LONG = 16  # terms of a sum whose order matters beside its own rounding
+CHAIN = 4096  # no device adds more terms than these in one chain
+SINGLE = 2.0**-24  # float32's roundoff
+# Kernels that are sums of terms in an order of their own, by where the operand stands whose last dimension is added over.
+PRODUCTS = {"mm": 0, "bmm": 0, "mv": 0, "dot": 0, "vdot": 0, "addmm": 1, "baddbmm": 1, "addmv": 1, "addbmm": 1}
+SUMS = ("sum", "mean", "nansum", "cumsum")
+SIZES = ("linalg_vector_norm", "_cdist_forward", "_pdist_forward", "prod")  # of terms that cannot cancel, or of factors
+SCATTERED = ("scatter_reduce", "index_reduce")  # combined one by one where places repeat
+# Kernels whose gradients torch computes by another formula where a mode looks on.
+SHY = ("prod", "cumprod")
+COUNTS = ("sum", "cumsum", "scatter_add", "index_add")
+# Kernels that move numbers without rounding them.
+_MOVERS = """_to_copy abs amax amin aminmax bernoulli cat ceil clamp clamp_max clamp_min clone complex conj_physical
+    constant_pad_nd copysign cummax cummin _cummax_helper diag_embed diagonal_backward embedding empty empty_like
+    empty_strided expand_copy flip floor fmax fmin full full_like gather hardshrink hardtanh heaviside im2col imag index
+    index_copy index_fill index_select kthvalue masked_fill masked_scatter masked_select max maximum median min minimum mode
+    msort nan_to_num nanmedian neg new_empty new_empty_strided new_full new_zeros ones ones_like pixel_shuffle
+    pixel_unshuffle real reflection_pad1d reflection_pad2d reflection_pad3d relu repeat replication_pad1d
+    replication_pad2d replication_pad3d roll round scalar_tensor scatter select_backward select_scatter sgn sign
+    slice_backward slice_scatter sort stack take threshold threshold_backward topk tril triu trunc unfold_copy
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d view_copy where zeros zeros_like max_pool2d_with_indices
+    max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d max_unpool2d max_unpool3d"""
+# Fused kernels whose formulas lose digits inside.
+FUSED = """gelu gelu_backward native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
+    native_batch_norm native_batch_norm_backward _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data
+    silu_backward mish_backward elu_backward softplus softplus_backward log_sigmoid_forward log_sigmoid_backward glu
+    glu_backward hardswish_backward logit logit_backward huber_loss_backward smooth_l1_loss_backward
+    binary_cross_entropy binary_cross_entropy_backward upsample_linear1d upsample_bilinear2d upsample_bicubic2d
+    upsample_trilinear3d grid_sampler_2d
+    _fused_rms_norm _fused_rms_norm_backward logaddexp logaddexp2 _euclidean_dist hann_window xlogy special_entr
+    special_log_ndtr special_xlog1py sinc lerp addcmul addcdiv addr cumprod logsumexp"""
+# A loss whose second result is a mask of 0 and 1, which its gradient checks.
+_MOVERS += " multilabel_margin_loss_forward"
+_MOVERS += " copy fill zero set resize normal uniform bernoulli exponential"
+# Norms, exact where their order only picks an element or counts.
+NORMS = ("linalg_vector_norm", "norm")
+ARITHMETIC = ("add", "sub", "rsub", "mul")
+# These turn a tensor in place and write none of its elements.
+TURNS = ("transpose_", "t_", "squeeze_", "unsqueeze_", "as_strided_", "swapaxes_", "swapdims_", "detach_")
+EXACT_KERNELS = frozenset(_MOVERS.split())
+
+
+@functools.lru_cache(maxsize=4)
+def _signs(key: int) -> Tensor:
+    return torch.from_numpy((values.words(key, 1 << 16) & np.uint64(1)).astype("float64") * 2 - 1)
+
+
+def perturbed(t: Tensor, u: float, key: int) -> Tensor:
+    """t with every element moved by a relative +-u, signs from a fixed stream."""
+    if not (t.is_floating_point() or t.is_complex()):
+        return t
+    n = t.numel()
+    signs = _signs(0)
+    start = (key * 4099) % (1 << 16)
+    index = signs[start : start + n] if start + n <= 1 << 16 else signs[torch.arange(start, start + n) % (1 << 16)]
+    factors = 1 + u * index.view(t.shape)
+    if t.is_complex():  # each part by itself: a product of complex numbers makes NaN of both where one part is NaN or Inf
+        return torch.complex(t.real * factors, t.imag * factors)
+    return t * factors
+
+
+_MIX = np.int64(0x2545F4914F6CDD1D)
+_STEPS = np.array([sign * (0.5 + k / 14) for sign in (-1.0, 1.0) for k in range(8)])  # by three bits and a sign
+
+
+def rounded(t: Tensor, u: float, key: int) -> Tensor:
+    """t with every element moved by a relative u / 2 to u, up or down: were it always u, two kernels in a row would undo each
+    other in every fourth case. Even keys: by a hash of its value, so that what is equal stays equal, as under rounding. Odd
+    keys: of value and place, as where equal numbers come about in different ways."""
+    if t.dtype not in (torch.float64, torch.complex128):
+        return t
+    parts = torch.view_as_real(t.detach().resolve_conj()) if t.is_complex() else t.detach()
+    # In numpy, whose calls cost a third of torch's on arrays of a dozen elements.
+    raw = parts.resolve_neg().contiguous().numpy().reshape(-1).view(np.int64)
+    mixed = raw + np.arange(raw.size) * 0x9E3779B9 if key % 2 else raw
+    mixed = mixed ^ (mixed >> 29) ^ (key * 0x1234567)
+    mixed *= _MIX
+    mixed ^= mixed >> 32
+    mixed *= _MIX
+    factors = 1 + u * _STEPS[(mixed >> 58) & 7 | (mixed >> 59) & 8]
+    moved = parts * torch.from_numpy(factors).view(parts.shape)
+    return torch.view_as_complex(moved) if t.is_complex() else moved
+
+
+def handed_on(x: Tensor, u: float, key: int, least: float) -> Tensor:
+    """x as `rounded` moves it, but by at least `least`, or most of the way to zero (not to it: formulas ask for zeros): numbers
+    below a dtype's normal ones lose digits."""
+    moved = rounded(x, u, key)
+    parts, turned = (torch.view_as_real(t) if t.is_complex() else t for t in (x.detach().resolve_conj(), moved))
+    off = torch.clamp(u * parts.abs(), min=least).minimum(0.75 * parts.abs())
+    turned.copy_(torch.where(parts.isfinite(), parts + torch.sign(turned - parts) * off, parts))
+    return moved
+
+
+def extremes(t: Tensor) -> tuple[float, float]:
+    """(smallest, largest) finite magnitude of the elements that are not 0; (inf, 0) without one."""
+    size = t.detach().abs().to(torch.float64).numpy()  # numpy knows no bfloat16
+    size = size[(size > 0) & (size < np.inf)]
+    return (float(size.min()), float(size.max())) if size.size else (float("inf"), 0.0)
+
+
+def _variance(x: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None) -> Any:
+    """(variance, mean) as two sums, one after the other: what decompositions of norms leave whole."""
+    if isinstance(dim, bool):  # var(x, unbiased)
+        dim, unbiased = None, dim
+    less = float(correction) if correction is not None else 1.0 if unbiased is None else float(unbiased)
+    dims = list(range(x.dim())) if dim is None or dim == [] else dim
+    mean = x.mean(dims, keepdim=True)
+    centred = x - mean
+    n = x.numel() / max(1, mean.numel())
+    squares = torch.view_as_real(centred).square().sum(-1) if x.is_complex() else centred * centred
+    return squares.sum(dims, keepdim=keepdim) / max(0.0, n - less), mean if keepdim else mean.squeeze(dims)
+
+
+def _spreads() -> Mapping[Any, Callable[..., Any]]:
+    """var, std and their pairs with the mean, by overload."""
+
+    def of(pick: Callable[[Any], Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: pick(_variance(*args, **kwargs))
+
+    aten = torch.ops.aten
+    ways: dict[Any, Callable[[Any], Any]] = {
+        aten.var: lambda f: f[0],
+        aten.std: lambda f: f[0].sqrt(),
+        aten.var_mean: lambda f: f,
+        aten.std_mean: lambda f: (f[0].sqrt(), f[1]),
+    }
+    return {getattr(op, kind): of(pick) for op, pick in ways.items() for kind in ("default", "dim", "correction")}
+
+
+@functools.cache
+def _decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """Formulas of the fused kernels that torch can take apart, and of variances; the latter alone where this torch has none."""
+    try:
+        from torch._decomp import get_decompositions
+    except ImportError:
+        return _spreads()
+    packets = [getattr(torch.ops.aten, name) for name in FUSED.split() if hasattr(torch.ops.aten, name)]
+    found: Mapping[Any, Callable[..., Any]] = get_decompositions(packets)
+    formulas = {**found, **_spreads(), **antialiased(), **attention()}
+    return {**formulas, **adjoints(formulas)}
+
+
+def _picks(args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a norm of this order is an element or a count, which no rounding touches."""
+    order = kwargs.get("ord", kwargs.get("p", args[1] if len(args) > 1 else 2))
+    return order in (0, float("inf"), -float("inf"))
+
+
+def _wide(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dtype in DOUBLE and x.device.type != "meta"
+
+
+def chained(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """What the sum of these very numbers over dims loses in one chain of float32 additions, flattened. Many terms of one size,
+    or below half an ULP of the sum, are all rounded to one side; no random walk describes that."""
+    front = x.detach().movedim(list(dims), list(range(len(dims))))
+    terms = front.reshape(math.prod(front.shape[: len(dims)]), -1).to(torch.float32)
+    with np.errstate(all="ignore"):
+        added = torch.from_numpy(np.add.accumulate(terms.numpy(), axis=0))[-1]  # numpy adds in turn here, and rounds each time
+    return (added.to(torch.float64) - terms.to(torch.float64).sum(0)).abs().nan_to_num(0.0, 0.0, 0.0)
+
+
+def _repeats(result: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str) -> float:
+    """How many elements are combined at the place that is written most often, with the one that lies there."""
+    if reduce not in ("sum", "mean", "prod") or not index.numel():
+        return 0.0
+    if index.dim() != source.dim():  # index_reduce: slices along dim
+        return 1.0 + float(index.bincount().max())
+    if not result.dim():
+        return 1.0 + index.numel()
+    return 1.0 + float(torch.zeros(result.shape).scatter_add_(dim, index.to(torch.int64), torch.ones(index.shape)).max())
+
+
+def _terms(name: str, result: Tensor, args: Any) -> float:
+    """How many terms a kernel adds up for each element of its result; 0 for what is no sum."""
+    if not args or not isinstance(args[0], Tensor):
+        return 0.0
+    if name in PRODUCTS:
+        return float(args[PRODUCTS[name]].shape[-1] * (args[1].shape[0] if name == "addbmm" else 1))
+    if name in ("_cdist_forward", "_pdist_forward"):
+        return float(args[0].shape[-1])
+    if name in SCATTERED:
+        return _repeats(result, *args[1:5])
+    if name == "cumsum":
+        return float(args[0].shape[args[1]]) if args[0].dim() else 1.0
+    return args[0].numel() / result.numel() if name in SUMS or name in SIZES else 0.0
+
+
+class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
+    """Moves the floating result of every kernel that rounds, forward and backward, by a relative +-u, as rounding would. It
+    sees what perturbed inputs cannot: sums that cancel whatever goes in (the gradient of a bias before batch_norm is 0), what
+    a backward formula makes of a rounded result that it saved, and what half-precision kernels hand to each other.
+
+    A fused kernel that torch has a decomposition for is taken apart, and what is fused inside it too, the steps rounded by
+    `inside`: the formula cancels there too. What kernels hand to each other moves by at least `least` (`handed_on`). Long sums
+    lose, at any depth, what one chain of additions loses. largest, smallest: the extreme finite magnitudes, without 0, that
+    any kernel gave.
+    """
+
+    def __init__(self, u: float, key: int, inside: float | None = None, least: float = 0.0) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._u, self._key, self._inside, self._least = u, key, u if inside is None else inside, least
+        self._fused = _decompositions()
+        self._moved: dict[int, tuple[Tensor, Tensor]] = {}
+        self._apart: list[Any] = []  # the fused kernels that are being computed by their formulas
+        self.largest, self.smallest = 0.0, float("inf")
+        self.met_shy = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        formula = None if func in self._apart else self._fused.get(func)
+        if formula is not None:
+            self._apart.append(func)
+            try:
+                with self:
+                    result = formula(*args, **(kwargs or {}))
+            finally:
+                self._apart.pop()
+        else:
+            result = func(*args, **(kwargs or {}))
+        aliases = [r.alias_info for r in func._schema.returns]
+        if any(a is not None for a in aliases):
+            if any(a is not None and a.is_write for a in aliases):
+                name = func._schema.name.removeprefix("aten::")
+                if name.rstrip("_") not in COUNTS or not self._counts(result, args):
+                    self._rounded_in_place(name, result)
+            return result
+        if func is stored:
+            return handed_on(result, self._u, self._key, self._least) if _wide(result) else result
+        name = func._schema.name.removeprefix("aten::")
+        self.met_shy |= name in SHY
+        if name in EXACT_KERNELS or (name in NORMS and _picks(args, kwargs or {})):
+            return result
+        if name in COUNTS and self._counts(result, args):
+            return result
+        if formula is None and _wide(result) and result.numel():
+            terms = _terms(name, result, args)
+            if terms >= LONG:
+                size = result if name in SIZES else func(*(a.abs() if _wide(a) else a for a in args), **(kwargs or {}))
+                lost = self._inside * terms**0.5 / 4.0 * size.abs()
+                if name in ("sum", "mean") and terms <= CHAIN and result.dtype is torch.float64 and self._inside == SINGLE:
+                    dims = args[1] if len(args) > 1 and args[1] else range(args[0].dim())
+                    biased = chained(args[0], dims).view(result.shape) / (terms if name == "mean" else 1.0)
+                    lost = torch.maximum(lost, biased / 4.0)
+                result = self._off_by(result, lost)
+        if self._apart and name in ARITHMETIC:
+            return tree_map(self._rounded_but_whole, result)
+        return tree_map(self._rounded, result)
+
+    def _counts(self, result: Any, args: Any) -> bool:
+        """Whether a sum is one of whole numbers that every dtype adds up exactly: formulas count by them, and ask for 1."""
+        return all(
+            bool(((t == t.trunc()) & (t.abs() <= 1.0 / self._inside)).all())
+            for t in (result, *args)
+            if isinstance(t, Tensor) and t.dtype is torch.float64
+        )
+
+    def _off_by(self, x: Tensor, lost: Tensor) -> Tensor:
+        plain = torch.view_as_real(x).select(-1, 0) if x.is_complex() else x
+        return x + torch.where(rounded(plain, 0.5, self._key) < plain, -lost, lost)
+
+    def _rounded(self, x: Any) -> Any:
+        if not (isinstance(x, Tensor) and x.layout is torch.strided and not x._is_zerotensor() and x.dtype in DOUBLE):
+            return x
+        if x.device.type == "meta":  # some formulas ask for the shape of a result by computing it without numbers
+            return x
+        low, high = extremes(x)
+        self.smallest, self.largest = min(self.smallest, low), max(self.largest, high)
+        u, least = (self._inside, 0.0) if self._apart else (self._u, self._least)
+        moved = handed_on(x, u, self._key, least) if low * u < least else rounded(x, u, self._key)
+        if moved is not x and moved.stride() == x.stride() and x.storage_offset() == 0:
+            self._moved[moved.data_ptr()] = moved, x  # `moved` is kept alive, so that nothing else gets its address
+        return moved
+
+    def _rounded_but_whole(self, x: Any) -> Any:
+        """Whole numbers that a formula adds up stay as they are, because every dtype holds them: they are places, and one moved
+        below a whole number would be the place before."""
+        moved = self._rounded(x)
+        if moved is not x and x.dtype is torch.float64:
+            moved.copy_(torch.where((x == x.trunc()) & (x.abs() <= 1.0 / self._inside), x, moved))
+        return moved
+
+    def _rounded_in_place(self, name: str, x: Any) -> None:
+        """What a kernel wrote into a tensor that autograd knows already."""
+        if not isinstance(x, Tensor) or name in TURNS or x.device.type == "meta":
+            return
+        self._moved.pop(x.data_ptr(), None)
+        if name.rstrip("_") not in EXACT_KERNELS and x.dtype in DOUBLE and x.layout is torch.strided and not x.is_conj():
+            x.copy_(rounded(x, self._inside if self._apart else self._u, self._key))
+
+    def unrounded(self, t: Tensor) -> Tensor:
+        """A final result as its kernel gave it: the rounding of the result itself is no part of the sensitivity."""
+        found = self._moved.get(t.data_ptr())
+        if found is None or found[0].dtype != t.dtype or t.storage_offset() or t.is_conj() or t.is_neg():
+            return t
+        return found[1].detach().as_strided(t.shape, t.stride())  # kernels turn their results in place

@@ -1,0 +1,145 @@
+"""A catalog row -> cases: the same everywhere, and shrunk to what matters."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from parity import catalog
+from parity.catalog.draw import Sizes
+from parity.generation import generate, shrink
+from parity.notation import case_text
+from parity.vocabulary import Case, Layout, TensorSpec
+
+SIZES = Sizes()
+PRINT = """
+from parity import catalog
+from parity.generation import generate
+from parity.catalog.draw import Sizes
+from parity.notation import case_text
+for name in ("softmax", "add", "conv2d"):
+    for drawn in generate.search(catalog.row(name), "float32", Sizes(), "7", 30):
+        print(case_text(drawn.case))
+"""
+
+
+def tensors(case: Case) -> list[TensorSpec]:
+    return [a for a in (*case.args, *dict(case.kwargs).values()) if isinstance(a, TensorSpec)]
+
+
+@pytest.mark.parametrize("name", ["softmax", "add", "conv2d", "mm", "index_select", "lstm"])
+def test_the_first_case_is_the_simplest(name: str) -> None:
+    drawn = generate.nth(catalog.row(name), "float32", SIZES, "any", 0)
+    assert drawn.picks == ()
+    assert all(t.layout == () and t.values.specials == () and t.values.seed == 0 for t in tensors(drawn.case))
+    assert drawn.case == generate.nth(catalog.row(name), "float32", SIZES, "another", 0).case
+    assert "cotangent" not in case_text(drawn.case)
+
+
+def replayed(picks: tuple[int, ...]) -> Callable[[int], int]:
+    rest = iter(picks)
+    return lambda n: next(rest, 0) if n > 1 else 0
+
+
+def test_the_picks_give_the_case_back() -> None:
+    row = catalog.row("conv2d")
+    for drawn in generate.search(row, "float16", SIZES, "3", 20):
+        assert generate.decode(row, "float16", replayed(drawn.picks), SIZES) == drawn.case
+
+
+def test_the_same_seed_gives_the_same_cases_in_another_process_and_any_order() -> None:
+    here = [
+        case_text(generate.nth(catalog.row(name), "float32", SIZES, "7", i).case)
+        for name in ("softmax", "add", "conv2d")
+        for i in reversed(range(30))
+    ]
+    done = subprocess.run([sys.executable, "-c", PRINT], capture_output=True, text=True, check=True, timeout=60)
+    assert sorted(done.stdout.splitlines()) == sorted(here)
+
+
+def test_another_seed_gives_other_cases() -> None:
+    row = catalog.row("add")
+    one, two = ({case_text(d.case) for d in generate.search(row, "float32", SIZES, s, 30)} for s in "12")
+    assert len(one & two) < 5
+
+
+def test_features_meet_each_other() -> None:
+    """Most real bugs need two features at once, so all pairs must be drawn together, not only one after the other."""
+    drawn = [d.case for d in generate.search(catalog.row("add"), "float32", SIZES, "1", 1500)]
+
+    def count(*has: Callable[[Case], bool]) -> int:
+        return sum(all(h(c) for h in has) for c in drawn)
+
+    features: list[Callable[[Case], bool]] = [
+        lambda c: any(s[0] in ("transpose", "permute", "channels_last") for t in tensors(c) for s in t.layout),
+        lambda c: any(s[0] == "step" for t in tensors(c) for s in t.layout),
+        lambda c: any(s[0] == "expand" for t in tensors(c) for s in t.layout),
+        lambda c: any(t.values.specials for t in tensors(c)),
+        lambda c: dict(c.kwargs).get("alpha", 1) != 1,
+        lambda c: c.cotangent.layout == "expanded",
+        lambda c: c.into == "stepped",
+        lambda c: any(not t.grad for t in tensors(c)),
+    ]
+    for i, one in enumerate(features):
+        for other in features[:i]:
+            assert count(one, other) >= 5
+
+
+def test_a_strategy_draws_cases_of_the_row_for_property_tests() -> None:
+    @settings(max_examples=20, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(shrink.cases(catalog.row("relu"), "float16"))
+    def holds(case: Case) -> None:
+        assert (case.op, case.dtype) == ("relu", "float16")
+
+    holds()
+
+
+def stepped_with_nan(case: Case) -> bool:
+    return any(
+        any(s[0] == "step" for s in t.layout) and any(word == "nan" for _, word in t.values.specials) for t in tensors(case)
+    )
+
+
+def large_transposed_second(case: Case) -> bool:
+    y = case.args[1] if len(case.args) > 1 else None
+    scaled = dict(case.kwargs).get("alpha", 1) != 1
+    return isinstance(y, TensorSpec) and _transposed(y.layout) and max(y.shape, default=0) >= 16 and scaled
+
+
+def _transposed(layout: Layout) -> bool:
+    return any(s[0] == "transpose" for s in layout)
+
+
+def offset_softmax_over_dim_1(case: Case) -> bool:
+    x = tensors(case)[0]
+    shifted = {"flat": 1, "select": 1, "slice": 2, "step": 3}
+    offset = any(s[0] in shifted and s[shifted[str(s[0])]] for s in x.layout)
+    return len(x.shape) >= 3 and offset and dict(case.kwargs).get("dim") == 1
+
+
+@pytest.mark.parametrize(
+    "name, fails, elements",
+    [("add", stepped_with_nan, 1), ("add", large_transposed_second, 16), ("softmax", offset_softmax_over_dim_1, 1)],
+)
+def test_shrinking_leaves_nothing_superfluous(name: str, fails: Callable[[Case], bool], elements: int) -> None:
+    row = catalog.row(name)
+    drawn = next(d for d in generate.search(row, "float32", SIZES, "3", 20_000) if fails(d.case))
+    shrunk = shrink.shrink(row, "float32", SIZES, drawn, fails)
+    assert shrunk is not None
+    assert fails(shrunk)
+    used = tensors(shrunk)
+    assert all(t.numel <= elements and t.values.seed == 0 and t.grad and not t.on_cpu for t in used), case_text(shrunk)
+    assert sum(len(t.layout) for t in used) == 1, case_text(shrunk)
+    assert sum(len(t.values.specials) for t in used) == (fails is stepped_with_nan), case_text(shrunk)
+    assert "cotangent" not in case_text(shrunk)
+    assert "into" not in case_text(shrunk)
+
+
+def test_a_case_that_does_not_fail_again_is_not_shrunk() -> None:
+    row = catalog.row("add")
+    drawn = generate.nth(row, "float32", SIZES, "1", 5)
+    assert shrink.shrink(row, "float32", SIZES, drawn, lambda case: False) is None

@@ -1,0 +1,47 @@
+"""Which operands may stay on the CPU: asked of torch itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from parity import catalog
+from parity.catalog.draw import Sizes
+from parity.generation.generate import search
+from parity.generation.mixing import on_cpu
+from parity.notation import case_text, parse
+from parity.vocabulary import TensorSpec
+
+
+@pytest.mark.parametrize(
+    "text, wanted",
+    [
+        ("add(float32[()], float32[3])", [0]),
+        ("add(float32[3], float32[()])", [1]),
+        ("addcmul(float32[3], float32[3], float32[()])", [2]),
+        ("addcdiv(float32[3], float32[3], float32[()])", []),  # torch 2.13 asks for one device there
+        ("clamp(float32[3], min=float32[()])", []),
+        ("lerp(float32[3], float32[3], float32[()])", [2]),
+        ("where(bool[3], float32[3], float32[()])", [2]),
+        ("logical_and(float32[()], float32[3])", []),  # its result would be made on the CPU
+        ("masked_fill(float32[3], bool[3], float32[()])", [2]),
+        ("index_fill(float32[3], 0, int64[2].index(0, 3), float32[()])", [2]),
+        ("fill_(float32[3], float32[()])", [1]),
+        ("copy_(float32[3], float32[3])", [0, 1]),
+        ("index_put(float32[3], (int64[2].unique(3),), float32[2])", [1]),
+        ("mm(float32[2, 2], float32[2, 2])", []),
+        ("gather(float32[3], 0, int64[2].index(0, 3))", []),
+    ],
+)
+def test_operands_that_may_stay(text: str, wanted: list[int]) -> None:
+    case = parse(text)
+    assert on_cpu(catalog.row(case.op), case.args, case.kwargs) == wanted
+
+
+@pytest.mark.parametrize("name", ["hypot", "copy_", "setitem", "masked_fill", "index_put", "lerp"])
+def test_they_are_drawn_and_read_back(name: str) -> None:
+    cases = [d.case for d in search(catalog.row(name), "float32", Sizes(), "1", 400)]
+    mixed = [c for c in cases if ".on_cpu()" in case_text(c)]
+    assert len(mixed) >= 5
+    assert all(case_text(parse(case_text(c))) == case_text(c) for c in mixed)
+    if name in ("hypot", "copy_"):
+        assert any(isinstance(c.args[0], TensorSpec) and c.args[0].on_cpu for c in mixed)

@@ -1,0 +1,97 @@
+"""What operands hold: special numbers where they meet, and cases without any."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from parity import catalog, values
+from parity.catalog.draw import Sizes
+from parity.dtypes import FACTS
+from parity.generation.generate import search
+from parity.generation.planting import aligned
+from parity.inputs import build
+from parity.vocabulary import Case, TensorSpec, Values
+
+SIZES = Sizes()
+
+
+def tensors(case: Case) -> list[TensorSpec]:
+    return [a for a in (*case.args, *dict(case.kwargs).values()) if isinstance(a, TensorSpec)]
+
+
+def planted(case: Case) -> bool:
+    return any(t.values.specials for t in tensors(case))
+
+
+@pytest.mark.parametrize("name", ["hypot", "mul", "fmax"])
+def test_special_numbers_meet_at_the_same_element(name: str) -> None:
+    """Inf beside NaN, Inf beside 0, x beside -x: each somewhere in a few hundred cases, under broadcasting too."""
+    met = set[tuple[str, str]]()
+    for d in search(catalog.row(name), "float32", SIZES, "1", 1200):
+        specs = tensors(d.case)
+        if d.case.refused or len(specs) != 2 or not all(t.values.specials and t.numel < 64 for t in specs):
+            continue
+        x, y = (o.view for o in build(d.case).operands)
+        shape = torch.broadcast_shapes(x.shape, y.shape)  # type: ignore[no-untyped-call]  # torch tells no type
+        a, b = x.expand(shape), y.expand(shape)
+        for p, q in zip(a.reshape(-1).tolist(), b.reshape(-1).tolist()):
+            if isinstance(p, float) and isinstance(q, float):
+                met |= {(_kind(p), _kind(q))}
+    wanted = {
+        ("inf", "nan"),
+        ("nan", "inf"),
+        ("inf", "0"),
+        ("0", "inf"),
+        ("inf", "-inf"),
+        ("0", "0"),
+        ("0", "-0"),
+        ("nan", "nan"),
+    }
+    assert wanted <= met
+
+
+def _kind(x: float) -> str:
+    sign = "-" if math.copysign(1, x) < 0 else ""
+    return "nan" if math.isnan(x) else f"{sign}inf" if math.isinf(x) else f"{sign}0" if x == 0 else "finite"
+
+
+@pytest.mark.parametrize("name, least", [("mm", 0.55), ("linear", 0.55), ("sum", 0.55), ("add", 0.4), ("sin", 0.4)])
+def test_many_cases_hold_no_special_number(name: str, least: float) -> None:
+    drawn = [d.case for d in search(catalog.row(name), "float32", SIZES, "1", 400)]
+    share = sum(not planted(c) for c in drawn) / len(drawn)
+    assert least < share < 0.9
+
+
+def test_the_aligned_element_is_the_one_that_broadcasting_pairs() -> None:
+    largest = (2, 3, 4)
+    for shape in ((2, 3, 4), (1, 3, 4), (3, 1), (4,), (1,), (), (2, 1, 1)):
+        index = torch.arange(math.prod(shape)).view(shape).expand(largest).reshape(-1)
+        assert [aligned(k, largest, shape) for k in range(24)] == index.tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("x", [1.0, -1.0, 4.0, 0.0, 3.0, 0.0625])
+def test_the_numbers_beside_one_are_its_neighbours(dtype: str, x: float) -> None:
+    up, down = (torch.tensor(float(w), dtype=getattr(torch, dtype)) for w in values.beside(x, FACTS[dtype]))
+    at = torch.tensor(x, dtype=up.dtype)
+    assert up == torch.nextafter(at, torch.tensor(math.inf, dtype=up.dtype))
+    assert down == torch.nextafter(at, torch.tensor(-math.inf, dtype=up.dtype))
+
+
+def test_edges_of_a_domain_are_drawn_from_both_sides() -> None:
+    words = {
+        w
+        for d in search(catalog.row("acos"), "float32", SIZES, "1", 800)
+        for t in tensors(d.case)
+        for _, w in t.values.specials
+    }
+    assert {"1.0000001192092896", "0.9999999403953552", "1"} <= words
+
+
+def test_values_do_not_repeat_where_an_index_of_16_bits_wraps() -> None:
+    x = values.dense(TensorSpec("float32", (3 * 65536,), values=Values("normal")))
+    assert not torch.equal(x[:65536], x[65536:131072])
+    assert int((x[:65536] == x[65536:131072]).sum()) < 10

@@ -1,0 +1,50 @@
+"""What an element may be off by, term by term."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from parity.dtypes import FACTS
+from parity.judging.budget import of_function, of_perturbation, of_sum, ulp_of
+from parity.vocabulary import Tolerance
+
+F = FACTS["float32"]
+U = F.unit_roundoff
+RULE = Tolerance("contraction", 4.0, 1.0, None, "a rule")
+
+
+def test_the_terms_add_up_to_the_budget() -> None:
+    size = np.array([1.0, 3.0])
+    table = Tolerance("elementwise", 0.0, 1.0, 2.0, "a table")
+    for b in (
+        of_function(size, F, table, F.smallest),
+        of_sum(size, size * 10, size * 0 + 16, F, U, size * 0, RULE, F.smallest),
+        of_perturbation(size, size * 1e-6, F, U, RULE, F.smallest),
+    ):
+        for k in range(2):
+            assert np.isclose(sum(v for _, v in b.at(k)), b.total[k], rtol=1e-12)
+
+
+def test_a_sum_may_be_off_by_the_probabilistic_bound_and_one_rounding() -> None:
+    b = of_sum(np.array([1.0]), np.array([100.0]), np.array([256.0]), F, U, np.zeros(1), RULE, 0.0)
+    assert np.isclose(b.total[0], 4 * 16 * U * 100 + ulp_of(np.array([1.0]), F)[0])
+    assert b.certain is not None
+    assert np.isclose(b.certain[0], 256 * U / (1 - 256 * U) * 100 + 2 * U)
+
+
+def test_magnitudes_are_never_less_than_the_truth() -> None:
+    """A row that declares itself a sum by mistake keeps at least the roundoff of its result."""
+    b = of_sum(np.array([8.0]), np.array([0.0]), np.array([0.0]), F, U, np.zeros(1), RULE, 0.0)
+    assert b.total[0] >= 4 * U * 8
+
+
+def test_nothing_summed_has_no_spread_to_be_held_to() -> None:
+    b = of_sum(np.zeros(0), np.zeros(0), np.zeros(0), F, U, np.zeros(1), RULE, 0.0)
+    assert b.rms == 1.0
+
+
+def test_a_function_of_one_element_borrows_nothing_from_its_neighbours() -> None:
+    size, moved = np.array([1e-6, 1e3]), np.array([1e-13, 1e-4])
+    alone, lent = of_perturbation(size, moved, F, U, RULE, 0.0, 0.0), of_perturbation(size, moved, F, U, RULE, 0.0)
+    assert alone.total[0] < 1e-11
+    assert lent.total[0] > 1e-5

@@ -1,0 +1,305 @@
+"""Measures -> verdicts: a planted difference is named, an honest one is not."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from parity import catalog, execute, tolerance
+from parity.devices import resolve
+from parity.inputs import Inputs, build
+from parity.judging.judge import Bench, Part, judge
+from parity.notation import parse
+from parity.truth.oracle import Oracle
+from parity.vocabulary import Status, Verdict
+
+TABLES = tolerance.load("cpu")
+CPU = resolve("cpu")
+INT = {"float16": torch.int16, "bfloat16": torch.int16, "float32": torch.int32}
+
+
+@functools.lru_cache
+def prepared(text: str) -> tuple[Bench, dict[str, Tensor], Inputs]:
+    case = parse(text)
+    row = catalog.row(case.op)
+    inputs = build(case)
+    p = execute.program(row)
+    live = execute.forward(p, case, inputs, execute.place(inputs, CPU), False)
+    results = dict(live.outputs)
+    oracle = Oracle(p, case, inputs, next(iter(results.values())).dtype)
+    return Bench(row, TABLES, oracle, None, True), results, inputs
+
+
+def verdict(text: str, device: Callable[[Tensor], Tensor]) -> Verdict:
+    """What is said of a device whose result is `device(the reference's)`."""
+    bench, results, _ = prepared(text)
+    return judge(bench, {n: device(t.clone()) for n, t in results.items()}, results, "forward")[0]
+
+
+def nudged(ulps: int, where: int = 5) -> Callable[[Tensor], Tensor]:
+    def nudge(t: Tensor) -> Tensor:
+        t.view(-1).view(INT[str(t.dtype).removeprefix("torch.")])[where] += ulps
+        return t
+
+    return nudge
+
+
+EXP = "exp({}[64].uniform(seed=3))"
+MATMUL = "matmul({}[8, 256].normal(seed=1), {}[256, 8].normal(seed=2))"
+
+
+@pytest.mark.parametrize("text", [EXP.format("float16"), MATMUL.format("float16", "float16")])
+def test_one_element_off_by_40_ulp_in_float16_is_found(text: str) -> None:
+    found = verdict(text, nudged(40))
+    assert found.status in (Status.DRIFT, Status.WRONG)
+    assert found.measure is not None
+    assert found.measure.mismatched == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_one_ulp_in_an_exponential_is_no_finding(dtype: str) -> None:
+    assert verdict(EXP.format(dtype), nudged(1)).status is Status.AGREE
+
+
+def in_other_order(inputs: Inputs) -> Tensor:
+    """The matmul as a GPU sums it: in float32, in sixteen parts, from the end."""
+    a, b = (o.view.to(torch.float32) for o in inputs.operands)
+    total = torch.zeros(a.shape[0], b.shape[1])
+    for k in reversed(range(0, a.shape[1], 16)):
+        total = total + (a[:, k : k + 16, None] * b[None, k : k + 16]).flip(1).sum(1)
+    return total.to(inputs.operands[0].view.dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_another_order_of_summation_is_no_finding(dtype: str) -> None:
+    text = MATMUL.format(dtype, dtype)
+    other = in_other_order(prepared(text)[2])
+    assert verdict(text, lambda t: other).status is Status.AGREE
+
+
+def test_operands_cut_to_tf32_are_found() -> None:
+    text = MATMUL.format("float32", "float32")
+    a, b = ((o.view.view(torch.int32) & ~0x1FFF).view(torch.float32) for o in prepared(text)[2].operands)
+    assert verdict(text, lambda t: a @ b).status in (Status.DRIFT, Status.WRONG)
+
+
+def test_half_sums_accumulated_in_half_are_drift() -> None:
+    text = "sum(float16[4, 256].positive(seed=3), (1,))"
+    x = prepared(text)[2].operands[0].view
+
+    def slowly(_: Tensor) -> Tensor:
+        total = torch.zeros(4, dtype=torch.float16)
+        for k in range(256):
+            total = total + x[:, k]
+        return total
+
+    assert verdict(text, slowly).status in (Status.DRIFT, Status.WRONG)
+
+
+def test_a_dropped_nan_is_wrong_and_says_what_stood_there() -> None:
+    found = verdict('exp(float32[4].at(2, "nan"))', torch.nan_to_num)
+    assert (found.status, found.reason) == (Status.WRONG, "0 where the truth is nan")
+
+
+def test_an_invented_nan_is_wrong() -> None:
+    def spoil(t: Tensor) -> Tensor:
+        t[1] = math.nan
+        return t
+
+    assert verdict("exp(float32[4])", spoil).status is Status.WRONG
+
+
+def test_infinity_at_the_edge_is_a_rounding_and_elsewhere_wrong() -> None:
+    edge = "matmul(float16[1, 2].of(256.0, 255.875), float16[2, 1].of(128.0, 128.0))"  # 65520: rounds to Inf or 65504
+
+    def overflown(t: Tensor) -> Tensor:
+        return torch.full_like(t, math.inf)
+
+    assert verdict(edge, overflown).status is Status.AGREE
+    assert verdict(edge, lambda t: torch.full_like(t, 65504)).status is Status.AGREE
+    assert verdict("matmul(float16[1, 2].of(2.0, 3.0), float16[2, 1].of(2.0, 3.0))", overflown).status is Status.WRONG
+
+
+def test_an_error_that_no_rounding_explains_is_wrong() -> None:
+    found = verdict("exp(float32[8])", lambda t: t + 1)
+    assert found.status is Status.WRONG
+    assert "more than a coarser rounding explains" in found.reason
+
+
+def test_exact_results_must_be_equal() -> None:
+    assert verdict("neg(int64[4])", lambda t: t).status is Status.AGREE
+    found = verdict("neg(int64[4])", lambda t: t + 1)
+    assert (found.status, found.reason) == (Status.WRONG, "4 of 4 exact results differ")
+    assert verdict("relu(float32[4].normal())", lambda t: t * (1 + 2**-23)).status is Status.WRONG
+
+
+def test_shape_and_dtype_are_malformed_before_values_are_looked_at() -> None:
+    assert "out.shape=[4, 1], but should be [4]" in verdict("exp(float32[4])", lambda t: t[:, None]).reason
+    found = verdict("exp(float32[4])", Tensor.double)
+    assert (found.status, found.reason) == (Status.MALFORMED, "out.dtype=float64, but should be float32")
+
+
+def test_a_missing_result_is_malformed() -> None:
+    bench, results, _ = prepared("exp(float32[4])")
+    found, _ = judge(bench, {}, results, "forward")
+    assert (found.status, found.reason) == (Status.MALFORMED, "out is missing on the device")
+
+
+def test_without_a_reference_the_truth_judges() -> None:
+    bench, results, _ = prepared("exp(float32[4])")
+    assert judge(bench, results, None, "forward")[0].status is Status.AGREE
+    assert judge(bench, {"out": results["out"] * 2}, None, "forward")[0].status is Status.WRONG
+
+
+def test_a_device_that_is_nearer_to_the_truth_than_the_reference_agrees_and_says_so() -> None:
+    bench, results, _ = prepared("exp(float32[4])")
+    found, _ = judge(bench, results, {"out": results["out"] * 1.001}, "forward")
+    assert (found.status, found.reason) == (Status.AGREE, "the CPU is the worse side here")
+
+
+def written(spoil: Callable[[Tensor], Tensor | None], layout: tuple[tuple[str | int, ...], ...] = (("flat", 1, 2),)) -> Verdict:
+    bench, results, _ = prepared("exp(float32[4].uniform(seed=3))")
+    before = torch.full((7,), 7.25)
+    reference = before.clone()
+    reference[1:5] = results["out"]
+    device = reference.clone()
+    spoil(device)
+    part = Part(before, (("flat", 1, 2),), (4,))
+    return judge(bench, {"base[out]": device}, {"base[out]": reference}, "forward", {"base[out]": part})[0]
+
+
+def test_a_right_write_into_a_view_agrees() -> None:
+    assert written(lambda base: None).status is Status.AGREE
+
+
+def test_a_write_beside_its_destination_is_wrong() -> None:
+    found = written(lambda base: base[5:6].fill_(0))
+    assert (found.status, found.reason) == (Status.WRONG, "written beside its destination")
+    assert found.measure is not None
+    assert (found.measure.problem, found.measure.index) == ("beside", (5,))
+
+
+def test_a_write_that_did_not_happen_is_wrong_and_says_so() -> None:
+    found = written(lambda base: base.fill_(7.25))
+    assert (found.status, found.reason) == (Status.WRONG, "nothing was written")
+
+
+def test_dtypes_without_facts_are_compared_exactly() -> None:
+    bench, _, _ = prepared("exp(float32[4])")
+    for dtype in (torch.float8_e4m3fn, torch.complex32):
+        one, two = torch.ones(3).to(dtype), torch.full((3,), 2.0).to(dtype)
+        assert judge(bench, {"out": one}, {"out": one.clone()}, "forward")[0].status is Status.AGREE
+        assert judge(bench, {"out": two}, {"out": one}, "forward")[0].status is Status.WRONG
+        assert judge(bench, {"out": one}, None, "forward")[0].status is Status.VOID
+
+
+def test_sparse_results_say_nothing() -> None:
+    bench, _, _ = prepared("exp(float32[4])")
+    sparse = torch.eye(3).to_sparse()
+    assert judge(bench, {"out": sparse}, {"out": sparse}, "forward")[0].status is Status.VOID
+
+
+# ---------------------------------------------------------------------------------------------- screens and promises
+
+
+SCREENED = (
+    EXP.format("float32"),
+    EXP.format("float16"),
+    MATMUL.format("float32", "float32"),
+    "softmax(float32[4, 32].uniform(seed=3), -1)",
+    "mean(bfloat16[64].normal(seed=2))",
+)
+
+
+@pytest.mark.parametrize("text", SCREENED)
+def test_no_screen_is_looser_than_the_full_rule(text: str) -> None:
+    """At the border: of 300 results just inside and outside, whatever the screens let pass the full rule lets pass too."""
+    bench, results, _ = prepared(text)
+    quick = replace(bench, insist=False)
+    name, reference = next(iter(results.items()))
+    passed = refused = 0
+    for k in range(1, 300):
+        device = reference.clone()
+        bits = device.view(-1).view(INT[str(device.dtype).removeprefix("torch.")])
+        bits[k % device.numel()] += k // 3 * (50 if "matmul" in text else 1) + 1
+        screened = judge(quick, {name: device}, results, "forward")
+        whole = judge(bench, {name: device}, results, "forward")
+        if screened[0].status is Status.AGREE:
+            passed += screened[1][0].screen == "truth"
+            assert whole[0].status is Status.AGREE
+            assert (whole[1][0].share or 0) <= (screened[1][0].share or 0) + 1e-12
+            assert screened[1][0].measured == (screened[1][0].screen == "")
+        else:
+            refused += 1
+            assert whole[0].status is screened[0].status
+    assert passed or "softmax" not in text
+    assert refused
+
+
+def test_a_zero_of_the_other_sign_is_told_where_it_is_promised() -> None:
+    def flip(t: Tensor) -> Tensor:
+        return torch.where(t == 0, -t, t)
+
+    found = verdict('sin(float32[4].at(1, "0"))', flip)
+    assert (found.status, found.reason) == (Status.WRONG, "a zero of the other sign: -0 where the truth is 0")
+    assert verdict('relu(float32[4].at(1, "-0.0"))', flip).status is Status.AGREE
+    assert verdict('sum(float32[1].at(0, "0"))', flip).status is Status.AGREE
+
+
+def test_nan_may_spread_only_where_the_tables_say_so() -> None:
+    def spread(t: Tensor) -> Tensor:
+        return torch.full_like(t, math.nan)
+
+    assert verdict('conv1d(float32[1, 1, 8], float32[1, 1, 2].at(0, "nan"), padding=1)', spread).status is Status.AGREE
+    assert verdict("conv1d(float32[1, 1, 8], float32[1, 1, 2], padding=1)", spread).status is Status.WRONG
+    assert verdict('mul(float32[8].at(0, "nan"), float32[8])', spread).status is Status.WRONG
+
+
+def test_squares_that_leave_the_range_promise_nothing() -> None:
+    def nothing(t: Tensor) -> Tensor:
+        return torch.zeros_like(t)
+
+    assert verdict('layer_norm(float32[2, 4].at(0, "max"), (4,))', nothing).status is Status.AGREE
+    assert verdict("layer_norm(float32[2, 4], (4,))", nothing).status is not Status.AGREE
+
+
+def test_the_border_to_wrong_is_what_no_order_of_adding_explains() -> None:
+    text = MATMUL.format("float32", "float32")
+    bench, results, _ = prepared(text)
+    name = next(iter(results))
+    truth = bench.oracle.truth(name)
+    found = bench.oracle.magnitudes(name)
+    assert truth is not None
+    assert found is not None
+    u, s = 2.0**-24, found[0]
+    between = (truth + 100 * u * s).float()
+    beyond = truth.float()
+    beyond[0, 0] += float(300 * u * s[0, 0])
+    assert verdict(text, lambda t: between).status is Status.DRIFT
+    assert verdict(text, lambda t: beyond).status is Status.WRONG
+
+
+def test_a_product_that_is_rounded_before_its_bias_may_be_off_by_that_rounding() -> None:
+    """Negative results too: what is handed on is a magnitude."""
+    text = "addmm(float16[4, 4].normal(seed=1), float16[4, 64].normal(seed=2), float16[64, 4].normal(seed=3))"
+    c, a, b = (o.view for o in prepared(text)[2].operands)
+    rounded = ((a.float() @ b.float()).half() + c).half()
+    assert verdict(text, lambda t: rounded).status is Status.AGREE
+    assert verdict(text, lambda t: ((a.float() @ b.float() * 1.01).half() + c).half()).status is not Status.AGREE
+
+
+def test_one_element_of_a_product_that_errs_alone_is_found_within_the_bound_of_its_sum() -> None:
+    """A dozen roundings of a sum of 16 positive terms are within 4 sqrt(16) of them; no other element errs by a fifth of it."""
+    text = "matmul(float32[24, 16].positive(seed=1), float32[16, 20].positive(seed=2))"
+    assert verdict(text, lambda t: t).status is Status.AGREE
+    found = verdict(text, nudged(12, 37))
+    assert found.status is Status.DRIFT
+    assert found.measure is not None
+    assert found.measure.problem == "alone"
+    assert found.measure.index == (1, 17)

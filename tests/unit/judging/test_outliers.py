@@ -1,0 +1,77 @@
+"""Which errors are unlike all others of one result."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from parity.judging.outliers import ELEMENTS, LEAST, SLACK, among_shares, among_sums, beyond, tail
+from parity.judging.tails import ALPHA
+
+
+def normal(n: int, seed: int = 0) -> np.ndarray:
+    return np.abs(np.random.default_rng(seed).standard_normal(n))
+
+
+def test_the_tail_is_what_a_normal_draw_exceeds_with_the_stated_probability() -> None:
+    assert math.erfc(tail(480) / math.sqrt(2)) * 480 <= ALPHA
+    assert tail(480) < 8
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_normal_errors_hold_no_outlier(seed: int) -> None:
+    z = normal(4096, seed)
+    assert beyond(z, None, np.ones(4096, dtype=bool), LEAST).max() < 0.7
+
+
+def test_one_error_of_ten_spreads_stands_out_and_is_told_by_its_place() -> None:
+    z = normal(480)
+    z[17] = 12.0
+    found = beyond(z, None, np.ones(480, dtype=bool), LEAST)
+    assert found.argmax() == 17
+    assert found[17] == pytest.approx(12.0 / (SLACK * tail(480)), rel=0.1)
+
+
+def test_where_the_reference_errs_too_or_few_can_be_asked_nothing_stands_out() -> None:
+    z = normal(480)
+    z[17] = 12.0
+    theirs = np.zeros(480)
+    theirs[17] = 3.0
+    assert beyond(z, theirs, np.ones(480, dtype=bool), LEAST)[17] == 0
+    assert not beyond(z[: ELEMENTS - 1], None, np.ones(ELEMENTS - 1, dtype=bool), LEAST).any()
+
+
+def test_a_screen_lets_nothing_pass_that_stands_out() -> None:
+    """Three units are what a cheap screen lets pass at most; even where all else is exact they are no outlier."""
+    z = np.zeros(ELEMENTS)
+    z[5] = 3.0
+    assert beyond(z, None, np.ones(ELEMENTS, dtype=bool), LEAST).max() < 1.0
+
+
+def test_a_row_of_large_terms_is_not_measured_by_its_small_neighbours() -> None:
+    unit = np.ones((24, 20))
+    unit[3] = 1e6
+    errors = normal(480).reshape(24, 20) * 0.01
+    errors[3] *= 1e9
+    assert not among_sums(errors, None, unit).any()
+
+
+def test_what_is_not_finite_neither_stands_out_nor_hides_what_does() -> None:
+    errors = normal(480)
+    errors[0], errors[1], errors[2] = np.nan, np.inf, 20.0
+    found = among_sums(errors, None, np.ones(480))
+    assert found.argmax() == 2
+    assert found[2] > 1
+    assert found[:2].tolist() == [0, 0]
+
+
+def test_a_budget_that_is_too_small_for_all_is_excused_and_a_lone_error_is_not() -> None:
+    own = np.full(480, 3.0)
+    tight = normal(480) * 1.5
+    assert among_shares(tight, 0 * own).max() < 1
+    lone = normal(480) * 0.1
+    lone[9] = 5.0
+    assert (among_shares(lone, 0 * own) > 1).nonzero()[0].tolist() == [9]
+    assert not among_shares(lone, own).any()

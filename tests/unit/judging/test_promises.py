@@ -1,0 +1,212 @@
+"""What healthy devices may do where arithmetic alone does not say, each beside a fault that is found all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from parity import catalog, execute, tolerance
+from parity.devices import resolve
+from parity.inputs import Inputs, build
+from parity.judging.judge import Bench, judge
+from parity.judging.relations import RELATIONS, Bound, Coarse
+from parity.notation import parse
+from parity.truth.oracle import Oracle
+from parity.vocabulary import OpClass, Status, Verdict
+
+CPU = resolve("cpu")
+Outs = tuple[Tensor, ...]
+
+
+def prepared(text: str, tables: str = "cpu") -> tuple[Bench, dict[str, Tensor], Inputs]:
+    case = parse(text)
+    row, inputs = catalog.row(case.op), build(case)
+    p = execute.program(row)
+    results = dict(execute.forward(p, case, inputs, execute.place(inputs, CPU), False).outputs)
+    oracle = Oracle(p, case, inputs, next(iter(results.values())).dtype)
+    return Bench(row, tolerance.load(tables), oracle, None, True), results, inputs
+
+
+def verdict(text: str, device: Callable[[Tensor], Tensor], tables: str = "cpu") -> Verdict:
+    """What is said of a device whose result is `device(the reference's)`, by the truth alone."""
+    bench, results, _ = prepared(text, tables)
+    return judge(bench, {n: device(t.clone()) for n, t in results.items()}, None, "forward")[0]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("shape", ["1, 1, 17, 2", "1, 2, 33, 128"])
+def test_attention_may_store_its_weights_in_a_half_type(dtype: str, shape: str) -> None:
+    """The tensor cores of both sides take both factors of the second product in the dtype."""
+    text = f"scaled_dot_product_attention({', '.join(f'{dtype}[{shape}].normal(seed={k})' for k in (1, 2, 3))})"
+    bench, results, inputs = prepared(text)
+    q, k, v = (o.view.double() for o in inputs.operands)
+    weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+    stored = weights.to(results["out"].dtype).double()
+    lost = stored.clone()
+    lost[..., -1] = 0.0
+
+    def said(w: Tensor) -> Status:
+        return judge(bench, {"out": (w @ v).to(results["out"].dtype)}, None, "forward")[0].status
+
+    assert said(weights) is said(stored) is Status.AGREE
+    assert said(lost) is Status.WRONG
+    assert said(weights.to(torch.float8_e4m3fn).double()).is_finding
+
+
+def test_one_nan_of_a_complex_operand_leaves_the_sensitivity_of_other_elements() -> None:
+    """A real inverse transform of the CPU ignores the imaginary part that a product would make NaN as well."""
+    bench, _, _ = prepared('fft.irfftn(complex64[2, 2, 3].at(1, "nan"))')
+    truth = bench.oracle.truth("out")
+    assert truth is not None
+    finite = torch.isfinite(truth)
+    assert 0 < int(finite.sum()) < truth.numel()
+    assert bool((bench.oracle.sensitivity("out", 2.0**-24, 2.0**-24)[finite] > 0).all())
+
+
+def test_a_complex_function_that_overflows_inside_float64_promises_nothing_there() -> None:
+    text = "sigmoid(complex64[4, 7].wide(seed=2027))"
+    assert verdict(text, lambda t: torch.where(torch.isnan(t.abs()), torch.zeros_like(t), t)).status is Status.AGREE
+    assert verdict(text, lambda t: torch.where(torch.isnan(t.abs()), t, 1.001 * t + 0.001)).status.is_finding
+    assert verdict(text, lambda t: torch.full_like(t, float("nan"))).status is Status.WRONG
+    held = 'sigmoid(complex64[4].at(0, "nan"))'  # NaN of an operand stays NaN
+    assert verdict(held, lambda t: torch.where(torch.isnan(t.abs()), torch.zeros_like(t), t)).status is Status.WRONG
+
+
+@pytest.mark.parametrize("name", ["hardshrink_backward", "softshrink_backward"])
+def test_a_gradient_at_nan_is_nobodys_promise_and_every_other_is(name: str) -> None:
+    text = f'{name}(float32[2, 4, 4], float32[2, 4, 4].between(-8, 8, seed=3).at(3, "nan"), 0.5)'
+
+    def at(place: int, value: float) -> Verdict:
+        def change(t: Tensor) -> Tensor:
+            t.view(-1)[place] = value
+            return t
+
+        return verdict(text, change)
+
+    assert at(3, 0.0).status is at(3, 0.7).status is Status.AGREE
+    assert at(4, 3.7).status is Status.WRONG
+    assert verdict(text.replace("float32[2, 4, 4],", 'float32[2, 4, 4].at(5, "nan"),'), torch.nan_to_num).status is Status.WRONG
+
+
+def test_the_cpu_itself_has_two_answers_for_gradients_at_nan() -> None:
+    for name, more in (
+        ("hardshrink_backward", (0.5,)),
+        ("softshrink_backward", (0.5,)),
+        ("hardtanh_backward", (-1.0, 1.0)),
+        ("hardswish_backward", ()),
+    ):
+        found = getattr(torch.ops.aten, name)(torch.ones(67), torch.full((67,), float("nan")), *more)
+        assert len(set(map(str, found.tolist()))) == 2, name
+
+
+def test_subnormal_parts_of_complex_operands_may_be_flushed_before_a_convolution() -> None:
+    """Two parts of 1e-38 under a kernel of 64 ones: each flushed one is missing in the sum."""
+    text = "conv1d(complex64[1, 64, 1].inside(9e-39, 1.1e-38, seed=1), complex64[1, 64, 1].inside(1, 1, seed=2))"
+
+    def flush(t: Tensor) -> Tensor:
+        return torch.zeros_like(t)
+
+    assert verdict(text, flush, "cuda").status is Status.AGREE
+    assert verdict(text, flush, "cpu").status is Status.WRONG
+    assert verdict(text.replace("9e-39, 1.1e-38", "9e-37, 1.1e-36"), flush, "cuda").status is Status.WRONG
+
+
+@pytest.mark.parametrize("name", ["scatter_reduce_mean", "index_reduce_mean"])
+def test_means_of_repeated_places_may_add_halves_one_by_one(name: str) -> None:
+    text = f"{name}(float16[1].inside(1, 1), 0, int64[204].index(0, 1), float16[204].inside(0.53, 0.53), 'mean')"
+    bench, _, inputs = prepared(text)
+    parts = [x for o in inputs.operands for x in o.view.tolist() if isinstance(x, float)]
+    total = torch.zeros((), dtype=torch.float16)
+    for x in parts:
+        total = total + torch.tensor(x, dtype=torch.float16)
+    one_by_one = (total / len(parts)).view(1)
+    without = torch.tensor([sum(parts) / (len(parts) - 30)]).half()
+    assert judge(bench, {"out": one_by_one}, None, "forward")[0].status is Status.AGREE
+    assert judge(bench, {"out": without}, None, "forward")[0].status.is_finding
+
+
+def test_gradients_of_gradients_that_a_mode_makes_exact_move_with_what_is_saved() -> None:
+    """The gradient of prod divides the saved result by the operand; under a dispatch mode torch takes a formula without it."""
+    case = parse("prod(complex64[1].between(-2, 2))")
+    inputs = build(case)
+    p = replace(
+        execute.program(catalog.row("prod")),
+        function=lambda x: torch.autograd.grad(torch.prod(x), x, torch.ones((), dtype=x.dtype), create_graph=True)[0],
+    )
+    oracle = Oracle(p, case, inputs, torch.complex64)
+    oracle.differentiate([torch.ones(1, dtype=torch.complex64)])
+    assert oracle.truth("grad[0]") is not None
+    assert 0 < float(oracle.sensitivity("grad[0]", 2.0**-24, 2.0**-24)) < 2.0**-20
+
+
+def orthogonal(n: int, off: float) -> tuple[Tensor, Outs]:
+    """(A, its eigenvalues and eigenvectors), the latter off by so much."""
+    g = torch.Generator().manual_seed(n)
+    a = torch.randn(n, n, generator=g)
+    a = a + a.mT
+    w, v = torch.linalg.eigh(a.double())
+    noise = torch.randn(n, n, generator=g, dtype=torch.float64)
+    return a, (w.float(), (v + off * noise / noise.norm()).float())
+
+
+@pytest.mark.parametrize(("off", "said"), [(60.0, "agree"), (400.0, "drift"), (2e5, "wrong")])
+def test_residuals_that_a_coarser_arithmetic_leaves_are_drift(off: float, said: str) -> None:
+    """off: in units of n u."""
+    a, (w, v) = orthogonal(33, off * 33 * 2.0**-24)
+    call = Bound("eigh", (a,), {})
+    bench = Bench(
+        replace(catalog.row("eigh"), relation="eigh", rule=OpClass.DECOMPOSITION),
+        tolerance.load("cpu"),
+        prepared("eigh(float32[33, 33].symmetric(seed=1))")[0].oracle,
+        call,
+        True,
+    )
+    assert str(judge(bench, {"out[0]": w, "out[1]": v}, None, "forward")[0].status) == said
+
+
+def test_a_coarse_residual_says_by_how_much() -> None:
+    a, (w, v) = orthogonal(33, 400.0 * 33 * 2.0**-24)
+    found = RELATIONS["eigh"].problems(Bound("eigh", (a,), {}), {"out[0]": w, "out[1]": v})
+    assert found
+    assert all(isinstance(text, Coarse) and 1 < text.share < 100 for _, text in found)
+
+
+def test_a_solution_may_overflow_where_its_right_side_is_the_largest_number() -> None:
+    largest = torch.finfo(torch.float32).max
+    a = torch.eye(3, dtype=torch.complex64).expand(2, 3, 3) * 4
+    b = torch.ones(2, 3, 1, dtype=torch.complex64)
+    b[1, 2] = largest
+    x = b / 4
+
+    def said(x: Tensor) -> bool:
+        return bool(RELATIONS["solve"].problems(Bound("solve", (a, b), {}), {"out": x}))
+
+    lost, other, off = x.clone(), x.clone(), x.clone()
+    lost[1, 0], other[0, 0], off[1, 0] = float("inf"), float("inf"), 1.1 * largest / 4
+    assert not said(x)
+    assert not said(lost)
+    assert said(other)
+    assert said(off)
+
+
+def test_kernels_give_what_every_device_writes() -> None:
+    """Without a reduction no sum of weights; in evaluation no saved statistics; of unique rows only what was asked for."""
+    x, target = torch.randn(3, 4), torch.tensor([0, 1, 2])
+    steps = {n: execute.attribute(catalog.row(n).call) for n in ("nll_loss_forward", "native_batch_norm", "unique_rows")}
+    plain, (loss, total) = (steps["nll_loss_forward"](x, target, None, r, -100) for r in (0, 1))
+    assert plain.shape == (3,)
+    assert float(total) == 3.0
+    assert torch.allclose(loss, plain.mean())
+    into = torch.full((3,), 7.0)
+    steps["nll_loss_forward"](x, target, None, 0, -100, out=into)
+    assert torch.equal(into, plain)
+    statistics = torch.zeros(4), torch.ones(4)
+    assert isinstance(steps["native_batch_norm"](x, None, None, *statistics, False, 0.1, 1e-5), Tensor)
+    assert len(steps["native_batch_norm"](x, None, None, *statistics, True, 0.1, 1e-5)) == 3
+    rows, counts = steps["unique_rows"](torch.ones(3, 2), 0, False, True)
+    assert rows.shape == (1, 2)
+    assert counts.tolist() == [3]

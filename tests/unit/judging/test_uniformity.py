@@ -1,0 +1,86 @@
+"""The tests over probability integrals: counted as their definition says, and alike for stacked draws and for one by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from parity import catalog
+from parity import execute as ex
+from parity.catalog.draw import Sizes
+from parity.checking.trial import EVERYTHING
+from parity.devices import resolve
+from parity.examine import LAW_EVERY, Plan, settings
+from parity.inputs import build
+from parity.judging import laws
+from parity.judging.laws.law import Results, Sample
+from parity.judging.relations import Bound
+from parity.judging.uniformity import POINTS, _below, _lags
+from parity.notation import parse
+from parity.suite import Item, Profile
+from parity.tolerance import load
+
+CPU = resolve("cpu")
+STACKED = (
+    "randn(float32[()], (3, 5))", "rand(float16[()], (7,))", "rand(complex64[()], (4,))", "randint(int64[()], -3, 5, (6,))",
+    "normal(float32[4].inside(-3, 3), float32[4].inside(0.25, 4))", "poisson(float32[6].inside(0, 6))",
+    "binomial(float32[5].inside(1, 9), float32[5].inside(0.1, 0.9))", "bernoulli(float32[2, 3].inside(0, 1))",
+    "dropout(float32[3, 4].normal(seed=1), 0.4, training=True)",
+    "dropout2d(float32[2, 3, 2, 2].normal(seed=2), 0.4, training=True)",
+    "alpha_dropout(float32[9].normal(seed=3), 0.3, training=True)", "geometric_(float32[5], 0.25)", "exponential_(float32[()])",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", STACKED)
+def test_a_stack_of_draws_is_observed_as_the_draws_are(text: str) -> None:
+    case = parse(text)
+    inputs, program = build(case), ex.program(catalog.row(case.op))
+    views = [o.view for o in inputs.operands]
+    args, kwargs = ex.arguments(case, inputs, views, lambda name: getattr(torch, name))
+    law = laws.find(case.op)
+    assert law is not None
+    assert law.stacks
+
+    call = Bound(case.op, tuple(args), kwargs)
+    torch.manual_seed(3)
+    placed = ex.place(inputs, CPU)
+    draws: list[Results] = [
+        {n: t for n, t in ex.forward(program, case, inputs, placed, False).outputs if not n.startswith("base[")}
+        for _ in range(5)
+    ]
+    stack = {n: torch.stack([d[n] for d in draws]) for n in draws[0]}
+    assert law.outside(call, stack) == []
+    (whole,) = law.observe(call, stack)
+    parts = [law.observe(call, d)[0] for d in draws]
+    for name in ("low", "high", "values"):
+        assert torch.equal(getattr(whole, name), torch.cat([getattr(p, name) for p in parts])), name
+    assert whole.peak == max(p.peak for p in parts)
+    assert whole.fuzzy == any(p.fuzzy for p in parts)
+    if whole.tallies is not None:
+        counts = torch.stack([p.tallies.counts for p in parts if p.tallies is not None])
+        assert torch.equal(whole.tallies.counts, counts.sum(0))
+
+
+def test_how_many_lie_below_each_point_is_counted_exactly() -> None:
+    torch.manual_seed(0)
+    x = torch.cat([torch.rand(999, dtype=torch.float64), POINTS, POINTS - 2.0**-40, 1e-3 * torch.rand(200).double()])
+    x = torch.cat([x, 1 - x, torch.tensor([0.0, 1.0, -1e-9, 1 + 1e-9, float("nan")], dtype=torch.float64)])
+    assert torch.equal(_below(x), torch.stack([(x <= p).sum() for p in POINTS]).to(torch.float64))
+
+
+def test_pairs_at_every_distance_are_looked_at() -> None:
+    x = torch.rand(4096, dtype=torch.float64)
+    fine = Sample(x, x, x, fuzzy=True, peak=1e-6, row=64)
+    assert _lags(fine, x, 512) == ""
+    x = x.clone()
+    x[96:192] = x[0:96]  # 96 is half of the period that is asked about
+    assert "96 places on" in _lags(Sample(x, x, x, fuzzy=True, peak=1e-6), x, 192)
+
+
+def test_one_case_in_so_many_is_drawn_for_its_law_and_every_pinned_one() -> None:
+    plan = Plan(CPU, CPU, load("cpu"), Profile("p", "native", {"": 9}, {"": 0}, 2, Sizes()))
+    item = Item(catalog.row("rand"), "float32")
+    asked = [settings(item, plan, k, k < 2).law for k in range(3 * LAW_EVERY)]
+    assert asked[:2] == [True, True]
+    assert sum(asked[LAW_EVERY:]) == 2
+    assert EVERYTHING.law

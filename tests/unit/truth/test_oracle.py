@@ -1,0 +1,154 @@
+"""The truth in float64, and how far it moves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from parity import catalog, execute
+from parity.inputs import build
+from parity.notation import parse
+from parity.truth import rounding
+from parity.truth.oracle import Oracle
+
+U = 2.0**-24
+
+
+def asked(text: str, computes: torch.dtype | None = torch.float32, cotangents: list[torch.Tensor] | None = None) -> Oracle:
+    case = parse(text)
+    made = Oracle(execute.program(catalog.row(case.op)), case, build(case), computes)
+    if cotangents:
+        made.differentiate(cotangents)
+    return made
+
+
+def test_the_truth_is_the_call_in_float64_from_the_rounded_operands() -> None:
+    text = "exp(float16[5].uniform(seed=3))"
+    truth = asked(text).truth("out")
+    assert truth is not None
+    assert torch.equal(truth, build(parse(text)).operands[0].view.double().exp())
+
+
+def test_integer_operands_are_rounded_as_torch_promotes_them() -> None:
+    truth = asked("add(float32[1].of(1), int64[1].of(16777217))").truth("out")
+    assert truth is not None
+    assert truth.tolist() == [16777217.0]  # 16777216 as a float32, plus 1
+
+
+def test_an_integer_operand_of_a_function_is_computed_in_float64_too() -> None:
+    truth = asked("logsumexp(int64[2].of(1, 2), (0,))").truth("out")
+    assert truth is not None
+    assert truth.dtype is torch.float64
+    assert truth.item() == pytest.approx(math.log(math.e + math.e**2), rel=1e-15)
+
+
+def test_indices_stay_integers() -> None:
+    truth = asked("index_select(float32[3], 0, int64[2].index(0, 3))").truth("out")
+    assert truth is not None
+    assert truth.dtype is torch.float64
+
+
+def test_what_cannot_run_in_float64_has_no_truth() -> None:
+    assert asked("view(float32[3], (2,))").truth("out") is None
+
+
+def test_a_sum_moves_with_its_summands_and_not_with_itself() -> None:
+    made = asked("sum(float32[3].of(1.0, 1.0, -2.0), (0,))")
+    assert made.truth("out") is not None
+    assert 1 * U < float(made.sensitivity("out", U, U)) <= 4 * U
+
+
+def test_an_exact_function_of_one_operand_moves_by_its_derivative() -> None:
+    made = asked("exp(float32[1].of(8.0))")
+    truth = made.truth("out")
+    assert truth is not None
+    assert float(made.sensitivity("out", U, U) / truth) == pytest.approx(8 * U, rel=1e-6)  # its own rounding is no part of it
+
+
+def test_gradients_that_cancel_get_the_scale_of_what_was_saved() -> None:
+    """tanh saves its result, which a device rounds: near 1 the gradient 1 - y * y is nothing but that rounding."""
+    made = asked("tanh(float32[1].of(7.0))", cotangents=[torch.ones(1)])
+    truth = made.truth("grad[0]")
+    assert truth is not None
+    assert float(truth) < 4e-6
+    assert U < float(made.sensitivity("grad[0]", U, U)) < 4 * U
+
+
+def test_what_was_saved_equal_stays_equal() -> None:
+    """amax looks for the elements that equal the saved maximum; the perturbation must not hide them."""
+    made = asked("amax(float32[3].of(1.0, 4.0, 2.0), (0,))", cotangents=[torch.ones(())])
+    truth = made.truth("grad[0]")
+    assert truth is not None
+    assert truth.tolist() == [0, 1, 0]
+    assert float(made.sensitivity("grad[0]", U, U).max()) <= 3 * U
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_rounding_is_a_function_of_the_value(dtype: torch.dtype) -> None:
+    x = torch.arange(1, 200, dtype=torch.float64).sqrt().to(dtype)
+    x = x * (1 + 1j) if dtype.is_complex else x
+    one, again = rounding.rounded(x, U, 2), rounding.rounded(x.flip(0), U, 2).flip(0)
+    assert torch.equal(one, again)
+    one, again = rounding.rounded(x, U, 1), rounding.rounded(x.flip(0), U, 1).flip(0)
+    assert not torch.equal(one, again)
+    change = (one - x).abs() / x.abs()
+    assert 0.45 * U < float(change.min()) < 0.7 * U
+    assert float(change.max()) < 1.1 * U
+    up = (one.real > x.real).sum().item()
+    assert 60 < up < 140
+    assert not torch.equal(one, rounding.rounded(x, U, 2))
+
+
+def test_integers_are_never_perturbed() -> None:
+    i = torch.arange(4)
+    assert rounding.perturbed(i, U, 3) is i
+    assert rounding.rounded(i, U, 3) is i
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        lambda x: torch.nn.functional.layer_norm(x, (1024,)),
+        lambda x: torch.var(x, 1),
+        lambda x: torch.std_mean(x, 1)[0],
+        lambda x: torch.nn.functional.group_norm(x[:, :, None], 1),
+        lambda x: torch.nn.functional.batch_norm(x.T, None, None, training=True),
+        lambda x: torch.linalg.vector_norm(x, dim=1),
+        lambda x: torch.cdist(x, x + 1),
+        lambda x: x @ x.T,
+    ],
+)
+def test_sums_inside_a_kernel_lose_what_a_chain_of_additions_loses(op: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """About sqrt(n) / 4 roundings, 8 of 1024 terms, however the kernel is called that holds the sum."""
+    x = torch.arange(4096, dtype=torch.float64).view(4, 1024).sin() + 2
+    with rounding.Rounding(U, 0) as mode:
+        moved = op(x)
+    change = (mode.unrounded(moved) - op(x)).abs().max() / op(x).abs().max()
+    assert 2.5 * U < float(change) < 40 * U
+
+
+def test_many_terms_of_one_size_are_rounded_to_one_side() -> None:
+    """A chain of float32 additions of 0.1 is off by more than a random walk of roundings."""
+    terms = torch.full((4096, 1), 0.1, dtype=torch.float32).double()
+    lost = float(rounding.chained(terms, [0])) / float(terms.sum())
+    total = torch.zeros(1)
+    for t in terms.float():
+        total = total + t
+    assert lost == pytest.approx(abs(float(total) / float(terms.sum()) - 1), rel=1e-6)
+    assert lost > U * 4096**0.5 / 4
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"dim": 1}, {"dim": (0, 1), "keepdim": True}, {"dim": 1, "correction": 0}])
+@pytest.mark.parametrize("name", ["var", "std", "var_mean", "std_mean"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_variances_are_taken_apart_into_what_torch_computes(name: str, kwargs: dict[str, Any], dtype: torch.dtype) -> None:
+    x = torch.arange(24, dtype=torch.float64).view(4, 6).cos()
+    x = torch.complex(x, x.sin()) if dtype.is_complex else x
+    meant = getattr(torch, name)(x, **kwargs)
+    with rounding.Rounding(1e-15, 0):
+        made = getattr(torch, name)(x, **kwargs)
+    torch.testing.assert_close(made, meant, rtol=1e-12, atol=1e-12)
