@@ -189,7 +189,7 @@ def account(done: Examined, side: Side) -> None:
 def _named(path: str, function: str) -> tuple[str, ...]:
     """What a function of parity is called in `STAGES`: "file" and "file.function"; () elsewhere."""
     p = Path(path)
-    return (p.stem, f"{p.stem}.{function}") if p.parent == _PACKAGE else ()
+    return (p.stem, f"{p.stem}.{function}") if p.is_relative_to(_PACKAGE) else ()
 
 
 _PACKAGE = Path(parity.__file__).parent
