@@ -39,7 +39,8 @@ KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "exception": (("op", "dtype", "pass", "reason", "link"), ("scale", "output_ulp", "ulp")),
 }
 # Special values, and what holds where no row speaks of one.
-SPECIALS = {"signed_zero": "any", "nonfinite_spread": "kept", "subnormals": "kept", "at_nan": "kept"}
+SPECIALS = dict.fromkeys(("nonfinite_spread", "subnormals", "at_nan", "partial_overflow", "branch"), "kept")
+SPECIALS["signed_zero"] = "any"
 POLICIES = ("kept", "any", "any_with_nan", "flushed")
 TOP = ("format", "policy", "special", *KEYS)
 

@@ -121,7 +121,7 @@ def _as_row(key: str, entry: Entry) -> Row:
         accumulates=rules.ACCUMULATES.get(key) or rules.ACCUMULATES.get(plain_name, ()),
         stages=rules.STAGES.get(key, ()),
         updates=base in rules.UPDATES.split(),
-        places=base in rules.WRITES_AT.split(),
+        places=base in rules.WRITES_AT.split() or key in rules.OF_A_RANK,
         finite=base in rules.FINITE_ONLY.split() or rule in (OpClass.SOLVER, OpClass.DECOMPOSITION),
         unexpanded=base in ("median", "nanmedian", "masked.median") or rule in (OpClass.SOLVER, OpClass.DECOMPOSITION),
         ulp=rules.ULP_NAMES.get(base, base.split(".")[-1]) if plain else key,

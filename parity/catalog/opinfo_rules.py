@@ -175,6 +175,8 @@ FINITE_ONLY = """byte char short int long hash_tensor special.chebyshev_polynomi
     special.shifted_chebyshev_polynomial_u special.shifted_chebyshev_polynomial_v special.shifted_chebyshev_polynomial_w
     special.hermite_polynomial_h special.hermite_polynomial_he special.laguerre_polynomial_l
     special.legendre_polynomial_p grid_sampler_2d grid_sampler_3d nn.functional.grid_sample"""
+# Their samples are matrices of a rank, or gradients at a singular one, that a number planted would change.
+OF_A_RANK = ("linalg.matrix_rank", "norm:subgradients_at_zero", "linalg.norm:subgradients_at_zero")
 # Their calls update operands beside their results (running statistics, weights of a limited norm).
 UPDATES = """nn.functional.embedding nn.functional.embedding_bag nn.functional.batch_norm nn.functional.instance_norm
     _batch_norm_with_update _native_batch_norm_legit native_batch_norm"""
@@ -184,6 +186,7 @@ RULE_OF = {name: rule for rule, names in RULES.items() for name in names.split()
 ACCUMULATES = {n: r.accumulates for r in ROWS.values() if r.accumulates for n in r.opinfo}
 STAGES = {n: r.stages for r in ROWS.values() if r.stages for n in r.opinfo}
 ROUNDS_BETWEEN = {n for r in ROWS.values() if r.rounds_between for n in r.opinfo}
+ROUNDS_BETWEEN |= {"nn.functional.grid_sample"}  # its samples in three dimensions, as the row grid_sample_3d
 ROUNDS_BETWEEN |= {"nn.functional.linear_cross_entropy"}  # one kernel from outside; the products in it are kept in the dtype
 ORDER = ("quantile", "nanquantile")  # composites that take their gradients from one of several equal elements
 RELATION_OF = {name: (rule, word) for word, (rule, names) in RELATIONS.items() for name in names.split()}

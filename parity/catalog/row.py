@@ -32,7 +32,8 @@ class Row:
     result is one.
     unexpanded: the reference itself reads beside an operand that has strides of 0 (torch 2.13), so that none is drawn.
     updates: the call changes operands beside its result (running statistics), so that each run gets copies.
-    places: integer operands say where to write, so that none repeats. finite: NaN, Inf and numbers out of range are undefined.
+    places: integer operands say where to write, so that none repeats, and samples keep their numbers.
+    finite: NaN, Inf and numbers out of range are undefined.
     memory: the op reads what lies beside its operand's elements in memory, by strides of its own, so that the oracle's operands
     lie as the case's do.
     packed: the op refuses operands that are not dense in memory, so that layouts are drawn seldom.

@@ -43,6 +43,7 @@ def _topk(draw: Draw) -> Call:
     d = draw.dim(shape)
     size = shape[d] if shape else 1
     k = min(size, draw.choice((1, 2, 3, 5, 16, size, 0, 17, 100, max(0, size - 1))))
+    k = k if shape else 1  # nobody says what 0 elements of a tensor without dimensions are
     dim = None if shape and d in (-1, len(shape) - 1) and not draw.flag() else d
     return Call((x, k), keywords(dim=dim, largest=draw.option(False), sorted=draw.option(False)))
 

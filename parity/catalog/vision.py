@@ -146,6 +146,7 @@ ROWS = (
         name="grid_sample_3d",
         call="torch.nn.functional.grid_sample",
         signature=_grid_sample(3),
+        rounds_between=True,  # in three dimensions coordinates are computed in the dtype (GridSampler.cuh: scalar_t)
         opinfo=("grid_sampler_3d",),
     ),
     _row(

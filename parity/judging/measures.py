@@ -84,6 +84,15 @@ def same_values(a: Tensor, b: Tensor) -> bool:
     return bool(((a == b) | (torch.isnan(a) & torch.isnan(b))).all())
 
 
+def is_truth(x: Tensor, truth: Tensor) -> bool:
+    """Whether a tensor holds its truth, number by number, NaN where that is NaN; both of one shape."""
+    wide = x.to(truth.dtype)
+    if torch.equal(wide, truth):
+        return True
+    # Of a complex number either part may be the NaN.
+    return not truth.is_complex() and bool(((wide == truth) | ((wide != wide) & (truth != truth))).all())
+
+
 def parts(t: Tensor) -> Array:
     """The elements in float64, complex ones as a last dimension of two."""
     t = t.detach().resolve_conj().resolve_neg()

@@ -5,6 +5,7 @@ The tables (`[[special]]`) say what a device owes; what is asked here is asked o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -93,7 +94,8 @@ def promised(
     """(where the class of the result is nobody's promise, where the result itself is not, why) for a result that is outside.
 
     Gradients at an operand's own NaN or Inf, of whatever order (that of a gradient with respect to its cotangent is the
-    gradient again); complex numbers that float64's own formula makes NaN of finite ones (Inf - Inf on the way); results at an
+    gradient again); complex numbers that float64's own formula makes NaN of
+    what is none (Inf - Inf on the way); results at an
     operand's NaN, and NaN that spreads, where the tables say that they may; sums whose magnitudes overflow; formulas that
     square or hand on more, or less, than the arithmetic inside holds.
     """
@@ -116,7 +118,9 @@ def promised(
                     why.append("gradients at NaN and Inf")
     if f.kind == "complex" and bool((lost := oracle.undefined(truth)).any()):
         unspoken = unspoken | (paired(lost.to(torch.float64), truth) > 0)
-        why.append("complex arithmetic makes NaN of finite numbers")
+        why.append("complex arithmetic makes NaN of numbers")
+    if tables.special(row.name, row.rule, "partial_overflow") == "any" and oracle.ratio() > inside.max:
+        free, why = everywhere, [*why, "partial results leave the range"]
     if tables.special(row.name, row.rule, "at_nan") == "any":
         for own in oracle.beside(truth):
             unspoken = unspoken | (paired(torch.isnan(own.abs()).to(torch.float64), truth) > 0)
@@ -138,6 +142,13 @@ def promised(
             unspoken = unspoken | (paired(doubtful.to(torch.float64), truth) > 0)
             why.append("rounding on the way decides whether it is NaN")
     return free, unspoken, "; ".join(dict.fromkeys(why))
+
+
+def on_the_branch_of(truth: Tensor, x: Tensor) -> Tensor:
+    """x with multiples of 2 pi i added, so that every element's imaginary part is the nearest to the truth's."""
+    wide = x.to(torch.complex128)
+    turns = torch.round((truth.imag - wide.imag) / (2.0 * math.pi)).nan_to_num(0.0, 0.0, 0.0)
+    return torch.complex(wide.real, wide.imag + 2.0 * math.pi * turns).to(x.dtype)
 
 
 def odd_zero(name: str, device: Tensor, reference: Tensor, truth: Tensor) -> Measure | None:

@@ -107,6 +107,21 @@ def _at_places(formula: Formula) -> Formula:
     return gradients
 
 
+# --------------------------------------------------------------------------------------------------------------- softmax
+
+
+def softmax() -> dict[Any, Formula]:
+    """The formula of softmax's gradient, by overload: kernels write the product of gradient and result to memory, in the dtype,
+    before they add it up (torch's SoftMax.cu: `Tensor tmp = grad * output`)."""
+    kernel = _overload("_softmax_backward_data")
+    return {} if kernel is None else {kernel: _softmax_backward}
+
+
+def _softmax_backward(grad: Tensor, out: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
+    product = stored(grad * out)
+    return product - out * product.sum(dim, keepdim=True)
+
+
 # ------------------------------------------------------------------------------------------------------------- attention
 
 

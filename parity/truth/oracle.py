@@ -223,14 +223,21 @@ class Oracle:
         return any(_floating(v) and bool(test(v.abs()).any()) for v in (*self._placed.views, *(self._cotangents or ())))
 
     def undefined(self, truth: Tensor) -> Tensor:
-        """Where the truth is NaN though no operand that it comes from holds NaN or Inf: those at the same place, if operands
-        broadcast to the result, else all of them."""
+        """Where the truth is NaN though no operand that it comes from holds NaN: those at the same place, if operands broadcast
+        to the result, else all of them."""
         fed = [v for v in (*self._placed.views, *(self._cotangents or ())) if _floating(v)]
         lost = torch.isnan(truth.abs())
         for v in fed:
-            odd = _nonfinite(v.abs())
+            odd = torch.isnan(v)
             lost = lost & ~(odd.expand(truth.shape) if _broadcasts(odd.shape, truth.shape) else odd.any())
         return lost
+
+    def ratio(self) -> float:
+        """The largest number that a product or a quotient of two operands may come to; Inf with a divisor of 0."""
+        sizes = [extremes(v) for v in self._placed.views if _floating(v)]
+        most = max((high for _, high in sizes), default=0.0)
+        least = min((low for low, _ in sizes), default=1.0)
+        return max(most * most, most / least if least else float("inf"))
 
     def beside(self, truth: Tensor) -> tuple[Tensor, ...]:
         """The floating operands but the first that have the result's shape."""

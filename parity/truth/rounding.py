@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from parity import values
-from parity.truth.formulas import adjoints, antialiased, attention, stored
+from parity.truth.formulas import adjoints, antialiased, attention, softmax, stored
 
 DOUBLE = (torch.float64, torch.complex128)
 LONG = 16  # terms of a sum whose order matters beside its own rounding
@@ -156,7 +156,7 @@ def _decompositions() -> Mapping[Any, Callable[..., Any]]:
         return _spreads()
     packets = [getattr(torch.ops.aten, name) for name in FUSED.split() if hasattr(torch.ops.aten, name)]
     found: Mapping[Any, Callable[..., Any]] = get_decompositions(packets)
-    formulas = {**found, **_spreads(), **antialiased(), **attention()}
+    formulas = {**found, **_spreads(), **antialiased(), **attention(), **softmax()}
     return {**formulas, **adjoints(formulas)}
 
 

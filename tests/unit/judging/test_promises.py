@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -210,3 +211,54 @@ def test_kernels_give_what_every_device_writes() -> None:
     rows, counts = steps["unique_rows"](torch.ones(3, 2), 0, False, True)
     assert rows.shape == (1, 2)
     assert counts.tolist() == [3]
+
+
+def turned(t: Tensor, by: float) -> Tensor:
+    return torch.complex(t.real, t.imag + by * (torch.arange(t.numel()).view(t.shape) % 3)).to(t.dtype)
+
+
+def test_a_complex_logarithm_is_known_up_to_a_turn() -> None:
+    """CUDA's scan adds in another order, and keeps the imaginary part of another term where one outweighs the others."""
+    op = "logcumsumexp(complex64[40].between(-9, 9, seed=4), 0)"
+    assert verdict(op, lambda t: turned(t, 2.0 * math.pi)).status is Status.AGREE
+    assert verdict(op, lambda t: turned(t, math.pi)).status is Status.WRONG
+    assert verdict(op, lambda t: torch.complex(t.real * 1.01, t.imag)).status.is_finding
+
+
+def test_only_a_logarithm_may_turn() -> None:
+    assert verdict("exp(complex64[40])", lambda t: turned(t, 2.0 * math.pi)).status is Status.WRONG
+
+
+def last(lost: float) -> Callable[[Tensor], Tensor]:
+    return lambda t: torch.cat((t[:-1], torch.tensor([lost], dtype=t.dtype)))
+
+
+def test_a_product_of_three_may_leave_the_range_on_the_way() -> None:
+    """0.5 * (3e38 / 0.5): the CPU multiplies first, CUDA divides first."""
+    text = "addcdiv(float32[2].of(1.0, 1.0), float32[2].of(3e38, 3e38), float32[2].of(0.5, 0.5), value=0.5)"
+    assert verdict(text, last(math.inf)).status is Status.AGREE
+    assert verdict(text, last(1e38)).status.is_finding
+    assert verdict(text.replace("3e38", "3e3"), last(math.inf)).status is Status.WRONG
+
+
+def test_complex_infinity_without_nan_has_several_roots() -> None:
+    """C99's annex G gives 0 for 1 / sqrt(inf i), the plain formula NaN."""
+    text = 'rsqrt(complex64[2].at(1, "infj"))'
+    assert verdict(text, last(0.0)).status is Status.AGREE
+    assert verdict(text, lambda t: t * torch.tensor([2.0, 1.0])).status is Status.WRONG
+    assert verdict('rsqrt(complex64[2].at(1, "nan"))', last(0.0)).status is Status.WRONG
+
+
+def test_softmax_may_write_the_product_of_its_gradient_in_the_half_type() -> None:
+    """The gradient of equal cotangents is 0 but for what was rounded: y g in memory, as CUDA has it."""
+    bench, _, inputs = prepared("softmin(bfloat16[1, 255, 1].cancelling(seed=3746), dim=-2)")
+    (x,) = (o.view for o in inputs.operands)
+    bench.oracle.differentiate([g := torch.full((1, 255, 1), -0.064453125, dtype=torch.bfloat16)])
+    y = torch.softmax(-x, 1).float()
+
+    def said(product: Tensor, u: float = 0.0) -> Status:
+        back = -(product - y * product.sum() * (1.0 + u)).to(torch.bfloat16)
+        return judge(bench, {"grad[0]": back}, None, "backward")[0].status
+
+    assert said(y * g.float()) is said((y * g.float()).to(torch.bfloat16).float()) is Status.AGREE
+    assert said(y * g.float(), 2.0**-5).is_finding
