@@ -29,26 +29,8 @@ from parity.zoo import (
 from parity.zoo.bug import Bug
 
 FAMILIES = (
-    attention,
-    binary,
-    convolution,
-    copies,
-    creation,
-    embedding,
-    fourier,
-    indexing,
-    linear_algebra,
-    losses,
-    movement,
-    normalization,
-    padding,
-    products,
-    promotion,
-    recurrent,
-    reductions,
-    selection,
-    ternary,
-    unary,
+    *(attention, binary, convolution, copies, creation, embedding, fourier, indexing, linear_algebra, losses, movement),
+    *(normalization, padding, products, promotion, recurrent, reductions, selection, ternary, unary),
 )
 BUGS: tuple[Bug, ...] = tuple(bug for family in FAMILIES for bug in family.BUGS)
 BEYOND: tuple[Bug, ...] = large.BEYOND
