@@ -1,4 +1,4 @@
-"""The simulated device is a device like any other: tensors, views and calls work, and equal the CPU's; see test_training too."""
+"""The simulated device is a device like any other: tensors, views and calls work, and equal the CPU's (see test_training)."""
 
 from __future__ import annotations
 
