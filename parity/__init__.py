@@ -35,4 +35,5 @@ def __getattr__(name: str) -> Any:
     """Load a public name when it is first used."""
     if name not in _HOMES:
         raise AttributeError(f"module 'parity' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)  # asked for once: it costs as much as a look
+    return found

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from parity import __version__, commandline, diff, notation, resources, store, suite, tolerance
+from parity import __version__, commandline, diff, journal, notation, resources, store, suite, tolerance
 from parity.commandline import split
 from parity.dtypes import DEFAULT, FACTS
 from parity.errors import CaseError, DeviceError, OutputError, ParityError, RunFileError, UsageError, near
@@ -74,7 +74,8 @@ def _run(o: argparse.Namespace) -> int:
     restricted = [*(f"family={f}" for f in o.family), *(f"dtype={d}" for d in o.dtype), f"source={source}"]
     selection = " ".join([*o.patterns, *restricted])
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    header = store.Header(fingerprint, o.seed, o.profile, selection, now, whole and not o.count, o.faults or "")
+    setup = store.setup_of(Path(o.setup)) if o.setup else ""
+    header = store.Header(fingerprint, o.seed, o.profile, selection, now, whole and not o.count, o.faults or "", setup)
     _writable(Path(o.findings), "--findings")
     if o.junit_xml:
         _writable(Path(o.junit_xml).absolute().parent, "--junit-xml")
@@ -312,17 +313,24 @@ def _explain_run(path: Path, part: str) -> int:
 
 def _replayed(case: str, device: str, faults: str | None, explain: bool = False) -> int:
     """One case, in a process of its own: it may be one that ends the process, or never comes back."""
-    command = [sys.executable, "-m", "parity.report.replay", case, device, *([faults] if faults else [])]
-    command += ["--explain"] if explain else []
-    try:
-        code = subprocess.run(command, timeout=REPLAY_SECONDS, check=False).returncode
-    except subprocess.TimeoutExpired:
-        print(f"{case}\n  hang: no answer within {REPLAY_SECONDS} s")
-        return 1
-    if code < 0:
-        print(f"{case}\n  crash: the process died ({signal.Signals(-code).name})")
-        return 1
-    return code
+    with tempfile.TemporaryDirectory(prefix="parity-replay-") as folder:
+        notes = Path(folder, "journal")
+        command = [sys.executable, "-m", "parity.report.replay", str(notes), case, device, *([faults] if faults else [])]
+        command += ["--explain"] if explain else []
+        try:
+            code = subprocess.run(command, timeout=REPLAY_SECONDS, check=False).returncode
+        except subprocess.TimeoutExpired:
+            print(f"{case}\n  hang: no answer within {REPLAY_SECONDS} s")
+            return 1
+        entry = journal.read(notes)
+    if code >= 0:
+        return code
+    name = signal.Signals(-code).name
+    if entry is not None and entry.running and entry.stage != "device":
+        print(f"{case}\n  void: the CPU itself died ({name}) at stage {entry.stage}\nnothing was compared")
+        return 3
+    print(f"{case}\n  crash: the process died ({name})")
+    return 1
 
 
 def _explain(o: argparse.Namespace) -> int:

@@ -257,6 +257,8 @@ def _warnings(before: Run, after: Run, paired: int) -> Iterator[str]:
         x, y = getattr(a, what), getattr(b, what)
         if x != y:
             yield f"the {what}s differ: '{x}' and '{y}'"
+    if a.setup.rpartition(" ")[2] != b.setup.rpartition(" ")[2]:  # by what they hold, whatever their names
+        yield f"the setups differ: {a.setup or 'none'} and {b.setup or 'none'}"
     if not paired:
         yield "no case is in both runs"
     for word, run in (("first", before), ("second", after)):

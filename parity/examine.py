@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import time
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,15 +27,17 @@ from parity.reached import Reached
 from parity.store import Item as Summary
 from parity.suite import ORACLE_EVERY, Item, Profile
 from parity.tolerance import Tables
-from parity.vocabulary import COMPARED, Aspect, Case, Record, Status, TensorSpec
+from parity.vocabulary import COMPARED, Arg, Aspect, Case, Record, Status, TensorSpec
 
 KINDS_SHRUNK = 3  # kinds of findings of one item that are shrunk; the rest are told as drawn
 SHRINK_SECONDS = 6.0  # per kind
 REPEAT_EVERY = 4  # one case in so many runs its forward twice
-LAW_EVERY = 3  # one case in so many of a random op is drawn until its law can be judged, and every pinned one
+OPERANDS_EVERY = 4  # one case in so many is asked whether its calls left their operands as they were
+LAW_EVERY = 8  # one case in so many of a random op is drawn until its law can be judged, and every pinned one
 # Aspects that cost much: one case in so many, and which of these.
-EVERY = {Aspect.DOUBLE: (6, 3), Aspect.TANGENT: (9, 4), Aspect.TRANSFER: (6, 5)}
+EVERY = {Aspect.DOUBLE: (8, 3), Aspect.TANGENT: (12, 4), Aspect.TRANSFER: (6, 5)}
 TRAVELS = ("copy_", "to")  # rows that are transfers themselves
+NOTHING = (Status.UNSUPPORTED, Status.VOID)
 GIVE_UP_AFTER = 12  # cases of an item that are all refused before the rest is left undrawn
 SHRINKING = 1 << 30  # the ordinal of all cases that shrinking tries: where one ends the process, the item is not shrunk
 BASE_SECONDS = 20.0  # a case may take this long ...
@@ -131,7 +134,14 @@ class _Tally:
 
 def patience(case: Case) -> float:
     """Seconds that a case may take before it counts as hung."""
-    return BASE_SECONDS + SECONDS_PER_ELEMENT * sum(s.numel for s in operands(case))
+    return BASE_SECONDS + SECONDS_PER_ELEMENT * (elements(case.args) + sum([elements(v) for _, v in case.kwargs]))
+
+
+def elements(tree: Arg) -> int:
+    """Elements of all tensors in an argument."""
+    if isinstance(tree, TensorSpec):
+        return tree.numel
+    return sum([elements(a) for a in tree]) if isinstance(tree, tuple) else 0
 
 
 def operands(case: Case) -> Iterator[TensorSpec]:
@@ -165,9 +175,19 @@ def settings(item: Item, plan: Plan, ordinal: int, pinned: bool) -> Settings:
     """How one case of an item is checked."""
     if plan.counts:
         return Settings(more=frozenset({Aspect.DOUBLE}))
-    insist = pinned or not plan.screens or ordinal % ORACLE_EVERY == 0
+    insist = pinned or not plan.screens or (ordinal + _start(item.id)) % ORACLE_EVERY == 0
     more = _more(item.row.name in TRAVELS, item.row.family == "movement", plan.reach, ordinal)
-    return Settings(insist, ordinal % REPEAT_EVERY == 1, None, more, pinned or ordinal % LAW_EVERY == 2)
+    law, kept = pinned or ordinal % LAW_EVERY == 2, ordinal % OPERANDS_EVERY == 3
+    return _settings(insist, ordinal % REPEAT_EVERY == 1, None, more, law, kept)
+
+
+@functools.lru_cache(maxsize=4096)
+def _start(item: str) -> int:
+    """Where an item starts to count, so that one case in so many is met by short items, too."""
+    return zlib.crc32(item.encode())
+
+
+_settings = functools.lru_cache(maxsize=1024)(Settings)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -240,7 +260,7 @@ def _valid(cases: Iterator[tuple[int, bool, Drawn]], tally: _Tally) -> Iterator[
 
 
 def _all_refused(tally: _Tally) -> bool:
-    return all(set(c) <= {Status.UNSUPPORTED, Status.VOID} for c in tally.counts.values())
+    return all(status in NOTHING for c in tally.counts.values() for status in c)
 
 
 def _count(tally: _Tally, item: Item, one: Drawn, results: Sequence[Result], text: str, digest: str, pinned: bool) -> None:
@@ -305,7 +325,7 @@ def shrink(
             watch.begin(SHRINKING, item.id, notation.case_text(case), plan.patience or patience(case))
             again = recheck(item, plan, case, notes, result, watch)
             watch.end()
-            hits[case] = next((r for r in failing(again) if r.key == key), None)
+            hits[case] = next((told for r in failing(again) if (told := r.about(key)) is not None), None)
         return hits[case] is not None
 
     found = least(item.row, item.dtype, plan.profile.sizes, one, fails)
@@ -325,11 +345,14 @@ def recheck(item: Item, plan: Plan, case: Case, notes: list[str], like: Result, 
     return results
 
 
-def replay(item: Item, plan: Plan, case: Case) -> tuple[Result, ...]:
+def replay(item: Item, plan: Plan, case: Case, watch: Watch | None = None) -> tuple[Result, ...]:
     """A case from its text, checked with nothing left out. Raises CaseError where it cannot be built here."""
     notes: list[str] = []
+    seen = watch or NoWatch()
+    seen.begin(0, item.id, notation.case_text(case), plan.patience or patience(case))
     with plan.device.active(), listening(notes):
-        results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, EVERYTHING, lambda _: None, notes)
+        results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, EVERYTHING, seen.stage, notes)
+    seen.end()
     return results
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -24,7 +25,7 @@ from parity.devices.base import Device
 from parity.devices.refusals import classify
 from parity.dtypes import FACTS
 from parity.errors import UsageError
-from parity.inputs import Inputs, Slot, apply, fill_like, realise, torch_word
+from parity.inputs import Inputs, apply, fill_like, realise, torch_word
 from parity.vocabulary import Case, Computed, Cotangent, Layout, Outcome, Raised
 
 Named = tuple[tuple[str, Tensor], ...]
@@ -42,10 +43,24 @@ def deterministic() -> Iterator[None]:
         torch.use_deterministic_algorithms(before, warn_only=warns)
 
 
+class _Recording:
+    """`torch.enable_grad` and `torch.no_grad`, whose own making costs as much as a small op does."""
+
+    def __init__(self, recorded: bool) -> None:
+        self._recorded = recorded
+
+    def __enter__(self) -> None:
+        self._before = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(self._recorded)
+
+    def __exit__(self, *_: object) -> None:
+        torch._C._set_grad_enabled(self._before)
+
+
 # The modes of a case. torch takes other kernels without gradients, and others again for inference tensors.
 MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "grad": torch.enable_grad,
-    "no_grad": torch.no_grad,
+    "grad": functools.partial(_Recording, True),
+    "no_grad": functools.partial(_Recording, False),
     "inference": torch.inference_mode,
     "deterministic": deterministic,
 }
@@ -96,20 +111,20 @@ def arguments(
     case: Case, inputs: Inputs, tensors: Sequence[Tensor], word: Callable[[str], Any], device: str = "cpu"
 ) -> tuple[Any, dict[str, Any]]:
     """Positional and keyword arguments of the call, with these tensors as operands. device: where factories work."""
+    if not inputs.fed and not case.op.startswith("opinfo:"):
+        args = tuple([realise(a, tensors, word) for a in inputs.args])
+        return args, {k: realise(v, tensors, word) for k, v in inputs.kwargs.items()} if inputs.kwargs else {}
     if inputs.fed:
         alone = Inputs(inputs.operands, inputs.args, inputs.kwargs)
         args, kwargs = arguments(case, alone, tensors[: -inputs.fed], word, device)
         return args, {**kwargs, "fed": tuple(tensors[-inputs.fed :])}
-    if case.op.startswith("opinfo:"):
-        pinned = dict(case.kwargs)
-        index = case.args[0]
-        assert isinstance(index, int)
-        tree = opinfo.assemble(
-            case.op, case.dtype, index, list(tensors), str(pinned.get("torch")), str(pinned.get("digest")), device
-        )
-        return tree if word is torch_word else tree_map(lambda a: word(_name(a)) if isinstance(a, torch.dtype) else a, tree)
-    args = tuple(realise(a, list(tensors), word) for a in inputs.args)
-    return args, {k: realise(v, list(tensors), word) for k, v in inputs.kwargs.items()}
+    pinned = dict(case.kwargs)
+    index = case.args[0]
+    assert isinstance(index, int)
+    tree = opinfo.assemble(
+        case.op, case.dtype, index, list(tensors), str(pinned.get("torch")), str(pinned.get("digest")), device
+    )
+    return tree if word is torch_word else tree_map(lambda a: word(_name(a)) if isinstance(a, torch.dtype) else a, tree)
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -153,7 +168,7 @@ class Placed:
 def place(inputs: Inputs, device: Device, under: str = "grad") -> Placed:
     """Upload the bases and cut the views on the device, in an autograd mode. On the CPU the tensors themselves."""
     if device.name == "cpu":
-        return Placed(tuple(o.base for o in inputs.operands), tuple(o.view for o in inputs.operands))
+        return Placed(tuple([o.base for o in inputs.operands]), tuple([o.view for o in inputs.operands]))
     bases, views = [], []
     with MODES[under]():
         for o in inputs.operands:
@@ -208,7 +223,7 @@ def _forward(p: Program, case: Case, inputs: Inputs, placed: Placed, grad: bool,
 
 def differentiable(live: Live) -> tuple[tuple[str, Tensor], ...]:
     """The outputs that a cotangent belongs to."""
-    return tuple((n, t) for n, t in live.outputs if t.requires_grad and not n.startswith("base["))
+    return tuple([(n, t) for n, t in live.outputs if t.requires_grad and not n.startswith("base[")])
 
 
 def _engine() -> Callable[..., Any] | None:
@@ -238,7 +253,7 @@ def backward(live: Live, cotangents: Sequence[Tensor]) -> Named:
     """Gradients of the leaves, named grad[operand number]; leaves that the outputs do not depend on are left out."""
     outs = [t for _, t in differentiable(live)]
     grads = gradients(outs, [leaf for _, leaf in live.leaves], cotangents)
-    return tuple((f"grad[{i}]", _material(g)) for (i, _), g in zip(live.leaves, grads) if g is not None)
+    return tuple([(f"grad[{i}]", _material(g)) for (i, _), g in zip(live.leaves, grads) if g is not None])
 
 
 def _material(g: Tensor) -> Tensor:
@@ -305,10 +320,7 @@ def cotangent(
     shape = tuple(like.shape)
     layout = layouts.named(c.layout, shape)
     base = layouts.base_shape(shape, layout)
-    n = 1
-    for s in base:
-        n *= s
-    return Destination(make(c.values, like.dtype, n, c.seed, position).view(base), layout, shape)
+    return Destination(make(c.values, like.dtype, math.prod(base), c.seed, position).view(base), layout, shape)
 
 
 # ------------------------------------------------------------------------------------------------------- outcomes, safely
@@ -372,8 +384,8 @@ def said(e: BaseException) -> str:
 def download(named: Named, device: Device) -> Named:
     """All tensors on the CPU, detached. On the CPU the tensors themselves: nobody writes into results."""
     if device.name == "cpu":
-        return tuple((n, t.detach().resolve_conj().resolve_neg()) for n, t in named)
-    return tuple((n, device.download(t)) for n, t in named)
+        return tuple([(n, t.detach().resolve_conj().resolve_neg()) for n, t in named])
+    return tuple([(n, device.download(t)) for n, t in named])
 
 
 def computed(named: Named, device: Device, notes: Sequence[str] = ()) -> Outcome:
@@ -385,12 +397,3 @@ def computed(named: Named, device: Device, notes: Sequence[str] = ()) -> Outcome
 
     got = attempt(fetch, "download")
     return got if isinstance(got, Raised) else Computed(got, tuple(notes))
-
-
-def slots(tree: Any) -> Iterator[int]:
-    """Operand numbers in an argument tree."""
-    if isinstance(tree, Slot):
-        yield tree.index
-    elif isinstance(tree, tuple):
-        for a in tree:
-            yield from slots(a)

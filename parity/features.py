@@ -2,8 +2,11 @@
 
 A feature is a word of two parts, group and value ("layout[1] transpose", "into stepped", "special nan"). What every call has
 (contiguous destinations, gradients recorded) is none. Two features of one family of ops are *applicable* together where some
-item (an op in a dtype) drew each of them and nothing in `exclude` forbids both in one case; a pair that is applicable and
-was never drawn is a hole in the drawing.
+item (an op in a dtype) drew each of them, nothing in `parity.room` forbids both in one case, and one form of its call has room
+for both: a form is the number of operands with what stands beside them, and two features of operands that no operand can have
+at once need two operands that can hold them. A pair that is applicable and was never drawn is a hole in the drawing.
+
+Beside its features, a case tells in words that are not counted ("@1 shape 0-d") which of its operands they are of.
 """
 
 from __future__ import annotations
@@ -15,19 +18,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from parity.dtypes import FACTS
-from parity.vocabulary import Arg, Case, Json, TensorSpec, Word
+from parity.room import AT, BEHIND, GRADED, ON_CPU, POSITIONS, SEVERAL, UNSTEPPED, Room
+from parity.vocabulary import Arg, Case, Json, Layout, TensorSpec, Word
 
 BORDER = 16  # a dimension from here on is one of the border sizes of a profile, at which kernels change their path
 LARGE = 1 << 15  # elements
 EXPECTED = 5.0  # cases of a pair from here on are missing by chance in less than one run of a hundred
-POSITIONS = ("[0]", "[1]", "[2+]")
-NEED_A_DIM = ("slice", "step", "transpose", "permute", "channels_last", "expand")
-SHAPED = ("shape empty", "shape size 1", "shape square", "shape rank 5+", "shape border", "shape large")
-# Groups of which a case has one value at most.
-SINGLE = ("into", "cotangent", "cotangent-layout", "mode", "after", "refused", "dtype", "count")
-BACKWARD = ("aspect backward", "aspect double backward", "aspect forward-mode")
-# Families into which no special is planted: the call asks for their values.
-BOUND = ("inside", "index", "unique", "conditioned", "spd", "symmetric", "lower", "upper", "full_rank")
 
 
 def features(case: Case, aspects: Collection[str] = ()) -> frozenset[str]:
@@ -36,12 +32,17 @@ def features(case: Case, aspects: Collection[str] = ()) -> frozenset[str]:
     found = {f"dtype {case.dtype}", f"count {'4+' if len(specs) > 3 else len(specs)}"}
     found.update(f"aspect {a}" for a in aspects)
     for k, s in enumerate(specs):
-        found.update(_of_operand(s, POSITIONS[min(k, 2)]))
+        found.update(_of_layout(s.layout, POSITIONS[min(k, 2)]))
+        found.update(_of_shape(s.shape, min(k, BEHIND)))
+        if not case.refused:  # else it raises before anybody reads an element
+            found.update(_of_contents(s, min(k, BEHIND)))
+        if s.on_cpu and case.refused != "device":  # where that is the flaw, it is told already
+            found.update(_both(ON_CPU, min(k, BEHIND)))
     if len({s.dtype for s in specs}) > 1:
-        found.add("operands of several dtypes")
+        found.add(SEVERAL)
     graded = {s.grad for s in specs if FACTS[s.dtype].is_inexact}
-    if len(graded) == 2:
-        found.add("gradients of some")
+    if len(graded) == 2 and not case.refused:
+        found.add(GRADED)
     if not case.op.startswith("opinfo:"):
         found.update(_arguments(case))
     if case.refused:
@@ -68,21 +69,28 @@ def operands(tree: Arg) -> Iterator[TensorSpec]:
             yield from operands(a)
 
 
-def _of_operand(s: TensorSpec, position: str) -> Iterator[str]:
-    words = {str(step[0]) for step in s.layout} or {"contiguous"}
-    yield from (f"layout{position} {w}" for w in words)
-    if len(s.layout) > 1 and len(words - {"conj", "neg"}) > 1:
-        yield f"layout{position} stacked"
-    yield f"values {s.values.family if s.values.literal is None else 'literal'}"
-    if s.numel:
-        yield from (f"special {_special(word)}" for _, word in s.values.specials)
-    if s.on_cpu:
-        yield "operand on the CPU"
-    yield from _of_shape(s.shape)
+@functools.lru_cache(maxsize=4096)
+def _of_layout(layout: Layout, position: str) -> tuple[str, ...]:
+    words = {str(step[0]) for step in layout} or {"contiguous"}
+    stacked = len(layout) > 1 and len(words - {"conj", "neg"}) > 1
+    return (*(f"layout{position} {w}" for w in words), *([f"layout{position} stacked"] if stacked else []))
+
+
+def _of_contents(s: TensorSpec, k: int) -> Iterator[str]:
+    yield from _both(f"values {s.values.family if s.values.literal is None else 'literal'}", k)
+    if s.values.specials and s.numel:
+        for _, word in s.values.specials:
+            yield from _both(f"special {_special(word)}", k)
 
 
 @functools.lru_cache(maxsize=4096)
-def _of_shape(shape: tuple[int, ...]) -> tuple[str, ...]:
+def _both(word: str, k: int) -> tuple[str, str]:
+    """A feature, and that operand k has it."""
+    return word, f"{AT}{k} {word}"
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_shape(shape: tuple[int, ...], k: int) -> tuple[str, ...]:
     rank, numel = len(shape), math.prod(shape)
     facts = {
         "shape 0-d": rank == 0,
@@ -93,7 +101,7 @@ def _of_shape(shape: tuple[int, ...]) -> tuple[str, ...]:
         "shape border": any(d >= BORDER for d in shape),
         "shape large": numel >= LARGE,
     }
-    return tuple(word for word, has in facts.items() if has)
+    return tuple(told for word, has in facts.items() if has for told in _both(word, k))
 
 
 def _special(word: str) -> str:
@@ -125,59 +133,6 @@ def _arguments(case: Case) -> Iterator[str]:
         dims = value if isinstance(value, tuple) else (value,)
         if name.startswith("dim") and any(isinstance(d, int) and d < 0 for d in dims):
             yield "argument negative dim"
-
-
-# ------------------------------------------------------------------------------------------------------- two of them together
-
-
-def exclude(one: str, two: str, most: int = 4) -> bool:
-    """Whether two features cannot stand in one case. most: operands that the item ever draws (4: four and more)."""
-    return _excludes(one, two, most) or _excludes(two, one, most)
-
-
-def _excludes(one: str, two: str, most: int) -> bool:
-    (group, _, value), (other, _, word) = one.partition(" "), two.partition(" ")
-    if group == other and group in SINGLE:
-        return True
-    if group.startswith("layout") and group == other and value == "contiguous":
-        return group != "layout[2+]" or most < 4  # of two operands behind the second, one may be contiguous and another not
-    if (one, two) == ("refused dim", "argument negative dim"):
-        return True
-    if group == "refused" and (
-        other in ("into", "cotangent", "cotangent-layout", "after") or (other == "aspect" and word != "refusal")
-    ):
-        return True
-    if one == "aspect refusal":
-        return other in ("aspect", "into", "cotangent", "cotangent-layout", "after")
-    if group == "mode":
-        return other in ("cotangent", "cotangent-layout") or two in BACKWARD
-    if group == "count":
-        return _excludes_count(int(value[0]), other, two)
-    return most < 2 and _excludes_alone(one, two)
-
-
-def _excludes_count(n: int, other: str, two: str) -> bool:
-    """What a call of n operands cannot have."""
-    if n == 0 and other in ("values", "special", "shape", "after"):
-        return True
-    positions = [p for k, p in enumerate(POSITIONS) if k >= n]
-    return other in [f"layout{p}" for p in positions] or (
-        n < 2 and two in ("operands of several dtypes", "gradients of some", "operand on the CPU")
-    )
-
-
-def _excludes_alone(one: str, two: str) -> bool:
-    """What one operand alone cannot have."""
-    (group, _, value), (other, _, word) = one.partition(" "), two.partition(" ")
-    if group == other == "values":
-        return True
-    if one == "shape 0-d":
-        return two in SHAPED or (other == "layout[0]" and word in (*NEED_A_DIM, "stacked"))
-    if one == "shape empty":
-        return other == "special" or two == "shape large"
-    if one == "refused dtype":  # `parity.generation.flaws` changes the values with the dtype, and takes calls that have some
-        return other in ("values", "special") or two in ("shape 0-d", "shape empty")
-    return group == "values" and value in BOUND and other == "special"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +183,16 @@ def unpack(tree: Json) -> list[list[str]]:
     return [[tree["words"][k] for k in row] for row in tree["cases"]]
 
 
+def _expected(seen: Mapping[str, int], one: str, two: str, n: int) -> float:
+    """How many of the n cases of an item have both, where each came as often as seen: by chance, and, of two layouts, by the
+    chance that one operand's layout is made of two."""
+    (group, _, value), (other, _, word) = one.partition(" "), two.partition(" ")
+    if group != other or group not in ("layout[0]", "layout[1]") or {value, word} & {"conj", "neg", "stacked"}:
+        return seen[one] * seen[two] / n
+    steps = sum(k for w, k in seen.items() if w.startswith(group) and w.partition(" ")[2] not in UNSTEPPED)
+    return 2 * seen.get(f"{group} stacked", 0) * seen[one] * seen[two] / steps**2
+
+
 class Tally:
     """Counts the cases of one family, item by item."""
 
@@ -237,22 +202,22 @@ class Tally:
         self._both: dict[str, Counter[str]] = {}
         self._able: dict[str, dict[str, float]] = {}
 
-    def add(self, cases: Iterable[Collection[str]]) -> None:
+    def add(self, cases: Collection[Collection[str]]) -> None:
         """The cases of one item, each by its features."""
         seen: Counter[str] = Counter()
         n = 0
         for case in cases:
             n += 1
-            words = sorted(case)
+            words = sorted(w for w in case if w[0] != AT)
             seen.update(words)
             for k, f in enumerate(words):
                 self._both.setdefault(f, Counter()).update(words[k + 1 :])
-        most = max((int(f[6]) for f in seen if f.startswith("count ")), default=0)
+        room = Room.of(cases)
         for k, f in enumerate(words := sorted(seen)):
             able = self._able.setdefault(f, {})
             for g in words[k + 1 :]:
-                if not exclude(f, g, most):
-                    able[g] = able.get(g, 0.0) + seen[f] * seen[g] / n
+                if g in self._both.get(f, ()) or room.has(f, g):
+                    able[g] = able.get(g, 0.0) + _expected(seen, f, g, n)
         self.cases += n
         self.counts.update(seen)
 

@@ -5,6 +5,7 @@ The base is what travels to a device; the view is made there, because copying a 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from torch import Tensor
 from parity import layout as layouts
 from parity import values
 from parity.catalog import opinfo
-from parity.dtypes import FACTS
+from parity.dtypes import FACTS, DtypeFacts
 from parity.errors import CaseError
 from parity.vocabulary import Arg, Case, Layout, Slice, TensorSpec, Word
 
@@ -29,6 +30,11 @@ class Slot:
     """Where operand number `index` stands in an argument tree."""
 
     index: int
+
+
+@functools.cache
+def _slot(index: int) -> Slot:
+    return Slot(index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,42 +76,54 @@ def raw_bytes(t: Tensor) -> bytes:
 def apply(base: Tensor, layout: Layout, shape: tuple[int, ...]) -> Tensor:
     """The view of `shape` that the layout cuts from its base; every step is one torch view operation."""
     t = base
-    for k, (word, *ints) in enumerate(layout):
-        if word == "flat" or word == "expand":  # these go by the shape behind them
-            t = _STEPS[word](t, ints, layouts.base_shape(shape, layout[k + 1 :]))
-        else:
-            t = _STEPS[str(word)](t, ints)
+    for cut, given in _cuts(layout, shape):
+        t = cut(t, *given)
     return t
 
 
-def _flat(t: Tensor, i: Sequence[int], shape: tuple[int, ...]) -> Tensor:
-    return t[i[0] : t.shape[0] - i[1]].view(shape)
+Cut = tuple[Callable[..., Tensor], tuple[Any, ...]]
 
 
-def _step(t: Tensor, i: Sequence[int]) -> Tensor:
-    dim, k, start = i
-    index: list[Any] = [slice(None)] * t.dim()
-    index[dim] = slice(start, None, k)
-    return t[tuple(index)]
+@functools.lru_cache(maxsize=8192)
+def _cuts(layout: Layout, shape: tuple[int, ...]) -> tuple[Cut, ...]:
+    """The view operations of a layout with their arguments behind the tensor: worked out once for all sides and aspects."""
+    found: list[Cut] = []
+    for k, (word, *ints) in enumerate(layout):
+        of, to = (layouts.base_shape(shape, layout[j:]) for j in (k, k + 1))
+        found += _STEPS[str(word)]([int(i) for i in ints], of, to)
+    return tuple(found)
 
 
-_STEPS: dict[str, Callable[..., Tensor]] = {
-    "flat": _flat,
-    "select": lambda t, i: t[i[0]],
-    "slice": lambda t, i: t.narrow(i[0], i[1], t.shape[i[0]] - i[1] - i[2]),
-    "step": _step,
-    "transpose": lambda t, i: t.transpose(*i),
-    "permute": lambda t, i: t.permute(i),
-    "channels_last": lambda t, i: t.permute(layouts.channels_last_permutation(t.dim())),
-    "expand": lambda t, i, shape: t.expand(shape),
-    "conj": lambda t, i: t.conj(),
-    "neg": lambda t, i: torch._neg_view(t),
+def _stepped(i: Sequence[int], of: tuple[int, ...]) -> tuple[slice, ...]:
+    index = [slice(None)] * len(of)
+    index[i[0]] = slice(i[2], None, i[1])
+    return tuple(index)
+
+
+_take = Tensor.__getitem__
+# Step -> its view operations; i: its integers, of and to: the shapes before and behind it.
+_STEPS: dict[str, Callable[[list[int], tuple[int, ...], tuple[int, ...]], list[Cut]]] = {
+    "flat": lambda i, of, to: [(_take, (slice(i[0], of[0] - i[1]),)), (Tensor.view, (to,))],
+    "select": lambda i, of, to: [(_take, (i[0],))],
+    "slice": lambda i, of, to: [(Tensor.narrow, (i[0], i[1], to[i[0]]))],
+    "step": lambda i, of, to: [(_take, (_stepped(i, of),))],
+    "transpose": lambda i, of, to: [(Tensor.transpose, (i[0], i[1]))],
+    "permute": lambda i, of, to: [(Tensor.permute, (tuple(i),))],
+    "channels_last": lambda i, of, to: [(Tensor.permute, (layouts.channels_last_permutation(len(of)),))],
+    "expand": lambda i, of, to: [(Tensor.expand, (to,))],
+    "conj": lambda i, of, to: [(Tensor.conj, ())],
+    "neg": lambda i, of, to: [(torch._neg_view, ())],
 }
 
 
 def fill_like(dtype: torch.dtype) -> float | int | bool:
     """The value that lies beside the views of this dtype."""
-    return FILL[FACTS[str(dtype).removeprefix("torch.")].kind]
+    return FILL[_facts(dtype).kind]
+
+
+@functools.cache
+def _facts(dtype: torch.dtype) -> DtypeFacts:
+    return FACTS[str(dtype).removeprefix("torch.")]
 
 
 def lay(made: Tensor, layout: Layout, fill: float | int | bool | None = None) -> tuple[Tensor, Tensor]:
@@ -119,14 +137,15 @@ def lay(made: Tensor, layout: Layout, fill: float | int | bool | None = None) ->
         cut -= 1
         dim = int(layout[cut][1])
         made = made.narrow(dim, 0, min(1, made.shape[dim]))
-    apply(base, layout[:cut], tuple(made.shape)).copy_(made)
-    return base, apply(base, layout, shape)
+    view = apply(base, layout[:cut], tuple(made.shape)).copy_(made)
+    return base, view if cut == len(layout) else apply(base, layout, shape)
 
 
 def operand(spec: TensorSpec, position: int, made: Tensor | None = None) -> Operand:
     """One operand; `made` are its values where they do not come from a family."""
     index = spec.values.family == "index" or spec.values.family == "unique"
-    base, view = lay(values.dense(spec, position) if made is None else made, spec.layout, 0 if index else None)
+    fresh = not spec.layout  # what is copied into a base need not be a copy itself
+    base, view = lay(values.dense(spec, position, fresh) if made is None else made, spec.layout, 0 if index else None)
     return Operand(spec, base, view)
 
 
@@ -135,15 +154,14 @@ def build(case: Case) -> Inputs:
     operands: list[Operand] = []
 
     def place(arg: Arg) -> Any:
-        if isinstance(arg, TensorSpec):
-            made = None
-            if arg.values.family == "sample":
-                made = _sample(case, arg)
-            operands.append(operand(arg, len(operands), made))
-            return Slot(len(operands) - 1)
-        return tuple(place(a) for a in arg) if isinstance(arg, tuple) else arg
+        kind = type(arg)
+        if kind is TensorSpec:
+            assert isinstance(arg, TensorSpec)
+            operands.append(operand(arg, len(operands), _sample(case, arg) if arg.values.family == "sample" else None))
+            return _slot(len(operands) - 1)
+        return tuple([place(a) for a in arg]) if isinstance(arg, tuple) else arg
 
-    args = tuple(place(a) for a in case.args)
+    args = tuple([place(a) for a in case.args])
     kwargs = {k: place(v) for k, v in case.kwargs}
     return Inputs(tuple(operands), args, kwargs)
 
@@ -166,17 +184,23 @@ def _sample(case: Case, spec: TensorSpec) -> Tensor:
     return raw
 
 
-def realise(tree: Any, tensors: list[Tensor], word: Callable[[str], Any]) -> Any:
+def realise(tree: Any, tensors: Sequence[Tensor], word: Callable[[str], Any]) -> Any:
     """An argument tree with the tensors in their slots, slices as slices, and words turned by `word`."""
-    if isinstance(tree, Slot):
+    kind = type(tree)
+    if kind is Slot:
         return tensors[tree.index]
+    if kind in _PLAIN:
+        return tree
     if isinstance(tree, tuple):
-        return tuple(realise(a, tensors, word) for a in tree)
-    if isinstance(tree, Word):
+        return tuple([realise(a, tensors, word) for a in tree])
+    if kind is Word:
         return word(tree.name)
-    if isinstance(tree, Slice):
+    if kind is Slice:
         return slice(tree.start, tree.stop, tree.step)
     return tree
+
+
+_PLAIN = frozenset({bool, int, float, complex, str, type(None)})
 
 
 def torch_word(name: str) -> Any:

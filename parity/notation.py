@@ -19,6 +19,7 @@ in any order, each part left out where it is the plain one:
 from __future__ import annotations
 
 import ast
+import functools
 import math
 from dataclasses import replace
 from typing import Any
@@ -26,7 +27,7 @@ from typing import Any
 from parity import layout as layouts
 from parity.dtypes import FACTS
 from parity.errors import CaseError, near
-from parity.vocabulary import FLAWS, PRELUDES, Arg, Case, Cotangent, Slice, TensorSpec, Values, Word
+from parity.vocabulary import FLAWS, PRELUDES, Arg, Case, Cotangent, Layout, Slice, TensorSpec, Values, Word
 
 # Parts of the route that are one word, and their words.
 ROUTE = {
@@ -36,6 +37,7 @@ ROUTE = {
     "refused": FLAWS,
 }
 
+PLAIN = Cotangent()
 NUMBERS = {"inf": math.inf, "nan": math.nan}  # the very NaN that generation draws, so that the case equals itself
 
 # ------------------------------------------------------------------------------------------------------------ to text
@@ -50,10 +52,7 @@ def number(x: complex) -> str:
 
 def spec_text(spec: TensorSpec) -> str:
     """One tensor."""
-    text = f"{spec.dtype}[{', '.join(map(str, spec.shape)) or '()'}]"
-    for word, *ints in spec.layout:
-        text += f".{word}({', '.join(map(str, ints))})"
-    v = spec.values
+    text, v = _outline(spec.dtype, spec.shape, spec.layout), spec.values
     if v.literal is not None:
         text += f".of({', '.join(map(number, v.literal))})"
     elif v.family != "uniform" or v.seed or v.params:
@@ -62,6 +61,14 @@ def spec_text(spec: TensorSpec) -> str:
     for where, word in v.specials:
         text += f'.at({where}, "{word}")'
     return text + (".on_cpu()" if spec.on_cpu else "") + ("" if spec.grad or not FACTS[spec.dtype].is_inexact else ".frozen()")
+
+
+@functools.lru_cache(maxsize=8192)
+def _outline(dtype: str, shape: tuple[int, ...], layout: Layout) -> str:
+    text = f"{dtype}[{', '.join(map(str, shape)) or '()'}]"
+    for word, *ints in layout:
+        text += f".{word}({', '.join(map(str, ints))})"
+    return text
 
 
 def arg_text(arg: Arg) -> str:
@@ -81,13 +88,14 @@ def arg_text(arg: Arg) -> str:
 
 def case_text(case: Case) -> str:
     """The id of a case. Names that are no Python names (OpInfo variants) are written `op("name", dtype)(...)`."""
-    head = case.op if all(part.isidentifier() for part in case.op.split(".")) else f'op("{case.op}", "{case.dtype}")'
+    plain = _is_name(case.op)
+    head = case.op if plain else f'op("{case.op}", "{case.dtype}")'
     inner = [arg_text(a) for a in case.args] + [f"{k}={arg_text(v)}" for k, v in case.kwargs]
     text = f"{head}({', '.join(inner)})"
-    if _main_dtype(case.args, case.kwargs) != case.dtype and not head.startswith("op("):
+    if plain and _main_dtype(case.args, case.kwargs) != case.dtype:
         text += f'.as_dtype("{case.dtype}")'
     c = case.cotangent
-    if c != Cotangent():
+    if c != PLAIN:
         text += f'.cotangent("{c.values}", "{c.layout}", {c.seed})'
     text += f'.into("{case.into}")' if case.into != "contiguous" else ""
     text += f'.under("{case.under}")' if case.under != "grad" else ""
@@ -95,13 +103,18 @@ def case_text(case: Case) -> str:
     return text + (f'.refused("{case.refused}")' if case.refused else "")
 
 
+@functools.cache
+def _is_name(op: str) -> bool:
+    return all(part.isidentifier() for part in op.split("."))
+
+
 def _main_dtype(args: tuple[Arg, ...], kwargs: tuple[tuple[str, Arg], ...]) -> str:
-    for arg in (*args, *(v for _, v in kwargs)):
+    for arg in args:
         if isinstance(arg, TensorSpec):
             return arg.dtype
         if isinstance(arg, tuple) and (found := _main_dtype(arg, ())):
             return found
-    return ""
+    return _main_dtype(tuple([v for _, v in kwargs]), ()) if kwargs else ""
 
 
 # ---------------------------------------------------------------------------------------------------------- from text

@@ -4,8 +4,9 @@ A mode of torch's dispatcher lies over a case and notes every overload with an o
 of the case's results. What led to a result that compares nothing (refused, void, an error) does not count; it is kept as the
 reason why. The mode does not see what torch composes an operator of below autograd; a simulated device says that itself.
 
-Where a simulated device refuses an operator of a backward pass, torch 2.13 ends the process: an exception of the mode meets the
-device's guard, which is Python too. The run goes on without that case, as after any crash.
+Where a simulated device refuses an operator of a backward pass, the mode must not raise: torch 2.13 throws what a mode raises
+with Python's error still set, and ends the process at the device's guard, which is Python too. So the pass gets no gradient
+there, and what came of it is told as the refusal that it was.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,12 +22,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from parity.checking.trial import Result
+from parity.checking.trial import RAISED, Result
 from parity.devices.base import Device
+from parity.devices.refusals import classify
 from parity.devices.sim import SimDevice
-from parity.vocabulary import COMPARED
+from parity.execute import said
+from parity.vocabulary import COMPARED, Verdict
 
 TRANSFERS = {"upload": "_copy_from", "download": "_copy_from"}  # as simulated devices call them -> the operator that it is
+NO_BACKWARD = -1  # as torch numbers the pass of its engine that is under way
 NOTHING_COMPARED = "no result came of it"
 
 
@@ -43,14 +48,17 @@ class Reached:
         return {n: why for n, why in sorted(self._idle.items()) if n not in self.operators}
 
     @contextlib.contextmanager
-    def watching(self, device: Device, results: Sequence[Result]) -> Iterator[None]:
+    def watching(self, device: Device, results: list[Result]) -> Iterator[None]:
         """Over one case on a device: what is dispatched before the k-th of its results belongs to that one. `results` grows
-        inside."""
+        inside; those of a backward in which an operator was refused become that refusal."""
         notes = _Notes(self.operators, results)
         try:
             with _Mode(notes), _logged(device, notes):
                 yield
         finally:
+            for k, refusal in notes.refused.items():
+                if k < len(results):
+                    results[k] = replace(results[k], verdict=refusal)
             for k, names in notes.before.items():
                 self._credit(names, results[k] if k < len(results) else None)
 
@@ -86,16 +94,23 @@ def _is_out(name: str) -> bool:
 
 
 class _Notes:
-    """before: number of results so far -> overloads ("add.out") that are dispatched then, those that count already left out."""
+    """before: number of results so far -> overloads ("add.out") that are dispatched then, those that count already left out.
+    refused: number of results so far -> what an operator of a backward came to then."""
 
     def __init__(self, known: set[str], results: Sequence[Result]) -> None:
         self.before: dict[int, set[str]] = {}
+        self.refused: dict[int, Verdict] = {}
         self._known, self._results = known, results
 
     def append(self, name: str) -> None:
         """An operator is dispatched."""
         if name not in self._known:
             self.before.setdefault(len(self._results), set()).add(name)
+
+    def refuse(self, e: Exception) -> None:
+        """An operator of a backward is refused."""
+        status = RAISED[classify(e, "backward")]
+        self.refused.setdefault(len(self._results), Verdict(status, f"{type(e).__name__} in backward: {said(e)}"))
 
     def knows(self, name: str) -> bool:
         """Whether it counts already."""
@@ -128,17 +143,28 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         space, _, name = func.name().partition("::")
-        if space != "aten" or self._notes.knows(name):
-            return func(*args, **kwargs)
+        told = space != "aten" or self._notes.knows(name)
         # Noted before the call: an operator that raises was dispatched too, and its result says what became of it.
-        noted = self._note(name, (args, kwargs))
-        result = func(*args, **kwargs)
+        noted = told or self._note(name, (args, kwargs))
+        try:
+            result = func(*args, **kwargs)
+        except Exception as e:
+            if torch._C._current_graph_task_id() == NO_BACKWARD or not _is_there((args, kwargs)):
+                raise
+            self._notes.refuse(e)
+            returns = func._schema.returns
+            return None if len(returns) == 1 else tuple(None for _ in returns)
         if not noted:
             self._note(name, result)
         return result
 
     def _note(self, name: str, tree: Any) -> bool:
-        if not any(isinstance(x, Tensor) and x.device.type not in ("cpu", "meta") for x in tree_leaves(tree)):
+        if not _is_there(tree):
             return False
         self._notes.append(name)
         return True
+
+
+def _is_there(tree: Any) -> bool:
+    """Whether a tensor lies on a device other than the CPU."""
+    return any(isinstance(x, Tensor) and x.device.type not in ("cpu", "meta") for x in tree_leaves(tree))

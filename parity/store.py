@@ -7,6 +7,7 @@ tool can read it. `FORMAT` counts changes that an older parity could not read; `
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -19,17 +20,18 @@ from parity.errors import OutputError, RunFileError
 from parity.features import Coverage
 from parity.vocabulary import Fingerprint, Json, Measure, Record
 
-FORMAT = 2  # 2: rows of coverage, operators and case ids of items
+FORMAT = 3  # 2: rows of coverage, operators and case ids of items; 3: the setup of a run
 MAGIC = "parity_run"
 # From format n to n + 1, applied to every row (the header too) of an older file.
-UPGRADES: dict[int, Callable[[Json], Json]] = {1: lambda tree: tree}
+UPGRADES: dict[int, Callable[[Json], Json]] = {1: lambda tree: tree, 2: lambda tree: tree}
 
 Counts: TypeAlias = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What was run, on what. started: ISO 8601 with offset; complete: whether the whole suite was selected."""
+    """What was run, on what. started: ISO 8601 with offset; complete: whether the whole suite was selected; setup: name and
+    digest of the file that --setup named (`setup_of`)."""
 
     fingerprint: Fingerprint
     seed: str = ""
@@ -38,6 +40,12 @@ class Header:
     started: str = ""
     complete: bool = True
     faults: str = ""
+    setup: str = ""
+
+
+def setup_of(path: Path) -> str:
+    """A setup file in a header: its name, and 8 hex digits over what it holds. Raises OSError where it cannot be read."""
+    return f"{path.name} {hashlib.blake2b(path.read_bytes(), digest_size=4).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +81,9 @@ class Death:
 
     @property
     def by_device(self) -> bool:
-        """Whether the device's side was at work. A reference that dies is torch's own trouble on the CPU."""
-        return self.stage != "reference"
+        """Whether the device's side was at work. Where the reference dies, or the oracle, which runs while both are compared,
+        that is torch's own trouble on the CPU."""
+        return self.stage == "device"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from parity import catalog
@@ -26,6 +26,7 @@ class Profile:
     """How much a run does. examples: cases per op by dtype (`""` for all others), for native and for OpInfo rows.
 
     pinned: how many cases of each item are the same in every run, whatever the seed; they feed baselines.
+    often: families of which so many times as many cases are drawn, because few of their ops have what may come together.
     """
 
     name: str
@@ -34,11 +35,12 @@ class Profile:
     opinfo: dict[str, int]
     pinned: int
     sizes: Sizes
+    often: dict[str, int] = field(default_factory=dict)
 
     def examples(self, row: Row, dtype: str) -> int:
         """Explored cases of one item, beside the pinned ones."""
         table = self.opinfo if row.family == "opinfo" else self.native
-        return table.get(dtype, table[""])
+        return table.get(dtype, table[""]) * self.often.get(row.family, 1)
 
 
 # The one table of how many. quick: a pull request; full: every night; deep: before an upgrade.
@@ -60,8 +62,22 @@ PROFILES: dict[str, Profile] = {
             {"float32": 12, "": 6},
             8,
             Sizes(
-                border=(16, 17, 31, 32, 33, 64, 65, 127, 128, 255, 256, 257, 512, 1024, 4097, 8192, 32769, 65537), limit=1 << 18
+                border=(
+                    *(16, 17, 31, 32, 33, 64, 65, 127, 128, 255, 256, 257, 512, 1024, 4097, 8192),
+                    *(32767, 32769, 65535, 65536, 65537),
+                ),
+                limit=1 << 18,
             ),
+            {
+                "histograms": 8,
+                "attention": 4,
+                "activations": 2,
+                "fft": 2,
+                "indexing": 2,
+                "reductions": 2,
+                "scans": 2,
+                "vision": 2,
+            },
         ),
         Profile(
             "deep",

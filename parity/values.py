@@ -21,14 +21,26 @@ from parity.vocabulary import TensorSpec, Values
 
 POOL = 1 << 16
 PERIOD = 65521
+KEYS = 100  # keys below are those of pools, made again for every range that an operand asks for
 BORDERS = (0, 7, 8, 11, 15, 16, 24, 31, 32, 53, 62)  # exponents: ends of integer types and of significands
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 
 def words(key: int, n: int) -> npt.NDArray[np.uint64]:
-    """n 64-bit words of Philox with this key; the algorithm is fixed by numpy's documentation."""
+    """n 64-bit words of Philox with this key; the algorithm is fixed by numpy's documentation. Read only."""
+    return _kept(key, n) if key < KEYS else _raw(key, n)
+
+
+def _raw(key: int, n: int) -> npt.NDArray[np.uint64]:
     return np.asarray(np.random.Philox(key=key).random_raw(n), dtype=np.uint64)
+
+
+@functools.lru_cache(maxsize=64)
+def _kept(key: int, n: int) -> npt.NDArray[np.uint64]:
+    made = _raw(key, n)
+    made.setflags(write=False)
+    return made
 
 
 def unit(key: int, n: int = POOL) -> Array:
@@ -181,22 +193,37 @@ def _inexact(values: Array, f: DtypeFacts) -> torch.Tensor:
     return torch.from_numpy(clipped).to(getattr(torch, f.name))
 
 
+def begin(seed: int, position: int) -> int:
+    """Where in its pool the window of an operand begins."""
+    return (seed * 7919 + position * 10007) % POOL
+
+
+@functools.lru_cache(maxsize=4096)
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a contiguous tensor."""
+    found, step = [], 1
+    for n in reversed(shape):
+        found.append(step)
+        step *= max(1, n)
+    return tuple(reversed(found))
+
+
 def window(source: torch.Tensor, n: int, seed: int, position: int) -> torch.Tensor:
     """n values of a pool, starting where seed and operand position say. Where n exceeds it, the pool repeats, with a prime
     period: an index that wraps round at 2**16, a real bug, must come upon other values."""
-    start = (seed * 7919 + position * 10007) % POOL
+    start = begin(seed, position)
     if start + n <= POOL:
-        return source[start : start + n]
+        return source.narrow(0, start, n)
     return source[torch.arange(start, start + n) % PERIOD]
 
 
-def dense(spec: TensorSpec, position: int = 0) -> torch.Tensor:
-    """The values of an operand as a fresh contiguous CPU tensor of its shape. position: which operand it is, so that equal
-    seeds still give different operands. Raises CaseError for values that cannot be made."""
-    v, f, n = spec.values, FACTS[spec.dtype], spec.numel
-    dtype = getattr(torch, spec.dtype)
+def dense(spec: TensorSpec, position: int = 0, fresh: bool = True) -> torch.Tensor:
+    """The values of an operand as a contiguous CPU tensor of its shape. position: which operand it is, so that equal seeds
+    still give different operands. fresh: in memory of its own; else it may lie in a pool, to be read only. Raises CaseError for
+    values that cannot be made."""
+    v, n = spec.values, spec.numel
     if v.literal is not None:
-        made = torch.tensor(v.literal, dtype=dtype)
+        made = torch.tensor(v.literal, dtype=getattr(torch, spec.dtype))
     elif v.family in MATRICES:
         made = matrices(spec, position).reshape(-1)
     elif v.family == "unique":
@@ -204,9 +231,16 @@ def dense(spec: TensorSpec, position: int = 0) -> torch.Tensor:
     else:
         low, high = (*v.params, 0, 0)[:2]
         family = "uniform" if v.family == "any" else v.family
-        made = window(pool(family, spec.dtype, float(low), float(high)), n, v.seed, position).clone()
-    for where, word in v.specials:
-        if n:
+        source, start = pool(family, spec.dtype, float(low), float(high)), begin(v.seed, position)
+        if not v.specials and start + n <= POOL:
+            made = source.as_strided(spec.shape, _strides(spec.shape), start)
+            return made.clone() if fresh else made
+        made = window(source, n, v.seed, position)
+        if fresh or v.specials:
+            made = made.clone()
+    if v.specials and n:
+        f = FACTS[spec.dtype]
+        for where, word in v.specials:
             made[where % n] = special(word, f)
     return made.view(spec.shape)
 

@@ -248,25 +248,27 @@ def _within(v: Verdict, atol: float | None) -> Verdict:
     return replace(v, status=Status.AGREE, reason=f"within atol={atol:g}") if small and v.status.is_finding else v
 
 
-def _same(fn: Any, theirs: Tensor, ours: Any, inputs: Sequence[Any]) -> Comparison | None:
+def _same(fn: Any, theirs: Any, ours: Any, inputs: Sequence[Any]) -> Comparison | None:
     """The answer to the commonest question, two tensors of one bit pattern from a plain function of tensors, without asking
     anything else; None where the question is another one."""
-    if type(fn) not in PLAIN or type(ours) is not Tensor or theirs.dtype is not ours.dtype or theirs.shape != ours.shape:
+    if type(theirs) is not Tensor or type(ours) is not Tensor or type(fn) not in PLAIN:
         return None
-    if theirs.layout is not torch.strided or not same_bytes(theirs, ours):
+    own, size = theirs.dtype, theirs.shape
+    if own is not ours.dtype or size != ours.shape or theirs.layout is not torch.strided or not same_bytes(theirs, ours):
         return None
-    dtypes = []
-    for x in inputs:
-        if type(x) is Tensor:
-            dtypes.append(x.dtype)
-        elif type(x) not in NUMBERS:
-            return None
-    return _told_same(fn.__name__, tuple(dtypes), theirs.dtype, theirs.numel())
+    kinds = (*[x.dtype if type(x) is Tensor else type(x) for x in inputs],)  # half as dear as tuple()
+    return _told_same(fn.__name__, kinds, own, size)
 
 
 @functools.lru_cache(maxsize=1024)
-def _told_same(name: str, dtypes: tuple[torch.dtype, ...], own: torch.dtype, total: int) -> Comparison | None:
+def _told_same(name: str, kinds: tuple[torch.dtype | type, ...], own: torch.dtype, size: torch.Size) -> Comparison | None:
+    """What is said of equal results; None where more is to be asked. kinds: the dtypes of the inputs, and the types of those
+    that are no tensors."""
+    total = size.numel()
+    dtypes = [k for k in kinds if isinstance(k, torch.dtype)]
     if not total or any(word(d) not in FACTS for d in (*dtypes, own)):
+        return None
+    if any(k not in NUMBERS for k in kinds if not isinstance(k, torch.dtype)):
         return None
     return Comparison(f"{name} {word(coarsest(dtypes))} on cpu", (("out", agreed((("out", total),))[0]),))
 
@@ -285,8 +287,7 @@ def compare(
     device: whose tolerance table judges; by default the result's own, and the default table for results on the CPU.
     Findings are in the Comparison, never raised. Raises NothingCompared and UsageError as `assert_parity` does.
     """
-    plain = type(device_result) is Tensor and not kwargs and device is None
-    if plain and (same := _same(fn, device_result, reference_result, inputs)) is not None:
+    if device is None and not kwargs and (same := _same(fn, device_result, reference_result, inputs)) is not None:
         return same
     s = subject(fn, inputs, kwargs)
     theirs, ours = (outputs_of(r, s.coarsest) for r in (device_result, reference_result))

@@ -15,7 +15,7 @@ from parity import execute as ex
 from parity.assertion.subject import SEED, Put, Subject, forward, gradients, tracked_outputs, word
 from parity.dtypes import FACTS
 from parity.truth.oracle import PERTURBATIONS, Oracle
-from parity.truth.rounding import Rounding, perturbed
+from parity.truth.rounding import Rounding, extremes, perturbed
 from parity.truth.wide import widen
 from parity.vocabulary import Raised
 
@@ -56,8 +56,11 @@ class Truth(Oracle):
         return moved.get(name, torch.zeros(self._found[name].shape, dtype=torch.float64))
 
     def extremes(self, u: float, between: float) -> tuple[float, float]:
-        """(smallest, largest) finite magnitude but 0 that a kernel gave on the way."""
+        """(smallest magnitude but 0 that goes in, largest that goes in or that a kernel gave on the way)."""
         return self._by(max(u, between))[1]
+
+    def rounded_once(self, name: str) -> None:
+        """A function has no kernels of its own: half types are rounded after every step of it."""
 
     @property
     def fed(self) -> int:
@@ -100,13 +103,17 @@ class Truth(Oracle):
             count = itertools.count(101 * k)
 
             def put(t: Tensor, count: Iterator[int] = count) -> Tensor:
+                nonlocal low, high
+                if t.is_floating_point() or t.is_complex():
+                    least, most = extremes(t)
+                    low, high = min(low, least), max(high, most)
                 made = perturbed(_fresh_wide(t), factor * u, next(count))
                 return made.to(t.dtype) if self.refused else made
 
             fed = [perturbed(widen(c, None), factor * u, 101 * k + 50) for c in self._fed]
             with Rounding(factor * u, k) as mode:
                 got = ex.attempt(functools.partial(self._all, put, fed), "run")
-            low, high = min(low, mode.smallest), max(high, mode.largest)
+            high = max(high, mode.largest)
             for n, t in {} if isinstance(got, Raised) else got.items():
                 at = self._found.get(n)
                 if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):

@@ -40,7 +40,9 @@ def _anything(draw: Draw, shape: Shape, grad: bool = True) -> TensorSpec:
 def _mask(draw: Draw, lead: Shape, queries: int, keys: int) -> TensorSpec | None:
     """None, a bool mask, or numbers that are added (in float32 too where the operands are half); for all heads or for each."""
     kind = draw.pick(4)
-    shape = draw.choice(((queries, keys), (*lead, queries, keys), (*(1 for _ in lead), queries, keys), (1, keys), (queries, 1)))
+    alike = (*lead[:-1], 1) if lead else ()  # of the same for all heads of a batch element
+    shapes = (queries, keys), (*lead, queries, keys), (*(1 for _ in lead), queries, keys), (*alike, queries, keys)
+    shape = draw.choice((*shapes, (1, keys), (queries, 1)))
     if kind == 3 and draw.pick(4) == 3:
         return draw.tensor(shape)
     wide = "float32" if draw.rare(6) else draw.dtype
@@ -56,7 +58,7 @@ def _extents(draw: Draw) -> tuple[Shape, int, int, int]:
         queries, keys = draw.choice((1, 2, 3, 4, 5, 7, 8, 9)), draw.choice((1, 2, 3, 5, 8, 16, 31, 33))
         return lead, queries, keys, draw.choice((1, 2, 4, 8, 3))
     if kind < 14:
-        lead = draw.choice(((1, 1), (1, 2)))
+        lead = draw.choice(((1, 1), (1, 2), (2, 2)))
         width, queries = (
             draw.choice(WIDTHS[:3] if draw.flag() else WIDTHS),
             draw.choice(QUERIES[:4] if draw.flag() else QUERIES),

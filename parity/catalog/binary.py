@@ -14,6 +14,7 @@ from parity.catalog.signatures import (
     options,
     pair,
     promoted,
+    scalar,
     strictly,
     whole,
     within,
@@ -143,6 +144,17 @@ _REMAINDER = pair(second=divisor, number=promoted)
 _QUOTIENT = pair(second=divisor, number=promoted)
 
 
+def _dividing(draw: Draw, shape: tuple[int, ...]) -> TensorSpec:
+    """What true division takes: integers become floats, so that 0 divides them as well."""
+    return divisor(draw, shape) if draw.is_inexact or draw.pick(3) < 2 else draw.inside(shape, -2, 2)
+
+
+def _ratio(draw: Draw, second: Operand) -> Arg:
+    """A Python number to divide by, 0 and Inf among them; complex quotients by those are left open."""
+    kind = 0 if draw.kind == "complex" else draw.pick(4)
+    return promoted(draw, divisor) if kind < 2 else scalar(draw) if kind == 2 else 0
+
+
 def _difference(draw: Draw, second: Operand) -> Arg:
     """torch refuses to subtract a bool."""
     number = promoted(draw, second)
@@ -155,16 +167,18 @@ def _reflected(operand: Operand, *numbers: Arg) -> Signature:
 
 
 def _dist(draw: Draw) -> Call:
-    shape = draw.shape(0, 4, empty=False)
+    shape = draw.shape(0, 4)
     operands = draw.tensor(shape), draw.tensor(draw.broadcastable(shape))
-    return Call(operands, keywords(p=draw.option(1.0, 3.0, float("inf"))))
+    return Call(operands, keywords(p=draw.option(1.0, 3.0, *(() if 0 in shape else (float("inf"),)))))
 
 
 ROWS = (
     _binary("add", ELEMENTWISE, signature=pair(options=options(alpha=_alpha), number=_any_number), opinfo=("add",)),
     _binary("sub", ELEMENTWISE, NUMERIC, signature=pair(options=options(alpha=_alpha), number=_difference), opinfo=("sub",)),
     _binary("mul", ELEMENTWISE, signature=pair(number=_any_number)),
-    _binary("div", ELEMENTWISE, signature=_QUOTIENT, opinfo=("div:no_rounding_mode", "true_divide")),
+    _binary(
+        "div", ELEMENTWISE, signature=pair(second=_dividing, number=_ratio), opinfo=("div:no_rounding_mode", "true_divide")
+    ),
     *(
         _binary(
             name,
@@ -285,6 +299,27 @@ ROWS = (
             opinfo=(),
         )
         for name in ("lshift", "rshift")
+    ),
+    *(
+        _binary(
+            f"r{word}",
+            EXACT,
+            dtypes,
+            (),
+            call=f"operator.{word}",
+            signature=_reflected(operand, *numbers),
+            inplace=False,
+            out=False,
+            promotes=False,
+            opinfo=(entry,) if entry else (),
+        )
+        for word, dtypes, operand, numbers, entry in (
+            ("lshift", INTS, _shift, (1, 3, 0), ""),
+            ("rshift", INTS, _shift, (100, 1, 7, 0), ""),
+            ("and_", (*INTS, *BOOL), anything, (1, 6, 0), "__rand__"),
+            ("or_", (*INTS, *BOOL), anything, (1, 6, 0), "__ror__"),
+            ("xor", (*INTS, *BOOL), anything, (1, 6, 0), "__rxor__"),
+        )
     ),
     _binary("gcd", EXACT, INTS, (), signature=_TENSORS),
     _binary("lcm", EXACT, INTS, (), signature=pair(strictly(-10, 10), strictly(0, 10), number=None)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -41,12 +42,33 @@ def _bias(draw: Draw, shape: Shape) -> Shape:
     return draw.broadcastable(shape) if draw.flag() else shape
 
 
+# Sums that no tile takes in one go, nor a 16-bit count, behind results of a whole tile.
+DEEP = 32767, 10007, 32769, 65537
+
+
+def _deep(draw: Draw, n: int, k: int, m: int) -> tuple[int, int, int]:
+    """The sizes of a product, or, seldom and where the profile allows as many elements, a long sum behind a whole tile."""
+    if not draw.rare(60):
+        return n, k, m
+    deep = tuple(d for d in DEEP if 17 * d <= draw.sizes.limit)
+    return (draw.choice((16, 17)), draw.choice(deep), draw.choice((16, 17))) if deep else (n, k, m)
+
+
+def _added(draw: Draw, shape: Shape, scales: tuple[tuple[str, Arg], ...]) -> TensorSpec:
+    """What a product is added to. Where its factor is 0, torch promises that it is not looked at: then NaN and Inf stand in it
+    in half of the cases."""
+    if ("beta", 0) not in scales or not draw.is_inexact or not draw.flag():
+        return draw.tensor(shape)
+    x = draw.inside(shape, -1, 1)
+    return replace(x, values=replace(x.values, specials=((0, "nan"), (1, "inf"))))
+
+
 def _mm(draw: Draw) -> Call:
     if (many := _huge(draw)) is not None:
         pair = draw.tensor((many, 2)), draw.tensor((2, 1))
         return Call(pair if draw.flag() else (draw.tensor((1, 2)), draw.tensor((2, many))))
     n, k, m = sizes_of(draw, 3)
-    k = draw.long(k)
+    n, k, m = _deep(draw, n, draw.long(k), m)
     return Call((draw.tensor((n, k)), draw.tensor((k, m))))
 
 
@@ -54,8 +76,8 @@ def _bmm(draw: Draw) -> Call:
     if (many := _huge(draw)) is not None:
         return Call((draw.tensor((many, 1, 2)), draw.tensor((many, 2, 1))))
     n, k, m = sizes_of(draw, 3)
-    k = draw.long(k)
-    b = draw.choice((1, 2, 3, 5, 0, 8))
+    n, k, m = _deep(draw, n, draw.long(k), m)
+    b = 1 if k in DEEP else draw.choice((1, 2, 3, 5, 0, 8))
     return Call((draw.tensor((b, n, k)), draw.tensor((b, k, m))))
 
 
@@ -82,18 +104,21 @@ def _matmul(draw: Draw) -> Call:
 
 
 def _addmm(draw: Draw) -> Call:
-    n, k, m = sizes_of(draw, 3)
-    return Call((draw.tensor(_bias(draw, (n, m))), draw.tensor((n, k)), draw.tensor((k, m))), _scales(draw))
+    n, k, m = _deep(draw, *sizes_of(draw, 3))
+    shape, scales = _bias(draw, (n, m)), _scales(draw)
+    return Call((_added(draw, shape, scales), draw.tensor((n, k)), draw.tensor((k, m))), scales)
 
 
 def _addmv(draw: Draw) -> Call:
     n, k = sizes_of(draw, 2)
-    return Call((draw.tensor(_bias(draw, (n,))), draw.tensor((n, k)), draw.tensor((k,))), _scales(draw))
+    shape, scales = _bias(draw, (n,)), _scales(draw)
+    return Call((_added(draw, shape, scales), draw.tensor((n, k)), draw.tensor((k,))), scales)
 
 
 def _addr(draw: Draw) -> Call:
     n, m = sizes_of(draw, 2)
-    return Call((draw.tensor(_bias(draw, (n, m))), draw.tensor((n,)), draw.tensor((m,))), _scales(draw))
+    shape, scales = _bias(draw, (n, m)), _scales(draw)
+    return Call((_added(draw, shape, scales), draw.tensor((n,)), draw.tensor((m,))), scales)
 
 
 def _batched(stacked: bool) -> Signature:
@@ -102,8 +127,8 @@ def _batched(stacked: bool) -> Signature:
             return Call((draw.tensor((many, 1, 1)), draw.tensor((many, 1, 2)), draw.tensor((many, 2, 1))), _scales(draw))
         n, k, m = sizes_of(draw, 3)
         b = draw.choice((1, 2, 3, 0))
-        full = (b, n, m) if stacked else (n, m)
-        return Call((draw.tensor(_bias(draw, full)), draw.tensor((b, n, k)), draw.tensor((b, k, m))), _scales(draw))
+        shape, scales = _bias(draw, (b, n, m) if stacked else (n, m)), _scales(draw)
+        return Call((_added(draw, shape, scales), draw.tensor((b, n, k)), draw.tensor((b, k, m))), scales)
 
     return signature
 
@@ -189,7 +214,7 @@ def _chain(draw: Draw) -> Call:
 
 
 def _covered(draw: Draw) -> Call:
-    shape = draw.shape(1, 2, empty=False)
+    shape = draw.shape(1, 2)
     n = shape[-1] + 2
     frequencies = draw.maybe(draw.inside((n,), 1, 3, dtype="int64", grad=False))
     weights = draw.maybe(draw.inside((n,), 0.25, 2, dtype="float32", grad=False)) if draw.kind != "complex" else None

@@ -74,6 +74,12 @@ def _conv(spatial: int) -> Signature:
     return signature
 
 
+def _beside(draw: Draw, spatial: int, x: TensorSpec, weight: TensorSpec, channels: int) -> Call:
+    """With a bias and a stride, or without."""
+    bias = draw.maybe(draw.tensor((channels,)))
+    return Call((x, weight), keywords(bias=bias, stride=draw.option(2, (2,) * spatial)))
+
+
 def _border(draw: Draw, spatial: int) -> Call:
     """One channel: a side of the kernel beyond 255, a result beyond 2**16, or a batch or channels beyond a grid."""
     ones = (1,) * (spatial - 1)
@@ -87,9 +93,10 @@ def _border(draw: Draw, spatial: int) -> Call:
         return Call((draw.tensor((1, 1, *shape)), draw.tensor((1, 1, *kernel))), keywords(stride=stride))
     if kind == 1:
         long = draw.choice((65535, 65536, 65537, 65600))
-        return Call((draw.tensor((1, 1, *ones, long)), draw.tensor((1, 1, *ones, draw.choice((1, 2))))))
+        return _beside(draw, spatial, draw.tensor((1, 1, *ones, long)), draw.tensor((1, 1, *ones, draw.choice((1, 2)))), 1)
     if kind == 2:
-        return Call((draw.tensor((draw.choice((65535, 65536, 65537)), 1, *ones, 1)), draw.tensor((2, 1, *ones, 1))))
+        many = draw.tensor((draw.choice((65535, 65536, 65537)), 1, *ones, 1))
+        return _beside(draw, spatial, many, draw.tensor((2, 1, *ones, 1)), 2)
     wide = draw.choice((512, 1024, 1025))
     shape, kernel = ((1, wide, *ones, 2), (1, wide, *ones, 2)) if draw.flag() else ((1, 1, *ones, 2), (wide, 1, *ones, 1))
     return Call((draw.tensor(shape), draw.tensor(kernel)))
@@ -104,9 +111,10 @@ def _border_transposed(draw: Draw, spatial: int) -> Call:
         return Call((draw.tensor((1, 1, *ones, 2)), draw.tensor((1, 1, *ones, side))), keywords(stride=draw.option(2)))
     if kind == 1:
         long = draw.choice((32768, 65535, 65537))
-        return Call((draw.tensor((1, 1, *ones, long)), draw.tensor((1, 1, *ones, draw.choice((1, 2))))))
+        return _beside(draw, spatial, draw.tensor((1, 1, *ones, long)), draw.tensor((1, 1, *ones, draw.choice((1, 2)))), 1)
     if kind == 2:
-        return Call((draw.tensor((draw.choice((65535, 65536, 65537)), 1, *ones, 1)), draw.tensor((1, 2, *ones, 1))))
+        many = draw.tensor((draw.choice((65535, 65536, 65537)), 1, *ones, 1))
+        return _beside(draw, spatial, many, draw.tensor((1, 2, *ones, 1)), 2)
     wide = draw.choice((512, 1024, 1025))
     shape, kernel = ((1, wide, *ones, 2), (wide, 1, *ones, 2)) if draw.flag() else ((1, 1, *ones, 2), (1, wide, *ones, 1))
     return Call((draw.tensor(shape), draw.tensor(kernel)))

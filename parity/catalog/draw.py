@@ -128,7 +128,7 @@ class Draw:
 
     def shape(self, low: int = 0, high: int = 4, empty: bool = True) -> Shape:
         """A shape of rank low..high; 5 stands for any rank up to 8. At most one dimension has a border size, one may be
-        empty, ranks above 4 stay tiny."""
+        empty, also beside that one; ranks above 4 stay tiny."""
         rank = low + self.pick(high - low + 1)
         if rank == ANY_RANK and high == ANY_RANK:
             rank += max(0, self.pick(6) - 2)
@@ -139,7 +139,11 @@ class Draw:
             odds = self.sizes.border_odds
             kind = self.pick(2 * odds)
             if kind == 2 * odds - 1 and empty:
-                dims[self.pick(rank)] = 0
+                where = self.pick(rank)
+                if rank > 1 and self.pick(4) == 3:  # of nothing, but in more blocks than one
+                    dims = [min(d, 2) for d in dims]
+                    dims[where - 1] = self.choice(self.sizes.border)
+                dims[where] = 0
             elif kind >= 2 * odds - 3:
                 where = self.pick(rank)
                 dims = [min(d, 2) for d in dims]
@@ -175,8 +179,8 @@ class Draw:
         return d - rank if negative and self.flag() else d
 
     def dims(self, shape: Shape, low: int = 1) -> tuple[int, ...]:
-        """`low` or more different dimensions of `shape`, in any order, each possibly negative."""
-        rank = len(shape)
+        """`low` or more different dimensions of `shape` (0 for 0-d), in any order, each possibly negative."""
+        rank = max(1, len(shape))
         order = self.permutation(rank)
         count = low + self.pick(max(1, rank - low + 1))
         return tuple(d - rank if self.flag() else d for d in order[:count])

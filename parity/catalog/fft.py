@@ -21,7 +21,7 @@ def _one(low: int = 1) -> Signature:
     """One dimension, with a length shorter or longer than it."""
 
     def signature(draw: Draw) -> Call:
-        shape = draw.shape(1, 4, empty=False)
+        shape = draw.shape(1, 5, empty=False)
         dim = draw.option(draw.dim(shape))
         d = -1 if dim is None else dim
         length = draw.option(shape[d] + 1, shape[d] + 3, max(low, shape[d] - 1)) if shape[d] >= low else low + 1
@@ -34,7 +34,7 @@ def _half() -> Signature:
     """From half a spectrum: the length of the result must be possible, so a single bin names it."""
 
     def signature(draw: Draw) -> Call:
-        shape = draw.shape(1, 4, empty=False)
+        shape = draw.shape(1, 5, empty=False)
         dim = draw.option(draw.dim(shape))
         size = shape[-1 if dim is None else dim]
         natural = 2 * (size - 1)

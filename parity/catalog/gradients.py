@@ -73,7 +73,7 @@ def _loss(*more: Maker, target: tuple[float, float] = (-8, 8), operand: tuple[fl
     """(cotangent, operand, target, reduction, *more): the cotangent is a number where the loss was reduced."""
 
     def signature(draw: Draw) -> Call:
-        shape = draw.shape(0, 4, empty=False)
+        shape = draw.shape(0, 4)
         reduction = draw.choice((0, 1, 2))
         cotangent = draw.tensor(() if reduction else shape)
         operands = cotangent, draw.inside(shape, *operand), draw.inside(shape, *target, grad=False)
@@ -83,7 +83,7 @@ def _loss(*more: Maker, target: tuple[float, float] = (-8, 8), operand: tuple[fl
 
 
 def _binary_cross_entropy(draw: Draw) -> Call:
-    shape = draw.shape(0, 4, empty=False)
+    shape = draw.shape(0, 4)
     reduction = draw.choice((0, 1, 2))
     weight = draw.maybe(draw.inside(shape, 0.25, 2, grad=False))
     cotangent = draw.tensor(() if reduction else shape)

@@ -27,7 +27,7 @@ def _bins(draw: Draw) -> int:
 
 def _histogram(draw: Draw) -> Call:
     """Bins by number with a range, or by their edges; weights and densities. Values lie on edges now and then."""
-    shape = draw.shape(0, 3, empty=False)
+    shape = draw.shape(0, 3)
     x = (whole(-5, 5) if draw.flag() else strictly(-5, 5))(draw, shape)
     weight = draw.maybe(draw.inside(shape, 0.25, 2))
     named = keywords(weight=weight, density=draw.option(True))
@@ -35,7 +35,7 @@ def _histogram(draw: Draw) -> Call:
 
 
 def _histogram_edges(draw: Draw) -> Call:
-    shape = draw.shape(0, 3, empty=False)
+    shape = draw.shape(0, 3)
     named = keywords(weight=draw.maybe(draw.inside(shape, 0.25, 2)), density=draw.option(True))
     values = whole(-5, 5) if draw.flag() else strictly(-5, 5)
     return Call((values(draw, shape), values(draw, (draw.choice((2, 3, 5, 17)),))), named)

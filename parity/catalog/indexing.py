@@ -234,8 +234,11 @@ def _between_numbers(draw: Draw) -> Call:
 
 
 def _isin(draw: Draw) -> Call:
-    few = whole(0, draw.choice((4, 100)))
+    high = draw.choice((4, 100))
+    few = whole(0, high)
     x, others = few(draw, draw.shape(0, 4)), few(draw, (draw.choice((2, 1, 3, 16, 0, 100, 257)),))
+    if draw.kind == "int" and draw.pick(6) == 5:  # compared in the dtype that both promote to
+        others = draw.inside(others.shape, 0, high, dtype=draw.choice(("int64", "int32", "uint8", "int16")), grad=False)
     named = keywords(invert=draw.option(True))
     kind = draw.pick(6)
     if kind >= 4:

@@ -272,3 +272,39 @@ def copy_from(x: Tensor, resized: bool) -> tuple[Tensor, Tensor]:
     copy(x, here)
     copy(here, back)
     return beside, back
+
+
+# --------------------------------------------------------------------------- operands that lie where the result is written
+
+
+def copy_within(x: Tensor, dim: int, shift: int) -> Tensor:
+    """What stands at the front of a dimension, further back too; torch refuses it where the two parts overlap."""
+    n = x.shape[dim] - shift
+    return x.narrow(dim, shift, n).copy_(x.narrow(dim, 0, n))
+
+
+def interleaved(x: Tensor, word: str) -> Tensor:
+    """Every other element with its neighbour: one memory, no element in both."""
+    n = x.shape[-1] // 2 * 2
+    made: Tensor = getattr(x[..., 0:n:2], word)(x[..., 1:n:2])
+    return made
+
+
+def with_itself(x: Tensor, word: str) -> Tensor:
+    """The operand is the destination, all of it."""
+    made: Tensor = getattr(x, word)(x)
+    return made
+
+
+def into_itself(x: Tensor, word: str, *rest: Any) -> Tensor:
+    """The destination of out= is the operand."""
+    made: Tensor = getattr(torch, word)(x, *rest, out=x)
+    return made
+
+
+def filled_from_itself(x: Tensor, place: int, masked: bool) -> Tensor:
+    """One of its own elements is what is written, there too: everywhere, or where another one stands."""
+    value = x.select(-1, place)
+    while value.dim():
+        value = value.select(0, 0)
+    return x.masked_fill_(x != value.clone(), value) if masked else x.fill_(value)

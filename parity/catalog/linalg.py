@@ -81,34 +81,44 @@ def _rectangular(options: Options = (), singular: bool = False, most: int = HEAV
 COLUMNS = 1, 2, 3, 17, 0
 
 
+def _stacks(draw: Draw, lead: Shape) -> tuple[Shape, Shape]:
+    """Leading dimensions of the matrices and of the right sides: the same, or those of one broadcast to the other's."""
+    kind = draw.pick(6) if lead else 0
+    return (lead, lead) if kind < 4 else (lead, draw.broadcastable(lead)) if kind == 4 else (draw.broadcastable(lead), lead)
+
+
 def _system(draw: Draw) -> Call:
-    """A X = B, or a vector b; from the right now and then."""
+    """A X = B, or a vector b, of each matrix or of all; from the right now and then."""
     (lead, (n,)), k = _sides(draw, 1), draw.choice(COLUMNS)
+    lead, right = _stacks(draw, lead)
     a = draw.matrix((*lead, n, n))
-    if draw.pick(4) == 3 and not lead:
+    if draw.pick(4) == 3 and (not lead or draw.rare(4)):
         return Call((a, draw.tensor((n,))))
     if draw.pick(4) == 3:
-        return Call((a, draw.tensor((*lead, k, n))), keywords(left=False))
-    return Call((a, draw.tensor((*lead, n, k))))
+        return Call((a, draw.tensor((*right, k, n))), keywords(left=False))
+    return Call((a, draw.tensor((*right, n, k))))
 
 
 def _factored(draw: Draw) -> Call:
     """Solved from the left or from the right, with the matrix or its adjoint."""
     (lead, (n,)), k, left = _sides(draw, 1), draw.choice(COLUMNS), not draw.rare(4)
-    b = draw.tensor((*lead, n, k) if left else (*lead, k, n))
+    lead, right = _stacks(draw, lead)
+    b = draw.tensor((*right, n, k) if left else (*right, k, n))
     return Call((draw.matrix((*lead, n, n)), b), keywords(left=None if left else False, adjoint=draw.option(True)))
 
 
 def _definite_system(draw: Draw) -> Call:
     (lead, (n,)), k = _sides(draw, 1), draw.choice(COLUMNS)
-    return Call((draw.matrix((*lead, n, n), "spd"), draw.tensor((*lead, n, k))), keywords(upper=draw.option(True)))
+    lead, right = _stacks(draw, lead)
+    return Call((draw.matrix((*lead, n, n), "spd"), draw.tensor((*right, n, k))), keywords(upper=draw.option(True)))
 
 
 def _triangular(draw: Draw) -> Call:
     (lead, (n,)), k = _sides(draw, 1), draw.choice(COLUMNS)
     upper, left = draw.flag(), not draw.flag()
+    lead, right = _stacks(draw, lead)
     a = draw.matrix((*lead, n, n), "upper" if upper else "lower")
-    b = draw.tensor((*lead, n, k) if left else (*lead, k, n))
+    b = draw.tensor((*right, n, k) if left else (*right, k, n))
     named = keywords(upper=upper, left=None if left else False, unitriangular=draw.option(True) if n <= 3 else None)
     return Call((a, b), named)  # upper has no default
 

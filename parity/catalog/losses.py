@@ -20,7 +20,7 @@ def _pointwise(
     """Input and target of one shape, a target that broadcasts, or an input that does."""
 
     def signature(draw: Draw) -> Call:
-        shape = draw.shape(0, 4, empty=False)
+        shape = draw.shape(0, 4)
         kind = draw.pick(8) if broadcasts else 0
         target = second(draw, draw.broadcastable(shape) if kind == 7 else shape)
         x = first(draw, draw.broadcastable(shape) if kind == 6 else shape)
@@ -32,10 +32,10 @@ def _pointwise(
 def _classes(draw: Draw) -> tuple[Shape, Shape, int]:
     """Shapes of logits and of class targets, and the number of classes."""
     classes = draw.size(2)
-    rest = draw.shape(0, 2, empty=False)
+    rest = draw.shape(0, 2)
     if draw.pick(4) == 3 and not rest:
         return (classes,), (), classes
-    batch = draw.choice((1, 2, 3, 5))
+    batch = 0 if draw.rare(24) else draw.choice((1, 2, 3, 5))
     if draw.rare(40):
         batch, rest = (1, draw.choice(((4099,), (65, 33)))) if draw.flag() else (draw.choice((1025, 4099)), ())
         return (batch, 3, *rest), (batch, *rest), 3
@@ -79,7 +79,7 @@ def _nll(draw: Draw) -> Call:
 
 
 def _probabilities(draw: Draw) -> Call:
-    shape = draw.shape(0, 4, empty=False)
+    shape = draw.shape(0, 4)
     weight = _weight(draw, draw.broadcastable(shape))
     # At 0 and 1 the logarithm is cut off at -100.
     x = (
@@ -92,7 +92,7 @@ def _probabilities(draw: Draw) -> Call:
 
 
 def _with_logits(draw: Draw) -> Call:
-    shape = draw.shape(0, 4, empty=False)
+    shape = draw.shape(0, 4)
     weight = _weight(draw, draw.broadcastable(shape))
     positive = draw.maybe(draw.inside(shape if draw.pick(4) == 3 else shape[-1:], 0.5, 3, grad=False))
     x, target = draw.between(shape, -8, 8), draw.inside(shape, 0, 1)
@@ -100,7 +100,7 @@ def _with_logits(draw: Draw) -> Call:
 
 
 def _triplet(draw: Draw) -> Call:
-    shape = draw.shape(2, 3, empty=False)
+    shape = draw.shape(2, 3)
     named = keywords(margin=draw.option(0.5), p=draw.option(1.0, 3.0), swap=draw.option(True), reduction=REDUCTION(draw))
     return Call((draw.tensor(shape), draw.tensor(shape), draw.tensor(shape)), named)
 
@@ -111,13 +111,13 @@ def _signs(draw: Draw, shape: Shape) -> TensorSpec:
 
 
 def _ranking(draw: Draw) -> Call:
-    shape = draw.shape(0, 3, empty=False)
+    shape = draw.shape(0, 3)
     operands = draw.tensor(shape), draw.tensor(shape), _signs(draw, shape)
     return Call(operands, keywords(margin=draw.option(0.5), reduction=REDUCTION(draw)))
 
 
 def _cosine_embedding(draw: Draw) -> Call:
-    n, k = draw.shape(2, 2, empty=False)
+    n, k = draw.shape(2, 2)
     operands = draw.tensor((n, k)), draw.tensor((n, k)), _signs(draw, (n,))
     return Call(operands, keywords(margin=draw.option(0.25), reduction=REDUCTION(draw)))
 
@@ -141,7 +141,7 @@ def _multilabel_soft(draw: Draw) -> Call:
 
 
 def _gaussian(draw: Draw) -> Call:
-    shape = draw.shape(1, 4, empty=False)
+    shape = draw.shape(1, 4)
     variances = draw.choice((shape, shape[:-1], (*shape[:-1], 1)))
     operands = draw.tensor(shape), draw.tensor(shape), draw.inside(variances, 0.25, 4)
     return Call(operands, keywords(full=draw.option(True), reduction=REDUCTION(draw)))
@@ -164,21 +164,21 @@ def _ctc(draw: Draw) -> Call:
 
 
 def _distance(draw: Draw) -> Call:
-    shape = draw.shape(2, 3, empty=False)
+    shape = draw.shape(2, 3)
     return Call(
         (draw.tensor(shape), draw.tensor(shape)), keywords(p=draw.option(1.0, 3.0, float("inf")), keepdim=draw.option(True))
     )
 
 
 def _similarity(draw: Draw) -> Call:
-    shape = draw.shape(1, 4, empty=False)
+    shape = draw.shape(1, 4)
     dim = draw.dim(shape)
     other = (1, *shape[1:]) if len(shape) > 1 and dim % len(shape) and draw.pick(4) == 3 else shape
     return Call((draw.tensor(shape), draw.tensor(other)), keywords(dim=dim, eps=draw.option(0.0078125)))
 
 
 def _pdist(draw: Draw) -> Call:
-    n, k = draw.shape(2, 2, empty=False)
+    n, k = draw.shape(2, 2)
     return Call((draw.tensor((n + 1, k)),), keywords(p=draw.option(1.0, 3.0, 0.5, float("inf"))))
 
 
@@ -186,7 +186,7 @@ def _kernel(*last: float) -> Signature:
     """(input, target, reduction by number, ...), with a destination."""
 
     def signature(draw: Draw) -> Call:
-        shape = draw.shape(0, 4, empty=False)
+        shape = draw.shape(0, 4)
         operands = draw.tensor(shape), draw.tensor(shape)
         return Call((*operands, draw.choice((1, 0, 2)), *((draw.choice(last),) if last else ())))
 
@@ -194,7 +194,7 @@ def _kernel(*last: float) -> Signature:
 
 
 def _cross_entropy_kernel(draw: Draw) -> Call:
-    shape = draw.shape(0, 4, empty=False)
+    shape = draw.shape(0, 4)
     x, target = draw.inside(shape, 0.0625, 0.9375), draw.inside(shape, 0, 1)
     return Call((x, target, draw.maybe(draw.inside(shape, 0.25, 2, grad=False)), 0))  # the CPU reduces in the destination
 

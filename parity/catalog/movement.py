@@ -128,7 +128,7 @@ def _repeat_interleave(draw: Draw) -> Call:
 
 def _flip(draw: Draw) -> Call:
     shape = draw.shape(0, 5)
-    return Call((draw.tensor(shape), draw.dims(shape) if shape else ()))
+    return Call((draw.tensor(shape), draw.dims(shape) if shape or draw.flag() else ()))
 
 
 def _roll(draw: Draw) -> Call:

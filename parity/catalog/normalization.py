@@ -60,7 +60,7 @@ def _batch_norm(draw: Draw) -> Call:
 
 
 def _layer_norm(draw: Draw) -> Call:
-    shape = draw.shape(1, 5, empty=False)
+    shape = draw.shape(1, 5)
     shape = lengthy(draw, shape, -1)
     tail = shape[len(shape) - 1 - draw.pick(len(shape)) :]
     weight, bias = _affine(draw, tail)
@@ -68,7 +68,7 @@ def _layer_norm(draw: Draw) -> Call:
 
 
 def _rms_norm(draw: Draw) -> Call:
-    shape = draw.shape(1, 5, empty=False)
+    shape = draw.shape(1, 5)
     tail = shape[len(shape) - 1 - draw.pick(len(shape)) :]
     shape = lengthy(draw, shape, -1)
     tail = shape[len(shape) - len(tail) :]
@@ -99,7 +99,7 @@ def _instance_norm_running(draw: Draw) -> Call:
 
 
 def _local_response(draw: Draw) -> Call:
-    shape = draw.shape(3, 5, empty=False)
+    shape = draw.shape(3, 5)
     size = draw.choice((1, 2, 3, 5))
     return Call((draw.tensor(shape), size), keywords(alpha=draw.option(0.5), beta=draw.option(0.5), k=draw.option(2.0)))
 
@@ -122,7 +122,7 @@ def _softmax(draw: Draw) -> Call:
 
 
 def _renorm(draw: Draw) -> Call:
-    shape = draw.shape(2, 4, empty=False)
+    shape = draw.shape(2, 4)
     return Call((draw.tensor(shape), draw.choice((2.0, 1.0, 3.0, 0.5)), draw.dim(shape), draw.choice((1.0, 4.0, 0.5, 0.0))))
 
 

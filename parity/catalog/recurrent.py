@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
+from parity.catalog import coupled
 from parity.catalog.draw import Call, Draw
 from parity.catalog.row import Row, Signature
 from parity.dtypes import FLOATS
 from parity.vocabulary import OpClass, TensorSpec
 
 # Every step rounds the hidden state to the dtype.
-_row = partial(Row, family="recurrent", rule=OpClass.COMPOSITE, dtypes=FLOATS, grad=FLOATS, rounds_between=True)
+_row = partial(
+    Row, family="recurrent", rule=OpClass.COMPOSITE, dtypes=FLOATS, grad=FLOATS, rounds_between=True, lesser=coupled.lesser
+)
 
 
 def _weights(

@@ -6,7 +6,7 @@ from functools import partial
 
 from parity.catalog.draw import Call, Draw, Shape, keywords
 from parity.catalog.row import EVERY, FLOATING, NUMERIC, REAL, Row, Signature
-from parity.catalog.signatures import Operand, anything, lengthy, whole, within
+from parity.catalog.signatures import Operand, anything, hollow, lengthy, whole, within
 from parity.dtypes import BOOL, FLOATS
 from parity.vocabulary import Arg, OpClass, Word
 
@@ -20,7 +20,7 @@ def _where(draw: Draw, shape: Shape, many: bool = True) -> Arg:
         return None
     if kind == 4:
         return ()
-    return draw.dims(shape) if kind >= 2 and shape else draw.dim(shape)
+    return draw.dims(shape) if kind >= 2 else draw.dim(shape)
 
 
 def _keep(draw: Draw, dim: Arg) -> Arg:
@@ -33,12 +33,15 @@ def _lengthy(draw: Draw, shape: Shape) -> Shape:
 
 
 def reduction(operand: Operand = anything, *, many: bool = True, typed: bool = False, empty: bool = True) -> Signature:
-    """`f(x, dim=..., keepdim=..., dtype=...)`; no dim is everything."""
+    """`f(x, dim=..., keepdim=..., dtype=...)`; no dim is everything. empty: whether nothing may be reduced; where not, what is
+    left may still be nothing."""
 
     def signature(draw: Draw) -> Call:
         shape = _lengthy(draw, draw.shape(0, 5, empty=empty))
         x = operand(draw, shape)
         dim = _where(draw, shape, many)
+        if not empty and isinstance(dim, int) and draw.rare(16):
+            x = hollow(x, dim)
         keep = _keep(draw, dim)
         dtype = _dtype(draw) if typed else None
         return Call((x,), keywords(dim=dim, keepdim=keep, dtype=dtype))
@@ -67,29 +70,42 @@ def _dim_needed(operand: Operand = anything, *, many: bool = True) -> Signature:
     """`f(x, dim, keepdim=...)` where the dim must be given."""
 
     def signature(draw: Draw) -> Call:
-        shape = draw.shape(0, 5, empty=False)
+        shape = draw.shape(0, 5)
         x = operand(draw, shape)
-        dim: Arg = draw.dims(shape) if many and shape and draw.flag() else draw.dim(shape)
+        dim: Arg = draw.dims(shape) if many and draw.flag() else draw.dim(shape)
         return Call((x, dim), keywords(keepdim=draw.option(True)))
 
     return signature
 
 
 def _spread(draw: Draw) -> Call:
-    """std and var: two elements or more are reduced, so that the correction leaves some; values far from 0 now and then,
-    whose squares cancel."""
-    shape = list(_lengthy(draw, draw.shape(1, 5, empty=False)))
+    """std and var: mostly two elements or more are reduced, so that the correction leaves some; values far from 0 now and
+    then, whose squares cancel. Of one element, or of none, nothing is left to be rounded."""
+    shape = list(_lengthy(draw, draw.shape(1, 5)))
     kind = draw.pick(4)
     dim: Arg = None if kind == 0 else draw.dim(tuple(shape)) if kind < 3 else draw.dims(tuple(shape))
     inner = dim[0] if isinstance(dim, tuple) else dim
-    shape[inner if isinstance(inner, int) else -1] += 2
+    few = len(shape) == 1 and draw.rare(6)
+    if shape[inner if isinstance(inner, int) else -1] and not few:
+        shape[inner if isinstance(inner, int) else -1] += 2
+    if few:
+        shape[0] = draw.choice((1, 0))
     x = draw.inside(tuple(shape), 100, 100.5) if draw.pick(6) == 5 and draw.kind == "float" else draw.tensor(tuple(shape))
     return Call((x,), keywords(dim=dim, correction=draw.option(0, 2, 0.5), keepdim=_keep(draw, dim)))
 
 
+EXTREME = -1, float("inf"), float("-inf")  # norms that nothing has
+
+
+def _filled(shape: Shape) -> Shape:
+    """The shape with one element where it has none."""
+    return tuple(max(n, 1) for n in shape)
+
+
 def _norm(draw: Draw) -> Call:
-    shape = draw.shape(0, 4, empty=False)
+    shape = draw.shape(0, 4)
     p = draw.option(1, 2, 0, 3, 0.5, -1, float("inf"), float("-inf")) if draw.flag() else None
+    shape = _filled(shape) if p in EXTREME else shape
     dim = _where(draw, shape) if shape else None
     dim = None if dim == () else dim
     if p is None:
@@ -98,7 +114,7 @@ def _norm(draw: Draw) -> Call:
 
 
 def _diff(draw: Draw) -> Call:
-    shape = draw.shape(1, 4, empty=False)
+    shape = draw.shape(1, 4)
     d = draw.dim(shape)
     rim = tuple(draw.choice((1, 2)) if k == d % len(shape) else s for k, s in enumerate(shape))
     ends = keywords(prepend=draw.maybe(draw.tensor(rim)), append=draw.maybe(draw.tensor(rim)))
@@ -106,7 +122,7 @@ def _diff(draw: Draw) -> Call:
 
 
 def _area(draw: Draw) -> Call:
-    shape = draw.shape(1, 4, empty=False)
+    shape = draw.shape(1, 4)
     d = draw.dim(shape)
     kind = draw.pick(3)
     x = draw.tensor(shape)
@@ -117,15 +133,16 @@ def _area(draw: Draw) -> Call:
 
 def _old_norm(draw: Draw) -> Call:
     """torch.norm, which has a kernel of its own: dims, dtypes of the result."""
-    shape = draw.shape(0, 4, empty=False)
+    shape = draw.shape(0, 4)
     dim = draw.dims(shape) if shape else ()
     p = draw.choice((2, 1, 0, 3, 0.5, float("inf"), float("-inf"), -1))
+    shape = _filled(shape) if p in EXTREME else shape
     wide = Word("float32") if draw.kind == "float" else None
     return Call((draw.tensor(shape), p, dim, draw.flag()), keywords(dtype=draw.option(wide) if wide else None))
 
 
 def _correlated(draw: Draw) -> Call:
-    shape = draw.shape(1, 2, empty=False)
+    shape = draw.shape(1, 2)
     return Call((draw.tensor((*shape[:-1], shape[-1] + 2)),))
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from parity.catalog.draw import Call, Draw
 from parity.dtypes import BOOL, COMPLEX, FLOATS, INTS
-from parity.vocabulary import OpClass
+from parity.vocabulary import Case, OpClass
 
 Signature = Callable[[Draw], Call]
+Lesser = Callable[[Case], Iterator[Case]]
 
 FLOATING = (*FLOATS, *COMPLEX)
 NUMERIC = (*FLOATS, *COMPLEX, *INTS)
@@ -48,6 +49,7 @@ class Row:
     oracle: "wide" (the same call in float64), "exact" (the reference's own result is the truth), or a dotted path of a
     function of the same arguments.
     opinfo: names of torch's OpInfo entries that it covers ("name" or "name:variant").
+    lesser: the call with smaller sizes, for ops whose sizes belong together in a way that shrinking cannot see; or None.
     """
 
     name: str
@@ -76,3 +78,4 @@ class Row:
     ulp: str = ""
     oracle: str = "wide"
     opinfo: tuple[str, ...] = ()
+    lesser: Lesser | None = None

@@ -24,7 +24,7 @@ def _wider(draw: Draw) -> Arg:
 
 def _areas(draw: Draw) -> Call:
     """Over unit steps, steps of one size, or abscissae (for one dimension, or of the whole shape)."""
-    shape = draw.shape(1, 4, empty=False)
+    shape = draw.shape(1, 4)
     d = draw.dim(shape)
     kind = draw.pick(4)
     x: tuple[Arg, ...] = () if kind < 2 else (draw.tensor((shape[d],) if kind == 2 else shape),)

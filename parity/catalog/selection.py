@@ -6,7 +6,7 @@ from functools import partial
 
 from parity.catalog.draw import Call, Draw, keywords
 from parity.catalog.row import REAL, Row, Signature
-from parity.catalog.signatures import lengthy, whole
+from parity.catalog.signatures import hollow, lengthy, whole
 from parity.dtypes import BOOL, FLOATS
 from parity.vocabulary import Arg, OpClass, TensorSpec
 
@@ -39,7 +39,7 @@ def _msort(draw: Draw) -> Call:
 
 
 def _topk(draw: Draw) -> Call:
-    x, shape = _operand(draw)
+    x, shape = _operand(draw, empty=True)
     d = draw.dim(shape)
     size = shape[d] if shape else 1
     k = min(size, draw.choice((1, 2, 3, 5, 16, size, 0, 17, 100, max(0, size - 1))))
@@ -53,22 +53,30 @@ def _kthvalue(draw: Draw) -> Call:
     d = draw.dim(shape)
     size = shape[d] if shape else 1
     k = draw.choice((1, size, (size + 1) // 2, 1 + draw.pick(min(size, 16))))
-    return Call((x, k, d), keywords(keepdim=draw.option(True)))
+    return Call((hollow(x, d) if draw.rare(16) else x, k, d), keywords(keepdim=draw.option(True)))
 
 
 def _along(draw: Draw) -> Call:
     """One dimension, its values and their places."""
     x, shape = _operand(draw)
-    return Call((x, draw.dim(shape)), keywords(keepdim=draw.option(True)))
+    d = draw.dim(shape)
+    return Call((hollow(x, d) if draw.rare(16) else x, d), keywords(keepdim=draw.option(True)))
 
 
 def _whole(draw: Draw) -> Call:
     return Call((_operand(draw)[0],))
 
 
+def _whole_or_nothing(draw: Draw) -> Call:
+    """The middle of nothing is no number."""
+    return Call((_operand(draw, empty=draw.dtype in FLOATS)[0],))
+
+
 def _arg(draw: Draw) -> Call:
     x, shape = _operand(draw)
     dim: Arg = draw.option(draw.dim(shape))
+    if isinstance(dim, int) and draw.rare(16):
+        x = hollow(x, dim)
     return Call((x,), keywords(dim=dim, keepdim=None if dim is None else draw.option(True)))
 
 
@@ -135,8 +143,17 @@ ROWS = (
         out=True,
         opinfo=("nanmedian",),
     ),
-    _row(name="median_all", relation="order", dtypes=REAL, rule=OpClass.EXACT, call="torch.median", signature=_whole),
-    _row(name="nanmedian_all", relation="order", dtypes=REAL, rule=OpClass.EXACT, call="torch.nanmedian", signature=_whole),
+    _row(
+        name="median_all", relation="order", dtypes=REAL, rule=OpClass.EXACT, call="torch.median", signature=_whole_or_nothing
+    ),
+    _row(
+        name="nanmedian_all",
+        relation="order",
+        dtypes=REAL,
+        rule=OpClass.EXACT,
+        call="torch.nanmedian",
+        signature=_whole_or_nothing,
+    ),
     _row(name="mode", relation="mode", call="torch.mode", signature=_along, opinfo=("mode",)),
     _row(name="max", relation="max_dim", call="torch.max", signature=_along, out=True, opinfo=("max:reduction_with_dim",)),
     _row(name="min", relation="max_dim", call="torch.min", signature=_along, out=True, opinfo=("min:reduction_with_dim",)),

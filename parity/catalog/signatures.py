@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from parity.catalog.draw import Call, Draw, Shape, keywords
 from parity.catalog.row import Signature
@@ -76,6 +77,8 @@ def castable(draw: Draw, shape: Shape, dtype: str, source: str | None = None) ->
         wide = dtype in BEYOND and draw.pick(3) > 0
         low, high = BEYOND[dtype] if wide else WITHIN.get(dtype, (-999.5, 999.5))
         return draw.inside(shape, low, high, dtype=source)
+    if source == "uint8" and draw.flag():  # the upper half, too, which is negative to what takes it for signed
+        return draw.inside(shape, 0, 255, dtype=source)
     return draw.tensor(shape, dtype=source)
 
 
@@ -171,6 +174,12 @@ def lengthy(draw: Draw, shape: Shape, dim: int, odds: int = 24) -> Shape:
     tiny = [min(s, 2) if len(shape) <= 3 else 1 for s in shape]
     tiny[dim] = draw.choice(LONG)
     return tuple(tiny)
+
+
+def hollow(x: TensorSpec, dim: int) -> TensorSpec:
+    """The operand without elements, although there are some to take along `dim`: a dimension beside it is 0."""
+    beside = len(x.shape) - 1 - (dim % len(x.shape) == len(x.shape) - 1) if x.shape else -1
+    return x if beside < 0 else replace(x, shape=(*x.shape[:beside], 0, *x.shape[beside + 1 :]))
 
 
 def along(

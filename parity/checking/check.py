@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from parity import execute as ex
 from parity.catalog.row import Row
-from parity.checking import derivatives, prelude, refusal, transfer, writes
+from parity.checking import derivatives, operands, prelude, refusal, transfer, writes
 from parity.checking.trial import (
     EVERYTHING,
     RAISED,
@@ -57,12 +56,13 @@ def check(
     """
     inputs = build(case)
     trial = Trial(ex.program(row), case, inputs, device, tables, settings, cpu, mark, notes)
-    watched = contextlib.nullcontext() if reached is None or case.after else reached.watching(device, trial.results)
-    with torch.enable_grad(), watched:
-        if case.refused:
-            refusal.check(trial)
-        else:
-            _aspects(trial)
+    asked = refusal.check if case.refused else _aspects
+    if reached is None or case.after:
+        with ex.MODES["grad"]():
+            asked(trial)
+    else:
+        with ex.MODES["grad"](), reached.watching(device, trial.results):
+            asked(trial)
     return tuple(trial.results), inputs.digest() if settings.insist else ""
 
 
@@ -119,6 +119,8 @@ def _aspects(t: Trial) -> None:
             writes.out(t, sides)
         if t.program.inplace is not None and wants(Aspect.INPLACE):
             writes.inplace(t, sides)
+    if t.settings.operands or t.settings.insist or failing(t.results):
+        operands.check(t, sides)
     if t.settings.wants_more(Aspect.TRANSFER):
         transfer.check(t, there)
 
@@ -198,6 +200,7 @@ def _by_law(t: Trial, bound: Bound, so_far: Result) -> Result:
     case = replace(t.case, under="grad")  # gradients are asked for too
 
     def ask(device: Device) -> Any:
+        t.mark("reference" if device is t.cpu else "device")
         return ex.attempt(lambda: randomness.problems(t.program, case, t.inputs, bound, device), "run")
 
     found = ask(t.device)

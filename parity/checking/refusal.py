@@ -2,7 +2,7 @@
 
 What may be wrong (`Case.refused`): an operand's dtype or shape, a dim or an index out of range, a negative size;
 "inputs" are those of OpInfo that must be refused, for a reason of their own; an argument that makes no sense; a matrix
-without factors; operands on two devices, which no CPU can tell, so that it is not asked.
+without factors; a chance that is negative; operands on two devices, which no CPU can tell, so that it is not asked.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from parity.checking.trial import Result, Trial, outcome_of
 from parity.devices.base import Device
 from parity.vocabulary import Aspect, Computed, Measure, Outcome, Raised, Status, Verdict
 
-# Backends where an index out of range stops the kernel by an assertion, after which every further call fails.
+# Backends where an index out of range, or a chance, stops the kernel by an assertion, after which every further call fails.
 ASSERTS = ("cuda", "xpu")
+ASSERTED = ("index", "chance")
 # What the CPU says of a dtype that its own kernel alone lacks: no misuse, so that a device may compute it. ("not implemented
 # for" is said on every backend of dtypes that the op has no meaning for, and stays a refusal.)
 LACKS = re.compile(r"\bon (the )?CPU does not support \w+ (inputs?|dtypes?|tensors?)", re.IGNORECASE)
@@ -24,7 +25,7 @@ ONE_DEVICE = "Expected all tensors to be on the same device"
 
 def survives(device: Device, flaw: str) -> bool:
     """Whether the device still computes after it met this flaw."""
-    return flaw != "index" or device.torch_device.type not in ASSERTS
+    return flaw not in ASSERTED or device.torch_device.type not in ASSERTS
 
 
 def check(t: Trial) -> None:

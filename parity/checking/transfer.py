@@ -13,7 +13,7 @@ from parity.checking.trial import RAISED, Result, Trial
 from parity.devices.base import Device
 from parity.execute import Placed
 from parity.inputs import Operand, apply
-from parity.judging.judge import EXACT
+from parity.judging.destination import EXACT
 from parity.judging.measures import exact_measure, same_values
 from parity.vocabulary import Aspect, Measure, Raised, Status, Verdict
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -13,7 +14,8 @@ from parity.devices.base import Device
 from parity.dtypes import FACTS
 from parity.execute import Live, Named, Placed, Program
 from parity.inputs import Inputs
-from parity.judging.judge import Bench, Part, judge
+from parity.judging.destination import Part
+from parity.judging.judge import Bench, agreed, judge
 from parity.judging.measures import WIDENING_LIMIT, bit_equal
 from parity.tolerance import Tables
 from parity.values import pool, window
@@ -21,6 +23,7 @@ from parity.vocabulary import Aspect, Case, Computed, Measure, Outcome, Raised, 
 
 Mark = Callable[[str], None]
 Again = Callable[[], Named]
+BUDGETS = " times the budget"  # behind a share, in the reason of a verdict
 RERUNS = 2  # memory that nobody wrote often holds the same twice, so the second rerun finds it stirred
 RAISED = {"refused": Status.UNSUPPORTED, "oom": Status.OOM, "error": Status.ERROR}
 
@@ -41,18 +44,34 @@ class Result:
         kind = m.problem if m is not None and by_value else f"{status}: {self.verdict.reason[:60]}"
         return self.aspect, self.verdict.tensor, kind
 
+    def about(self, key: tuple[str, ...]) -> Result | None:
+        """This finding where it is the one of that key, told of that key's tensor where another one is worse; else None."""
+        if self.key == key:
+            return self
+        aspect, tensor, kind = key
+        if self.aspect != aspect or self.verdict.status not in (Status.DRIFT, Status.WRONG):
+            return None
+        for m in self.measures:
+            if m.tensor == tensor and m.problem == kind and m.share is not None and m.share > 1.0:
+                _, found, more = self.verdict.reason.partition(BUDGETS)
+                reason = f"{m.share:.3g}{BUDGETS}{more}" if found else self.verdict.reason
+                return replace(self, verdict=replace(self.verdict, measure=m, reason=reason))
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How a case is checked. insist: everything to the oracle. repeat: run the forward twice and compare the bits. only: the
     aspect that is asked for (the forward always runs), or None for all. more: which of the aspects that cost most (`SELDOM`)
-    are asked for. law: draw a random op again and again for its law; without, each result is only one that may come out."""
+    are asked for. law: draw a random op again and again for its law; without, each result is only one that may come out.
+    operands: ask whether the calls left their operands as they were; where everything goes to the oracle, that is asked too."""
 
     insist: bool = False
     repeat: bool = False
     only: str | None = None
     more: frozenset[Aspect] = frozenset()
     law: bool = True
+    operands: bool = False
 
     def wants(self, aspect: Aspect) -> bool:
         """Whether this aspect is asked for."""
@@ -63,6 +82,7 @@ class Settings:
         return self.only == aspect if self.only is not None else aspect in self.more
 
 
+KNOWN = frozenset(getattr(torch, name) for name in FACTS if hasattr(torch, name))
 SELDOM = frozenset({Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER})
 EVERYTHING = Settings(True, True, None, SELDOM)
 
@@ -100,14 +120,19 @@ class Sides:
 
 def is_known(x: Tensor) -> bool:
     """Whether parity can make and judge tensors of this kind (float8, complex32, sparse and quantised ones it cannot)."""
-    return x.layout is torch.strided and str(x.dtype).removeprefix("torch.") in FACTS
+    return x.layout is torch.strided and x.dtype in KNOWN
 
 
 def values(family: str, dtype: torch.dtype, n: int, seed: int, position: int) -> Tensor:
     """n values of a cotangent or tangent."""
     if family == "normal":
-        return window(pool("normal", str(dtype).removeprefix("torch.")), n, seed, 50 + position).clone()
+        return window(_bell(dtype), n, seed, 50 + position).clone()
     return torch.full((n,), 1.0 if family == "ones" else 0.0, dtype=dtype)
+
+
+@functools.cache
+def _bell(dtype: torch.dtype) -> Tensor:
+    return pool("normal", str(dtype).removeprefix("torch."))
 
 
 def outcome_of(t: Trial, raw: Named | Raised) -> Outcome:
@@ -115,6 +140,20 @@ def outcome_of(t: Trial, raw: Named | Raised) -> Outcome:
     found: Outcome = raw if isinstance(raw, Raised) else ex.computed(raw, t.device, t.notes)
     t.notes.clear()
     return found
+
+
+def agrees(t: Trial, aspect: Aspect, expected: Named, outcome: Outcome) -> Result | None:
+    """The result where the device gave the expected bits under the expected names, which needs no judge; None where it did not,
+    or where everything is to be judged."""
+    if t.settings.insist or not isinstance(outcome, Computed) or outcome.notes or len(outcome.tensors) != len(expected):
+        return None
+    sizes = []
+    for (name, x), (told, r) in zip(outcome.tensors, expected):
+        alike = name == told and x.dtype is r.dtype and x.shape == r.shape and x.layout is r.layout is torch.strided
+        if not alike or not bit_equal(x, r):
+            return None
+        sizes.append((name, x.numel()))
+    return Result(aspect, *agreed(tuple(sizes))) if sizes else None
 
 
 def compare(

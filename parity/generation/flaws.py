@@ -26,6 +26,13 @@ COMPLEX_TOO = (
 )
 # And these take an index past the end, which they read from or leave out.
 UNCHECKED = ("take_along_dim", "nll_loss_backward", "nll_loss2d_backward")
+# These count indices from the end, too.
+FROM_THE_END = ("multilabel_margin_loss", "index_fill", "index_put", "put", "setitem_advanced", "index_put_kernel")
+# And these take integers, by one route or another.
+INTEGERS_TOO = (
+    *("allclose", "lu_parts", "matrix_power", "max_pool1d", "embedding", "l1_loss", "hinge_embedding_loss"),
+    *("interpolate_bilinear", "round_decimals", "histc"),
+)
 BEYOND = 9  # no rank, so no dim
 
 
@@ -51,19 +58,20 @@ def _known(case: Case, pick: Pick) -> Case:
 
 def _flaws(row: Row, case: Case) -> Iterator[tuple[str, Callable[[], Case]]]:
     specs = [*_specs(case.args), *_specs(tuple(v for _, v in case.kwargs))]
-    if row.name not in UNCHECKED and any(_is_index(s, case) and s.values.family == "index" for s in specs):
+    if row.name not in UNCHECKED and not row.promotes and any(_is_index(s, case) for s in specs):
+        wraps = row.name in FROM_THE_END
         yield "index", lambda: _mapped(case, lambda s: _beyond(s) if _is_index(s, case) else s)
+        yield "index", lambda: _mapped(case, lambda s: _below(s, wraps) if _is_index(s, case) else s)
     if any(_is_index(s, case) for s in specs):
         yield "dtype", lambda: _mapped(case, lambda s: _unindexed(s) if _is_index(s, case) else s)
     if _real_only(row, case, specs):
         yield "dtype", lambda: _mapped(case, lambda s: _complex(s, case.dtype))
+    if _inexact_only(row, case, specs):
+        yield "dtype", lambda: _mapped(case, lambda s: _whole(s, case.dtype))
     if row.promotes and (k := _mismatching(case)) is not None:
         yield "shape", lambda: replace(case, args=tuple(_longer(a) if j == k else a for j, a in enumerate(case.args)))
-    if any(name == "dim" and _is_int(value) for name, value in case.kwargs):
-        yield (
-            "dim",
-            lambda: replace(case, kwargs=tuple((n, BEYOND if n == "dim" and _is_int(v) else v) for n, v in case.kwargs)),
-        )
+    if any(name == "dim" and (_is_int(value) or _sizes(value)) for name, value in case.kwargs):
+        yield "dim", lambda: replace(case, kwargs=tuple((n, _no_dim(v) if n == "dim" else v) for n, v in case.kwargs))
     yield from forbidden.calls(row, case)
     if row.name in SIZED and any(_sizes(a) for a in case.args):
         yield "size", lambda: replace(case, args=tuple(_negative(a) if _sizes(a) else a for a in case.args))
@@ -75,6 +83,15 @@ def _real_only(row: Row, case: Case, specs: list[TensorSpec]) -> bool:
     if row.name in COMPLEX_TOO or row.rule is OpClass.RANDOM or FACTS[case.dtype].kind == "complex":
         return False
     known = bool(entries) and not any("complex64" in e.dtypes for e in entries)
+    return known and bool(specs) and specs[0].numel > 1 and all(s.numel for s in specs)
+
+
+def _inexact_only(row: Row, case: Case, specs: list[TensorSpec]) -> bool:
+    """Whether torch's test data says that the CPU takes floats alone here, and the case holds some to be taken."""
+    entries = [opinfo.ENTRIES[n] for n in row.opinfo if n in opinfo.ENTRIES]
+    if row.name in INTEGERS_TOO or row.promotes or row.rule is OpClass.RANDOM or not FACTS[case.dtype].is_inexact:
+        return False
+    known = bool(entries) and not any("int64" in e.dtypes for e in entries)
     return known and bool(specs) and specs[0].numel > 1 and all(s.numel for s in specs)
 
 
@@ -90,6 +107,13 @@ def _sizes(a: Arg) -> bool:
 def _negative(a: Arg) -> Arg:
     assert isinstance(a, tuple)
     return (-5, *a[1:])
+
+
+def _no_dim(value: Arg) -> Arg:
+    """A dimension, or the last of several, that no operand has."""
+    if isinstance(value, tuple):
+        return (*value[:-1], BEYOND)
+    return BEYOND if _is_int(value) else value
 
 
 def _is_int(value: Arg) -> bool:
@@ -115,10 +139,18 @@ def _mapped(case: Case, change: Callable[[TensorSpec], TensorSpec]) -> Case:
 
 def _beyond(s: TensorSpec) -> TensorSpec:
     """An index one past the last legal one, at the front."""
+    return _first(s, int(s.values.params[1 if s.values.family == "index" else 0]))
+
+
+def _below(s: TensorSpec, wraps: bool) -> TensorSpec:
+    """An index one before the first legal one, at the front. wraps: whether the op counts negative ones from the end."""
     v = s.values
-    if v.family != "index":
-        return s
-    return replace(s, values=replace(v, specials=((0, str(int(v.params[1]))), *v.specials)))
+    low, size = (int(v.params[0]), int(v.params[1])) if v.family == "index" else (0, int(v.params[0]))
+    return _first(s, (-size if wraps else low) - 1)
+
+
+def _first(s: TensorSpec, number: int) -> TensorSpec:
+    return replace(s, values=replace(s.values, specials=((0, str(number)), *s.values.specials)))
 
 
 def _unindexed(s: TensorSpec) -> TensorSpec:
@@ -132,6 +164,14 @@ def _complex(s: TensorSpec, dtype: str) -> TensorSpec:
         return s
     layout = tuple(step for step in s.layout if step[0] != "neg")
     return replace(s, dtype="complex64", layout=layout, values=replace(s.values, family="uniform", params=(), specials=()))
+
+
+def _whole(s: TensorSpec, dtype: str) -> TensorSpec:
+    """Integers where floats are asked for."""
+    if s.dtype != dtype:
+        return s
+    layout = tuple(step for step in s.layout if step[0] not in ("neg", "conj", "imag", "real"))
+    return replace(s, dtype="int64", layout=layout, values=Values("inside", (1, 3), s.values.seed), grad=False)
 
 
 def _mismatching(case: Case) -> int | None:

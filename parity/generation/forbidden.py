@@ -34,8 +34,24 @@ CONTRADICTIONS: dict[str, tuple[str, Change]] = {"scaled_dot_product_attention":
 # The last dimension of the first operand must be that of another, or a size that is told.
 FITTING = (
     *("mm", "bmm", "matmul", "addmv", "dot", "vdot", "mv", "inner", "linear", "bilinear", "layer_norm"),
-    "scaled_dot_product_attention",
+    *("scaled_dot_product_attention", "fold", "col2im"),
 )
+# No window is that wide.
+WINDOWED = tuple(f"{kind}_pool{n}d" for kind in ("max", "avg") for n in (1, 2, 3))
+WIDE = 1 << 20
+# Operands (by place) that are chances, rates or deviations, of which none is negative.
+CHANCES = {"bernoulli": 0, "bernoulli_tensor_": 1, "poisson": 0, "multinomial": 0}
+# And numbers, with one that no law has.
+LAWS: dict[str, tuple[int, float]] = {
+    "bernoulli_": (1, 1.5),
+    "bernoulli_p": (1, -0.5),
+    "geometric_": (1, 1.5),
+    "exponential_": (1, -1.0),
+    "normal_": (2, -1.0),
+    "log_normal_": (2, -0.5),
+    "cauchy_": (2, -1.0),
+    "uniform_": (2, -99.0),
+}
 # They raise where there is no factor: for a matrix of equal numbers, or, those that take definite ones, of negative numbers.
 SINGULAR = ("solve", "inv", "lu_factor", "lu_solve", "tensorsolve", "tensorinv")
 INDEFINITE = ("cholesky", "cholesky_old", "cholesky_solve", "cholesky_inverse")
@@ -58,6 +74,14 @@ def calls(row: Row, case: Case) -> Iterator[Made]:
     if row.name in FITTING and first.shape:
         longer = replace(first, shape=(*first.shape[:-1], first.shape[-1] + 1))
         yield "shape", lambda: replace(case, args=(longer, *case.args[1:]))
+    if row.name in WINDOWED and len(case.args) > 1:
+        yield "size", lambda: replace(case, args=(first, WIDE, *case.args[2:]))
+    if row.name in CHANCES:
+        place = CHANCES[row.name]
+        yield "chance", lambda: replace(case, args=tuple(_negative(a) if k == place else a for k, a in enumerate(case.args)))
+    if row.name in LAWS and len(case.args) > LAWS[row.name][0]:
+        at, number = LAWS[row.name]
+        yield "argument", lambda: replace(case, args=tuple(number if k == at else a for k, a in enumerate(case.args)))
     if row.name in (*SINGULAR, *INDEFINITE) and min(first.shape[-2:]) > 1:
         number = -1 if row.name in INDEFINITE else 1
         equal = replace(first, values=Values("inside", (number, number)), grad=False)
@@ -69,6 +93,11 @@ def calls(row: Row, case: Case) -> Iterator[Made]:
                 "device",
                 lambda: replace(case, args=tuple(_apart(a) if k == shaped[0] else a for k, a in enumerate(case.args))),
             )
+
+
+def _negative(operand: Arg) -> Arg:
+    assert isinstance(operand, TensorSpec)
+    return replace(operand, values=Values("inside", (-1, -1)), grad=False)
 
 
 def _apart(operand: Arg) -> Arg:

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from parity.catalog.draw import Pick
 from parity.catalog.row import Row
 from parity.errors import DeviceError
 from parity.execute import attribute
@@ -58,13 +59,16 @@ def _likely(row: Row, k: int, s: TensorSpec) -> bool:
     return not s.shape or (k > 0 and row.name in INDEXED and s.dtype in ("int64", "bool"))
 
 
-def on_cpu(row: Row, args: tuple[Arg, ...], kwargs: Kwargs) -> list[int]:
-    """Numbers of the operands, one of which may stay on the CPU."""
+def on_cpu(row: Row, args: tuple[Arg, ...], kwargs: Kwargs, pick: Pick) -> int | None:
+    """The number of an operand that may stay on the CPU, one of those for which that is likely; None where torch refuses it."""
     specs = list(_specs((args, tuple(v for _, v in kwargs))))
     if row.name in COPIES:
-        return list(range(len(specs)))
+        return pick(len(specs))
     likely = [k for k, s in enumerate(specs) if _likely(row, k, s)]
-    return [k for k in likely if _is_number(row, args, k) or _passes(row, args, kwargs, k)]
+    if not likely:
+        return None
+    k = likely[pick(len(likely))]
+    return k if _is_number(row, args, k) or _passes(row, args, kwargs, k) else None
 
 
 def _is_number(row: Row, args: tuple[Arg, ...], k: int) -> bool:
@@ -81,7 +85,29 @@ def _specs(tree: Any) -> Iterator[TensorSpec]:
 
 
 def _passes(row: Row, args: tuple[Arg, ...], kwargs: Kwargs, k: int) -> bool:
-    """Whether torch takes the call with operand k on the CPU."""
+    """Whether torch takes the call with operand k on the CPU. Asked once for all operands of one dtype and rank: where they may
+    lie does not depend on their sizes, save 0 and 1."""
+    key = row.call, k, _outline(args), tuple([(n, _outline(v)) for n, v in kwargs])
+    if key not in _asked:
+        if len(_asked) >= REMEMBERED:
+            _asked.clear()
+        _asked[key] = _ask(row, args, kwargs, k)
+    return _asked[key]
+
+
+REMEMBERED = 4096
+_asked: dict[Any, bool] = {}
+
+
+def _outline(a: Arg) -> Any:
+    if isinstance(a, TensorSpec):
+        return a.dtype, len(a.shape), min(a.numel, 2)
+    if isinstance(a, tuple):
+        return tuple([_outline(x) for x in a])
+    return repr(a)  # 1, 1.0 and True are equal, and promote otherwise
+
+
+def _ask(row: Row, args: tuple[Arg, ...], kwargs: Kwargs, k: int) -> bool:
     made = iter(range(1 << 16))
 
     def place(a: Arg) -> Any:

@@ -8,7 +8,7 @@ strategy is public, for people's own property tests. Before and behind it the ca
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from hypothesis import HealthCheck, Phase, find, settings
@@ -21,7 +21,7 @@ from parity.catalog.row import Row
 from parity.checking.prelude import unchecked
 from parity.errors import ParityError
 from parity.generation.generate import Drawn, decode
-from parity.generation.plainer import ENOUGH, PASSES, elements
+from parity.generation.plainer import ENOUGH, PASSES, Pass, elements
 from parity.notation import case_text
 from parity.vocabulary import Arg, Case, TensorSpec
 
@@ -74,7 +74,8 @@ def shrink(row: Row, dtype: str, sizes: Sizes, drawn: Drawn, fails: Callable[[Ca
 
     The reductions come first: they need fewer tries, and where they lead to few elements there is no more to gain. Where they
     get stuck, Hypothesis starts from the picks, and the lesser of the two counts; a case without picks (a pinned one, and the
-    simplest) has none to start from. Where sizes must not change alone, because nobody checks them, the picks come first.
+    simplest) has none to start from. Where sizes must not change alone, because nobody checks them, the picks come first,
+    unless the row itself knows which of them belong together (`Row.lesser`).
     """
     asked = _Asked(fails, 1)
     if not asked(drawn.case):
@@ -82,10 +83,12 @@ def shrink(row: Row, dtype: str, sizes: Sizes, drawn: Drawn, fails: Callable[[Ca
 
     def walked(case: Case) -> Case:
         asked.tries = WALK_TRIES
-        kept = _sizes(case) if unchecked(row) else ""  # with others the kernel would read and write beside its operands
-        return walk(case, lambda c: (not kept or _sizes(c) == kept) and asked(c))
+        return walk(case, asked, passes)
 
-    found = None if unchecked(row) and drawn.picks else walked(drawn.case)
+    # With other sizes an unchecked kernel would read and write beside its operands.
+    passes = tuple(map(_of_one_size, PASSES)) if unchecked(row) else PASSES
+    passes = passes if row.lesser is None else (row.lesser, *passes)
+    found = None if unchecked(row) and row.lesser is None and drawn.picks else walked(drawn.case)
     if found is None or (drawn.picks and elements(found) > ENOUGH):
         asked.tries = PICK_TRIES
         other = walked(_by_picks(cases(row, dtype, sizes), drawn.picks, asked) or drawn.case)
@@ -123,7 +126,17 @@ def _sizes(case: Case) -> str:
     return repr((tuple(map(bare, case.args)), tuple((n, bare(v)) for n, v in case.kwargs)))
 
 
-def walk(case: Case, fails: Callable[[Case], bool]) -> Case:
+def _of_one_size(reductions: Pass) -> Pass:
+    """Those reductions alone that leave all sizes as they are."""
+
+    def kept(case: Case) -> Iterator[Case]:
+        sizes = _sizes(case)
+        return (less for less in reductions(case) if _sizes(less) == sizes)
+
+    return kept
+
+
+def walk(case: Case, fails: Callable[[Case], bool], passes: tuple[Pass, ...] = PASSES) -> Case:
     """Down the reductions until none of them leaves a case that fails.
 
     After a success the walk goes on where it stands and comes back to the rest in the next round, because what was of no use
@@ -132,7 +145,7 @@ def walk(case: Case, fails: Callable[[Case], bool]) -> Case:
     moved = True
     while moved:
         moved = False
-        for reductions in PASSES:
+        for reductions in passes:
             k, plainer = 0, reductions(case)
             while (less := next(plainer, None)) is not None:
                 if less != case and fails(less):

@@ -17,6 +17,8 @@ from parity.judging.outliers import among_shares, among_sums
 from parity.vocabulary import Measure
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
+# Never lazily negated or conjugated.
+WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool))
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # Fewer errors than these have no spread to speak of.
 SPREAD_ELEMENTS = 32
@@ -50,13 +52,19 @@ _memcmp = _comparison_of_bytes()
 
 
 def same_bytes(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors of one dtype and shape hold the same bits, if both lie plainly in the host's memory; else False."""
-    if _memcmp is None or not (a.is_cpu and b.is_cpu and a.is_contiguous() and b.is_contiguous()) or a.is_neg() or b.is_neg():
+    """Whether two tensors of one dtype and shape hold the same bits, if both lie alike in the host's memory; else False."""
+    if _memcmp is None or not (a.is_cpu and b.is_cpu) or a.is_neg() or b.is_neg():
         return False
+    size = a.nbytes
+    if not (a.is_contiguous() and b.is_contiguous()):
+        if (strides := a.stride()) != b.stride():
+            return False
+        # From the first element to the last; where equal numbers lie among others, nothing is said.
+        size = a.element_size() * (1 + sum([(n - 1) * s for n, s in zip(a.shape, strides)]))
     x, y = a.data_ptr(), b.data_ptr()
     if not x or not y or (a.is_complex() and (a.is_conj() or b.is_conj())):  # a tensor of zeros may have no memory
         return False
-    return _memcmp(x, y, a.nbytes) == 0
+    return _memcmp(x, y, size) == 0
 
 
 def bit_equal(a: Tensor, b: Tensor) -> bool:
@@ -300,12 +308,20 @@ def _largest(share: Array) -> float:
 
 def _spread(x: Array, truth: Array, b: Budget, counted: Mask) -> float | None:
     """Root mean square of the errors in units of one rounding over the elements that count (not the finite part of a complex
-    number whose other part is NaN: its unit is unknown); None without a unit or with too few elements to speak of."""
+    number whose other part is NaN: its unit is unknown); None without a unit or with too few elements to speak of. Elements
+    with one truth are one sum, made many times over (of a constant operand): they err together, and count once."""
     if b.scale is None or x.size < SPREAD_ELEMENTS:
         return None
     with np.errstate(invalid="ignore", over="ignore"):
-        z = (np.abs(x - truth) / b.scale)[np.isfinite(x) & np.isfinite(truth) & counted]
-        return float(np.sqrt(np.mean(np.minimum(z, 1e150) ** 2))) if z.size >= SPREAD_ELEMENTS else None
+        some = np.isfinite(x) & np.isfinite(truth) & counted
+        z = np.minimum((np.abs(x - truth) / b.scale)[some], 1e150)
+        if z.size < SPREAD_ELEMENTS:
+            return None
+        found = float(np.sqrt(np.mean(z**2)))
+        if found > b.rms:
+            own = np.unique(truth[some], return_index=True)[1]
+            found = float(np.sqrt(np.mean(z[own] ** 2))) if own.size >= SPREAD_ELEMENTS else min(found, b.rms)
+        return found
 
 
 def allowed_share(reference_share: float | None) -> float:

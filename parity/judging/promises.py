@@ -39,6 +39,12 @@ def roundoff(row: Row, f: DtypeFacts, pass_: str) -> tuple[float, float]:
     return FACTS["float32"].unit_roundoff, f.unit_roundoff / HANDED_ON
 
 
+def held_to_single(row: Row, f: DtypeFacts, pass_: str) -> bool:
+    """Whether healthy kernels of this half-precision result compute in float32 throughout and round once: then what such
+    kernels give tells whether the error of the CPU's own belongs to the op or to them."""
+    return f.name in HALF and not (row.rounds_between or pass_ in row.accumulates or pass_ in row.stages)
+
+
 def terms_of_gauss(row: Row, f: DtypeFacts) -> float:
     """How much larger the terms of a sum are than the moduli that its bound knows: torch convolves complex numbers, on every
     device, by three real convolutions (Gauss's trick), whose bound is three times that of four (Higham, SIAM J. Matrix Anal.
@@ -49,9 +55,11 @@ def terms_of_gauss(row: Row, f: DtypeFacts) -> float:
 
 def lost_between(row: Row, f: DtypeFacts, oracle: Oracle, name: str, flushes: bool, like: Array) -> Array:
     """What is lost below the normal numbers between kernels (of the sums of parts in Gauss's trick, of a product before the
-    next): a few subnormal numbers in place of each operand, times the others; a few normal ones on a device that flushes."""
+    next): a few subnormal numbers in place of each operand, times the others; a few normal ones on a device that flushes.
+    Nothing where what is handed on is only added to (a product, to a bias)."""
     lost = np.zeros_like(like)
-    if not name or (terms_of_gauss(row, f) == 1.0 and not row.rounds_between):
+    chained = row.rounds_between and oracle.bias() is None
+    if not name or (terms_of_gauss(row, f) == 1.0 and not chained):
         return lost
     if not any(extremes(x)[0] < f.tiny / f.unit_roundoff for x in oracle.operands if x.is_floating_point() or x.is_complex()):
         return lost

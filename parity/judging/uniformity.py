@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import replace
 from typing import TypeAlias
@@ -16,9 +15,9 @@ from parity.judging.laws.law import Sample, Tallies
 from parity.judging.tails import bernstein, improbable, massart, poisson_excess
 from parity.values import unit
 
-Index: TypeAlias = npt.NDArray[np.int64]
+Numbers: TypeAlias = npt.NDArray[np.float64]
 GRID = 1024  # points at which the distribution function is looked at
-PAIRS = 1 << 14  # at most so many pairs of elements a distance apart are compared
+PAIRS, FEWEST = 1 << 14, 16  # about so many pairs of elements a distance apart are compared at most, and at least
 
 
 def judged(samples: list[Sample], period: int = 0) -> str:
@@ -164,18 +163,27 @@ def _moments(cut: float) -> tuple[float, float]:
 
 CUT = 3.0
 MEAN, VARIANCE = _moments(CUT)
+# How much the square of a normal score below CUT changes with its probability at most. In intervals no wider than NARROW that
+# is next to nothing of what `_scale` allows.
+STEEPEST = 2 * CUT * math.sqrt(2 * math.pi) * math.exp(CUT * CUT / 2)
+NARROW = 2.0**-20
 
 
 def _scale(low: Tensor, high: Tensor, tests: int) -> str:
     """The spread: the squares of the normal scores of the probability integrals, those above CUT**2 as CUT**2."""
     n = low.numel()
-    a, b = (torch.special.ndtri(x.clamp(1e-6, 1 - 1e-6)).clamp(-CUT, CUT) for x in (low, high))
-    most = torch.maximum(a * a, b * b)
-    least = torch.where((a < 0) & (b > 0), 0.0, torch.minimum(a * a, b * b))
+    a = torch.special.ndtri(low.clamp(1e-6, 1 - 1e-6)).clamp_(-CUT, CUT).square_()
+    width = 0.0 if low is high else float((high - low).max())
+    if width <= NARROW:
+        least, most = float(a.sum()) - n * STEEPEST * width, float(a.sum()) + n * STEEPEST * width
+    else:
+        b = torch.special.ndtri(high.clamp(1e-6, 1 - 1e-6)).clamp_(-CUT, CUT).square_()
+        across = (low < 0.5) & (high > 0.5)
+        least, most = float(torch.minimum(a, b).masked_fill_(across, 0.0).sum()), float(torch.maximum(a, b).sum())
     limit = bernstein(n * VARIANCE, CUT * CUT, tests)
-    if float(least.sum()) - n * MEAN > limit:
+    if least - n * MEAN > limit:
         return f"the draws are spread too widely, over {n}"
-    if n * MEAN - float(most.sum()) > limit:
+    if n * MEAN - most > limit:
         return f"the draws are spread too narrowly, over {n}"
     return ""
 
@@ -188,8 +196,8 @@ def _repeats(s: Sample) -> str:
     n = min(s.values.numel(), 1 << 14, int(1 / (8 * s.peak)))
     if n < 16:
         return ""
-    ordered = s.values[:n].sort().values
-    repeated = int((ordered[1:] == ordered[:-1]).sum())
+    ordered = np.sort(s.values[:n].numpy())
+    repeated = int(np.count_nonzero(ordered[1:] == ordered[:-1]))
     chance = torch.tensor([n * s.peak], dtype=torch.float64)
     if bool(improbable(torch.tensor([float(repeated)]).double(), torch.tensor([float(n)]).double(), chance * 0, chance, 1)):
         return f"{repeated} of {n} numbers came before"
@@ -202,18 +210,26 @@ def _lags(s: Sample, centre: Tensor, period: int) -> str:
     n = centre.numel()
     some = {1 << k for k in range(17)} | {3, s.row, 2 * s.row, period // 2, period, period // 4}
     distances = tuple(sorted(d for d in some if 0 < d <= n // 2))
-    left, right, apart, starts = _pairs(n, distances)
-    if not starts.size:
+    numbers = np.stack([s.values.numpy(), centre.numpy() - 0.5, (s.high - s.low).numpy()])
+    apart, count, same, product, slack = [], [], [], [], []
+    for d in distances:
+        for start in (0, d):  # elements in even blocks of d, and those in odd ones
+            pairs = _pairs(numbers[:, start:], d)
+            size = sum(left[0].size for left, _ in pairs)
+            if size < FEWEST:
+                continue
+            apart.append(d)
+            count.append(float(size))
+            same.append(float(sum(np.count_nonzero(left[0] == right[0]) for left, right in pairs)))
+            product.append(sum(float(np.einsum("ij,ij->", left[1], right[1])) for left, right in pairs))
+            slack.append(sum(float(left[2].sum() + right[2].sum()) / 2 for left, right in pairs) if s.fuzzy else 0.0)
+    if not apart:
         return ""
-    values, x, width = s.values.numpy(), centre.numpy() - 0.5, (s.high - s.low).numpy()
-    count = np.diff(starts, append=left.size).astype(np.float64)
-    same = np.add.reduceat((values[left] == values[right]).astype(np.float64), starts)
-    trials, tests = torch.from_numpy(count), 2 * len(distances)
-    often = improbable(torch.from_numpy(same), trials, trials * 0, torch.full_like(trials, s.peak), tests).numpy()
-    product = np.add.reduceat(x[left] * x[right], starts)
-    slack = np.add.reduceat(width[left] + width[right], starts) / 2 if s.fuzzy else np.zeros_like(product)
+    trials, tests = torch.tensor(count, dtype=torch.float64), 2 * len(distances)
+    repeated = torch.tensor(same, dtype=torch.float64)
+    often = improbable(repeated, trials, trials * 0, torch.full_like(trials, s.peak), tests).numpy()
     limit = np.array([bernstein(k / 144, 0.25, tests) for k in count])
-    related = (np.abs(product) > slack + limit) & (s.covariate is None)
+    related = (np.abs(product) > np.array(slack) + limit) & (s.covariate is None)
     if not (often | related).any():
         return ""
     k = int(np.argmax(often | related))
@@ -222,20 +238,15 @@ def _lags(s: Sample, centre: Tensor, period: int) -> str:
     return f"elements {apart[k]} places apart are correlated ({12 * product[k] / count[k]:.3g} over {int(count[k])} pairs)"
 
 
-@functools.lru_cache(maxsize=64)
-def _pairs(n: int, distances: tuple[int, ...]) -> tuple[Index, Index, Index, Index]:
-    """(left and right elements of all sets of pairs, one set after the other; the distance of each set; where each begins)."""
-    sets, apart = [], []
-    pairs = min(PAIRS, n // 2)
-    spread = np.arange(pairs) * max(1, (n // 2) // max(1, pairs))  # over all of them
-    for d in distances:
-        for start in (0, d):  # elements in even blocks of d, and those in odd ones
-            left = spread // d * (2 * d) + spread % d + start
-            left = left[left < n - d]
-            if left.size >= 16:
-                sets.append(left)
-                apart.append(d)
-    sizes = np.array([0, *(x.size for x in sets)], dtype=np.int64).cumsum()
-    lefts = np.concatenate(sets) if sets else np.zeros(0, dtype=np.int64)
-    distance = np.array(apart, dtype=np.int64)
-    return lefts, lefts + np.repeat(distance, np.diff(sizes)), distance, sizes[:-1]
+def _pairs(x: Numbers, d: int) -> list[tuple[Numbers, Numbers]]:
+    """The elements of the even blocks of d and those d places on, of [kind, element], as [kind, block, place]: all whole
+    blocks, then what is left. Of many every so many-th block or place, over all of them."""
+    every = max(1, x.shape[1] // (2 * PAIRS))
+    blocks = x.shape[1] // (2 * d)
+    end = blocks * 2 * d
+    whole = x[:, :end].reshape(x.shape[0], blocks, 2, d)
+    whole = whole[:, ::every] if blocks >= every else whole[..., ::every]
+    found = [(whole[:, :, 0], whole[:, :, 1])] if blocks else []
+    if x.shape[1] - end > d:
+        found.append((x[:, None, end : x.shape[1] - d : every], x[:, None, end + d :: every]))
+    return found

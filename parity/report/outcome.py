@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
+from parity.checking import operands
 from parity.devices.base import Device
 from parity.errors import OutputError
 from parity.examine import Finding
@@ -32,7 +33,8 @@ def write_script(f: Finding, device: Device, folder: Path) -> Path | None:
     Raises OutputError where the folder cannot be written.
     """
     title = f"{f.item.row.name} {f.item.dtype} on {device.name}: {f.result.verdict.status} in {f.result.aspect}"
-    made = standalone(f.case, f.result.aspect, device.name, title)
+    m = f.result.verdict.measure
+    made = standalone(f.case, f.result.aspect, device.name, title, m is not None and m.problem == operands.PROBLEM)
     if made is None:
         return None
     words = (f.item.row.name, f.item.dtype, f.result.aspect, f.result.verdict.tensor)

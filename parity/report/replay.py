@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
@@ -13,15 +14,16 @@ from parity.devices import load_faults, resolve
 from parity.errors import CaseError, ParityError
 from parity.examine import Plan, record, replay
 from parity.execute import said
+from parity.journal import Journal
 from parity.report import explanation
 from parity.report.finding import body, place
 from parity.vocabulary import COMPARED, FINDINGS, Case
 
 
-def run(cases: Sequence[Case], device: str, faults: str | None, explain: bool = False) -> int:
+def run(cases: Sequence[Case], device: str, faults: str | None, explain: bool = False, journal: Path | None = None) -> int:
     """Print what each case does on the device; 1 if any is a finding, 3 if nothing was compared, else 0.
 
-    explain: print why it was judged so, too.
+    explain: print why it was judged so, too. journal: where to say what is under way, for who outlives this process.
 
     Raises CaseError for a case that cannot be rebuilt here, DeviceError and UsageError as resolving a device does.
     """
@@ -30,13 +32,14 @@ def run(cases: Sequence[Case], device: str, faults: str | None, explain: bool = 
     there = resolve(device, load_faults(faults) if faults else ())
     tables = tolerance.load(there.name, known_ops={r.name for r in suite.rows("all")})
     found = compared = 0
+    watch = Journal(journal) if journal else None
     for case in cases:
         row = suite.row(case.op)
         plan = Plan(there, resolve("cpu"), tables, suite.profile("quick"))
         item, text = suite.Item(row, case.dtype), notation.case_text(case)
         print(text)
         try:
-            results = replay(item, plan, case)
+            results = replay(item, plan, case, watch)
         except (TypeError, AttributeError, IndexError, ValueError, RuntimeError, AssertionError) as e:
             raise CaseError(f"the case cannot be built: {said(e)}") from e
         for r in results:
@@ -54,10 +57,10 @@ def run(cases: Sequence[Case], device: str, faults: str | None, explain: bool = 
 
 
 def main(argv: Sequence[str]) -> int:
-    """`python -m parity.report.replay CASE DEVICE [FAULTS] [--explain]`: the process that `parity replay` can lose."""
-    plain = [a for a in argv if a != "--explain"]
+    """`python -m parity.report.replay JOURNAL CASE DEVICE [FAULTS] [--explain]`: the process that `parity replay` can lose."""
+    journal, case, device, *faults = (a for a in argv if a != "--explain")
     try:
-        return run([notation.parse(plain[0])], plain[1], plain[2] if len(plain) > 2 else None, "--explain" in argv)
+        return run([notation.parse(case)], device, faults[0] if faults else None, "--explain" in argv, Path(journal))
     except ParityError as e:
         print(f"parity: {e}", file=sys.stderr)
         return e.exit_code

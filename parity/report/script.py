@@ -51,17 +51,20 @@ class _Untold(Exception):  # no error: it only ends the writing
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What of the finding goes into the text. result: the outputs of the CPU, for the shapes of what is fed or written."""
+    """What of the finding goes into the text. result: the outputs of the CPU, for the shapes of what is fed or written. kept:
+    whether it is about the operands behind the call, which must be as they were."""
 
     case: Case
     row: Row
     aspect: str
     inputs: Inputs
     result: tuple[tuple[str, Tensor], ...]
+    kept: bool = False
 
 
-def standalone(case: Case, aspect: str, device_name: str, title: str) -> str | None:
+def standalone(case: Case, aspect: str, device_name: str, title: str, kept: bool = False) -> str | None:
     """The script, or None where the case cannot be told in torch alone (private test data, functions without source).
+    kept: compare the operands behind the call instead of its results.
 
     It takes the device as its argument, prints the three results and the largest difference, and ends with 1 where device
     and CPU differ by more than a few roundoffs, else with 0.
@@ -73,7 +76,7 @@ def standalone(case: Case, aspect: str, device_name: str, title: str) -> str | N
         if case.after or case.refused or aspect in SELDOM:
             return None  # more than one call, or a call that raises, or one that parity puts together itself
         inputs = build(case)
-        return _text(_Told(case, row, aspect, inputs, _outputs(case, row, inputs)), device_name, title)
+        return _text(_Told(case, row, aspect, inputs, _outputs(case, row, inputs), kept), device_name, title)
     except (_Untold, ParityError):
         return None
 
@@ -299,7 +302,10 @@ def _run(t: _Told) -> tuple[list[str], list[str]]:
             lines += ["leaf0 = base", "base = base.clone()"] if leaf else []
             lines += [f"t0 = {_view('base', o.spec.layout, o.spec.shape)}"]
             continue
-        made = _view(f"put(BASE_{i}, {place}, wide)", o.spec.layout, o.spec.shape)
+        base = f"put(BASE_{i}, {place}, wide)"
+        if t.kept:
+            base, lines = f"kept{i}", [*lines, f"kept{i} = {base}"]
+        made = _view(base, o.spec.layout, o.spec.shape)
         lines.append(f"t{i} = {made}" + (".detach().requires_grad_()" if leaf else ""))
         lines += [f"leaf{i} = t{i}"] if leaf else []
     if backward:
@@ -324,6 +330,9 @@ def _run(t: _Told) -> tuple[list[str], list[str]]:
         bases, lines = _out(t, bases, lines, function)
     else:
         lines += [f"outputs = tensors({call})", 'return {f"out[{i}]": t for i, t in enumerate(outputs)}']
+    if t.kept:
+        names = [f'"operand[{i}]": kept{i}' for i in range(int(writes), len(t.inputs.operands))]
+        lines[-1] = f"return {{{', '.join(names)}}}  # all of each: a write beside the view shows"
     return bases, lines
 
 

@@ -118,7 +118,7 @@ def softmax() -> dict[Any, Formula]:
 
 
 def _softmax_backward(grad: Tensor, out: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
-    product = stored(grad * out)
+    product: Tensor = stored(grad * out)
     return product - out * product.sum(dim, keepdim=True)
 
 

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from parity.dtypes import FACTS
 from parity.execute import Placed, Program
-from parity.inputs import Inputs, apply
+from parity.inputs import Inputs, apply, torch_word
 from parity.truth.rounding import DOUBLE, Rounding, extremes, handed_on, perturbed
+from parity.truth.single import Single
 from parity.truth.wide import Truth, run, truth, widened
 from parity.vocabulary import Case
 
@@ -35,11 +36,10 @@ WIDE = {"float16", "bfloat16", "float32"}
 class Shaken:
     """What rounding does to the results, by name. moved: the largest change of each element, 0 where it is not finite.
     unsettled: where rounding on the way decides whether the result is NaN (0 / 0 of a variance that is 0 only if nothing is
-    rounded). smallest, largest: magnitudes on the way."""
+    rounded). largest: magnitude on the way."""
 
     moved: dict[str, Tensor]
     unsettled: dict[str, Tensor]
-    smallest: float
     largest: float
 
 
@@ -64,7 +64,7 @@ def sensitivity(
     least = facts.smallest / LEAST if facts is not None and facts.is_inexact else 0.0
     moved = {n: torch.zeros(t.shape, dtype=torch.float64) for n, t in center.tensors.items()}
     unsettled: dict[str, Tensor] = {}
-    low, high, shy = float("inf"), 0.0, False
+    high, shy = 0.0, False
     # The last time operands stay as they are: some stand for a choice (a target of 1 or -1), which ends when they move.
     for k in range(samples + 1):
 
@@ -82,7 +82,7 @@ def sensitivity(
                     results = ()
             if results:
                 break
-        low, high, shy = min(low, mode.smallest), max(high, mode.largest), shy or mode.met_shy
+        high, shy = max(high, mode.largest), shy or mode.met_shy
         for n, t in results:
             at = center.tensors.get(n)
             if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
@@ -93,7 +93,7 @@ def sensitivity(
     if cotangents and (shy or any(not bool(m.any()) for n, m in moved.items() if n.startswith("grad["))):
         with contextlib.suppress(*REFUSALS):
             _moved_by_saving(p, case, inputs, placed, cotangents, center, moved, (between, least))
-    return Shaken(moved, unsettled, low, high)
+    return Shaken(moved, unsettled, high)
 
 
 def _moved_by_saving(
@@ -169,6 +169,7 @@ class Oracle:
         self._samples = PERTURBATIONS
         self._sensitivity: dict[tuple[float, float], Shaken] = {}
         self._variants: dict[str, dict[str, Tensor]] = {}
+        self._healthy: dict[str, Tensor] | None = None
 
     @property
     def _placed(self) -> Placed:
@@ -189,7 +190,7 @@ class Oracle:
     def differentiate(self, cotangents: Sequence[Tensor]) -> None:
         """Ask for gradients too, with these cotangents (CPU tensors of the outputs' shapes)."""
         self._cotangents, self._asked = cotangents, False
-        self._sensitivity, self._variants = {}, {}
+        self._sensitivity, self._variants, self._healthy = {}, {}, None
 
     def truth(self, name: str) -> Tensor | None:
         """The truth of one result, or None."""
@@ -244,8 +245,9 @@ class Oracle:
         return tuple(v for v in self._placed.views[1:] if _floating(v) and v.shape == truth.shape)
 
     def ignores_a_product(self) -> bool:
-        """Whether a factor of 0 (alpha, beta) lets a device leave a product out, with the NaN in it."""
-        return any(k in FACTORS and v == 0 for k, v in self._case.kwargs)
+        """Whether a factor of 0 lets a device leave a product out, with the NaN in it. That of alpha; for a beta of 0 torch's
+        documentation of addmm and its like promises that no NaN or Inf of the input is seen."""
+        return any(k == "alpha" and v == 0 for k, v in self._case.kwargs)
 
     def bias(self) -> float | None:
         """The largest magnitude that a sum of products adds at its end; 0 without one, None if the row has no place for it."""
@@ -278,6 +280,18 @@ class Oracle:
         """Where rounding on the way decides whether a result is NaN; None where it nowhere does."""
         found = self._shaken(u, between).unsettled.get(name)
         return None if found is None or not bool(found.any()) else found
+
+    def rounded_once(self, name: str) -> Tensor | None:
+        """That result from the case's own operands, each kernel of the CPU computing in float32 and rounding once; None where
+        it does not run so."""
+        if self._healthy is None:
+            bases = tuple(o.base.clone() for o in self._inputs.operands)
+            views = tuple(apply(b, o.spec.layout, o.spec.shape) for b, o in zip(bases, self._inputs.operands))
+            self._healthy = {}
+            with contextlib.suppress(*REFUSALS), Single():
+                made = run(self._p, self._case, self._inputs, Placed(bases, views), self._cotangents, torch_word)
+                self._healthy = dict(made)
+        return self._healthy.get(name)
 
     def look_closer(self) -> bool:
         """Take more samples of every sensitivity from now on; False where that is done already."""

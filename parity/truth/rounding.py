@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -16,6 +17,7 @@ from torch.utils._pytree import tree_map
 from parity import values
 from parity.truth.formulas import adjoints, antialiased, attention, softmax, stored
 
+Factors: TypeAlias = npt.NDArray[np.float64]
 DOUBLE = (torch.float64, torch.complex128)
 LONG = 16  # terms of a sum whose order matters beside its own rounding
 CHAIN = 4096  # no device adds more terms than these in one chain
@@ -59,46 +61,72 @@ TURNS = ("transpose_", "t_", "squeeze_", "unsqueeze_", "as_strided_", "swapaxes_
 EXACT_KERNELS = frozenset(_MOVERS.split())
 
 
-@functools.lru_cache(maxsize=4)
-def _signs(key: int) -> Tensor:
-    return torch.from_numpy((values.words(key, 1 << 16) & np.uint64(1)).astype("float64") * 2 - 1)
+@functools.lru_cache(maxsize=16)
+def _factors(u: float) -> Tensor:
+    """1 + u or 1 - u, by a fixed stream of signs."""
+    signs = torch.from_numpy((values.words(0, 1 << 16) & np.uint64(1)).astype("float64") * 2 - 1)
+    return 1 + u * signs
 
 
 def perturbed(t: Tensor, u: float, key: int) -> Tensor:
     """t with every element moved by a relative +-u, signs from a fixed stream."""
     if not (t.is_floating_point() or t.is_complex()):
         return t
-    n = t.numel()
-    signs = _signs(0)
+    n, stream = t.numel(), _factors(u)
     start = (key * 4099) % (1 << 16)
-    index = signs[start : start + n] if start + n <= 1 << 16 else signs[torch.arange(start, start + n) % (1 << 16)]
-    factors = 1 + u * index.view(t.shape)
+    some = stream[start : start + n] if start + n <= 1 << 16 else stream[torch.arange(start, start + n) % (1 << 16)]
+    factors = some.view(t.shape)
     if t.is_complex():  # each part by itself: a product of complex numbers makes NaN of both where one part is NaN or Inf
         return torch.complex(t.real * factors, t.imag * factors)
     return t * factors
 
 
 _MIX = np.int64(0x2545F4914F6CDD1D)
-_STEPS = np.array([sign * (0.5 + k / 14) for sign in (-1.0, 1.0) for k in range(8)])  # by three bits and a sign
+_CHOICE = 0b10111  # of a hash shifted by 58: three bits, and one for the sign
+_PLACES = np.arange(1 << 10, dtype=np.int64) * 0x9E3779B9
+
+
+@functools.lru_cache(maxsize=16)
+def _steps(u: float) -> Factors:
+    """What a number is multiplied by, for every `_CHOICE`."""
+    return np.array([1 + u * (sign * (0.5 + k / 14)) for sign in (-1.0, 0.0, 1.0) for k in range(8)])
+
+
+def _hashed(raw: npt.NDArray[np.int64], u: float, key: int) -> Factors:
+    """A factor for every number, given its bits."""
+    if key % 2:
+        raw = raw + (_PLACES[: raw.size] if raw.size <= _PLACES.size else np.arange(raw.size) * 0x9E3779B9)
+    mixed = raw ^ (raw >> 29)
+    mixed ^= key * 0x1234567
+    mixed *= _MIX
+    mixed ^= mixed >> 32
+    mixed *= _MIX
+    mixed >>= 58
+    mixed &= _CHOICE
+    found: Factors = _steps(u)[mixed]
+    return found
 
 
 def rounded(t: Tensor, u: float, key: int) -> Tensor:
     """t with every element moved by a relative u / 2 to u, up or down: were it always u, two kernels in a row would undo each
     other in every fourth case. Even keys: by a hash of its value, so that what is equal stays equal, as under rounding. Odd
     keys: of value and place, as where equal numbers come about in different ways."""
-    if t.dtype not in (torch.float64, torch.complex128):
+    if t.dtype not in DOUBLE:
         return t
     parts = torch.view_as_real(t.detach().resolve_conj()) if t.is_complex() else t.detach()
-    # In numpy, whose calls cost a third of torch's on arrays of a dozen elements.
-    raw = parts.resolve_neg().contiguous().numpy().reshape(-1).view(np.int64)
-    mixed = raw + np.arange(raw.size) * 0x9E3779B9 if key % 2 else raw
-    mixed = mixed ^ (mixed >> 29) ^ (key * 0x1234567)
-    mixed *= _MIX
-    mixed ^= mixed >> 32
-    mixed *= _MIX
-    factors = 1 + u * _STEPS[(mixed >> 58) & 7 | (mixed >> 59) & 8]
-    moved = parts * torch.from_numpy(factors).view(parts.shape)
+    moved = _times(parts, _numbers(parts.resolve_neg().contiguous()), u, key)
     return torch.view_as_complex(moved) if t.is_complex() else moved
+
+
+def _numbers(t: Tensor) -> Factors:
+    """The elements of a contiguous tensor in a row, in numpy, whose calls cost a third of torch's on a dozen elements."""
+    found: Factors = t.numpy().reshape(-1)
+    return found
+
+
+def _times(t: Tensor, numbers: Factors, u: float, key: int) -> Tensor:
+    """`rounded` for a tensor of these numbers."""
+    return t * torch.from_numpy(_hashed(numbers.view(np.int64), u, key).reshape(t.shape))
 
 
 def handed_on(x: Tensor, u: float, key: int, least: float) -> Tensor:
@@ -113,7 +141,15 @@ def handed_on(x: Tensor, u: float, key: int, least: float) -> Tensor:
 
 def extremes(t: Tensor) -> tuple[float, float]:
     """(smallest, largest) finite magnitude of the elements that are not 0; (inf, 0) without one."""
-    size = t.detach().abs().to(torch.float64).numpy()  # numpy knows no bfloat16
+    return _extremes(t.detach().abs().to(torch.float64).numpy())  # numpy knows no bfloat16
+
+
+def _extremes(size: Factors) -> tuple[float, float]:
+    if not size.size:
+        return float("inf"), 0.0
+    low, high = float(np.minimum.reduce(size, None)), float(np.maximum.reduce(size, None))
+    if low > 0.0 and high < np.inf:  # no NaN either
+        return low, high
     size = size[(size > 0) & (size < np.inf)]
     return (float(size.min()), float(size.max())) if size.size else (float("inf"), 0.0)
 
@@ -172,12 +208,16 @@ def _wide(x: Any) -> bool:
 
 def chained(x: Tensor, dims: Sequence[int]) -> Tensor:
     """What the sum of these very numbers over dims loses in one chain of float32 additions, flattened. Many terms of one size,
-    or below half an ULP of the sum, are all rounded to one side; no random walk describes that."""
+    or below half an ULP of the sum, are all rounded to one side; no random walk describes that. Either in turn, or with the
+    largest first, which all others that are below half an ULP of it vanish beside."""
     front = x.detach().movedim(list(dims), list(range(len(dims))))
     terms = front.reshape(math.prod(front.shape[: len(dims)]), -1).to(torch.float32)
     with np.errstate(all="ignore"):
         added = torch.from_numpy(np.add.accumulate(terms.numpy(), axis=0))[-1]  # numpy adds in turn here, and rounds each time
-    return (added.to(torch.float64) - terms.to(torch.float64).sum(0)).abs().nan_to_num(0.0, 0.0, 0.0)
+    sizes = terms.abs()
+    vanishing = torch.where(sizes < SINGLE * sizes.amax(0), terms, 0.0).sum(0).abs().to(torch.float64)
+    in_turn = (added.to(torch.float64) - terms.to(torch.float64).sum(0)).abs()
+    return torch.maximum(in_turn, vanishing).nan_to_num(0.0, 0.0, 0.0)
 
 
 def _repeats(result: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str) -> float:
@@ -206,6 +246,28 @@ def _terms(name: str, result: Tensor, args: Any) -> float:
     return args[0].numel() / result.numel() if name in SUMS or name in SIZES else 0.0
 
 
+class Kernel(NamedTuple):
+    """What is to be known of a kernel before it runs. formula: what it is taken apart into, or None. aliases, writes: whether
+    a result is an operand again, and written. exact: it rounds nothing; counts, norm: nothing in some calls."""
+
+    name: str
+    formula: Callable[..., Any] | None
+    aliases: bool
+    writes: bool
+    exact: bool
+    counts: bool
+    norm: bool
+
+
+@functools.cache
+def _kernel(func: Any) -> Kernel:
+    name = func._schema.name.removeprefix("aten::")
+    aliases = [r.alias_info for r in func._schema.returns if r.alias_info is not None]
+    writes = any(a.is_write for a in aliases)
+    counts = (name.rstrip("_") if writes else name) in COUNTS
+    return Kernel(name, _decompositions().get(func), bool(aliases), writes, name in EXACT_KERNELS, counts, name in NORMS)
+
+
 class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
     """Moves the floating result of every kernel that rounds, forward and backward, by a relative +-u, as rounding would. It
     sees what perturbed inputs cannot: sums that cancel whatever goes in (the gradient of a bias before batch_norm is 0), what
@@ -213,21 +275,20 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
 
     A fused kernel that torch has a decomposition for is taken apart, and what is fused inside it too, the steps rounded by
     `inside`: the formula cancels there too. What kernels hand to each other moves by at least `least` (`handed_on`). Long sums
-    lose, at any depth, what one chain of additions loses. largest, smallest: the extreme finite magnitudes, without 0, that
-    any kernel gave.
+    lose, at any depth, what one chain of additions loses. largest: the largest finite magnitude that any kernel gave.
     """
 
     def __init__(self, u: float, key: int, inside: float | None = None, least: float = 0.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._u, self._key, self._inside, self._least = u, key, u if inside is None else inside, least
-        self._fused = _decompositions()
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}
         self._apart: list[Any] = []  # the fused kernels that are being computed by their formulas
-        self.largest, self.smallest = 0.0, float("inf")
+        self.largest = 0.0
         self.met_shy = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        formula = None if func in self._apart else self._fused.get(func)
+        kernel = _kernel(func)
+        formula = None if func in self._apart else kernel.formula
         if formula is not None:
             self._apart.append(func)
             try:
@@ -237,20 +298,15 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
                 self._apart.pop()
         else:
             result = func(*args, **(kwargs or {}))
-        aliases = [r.alias_info for r in func._schema.returns]
-        if any(a is not None for a in aliases):
-            if any(a is not None and a.is_write for a in aliases):
-                name = func._schema.name.removeprefix("aten::")
-                if name.rstrip("_") not in COUNTS or not self._counts(result, args):
-                    self._rounded_in_place(name, result)
+        name = kernel.name
+        if kernel.aliases:
+            if kernel.writes and not (kernel.counts and self._counts(result, args)):
+                self._rounded_in_place(name, result)
             return result
         if func is stored:
             return handed_on(result, self._u, self._key, self._least) if _wide(result) else result
-        name = func._schema.name.removeprefix("aten::")
         self.met_shy |= name in SHY
-        if name in EXACT_KERNELS or (name in NORMS and _picks(args, kwargs or {})):
-            return result
-        if name in COUNTS and self._counts(result, args):
+        if kernel.exact or (kernel.norm and _picks(args, kwargs or {})) or (kernel.counts and self._counts(result, args)):
             return result
         if formula is None and _wide(result) and result.numel():
             terms = _terms(name, result, args)
@@ -262,9 +318,8 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
                     biased = chained(args[0], dims).view(result.shape) / (terms if name == "mean" else 1.0)
                     lost = torch.maximum(lost, biased / 4.0)
                 result = self._off_by(result, lost)
-        if self._apart and name in ARITHMETIC:
-            return tree_map(self._rounded_but_whole, result)
-        return tree_map(self._rounded, result)
+        change = self._rounded_but_whole if self._apart and name in ARITHMETIC else self._rounded
+        return change(result) if isinstance(result, Tensor) else tree_map(change, result)
 
     def _counts(self, result: Any, args: Any) -> bool:
         """Whether a sum is one of whole numbers that every dtype adds up exactly: formulas count by them, and ask for 1."""
@@ -283,10 +338,15 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
             return x
         if x.device.type == "meta":  # some formulas ask for the shape of a result by computing it without numbers
             return x
-        low, high = extremes(x)
-        self.smallest, self.largest = min(self.smallest, low), max(self.largest, high)
+        plain = x.detach() if x.dtype is torch.float64 and x.is_contiguous() and not x.is_neg() else None
+        numbers = None if plain is None else _numbers(plain)
+        low, high = extremes(x) if numbers is None else _extremes(np.abs(numbers))
+        self.largest = max(self.largest, high)
         u, least = (self._inside, 0.0) if self._apart else (self._u, self._least)
-        moved = handed_on(x, u, self._key, least) if low * u < least else rounded(x, u, self._key)
+        if low * u < least:
+            moved = handed_on(x, u, self._key, least)
+        else:
+            moved = rounded(x, u, self._key) if plain is None or numbers is None else _times(plain, numbers, u, self._key)
         if moved is not x and moved.stride() == x.stride() and x.storage_offset() == 0:
             self._moved[moved.data_ptr()] = moved, x  # `moved` is kept alive, so that nothing else gets its address
         return moved
@@ -296,7 +356,9 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         below a whole number would be the place before."""
         moved = self._rounded(x)
         if moved is not x and x.dtype is torch.float64:
-            moved.copy_(torch.where((x == x.trunc()) & (x.abs() <= 1.0 / self._inside), x, moved))
+            whole = (x == x.trunc()) & (x.abs() <= 1.0 / self._inside)
+            if whole.any():
+                moved.copy_(torch.where(whole, x, moved))
         return moved
 
     def _rounded_in_place(self, name: str, x: Any) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,13 +67,20 @@ def widened(p: Program, case: Case, inputs: Inputs, computes: torch.dtype | None
     return Placed(tuple(bases), tuple(views))
 
 
-def run(p: Program, case: Case, inputs: Inputs, placed: Placed, cotangents: Sequence[Tensor] | None) -> Named:
-    """Forward and, with cotangents, backward, in the oracle's arithmetic. Never in inference mode: a dispatch mode would see
-    composed ops there in one piece, and not what rounds inside."""
+def run(
+    p: Program,
+    case: Case,
+    inputs: Inputs,
+    placed: Placed,
+    cotangents: Sequence[Tensor] | None,
+    word: Callable[[str], Any] = wide_word,
+) -> Named:
+    """Forward and, with cotangents, backward, in the oracle's arithmetic (or another: word gives the dtypes that the call
+    names). Never in inference mode: a dispatch mode would see composed ops there in one piece, and not what rounds inside."""
     case = replace(case, under="no_grad") if case.under == "inference" else case
     # The CPU's fused attention has no second derivative.
-    with sdpa_kernel(SDPBackend.MATH) if inputs.fed else contextlib.nullcontext():
-        live = forward(p, case, inputs, placed, cotangents is not None, wide_word)
+    with sdpa_kernel(SDPBackend.MATH) if inputs.fed else contextlib.nullcontext(), _fractions(word):
+        live = forward(p, case, inputs, placed, cotangents is not None, word)
         grads: Named = ()
         if cotangents:
             grads = backward(live, [c.to(t.dtype) for c, (_, t) in zip(cotangents, _tracked(live.outputs))])
@@ -86,3 +94,14 @@ def _tracked(named: Named) -> Named:
 def truth(p: Program, case: Case, inputs: Inputs, placed: Placed, cotangents: Sequence[Tensor] | None) -> Truth:
     """The truth of a case. Raises whatever the op raises in float64."""
     return Truth(dict(run(p, case, inputs, placed, cotangents)))
+
+
+@contextlib.contextmanager
+def _fractions(word: Callable[[str], Any]) -> Iterator[None]:
+    """What an op makes of integers where it needs fractions has the default dtype: here the one that hardly rounds."""
+    kept = torch.get_default_dtype()
+    torch.set_default_dtype(word("float32"))
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(kept)

@@ -18,6 +18,7 @@ from parity.checking.check import Settings, check, quiet
 from parity.devices import Fault
 from parity.devices.sim import SimDevice
 from parity.devices.sim.functions import DUNDERS, answers_to, public_name
+from parity.devices.sim.seats import ALSO_CALLED
 from parity.dtypes import FACTS
 from parity.errors import CaseError
 from parity.examine import Plan
@@ -124,7 +125,8 @@ def reaches(fault: Fault, reach: Reach) -> bool:
     if fault.level == "function":
         return any(not answers_to(n).isdisjoint(ops) for n in reach.functions)
     if fault.level == "kernel":
-        return any(not ops.isdisjoint((k, b := k.partition(".")[0], _stripped(b))) for k in reach.kernels)
+        bases = ((k, k.partition(".")[0]) for k in reach.kernels)
+        return any(not ops.isdisjoint((k, b, _stripped(b), ALSO_CALLED.get(b, b))) for k, b in bases)
     return True
 
 

@@ -262,7 +262,7 @@ def _fires(t: Trial, item: Item, case: Case, like: Result) -> bool:
     again = recheck(item, t.plan, case, t.notes, like, t.watch)
     t.watch.end()
     shown = failing(again) if like.verdict.status.is_finding else [r for r in again if r.verdict.status in FOUND]
-    return t.tap.count > before and any(r.key == like.key for r in shown)
+    return t.tap.count > before and any(r.about(like.key) is not None for r in shown)
 
 
 def beside(t: Trial, score: Score) -> Score:

@@ -6,7 +6,9 @@ finding is a false alarm of the judge. With `--device sim:mps` the operators and
 are flushed. A check is one aspect of one case, judged against the CPU. It prints the checks per class, how many of them were
 not bit-equal to the CPU (a kernel that rounds once to a half type, as devices do, mostly is: `--dtype float32 --dtype
 complex64` measures the others), how often each kind of honesty occurred, how much of the ULP bounds was used, and every
-finding. The exit code is 1 where there is a finding, or a kind that never occurred, or too few checks that were not bit-equal.
+finding. The exit code is 1 where there is a finding, or a kind that never occurred, or where fewer than half of the checks of
+contractions, reductions and functions that could differ did: an empty result, or one that the dtype holds exactly in every
+element, has the same bits on every right device, and how many of these are drawn says nothing about the judge.
 
 `--json FILE` keeps the counts; `--merge FILE FILE ...` prints the sum of several such files and runs nothing.
 """
@@ -45,6 +47,7 @@ from parity.zoo.honest import tally
 
 SIZE = 6  # cases per item and round
 INEXACT = ("float32", "float16", "bfloat16", "complex64")
+FLOATS = tuple(getattr(torch, d) for d in INEXACT)
 # Classes of which, together, at least half of the checks must not be bit-equal to the CPU.
 ROUNDED = ("contractions", "reductions and scans", "elementwise functions")
 CLASSES = {OpClass.CONTRACTION: "contractions", OpClass.ELEMENTWISE: "elementwise functions", OpClass.COMPOSITE: "composites"}
@@ -55,12 +58,13 @@ BEYOND_MPS = ("phases-eigh", "phases-eig")
 
 @dataclass(slots=True)
 class Counted:
-    """What one item came to, or several. checks, unequal: by class; answered, changed, reached: as `tally` has them; refused:
-    perturbations that the oracle could not follow, by op and what was said; ended: items that ended the process; seeds: device,
-    seed and rounds of each run."""
+    """What one item came to, or several. checks, unequal, bound: by class (bound: equal, because no result could differ);
+    answered, changed, reached: as `tally` has them; refused: perturbations that the oracle could not follow, by op and what was
+    said; ended: items that ended the process; seeds: device, seed and rounds of each run."""
 
     checks: Counter[str] = field(default_factory=Counter)
     unequal: Counter[str] = field(default_factory=Counter)
+    bound: Counter[str] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
     answered: Counter[str] = field(default_factory=Counter)
     changed: Counter[str] = field(default_factory=Counter)
@@ -72,7 +76,7 @@ class Counted:
 
     def add(self, other: Counted) -> None:
         """Take another's counts in."""
-        for name in ("checks", "unequal", "statuses", "answered", "changed", "refused", "ended"):
+        for name in ("checks", "unequal", "bound", "statuses", "answered", "changed", "refused", "ended"):
             getattr(self, name).update(getattr(other, name))
         for function, share in other.reached.items():
             self.reached[function] = max(share, self.reached.get(function, 0.0))
@@ -99,9 +103,10 @@ def counting(result: Counted, dtype: str) -> Callable[..., Any]:
         if verdict.status is not Status.VOID:
             where = kind(bench.row, dtype, pass_)
             result.checks[where] += 1
-            result.unequal[where] += reference is not None and any(
-                _differ(x, reference[n]) for n, x in device.items() if n in reference
-            )
+            unequal = reference is not None and any(_differ(x, reference[n]) for n, x in device.items() if n in reference)
+            result.unequal[where] += unequal
+            if where in ROUNDED and not unequal:
+                result.bound[where] += all(_has_one_answer(bench, n, x) for n, x in device.items())
         return verdict, measures
 
     return judged
@@ -128,6 +133,17 @@ def unsteady(*args: Any) -> bool:
 
 
 _unsteady = trial._unsteady
+
+
+def _has_one_answer(bench: Any, name: str, x: Tensor) -> bool:
+    """Whether a result has one right answer: it is empty, whole, or exactly a number of the dtype everywhere. A result whose
+    truth is not known counts as one that could differ."""
+    if not x.numel() or not (x.is_floating_point() or x.is_complex()):
+        return True
+    truth = bench.oracle.truth(name.removeprefix("base[").removesuffix("]") if name.startswith("base[") else name)
+    if truth is None or x.dtype not in FLOATS:
+        return False
+    return bool(((truth.to(x.dtype).to(truth.dtype) == truth) | ~torch.isfinite(truth.abs())).all())
 
 
 def _differ(a: Tensor, b: Tensor) -> bool:
@@ -288,8 +304,10 @@ def report(total: Counted, devices: set[str]) -> int:
         print(f"  {n:5} {what}")
     print(f"items that ended the process: {', '.join(total.ended) or 'none'}")
     absent = sorted(k for k in expected if not total.changed[k])
-    share = sum(total.unequal[k] for k in ROUNDED) / max(1, sum(total.checks[k] for k in ROUNDED))
-    print(f"{', '.join(ROUNDED)}: {share:.1%} of the checks are not bit-equal to the CPU")
+    unequal, every, bound = (sum(c[k] for k in ROUNDED) for c in (total.unequal, total.checks, total.bound))
+    share = unequal / max(1, every - bound)
+    print(f"{', '.join(ROUNDED)}: {unequal} of {every} checks ({unequal / max(1, every):.1%}) are not bit-equal to the CPU;")
+    print(f"  of those with a result that could differ {share:.1%} ({bound} are empty, or exact in every element)")
     print(f"kinds that never changed a bit: {', '.join(absent) or 'none'}")
     print(f"\nfindings: {len(total.findings)}")
     for f in sorted(total.findings, key=lambda f: (f["item"], f["aspect"])):

@@ -8,7 +8,11 @@ it: against the CPU's own result and the truth in float64, by the tables of a de
 A fault whose result is, bit for bit, what an honest device (or the CPU) gives is no fault there: column "equal". One that was
 missed and is no farther from the truth than honest devices come on the same case (69 orders of adding; the worst element and
 the root mean square, in units of what one rounding of everything moves an element by) cannot be told apart by a rule without
-false alarms: column "inside". Detection is given over all that are not equal ("caught"), and without those inside ("apart").
+false alarms: column "inside". One that was missed and whose every element lies within the bound that the rules of the op class
+promise to every device (`stated`: the formula alone, without what the judge adds for the reference, for partial sums that are
+handed on or for ends of the range) is column "within": what a lone element of a sum may be off by, 4 sqrt(K) u S, is more than
+8 ULP at K of 16 and above. The rest is "missed". Detection is given over all that are not equal ("caught"), without those
+inside ("apart"), without lone elements that are within, too ("lone", held to the targets), and without any within ("beyond").
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from emulated import OPS, PASSES, Arithmetic, Results, Setup, computed, setup
 from torch import Tensor
 
 from parity.dtypes import FACTS
+from parity.judging.budget import ulp_of
 from parity.judging.judge import judge
 from parity.judging.measures import bit_equal, parts
 from parity.judging.promises import roundoff
@@ -38,6 +43,10 @@ LENGTHS = (16, 256, 2048)
 FAMILIES = ("normal", "positive", "wide", "cancelling", "tiny")
 DTYPES = ("float32", "float16", "bfloat16")
 WITNESSES = 64  # honest devices in random orders that say how far from the truth they come
+LONE = ("8 ULP in one element",)
+# Over all that differ, without those inside, without lone elements within their bound, without all within their bounds.
+LINES = ("caught", "apart", "lone", "beyond")
+WORDS = ("equal", "inside", "within", "missed")
 FUNCTION_ULP = 2.0  # what an honest exp, division or rsqrt may be off by (CUDA's table: 2)
 
 
@@ -127,6 +136,28 @@ def inside(s: Setup, results: Mapping[str, Tensor]) -> bool:
     return all(most <= limits[n][0] and rms <= limits[n][1] for n, (most, rms) in farthest(s, results).items())
 
 
+def stated(s: Setup, name: str) -> Any:
+    """The bound of every element as the op classes state it. Sums of n products: 4 sqrt(n) u S + 1 ULP, u of the accumulation
+    (float32's for half types). All else: 16 (sensitivity + 2 u |truth| + 5 % of the largest sensitivity) + 1 ULP, for half
+    types at float32's u and what is handed on at their own, + 1.5 ULP. And a smallest number."""
+    f = FACTS[s.dtype]
+    u, between = roundoff(s.bench.row, f, s.pass_)
+    size = abs(parts(_truth(s, name)))
+    found = s.bench.oracle.magnitudes(name) if s.bench.row.rule is OpClass.CONTRACTION else None
+    if found is not None:
+        total, n = parts(found[0]).clip(min=size), parts(found[1]).clip(min=1.0)
+        return 4.0 * n**0.5 * FACTS["float32"].unit_roundoff * total + ulp_of(size, f) + f.smallest
+    moved = parts(s.bench.oracle.sensitivity(name, u, between))
+    ulp = 1.0 if s.dtype == "float32" else 1.5
+    return 16.0 * (moved + 2.0 * u * size + 0.05 * moved.max()) + ulp * ulp_of(size, f) + f.smallest
+
+
+def within(s: Setup, results: Mapping[str, Tensor]) -> bool:
+    """Whether no element is beyond its stated bound, in results that are not the CPU's own bit for bit."""
+    differing = {n: t for n, t in results.items() if not bit_equal(t, s.reference[n])}
+    return all(bool((abs(parts(t) - parts(_truth(s, n))) <= stated(s, n)).all()) for n, t in differing.items())
+
+
 def _truth(s: Setup, name: str) -> Tensor:
     found = s.bench.oracle.truth(name)
     assert found is not None  # `setup` asked
@@ -162,12 +193,13 @@ class Counted:
                 self._count(where, fault, "equal", None)
                 continue
             verdict, _ = judge(s.bench, results, s.reference, s.pass_)
-            word = "caught" if verdict.status.is_finding else "inside" if inside(s, results) else "missed"
+            asked = (("caught", lambda *_, v=verdict: v.status.is_finding), ("inside", inside), ("within", within))
+            word = next((w for w, test in asked if test(s, results)), "missed")
             self._count(where, fault, word, verdict)
 
     def _count(self, where: Mapping[str, Any], what: str, word: str, verdict: Any) -> None:
         self.counts[where["op"], where["pass"], where["dtype"], what][word] += 1
-        if word in ("alarm", "missed", "inside"):
+        if word in ("alarm", "missed", "inside", "within"):
             m = verdict.measure
             told = {
                 "share": m.share,
@@ -201,7 +233,7 @@ def run(o: argparse.Namespace) -> Counted:
 def rates(
     counts: Mapping[Key, Counter[str]], *, op: str = "", pass_: str = "", dtype: str = ""
 ) -> dict[str, list[float | None]]:
-    """fault -> [detection in %, the same without those inside, equal, inside, missed] over what matches."""
+    """fault -> [detection in % by each of `LINES`, equal, inside, within, missed] over what matches."""
     gathered: dict[str, Counter[str]] = defaultdict(Counter)
     for (o, p, d, what), n in counts.items():
         if (not op or o == op) and (not pass_ or p == pass_) and (not dtype or d == dtype) and what != "overflow":
@@ -209,10 +241,11 @@ def rates(
     found: dict[str, list[float | None]] = {}
     for what, n in gathered.items():
         if not what.startswith("honest"):
-            known = n["caught"] + n["missed"]
-            every = known + n["inside"]
-            shares = [100 * n["caught"] / every if every else None, 100 * n["caught"] / known if known else None]
-            found[what] = [*shares, n["equal"], n["inside"], n["missed"]]
+            lone = n["within"] if what in LONE else 0
+            left_out = (0, n["inside"], n["inside"] + lone, n["inside"] + n["within"])
+            every = n["caught"] + n["inside"] + n["within"] + n["missed"]
+            shares = [100 * n["caught"] / (every - k) if every > k else None for k in left_out]
+            found[what] = [*shares, n["equal"], n["inside"], n["within"], n["missed"]]
     return found
 
 
@@ -227,35 +260,47 @@ def report(total: Counted, out: Callable[[str], None] = print) -> dict[str, Any]
     seen = list(dict.fromkeys(key[:3] for key in total.counts))
     alarms = sum(n["alarm"] for n in total.counts.values())
     asked = sum(n["alarm"] + n["quiet"] for n in total.counts.values())
-    out(f"{'op':11}{'pass':9}{'dtype':9} {'fault':22}{'caught %':>9}{'apart %':>10}{'equal':>7}{'inside':>7}{'missed':>7}")
+    out(f"{'op':11}{'pass':9}{'dtype':9} {'fault':22}" + "".join(f"{w:>9}" for w in (*LINES, *WORDS)))
     for op, pass_, dtype in seen:
         found = rates(total.counts, op=op, pass_=pass_, dtype=dtype)
-        for fault, (raw, apart, *rest) in found.items():
-            shown = "".join(f"{'-' if v is None else format(v, '.1f'):>{w}}" for v, w in ((raw, 9), (apart, 10)))
-            out(f"{op:11}{pass_:9}{dtype:9} {fault:22}{shown}" + "".join(f"{int(v or 0):7}" for v in rest))
+        for fault, row in found.items():
+            shares, numbers = row[: len(LINES)], row[len(LINES) :]
+            cells = "".join(f"{'-' if v is None else format(v, '.1f'):>9}" for v in shares)
+            out(f"{op:11}{pass_:9}{dtype:9} {fault:22}{cells}" + "".join(f"{int(v or 0):9}" for v in numbers))
         over = total.counts[op, pass_, dtype, "overflow"]["cases"] if (op, pass_, dtype, "overflow") in total.counts else 0
         wrong = sum(n["alarm"] for key, n in total.counts.items() if key[:3] == (op, pass_, dtype))
         tail = f", {over} cases overflow and are left out" if over else ""
-        out(f"{op:11}{pass_:9}{dtype:9} mean {mean(found, 0):.1f} %, apart {mean(found, 1):.1f} %; false alarms {wrong}{tail}")
+        line = ", ".join(f"{w} {mean(found, c):.1f} %" for c, w in enumerate(LINES))
+        out(f"{op:11}{pass_:9}{dtype:9} mean {line}; false alarms {wrong}{tail}")
     figures: dict[str, Any] = {"alarms": alarms, "honest": asked}
+    faults: dict[str, Counter[str]] = defaultdict(Counter)
+    for (_, _, dtype, what), n in total.counts.items():
+        if what != "overflow" and not what.startswith(("honest", "(")):
+            faults[f"{what}, {dtype}"].update(n)
+    out("\nleft out or missed, of all that are not equal:")
+    for what, n in sorted(faults.items()):
+        every = n["caught"] + n["inside"] + n["within"] + n["missed"]
+        if n["caught"] < every:
+            out(f"  {what:34}{every:5}: " + ", ".join(f"{w} {n[w]}" for w in ("caught", *WORDS[1:])))
     out(f"\nfalse alarms: {alarms} of {asked} honest results (target 0)")
-    lines = [("dtype", d, 97.0) for d in dict.fromkeys(s[2] for s in seen)]
-    lines += [("op", o, 90.0) for o in dict.fromkeys(s[0] for s in seen)]
-    for kind, name, target in lines:
+    targets = [("dtype", d, 97.0) for d in dict.fromkeys(s[2] for s in seen)]
+    targets += [("op", o, 90.0) for o in dict.fromkeys(s[0] for s in seen)]
+    for sort, name, target in targets:
         means = [_means(total, s) for s in seen if name in s]
-        raw, apart = (sum(m[c] for m in means) / len(means) for c in (0, 1))
-        figures[name] = {"caught": raw, "apart": apart, "target": target}
-        out(f"{kind} {name:11} mean detection {raw:.1f} %, without those inside {apart:.1f} % (target {target:g})")
+        shares = [sum(m[c] for m in means) / len(means) for c in range(len(LINES))]
+        figures[name] = {**dict(zip(LINES, shares)), "target": target}
+        said = ", ".join(f"{w} {v:.1f}" for w, v in zip(LINES, shares))
+        out(f"{sort} {name:11} mean detection in %: {said} (target {target:g})")
     return figures
 
 
-def _means(total: Counted, s: tuple[str, str, str]) -> tuple[float, float]:
+def _means(total: Counted, s: tuple[str, str, str]) -> list[float]:
     found = rates(total.counts, op=s[0], pass_=s[1], dtype=s[2])
-    return mean(found, 0), mean(found, 1)
+    return [mean(found, c) for c in range(len(LINES))]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The program; 1 where a target is missed (those inside left out)."""
+    """The program; 1 where a target is missed in the column "lone"."""
     p = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     p.add_argument("ops", nargs="*", metavar="OP", help=f"of {', '.join(OPS)} (default: all)")
     p.add_argument("--dtype", action="append", choices=DTYPES, help="default: all three")
@@ -275,7 +320,7 @@ def main(argv: list[str] | None = None) -> int:
     if o.output:
         counts = [{**dict(zip(("op", "pass", "dtype", "what"), key)), **n} for key, n in total.counts.items()]
         o.output.write_text(json.dumps({"figures": figures, "counts": counts, "told": total.told}, indent=1))
-    short = [v for v in figures.values() if isinstance(v, dict) and v["apart"] < v["target"]]
+    short = [v for v in figures.values() if isinstance(v, dict) and v["lone"] < v["target"]]
     return 1 if figures["alarms"] or short else 0
 
 

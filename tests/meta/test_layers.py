@@ -11,13 +11,14 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "parity"
 # The sentence. A package that is named as a whole stands for all its modules, which may import one another.
 ORDER = (
-    "errors", "dtypes", "vocabulary", "features", "layout", "notation",
+    "errors", "dtypes", "vocabulary", "room", "features", "layout", "notation",
     "catalog", "resources", "tolerance", "operators", "devices", "values", "inputs", "store", "journal", "execute",
-    "truth.formulas", "truth.rounding", "truth.wide", "truth.oracle",
-    "judging.budget", "judging.tails", "judging.outliers", "judging.measures", "judging.laws", "judging.uniformity",
+    "truth.formulas", "truth.rounding", "truth.single", "truth.wide", "truth.oracle",
+    "judging.budget", "judging.tails", "judging.outliers", "judging.measures", "judging.destination",
+    "judging.laws", "judging.uniformity",
     "judging.relations", "judging.randomness", "judging.promises", "judging.judge",
     "checking.trial", "reached", "checking.derivatives", "checking.prelude", "checking.refusal", "checking.transfer",
-    "checking.writes", "checking.check", "pairs",
+    "checking.operands", "checking.writes", "checking.check", "pairs",
     "generation.forbidden", "generation.flaws", "generation.planting", "generation.mixing", "generation.generate",
     "generation.plainer", "generation.shrink",
     "suite", "examine", "diff", "audit", "assertion", "zoo", "report",

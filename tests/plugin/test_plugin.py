@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from parity import resources
+from parity import cli, resources, store
+from parity.journal import Journal
+from parity.store import Death
 
 SUITE = resources.folder("conformance")
 
@@ -81,6 +86,52 @@ def test_a_death_under_xdist_is_told_and_the_item_goes_on(pytester: pytest.Pytes
     assert deaths
     assert all(d["how"] == "crash" and d["stage"] == "device" and d["signal"] == "SIGABRT" for d in deaths)
     assert done.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_reference_that_dies_is_no_crash_of_the_device(tmp_path: Path) -> None:
+    """The CPU's own trouble: the run says so, goes on without the case, and ends well; a replay of it says the same."""
+    setup = tmp_path / "setup.py"
+    setup.write_text(
+        "import os, torch\n"
+        "real = torch.sin\n"
+        "def sin(x, **more):\n"
+        "    return os.abort() if x.is_cpu and x.dtype is torch.float32 and x.dim() == 2 else real(x, **more)\n"
+        "torch.sin = sin\n"
+    )
+    command = [
+        sys.executable, "-m", "parity", "run", "sin", "--device", "sim", "--dtype", "float32", "--examples", "3", "-n", "1",
+        "--setup", str(setup), "--output", str(tmp_path / "run.jsonl"), "--findings", str(tmp_path / "findings"),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    told = done.stdout + done.stderr
+    assert "sin float32 on the CPU: crash, the process died (SIGABRT) at stage reference" in told
+    assert "the CPU itself died or hung in" in told
+    assert done.returncode == 0, told
+    run = store.read(tmp_path / "run.jsonl")
+    assert run.header.setup == store.setup_of(setup)
+    deaths = run.deaths
+    assert deaths
+    assert not any(d.by_device for d in deaths)
+    assert not any(Death("sin", "float32", "", stage=s).by_device for s in ("build", "reference", "compare"))
+    assert Death("sin", "float32", "", stage="device").by_device
+
+
+@pytest.mark.parametrize(("stage", "code", "told"), [("reference", 3, "void: the CPU itself"), ("device", 1, "crash: the")])
+def test_a_replay_that_dies_says_whose_death_it_was(
+    stage: str, code: int, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the stage that its journal names."""
+
+    def die(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        kept = Journal(Path(command[3]))
+        kept.begin(0, "sin-float32", command[4], 9.0)
+        kept.stage(stage)
+        kept.close()
+        return subprocess.CompletedProcess(command, -signal.SIGSEGV)
+
+    monkeypatch.setattr("parity.cli.subprocess.run", die)
+    assert cli.main(["replay", "sin(float32[2])", "--device", "sim"]) == code
+    assert told in capsys.readouterr().out
 
 
 def test_a_hang_is_ended_from_outside(pytester: pytest.Pytester) -> None:

@@ -6,8 +6,9 @@ import importlib.util
 import json
 import math
 import sys
+from collections import Counter
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,7 +46,29 @@ def test_detection_tells_a_device_that_cuts_its_operands_from_honest_ones(tmp_pa
     tf32 = [c for c in told["counts"] if c["what"] == "TF32 inputs"]
     assert [c.get("caught") for c in tf32] == [5, 5]
     nudged = [c for c in told["counts"] if c["what"] == "8 ULP in one element"]
-    assert all(sum(c.get(w, 0) for w in ("caught", "missed", "inside", "equal")) == 5 for c in nudged)
+    assert all(sum(c.get(w, 0) for w in ("caught", "missed", "within", "inside", "equal")) == 5 for c in nudged)
+
+
+def test_detection_leaves_out_what_lies_within_its_bound_and_tells_so() -> None:
+    """16 of 20 caught; one as far off as honest devices, two lone ones within the bound, one that is missed."""
+    bench = loaded("detection")
+    n = Counter({"caught": 16, "inside": 1, "within": 2, "missed": 1})
+    key = ("matmul", "forward", "float32")
+    lone = bench.rates({(*key, "8 ULP in one element"): n})["8 ULP in one element"]
+    every = bench.rates({(*key, "half accumulation"): n})["half accumulation"]
+    assert lone == pytest.approx([80, 100 * 16 / 19, 100 * 16 / 17, 100 * 16 / 17, 0, 1, 2, 1])
+    assert every == pytest.approx([80, 100 * 16 / 19, 100 * 16 / 19, 100 * 16 / 17, 0, 1, 2, 1])
+
+
+def test_controls_know_which_results_have_one_answer() -> None:
+    bench = loaded("controls")
+    truths = {"out": torch.tensor([0.5, 3.0, float("inf")], dtype=torch.float64), "third": torch.tensor([1 / 3]).double() / 7}
+    known = SimpleNamespace(oracle=SimpleNamespace(truth=truths.get))
+    assert bench._has_one_answer(known, "base[out]", torch.tensor([0.5, 3.0, float("inf")]))
+    assert bench._has_one_answer(known, "third", torch.empty(0))
+    assert bench._has_one_answer(known, "third", torch.ones(3, dtype=torch.int64))
+    assert not bench._has_one_answer(known, "third", torch.ones(1))
+    assert not bench._has_one_answer(known, "unknown", torch.ones(1))
 
 
 @pytest.mark.parametrize("order", ["sequential", "pairwise", "blocks of 8", "permuted"])

@@ -162,6 +162,19 @@ def test_runs_without_a_common_check_compare_nothing() -> None:
     assert e.value.exit_code == 3
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("", "low.py 1a2b3c4d", ("the setups differ: none and low.py 1a2b3c4d",)),
+        ("low.py 1a2b3c4d", "low.py 9f9f9f9f", ("the setups differ: low.py 1a2b3c4d and low.py 9f9f9f9f",)),
+        ("low.py 1a2b3c4d", "moved.py 1a2b3c4d", ()),
+    ],
+)
+def test_runs_under_other_setups_are_told(before: str, after: str, told: tuple[str, ...]) -> None:
+    one, other = (replace(HEADER, setup=s) for s in (before, after))
+    assert compare(run(record("a"), header=one), run(record("a"), header=other)).warnings == told
+
+
 def test_two_empty_runs_compare_nothing() -> None:
     with pytest.raises(NothingCompared):
         compare(run(), run())

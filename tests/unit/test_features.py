@@ -5,12 +5,17 @@ from __future__ import annotations
 import pytest
 
 from parity import notation, suite
-from parity.features import EXPECTED, Tally, exclude, features, pack, unpack
+from parity.features import EXPECTED, Tally, features, pack, unpack
 from parity.generation import generate
+from parity.room import AT, Room, exclude
 
 
 def of(text: str, *aspects: str) -> frozenset[str]:
-    return features(notation.parse(text), aspects)
+    return frozenset(w for w in features(notation.parse(text), aspects) if w[0] != AT)
+
+
+def room(*texts: str) -> Room:
+    return Room.of([features(notation.parse(t)) for t in texts])
 
 
 def test_layouts_are_told_by_position() -> None:
@@ -91,6 +96,12 @@ def test_a_refused_case_has_neither_destination_nor_cotangent() -> None:
         ("count 1", "layout[1] flat", 4, True),
         ("refused dtype", "into rows", 4, True),
         ("refused dtype", "aspect refusal", 4, False),
+        ("refused dtype", "special nan", 4, True),
+        ("refused dim", "gradients of some", 4, True),
+        ("refused device", "shape empty", 4, True),
+        ("refused shape", "shape 0-d", 2, True),
+        ("refused shape", "shape 0-d", 3, False),
+        ("refused dim", "argument negative dim", 1, False),
         ("values wide", "values ties", 1, True),
         ("values wide", "values ties", 2, False),
     ],
@@ -100,12 +111,44 @@ def test_exclusion_is_symmetric_and_knows_how_many_operands_there_are(one: str, 
     assert exclude(one, two, most) is exclude(two, one, most) is expected
 
 
+def test_two_features_that_no_operand_can_have_at_once_need_two_operands_that_can_hold_them() -> None:
+    """Of operands whose values the call asks for, or whose shapes go together, the drawing owes nothing."""
+    one_free = room(
+        "embedding(int64[2].index(0, 3), float32[3, 2].wide())", "embedding(int64[2].index(0, 3), float32[3, 2].ties())"
+    )
+    assert not one_free.has("values wide", "values ties")
+    assert one_free.has("values index", "values wide")
+    assert room("add(float32[2].wide(), float32[2].ties())").has("values wide", "values ties")
+    alike = room("mul(float32[()], float32[()])", "mul(float32[2, 2], float32[2, 2].step(-1, 2, 0))")
+    assert not alike.has("shape 0-d", "layout[1] step")
+    apart = room("mul(float32[()], float32[2])", "mul(float32[2, 2], float32[2, 2].step(-1, 2, 0))")
+    assert apart.has("shape 0-d", "layout[1] step")
+    assert alike.has("shape square", "layout[1] step")
+
+
+def test_a_form_of_the_call_must_have_room_for_both() -> None:
+    """What stands beside the operands comes with their number."""
+    mixed = room("pow(float32[2].step(0, 2, 0), 2)", "pow(float32[2], float32[3].flat(1, 0))", "pow(float32[2], 3)")
+    assert not mixed.has("argument number", "layout[1] flat")
+    assert not mixed.has("argument number", "count 2")
+    assert mixed.has("argument number", "layout[0] step")
+    assert mixed.has("layout[0] step", "layout[1] flat")
+
+
+def test_two_layouts_of_one_operand_need_one_of_two_steps() -> None:
+    """A 0-d operand has one step at most."""
+    plain = room("neg(float32[2].flat(1, 0))", "neg(float32[2].step(0, 2, 0))")
+    assert not plain.has("layout[0] flat", "layout[0] step")
+    stacked = room("neg(float32[2, 2].flat(1, 0).transpose(0, 1))", "neg(float32[2].step(0, 2, 0))")
+    assert stacked.has("layout[0] flat", "layout[0] step")
+
+
 def test_no_drawn_case_holds_two_features_that_exclude_each_other() -> None:
     """The rules against the generator: a rule that forbids what is drawn would hide a hole."""
     for item in suite.select(("add", "sum", "lerp", "index_add", "conv2d", "cat", "clamp"), (), ("float32", "int64")):
         for k in range(60):
             case = generate.nth(item.row, item.dtype, suite.profile("full").sizes, "7", k).case
-            words = sorted(features(case))
+            words = sorted(w for w in features(case) if w[0] != AT)
             most = int(next(w for w in words if w.startswith("count "))[6])
             wrong = [(f, g) for i, f in enumerate(words) for g in words[i + 1 :] if exclude(f, g, most)]
             assert not wrong, f"{wrong} in {notation.case_text(case)}"
@@ -114,13 +157,15 @@ def test_no_drawn_case_holds_two_features_that_exclude_each_other() -> None:
 def test_a_pair_is_missing_where_each_of_the_two_was_drawn() -> None:
     """With the number of cases that chance would give it."""
     tally = Tally("some")
-    tally.add([{"into rows", "special nan"}, {"special nan"}, {"after garbage"}, {"into rows"}])
-    tally.add([{"after garbage"}] * 20 + [{"special inf"}] * 20)
+    nan, inf = {"count 1", "special nan", "@0 special nan"}, {"count 1", "special inf", "@0 special inf"}
+    tally.add([{"into rows"} | nan, nan, {"count 1", "after garbage"}, {"count 1", "into rows"}])
+    tally.add([{"count 1", "after garbage"}] * 20 + [inf] * 20)
     tally.add([{"after larger", "after garbage"}])  # one at most: neither missing nor refused once it is there
     made = tally.coverage()
     assert made.cases == 45
     assert made.counts["after garbage"] == 22
     assert made.together["into rows"] == {"special nan": 1}
+    assert not [w for w in made.counts if w[0] == AT]
     missing = {(f, g): n for n, f, g in made.empty}
     assert missing[("after garbage", "special inf")] == 10.0 >= EXPECTED
     assert missing[("after garbage", "special nan")] == 0.5

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +18,8 @@ from parity.devices.base import Device
 from parity.examine import NoWatch, Plan, examine, settings
 from parity.reached import NOTHING_COMPARED, Reached
 from parity.vocabulary import Aspect, Status, Verdict
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +118,24 @@ def test_an_item_tells_its_operators_only_where_it_is_asked(sim: Device) -> None
     asks = [settings(item, p, k, False).more for p in (plan, asked) for k in range(18)]
     assert any(Aspect.TANGENT in more for more in asks[:18])
     assert not any(more & {Aspect.TANGENT, Aspect.TRANSFER} for more in asks[18:])
+
+
+BACKWARD = """
+import sys; sys.path.insert(0, "tests/unit")
+from test_reached import seen
+from parity.devices import resolve
+reached, results = seen("fused_rms_norm(float32[2].normal(seed=1), (2,), None, 1e-05)", resolve("sim"))
+print([f"{r.aspect}: {r.verdict.status}" for r in results if r.aspect == "backward"])
+print(reached.idle["_fused_rms_norm_backward"])
+print("_fused_rms_norm" in reached.operators)
+"""
+
+
+def test_a_refusal_in_a_backward_does_not_end_the_process() -> None:
+    """In a process of its own: where the mode raises there, torch ends it."""
+    done = subprocess.run([sys.executable, "-c", BACKWARD], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    backward, why, forward = done.stdout.splitlines()
+    assert backward == "['backward: unsupported']"
+    assert why.startswith("backward unsupported: NotImplementedError in backward: ")
+    assert forward == "True"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,19 @@ def test_the_first_line_is_a_header_with_its_format() -> None:
     head = json.loads(store.encode(HEADER))
     assert (head["parity_run"], head["format"], head["complete"], head["seed"]) == (1, store.FORMAT, False, "7")
     assert json.loads(store.encode(Header(PRINT)))["complete"] is True
+
+
+def test_a_setup_is_known_by_name_and_contents(tmp_path: Path) -> None:
+    one, other = tmp_path / "low.py", tmp_path / "other.py"
+    one.write_text("import torch\n")
+    other.write_text("import torch\n")
+    named, digest = store.setup_of(one).split()
+    assert (named, len(digest)) == ("low.py", 8)
+    assert store.setup_of(other) == f"other.py {digest}"
+    one.write_text("import torch  # another\n")
+    assert store.setup_of(one) != f"low.py {digest}"
+    header = replace(HEADER, setup=store.setup_of(other))
+    assert read(write(tmp_path / "run.jsonl", header, END)).header == header
 
 
 def test_rows_are_on_disk_before_the_run_ends(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -116,7 +117,15 @@ def _claim_slot() -> None:
             f"the simulated device needs torch's PrivateUse1 slot, which '{taken}' has taken in this process; "
             f"run without the package that registers '{taken}', or name another device"
         )
-    setup(NAME, backend_module=_backend_module())
+    setup(NAME, backend_module=_backend_module(), device_guard=_guard())
+
+
+def _guard() -> Any:
+    """torch's own guard of such a device, which its engine asks for the device's type a dozen times in every backward: here
+    with an answer that needs no Python frame."""
+    c: Any = torch._C
+    same = itertools.repeat(c._autograd.DeviceType.PrivateUse1).__next__
+    return type("DeviceGuard", (c._acc.DeviceGuard,), {"type_": same})()
 
 
 def _overload(name: str) -> Any:

@@ -39,15 +39,18 @@ class Plan:
 
     positions: (index, kind) of the arguments that need work; by_name: the same for keyword arguments; returns: per result
     None (fresh) or (position, name, keyword-only) of the argument that it is; outs: names of out= arguments.
-    ours: registered here on purpose, so that no profile refuses it. takes_numbers: torch lets numbers stand for tensors in
-    it, and treats them in type promotion as the CPU does. makes, names_dtype: whether a result is fresh, or a dtype asked for.
+    op: the operator; call: the same without torch's Python around it. ours: registered here on purpose, so that no profile
+    refuses it. takes_numbers: torch lets numbers stand for tensors in it, and treats them in type promotion as the CPU does.
+    makes, names_dtype: whether a result is fresh, or a dtype asked for.
     """
 
     __slots__ = (
         "base",
         "by_name",
+        "call",
         "makes",
         "names_dtype",
+        "op",
         "ours",
         "outs",
         "overload",
@@ -58,6 +61,8 @@ class Plan:
     )
 
     def __init__(self, op: Any, ours: bool = False) -> None:
+        self.op = op
+        self.call: Callable[..., Any] = getattr(op, "_op", op)
         schema = op._schema
         space, _, self.base = schema.name.partition("::")
         self.overload = self.base + (f".{schema.overload_name}" if schema.overload_name else "")
@@ -89,7 +94,14 @@ def _kind(type_name: str) -> int | None:
     return DEVICE if "Device" in type_name else None
 
 
-_plans: dict[Any, Plan] = {}
+_plans: dict[int, Plan] = {}  # by the id of the operator, which its plan keeps: torch hashes operators in Python
+
+
+def _plan(op: Any) -> Plan:
+    found = _plans.get(id(op))
+    if found is None:
+        found = _plans[id(op)] = Plan(op)
+    return found
 
 
 def run_as(op: Any, ours: bool = True) -> Callable[..., Any]:
@@ -97,7 +109,7 @@ def run_as(op: Any, ours: bool = True) -> Callable[..., Any]:
 
     ours: whether a profile lets it pass though it is not in its table.
     """
-    _plans[op] = Plan(op, ours)
+    _plans[id(op)] = Plan(op, ours)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         return fallback(op, *args, **kwargs)
@@ -124,7 +136,7 @@ def run_composed(op: Any, key: Any) -> Callable[..., Any]:
 
 def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Run an operator on the host and hand its results back as sim tensors; in-place and out= return the caller's own."""
-    plan = _plans.get(op) or _plans.setdefault(op, Plan(op))
+    plan = _plans.get(id(op)) or _plan(op)
     if zeros.live and (zero := zeros.product(plan.overload, args, kwargs)) is not None:
         return zero
     host = list(args)
@@ -158,11 +170,16 @@ def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     index = max(index, 0)
     seat = SEATS[index]
     if seat.busy:
-        result = _watched(op, plan, seat, host, kwhost, args, kwargs)
-    elif plan.outs:
-        result = _run(op, plan, host, kwhost)
+        result = _watched(plan, seat, host, kwhost, args, kwargs)
     else:
-        result = op(*host, **kwhost)
+        try:
+            result = plan.call(*host, **kwhost)
+        except RuntimeError as e:
+            if not plan.outs or "not resizable" not in str(e):
+                raise
+            # Imported memory begins at the offset of the tensor, and so does the form that torch has lost.
+            forms = {n: (t.shape, t.stride(), 0) for n in plan.outs if isinstance(t := kwargs.get(n), Tensor)}
+            result = _regrown(plan, host, kwhost, forms)
     return _results(plan, result, args, kwargs, index)
 
 
@@ -220,20 +237,25 @@ def _mixed(plan: Plan, args: Any, kwargs: Any) -> str:
     )
 
 
-def _run(op: Any, plan: Plan, host: list[Any], kwhost: dict[str, Any]) -> Any:
-    before = [(t, t.shape, t.stride(), t.storage_offset()) for t in (kwhost.get(n) for n in plan.outs) if t is not None]
+def _run(plan: Plan, host: list[Any], kwhost: dict[str, Any]) -> Any:
+    before = {n: (t.shape, t.stride(), t.storage_offset()) for n in plan.outs if (t := kwhost.get(n)) is not None}
     try:
-        return op(*host, **kwhost)
+        return plan.call(*host, **kwhost)
     except RuntimeError as e:
         if "not resizable" not in str(e) or not plan.outs:
             raise
+    return _regrown(plan, host, kwhost, before)
+
+
+def _regrown(plan: Plan, host: list[Any], kwhost: dict[str, Any], forms: dict[str, tuple[Any, ...]]) -> Any:
+    """The same call with destinations that may grow. forms: which shape, strides and offset they had before it."""
     # torch sets the new sizes before it finds that imported memory cannot grow; a fault still has the destination in hand.
-    for t, *form in before:
-        t.as_strided_(*form)
+    for name, form in forms.items():
+        kwhost[name].as_strided_(*form)
     fresh = {n: _able_to_grow(kwhost[n]) for n in plan.outs}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "An output with one or more elements was resized")  # it has said so already
-        return op(*host, **kwhost | fresh)
+        return plan.call(*host, **kwhost | fresh)
 
 
 def _able_to_grow(t: Tensor) -> Tensor:
@@ -277,7 +299,7 @@ def _hand_back(place: tuple[int, str, bool], result: Tensor, args: Any, kwargs: 
 # ------------------------------------------------------------------------ what costs something and is only sometimes wanted
 
 
-def _watched(op: Any, plan: Plan, seat: Seat, host: list[Any], kwhost: dict[str, Any], args: Any, kwargs: Any) -> Any:
+def _watched(plan: Plan, seat: Seat, host: list[Any], kwhost: dict[str, Any], args: Any, kwargs: Any) -> Any:
     profile = seat.profile
     if not plan.ours:
         profile.admit(plan.qualified, plan.overload)
@@ -296,13 +318,13 @@ def _watched(op: Any, plan: Plan, seat: Seat, host: list[Any], kwhost: dict[str,
             kwhost,
             _destinations(plan, host, kwhost),
             seat.history,
-            lambda c: _run(op, plan, c.args, c.kwargs),
+            lambda c: _run(plan, c.args, c.kwargs),
             origin=(args, kwargs),
             resolved=dict(seat.resolved),
         )
         result = settle(plan.returns, run_through(faults, call), call.outs, plan.overload)
     else:
-        result = _run(op, plan, host, kwhost)
+        result = _run(plan, host, kwhost)
     seat.note(plan.overload)
     if seat.resolved:
         seat.resolved.clear()

@@ -24,9 +24,9 @@ _FRESH = (None,)
 def _allocate(device: torch.device | None, name: str, make: Callable[[], Tensor]) -> Tensor:
     index = (device.index or 0) if device is not None else 0
     seat = SEATS[index]
-    if not seat.busy:
-        return to_sim(make(), index)
     fresh = make()
+    if not seat.busy:
+        return to_sim(fresh, index)
     seat.profile.check(fresh.dtype, fresh.dim())
     fresh = allocated(seat, fresh) if name.startswith("empty") else fresh
     if faults := seat.faults_for(name, name.partition(".")[0]):
@@ -48,6 +48,8 @@ def empty(
     """aten::empty.memory_format."""
     dtype = dtype or torch.get_default_dtype()
     if memory_format in (None, torch.contiguous_format, torch.preserve_format):
+        if not SEATS[index := (device.index or 0) if device is not None else 0].busy:
+            return to_sim(torch.empty(size, dtype=dtype), index)
         return _allocate(device, "empty.memory_format", lambda: torch.empty(size, dtype=dtype))
     stride = torch.empty(size, device="meta", memory_format=memory_format).stride()
     return _allocate(device, "empty.memory_format", lambda: torch.empty_strided(size, stride, dtype=dtype))
@@ -64,6 +66,8 @@ def empty_strided(
 ) -> Tensor:
     """aten::empty_strided."""
     dtype = dtype or torch.get_default_dtype()
+    if not SEATS[index := (device.index or 0) if device is not None else 0].busy:
+        return to_sim(torch.empty_strided(size, stride, dtype=dtype), index)
     return _allocate(device, "empty_strided", lambda: torch.empty_strided(size, stride, dtype=dtype))
 
 
@@ -161,7 +165,7 @@ def let_go(self: Tensor) -> Tensor:
 
 def on_metadata(op: Any) -> Callable[..., Any]:
     """Views and set_ only touch metadata: the CPU kernel runs on the sim tensors themselves."""
-    redispatch = op.redispatch
+    redispatch = op._handle.redispatch_boxed
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         return redispatch(CPU_KEYS, *args, **kwargs)

@@ -27,8 +27,9 @@ def _finite(*tensors: Tensor) -> bool:
 
 
 def _system(name: str, a: Tensor, x: Tensor, b: Tensor, u: float, left: bool = True) -> Problems:
-    """Whether x solves the system, vectors taken as one column (a batch of vectors where b has one dimension less)."""
-    if b.dim() == a.dim() - 1 and (b.dim() == 1 or b.shape == a.shape[:-1]):
+    """Whether x solves the system, vectors taken as one column: one for all matrices, or a batch of them, where b has one
+    dimension less."""
+    if b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1]):
         b, x = b.unsqueeze(-1), x.unsqueeze(-1)
     if not a.numel() or not b.numel() or not _finite(a, b):
         return []

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from parity.devices import Call, Fault
 from parity.zoo.honest import tally
-from parity.zoo.honest.rerun import ALL_IN_DOUBLE, ROUNDED, again, honest, rounding, rounds
-from parity.zoo.honest.rounding import largest_error, noisy, noisy_complex
+from parity.zoo.honest.rerun import ALL_IN_DOUBLE, ROUNDED, again, honest, rounding, rounds, unlike
+from parity.zoo.honest.rounding import cut, largest_error, noisy, noisy_complex
 from parity.zoo.honest.tables import bounds, device_of
 
 FUNCTIONS = (
@@ -104,7 +104,7 @@ def functions() -> tuple[Fault, ...]:
         if plain.is_complex() and name not in ARITHMETIC:
             return noisy_complex(exact, COMPLEX_ULP)
         if name in ARITHMETIC:
-            return rounding(call)(exact, plain.dtype)
+            return unlike(plain, lambda: rounding(call)(exact, plain.dtype), lambda: cut(exact, plain.dtype, always=True))
         bound = bounds(device_of(call)).of(name, plain.dtype)
         made = noisy(exact, plain.dtype, bound, RANGES.get(name, (-math.inf, math.inf)))
         if bound:

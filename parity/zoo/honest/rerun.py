@@ -136,8 +136,11 @@ def pick(call: Call, n: int) -> int:
 
 
 def once(call: Call, plain: Any) -> Any:
-    """One rounding at the end: everything inside is wider."""
-    return narrowed(again(call, arithmetic(call)), plain, rounding(call))
+    """One rounding at the end: everything inside is wider. Toward zero, if otherwise it gives the CPU's own bits."""
+    wide = again(call, arithmetic(call))
+    return unlike(
+        plain, lambda: narrowed(wide, plain, rounding(call)), lambda: narrowed(wide, plain, functools.partial(cut, always=True))
+    )
 
 
 def rounding(call: Call) -> Callable[[Tensor, torch.dtype], Tensor]:

@@ -19,7 +19,7 @@ from parity.devices.base import Device
 from parity.generation.generate import search
 from parity.inputs import build
 from parity.notation import parse
-from parity.vocabulary import Aspect, OpClass, Status
+from parity.vocabulary import Aspect, Measure, OpClass, Status, Verdict
 
 CPU = resolve("cpu")
 TABLES = tolerance.load("cpu")
@@ -240,3 +240,18 @@ def test_the_cpu_agrees_with_itself(name: str) -> None:
     for drawn in search(catalog.row(name), "float32", Sizes(), "self", 12):
         results, _ = check(catalog.row(name), drawn.case, CPU, CPU, TABLES, Settings(insist=True, repeat=True), quiet, [])
         assert {str(r.verdict.status) for r in results} <= {"agree", "void"}
+
+
+def test_a_finding_is_the_same_where_another_tensor_is_worse() -> None:
+    """So that shrinking need not keep which one is the worst; a tensor that is not outside is none of it."""
+    outside = [Measure(f"grad[{k}]", share, measured=True, problem="value") for k, share in enumerate((3.0, 9.0, 0.5))]
+    verdict = Verdict(Status.WRONG, "9 times the budget: more than a coarser rounding explains", outside[1])
+    result = Result(Aspect.BACKWARD, verdict, tuple(outside))
+    told = result.about(("backward", "grad[0]", "value"))
+    assert told is not None
+    assert told.verdict.tensor == "grad[0]"
+    assert told.verdict.reason.startswith("3 times the budget: more")
+    assert told.key == ("backward", "grad[0]", "value")
+    assert result.about(result.key) is result
+    for key in (("backward", "grad[2]", "value"), ("backward", "grad[0]", "class"), ("forward", "grad[0]", "value")):
+        assert result.about(key) is None

@@ -82,10 +82,10 @@ def test_every_destination_is_drawn() -> None:
     row = catalog.row("add")
     into = {d.case.into for d in search(row, "float32", Sizes(), "1", 400)}
     assert {"empty", "float16", "bfloat16", "stepped", "contiguous"} <= into
-    case = next(d.case for d in search(row, "float32", Sizes(), "1", 400) if d.case.into == "float16")
-    results, _ = check(row, case, resolve("sim"), CPU, TABLES, Settings(), quiet, [])
+    cast = [d.case for d in search(row, "float32", Sizes(), "1", 400) if d.case.into == "float16" and not d.case.refused][:6]
+    results = [r for c in cast for r in check(row, c, resolve("sim"), CPU, TABLES, Settings(), quiet, [])[0]]
     assert not failing(results)
-    assert Aspect.OUT in {r.aspect for r in results}
+    assert Aspect.OUT in {r.aspect for r in results}  # not in all: torch casts no complex number
 
 
 def jittering(call: Call) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+
 import pytest
 
 from parity import catalog
@@ -34,7 +37,8 @@ from parity.vocabulary import TensorSpec
 )
 def test_operands_that_may_stay(text: str, wanted: list[int]) -> None:
     case = parse(text)
-    assert on_cpu(catalog.row(case.op), case.args, case.kwargs) == wanted
+    drawn = {on_cpu(catalog.row(case.op), case.args, case.kwargs, functools.partial(operator.mod, k)) for k in range(3)}
+    assert sorted(k for k in drawn if k is not None) == wanted
 
 
 @pytest.mark.parametrize("name", ["hypot", "copy_", "setitem", "masked_fill", "index_put", "lerp"])

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from parity import catalog, inputs, suite
+from parity import catalog, execute, inputs, suite
 from parity.catalog import opinfo
 from parity.catalog.draw import Sizes
+from parity.devices import resolve
 from parity.errors import CaseError
 from parity.generation import generate, plainer, shrink
 from parity.notation import case_text, parse
@@ -226,3 +227,36 @@ def test_a_reduced_case_that_cannot_be_run_is_passed_over() -> None:
     row = catalog.row("add")
     drawn = next(d for d in generate.search(row, "float32", Sizes(), "0", 20) if d.picks and not d.case.refused)
     assert shrink.shrink(row, "float32", Sizes(), drawn, fails) == drawn.case
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "rnn_tanh", "lstm_cell", "lstm_packed"])
+def test_the_sizes_of_a_recurrent_call_sink_together(name: str) -> None:
+    """A kernel that is wrong at any size is told at sizes of 1; each call on the way there is one that torch takes."""
+    row, cpu = catalog.row(name), resolve("cpu")
+
+    def fails(case: Case) -> bool:
+        built = inputs.build(case)
+        live = execute.forward(execute.program(row), case, built, execute.place(built, cpu), False)
+        return not case.refused and bool(live.outputs[0][1].numel())
+
+    drawn = [generate.nth(row, "float32", Sizes(), "together", k) for k in range(1, 12)]
+    for one in [d for d in drawn if not d.case.refused][:6]:
+        found = shrink.shrink(row, "float32", Sizes(), one, fails)
+        assert found is not None
+        gates = {"lstm": 4, "gru": 3, "rnn": 1}[name.partition("_")[0]]
+        assert {d for s in plainer.tensors(found) for d in s.shape} <= {1, gates}
+        assert not [s for s in plainer.tensors(found) if s.layout]
+
+
+def test_the_kernel_that_drops_the_last_feature_keeps_its_two() -> None:
+    """What is needed stays: a size of 2, two directions."""
+    row = catalog.row("lstm")
+
+    def fails(case: Case) -> bool:
+        return first(case).shape[-1] >= 2 and case.args[-2] is True
+
+    one = next(d for k in range(1, 60) if fails((d := generate.nth(row, "float32", Sizes(), "two", k)).case))
+    found = shrink.shrink(row, "float32", Sizes(), one, fails)
+    assert found is not None
+    assert first(found).shape == (1, 1, 2)
+    assert [s.shape for s in plainer.tensors(found)[3:]] == [(4, 2), (4, 1)] * 2

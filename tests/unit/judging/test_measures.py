@@ -11,7 +11,16 @@ import torch
 
 from parity.dtypes import FACTS
 from parity.judging.budget import of_function, of_perturbation, of_sum, ulp_of
-from parity.judging.measures import allowed_share, bit_equal, exact_measure, measure, same_bytes, same_values, ulp_distance
+from parity.judging.measures import (
+    allowed_share,
+    bit_equal,
+    exact_measure,
+    is_truth,
+    measure,
+    same_bytes,
+    same_values,
+    ulp_distance,
+)
 from parity.vocabulary import Measure, Tolerance
 
 TABLE = Tolerance("elementwise", 0.0, 1.0, 2.0, "a table")
@@ -137,6 +146,17 @@ def test_a_precision_lost_everywhere_shows_in_the_spread() -> None:
     assert measure("out", one, None, t, b).certain
 
 
+def test_one_sum_made_many_times_over_is_no_precision_lost_everywhere() -> None:
+    """Sixty-four equal truths are one error, whatever it is; and one of eight truths is one of eight."""
+    f = FACTS["float32"]
+    for distinct, seen in ((1, False), (8, False), (32, True), (64, True)):
+        t = torch.linspace(1.0, 2.0, distinct, dtype=torch.float64).repeat(64 // distinct)
+        size, s = t.numpy(), np.full(64, 100.0)
+        b = of_sum(size, s, np.full(64, 14.0), f, f.unit_roundoff, 0 * size, replace(SCALED, scale=4.0), f.smallest)
+        off = (t + 4 * f.unit_roundoff * 100.0).to(torch.float32)
+        assert ((measure("out", off, None, t, b).share or 0) > 1) is seen, distinct
+
+
 def test_the_worst_element_is_named_with_its_three_values() -> None:
     m = measured([1.0, 2.5, 3.0], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
     assert (m.index, m.device, m.reference, m.truth, m.mismatched, m.total) == ((1,), "2.5", "2", "2", 1, 3)
@@ -161,7 +181,15 @@ def test_memory_is_compared_where_it_lies_plainly_and_nowhere_else() -> None:
     x = torch.arange(6.0).view(2, 3)
     assert same_bytes(x, x.clone())
     assert not same_bytes(x, x + 1)
-    assert not same_bytes(x.t(), x.t().clone())  # says nothing of strided ones
+    assert same_bytes(x.t(), x.t().clone())  # the copy lies as the original does
+    assert not same_bytes(x.t(), x.t() + torch.tensor([0.0, 1.0]))
+    assert not same_bytes(x.t(), x.t().contiguous())  # says nothing of what lies otherwise
+    apart, other = torch.zeros(2, 6)[:, ::2], torch.ones(2, 6)[:, ::2] * 0
+    assert bit_equal(apart, other)
+    gaps = torch.zeros(2, 6)
+    gaps[:, 1::2] = 1.0
+    assert not same_bytes(apart, gaps[:, ::2])  # nor of numbers with others between them
+    assert bit_equal(apart, gaps[:, ::2])
     assert bit_equal(x.t(), x.t().contiguous())
     zeros = torch._efficientzerotensor((3,))  # has no memory
     assert bit_equal(zeros, torch.zeros(3))
@@ -169,3 +197,16 @@ def test_memory_is_compared_where_it_lies_plainly_and_nowhere_else() -> None:
     z = torch.tensor([1 + 2j, 3 - 4j], dtype=torch.complex64)
     assert not same_bytes(z.conj(), z)
     assert not bit_equal(z.conj(), z)
+
+
+def test_what_holds_its_truth_does_so_number_by_number() -> None:
+    truth = torch.tensor([1.0, NAN, INF, -0.0], dtype=torch.float64)
+    assert is_truth(truth.to(torch.float32), truth)
+    assert is_truth(torch.tensor([1.0, NAN, INF, 0.0]), truth)
+    for k, x in ((0, 1.0000001), (1, 0.0), (2, -INF), (2, NAN), (3, 1e-45)):
+        off = truth.to(torch.float32)
+        off[k] = x
+        assert not is_truth(off, truth)
+    assert not is_truth(torch.tensor([1.0]), torch.tensor([1.0 + 2.0**-30], dtype=torch.float64))
+    z = torch.tensor([complex(NAN, 1.0)], dtype=torch.complex128)
+    assert not is_truth(torch.tensor([complex(NAN, 2.0)], dtype=torch.complex64), z)

@@ -116,6 +116,17 @@ def test_subnormal_parts_of_complex_operands_may_be_flushed_before_a_convolution
     assert verdict(text.replace("9e-39, 1.1e-38", "9e-37, 1.1e-36"), flush, "cuda").status is Status.WRONG
 
 
+def test_a_product_that_is_only_added_to_loses_no_digits_below_the_normal_numbers() -> None:
+    """A kernel rounds it before the bias, and that is all: a last term dropped among subnormal sums of halves is found, where
+    factors that go into a further product may have lost some."""
+    text = "conv2d(float16[2, 512, 3, 3].inside(1e-4, 1e-3, seed=1), float16[8, 512, 2, 2].inside(1e-5, 1e-4, seed=2))"
+    bench, results, inputs = prepared(text)
+    x, w = (o.view.double() for o in inputs.operands)
+    without = torch.nn.functional.conv2d(x[:, :-1], w[:, :-1]).to(torch.float16)
+    assert judge(bench, results, None, "forward")[0].status is Status.AGREE
+    assert judge(bench, {"out": without}, None, "forward")[0].status.is_finding
+
+
 @pytest.mark.parametrize("name", ["scatter_reduce_mean", "index_reduce_mean"])
 def test_means_of_repeated_places_may_add_halves_one_by_one(name: str) -> None:
     text = f"{name}(float16[1].inside(1, 1), 0, int64[204].index(0, 1), float16[204].inside(0.53, 0.53), 'mean')"

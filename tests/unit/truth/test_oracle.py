@@ -46,6 +46,16 @@ def test_an_integer_operand_of_a_function_is_computed_in_float64_too() -> None:
     assert truth.item() == pytest.approx(math.log(math.e + math.e**2), rel=1e-15)
 
 
+@pytest.mark.parametrize("op", ["cumulative_trapezoid", "trapezoid"])
+def test_integers_that_become_fractions_inside_a_call_do_so_in_float64(op: str) -> None:
+    """torch turns them into its default dtype, whose 24 bits cannot hold half of 2**40 + 1 and more."""
+    truth = asked(f"{op}(int64[3].of(1099511627777, 3, 5))", None).truth("out")
+    assert truth is not None
+    assert truth.dtype is torch.float64
+    assert truth.view(-1)[-1].item() == 549755813890.0 + 4.0
+    assert torch.get_default_dtype() is torch.float32
+
+
 def test_indices_stay_integers() -> None:
     truth = asked("index_select(float32[3], 0, int64[2].index(0, 3))").truth("out")
     assert truth is not None
@@ -140,6 +150,15 @@ def test_many_terms_of_one_size_are_rounded_to_one_side() -> None:
         total = total + t
     assert lost == pytest.approx(abs(float(total) / float(terms.sum()) - 1), rel=1e-6)
     assert lost > U * 4096**0.5 / 4
+
+
+def test_small_terms_may_vanish_beside_the_largest_of_a_sum_wherever_it_stands() -> None:
+    """Added last, it takes their sum; added first, half an ULP of it swallows each of them."""
+    small = 2.0**-26
+    for place in (0, 700, 2047):
+        terms = torch.full((2048, 1), small, dtype=torch.float64)
+        terms[place] = 1.0
+        assert float(rounding.chained(terms, [0])) == pytest.approx(2047 * small, rel=1e-6)
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"dim": 1}, {"dim": (0, 1), "keepdim": True}, {"dim": 1, "correction": 0}])

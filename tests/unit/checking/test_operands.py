@@ -1,0 +1,158 @@
+"""No call writes into what it was given to read."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from parity import catalog, suite, tolerance
+from parity.checking.check import Settings, check, failing, quiet
+from parity.checking.operands import PROBLEM
+from parity.devices import Call, Fault, resolve
+from parity.examine import OPERANDS_EVERY, Examined, NoWatch, Plan, examine, settings
+from parity.generation.generate import nth
+from parity.notation import parse
+from parity.report.finding import text as told
+from parity.report.script import standalone
+from parity.vocabulary import Aspect, Status, TensorSpec
+
+CPU = resolve("cpu")
+TABLES = tolerance.load("sim")
+ASKED = Settings(operands=True)
+
+
+def bumping(k: int) -> Any:
+    """An effect: the right result, and 1 more in all of operand k's storage than there was."""
+
+    def effect(call: Call) -> Any:
+        result = call.run()
+        held = call.operands[k].detach()
+        held.as_strided((held.untyped_storage().nbytes() // held.element_size(),), (1,), 0).add_(1)
+        return result
+
+    return effect
+
+
+def found(fault: Fault | None, text: str, how: Settings = ASKED) -> dict[str, tuple[str, str]]:
+    """Aspect -> (tensor, reason) of every finding."""
+    device = resolve("sim", (fault,) if fault else ())
+    case = parse(text)
+    with device.active():
+        results, _ = check(catalog.row(case.op), case, device, CPU, TABLES, how, quiet, [])
+    return {str(r.aspect): (r.verdict.tensor, r.verdict.reason) for r in failing(results)}
+
+
+SINH = Fault("writes", ("sinh",), bumping(0), lambda c: not c.grad_mode)
+CHANGED = [(f"operand[{k}]", f"operand {k} was changed by the call") for k in range(2)]
+TWO = "logaddexp(float32[3].normal(seed=1), float32[3].normal(seed=2))"
+
+
+@pytest.mark.parametrize("k", [0, 1])
+def test_a_kernel_that_writes_into_its_input_is_found(k: int) -> None:
+    fault = Fault("writes", ("logaddexp",), bumping(k))
+    assert found(fault, TWO + '.under("no_grad")')["forward"] == CHANGED[k]
+    assert not found(None, TWO)
+
+
+def test_a_write_beside_the_view_is_found() -> None:
+    def beside(call: Call) -> Any:
+        held = call.operands[0].detach()
+        held.as_strided((1,), (1,), 0).add_(1)
+        return call.run()
+
+    fault = Fault("beside", ("sinh",), beside, lambda c: c.operands[0].storage_offset() > 0)
+    text = 'sinh(float32[3].normal(seed=1).flat(2, 0)).under("no_grad")'
+    assert found(fault, text)["forward"][0] == "operand[0]"
+
+
+def test_it_is_asked_for_or_comes_with_the_oracle() -> None:
+    text = 'sinh(float32[3].normal(seed=1)).under("no_grad")'
+    assert "forward" in found(SINH, text, Settings(insist=True, only=Aspect.FORWARD))
+    assert not found(SINH, text, Settings(only=Aspect.FORWARD))
+    item, plan = suite.select(("sinh",), dtypes=("float32",))[0], Plan(CPU, CPU, TABLES, suite.profile("full"))
+    assert sum(settings(item, plan, k, False).operands for k in range(8 * OPERANDS_EVERY)) == 8
+
+
+def test_backward_and_out_and_in_place_are_told_as_what_they_are() -> None:
+    silu = "silu(float32[3].normal(seed=1))"
+    assert found(Fault("writes", ("silu_backward",), bumping(1)), silu) == {"backward": CHANGED[0]}
+    ways: dict[str, Callable[[Any], bool]] = {"out=": lambda c: bool(c.outs), "in-place": lambda c: c.op.endswith("_")}
+    for aspect, when in ways.items():
+        fault = Fault("writes", ("atan2",), bumping(1), when, level="function")
+        assert found(fault, "atan2(float32[3].normal(seed=1), float32[3].normal(seed=2))")[aspect] == CHANGED[1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "embedding(int64[3].index(0, 4), float32[4, 2].normal(seed=1), max_norm=0.5)",
+        "batch_norm(float32[3, 2].normal(seed=1), float32[2], float32[2].positive(), training=True)",
+        "copy_(float32[3], float32[3].normal(seed=1))",
+        "add(float32[2, 3].normal(seed=1).expand(0), float32[2, 3].transpose(0, 1))",
+        "add(complex64[3].normal(seed=1).conj(), complex64[3].neg())",
+        "exp(float32[0])",
+    ],
+)
+def test_what_the_op_itself_does_is_not_told(text: str) -> None:
+    assert not found(None, text)
+
+
+def _examined(fault: Fault, pattern: str) -> Examined:
+    row = suite.select((pattern,), dtypes=("float32",))[0]
+    return examine(row, Plan(resolve("sim", (fault,)), CPU, TABLES, suite.profile("quick")), NoWatch())
+
+
+def test_a_finding_shrinks_and_prints() -> None:
+    done = _examined(Fault("writes", ("sinh",), bumping(0)), "sinh")
+    kept = [f for f in done.findings if f.result.verdict.measure and f.result.verdict.measure.problem == PROBLEM]
+    assert kept
+    f = kept[0]
+    assert f.result.verdict.status is Status.WRONG
+    assert sum(s.numel for s in f.case.args if isinstance(s, TensorSpec)) == 1
+    assert "operand 0 was changed by the call" in told(f, "sim", None)
+    assert "worst at" in told(f, "sim", None)
+
+
+def test_the_script_compares_the_operands() -> None:
+    case = parse("logaddexp(float32[3].normal(seed=1), float32[3].normal(seed=2))")
+    for aspect in ("forward", "backward", "out="):
+        made = standalone(case, aspect, "cpu", "title", kept=True)
+        assert made is not None
+        assert '"operand[1]": kept1' in made
+        if aspect == "forward":
+            done = subprocess.run([sys.executable, "-c", made], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert "they agree" in done.stdout
+            calls = "iter((0, 1))"  # the second call, the device's, writes
+            broken = made.replace("def run(", f"calls = {calls}\n\n\ndef run(").replace("WIDE = True", "WIDE = False")
+            broken = broken.replace("    outputs = ", "    kept1.add_(next(calls))\n    outputs = ")
+            done = subprocess.run([sys.executable, "-c", broken], capture_output=True, text=True, check=False)
+            assert done.returncode == 1, done.stdout + done.stderr
+            assert "operand[1]: largest difference 1" in done.stdout
+
+
+def healthy() -> list[str]:
+    names = [r.name for r in suite.rows("native")]
+    return names[:: max(1, len(names) // 60)]
+
+
+def test_a_healthy_device_leaves_operands_alone() -> None:
+    """Sixty rows across the catalog, every case asked."""
+    device = resolve("sim")
+    seen = 0
+    for name in healthy():
+        row = catalog.row(name)
+        for dtype in (d for d in ("float32", "int64") if d in row.dtypes):
+            for k in range(1, 5):
+                case = nth(row, dtype, suite.profile("quick").sizes, "operands", k).case
+                with device.active():
+                    results, _ = check(row, case, device, CPU, TABLES, ASKED, quiet, [])
+                seen += 1
+                assert not [r for r in results if r.verdict.measure and r.verdict.measure.problem == PROBLEM]
+    assert seen > 200
+    assert torch.is_grad_enabled()
