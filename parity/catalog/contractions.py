@@ -223,7 +223,8 @@ def _covered(draw: Draw) -> Call:
     named = keywords(
         correction=draw.option(0, 2) if not frequencies else draw.option(0), fweights=frequencies, aweights=weights
     )
-    return Call((draw.tensor((*shape[:-1], n)),), named)
+    rows = tuple(min(s, 257) for s in shape[:-1])  # the result has as many elements as their square
+    return Call((draw.tensor((*rows, n)),), named)
 
 
 def _int_mm(draw: Draw) -> Call:

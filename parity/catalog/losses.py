@@ -33,6 +33,7 @@ def _classes(draw: Draw) -> tuple[Shape, Shape, int]:
     """Shapes of logits and of class targets, and the number of classes."""
     classes = draw.size(2)
     rest = draw.shape(0, 2)
+    rest = tuple(min(n, 2) for n in rest) if classes > 64 else rest  # not both large
     if draw.pick(4) == 3 and not rest:
         return (classes,), (), classes
     batch = 0 if draw.rare(24) else draw.choice((1, 2, 3, 5))
@@ -179,6 +180,7 @@ def _similarity(draw: Draw) -> Call:
 
 def _pdist(draw: Draw) -> Call:
     n, k = draw.shape(2, 2)
+    n = min(n, 513)  # every row meets every other
     return Call((draw.tensor((n + 1, k)),), keywords(p=draw.option(1.0, 3.0, 0.5, float("inf"))))
 
 

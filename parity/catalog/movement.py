@@ -160,10 +160,10 @@ def _matrix_triangle(draw: Draw) -> Call:
 
 
 def _pad_constant(draw: Draw) -> Call:
-    """Any number of trailing dimensions; negative amounts cut, as long as something may remain."""
+    """Any number of trailing dimensions, now and then none; negative amounts cut, as long as something may remain."""
     shape = draw.shape(1, 5)
     pad: list[int] = []
-    for k in range(1 + draw.pick(len(shape))):
+    for k in range(0 if draw.rare(24) else 1 + draw.pick(len(shape))):
         size = shape[-1 - k]
         for _ in range(2):
             low = -1 if size >= 3 else 0

@@ -143,11 +143,13 @@ def _old_norm(draw: Draw) -> Call:
 
 def _correlated(draw: Draw) -> Call:
     shape = draw.shape(1, 2)
-    return Call((draw.tensor((*shape[:-1], shape[-1] + 2)),))
+    rows = tuple(min(n, 257) for n in shape[:-1])  # the result has as many elements as their square
+    return Call((draw.tensor((*rows, shape[-1] + 2)),))
 
 
 def _square(draw: Draw) -> Call:
-    return Call((draw.tensor((draw.size(), draw.size())),))
+    n, m = draw.size(), draw.size()
+    return Call((draw.tensor((n, m if n * m <= draw.sizes.limit else min(m, 2))),))
 
 
 def _count(draw: Draw) -> Call:

@@ -59,6 +59,23 @@ def test_a_kernel_that_writes_into_its_input_is_found(k: int) -> None:
     assert not found(None, TWO)
 
 
+def test_a_nan_may_be_written_back_with_other_bits() -> None:
+    """As a device does that reads, widens and stores an operand."""
+
+    def rewriting(call: Call) -> Any:
+        result, held = call.run(), call.operands[0].detach()
+        held.copy_(held.clone() if change is None else change(held))
+        held.view(torch.int32)[held.isnan()] += 1
+        return result
+
+    fault = Fault("rewrites", ("sinh",), rewriting)
+    text = 'sinh(float32[3].normal(seed=1).at(1, "nan")).under("no_grad")'
+    change: Callable[[torch.Tensor], torch.Tensor] | None = None
+    assert not found(fault, text)
+    change = torch.nan_to_num
+    assert found(fault, text)["forward"] == CHANGED[0]
+
+
 def test_a_write_beside_the_view_is_found() -> None:
     def beside(call: Call) -> Any:
         held = call.operands[0].detach()
