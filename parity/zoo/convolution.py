@@ -50,7 +50,7 @@ def _is(call: Call, spatial: int, transposed: bool = False) -> bool:
 
 def _result_too_large(call: Call) -> bool:
     """The check looks at every size of the output, not only at its channels."""
-    args, kwargs = tree_map_only(Tensor, lambda t: torch.empty(t.shape, dtype=torch.float32, device="meta"), (call.args, call.kwargs))
+    args, kwargs = tree_map_only(Tensor, lambda t: torch.empty(t.shape, device="meta"), (call.args, call.kwargs))
     return max(F.conv1d(*args, **kwargs).shape) > LARGEST
 
 
