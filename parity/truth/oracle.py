@@ -144,6 +144,12 @@ def _replaced(
     return Placed(tuple(moved), tuple(views))
 
 
+def _dense(placed: Placed) -> Placed:
+    """The operands without layouts."""
+    views = tuple(v.resolve_conj().resolve_neg().contiguous() for v in placed.views)
+    return Placed(views, views)
+
+
 def _floating(t: Tensor) -> bool:
     return t.is_floating_point() or t.is_complex()
 
@@ -196,11 +202,14 @@ class Oracle:
     def truth(self, name: str) -> Tensor | None:
         """The truth of one result, or None."""
         if not self._asked:
-            self._asked = True
-            try:
-                self._truth = truth(self._p, self._case, self._inputs, self._placed, self._cotangents)
-            except REFUSALS:
-                self._truth = None
+            self._asked, self._truth = True, None
+            fixed = self._p.row.mutates or self._p.row.memory
+            # Some kernels of the CPU take dense operands only in float64 (weights of transposed convolutions).
+            for placed in (self._placed,) if fixed else (self._placed, _dense(self._placed)):
+                with contextlib.suppress(*REFUSALS):
+                    self._truth = truth(self._p, self._case, self._inputs, placed, self._cotangents)
+                    self._made = placed
+                    break
         return None if self._truth is None else self._truth.tensors.get(name)
 
     def sensitivity(self, name: str, u: float, between: float) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from parity.devices import Call, Fault
 from parity.zoo.honest import tally
-from parity.zoo.honest.rerun import ALL_IN_DOUBLE, ROUNDED, again, honest, rounding, rounds, unlike
+from parity.zoo.honest.rerun import ALL_IN_DOUBLE, ROUNDED, again, honest, rounding, rounds, takes_integers, unlike
 from parity.zoo.honest.rounding import cut, largest_error, noisy, noisy_complex
 from parity.zoo.honest.tables import bounds, device_of
 
@@ -103,6 +103,8 @@ def functions() -> tuple[Fault, ...]:
         exact = again(call, ALL_IN_DOUBLE, promoted(call, plain.dtype))
         if plain.is_complex() and name not in ARITHMETIC:
             return noisy_complex(exact, COMPLEX_ULP)
+        if name in ARITHMETIC and takes_integers(call):
+            return rounding(call)(exact, plain.dtype)
         if name in ARITHMETIC:
             return unlike(plain, lambda: rounding(call)(exact, plain.dtype), lambda: cut(exact, plain.dtype, always=True))
         bound = bounds(device_of(call)).of(name, plain.dtype)

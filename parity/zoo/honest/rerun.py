@@ -136,11 +136,19 @@ def pick(call: Call, n: int) -> int:
 
 
 def once(call: Call, plain: Any) -> Any:
-    """One rounding at the end: everything inside is wider. Toward zero, if otherwise it gives the CPU's own bits."""
+    """One rounding at the end: everything inside is wider. Toward zero, if otherwise it gives the CPU's own bits; not where
+    integers are rounded on their way in, too."""
     wide = again(call, arithmetic(call))
+    if takes_integers(call):
+        return narrowed(wide, plain, rounding(call))
     return unlike(
         plain, lambda: narrowed(wide, plain, rounding(call)), lambda: narrowed(wide, plain, functools.partial(cut, always=True))
     )
+
+
+def takes_integers(call: Call) -> bool:
+    """Whether a tensor of integers is among the operands."""
+    return not all(t.is_floating_point() or t.is_complex() for t in tree_leaves(call.args) if isinstance(t, Tensor))
 
 
 def rounding(call: Call) -> Callable[[Tensor, torch.dtype], Tensor]:
@@ -153,7 +161,7 @@ def unlike(plain: Any, *ways: Callable[[], Any]) -> Any:
     answer = None
     for way in ways:
         answer = way()
-        if tally.differs(tree_map(_placed, answer, plain), plain):
+        if answer is not None and tally.differs(tree_map(_placed, answer, plain), plain):
             return answer
     return answer
 
