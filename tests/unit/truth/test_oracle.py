@@ -176,10 +176,12 @@ def test_variances_are_taken_apart_into_what_torch_computes(name: str, kwargs: d
 def test_what_runs_in_float64_with_dense_operands_only_has_a_truth() -> None:
     """The CPU's gradient of a transposed convolution's weight "needs to be contiguous" in float64."""
     layout = ".channels_last().slice(1, 0, 1).permute(0, 3, 2, 1).positive(seed=1305)"
-    text = f"conv_transpose2d(float32[1, 8, 4, 5], float32[8, 2, 9, 1]{layout}, stride=3, padding=(1, 1), groups=8, dilation=(2, 2))"
+    more = "stride=3, padding=(1, 1), groups=8, dilation=(2, 2)"
+    text = f"conv_transpose2d(float32[1, 8, 4, 5], float32[8, 2, 9, 1]{layout}, {more})"
     dense = text.replace(".channels_last().slice(1, 0, 1).permute(0, 3, 2, 1)", "")
     found = [asked(t, cotangents=[torch.ones(1, 16, 24, 11)]).truth("grad[1]") for t in (text, dense)]
-    assert found[0] is not None and found[1] is not None
+    assert found[0] is not None
+    assert found[1] is not None
     assert torch.equal(found[0], found[1])
 
 
