@@ -70,6 +70,7 @@ def _run(o: argparse.Namespace) -> int:
         raise UsageError("--reach tells the device's operators from the reference's; name a device other than the CPU: sim")
     if found["verdict"] == "unusable":
         raise DeviceError(f"device {found['device']} is unusable: {'; '.join(found['reasons'])}")
+    tolerance.load(str(found["device"]), known_ops={r.name for r in suite.rows("all")})  # a broken table, before workers start
     output = o.output or Path(f"parity-run-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl")
     restricted = [*(f"family={f}" for f in o.family), *(f"dtype={d}" for d in o.dtype), f"source={source}"]
     selection = " ".join([*o.patterns, *restricted])
@@ -100,8 +101,10 @@ def _run(o: argparse.Namespace) -> int:
 
 
 def _pytest(o: argparse.Namespace, device: str, workers: int, reporter: Any) -> int:
-    """The one engine."""
+    """The one engine. Raises what kept a worker from its first item."""
     import pytest
+
+    from parity.plugin import UNABLE
 
     folder = resources.folder("conformance")
     with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
@@ -128,6 +131,10 @@ def _pytest(o: argparse.Namespace, device: str, workers: int, reporter: Any) -> 
         os.environ.pop("PYTEST_ADDOPTS", None)
         os.environ.pop("PYTEST_DISABLE_PLUGIN_AUTOLOAD", None)  # parity and xdist are plugins that this run needs
         ended = pytest.main(args, plugins=[reporter])
+        unable = [path for path in Path(scratch).iterdir() if path.name.startswith(UNABLE)]
+        if unable:
+            kinds = {kind.exit_code: kind for kind in (UsageError, DeviceError)}
+            raise kinds.get(int(unable[0].name.removeprefix(UNABLE)), UsageError)(unable[0].read_text(encoding="utf-8"))
     if ended == pytest.ExitCode.INTERRUPTED:
         return INTERRUPTED
     if ended in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):

@@ -14,6 +14,7 @@ import signal
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 DEATHS_PER_ITEM = 3
 WATCH_SECONDS = 0.2
+UNABLE = "unable-"  # names the file in which a worker says why it cannot begin; its exit code follows
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -111,12 +113,19 @@ def _plan(
     from parity import suite, tolerance
     from parity.devices import load_faults, resolve
     from parity.devices.probe import math_mode
+    from parity.errors import UsageError
     from parity.examine import Plan
 
     torch.set_num_threads(1)
     torch.autograd.set_multithreading_enabled(False)  # backward on the calling thread: simulated devices need it
     if setup:  # before OpInfo is imported, which freezes the backend flags
-        runpy.run_path(setup)
+        try:
+            runpy.run_path(setup)
+        except Exception as e:  # anything may be in it
+            line = traceback.extract_tb(e.__traceback__)[-1]
+            raise UsageError(
+                f"--setup {setup} raises {type(e).__name__}: {e} ({line.filename}:{line.lineno}); mend it, or leave it away"
+            ) from None
     there = resolve(device, load_faults(faults) if faults else ())
     known = {r.name for r in suite.rows("all")}
     fast = there.name.partition(":")[0] == "mps" and math_mode(there) == "fast"
@@ -128,7 +137,7 @@ def _plan(
 @pytest.fixture(scope="session")
 def parity_plan(request: pytest.FixtureRequest) -> Any:
     """Device, tables and profile of this run."""
-    from parity.errors import DeviceError, ParityError
+    from parity.errors import ParityError
 
     o = request.config.option
     try:
@@ -136,9 +145,10 @@ def parity_plan(request: pytest.FixtureRequest) -> Any:
             o.parity_device, o.parity_profile, o.parity_seed, o.parity_examples, o.parity_faults, not o.parity_no_screens,
             not o.parity_no_shrink, o.parity_hang_after, o.parity_setup, o.parity_reach, o.parity_count,
         )  # fmt: skip
-    except DeviceError as e:
-        pytest.exit(str(e), returncode=e.exit_code)
     except ParityError as e:
+        folder = getattr(request.config, "workerinput", {}).get("parity_rundir")
+        if folder:  # a worker's last words reach nobody
+            (Path(folder) / f"{UNABLE}{e.exit_code}").write_text(str(e), encoding="utf-8")
         pytest.exit(str(e), returncode=e.exit_code)
 
 

@@ -209,5 +209,6 @@ def last_line(items: Sequence[Item], deaths: Sequence[Death], run_file: str, cod
     parts = [f"{plural(n, 'check')} outside the tolerance"] if n else []
     deaths = [d for d in deaths if d.by_device]
     parts += [f"{plural(len(deaths), 'case')} that ended or hung the process"] if deaths else []
-    said = " and ".join(parts) or "everything that was compared agrees"
+    held = any(count[s] for s in COMPARED)
+    said = " and ".join(parts) or ("everything that was compared agrees" if held else "nothing was compared")
     return f"{said}; stored in {run_file}; compare with another run: parity diff {run_file} OTHER"

@@ -116,6 +116,19 @@ def test_a_reference_that_dies_is_no_crash_of_the_device(tmp_path: Path) -> None
     assert Death("sin", "float32", "", stage="device").by_device
 
 
+def test_a_setup_that_raises_is_one_error(tmp_path: Path) -> None:
+    """What keeps the workers from their first item is told once, with its file and line, and nothing is called agreement."""
+    setup = tmp_path / "setup.py"
+    setup.write_text("import torch\nraise RuntimeError('no such flag')\n")
+    command = [sys.executable, "-m", "parity", "run", "sin", "--device", "sim", "-n", "2", "--setup", str(setup)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines()[-1] == (
+        f"parity: --setup {setup} raises RuntimeError: no such flag ({setup}:2); mend it, or leave it away"
+    )
+    assert "agrees" not in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(("stage", "code", "told"), [("reference", 3, "void: the CPU itself"), ("device", 1, "crash: the")])
 def test_a_replay_that_dies_says_whose_death_it_was(
     stage: str, code: int, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from parity import tolerance
+from parity import suite, tolerance
 from parity.dtypes import DEFAULT, FACTS
 from parity.errors import TableError
 from parity.tolerance import load
@@ -71,6 +71,12 @@ def test_every_class_dtype_and_pass_has_numbers_on_every_device(device: str) -> 
 )
 def test_a_device_reads_the_default_table_and_its_own(device: str, files: tuple[str, ...]) -> None:
     assert load(device).files == tuple(f"tolerances/{f}.toml" for f in files)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("device", ["cpu", "mps", "cuda", "xpu", "sim", "sim:mps"])
+def test_shipped_tables_name_ops_that_parity_has(device: str, fast: bool) -> None:
+    assert tolerance.load(device, known_ops={r.name for r in suite.rows("all")}, fast=fast).files
 
 
 def test_each_device_has_its_own_ulp_bounds() -> None:
