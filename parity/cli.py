@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import subprocess
@@ -15,25 +14,28 @@ import tempfile
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from parity import __version__, commandline, diff, journal, notation, resources, store, suite, tolerance
 from parity.commandline import split
+from parity.diagnosis import examined, fingerprint_of, named
 from parity.dtypes import DEFAULT, FACTS
 from parity.errors import CaseError, DeviceError, OutputError, ParityError, RunFileError, UsageError, near
-from parity.vocabulary import FINDINGS, Fingerprint, OpClass, Status
+from parity.vocabulary import FINDINGS, OpClass, Status
 
 INTERRUPTED = 130
-PROBE_SECONDS = 180
 REPLAY_SECONDS = 120
-DEVICES = ("auto", "cpu", "sim", "mps", "cuda", "xpu", "hpu", "mtia", "xla", "npu", "privateuseone")
+DEVICES = ("auto", "cpu", "sim", "sim:mps", "mps", "cuda", "xpu", "hpu", "mtia", "npu", "privateuseone")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code. A user's mistake is one sentence on standard error."""
     options = commandline.parser().parse_args(argv)
+    if sys.stdout is None:  # closed by whoever started us
+        sys.stdout = _nowhere()
     try:
         code = COMMANDS[options.command](options)
+        sys.stdout.flush()
     except ParityError as e:
         print(f"parity: {e}", file=sys.stderr)
         return e.exit_code
@@ -41,9 +43,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("parity: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output went away, as `head` does
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 -- must outlive this function: the interpreter flushes it at exit
+        sys.stdout = _nowhere()
         return 0
+    except OSError as e:
+        what = e.filename or "the standard output"
+        print(f"parity: cannot read or write {what}: {e.strerror or e}; free the disk or name another place", file=sys.stderr)
+        sys.stdout = _nowhere()
+        return OutputError.exit_code
     return code
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w")  # stays open: the interpreter flushes it at exit
 
 
 # ------------------------------------------------------------------------------------------------------------- run
@@ -62,10 +73,12 @@ def _run(o: argparse.Namespace) -> int:
             raise UsageError(f"unknown status '{status}' for --fail-on; allowed: {', '.join(statuses)}")
     if o.list:
         return _list(items)
-    if o.setup and not Path(o.setup).is_file():
-        raise UsageError(f"--setup {o.setup}: no such file; give a Python file that sets what the device is to run with")
-    found = examined(o.device, o.faults)
-    fingerprint = _fingerprint(found)
+    if o.junit_xml:
+        _writable(Path(o.junit_xml).absolute().parent, "--junit-xml")
+        if Path(o.junit_xml).is_dir():
+            raise OutputError(f"cannot write {o.junit_xml}: it is a folder; name a file with --junit-xml")
+    found = examined(o.device, o.faults, o.setup)
+    fingerprint = fingerprint_of(found)
     if o.reach and found["device"] == "cpu":
         raise UsageError("--reach tells the device's operators from the reference's; name a device other than the CPU: sim")
     if found["verdict"] == "unusable":
@@ -78,17 +91,17 @@ def _run(o: argparse.Namespace) -> int:
     setup = store.setup_of(Path(o.setup)) if o.setup else ""
     header = store.Header(fingerprint, o.seed, o.profile, selection, now, whole and not o.count, o.faults or "", setup)
     _writable(Path(o.findings), "--findings")
-    if o.junit_xml:
-        _writable(Path(o.junit_xml).absolute().parent, "--junit-xml")
     from parity.report.progress import Reporter  # pytest is imported only by the command that runs it
+    from parity.report.summary import plural
 
     reporter = Reporter(header, output)
     workers = o.workers or max(1, min(8, os.cpu_count() or 1))
     if found["verdict"] == "suspect":
         print(f"the device is SUSPECT: {'; '.join(found['reasons'])}")
     print(
-        f"parity {__version__}: {len({i.row.name for i in items})} ops, {len(items)} op x dtype pairs, {o.profile} profile, "
-        f"{workers} worker{'s' if workers > 1 else ''}\ndevice {_named(found)}, reference cpu, torch {fingerprint.torch}",
+        f"parity {__version__}: {plural(len({i.row.name for i in items}), 'op')}, {plural(len(items), 'op x dtype pair')}, "
+        f"{o.profile} profile, {plural(workers, 'worker')}\n"
+        f"device {named(found)}, reference cpu, torch {fingerprint.torch}",
         flush=True,
     )
     code = _pytest(o, str(found["device"]), workers, reporter)
@@ -96,7 +109,7 @@ def _run(o: argparse.Namespace) -> int:
     if o.count:
         from parity.report import pairs
 
-        print("\n" + pairs.render(pairs.of_run(reporter.items, whole), o.verbose))
+        print("\n" + pairs.render(pairs.of_run(reporter.items, whole), whole, o.verbose))
     return code
 
 
@@ -130,7 +143,13 @@ def _pytest(o: argparse.Namespace, device: str, workers: int, reporter: Any) -> 
         args += ["--junit-xml", str(Path(o.junit_xml).absolute())] if o.junit_xml else []
         os.environ.pop("PYTEST_ADDOPTS", None)
         os.environ.pop("PYTEST_DISABLE_PLUGIN_AUTOLOAD", None)  # parity and xdist are plugins that this run needs
-        ended = pytest.main(args, plugins=[reporter])
+        ended: int | pytest.ExitCode
+        try:
+            ended = pytest.main(args, plugins=[reporter])
+        except OSError as e:  # pytest writes the XML last, and hears of a full disk only then: nothing else may be lost by it
+            what, remedy = e.filename or o.junit_xml or "to the disk", "name another file with --junit-xml, or free the disk"
+            reporter.failed = reporter.failed or OutputError(f"cannot write {what}: {e.strerror or e}; {remedy}")
+            ended = pytest.ExitCode.TESTS_FAILED
         unable = [path for path in Path(scratch).iterdir() if path.name.startswith(UNABLE)]
         if unable:
             kinds = {kind.exit_code: kind for kind in (UsageError, DeviceError)}
@@ -217,59 +236,21 @@ def _audit(o: argparse.Namespace) -> int:
     return 0
 
 
-# ---------------------------------------------------------------------------------------------------------- devices
-
-
-def examined(name: str, faults: str | None) -> dict[str, Any]:
-    """What the probe says of a device. It runs in a process of its own: a device may end the process that touches it.
-
-    Raises UsageError or DeviceError as the probe does.
-    """
-    command = [sys.executable, "-m", "parity.devices.probe", name, *(["--faults", faults] if faults else [])]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        raise DeviceError(f"device {name} did not answer its probe within {PROBE_SECONDS} s; it is unusable") from None
-    line = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
-    try:
-        found: dict[str, Any] = json.loads(line)
-    except ValueError:
-        last = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}"
-        raise DeviceError(f"the probe of device {name} died ({last}); it is unusable") from None
-    if "error" in found:
-        raise (UsageError if found["exit_code"] == UsageError.exit_code else DeviceError)(found["error"])
-    return found
-
-
-def _fingerprint(found: dict[str, Any]) -> Fingerprint:
-    raw = dict(found["fingerprint"])
-    for key in ("environment", "facts"):
-        raw[key] = tuple((str(a), str(b)) for a, b in raw.get(key, ()))
-    return Fingerprint(**raw)
-
-
-def _named(found: dict[str, Any]) -> str:
-    f = _fingerprint(found)
-    if f.simulated:
-        return f"{f.device} (SIMULATED: the results say nothing about any hardware)"
-    return f"{f.device} ({f.device_name})" if f.device_name not in ("", f.device) else f.device
+# ------------------------------------------------------------------------------------------ doctor, diff, replay, explain
 
 
 def _doctor(o: argparse.Namespace) -> int:
-    found = examined(o.device, o.faults)
-    print(f"device   {_named(found)}\nverdict  {found['verdict']}")
+    found = examined(o.device, o.faults, o.setup)
+    print(f"device   {named(found)}\nverdict  {found['verdict']}")
     for reason in found["reasons"]:
         print(f"         {reason}")
     print(f"dtypes   {', '.join(found['dtypes'])}")
     print(f"         not: {', '.join(d for d in FACTS if d not in found['dtypes']) or 'none'}")
-    f = _fingerprint(found)
+    f = fingerprint_of(found)
     software = ("torch", f"{f.torch} ({f.torch_git[:10]})"), ("os", f.os), ("machine", f.machine)
     for key, value in (*f.facts, *software, *f.environment):
         print(f"{key:<28}{value}")
     return {"healthy": 0, "suspect": 1}.get(found["verdict"], DeviceError.exit_code)
-
-
-# --------------------------------------------------------------------------------------------------- diff, replay, explain
 
 
 def _diff(o: argparse.Namespace) -> int:
@@ -292,6 +273,8 @@ def _replay(o: argparse.Namespace) -> int:
         if not o.case or not path.is_file():
             raise CaseError(f"'{o.case}' is neither a case id nor a run file; a case id looks like add(float32[2], float32[2])")
         run = store.read(path, partial=True)
+        if run.header.setup and not o.setup:
+            print(f"parity: the run was set up by {run.header.setup}; give it again with --setup", file=sys.stderr)
         found = [r.shrunk or r.case for r in run.records if r.status in FINDINGS] + [d.case for d in run.deaths]
         cases = list(dict.fromkeys(found))
         device, faults = device or run.header.fingerprint.device, faults or run.header.faults or None
@@ -299,7 +282,7 @@ def _replay(o: argparse.Namespace) -> int:
             raise RunFileError(f"{path} holds no finding to replay; name a case id, in quotes")
     for case in cases:
         suite.row(notation.parse(case).op)
-    codes = [_replayed(case, device or "auto", faults) for case in cases]
+    codes = [_replayed(case, device or "auto", faults, o.setup) for case in cases]
     return max(codes, key=lambda code: (code == 1, code))
 
 
@@ -318,14 +301,17 @@ def _explain_run(path: Path, part: str) -> int:
     return 0
 
 
-def _replayed(case: str, device: str, faults: str | None, explain: bool = False) -> int:
+def _replayed(case: str, device: str, faults: str | None, setup: str | None, explain: bool = False) -> int:
     """One case, in a process of its own: it may be one that ends the process, or never comes back."""
     with tempfile.TemporaryDirectory(prefix="parity-replay-") as folder:
         notes = Path(folder, "journal")
-        command = [sys.executable, "-m", "parity.report.replay", str(notes), case, device, *([faults] if faults else [])]
+        command = [sys.executable, "-m", "parity.report.replay", str(notes), device]
+        command += ["--faults", faults] if faults else []
+        command += ["--setup", setup] if setup else []
         command += ["--explain"] if explain else []
-        try:
-            code = subprocess.run(command, timeout=REPLAY_SECONDS, check=False).returncode
+        try:  # in a session of its own, so that Ctrl-C reaches us alone, and we end it
+            done = subprocess.run([*command, "--", case], timeout=REPLAY_SECONDS, check=False, start_new_session=True)
+            code = done.returncode
         except subprocess.TimeoutExpired:
             print(f"{case}\n  hang: no answer within {REPLAY_SECONDS} s")
             return 1
@@ -343,17 +329,26 @@ def _replayed(case: str, device: str, faults: str | None, explain: bool = False)
 def _explain(o: argparse.Namespace) -> int:
     if "(" in o.subject:
         suite.row(notation.parse(o.subject).op)
-        return _replayed(o.subject, o.device or "auto", o.faults, explain=True)
+        return _replayed(o.subject, o.device or "auto", o.faults, o.setup, explain=True)
     if Path(o.subject).is_file():
         return _explain_run(Path(o.subject), o.detail)
-    row = next((i.row for i in suite.select([o.subject], source="all")), None)
-    assert row is not None
+    rows = list({i.row.name: i.row for i in suite.select([o.subject], source="all")}.values())
+    rows = [r for r in rows if o.subject in (r.name, r.name.removeprefix("opinfo:"))][:1] or rows
+    row = rows[0]
+    if len(rows) > 1:
+        names = ", ".join(r.name for r in rows[:5])
+        raise UsageError(f"'{o.subject}' matches {len(rows)} ops ({names} ...); explain tells of one: name it")
+    takes = ", ".join(row.dtypes)
+    if not o.detail:
+        raise UsageError(f"explain needs the dtype as well: parity explain {row.name} DTYPE, one of {takes}")
     if o.detail not in FACTS:
         raise UsageError(f"unknown dtype '{o.detail}'; {near(o.detail, FACTS) or 'allowed: ' + ', '.join(DEFAULT)}")
+    if o.detail not in row.dtypes:
+        raise UsageError(f"parity does not run {row.name} in {o.detail}; allowed: {takes}")
     device = o.device or "cpu"
-    if device.partition(":")[0] not in DEVICES:
+    if device not in DEVICES and (device.partition(":")[0] not in DEVICES or not device.partition(":")[2].isdigit()):
         raise UsageError(f"no device '{device}'; {near(device, DEVICES)}")
-    device = device if device != "auto" else str(examined("auto", None)["device"])
+    device = device if device != "auto" else str(examined("auto")["device"])
     tables = tolerance.load(device, known_ops={r.name for r in suite.rows("all")})
     print(f"{row.name} ({row.rule}) {o.detail} on {device}")
     for pass_ in ("forward", "backward") if o.detail in row.grad else ("forward",):

@@ -70,7 +70,7 @@ class Diff:
     only_after: int = 0
     changed: tuple[tuple[str, str, str], ...] = ()
     warnings: tuple[str, ...] = ()
-    options: str = ""  # how to replay a case of the later run: its device and its faults
+    options: str = ""  # how to replay a case of the later run: its device, its faults and its setup
 
     @property
     def exit_code(self) -> int:
@@ -126,8 +126,9 @@ def compare(before: Run, after: Run) -> Diff:
 
 
 def _options(h: Header) -> str:
-    faults = f" --faults {shlex.quote(h.faults)}" if h.faults else ""
-    return f" --device {h.fingerprint.device}{faults}" if h.fingerprint.device else ""
+    files = ("--faults", h.faults), ("--setup", h.setup.rpartition(" ")[0])
+    given = "".join(f" {option} {shlex.quote(name)}" for option, name in files if name)
+    return f" --device {h.fingerprint.device}{given}" if h.fingerprint.device else ""
 
 
 def _with_deaths(run: Run) -> Run:
@@ -300,11 +301,13 @@ def render(diff: Diff) -> str:
         lines += _listed(word, [_change_line(c) for c in getattr(diff, word)])
     for word in ("grown", "shrunk"):
         lines += _listed(word, [_shift_line(s) for s in getattr(diff, word)])
+    partly = bool(diff.warnings) and bool(diff.only_before or diff.only_after)
     worth: tuple[Change | Shift, ...] = (*diff.regressed, *diff.lost, *diff.grown)
     case = next((c.case for c in worth if c.case), "")
     if not any((diff.regressed, diff.lost, diff.gained, diff.fixed, diff.grown, diff.shrunk)):
-        lines.append("nothing changed")
-    lines.append(f"next: parity replay {shlex.quote(case)}{diff.options}" if case else "next: nothing to do")
+        lines.append("nothing changed in what is in both runs" if partly else "nothing changed")
+    idle = "run both whole, with the same selection, profile and seed" if partly else "nothing to do"
+    lines.append(f"next: parity replay {shlex.quote(case)}{diff.options}" if case else f"next: {idle}")
     return "\n".join(lines)
 
 

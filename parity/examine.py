@@ -12,7 +12,7 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from parity import notation, pairs
 from parity.checking.check import EVERYTHING, Result, Settings, check, failing
@@ -128,8 +128,9 @@ class _Tally:
     found: dict[tuple[str, ...], list[tuple[Drawn, Result]]] = field(default_factory=lambda: defaultdict(list))
     told: set[tuple[str, str, str]] = field(default_factory=set)
     cases: int = 0
+    compared: bool = False
     features: list[frozenset[str]] = field(default_factory=list)
-    ids: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=8))
+    texts: list[str] = field(default_factory=list)
 
 
 def patience(case: Case) -> float:
@@ -175,16 +176,25 @@ def settings(item: Item, plan: Plan, ordinal: int, pinned: bool) -> Settings:
     """How one case of an item is checked."""
     if plan.counts:
         return Settings(more=frozenset({Aspect.DOUBLE}))
+    if plan.screens and not pinned:
+        return _screened(_start(item.id), item.row.name in TRAVELS, item.row.family == "movement", plan.reach, ordinal)
     insist = pinned or not plan.screens or (ordinal + _start(item.id)) % ORACLE_EVERY == 0
     more = _more(item.row.name in TRAVELS, item.row.family == "movement", plan.reach, ordinal)
     law, kept = pinned or ordinal % LAW_EVERY == 2, ordinal % OPERANDS_EVERY == 3
     return _settings(insist, ordinal % REPEAT_EVERY == 1, None, more, law, kept)
 
 
+@functools.lru_cache(maxsize=1 << 16)
+def _screened(start: int, travels: bool, moves: bool, reach: bool, ordinal: int) -> Settings:
+    """`settings` of an explored case, most of which come again in every item."""
+    insist, law, kept = (ordinal + start) % ORACLE_EVERY == 0, ordinal % LAW_EVERY == 2, ordinal % OPERANDS_EVERY == 3
+    return _settings(insist, ordinal % REPEAT_EVERY == 1, None, _more(travels, moves, reach, ordinal), law, kept)
+
+
 @functools.lru_cache(maxsize=4096)
 def _start(item: str) -> int:
     """Where an item starts to count, so that one case in so many is met by short items, too."""
-    return zlib.crc32(item.encode())
+    return zlib.crc32(item.encode()) % ORACLE_EVERY
 
 
 _settings = functools.lru_cache(maxsize=1024)(Settings)
@@ -212,7 +222,7 @@ def examine(item: Item, plan: Plan, watch: Watch, dead: frozenset[int] = frozens
             if ordinal in dead:
                 continue
             text = notation.case_text(one.case)
-            tally.ids.update(text.encode())
+            tally.texts.append(text)
             watch.begin(ordinal, item.id, text, plan.patience or patience(one.case))
             try:
                 how = settings(item, plan, ordinal, pinned)
@@ -246,7 +256,7 @@ def examine(item: Item, plan: Plan, watch: Watch, dead: frozenset[int] = frozens
         time.monotonic() - started,
         tuple(sorted(reached.operators)) if reached else (),
         reached.idle if reached else {},
-        tally.ids.hexdigest(),
+        hashlib.blake2b("".join(tally.texts).encode(), digest_size=8).hexdigest(),
     )
     return Examined(summary, tuple(tally.records), findings, tuple(tally.features))
 
@@ -260,15 +270,18 @@ def _valid(cases: Iterator[tuple[int, bool, Drawn]], tally: _Tally) -> Iterator[
 
 
 def _all_refused(tally: _Tally) -> bool:
+    if tally.compared:  # and so not all, nor will they be
+        return False
     return all(status in NOTHING for c in tally.counts.values() for status in c)
 
 
 def _count(tally: _Tally, item: Item, one: Drawn, results: Sequence[Result], text: str, digest: str, pinned: bool) -> None:
     tally.cases += 1
-    tally.features.append(features(one.case, [r.aspect for r in results if r.verdict.status in COMPARED]))
+    tally.features.append(features(one.case, [r.aspect for r in results if r.verdict.status in COMPARED], item.row.tames))
     for r in results:
         status = r.verdict.status
         tally.counts[r.aspect][status] += 1
+        tally.compared |= status not in NOTHING
         if status is Status.VOID:
             tally.void[r.verdict.reason[:120]] += 1
         for m in r.measures:
@@ -354,8 +367,3 @@ def replay(item: Item, plan: Plan, case: Case, watch: Watch | None = None) -> tu
         results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, EVERYTHING, seen.stage, notes)
     seen.end()
     return results
-
-
-def with_script(record: Record, script: str) -> Record:
-    """The record, naming the script that reproduces it."""
-    return replace(record, script=script)

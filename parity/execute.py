@@ -10,7 +10,7 @@ import importlib
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,8 @@ from parity.devices.base import Device
 from parity.devices.refusals import classify
 from parity.dtypes import FACTS
 from parity.errors import UsageError
-from parity.inputs import Inputs, apply, fill_like, realise, torch_word
+from parity.inputs import Inputs, apply, cut, fill_like, realise, torch_word
+from parity.swift import swift
 from parity.vocabulary import Case, Computed, Cotangent, Layout, Outcome, Raised
 
 Named = tuple[tuple[str, Tensor], ...]
@@ -64,6 +65,7 @@ MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "inference": torch.inference_mode,
     "deterministic": deterministic,
 }
+_AS_IT_IS = nullcontext()
 FALLBACK_TEXT = "fall back to run on the CPU"
 
 
@@ -74,13 +76,13 @@ FALLBACK_TEXT = "fall back to run on the CPU"
 def attribute(path: str) -> Any:
     """What a dotted path names: the longest importable module, then attributes. Raises UsageError."""
     parts = path.split(".")
-    for cut in range(len(parts) - 1, 0, -1):
+    for end in range(len(parts) - 1, 0, -1):
         try:
-            found: Any = importlib.import_module(".".join(parts[:cut]))
+            found: Any = importlib.import_module(".".join(parts[:end]))
         except ModuleNotFoundError:
             continue
         try:
-            for name in parts[cut:]:
+            for name in parts[end:]:
                 found = getattr(found, name)
         except AttributeError:
             break
@@ -156,6 +158,7 @@ def outputs(result: Any) -> Named:
 # ------------------------------------------------------------------------------------------------------------ one place
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Placed:
     """Operands of a case on one device: dense bases there, and the views cut from them. device: as torch names it."""
@@ -174,10 +177,11 @@ def place(inputs: Inputs, device: Device, under: str = "grad") -> Placed:
         for o in inputs.operands:
             base = o.base if o.spec.on_cpu else device.upload(o.base)
             bases.append(base)
-            views.append(apply(base, o.spec.layout, o.spec.shape) if o.spec.layout else base)
+            views.append(cut(base, o.spec.layout, o.spec.shape))
     return Placed(tuple(bases), tuple(views), str(device.torch_device))
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Live:
     """A forward call whose graph is still there: outputs on the device, and the leaves by operand number."""
@@ -190,8 +194,7 @@ def forward(
     p: Program, case: Case, inputs: Inputs, placed: Placed, grad: bool, word: Callable[[str], Any] = torch_word
 ) -> Live:
     """Run the function in the case's autograd mode. With `grad`, operands that ask for it are leaves. A row that mutates works
-    on a fresh copy of its first operand's base, and that view is its output (and the whole base, for what was written beside
-    it)."""
+    on a fresh copy of its first operand's base; that view is its output, and the base, for what was written beside it."""
     if case.under == "grad" and torch.is_grad_enabled():
         return _forward(p, case, inputs, placed, grad, word)
     with MODES[case.under]():
@@ -261,6 +264,7 @@ def _material(g: Tensor) -> Tensor:
     return g.new_zeros(g.shape) if g._is_zerotensor() else g
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Destination:
     """A pre-filled tensor to write into: its dense base on the CPU, and how the view is cut from it."""
@@ -287,7 +291,7 @@ def write_out(p: Program, case: Case, inputs: Inputs, placed: Placed, targets: S
     """The out= form: whole destination bases afterwards, named base[out]; plainly out where torch resizes or casts."""
     with MODES[_writing(case)]():
         bases = [device.upload(t.base) if device.name != "cpu" else t.base.clone() for t in targets]
-        views = [apply(b, t.layout, t.shape) if t.layout else b for b, t in zip(bases, targets)]
+        views = [cut(b, t.layout, t.shape) for b, t in zip(bases, targets)]
         args, kwargs = arguments(case, inputs, placed.views, torch_word, placed.device)
         p.function(*args, **kwargs, out=views[0] if len(views) == 1 else tuple(views))
     names = ["out"] if len(bases) == 1 else [f"out[{i}]" for i in range(len(bases))]
@@ -307,7 +311,7 @@ def write_inplace(p: Program, case: Case, inputs: Inputs, placed: Placed, device
     first = inputs.operands[0]
     with MODES[_writing(case)]():
         base = device.upload(first.base) if device.name != "cpu" else first.base.clone()
-        view = apply(base, first.spec.layout, first.spec.shape) if first.spec.layout else base
+        view = cut(base, first.spec.layout, first.spec.shape)
         args, kwargs = arguments(case, inputs, (view, *placed.views[1:]), torch_word, placed.device)
         p.inplace(*args, **kwargs)
     return (("base[out]", base),)
@@ -343,8 +347,7 @@ def listening(notes: list[str]) -> Iterator[None]:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Float32 products in float32, whatever the caller lowered: such flags are for the device, and on some machines they reach
-    the CPU too."""
+    """Float32 products in float32, whatever the caller lowered for the device: on some machines such flags reach the CPU."""
     lowered = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -354,21 +357,19 @@ def full_precision() -> Iterator[None]:
 
 
 def precisely(run: Callable[[], Any], stage: str) -> Any | Raised:
-    """`attempt` for the reference."""
-    if torch.get_float32_matmul_precision() == "highest":
-        return attempt(run, stage)
-    with full_precision():
-        return attempt(run, stage)
+    """`attempt` for the reference, of which nobody asks what kind of refusal it raised."""
+    with _AS_IT_IS if torch.get_float32_matmul_precision() == "highest" else full_precision():
+        return attempt(run, stage, False)
 
 
-def attempt(run: Callable[[], Any], stage: str) -> Any | Raised:
-    """The value of `run`, or what it raised as a value."""
+def attempt(run: Callable[[], Any], stage: str, classified: bool = True) -> Any | Raised:
+    """The value of `run`, or what it raised as a value. classified: whether to read, at some cost, what kind of it."""
     try:
         return run()
     except KeyboardInterrupt:
         raise
     except BaseException as e:  # whatever a device throws is the result of the check
-        return Raised(classify(e, stage), type(e).__name__, said(e), stage)
+        return Raised(classify(e, stage) if classified else "error", type(e).__name__, said(e), stage)
 
 
 def said(e: BaseException) -> str:

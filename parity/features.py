@@ -6,7 +6,8 @@ item (an op in a dtype) drew each of them, nothing in `parity.room` forbids both
 for both: a form is the number of operands with what stands beside them, and two features of operands that no operand can have
 at once need two operands that can hold them. A pair that is applicable and was never drawn is a hole in the drawing.
 
-Beside its features, a case tells in words that are not counted ("@1 shape 0-d") which of its operands they are of.
+Beside its features, a case tells in words that are not counted ("@1 shape 0-d", "@1 rank 0") which of its operands they are
+of, and what else `parity.room` must know of these.
 """
 
 from __future__ import annotations
@@ -18,30 +19,40 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from parity.dtypes import FACTS
-from parity.room import AT, BEHIND, GRADED, ON_CPU, POSITIONS, SEVERAL, UNSTEPPED, Room
+from parity.room import AT, BEHIND, GRADED, MOST_DIMS, ON_CPU, POSITIONS, RANKED, SEVERAL, TAMED, TRUTH, Room
 from parity.vocabulary import Arg, Case, Json, Layout, TensorSpec, Word
 
 BORDER = 16  # a dimension from here on is one of the border sizes of a profile, at which kernels change their path
 LARGE = 1 << 15  # elements
-EXPECTED = 5.0  # cases of a pair from here on are missing by chance in less than one run of a hundred
+# Of all pairs of a full run of which so many cases are to be expected, or more, chance leaves one out in one run of ten; with
+# five it would be some twenty in every run.
+EXPECTED = 10.0
 
 
-def features(case: Case, aspects: Collection[str] = ()) -> frozenset[str]:
-    """All features of a case; aspects: those in which it was compared."""
-    specs = list(operands((case.args, tuple(v for _, v in case.kwargs))))
-    found = {f"dtype {case.dtype}", f"count {'4+' if len(specs) > 3 else len(specs)}"}
-    found.update(f"aspect {a}" for a in aspects)
+def features(case: Case, aspects: Collection[str] = (), tames: Collection[str] = ()) -> frozenset[str]:
+    """All features of a case; aspects: those in which it was compared; tames: as the case's row has it."""
+    specs: list[TensorSpec] = []
+    for a in case.args:
+        _collect(a, specs)
+    for _, a in case.kwargs:
+        _collect(a, specs)
+    found = set(_outline(case.dtype, len(specs), tuple(aspects)))
+    if tames and any(name in tames for name, _ in case.kwargs):
+        found.update(f"{AT}{min(k, BEHIND)} {TAMED}" for k, _ in enumerate(operands(case.args)))
     for k, s in enumerate(specs):
+        if s.dtype == "bool":
+            found.add(f"{AT}{min(k, BEHIND)} {TRUTH}")
         found.update(_of_layout(s.layout, POSITIONS[min(k, 2)]))
         found.update(_of_shape(s.shape, min(k, BEHIND)))
         if not case.refused:  # else it raises before anybody reads an element
-            found.update(_of_contents(s, min(k, BEHIND)))
+            v = s.values
+            words = tuple([word for _, word in v.specials]) if v.specials and s.numel else ()
+            found.update(_of_contents(v.family if v.literal is None else "literal", words, min(k, BEHIND)))
         if s.on_cpu and case.refused != "device":  # where that is the flaw, it is told already
             found.update(_both(ON_CPU, min(k, BEHIND)))
     if len({s.dtype for s in specs}) > 1:
         found.add(SEVERAL)
-    graded = {s.grad for s in specs if FACTS[s.dtype].is_inexact}
-    if len(graded) == 2 and not case.refused:
+    if not case.refused and len({s.grad for s in specs if FACTS[s.dtype].is_inexact}) == 2:
         found.add(GRADED)
     if not case.op.startswith("opinfo:"):
         found.update(_arguments(case))
@@ -60,6 +71,15 @@ def features(case: Case, aspects: Collection[str] = ()) -> frozenset[str]:
     return frozenset(found)
 
 
+def _collect(tree: Arg, specs: list[TensorSpec]) -> None:
+    """`operands` into a list, for what is asked of every case."""
+    if isinstance(tree, TensorSpec):
+        specs.append(tree)
+    elif isinstance(tree, tuple):
+        for a in tree:
+            _collect(a, specs)
+
+
 def operands(tree: Arg) -> Iterator[TensorSpec]:
     """The operands in an argument tree, in order."""
     if isinstance(tree, TensorSpec):
@@ -76,11 +96,15 @@ def _of_layout(layout: Layout, position: str) -> tuple[str, ...]:
     return (*(f"layout{position} {w}" for w in words), *([f"layout{position} stacked"] if stacked else []))
 
 
-def _of_contents(s: TensorSpec, k: int) -> Iterator[str]:
-    yield from _both(f"values {s.values.family if s.values.literal is None else 'literal'}", k)
-    if s.values.specials and s.numel:
-        for _, word in s.values.specials:
-            yield from _both(f"special {_special(word)}", k)
+@functools.lru_cache(maxsize=4096)
+def _outline(dtype: str, count: int, aspects: tuple[str, ...]) -> frozenset[str]:
+    return frozenset({f"dtype {dtype}", f"count {'4+' if count > 3 else count}", *(f"aspect {a}" for a in aspects)})
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_contents(family: str, specials: tuple[str, ...], k: int) -> frozenset[str]:
+    words = {f"values {family}", *(f"special {_special(word)}" for word in specials)}
+    return frozenset(told for word in words for told in _both(word, k))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -101,7 +125,8 @@ def _of_shape(shape: tuple[int, ...], k: int) -> tuple[str, ...]:
         "shape border": any(d >= BORDER for d in shape),
         "shape large": numel >= LARGE,
     }
-    return tuple(told for word, has in facts.items() if has for told in _both(word, k))
+    ranked = f"{AT}{k} {RANKED}{min(rank, MOST_DIMS)}"
+    return (ranked, *(told for word, has in facts.items() if has for told in _both(word, k)))
 
 
 def _special(word: str) -> str:
@@ -183,16 +208,6 @@ def unpack(tree: Json) -> list[list[str]]:
     return [[tree["words"][k] for k in row] for row in tree["cases"]]
 
 
-def _expected(seen: Mapping[str, int], one: str, two: str, n: int) -> float:
-    """How many of the n cases of an item have both, where each came as often as seen: by chance, and, of two layouts, by the
-    chance that one operand's layout is made of two."""
-    (group, _, value), (other, _, word) = one.partition(" "), two.partition(" ")
-    if group != other or group not in ("layout[0]", "layout[1]") or {value, word} & {"conj", "neg", "stacked"}:
-        return seen[one] * seen[two] / n
-    steps = sum(k for w, k in seen.items() if w.startswith(group) and w.partition(" ")[2] not in UNSTEPPED)
-    return 2 * seen.get(f"{group} stacked", 0) * seen[one] * seen[two] / steps**2
-
-
 class Tally:
     """Counts the cases of one family, item by item."""
 
@@ -200,32 +215,28 @@ class Tally:
         self.family, self.cases = family, 0
         self.counts: Counter[str] = Counter()
         self._both: dict[str, Counter[str]] = {}
-        self._able: dict[str, dict[str, float]] = {}
+        self._rooms: list[Room] = []
 
-    def add(self, cases: Collection[Collection[str]]) -> None:
-        """The cases of one item, each by its features."""
-        seen: Counter[str] = Counter()
-        n = 0
+    def add(self, cases: Collection[Collection[str]], never: Collection[tuple[str, str]] = ()) -> None:
+        """The cases of one item, each by its features. never: as the item's row has it."""
         for case in cases:
-            n += 1
             words = sorted(w for w in case if w[0] != AT)
-            seen.update(words)
             for k, f in enumerate(words):
                 self._both.setdefault(f, Counter()).update(words[k + 1 :])
-        room = Room.of(cases)
-        for k, f in enumerate(words := sorted(seen)):
-            able = self._able.setdefault(f, {})
-            for g in words[k + 1 :]:
-                if g in self._both.get(f, ()) or room.has(f, g):
-                    able[g] = able.get(g, 0.0) + _expected(seen, f, g, n)
-        self.cases += n
-        self.counts.update(seen)
+        room = Room.of(cases, never)
+        self._rooms.append(room)
+        self.cases += len(cases)
+        self.counts.update(room.seen)
 
     def coverage(self) -> Coverage:
         """What was counted so far."""
         together = {f: dict(sorted(both.items())) for f, both in sorted(self._both.items()) if both}
-        missing = {}
-        for f, others in sorted(self._able.items()):
-            left = {g: round(n, 3) for g, n in sorted(others.items()) if g not in self._both.get(f, ())}
-            missing.update({f: left} if left else {})
+        missing: dict[str, dict[str, float]] = {}
+        for k, f in enumerate(words := sorted(self.counts)):
+            for g in words[k + 1 :]:
+                if g in self._both.get(f, ()):
+                    continue
+                able = [r.expected(f, g) for r in self._rooms if f in r.seen and g in r.seen and r.has(f, g)]
+                if able:
+                    missing.setdefault(f, {})[g] = round(sum(able), 3)
         return Coverage(self.family, self.cases, dict(sorted(self.counts.items())), together, missing)

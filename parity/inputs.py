@@ -19,6 +19,7 @@ from parity import values
 from parity.catalog import opinfo
 from parity.dtypes import FACTS, DtypeFacts
 from parity.errors import CaseError
+from parity.swift import swift
 from parity.vocabulary import Arg, Case, Layout, Slice, TensorSpec, Word
 
 # What lies in a base beside the view: no value that a family draws, and a legal index.
@@ -37,6 +38,7 @@ def _slot(index: int) -> Slot:
     return Slot(index)
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Operand:
     """One tensor operand on the CPU: its description, the dense base that is uploaded, and the view of it."""
@@ -46,6 +48,7 @@ class Operand:
     view: Tensor
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """All operands of a case in the order of its text, and the argument trees with a Slot where each stands.
@@ -79,6 +82,14 @@ def apply(base: Tensor, layout: Layout, shape: tuple[int, ...]) -> Tensor:
     for cut, given in _cuts(layout, shape):
         t = cut(t, *given)
     return t
+
+
+def cut(base: Tensor, layout: Layout, shape: tuple[int, ...]) -> Tensor:
+    """`apply` in one call, for bases that nothing is differentiated through: torch makes its views by `as_strided` anyway."""
+    if not layout:
+        return base
+    form = layouts.form(shape, layout)
+    return apply(base, layout, shape) if form is None else base.as_strided(shape, form[0], base.storage_offset() + form[1])
 
 
 Cut = tuple[Callable[..., Tensor], tuple[Any, ...]]
@@ -132,13 +143,13 @@ def lay(made: Tensor, layout: Layout, fill: float | int | bool | None = None) ->
         return made, made
     shape = tuple(made.shape)
     base = torch.full(layouts.base_shape(shape, layout), fill_like(made.dtype) if fill is None else fill, dtype=made.dtype)
-    cut = len(layout)
-    while cut and layout[cut - 1][0] == "expand":
-        cut -= 1
-        dim = int(layout[cut][1])
+    last = len(layout)
+    while last and layout[last - 1][0] == "expand":
+        last -= 1
+        dim = int(layout[last][1])
         made = made.narrow(dim, 0, min(1, made.shape[dim]))
-    view = apply(base, layout[:cut], tuple(made.shape)).copy_(made)
-    return base, view if cut == len(layout) else apply(base, layout, shape)
+    view = cut(base, layout[:last], tuple(made.shape)).copy_(made)
+    return base, view if last == len(layout) else cut(base, layout, shape)
 
 
 def operand(spec: TensorSpec, position: int, made: Tensor | None = None) -> Operand:

@@ -75,7 +75,7 @@ class Entry:
 
 
 def read(path: Path) -> Entry | None:
-    """The journal at a path, None where there is none yet."""
+    """The journal at a path, None where there is none yet, or nothing in it."""
     try:
         raw = path.read_bytes()
     except OSError:
@@ -83,5 +83,7 @@ def read(path: Path) -> Entry | None:
     if len(raw) < HEAD.size:
         return None
     state, stage, ordinal, n, started, allowed, pid = HEAD.unpack_from(raw)
+    if pid <= 0:  # made, and nothing written yet; 0 would mean a whole process group to whoever signals it
+        return None
     item, _, case = raw[HEAD.size : HEAD.size + n].decode(errors="replace").partition("\0")
     return Entry(state == RUNNING, STAGES[min(stage, 3)], ordinal, started, allowed, pid, item, case)

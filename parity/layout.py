@@ -91,6 +91,41 @@ def base_shape(shape: Shape, layout: Layout) -> Shape:
     return shape
 
 
+@functools.lru_cache(maxsize=8192)
+def form(shape: Shape, layout: Layout) -> tuple[tuple[int, ...], int] | None:
+    """(strides, offset in elements) of the view of `shape` in its dense base; None where a lazy bit makes it more than that."""
+    strides, offset = list(dense(base_shape(shape, layout))), 0
+    for k, (word, *ints) in enumerate(layout):
+        i = [int(n) for n in ints]
+        if word == "flat":
+            apart = strides[0]
+            strides, offset = [apart * n for n in dense(base_shape(shape, layout[k + 1 :]))], offset + i[0] * apart
+        elif word == "select":
+            offset += i[0] * strides.pop(0)
+        elif word == "slice":
+            offset += i[1] * strides[i[0]]
+        elif word == "step":
+            offset += i[2] * strides[i[0]]
+            strides[i[0]] *= i[1]
+        elif word == "expand":
+            strides[i[0]] = 0 if shape[i[0]] > 1 else strides[i[0]]  # as torch leaves those of size 1
+        elif word in ("conj", "neg"):
+            return None
+        else:
+            strides = [strides[d] for d in permutation((word, *ints), len(strides))]
+    return tuple(strides), offset
+
+
+@functools.lru_cache(maxsize=4096)
+def dense(shape: Shape) -> Shape:
+    """Strides of a contiguous tensor."""
+    found, step = [], 1
+    for n in reversed(shape):
+        found.append(step)
+        step *= max(1, n)
+    return tuple(found[::-1])
+
+
 def check(shape: Shape, layout: Layout) -> None:
     """Refuse steps that do not fit the shape. Raises CaseError."""
     for k in range(len(layout) - 1, -1, -1):

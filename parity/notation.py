@@ -55,9 +55,12 @@ def spec_text(spec: TensorSpec) -> str:
     text, v = _outline(spec.dtype, spec.shape, spec.layout), spec.values
     if v.literal is not None:
         text += f".of({', '.join(map(number, v.literal))})"
-    elif v.family != "uniform" or v.seed or v.params:
-        inner = [number(p) for p in v.params] + ([f"seed={v.seed}"] if v.seed else [])
-        text += f".{v.family}({', '.join(inner)})"
+    elif v.params:
+        text += f".{v.family}({', '.join([*map(number, v.params), *([f'seed={v.seed}'] if v.seed else [])])})"
+    elif v.seed:
+        text += f".{v.family}(seed={v.seed})"
+    elif v.family != "uniform":
+        text += f".{v.family}()"
     for where, word in v.specials:
         text += f'.at({where}, "{word}")'
     return text + (".on_cpu()" if spec.on_cpu else "") + ("" if spec.grad or not FACTS[spec.dtype].is_inexact else ".frozen()")

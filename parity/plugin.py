@@ -9,12 +9,10 @@ from __future__ import annotations
 import functools
 import json
 import os
-import runpy
 import signal
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
+    from xdist.workermanage import WorkerController  # type: ignore[import-untyped]  # xdist ships no types
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "device": {"default": "auto", "help": "mps, cuda, xpu, sim, sim:mps, cpu, or auto: the first accelerator"},
@@ -36,7 +34,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "faults": {"default": None, "help": "faults for a simulated device: a Python file, or an installed module by its name"},
     "no-screens": {"action": "store_true", "default": False, "help": "send every pair to the float64 oracle"},
     "no-shrink": {"action": "store_true", "default": False, "help": "tell findings as they were drawn"},
-    "setup": {"default": None, "help": "a Python file that every worker runs before its first op"},
+    "setup": {"default": None, "help": "a Python file that every worker runs before it touches the device"},
     "hang-after": {"type": float, "default": None, "help": "seconds after which a case counts as hung"},
     "findings": {"default": "findings", "help": "folder for the scripts that reproduce findings"},
     "count": {"action": "store_true", "default": False, "help": "draw only until every aspect of an op holds a comparison"},
@@ -85,11 +83,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     from parity.errors import ParityError
 
     option = metafunc.config.option
+    items: tuple[suite.Item, ...] | ParityError
     try:
         source = option.parity_source or suite.profile(option.parity_profile).source
-        items = suite.select(option.parity_op, option.parity_family, option.parity_dtype, source)
+        items = tuple(suite.select(option.parity_op, option.parity_family, option.parity_dtype, source))
     except ParityError as e:
-        pytest.exit(f"parity: {e}", returncode=e.exit_code)
+        items = e
+    if isinstance(items, ParityError):  # outside of the handler, or pytest tells both with their tracebacks
+        pytest.exit(f"parity: {items}", returncode=items.exit_code)
     metafunc.parametrize("parity_item", items, ids=[i.id for i in items])
 
 
@@ -112,24 +113,17 @@ def _plan(
 
     from parity import suite, tolerance
     from parity.devices import load_faults, resolve
-    from parity.devices.probe import math_mode
-    from parity.errors import UsageError
+    from parity.devices.probe import is_fast
+    from parity.devices.setup import run_setup
     from parity.examine import Plan
 
     torch.set_num_threads(1)
     torch.autograd.set_multithreading_enabled(False)  # backward on the calling thread: simulated devices need it
     if setup:  # before OpInfo is imported, which freezes the backend flags
-        try:
-            runpy.run_path(setup)
-        except Exception as e:  # anything may be in it
-            line = traceback.extract_tb(e.__traceback__)[-1]
-            raise UsageError(
-                f"--setup {setup} raises {type(e).__name__}: {e} ({line.filename}:{line.lineno}); mend it, or leave it away"
-            ) from None
+        run_setup(setup)
     there = resolve(device, load_faults(faults) if faults else ())
     known = {r.name for r in suite.rows("all")}
-    fast = there.name.partition(":")[0] == "mps" and math_mode(there) == "fast"
-    tables = tolerance.load(there.name, known_ops=known, fast=fast)
+    tables = tolerance.load(there.name, known_ops=known, fast=is_fast(there))
     cpu, sizes = resolve("cpu"), suite.profile(profile)
     return Plan(there, cpu, tables, sizes, seed, examples, screens, shrinks, patience, reach, counts)
 
@@ -160,18 +154,24 @@ class Checker:
 
     def examine(self, item: Any) -> None:
         """Check all cases of an item. Fails the test on findings, skips it where nothing was compared."""
+        from parity.errors import OutputError
         from parity.examine import examine
         from parity.features import pack
         from parity.report.finding import text
-        from parity.report.outcome import compared, told, write_script
+        from parity.report.outcome import told, write_script
+        from parity.report.summary import compared
         from parity.store import encode
 
         option = self._request.config.option
         done = examine(item, self._plan, self._watch, self._dead)
         texts = []
         for f in done.findings:
-            script = write_script(f, self._plan.device, Path(option.parity_findings))
-            texts.append(text(f, self._plan.device.name, script, option.parity_faults or ""))
+            script: Path | OutputError | None
+            try:
+                script = write_script(f, self._plan.device, Path(option.parity_findings))
+            except OutputError as e:  # a full disk must not cost the finding
+                script = e
+            texts.append(text(f, self._plan.device.name, script, option.parity_faults or "", option.parity_setup or ""))
         rows = [*map(encode, done.records), encode(done.summary)]
         part = {"rows": rows, "findings": texts, "features": pack(done.features)}
         self._request.node.user_properties.append(("parity", json.dumps(part)))
@@ -203,21 +203,35 @@ def parity_checker(request: pytest.FixtureRequest, parity_plan: Any) -> Iterator
         watch.close()
 
 
+@functools.lru_cache(maxsize=4)
+def _own(device: str, faults: str | None, setup: str | None) -> Any:
+    """The device for people's own tests; "auto" stays a name, so that `assert_parity` can warn of what it found."""
+    from parity.devices import load_faults, resolve
+    from parity.devices.setup import run_setup
+
+    if setup:
+        run_setup(setup)
+    found = resolve(device, load_faults(faults) if faults else ())
+    return device if device == "auto" and not faults else found
+
+
 @pytest.fixture
 def parity(request: pytest.FixtureRequest) -> Any:
     """`parity(fn, *inputs)`: assert that a function or module computes the same on the device of this run as on the CPU.
 
-    The device is that of --parity-device; see `parity.assert_parity` for all arguments.
+    The device is that of --parity-device, with --parity-faults and after --parity-setup; see `parity.assert_parity` for all
+    arguments.
     """
     from parity.assertion import assert_parity
-    from parity.devices import resolve
     from parity.errors import ParityError
 
-    device = request.config.option.parity_device
+    o = request.config.option
     try:
-        resolve(device)
+        device = _own(o.parity_device, o.parity_faults, o.parity_setup)
     except ParityError as e:
-        pytest.fail(f"parity: {e}", pytrace=False)
+        device = e
+    if isinstance(device, ParityError):  # outside of the handler, or pytest tells both
+        pytest.fail(f"parity: {device}", pytrace=False)
     return functools.partial(assert_parity, device=device)
 
 
@@ -262,6 +276,16 @@ class Survival:
         node.workerinput["parity_rundir"] = str(self.folder)
         self._nodes[node.gateway.id] = node
 
+    @pytest.hookimpl
+    def pytest_keyboard_interrupt(self) -> None:
+        """End the workers at once: they do not hear Ctrl-C, and xdist would wait ten seconds for them."""
+        from parity import journal
+
+        for worker in list(self._nodes):
+            entry = journal.read(self.folder / f"journal-{worker}")
+            if entry is not None:
+                _kill(entry.pid)
+
     def _watch(self) -> None:
         from parity import journal
 
@@ -270,10 +294,7 @@ class Survival:
                 entry = journal.read(self.folder / f"journal-{worker}")
                 if entry is not None and entry.overdue and entry.pid not in self._killed:
                     self._killed[entry.pid] = entry  # what it was doing before the kill
-                    try:
-                        os.kill(entry.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
-                    except OSError:
-                        pass
+                    _kill(entry.pid)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: Any, sched: Any) -> None:
@@ -305,6 +326,13 @@ class Survival:
                 sched.mark_test_pending(crashitem)
             except NotImplementedError:
                 pass  # loadscope and its kin put the whole unit back themselves
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+    except OSError:  # it has ended by itself
+        pass
 
 
 def _exit_code(node: Any) -> int | None:

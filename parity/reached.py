@@ -137,7 +137,7 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has
     """Notes the operators of aten with a tensor on a device other than the CPU."""
 
     def __init__(self, notes: _Notes) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
         self._notes = notes
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

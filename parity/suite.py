@@ -109,7 +109,7 @@ PROFILES: dict[str, Profile] = {
                     131073,
                 ),
                 border_odds=6,
-                limit=1 << 24,
+                limit=1 << 25,
             ),
         ),
     )

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from parity import layout as layouts
 from parity.dtypes import FACTS, DtypeFacts
 from parity.errors import CaseError, near
 from parity.vocabulary import TensorSpec, Values
@@ -198,16 +199,6 @@ def begin(seed: int, position: int) -> int:
     return (seed * 7919 + position * 10007) % POOL
 
 
-@functools.lru_cache(maxsize=4096)
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of a contiguous tensor."""
-    found, step = [], 1
-    for n in reversed(shape):
-        found.append(step)
-        step *= max(1, n)
-    return tuple(reversed(found))
-
-
 def window(source: torch.Tensor, n: int, seed: int, position: int) -> torch.Tensor:
     """n values of a pool, starting where seed and operand position say. Where n exceeds it, the pool repeats, with a prime
     period: an index that wraps round at 2**16, a real bug, must come upon other values."""
@@ -233,7 +224,7 @@ def dense(spec: TensorSpec, position: int = 0, fresh: bool = True) -> torch.Tens
         family = "uniform" if v.family == "any" else v.family
         source, start = pool(family, spec.dtype, float(low), float(high)), begin(v.seed, position)
         if not v.specials and start + n <= POOL:
-            made = source.as_strided(spec.shape, _strides(spec.shape), start)
+            made = source.as_strided(spec.shape, layouts.dense(spec.shape), start)
             return made.clone() if fresh else made
         made = window(source, n, v.seed, position)
         if fresh or v.specials:

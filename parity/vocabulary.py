@@ -11,6 +11,8 @@ from enum import StrEnum
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
+from parity.swift import swift
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -96,6 +98,7 @@ Step: TypeAlias = tuple[str | int, ...]  # one view operation: its word and its 
 Layout: TypeAlias = tuple[Step, ...]  # how a view is made from its dense base, first step first; () is contiguous
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Values:
     """What stands in a tensor: a family with its parameters, a seed, and up to eight planted specials.
@@ -111,6 +114,7 @@ class Values:
     literal: tuple[float | int | bool | complex, ...] | None = None
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """A description of one tensor operand, never a tensor.
@@ -159,6 +163,7 @@ FLAWS = ("dtype", "shape", "dim", "index", "size", "inputs", "argument", "value"
 Arg: TypeAlias = Union[TensorSpec, Word, Slice, int, float, complex, bool, str, EllipsisType, "tuple[Arg, ...]", None]
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Cotangent:
     """The gradient that is fed into backward: which values, and in which layout word (`parity.layout.WORDS`)."""
@@ -168,6 +173,7 @@ class Cotangent:
     seed: int = 0
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Case:
     """One call of one op, described completely: enough to rebuild it on any machine.
@@ -192,6 +198,7 @@ class Case:
 # ---------------------------------------------------------------------------------------------------------- the outcome
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Computed:
     """The op ran. tensors: (name, tensor on the CPU) in a stable order; `base[...]` entries are whole destinations."""
@@ -245,6 +252,7 @@ class Tolerance:
     absolute: float = 0.0
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Measure:
     """How far one tensor of the device is from the reference and from the truth. Kept for passes too.
@@ -273,6 +281,7 @@ class Measure:
     certain: bool = False  # sums: an element is off by more than any order of adding explains
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """status, with one sentence of reason; the measure is the worst of the compared tensors, if there was one."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import BuiltinFunctionType, FunctionType
@@ -56,13 +57,30 @@ ROW = Row(
     rounds_between=True,
 )
 PLAIN = (FunctionType, BuiltinFunctionType)
+STRIDED = torch.strided
 NUMBERS = (int, float, bool, complex)
 STATUS_OF = {"refused": Status.UNSUPPORTED, "oom": Status.OOM, "error": Status.ERROR}
 
 
 @functools.lru_cache(maxsize=16)
 def _resolved(name: str) -> Device:
-    return resolve(name)
+    found = resolve(name)
+    if name == "auto" and found.simulated:
+        warnings.warn(
+            f"parity: torch reports no accelerator, so everything is compared on {found.name}, a SIMULATED device: that says "
+            "nothing about any hardware. Name a device to be sure of it",
+            stacklevel=4,
+        )
+    return found
+
+
+def _target(device: str | torch.device | Device) -> Device:
+    """The device that a caller means. Raises UsageError for what names none, and as `resolve` does."""
+    if isinstance(device, Device):
+        return device
+    if not isinstance(device, (str, torch.device)):
+        raise UsageError(f"the device is {device!r}; give its name, like 'mps' or 'cuda:1', or a torch.device")
+    return _resolved(str(device).removesuffix(":0") if str(device).startswith("sim") else str(device))
 
 
 @functools.lru_cache(maxsize=16)
@@ -73,7 +91,7 @@ def _tables(name: str) -> tolerance.Tables:
 def assert_parity(
     fn: Callable[..., Any],
     *inputs: Any,
-    device: str | Device = "auto",
+    device: str | torch.device | Device = "auto",
     backward: bool = True,
     atol: float | None = None,
     **kwargs: Any,
@@ -90,7 +108,7 @@ def assert_parity(
     __tracebackhide__ = True
     if atol is not None and not 0 <= atol < math.inf:
         raise UsageError(f"atol is {atol!r}; give a number that is 0 or more, or None for the tolerance tables alone")
-    target = _resolved(device) if isinstance(device, str) else device
+    target = _target(device)
     comparison = _judged(subject(fn, inputs, kwargs), target, backward, atol)
     if comparison.findings:
         raise ParityFailure(comparison)
@@ -98,6 +116,14 @@ def assert_parity(
 
 
 def _judged(s: Subject, device: Device, backward: bool, atol: float | None) -> Comparison:
+    __tracebackhide__ = True
+    if not s.moves:
+        raise NothingCompared(f"{s.name}: no input is a tensor, so nothing would reach {device.name}; give it tensors")
+    if device.simulated and s.odd:
+        raise UsageError(
+            f"'{s.odd}' of {s.name} is sparse, nested or quantized, and {device.name}, a simulated device, holds dense tensors "
+            "alone; give a dense one, or name a real device"
+        )
     title = f"{s.name} {word(s.coarsest)} on {device.name}"
     run, reference = _reference(s, backward)
     cotangents = fixed_cotangents(run) if backward else []
@@ -109,7 +135,7 @@ def _judged(s: Subject, device: Device, backward: bool, atol: float | None) -> C
         tracked, cotangents = (), []
     fallbacks: list[str] = []
     with ex.listening(fallbacks):
-        theirs = _on_device(s, device, backward, tracked, cotangents)
+        theirs = _on_device(s, device, backward, tracked, cotangents, notes)
     notes += [f"ran on the CPU: {f}" for f in sorted(set(fallbacks))]
     if isinstance(theirs, Raised):
         verdict = Verdict(STATUS_OF[theirs.kind], f"{theirs.type} in {theirs.stage}: {theirs.message}")
@@ -136,6 +162,7 @@ def _kept(before: Tensor, after: Tensor) -> bool:
 
 def _reference(s: Subject, backward: bool) -> tuple[Run, dict[str, Tensor]]:
     """The run on the CPU. Raises UsageError where it does not run there, or not twice alike."""
+    __tracebackhide__ = True
     with seeded():
         run = ex.attempt(lambda: forward(s, torch.clone, backward), "run")
     if isinstance(run, Raised):
@@ -189,14 +216,16 @@ def _with_gradients(
 
 
 def _on_device(
-    s: Subject, device: Device, backward: bool, tracked: Sequence[str], cotangents: Sequence[Tensor]
+    s: Subject, device: Device, backward: bool, tracked: Sequence[str], cotangents: Sequence[Tensor], notes: list[str]
 ) -> dict[str, Tensor] | Raised:
-    """All results of the device, on the CPU, or what it raised."""
+    """All results of the device, on the CPU, or what it raised. notes: where it says that none of them lay on the device."""
     with torch.random.fork_rng(devices=[]), device.active():
         device.seed(SEED)
         run = ex.attempt(lambda: forward(s, device.upload, backward), "run")
         if isinstance(run, Raised):
             return run
+        if run.outputs and all(t.device.type != device.torch_device.type for _, t in run.outputs):
+            notes.append(f"no output lies on {device.name}: make sure that the function computes there")
         results = ex.computed((*((n, t.detach()) for n, t in run.outputs), *run.written), device)
         if isinstance(results, Raised) or not cotangents or tracked_outputs(run) != tuple(tracked):
             return results if isinstance(results, Raised) else dict(_tensors(results))
@@ -253,18 +282,20 @@ def _same(fn: Any, theirs: Any, ours: Any, inputs: Sequence[Any]) -> Comparison 
     anything else; None where the question is another one."""
     if type(theirs) is not Tensor or type(ours) is not Tensor or type(fn) not in PLAIN:
         return None
-    own, size = theirs.dtype, theirs.shape
-    if own is not ours.dtype or size != ours.shape or theirs.layout is not torch.strided or not same_bytes(theirs, ours):
+    own = theirs.dtype
+    if own is not ours.dtype or theirs.layout is not STRIDED or theirs.shape != ours.shape or not same_bytes(theirs, ours):
         return None
-    kinds = (*[x.dtype if type(x) is Tensor else type(x) for x in inputs],)  # half as dear as tuple()
-    return _told_same(fn.__name__, kinds, own, size)
+    for x in inputs:  # most often all have the result's dtype, which then stands for them: a tuple of kinds is dear
+        if (x.dtype if type(x) is Tensor else type(x)) is not own and type(x) not in NUMBERS:
+            kinds: list[Any] = [x.dtype if type(x) is Tensor else type(x) for x in inputs]
+            return _told_same(fn.__name__, own, theirs.numel(), *kinds)
+    return _told_same(fn.__name__, own, theirs.numel(), own)
 
 
 @functools.lru_cache(maxsize=1024)
-def _told_same(name: str, kinds: tuple[torch.dtype | type, ...], own: torch.dtype, size: torch.Size) -> Comparison | None:
-    """What is said of equal results; None where more is to be asked. kinds: the dtypes of the inputs, and the types of those
-    that are no tensors."""
-    total = size.numel()
+def _told_same(name: str, own: torch.dtype, total: int, *kinds: torch.dtype | type) -> Comparison | None:
+    """What is said of equal results of a dtype; None where more is to be asked. total: number of elements. kinds: the dtypes of
+    the inputs, and the types of those that are no tensors."""
     dtypes = [k for k in kinds if isinstance(k, torch.dtype)]
     if not total or any(word(d) not in FACTS for d in (*dtypes, own)):
         return None
@@ -278,7 +309,7 @@ def compare(
     device_result: Any,
     reference_result: Any,
     *inputs: Any,
-    device: str | Device | None = None,
+    device: str | torch.device | Device | None = None,
     **kwargs: Any,
 ) -> Comparison:
     """Judge two results of `fn(*inputs, **kwargs)` that are there already: the device's and the reference's.
@@ -294,7 +325,7 @@ def compare(
     if device is None:
         place = next((t.device.type for _, t in theirs if t.device.type != "cpu"), "cpu")
     else:
-        place = device if isinstance(device, str) else device.name
+        place = device.name if isinstance(device, Device) else str(device)
     here = [{n: t.detach().cpu().resolve_conj().resolve_neg() for n, t in side} for side in (theirs, ours)]
     truth = Truth(s, False, (), here[1])
     return _verdicts(f"{s.name} {word(s.coarsest)} on {place}", here[0], here[1], truth, _tables(place), None, ())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from parity.vocabulary import Status, Verdict
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """What was compared: a verdict per tensor (`out`, `out['logits']`, `grad[0.weight]`, `buffer[1.running_mean]`).
 
@@ -29,6 +29,9 @@ class Comparison:
     def share(self) -> float:
         """The largest error that was measured, in units of its budget; bit-equal tensors count as 0."""
         return max((v.measure.share or 0.0 for _, v in self.verdicts if v.measure is not None), default=0.0)
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
     def __str__(self) -> str:
         agreed = [f"{n} ({_ratio(v)})" for n, v in self.verdicts if v.status is Status.AGREE]

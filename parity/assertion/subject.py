@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,24 @@ class Subject:
     tree: TreeSpec
     coarsest: torch.dtype
     extents: Mapping[tuple[int, torch.dtype], int]
+
+    @property
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Everything that goes to the device: the inputs, the parameters and the buffers, by name."""
+        yield from ((n, x) for n, x in zip(self.names, self.leaves) if isinstance(x, Tensor))
+        if self.module is not None:
+            yield from self.module.named_parameters()
+            yield from self.module.named_buffers()
+
+    @property
+    def moves(self) -> bool:
+        """Whether anything goes to the device at all."""
+        return next(self.tensors, None) is not None
+
+    @property
+    def odd(self) -> str:
+        """The first of them that is no dense, plain tensor; empty where all are."""
+        return next((n for n, x in self.tensors if not is_dense(x) or x.is_quantized), "")
 
 
 def subject(fn: Callable[..., Any], inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Subject:

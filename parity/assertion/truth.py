@@ -14,8 +14,9 @@ from torch import Tensor
 from parity import execute as ex
 from parity.assertion.subject import SEED, Put, Subject, forward, gradients, tracked_outputs, word
 from parity.dtypes import FACTS
-from parity.truth.oracle import PERTURBATIONS, Oracle
+from parity.truth.oracle import Oracle
 from parity.truth.rounding import Rounding, extremes, perturbed
+from parity.truth.shaken import PERTURBATIONS
 from parity.truth.wide import widen
 from parity.vocabulary import Raised
 

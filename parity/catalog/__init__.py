@@ -83,7 +83,7 @@ _SCATTERED = """adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adap
     adaptive_max_pool3d avg_pool1d avg_pool2d avg_pool3d cummax cummin cumsum_wider embedding embedding_bag gather
     getitem_advanced grid_sample_2d grid_sample_3d index_select interpolate_area interpolate_bicubic interpolate_bilinear
     interpolate_linear interpolate_trilinear logcumsumexp max_pool1d max_pool2d max_pool3d pad_reflect pad_replicate take
-    take_along_dim"""
+    repeat_interleave take_along_dim"""
 SCATTERED_GRADIENTS = frozenset(_SCATTERED.split())
 
 

@@ -54,20 +54,20 @@ def _extents(draw: Draw) -> tuple[Shape, int, int, int]:
     heads = draw.choice((1, 2, 3))
     kind = draw.pick(16)
     if kind < 9:
-        lead = draw.choice(((1,), (heads,), (1, heads), (2, heads), (), (2, 1, heads), (0, heads)))
+        lead = draw.choice(((1,), (heads,), (1, heads), (2, heads), (), (2, 1, heads), (0, heads), (0, 1, heads)))
         queries, keys = draw.choice((1, 2, 3, 4, 5, 7, 8, 9)), draw.choice((1, 2, 3, 5, 8, 16, 31, 33))
         return lead, queries, keys, draw.choice((1, 2, 4, 8, 3))
     if kind < 14:
-        lead = draw.choice(((1, 1), (1, 2), (2, 2)))
+        lead = draw.choice(((1, 1), (1, 2), (2, 2), (1, 1, 2)))
         width, queries = (
             draw.choice(WIDTHS[:3] if draw.flag() else WIDTHS),
             draw.choice(QUERIES[:4] if draw.flag() else QUERIES),
         )
         return lead, queries, draw.choice(KEYS) if kind < 13 else queries, width
     # One that is short and one that is long; long queries seldom, since they cost most.
-    few, many = draw.choice((1, 2, 9)), draw.choice(LONG)
-    pair = (many, few) if draw.rare(6) else (few, many)
-    return (1, 1), *pair, draw.choice((8, 64, 1))
+    few, many = draw.choice((1, 2, 9, 0)), draw.choice(LONG)
+    pair = (many, max(few, 1)) if draw.rare(6) else (few, many)
+    return draw.choice(((1, 1), (1, 1, 1))), *pair, draw.choice((8, 64, 1))
 
 
 def _sdpa(draw: Draw) -> Call:
@@ -189,6 +189,7 @@ ROWS = (
         name="scaled_dot_product_attention",
         call="torch.nn.functional.scaled_dot_product_attention",
         signature=_sdpa,
+        tames=("attn_mask", "is_causal"),
         opinfo=("nn.functional.scaled_dot_product_attention",),
     ),
     _row(name="attention_packed", call=f"{LAYERS}attention_packed", signature=_packed),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -42,16 +43,27 @@ def _bias(draw: Draw, shape: Shape) -> Shape:
     return draw.broadcastable(shape) if draw.flag() else shape
 
 
-# Sums that no tile takes in one go, nor a 16-bit count, behind results of a whole tile.
+# Sums that no tile takes in one go, nor a 16-bit count.
 DEEP = 32767, 10007, 32769, 65537
+HEAVY = 1 << 22  # elements of an operand, from which on a sum is short
 
 
-def _deep(draw: Draw, n: int, k: int, m: int) -> tuple[int, int, int]:
-    """The sizes of a product, or, seldom and where the profile allows as many elements, a long sum behind a whole tile."""
-    if not draw.rare(60):
+def _alone(n: int, k: int, m: int) -> bool:
+    """Whether matrices are so large that there is one of them."""
+    return max(n, k, m) >= min(DEEP)
+
+
+def _deep(draw: Draw, n: int, k: int, m: int) -> tuple[int, ...]:
+    """The sizes of a product, or, seldom and where the profile allows as many elements, a long sum: behind results of a whole
+    tile, or behind one of a few."""
+    if not draw.rare(20):
+        return draw.grown((n, k if max(n, m) * k <= HEAVY else 2, m))
+    deep = tuple(d for d in DEEP if 3 * d <= draw.sizes.limit)
+    if not deep:
         return n, k, m
-    deep = tuple(d for d in DEEP if 17 * d <= draw.sizes.limit)
-    return (draw.choice((16, 17)), draw.choice(deep), draw.choice((16, 17))) if deep else (n, k, m)
+    k = draw.choice(deep)
+    sides = (16, 17) if 17 * k <= draw.sizes.limit else (1, 2, 3)
+    return draw.choice(sides), k, draw.choice(sides)
 
 
 def _added(draw: Draw, shape: Shape, scales: tuple[tuple[str, Arg], ...]) -> TensorSpec:
@@ -77,20 +89,20 @@ def _bmm(draw: Draw) -> Call:
         return Call((draw.tensor((many, 1, 2)), draw.tensor((many, 2, 1))))
     n, k, m = sizes_of(draw, 3)
     n, k, m = _deep(draw, n, draw.long(k), m)
-    b = 1 if k in DEEP else draw.choice((1, 2, 3, 5, 0, 8))
+    b = 1 if _alone(n, k, m) else draw.choice((1, 2, 3, 5, 0, 8))
     return Call((draw.tensor((b, n, k)), draw.tensor((b, k, m))))
 
 
 def _matmul(draw: Draw) -> Call:
     """Vectors, matrices and stacks of them whose leading dimensions broadcast."""
     n, k, m = sizes_of(draw, 3)
-    k = draw.long(k)
+    n, k, m = _deep(draw, n, draw.long(k), m)
     kind = draw.pick(7)
     if kind == 0:
         return Call((draw.tensor((n, k)), draw.tensor((k, m))))
     if kind == 1:
         return Call((draw.tensor((k,)), draw.tensor((k,))))
-    stack = tuple(draw.choice((1, 2, 3)) for _ in range(1 + draw.pick(3)))
+    stack = tuple(1 if _alone(n, k, m) else draw.choice((1, 2, 3)) for _ in range(1 + draw.pick(3)))
     if kind == 2:
         return Call((draw.tensor((*stack, n, k)), draw.tensor((k,))))
     if kind == 3:
@@ -125,8 +137,8 @@ def _batched(stacked: bool) -> Signature:
     def signature(draw: Draw) -> Call:
         if stacked and (many := _huge(draw)) is not None:
             return Call((draw.tensor((many, 1, 1)), draw.tensor((many, 1, 2)), draw.tensor((many, 2, 1))), _scales(draw))
-        n, k, m = sizes_of(draw, 3)
-        b = draw.choice((1, 2, 3, 0))
+        n, k, m = _deep(draw, *sizes_of(draw, 3))
+        b = 1 if _alone(n, k, m) else draw.choice((1, 2, 3, 0))
         shape, scales = _bias(draw, (b, n, m) if stacked else (n, m)), _scales(draw)
         return Call((_added(draw, shape, scales), draw.tensor((b, n, k)), draw.tensor((b, k, m))), scales)
 
@@ -134,12 +146,12 @@ def _batched(stacked: bool) -> Signature:
 
 
 def _vectors(draw: Draw) -> Call:
-    (n,) = sizes_of(draw, 1)
+    (n,) = draw.grown(sizes_of(draw, 1))
     return Call((draw.tensor((n,)), draw.tensor((n,))))
 
 
 def _mv(draw: Draw) -> Call:
-    n, k = sizes_of(draw, 2)
+    n, k = draw.grown(sizes_of(draw, 2))
     return Call((draw.tensor((n, k)), draw.tensor((k,))))
 
 
@@ -148,9 +160,16 @@ def _outer(draw: Draw) -> Call:
     return Call((draw.tensor((n,)), draw.tensor((m,))))
 
 
+def beside(draw: Draw) -> tuple[Shape, Shape]:
+    """What two operands have beside the dimensions that they share, all of which comes together in the result."""
+    left, right = draw.shape(0, 2), draw.shape(0, 2)
+    return left, right if math.prod(left) * math.prod(right) <= HEAVY else ()
+
+
 def _inner(draw: Draw) -> Call:
     (k,) = sizes_of(draw, 1)
-    return Call((draw.tensor((*draw.shape(0, 2), k)), draw.tensor((*draw.shape(0, 2), k))))
+    left, right = beside(draw)
+    return Call((draw.tensor((*left, k)), draw.tensor((*right, k))))
 
 
 def _vecdot(draw: Draw) -> Call:
@@ -169,8 +188,8 @@ def _linear(draw: Draw) -> Call:
     if (many := _huge(draw, 20)) is not None:
         return _long_linear(draw, many)
     n, k, m = sizes_of(draw, 3)
-    k = draw.long(k)
-    lead = draw.choice(((), (1,), (2,), (2, 3), (1, 2, 3), (0,)))
+    n, k, m = _deep(draw, n, draw.long(k), m)
+    lead = () if _alone(n, k, m) else draw.choice(((), (1,), (2,), (2, 3), (1, 2, 3), (0,)))
     rows = (*lead, n) if draw.pick(4) else ()
     if draw.rare(16):
         return Call((draw.tensor((*rows, k), grad=False), draw.tensor((k,), grad=False)))
@@ -297,7 +316,13 @@ ROWS = (
     ),
     # the CPU refuses many operands that are not dense ("view size is not compatible")
     _row(name="kron", call="torch.kron", signature=_kron, out=True, packed=True, opinfo=("kron",)),
-    _row(name="linear", call="torch.nn.functional.linear", signature=_linear, opinfo=("nn.functional.linear",)),
+    _row(
+        name="linear",
+        call="torch.nn.functional.linear",
+        signature=_linear,
+        opinfo=("nn.functional.linear",),
+        rounds_between=True,  # a vector's product is rounded to the dtype before the bias is added
+    ),
     _row(
         name="bilinear",
         call="torch.nn.functional.bilinear",

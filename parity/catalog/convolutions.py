@@ -52,7 +52,7 @@ def _conv(spatial: int) -> Signature:
     """The input is at least as large as the dilated kernel."""
 
     def signature(draw: Draw) -> Call:
-        if draw.rare(40):
+        if draw.rare(12):
             return _border(draw, spatial)
         groups, inner, outer = _channels(draw)
         kernel = _kernel(draw, spatial)
@@ -80,10 +80,15 @@ def _beside(draw: Draw, spatial: int, x: TensorSpec, weight: TensorSpec, channel
     return Call((x, weight), keywords(bias=bias, stride=draw.option(2, (2,) * spatial)))
 
 
+# Past what a grid takes in one dimension, and words of 16 bits.
+BEYOND = 65537, 70001, 65536
+
+
 def _border(draw: Draw, spatial: int) -> Call:
-    """One channel: a side of the kernel beyond 255, a result beyond 2**16, or a batch or channels beyond a grid."""
+    """A side of the kernel beyond 255, a result beyond 2**16, a batch or channels, in or out, beyond a grid: one dimension of
+    those that the call has, and the others tiny."""
     ones = (1,) * (spatial - 1)
-    kind = draw.pick(4)
+    kind = draw.pick(6)
     if kind == 0:
         side = draw.choice((255, 256, 257, 300))
         stride = draw.option(2)
@@ -92,32 +97,44 @@ def _border(draw: Draw, spatial: int) -> Call:
             shape, kernel = shape[::-1], kernel[::-1]
         return Call((draw.tensor((1, 1, *shape)), draw.tensor((1, 1, *kernel))), keywords(stride=stride))
     if kind == 1:
-        long = draw.choice((65535, 65536, 65537, 65600))
+        long = draw.choice((65535, 65536, 65537, 65600, *draw.huge))
         return _beside(draw, spatial, draw.tensor((1, 1, *ones, long)), draw.tensor((1, 1, *ones, draw.choice((1, 2)))), 1)
     if kind == 2:
-        many = draw.tensor((draw.choice((65535, 65536, 65537)), 1, *ones, 1))
+        many = draw.tensor((draw.choice(BEYOND), 1, *ones, 1))
         return _beside(draw, spatial, many, draw.tensor((2, 1, *ones, 1)), 2)
-    wide = draw.choice((512, 1024, 1025))
-    shape, kernel = ((1, wide, *ones, 2), (1, wide, *ones, 2)) if draw.flag() else ((1, 1, *ones, 2), (wide, 1, *ones, 1))
-    return Call((draw.tensor(shape), draw.tensor(kernel)))
+    if kind == 3:
+        wide = draw.choice((512, 1024, 1025))
+        shape, kernel = ((1, wide, *ones, 2), (1, wide, *ones, 2)) if draw.flag() else ((1, 1, *ones, 2), (wide, 1, *ones, 1))
+        return Call((draw.tensor(shape), draw.tensor(kernel)))
+    wide, side, batch = draw.choice(BEYOND), draw.choice((1, 2)), draw.choice((1, 2, 0))
+    x, weight = (batch, 1, *(side,) * spatial), (wide, 1, *ones, 1)
+    if kind == 5:
+        x, weight = (1, wide, *ones, side), (1, wide, *ones, side)
+    return _beside(draw, spatial, draw.tensor(x), draw.tensor(weight), weight[0])
 
 
 def _border_transposed(draw: Draw, spatial: int) -> Call:
-    """One channel: a long kernel or a long input; a large batch; many channels in or out."""
+    """A long kernel or a long input; a large batch; many channels in or out: one dimension, and the others tiny."""
     ones = (1,) * (spatial - 1)
-    kind = draw.pick(4)
+    kind = draw.pick(6)
     if kind == 0:
         side = draw.choice((255, 256, 257, 300))
         return Call((draw.tensor((1, 1, *ones, 2)), draw.tensor((1, 1, *ones, side))), keywords(stride=draw.option(2)))
     if kind == 1:
-        long = draw.choice((32768, 65535, 65537))
+        long = draw.choice((32768, 65535, 65537, *draw.huge))
         return _beside(draw, spatial, draw.tensor((1, 1, *ones, long)), draw.tensor((1, 1, *ones, draw.choice((1, 2)))), 1)
     if kind == 2:
-        many = draw.tensor((draw.choice((65535, 65536, 65537)), 1, *ones, 1))
+        many = draw.tensor((draw.choice(BEYOND), 1, *ones, 1))
         return _beside(draw, spatial, many, draw.tensor((1, 2, *ones, 1)), 2)
-    wide = draw.choice((512, 1024, 1025))
-    shape, kernel = ((1, wide, *ones, 2), (wide, 1, *ones, 2)) if draw.flag() else ((1, 1, *ones, 2), (1, wide, *ones, 1))
-    return Call((draw.tensor(shape), draw.tensor(kernel)))
+    if kind == 3:
+        wide = draw.choice((512, 1024, 1025))
+        shape, kernel = ((1, wide, *ones, 2), (wide, 1, *ones, 2)) if draw.flag() else ((1, 1, *ones, 2), (1, wide, *ones, 1))
+        return Call((draw.tensor(shape), draw.tensor(kernel)))
+    wide, side, batch = draw.choice(BEYOND), draw.choice((1, 2)), draw.choice((1, 2, 0))
+    x, weight = (batch, 1, *(side,) * spatial), (1, wide, *ones, 1)
+    if kind == 5:
+        x, weight = (1, wide, *ones, side), (wide, 2, *ones, 1)
+    return _beside(draw, spatial, draw.tensor(x), draw.tensor(weight), weight[1])
 
 
 def _batched(of: Signature) -> Signature:
@@ -149,7 +166,7 @@ def _transposed(spatial: int) -> Signature:
     """The output is not empty, and the output padding stays below stride or dilation."""
 
     def signature(draw: Draw) -> Call:
-        if draw.rare(40):
+        if draw.rare(12):
             return _border_transposed(draw, spatial)
         groups, inner, outer = _channels(draw)
         kernel = _kernel(draw, spatial)

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from parity.dtypes import FACTS
+from parity.swift import swift
 from parity.vocabulary import Arg, TensorSpec, Values
 
 T = TypeVar("T")
 Pick: TypeAlias = Callable[[int], int]
 Shape: TypeAlias = tuple[int, ...]
-HUGE = (2**20 + 1, 2**22 + 1, 2**24)  # elements around which kernels change their path, or float32 its whole numbers
+HUGE = (2**20 + 1, 2**22 + 1, 2**24 + 1)  # elements around which kernels change their path, or float32 its whole numbers
 ANY_RANK = 5  # the largest rank that a signature names when it means any
 
 
@@ -34,6 +35,7 @@ class Sizes:
     limit: int = 4096
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Call:
     """What a signature returns: positional and keyword arguments, operands as undecorated TensorSpecs."""
@@ -150,13 +152,19 @@ class Draw:
                 dims[where] = self.choice(self.sizes.border)
         return tuple(dims)
 
-    def grown(self, shape: Shape, dim: int = 0) -> Shape:
-        """The shape, or, where the profile allows that many elements, in one of 48 cases the dimension with 2**20 and more
-        beside others of 1."""
-        if not shape or self.sizes.limit < HUGE[0] or not self.rare(48):
+    def grown(self, shape: Shape, dim: int | None = None) -> Shape:
+        """The shape, or, where the profile allows that many elements, in one of 48 cases the dimension (any one where none is
+        told) with 2**20 and more beside others of 1."""
+        if not shape or not self.huge or not self.rare(48):
             return shape
-        large = self.choice(tuple(n for n in HUGE if n <= self.sizes.limit))
-        return tuple(large if k == dim % len(shape) else 1 for k in range(len(shape)))
+        where = self.pick(len(shape)) if dim is None else dim % len(shape)
+        large = self.choice(self.huge)
+        return tuple(large if k == where else 1 for k in range(len(shape)))
+
+    @property
+    def huge(self) -> Shape:
+        """The sizes of 2**20 and more that the profile allows."""
+        return tuple(n for n in HUGE if n <= self.sizes.limit)
 
     def broadcastable(self, shape: Shape) -> Shape:
         """A shape that broadcasts to `shape`: the same, with a dimension of 1, without leading dimensions, or 0-d."""

@@ -213,9 +213,9 @@ def weight_int4pack_mm(x: Tensor, weight: Tensor, scales: Tensor, zeros: Tensor,
     both = torch.stack((scales, zeros), -1).contiguous()
     if x.is_cpu:
         packed = aten._convert_weight_to_int4pack_for_cpu(weight, 2)
-        return torch.ops.aten._weight_int4pack_mm_for_cpu(x, packed, group, both)  # type: ignore[no-any-return]
+        return torch.ops.aten._weight_int4pack_mm_for_cpu(x, packed, group, both)  # type: ignore[no-any-return]  # untyped
     halves = (weight[:, ::2] << 4 | weight[:, 1::2]).to(torch.uint8)
-    return aten._weight_int4pack_mm(x, aten._convert_weight_to_int4pack(halves, 8), group, both)  # type: ignore[no-any-return]
+    return aten._weight_int4pack_mm(x, aten._convert_weight_to_int4pack(halves, 8), group, both)  # type: ignore[no-any-return]  # untyped
 
 
 # ------------------------------------------------------------------------------------------------------ memory and copies

@@ -70,8 +70,8 @@ def _compressed(by_rows: bool) -> Signature:
 
 
 def _doubtful(definite: bool) -> Signature:
-    """Matrices that have no factors of the kind, and such that have: small whole numbers, where elimination is exact, equal
-    numbers of any order, negative ones, and sound ones."""
+    """Matrices that have no factors of the kind, and such that have: small ones of whole numbers, where elimination is exact,
+    also many of them; equal numbers of any order, negative ones, and sound ones."""
 
     def signature(draw: Draw) -> Call:
         lead, n = leading(draw), draw.choice((1, 2, 3))
@@ -83,6 +83,8 @@ def _doubtful(definite: bool) -> Signature:
         if kind == 2:
             n = draw.choice((8, 33, 65, 129))
             return Call((draw.inside((*lead, n, n), -1, -1, grad=False) if definite else equal(draw, (*lead, n, n)),))
+        if draw.rare(3):
+            lead = (4097,) if draw.rare(3) and 4097 * n * n <= draw.sizes.limit else (33,)
         return Call((whole(-1, 1)(draw, (*lead, n, n)),))
 
     return signature

@@ -269,6 +269,7 @@ ROWS = (
         name="repeat_interleave",
         call="torch.repeat_interleave",
         signature=_repeat_interleave,
+        never=(("argument negative dim", "shape 0-d"),),  # torch asks for more than one dimension then
         opinfo=("repeat_interleave",),
     ),
     _row(name="flip", call="torch.flip", signature=_flip, opinfo=("flip",)),

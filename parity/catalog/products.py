@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from parity.catalog.contractions import sizes_of
+from parity.catalog.contractions import beside, sizes_of
 from parity.catalog.draw import Call, Draw, keywords
 from parity.catalog.row import FLOATING, NUMERIC, Row
 from parity.vocabulary import OpClass
@@ -61,13 +61,14 @@ def _einsum(draw: Draw) -> Call:
 
 def _tensordot(draw: Draw) -> Call:
     shared = draw.shape(0, 2)
-    a, b = draw.tensor((*draw.shape(0, 2), *shared)), draw.tensor((*shared, *draw.shape(0, 2)))
-    if draw.flag() and shared:
-        left, right = len(a.shape) - len(shared), tuple(range(len(shared)))
-        first = tuple(left + k for k in right)
+    left, right = beside(draw)
+    a, b = draw.tensor((*left, *shared)), draw.tensor((*shared, *right))
+    if draw.flag():
+        second = tuple(range(len(shared)))
+        first = tuple(len(left) + k for k in second)
         if draw.flag():  # counted from the end, in another order
-            first, right = tuple(k - len(a.shape) for k in first[::-1]), tuple(k - len(b.shape) for k in right[::-1])
-        return Call((a, b), keywords(dims=(first, right)))
+            first, second = tuple(k - len(a.shape) for k in first[::-1]), tuple(k - len(b.shape) for k in second[::-1])
+        return Call((a, b), keywords(dims=(first, second)))
     return Call((a, b), keywords(dims=len(shared)))
 
 

@@ -70,7 +70,7 @@ def _dim_needed(operand: Operand = anything, *, many: bool = True) -> Signature:
     """`f(x, dim, keepdim=...)` where the dim must be given."""
 
     def signature(draw: Draw) -> Call:
-        shape = draw.shape(0, 5)
+        shape = _lengthy(draw, draw.shape(0, 5))
         x = operand(draw, shape)
         dim: Arg = draw.dims(shape) if many and draw.flag() else draw.dim(shape)
         return Call((x, dim), keywords(keepdim=draw.option(True)))

@@ -35,8 +35,10 @@ class Row:
     updates: the call changes operands beside its result (running statistics), so that each run gets copies.
     places: integer operands say where to write, so that none repeats, and samples keep their numbers.
     finite: NaN, Inf and numbers out of range are undefined.
+    tames: keyword arguments beside which the operands before them hold only what the call asks for.
     memory: the op reads what lies beside its operand's elements in memory, by strides of its own, so that the oracle's operands
     lie as the case's do.
+    never: pairs of features (`parity.features`) that torch refuses together in this op; reason in a comment.
     packed: the op refuses operands that are not dense in memory, so that layouts are drawn seldom.
     relation: how several right answers are told from wrong ones (`parity.judging.relations`), or "" where there is only one.
     rounds_between: half-precision kernels that round between their stages even on honest devices; reason in a comment.
@@ -44,7 +46,6 @@ class Row:
     values that are stored.
     stages: the passes in which honest devices keep partial sums (one for each batch element, one for each tap) in the half
     type and add those up.
-    exact_in: kinds of dtypes ("int", "bool") whose results are compared exactly whatever the rule says.
     ulp: name of the function in the devices' ULP tables, if not the row's own.
     oracle: "wide" (the same call in float64), "exact" (the reference's own result is the truth), or a dotted path of a
     function of the same arguments.
@@ -71,6 +72,8 @@ class Row:
     updates: bool = False
     places: bool = False
     finite: bool = False
+    tames: tuple[str, ...] = ()
+    never: tuple[tuple[str, str], ...] = ()
     relation: str = ""
     rounds_between: bool = False
     accumulates: tuple[str, ...] = ()

@@ -168,9 +168,10 @@ LONG = 1000, 1024, 1025, 2049, 4100
 
 
 def lengthy(draw: Draw, shape: Shape, dim: int, odds: int = 24) -> Shape:
-    """The shape, or in one of `odds` cases with a dimension of a thousand and more, and the others tiny."""
+    """The shape, or in one of `odds` cases with a dimension of a thousand and more, and the others tiny; or grown, where the
+    profile allows it."""
     if not shape or not draw.rare(odds):
-        return shape
+        return draw.grown(shape, dim)
     tiny = [min(s, 2) if len(shape) <= 3 else 1 for s in shape]
     tiny[dim] = draw.choice(LONG)
     return tuple(tiny)
@@ -198,7 +199,7 @@ def along(
     def signature(draw: Draw) -> Call:
         shape = draw.shape(low, high, empty=empty)
         d = draw.dim(shape)
-        shape = draw.grown(lengthy(draw, shape, d), d)
+        shape = lengthy(draw, shape, d)
         x = operand(draw, shape if most is None else tuple(min(n, most) for n in shape))
         return Call((x,), keywords(dim=d)) if by_name else Call((x, d), options(draw))
 

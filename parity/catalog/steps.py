@@ -179,6 +179,11 @@ SGD = {
 }
 
 
+def _single(t: Tensor | None) -> Tensor | None:
+    """The scale of a mixed-precision run, or whether it met an Inf: kernels take float32 alone, also beside float64."""
+    return None if t is None else t.to(torch.float32)
+
+
 def _adam_step(
     kernel: Any, params: Group, grads: Group, first: Group, second: Group, most: Group, scale: Any, found: Any, **named: Any
 ) -> tuple[Group, ...]:
@@ -186,7 +191,7 @@ def _adam_step(
     at = named.pop("step")
     steps = [torch.tensor(at, device=p.device) for p in params]
     params, grads, first, second, most = map(_dense, (params, grads, first, second, most))
-    kernel(params, grads, first, second, most, steps, grad_scale=scale, found_inf=found, **named)
+    kernel(params, grads, first, second, most, steps, grad_scale=_single(scale), found_inf=_single(found), **named)
     return params, first, second, most
 
 
@@ -203,7 +208,7 @@ def fused_adamw(*args: Any, **named: Any) -> tuple[Group, ...]:
 def fused_sgd(params: Group, grads: Group, buffers: Group, scale: Any, found: Any, **named: Any) -> tuple[Group, ...]:
     """Parameters and momentum after one step of the fused SGD kernel."""
     params, grads, buffers = map(_dense, (params, grads, buffers))
-    torch._fused_sgd_(params, grads, buffers, grad_scale=scale, found_inf=found, **{**SGD, **named})
+    torch._fused_sgd_(params, grads, buffers, grad_scale=_single(scale), found_inf=_single(found), **{**SGD, **named})
     return params, buffers
 
 

@@ -90,7 +90,7 @@ def _unshuffle(draw: Draw) -> Call:
 
 def _channel_shuffle(draw: Draw) -> Call:
     groups, each = draw.choice((2, 1, 3)), draw.choice((1, 2, 3))
-    return Call((draw.tensor((draw.choice((1, 2)), groups * each, *draw.shape(1, 2))), groups))
+    return Call((draw.tensor((draw.choice((1, 2, 0)), groups * each, *draw.shape(1, 2))), groups))
 
 
 def _blocks(draw: Draw) -> tuple[tuple[int, int], tuple[int, int], tuple[tuple[str, Arg], ...], tuple[int, int]]:

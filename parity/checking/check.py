@@ -92,6 +92,8 @@ def _aspects(t: Trial) -> None:
     outcome = outcome_of(t, theirs if isinstance(theirs, Raised) else theirs.outputs)
     t.mark("compare")
     bench = Bench(row, t.tables, oracle, _bound(t), t.settings.insist)
+    if t.settings.insist and grad and t.case.under == "grad" and isinstance(live, Live) and wants(Aspect.BACKWARD):
+        oracle.expect(derivatives.cotangents(t, live)[1])
     aspect = Aspect.INPLACE if row.mutates else Aspect.FORWARD
     parts = writes.parts_of_first(t.inputs) if row.mutates else None
 

@@ -18,12 +18,11 @@ from torch.autograd import forward_ad
 from parity import execute as ex
 from parity.catalog import opinfo
 from parity.catalog.row import Row
-from parity.checking.trial import Result, Sides, Trial, agrees, compare, outcome_of, values
+from parity.checking.trial import Lent, Result, Sides, Trial, agrees, compare, outcome_of, values
 from parity.devices.base import Device
 from parity.dtypes import COMPLEX, FLOATS
 from parity.execute import Destination, Named
-from parity.inputs import Inputs, Operand
-from parity.inputs import apply as apply_layout
+from parity.inputs import Inputs, Operand, cut
 from parity.truth.oracle import Oracle
 from parity.vocabulary import Aspect, Computed, Cotangent, Measure, OpClass, Outcome, Raised, Status, TensorSpec, Verdict
 
@@ -75,12 +74,19 @@ def _fed(cotangent: Cotangent, outputs: Sequence[tuple[str, Tensor]]) -> list[De
 def _cut(c: Destination, device: Device | None = None) -> Tensor:
     """A cotangent as a view, on a device or on the CPU."""
     base = device.upload(c.base) if device is not None and device.name != "cpu" else c.base
-    return apply_layout(base, c.layout, c.shape)
+    return cut(base, c.layout, c.shape)
+
+
+def cotangents(t: Trial, live: ex.Live) -> tuple[list[Destination], list[Tensor]]:
+    """The cotangents of a forward's results, made once: (how they lie, their views on the CPU)."""
+    if t.cotangents is None:
+        fed = _fed(t.case.cotangent, ex.differentiable(live))
+        t.cotangents = fed, [_cut(c) for c in fed]
+    return t.cotangents
 
 
 def _backward(t: Trial, s: Sides, tracked: Named, alike: bool) -> None:
-    fed = _fed(t.case.cotangent, tracked)
-    ours = [_cut(c) for c in fed]
+    fed, ours = cotangents(t, s.live)
     t.mark("reference")
     got = ex.precisely(lambda: ex.backward(s.live, ours), "backward")
     reference: Outcome = got if isinstance(got, Raised) else Computed(tuple((n, x.detach()) for n, x in got))
@@ -94,7 +100,13 @@ def _backward(t: Trial, s: Sides, tracked: Named, alike: bool) -> None:
         t.results.append(Result(Aspect.BACKWARD, Verdict(Status.MALFORMED, text, Measure("grad", problem="graph"))))
         return
     t.mark("device")
-    outcome = outcome_of(t, ex.attempt(lambda: ex.backward(s.theirs, [_cut(c, t.device) for c in fed]), "backward"))
+
+    def run() -> Named:
+        upload = t.device.upload if t.device.name != "cpu" else lambda base: base
+        t.fed += [Lent(f"cotangent[{i}]", c.base, upload(c.base)) for i, c in enumerate(fed)]
+        return ex.backward(s.theirs, [cut(h.base, c.layout, c.shape) for h, c in zip(t.fed, fed)])
+
+    outcome = outcome_of(t, ex.attempt(run, "backward"))
     t.mark("compare")
 
     def again() -> Named:
@@ -134,7 +146,7 @@ def _with(inputs: Inputs, fed: Sequence[Destination], grad: bool) -> Inputs:
         Operand(
             TensorSpec(str(c.base.dtype).removeprefix("torch."), c.shape, c.layout, grad=grad),
             c.base,
-            apply_layout(c.base, c.layout, c.shape),
+            cut(c.base, c.layout, c.shape),
         )
         for c in fed
     )
@@ -227,6 +239,8 @@ def _pulled(function: Callable[..., Any], moving: Sequence[bool]) -> Callable[..
 
 def _tangents(t: Trial, s: Sides) -> None:
     """Directional derivatives of all results along random tangents of the operands that may have a gradient."""
+    if not _plain(t, s):
+        return
     moving = [o.spec.grad and (o.view.is_floating_point() or o.view.is_complex()) for o in t.inputs.operands]
     spread = Cotangent("normal", t.case.cotangent.layout, t.case.cotangent.seed + 2)
     fed = _fed(spread, [("", o.view) for o, m in zip(t.inputs.operands, moving) if m])
@@ -240,7 +254,7 @@ def _tangents(t: Trial, s: Sides) -> None:
         return ex.forward(program, t.case, inputs, placed, False).outputs
 
     got = ex.precisely(lambda: run(here), "run")
-    if isinstance(got, Raised) or not got or not _plain(t, s, got):
+    if isinstance(got, Raised) or not got or not _finite(got, {x.dtype for _, x in s.live.outputs}):
         return
     t.mark("device")
     outcome = outcome_of(t, _lacking(ex.attempt(lambda: run(ex.place(inputs, t.device)), "run")))
@@ -266,14 +280,24 @@ def _same(pulled: Tensor | None, pushed: Tensor | None) -> bool:
     return torch.allclose(pulled, pushed, 1e-6, 1e-9 * float(size.max() if size.numel() else 0.0), equal_nan=True)
 
 
-def _plain(t: Trial, s: Sides, tangents: Named) -> bool:
-    """Whether the tangents say something: torch keeps those that are zero as tensors without memory, which swallow a NaN or
+def _plain(t: Trial, s: Sides) -> bool:
+    """Whether tangents will say something: torch keeps those that are zero as tensors without memory, which swallow a NaN or
     an infinity beside them on one path and not on another, and lose their dtype in 0-d ones and beside other dtypes."""
     if t.program.row.promotes and len({o.spec.dtype for o in t.inputs.operands}) > 1:
         return False
-    dtypes = {x.dtype for _, x in s.live.outputs}
-    everything = (*(o.view for o in t.inputs.operands), *(x for _, x in s.live.outputs), *(x for _, x in tangents))
-    return all(x.dtype in dtypes for _, x in tangents) and all(bool(torch.isfinite(x.detach()).all()) for x in everything)
+    given = [("", o.view) for o in t.inputs.operands]
+    return _finite([*given, *s.live.outputs], None)
+
+
+def _finite(named: Sequence[tuple[str, Tensor]], dtypes: set[torch.dtype] | None) -> bool:
+    """Whether all numbers are finite, and of these dtypes if some are given."""
+    for _, x in named:
+        if dtypes is not None and x.dtype not in dtypes:
+            return False
+        y = x.detach()
+        if (y.is_floating_point() or y.is_complex()) and bool((y - y).any()):  # Inf - Inf is NaN, which is not 0
+            return False
+    return True
 
 
 def _lacking(raw: Named | Raised) -> Named | Raised:

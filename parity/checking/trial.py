@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,11 +13,12 @@ from torch import Tensor
 from parity import execute as ex
 from parity.devices.base import Device
 from parity.dtypes import FACTS
-from parity.execute import Live, Named, Placed, Program
+from parity.execute import Destination, Live, Named, Placed, Program
 from parity.inputs import Inputs
 from parity.judging.destination import Part
 from parity.judging.judge import Bench, agreed, judge
 from parity.judging.measures import WIDENING_LIMIT, bit_equal
+from parity.swift import swift
 from parity.tolerance import Tables
 from parity.values import pool, window
 from parity.vocabulary import Aspect, Case, Computed, Measure, Outcome, Raised, Status, Verdict
@@ -28,6 +30,7 @@ RERUNS = 2  # memory that nobody wrote often holds the same twice, so the second
 RAISED = {"refused": Status.UNSUPPORTED, "oom": Status.OOM, "error": Status.ERROR}
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Result:
     """One aspect of a case, judged."""
@@ -87,9 +90,19 @@ SELDOM = frozenset({Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER})
 EVERYTHING = Settings(True, True, None, SELDOM)
 
 
+class Lent(NamedTuple):
+    """A tensor that a call is given to read: what its base held before, on the CPU, and the base where the call reads it."""
+
+    name: str
+    before: Tensor
+    base: Tensor
+
+
 @dataclass(slots=True)
 class Trial:
-    """One case and where it is checked; lives as long as its check. notes: where fallbacks are heard; results: so far."""
+    """One case and where it is checked; lives as long as its check. notes: where fallbacks are heard; results: so far; fed: the
+    cotangents that the device's backward was given; cotangents: as they are made, and as the reference takes them, once asked
+    for."""
 
     program: Program
     case: Case
@@ -101,8 +114,11 @@ class Trial:
     mark: Mark
     notes: list[str] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
+    fed: list[Lent] = field(default_factory=list)
+    cotangents: tuple[list[Destination], list[Tensor]] | None = None
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Sides:
     """What the forward gave on both sides, for the aspects that go on from there. here: the operands on the CPU; there: on the

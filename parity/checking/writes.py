@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from parity import execute as ex
+from parity.catalog.row import Row
 from parity.checking import refusal
 from parity.checking.trial import Again, Result, Sides, Trial, agrees, compare, outcome_of, raised
 from parity.dtypes import FACTS
 from parity.execute import Destination, Named
-from parity.inputs import Inputs, apply
-from parity.judging.destination import Part
-from parity.judging.measures import facts_of, same_values
+from parity.inputs import Inputs, cut
+from parity.judging.destination import EXACT, Part
+from parity.judging.measures import at, facts_of, same_values
 from parity.layout import overlaps
-from parity.vocabulary import Aspect, Computed, OpClass, Outcome, Raised, Status, TensorSpec, Verdict
+from parity.vocabulary import Aspect, Computed, Measure, OpClass, Outcome, Raised, Status, TensorSpec, Verdict
 
 # What torch says where a result cannot be cast to the operand that it is to be written into: its rules of type promotion.
 UNCAST = ("can't be cast to the desired output type", "operation's result requires dtype")
@@ -63,17 +67,27 @@ def out(t: Trial, s: Sides) -> None:
             return
     t.mark("reference")
 
-    def again() -> Named:
-        return _as_computed(ex.write_out(t.program, t.case, t.inputs, s.here, targets, t.cpu), s.reference)
+    def write() -> Named:
+        return ex.write_out(t.program, t.case, t.inputs, s.here, targets, t.cpu)
 
-    ours = ex.precisely(again, "run")
-    if isinstance(ours, Raised):
+    def again() -> Named:
+        return _as_computed(write(), s.reference)
+
+    raw_ours = ex.precisely(write, "run")
+    if isinstance(raw_ours, Raised):
         return  # torch refuses this destination
     t.mark("compare")
+    ours, foreign = _as_computed(raw_ours, s.reference), None
     if isinstance(outcome, Computed):
+        if _casts(t.program.row) and _uncast(raw_ours, s.reference) is None:
+            foreign = _uncast(outcome.tensors, s.reference)
         outcome = Computed(_as_computed(outcome.tensors, s.reference), outcome.notes)
     parts = {n: Part(x.base, x.layout, x.shape) for (n, _), x in zip(ours, targets) if n.startswith("base[")}
-    t.results.append(compare(t, s.bench, Aspect.OUT, Computed(ours), outcome, "forward", again, parts))
+    result = compare(t, s.bench, Aspect.OUT, Computed(ours), outcome, "forward", again, parts)
+    if foreign is not None and result.verdict.status is Status.AGREE:
+        text = f"{foreign.tensor} holds numbers that are none of the dtype in which torch computes and from which it casts"
+        result = replace(result, verdict=Verdict(Status.WRONG, text, foreign, EXACT))
+    t.results.append(result)
 
 
 def _is_fixed(t: Trial) -> bool:
@@ -86,13 +100,37 @@ def _written(d: Destination, result: Tensor) -> Tensor:
     if not d.layout:
         return result.resolve_conj().resolve_neg()
     base = d.base.clone()
-    apply(base, d.layout, d.shape).copy_(result)
+    cut(base, d.layout, d.shape).copy_(result)
     return base
 
 
+def _casts(row: Row) -> bool:
+    """Whether torch computes in the common dtype of the operands whatever the destination's is, and casts each element once it
+    is computed (its rules of type promotion, as TensorIterator has them). What is made from numbers alone is computed in the
+    destination's dtype."""
+    return row.rule is OpClass.ELEMENTWISE and row.family != "creation"
+
+
+def _uncast(written: Named, reference: Computed) -> Measure | None:
+    """The first number in a destination of a wider dtype that the dtype of the forward's result does not hold."""
+    computed = dict(reference.tensors)
+    for name, x in written:
+        if name not in computed or (narrow := _narrowed(x, computed[name].dtype)) is x:
+            continue
+        cast = narrow.to(x.dtype)
+        odd = (cast != x) & ~torch.isnan(x)
+        if count := int(odd.sum()):
+            index = tuple(int(i) for i in odd.nonzero()[0])
+            return Measure(
+                name, math.inf, measured=True, index=index, device=at(x, index), reference=at(cast, index),
+                mismatched=count, total=x.numel(), problem="cast",
+            )  # fmt: skip
+    return None
+
+
 def _as_computed(written: Named, reference: Computed) -> Named:
-    """Results in a wider dtype than they are computed in, in that one: whether a kernel rounds to it on the way to a wider
-    destination is its own affair."""
+    """Results in a wider dtype than they are computed in, in that one: what a kernel that does not cast (`_casts`) does on the
+    way to a wider destination is its own affair."""
     computed = dict(reference.tensors)
     return tuple((n, _narrowed(x, computed[n].dtype) if n in computed else x) for n, x in written)
 

@@ -1,7 +1,7 @@
 """Trust no device: known answers, memory, dtypes and subnormals, before anything is compared on it.
 
-`python -m parity.devices.probe NAME [--faults FILE]` prints one JSON line, so that a device that ends the process or never
-comes back is found out in a child.
+`python -m parity.devices.probe NAME [--faults FILE] [--setup FILE]` prints one JSON line, so that a device that ends the
+process or never comes back is found out in a child.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from parity.devices.fingerprint import fingerprint
 from parity.devices.health import HEALTHY, SUSPECT, UNUSABLE, Health
 from parity.devices.refusals import OOM, REFUSED, classify
 from parity.devices.resolve import resolve
+from parity.devices.setup import run_setup
 from parity.devices.sim.loading import load_faults
 from parity.errors import ParityError
 
@@ -173,6 +174,11 @@ def _subnormal(device: Device, facts: known.DtypeFacts) -> str:
     return "kept" if all(bool((b == number * 2).all()) for b in back[1:]) else "flushed"
 
 
+def is_fast(device: Device) -> bool:
+    """Whether the tables of fast functions judge it (`tolerances/mps-fast.toml`): Metal's fast math, by what it computes."""
+    return device.name.partition(":")[0] == "mps" and math_mode(device) == "fast"
+
+
 def math_mode(device: Device) -> str:
     """Whether float32 functions are precise or fast: the worst of exp and log against Metal's precise bound of 4 ULP."""
     x = torch.linspace(1.25, 40.0, 512)
@@ -212,8 +218,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m parity.devices.probe", description="Examine a device.")
     parser.add_argument("name")
     parser.add_argument("--faults", default=None, metavar="FILE")
+    parser.add_argument("--setup", default=None, metavar="FILE")
     options = parser.parse_args(argv)
     try:
+        if options.setup:  # before the device is looked for: it may import the backend
+            run_setup(options.setup)
         device = resolve(options.name, load_faults(options.faults) if options.faults else ())
     except ParityError as e:
         print(json.dumps({"error": str(e), "exit_code": e.exit_code}))

@@ -65,9 +65,10 @@ def _parse(name: str) -> tuple[str, int | None]:
 
 
 def _unknown(name: str) -> str:
+    hint = near(name, USUAL)
     return (
         f"no device '{name}'; allowed: auto, cpu, sim, sim:mps, mps, or another of torch's names with or without an index "
-        f"(cuda, cuda:1, xpu); {near(name, USUAL)}"
+        "(cuda, cuda:1, xpu)" + (f"; {hint}" if hint.startswith("did") else "")
     )
 
 

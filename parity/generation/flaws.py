@@ -31,7 +31,7 @@ FROM_THE_END = ("multilabel_margin_loss", "index_fill", "index_put", "put", "set
 # And these take integers, by one route or another.
 INTEGERS_TOO = (
     *("allclose", "lu_parts", "matrix_power", "max_pool1d", "embedding", "l1_loss", "hinge_embedding_loss"),
-    *("interpolate_bilinear", "round_decimals", "histc"),
+    *("interpolate_bilinear", "interpolate_trilinear", "round_decimals", "histc"),
 )
 BEYOND = 9  # no rank, so no dim
 
@@ -71,7 +71,8 @@ def _flaws(row: Row, case: Case) -> Iterator[tuple[str, Callable[[], Case]]]:
     if row.promotes and (k := _mismatching(case)) is not None:
         yield "shape", lambda: replace(case, args=tuple(_longer(a) if j == k else a for j, a in enumerate(case.args)))
     if any(name == "dim" and (_is_int(value) or _sizes(value)) for name, value in case.kwargs):
-        yield "dim", lambda: replace(case, kwargs=tuple((n, _no_dim(v) if n == "dim" else v) for n, v in case.kwargs))
+        for none in (BEYOND, -1 - BEYOND):
+            yield "dim", lambda none=none: _dimmed(case, none)  # type: ignore[misc]  # bound early
     yield from forbidden.calls(row, case)
     if row.name in SIZED and any(_sizes(a) for a in case.args):
         yield "size", lambda: replace(case, args=tuple(_negative(a) if _sizes(a) else a for a in case.args))
@@ -109,11 +110,15 @@ def _negative(a: Arg) -> Arg:
     return (-5, *a[1:])
 
 
-def _no_dim(value: Arg) -> Arg:
-    """A dimension, or the last of several, that no operand has."""
-    if isinstance(value, tuple):
-        return (*value[:-1], BEYOND)
-    return BEYOND if _is_int(value) else value
+def _dimmed(case: Case, none: int) -> Case:
+    """The case with `none` as its dimension, or as the last of several."""
+
+    def instead(value: Arg) -> Arg:
+        if isinstance(value, tuple):
+            return (*value[:-1], none)
+        return none if _is_int(value) else value
+
+    return replace(case, kwargs=tuple((n, instead(v) if n == "dim" else v) for n, v in case.kwargs))
 
 
 def _is_int(value: Arg) -> bool:

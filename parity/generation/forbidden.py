@@ -27,6 +27,7 @@ ARGUMENTS: dict[str, tuple[Change, ...]] = {
     "huber_loss": (("delta", -1.0),),
     "multi_margin_loss": (("p", 3),),
     "cdist": (("p", -1.0),),
+    "scaled_dot_product_attention": (("dropout_p", 1.5),),
     "pdist": (("p", -1.0),),
 }
 # Only beside an argument that is given.
@@ -36,6 +37,7 @@ FITTING = (
     *("mm", "bmm", "matmul", "addmv", "dot", "vdot", "mv", "inner", "linear", "bilinear", "layer_norm"),
     *("scaled_dot_product_attention", "fold", "col2im"),
 )
+COMPUTES_NOTHING = ("scaled_dot_product_attention", "fold", "col2im")  # of nothing, whatever its sizes
 # No window is that wide.
 WINDOWED = tuple(f"{kind}_pool{n}d" for kind in ("max", "avg") for n in (1, 2, 3))
 WIDE = 1 << 20
@@ -63,17 +65,20 @@ ANYWHERE = ("ctc_loss",)  # whose targets may be on either
 def calls(row: Row, case: Case) -> Iterator[Made]:
     """(word of `vocabulary.FLAWS`, how to make the call) of each that fits the case."""
     first = case.args[0] if case.args else None
-    if not isinstance(first, TensorSpec) or not all(s.numel for s in case.args if isinstance(s, TensorSpec)):
+    if not isinstance(first, TensorSpec):
+        return
+    hollow = not all(s.numel for s in case.args if isinstance(s, TensorSpec))
+    if row.name in FITTING and first.shape and not (hollow and row.name in COMPUTES_NOTHING):
+        longer = replace(first, shape=(*first.shape[:-1], first.shape[-1] + 1))
+        yield "shape", lambda: replace(case, args=(longer, *case.args[1:]))
+    if hollow:
         return  # of nothing, some compute nothing
     changes = ARGUMENTS.get(row.name, ())
     if row.name in CONTRADICTIONS:
         beside, change = CONTRADICTIONS[row.name]
         changes = (*changes, change, change) if beside in dict(case.kwargs) else changes
     for name, value in changes:
-        yield "argument", lambda name=name, value=value: _with(case, name, value)  # type: ignore[misc]
-    if row.name in FITTING and first.shape:
-        longer = replace(first, shape=(*first.shape[:-1], first.shape[-1] + 1))
-        yield "shape", lambda: replace(case, args=(longer, *case.args[1:]))
+        yield "argument", lambda name=name, value=value: _with(case, name, value)  # type: ignore[misc]  # bound early
     if row.name in WINDOWED and len(case.args) > 1:
         yield "size", lambda: replace(case, args=(first, WIDE, *case.args[2:]))
     if row.name in CHANCES:

@@ -7,6 +7,7 @@ random generator feeds it during the search, which finds planted faults in 2 to 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import struct
@@ -22,6 +23,7 @@ from parity.generation import mixing
 from parity.generation.flaws import flawed
 from parity.generation.planting import contents
 from parity.layout import WORDS, base_shape, overlaps
+from parity.swift import swift
 from parity.vocabulary import PRELUDES, Arg, Case, Cotangent, Layout, TensorSpec, Values
 
 # Each table starts with the simplest alternative, repeated to weigh it.
@@ -48,9 +50,13 @@ FLAWED = 20  # one case in so many is wrong on purpose
 # What a destination is cast to, by the item's dtype; float32 for all others.
 CASTS = {"float32": ("float16", "bfloat16"), "complex64": ("contiguous",), "int64": ("float32", "int32")}
 SEEDS = 1 << 12
+# Elements of all operands together, or as many as the profile allows: where several border sizes come together in one call, it
+# is drawn again without them.
+ROOM = 1 << 22
 NO_LAYOUT = 5  # of 12 operands are contiguous
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """A case with the picks it was decoded from, the start of shrinking."""
@@ -63,7 +69,8 @@ def source(text: str) -> tuple[Pick, list[int]]:
     """(picks, where they are remembered): numbers that a text alone determines, from a hash in counter mode, which begins in a
     tenth of the time that a Mersenne twister takes."""
     picks: list[int] = []
-    following, remember = _numbers(text.encode()).__next__, picks.append
+    blocks = map(functools.partial(_block, text.encode()), itertools.count())
+    following, remember = itertools.chain.from_iterable(blocks).__next__, picks.append
 
     def pick(n: int) -> int:
         if n <= 1:
@@ -75,10 +82,9 @@ def source(text: str) -> tuple[Pick, list[int]]:
     return pick, picks
 
 
-def _numbers(text: bytes) -> Iterator[int]:
+def _block(text: bytes, block: int) -> tuple[int, ...]:
     """Uniform numbers of 32 bits."""
-    for block in itertools.count():
-        yield from _WORDS(hashlib.blake2b(text, salt=block.to_bytes(8, "little")).digest())
+    return _WORDS(hashlib.blake2b(text, salt=block.to_bytes(8, "little")).digest())
 
 
 _WORDS = struct.Struct("<16I").unpack
@@ -90,13 +96,9 @@ _WORDS = struct.Struct("<16I").unpack
 def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes) -> Case:
     """One case of a row in a dtype. Structure is picked first, features after it, seeds last, so that shrinking leads to a
     small, contiguous, plain case. Raises CaseError where the row's samples cannot be made (OpInfo rows)."""
-    draw = Draw(pick, dtype, sizes)
-    call: Call = row.signature(draw)
-    specs: list[TensorSpec] = []
-    for a in call.args:
-        collect(a, specs)
-    for _, a in call.kwargs:
-        collect(a, specs)
+    call, specs = _called(row, Draw(pick, dtype, sizes))
+    if sum([s.numel for s in specs]) > max(sizes.limit, ROOM):
+        call, specs = _called(row, Draw(pick, dtype, Sizes(border=sizes.plain, limit=0)))
     if row.promotes:
         kept = row.name in CONDITIONS
         specs = [*specs[:kept], *(_typed(s, len(specs), row, pick) for s in specs[kept:])]
@@ -121,6 +123,17 @@ def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes) -> Case:
     if pick(FLAWED) == FLAWED - 1:
         return flawed(row, Case(row.name, dtype, args, kwargs, under=under), pick)
     return Case(row.name, dtype, args, kwargs, cotangent if under == "grad" else Cotangent(), into, under, after)
+
+
+def _called(row: Row, draw: Draw) -> tuple[Call, list[TensorSpec]]:
+    """The call that a row's signature makes, and its operands in order."""
+    call: Call = row.signature(draw)
+    specs: list[TensorSpec] = []
+    for a in call.args:
+        collect(a, specs)
+    for _, a in call.kwargs:
+        collect(a, specs)
+    return call, specs
 
 
 def _finished(spec: TensorSpec, grad: bool, seed: int) -> TensorSpec:

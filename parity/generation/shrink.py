@@ -140,15 +140,16 @@ def walk(case: Case, fails: Callable[[Case], bool], passes: tuple[Pass, ...] = P
     """Down the reductions until none of them leaves a case that fails.
 
     After a success the walk goes on where it stands and comes back to the rest in the next round, because what was of no use
-    before seldom is of use behind it.
+    before seldom is of use behind it. No case is taken twice: what one reduction makes less, another one may make more.
     """
-    moved = True
+    moved, taken = True, {case_text(case)}
     while moved:
         moved = False
         for reductions in passes:
             k, plainer = 0, reductions(case)
             while (less := next(plainer, None)) is not None:
-                if less != case and fails(less):
+                if less != case and (text := case_text(less)) not in taken and fails(less):
+                    taken.add(text)
                     case, moved = less, True
                     plainer = islice(reductions(case), k, None)
                 else:

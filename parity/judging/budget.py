@@ -17,6 +17,9 @@ from parity.vocabulary import Tolerance
 Array = npt.NDArray[np.float64]
 # Where an element's own sensitivity is 0 by chance, its neighbours' counts a little.
 FLOOR_OF_LARGEST = 0.05
+# Terms that are asked for by name.
+HANDED = "partial sums handed on"
+ROUNDING = "rounding of the result"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,12 @@ class Budget:
             None if self.scale is None else self.scale + term,
             self.rms,
         )
+
+    @property
+    def inside(self) -> Array:
+        """What an element may be off by before the result is rounded; all of it in the rule for functions."""
+        rounding = next((t for name, t in self.terms if name == ROUNDING), None)
+        return self.total if rounding is None else self.total - rounding
 
     def at(self, index: int) -> tuple[tuple[str, float], ...]:
         """The terms of one element, by its flat index."""
@@ -94,8 +103,8 @@ def of_sum(
     rounding = tol.output_ulp * ulp_of(size, f)
     total, terms = _summed(
         (f"{tol.scale:g} sqrt(n) u S of n = {n.max() if n.size else 1:.3g} terms", tol.scale * np.sqrt(n) * u * s),
-        ("partial sums handed on", handed),
-        ("rounding of the result", rounding),
+        (HANDED, handed),
+        (ROUNDING, rounding),
         ("floor", np.full_like(rounding, floor)),
     )
     nu = np.minimum(n * u, 0.5)
@@ -121,7 +130,7 @@ def of_perturbation(
                 f"{tol.scale * lent:g} times the largest sensitivity",
                 np.full_like(size, tol.scale * lent * largest),
             ),
-            ("rounding of the result", tol.output_ulp * ulp_of(size, f)),
+            (ROUNDING, tol.output_ulp * ulp_of(size, f)),
             ("floor", np.full_like(size, floor)),
         )
     )

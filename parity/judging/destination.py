@@ -10,11 +10,13 @@ from torch import Tensor
 
 from parity.inputs import apply
 from parity.judging.measures import exact_measure
+from parity.swift import swift
 from parity.vocabulary import Layout, Measure, Status, Tolerance, Verdict
 
 EXACT = Tolerance("exact", 0.0, 0.0, None, "exact results")
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Part:
     """A written view inside a base: how it is cut, and what lay in the base before."""

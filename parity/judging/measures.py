@@ -13,7 +13,7 @@ from torch import Tensor
 
 from parity.dtypes import FACTS, HALF, DtypeFacts
 from parity.judging.budget import Array, Budget, ulp_of
-from parity.judging.outliers import among_shares, among_sums
+from parity.judging.outliers import among_alike, among_shares, among_sums
 from parity.vocabulary import Measure
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -53,7 +53,9 @@ _memcmp = _comparison_of_bytes()
 
 def same_bytes(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors of one dtype and shape hold the same bits, if both lie alike in the host's memory; else False."""
-    if _memcmp is None or not (a.is_cpu and b.is_cpu) or a.is_neg() or b.is_neg():
+    if _memcmp is None or not (a.is_cpu and b.is_cpu):
+        return False
+    if a.dtype not in WHOLE and (a.is_neg() or b.is_neg() or (a.is_complex() and (a.is_conj() or b.is_conj()))):
         return False
     size = a.nbytes
     if not (a.is_contiguous() and b.is_contiguous()):
@@ -62,7 +64,7 @@ def same_bytes(a: Tensor, b: Tensor) -> bool:
         # From the first element to the last; where equal numbers lie among others, nothing is said.
         size = a.element_size() * (1 + sum([(n - 1) * s for n, s in zip(a.shape, strides)]))
     x, y = a.data_ptr(), b.data_ptr()
-    if not x or not y or (a.is_complex() and (a.is_conj() or b.is_conj())):  # a tensor of zeros may have no memory
+    if not x or not y:  # a tensor of zeros may have no memory
         return False
     return _memcmp(x, y, size) == 0
 
@@ -193,6 +195,7 @@ def measure(
     free: Mask | None = None,
     unspoken: Mask | None = None,
     sums: bool = False,
+    single: bool = False,
 ) -> Measure:
     """The device's and the reference's error against the truth, in units of the budget, with the worst element.
 
@@ -201,6 +204,7 @@ def measure(
     free: where the class of the result (NaN, Inf, finite) is nobody's promise; unspoken: where the result is not at all.
     sums: the op adds terms in an order of its own, so that *which* of NaN, Inf and -Inf comes of terms that are not finite
     (or that overflow on the way) is nobody's promise; that the result is not finite still is.
+    single: the result is of a half type and rounded once, at the end: what an element is off by before tells of the others.
     A class that differs from the truth's but equals the reference's agrees, and so does a number that is within the budget
     of the reference's where that is far from the truth: both sides then share a property of the formula (torch's, for
     gradients).
@@ -211,16 +215,22 @@ def measure(
         return Measure(name, 0.0, 0.0, True, max_abs=0.0, total=0)
     said = [t, *map(parts, others)]  # the truths that may be followed
     share, differs = _against(d, said, b, f)
-    r = None if reference is None else parts(reference)
+    alike = reference is not None and reference.dtype is device.dtype and bit_equal(device, reference)
+    r = d if alike else None if reference is None else parts(reference)
+    excused = _excused(d, t, f, truth.is_complex(), sums, free, unspoken)
     own = None
-    if r is not None:
+    if alike:  # all of what follows, said once
+        share = np.where(differs, 0.0, share)
+        own = np.where(excused, 0.0, share)
+        share = np.where((own > WIDENING_LIMIT) & ~differs, 1.0, share)
+        differs = np.zeros_like(differs)
+    elif r is not None:
         own, own_differs = _against(r, said, b, f)
         shared = differs & own_differs & (classes(d) == classes(r))
         share, differs, own = np.where(shared, 0.0, share), differs & ~shared, np.where(shared, 0.0, own)
         near, apart = share_of(d, r, b.total, f)
         share = np.where((own > WIDENING_LIMIT) & ~own_differs & ~apart & (near <= 1.0), np.minimum(share, 1.0), share)
         own = np.where(_excused(r, t, f, truth.is_complex(), sums, free, unspoken), 0.0, own)
-    excused = _excused(d, t, f, truth.is_complex(), sums, free, unspoken)
     share, differs = np.where(excused, 0.0, share), differs & ~excused
     worst = int(np.argmax(np.where(differs, np.inf, share)))
     where = np.unravel_index(worst, share.shape)
@@ -234,9 +244,9 @@ def measure(
         counted = counted & ~unspoken
     spread = _spread(d, t, b, counted)
     if spread is not None:
-        theirs = None if r is None else _spread(r, t, b, counted)
+        theirs = spread if alike else None if r is None else _spread(r, t, b, counted)
         spread /= b.rms * allowed_share(None if theirs is None else theirs / b.rms)
-    alone = None if differs.any() else _alone(d, r, t, share, own, b, f, excused)
+    alone = None if differs.any() else _alone(d, r, t, share, own, b, f, excused, single)
     if alone is not None:
         worst = int(np.argmax(alone))
         where = np.unravel_index(worst, share.shape)
@@ -264,13 +274,20 @@ def measure(
 
 
 def _alone(
-    d: Array, r: Array | None, t: Array, share: Array, own: Array | None, b: Budget, f: DtypeFacts, excused: Mask
+    d: Array, r: Array | None, t: Array, share: Array, own: Array | None, b: Budget, f: DtypeFacts, excused: Mask, single: bool
 ) -> Array | None:
     """Shares of elements whose errors are unlike all others', 0 for the others; None without one."""
     if b.scale is not None:
         with np.errstate(invalid="ignore"):
             theirs = None if r is None else np.abs(r - t)
             alone = among_sums(np.where(excused, 0.0, np.abs(d - t)), theirs, b.scale)
+        if (alone > 1.0).any():
+            return np.where(alone > 1.0, np.maximum(alone, share), 0.0)
+    if single:
+        ulp = ulp_of(np.abs(t), f)
+        with np.errstate(invalid="ignore"):
+            theirs = None if r is None else np.abs(r - t) / ulp
+            alone = among_alike(np.where(excused, 0.0, np.abs(d - t) / ulp), theirs, b.inside / ulp)
         if (alone > 1.0).any():
             return np.where(alone > 1.0, np.maximum(alone, share), 0.0)
     if f.name in HALF and own is not None and _largest(own) > 1.0 and (share > 1.0).any():

@@ -23,6 +23,9 @@ SLACK = 1.25
 # Of a unit: errors that are all smaller are too few roundings each to be near normal. Times SLACK and the tail of ELEMENTS
 # errors it is above 3 units, more than a cheap screen lets pass.
 LEAST = 0.35
+ROUNDED = 12.0**-0.5  # ULP: root mean square of the errors of one rounding
+MARGIN = 2.0
+SUSPECTS = 8  # more elements than these do not err alone
 
 
 def tail(n: int) -> float:
@@ -55,6 +58,22 @@ def among_sums(errors: Array, theirs: Array | None, unit: Array) -> Array:
             return np.zeros_like(errors)
         alike = counted & (unit * ALIKE >= unit[counted].max())
         return beyond(np.where(counted, z, 0.0), None if theirs is None else theirs / unit, alike, LEAST)
+
+
+def among_alike(errors: Array, theirs: Array | None, inside: Array) -> Array:
+    """`beyond` for half types that are rounded at the end, all in ULP of the element: inside: what it may be off by before.
+
+    How far a device really goes before it rounds is not known (some hand rounded numbers from kernel to kernel, some do not),
+    but it is the same for all: those of which as much or more is allowed show it. Allowances are samples; the border lies
+    MARGIN times higher for that.
+    """
+    found = np.zeros_like(errors)
+    suspects = np.flatnonzero(np.isfinite(errors) & (errors > MARGIN * tail(ELEMENTS) * ROUNDED))
+    for at in suspects[np.argsort(errors.reshape(-1)[suspects])][-SUSPECTS:]:
+        alike = np.isfinite(errors) & (inside >= inside.reshape(-1)[at])
+        here = beyond(np.where(alike, errors, 0.0), theirs, alike, ROUNDED) * (SLACK / MARGIN)
+        found.reshape(-1)[at] = here.reshape(-1)[at]
+    return found
 
 
 def among_shares(share: Array, own: Array) -> Array:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from parity.catalog.row import Row
 from parity.dtypes import FACTS, HALF, DtypeFacts
-from parity.judging.budget import Array, Budget
+from parity.judging.budget import HANDED, Array, Budget
 from parity.judging.measures import Mask, at, parts
 from parity.tolerance import Tables
 from parity.truth.oracle import Oracle
@@ -25,6 +25,9 @@ from parity.vocabulary import Measure, OpClass
 # once, so four roundings are plenty.
 HANDED_ON = 8.0
 PARTIAL = 8.0  # partial sums and parts of complex products may be this much larger than what remains of them
+
+
+LEAKAGE = "log2(n) u of the largest result, of a transform"
 
 
 def roundoff(row: Row, f: DtypeFacts, pass_: str) -> tuple[float, float]:
@@ -39,10 +42,33 @@ def roundoff(row: Row, f: DtypeFacts, pass_: str) -> tuple[float, float]:
     return FACTS["float32"].unit_roundoff, f.unit_roundoff / HANDED_ON
 
 
-def held_to_single(row: Row, f: DtypeFacts, pass_: str) -> bool:
+def one_kernel(row: Row, f: DtypeFacts, pass_: str, b: Budget) -> bool:
     """Whether healthy kernels of this half-precision result compute in float32 throughout and round once: then what such
-    kernels give tells whether the error of the CPU's own belongs to the op or to them."""
-    return f.name in HALF and not (row.rounds_between or pass_ in row.accumulates or pass_ in row.stages)
+    kernels give tells whether the error of the CPU's own belongs to the op or to them. Sums that hand nothing on in this case
+    (a convolution without a bias) do."""
+    if f.name not in HALF or pass_ in row.accumulates or pass_ in row.stages:
+        return False
+    handed = next((t for name, t in b.terms if name == HANDED), None)
+    return not row.rounds_between or (handed is not None and not handed.any())
+
+
+def scans(row: Row) -> bool:
+    """Whether results are partial sums of one another: they share errors, and no root mean square averages these."""
+    return row.name.removeprefix("opinfo:").startswith(("cumsum", "cumulative_trapezoid"))
+
+
+def transforms(row: Row) -> bool:
+    """Whether this is a discrete Fourier transform."""
+    name = row.name.removeprefix("opinfo:").partition(".")[0]
+    return name in ("fft", "stft", "istft")
+
+
+def leakage(size: Array, u: float) -> Array:
+    """log2(n) u times the largest result, n results in all: fast transforms are stable by their norm, not by their elements
+    (Higham, Accuracy and Stability, 2002, theorem 24.2: log2(n) eta times the norm of the result), and where one result
+    stands out, the errors of the factors that it is made with stand in the others."""
+    finite = np.where(np.isfinite(size), np.abs(size), 0.0)
+    return np.full_like(size, np.log2(max(2, size.size)) * u * finite.max(initial=0.0))
 
 
 def terms_of_gauss(row: Row, f: DtypeFacts) -> float:
@@ -127,7 +153,8 @@ def promised(
     if f.kind == "complex" and bool((lost := oracle.undefined(truth)).any()):
         unspoken = unspoken | (paired(lost.to(torch.float64), truth) > 0)
         why.append("complex arithmetic makes NaN of numbers")
-    if tables.special(row.name, row.rule, "partial_overflow") == "any" and oracle.ratio() > inside.max:
+    parted = tables.special(row.name, row.rule, "partial_overflow") == "any"
+    if parted and max(oracle.ratio(), oracle.grown(name)) > inside.max:
         free, why = everywhere, [*why, "partial results leave the range"]
     if tables.special(row.name, row.rule, "at_nan") == "any":
         for own in oracle.beside(truth):

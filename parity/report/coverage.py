@@ -33,7 +33,7 @@ def render(run: Run, families: Collection[str] = (), verbose: bool = False) -> s
         if c.empty:
             lines += ["", f"{c.family}: {len(c.empty):,} applicable pairs were not drawn", *_empty(c, verbose)]
     if not families:
-        lines += ["", pairs.render(pairs.of_run(run.items, run.header.complete), verbose)]
+        lines += ["", pairs.render(pairs.of_run(run.items, run.header.complete), run.header.complete, verbose)]
     return "\n".join(lines)
 
 

@@ -72,6 +72,8 @@ def decided(m: Measure, failed: bool) -> str | None:
         return "NaN or Inf stands where the other does not: no budget covers that"
     if m.problem == "zero":
         return "the sign of a zero differs, and the tables promise it for this op"
+    if m.problem == "lean":
+        return "no element is outside by itself; together they lean to one side, which rounding does not"
     if m.share is None or not m.budget:
         return None
     if m.spread is not None and m.spread == m.share and m.spread > 1.0:

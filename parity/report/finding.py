@@ -7,6 +7,7 @@ from pathlib import Path
 
 from parity import notation
 from parity.checking.check import Result
+from parity.errors import OutputError
 from parity.examine import Finding
 from parity.vocabulary import Status
 
@@ -39,15 +40,20 @@ def body(result: Result) -> list[str]:
     return [*lines, counted] if counted else lines
 
 
-def text(f: Finding, device: str, script: Path | None, faults: str = "") -> str:
-    """The whole finding."""
+def text(f: Finding, device: str, script: Path | OutputError | None, faults: str = "", setup: str = "") -> str:
+    """The whole finding. script: the path of the script that shows it, why there is none, or None where torch alone cannot tell
+    it; faults, setup: the files that the run was given."""
     op, dtype = f.item.row.name, f.item.dtype
     case = notation.case_text(f.case)
     lines = [place(f.result, op, dtype, device), *body(f.result), f"smallest case: {case}"]
     if f.count > 1:
         lines[-1] += f"   (of {f.count} cases that show it)"
     named = f" --device {device}" + (f" --faults {shlex.quote(faults)}" if faults else "")
+    named += f" --setup {shlex.quote(setup)}" if setup else ""
     lines.append(f"reproduce: parity replay {shlex.quote(case)}{named}")
-    if script is not None:
-        lines[-1] += f"\n  or run {script} (needs torch only)"
+    if isinstance(script, OutputError):
+        lines.append(f"no script: {script}")
+    elif script is not None:
+        needs = "torch only" if not device.startswith("sim") else "torch only, and a real device to show it on"
+        lines.append(f"or run {script} (needs {needs})")
     return "\n  ".join(lines)

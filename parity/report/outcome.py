@@ -12,12 +12,6 @@ from parity.errors import OutputError
 from parity.examine import Finding
 from parity.report.script import standalone
 from parity.store import Item
-from parity.vocabulary import COMPARED
-
-
-def compared(item: Item) -> bool:
-    """Whether anything of the item was compared."""
-    return any(n for counts in item.counts.values() for status, n in counts.items() if status in COMPARED)
 
 
 def told(item: Item, statuses: Collection[str]) -> str:

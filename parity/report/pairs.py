@@ -21,12 +21,13 @@ def of_run(items: Iterable[Item], whole: bool) -> tuple[Pair, ...]:
     return pairs.tally([Seen(known[i.op], i.dtype, i.counts, i.void) for i in items if i.op in known], asked)
 
 
-def render(made: Sequence[Pair], verbose: bool = False) -> str:
-    """A line per aspect, then the pairs that were not compared by their reasons; all their names where `verbose`."""
-    head = [
-        "op x dtype", "compared", "of OpInfo's own", "by native", "by OpInfo rows", "void", "not reached", "test_mps",
-    ]  # fmt: skip
-    rows = [head]
+def render(made: Sequence[Pair], whole: bool, verbose: bool = False) -> str:
+    """A line per aspect, then the pairs that were not compared by their reasons; all their names where `verbose`.
+
+    whole: whether all ops were asked for; what test_mps compares stands beside no part of them.
+    """
+    head = ["op x dtype", "compared", "of OpInfo's own", "by native", "by OpInfo rows", "void", "not reached"]
+    rows = [head + ["test_mps"] * whole]
     for aspect in ASPECTS:
         own = [p for p in made if p.aspect is aspect]
         done = [p for p in own if p.state == "compared"]
@@ -38,7 +39,7 @@ def render(made: Sequence[Pair], verbose: bool = False) -> str:
                 f"{sum(p.entry for p in done):,} of {len(entries):,}",
                 *(f"{sum(source in p.by for p in done):,}" for source in ("native", "opinfo")),
                 *(f"{sum(p.state == state for p in own):,}" for state in ("void", "not reached")),
-                f"{TEST_MPS[aspect]:,}",
+                *([f"{TEST_MPS[aspect]:,}"] if whole else []),
             ]
         )
     lines = table(rows)

@@ -17,9 +17,10 @@ from parity.errors import OutputError
 from parity.features import Tally, unpack
 from parity.report import summary
 from parity.store import Death, End, Header, Item, Writer
-from parity.vocabulary import COMPARED, FINDINGS, Json, Record
+from parity.vocabulary import FINDINGS, Json, Record
 
 BAR_SECONDS = 0.2
+BAR_LEAST = 5  # columns below which a bar says nothing
 LOG_STEPS = 10  # lines of progress in a log
 
 
@@ -66,7 +67,7 @@ class Reporter:
         told = [json.loads(str(value)) for key, value in report.user_properties if key == "parity"]
         if report.when != "call" and not told:
             if report.failed:
-                self.broken.append(f"{report.nodeid}: {str(report.longrepr).strip().splitlines()[-1]}")
+                self.broken.append(f"{report.nodeid}: {_why(report)}")
             return
         if report.when == "teardown":
             return
@@ -83,12 +84,13 @@ class Reporter:
             if self._session is not None:
                 self._session.shouldstop = str(e)
         if not told and report.failed:
-            self.broken.append(f"{report.nodeid}: {str(report.longrepr).strip().splitlines()[-1]}")
+            self.broken.append(f"{report.nodeid}: {_why(report)}")
         self._progress()
 
     def pytest_keyboard_interrupt(self) -> None:
         """Ctrl-C: what is done is kept."""
         self.stopped = "interrupted"
+        self.say(f"interrupted: keeping the {self.done} items that are done in {self.output}")
 
     # ------------------------------------------------------------------------------------------------ what they mean
 
@@ -108,8 +110,8 @@ class Reporter:
             self.say(text + "\n")
 
     def _drawn_features(self, op: str, packed: Json) -> None:
-        family = suite.row(op).family
-        self._tallies.setdefault(family, Tally(family)).add(unpack(packed))
+        row = suite.row(op)
+        self._tallies.setdefault(row.family, Tally(row.family)).add(unpack(packed), row.never)
 
     def _death(self, row: dict[str, Any]) -> None:
         op, _, dtype = row["item"].rpartition("-")
@@ -136,21 +138,26 @@ class Reporter:
         try:
             self.stream.write(text)
             self.stream.flush()
-        except BrokenPipeError:
+        except OSError as e:
+            if not isinstance(e, BrokenPipeError):  # a reader that has seen enough wants to hear nothing
+                print(f"parity: cannot write to the standard output ({e.strerror}); the run goes on", file=sys.stderr)
             self.live, self.stream = False, open(os.devnull, "w")  # noqa: SIM115 -- lives as long as the run
 
     def _progress(self) -> None:
         spent = time.monotonic() - self.started
         share = self.done / max(1, self.expected)
-        text = f"{self.done}/{self.expected} items  {self.checks:,} checks  {self.findings} findings  {summary.clock(spent)}"
+        told = f"{summary.plural(self.checks, 'check')}  {summary.plural(self.findings, 'finding')}  {summary.clock(spent)}"
+        text = f"{self.done}/{self.expected} items  {told}"
         if self.live:
             if time.monotonic() - self._drawn < BAR_SECONDS and self.done < self.expected:
                 return
             self._drawn = time.monotonic()
-            width = max(10, min(40, shutil.get_terminal_size().columns - len(text) - 22))
+            text += f"  {summary.clock(spent / share - spent)} left" if share > 0.02 else ""
+            columns = shutil.get_terminal_size().columns - 1  # a line that breaks could not be wiped out again
+            width = min(40, columns - len(text) - 10)
             full = int(share * width)
-            left = f"  {summary.clock(spent / share - spent)} left" if share > 0.02 else ""
-            self._write(f"\r\033[K[{'#' * full}{'.' * (width - full)}] {share:4.0%}  {text}{left}")
+            bar = f"[{'#' * full}{'.' * (width - full)}] " if width >= BAR_LEAST else ""
+            self._write(f"\r\033[K{f'{bar}{share:4.0%}  {text}'[:columns]}")
         elif int(share * LOG_STEPS) > self._step:
             self._step = int(share * LOG_STEPS)
             self._write(f"{share:4.0%}  {text}\n")
@@ -163,8 +170,7 @@ class Reporter:
         found = any(d.by_device for d in self.deaths) or any(r.status in FINDINGS for r in self.records)
         if found or self.broken or self.failures:
             return 1
-        count = summary.totals(self.items)
-        return 0 if any(n for s, n in count.items() if s in COMPARED) else 3
+        return 0 if any(summary.compared(i) for i in self.items) else 3
 
     def finish(self, exit_code: int) -> None:
         """Write the end of the run file, and print the summary. Raises OutputError where the run file could not be written."""
@@ -180,10 +186,20 @@ class Reporter:
         except OutputError as e:
             self.failed = self.failed or e
         screen = "\r\033[K" if self.live else ""
-        screen += summary.render(self.header, self.items, self.records, self.deaths, seconds, self.broken, coverage) + "\n\n"
+        width = shutil.get_terminal_size().columns if self.live else None
+        told = self.records, self.deaths, seconds, self.broken, coverage, width
+        screen += summary.render(self.header, self.items, *told) + "\n\n"
         screen += summary.last_line(self.items, self.deaths, str(self.output), exit_code) + "\n"
         if self.stopped:
             screen += f"the run was {self.stopped} after {self.done} of {self.expected} items\n"
         self._write(screen)
         if self.failed is not None:
             raise self.failed
+
+
+def _why(report: pytest.TestReport) -> str:
+    """What a test failed with, in one line: the error where pytest keeps one, else the end of its text."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is None:
+        return str(report.longrepr).strip().splitlines()[-1]
+    return f"{str(crash.message).strip().splitlines()[0]} ({crash.path}:{crash.lineno})"

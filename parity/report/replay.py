@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ import torch
 
 from parity import notation, suite, tolerance
 from parity.devices import load_faults, resolve
+from parity.devices.probe import is_fast
+from parity.devices.setup import run_setup
 from parity.errors import CaseError, ParityError
 from parity.examine import Plan, record, replay
 from parity.execute import said
@@ -30,7 +33,7 @@ def run(cases: Sequence[Case], device: str, faults: str | None, explain: bool = 
     torch.set_num_threads(1)
     torch.autograd.set_multithreading_enabled(False)
     there = resolve(device, load_faults(faults) if faults else ())
-    tables = tolerance.load(there.name, known_ops={r.name for r in suite.rows("all")})
+    tables = tolerance.load(there.name, known_ops={r.name for r in suite.rows("all")}, fast=is_fast(there))
     found = compared = 0
     watch = Journal(journal) if journal else None
     for case in cases:
@@ -57,10 +60,18 @@ def run(cases: Sequence[Case], device: str, faults: str | None, explain: bool = 
 
 
 def main(argv: Sequence[str]) -> int:
-    """`python -m parity.report.replay JOURNAL CASE DEVICE [FAULTS] [--explain]`: the process that `parity replay` can lose."""
-    journal, case, device, *faults = (a for a in argv if a != "--explain")
+    """The process that `parity replay` can lose. It writes to JOURNAL what it is about to do."""
+    parser = argparse.ArgumentParser(prog="python -m parity.report.replay", description="Check one case.")
+    for name in ("journal", "device", "case"):
+        parser.add_argument(name)
+    for name in ("--faults", "--setup"):
+        parser.add_argument(name)
+    parser.add_argument("--explain", action="store_true")
+    o = parser.parse_args(argv)
     try:
-        return run([notation.parse(case)], device, faults[0] if faults else None, "--explain" in argv, Path(journal))
+        if o.setup:
+            run_setup(o.setup)
+        return run([notation.parse(o.case)], o.device, o.faults, o.explain, Path(o.journal))
     except ParityError as e:
         print(f"parity: {e}", file=sys.stderr)
         return e.exit_code

@@ -52,7 +52,7 @@ class _Untold(Exception):  # no error: it only ends the writing
 @dataclass(frozen=True, slots=True)
 class _Told:
     """What of the finding goes into the text. result: the outputs of the CPU, for the shapes of what is fed or written. kept:
-    whether it is about the operands behind the call, which must be as they were."""
+    whether it is about the operands (and cotangents) behind the call, which must be as they were."""
 
     case: Case
     row: Row
@@ -292,6 +292,7 @@ def _run(t: _Told) -> tuple[list[str], list[str]]:
     writes = t.row.mutates or t.aspect == Aspect.INPLACE
     lines: list[str] = []
     leaves: list[int] = []
+    fed = _cotangents(t) if backward else []
     for i, o in enumerate(t.inputs.operands):
         place = '"cpu"' if o.spec.on_cpu else "device"
         leaf = backward and o.spec.grad and (o.view.is_floating_point() or o.view.is_complex())
@@ -309,11 +310,11 @@ def _run(t: _Told) -> tuple[list[str], list[str]]:
         lines.append(f"t{i} = {made}" + (".detach().requires_grad_()" if leaf else ""))
         lines += [f"leaf{i} = t{i}"] if leaf else []
     if backward:
-        fed = _cotangents(t)
         if not fed or not leaves:
             raise _Untold("no gradient")
         bases += [f"COTANGENT_{i} = {_base(c.base)}" for i, c in enumerate(fed)]
-        cotangents = [_view(f"put(COTANGENT_{i}, device, wide)", c.layout, c.shape) for i, c in enumerate(fed)]
+        lines += [f"fed{i} = put(COTANGENT_{i}, device, wide)" for i in range(len(fed))]
+        cotangents = [_view(f"fed{i}", c.layout, c.shape) for i, c in enumerate(fed)]
         lines += [call, "outputs = [t0]"] if t.row.mutates else [f"outputs = tensors({call})"]
         named = "".join(f"leaf{i}, " for i in leaves)
         lines += [
@@ -332,6 +333,7 @@ def _run(t: _Told) -> tuple[list[str], list[str]]:
         lines += [f"outputs = tensors({call})", 'return {f"out[{i}]": t for i, t in enumerate(outputs)}']
     if t.kept:
         names = [f'"operand[{i}]": kept{i}' for i in range(int(writes), len(t.inputs.operands))]
+        names += [f'"cotangent[{i}]": fed{i}' for i in range(len(fed))]
         lines[-1] = f"return {{{', '.join(names)}}}  # all of each: a write beside the view shows"
     return bases, lines
 

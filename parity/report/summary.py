@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from textwrap import TextWrapper, shorten
 
 from parity import suite, tolerance
 from parity.dtypes import DEFAULT, HALF
 from parity.features import Coverage
 from parity.store import Death, Header, Item
-from parity.vocabulary import COMPARED, FINDINGS, MEANING, Record, Status
+from parity.vocabulary import COMPARED, FINDINGS, MEANING, Aspect, Record, Status
 
-WIDTH = 118
 WORST = 8
 NAMES = 60  # characters of a list of ops before it is cut
+REASON = 110  # characters of a reason before it is cut
+INDENT = 11  # columns of the words at the head of the first lines
 
 
 def plural(n: int, word: str) -> str:
@@ -49,6 +51,22 @@ def totals(items: Sequence[Item]) -> Counter[str]:
         for by_status in item.counts.values():
             count.update(by_status)
     return count
+
+
+def compared(item: Item) -> bool:
+    """Whether a result of the item was compared. That both sides refuse a call is no result: a device that lacks the op refuses
+    every one."""
+    results = [counts for aspect, counts in item.counts.items() if aspect != Aspect.REFUSAL]
+    return any(n for counts in results for status, n in counts.items() if status in COMPARED)
+
+
+def folded(lines: Iterable[str], width: int | None, indent: int) -> list[str]:
+    """Lines of words broken at spaces where they are wider than the screen; None for a file, which has room."""
+    if width is None:
+        return list(lines)
+    deeper = " " * indent
+    wrap = TextWrapper(max(width, 40), subsequent_indent=deeper, break_long_words=False, break_on_hyphens=False)
+    return [part for line in lines for part in (wrap.wrap(line) if len(line) > width else [line])]
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -103,7 +121,8 @@ def voids(items: Sequence[Item]) -> list[str]:
     """Items in which cases said nothing, the worst first."""
     rows = [(sum(i.void.values()), i) for i in items if i.void]
     rows.sort(key=lambda r: -r[0] / max(1, r[1].cases))
-    return [f"  {i.op} {i.dtype}: {n} of {i.cases} cases ({next(iter(i.void))[:70]})" for n, i in rows[:6]]
+    reasons = [shorten(next(iter(i.void)), REASON, placeholder=" ...") for _, i in rows[:6]]
+    return [f"  {i.op} {i.dtype}: {n} of {i.cases} cases ({why})" for (n, i), why in zip(rows, reasons)]
 
 
 def worse_reference(records: Sequence[Record]) -> list[str]:
@@ -119,7 +138,8 @@ def worse_reference(records: Sequence[Record]) -> list[str]:
 
 def tables_line(header: Header, items: Sequence[Item]) -> str:
     """How many exceptions the tables make for this device, and how many of the ops declare that half types round inside."""
-    tables = tolerance.load(header.fingerprint.device)
+    fast = header.fingerprint.device.startswith("mps") and dict(header.fingerprint.facts).get("math") == "fast"
+    tables = tolerance.load(header.fingerprint.device, fast=fast)
     names = {i.op for i in items if i.dtype in HALF}
     rows = [suite.row(op) for op in names]
     between = sum(r.rounds_between for r in rows)
@@ -138,26 +158,27 @@ def render(
     seconds: float,
     broken: Sequence[str] = (),
     coverage: Sequence[Coverage] = (),
+    width: int | None = None,
 ) -> str:
-    """The whole summary. broken: tests that failed for a reason of their own, which is parity's fault and not the device's."""
+    """The whole summary. broken: tests that failed for a reason of their own, which is parity's fault and not the device's.
+    width: columns of the screen, None for a file. Case ids are never broken: they are there to be copied."""
     lost = [d for d in deaths if not d.by_device]
     deaths = [d for d in deaths if d.by_device]
     count = totals(items)
     dead = Counter((d.dtype, d.how) for d in deaths)
     count.update(d.how for d in deaths)
-    compared = [i for i in items if any(n for c in i.counts.values() for s, n in c.items() if s in COMPARED)]
+    done = [i for i in items if compared(i)]
     checks = sum(n for s, n in count.items() if s in COMPARED)
-    lines = [
-        "",
+    head = [
         f"device     {device_line(header)}",
         f"reference  cpu, torch {header.fingerprint.torch}; truth: float64 on the CPU",
-        f"compared   {plural(len({i.op for i in compared}), 'op')}, {plural(len(compared), 'op x dtype pair')}, "
+        f"compared   {plural(len({i.op for i in done}), 'op')}, {plural(len(done), 'op x dtype pair')}, "
         f"{plural(checks, 'check')} ({_aspects(items)})",
         *_drawn(coverage),
         f"tables     {tables_line(header, items)}",
         f"took       {clock(seconds)}, {header.profile} profile, seed {header.seed}",
-        "",
     ]
+    lines = ["", *folded(head, width, INDENT), ""]
     if items or deaths:
         lines += by_dtype(items, dead)
     found = [r for r in records if r.status in FINDINGS and not r.pinned]
@@ -172,6 +193,9 @@ def render(
         ("fallback (ran on the CPU unasked)", _with(items, Status.FALLBACK)),
         (f"void: {MEANING[Status.VOID]}", voids(items)),
         ("the CPU itself is outside the budget in (worst share)", worse_reference(records)),
+    ):
+        lines += ["", title, *folded(part, width, 4)] if part else []
+    for title, part in (
         ("the CPU itself died or hung in", [f"  {d.case} ({d.signal})" for d in lost]),
         ("failed in parity itself: please report", [f"  {b}" for b in broken]),
     ):
@@ -205,10 +229,14 @@ def last_line(items: Sequence[Item], deaths: Sequence[Death], run_file: str, cod
     count = totals(items)
     n = sum(v for s, v in count.items() if s in FINDINGS)
     if code == 3:
-        return "nothing was compared: this is no success; widen the selection or see why above"
+        return f"nothing was compared: this is no success; widen the selection or see why above; stored in {run_file}"
     parts = [f"{plural(n, 'check')} outside the tolerance"] if n else []
     deaths = [d for d in deaths if d.by_device]
     parts += [f"{plural(len(deaths), 'case')} that ended or hung the process"] if deaths else []
-    held = any(count[s] for s in COMPARED)
-    said = " and ".join(parts) or ("everything that was compared agrees" if held else "nothing was compared")
+    if not parts and not any(compared(i) for i in items):
+        return f"nothing was compared; stored in {run_file}"
+    said = " and ".join(parts) or "everything that was compared agrees"
+    said += ", but the run failed: see above" if code == 1 and not parts else ""
+    if parts:
+        return f"{said}; stored in {run_file}; all of them again: parity replay {run_file}"
     return f"{said}; stored in {run_file}; compare with another run: parity diff {run_file} OTHER"

@@ -61,6 +61,8 @@ def render(board: Board) -> str:
     lines += _section("found only through ops that use the faulty one", (f"{s.fault}: {s.op}" for s in through))
     lines += _section("notes", _each(board, lambda s: s.notes))
     absent = (f"{s.id}: {', '.join(board.routes[s.id].absent)}" for s in board.subjects if board.routes[s.id].absent)
+    title = "rows of which is not known what they call, because recording it ended the process: looked at by name alone"
+    lines += _section(title, board.unknown)
     lines += _section(f"rows named by a fault that the {board.profile} profile does not run", absent)
     return "\n".join(lines)
 
@@ -203,6 +205,7 @@ def tree(board: Board) -> dict[str, Any]:
         "silent": {g: _recall(board.of(g, [s for s in board.subjects if s.silent])) for g in board.generators},
         "kinds": {k: {g: _recall(board.of(g, s)) for g in board.generators} for k, s in _kinds(board.subjects)[:-1]},
         "triggers": {k: {g: _recall(board.of(g, s)) for g in board.generators} for k, s in _triggers(board.subjects)},
+        "unknown": list(board.unknown),
         "faults": [_fault(board, s) for s in board.subjects],
     }
 

@@ -122,6 +122,49 @@ def _softmax_backward(grad: Tensor, out: Tensor, dim: int, dtype: torch.dtype) -
     return product - out * product.sum(dim, keepdim=True)
 
 
+# ------------------------------------------------------------------------------------------------ scans, places in a volume
+
+
+def stepwise() -> dict[Any, Formula]:
+    """Formulas of kernels whose own steps are rounded, by overload: a scan of logarithms, which adds one term to the last
+    result at every step, and resampling of a volume, whose coordinates are rounded between 1 and 2 whatever they are."""
+    aten = torch.ops.aten
+    ways = {
+        "_logcumsumexp": _scanned(aten._logcumsumexp),
+        "logcumsumexp": _scanned(aten.logcumsumexp),
+        "grid_sampler_3d": _in_volume,
+        "grid_sampler_3d_backward": _in_volume_backward,
+    }
+    return {kernel: formula for name, formula in ways.items() if (kernel := _overload(name)) is not None}
+
+
+def _scanned(scan: Formula) -> Formula:
+    """The scan as the sum of its steps: each result less the one before, which has been rounded on its own."""
+
+    def formula(x: Tensor, dim: int) -> Tensor:
+        if not x.dim() or not x.numel():
+            found: Tensor = scan(x, dim)
+            return found
+        to, before = scan(x, dim), scan(x, dim)
+        finite = to.isfinite() & before.isfinite()
+        last = torch.where(finite, before, 0.0).narrow(dim, 0, x.shape[dim] - 1)
+        steps = torch.where(finite, to, 0.0) - torch.cat((torch.zeros_like(to.narrow(dim, 0, 1)), last), dim)
+        # A scan that starts with Infs takes its first step from none of them; one that meets them ends there.
+        return torch.where(finite, steps.cumsum(dim), to)
+
+    return formula
+
+
+def _in_volume(x: Tensor, places: Tensor, *more: Any) -> Tensor:
+    found: Tensor = torch.ops.aten.grid_sampler_3d(x, (places + 1.0) - 1.0, *more)
+    return found
+
+
+def _in_volume_backward(grad: Tensor, x: Tensor, places: Tensor, *more: Any) -> tuple[Tensor, Tensor]:
+    found: tuple[Tensor, Tensor] = torch.ops.aten.grid_sampler_3d_backward(grad, x, (places + 1.0) - 1.0, *more)
+    return found
+
+
 # ------------------------------------------------------------------------------------------------------------- attention
 
 

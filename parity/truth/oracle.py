@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,128 +20,15 @@ from torch import Tensor
 from parity.dtypes import FACTS
 from parity.execute import Placed, Program
 from parity.inputs import Inputs, apply, torch_word
-from parity.truth.rounding import DOUBLE, Rounding, extremes, handed_on, perturbed
+from parity.truth.rounding import extremes
+from parity.truth.shaken import PERTURBATIONS, REFUSALS, Shaken, in_double, replaced, sensitivity
 from parity.truth.single import Single
 from parity.truth.wide import Truth, run, truth, widened
 from parity.vocabulary import Case
 
-PERTURBATIONS, CLOSER = 4, 20  # samples of a sensitivity, and of one that decides
-LEAST = 16.0  # rules multiply by as much: a number below the normal ones is off by half the smallest one, twice
-# torch.nn.functional asserts some of what it asks of its operands.
-REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AssertionError)
+CLOSER = 20  # samples of a sensitivity that decides
 FACTORS = ("alpha", "beta")  # of a sum, that are no tensors
 WIDE = {"float16", "bfloat16", "float32"}
-
-
-@dataclass(frozen=True, slots=True)
-class Shaken:
-    """What rounding does to the results, by name. moved: the largest change of each element, 0 where it is not finite.
-    unsettled: where rounding on the way decides whether the result is NaN (0 / 0 of a variance that is 0 only if nothing is
-    rounded). largest: magnitude on the way."""
-
-    moved: dict[str, Tensor]
-    unsettled: dict[str, Tensor]
-    largest: float
-
-
-def _wide(t: Tensor) -> Tensor:
-    return t.to(torch.complex128 if t.is_complex() else torch.float64)
-
-
-def sensitivity(
-    p: Program,
-    case: Case,
-    inputs: Inputs,
-    placed: Placed,
-    cotangents: Sequence[Tensor] | None,
-    center: Truth,
-    u: float,
-    between: float,
-    samples: int = PERTURBATIONS,
-) -> Shaken:
-    """What becomes of the results when operands and cotangents move by u and whatever one kernel hands to the next by
-    `between`. Where the op refuses what has moved, rounding alone remains as budget."""
-    facts = FACTS.get(case.dtype)
-    least = facts.smallest / LEAST if facts is not None and facts.is_inexact else 0.0
-    moved = {n: torch.zeros(t.shape, dtype=torch.float64) for n, t in center.tensors.items()}
-    unsettled: dict[str, Tensor] = {}
-    high, shy = 0.0, False
-    # The last time operands stay as they are: some stand for a choice (a target of 1 or -1), which ends when they move.
-    for k in range(samples + 1):
-
-        def move(t: Tensor, i: int, k: int = k) -> Tensor:
-            return perturbed(t, u, 7 * k + i) if k < samples else t
-
-        turned = None if cotangents is None else [perturbed(_wide(c), u, 7 * k + 5) for c in cotangents]
-        # Operands that lie otherwise in memory may take a kernel that has no derivative; what moves may leave the op's domain.
-        for lying in (False, True):
-            shaken = _replaced(p, inputs, placed, move, lying)
-            with Rounding(between, k + k // samples, u, least) as mode:
-                try:
-                    results = run(p, case, inputs, shaken, turned)
-                except REFUSALS:
-                    results = ()
-            if results:
-                break
-        high, shy = max(high, mode.largest), shy or mode.met_shy
-        for n, t in results:
-            at = center.tensors.get(n)
-            if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
-                change = (mode.unrounded(t) - at).abs().to(torch.float64)
-                moved[n] = torch.maximum(moved[n], torch.nan_to_num(change, 0.0, 0.0, 0.0))
-                if k == samples:  # the operands are what they are; only what is rounded on the way has moved
-                    unsettled[n] = torch.isnan(t.abs()) != torch.isnan(at.abs())
-    if cotangents and (shy or any(not bool(m.any()) for n, m in moved.items() if n.startswith("grad["))):
-        with contextlib.suppress(*REFUSALS):
-            _moved_by_saving(p, case, inputs, placed, cotangents, center, moved, (between, least))
-    return Shaken(moved, unsettled, high)
-
-
-def _moved_by_saving(
-    p: Program,
-    case: Case,
-    inputs: Inputs,
-    placed: Placed,
-    cotangents: Sequence[Tensor],
-    center: Truth,
-    moved: dict[str, Tensor],
-    off: tuple[float, float],
-) -> None:
-    """Enlarges `moved` by what becomes of gradients when what the forward saves is rounded: where nothing else moves them, and
-    after kernels (`SHY`) whose gradients torch computes by other formulas under a mode than on a device. Not after all kernels:
-    some (amax) look for the saved result among the operands."""
-    between, least = off
-    given = {v.untyped_storage().data_ptr() for v in placed.views}
-
-    def save(t: Tensor) -> Tensor:
-        return t if t.dtype not in DOUBLE or t.untyped_storage().data_ptr() in given else handed_on(t, between, 0, least)
-
-    with torch.autograd.graph.saved_tensors_hooks(save, lambda t: t):
-        results = run(p, case, inputs, placed, cotangents)
-    for n, t in results:
-        if n.startswith("grad[") and moved[n].shape == t.shape:
-            change = (t - center.tensors[n]).abs().to(torch.float64)
-            moved[n] = torch.maximum(moved[n], torch.nan_to_num(change, 0.0, 0.0, 0.0))
-
-
-def _replaced(
-    p: Program, inputs: Inputs, placed: Placed, change: Callable[[Tensor, int], Tensor], lying: bool = False
-) -> Placed:
-    """The operands with every one changed; what is written into keeps its base. lying: operands that share memory go on doing
-    so, all copies of a number changed alike, so that the same kernels take them."""
-    if p.row.mutates:
-        bases = tuple(change(b, i) for i, b in enumerate(placed.bases))
-        first = inputs.operands[0].spec
-        return Placed(bases, (apply(bases[0], first.layout, first.shape), *bases[1:]))
-    moved, views = [], []
-    for i, (base, view, o) in enumerate(zip(placed.bases, placed.views, inputs.operands)):
-        if base is not view and (lying or p.row.memory):
-            moved.append(change(base, i))
-            views.append(apply(moved[-1], o.spec.layout, o.spec.shape))
-        else:
-            moved.append(change(view, i))
-            views.append(moved[-1])
-    return Placed(tuple(moved), tuple(views))
 
 
 def _dense(placed: Placed) -> Placed:
@@ -171,10 +58,11 @@ class Oracle:
         self._p, self._case, self._inputs, self._computes = p, case, inputs, computes
         self._made: Placed | None = None
         self._cotangents: Sequence[Tensor] | None = None
+        self._expected: Sequence[Tensor] | None = None
         self._truth: Truth | None = None
         self._asked = False
         self._samples = PERTURBATIONS
-        self._sensitivity: dict[tuple[float, float], Shaken] = {}
+        self._sensitivity: dict[tuple[float, float], tuple[Shaken, Shaken]] = {}
         self._variants: dict[str, dict[str, Tensor]] = {}
         self._healthy: dict[str, Tensor] | None = None
 
@@ -194,23 +82,44 @@ class Oracle:
         """All operands in the oracle's arithmetic, without the cotangents or tangents among them."""
         return self._placed.views[: len(self._placed.views) - self._inputs.fed]
 
+    def expect(self, cotangents: Sequence[Tensor]) -> None:
+        """Say before anything is asked that `differentiate` will follow with these cotangents: each run of the forward goes on
+        to the backward then, which spares the backward a forward of its own."""
+        self._expected = cotangents
+
     def differentiate(self, cotangents: Sequence[Tensor]) -> None:
         """Ask for gradients too, with these cotangents (CPU tensors of the outputs' shapes)."""
-        self._cotangents, self._asked = cotangents, False
-        self._sensitivity, self._variants, self._healthy = {}, {}, None
+        if self._expected is not cotangents:
+            self._asked = False
+            self._sensitivity, self._variants, self._healthy = {}, {}, None
+        self._cotangents = self._expected = cotangents
+
+    @property
+    def _whole(self) -> Sequence[Tensor] | None:
+        """The cotangents that runs are made with."""
+        return self._expected if self._cotangents is None else self._cotangents
 
     def truth(self, name: str) -> Tensor | None:
         """The truth of one result, or None."""
         if not self._asked:
-            self._asked, self._truth = True, None
-            fixed = self._p.row.mutates or self._p.row.memory
-            # Some kernels of the CPU take dense operands only in float64 (weights of transposed convolutions).
-            for placed in (self._placed,) if fixed else (self._placed, _dense(self._placed)):
-                with contextlib.suppress(*REFUSALS):
-                    self._truth = truth(self._p, self._case, self._inputs, placed, self._cotangents)
-                    self._made = placed
-                    break
+            self._asked, self._truth = True, self._true()
+            if self._truth is None and self._cotangents is None and self._expected is not None:
+                self._expected = None  # it has a forward at most
+                self._truth = self._true()
         return None if self._truth is None else self._truth.tensors.get(name)
+
+    def _true(self) -> Truth | None:
+        asked = self._p, self._case, self._inputs
+        with contextlib.suppress(*REFUSALS):
+            return truth(*asked, self._placed, self._whole)
+        if not self._p.row.mutates and not self._p.row.memory:
+            # Some kernels of the CPU take dense operands only in float64 (weights of transposed convolutions).
+            with contextlib.suppress(*REFUSALS):
+                dense = _dense(self._placed)
+                found = truth(*asked, dense, self._whole)
+                self._made = dense
+                return found
+        return None
 
     def sensitivity(self, name: str, u: float, between: float) -> Tensor:
         """How much that result moves when operands move by u and intermediate results by `between`. Only for results that
@@ -250,6 +159,11 @@ class Oracle:
         least = min((low for low, _ in sizes), default=1.0)
         return max(most * most, most / least if least else float("inf"))
 
+    def grown(self, name: str) -> float:
+        """The largest result where no factor is smaller than 1: what a product comes to on the way, in whatever order."""
+        found = self._variant("factors", lambda t, i: t.abs().clamp(min=1.0).to(t.dtype) if _floating(t) else t).get(name)
+        return 0.0 if found is None or not found.numel() else float(found.abs().max())
+
     def beside(self, truth: Tensor) -> tuple[Tensor, ...]:
         """The floating operands but the first that have the result's shape."""
         return tuple(v for v in self._placed.views[1:] if _floating(v) and v.shape == truth.shape)
@@ -262,13 +176,14 @@ class Oracle:
     def bias(self) -> float | None:
         """The largest magnitude that a sum of products adds at its end; 0 without one, None if the row has no place for it."""
         name = self._p.row.name.removeprefix("opinfo:").rpartition(".")[2].partition(":")[0]
-        first = name.startswith("add") or name == "baddbmm"
-        if not first and not name.startswith("conv"):
+        places = {"add": 0, "baddbmm": 0, "conv": 2, "linear": 2}
+        place = next((at for word, at in places.items() if name.startswith(word)), None)
+        if place is None:
             return None
         floats = [v for v in self._placed.views if _floating(v)]
-        if len(floats) < 3:
+        if len(floats) < max(3, place + 1):
             return 0.0
-        added = floats[0 if first else 2]
+        added = floats[place]
         return float(torch.nan_to_num(added.abs(), 0.0, 0.0, 0.0).max()) if added.numel() else 0.0
 
     def coarsest(self) -> float:
@@ -297,10 +212,11 @@ class Oracle:
         if self._healthy is None:
             bases = tuple(o.base.clone() for o in self._inputs.operands)
             views = tuple(apply(b, o.spec.layout, o.spec.shape) for b, o in zip(bases, self._inputs.operands))
-            self._healthy = {}
+            found: list[tuple[str, Tensor]] = []
             with contextlib.suppress(*REFUSALS), Single():
-                made = run(self._p, self._case, self._inputs, Placed(bases, views), self._cotangents, torch_word)
-                self._healthy = dict(made)
+                asked = self._p, self._case, self._inputs, Placed(bases, views), self._whole
+                found += run(*asked, torch_word, halfway=found.extend)
+            self._healthy = dict(found)
         return self._healthy.get(name)
 
     def look_closer(self) -> bool:
@@ -314,9 +230,10 @@ class Oracle:
     def _shaken(self, u: float, between: float) -> Shaken:
         assert self._truth is not None
         if (u, between) not in self._sensitivity:
-            asked = self._p, self._case, self._inputs, self._placed, self._cotangents, self._truth
+            asked = self._p, self._case, self._inputs, self._placed, self._whole, self._truth
             self._sensitivity[u, between] = sensitivity(*asked, u, between, self._samples)
-        return self._sensitivity[u, between]
+        forward, whole = self._sensitivity[u, between]
+        return forward if self._cotangents is None else whole
 
     def magnitudes(self, name: str) -> tuple[Tensor, Tensor] | None:
         """(S, n) of a sum of products: the same sum over the magnitudes of its operands, and how many terms it has. None
@@ -363,12 +280,12 @@ class Oracle:
         """All results of the same call on changed operands and cotangents."""
         if word not in self._variants:
             program = _unsigned(self._p) if word in ("magnitudes", "ones") else self._p
-            fed = None if self._cotangents is None else [change(_wide(c), -1) for c in self._cotangents]
-            try:
-                placed = _replaced(self._p, self._inputs, self._placed, change)
-                self._variants[word] = dict(run(program, self._case, self._inputs, placed, fed))
-            except REFUSALS:
-                self._variants[word] = {}
+            fed = None if self._whole is None else [change(in_double(c), -1) for c in self._whole]
+            found: list[tuple[str, Tensor]] = []
+            with contextlib.suppress(*REFUSALS):
+                placed = replaced(self._p, self._inputs, self._placed, change)
+                found += run(program, self._case, self._inputs, placed, fed, halfway=found.extend)
+            self._variants[word] = dict(found)
         return self._variants[word]
 
 

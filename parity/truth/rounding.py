@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from parity import values
-from parity.truth.formulas import adjoints, antialiased, attention, softmax, stored
+from parity.truth.formulas import adjoints, antialiased, attention, softmax, stepwise, stored
 
 Factors: TypeAlias = npt.NDArray[np.float64]
 DOUBLE = (torch.float64, torch.complex128)
@@ -192,7 +192,7 @@ def _decompositions() -> Mapping[Any, Callable[..., Any]]:
         return _spreads()
     packets = [getattr(torch.ops.aten, name) for name in FUSED.split() if hasattr(torch.ops.aten, name)]
     found: Mapping[Any, Callable[..., Any]] = get_decompositions(packets)
-    formulas = {**found, **_spreads(), **antialiased(), **attention(), **softmax()}
+    formulas = {**found, **_spreads(), **antialiased(), **attention(), **softmax(), **stepwise()}
     return {**formulas, **adjoints(formulas)}
 
 
@@ -279,12 +279,17 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
     """
 
     def __init__(self, u: float, key: int, inside: float | None = None, least: float = 0.0) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
         self._u, self._key, self._inside, self._least = u, key, u if inside is None else inside, least
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}
         self._apart: list[Any] = []  # the fused kernels that are being computed by their formulas
         self.largest = 0.0
         self.met_shy = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here: torch's guard against that would be a good part of what each kernel costs."""
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kernel = _kernel(func)

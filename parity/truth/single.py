@@ -21,7 +21,7 @@ class Single(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
     returns one, and what float32 refuses, stays the CPU's own."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

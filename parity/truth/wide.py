@@ -74,17 +74,22 @@ def run(
     placed: Placed,
     cotangents: Sequence[Tensor] | None,
     word: Callable[[str], Any] = wide_word,
+    halfway: Callable[[Named], None] | None = None,
 ) -> Named:
     """Forward and, with cotangents, backward, in the oracle's arithmetic (or another: word gives the dtypes that the call
-    names). Never in inference mode: a dispatch mode would see composed ops there in one piece, and not what rounds inside."""
+    names). Never in inference mode: a dispatch mode would see composed ops there in one piece, and not what rounds inside.
+    halfway: is told the results of the forward before the backward begins."""
     case = replace(case, under="no_grad") if case.under == "inference" else case
     # The CPU's fused attention has no second derivative.
     with sdpa_kernel(SDPBackend.MATH) if inputs.fed else contextlib.nullcontext(), _fractions(word):
         live = forward(p, case, inputs, placed, cotangents is not None, word)
-        grads: Named = ()
-        if cotangents:
-            grads = backward(live, [c.to(t.dtype) for c, (_, t) in zip(cotangents, _tracked(live.outputs))])
-    return (*((n, t.detach()) for n, t in live.outputs if not n.startswith("base[")), *((n, g.detach()) for n, g in grads))
+        results = tuple([(n, t.detach()) for n, t in live.outputs if not n.startswith("base[")])
+        if halfway is not None:
+            halfway(results)
+        if not cotangents:
+            return results
+        grads = backward(live, [c.to(t.dtype) for c, (_, t) in zip(cotangents, _tracked(live.outputs))])
+    return (*results, *[(n, g.detach()) for n, g in grads])
 
 
 def _tracked(named: Named) -> Named:

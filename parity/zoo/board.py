@@ -20,7 +20,8 @@ Z95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """All scores, in the order of the faults. routes: where each fault was looked for. source: "" for the zoo."""
+    """All scores, in the order of the faults. routes: where each fault was looked for. source: "" for the zoo. unknown: rows of
+    which it could not be recorded what they call, so that faults are looked for in them by name alone."""
 
     profile: str
     generators: tuple[str, ...]
@@ -31,6 +32,7 @@ class Board:
     subjects: tuple[Subject, ...]
     routes: dict[str, Route]
     scores: tuple[Score, ...]
+    unknown: tuple[str, ...] = ()
 
     def of(self, generator: str, subjects: Iterable[Subject] | None = None) -> list[Score]:
         """The scores of one generator, of all faults or of these."""
@@ -78,7 +80,8 @@ def run(
     setup = Setup(source, beyond, profile, OPINFO in generators or chart.source == "all", patience)
     workers = max(1, min(workers, len(chosen) * len(generators) * repeat))
     with Pool(setup, workers) as pool:
-        seen = reaches(pool, [r.name for r in suite.rows("native")], workers)
+        names = [r.name for r in suite.rows("native")]
+        seen = reaches(pool, names, workers)
         routes = {s.id: choose(s, seen, chart) for s in chosen}
         tasks = [
             Task(s.id, g, seed, routes[s.id])
@@ -93,4 +96,5 @@ def run(
             scores[task.fault, task.generator, task.seed] = score
             told(score, len(scores), len(tasks))
     ordered = tuple(scores[t.fault, t.generator, t.seed] for t in tasks)
-    return Board(profile, generators, spoken, source, workers, time.monotonic() - started, chosen, routes, ordered)
+    unknown = tuple(n for n in names if n not in seen)
+    return Board(profile, generators, spoken, source, workers, time.monotonic() - started, chosen, routes, ordered, unknown)

@@ -67,9 +67,14 @@ class Pool:
 
 
 def reaches(pool: Pool, names: Sequence[str], count: int) -> dict[str, Reach]:
-    """What each of these rows calls, recorded in parallel."""
+    """What each of these rows calls, recorded in parallel; those that cannot be recorded are left out. What a worker was
+    recording when it was lost is recorded once more."""
     step = max(1, -(-len(names) // count))
-    seen: dict[str, Reach] = {}
-    for _, part in pool.map([tuple(names[k : k + step]) for k in range(0, len(names), step)]):
-        seen |= part or {}
+    left, seen = list(names), dict[str, Reach]()
+    for _ in range(2):
+        lost: list[str] = []
+        for part, answer in pool.map([tuple(left[k : k + step]) for k in range(0, len(left), step)]):
+            seen |= answer or {}
+            lost += part if answer is None else ()
+        left = lost
     return seen

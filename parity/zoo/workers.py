@@ -57,6 +57,7 @@ from parity.zoo.witness import at_work, facts
 DEVICE = "sim"
 SECONDS = {"quick": 30.0, "full": 240.0, "deep": 1800.0}  # of search per fault, generator and seed
 MARGIN = 60.0  # seconds that a child has beyond its search, for shrinking and bystanders
+RECORDING, EACH_RECORDED = 15.0, 0.5  # seconds that recording may take, and each row more
 DEATHS = 3  # of one fault's child that are not the fault's doing, before it is given up
 SHRINK_SECONDS = 15.0  # for a case that ends its process
 HUNG = 3.0  # seconds after which a smaller case of one that hung counts as hung
@@ -160,9 +161,13 @@ class Home:
         return trial(self.subjects[task.fault], task.route, plan, folder, SECONDS[self.setup.profile], dead)
 
     def recorded(self, names: tuple[str, ...]) -> dict[str, Reach]:
-        """What rows call."""
-        answer = self._run(_record, names, MARGIN).answer
-        return answer if isinstance(answer, dict) else {}
+        """What rows call. Where recording ends the process or hangs, each half of them is recorded alone, down to the row that
+        does it, which is left out."""
+        answer = self._run(_record, names, RECORDING + len(names) * EACH_RECORDED).answer
+        if isinstance(answer, dict) or len(names) < 2:
+            return answer if isinstance(answer, dict) else {}
+        half = len(names) // 2
+        return self.recorded(names[:half]) | self.recorded(names[half:])
 
     def scored(self, task: Task) -> Score:
         """The score of one fault, whatever it does to the processes it runs in."""

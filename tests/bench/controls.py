@@ -40,7 +40,7 @@ from parity.examine import NoWatch, Plan, examine
 from parity.judging.judge import judge
 from parity.judging.measures import bit_equal
 from parity.suite import Item
-from parity.truth import oracle, wide
+from parity.truth import shaken, wide
 from parity.vocabulary import OpClass, Status
 from parity.zoo import honest
 from parity.zoo.honest import tally
@@ -113,17 +113,17 @@ def counting(result: Counted, dtype: str) -> Callable[..., Any]:
 
 
 def shaking(result: Counted, op: str) -> Callable[..., Any]:
-    """`oracle.run`, whose refusals are counted: a sensitivity that lacks samples is a smaller one."""
+    """`shaken.run`, whose refusals are counted: a sensitivity that lacks samples is a smaller one."""
     own = wide.run
 
-    def shaken(*args: Any) -> Any:
+    def counted(*args: Any, **more: Any) -> Any:
         try:
-            return own(*args)
-        except oracle.REFUSALS as e:
+            return own(*args, **more)
+        except shaken.REFUSALS as e:
             result.refused[f"{op}: {type(e).__name__}: {str(e)[:100]}"] += 1
             raise
 
-    return shaken
+    return counted
 
 
 def unsteady(*args: Any) -> bool:
@@ -175,7 +175,7 @@ def examined(work: tuple[str, str, str, str, bool]) -> Counted:
     with (
         mock.patch.object(trial, "judge", counting(result, dtype)),
         mock.patch.object(trial, "_unsteady", unsteady),
-        mock.patch.object(oracle, "run", shaking(result, op)),
+        mock.patch.object(shaken, "run", shaking(result, op)),
     ):
         done = examine(item, plan(device, seed, shrinks), NoWatch())
     for counts in done.summary.counts.values():

@@ -11,10 +11,10 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "parity"
 # The sentence. A package that is named as a whole stands for all its modules, which may import one another.
 ORDER = (
-    "errors", "dtypes", "vocabulary", "room", "features", "layout", "notation",
+    "errors", "dtypes", "swift", "vocabulary", "room", "features", "layout", "notation",
     "catalog", "resources", "tolerance", "operators", "devices", "values", "inputs", "store", "journal", "execute",
-    "truth.formulas", "truth.rounding", "truth.single", "truth.wide", "truth.oracle",
-    "judging.budget", "judging.tails", "judging.outliers", "judging.measures", "judging.destination",
+    "truth.formulas", "truth.rounding", "truth.single", "truth.wide", "truth.shaken", "truth.oracle",
+    "judging.budget", "judging.tails", "judging.outliers", "judging.measures", "judging.leaning", "judging.destination",
     "judging.laws", "judging.uniformity",
     "judging.relations", "judging.randomness", "judging.promises", "judging.judge",
     "checking.trial", "reached", "checking.derivatives", "checking.prelude", "checking.refusal", "checking.transfer",
@@ -22,7 +22,7 @@ ORDER = (
     "generation.forbidden", "generation.flaws", "generation.planting", "generation.mixing", "generation.generate",
     "generation.plainer", "generation.shrink",
     "suite", "examine", "diff", "audit", "assertion", "zoo", "report",
-    "commandline", "plugin", "cli", "__main__",
+    "diagnosis", "commandline", "plugin", "cli", "__main__",
 )  # fmt: skip
 # The faces load lazily, so that naming a command costs nothing; nobody else hides an import.
 FACES = ("plugin", "cli", "__init__")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from parity import cli
+from parity import cli, store
 
 FEW = Path(__file__).parents[1] / "zoo" / "few.py"
 
@@ -39,6 +41,11 @@ def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
         (("replay", "nothing.jsonl"), 2, "neither a case id nor a run file"),
         (("explain", "sofmax", "float16"), 2, "did you mean 'softmax'"),
         (("explain", "softmax", "float17"), 2, "unknown dtype 'float17'; did you mean 'float16'"),
+        (("explain", "softmax"), 2, "needs the dtype as well: parity explain softmax DTYPE, one of float32"),
+        (("explain", "soft*", "float32"), 2, "explain tells of one: name it"),
+        (("explain", "softmax", "int32"), 2, "parity does not run softmax in int32; allowed: float32"),
+        (("explain", "softmax", "float16", "--device", "sim:mpz"), 2, "no device 'sim:mpz'; did you mean 'sim:mps'"),
+        (("run", "add", "--device", "sim", "--junit-xml", "."), 2, "it is a folder; name a file with --junit-xml"),
         (("zoo", "--profile", "quik"), 2, "unknown profile 'quik'; allowed: quick, full, deep"),
         (("zoo", "--faults", "nowhere.py"), 2, "nowhere.py: no such file"),
         (("zoo", "wrnog", "--faults", str(FEW)), 2, "no fault matches 'wrnog'; did you mean 'wrong'"),
@@ -61,6 +68,44 @@ def test_bad_input_gets_one_sentence(
     assert got == code
     assert words in err
     assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("option", ["--faults", "--setup", "--source", "--output", "--findings", "--junit-xml"])
+def test_an_option_with_an_empty_value_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A variable that is not set must not turn a test of faults into one of a healthy device."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", "add", "--device", "sim", option, ""])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        f"parity: argument {option}: it is empty; name something, or leave the option out; see parity run --help\n"
+    )
+
+
+def test_an_output_that_is_full_or_closed_is_one_sentence_or_none(tmp_path: Path) -> None:
+    """Never a traceback."""
+    for where, code, words in ((">/dev/full", 2, "cannot read or write the standard output: No space left"), (">&-", 0, "")):
+        shell = f"{sys.executable} -m parity run --list add {where}"
+        done = subprocess.run(shell, shell=True, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert (done.returncode, words in done.stderr, "Traceback" in done.stderr) == (code, True, False), done.stderr
+
+
+def test_a_xml_that_cannot_be_written_costs_nothing_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The summary is printed and the run file is whole."""
+    path = tmp_path / "run.jsonl"
+    asked = ("add", "--device", "sim", "--dtype", "float32", "--examples", "3", "-n", "1", "--junit-xml", "/dev/full")
+    code, out, err = told(capfd, "run", *asked, "--output", str(path), "--findings", str(tmp_path))
+    assert code == 2
+    assert "cannot write /dev/full: No space left on device; name another file with --junit-xml" in err
+    assert "everything that was compared agrees" in out
+    assert store.read(path).end is not None
+
+
+def test_refusals_alone_are_no_comparison(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A device that lacks the op refuses what must be refused, too: that says nothing of it."""
+    asked = ("svdvals", "--device", "sim:mps", "-n", "1", "--output", str(tmp_path / "run.jsonl"), "--findings", str(tmp_path))
+    code, out, _ = told(capfd, "run", *asked)
+    assert code == 3
+    assert "nothing was compared: this is no success" in out
 
 
 def test_a_truncated_run_file_says_what_could_be_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from parity import cli, resources, store
 from parity.journal import Journal
 from parity.store import Death
 
 SUITE = resources.folder("conformance")
+FAULTY = """
+from parity.devices import Fault
+
+FAULTS = [Fault("twice", ops=("{op}",), effect=lambda call: call.run() * 2 + 1)]
+"""
 
 
 def suite(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
@@ -48,6 +55,7 @@ def test_unknown_names_are_usage_errors(pytester: pytest.Pytester) -> None:
     assert done.ret == 2
     assert "no op matches 'sofmax'; did you mean 'softmax'" in done.stdout.str() + done.stderr.str()
     assert "Traceback" not in done.stdout.str() + done.stderr.str()
+    assert "During handling" not in done.stdout.str()
 
 
 def test_an_absent_device_ends_the_run_with_4(pytester: pytest.Pytester) -> None:
@@ -66,7 +74,39 @@ def test_the_fixture_compares_a_module_of_ones_own(pytester: pytest.Pytester) ->
             parity(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh()), torch.randn(2, 4, requires_grad=True))
         """
     )
-    pytester.runpytest_subprocess("--parity-device", "sim", "-p", "no:cacheprovider").assert_outcomes(passed=1)
+    options = ("--parity-device", "sim", "-p", "no:cacheprovider")
+    pytester.runpytest_subprocess(*options).assert_outcomes(passed=1)
+    faults = pytester.makepyfile(faults=FAULTY.format(op="tanh"))
+    done = pytester.runpytest_subprocess(*options, "--parity-faults", str(faults))
+    done.assert_outcomes(failed=1)
+    done.stdout.fnmatch_lines(["*Sequential float32 on sim: wrong in out, *"])
+
+
+def test_the_fixture_tells_a_device_that_is_not_there_in_one_sentence(pytester: pytest.Pytester) -> None:
+    """And no second error with its traceback."""
+    pytester.makepyfile("def test_block(parity):\n    pass\n")
+    done = pytester.runpytest_subprocess("--parity-device", "mpz", "-p", "no:cacheprovider")
+    done.assert_outcomes(errors=1)
+    done.stdout.fnmatch_lines(["*no device 'mpz'; allowed: *"])
+    assert "During handling" not in done.stdout.str()
+
+
+@pytest.mark.skipif(torch.accelerator.is_available() and not hasattr(torch, "sim"), reason="auto finds a real device here")
+def test_the_fixture_warns_where_auto_finds_no_hardware(pytester: pytest.Pytester) -> None:
+    """A machine that lost its accelerator must not look as if it had tested one."""
+    pytester.makepyfile("import torch\n\ndef test_exp(parity):\n    parity(torch.exp, torch.ones(2))\n")
+    done = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    done.assert_outcomes(passed=1, warnings=1)
+    done.stdout.fnmatch_lines(["*torch reports no accelerator, so everything is compared on sim:mps, a SIMULATED device*"])
+
+
+def test_a_finding_without_room_for_its_script_is_told_all_the_same(pytester: pytest.Pytester) -> None:
+    """A full disk costs the script, not the finding."""
+    faults = pytester.makepyfile(faults=FAULTY.format(op="tanh"))
+    options = ("--parity-device", "sim", "--parity-op", "tanh", "--parity-dtype", "float32", "--parity-examples", "3")
+    done = suite(pytester, *options, "--parity-faults", str(faults), "--parity-findings", "/dev/null/findings")
+    done.assert_outcomes(failed=1)
+    done.stdout.fnmatch_lines(["*tanh float32 on sim: wrong in out, forward*", "*no script: cannot write /dev/null/findings/*"])
 
 
 def test_a_death_under_xdist_is_told_and_the_item_goes_on(pytester: pytest.Pytester) -> None:
@@ -116,17 +156,33 @@ def test_a_reference_that_dies_is_no_crash_of_the_device(tmp_path: Path) -> None
     assert Death("sin", "float32", "", stage="device").by_device
 
 
-def test_a_setup_that_raises_is_one_error(tmp_path: Path) -> None:
-    """What keeps the workers from their first item is told once, with its file and line, and nothing is called agreement."""
+@pytest.mark.parametrize("last, told", [
+    ("raise RuntimeError('no such flag')", "RuntimeError: no such flag"),
+    ("raise SystemExit(3)", "SystemExit: 3"),
+    ("def (", "SyntaxError: invalid syntax"),
+])  # fmt: skip
+def test_a_setup_that_raises_is_one_error(tmp_path: Path, last: str, told: str) -> None:
+    """Before anything begins, with its file and line, and nothing is called agreement."""
     setup = tmp_path / "setup.py"
-    setup.write_text("import torch\nraise RuntimeError('no such flag')\n")
+    setup.write_text(f"import torch\n{last}\n")
     command = [sys.executable, "-m", "parity", "run", "sin", "--device", "sim", "-n", "2", "--setup", str(setup)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.strip().splitlines()[-1] == (
-        f"parity: --setup {setup} raises RuntimeError: no such flag ({setup}:2); mend it, or leave it away"
+        f"parity: --setup {setup} raises {told} ({setup}:2); mend it, or leave it away"
     )
     assert "agrees" not in done.stdout + done.stderr
+
+
+def test_a_setup_comes_before_the_device_is_looked_for(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """So that what it sets is what the probe sees, and a replay and an explanation too."""
+    setup = tmp_path / "setup.py"
+    setup.write_text("import torch\ntorch.set_float32_matmul_precision('medium')\nprint('set up')\n")
+    assert cli.main(["doctor", "--device", "sim", "--setup", str(setup)]) == 0
+    assert re.search(r"float32_matmul_precision +medium", capfd.readouterr().out)
+    for command in ("replay", "explain"):
+        assert cli.main([command, "sin(float32[2])", "--device", "sim", "--setup", str(setup)]) == 0
+        assert "set up" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize(("stage", "code", "told"), [("reference", 3, "void: the CPU itself"), ("device", 1, "crash: the")])
@@ -137,7 +193,7 @@ def test_a_replay_that_dies_says_whose_death_it_was(
 
     def die(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         kept = Journal(Path(command[3]))
-        kept.begin(0, "sin-float32", command[4], 9.0)
+        kept.begin(0, "sin-float32", command[-1], 9.0)
         kept.stage(stage)
         kept.close()
         return subprocess.CompletedProcess(command, -signal.SIGSEGV)

@@ -261,9 +261,28 @@ def test_what_cannot_be_compared_is_an_error_of_the_user() -> None:
     with pytest.raises(UsageError, match="atol is -1; give a number that is 0 or more"):
         assert_parity(torch.exp, normal(3), device="sim", atol=-1)
     with pytest.raises(UsageError, match="the function is 3; give a function or "):
-        assert_parity(3, normal(3), device="sim")  # type: ignore[arg-type]
+        assert_parity(3, normal(3), device="sim")  # type: ignore[arg-type]  # the mistake that is tested
+    with pytest.raises(UsageError, match="the device is 3; give its name, like 'mps' or 'cuda:1', or a torch"):
+        assert_parity(torch.exp, normal(3), device=3)  # type: ignore[arg-type]  # the mistake that is tested
+    with pytest.raises(UsageError, match="'input' of exp is sparse, nested or quantized, and sim, a simulated device"):
+        assert_parity(torch.exp, normal(3).to_sparse(), device="sim")
     with pytest.raises(UsageError, match="parameter 'weight' has no shape yet"):
         assert_parity(nn.LazyLinear(3), normal(3), device="sim")
+
+
+def test_what_never_reaches_the_device_is_no_agreement() -> None:
+    with pytest.raises(NothingCompared, match="no input is a tensor, so nothing would reach sim; give it tensors"):
+        assert_parity(lambda n: torch.ones(n), 3, device="sim")
+    left = assert_parity(lambda x: torch.ones(3), normal(3), device="sim")
+    assert "no output lies on sim: make sure that the function computes there" in left.notes
+    assert not assert_parity(torch.exp, normal(3, seed=1).requires_grad_(), device="sim").notes
+
+
+def test_a_device_may_be_named_as_torch_names_it() -> None:
+    sim = resolve("sim")
+    for device in ("sim", sim, sim.torch_device, torch.device("cpu")):
+        assert not assert_parity(torch.exp, normal(3), device=device).findings
+        assert not compare(torch.exp, normal(3).exp(), normal(3).exp(), normal(3), device=device).findings
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int64])

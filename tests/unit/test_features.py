@@ -135,6 +135,97 @@ def test_a_form_of_the_call_must_have_room_for_both() -> None:
     assert mixed.has("layout[0] step", "layout[1] flat")
 
 
+def test_gradients_of_some_take_two_operands_that_have_one() -> None:
+    """Integers have none, whether the call asks for them or the dtype is drawn."""
+    bag = room(
+        "embedding_bag(float32[3, 2], int64[4].index(0, 3))",
+        "embedding_bag(float32[3, 2], int64[4].index(0, 3), float32[4].frozen())",
+    )
+    assert not bag.has("count 2", "gradients of some")
+    assert bag.has("count 3", "gradients of some")
+    two = room("add(float32[2], float32[2].frozen())", "add(float32[2], int64[2].full())")
+    assert not two.has("gradients of some", "values full")
+    assert two.has("gradients of some", "values uniform")
+
+
+def test_shapes_that_go_together_are_told_by_rank() -> None:
+    """The source of a row is 0-d where the operand is a vector: it has no square then."""
+    tied = room(
+        "select_scatter(float32[3], float32[()], 0, 1)",
+        "select_scatter(float32[3, 3], float32[3], 0, 1)",
+        "select_scatter(float32[3].step(0, 2, 0), float32[()], 0, 1)",
+    )
+    assert not tied.has("shape 0-d", "shape square")
+    assert tied.has("layout[0] step", "shape 0-d")
+    free = room("mul(float32[3, 3], float32[()])")
+    assert free.has("shape 0-d", "shape square")
+
+
+def test_operands_that_the_call_tames_hold_what_it_asks_for() -> None:
+    """Beside a mask, what attention is given is finite; truth values are nothing else anywhere."""
+    q = "float32[1, 2, 2]"
+    texts = (
+        f'scaled_dot_product_attention({q}.wide(), {q}.at(0, "nan"), {q})',
+        f"scaled_dot_product_attention({q}.ties(), {q}, {q}, attn_mask=bool[2, 2])",
+        f"scaled_dot_product_attention({q}, {q}, {q}, attn_mask=float32[2, 2].between(-8, 2))",
+    )
+    row = suite.row("scaled_dot_product_attention")
+    masked = Room.of([features(notation.parse(t), (), row.tames) for t in texts])
+    assert not masked.has("operands of several dtypes", "special nan")
+    assert not masked.has("values between", "values wide")
+    assert masked.has("values between", "values ties")
+    assert masked.has("special nan", "values wide")
+    untold = Room.of([features(notation.parse(t)) for t in texts])
+    assert untold.has("values between", "values wide")
+
+
+def test_what_is_wrong_on_purpose_needs_an_operand_for_it() -> None:
+    """An index out of range takes an index; integers for numbers leave no lazy bit, and want a first operand of several."""
+    gets = room(
+        "getitem_advanced(float32[3, 2], (int64[2].index(0, 3),))",
+        "getitem_advanced(float32[3, 2], (slice(0, 1, 1),))",
+        'getitem_advanced(float32[3, 2], (int64[2].index(0, 3).at(0, "3"),)).refused("index")',
+    )
+    assert not gets.has("count 1", "refused index")
+    assert gets.has("count 2", "refused index")
+    sized = room("inv(complex64[2, 2].conj())", 'inv(int64[2, 2].inside(1, 3)).as_dtype("complex64").refused("dtype")')
+    assert not sized.has("layout[0] conj", "refused dtype")
+
+
+def test_the_row_says_what_torch_refuses_together() -> None:
+    """With no word of it in the cases."""
+    texts = ("repeat_interleave(float32[()], 2)", "repeat_interleave(float32[3], 2, dim=-1)")
+    cases = [features(notation.parse(t)) for t in texts]
+    assert Room.of(cases).has("argument negative dim", "shape 0-d")
+    never = suite.row("repeat_interleave").never
+    assert not Room.of(cases, never).has("argument negative dim", "shape 0-d")
+    tally = Tally("some")
+    tally.add(cases, never)
+    assert ("argument negative dim", "shape 0-d") not in {(f, g) for _, f, g in tally.coverage().empty}
+
+
+def test_what_is_to_be_expected_is_counted_in_the_forms_that_have_room() -> None:
+    """Two of ten calls have the second operand that the pair takes; the one kind of values comes in a fifth of all that have
+    room for it, the other in each."""
+    one, two = {"count 1", "values wide", "@0 values wide"}, {"count 2", "@0 values ties", "values ties", "@1 values wide"}
+    shown = Room.of([*[one] * 8, *[two | {"values wide"}] * 2])
+    assert shown.expected("values ties", "values wide") == pytest.approx(2 * 0.2 * 1.0)
+
+
+@pytest.mark.parametrize("family", ["convolutions", "vision"])
+def test_the_full_profile_leaves_no_applicable_pair_out(family: str) -> None:
+    """Whole families, drawn and not run."""
+    full, tally = suite.profile("full"), Tally(family)
+    for item in suite.select((), (family,)):
+        row, sizes = item.row, full.sizes
+        cases = [generate.nth(row, item.dtype, sizes, "pinned", k).case for k in range(full.pinned)]
+        cases += [generate.nth(row, item.dtype, sizes, "0", k + 1).case for k in range(full.examples(row, item.dtype))]
+        tally.add([features(c, (), row.tames) for c in cases], row.never)
+    made = tally.coverage()
+    assert made.applicable > 2500
+    assert made.holes == 0, made.empty[:8]
+
+
 def test_two_layouts_of_one_operand_need_one_of_two_steps() -> None:
     """A 0-d operand has one step at most."""
     plain = room("neg(float32[2].flat(1, 0))", "neg(float32[2].step(0, 2, 0))")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import random
+
 import pytest
 import torch
 
 from parity import inputs
+from parity import layout as layouts
 from parity.errors import CaseError
+from parity.generation.generate import RECIPES, RECIPES_0D
 from parity.inputs import Slot, apply, build, realise, torch_word
 from parity.notation import parse
 
@@ -85,3 +90,23 @@ def test_a_device_cuts_the_same_view_from_the_base() -> None:
 
 def test_empty_tensors_have_no_bytes() -> None:
     assert inputs.raw_bytes(torch.zeros(0, 3)) == b""
+
+
+def test_a_view_is_cut_at_once_as_step_by_step() -> None:
+    """Same elements, strides and offset, in layouts of one recipe and of two, with sizes of 0 and 1."""
+    draw = random.Random(0)
+    for _ in range(2000):
+        shape = tuple(draw.choice((0, 1, 2, 3, 5)) for _ in range(draw.randrange(6)))
+        recipes = RECIPES if shape else RECIPES_0D
+        layout = recipes[draw.randrange(len(recipes))](shape, draw.randrange)
+        if shape and draw.randrange(2):
+            outer = RECIPES[draw.randrange(len(RECIPES))](layouts.base_shape(shape, layout), draw.randrange)
+            layout = layout if layouts.overlaps(outer) else (*outer, *layout)
+        size = layouts.base_shape(shape, layout)
+        base = torch.arange(math.prod(size)).view(size)
+        steps, once = apply(base, layout, shape), inputs.cut(base, layout, shape)
+        assert torch.equal(steps, once), (shape, layout)
+        assert not once.numel() or steps.stride() == once.stride(), (shape, layout)
+        assert not once.numel() or steps.storage_offset() == once.storage_offset(), (shape, layout)
+    lazy = torch.ones(3, dtype=torch.complex64)
+    assert inputs.cut(lazy, (("conj",),), (3,)).is_conj()

@@ -70,3 +70,6 @@ def test_no_journal_yet_is_none(tmp_path: Path) -> None:
     assert journal.read(tmp_path / "none") is None
     (tmp_path / "cut").write_bytes(b"\1\2")
     assert journal.read(tmp_path / "cut") is None
+    fresh = journal.Journal(tmp_path / "fresh")
+    assert journal.read(tmp_path / "fresh") is None, "its pid is 0, which would mean a process group"
+    fresh.close()

@@ -19,8 +19,8 @@ from parity.inputs import Inputs, build
 from parity.judging.judge import Bench, judge
 from parity.notation import parse
 from parity.truth import formulas, rounding, wide
-from parity.truth import oracle as oracles
 from parity.truth.oracle import Oracle
+from parity.truth.shaken import replaced
 from parity.vocabulary import Aspect, Status, Verdict
 
 CPU = resolve("cpu")
@@ -255,7 +255,7 @@ def test_what_has_moved_takes_the_kernels_of_what_it_was() -> None:
     case = parse(text)
     inputs, p = build(case), execute.program(catalog.row(case.op))
     placed = wide.widened(p, case, inputs, None)
-    shaken = oracles._replaced(p, inputs, placed, lambda t, i: rounding.perturbed(t, 0.5, i), lying=True)
+    shaken = replaced(p, inputs, placed, lambda t, i: rounding.perturbed(t, 0.5, i), lying=True)
     assert [v.stride() for v in shaken.views] == [v.stride() for v in placed.views]
     assert not any(torch.equal(a, b) for a, b in zip(shaken.views, placed.views))
     worst = results(resolve("sim"), text)["double backward"].verdict.measure
@@ -286,7 +286,7 @@ def test_partial_sums_of_each_batch_element_may_be_kept_in_the_half_type() -> No
 
     for elements, agrees in ((range(4), True), (range(3), False)):
         made = summed(elements)
-        found = judged(TRANSPOSED, lambda t, made=made: made if t.shape == made.shape else t, fed)  # type: ignore[misc]
+        found = judged(TRANSPOSED, lambda t, made=made: made if t.shape == made.shape else t, fed)  # type: ignore[misc]  # made is bound early
         assert (found.status is Status.AGREE) is agrees
         assert found.measure is not None
 

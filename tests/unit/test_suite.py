@@ -61,7 +61,7 @@ def test_a_pattern_names_opinfo_rows_by_their_last_word() -> None:
 def test_unknown_names_are_refused_with_what_is_allowed(arguments: tuple[object, ...], words: str) -> None:
     """One sentence."""
     with pytest.raises(UsageError) as told:
-        suite.select(*arguments)  # type: ignore[arg-type]
+        suite.select(*arguments)  # type: ignore[arg-type]  # names that are none are what is tested
     assert words in str(told.value)
 
 

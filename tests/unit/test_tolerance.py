@@ -195,19 +195,11 @@ def test_explain_tells_every_row_and_why_it_was_beaten(tmp_path: Path) -> None:
     got = tables(tmp_path, default=RULE + EXCEPTION + other, mps="format = 1\n" + rule(2, dtype="float16"))
     told = [(t.row, t.place, t.verdict, t.why) for t in got.explain("softmax", COMPOSITE, "float16", "forward")]
     assert told == [
-        ("exception softmax float16 any pass", "mine/default.toml:10", "applies", "gives scale, output_ulp"),
+        ("exception softmax float16 any pass", "mine/default.toml:10", "applies", "gives scale 40, output_ulp 2"),
         ("any class float16 any pass", "mine/mps.toml:2", "beaten", "by mine/default.toml:10: an exception"),
         ("any class any dtype any pass", "mine/default.toml:2", "beaten", "by mine/default.toml:10: an exception"),
         ("exception softmax float32 any pass", "mine/default.toml:19", "elsewhere", "is not about float16 forward"),
     ]
-
-
-def test_an_exception_that_judged_nothing_is_told(tmp_path: Path) -> None:
-    got = tables(tmp_path, default=RULE + EXCEPTION)
-    got.find("softmax", COMPOSITE, "float32", "forward")
-    assert [e.place for e in got.unused()] == ["mine/default.toml:10"]
-    got.find("softmax", COMPOSITE, "float16", "forward")
-    assert got.unused() == []
 
 
 def test_the_second_look_is_remembered(tmp_path: Path) -> None:
@@ -373,8 +365,23 @@ def test_special_values_are_promised_by_class_and_by_op() -> None:
     ('value = "signed_zero"\npolicy = "any"\nreason = "r"', "needs a reason and either"),
     ('value = "signed_zero"\npolicy = "any"\nclass = "exact"', "needs a reason and either"),
     ('value = "signed_zero"\npolicy = "any"\nop = "reluu"\nreason = "r"', "unknown op 'reluu'"),
+    ('value = "signed_zero"\npolicy = "any"\nclass = "*"\nreason = "r"', "default.toml:5: unknown class '*'"),
+    ('value = "signed_zero"\npolicy = "any"\nclass = []\nreason = "r"', "class is an empty list"),
+    ('value = "signed_zero"\npolicy = "any"\nclass = "exact"\nreason = 3', "reason is 3"),
+    ('value = ["signed_zero"]\npolicy = "any"\nclass = "exact"\nreason = "r"', "value of [[special]] is ['signed_zero']"),
+    (
+        'value = "at_nan"\npolicy = "any"\nclass = "exact"\nreason = "r"\n[[special]]\nvalue = "sign"',
+        "default.toml:8: value of [[special]] is 'sign'",
+    ),
 ])  # fmt: skip
 def test_a_policy_that_cannot_be_trusted_is_refused(tmp_path: Path, line: str, said: str) -> None:
     (tmp_path / "default.toml").write_text(f"format = 1\n[[special]]\n{line}\n")
     with pytest.raises(TableError, match=re.escape(said)):
+        tolerance.load("cpu", tmp_path, {"relu"})
+
+
+@pytest.mark.parametrize("line", ["special = 3", "special = [3]", "rule = 3", "rule = [3]"])
+def test_a_section_that_is_no_list_of_rows_is_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / "default.toml").write_text(f"format = 1\n{line}\n")
+    with pytest.raises(TableError, match=r"default.toml:2: '\w+' is no list of rows; head each row with \[\["):
         tolerance.load("cpu", tmp_path, {"relu"})

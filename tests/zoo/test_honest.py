@@ -190,6 +190,16 @@ def test_composites_by_another_formula_are_right(device: Device) -> None:
         assert torch.allclose(y.double(), truth, rtol=2e-6, atol=2e-6), kind
 
 
+@pytest.mark.parametrize("dtype", HALF)
+def test_functions_of_half_types_are_off_by_one_ulp_at_most(device: Device, dtype: torch.dtype) -> None:
+    x = (torch.rand(500, generator=torch.Generator().manual_seed(7)) * 4 + 0.1).to(dtype)
+    functions: tuple[Callable[[Tensor], Tensor], ...] = (torch.sigmoid, torch.i0, torch.special.i1e, torch.sinc, F.silu)
+    for function in functions:
+        mine, truth = function(device.upload(x)).cpu(), function(x.to(torch.float64))
+        assert (mine != function(x)).any(), function
+        assert ulp_distance(mine, truth.to(dtype)).max() <= 1, function
+
+
 def test_batch_norm_moves_its_running_statistics_once(device: Device) -> None:
     """The hidden writes of the kernel arrive, once."""
     x = values(4, 6, 5)

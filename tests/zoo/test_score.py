@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import few
 import pytest
 import torch
 
 from parity import notation, suite, tolerance
+from parity.catalog.row import Row
 from parity.devices import Fault, resolve
+from parity.devices.base import Device
 from parity.devices.sim import simulated
 from parity.errors import FaultError, OutputError, UsageError
 from parity.examine import Plan
 from parity.execute import listening
 from parity.report import zoo as report
-from parity.zoo import BUGS, board, reach, score, subjects
+from parity.zoo import BUGS, board, pool, reach, score, subjects, workers
 from parity.zoo.board import Board
 from parity.zoo.reach import Reach, Route
 from parity.zoo.score import Score
@@ -245,6 +250,46 @@ def test_another_spelling_of_an_op_is_that_op(plan: Plan) -> None:
     bug = next(b for b in BUGS if b.rows == ("lstm",))
     route = reach.choose(subjects.subject(bug), told, suite.profile("quick"))
     assert route.named == ("lstm", "lstm_dropout")
+
+
+def test_a_row_that_ends_its_recording_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The halves of what was lost are recorded again, down to that row; it is told."""
+    names = ("add", "abs", "mul", "softmax", "sum_dim")
+
+    def record(row: Row, device: Device, plan: Plan) -> Reach:
+        if row.name == "softmax":
+            os.abort()
+        return Reach(frozenset({row.name}))
+
+    monkeypatch.setattr(workers, "record", record)
+    home = workers.Home(workers.Setup())
+    assert home.recorded(names) == {n: Reach(frozenset({n})) for n in names if n != "softmax"}
+
+
+def test_what_a_lost_worker_was_recording_is_recorded_once_more() -> None:
+    """By another worker; what is lost again is left out."""
+
+    class Losing:
+        """Loses the worker of "add" at first, and that of "abs" always."""
+
+        def __init__(self) -> None:
+            self.asked: list[tuple[str, ...]] = []
+
+        def map(self, jobs: Iterable[tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], dict[str, Reach] | None]]:
+            for job in jobs:
+                lost = "abs" in job or ("add" in job and job not in self.asked)
+                self.asked.append(job)
+                yield job, None if lost else {n: Reach() for n in job}
+
+    names = ("add", "mul", "abs", "neg")
+    assert set(pool.reaches(cast(pool.Pool, Losing()), names, 4)) == {"add", "mul", "neg"}
+
+
+def test_rows_that_could_not_be_recorded_are_told(both: Board) -> None:
+    made = replace(both, unknown=("softmax",))
+    assert both.unknown == ()
+    assert "  softmax" in report.render(made).partition("because recording it ended the process")[2].splitlines()
+    assert report.tree(made)["unknown"] == ["softmax"]
 
 
 # ---------------------------------------------------------------------------------------------------- subjects and figures

@@ -63,7 +63,7 @@ class SimDevice(Device):
         """A copy on the device, by way of torch where faults or limits want to see it."""
         if self.seat.busy:
             return super().upload(t)
-        return to_sim(t.detach().clone(), self.torch_device.index)
+        return to_sim(t.detach().clone() if t.requires_grad else t.clone(), self.torch_device.index)
 
     def download(self, t: Tensor) -> Tensor:
         """A detached copy on the CPU, by way of torch where faults or limits want to see it."""

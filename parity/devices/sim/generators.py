@@ -11,14 +11,14 @@ from parity.devices.sim.memory import NAME
 _Native: Any = torch._C.Generator
 
 
-class _Kind(type(_Native)):  # type: ignore[misc]
+class _Kind(type(_Native)):  # type: ignore[misc]  # the type of a C type
     """Every generator of torch is an instance of the class that took its place."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, _Native)
 
 
-class Generator(_Native, metaclass=_Kind):  # type: ignore[misc]
+class Generator(_Native, metaclass=_Kind):  # type: ignore[misc]  # torch.Generator is declared final
     """A CPU generator that says it is on the simulated device; for every other device, torch's own.
 
     The stream is the CPU's: the same seed gives the same numbers there.
@@ -52,4 +52,4 @@ def _with_state(device: str, state: torch.Tensor) -> Generator:
 
 def patch() -> None:
     """Replace torch.Generator."""
-    torch.Generator = Generator  # type: ignore[misc]
+    torch.Generator = Generator  # type: ignore[misc]  # a type is replaced

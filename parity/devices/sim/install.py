@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from parity.devices.sim import autocast, generators, host, storage
-from parity.devices.sim.kernels import HostOp, fallback, run_as, run_composed
+from parity.devices.sim.kernels import fallback, run_as, run_at_once, run_composed
 from parity.devices.sim.memory import NAME, to_sim
+from parity.devices.sim.plans import HostOp
 from parity.devices.sim.profile import COMPOSED_WITH_FLOAT64
 from parity.errors import DeviceError
 
@@ -133,6 +134,15 @@ def _overload(name: str) -> Any:
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
+def _structured() -> set[str]:
+    """The functional operators that torch composes of an allocation and their out= overload on a device like this one."""
+    c: Any = torch._C
+    told = c._dispatch_get_registrations_for_dispatch_key("CompositeExplicitAutogradNonFunctional")
+    on_cpu = set(c._dispatch_get_registrations_for_dispatch_key("CPU"))
+    names = {n.removeprefix("aten::") for n in told if n.startswith("aten::") and n in on_cpu}
+    return {n for n in names if not any(a.alias_info for a in _overload(n)._schema.arguments)}
+
+
 def _register_kernels(aten: Any, above: Any) -> None:
     for name, kernel in {
         "_copy_from": storage.copy_from,
@@ -161,6 +171,11 @@ def _register_kernels(aten: Any, above: Any) -> None:
         aten.impl(name, run_composed(op, key))
         if key is implicit:  # otherwise torch has a derivative, and the composition stands below autograd
             above.impl(name, run_composed(op, key))
+    allocating: Any = keys.CompositeExplicitAutogradNonFunctional
+    taken = {*ONE_CALL_AS_ON_MPS, *HOST_KERNELS, *COMPOSED_WITH_FLOAT64, "linalg_svd", "linalg_svd.U"}
+    for name in _structured() - taken:
+        aten.impl(name, run_at_once(_overload(name), allocating))
+    aten.impl("clone", run_at_once(_overload("clone"), keys.CompositeExplicitAutograd))
     for name in VIEWS:
         aten.impl(name, storage.on_metadata(_overload(name)))
     for name, whole in {

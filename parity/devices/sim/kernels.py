@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any, cast
@@ -14,94 +15,10 @@ from parity.devices.sim import zeros
 from parity.devices.sim.call import Call
 from parity.devices.sim.faults import run_through
 from parity.devices.sim.memory import NAME, adopt, set_conj, to_host, to_host_in_place, to_sim
+from parity.devices.sim.plans import DEVICE, LIST, NUMBERS, TENSOR, Plan, plan_of, plans
 from parity.devices.sim.profile import composing
 from parity.devices.sim.seats import SEATS, Seat
 from parity.errors import FaultError
-
-# What an argument is: a tensor (or what torch has made of one: a plain number), a list of tensors, a device.
-TENSOR, LIST, DEVICE = range(3)
-
-
-class HostOp:
-    """An operator whose kernel is written here, in the shape of torch's OpOverload."""
-
-    __slots__ = ("_schema", "function")
-
-    def __init__(self, schema: Any, function: Callable[..., Any]) -> None:
-        self._schema, self.function = schema, function
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
-
-
-class Plan:
-    """What must be known of an operator's schema, read once.
-
-    positions: (index, kind) of the arguments that need work; by_name: the same for keyword arguments; returns: per result
-    None (fresh) or (position, name, keyword-only) of the argument that it is; outs: names of out= arguments.
-    op: the operator; call: the same without torch's Python around it. ours: registered here on purpose, so that no profile
-    refuses it. takes_numbers: torch lets numbers stand for tensors in it, and treats them in type promotion as the CPU does.
-    makes, names_dtype: whether a result is fresh, or a dtype asked for.
-    """
-
-    __slots__ = (
-        "base",
-        "by_name",
-        "call",
-        "makes",
-        "names_dtype",
-        "op",
-        "ours",
-        "outs",
-        "overload",
-        "positions",
-        "qualified",
-        "returns",
-        "takes_numbers",
-    )
-
-    def __init__(self, op: Any, ours: bool = False) -> None:
-        self.op = op
-        self.call: Callable[..., Any] = getattr(op, "_op", op)
-        schema = op._schema
-        space, _, self.base = schema.name.partition("::")
-        self.overload = self.base + (f".{schema.overload_name}" if schema.overload_name else "")
-        self.qualified = f"{space}::{self.overload}"
-        self.takes_numbers = torch._C._should_allow_numbers_as_tensors(self.base) and not isinstance(op, HostOp)
-        self.ours = ours or isinstance(op, HostOp)
-        kinds = {i: k for i, a in enumerate(schema.arguments) if (k := _kind(str(a.type))) is not None}
-        self.by_name: dict[str, int] = {schema.arguments[i].name: k for i, k in kinds.items()}
-        self.positions = tuple((i, k) for i, k in kinds.items() if not schema.arguments[i].kwarg_only)
-        written = {
-            frozenset(a.alias_info.before_set): (i, a.name, a.kwarg_only)
-            for i, a in enumerate(schema.arguments)
-            if a.alias_info is not None and a.alias_info.is_write
-        }
-        self.returns = tuple(
-            written.get(frozenset(r.alias_info.before_set)) if r.alias_info is not None and r.alias_info.is_write else None
-            for r in schema.returns
-        )
-        self.makes = None in self.returns
-        self.names_dtype = any("dtype" in a.name for a in schema.arguments)
-        self.outs = tuple(a.name for a in schema.arguments if a.is_out)
-
-
-def _kind(type_name: str) -> int | None:
-    if type_name in ("Tensor", "Optional[Tensor]"):
-        return TENSOR
-    if "Tensor" in type_name:
-        return LIST
-    return DEVICE if "Device" in type_name else None
-
-
-_plans: dict[int, Plan] = {}  # by the id of the operator, which its plan keeps: torch hashes operators in Python
-
-
-def _plan(op: Any) -> Plan:
-    found = _plans.get(id(op))
-    if found is None:
-        found = _plans[id(op)] = Plan(op)
-    return found
 
 
 def run_as(op: Any, ours: bool = True) -> Callable[..., Any]:
@@ -109,12 +26,19 @@ def run_as(op: Any, ours: bool = True) -> Callable[..., Any]:
 
     ours: whether a profile lets it pass though it is not in its table.
     """
-    _plans[id(op)] = Plan(op, ours)
+    plans[id(op)] = Plan(op, ours)
+    return functools.partial(fallback, op)
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        return fallback(op, *args, **kwargs)
 
-    return kernel
+def run_at_once(op: Any, key: Any) -> Callable[..., Any]:
+    """The kernel of a functional operator that torch makes of an allocation and its out= overload on this device: where nobody
+    watches these, both in one call of the CPU's.
+
+    key: the dispatch key under which torch has that way.
+    """
+    plan = plans[id(op)] = Plan(op)
+    plan.pieces = functools.partial(op._op_dk, key)
+    return functools.partial(fallback, op)
 
 
 def run_composed(op: Any, key: Any) -> Callable[..., Any]:
@@ -136,7 +60,9 @@ def run_composed(op: Any, key: Any) -> Callable[..., Any]:
 
 def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Run an operator on the host and hand its results back as sim tensors; in-place and out= return the caller's own."""
-    plan = _plans.get(id(op)) or _plan(op)
+    plan = plans.get(id(op)) or plan_of(op)
+    if zeros.live and plan.pieces is not None:
+        return _in_pieces(plan, args, kwargs)
     if zeros.live and (zero := zeros.product(plan.overload, args, kwargs)) is not None:
         return zero
     host = list(args)
@@ -156,6 +82,8 @@ def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
             if not a.is_cpu:
                 if index < 0:
                     index = a.get_device()
+                elif plan.pieces is not None and a.get_device() != index:
+                    return _in_pieces(plan, args, kwargs)  # which torch refuses there
                 host[i] = to_host(a)
             elif a.dim():
                 raise RuntimeError(_mixed(plan, args, kwargs))
@@ -170,6 +98,8 @@ def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     index = max(index, 0)
     seat = SEATS[index]
     if seat.busy:
+        if plan.pieces is not None:
+            return _in_pieces(plan, args, kwargs)
         result = _watched(plan, seat, host, kwhost, args, kwargs)
     else:
         try:
@@ -181,6 +111,18 @@ def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
             forms = {n: (t.shape, t.stride(), 0) for n in plan.outs if isinstance(t := kwargs.get(n), Tensor)}
             result = _regrown(plan, host, kwhost, forms)
     return _results(plan, result, args, kwargs, index)
+
+
+def _in_pieces(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A functional operator in torch's own way, where somebody watches its allocation and its out= overload."""
+    assert plan.pieces is not None
+    if not plan.takes_numbers:
+        numbers = [i for i, kind in plan.positions if kind == TENSOR and i < len(args) and isinstance(args[i], NUMBERS)]
+        if numbers:
+            given = list(args)
+            _wrap_numbers(plan, given, numbers)
+            return plan.pieces(*given, **kwargs)
+    return plan.pieces(*args, **kwargs)
 
 
 def _wrap_numbers(plan: Plan, host: list[Any], numbers: list[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -165,9 +166,4 @@ def let_go(self: Tensor) -> Tensor:
 
 def on_metadata(op: Any) -> Callable[..., Any]:
     """Views and set_ only touch metadata: the CPU kernel runs on the sim tensors themselves."""
-    redispatch = op._handle.redispatch_boxed
-
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        return redispatch(CPU_KEYS, *args, **kwargs)
-
-    return kernel
+    return functools.partial(op._handle.redispatch_boxed, CPU_KEYS)

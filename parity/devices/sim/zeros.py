@@ -46,7 +46,7 @@ def product(overload: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ten
     if overload in _SINGLE:
         return declare(to_sim(torch.zeros((), dtype=first.dtype), first.get_device()))
     out: Tensor = kwargs["out"]
-    shape = torch.broadcast_shapes(*(getattr(a, "shape", ()) for a in args[:2]))  # type: ignore[no-untyped-call]
+    shape = torch.broadcast_shapes(*(getattr(a, "shape", ()) for a in args[:2]))  # type: ignore[no-untyped-call]  # untyped
     if out.shape != shape:
         return None
     to_host(out).zero_()

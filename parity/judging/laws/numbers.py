@@ -118,7 +118,7 @@ def _tallied(y: Tensor, d: Whole) -> Tallies:
 
 def _wide(x: object) -> Tensor:
     """A parameter in float64: what a tensor holds, or the number."""
-    return x.detach().to(torch.float64) if isinstance(x, Tensor) else torch.tensor(float(x), dtype=torch.float64)  # type: ignore[arg-type]
+    return x.detach().to(torch.float64) if isinstance(x, Tensor) else torch.tensor(float(x), dtype=torch.float64)  # type: ignore[arg-type]  # a number
 
 
 def uniform(low: float, high: float, ends: str) -> Continuous:
@@ -173,7 +173,7 @@ def _log_normal(call: Bound, y: Tensor) -> Continuous:
 
 def _gamma(call: Bound, y: Tensor) -> Continuous:
     shape = _wide(call.args[0])
-    cdf: Cdf = lambda x: torch.special.gammainc(shape.expand(x.shape), x.clamp(min=0))  # noqa: E731
+    cdf: Cdf = lambda x: torch.special.gammainc(shape.expand(x.shape), x.clamp(min=0))  # noqa: E731 -- typed as a Cdf
     return Continuous(cdf, 0.0, math.inf, "[)", _spread(call.args[0]))
 
 

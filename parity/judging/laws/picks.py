@@ -133,7 +133,7 @@ def _multinomial(call: Bound, r: Results) -> list[Sample]:
 def _gumbel_rows(call: Bound, t: Tensor) -> tuple[Tensor, Tensor]:
     """(logits, result) as float64 rows over the dimension that is normalised."""
     dim = int(call.get(4, "dim", -1))
-    return tuple(x.detach().to(torch.float64).movedim(dim, -1).reshape(-1, x.shape[dim]) for x in (call.args[0], t))  # type: ignore[return-value]
+    return tuple(x.detach().to(torch.float64).movedim(dim, -1).reshape(-1, x.shape[dim]) for x in (call.args[0], t))  # type: ignore[return-value]  # two
 
 
 def _no_simplex(call: Bound, r: Results) -> Problems:

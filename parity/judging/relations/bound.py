@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from parity.dtypes import FACTS
+from parity.swift import swift
 
 INVARIANT_LIMIT = 30.0  # LAPACK's test ratio: residual / (norm * size * u)
 # Its threshold for symmetric eigenproblems is 60 in units of 2 u (Reference-LAPACK, TESTING/sep.in, dsyt21.f).
@@ -18,6 +19,7 @@ SYMMETRIC_LIMIT = 120.0
 COARSER = 2.0**13
 
 
+@swift
 @dataclass(frozen=True, slots=True)
 class Bound:
     """A call with its operands on the CPU, as the reference got them."""

@@ -100,6 +100,16 @@ def _value_at(position: int) -> Callable[[Bound, Results], Problems]:
     return problems
 
 
+def _longest_run(rows: Tensor) -> Tensor:
+    """How often the most frequent number of each row stands in it; a NaN stands alone."""
+    ordered = rows.to(torch.uint8).sort(-1).values if rows.dtype is torch.bool else rows.sort(-1).values
+    place = torch.arange(rows.shape[-1]).expand(rows.shape)
+    begins = torch.ones(rows.shape, dtype=torch.bool)
+    begins[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+    start = torch.where(begins, place, 0).cummax(-1).values
+    return (place - start + 1).amax(-1, keepdim=True)
+
+
 def _mode(call: Bound, r: Results) -> Problems:
     """A value that none occurs more often than; NaN counts as often as it stands there, or as never equal to itself."""
     found = _value_at(1)(call, r)
@@ -114,9 +124,8 @@ def _mode(call: Bound, r: Results) -> Problems:
         value = value.unsqueeze(dim)
     rows, got = x.movedim(dim, -1), value.movedim(dim, -1)
     nan = torch.isnan(rows) if rows.is_floating_point() else torch.zeros_like(rows, dtype=torch.bool)
-    twins = (rows.unsqueeze(-1) == rows.unsqueeze(-2)) | (nan.unsqueeze(-1) & nan.unsqueeze(-2))
-    most = twins.sum(-1).amax(-1, keepdim=True)
-    apart = (rows.unsqueeze(-1) == rows.unsqueeze(-2)).sum(-1).amax(-1, keepdim=True)
+    apart = _longest_run(rows)
+    most = torch.maximum(apart, nan.sum(-1, keepdim=True))
     times = ((rows == got) | (nan & torch.isnan(got) if got.is_floating_point() else nan)).sum(-1, keepdim=True)
     return (
         []

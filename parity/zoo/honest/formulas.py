@@ -18,6 +18,8 @@ from parity.zoo.honest import tally
 from parity.zoo.honest.noise import RANGES, promoted
 from parity.zoo.honest.order import total
 from parity.zoo.honest.rerun import (
+    ALL_IN_DOUBLE,
+    HALVES,
     ROUNDED,
     again,
     arithmetic,
@@ -68,6 +70,13 @@ ONCE = (
     "upsample_bicubic2d", "upsample_bicubic2d_backward", "upsample_bilinear2d", "upsample_bilinear2d_backward",
     "upsample_linear1d", "upsample_linear1d_backward", "upsample_trilinear3d", "upsample_trilinear3d_backward", "xlogy",
 )  # fmt: skip
+# Functions among them. Of half types Metal's are off by up to 1 ULP (Metal Shading Language specification, chapter 8), and so
+# may be what a library makes of them. Not lgamma and its derivatives, which others add up.
+HALF_FUNCTIONS = (
+    "erfinv", "hypot", "i0", "igamma", "igammac", "logaddexp", "logaddexp2", "logit", "sinc", "special_entr", "special_erfcx",
+    "special_i0e", "special_i1", "special_i1e", "special_log_ndtr", "special_ndtri", "special_xlog1py", "xlogy",
+)  # fmt: skip
+HALF_ULP = 1.0
 FUSED = ("addcdiv", "addcmul", "lerp", "linalg_cross")
 FORMULAS = ("gelu", "log_sigmoid_forward", "mish", "sigmoid", "silu", "softplus")
 SOFTMAX = ("_log_softmax", "_log_softmax_backward_data", "_softmax", "_softmax_backward_data")
@@ -76,7 +85,14 @@ SOFTMAX = ("_log_softmax", "_log_softmax_backward_data", "_softmax", "_softmax_b
 def _once(call: Call, plain: Any) -> Any:
     if call.op.startswith("grid_sampler") and call.args[-3 if "backward" not in call.op else -4] == 1:
         return None  # the nearest pixel of rounded coordinates
+    if call.op.partition(".")[0].rstrip("_") in HALF_FUNCTIONS and plain.dtype in HALVES:
+        return unlike(plain, lambda: once(call, plain), lambda: _within(call, plain))
     return once(call, plain)
+
+
+def _within(call: Call, plain: Tensor) -> Tensor:
+    """A half-precision function within its bound."""
+    return noisy(again(call, ALL_IN_DOUBLE, promoted(call, plain.dtype)), plain.dtype, HALF_ULP)
 
 
 # -------------------------------------------------------------------------------------- fused multiply-adds
@@ -300,11 +316,12 @@ def _blocks(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float) -> Tensor:
 
 def _formula(call: Call, plain: Any) -> Any:
     x = call.args[0]
+    more = (lambda: _within(call, plain),) if isinstance(plain, Tensor) and plain.dtype in HALVES else ()
     if x.is_complex() or pick(call, 3) == 2:
-        return once(call, plain)
+        return unlike(plain, lambda: once(call, plain), *more)
     y = WRITTEN[call.op.partition(".")[0].rstrip("_")](Library(call), x.to(torch.float32), call)
     answer = y.to(plain.dtype) if isinstance(plain, Tensor) else (y.to(plain[0].dtype), *plain[1:])
-    return unlike(plain, lambda: answer, lambda: once(call, plain))
+    return unlike(plain, lambda: answer, lambda: once(call, plain), *more)
 
 
 def faults() -> tuple[Fault, ...]:

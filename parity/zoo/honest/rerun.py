@@ -201,6 +201,18 @@ def any_range(other: Any, plain: Any) -> Any:
     return other
 
 
+def _cast(call: Call, other: Any, plain: Any) -> Any:
+    """The answer as it comes into a destination wider than the half type of all operands: where the CPU's own has numbers of
+    that type alone, torch computes in it and casts."""
+    dtypes = {t.dtype for t in call.operands if t.is_floating_point() or t.is_complex()}
+    if not isinstance(other, Tensor) or len(dtypes) != 1 or plain.dtype is not torch.float32:
+        return other
+    (half,) = dtypes
+    if half not in HALVES or not bool((plain.isnan() | (plain.to(half).to(plain.dtype) == plain)).all()):
+        return other
+    return other.to(half).to(other.dtype)
+
+
 # Another right answer of a call, given the CPU's own; None where there is no other.
 Answer = Callable[[Call, Any], Any]
 
@@ -220,7 +232,8 @@ def honest(
         other = None if whole(call) else answer(call, plain)
         if other is None:
             return plain
-        other = tree_map(_placed, tree_map(limit, other, plain), plain)
+        other = tree_map(functools.partial(_cast, call), tree_map(limit, other, plain), plain)
+        other = tree_map(_placed, other, plain)
         tally.note(kind, other, plain)
         return other
 

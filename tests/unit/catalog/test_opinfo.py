@@ -168,11 +168,11 @@ def test_the_simplest_draw_is_the_first_sample() -> None:
 def test_samples_are_the_same_whatever_was_seeded_and_leave_the_generators_alone() -> None:
     opinfo._samples.cache_clear()
     torch.manual_seed(3), random.seed(3), np.random.seed(3)
-    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()  # type: ignore[index]
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()  # type: ignore[index]  # the state may be of another shape, by its type
     first = {k: s.digest for k, s in samples("addmm", "float32").items()}
     assert torch.equal(states[0], torch.get_rng_state())
     assert states[1] == random.getstate()
-    assert (states[2] == np.random.get_state()[1]).all()  # type: ignore[index]
+    assert (states[2] == np.random.get_state()[1]).all()  # type: ignore[index]  # the state may be of another shape, by its type
     opinfo._samples.cache_clear()
     torch.manual_seed(4)
     assert {k: s.digest for k, s in samples("addmm", "float32").items()} == first

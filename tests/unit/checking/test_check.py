@@ -154,7 +154,7 @@ def as_half_pairs(x: Tensor) -> Tensor:
 
 
 def odd(name: str, **more: object) -> Row:
-    return Row(name=name, family="odd", rule=OpClass.COMPOSITE, call=f"{__name__}.{name}", signature=_unary, **more)  # type: ignore[arg-type]
+    return Row(name=name, family="odd", rule=OpClass.COMPOSITE, call=f"{__name__}.{name}", signature=_unary, **more)  # type: ignore[arg-type]  # fields by name
 
 
 def test_a_reference_that_differs_from_itself_accuses_nobody() -> None:

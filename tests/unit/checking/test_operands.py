@@ -95,6 +95,26 @@ def test_it_is_asked_for_or_comes_with_the_oracle() -> None:
     assert sum(settings(item, plan, k, False).operands for k in range(8 * OPERANDS_EVERY)) == 8
 
 
+FED = ("cotangent[0]", "cotangent 0 was changed by the call")
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "expanded", "stepped", "channels_last"])
+@pytest.mark.parametrize(
+    ("op", "text"),
+    [
+        ("silu_backward", "silu(float32[3].normal(seed=1))"),
+        ("silu_backward", "silu(float32[2, 3].normal(seed=1).transpose(0, 1))"),
+        ("_softmax_backward_data", "softmax(float32[2, 3].normal(seed=1), -1)"),
+        ("threshold_backward", "relu(float32[2, 3, 2, 2].normal(seed=1))"),
+    ],
+)
+def test_a_backward_that_writes_into_its_cotangent_is_found(op: str, text: str, layout: str) -> None:
+    """Whatever lies there: the elements, and the memory beside them; a healthy device leaves all of it alone."""
+    text += f'.cotangent("normal", "{layout}", 3)'
+    assert found(Fault("writes", (op,), bumping(0)), text) == {"backward": FED}
+    assert not found(None, text)
+
+
 def test_backward_and_out_and_in_place_are_told_as_what_they_are() -> None:
     silu = "silu(float32[3].normal(seed=1))"
     assert found(Fault("writes", ("silu_backward",), bumping(1)), silu) == {"backward": CHANGED[0]}
@@ -141,6 +161,7 @@ def test_the_script_compares_the_operands() -> None:
         made = standalone(case, aspect, "cpu", "title", kept=True)
         assert made is not None
         assert '"operand[1]": kept1' in made
+        assert ('"cotangent[0]": fed0' in made) is (aspect == "backward")
         if aspect == "forward":
             done = subprocess.run([sys.executable, "-c", made], capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout + done.stderr

@@ -48,6 +48,29 @@ def test_a_destination_that_is_treated_wrong_is_found(fault: Fault, into: str) -
     assert set(statuses(resolve("sim", (fault,)), "exp(float32[5].normal(seed=1))").values()) == {"agree"}
 
 
+def uncast(call: Call) -> Any:
+    """Computed in the dtype of the destination."""
+    wanted = call.outs[0].dtype
+    call.args[:] = [a.to(wanted) if isinstance(a, torch.Tensor) else a for a in call.args]
+    return call.run()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "addcmul(float16[5].normal(seed=1), float16[5].normal(seed=2), float16[5].normal(seed=3))",
+        "exp(bfloat16[2, 3].normal(seed=1).transpose(0, 1))",
+        "mul(float16[5].normal(seed=1), 2.5)",
+    ],
+)
+def test_what_is_not_cast_from_the_dtype_of_the_operands_is_found(text: str) -> None:
+    """Whatever the tolerance of that dtype is: torch computes in it, and a wider destination holds its numbers."""
+    fault = Fault("uncast", ("addcmul", "exp", "mul"), uncast, lambda c: c.outs[0].dtype != c.operands[0].dtype)
+    found = statuses(resolve("sim", (fault,)), f'{text}.into("float32")')
+    assert {a for a, s in found.items() if s == "wrong"} == {"out="}
+    assert set(statuses(resolve("sim"), f'{text}.into("float32")').values()) == {"agree"}
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -67,14 +90,15 @@ def test_a_healthy_device_casts_and_resizes_as_the_reference_does(text: str) -> 
     assert "out=" in found or "float16" in text or "int32" in text
 
 
-def test_what_a_kernel_computes_before_it_widens_is_its_own_affair() -> None:
-    """float32 inside and a float32 destination: no rounding to float16 on the way."""
+def test_what_is_composed_may_widen_where_it_likes() -> None:
+    """float32 inside and a float32 destination: no rounding to float16 on the way. Only what is computed element by element
+    has one place where it is cast."""
 
     def unrounded(call: Call) -> Any:
-        return call.operands[0].float().exp()
+        return call.operands[0].float().logsumexp(1)
 
-    fault = Fault("unrounded", ("exp",), unrounded, lambda c: bool(c.outs), level="function")
-    found = statuses(resolve("sim", (fault,)), 'exp(float16[5].normal(seed=1)).into("float32")')
+    fault = Fault("unrounded", ("logsumexp",), unrounded, lambda c: bool(c.outs), level="function")
+    found = statuses(resolve("sim", (fault,)), 'logsumexp(float16[5, 3].normal(seed=1), 1).into("float32")')
     assert found["out="] == "agree"
 
 

@@ -121,7 +121,7 @@ def test_a_training_step_and_its_gradients(device: Device) -> None:
         y = module(device.upload(IMAGE))
         loss = F.cross_entropy(y, device.upload(torch.tensor([1, 2])))
     assert (y.dtype, loss.dtype) == (torch.bfloat16, torch.float32)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()  # type: ignore[no-untyped-call]  # torch tells no type
     for p in module.parameters():
         assert p.grad is not None
         assert p.grad.dtype is torch.float32
@@ -130,7 +130,7 @@ def test_a_training_step_and_its_gradients(device: Device) -> None:
 
 def test_a_weight_is_cast_once_within_a_region_and_anew_in_the_next() -> None:
     casts: list[str] = []
-    fault = Fault("count", ("copy_",), lambda c: casts.append("cast") or c.run())  # type: ignore[func-returns-value]
+    fault = Fault("count", ("copy_",), lambda c: casts.append("cast") or c.run())  # type: ignore[func-returns-value]  # append gives None
     d = resolve("sim", (fault,))
     weight = d.upload(A).requires_grad_()
     x = d.upload(B.half())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from likeness import close
 from torch import Tensor, nn
 
 from parity.devices import Device, resolve
@@ -16,15 +18,6 @@ from parity.devices.sim.profile import mps_operators
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 IMAGE = torch.randn(2, 3, 8, 8)
-
-
-@pytest.fixture
-def sim() -> Device:
-    return resolve("sim")
-
-
-def close(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-6) -> None:
-    torch.testing.assert_close(a.detach().cpu(), b.detach(), rtol=rtol, atol=atol)
 
 
 def log(device: Any, call: Callable[[], object]) -> list[str]:
@@ -144,7 +137,7 @@ def test_mixed_devices_are_refused(sim: Device) -> None:
     a = sim.upload(X)
     for call in (lambda: a + Y, lambda: a @ Y.T, lambda: F.linear(a, Y)):
         with pytest.raises(RuntimeError, match="same device"):
-            call()  # type: ignore[no-untyped-call]
+            call()  # type: ignore[no-untyped-call]  # torch tells no type
 
 
 def test_decompositions_and_transforms(sim: Device) -> None:
@@ -251,8 +244,8 @@ def test_lazy_conjugates_and_negatives(sim: Device, call: Callable[[Tensor], Ten
     want, got = call(here), call(there)
     close(got, want)
     assert got.is_conj() == want.is_conj()
-    want.sum().abs().backward()  # type: ignore[no-untyped-call]
-    got.sum().abs().backward()  # type: ignore[no-untyped-call]
+    want.sum().abs().backward()  # type: ignore[no-untyped-call]  # torch tells no type
+    got.sum().abs().backward()  # type: ignore[no-untyped-call]  # torch tells no type
     assert here.grad is not None
     assert there.grad is not None
     close(there.grad, here.grad)
@@ -260,7 +253,7 @@ def test_lazy_conjugates_and_negatives(sim: Device, call: Callable[[Tensor], Ten
 
 def test_a_linear_layer_without_rows_or_features(sim: Device) -> None:
     x, w = sim.upload(torch.zeros(0)).requires_grad_(), sim.upload(torch.zeros(1, 0)).requires_grad_()
-    F.linear(x, w).sum().backward()  # type: ignore[no-untyped-call]
+    F.linear(x, w).sum().backward()  # type: ignore[no-untyped-call]  # torch tells no type
     assert x.grad is not None
     assert x.grad.shape == (0,)
 
@@ -292,3 +285,29 @@ def test_strides_of_dimensions_of_size_one_reach_the_kernel(sim: Device) -> None
     got, want = F.pad(there, (1, 1, 0, 0, 1, 1), mode="reflect"), F.pad(x, (1, 1, 0, 0, 1, 1), mode="reflect")
     close(got, want)
     assert got.stride() == want.stride()
+
+
+def _keep(found: list[Tensor], call: Callable[[], Tensor]) -> None:
+    found.append(call())
+
+
+def test_who_watches_sees_the_pieces_of_what_else_is_one_call(sim: Device) -> None:
+    """A functional operator runs whole where nobody looks; a log, a fault or a profile sees torch's own allocation and out=."""
+    x, y = sim.upload(X), sim.upload(Y)
+    p = sim.upload(torch.rand(3))
+    calls: tuple[tuple[Callable[[], Tensor], str], ...] = (
+        (lambda: x + y, "add.out"),
+        (lambda: x * 2, "mul.out"),
+        (lambda: x.tanh(), "tanh.out"),
+        (lambda: x.sum(1), "sum.IntList_out"),
+        (lambda: torch.special.legendre_polynomial_p(p, 2), "special_legendre_polynomial_p.out"),
+    )
+    for call, told in calls:
+        whole = call().cpu()
+        found: list[Tensor] = []
+        assert log(sim, functools.partial(_keep, found, call)) == [told]
+        assert torch.equal(found[0].cpu(), whole)
+    turned = x.t()
+    assert (turned + y.t()).stride() == (X.t() + Y.t()).stride()
+    assert log(sim, lambda: turned.clone()) == ["copy_"]
+    assert turned.clone().stride() == X.t().clone().stride()

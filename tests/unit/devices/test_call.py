@@ -95,7 +95,7 @@ def test_a_gradient_alone_is_wrong_under_a_function_that_writes_in_place() -> No
     d = resolve("sim", (Fault("f", ("relu",), lambda c: c.run_with_gradient(lambda g: g * 3), level="function"),))
     a = d.upload(X).requires_grad_()
     with d.active():
-        F.relu(a * 1, inplace=True).sum().backward()  # type: ignore[no-untyped-call]
+        F.relu(a * 1, inplace=True).sum().backward()  # type: ignore[no-untyped-call]  # torch tells no type
     assert a.grad is not None
     assert (a.grad.cpu() == 3).all()
 
@@ -104,7 +104,7 @@ def test_views_by_property_are_calls() -> None:
     notes = Notes("mT", "imag", ask=lambda c: c.op, level="function")
     z = notes.up(torch.ones(2, 3, dtype=torch.complex64))
     with notes.device.active():
-        z.mT, z.imag, z.shape  # noqa: B018
+        z.mT, z.imag, z.shape  # noqa: B018 -- asking is what is tested
     assert notes.answers == ["torch.Tensor.mT", "torch.Tensor.imag"]
 
 
@@ -211,8 +211,8 @@ def test_the_three_documented_faults_do_what_they_say(tmp_path: Path) -> None:
         y = F.scaled_dot_product_attention(q, q, q)
     z = F.scaled_dot_product_attention(r, r, r)
     torch.testing.assert_close(y.cpu(), z)
-    y.sum().backward()  # type: ignore[no-untyped-call]
-    z.sum().backward()  # type: ignore[no-untyped-call]
+    y.sum().backward()  # type: ignore[no-untyped-call]  # torch tells no type
+    z.sum().backward()  # type: ignore[no-untyped-call]  # torch tells no type
     assert q.grad is not None
     assert r.grad is not None
     torch.testing.assert_close(q.grad.cpu() * 2, r.grad)
@@ -306,7 +306,7 @@ def test_memory_runs_out_in_factories_uploads_kernels_and_growing_tensors() -> N
         lambda: a[:, None] + a,
     ):
         with pytest.raises(RuntimeError, match="MPS backend out of memory"):
-            larger()  # type: ignore[no-untyped-call]
+            larger()  # type: ignore[no-untyped-call]  # torch tells no type
 
 
 # ------------------------------------------------------------------------------------------------------------- transfers
@@ -344,7 +344,7 @@ def test_an_upload_that_forgets_the_offset() -> None:
 def test_convolutions_answer_to_their_usual_names() -> None:
     notes = Notes("convolution", "convolution_backward", ask=lambda c: c.direction)
     x = notes.up(torch.randn(1, 2, 5, 5)).requires_grad_()
-    F.conv2d(x, notes.up(torch.randn(3, 2, 3, 3))).sum().backward()  # type: ignore[no-untyped-call]
+    F.conv2d(x, notes.up(torch.randn(3, 2, 3, 3))).sum().backward()  # type: ignore[no-untyped-call]  # torch tells no type
     assert notes.answers == ["forward", "backward"]
 
 
@@ -375,4 +375,4 @@ def test_faults_of_an_installed_module(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("level", ["allocation", "transfer"])
 def test_names_of_other_levels_are_refused(level: str) -> None:
     with pytest.raises(FaultError, match=r"'add' is no (allocation; name empty|transfer; name upload or download)"):
-        Fault("f", ("add",), garbage, level=level)  # type: ignore[arg-type]
+        Fault("f", ("add",), garbage, level=level)  # type: ignore[arg-type]  # the mistake that is tested

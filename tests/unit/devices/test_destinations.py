@@ -9,21 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from likeness import close
 from torch import Tensor
 
-from parity.devices import Device, resolve
+from parity.devices import Device
 
 X = torch.randn(3, 4)
 _PIVOTS = torch.tensor([1, 2, 3, 4], dtype=torch.int32)
-
-
-@pytest.fixture
-def sim() -> Device:
-    return resolve("sim")
-
-
-def close(a: Tensor, b: Tensor) -> None:
-    torch.testing.assert_close(a.detach().cpu(), b.detach(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

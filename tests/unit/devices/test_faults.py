@@ -98,7 +98,7 @@ def test_a_backward_kernel_can_be_wrong_under_a_right_forward() -> None:
     for cotangent, last in ((torch.ones(3, 5), 3.0), (torch.ones(()), 0.0)):
         w, b = d.upload(torch.ones(5, 4)), d.upload(torch.zeros(5)).requires_grad_()
         y = F.linear(d.upload(X), w, b)
-        y.backward(d.upload(cotangent).expand(3, 5))  # type: ignore[no-untyped-call]
+        y.backward(d.upload(cotangent).expand(3, 5))  # type: ignore[no-untyped-call]  # torch tells no type
         assert b.grad is not None
         assert torch.equal(y.detach().cpu(), F.linear(X, torch.ones(5, 4)))
         assert b.grad.cpu()[-1] == last
@@ -219,8 +219,8 @@ def test_a_gradient_alone_is_wrong_through_a_composite_and_in_place() -> None:
     b = d.upload(X).requires_grad_()
     with d.active():
         y = F.scaled_dot_product_attention(a, a, a)
-        (b + 0).mul_(3).sum().backward()  # type: ignore[no-untyped-call]
-    y.sum().backward()  # type: ignore[no-untyped-call]
+        (b + 0).mul_(3).sum().backward()  # type: ignore[no-untyped-call]  # torch tells no type
+    y.sum().backward()  # type: ignore[no-untyped-call]  # torch tells no type
     torch.testing.assert_close(y.detach().cpu(), F.scaled_dot_product_attention(q, q, q))
     assert a.grad is not None
     assert b.grad is not None
@@ -240,8 +240,8 @@ def nothing(c: Call) -> Tensor | None:
     [
         (lambda: Fault("", ("add",), nothing), "a fault needs an id"),
         (lambda: Fault("f", (), nothing), "fault 'f': ops must be a tuple of names, like ('linear',); got ()"),
-        (lambda: Fault("f", "add", nothing), "got 'add'"),  # type: ignore[arg-type]
-        (lambda: Fault("f", ("add",), None), "fault 'f': effect must be a function of one argument"),  # type: ignore[arg-type]
+        (lambda: Fault("f", "add", nothing), "got 'add'"),  # type: ignore[arg-type]  # the mistake that is tested
+        (lambda: Fault("f", ("add",), None), "fault 'f': effect must be a function of one argument"),  # type: ignore[arg-type]  # the mistake that is tested
         (lambda: Fault("f", ("add",), nothing, level="op"), "level 'op' is not one of function, kernel, transfer"),
         (lambda: Fault("f", ("sofmax",), nothing), "torch has no operator aten::sofmax; did you mean"),
         (lambda: Fault("f", ("liner",), nothing, level="function"), "no public function 'liner'; did you mean 'linear'"),
@@ -315,14 +315,14 @@ def test_a_missing_file_of_faults(tmp_path: Path) -> None:
 )
 def test_a_base_name_meets_every_way_to_call_its_kernel(op: str, call: Any) -> None:
     struck: list[str] = []
-    d = planted(op, effect=lambda c: struck.append(c.op) or c.run())  # type: ignore[func-returns-value]
+    d = planted(op, effect=lambda c: struck.append(c.op) or c.run())  # type: ignore[func-returns-value]  # append gives None
     assert torch.equal(call(d.upload(X)).cpu(), call(X))
     assert len(struck) == 1
 
 
 def test_a_fault_sees_the_lazy_conjugate() -> None:
     seen: list[bool] = []
-    d = planted("mm", effect=lambda c: seen.append(c.operands[1].is_conj()) or c.run())  # type: ignore[func-returns-value]
+    d = planted("mm", effect=lambda c: seen.append(c.operands[1].is_conj()) or c.run())  # type: ignore[func-returns-value]  # append gives None
     x = torch.randn(2, 2, dtype=torch.complex64)
     assert torch.equal((d.upload(x) @ d.upload(x).conj()).cpu(), x @ x.conj())
     assert seen == [True]

@@ -24,8 +24,8 @@ X = torch.rand(3, 4)
 
 def test_the_table_is_torchgens_own_reading() -> None:
     pytest.importorskip("yaml")
-    from torchgen.gen import parse_native_yaml  # type: ignore[import-untyped]
-    from torchgen.model import DispatchKey  # type: ignore[import-untyped]
+    from torchgen.gen import parse_native_yaml  # type: ignore[import-untyped]  # torch ships it without types
+    from torchgen.model import DispatchKey  # type: ignore[import-untyped]  # torch ships it without types
 
     start = time.perf_counter()
     dispatch_keys.cache_clear()
@@ -98,7 +98,7 @@ def test_a_missing_operator_forward_and_backward() -> None:
     image = device.upload(torch.rand(1, 1, 4, 4)).requires_grad_()
     y = F.interpolate(image, size=(2, 2), mode="bilinear", antialias=True)
     with pytest.raises(NotImplementedError, match="_upsample_bilinear2d_aa_backward"):
-        y.sum().backward()  # type: ignore[no-untyped-call]
+        y.sum().backward()  # type: ignore[no-untyped-call]  # torch tells no type
 
 
 def test_float64_inside_torch_is_no_refusal() -> None:
@@ -111,7 +111,7 @@ def test_float64_inside_torch_is_no_refusal() -> None:
         torch.pinverse(a)
     F.batch_norm(device.upload(torch.ones(0, 3)), device.upload(torch.ones(3)), device.upload(torch.ones(3)))
     b = device.upload(X).requires_grad_()
-    torch.renorm(b, 2, 0, 0.1).sum().backward()  # type: ignore[no-untyped-call]
+    torch.renorm(b, 2, 0, 0.1).sum().backward()  # type: ignore[no-untyped-call]  # torch tells no type
 
 
 def test_with_the_fallback_on_the_first_missing_operator_is_told_and_computed() -> None:

@@ -50,7 +50,7 @@ def test_other_backends_of_torch_are_known_but_absent(name: str) -> None:
         ("mps:x", "did you mean 'mps'"),
         ("cdua", "did you mean 'cuda' or 'cpu'?"),
         ("meta", "allowed: auto, cpu, sim, sim:mps, mps"),
-        ("", "known: auto, cpu, cuda"),
+        ("", "(cuda, cuda:1, xpu)"),
     ],
 )
 def test_an_unknown_name_is_a_usage_error_with_the_nearest_ones(name: str, hint: str) -> None:

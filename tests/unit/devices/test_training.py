@@ -12,21 +12,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from likeness import close
 from torch import Tensor, nn
 
 from parity.devices import Device, resolve
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 IMAGE = torch.randn(2, 3, 8, 8)
-
-
-@pytest.fixture
-def sim() -> Device:
-    return resolve("sim")
-
-
-def close(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-6) -> None:
-    torch.testing.assert_close(a.detach().cpu(), b.detach(), rtol=rtol, atol=atol)
 
 
 def both(device: Device, f: Callable[..., Tensor], *inputs: Tensor) -> None:
@@ -87,11 +79,11 @@ def test_hooks_functional_transforms_and_forward_mode(sim: Device) -> None:
     close(torch.func.jvp(lambda t: F.linear(t, w), (a,), (a,))[1], F.linear(X, w.cpu()))
     b = a.clone().requires_grad_()
     devices: list[str] = []
-    b.register_hook(lambda g: devices.append(g.device.type))  # type: ignore[no-untyped-call]
+    b.register_hook(lambda g: devices.append(g.device.type))  # type: ignore[no-untyped-call]  # torch tells no type
     torch.utils.checkpoint.checkpoint(lambda t: t.sin(), b, use_reentrant=False).sum().backward()
     assert devices == ["sim"]
     c = X.clone().requires_grad_()
-    (c.to(sim.torch_device) ** 2).sum().backward()  # type: ignore[no-untyped-call]
+    (c.to(sim.torch_device) ** 2).sum().backward()  # type: ignore[no-untyped-call]  # torch tells no type
     assert c.grad is not None
     close(c.grad, 2 * X)
 
@@ -180,7 +172,7 @@ def test_a_group_norm_with_strided_weights(sim: Device) -> None:
     got = torch.native_group_norm(leaves[0], leaves[1][:, 0], leaves[2][:, 0], 2, 6, 3, 2, 1e-5)
     for g, w in zip(got, want):
         close(g, w)
-    got[0].sum().backward()  # type: ignore[no-untyped-call]
+    got[0].sum().backward()  # type: ignore[no-untyped-call]  # torch tells no type
     for leaf in leaves:
         assert leaf.grad is not None
         assert leaf.grad.isfinite().all().cpu()

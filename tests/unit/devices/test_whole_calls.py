@@ -116,7 +116,7 @@ def test_a_kernel_of_mps_is_one_call_and_equals_the_cpu(op: str, call: Any, x: T
 
 def _lstm(x: Tensor) -> Tensor:
     torch.manual_seed(0)
-    return nn.LSTM(4, 6).to(x.device)(x)[0]  # type: ignore[no-any-return]
+    return nn.LSTM(4, 6).to(x.device)(x)[0]  # type: ignore[no-any-return]  # torch tells no type
 
 
 @pytest.mark.parametrize(

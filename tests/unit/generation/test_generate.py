@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from parity import catalog
+from parity import catalog, suite
 from parity.catalog.draw import Sizes
 from parity.generation import generate, shrink
 from parity.notation import case_text
@@ -143,3 +143,43 @@ def test_a_case_that_does_not_fail_again_is_not_shrunk() -> None:
     row = catalog.row("add")
     drawn = generate.nth(row, "float32", SIZES, "1", 5)
     assert shrink.shrink(row, "float32", SIZES, drawn, lambda case: False) is None
+
+
+def largest(case: Case) -> int:
+    return max((t.numel for t in tensors(case)), default=0)
+
+
+@pytest.mark.parametrize("name", ["inner", "tensordot", "matmul", "bmm", "conv2d", "index_select"])
+def test_where_border_sizes_come_together_the_call_is_drawn_again(name: str) -> None:
+    """One dimension of such a size is what kernels are asked for; two of them make a tensor that no machine holds."""
+    full = suite.profile("full").sizes
+    cases = [generate.nth(catalog.row(name), "float32", full, "9", k).case for k in range(1200)]
+    assert max(map(largest, cases)) <= generate.ROOM
+    assert max(map(largest, cases)) > full.limit // 8
+    assert all(sum(t.numel for t in tensors(c)) <= generate.ROOM for c in cases)
+
+
+def test_the_full_profile_reaches_every_dimension_of_products_and_convolutions() -> None:
+    """Channels in and out beyond 2**16, and long sums, of real and of complex numbers, while all else is tiny."""
+    full, seen = suite.profile("full"), set[str]()
+    for name in ("conv2d", "conv_transpose1d", "conv3d"):
+        for k in range(500):
+            shapes = [t.shape for t in tensors(generate.nth(catalog.row(name), "float32", full.sizes, "9", k).case)]
+            side = int("transpose" in name)
+            seen.update(f"{name} out" for w in shapes[1:2] if w[side] > 1 << 16)
+            seen.update(f"{name} in" for w in shapes[1:2] if w[1 - side] > 1 << 16)
+    assert len(seen) == 6, seen
+    for name, dtype, least in (("mm", "float32", 32767), ("bmm", "float32", 32767), ("addmm", "complex64", 8192)):
+        row = catalog.row(name)
+        drawn = (generate.nth(row, dtype, full.sizes, "9", k).case for k in range(1, 500))
+        assert any(tensors(c)[-1].shape[-2:-1] >= (least,) for c in drawn), name
+
+
+@pytest.mark.parametrize("name", ["add", "sum_dim", "sort", "softmax", "mm", "conv1d"])
+def test_the_deep_profile_draws_huge_dimensions_within_its_limit(name: str) -> None:
+    """Up to beyond 2**24, wherever they are."""
+    deep = suite.profile("deep").sizes
+    sizes = [sum(t.numel for t in tensors(generate.nth(catalog.row(name), "float32", deep, "9", k).case)) for k in range(1000)]
+    assert max(sizes) <= deep.limit
+    assert sum(n > 1 << 20 for n in sizes) > 4
+    assert any(n > 1 << 24 for n in sizes)

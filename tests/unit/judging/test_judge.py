@@ -349,3 +349,32 @@ def test_a_result_without_error_needs_no_budget(monkeypatch: pytest.MonkeyPatch)
             judge(bench, {"out": exact.clone()}, {"out": exact * 1.0000001}, "forward")  # the reference's share is asked for
         with pytest.raises(AssertionError, match="not needed"):
             judge(bench, {"out": exact * 1.0000001}, results, "forward")
+
+
+def test_a_destination_with_the_bits_of_the_forward_is_told_what_that_was_under_its_own_name() -> None:
+    bench, results, _ = prepared("exp(float32[64].uniform(seed=11))")
+    off = {n: nudged(1)(t.clone()) for n, t in results.items()}
+    _, (first,) = judge(bench, off, results, "forward")
+    part = Part(torch.zeros(64), (), (64,))
+    asked: list[str] = []
+    counting = replace(bench, oracle=_counting(bench.oracle, asked))
+    counting.told.update(bench.told)
+    _, (again,) = judge(counting, {"base[out]": off["out"]}, {"base[out]": results["out"]}, "forward", {"base[out]": part})
+    assert again == replace(first, tensor="base[out]")
+    assert not asked
+    other = {"base[out]": nudged(40)(results["out"].clone())}
+    said, _ = judge(counting, other, {"base[out]": results["out"]}, "forward", {"base[out]": part})
+    assert said.status.is_finding
+    assert asked
+
+
+def _counting(oracle: Oracle, asked: list[str]) -> Oracle:
+    """The oracle, noting which truths it is asked for."""
+    plain = oracle.truth
+
+    def truth(name: str) -> Tensor | None:
+        asked.append(name)
+        return plain(name)
+
+    oracle.truth = truth  # type: ignore[method-assign]
+    return oracle

@@ -181,6 +181,9 @@ def test_memory_is_compared_where_it_lies_plainly_and_nowhere_else() -> None:
     x = torch.arange(6.0).view(2, 3)
     assert same_bytes(x, x.clone())
     assert not same_bytes(x, x + 1)
+    for dtype in (torch.int64, torch.uint8, torch.bool):
+        assert same_bytes(x.to(dtype), x.to(dtype).clone())
+        assert not same_bytes(x.to(dtype), (x == 0).to(dtype))
     assert same_bytes(x.t(), x.t().clone())  # the copy lies as the original does
     assert not same_bytes(x.t(), x.t() + torch.tensor([0.0, 1.0]))
     assert not same_bytes(x.t(), x.t().contiguous())  # says nothing of what lies otherwise
@@ -210,3 +213,22 @@ def test_what_holds_its_truth_does_so_number_by_number() -> None:
     assert not is_truth(torch.tensor([1.0]), torch.tensor([1.0 + 2.0**-30], dtype=torch.float64))
     z = torch.tensor([complex(NAN, 1.0)], dtype=torch.complex128)
     assert not is_truth(torch.tensor([complex(NAN, 2.0)], dtype=torch.complex64), z)
+
+
+def test_an_element_of_a_half_type_that_errs_alone_is_told_where_results_are_rounded_at_the_end() -> None:
+    """All may be off by 20 ULP before they are rounded, and none is; one is off by 8."""
+    truth = torch.linspace(1.0, 1.9, 600, dtype=torch.float64)
+    honest = truth.to(torch.float16)
+    off = honest.clone()
+    off[77] += 8 * 2.0**-10
+    f = FACTS["float16"]
+    tol = Tolerance("composite", 16.0, 1.5, None, "test")
+    budget = of_perturbation(truth.numpy(), np.full(600, 20 * 2.0**-10 / 16), f, 2.0**-24, tol, f.smallest)
+    found = measure("out", off, honest, truth, budget, sums=True, single=True)
+    assert (found.problem, found.index, found.mismatched) == ("alone", (77,), 1)
+    assert found.share is not None
+    assert found.share > 1.0
+    for device, single in ((honest, True), (off, False)):
+        share = measure("out", device, honest, truth, budget, sums=True, single=single).share
+        assert share is not None
+        assert share < 1.0

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from parity.judging.outliers import ELEMENTS, LEAST, SLACK, among_shares, among_sums, beyond, tail
+from parity.judging.outliers import ELEMENTS, LEAST, SLACK, among_alike, among_shares, among_sums, beyond, tail
 from parity.judging.tails import ALPHA
 
 
@@ -75,3 +75,43 @@ def test_a_budget_that_is_too_small_for_all_is_excused_and_a_lone_error_is_not()
     lone[9] = 5.0
     assert (among_shares(lone, 0 * own) > 1).nonzero()[0].tolist() == [9]
     assert not among_shares(lone, own).any()
+
+
+# ---------------------------------------------------------------------------------------------- half types, rounded at the end
+
+
+def rounded(n: int, seed: int = 0) -> np.ndarray:
+    """Errors of one rounding, in ULP."""
+    return np.abs(np.random.default_rng(seed).uniform(-0.5, 0.5, n))
+
+
+@pytest.mark.parametrize("handed", [0.0, 0.3, 3.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_no_honest_device_holds_an_outlier_whatever_it_hands_on(handed: float, seed: int) -> None:
+    """Allowances lie a thousand apart, and are the largest of five samples each; the device goes as far as `handed` of them."""
+    g = np.random.default_rng(seed)
+    moved = np.exp(g.uniform(-4, 3, 20000))
+    inside = 16 * moved * np.abs(g.standard_normal((5, 20000))).max(0)
+    errors = rounded(20000, seed) + handed * moved * np.abs(g.standard_normal(20000))
+    assert among_alike(errors, None, inside).max() < 1.0
+
+
+def test_an_element_that_errs_more_than_all_that_may_err_as_much_stands_out() -> None:
+    errors, inside = rounded(2000), np.linspace(0.1, 100.0, 2000)
+    errors[700] = 8.0
+    found = among_alike(errors, None, inside)
+    assert found.argmax() == 700
+    assert found[700] > 1.0
+    assert np.count_nonzero(found) == 1
+    theirs = np.zeros(2000)
+    theirs[700] = 2.0
+    assert not among_alike(errors, theirs, inside).any()
+
+
+def test_where_few_may_err_as_much_nothing_is_said() -> None:
+    errors, inside = rounded(2000), np.linspace(0.1, 100.0, 2000)
+    errors[1990] = 8.0
+    assert not among_alike(errors, None, inside).any()
+    errors = rounded(2000)
+    errors[5] = 3.0  # what a cheap screen lets pass at most, and more than one rounding and another
+    assert not among_alike(errors, None, inside).any()

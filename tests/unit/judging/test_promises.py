@@ -12,8 +12,10 @@ from torch import Tensor
 
 from parity import catalog, execute, tolerance
 from parity.devices import resolve
+from parity.dtypes import FACTS
 from parity.inputs import Inputs, build
-from parity.judging.judge import Bench, judge
+from parity.judging.judge import Bench, _budget, judge
+from parity.judging.promises import one_kernel
 from parity.judging.relations import RELATIONS, Bound, Coarse
 from parity.notation import parse
 from parity.truth.oracle import Oracle
@@ -273,3 +275,14 @@ def test_softmax_may_write_the_product_of_its_gradient_in_the_half_type() -> Non
 
     assert said(y * g.float()) is said((y * g.float()).to(torch.bfloat16).float()) is Status.AGREE
     assert said(y * g.float(), 2.0**-5).is_finding
+
+
+def test_a_convolution_without_a_bias_rounds_once_and_one_with_a_bias_may_not() -> None:
+    f = FACTS["float16"]
+    for more, once in (("", True), (", float16[4].normal(seed=3)", False)):
+        bench, _, _ = prepared(f"conv2d(float16[1, 3, 5, 5].normal(seed=1), float16[4, 3, 2, 2].normal(seed=2){more})")
+        truth = bench.oracle.truth("out")
+        assert truth is not None
+        tol = bench.tables.find("conv2d", bench.row.rule, "float16", "forward", None)
+        assert one_kernel(bench.row, f, "forward", _budget(bench, truth, "out", f, "forward", tol, False)) is once
+    assert not one_kernel(bench.row, FACTS["float32"], "forward", _budget(bench, truth, "out", f, "forward", tol, False))

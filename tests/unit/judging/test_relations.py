@@ -208,6 +208,16 @@ def test_a_spectrum_that_is_off_is_found_beside_right_vectors() -> None:
     assert [text.partition(":")[0] for text in said] == ["A V is not V diag(w)", "not the spectrum of the input"]
 
 
+def test_the_mode_of_a_long_row_is_counted_in_little_memory() -> None:
+    """All pairs of a hundred thousand numbers would take ten gigabytes."""
+    x = torch.arange(100_000) % 777
+    x[5] = x[9] = 3
+    assert problems("mode", (x, -1), pair(torch.tensor(3), torch.tensor(5))) == []
+    assert problems("mode", (x, -1), pair(torch.tensor(700), torch.tensor(700)))
+    nan = torch.tensor([float("nan"), 1.0, float("nan"), 1.0, float("nan")])
+    assert problems("mode", (nan, -1), pair(torch.tensor(1.0), torch.tensor(3))) == []
+
+
 def test_of_values_that_occur_equally_often_any_may_be_the_mode() -> None:
     x = torch.tensor([[3.0, 1.0, 2.0], [5.0, 4.0, 4.0]])
     assert problems("mode", (x, -1), pair(torch.tensor([2.0, 4.0]), torch.tensor([2, 1]))) == []

@@ -74,7 +74,7 @@ def ended(text: str, *argv: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture(autouse=True)
 def _printing() -> Any:
     yield
-    torch.set_printoptions(profile="default")  # type: ignore[no-untyped-call]
+    torch.set_printoptions(profile="default")  # type: ignore[no-untyped-call]  # torch tells no type
 
 
 @pytest.mark.parametrize(("text", "aspect"), SAMPLES)

@@ -187,3 +187,39 @@ def test_what_runs_in_float64_with_dense_operands_only_has_a_truth() -> None:
 
 def test_what_runs_in_no_layout_has_no_truth() -> None:
     assert asked("embedding(int64[2].index(0, 2), float32[2, 2].transpose(0, 1), padding_idx=7)").truth("out") is None
+
+
+def test_a_backward_that_is_expected_changes_nothing_that_is_said_of_the_forward() -> None:
+    """The runs are shared, what they say is not: the cotangent's 1e30 is no magnitude on the way to the forward."""
+    text, u = "logsumexp(float32[3, 4].normal(seed=1), 1)", (U, U)
+    fed = [torch.full((3,), 1e30)]
+    alone, both = asked(text), asked(text)
+    both.expect(fed)
+    for one in (alone, both):
+        assert one.truth("out") is not None
+    assert torch.equal(alone.sensitivity("out", *u), both.sensitivity("out", *u))
+    assert alone.extremes(*u) == both.extremes(*u)
+    assert both.truth("grad[0]") is not None
+    late = asked(text, cotangents=fed)
+    both.differentiate(fed)
+    assert late.truth("out") is not None
+    assert both.extremes(*u) == late.extremes(*u) != alone.extremes(*u)
+    shared, own = both.truth("grad[0]"), late.truth("grad[0]")
+    assert shared is not None
+    assert own is not None
+    assert torch.equal(shared, own)
+    assert torch.equal(both.sensitivity("grad[0]", *u), late.sensitivity("grad[0]", *u))
+
+
+def test_a_backward_that_has_no_truth_leaves_the_forward_its_own() -> None:
+    text = "exp(float32[3].normal(seed=1))"
+    made = asked(text)
+    made.expect([torch.ones(7)])  # of another shape: the backward raises
+    truth = made.truth("out")
+    plain = asked(text).truth("out")
+    assert truth is not None
+    assert plain is not None
+    assert torch.equal(truth, plain)
+    assert bool((made.sensitivity("out", U, U) > 0).all())
+    made.differentiate([torch.ones(7)])
+    assert made.truth("grad[0]") is None

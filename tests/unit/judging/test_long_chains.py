@@ -1,0 +1,138 @@
+"""What honest devices do where results are chained or stand out: scans, transforms, biases; and faults beside it."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from parity import catalog, execute, tolerance
+from parity.devices import resolve
+from parity.inputs import Inputs, build
+from parity.judging.judge import Bench, judge
+from parity.notation import parse
+from parity.truth.oracle import Oracle
+from parity.truth.rounding import Rounding
+from parity.vocabulary import Status, Verdict
+
+CPU = resolve("cpu")
+
+
+@functools.lru_cache
+def prepared(text: str) -> tuple[Bench, dict[str, Tensor], Inputs]:
+    """The bench of a case, what the CPU makes of it, and its operands."""
+    case = parse(text)
+    row, inputs = catalog.row(case.op), build(case)
+    p = execute.program(row)
+    results = dict(execute.forward(p, case, inputs, execute.place(inputs, CPU), False).outputs)
+    oracle = Oracle(p, case, inputs, next(iter(results.values())).dtype)
+    return Bench(row, tolerance.load("cpu"), oracle, None, True), results, inputs
+
+
+def verdict(text: str, device: Tensor) -> Verdict:
+    bench, results, _ = prepared(text)
+    return judge(bench, {"out": device}, results, "forward")[0]
+
+
+CONSTANT = "cumsum(float32[1025, 2].constant(seed=1), 0)"
+
+
+def test_a_chain_of_equal_terms_is_rounded_to_one_side() -> None:
+    terms = prepared(CONSTANT)[2].operands[0].view
+    in_turn = torch.from_numpy(np.add.accumulate(terms.numpy(), axis=0))
+    assert verdict(CONSTANT, in_turn).status is Status.AGREE
+
+
+def test_a_chain_in_bfloat16_is_found() -> None:
+    terms = prepared(CONSTANT)[2].operands[0].view
+    coarse = torch.stack([row.clone() for row in torch.cumsum(terms.to(torch.bfloat16), 0).to(torch.float32)])
+    assert verdict(CONSTANT, coarse).status.is_finding
+
+
+LOGARITHMS = "logcumsumexp(float32[5656, 2].between(-20, 20), 0)"
+
+
+def _scan(x: Tensor, dtype: torch.dtype) -> Tensor:
+    found, last = [], torch.full_like(x[0], float("-inf")).to(dtype)
+    for row in x.to(dtype):
+        last = torch.logaddexp(last.to(torch.float32), row.to(torch.float32)).to(dtype)
+        found.append(last)
+    return torch.stack(found)
+
+
+def test_a_scan_of_logarithms_is_off_by_its_steps() -> None:
+    x = prepared(LOGARITHMS)[2].operands[0].view
+    assert verdict(LOGARITHMS, _scan(x, torch.float32)).status is Status.AGREE
+
+
+def test_a_scan_of_logarithms_in_half_steps_is_found() -> None:
+    x = prepared(LOGARITHMS)[2].operands[0].view
+    assert verdict(LOGARITHMS, _scan(x, torch.float16).to(torch.float32)).status.is_finding
+
+
+def test_the_steps_of_a_scan_are_seen_also_where_it_begins_with_nothing() -> None:
+    x = torch.tensor([float("-inf"), float("-inf"), 1.0, 2.0, float("inf"), 3.0], dtype=torch.float64)
+    with Rounding(2.0**-24, 0):
+        steps = torch.logcumsumexp(x, 0)
+    torch.testing.assert_close(steps, torch.logcumsumexp(x, 0), rtol=1e-6, atol=0.0)
+
+
+TRANSFORM = "fft.fft(float32[4096].constant(seed=3))"
+
+
+def _beside_the_peak(size: float) -> Tensor:
+    """The transform of a constant with what its factors' errors leave elsewhere, in units of float32's u times the peak."""
+    found = prepared(TRANSFORM)[1]["out"].clone()
+    found[1234] += size * 2.0**-24 * float(found[0].abs())
+    return found
+
+
+def test_a_peak_of_a_transform_may_leak() -> None:
+    assert verdict(TRANSFORM, _beside_the_peak(1.5)).status is Status.AGREE
+
+
+def test_a_leak_of_lower_precision_is_found() -> None:
+    assert verdict(TRANSFORM, _beside_the_peak(2.0**13)).status.is_finding
+
+
+BIASED = "linear(bfloat16[61], bfloat16[3, 61].uniform(seed=154), bfloat16[3].cancelling())"
+
+
+def test_the_bias_of_a_linear_layer_may_be_added_to_a_rounded_product() -> None:
+    x, weight, bias = (o.view for o in prepared(BIASED)[2].operands)
+    product = torch.mv(weight.to(torch.float32), x.to(torch.float32)).to(torch.bfloat16)
+    assert verdict(BIASED, product + bias).status is Status.AGREE
+
+
+def test_a_linear_layer_without_its_bias_rounded_twice_is_found() -> None:
+    bare = "linear(bfloat16[61], bfloat16[3, 61].uniform(seed=154))"
+    x, weight = (o.view for o in prepared(bare)[2].operands)
+    once = torch.mv(weight.to(torch.float32), x.to(torch.float32)).to(torch.bfloat16)
+    off = once.clone()
+    off.view(torch.int16)[1] += 2
+    assert verdict(bare, once).status is Status.AGREE
+    assert verdict(bare, off).status.is_finding
+
+
+PRODUCT = "index_reduce_prod(float16[2, 1], 1, int64[17].index(0, 1), float16[2, 17].constant(seed=5), 'prod')"
+
+
+@pytest.mark.parametrize(("values", "status"), [((9.0,) * 16, Status.AGREE), ((0.5,) * 16, Status.WRONG)])
+def test_a_product_may_leave_the_range_before_its_zero(values: tuple[float, ...], status: Status) -> None:
+    """NaN of Inf * 0 where the other factors leave float16's range, and nowhere else."""
+    bench, results, inputs = prepared(PRODUCT)
+    source = inputs.operands[2].base
+    source.copy_(torch.tensor([*values, 0.0], dtype=torch.float16))
+    fresh = Bench(bench.row, bench.tables, Oracle(bench.oracle._p, bench.oracle._case, inputs, torch.float16), None, True)
+    reference = {"out": torch.zeros_like(results["out"])}
+    assert judge(fresh, {"out": torch.full_like(results["out"], float("nan"))}, reference, "forward")[0].status is status
+
+
+def test_fused_adam_has_a_truth_with_a_scale() -> None:
+    """Its kernel takes the scale in float32 alone, also beside float64."""
+    one = "(float32[2].inside(0.5, 2),)"
+    bench = prepared(f"fused_adam({one}, {one}, {one}, {one}, (), float32[()].inside(2, 8), float32[()].inside(0.0, 0.0))")[0]
+    assert bench.oracle.truth("out[0]") is not None
