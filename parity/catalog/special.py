@@ -94,6 +94,7 @@ ROWS = (
         rule=OpClass.COMPOSITE,
         call="torch.mvlgamma",
         signature=_mvlgamma,
+        rounds_between=True,  # a sum of lgamma and a constant, each a kernel of its own
         dtypes=REAL,
         inplace="torch.Tensor.mvlgamma_",
         opinfo=tuple(f"mvlgamma:mvlgamma_p_{p}" for p in (1, 3, 5)),

@@ -263,7 +263,7 @@ def _numeric(
     if others:  # some subnormals may be flushed and others not
         with np.errstate(invalid="ignore"):
             b = b.wider("subnormal operands flushed", np.abs(parts(truth) - parts(others[0])))
-    single = leans and one_kernel(row, f, pass_, b) and in_range(truth)
+    single = leans and tol.rule == OpClass.CONTRACTION and one_kernel(row, f, pass_, b) and in_range(truth)
     held = functools.partial(measure, truth=truth, b=b, others=others, sums=sums, single=single)
     m = held(name, device, reference)
     sampled, share = b.scale is None and tol.ulp is None, m.share or 0.0

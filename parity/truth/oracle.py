@@ -174,10 +174,11 @@ class Oracle:
         return any(k == "alpha" and v == 0 for k, v in self._case.kwargs)
 
     def bias(self) -> float | None:
-        """The largest magnitude that a sum of products adds at its end; 0 without one, None if the row has no place for it."""
+        """The largest magnitude that a sum of products adds at its end; 0 without one, None if the row has no place for it, or
+        hands on more than that (addbmm adds up its batches)."""
         name = self._p.row.name.removeprefix("opinfo:").rpartition(".")[2].partition(":")[0]
         places = {"add": 0, "baddbmm": 0, "conv": 2, "linear": 2}
-        place = next((at for word, at in places.items() if name.startswith(word)), None)
+        place = None if name == "addbmm" else next((at for word, at in places.items() if name.startswith(word)), None)
         if place is None:
             return None
         floats = [v for v in self._placed.views if _floating(v)]

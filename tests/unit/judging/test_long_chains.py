@@ -136,3 +136,17 @@ def test_fused_adam_has_a_truth_with_a_scale() -> None:
     one = "(float32[2].inside(0.5, 2),)"
     bench = prepared(f"fused_adam({one}, {one}, {one}, {one}, (), float32[()].inside(2, 8), float32[()].inside(0.0, 0.0))")[0]
     assert bench.oracle.truth("out[0]") is not None
+
+
+BATCHES = "addbmm(bfloat16[()], bfloat16[4, 8, 16].normal(seed=1), bfloat16[4, 16, 16].normal(seed=2))"
+
+
+def test_batches_may_be_added_up_one_after_the_other() -> None:
+    """Each sum of two batches is rounded to the dtype; where the whole cancels, the result is off by that."""
+    first, left, right = (o.view for o in prepared(BATCHES)[2].operands)
+    total = first.expand(8, 16)
+    for a, b in zip(left, right):
+        total = (total.to(torch.float32) + a.to(torch.float32) @ b.to(torch.float32)).to(torch.bfloat16)
+    assert verdict(BATCHES, total).status is Status.AGREE
+    total[3, 4] += 40.0 * torch.finfo(torch.bfloat16).eps * total.abs().max()
+    assert verdict(BATCHES, total).status.is_finding
