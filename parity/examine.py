@@ -218,6 +218,7 @@ def examine(item: Item, plan: Plan, watch: Watch, dead: frozenset[int] = frozens
     tally, started, notes = _Tally(), time.monotonic(), list[str]()
     reached = Reached() if plan.reach else None
     with plan.device.active(), listening(notes):
+        ordinal, text = 0, ""
         for ordinal, pinned, one in _valid(drawn(item, plan), tally):
             if ordinal in dead:
                 continue
@@ -229,19 +230,24 @@ def examine(item: Item, plan: Plan, watch: Watch, dead: frozenset[int] = frozens
                 there = plan.device, plan.cpu, plan.tables
                 results, digest = check(item.row, one.case, *there, how, watch.stage, notes, reached)
             except CaseError as e:
+                _alive(plan, watch, str(e))
                 tally.void[str(e)[:120]] += 1
                 watch.end()
                 continue
             # What the CPU refuses as well may still have stopped a kernel, and all further calls with it.
             odd = [r.verdict.reason for r in results if r.verdict.status in (Status.ERROR, Status.VOID)]
-            if (odd or one.case.refused) and not plan.device.answers():
-                watch.lost(odd[0] if odd else f"a call that is to be refused ({one.case.refused})")
+            if odd or one.case.refused:
+                _alive(plan, watch, odd[0] if odd else f"a call that is to be refused ({one.case.refused})")
             watch.end()
             _count(tally, item, one, results, text, digest, pinned)
             if tally.cases >= GIVE_UP_AFTER and _all_refused(tally):
                 break
             if plan.counts and pairs.reached(item.row, item.dtype, tally.counts):
                 break
+        # Some kernels fail behind the program's back: the next item would find nothing that computes, and say nothing.
+        watch.begin(ordinal, item.id, text, plan.patience or BASE_SECONDS)
+        _alive(plan, watch, next(iter(tally.void), "the last case, or one before it that said nothing"))
+        watch.end()
         shrinks = plan.shrinks and SHRINKING not in dead
         findings = tuple(_findings(item, replace(plan, shrinks=shrinks), tally, notes, watch))
     for f in findings:
@@ -267,6 +273,12 @@ def _valid(cases: Iterator[tuple[int, bool, Drawn]], tally: _Tally) -> Iterator[
         yield from cases
     except CaseError as e:
         tally.void[str(e)[:160]] += 1
+
+
+def _alive(plan: Plan, watch: Watch, why: str) -> None:
+    """End this process where the device computes nothing any more. why: what was said last."""
+    if not plan.device.answers():
+        watch.lost(why)
 
 
 def _all_refused(tally: _Tally) -> bool:
@@ -337,6 +349,8 @@ def shrink(
                 return False
             watch.begin(SHRINKING, item.id, notation.case_text(case), plan.patience or patience(case))
             again = recheck(item, plan, case, notes, result, watch)
+            if not again or any(r.verdict.status in (Status.ERROR, Status.VOID) for r in again):
+                _alive(plan, watch, again[0].verdict.reason if again else "a case that could not be built")
             watch.end()
             hits[case] = next((told for r in failing(again) if (told := r.about(key)) is not None), None)
         return hits[case] is not None

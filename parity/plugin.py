@@ -278,9 +278,11 @@ class Survival:
 
     @pytest.hookimpl
     def pytest_keyboard_interrupt(self) -> None:
-        """End the workers at once: they do not hear Ctrl-C, and xdist would wait ten seconds for them."""
+        """End the workers at once: they do not hear Ctrl-C, and xdist would wait ten seconds for them. What is done is told and
+        stored now; another Ctrl-C (`timeout` sends two) must not cut that off."""
         from parity import journal
 
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         for worker in list(self._nodes):
             entry = journal.read(self.folder / f"journal-{worker}")
             if entry is not None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+import parity.examine as module
 from parity import notation, suite, tolerance
-from parity.devices import Fault, resolve
-from parity.errors import DeviceError
+from parity.devices import Call, Fault, resolve
+from parity.errors import CaseError, DeviceError
 from parity.examine import Examined, NoWatch, Plan, drawn, examine
 from parity.vocabulary import Status
 
@@ -124,3 +125,46 @@ def test_a_device_that_a_refused_call_stopped_is_told(monkeypatch: pytest.Monkey
     monkeypatch.setattr(type(used.device), "answers", lambda self: False)
     with pytest.raises(DeviceError, match=r"computes nothing any more after: a call that is to be refused"):
         examine(item("index_select"), replace(used, examples=200), NoWatch())
+
+
+def test_a_device_that_stopped_without_a_word_is_told_at_the_end_of_its_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next items would find nothing that computes, call that void, and the run would be green."""
+    used = plan()
+    monkeypatch.setattr(type(used.device), "answers", lambda self: False)
+    with pytest.raises(DeviceError, match="computes nothing any more after: the last case"):
+        examine(item("neg"), replace(used, examples=0), NoWatch())
+
+
+def test_samples_that_a_stopped_device_cannot_make_are_no_void(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = plan()
+
+    def none(*_: object) -> Any:
+        raise CaseError("cannot make its samples: misaligned address")
+        yield
+
+    monkeypatch.setattr(module, "drawn", none)
+    assert examine(item("neg"), used, NoWatch()).summary.void, "a device that computes has no such samples, and says why"
+    monkeypatch.setattr(type(used.device), "answers", lambda self: False)
+    with pytest.raises(DeviceError, match="misaligned address"):
+        examine(item("neg"), used, NoWatch())
+
+
+def test_a_case_of_the_shrinker_that_stops_the_device_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = [False]
+
+    def poison(call: Call) -> Any:
+        return call.run() + 1.0
+
+    def unable(*_: object) -> Any:
+        broken[0] = True
+        return ()
+
+    class Ending(NoWatch):
+        def lost(self, why: str) -> None:
+            raise SystemExit(why)
+
+    used = plan(Fault("off", ("sin",), poison))
+    monkeypatch.setattr(module, "recheck", unable)
+    monkeypatch.setattr(type(used.device), "answers", lambda self: not broken[0])
+    with pytest.raises(SystemExit, match="could not be built"):
+        examine(item("sin"), used, Ending())
