@@ -168,3 +168,9 @@ def test_a_case_of_the_shrinker_that_stops_the_device_ends_the_process(monkeypat
     monkeypatch.setattr(type(used.device), "answers", lambda self: not broken[0])
     with pytest.raises(SystemExit, match="could not be built"):
         examine(item("sin"), used, Ending())
+
+
+def test_results_of_a_dtype_that_is_not_judged_are_compared() -> None:
+    """complex of float16 gives complex32, for which no cotangents are made from a table."""
+    done = examine(item("opinfo:complex", "float16"), plan(), NoWatch())
+    assert done.summary.counts["forward"][Status.AGREE] >= 10
