@@ -161,7 +161,7 @@ class Oracle:
 
     def grown(self, name: str) -> float:
         """The largest result where no factor is smaller than 1: what a product comes to on the way, in whatever order."""
-        found = self._variant("factors", lambda t, i: t.abs().clamp(min=1.0).to(t.dtype) if _floating(t) else t).get(name)
+        found = self._variant("factors", lambda t, i: _factor(t)).get(name)
         return 0.0 if found is None or not found.numel() else float(found.abs().max())
 
     def beside(self, truth: Tensor) -> tuple[Tensor, ...]:
@@ -250,10 +250,11 @@ class Oracle:
         return s, n
 
     def with_each_as(self, name: str, size: float) -> list[Tensor]:
-        """What a sum over magnitudes gains where one floating operand after the other is `size` throughout instead of 0."""
+        """What a sum over magnitudes gains where one floating operand after the other is `size` throughout instead of 0. The
+        others count as 1 at least: of three factors, the product of two may be what is lost."""
 
         def change(t: Tensor, i: int, k: int, size: float) -> Tensor:
-            return torch.full_like(t, size) if i == k and _floating(t) else _magnitude(t, i)
+            return torch.full_like(t, size) if i == k and _floating(t) else _factor(t)
 
         gained = []
         for k in (k for k, v in enumerate(self._placed.views) if _floating(v)):
@@ -304,6 +305,10 @@ def _nonfinite(t: Tensor) -> Tensor:
 
 def _magnitude(t: Tensor, i: int) -> Tensor:
     return t.abs().to(t.dtype) if _floating(t) else t
+
+
+def _factor(t: Tensor) -> Tensor:
+    return t.abs().clamp(min=1.0).to(t.dtype) if _floating(t) else t
 
 
 def _one(t: Tensor, i: int) -> Tensor:

@@ -26,10 +26,10 @@ def _finite(*tensors: Tensor) -> bool:
     return all(bool(torch.isfinite(t.abs()).all()) for t in tensors)
 
 
-def _system(name: str, a: Tensor, x: Tensor, b: Tensor, u: float, left: bool = True) -> Problems:
-    """Whether x solves the system, vectors taken as one column: one for all matrices, or a batch of them, where b has one
-    dimension less."""
-    if b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1]):
+def _system(name: str, a: Tensor, x: Tensor, b: Tensor, u: float, left: bool = True, vectors: bool = True) -> Problems:
+    """Whether x solves the system. vectors: they are taken as one column, one for all matrices, or a batch of them, where b has
+    one dimension less."""
+    if vectors and (b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])):
         b, x = b.unsqueeze(-1), x.unsqueeze(-1)
     if not a.numel() or not b.numel() or not _finite(a, b):
         return []
@@ -58,7 +58,7 @@ def _triangular(call: Bound, r: Results) -> Problems:
     w = torch.triu(wide(a)) if call.kwargs.get("upper") else torch.tril(wide(a))
     if call.kwargs.get("unitriangular"):
         w = w - torch.diag_embed(torch.diagonal(w, dim1=-2, dim2=-1)) + torch.eye(w.shape[-1], dtype=w.dtype)
-    return _system(name, w, wide(r[name]), wide(b), roundoff(a), bool(call.kwargs.get("left", True)))
+    return _system(name, w, wide(r[name]), wide(b), roundoff(a), bool(call.kwargs.get("left", True)), False)
 
 
 def _lu_solve(call: Bound, r: Results) -> Problems:

@@ -224,6 +224,8 @@ def test_dtypes_without_facts_are_compared_exactly() -> None:
         assert judge(bench, {"out": one}, {"out": one.clone()}, "forward")[0].status is Status.AGREE
         assert judge(bench, {"out": two}, {"out": one}, "forward")[0].status is Status.WRONG
         assert judge(bench, {"out": one}, None, "forward")[0].status is Status.VOID
+    rounded = torch.full((3,), 1.0 + 2.0**-10).to(torch.complex32)
+    assert judge(bench, {"out": rounded}, {"out": torch.ones(3).to(torch.complex32)}, "forward")[0].status is Status.AGREE
 
 
 def test_sparse_results_say_nothing() -> None:

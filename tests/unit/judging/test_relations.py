@@ -72,6 +72,14 @@ def test_the_index_of_an_extreme_value_may_be_any_of_its_places() -> None:
     assert problems("argmax", (X,), {"out": torch.tensor(99)}) == ["the index is out of range"]
 
 
+def test_a_triangular_system_takes_no_batch_of_vectors() -> None:
+    """[1, 4] beside [1, 4, 4] is one row for it, and a vector for solve."""
+    a, b = torch.eye(4).expand(1, 4, 4) * 2.0, torch.ones(1, 4)
+    x = torch.linalg.solve_triangular(a, b, upper=False, left=False)
+    assert problems("solve_triangular", (a, b), {"out": x}, upper=False, left=False) == []
+    assert problems("solve_triangular", (a, b), {"out": x * 1.5}, upper=False, left=False) != []
+
+
 def test_median_and_kthvalue_are_judged_by_their_place() -> None:
     values, indices = X.median(1)
     assert problems("median", (X, 1), pair(values, indices)) == []
