@@ -204,7 +204,8 @@ def any_range(other: Any, plain: Any) -> Any:
 def _cast(call: Call, other: Any, plain: Any) -> Any:
     """The answer as it comes into a destination wider than the half type of all operands: where the CPU's own has numbers of
     that type alone, torch computes in it and casts."""
-    dtypes = {t.dtype for t in call.operands if t.is_floating_point() or t.is_complex()}
+    floats = [t for t in call.operands if t.is_floating_point() or t.is_complex()]
+    dtypes = {t.dtype for t in floats if t.dim()} or {t.dtype for t in floats}  # numbers promote nothing of their own kind
     if not isinstance(other, Tensor) or len(dtypes) != 1 or plain.dtype is not torch.float32:
         return other
     (half,) = dtypes
