@@ -36,6 +36,7 @@ from parity.judging.promises import (
     odd_zero,
     on_the_branch_of,
     one_kernel,
+    one_sided,
     paired,
     promised,
     roundoff,
@@ -326,6 +327,8 @@ def _budget(bench: Bench, truth: Tensor, name: str | None, f: DtypeFacts, pass_:
             if coarse > f.unit_roundoff and (pass_ == "backward" or bench.oracle.fed):  # through a coarser operand's gradient
                 handed = handed + 2.0 * coarse * np.nan_to_num(s, nan=0.0, posinf=0.0)
             handed = handed + lost_between(bench.row, f, bench.oracle, name or "", flushes, size)
+            if scans(bench.row) and bench.oracle.repeats():
+                handed = handed + one_sided(s, n, u)
             sum_ = of_sum(size, s, n, f, u, handed, tol, floor * np.maximum(1.0, n / FLUSHED) if flushes else floor)
             return replace(sum_, rms=np.inf) if scans(bench.row) else sum_
     moved = np.zeros_like(size) if name is None else paired(bench.oracle.sensitivity(name, u, between), truth)

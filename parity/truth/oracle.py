@@ -159,6 +159,11 @@ class Oracle:
         least = min((low for low, _ in sizes), default=1.0)
         return max(most * most, most / least if least else float("inf"))
 
+    def repeats(self) -> bool:
+        """Whether an operand or a cotangent is one number throughout, so that roundings are no chance."""
+        fed = [v for v in (*self._placed.views, *(self._cotangents or ())) if _floating(v) and v.numel() > 1]
+        return any(bool((v == v.reshape(-1)[0]).all()) for v in fed)
+
     def grown(self, name: str) -> float:
         """The largest result where no factor is smaller than 1: what a product comes to on the way, in whatever order."""
         found = self._variant("factors", lambda t, i: _factor(t)).get(name)

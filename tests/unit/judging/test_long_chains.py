@@ -46,6 +46,17 @@ def test_a_chain_of_equal_terms_is_rounded_to_one_side() -> None:
     assert verdict(CONSTANT, in_turn).status is Status.AGREE
 
 
+def test_every_addition_of_a_long_chain_may_round_to_one_side() -> None:
+    """16,384 times 1.1 in float32, one after the other: each addition errs by the same amount until the sum doubles."""
+    text = "cumsum(float32[16384].constant(seed=1), 0)"
+    bench, _, inputs = prepared(text)
+    inputs.operands[0].base.fill_(1.1)
+    fresh = Bench(bench.row, bench.tables, Oracle(bench.oracle._p, bench.oracle._case, inputs, torch.float32), None, True)
+    in_turn = torch.from_numpy(np.add.accumulate(inputs.operands[0].view.numpy()))
+    assert judge(fresh, {"out": in_turn}, None, "forward")[0].status is Status.AGREE
+    prepared.cache_clear()
+
+
 def test_a_chain_in_bfloat16_is_found() -> None:
     terms = prepared(CONSTANT)[2].operands[0].view
     coarse = torch.stack([row.clone() for row in torch.cumsum(terms.to(torch.bfloat16), 0).to(torch.float32)])
