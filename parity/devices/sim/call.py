@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.errors import FaultError
 
+WRAPPED: list[Tensor] = []  # tensors that torch or parity has made of plain numbers, while their call runs
 FORMATS = (
     ("contiguous", torch.contiguous_format),
     ("channels_last", torch.channels_last),
@@ -142,7 +143,7 @@ class Call:
         dimensions is none."""
         args, kwargs = self._origin
         value = kwargs.get(i) if isinstance(i, str) else args[i] if i < len(args) else None
-        return isinstance(value, (bool, int, float, complex))
+        return isinstance(value, (bool, int, float, complex)) or any(value is w for w in WRAPPED)
 
     def conj(self, t: Tensor) -> bool:
         """Whether the caller passed this operand lazily conjugated. At kernel level also where torch resolved the bit just

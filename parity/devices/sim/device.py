@@ -71,6 +71,14 @@ class SimDevice(Device):
             return super().download(t)
         return to_host(t).clone().resolve_conj().resolve_neg()
 
+    def answers(self) -> bool:
+        """Whether a sum still comes through; planted faults may spoil it, and the device computes all the same."""
+        try:
+            self.download(self.upload(torch.ones(2)) + 1.0)
+        except RuntimeError:
+            return False
+        return True
+
     def synchronize(self) -> None:
         """Nothing to wait for: every call is complete when it returns."""
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.devices.sim import zeros
-from parity.devices.sim.call import Call
+from parity.devices.sim.call import WRAPPED, Call
 from parity.devices.sim.faults import run_through
 from parity.devices.sim.memory import NAME, adopt, set_conj, to_host, to_host_in_place, to_sim
 from parity.devices.sim.plans import DEVICE, LIST, NUMBERS, TENSOR, Plan, plan_of, plans
@@ -121,7 +121,11 @@ def _in_pieces(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         if numbers:
             given = list(args)
             _wrap_numbers(plan, given, numbers)
-            return plan.pieces(*given, **kwargs)
+            WRAPPED.extend(given[i] for i in numbers)
+            try:
+                return plan.pieces(*given, **kwargs)
+            finally:
+                del WRAPPED[-len(numbers) :]
     return plan.pieces(*args, **kwargs)
 
 
