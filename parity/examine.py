@@ -229,6 +229,9 @@ def examine(item: Item, plan: Plan, watch: Watch, dead: frozenset[int] = frozens
                 how = settings(item, plan, ordinal, pinned)
                 there = plan.device, plan.cpu, plan.tables
                 results, digest = check(item.row, one.case, *there, how, watch.stage, notes, reached)
+                if failing(results) and _shares_the_kernels(plan.device):
+                    again, _ = check(item.row, one.case, *there, how, watch.stage, notes, reached)
+                    results = results if failing(again) else again
             except CaseError as e:
                 _alive(plan, watch, str(e))
                 tally.void[str(e)[:120]] += 1
@@ -273,6 +276,12 @@ def _valid(cases: Iterator[tuple[int, bool, Drawn]], tally: _Tally) -> Iterator[
         yield from cases
     except CaseError as e:
         tally.void[str(e)[:160]] += 1
+
+
+def _shares_the_kernels(device: Device) -> bool:
+    """Whether all that this device computes comes of the CPU's own kernels, unspoiled. Some of those read memory that nobody
+    wrote (bfloat16 convolutions with 65,536 channels, torch 2.13): what does not come again says nothing about the device."""
+    return (device.simulated or device.torch_device.type == "cpu") and not getattr(device, "faults", ())
 
 
 def _alive(plan: Plan, watch: Watch, why: str) -> None:

@@ -174,3 +174,21 @@ def test_results_of_a_dtype_that_is_not_judged_are_compared() -> None:
     """complex of float16 gives complex32, for which no cotangents are made from a table."""
     done = examine(item("opinfo:complex", "float16"), plan(), NoWatch())
     assert done.summary.counts["forward"][Status.AGREE] >= 10
+
+
+def test_what_the_cpus_own_kernels_do_once_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A healthy simulated device computes with them; one with planted faults is accused at once."""
+    first, calls = examine(item("exp"), plan(Fault("off", ("exp",), lambda call: call.run() + 1.0)), NoWatch()), [0]
+    assert first.findings
+    real = vars(module)["check"]
+
+    def once(*args: Any) -> Any:
+        results, digest = real(*args)
+        calls[0] += 1
+        if calls[0] != 1:
+            return results, digest
+        bad = replace(results[0], verdict=replace(results[0].verdict, status=Status.WRONG))
+        return (bad, *results[1:]), digest
+
+    monkeypatch.setattr(module, "check", once)
+    assert not examine(item("exp"), plan(), NoWatch()).findings
