@@ -41,7 +41,8 @@ from parity.devices import Device, resolve
 from parity.dtypes import FACTS
 from parity.errors import NothingCompared, UsageError
 from parity.execute import Named
-from parity.judging.judge import Bench, agreed, judge
+from parity.judging.bench import Bench
+from parity.judging.judge import agreed, judge
 from parity.judging.measures import bit_equal, same_bytes
 from parity.truth.oracle import Oracle
 from parity.vocabulary import Computed, Measure, OpClass, Outcome, Raised, Status, Verdict

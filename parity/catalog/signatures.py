@@ -12,7 +12,6 @@ from parity.vocabulary import Arg, TensorSpec, Values
 
 Operand = Callable[[Draw, Shape], TensorSpec]
 Options = Callable[[Draw], tuple[tuple[str, Arg], ...]]
-Limits = tuple[float, float]
 Number = Callable[[Draw, Operand], Arg]
 
 

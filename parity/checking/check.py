@@ -29,7 +29,7 @@ from parity.devices.base import Device
 from parity.execute import Live, Named, Placed
 from parity.inputs import build, realise, torch_word
 from parity.judging import randomness
-from parity.judging.judge import Bench
+from parity.judging.bench import Bench
 from parity.judging.relations import GAUGE_DEPENDENT, RELATIONS, Bound
 from parity.reached import Reached
 from parity.tolerance import Tables

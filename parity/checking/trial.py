@@ -15,9 +15,10 @@ from parity.devices.base import Device
 from parity.dtypes import FACTS
 from parity.execute import Destination, Live, Named, Placed, Program
 from parity.inputs import Inputs
+from parity.judging.bench import Bench
 from parity.judging.destination import Part
-from parity.judging.judge import Bench, agreed, judge
-from parity.judging.measures import WIDENING_LIMIT, bit_equal
+from parity.judging.judge import agreed, judge
+from parity.judging.measures import WIDENING_LIMIT, bit_equal, same_bits
 from parity.swift import swift
 from parity.tolerance import Tables
 from parity.values import pool, window
@@ -222,15 +223,11 @@ def _unsteady(t: Trial, bench: Bench, ours: dict[str, Tensor], pass_: str, again
         if isinstance(raw, Raised):
             return True
         second = {n: x.detach() for n, x in raw if n in ours}
-        if set(second) == set(ours) and all(_same_bits(second[n], x) for n, x in ours.items()):
+        if set(second) == set(ours) and all(same_bits(second[n], x) for n, x in ours.items()):
             continue
         if judge(bench, second, ours, pass_, parts)[0].status.is_finding:
             return True
     return False
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and bit_equal(a, b)
 
 
 def _stir(t: Trial, ours: dict[str, Tensor]) -> None:

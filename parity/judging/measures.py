@@ -74,6 +74,11 @@ def bit_equal(a: Tensor, b: Tensor) -> bool:
     return same_bytes(a, b) or torch.equal(bits(a), bits(b))
 
 
+def same_bits(a: Tensor | None, b: Tensor | None) -> bool:
+    """Whether both are missing, or hold the same bits in one dtype and shape."""
+    return a is b or (a is not None and b is not None and a.dtype is b.dtype and a.shape == b.shape and bit_equal(a, b))
+
+
 def ulp_distance(a: Tensor, b: Tensor) -> npt.NDArray[np.int64]:
     """Distance in representable numbers per real element; meaningful where neither is NaN."""
     x, y = (bits(t).reshape(-1).numpy().astype(np.int64) for t in (a, b))

@@ -54,12 +54,6 @@ def _result_too_large(call: Call) -> bool:
     return max(F.conv1d(*args, **kwargs).shape) > LARGEST
 
 
-def _other_channels(call: Call) -> bool:
-    """The backward of a transposed convolution of three dimensions that gives another number of channels than it gets."""
-    weight: Tensor = call.args[2]
-    return weight.dim() == 5 and bool(call.args[6]) and weight.shape[0] != weight.shape[1] * int(call.args[8])
-
-
 def _in_other_order(t: Tensor) -> bool:
     return looks_channels_last(t) and not t.is_contiguous()
 

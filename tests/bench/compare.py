@@ -26,7 +26,8 @@ from parity import catalog, tolerance
 from parity import execute as ex
 from parity.devices import resolve
 from parity.inputs import build
-from parity.judging.judge import Bench, judge
+from parity.judging.bench import Bench
+from parity.judging.judge import judge
 from parity.judging.measures import bit_equal, bits
 from parity.truth.oracle import Oracle
 from parity.vocabulary import Case, TensorSpec, Values

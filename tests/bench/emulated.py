@@ -18,7 +18,7 @@ from parity import execute as ex
 from parity.devices import resolve
 from parity.dtypes import FACTS
 from parity.inputs import Inputs, Slot, operand
-from parity.judging.judge import Bench
+from parity.judging.bench import Bench
 from parity.truth.oracle import Oracle
 from parity.vocabulary import Case, TensorSpec
 

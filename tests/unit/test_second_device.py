@@ -16,7 +16,8 @@ from parity.checking.check import Settings, check, quiet
 from parity.checking.trial import EVERYTHING, Result
 from parity.devices import Call, Fault, resolve
 from parity.inputs import Inputs, build
-from parity.judging.judge import Bench, judge
+from parity.judging.bench import Bench
+from parity.judging.judge import judge
 from parity.notation import parse
 from parity.truth import formulas, rounding, wide
 from parity.truth.oracle import Oracle

@@ -14,8 +14,9 @@ from torch import Tensor
 from parity import catalog, execute, tolerance
 from parity.dtypes import FACTS
 from parity.inputs import build
+from parity.judging.bench import Bench
 from parity.judging.budget import Budget
-from parity.judging.judge import Bench, judge
+from parity.judging.judge import judge
 from parity.judging.measures import measure
 from parity.judging.promises import promised, terms_of_gauss, vanishing
 from parity.notation import parse

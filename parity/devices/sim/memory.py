@@ -86,13 +86,6 @@ def to_host_in_place(t: Tensor) -> Tensor:
     return to_host(flat).as_strided(t.shape, t.stride(), t.storage_offset())
 
 
-def without_bits(alias: Tensor) -> Tensor:
-    """The same alias, reading the memory as it lies there."""
-    _set_neg(alias, False)
-    set_conj(alias, False)
-    return alias
-
-
 def adopt(destination: Tensor, result: Tensor) -> None:
     """Give `destination` (sim) the form of `result` (host): a kernel has resized or restrided its out= argument. As on the
     CPU it stays in its memory where that is large enough (fft.fftfreq grows an empty slice), else it gets the result's."""

@@ -14,8 +14,9 @@ from torch import Tensor
 from parity import catalog, execute, tolerance
 from parity.devices import resolve
 from parity.inputs import Inputs, build
+from parity.judging.bench import Bench
 from parity.judging.destination import Part
-from parity.judging.judge import Bench, judge
+from parity.judging.judge import judge
 from parity.notation import parse
 from parity.truth.oracle import Oracle
 from parity.vocabulary import OpClass, Status, Verdict

@@ -14,7 +14,8 @@ from torch import Tensor
 from parity import catalog, execute, tolerance
 from parity.devices import resolve
 from parity.inputs import Inputs, build
-from parity.judging.judge import Bench, judge
+from parity.judging.bench import Bench
+from parity.judging.judge import judge
 from parity.judging.leaning import FEWEST, lean_of, leaning, steps, strides_past
 from parity.judging.tails import ALPHA
 from parity.notation import parse

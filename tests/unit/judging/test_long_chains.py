@@ -12,7 +12,8 @@ from torch import Tensor
 from parity import catalog, execute, tolerance
 from parity.devices import resolve
 from parity.inputs import Inputs, build
-from parity.judging.judge import Bench, judge
+from parity.judging.bench import Bench
+from parity.judging.judge import judge
 from parity.notation import parse
 from parity.truth.oracle import Oracle
 from parity.truth.rounding import Rounding

@@ -14,7 +14,9 @@ from parity import catalog, execute, tolerance
 from parity.devices import resolve
 from parity.dtypes import FACTS
 from parity.inputs import Inputs, build
-from parity.judging.judge import Bench, _budget, judge
+from parity.judging.allowance import allowance
+from parity.judging.bench import Bench
+from parity.judging.judge import judge
 from parity.judging.promises import one_kernel
 from parity.judging.relations import RELATIONS, Bound, Coarse
 from parity.notation import parse
@@ -284,6 +286,6 @@ def test_a_convolution_without_a_bias_rounds_once_and_one_with_a_bias_may_not() 
         truth = bench.oracle.truth("out")
         assert truth is not None
         tol = bench.tables.find("conv2d", bench.row.rule, "float16", "forward")
-        assert one_kernel(bench.row, f, "forward", _budget(bench, truth, "out", f, "forward", tol, False)) is once
-        wide = _budget(bench, truth, "out", f, "forward", tol, False)
+        assert one_kernel(bench.row, f, "forward", allowance(bench, truth, "out", f, "forward", tol, False)) is once
+        wide = allowance(bench, truth, "out", f, "forward", tol, False)
         assert not one_kernel(bench.row, FACTS["float32"], "forward", wide)
