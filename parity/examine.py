@@ -27,7 +27,7 @@ from parity.reached import Reached
 from parity.store import Item as Summary
 from parity.suite import ORACLE_EVERY, Item, Profile
 from parity.tolerance import Tables
-from parity.vocabulary import COMPARED, Arg, Aspect, Case, Record, Status, TensorSpec
+from parity.vocabulary import COMPARED, Arg, Aspect, Case, OpClass, Record, Status, TensorSpec
 
 KINDS_SHRUNK = 3  # kinds of findings of one item that are shrunk; the rest are told as drawn
 SHRINK_SECONDS = 6.0  # per kind
@@ -36,6 +36,7 @@ OPERANDS_EVERY = 4  # one case in so many is asked whether its calls left their 
 LAW_EVERY = 8  # one case in so many of a random op is drawn until its law can be judged, and every pinned one
 # Aspects that cost much: one case in so many, and which of these.
 EVERY = {Aspect.DOUBLE: (8, 3), Aspect.TANGENT: (12, 4), Aspect.TRANSFER: (6, 5)}
+TWICE_EVERY = 3  # of OpInfo entries and factorizations, whose derivatives call kernels that the function does not
 TRAVELS = ("copy_", "to")  # rows that are transfers themselves
 NOTHING = (Status.UNSUPPORTED, Status.VOID)
 GIVE_UP_AFTER = 12  # cases of an item that are all refused before the rest is left undrawn
@@ -176,19 +177,22 @@ def settings(item: Item, plan: Plan, ordinal: int, pinned: bool) -> Settings:
     """How one case of an item is checked."""
     if plan.counts:
         return Settings(more=frozenset({Aspect.DOUBLE}))
+    family, rule = item.row.family, item.row.rule
+    twice = family == "opinfo" or rule is OpClass.SOLVER or rule is OpClass.DECOMPOSITION
+    kind = item.row.name in TRAVELS, family == "movement", twice
     if plan.screens and not pinned:
-        return _screened(_start(item.id), item.row.name in TRAVELS, item.row.family == "movement", plan.reach, ordinal)
+        return _screened(_start(item.id), *kind, plan.reach, ordinal)
     insist = pinned or not plan.screens or (ordinal + _start(item.id)) % ORACLE_EVERY == 0
-    more = _more(item.row.name in TRAVELS, item.row.family == "movement", plan.reach, ordinal)
+    more = _more(*kind, plan.reach, ordinal)
     law, kept = pinned or ordinal % LAW_EVERY == 2, ordinal % OPERANDS_EVERY == 3
     return _settings(insist, ordinal % REPEAT_EVERY == 1, None, more, law, kept)
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def _screened(start: int, travels: bool, moves: bool, reach: bool, ordinal: int) -> Settings:
+def _screened(start: int, travels: bool, moves: bool, twice: bool, reach: bool, ordinal: int) -> Settings:
     """`settings` of an explored case, most of which come again in every item."""
     insist, law, kept = (ordinal + start) % ORACLE_EVERY == 0, ordinal % LAW_EVERY == 2, ordinal % OPERANDS_EVERY == 3
-    return _settings(insist, ordinal % REPEAT_EVERY == 1, None, _more(travels, moves, reach, ordinal), law, kept)
+    return _settings(insist, ordinal % REPEAT_EVERY == 1, None, _more(travels, moves, twice, reach, ordinal), law, kept)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -201,9 +205,11 @@ _settings = functools.lru_cache(maxsize=1024)(Settings)
 
 
 @functools.lru_cache(maxsize=4096)
-def _more(travels: bool, moves: bool, reach: bool, ordinal: int) -> frozenset[Aspect]:
+def _more(travels: bool, moves: bool, twice: bool, reach: bool, ordinal: int) -> frozenset[Aspect]:
     """Which of the aspects that cost much a case is checked in."""
     more = {a for a, (every, rest) in EVERY.items() if ordinal % every == rest}
+    if twice and ordinal % TWICE_EVERY == 0:
+        more.add(Aspect.DOUBLE)
     if travels:
         more |= {Aspect.TRANSFER}
     elif not moves:

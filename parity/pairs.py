@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from parity.catalog import opinfo
 from parity.catalog.row import Row
 from parity.checking.derivatives import TWICE, promises
+from parity.checking.gauge import GAUGES
 from parity.judging.relations import GAUGE_DEPENDENT
 from parity.vocabulary import COMPARED, Aspect, Status
 
@@ -138,7 +139,7 @@ def lacking(row: Row, dtype: str, aspect: Aspect) -> str:
         return "the op itself writes into its first operand"
     if aspect is Aspect.OUT:
         return "" if row.out else "the row has no out= form"
-    if row.relation in GAUGE_DEPENDENT:
+    if row.relation in GAUGE_DEPENDENT and row.relation not in GAUGES:
         return f"gradients of several right answers ({row.relation}) are not compared"
     if dtype not in row.grad:
         return "the row has no gradient in this dtype"

@@ -7,6 +7,7 @@ parity that does, until a test asks for it.
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import os
 import signal
@@ -125,6 +126,7 @@ def _plan(
     known = {r.name for r in suite.rows("all")}
     tables = tolerance.load(there.name, known_ops=known, fast=is_fast(there))
     cpu, sizes = resolve("cpu"), suite.profile(profile)
+    gc.freeze()  # torch and the catalog stay: no need to look through them again and again
     return Plan(there, cpu, tables, sizes, seed, examples, screens, shrinks, patience, reach, counts)
 
 

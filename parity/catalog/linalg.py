@@ -171,7 +171,7 @@ def _indefinite(draw: Draw) -> Call:
     return Call((draw.matrix((*lead, n, n), "spd"), draw.tensor((*lead, n, k))))
 
 
-DECOMPOSITION = partial(_row, rule=OpClass.DECOMPOSITION, grad=())
+DECOMPOSITION = partial(_row, rule=OpClass.DECOMPOSITION)
 
 ROWS = (
     _row(

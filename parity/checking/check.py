@@ -114,6 +114,8 @@ def _aspects(t: Trial) -> None:
     known = all(is_known(x) for _, x in reference.tensors)
     if grad and known and t.case.under == "grad" and _same_choice(bench, reference, outcome):
         derivatives.check(t, sides)
+    elif known and t.case.under == "grad":
+        derivatives.check_through_gauge(t, sides)
     if (t.settings.repeat or t.case.under == "deterministic") and row.relation not in ("random", "uninitialised"):
         writes.repeat(t, sides, again, parts)
     if not row.mutates:

@@ -18,7 +18,8 @@ from torch.autograd import forward_ad
 from parity import execute as ex
 from parity.catalog import opinfo
 from parity.catalog.row import Row
-from parity.checking.trial import Lent, Result, Sides, Trial, agrees, compare, outcome_of, values
+from parity.checking.gauge import GAUGES, Gauge, through
+from parity.checking.trial import Lent, Result, Sides, Trial, agrees, compare, outcome_of, raised, values
 from parity.devices.base import Device
 from parity.dtypes import COMPLEX, FLOATS
 from parity.execute import Destination, Named
@@ -58,6 +59,47 @@ def check(t: Trial, s: Sides) -> None:
     pushed = pushed and t.program.row.rule not in (OpClass.SOLVER, OpClass.DECOMPOSITION)
     if pushed and t.settings.wants_more(Aspect.TANGENT) and promises(t.program.row, "forward_ad"):
         _tangents(t, s)
+
+
+def check_through_gauge(t: Trial, s: Sides) -> None:
+    """The first and second derivatives of a factorization, of what no choice of the device has an influence on."""
+    gauge = GAUGES.get(t.program.row.relation)
+    leaves = any(o.spec.grad and (o.view.is_floating_point() or o.view.is_complex()) for o in t.inputs.operands)
+    if gauge is None or not leaves or t.case.dtype not in t.program.row.grad or not _apart(gauge, s):
+        return
+    program = replace(t.program, function=through(gauge, t.program.function), inplace=None, out=False)
+    t.mark("reference")
+    live = ex.precisely(lambda: ex.forward(program, t.case, t.inputs, s.here, True), "run")
+    if isinstance(live, Raised) or not (tracked := ex.differentiable(live)):
+        return
+    t.mark("device")
+    theirs = ex.attempt(lambda: ex.forward(program, t.case, t.inputs, s.there, True), "run")
+    if isinstance(theirs, Raised):
+        t.results.append(raised(Aspect.BACKWARD, s.reference, theirs))
+        return
+    # Algorithms for factorizations are stable by the norm, as solvers are (`class = "solver"` of the tables says by how much).
+    row = replace(s.bench.row, rule=OpClass.SOLVER)
+    bench = replace(s.bench, row=row, oracle=Oracle(program, t.case, t.inputs, None), bound=None)
+    own, sides = replace(t, program=program), replace(s, bench=bench, live=live, theirs=theirs)
+    alike = [n for n, _ in tracked] == [n for n, _ in ex.differentiable(theirs)]
+    if t.settings.wants(Aspect.BACKWARD):
+        _backward(own, sides, tracked, alike)
+    if alike and t.case.dtype in TWICE and t.settings.wants_more(Aspect.DOUBLE) and promises(t.program.row, "gradgrad"):
+        _double_backward(own, sides, tracked)
+
+
+def _apart(gauge: Gauge, s: Sides) -> bool:
+    """Whether the derivatives are well defined, and both sides and the truth chose alike what these follow from."""
+    if not isinstance(s.outcome, Computed):
+        return False
+    ours, theirs = ([x for _, x in found.tensors] for found in (s.reference, s.outcome))
+    truths = [s.bench.oracle.truth(n) for n, _ in s.reference.tensors]
+    meant = [x for x in truths if x is not None]
+    if len(meant) != len(ours) or len(theirs) != len(ours):
+        return False
+    chosen = [gauge.chosen(found) for found in (ours, theirs, meant)]
+    alike = all(torch.equal(a, b) and torch.equal(a.to(c.dtype), c) for a, b, c in zip(*chosen, strict=True))
+    return alike and gauge.apart(s.bench.oracle.operands, meant)
 
 
 @functools.lru_cache(maxsize=4096)

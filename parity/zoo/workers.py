@@ -6,6 +6,7 @@ worker, which never runs a backward pass itself (torch's autograd threads do not
 
 from __future__ import annotations
 
+import gc
 import importlib
 import multiprocessing
 import os
@@ -143,6 +144,7 @@ class Home:
         if setup.opinfo:
             with suppress(CaseError):
                 opinfo.callables(opinfo.PREFIX + "add")
+        gc.freeze()  # children share its memory as long as nobody touches it
         self._context: Any = multiprocessing.get_context("fork" if FORKS else "spawn")
         self._child: Any = None
         self._scratch = tempfile.TemporaryDirectory(prefix="parity-zoo-")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import signal
 import statistics
 import sys
@@ -295,6 +296,7 @@ def _planned(device: str, seed: str) -> Plan:
     torch.set_num_threads(1)
     torch.autograd.set_multithreading_enabled(False)
     there = resolve(device)
+    gc.freeze()
     return Plan(there, resolve("cpu"), load(there.name), suite.profile("quick"), seed)
 
 

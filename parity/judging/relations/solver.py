@@ -126,13 +126,13 @@ def _spectrum(of: Callable[[Tensor], Tensor]) -> Callable[[Bound, Results], Prob
 def _pinv(call: Bound, r: Results) -> Problems:
     """The Moore-Penrose conditions, whatever rank was found."""
     a, name = call.args[0], outs(r)[0]
-    w, x, u = wide(a), wide(r[name]), roundoff(a)
+    w, x, u = _hermitian(a) if call.kwargs.get("hermitian") else wide(a), wide(r[name]), roundoff(a)
     product = call.op.endswith(":singular")  # torch's OpInfo gives the factors of a matrix that has not its full rank
     if product:
         w = w @ wide(call.args[1]).mT
     if not w.numel() or not _finite(w) or x.shape[-2:] != (w.shape[-1], w.shape[-2]):
         return []
-    cut = not product and (bool(call.kwargs) or len(call.args) > 1)  # what lies below a tolerance of the call is left out
+    cut = not product and (bool(call.kwargs.keys() - {"hermitian"}) or len(call.args) > 1)  # what lies below a tolerance of the call is left out
     p, q = w @ x, x @ w
     size = norm(w) * norm(x)
     return [
