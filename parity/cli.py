@@ -217,7 +217,7 @@ def _zoo(o: argparse.Namespace) -> int:
     if o.output:
         told.write(made, o.output)
         print(f"\nstored in {o.output}")
-    return 0
+    return INTERRUPTED if made.left else 0
 
 
 def _audit(o: argparse.Namespace) -> int:

@@ -29,10 +29,12 @@ def header(board: Board) -> list[str]:
     """What was scored, and how."""
     many = plural(len(board.seeds), "seed") if len(board.seeds) > 1 else f"seed {board.seeds[0]}"
     origin = f" of {board.source}" if board.source else " of the zoo"
+    early = [f"INTERRUPTED: {board.left} of {board.left + len(board.scores)} were not scored."] if board.left else []
     return [
         f"parity {__version__} zoo: {plural(len(board.subjects), 'fault')}{origin}, {board.profile} profile, {many}, "
         f"{plural(board.workers, 'worker')}, torch {opinfo.torch_version()}, took {clock(board.seconds)}",
         HONEST,
+        *early,
     ]
 
 
@@ -201,6 +203,7 @@ def tree(board: Board) -> dict[str, Any]:
         "source": board.source or "parity.zoo",
         "workers": board.workers,
         "seconds": round(board.seconds, 1),
+        "left": board.left,
         "recall": {g: _recall(board.of(g)) for g in board.generators},
         "silent": {g: _recall(board.of(g, [s for s in board.subjects if s.silent])) for g in board.generators},
         "kinds": {k: {g: _recall(board.of(g, s)) for g in board.generators} for k, s in _kinds(board.subjects)[:-1]},

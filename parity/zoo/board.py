@@ -21,7 +21,8 @@ Z95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 @dataclass(frozen=True, slots=True)
 class Board:
     """All scores, in the order of the faults. routes: where each fault was looked for. source: "" for the zoo. unknown: rows of
-    which it could not be recorded what they call, so that faults are looked for in them by name alone."""
+    which it could not be recorded what they call, so that faults are looked for in them by name alone. left: scores that are
+    missing because the run was interrupted; the subjects are those that have some."""
 
     profile: str
     generators: tuple[str, ...]
@@ -33,6 +34,7 @@ class Board:
     routes: dict[str, Route]
     scores: tuple[Score, ...]
     unknown: tuple[str, ...] = ()
+    left: int = 0
 
     def of(self, generator: str, subjects: Iterable[Subject] | None = None) -> list[Score]:
         """The scores of one generator, of all faults or of these."""
@@ -70,9 +72,11 @@ def run(
     patience: float = PATIENCE,
 ) -> Board:
     """Score the faults that the patterns name. `told` hears of each score as it comes, with how many there are and will be.
-    patience: seconds that a case may take before it counts as hung, beside those for its elements.
+    patience: seconds that a case may take before it counts as hung, beside those for its elements. Ctrl-C ends it early, with
+    the scores that there are.
 
-    Raises UsageError for a pattern that names nothing and for an unknown profile, FaultError as `subjects.load` does.
+    Raises KeyboardInterrupt before the first score, UsageError for a pattern that names nothing and for an unknown profile,
+    FaultError as `subjects.load` does.
     """
     started = time.monotonic()
     chosen = select(load(source, beyond), patterns)
@@ -91,10 +95,17 @@ def run(
             for s in chosen
         ]
         scores: dict[tuple[str, str, str], Score] = {}
-        for task, answer in pool.map(tasks):
-            score = answer or Score(task.fault, task.generator, task.seed, miss="its worker was lost")
-            scores[task.fault, task.generator, task.seed] = score
-            told(score, len(scores), len(tasks))
-    ordered = tuple(scores[t.fault, t.generator, t.seed] for t in tasks)
-    unknown = tuple(n for n in names if n not in seen)
-    return Board(profile, generators, spoken, source, workers, time.monotonic() - started, chosen, routes, ordered, unknown)
+        try:
+            for task, answer in pool.map(tasks):
+                score = answer or Score(task.fault, task.generator, task.seed, miss="its worker was lost")
+                scores[task.fault, task.generator, task.seed] = score
+                told(score, len(scores), len(tasks))
+        except KeyboardInterrupt:
+            if not scores:
+                raise
+    ordered = tuple(scores[key] for t in tasks if (key := (t.fault, t.generator, t.seed)) in scores)
+    kept = {s.fault for s in ordered}
+    chosen = tuple(s for s in chosen if s.id in kept)
+    unknown, took = tuple(n for n in names if n not in seen), time.monotonic() - started
+    left = len(tasks) - len(ordered)
+    return Board(profile, generators, spoken, source, workers, took, chosen, routes, ordered, unknown, left)

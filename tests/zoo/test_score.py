@@ -13,7 +13,7 @@ import few
 import pytest
 import torch
 
-from parity import notation, suite, tolerance
+from parity import cli, notation, suite, tolerance
 from parity.catalog.row import Row
 from parity.devices import Fault, resolve
 from parity.devices.base import Device
@@ -135,6 +135,19 @@ def test_workers_do_not_change_the_score() -> None:
         return [replace(s, seconds=0.0, shrinking=0.0) for s in made.scores]
 
     assert told(1) == told(2)
+
+
+def test_an_interrupted_board_keeps_what_it_has(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def first(score: Score, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    made = board.run(("wrong", "never", "shifted"), str(FILE), False, "suite", "quick", "3", 1, 1, first)
+    assert (len(made.scores), len(made.subjects), made.left) == (1, 1, 2)
+    assert "INTERRUPTED: 2 of 3 were not scored." in report.render(made)
+    assert report.tree(made)["left"] == 2
+    monkeypatch.setattr(board, "run", lambda *_: made)
+    assert cli.main(["zoo"]) == cli.INTERRUPTED
+    assert "INTERRUPTED" in capsys.readouterr().out
 
 
 def test_repeats_are_other_seeds() -> None:

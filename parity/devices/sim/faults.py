@@ -87,6 +87,8 @@ LEVELS = ("function", "kernel", "transfer", "allocation")
 TRANSFERS = ("upload", "download")
 ALLOCATIONS = ("empty",)
 REMEMBERED = 256
+# What no device raises: an effect that does is broken itself.
+MISTAKES = (NameError, AttributeError, ImportError, KeyError, ZeroDivisionError)
 # plain RuntimeError on MPS (MPSAllocator.mm)
 OUT_OF_MEMORY_TEXT = (
     "MPS backend out of memory (MPS allocated: 9.06 GB, other allocations: 384.00 KB, max allowed: 9.07 GB). Tried to "
@@ -191,7 +193,7 @@ def run_through(planted: Sequence[Planted], call: Call) -> Any:
     outline = call.outline
     try:
         run = call._run
-        for p in reversed([p for p in planted if p.fault.when(call.handed_to(call._run, p.seen, p.state))]):
+        for p in reversed([p for p in planted if _matches(p, call)]):
             run = _struck(p, run)
         return run(call)
     finally:
@@ -199,8 +201,25 @@ def run_through(planted: Sequence[Planted], call: Call) -> Any:
             p.seen.append(outline)
 
 
+def _matches(p: Planted, call: Call) -> bool:
+    try:
+        return bool(p.fault.when(call.handed_to(call._run, p.seen, p.state)))
+    except Exception as e:  # no device raises here: the condition itself is broken
+        raise FaultError(_broken(p, "condition", call, e)) from e
+
+
 def _struck(p: Planted, after: Callable[[Call], Any]) -> Callable[[Call], Any]:
-    return lambda c: p.fault.effect(c.handed_to(after, p.seen, p.state))
+    def strike(c: Call) -> Any:
+        try:
+            return p.fault.effect(c.handed_to(after, p.seen, p.state))
+        except MISTAKES as e:
+            raise FaultError(_broken(p, "effect", c, e)) from e
+
+    return strike
+
+
+def _broken(p: Planted, part: str, call: Call, e: Exception) -> str:
+    return f"the {part} of fault '{p.fault.id}' does not run on {call.op} ({type(e).__name__}: {e}); mend the fault"
 
 
 # --------------------------------------------------------------------------------------- effects that many faults share

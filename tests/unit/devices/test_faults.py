@@ -140,6 +140,24 @@ def test_an_effect_without_an_answer_is_told() -> None:
         d.upload(X).nonzero()
 
 
+def test_a_fault_that_is_broken_itself_says_so() -> None:
+    d = planted("mul", effect=lambda c: c.operand * 2)
+    with pytest.raises(FaultError, match=r"the effect of fault 'f' does not run on mul.out \(AttributeError: .*operand"):
+        d.upload(X) * 2
+    d = planted("mul", effect=lambda c: c.run(), when=lambda c: c.args[7] > 0)
+    with pytest.raises(FaultError, match=r"the condition of fault 'f' does not run on mul.out \(IndexError: "):
+        d.upload(X) * 2
+
+
+def test_what_an_effect_raises_for_the_device_is_left_alone() -> None:
+    def refuse(c: Call) -> None:
+        raise IndexError("too many indices")
+
+    d = planted("mul", effect=refuse)
+    with pytest.raises(IndexError, match="too many indices"):
+        d.upload(X) * 2
+
+
 def test_out_of_memory_is_an_exception_of_the_device() -> None:
     def full(c: Call) -> None:
         raise torch.OutOfMemoryError("sim out of memory")
