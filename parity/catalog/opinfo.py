@@ -134,7 +134,7 @@ def _draw(key: str, draw: Draw) -> Call:
     """One of the entry's samples: its index, a spec per tensor, and what ties the case to this torch. Most of some entries'
     are empty matrices (46 of 64 of svd's): three cases of four are drawn from the others."""
     kept = samples(key, draw.dtype)
-    full = tuple([index for index, s in kept.items() if all([t.numel() for t in s.tensors])])
+    full = tuple([index for index, s in kept.items() if all(t.numel() for t in s.tensors)])
     index = draw.choice(full if 0 < len(full) < len(kept) and draw.pick(4) else tuple(kept))
     return _call(index, kept[index], on_cpu=key == "tensor_split")
 

@@ -31,6 +31,7 @@ make_dual: Callable[[Tensor, Tensor], Tensor] = forward_ad.make_dual
 unpack_dual: Callable[[Tensor], Any] = forward_ad.unpack_dual
 TWICE = (*FLOATS, *COMPLEX)  # dtypes of backward of backward
 PUSHED = ("float32", "complex64")  # dtypes of forward-mode
+LARGEST = 2048  # elements of what is factored: derivatives of factors cost ten times what the factors do, and their truth more
 # What torch says where a backend's own kernel has no derivative beyond the first: it lacks the op in that aspect.
 UNDERIVED = (
     "not infinitely differentiable",
@@ -63,8 +64,8 @@ def check(t: Trial, s: Sides) -> None:
 
 def check_through_gauge(t: Trial, s: Sides) -> None:
     """The first and second derivatives of a factorization, of what no choice of the device has an influence on."""
-    gauge = GAUGES.get(t.program.row.relation)
-    leaves = any(o.spec.grad and (o.view.is_floating_point() or o.view.is_complex()) for o in t.inputs.operands)
+    gauge, views = GAUGES.get(t.program.row.relation), [o.view for o in t.inputs.operands if o.spec.grad]
+    leaves = any(x.is_floating_point() or x.is_complex() for x in views) and sum(x.numel() for x in views) <= LARGEST
     if gauge is None or not leaves or t.case.dtype not in t.program.row.grad or not _apart(gauge, s):
         return
     program = replace(t.program, function=through(gauge, t.program.function), inplace=None, out=False)

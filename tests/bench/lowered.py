@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import math
 import os
 import sys
 import time
@@ -40,6 +41,7 @@ PASSES = ("forward", "backward", "second")
 SECOND = "double backward"  # as run files call the aspect
 GROWTH = 100.0
 EQUAL_RUNS = 5
+UNWRITTEN = ("empty", "new_empty", "resize")  # beginnings of ops whose results nobody wrote
 SAMPLES = 20  # of an op, evenly spaced
 Passes = Mapping[str, Sequence[Tensor]]
 
@@ -92,7 +94,7 @@ class Tally:
     @property
     def affected(self) -> bool:
         """Whether the flag affects this pass."""
-        grew = self.lowered >= GROWTH * max(self.off, 1e-30)
+        grew = math.isfinite(self.lowered) and self.lowered >= GROWTH * max(self.off, 1e-30)
         return bool(self.changed) and (grew if self.unsteady else True)
 
     def told(self) -> dict[str, Any]:
@@ -211,7 +213,10 @@ def affected(flag: str, path: str) -> None:
     types = ("float32",) if flag != "reduced" else ("float16", "bfloat16")
     found: dict[str, dict[str, Any]] = {}
     started = time.monotonic()
-    asked = [op for op in op_db if any(fnmatch.fnmatch(key_of(op.name, op.variant_test_name), p) for p in patterns)]
+    written = [op for op in op_db if not op.name.startswith(UNWRITTEN)]
+    asked: list[Any] = [
+        op for op in written if any(fnmatch.fnmatch(key_of(op.name, op.variant_test_name), p) for p in patterns)
+    ]
     for kind, op in ((kind, op) for kind in types for op in asked):
         dtype = getattr(torch, kind)
         if time.monotonic() - started > seconds:

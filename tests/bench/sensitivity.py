@@ -75,6 +75,7 @@ class Planter:
     """Stands where the suite calls the judge: asks him about planted errors, and answers that all is well."""
 
     row: Row
+    dtype: str
     rng: random.Random
     found: dict[tuple[str, str], Found]  # by class and pass
     seen: set[str] = field(default_factory=set)
@@ -94,7 +95,9 @@ class Planter:
         return Verdict(Status.AGREE), ()
 
     def _plant(self, bench: Any, device: dict[str, Tensor], reference: Mapping[str, Tensor], pass_: str) -> None:
-        rounded = [n for n, t in device.items() if t.is_floating_point() and t.numel()]
+        # Of mixed operands the result may have another dtype than the one that it would be told under.
+        own = getattr(torch, self.dtype)
+        rounded = [n for n, t in device.items() if t.dtype is own and t.numel()]
         if not rounded:
             return
         name = rounded[self.rng.randrange(len(rounded))]
@@ -179,7 +182,7 @@ def asked(row: Row, dtype: str, profile: suite.Profile, cases: int, seed: str) -
     for ordinal in range(cases):
         try:
             case = generate.nth(row, dtype, profile.sizes, f"sensitivity-{seed}", ordinal + 1).case
-            planter = Planter(row, random.Random(f"{seed}:{row.name}:{dtype}:{ordinal}"), found)
+            planter = Planter(row, dtype, random.Random(f"{seed}:{row.name}:{dtype}:{ordinal}"), found)
             with mock.patch("parity.checking.trial.judge", planter), listening(notes):
                 check(row, case, cpu, cpu, tables, Settings(), quiet, notes)
         except CaseError:

@@ -41,6 +41,20 @@ def there(device: Device, f: Callable[..., Any], *args: Tensor) -> Tensor:
         return device.download(f(*map(device.upload, args)))
 
 
+def test_a_weight_in_channels_last_has_its_strides_in_sides_of_1_too(device: Device) -> None:
+    """Else the CPU's kernel of transposed convolutions in double refuses its gradient: "grad_weight needs to be contiguous"."""
+    last = torch.channels_last
+    for seed in range(6):
+        x = values(2, 4, 3, 4, seed=seed).contiguous(memory_format=last)
+        w = values(4, 3, 2, 1, seed=seed).permute(0, 2, 3, 1)  # contiguous both ways, but for its two sides of 1 and 3
+        assert w.is_contiguous(memory_format=last)
+        with device.active():
+            leaves = [device.upload(t).requires_grad_() for t in (x, w)]
+            out = torch.nn.functional.conv_transpose2d(*leaves)
+            grads = torch.autograd.grad(out, leaves, torch.ones_like(out))
+        assert [g.shape for g in grads] == [x.shape, w.shape]
+
+
 @pytest.mark.parametrize("f", (torch.mul, torch.add, torch.sub, lambda a, b, out: torch.pow(a, 3, out=out)))
 def test_integers_wrap_in_a_floating_destination_too(device: Device, f: Callable[..., Any]) -> None:
     """torch computes in the operands' dtype and converts what came of it; so does any device."""

@@ -132,7 +132,8 @@ def _pinv(call: Bound, r: Results) -> Problems:
         w = w @ wide(call.args[1]).mT
     if not w.numel() or not _finite(w) or x.shape[-2:] != (w.shape[-1], w.shape[-2]):
         return []
-    cut = not product and (bool(call.kwargs.keys() - {"hermitian"}) or len(call.args) > 1)  # what lies below a tolerance of the call is left out
+    # What lies below a tolerance of the call is left out.
+    cut = not product and (bool(call.kwargs.keys() - {"hermitian"}) or len(call.args) > 1)
     p, q = w @ x, x @ w
     size = norm(w) * norm(x)
     return [

@@ -255,6 +255,8 @@ def _convolution(call: Call, plain: Any) -> Any:
     """Input channels in pieces, the last first; gradients with the batch and the output channels turned round."""
     backward = "backward" in call.op
     x, w = (call.args[1], call.args[2]) if backward else (call.args[0], call.args[1])
+    if backward:
+        call.args[2] = w = _sure(w)
     if _faint(call):
         return _exactly(call, plain)
     if pick(call, 2) == 0 or call.args[8] != 1 or x.is_complex():
@@ -284,7 +286,7 @@ def _convolution(call: Call, plain: Any) -> Any:
     swap = {
         id(g): g.to(acc).flip((0, 1)),
         id(x): x.to(acc).flip(0),
-        id(w): w.to(acc).flip(1 if transposed else 0),
+        id(w): _sure(w.to(acc).flip(1 if transposed else 0)),
     }
     gx, gw, gb = again(call, half, swap)
     turned = (
@@ -293,6 +295,13 @@ def _convolution(call: Call, plain: Any) -> Any:
         None if gb is None else gb.flip(0),
     )
     return tuple(None if t is None or p is None else t.to(p.dtype) for t, p in zip(turned, plain))
+
+
+def _sure(w: Tensor) -> Tensor:
+    """A weight that lies in channels_last, with the strides of that in sides of 1, too. Beside an image in channels_last, the
+    CPU's own kernel of transposed convolutions in double takes it for contiguous otherwise, and refuses (torch 2.13)."""
+    last = torch.channels_last
+    return w.clone(memory_format=last) if w.dim() == 4 and w.is_contiguous(memory_format=last) else w
 
 
 def _in_one(call: Call, plain: Any) -> Any:
