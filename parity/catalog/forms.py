@@ -155,10 +155,14 @@ ROWS = (
     # batch norm below its public function
     _written("native_batch_norm"),
     _norm(name="native_batch_norm_legit", call=INTO + "batch_norm_legit"),
-    _norm(name="native_batch_norm_legit_written", call=INTO + "batch_norm_legit_written"),
+    # The CPU gives other statistics into destinations where the operand is transposed, in every dtype (torch 2.13).
+    _norm(name="native_batch_norm_legit_written", call=INTO + "batch_norm_legit_written", oracle=INTO + "batch_norm_legit"),
     _norm(name="batch_norm_without_statistics", call=INTO + "batch_norm_without", signature=_without_statistics),
     _norm(
-        name="batch_norm_without_statistics_written", call=INTO + "batch_norm_without_written", signature=_without_statistics
+        name="batch_norm_without_statistics_written",
+        call=INTO + "batch_norm_without_written",
+        signature=_without_statistics,
+        oracle=INTO + "batch_norm_without",
     ),
     _norm(name="batch_norm_with_update_written", call=INTO + "batch_norm_with_update"),
     _norm(name="batch_norm_backward", call=INTO + "batch_norm_backward", signature=_batch_norm_backward),

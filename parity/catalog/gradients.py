@@ -150,7 +150,13 @@ ROWS = (
     *ELEMENTWISE,
     _row(name="log_sigmoid_backward", call=f"{CALLS}log_sigmoid_backward", signature=_slope(), out=True),
     _row(name="nll_loss_forward", call=f"{CALLS}nll_loss_forward", signature=_nll(False, False), out=True),
-    _row(name="nll_loss2d_forward", call=f"{CALLS}nll_loss2d_forward", signature=_nll(True, False), out=True),
+    _row(
+        name="nll_loss2d_forward",
+        accumulates=("forward",),  # CUDA adds up the sums of parts of the images by atomics (NLLLoss2d.cu)
+        call=f"{CALLS}nll_loss2d_forward",
+        signature=_nll(True, False),
+        out=True,
+    ),
     gradient("nll_loss", _nll(False, True), grad=()),
     _row(name="nll_loss2d_backward", call=f"{CALLS}nll_loss2d_backward", signature=_nll(True, True), out=True),
     _row(name="softmax_backward", call=f"{CALLS}softmax_backward", signature=_softmax(False), out=True),

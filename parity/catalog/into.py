@@ -146,10 +146,11 @@ def eye(like: Tensor, n: int) -> Tensor:
 SAVED = ("out", "save_mean", "save_invstd")
 
 
-def native_batch_norm(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, *rest: Any) -> tuple[Any, ...]:
-    """native_batch_norm.out, with the running statistics that it wrote (each run gets copies)."""
-    made = _written(torch.ops.aten.native_batch_norm, SAVED, x, weight, bias, mean, var, *rest)
-    return (*made, mean, var)
+def native_batch_norm(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, *rest: Any) -> tuple[Any, ...]:
+    """native_batch_norm.out, with the running statistics that it wrote (each run gets copies); in evaluation without the saved
+    statistics, which some devices leave empty there."""
+    made = _written(torch.ops.aten.native_batch_norm, SAVED, x, weight, bias, mean, var, training, *rest)
+    return (*(made if training else made[:1]), mean, var)
 
 
 def batch_norm_legit(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, *rest: Any) -> tuple[Any, ...]:
@@ -190,8 +191,9 @@ def batch_norm_backward(grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, v
 def embedding_bag_dense_backward(
     grad: Tensor, index: Tensor, table: Tensor, offsets: Tensor, mode: int, weights: Tensor | None
 ) -> Tensor:
-    """The gradient kernel of embedding_bag for its table, from what the forward hands to it; offsets are put in order."""
-    offsets = offsets.sort().values
+    """The gradient kernel of embedding_bag for its table, from what the forward hands to it; offsets are put in order, indices
+    side by side, as the kernels take them on trust."""
+    offsets, index = offsets.sort().values, index.contiguous()
     offsets = torch.cat([torch.zeros_like(offsets[:1]), offsets[1:]])
     aten, rows = torch.ops.aten, table.shape[0]
     _, _, sizes, most = aten._embedding_bag(table, index, offsets, False, mode, False, weights)

@@ -45,7 +45,7 @@ class Row:
     accumulates: the passes ("forward", "backward") in which honest devices add up in the half type itself: atomics, running
     values that are stored.
     stages: the passes in which honest devices keep partial sums (one for each batch element, one for each tap) in the half
-    type and add those up.
+    type and add those up, or a factor that elements share.
     ulp: name of the function in the devices' ULP tables, if not the row's own.
     oracle: "wide" (the same call in float64), "exact" (the reference's own result is the truth), or a dotted path of a
     function of the same arguments.

@@ -52,6 +52,8 @@ def _grid_sample(spatial: int) -> Signature:
         batch, channels = draw.choice((1, 2)), draw.choice((1, 2, 3))
         source = tuple(draw.choice((2, 1, 3, 4)) for _ in range(spatial))
         target = tuple(draw.choice((1, 2, 3, 5)) for _ in range(spatial))
+        if draw.rare(16):  # places, or images, of which there are none
+            batch, target = (0, target) if draw.flag() else (batch, (0, *target[1:]))
         # Never NaN: torch 2.13 on the CPU reads out of bounds for a NaN in the grid under reflection padding.
         reach = draw.choice((1.25, 1, 3))
         grid = draw.inside((batch, *target, spatial), -reach, reach)
@@ -135,7 +137,7 @@ ROWS = (
     _resample("bilinear", (2,)),
     _resample("bicubic", (2,)),
     _resample("trilinear", (3,)),
-    _resample("area", (2, 1, 3)),
+    _resample("area", (2, 1, 3), OpClass.CONTRACTION),  # it is adaptive_avg_pool (torch.nn.functional)
     _row(
         name="grid_sample_2d",
         call="torch.nn.functional.grid_sample",

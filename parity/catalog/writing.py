@@ -7,7 +7,7 @@ from functools import partial
 from parity.catalog.draw import Call, Draw, Shape, keywords
 from parity.catalog.indexing import advanced, extent, picked, slices, smaller, some, target
 from parity.catalog.row import EVERY, FLOATING, REAL, Row, Signature
-from parity.catalog.signatures import castable, scalar, source_of
+from parity.catalog.signatures import cast_scalar, castable, scalar, source_of
 from parity.dtypes import FLOATS
 from parity.vocabulary import Arg, OpClass, TensorSpec
 
@@ -20,7 +20,7 @@ def _scatter(draw: Draw) -> Call:
     where = smaller(draw, shape, d, some(draw, extent(shape, d), unique=True))
     index = draw.unique_index(where, extent(shape, d), dim=d)
     if draw.pick(3) == 2:
-        return Call((x, d, index, draw.value()))
+        return Call((x, d, index, cast_scalar(draw)))
     if draw.pick(6) == 5:  # equal numbers may be written to one place
         value = draw.choice((1, 0))
         repeated = draw.index(where, extent(shape, d))
@@ -62,7 +62,7 @@ def _index_copy(draw: Draw) -> Call:
 
 def _index_fill(draw: Draw) -> Call:
     x, shape, d = target(draw, empty=True)
-    value: Arg = draw.tensor(()) if draw.pick(3) == 2 else draw.value()
+    value: Arg = draw.tensor(()) if draw.pick(3) == 2 else cast_scalar(draw)
     return Call((x, d, draw.index((some(draw, 9) if shape else 1,), extent(shape, d)), value))
 
 
@@ -140,7 +140,7 @@ def _put(draw: Draw) -> Call:
 def _masked_fill(draw: Draw) -> Call:
     shape = draw.shape(0, 5)
     mask = draw.mask(draw.broadcastable(shape))
-    return Call((draw.tensor(shape), mask, draw.tensor(()) if draw.pick(3) == 2 else draw.value()))
+    return Call((draw.tensor(shape), mask, draw.tensor(()) if draw.pick(3) == 2 else cast_scalar(draw)))
 
 
 def _masked_scatter(draw: Draw) -> Call:
@@ -252,7 +252,7 @@ ROWS = (
     *(
         _row(
             name=f"index_reduce_{r}",
-            accumulates=("forward",),  # as scatter_reduce
+            accumulates=("forward", "backward"),  # as scatter_reduce; its gradient gathers, and the gradient of that adds up
             rule=rule,
             call="torch.index_reduce",
             signature=_index_reduce(r),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -51,6 +52,12 @@ def check(t: Trial, there: Placed) -> None:
                 text = f"{got.type} in {name}: {got.message}"
                 t.results.append(Result(Aspect.TRANSFER, Verdict(RAISED[got.kind], text, Measure(name))))
                 return
+            # The CPU itself forgets lazy bits where it copies float32 to float16 and back (torch 2.13): a copy of what the view
+            # holds is right, and a device that errs as the CPU does is not told apart from it.
+            if not _same(got, expected):
+                plain = replace(o, view=o.view.resolve_conj().resolve_neg())
+                right = next(copy for word, copy in _ways(t.case.into, plain) if word == name.partition("[")[0])
+                expected = right(t.cpu, plain.view)
             m = exact_measure(name, got, expected) if not _same(got, expected) else Measure(name, 0.0, 0.0, True, "exact")
             measures.append(m)
             if m.screen != "exact":

@@ -48,8 +48,8 @@ def allowance(
             handed = _handed_on(bench, name, f, pass_, u, size, s) + lost_between(
                 bench.row, f, bench.oracle, name or "", flushes, size
             )
-            if scans(bench.row) and bench.oracle.repeats():
-                handed = handed + one_sided(s, n, u)
+            if scans(bench.row):
+                handed = handed + one_sided(s, n, u, bench.oracle.repeats())
             sum_ = of_sum(size, s, n, f, u, handed, tol, floor * np.maximum(1.0, n / FLUSHED) if flushes else floor)
             return replace(sum_, rms=np.inf) if scans(bench.row) else sum_
     moved = np.zeros_like(size) if name is None else paired(bench.oracle.sensitivity(name, u, between), truth)

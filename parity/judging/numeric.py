@@ -106,6 +106,7 @@ def _numeric(
     m = replace(m, reference_share=own)
     if verdict.status is not Status.AGREE:
         return replace(verdict, measure=m)
+    leans = leans and (reference is None or not same_values(device, reference))  # what the CPU loses too is no difference
     lean = lean_of(device, truth, b.inside, lambda: bench.oracle.rounded_once(truth_name)) if leans else 0.0
     if lean > 1.0:
         text = f"results lean to one side, {lean:.3g} times as much as chance explains: precision is lost in what they share"

@@ -57,10 +57,14 @@ def scans(row: Row) -> bool:
     return row.name.removeprefix("opinfo:").startswith(("cumsum", "cumulative_trapezoid"))
 
 
-def one_sided(s: Array, n: Array, u: float) -> Array:
+def one_sided(s: Array, n: Array, u: float, equal: bool) -> Array:
     """n u S / 2, what a chain of n equal terms is off by where every addition rounds to the same side: partial sums k S / n,
-    each off by u at most (Higham, Accuracy and Stability, 2002, section 4.2)."""
-    found: Array = 0.5 * n * u * np.nan_to_num(s, nan=0.0, posinf=0.0)
+    each off by u at most (Higham, Accuracy and Stability, 2002, section 4.2). Of terms that differ, the same of those behind
+    the first 1 / u: each is below half a unit in the last place of the sum, which then stays what it is (Connolly, Higham and
+    Mary, SIAM J. Sci. Comput. 43 (2021) A566, section 1: stagnation)."""
+    nu = n * u
+    sided = nu if equal else np.maximum(nu - 1.0 / np.maximum(nu, 1.0), 0.0)
+    found: Array = 0.5 * sided * np.nan_to_num(s, nan=0.0, posinf=0.0)
     return found
 
 

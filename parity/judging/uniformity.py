@@ -206,9 +206,11 @@ def _repeats(s: Sample) -> str:
 
 def _lags(s: Sample, centre: Tensor, period: int) -> str:
     """Elements a fixed distance apart are unrelated: neither equal too often nor correlated. Distances: powers of two, rows,
-    half a call, a call. Every element stands in one pair of each set, so that the pairs are independent."""
+    half a call, a call, and a little less than a call: a generator that moves on by too little between two calls begins the
+    next with what each thread ended on. Every element stands in one pair of each set, so that the pairs are independent."""
     n = centre.numel()
     some = {1 << k for k in range(17)} | {3, s.row, 2 * s.row, period // 2, period, period // 4}
+    some |= {period - (1 << k) for k in range(1, 4)}
     distances = tuple(sorted(d for d in some if 0 < d <= n // 2))
     numbers = np.stack([s.values.numpy(), centre.numpy() - 0.5, (s.high - s.low).numpy()])
     apart, count, same, product, slack = [], [], [], [], []

@@ -127,11 +127,13 @@ def _softmax_backward(grad: Tensor, out: Tensor, dim: int, dtype: torch.dtype) -
 
 def stepwise() -> dict[Any, Formula]:
     """Formulas of kernels whose own steps are rounded, by overload: a scan of logarithms, which adds one term to the last
-    result at every step, and resampling of a volume, whose coordinates are rounded between 1 and 2 whatever they are."""
+    result at every step, running products, and resampling of a volume, whose coordinates are rounded between 1 and 2 whatever
+    they are."""
     aten = torch.ops.aten
-    ways = {
+    ways: dict[str, Formula] = {
         "_logcumsumexp": _scanned(aten._logcumsumexp),
         "logcumsumexp": _scanned(aten.logcumsumexp),
+        "cumprod": _products,
         "grid_sampler_3d": _in_volume,
         "grid_sampler_3d_backward": _in_volume_backward,
     }
@@ -153,6 +155,18 @@ def _scanned(scan: Formula) -> Formula:
         return torch.where(finite, steps.cumsum(dim), to)
 
     return formula
+
+
+def _products(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
+    """Running products, each of runs half as long (Hillis and Steele, CACM 29 (1986) 1170): n log2(n) steps, where torch's own
+    formula (`torch._refs.cumprod`) makes a table of n^2 factors."""
+    x = x if dtype is None else x.to(dtype)
+    n = x.shape[dim] if x.dim() else 0
+    apart = 1
+    while apart < n:
+        longer = x.narrow(dim, apart, n - apart) * x.narrow(dim, 0, n - apart)
+        x, apart = torch.cat((x.narrow(dim, 0, apart), longer), dim), 2 * apart
+    return x if apart > 1 else x.clone()
 
 
 def _in_volume(x: Tensor, places: Tensor, *more: Any) -> Tensor:

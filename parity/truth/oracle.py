@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from parity.dtypes import FACTS
-from parity.execute import Placed, Program
+from parity.execute import Placed, Program, attribute
 from parity.inputs import Inputs, apply, torch_word
 from parity.truth.rounding import extremes
 from parity.truth.shaken import PERTURBATIONS, REFUSALS, Shaken, in_double, replaced, sensitivity
@@ -50,12 +50,19 @@ def _unsigned(p: Program) -> Program:
     return replace(p, function=function)
 
 
+def _of_truth(p: Program) -> Program:
+    """The program with the function that its row names for the truth, if it does; derivatives are functions of their own."""
+    if p.row.oracle in ("wide", "exact") or p.function is not attribute(p.row.call):
+        return p
+    return replace(p, function=attribute(p.row.oracle))
+
+
 class Oracle:
     """The truth of one case and its conditioning, each computed when first asked for; None where the op cannot run in
     float64."""
 
     def __init__(self, p: Program, case: Case, inputs: Inputs, computes: torch.dtype | None) -> None:
-        self._p, self._case, self._inputs, self._computes = p, case, inputs, computes
+        self._p, self._case, self._inputs, self._computes = _of_truth(p), case, inputs, computes
         self._made: Placed | None = None
         self._cotangents: Sequence[Tensor] | None = None
         self._expected: Sequence[Tensor] | None = None

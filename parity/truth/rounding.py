@@ -81,6 +81,17 @@ def perturbed(t: Tensor, u: float, key: int) -> Tensor:
     return t * factors
 
 
+def shifted(t: Tensor, u: float, key: int) -> Tensor:
+    """t with every element of a matrix moved by u times the largest of that matrix: what an algorithm may do to its operand
+    that is stable by norms, not by elements."""
+    if t.dim() < 2 or not t.numel() or not (t.is_floating_point() or t.is_complex()):
+        return perturbed(t, u, key)
+    largest = torch.nan_to_num(t.abs(), 0.0, 0.0, 0.0).amax((-2, -1), keepdim=True)
+    real = torch.ones(t.shape, dtype=largest.dtype)
+    sides = [perturbed(real, u, key + 3 * k) - 1.0 for k in range(2 if t.is_complex() else 1)]
+    return t + largest * (torch.complex(*sides) if t.is_complex() else sides[0])
+
+
 _MIX = np.int64(0x2545F4914F6CDD1D)
 _CHOICE = 0b10111  # of a hash shifted by 58: three bits, and one for the sign
 _PLACES = np.arange(1 << 10, dtype=np.int64) * 0x9E3779B9

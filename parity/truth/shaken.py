@@ -12,11 +12,14 @@ from torch import Tensor
 from parity.dtypes import FACTS
 from parity.execute import Named, Placed, Program
 from parity.inputs import Inputs, apply
-from parity.truth.rounding import DOUBLE, Rounding, handed_on, perturbed
+from parity.truth.rounding import DOUBLE, Rounding, handed_on, perturbed, shifted
 from parity.truth.wide import Truth, run
 from parity.vocabulary import Case
 
 PERTURBATIONS = 4  # samples of a sensitivity
+# What is made of singular values, eigenvalues and their vectors: computed for a matrix beside the given one, off by p(n) u of
+# its norm in every element, the small ones too (LAPACK Users' Guide, 3rd ed., 1999, sections 4.7 and 4.9).
+SPECTRAL = ("svd", "eig", "cond", "pinv", "matrix_norm_spectral")
 LEAST = 16.0  # rules multiply by as much: a number below the normal ones is off by half the smallest one, twice
 # torch.nn.functional asserts some of what it asks of its operands.
 REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AssertionError)
@@ -57,11 +60,15 @@ def sensitivity(
     moved = {n: torch.zeros(t.shape, dtype=torch.float64) for n, t in center.tensors.items()}
     unsettled: dict[str, Tensor] = {}
     halfway, high, shy = 0.0, 0.0, False
+    by_norm = p.row.name.removeprefix("opinfo:").rpartition(".")[2].startswith(SPECTRAL)
+    own = len(placed.views) - inputs.fed
     # The last time operands stay as they are: some stand for a choice (a target of 1 or -1), which ends when they move.
     for k in range(samples + 1):
 
         def move(t: Tensor, i: int, k: int = k) -> Tensor:
-            return perturbed(t, u, 7 * k + i) if k < samples else t
+            if k == samples:
+                return t
+            return (shifted if by_norm and i < own else perturbed)(t, u, 7 * k + i)
 
         turned = None if cotangents is None else [perturbed(in_double(c), u, 7 * k + 5) for c in cotangents]
         # Operands that lie otherwise in memory may take a kernel that has no derivative; what moves may leave the op's domain.

@@ -115,3 +115,29 @@ def test_rows_that_copy_travel_always_and_those_that_move_data_now_and_then() ->
     for name, share in (("copy_", 36), ("to", 36), ("cat", 6), ("exp", 0)):
         item = Item(catalog.row(name), "float32")
         assert sum(Aspect.TRANSFER in asked(item, plan, k, False).more for k in range(36)) == share
+
+
+def kept(call: Call) -> Any:
+    """The source as what it holds, whatever lazy bits it has."""
+    call.args[0] = call.args[0].resolve_conj().resolve_neg()
+    return call.run()
+
+
+def forgotten(call: Call) -> Any:
+    """The lazy negation is lost."""
+    x = call.args[0]
+    call.args[0] = torch._neg_view(x).resolve_neg() if x.is_neg() else x
+    return call.run()
+
+
+def test_a_device_is_right_where_the_cpu_forgets_a_lazy_bit_on_the_way_to_another_dtype() -> None:
+    """torch's CPU copies a negated float32 view to float16 as if it were not negated (2.13)."""
+    right = resolve("sim", (Fault("right", ("upload", "download"), kept, lambda c: c.args[0].is_neg(), level="transfer"),))
+    for text in ("neg(float32[4].neg().normal(seed=0))", "neg(float16[4].neg().normal(seed=3))"):
+        assert transferred(right, text).verdict.status is Status.AGREE
+
+
+def test_a_lazy_bit_that_is_lost_where_the_cpu_keeps_it_is_found() -> None:
+    lost = Fault("lost", ("upload", "download"), forgotten, lambda c: c.args[0].is_neg(), level="transfer")
+    for text in ("neg(float32[4].neg().normal(seed=1))", "neg(bfloat16[4].neg().normal(seed=0))"):
+        assert transferred(resolve("sim", (lost,)), text).verdict.status is Status.WRONG

@@ -13,9 +13,9 @@ from parity.devices import resolve
 from parity.examine import LAW_EVERY, Plan, settings
 from parity.inputs import build
 from parity.judging import laws
-from parity.judging.laws.law import Results, Sample
+from parity.judging.laws.law import Results, Sample, coins
 from parity.judging.relations import Bound
-from parity.judging.uniformity import POINTS, _below, _lags
+from parity.judging.uniformity import POINTS, _below, _lags, judged
 from parity.notation import parse
 from parity.suite import Item, Profile
 from parity.tolerance import load
@@ -84,3 +84,16 @@ def test_one_case_in_so_many_is_drawn_for_its_law_and_every_pinned_one() -> None
     assert asked[:2] == [True, True]
     assert sum(asked[LAW_EVERY:]) == 2
     assert EVERYTHING.law
+
+
+def coin_tosses(calls: int, n: int, ahead: int) -> torch.Tensor:
+    """What threads that take 8 coins each give in several calls, every call `ahead` coins behind the last in their streams."""
+    streams = torch.rand(n // 8, 8 + ahead * calls, generator=torch.Generator().manual_seed(n)) < 0.5
+    return torch.stack([streams[:, ahead * c : ahead * c + 8].reshape(-1) for c in range(calls)])
+
+
+@pytest.mark.parametrize("n", [8, 40, 4096, 1 << 16])
+def test_a_call_that_begins_where_the_last_one_still_was_is_found(n: int) -> None:
+    for ahead, found in ((4, True), (8, False)):
+        tosses = coin_tosses(max(2, 1024 // n), n, ahead)
+        assert bool(judged([coins(t, 0.5, 2.0**-24) for t in tosses], n)) is found, ahead
