@@ -51,14 +51,20 @@ def form(name: str, device: Tensor, reference: Tensor | None) -> Verdict | None:
     return None
 
 
+def beside(base: Tensor, part: Part) -> Tensor:
+    """Where something was written beside the view."""
+    plain = tuple(s for s in part.layout if s[0] not in ("conj", "neg"))
+    own = torch.zeros(base.shape, dtype=torch.bool)
+    apply(own, plain, part.shape).fill_(True)
+    return ~own & ~equal(base, part.before)
+
+
 def stray(name: str, device: Tensor, part: Part) -> Verdict | None:
     """What was written beside the view."""
-    plain = tuple(s for s in part.layout if s[0] not in ("conj", "neg"))
-    written = torch.zeros(device.shape, dtype=torch.bool)
-    apply(written, plain, part.shape).fill_(True)
-    if not bool((~written & ~equal(device, part.before)).any()):
+    places = beside(device, part)
+    if not bool(places.any()):
         return None
-    m = exact_measure(name, torch.where(written, part.before, device), part.before)
+    m = exact_measure(name, torch.where(places, device, part.before), part.before)
     return Verdict(Status.WRONG, "written beside its destination", replace(m, problem="beside"), EXACT)
 
 

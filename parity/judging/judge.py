@@ -12,7 +12,7 @@ from torch import Tensor
 from parity.dtypes import FACTS
 from parity.inputs import apply
 from parity.judging.bench import Bench
-from parity.judging.destination import EXACT, Part, equal, form, inner, stray, written
+from parity.judging.destination import EXACT, Part, beside, equal, form, inner, stray, written
 from parity.judging.exact import exactly, unfamiliar, where_the_reference_errs
 from parity.judging.measures import bit_equal, facts_of, same_bits, same_bytes, same_values
 from parity.judging.numeric import by_oracle
@@ -114,12 +114,12 @@ def _part(bench: Bench, name: str, device: Tensor, reference: Tensor | None, par
     if not bench.insist and reference is not None and reference.shape == device.shape and bit_equal(device, reference):
         return Verdict(Status.AGREE, "", Measure(name, screen="bit-equal", total=device.numel()), EXACT)
     if reference is not None and stray(name, reference, part) is not None:
-        if same_values(device, reference):
-            same = Measure(name, screen="bit-equal")
+        if torch.equal(beside(device, part), beside(reference, part)):
+            same = Measure(name, screen="form", total=device.numel())
             return Verdict(Status.AGREE, "the reference writes beside its destination too", same, EXACT)
         reference = None  # a reference that misses its destination is none; the truth judges alone
-    if (beside := stray(name, device, part)) is not None:
-        return beside
+    if (bad := stray(name, device, part)) is not None:
+        return bad
     if bench.row.rule in (OpClass.RANDOM, OpClass.METADATA):
         return Verdict(Status.AGREE, "only the form is promised", Measure(name, screen="form", total=device.numel()), EXACT)
     mine = apply(device, part.layout, part.shape)

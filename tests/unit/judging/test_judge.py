@@ -213,6 +213,17 @@ def test_a_write_beside_its_destination_is_wrong() -> None:
     assert (found.measure.problem, found.measure.index) == ("beside", (5,))
 
 
+def test_where_the_reference_writes_beside_a_device_may_do_so_too_but_nowhere_else() -> None:
+    bench, results, _ = prepared("exp(float32[4].uniform(seed=3))")
+    part = Part(torch.full((8,), 7.25), (("step", 0, 2, 0),), (4,))
+    dense = part.before.clone()
+    dense[:4] = results["out"]
+    for other, status in ((dense + 0.0, Status.AGREE), (dense.index_fill(0, torch.tensor([7]), 1.0), Status.WRONG)):
+        other[0] += 1e-6
+        found = judge(bench, {"base[out]": other}, {"base[out]": dense}, "forward", {"base[out]": part})[0]
+        assert found.status is status, found
+
+
 def test_a_write_that_did_not_happen_is_wrong_and_says_so() -> None:
     found = written(lambda base: base.fill_(7.25))
     assert (found.status, found.reason) == (Status.WRONG, "nothing was written")
