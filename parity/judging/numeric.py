@@ -15,8 +15,8 @@ from parity.judging.bench import Bench
 from parity.judging.budget import of_perturbation
 from parity.judging.exact import exactly, of_zeros
 from parity.judging.leaning import in_range, lean_of, may_lean, strides_past
-from parity.judging.measures import allowed_share, facts_of, is_truth, measure, parts, same_bits, same_values
-from parity.judging.promises import modulus, on_the_branch_of, one_kernel, paired, promised
+from parity.judging.measures import WIDENING_LIMIT, allowed_share, facts_of, is_truth, measure, parts, same_bits, same_values
+from parity.judging.promises import modulus, on_the_branch_of, one_kernel, paired, promised, residue, roundoff
 from parity.vocabulary import Measure, OpClass, Status, Tolerance, Verdict
 
 # Arithmetic in the next coarser format explains an error of up to this many budgets: bfloat16's roundoff in a float32 op
@@ -100,6 +100,12 @@ def _numeric(
             m = held(name, device, peer, free=free, unspoken=unspoken)
             if m.problem != "class" and (m.share or 0.0) <= 1.0:
                 return Verdict(Status.AGREE, why, m, tol)
+    both_off = pass_ == "backward" and min(m.share or 0.0, (own or 0.0) / WIDENING_LIMIT) > 1.0
+    left = residue(bench.oracle, b, truth, f, *roundoff(bench.row, f, pass_)) if both_off else None
+    if left is not None:
+        rest = measure(name, device, peer, truth, left, others=others, sums=sums, single=single)
+        if rest.problem != "class" and (rest.share or 0.0) <= 1.0:
+            return Verdict(Status.AGREE, "the truth is what float64 leaves of numbers that cancel", rest, tol)
     if reference is not None and (m.share or 0.0) > 1.0 and same_values(device, reference):
         return Verdict(Status.AGREE, f"equals the reference, which is {m.share:.3g} budgets from the truth itself", m, tol)
     verdict = _verdict(m, tol, f.name)

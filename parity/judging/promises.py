@@ -24,6 +24,7 @@ from parity.vocabulary import Measure, OpClass
 # Rules multiply sensitivities by 16, which is for roundings that add up inside a kernel; a number that is handed on is rounded
 # once, so four roundings are plenty.
 HANDED_ON = 8.0
+RESIDUE = 2.0**-48  # of the largest magnitude on the way: what float64 leaves of numbers that cancel
 PARTIAL = 8.0  # partial sums and parts of complex products may be this much larger than what remains of them
 
 
@@ -188,6 +189,16 @@ def promised(
             unspoken = unspoken | (paired(doubtful.to(torch.float64), truth) > 0)
             why.append("rounding on the way decides whether it is NaN")
     return free, unspoken, "; ".join(dict.fromkeys(why))
+
+
+def residue(oracle: Oracle, b: Budget, truth: Tensor, f: DtypeFacts, u: float, between: float) -> Budget | None:
+    """A budget for a gradient whose truth is what float64's own rounding leaves of numbers that cancel, in all elements: then
+    u times the largest of these numbers may be left in the dtype. None where it is not. Perturbations do not see it: equal
+    numbers move alike in them, and two formulas for one number round differently."""
+    size, high = float(modulus(truth).max(initial=0.0)), oracle.extremes(u, between)[1]
+    if not 0.0 < size <= RESIDUE * high or float(b.total.max(initial=0.0)) > f.unit_roundoff * RESIDUE**0.5 * high:
+        return None
+    return b.wider("cancelled to float64's rounding", np.full(b.total.shape, 4.0 * f.unit_roundoff * high))
 
 
 def on_the_branch_of(truth: Tensor, x: Tensor) -> Tensor:

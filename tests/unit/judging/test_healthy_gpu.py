@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import cast
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from parity import catalog, execute, tolerance
 from parity.devices import resolve
+from parity.dtypes import FACTS
 from parity.inputs import Inputs, build
 from parity.judging.bench import Bench
+from parity.judging.budget import Budget
 from parity.judging.judge import judge
-from parity.judging.promises import one_sided
+from parity.judging.promises import one_sided, residue
 from parity.notation import parse
 from parity.truth.oracle import Oracle
 from parity.truth.rounding import Rounding, shifted
@@ -298,3 +302,32 @@ def test_running_products_of_a_long_row_need_no_table_of_all_pairs() -> None:
     x = torch.ones(1 << 20, dtype=torch.float64)
     with Rounding(U, 0):
         assert float((torch.cumprod(x, 0) - 1.0).abs().max()) < 1e-3
+
+
+# --------------------------------------------------------------------------------------------------- numbers that cancel
+
+
+class Numbers:
+    """In place of an oracle: operands and results on the way between two sizes."""
+
+    def extremes(self, u: float, between: float) -> tuple[float, float]:
+        return 0.1, 2.0
+
+
+def _left(*truth: float, budget: float = 1e-16) -> Budget | None:
+    numbers = torch.tensor(truth, dtype=torch.float64)
+    b = Budget(np.full(len(truth), budget), (("x", np.full(len(truth), budget)),))
+    return residue(cast(Oracle, Numbers()), b, numbers, FACTS["float32"], U, U)
+
+
+def test_gradients_that_cancel_altogether_are_as_good_as_the_dtype() -> None:
+    """The second derivative of a masked product by its one factor: the truth is 1e-17, float32 leaves 1e-8."""
+    found = _left(3e-17, 0.0)
+    assert found is not None
+    assert np.allclose(found.total, 8.0 * U, rtol=1e-6)
+
+
+def test_a_gradient_that_is_zero_or_a_number_or_has_a_budget_is_held_to_it() -> None:
+    assert _left(0.0, 0.0) is None  # nothing cancelled: it is 0
+    assert _left(3e-17, 1e-9) is None
+    assert _left(3e-17, 0.0, budget=1e-6) is None
