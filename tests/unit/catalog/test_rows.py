@@ -23,6 +23,7 @@ from parity.catalog.attention import LONG
 from parity.catalog.contractions import STACKS
 from parity.catalog.draw import Call, Draw, Sizes
 from parity.catalog.row import Row
+from parity.checking.gauge import GAUGES, through
 from parity.dtypes import DEFAULT, FACTS
 from parity.errors import UsageError
 from parity.generation.generate import decode
@@ -31,6 +32,7 @@ from parity.vocabulary import Arg, Case, OpClass, Slice, TensorSpec, Word
 
 CASES = 6
 ROWS = tuple(catalog.ROWS.values())
+NO_DERIVATIVE = "not differentiable when"  # of a complete Q, or of R alone: results whose forward alone is compared
 
 
 @dataclass
@@ -46,6 +48,8 @@ class Tally:
         try:
             result = run()
         except Exception as e:
+            if NO_DERIVATIVE in str(e):
+                return None
             self.refused[aspect] = self.refused.get(aspect, 0) + 1
             self.texts.append(f"{aspect} {what}: {type(e).__name__}: {' '.join(str(e).split())[:200]}")
             return None
@@ -133,7 +137,9 @@ def _backward(row: Row, case: Case, function: Callable[..., Any]) -> Any:
         function(*args, **kwargs)
         outs = [args[0]]
     else:
-        outs = [t for t in flat(function(*args, **kwargs)) if t.requires_grad]
+        gauge = GAUGES.get(row.relation)  # torch refuses gradients of what a choice has an influence on
+        call = function if gauge is None else through(gauge, function)
+        outs = [t for t in flat(call(*args, **kwargs)) if t.requires_grad]
     leaves = [t for t in tensors if t.requires_grad]
     if not leaves or not any(t.requires_grad for t in outs):
         return ()
