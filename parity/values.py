@@ -120,6 +120,13 @@ INT_FAMILIES: dict[str, Callable[[DtypeFacts, int, int], IntArray]] = {
     "constant": lambda f, low, high: np.repeat(integers(4, max(low, -3), 3, 16), POOL // 16),
     "borders": lambda f, low, high: _around_powers(low, high),
 }
+# All alike (nothing or everything is chosen), few and many; the first is half of each.
+BOOL_FAMILIES: dict[str, Callable[[], npt.NDArray[np.bool_]]] = {
+    "uniform": lambda: (words(7, POOL) & np.uint64(1)).astype(np.bool_),
+    "constant": lambda: np.repeat(words(26, 16) & np.uint64(1), POOL // 16).astype(np.bool_),
+    "few": lambda: words(27, POOL) % np.uint64(8) == 0,
+    "many": lambda: words(28, POOL) % np.uint64(8) != 0,
+}
 OVERFLOWING = ("huge",)  # of no use where one Inf hides everything else
 ALWAYS_LEGAL = "between", "inside", "index", "unique"
 MATRICES = ("conditioned", "spd", "symmetric", "lower", "upper", "full_rank")
@@ -134,6 +141,7 @@ def integer_range(f: DtypeFacts) -> tuple[int, int]:
 
 SPECIALS: dict[str, Callable[[DtypeFacts], float | int]] = {
     "nan": lambda f: math.nan,
+    "-nan": lambda f: -math.nan,  # with a sign, which no order and no test looks at; torch drops it on the way to bfloat16
     "inf": lambda f: math.inf,
     "-inf": lambda f: -math.inf,
     "-0.0": lambda f: -0.0,
@@ -148,7 +156,7 @@ SPECIALS: dict[str, Callable[[DtypeFacts], float | int]] = {
     "2**31": lambda f: 2**31,
     "2**53+1": lambda f: 2**53 + 1,
 }
-FLOAT_SPECIALS = ("nan", "inf", "-inf", "-0.0", "0", "1", "smallest", "subnormal", "max", "min", "-1", "0.5", "-2.5")
+FLOAT_SPECIALS = ("nan", "-nan", "inf", "-inf", "-0.0", "0", "1", "smallest", "subnormal", "max", "min", "-1", "0.5", "-2.5")
 COMPLEX_SPECIALS = (*FLOAT_SPECIALS, "infj", "nanj", "-0.0j", "inf+nanj", "nan-infj", "-1-0.0j")
 INT_SPECIALS = ("0", "1", "max", "min")
 
@@ -173,7 +181,9 @@ def pool(family: str, dtype: str, low: float = 0, high: float = 0) -> torch.Tens
     if family == "index":
         return torch.from_numpy(integers(23, int(low), max(int(low), int(high) - 1))).to(getattr(torch, dtype))
     if f.kind == "bool":
-        return torch.from_numpy((words(7, POOL) & np.uint64(1)).astype(np.bool_))
+        if family not in BOOL_FAMILIES:
+            raise CaseError(f"unknown value family '{family}' for bool; {near(family, (*BOOL_FAMILIES, *ALWAYS_LEGAL))}")
+        return torch.from_numpy(BOOL_FAMILIES[family]())
     if f.is_inexact:
         if family not in FLOAT_FAMILIES:
             raise CaseError(f"unknown value family '{family}'; {near(family, (*FLOAT_FAMILIES, *ALWAYS_LEGAL, *MATRICES))}")
@@ -318,7 +328,7 @@ def families(values: Values, dtype: str) -> tuple[str, ...]:
     if values.family != "any":
         return (values.family,)
     if f.kind == "bool":
-        return ("uniform",)
+        return ("uniform",) * 4 + tuple(BOOL_FAMILIES)[1:]  # where all are alike, no two elements can be mistaken
     if f.kind == "int":
         return tuple(INT_FAMILIES)
     return tuple(FLOAT_FAMILIES)

@@ -41,8 +41,9 @@ def _mask(draw: Draw, lead: Shape, queries: int, keys: int) -> TensorSpec | None
     """None, a bool mask, or numbers that are added (in float32 too where the operands are half); for all heads or for each."""
     kind = draw.pick(4)
     alike = (*lead[:-1], 1) if lead else ()  # of the same for all heads of a batch element
-    shapes = (queries, keys), (*lead, queries, keys), (*(1 for _ in lead), queries, keys), (*alike, queries, keys)
-    shape = draw.choice((*shapes, (1, keys), (queries, 1)))
+    before: Shape = draw.choice(((), lead, tuple(1 for _ in lead), alike))
+    # A mask of one key is one for all keys: queries that see nothing at all.
+    shape = (*before, *draw.choice(((queries, keys), (queries, keys), (queries, 1), (1, keys))))
     if kind == 3 and draw.pick(4) == 3:
         return draw.tensor(shape)
     wide = "float32" if draw.rare(6) else draw.dtype

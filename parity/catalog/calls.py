@@ -242,10 +242,12 @@ def embedding_limited(index: Tensor, table: Tensor, **options: Any) -> tuple[Ten
 
 
 def embedding_bag(index: Tensor, table: Tensor, offsets: Tensor | None = None, **options: Any) -> Tensor:
-    """embedding_bag with offsets put in order; the first is 0, and the last, where it is included, the number of indices."""
+    """embedding_bag with offsets put in order; the first is 0, and behind the last comes, where it is included, the number of
+    indices, or where `early` nothing: it ends the last bag itself."""
+    early = options.pop("early", False) and offsets is not None and offsets.numel() > 1
     if offsets is not None:
         offsets = offsets.sort().values
-        ends = [torch.full_like(offsets[:1], index.numel())] if options.get("include_last_offset") else []
+        ends = [torch.full_like(offsets[:1], index.numel())] if options.get("include_last_offset") and not early else []
         offsets = torch.cat([torch.zeros_like(offsets[:1]), offsets[1:], *ends])
     return F.embedding_bag(index, table, offsets, **options)
 

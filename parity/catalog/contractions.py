@@ -192,7 +192,8 @@ def _linear(draw: Draw) -> Call:
     lead = () if _alone(n, k, m) else draw.choice(((), (1,), (2,), (2, 3), (1, 2, 3), (0,)))
     rows = (*lead, n) if draw.pick(4) else ()
     if draw.rare(16):
-        return Call((draw.tensor((*rows, k), grad=False), draw.tensor((k,), grad=False)))
+        some = k > 0 and 0 not in rows  # of nothing, torch has no second derivative
+        return Call((draw.tensor((*rows, k), grad=some), draw.tensor((k,), grad=some)))
     return Call((draw.tensor((*rows, k)), draw.tensor((m, k)), *_optional(draw, (m,))))
 
 
@@ -341,7 +342,10 @@ ROWS = (
             dtypes=HALF,
             grad=HALF,
         )
-        for name, signature in (("linear", _linear), ("matmul", _matmul), ("addmm", _addmm), ("baddbmm", _batched(True)))
+        for name, signature in (
+            *(("linear", _linear), ("matmul", _matmul), ("addmm", _addmm), ("baddbmm", _batched(True))),
+            *(("bmm", _bmm), ("addbmm", _batched(False))),
+        )
     ),
     _row(
         name="addmm_activation",

@@ -219,6 +219,9 @@ ROWS = (
     _row("conv_transpose3d", _transposed(3), ("forward", "backward")),
     _row("conv2d_channels_last", _batched(_conv(2)), call=f"{LAYERS}conv2d_last", dtypes=LAST),
     _row("conv_transpose2d_channels_last", _batched(_transposed(2)), call=f"{LAYERS}conv_transpose2d_last", dtypes=LAST),
-    _row("conv1d_autocast", _rounded(_conv(1)), call=f"{LAYERS}autocast_conv1d", dtypes=HALF),
-    _row("conv2d_autocast", _rounded(_conv(2)), call=f"{LAYERS}autocast_conv2d", dtypes=HALF),
+    *(_row(f"conv{n}d_autocast", _rounded(_conv(n)), call=f"{LAYERS}autocast_conv{n}d", dtypes=HALF) for n in (1, 2, 3)),
+    *(
+        _row(f"conv_transpose{n}d_autocast", _rounded(_transposed(n)), stages, f"{LAYERS}autocast_conv_transpose{n}d", HALF)
+        for n, stages in ((1, ()), (2, ()), (3, ("forward", "backward")))
+    ),
 )

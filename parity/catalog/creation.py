@@ -6,6 +6,7 @@ from functools import partial
 
 from parity.catalog.draw import Call, Draw
 from parity.catalog.row import EVERY, NUMERIC, REAL, Row
+from parity.catalog.signatures import cast_scalar
 from parity.dtypes import BOOL, FLOATS
 from parity.vocabulary import OpClass, TensorSpec
 
@@ -78,7 +79,7 @@ def _eye(draw: Draw) -> Call:
 
 
 def _full(draw: Draw) -> Call:
-    return Call((_like(draw), draw.shape(0, 4), draw.value()))
+    return Call((_like(draw), draw.shape(0, 4), cast_scalar(draw)))
 
 
 def _triangle(draw: Draw) -> Call:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -131,6 +132,81 @@ def autocast_conv1d(wide: int, *operands: Tensor, **options: Any) -> Tensor:
 def autocast_conv2d(wide: int, *operands: Tensor, **options: Any) -> Tensor:
     """conv2d under autocast."""
     return _cast(F.conv2d, wide, operands, options)
+
+
+# What one backend casts to half types runs in float32 on another: the results of these are brought to the dtype of the item.
+
+
+def _rounded(function: Any, wide: int, operands: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
+    return _cast(function, wide, operands, options).to(operands[0].dtype)
+
+
+def autocast_conv3d(wide: int, *operands: Tensor, **options: Any) -> Tensor:
+    """conv3d under autocast, rounded to the dtype."""
+    return _rounded(F.conv3d, wide, operands, options)
+
+
+def autocast_conv_transpose1d(wide: int, *operands: Tensor, **options: Any) -> Tensor:
+    """conv_transpose1d under autocast, rounded to the dtype."""
+    return _rounded(F.conv_transpose1d, wide, operands, options)
+
+
+def autocast_conv_transpose2d(wide: int, *operands: Tensor, **options: Any) -> Tensor:
+    """conv_transpose2d under autocast, rounded to the dtype."""
+    return _rounded(F.conv_transpose2d, wide, operands, options)
+
+
+def autocast_conv_transpose3d(wide: int, *operands: Tensor, **options: Any) -> Tensor:
+    """conv_transpose3d under autocast, rounded to the dtype."""
+    return _rounded(F.conv_transpose3d, wide, operands, options)
+
+
+def autocast_bmm(wide: int, *operands: Tensor) -> Tensor:
+    """bmm under autocast, rounded to the dtype."""
+    return _rounded(torch.bmm, wide, operands, {})
+
+
+def autocast_addbmm(wide: int, *operands: Tensor, **options: Any) -> Tensor:
+    """addbmm under autocast, rounded to the dtype."""
+    return _rounded(torch.addbmm, wide, operands, options)
+
+
+# ------------------------------------------------------------------------------------- changed in place by the next operator
+
+IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": lambda y: F.relu(y, inplace=True),
+    "leaky_relu": lambda y: F.leaky_relu(y, 0.25, inplace=True),
+    "hardtanh": lambda y: F.hardtanh(y, -1.5, 1.5, inplace=True),
+    "mul": lambda y: y.mul_(0.5),
+    "abs": lambda y: y.abs_(),
+}
+
+
+def _then(made: Tensor, act: str) -> Tensor:
+    """What an operator made, changed in place."""
+    if act not in IN_PLACE:
+        raise ValueError(f"no such step: '{act}'; one of {', '.join(IN_PLACE)}")
+    return IN_PLACE[act](made)
+
+
+def conv1d_then(act: str, x: Tensor, weight: Tensor, **options: Any) -> Tensor:
+    """conv1d, and an activation in place, as layers with inplace=True have it."""
+    return _then(F.conv1d(x, weight, **options), act)
+
+
+def conv2d_then(act: str, x: Tensor, weight: Tensor, **options: Any) -> Tensor:
+    """conv2d, and an activation in place."""
+    return _then(F.conv2d(x, weight, **options), act)
+
+
+def linear_then(act: str, *operands: Tensor) -> Tensor:
+    """linear, and an activation in place."""
+    return _then(F.linear(*operands), act)
+
+
+def bmm_then(act: str, *operands: Tensor) -> Tensor:
+    """bmm, and an activation in place."""
+    return _then(torch.bmm(*operands), act)
 
 
 # ----------------------------------------------------------------------- whether a matrix has factors, and the first pivots

@@ -6,7 +6,7 @@ from functools import partial
 
 from parity.catalog.draw import Call, Draw, Shape, keywords
 from parity.catalog.row import EVERY, FLOATING, NUMERIC, Row, Signature
-from parity.catalog.signatures import CASTS, castable, scalar, source_of, unary
+from parity.catalog.signatures import CASTS, cast_scalar, castable, scalar, source_of, unary
 from parity.vocabulary import Arg, OpClass, Word
 
 _row = partial(Row, family="movement", rule=OpClass.EXACT, dtypes=EVERY, grad=FLOATING)
@@ -224,7 +224,7 @@ def _blocks(draw: Draw) -> Call:
 
 def _constant(draw: Draw) -> Call:
     shape = draw.shape(0, 5)
-    return Call((draw.tensor(shape), draw.value()))
+    return Call((draw.tensor(shape), cast_scalar(draw)))
 
 
 def _combinations(draw: Draw) -> Call:

@@ -49,9 +49,11 @@ def _pool(spatial: int, more: Callable[[Draw], dict[str, Arg]], dilated: bool = 
         if draw.pick(4) == 3:
             padding = tuple(draw.pick(k // 2 + 1) for k in sizes)
         shape = tuple((k - 1) * (dilation or 1) + 1 + draw.choice((0, 1, 2, 3, 5, 17)) for k in sizes)
-        # Smaller than the window, which the padding fills; torch 2.13's CPU wants one for 3-d averages all the same.
+        # Smaller than the window, which the padding fills; torch 2.13's CPU wants one for 3-d averages all the same. Where a
+        # dilation steps over the whole input, a window holds nothing: its index lies outside, its gradient is written there.
         if isinstance(padding, int) and (dilated or spatial < 3) and draw.pick(4) == 3:
-            shape = tuple(max(1, (k - 1) * (dilation or 1) + 1 - draw.integer(0, 2 * padding)) for k in sizes)
+            least = dilation or 1
+            shape = tuple(max(least, (k - 1) * least + 1 - draw.integer(0, 2 * padding)) for k in sizes)
         ceil = draw.option(True)
         named: dict[str, Arg] = {"stride": stride, "padding": padding, "dilation": dilation, "ceil_mode": ceil}
         return Call((draw.tensor((*_lead(draw), *shape)), window), keywords(**named, **more(draw)))

@@ -50,11 +50,14 @@ def reduction(operand: Operand = anything, *, many: bool = True, typed: bool = F
 
 
 def _dtype(draw: Draw) -> Arg:
-    """An accumulation dtype at least as wide as the operand's."""
+    """An accumulation dtype at least as wide as the operand's; for integers also their own or a narrower one, in which sums
+    wrap round."""
     if draw.pick(4) != 3:
         return None
     if draw.kind == "complex":
         return Word("complex64")
+    if draw.kind == "int" and draw.flag():
+        return Word(draw.choice((draw.dtype, "uint8", "int8", "int16")))
     return Word("float32" if draw.kind == "float" else draw.choice(("int64", "float32", "int32")))
 
 
@@ -108,9 +111,12 @@ def _norm(draw: Draw) -> Call:
     shape = _filled(shape) if p in EXTREME else shape
     dim = _where(draw, shape) if shape else None
     dim = None if dim == () else dim
+    wide = _norm_dtype(draw) if draw.rare(4) else None
     if p is None:
-        return Call((draw.tensor(shape),), keywords(dim=dim, keepdim=_keep(draw, dim)))
-    return Call((draw.tensor(shape), p), keywords(dim=dim, keepdim=_keep(draw, dim)))
+        return Call((draw.tensor(shape),), keywords(dim=dim, keepdim=_keep(draw, dim), dtype=wide))
+    # Zeros are what order 0 is about.
+    x = whole(0, 2)(draw, shape) if p == 0 and draw.flag() else draw.tensor(shape)
+    return Call((x, p), keywords(dim=dim, keepdim=_keep(draw, dim), dtype=wide))
 
 
 def _diff(draw: Draw) -> Call:
@@ -137,8 +143,23 @@ def _old_norm(draw: Draw) -> Call:
     dim = draw.dims(shape) if shape else ()
     p = draw.choice((2, 1, 0, 3, 0.5, float("inf"), float("-inf"), -1))
     shape = _filled(shape) if p in EXTREME else shape
-    wide = Word("float32") if draw.kind == "float" else None
-    return Call((draw.tensor(shape), p, dim, draw.flag()), keywords(dtype=draw.option(wide) if wide else None))
+    wide = _norm_dtype(draw) if draw.kind == "float" else None
+    return Call((draw.tensor(shape), p, dim, draw.flag()), keywords(dtype=wide))
+
+
+def _norm_dtype(draw: Draw) -> Arg:
+    """The dtype in which powers are added: left out, or one that is as wide."""
+    return draw.option(Word("complex64" if draw.kind == "complex" else "float32"))
+
+
+def _norm_public(draw: Draw) -> Call:
+    """torch.norm as people call it: a number or a word for the norm, everything or some dimensions, another dtype."""
+    shape = draw.shape(0, 4)
+    norms: tuple[Arg, ...] = ("fro", 2, 1, 0, 3, 0.5, float("inf"))
+    p = draw.choice(norms)
+    shape = _filled(shape) if p in EXTREME else shape
+    dim: Arg = draw.dims(shape)[:2] if shape and draw.pick(3) else None
+    return Call((draw.tensor(shape), p), keywords(dim=dim, keepdim=draw.option(True), dtype=_norm_dtype(draw)))
 
 
 def _correlated(draw: Draw) -> Call:
@@ -312,6 +333,14 @@ ROWS = (
         dtypes=FLOATING,
         grad=FLOATING,
         out=True,
+    ),
+    _row(
+        name="norm_public",
+        rule=OpClass.COMPOSITE,
+        call="torch.norm",
+        signature=_norm_public,
+        dtypes=FLOATING,
+        grad=FLOATING,
     ),
     _row(
         name="corrcoef",

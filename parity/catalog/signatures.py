@@ -54,6 +54,11 @@ def scalar(draw: Draw, simple: float = 1) -> Arg:
     return draw.choice(other[draw.kind])
 
 
+def cast_scalar(draw: Draw) -> Arg:
+    """A Python number that is written, so that it becomes the item's dtype: of the item's kind, or now and then of another."""
+    return draw.value() if draw.kind == "complex" else scalar(draw)
+
+
 def any_scalar(draw: Draw, simple: float = 1) -> Arg:
     """A Python number of any kind, for ops that also take complex ones. (float16 would become complex32, which hardly an op
     takes.)"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from parity.catalog.draw import Call, Draw, keywords
+from parity.catalog.draw import Call, Draw, Shape, keywords
 from parity.catalog.row import EVERY, FLOATING, NUMERIC, REAL, Row
 from parity.catalog.signatures import divisor, scalar
 from parity.dtypes import FLOATS
@@ -17,23 +17,29 @@ def _value(draw: Draw) -> Arg:
     return draw.number(2) if draw.flag() else None
 
 
-def _addcmul(draw: Draw) -> Call:
+def _shapes(draw: Draw, count: int) -> tuple[Shape, ...]:
+    """Shapes that broadcast to one, mostly that of the first; in one case of eight any of them is the largest."""
     shape = draw.shape(0, 5)
-    operands = draw.tensor(shape), draw.tensor(draw.broadcastable(shape)), draw.tensor(draw.broadcastable(shape))
-    return Call(operands, keywords(value=_value(draw)))
+    if draw.rare(8):
+        largest = draw.pick(count)
+        return tuple(shape if k == largest else draw.broadcastable(shape) for k in range(count))
+    return (shape, *(draw.broadcastable(shape) for _ in range(count - 1)))
+
+
+def _addcmul(draw: Draw) -> Call:
+    return Call(tuple(draw.tensor(s) for s in _shapes(draw, 3)), keywords(value=_value(draw)))
 
 
 def _addcdiv(draw: Draw) -> Call:
-    shape = draw.shape(0, 5)
-    operands = draw.tensor(shape), draw.tensor(draw.broadcastable(shape)), divisor(draw, draw.broadcastable(shape))
-    return Call(operands, keywords(value=_value(draw)))
+    first, second, third = _shapes(draw, 3)
+    return Call((draw.tensor(first), draw.tensor(second), divisor(draw, third)), keywords(value=_value(draw)))
 
 
 def _lerp(draw: Draw) -> Call:
-    shape = draw.shape(0, 5)
-    ends = draw.tensor(shape), draw.tensor(draw.broadcastable(shape))
+    first, second, third = _shapes(draw, 3)
+    ends = draw.tensor(first), draw.tensor(second)
     if draw.flag():
-        return Call((*ends, draw.between(draw.broadcastable(shape), -1, 2)))
+        return Call((*ends, draw.between(third, -1, 2)))
     if draw.pick(4) == 3 and draw.kind == "float":  # a 0-d weight takes part as a number, whatever its dtype
         return Call((*ends, draw.between((), -1, 2, dtype=draw.choice(("float32", draw.dtype)))))
     return Call((*ends, draw.choice((0.5, 0.0, 1.0, 0.25, 0.75, -1.0, 2.0))))
@@ -41,12 +47,12 @@ def _lerp(draw: Draw) -> Call:
 
 def _clamp(draw: Draw) -> Call:
     """Both bounds, one of them, or crossed ones; Python scalars or tensors."""
-    shape = draw.shape(0, 5)
-    x = draw.tensor(shape)
+    first, second, third = _shapes(draw, 3)
+    x = draw.tensor(first)
     sides = draw.choice(("both", "min", "max"))
     if draw.flag():
-        low = draw.tensor(draw.broadcastable(shape)) if sides != "max" else None
-        high = draw.tensor(draw.broadcastable(shape)) if sides != "min" else None
+        low = draw.tensor(second) if sides != "max" else None
+        high = draw.tensor(third) if sides != "min" else None
         return Call((x,), keywords(min=low, max=high))
     low_value = draw.choice((0, 1) if draw.dtype == "uint8" else (0, -1, 1, -0.5)) if sides != "max" else None
     high_value = draw.choice((1, 2, 0, 1.5)) if sides != "min" else None
@@ -54,9 +60,8 @@ def _clamp(draw: Draw) -> Call:
 
 
 def _bound(draw: Draw) -> Call:
-    shape = draw.shape(0, 5)
-    bound = draw.tensor(draw.broadcastable(shape)) if draw.flag() else scalar(draw)
-    return Call((draw.tensor(shape), bound))
+    first, second = _shapes(draw, 2)
+    return Call((draw.tensor(first), draw.tensor(second) if draw.flag() else scalar(draw)))
 
 
 def _float_bound(draw: Draw) -> Call:

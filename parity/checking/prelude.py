@@ -4,7 +4,8 @@ Nothing here is judged. The case that follows is, and a device that keys a cache
 not write, gives its answer away.
 
     garbage        tensors of the operands' and the results' sizes are filled with NaN and freed again
-    other_scalar   the same call with another number, once for each of its first numbers, where the CPU takes it
+    other_scalar   the same call with another number, once for each of its first numbers, where the CPU takes it; for a float
+                   also with one that is printed alike
     other_values   the same call with other values in the operands
     smaller        the same kind of call with every size halved, or the simplest call of the row
     larger         the case itself, and then the same kind of call with every size doubled
@@ -33,6 +34,7 @@ from parity.inputs import Inputs, build, torch_word
 from parity.vocabulary import Arg, Case, Computed, Outcome, Raised, TensorSpec
 
 NUMBERS = 4  # of a call that are changed, one after the other
+HIDDEN = 2.0**-22  # what six decimals do not show: a number with it makes the same key for a cache that prints its numbers
 LARGEST = 1 << 16  # elements of an operand of a larger call
 # Kernels that believe what they are told: with other counts, sizes or flags, or a destination that does not fit, they read and
 # write beside. Rows that call them below torch's public functions, by their paths and OpInfo names; and recurrent layers.
@@ -96,30 +98,31 @@ def _other_scalar(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
     if unchecked(t.program.row):
         return
     args, kwargs = ex.arguments(t.case, t.inputs, here.views, torch_word)
-    found = [k for k, x in enumerate(tree_leaves((args, kwargs))) if type(x) in _OTHERS]
-    for k in found[:NUMBERS]:
-        for j in range(2):
-            step = replace(t.program, function=_changed(t.program.function, k, j)), t.case, t.inputs
-            if _taken(t, step, grad):
-                yield step
-                break
+    found = [(k, x) for k, x in enumerate(tree_leaves((args, kwargs))) if type(x) in _OTHERS]
+    for k, x in found[:NUMBERS]:
+        for group in _OTHERS[type(x)](x):
+            for number in group:
+                step = replace(t.program, function=_changed(t.program.function, k, number)), t.case, t.inputs
+                if _taken(t, step, grad):
+                    yield step
+                    break
 
 
-# Two other numbers for each kind, the likelier legal one first.
-_OTHERS: dict[type, Callable[[Any, int], Any]] = {
-    bool: lambda x, j: not x,
-    int: lambda x, j: x - 1 if j else x + 1,
-    float: lambda x, j: 2 * x + 1 if j else (x + 1) / 2 if x != 1 else 0.5,
-    complex: lambda x, j: x + 1 + j,
+# Groups of other numbers for each kind, of a group the likelier legal one first.
+_OTHERS: dict[type, Callable[[Any], tuple[tuple[Any, ...], ...]]] = {
+    bool: lambda x: ((not x,),),
+    int: lambda x: ((x + 1, x - 1),),
+    float: lambda x: (((x + 1) / 2 if x != 1 else 0.5, 2 * x + 1), (x + HIDDEN,)),
+    complex: lambda x: ((x + 1, x + 2),),
 }
 
 
-def _changed(function: Callable[..., Any], k: int, j: int) -> Callable[..., Any]:
+def _changed(function: Callable[..., Any], k: int, number: Any) -> Callable[..., Any]:
     """The function with another number in place of its argument number k."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = tree_flatten((args, kwargs))
-        leaves[k] = _OTHERS[type(leaves[k])](leaves[k], j)
+        leaves[k] = number
         other_args, other_kwargs = tree_unflatten(leaves, tree)
         return function(*other_args, **other_kwargs)
 

@@ -34,6 +34,16 @@ INTEGERS_TOO = (
     *("interpolate_bilinear", "interpolate_trilinear", "round_decimals", "histc"),
 )
 BEYOND = 9  # no rank, so no dim
+PAST = (0, 1, 5)  # how far behind the first index that is none: a kernel may have room for one more, or look at the last alone
+# The CPU asks for operands of one dtype here, where other ops promote.
+ALIKE = (
+    *("mm", "bmm", "matmul", "addmm", "addmv", "addbmm", "baddbmm", "dot", "mv", "linear", "scaled_dot_product_attention"),
+    *(f"{conv}{n}d" for conv in ("conv", "conv_transpose") for n in (1, 2, 3)),
+)
+OTHERS = {
+    **dict.fromkeys(("float32", "bfloat16"), ("int64", "int8", "float16")),
+    **dict.fromkeys(("float16", "complex64"), ("int64", "int8", "float32")),
+}
 
 
 def flawed(row: Row, case: Case, pick: Pick) -> Case:
@@ -43,8 +53,10 @@ def flawed(row: Row, case: Case, pick: Pick) -> Case:
     fit = tuple(_flaws(row, case))
     if not fit:
         return case
-    word, made = fit[pick(len(fit))]
-    return replace(made(), refused=word)
+    words = tuple(dict.fromkeys(word for word, _ in fit))  # each as often as another, however many ways there are to it
+    word = words[pick(len(words))]
+    ways = tuple(made for w, made in fit if w == word)
+    return replace(ways[pick(len(ways))](), refused=word)
 
 
 def _known(case: Case, pick: Pick) -> Case:
@@ -60,7 +72,8 @@ def _flaws(row: Row, case: Case) -> Iterator[tuple[str, Callable[[], Case]]]:
     specs = [*_specs(case.args), *_specs(tuple(v for _, v in case.kwargs))]
     if row.name not in UNCHECKED and not row.promotes and any(_is_index(s, case) for s in specs):
         wraps = row.name in FROM_THE_END
-        yield "index", lambda: _mapped(case, lambda s: _beyond(s) if _is_index(s, case) else s)
+        for far in PAST:
+            yield "index", lambda far=far: _mapped(case, lambda s: _beyond(s, far) if _is_index(s, case) else s)  # type: ignore[misc]
         yield "index", lambda: _mapped(case, lambda s: _below(s, wraps) if _is_index(s, case) else s)
     if any(_is_index(s, case) for s in specs):
         yield "dtype", lambda: _mapped(case, lambda s: _unindexed(s) if _is_index(s, case) else s)
@@ -68,6 +81,9 @@ def _flaws(row: Row, case: Case) -> Iterator[tuple[str, Callable[[], Case]]]:
         yield "dtype", lambda: _mapped(case, lambda s: _complex(s, case.dtype))
     if _inexact_only(row, case, specs):
         yield "dtype", lambda: _mapped(case, lambda s: _whole(s, case.dtype))
+    if row.name in ALIKE and (k := _second(case)) is not None:
+        for other in OTHERS.get(case.dtype, ("float32",)):
+            yield "dtype", lambda k=k, other=other: _retyped(case, k, other)  # type: ignore[misc]
     if row.promotes and (k := _mismatching(case)) is not None:
         yield "shape", lambda: replace(case, args=tuple(_longer(a) if j == k else a for j, a in enumerate(case.args)))
     if any(name == "dim" and (_is_int(value) or _sizes(value)) for name, value in case.kwargs):
@@ -142,9 +158,9 @@ def _mapped(case: Case, change: Callable[[TensorSpec], TensorSpec]) -> Case:
     return replace(case, args=tuple(walk(a) for a in case.args), kwargs=tuple((k, walk(v)) for k, v in case.kwargs))
 
 
-def _beyond(s: TensorSpec) -> TensorSpec:
-    """An index one past the last legal one, at the front."""
-    return _first(s, int(s.values.params[1 if s.values.family == "index" else 0]))
+def _beyond(s: TensorSpec, far: int) -> TensorSpec:
+    """An index past the last legal one, at the front."""
+    return _first(s, far + int(s.values.params[1 if s.values.family == "index" else 0]))
 
 
 def _below(s: TensorSpec, wraps: bool) -> TensorSpec:
@@ -177,6 +193,25 @@ def _whole(s: TensorSpec, dtype: str) -> TensorSpec:
         return s
     layout = tuple(step for step in s.layout if step[0] not in ("neg", "conj", "imag", "real"))
     return replace(s, dtype="int64", layout=layout, values=Values("inside", (1, 3), s.values.seed), grad=False)
+
+
+def _second(case: Case) -> int | None:
+    """The place of the second operand, where there is one and all of them have elements."""
+    places = [k for k, a in enumerate(case.args) if isinstance(a, TensorSpec)]
+    if len(places) < 2 or len(places) < len(case.args) or not all(s.numel for s in _specs(case.args)):
+        return None
+    return places[1]
+
+
+def _retyped(case: Case, place: int, dtype: str) -> Case:
+    """The case with small whole numbers of another dtype for one operand."""
+
+    def other(s: Arg) -> Arg:
+        assert isinstance(s, TensorSpec)
+        layout = tuple(step for step in s.layout if step[0] not in ("neg", "conj"))
+        return replace(s, dtype=dtype, layout=layout, values=Values("inside", (1, 3), s.values.seed), grad=False)
+
+    return replace(case, args=tuple(other(a) if k == place else a for k, a in enumerate(case.args)))
 
 
 def _mismatching(case: Case) -> int | None:

@@ -15,14 +15,14 @@ from parity.vocabulary import Arg, Case, TensorSpec, Values
 
 Change = tuple[str, Arg]
 Made = tuple[str, Callable[[], Case]]
-_WINDOWS: tuple[Change, ...] = (("padding", 99), ("stride", -1))
-_CONVOLVED: tuple[Change, ...] = (("padding", -1), ("stride", -1), ("groups", 7), ("dilation", 0))
+_WINDOWS: tuple[Change, ...] = (("padding", 99), ("padding", -1), ("stride", -1), ("stride", 0))
+_CONVOLVED: tuple[Change, ...] = (("padding", -1), ("stride", -1), ("stride", 0), ("groups", 7), ("groups", 0), ("dilation", 0))
 ARGUMENTS: dict[str, tuple[Change, ...]] = {
-    **{f"{kind}_pool{n}d": _WINDOWS for kind in ("max", "avg") for n in (1, 2, 3)},
+    **{f"avg_pool{n}d": _WINDOWS for n in (1, 2, 3)},
+    **{f"max_pool{n}d": (*_WINDOWS, ("dilation", 0)) for n in (1, 2, 3)},
     **{f"conv{n}d": _CONVOLVED for n in (1, 2, 3)},
     **{f"conv_transpose{n}d": (*_CONVOLVED, ("output_padding", 9)) for n in (1, 2, 3)},
-    "unfold": (("dilation", -1), ("stride", -1), ("padding", -1)),
-    "fold": (("dilation", -1), ("stride", -1), ("padding", -1)),
+    **dict.fromkeys(("unfold", "fold"), (("dilation", -1), ("dilation", 0), ("stride", -1), ("stride", 0), ("padding", -1))),
     "cross_entropy": (("label_smoothing", 1.5),),
     "huber_loss": (("delta", -1.0),),
     "multi_margin_loss": (("p", 3),),

@@ -47,6 +47,7 @@ DESTINATIONS = (
     *("empty", "cast"),
 )
 FLAWED = 20  # one case in so many is wrong on purpose
+FLAWED_ALONE = 8  # of ops that take one dtype, which have few cases
 # What a destination is cast to, by the item's dtype; float32 for all others.
 CASTS = {"float32": ("float16", "bfloat16"), "complex64": ("contiguous",), "int64": ("float32", "int32")}
 SEEDS = 1 << 12
@@ -54,6 +55,7 @@ SEEDS = 1 << 12
 # is drawn again without them.
 ROOM = 1 << 22
 NO_LAYOUT = 5  # of 12 operands are contiguous
+DISPLACED = 12  # of so many that are not, one begins further back in memory beside all else, as a slice of a larger batch does
 
 
 @swift
@@ -120,7 +122,8 @@ def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes) -> Case:
     it = iter(specs)
     args = tuple([put(a, it) for a in call.args])
     kwargs = tuple([(k, put(v, it)) for k, v in call.kwargs]) if call.kwargs else ()
-    if pick(FLAWED) == FLAWED - 1:
+    odds = FLAWED if len(row.dtypes) > 1 else FLAWED_ALONE
+    if pick(odds) == odds - 1:
         return flawed(row, Case(row.name, dtype, args, kwargs, under=under), pick)
     return Case(row.name, dtype, args, kwargs, cotangent if under == "grad" else Cotangent(), into, under, after)
 
@@ -207,6 +210,8 @@ def _layout(spec: TensorSpec, position: int, row: Row, pick: Pick) -> Layout:
         second = recipes[pick(len(recipes))](inner, pick)
         if not overlaps(second):
             first = (*second, *first)
+    if rank and first[0][0] not in ("flat", "select") and pick(DISPLACED) == DISPLACED - 1:
+        first = (("flat", 1 + pick(4), 0), *first)
     holds = FACTS[spec.dtype].kind
     if holds == "complex" and pick(4) == 3:
         first = _lazily("conj", first)

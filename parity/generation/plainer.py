@@ -135,6 +135,8 @@ def _plainer_specs(spec: TensorSpec, dtype: str) -> Iterator[TensorSpec]:
         yield replace(spec, layout=less)
     for k, (where, word) in enumerate(v.specials):
         yield replace(spec, values=replace(v, specials=(*v.specials[:k], *v.specials[k + 1 :])))
+        if word == "-nan":
+            yield replace(spec, values=replace(v, specials=(*v.specials[:k], (where, "nan"), *v.specials[k + 1 :])))
         for place in dict.fromkeys((0, where % max(1, spec.numel))):
             if place < where:
                 yield replace(spec, values=replace(v, specials=(*v.specials[:k], (place, word), *v.specials[k + 1 :])))

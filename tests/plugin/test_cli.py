@@ -148,13 +148,13 @@ def test_zoo_prints_the_score_and_writes_all_of_it(capfd: pytest.CaptureFixture[
 def test_count_tells_the_pairs_that_were_compared(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """One line per aspect, of both sources, and why a pair was not; coverage tells the same of the run file."""
     path = tmp_path / "run.jsonl"
-    asked = ("softmax", "linalg.svd", "--dtype", "float32,int64", "--count", "-n", "1", "-v", "--output", str(path))
+    asked = ("softmax", "pca_lowrank", "--dtype", "float32,int64", "--count", "-n", "1", "-v", "--output", str(path))
     code, out, _ = told(capfd, "run", *asked, "--findings", str(tmp_path))
     assert code == 0
     line = next(x for x in out.splitlines() if x.split()[:1] == ["backward"])
-    assert line.split()[1:6] == ["3", "3", "of", "4", "2"]  # softmax, with a dtype, masked; not the one of svd
-    assert "gradients of several right answers (svd) are not compared" in out
-    assert "linalg.svd (float32)" in out
+    assert line.split()[1:6] == ["3", "3", "of", "4", "2"]  # softmax, with a dtype, masked; not the one of pca_lowrank
+    assert "gradients of several right answers (lowrank) are not compared" in out
+    assert "pca_lowrank (float32)" in out
     code, again, _ = told(capfd, "coverage", str(path))
     assert code == 0
     assert line in again.splitlines()

@@ -27,7 +27,7 @@ POOLS = {
     "int32": "a31966358e96",
     "int64": "4d2c2ce5fb90",
     "uint8": "4dfe81d6900c",
-    "bool": "129900a2b7e8",
+    "bool": "6416080e5822",
 }
 MATRICES = {
     "conditioned": "a00db2f94025",
@@ -40,7 +40,7 @@ MATRICES = {
 
 
 def families(dtype: str) -> tuple[str, ...]:
-    return values.families(Values("any"), dtype)
+    return tuple(dict.fromkeys(values.families(Values("any"), dtype)))
 
 
 @pytest.mark.parametrize("dtype", POOLS)
@@ -74,6 +74,22 @@ def test_every_family_is_finite_and_inside_the_dtype(dtype: str) -> None:
         made = values.pool(family, dtype)
         assert made.dtype is getattr(torch, dtype)
         assert bool(torch.isfinite(made).all()), family
+
+
+def test_masks_are_even_all_alike_few_and_many() -> None:
+    """What nothing and everything is chosen by, too: kernels that count or pack take other ways there."""
+    share = {f: float(values.pool(f, "bool").float().mean()) for f in families("bool")}
+    assert share == pytest.approx({"uniform": 0.5, "constant": share["constant"], "few": 0.125, "many": 0.875}, abs=0.01)
+    drawn = [values.dense(TensorSpec("bool", (9,), values=Values("constant", (), seed))) for seed in range(0, 4096, 64)]
+    kinds = {(bool(x.any()), bool(x.all())) for x in drawn}
+    assert {(False, False), (True, True)} <= kinds
+
+
+def test_a_nan_may_carry_a_sign() -> None:
+    for dtype in ("float32", "float16"):
+        x = values.dense(TensorSpec(dtype, (2,), values=Values("uniform", (), 0, ((0, "-nan"), (1, "nan")))))
+        assert bool(x.isnan().all())
+        assert torch.signbit(x).tolist() == [True, False]
 
 
 def test_seeds_and_positions_give_different_operands() -> None:

@@ -125,6 +125,13 @@ def test_one_number_after_the_other_is_changed_as_far_as_the_cpu_takes_it() -> N
     assert before[:3] == [(2, 1, False), (3, 1, True), (3, 1, False)]
 
 
+def test_a_number_that_is_printed_alike_comes_before() -> None:
+    """A cache whose key holds six decimals of a number, or its float16, mistakes the one for the other."""
+    before = [s[0] for _, s in steps('clamp(float32[3], min=0.25).after("other_scalar")')]
+    assert before[:3] == [0.625, 0.25 + 2.0**-22, 0.25]
+    assert f"{before[1]:.6f}" == f"{before[2]:.6f}"
+
+
 def test_a_recurrent_layer_keeps_its_counts() -> None:
     """torch believes them, and reads beside its weights where they are wrong."""
     lstm = (

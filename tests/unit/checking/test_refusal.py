@@ -149,9 +149,35 @@ def test_the_cpu_refuses_nearly_all_that_is_drawn_to_be_refused() -> None:
     assert said["void"] < 0.04 * said["agree"]
 
 
+def flaws_of(name: str, dtype: str = "float32", n: int = 2000) -> list[Case]:
+    return [d.case for d in search(catalog.row(name), dtype, SIZES, "1", n) if d.case.refused]
+
+
+def test_indices_lie_just_past_the_end_and_far() -> None:
+    specs = [c.args[-1] for c in flaws_of("index_select") if c.refused == "index"]
+    far = {int(v) - int(s.values.params[1]) for s in specs for _, v in s.values.specials[:1]}  # type: ignore[union-attr]
+    assert {0, 1, 5} <= far
+
+
+@pytest.mark.parametrize("name", ["mm", "linear", "conv2d"])
+def test_operands_of_two_dtypes_are_refused_where_nothing_promotes(name: str) -> None:
+    found = [c for c in flaws_of(name) if c.refused == "dtype"]
+    dtypes = {c.args[1].dtype for c in found}  # type: ignore[union-attr]
+    assert {"int64", "int8", "float16"} <= dtypes
+    assert {str(r.verdict.status) for c in found[:20] for r in refused(resolve("sim"), c)} == {"agree"}
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "value"), [("conv2d", "stride", 0), ("conv2d", "groups", 0), ("max_pool2d", "padding", -1)]
+)
+def test_counts_of_zero_and_below_are_refused(name: str, word: str, value: int) -> None:
+    given = [dict(c.kwargs).get(word) for c in flaws_of(name) if c.refused == "argument"]
+    assert any(value in (v if isinstance(v, tuple) else (v,)) for v in given)
+
+
 def test_a_lenient_device_is_found_by_a_run_and_shrunk() -> None:
     faulty = resolve("sim", (Fault("lenient", ("index_select",), clamped, level="function"),))
-    plan = Plan(faulty, CPU, TABLES, profile("quick"), examples=90)
+    plan = Plan(faulty, CPU, TABLES, profile("quick"), examples=200)
     done = examine(Item(catalog.row("index_select"), "float32"), plan, NoWatch())
     (finding,) = done.findings
     assert (str(finding.result.aspect), finding.case.refused) == ("refusal", "index")

@@ -69,7 +69,7 @@ def test_another_seed_gives_other_cases() -> None:
 
 def test_features_meet_each_other() -> None:
     """Most real bugs need two features at once, so all pairs must be drawn together, not only one after the other."""
-    drawn = [d.case for d in generate.search(catalog.row("add"), "float32", SIZES, "1", 1500)]
+    drawn = [d.case for d in generate.search(catalog.row("add"), "float32", SIZES, "1", 2000)]
 
     def count(*has: Callable[[Case], bool]) -> int:
         return sum(all(h(c) for h in has) for c in drawn)
@@ -87,6 +87,14 @@ def test_features_meet_each_other() -> None:
     for i, one in enumerate(features):
         for other in features[:i]:
             assert count(one, other) >= 5
+
+
+def test_every_other_layout_is_drawn_with_an_offset_too() -> None:
+    """A slice of a larger batch is transposed or channels last and begins further back: kernels know one of the two."""
+    drawn = [t for d in generate.search(catalog.row("avg_pool2d"), "float32", SIZES, "1", 1500) for t in tensors(d.case)]
+    displaced = [t for t in drawn if any(s[0] == "flat" for s in t.layout)]
+    for word in ("transpose", "permute", "channels_last", "step"):
+        assert sum(any(s[0] == word for s in t.layout) for t in displaced) >= 5, word
 
 
 def test_a_strategy_draws_cases_of_the_row_for_property_tests() -> None:
