@@ -35,7 +35,7 @@ ROWS = tuple(
     Row(
         name=f"{name}_then",
         family="followed",
-        rule=OpClass.CONTRACTION,
+        rule=OpClass.COMPOSITE,  # an activation that saturates bounds what is summed, not what the sum is off by
         call=f"parity.catalog.layers.{name}_then",
         signature=_then(row.signature),
         dtypes=FLOATS,

@@ -190,7 +190,7 @@ class Oracle:
         hands on more than that (addbmm adds up its batches)."""
         name = self._p.row.name.removeprefix("opinfo:").rpartition(".")[2].partition(":")[0]
         places = {"add": 0, "baddbmm": 0, "conv": 2, "linear": 2}
-        place = None if name == "addbmm" else next((at for word, at in places.items() if name.startswith(word)), None)
+        place = None if name.startswith("addbmm") else next((at for word, at in places.items() if name.startswith(word)), None)
         if place is None:
             return None
         floats = [v for v in self._placed.views if _floating(v)]

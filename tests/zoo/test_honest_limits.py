@@ -49,9 +49,9 @@ def test_a_weight_in_channels_last_has_its_strides_in_sides_of_1_too(device: Dev
         w = values(4, 3, 2, 1, seed=seed).permute(0, 2, 3, 1)  # contiguous both ways, but for its two sides of 1 and 3
         assert w.is_contiguous(memory_format=last)
         with device.active():
-            leaves = [device.upload(t).requires_grad_() for t in (x, w)]
-            out = torch.nn.functional.conv_transpose2d(*leaves)
-            grads = torch.autograd.grad(out, leaves, torch.ones_like(out))
+            image, weight = (device.upload(t).requires_grad_() for t in (x, w))
+            out = torch.nn.functional.conv_transpose2d(image, weight)
+            grads = torch.autograd.grad(out, (image, weight), torch.ones_like(out))
         assert [g.shape for g in grads] == [x.shape, w.shape]
 
 
