@@ -72,7 +72,7 @@ def _flaws(row: Row, case: Case) -> Iterator[tuple[str, Callable[[], Case]]]:
     specs = [*_specs(case.args), *_specs(tuple(v for _, v in case.kwargs))]
     if row.name not in UNCHECKED and not row.promotes and any(_is_index(s, case) for s in specs):
         wraps = row.name in FROM_THE_END
-        for far in PAST:
+        for far in PAST:  # bound early, which mypy cannot infer
             yield "index", lambda far=far: _mapped(case, lambda s: _beyond(s, far) if _is_index(s, case) else s)  # type: ignore[misc]
         yield "index", lambda: _mapped(case, lambda s: _below(s, wraps) if _is_index(s, case) else s)
     if any(_is_index(s, case) for s in specs):
@@ -83,7 +83,7 @@ def _flaws(row: Row, case: Case) -> Iterator[tuple[str, Callable[[], Case]]]:
         yield "dtype", lambda: _mapped(case, lambda s: _whole(s, case.dtype))
     if row.name in ALIKE and (k := _second(case)) is not None:
         for other in OTHERS.get(case.dtype, ("float32",)):
-            yield "dtype", lambda k=k, other=other: _retyped(case, k, other)  # type: ignore[misc]
+            yield "dtype", lambda k=k, other=other: _retyped(case, k, other)  # type: ignore[misc]  # bound early
     if row.promotes and (k := _mismatching(case)) is not None:
         yield "shape", lambda: replace(case, args=tuple(_longer(a) if j == k else a for j, a in enumerate(case.args)))
     if any(name == "dim" and (_is_int(value) or _sizes(value)) for name, value in case.kwargs):

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from parity import tolerance
-from parity.devices import load_faults, resolve
+from parity.devices import resolve
 from parity.devices.base import Device
 from parity.judging.measures import ulp_distance
 from parity.vocabulary import OpClass
@@ -394,12 +394,3 @@ def test_integers_are_left_alone(device: Device) -> None:
     )
     for f in computing:
         assert torch.equal(there(device, f, x), f(x))
-
-
-def test_the_faults_are_those_of_the_subsets() -> None:
-    """Every id once, and `--faults` can name the module's file."""
-    ids = [f.id for f in honest.FAULTS]
-    assert len(set(ids)) == len(ids) == sum(len(group) for group in honest.SUBSETS.values())
-    assert all(i.startswith("honest-") for i in ids)
-    assert {f.id for f in load_faults(honest.__file__)} == set(ids)
-    assert {f"honest-{kind}" for kind in honest.KINDS} == set(ids)

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from parity.devices import load_faults
 from parity.judging.measures import ulp_distance
+from parity.zoo import honest
 from parity.zoo.honest.noise import RANGES
 from parity.zoo.honest.rounding import cut, noisy
 
@@ -52,3 +54,12 @@ def test_cutting_gives_one_of_the_two_neighbours() -> None:
     assert 0.1 < float(changed.float().mean()) < 0.4
     assert bool((y[changed].abs().to(torch.float64) < truth[changed].abs()).all())
     assert int(ulp_distance(y, nearest).max()) == 1
+
+
+def test_the_faults_are_those_of_the_subsets() -> None:
+    """Every id once, and `--faults` can name the module's file."""
+    ids = [f.id for f in honest.FAULTS]
+    assert len(set(ids)) == len(ids) == sum(len(group) for group in honest.SUBSETS.values())
+    assert all(i.startswith("honest-") for i in ids)
+    assert {f.id for f in load_faults(honest.__file__)} == set(ids)
+    assert {f"honest-{kind}" for kind in honest.KINDS} == set(ids)
