@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -86,7 +86,7 @@ class Truth(Oracle):
     def magnitudes(self, name: str) -> None:
         """Nobody knows what a function sums."""
 
-    def flushed(self, name: str, smallest_normal: float) -> None:
+    def flushed(self, name: str, flushes: Callable[[str], bool], result: str) -> None:
         """Subnormals count as they are."""
 
     def _by(self, u: float) -> tuple[dict[str, Tensor], tuple[float, float]]:

@@ -147,6 +147,7 @@ ROWS = (
     _row(
         name="group_norm",
         rounds_between=True,  # mean and rstd are kept in the dtype on CUDA
+        unfrozen=True,
         call="torch.nn.functional.group_norm",
         signature=_group_norm,
         opinfo=("nn.functional.group_norm", "native_group_norm"),

@@ -124,6 +124,7 @@ def _as_row(key: str, entry: Entry) -> Row:
         places=base in rules.WRITES_AT.split() or key in rules.OF_A_RANK,
         finite=base in rules.FINITE_ONLY.split() or rule in (OpClass.SOLVER, OpClass.DECOMPOSITION),
         unexpanded=base in ("median", "nanmedian", "masked.median") or rule in (OpClass.SOLVER, OpClass.DECOMPOSITION),
+        unfrozen=base.endswith("group_norm"),
         ulp=rules.ULP_NAMES.get(base, base.split(".")[-1]) if plain else key,
         oracle="exact" if key in rules.DTYPE_BOUND or base in rules.DTYPE_BOUND else "wide",
         opinfo=(key,),

@@ -32,6 +32,8 @@ class Row:
     promotes: torch promotes: operands may have different dtypes where there are several, integers become floats where the
     result is one.
     unexpanded: the reference itself reads beside an operand that has strides of 0 (torch 2.13), so that none is drawn.
+    unfrozen: the reference ends the process for the gradients of other operands alone, where the first one is in channels_last
+    (torch 2.13), so that its own is asked for too, as long as it has a layout.
     updates: the call changes operands beside its result (running statistics), so that each run gets copies.
     places: integer operands say where to write, so that none repeats, and samples keep their numbers.
     finite: NaN, Inf and numbers out of range are undefined.
@@ -69,6 +71,7 @@ class Row:
     packed: bool = False
     memory: bool = False
     unexpanded: bool = False
+    unfrozen: bool = False
     updates: bool = False
     places: bool = False
     finite: bool = False

@@ -113,6 +113,8 @@ def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes) -> Case:
     specs = _stay(specs, row, call, pick)
     choose = len(specs) > 1 and bool(row.grad)
     grads = [s.grad and FACTS[s.dtype].is_inexact and (not choose or pick(4) != 3) for s in specs]
+    if row.unfrozen and specs[0].layout:
+        grads[0] = specs[0].grad
     cotangent = _cotangent(row, dtype, pick)
     into = _destination(row, dtype, pick) if row.out else WORDS[pick(len(WORDS))] if row.name in TRAVEL else "contiguous"
     modes = ORDERED if (row.accumulates or row.family in REPEATS) and row.name not in UNORDERED else MODES

@@ -74,7 +74,7 @@ def _numeric(
             passed = replace(least, measured=tol.ulp is not None, screen="" if tol.ulp is not None else "truth", budget=())
             return Verdict(Status.AGREE, "", passed, tol)
     b = allowance(bench, truth, truth_name, f, pass_, tol, flushes)
-    other = bench.oracle.flushed(truth_name, f.tiny) if flushes else None
+    other = bench.oracle.flushed(truth_name, lambda dtype: bench.tables.flushes(dtype, row.name, row.rule), f.name)
     others = () if other is None or other.shape != truth.shape else (other,)
     if others:  # some subnormals may be flushed and others not
         with np.errstate(invalid="ignore"):

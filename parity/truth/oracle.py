@@ -276,19 +276,26 @@ class Oracle:
                 gained.append((some.abs() - none.abs()).to(torch.float64).clamp(min=0.0))
         return gained
 
-    def flushed(self, name: str, smallest_normal: float) -> Tensor | None:
-        """The truth when subnormal operands count as zero; None where no operand holds one."""
-        sizes = [part.abs() for v in self._placed.views if _floating(v) for part in _parts(v)]
-        if not any(bool(((size > 0) & (size < smallest_normal)).any()) for size in sizes):
+    def flushed(self, name: str, flushes: Callable[[str], bool], result: str) -> Tensor | None:
+        """The truth when subnormal operands count as zero, each where the device flushes its own dtype (cotangents have the
+        result's); None where no operand holds one."""
+        dtypes = [o.spec.dtype for o in self._inputs.operands]
+        tiny = [FACTS[d].tiny if FACTS[d].is_inexact and flushes(d) else 0.0 for d in (*dtypes, result)]
+        if not any(
+            bool(((part.abs() > 0) & (part.abs() < least)).any())
+            for v, least in zip(self._placed.views, tiny)
+            if _floating(v) and least
+            for part in _parts(v)
+        ):
             return None
 
         def flush(t: Tensor, i: int) -> Tensor:
             if not _floating(t):
                 return t
-            kept = [torch.where(part.abs() < smallest_normal, 0.0 * part, part) for part in _parts(t)]
+            kept = [torch.where(part.abs() < tiny[i], 0.0 * part, part) for part in _parts(t)]
             return torch.complex(*kept) if t.is_complex() else kept[0]
 
-        return self._variant(f"flushed {smallest_normal}", flush).get(name)
+        return self._variant("flushed", flush).get(name)
 
     def _variant(self, word: str, change: Callable[[Tensor, int], Tensor]) -> dict[str, Tensor]:
         """All results of the same call on changed operands and cotangents."""

@@ -46,8 +46,8 @@ FUSED = """gelu gelu_backward native_layer_norm native_layer_norm_backward nativ
     native_batch_norm native_batch_norm_backward _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data
     silu_backward mish_backward elu_backward softplus softplus_backward log_sigmoid_forward log_sigmoid_backward glu
     glu_backward hardswish_backward logit logit_backward huber_loss_backward smooth_l1_loss_backward
-    binary_cross_entropy binary_cross_entropy_backward upsample_linear1d upsample_bilinear2d upsample_bicubic2d
-    upsample_trilinear3d grid_sampler_2d
+    binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits upsample_linear1d
+    upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d grid_sampler_2d
     _fused_rms_norm _fused_rms_norm_backward logaddexp logaddexp2 _euclidean_dist hann_window xlogy special_entr
     special_log_ndtr special_xlog1py sinc lerp addcmul addcdiv addr cumprod logsumexp"""
 # A loss whose second result is a mask of 0 and 1, which its gradient checks.

@@ -55,13 +55,17 @@ def widened(p: Program, case: Case, inputs: Inputs, computes: torch.dtype | None
             base = widen(o.base, promoted)
             bases.append(base)
             views.append(apply(base, o.spec.layout, o.spec.shape))
-        elif p.row.memory or any(step[0] == "expand" for step in o.spec.layout):
+        elif p.row.memory or (FACTS[o.spec.dtype].is_inexact and any(step[0] == "expand" for step in o.spec.layout)):
             # What shares memory goes on sharing it: a gradient through as_strided counts every use of an element.
             base = widen(o.base, promoted)
             bases.append(base)
             views.append(apply(base, o.spec.layout, o.spec.shape))
         else:
             view = widen(o.view, None if o.spec.dtype == "bool" and case.dtype != "bool" else promoted)
+            if not FACTS[o.spec.dtype].is_inexact:
+                # The CPU's kernels for expanded indices are wrong where the index is smaller than what it writes into
+                # (scatter_add, torch 2.13).
+                view = view.contiguous()
             bases.append(view)
             views.append(view)
     return Placed(tuple(bases), tuple(views))

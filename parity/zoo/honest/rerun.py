@@ -21,6 +21,8 @@ HALVES = (torch.float16, torch.bfloat16)
 # What a device rounds to, hence what these controls may round otherwise; float64 and complex128 stay what they are.
 ROUNDED = (torch.float32, torch.complex64, *HALVES)
 AS_THEY_ARE: Dtypes = {}
+# The CPU's float32 gelu fills a destination in the order of its operand's memory (torch 2.13).
+DENSE = ("gelu.",)
 NEAR_TINY = 2.0**-116  # below it float32 loses digits to underflow: its smallest normal number times 2**10
 # Half types are computed in float32 and rounded once; float32 in float64, and rounded once.
 IN_FLOAT32: Dtypes = dict.fromkeys(HALVES, torch.float32)
@@ -68,7 +70,8 @@ def again(call: Call, dtypes: Dtypes = AS_THEY_ARE, swap: Mapping[int, Any] | No
         if id(a) in copies:
             return copies[id(a)]
         if isinstance(a, Tensor):
-            copies[id(a)] = _copy(a, dtypes.get(a.dtype, a.dtype), id(a) in read, id(a) in written)
+            dense = call.op.startswith(DENSE)
+            copies[id(a)] = _copy(a, dtypes.get(a.dtype, a.dtype), id(a) in read, id(a) in written, dense)
             return copies[id(a)]
         if isinstance(a, torch.dtype):
             return dtypes.get(a, a)
@@ -85,12 +88,12 @@ def again(call: Call, dtypes: Dtypes = AS_THEY_ARE, swap: Mapping[int, Any] | No
         call.args, call.kwargs, call.outs = kept
 
 
-def _copy(t: Tensor, dtype: torch.dtype, read: bool, written: bool) -> Tensor:
+def _copy(t: Tensor, dtype: torch.dtype, read: bool, written: bool, dense: bool) -> Tensor:
     if written and not read:
         # Dense: some kernels of the CPU (softmax, col2im, bicubic gradients) fill the memory of a strided destination as if
         # it were dense, and a device that does right must not be made from them. Others (antialiasing) go by its memory
         # format, and some (batch norm) leave what is there.
-        last = t.dim() == 4 and t.is_contiguous(memory_format=torch.channels_last)
+        last = not dense and t.dim() == 4 and t.is_contiguous(memory_format=torch.channels_last)
         return t.to(dtype, copy=True, memory_format=torch.channels_last if last else torch.contiguous_format)
     if dtype is t.dtype and not written:
         return t

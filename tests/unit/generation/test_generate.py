@@ -191,3 +191,14 @@ def test_the_deep_profile_draws_huge_dimensions_within_its_limit(name: str) -> N
     assert max(sizes) <= deep.limit
     assert sum(n > 1 << 20 for n in sizes) > 4
     assert any(n > 1 << 24 for n in sizes)
+
+
+def test_the_first_operand_of_group_norm_is_differentiated_where_the_cpu_dies_otherwise() -> None:
+    """torch 2.13's CPU writes the gradient of an operand in channels_last that nobody asked for, at no address."""
+    row = catalog.row("group_norm")
+    cases = [generate.nth(row, "float32", SIZES, "unfrozen", k).case for k in range(400)]
+    firsts = [tensors(c)[0] for c in cases if not c.refused]
+    laid = [x for x in firsts if x.layout]
+    assert laid
+    assert all(x.grad for x in laid)
+    assert not all(x.grad for x in firsts)

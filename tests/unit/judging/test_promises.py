@@ -289,3 +289,51 @@ def test_a_convolution_without_a_bias_rounds_once_and_one_with_a_bias_may_not() 
         assert one_kernel(bench.row, f, "forward", allowance(bench, truth, "out", f, "forward", tol, False)) is once
         wide = allowance(bench, truth, "out", f, "forward", tol, False)
         assert not one_kernel(bench.row, FACTS["float32"], "forward", wide)
+
+
+# --------------------------------------------------------------------------------- what honest devices were once accused of
+
+
+LOGITS = (
+    'binary_cross_entropy_with_logits(float32[1].at(0, "-8.000000953674316"), float32[1].at(0, "0.0007"), '
+    "pos_weight=float32[1].inside(1.5, 2))"
+)
+
+
+def test_a_loss_may_be_a_difference_of_numbers_a_thousand_times_its_size() -> None:
+    """(1 - y) x and the weight times log(sigmoid(x)), each rounded, on every device; TF32's roundoff in them is found."""
+    fed = [o.view.to(torch.float64) for o in prepared(LOGITS)[2].operands]
+
+    def loss(u: float) -> Tensor:
+        x, y, p = fed
+        weight = (p - 1.0) * y + 1.0
+        one, two = (1.0 - y) * x * (1.0 + u), weight * torch.nn.functional.logsigmoid(x) * (1.0 - u)
+        return (one - two).mean().to(torch.float32)
+
+    assert verdict(LOGITS, lambda x: loss(2.0**-24)).status is Status.AGREE
+    assert verdict(LOGITS, lambda x: loss(2.0**-14)).status is not Status.AGREE
+
+
+def test_an_operand_is_flushed_by_its_own_dtype_not_the_results() -> None:
+    """A subnormal float32 number times a large one is one of float16's, where nothing is flushed."""
+    bench, _, inputs = prepared('kron(float32[1].at(0, "max"), float32[1].at(0, "smallest"))')
+    small = torch.kron(*(o.view.to(torch.float64) for o in inputs.operands)).to(torch.float16)
+
+    def said(x: Tensor, tables: str) -> Status:
+        return judge(replace(bench, tables=tolerance.load(tables)), {"out": x}, None, "forward")[0].status
+
+    assert said(small, "mps") is said(0.0 * small, "mps") is said(small, "cpu") is Status.AGREE
+    assert said(0.0 * small, "cpu") is said(4.0 * small, "mps") is Status.WRONG
+
+
+def test_expanded_indices_have_a_truth_of_their_own() -> None:
+    """The CPU adds at the wrong places where the index is smaller than what it adds to (torch 2.13), in float64 too."""
+    index = "int64[1, 4, 3, 5].expand(1).expand(2).expand(3).inside(1, 2, seed=2)"
+    text = f"scatter_add(float32[3, 5, 3, 5].ties(seed=1), 0, {index}, float32[1, 4, 3, 5].normal(seed=3))"
+    bench, results, inputs = prepared(text)
+    base, places, source = (o.view for o in inputs.operands)
+    right = base.scatter_add(0, places.contiguous(), source)
+    assert judge(bench, {"out": right}, results, "forward")[0].status is Status.AGREE
+    lost = right.clone()
+    lost[places.max(), 3] = base[places.max(), 3]
+    assert judge(bench, {"out": lost}, None, "forward")[0].status is not Status.AGREE

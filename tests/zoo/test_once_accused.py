@@ -1,0 +1,47 @@
+"""What the judge once took for faults of an honest device, and faults beside it that it must go on finding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from parity import notation, suite, tolerance
+from parity.devices import Call, Fault, resolve
+from parity.examine import Plan, replay
+from parity.vocabulary import FINDINGS
+from parity.zoo import honest
+
+# A second derivative: what two convolutions gave, each rounded toward zero, added up and rounded again.
+CONVOLVED = (
+    "conv_transpose3d(float32[3, 2, 3, 3].halves(seed=501), float32[3, 3, 3, 3, 3].permute(0, 3, 4, 2, 1).wide(seed=2563), "
+    'bias=float32[9].slice(-1, 2, 0).ties(seed=2023), stride=2, groups=3).cotangent("zero", "offset", 0)'
+)
+# A subnormal factor, flushed, of a product that the half type holds.
+NARROWED = 'kron(float32[5].cancelling(seed=3563).at(3, "max"), float32[()].at(0, "smallest").frozen()).into("float16")'
+
+
+def found(device: str, faults: list[Fault], text: str) -> list[str]:
+    """The aspects of a case that are findings."""
+    case = notation.parse(text)
+    plan = Plan(resolve(device, faults), resolve("cpu"), tolerance.load(device), suite.profile("quick"))
+    results = replay(suite.Item(suite.row(case.op), case.dtype), plan, case, None)
+    assert results
+    return [str(r.aspect) for r in results if r.verdict.status in FINDINGS]
+
+
+@pytest.mark.parametrize("text", [CONVOLVED, NARROWED], ids=["second derivative", "flushed factor"])
+def test_an_honest_device_is_not_accused(text: str) -> None:
+    assert not found("sim:mps", honest.FAULTS, text)
+
+
+def test_a_second_derivative_in_bfloat16_is_found() -> None:
+    """Operands of every convolution cut to 8 bits, which the spread of a second derivative is wider for."""
+
+    def coarse(call: Call) -> Any:
+        call.args = [a.to(torch.bfloat16).to(a.dtype) if isinstance(a, torch.Tensor) else a for a in call.args]
+        return call.run()
+
+    faults = [Fault("coarse", ("convolution", "convolution_backward"), coarse)]
+    assert "double backward" in found("sim:mps", faults, CONVOLVED)
