@@ -202,6 +202,7 @@ ROWS = (
         rule=OpClass.COMPOSITE,
         call="torch.prod",
         signature=_dim_needed(within(-2, 2), many=False),
+        accumulates=("backward",),  # as prod
         dtypes=EVERY,
         grad=FLOATING,
         out=True,
@@ -231,6 +232,7 @@ ROWS = (
         rule=OpClass.COMPOSITE,
         call="torch.prod",
         signature=reduction(within(-2, 2), many=False, typed=True),
+        accumulates=("backward",),  # where a factor is 0, by running products, which CUDA keeps in the dtype
         dtypes=EVERY,
         grad=FLOATING,
         opinfo=("prod",),

@@ -50,6 +50,8 @@ def allowance(
             )
             if scans(bench.row):
                 handed = handed + one_sided(s, n, u, bench.oracle.repeats())
+            elif name is not None and bench.oracle.alike():
+                handed = handed + one_sided(s, n, u, True)
             sum_ = of_sum(size, s, n, f, u, handed, tol, floor * np.maximum(1.0, n / FLUSHED) if flushes else floor)
             if bench.oracle.fed and sum_.scale is not None:
                 # A second derivative is what two kernels gave, added up: three roundings in turn, which a device that rounds

@@ -11,6 +11,7 @@ import base64
 import functools
 import importlib
 import inspect
+import math
 import textwrap
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -229,7 +230,7 @@ def _base(t: Tensor) -> str:
     if n == 0:
         return f"torch.empty({_shape(t.shape)}, dtype={dtype})"
     flat = t.detach().reshape(-1)
-    if n > 2 and raw_bytes(flat) == raw_bytes(flat[:1].expand(n)):
+    if n > 2 and raw_bytes(flat) == raw_bytes(flat[:1].expand(n)) and _reads_back(flat[:1].tolist(), flat[:1]):
         return f"torch.full({_shape(t.shape)}, {_plain(flat[0].item())}, dtype={dtype})"
     if n <= LITERAL:
         elements = flat.tolist()
@@ -243,11 +244,17 @@ def _base(t: Tensor) -> str:
 
 
 def _reads_back(elements: list[Any], t: Tensor) -> bool:
-    """Whether the elements as text give the same bits again (payloads of NaN, 64-bit unsigned numbers may not)."""
+    """Whether the elements as text give the same bits again (signs and payloads of NaN, 64-bit unsigned numbers may not)."""
+    told = [math.nan if isinstance(x, float) and x != x else x for x in elements]
+    signed = any(isinstance(x, complex) and math.copysign(1.0, y) < 0.0 for x in elements for y in _nans(x))
     try:
-        return raw_bytes(torch.tensor(elements, dtype=t.dtype)) == raw_bytes(t)
+        return not signed and raw_bytes(torch.tensor(told, dtype=t.dtype)) == raw_bytes(t)
     except (RuntimeError, OverflowError):
         return False
+
+
+def _nans(x: complex) -> list[float]:
+    return [part for part in (x.real, x.imag) if part != part]
 
 
 def _view(name: str, layout: Layout, shape: tuple[int, ...]) -> str:

@@ -171,6 +171,12 @@ class Oracle:
         fed = [v for v in (*self._placed.views, *(self._cotangents or ())) if _floating(v) and v.numel() > 1]
         return any(bool((v == v.reshape(-1)[0]).all()) for v in fed)
 
+    def alike(self) -> bool:
+        """Whether every operand and cotangent of more than one element is one number throughout: then all terms of a sum of
+        their products are alike."""
+        fed = [v for v in (*self._placed.views, *(self._cotangents or ())) if _floating(v) and v.numel() > 1]
+        return all(bool((v == v.reshape(-1)[0]).all()) for v in fed)
+
     def grown(self, name: str) -> float:
         """The largest result where no factor is smaller than 1: what a product comes to on the way, in whatever order."""
         found = self._variant("factors", lambda t, i: _factor(t)).get(name)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,18 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from parity import values
+from parity.truth.chains import CHAIN, CHAINS, LONG, OF_ONE, SINGLE, SIZES, chained, in_single, terms
 from parity.truth.formulas import adjoints, antialiased, attention, softmax, stepwise, stored
 
 Factors: TypeAlias = npt.NDArray[np.float64]
 DOUBLE = (torch.float64, torch.complex128)
-LONG = 16  # terms of a sum whose order matters beside its own rounding
-CHAIN = 4096  # no device adds more terms than these in one chain
-SINGLE = 2.0**-24  # float32's roundoff
-# Kernels that are sums of terms in an order of their own, by where the operand stands whose last dimension is added over.
-PRODUCTS = {"mm": 0, "bmm": 0, "mv": 0, "dot": 0, "vdot": 0, "addmm": 1, "baddbmm": 1, "addmv": 1, "addbmm": 1}
-SUMS = ("sum", "mean", "nansum", "cumsum")
-SIZES = ("linalg_vector_norm", "_cdist_forward", "_pdist_forward", "prod")  # of terms that cannot cancel, or of factors
-SCATTERED = ("scatter_reduce", "index_reduce")  # combined one by one where places repeat
 # Kernels whose gradients torch computes by another formula where a mode looks on.
 SHY = ("prod", "cumprod")
 COUNTS = ("sum", "cumsum", "scatter_add", "index_add")
@@ -42,14 +34,14 @@ _MOVERS = """_to_copy abs amax amin aminmax bernoulli cat ceil clamp clamp_max c
     upsample_nearest1d upsample_nearest2d upsample_nearest3d view_copy where zeros zeros_like max_pool2d_with_indices
     max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d max_unpool2d max_unpool3d"""
 # Fused kernels whose formulas lose digits inside.
-FUSED = """gelu gelu_backward native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
-    native_batch_norm native_batch_norm_backward _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data
-    silu_backward mish_backward elu_backward softplus softplus_backward log_sigmoid_forward log_sigmoid_backward glu
-    glu_backward hardswish_backward logit logit_backward huber_loss_backward smooth_l1_loss_backward
-    binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits upsample_linear1d
-    upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d grid_sampler_2d
-    _fused_rms_norm _fused_rms_norm_backward logaddexp logaddexp2 _euclidean_dist hann_window xlogy special_entr
-    special_log_ndtr special_xlog1py sinc lerp addcmul addcdiv addr cumprod logsumexp"""
+FUSED = """gelu gelu_backward native_layer_norm native_layer_norm_backward native_group_norm
+    native_group_norm_backward native_batch_norm native_batch_norm_backward _native_batch_norm_legit _softmax
+    _softmax_backward_data _log_softmax _log_softmax_backward_data silu_backward mish_backward elu_backward softplus
+    softplus_backward log_sigmoid_forward log_sigmoid_backward glu glu_backward hardswish_backward logit
+    logit_backward huber_loss_backward smooth_l1_loss_backward binary_cross_entropy binary_cross_entropy_backward
+    binary_cross_entropy_with_logits upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d
+    grid_sampler_2d _fused_rms_norm _fused_rms_norm_backward logaddexp logaddexp2 _euclidean_dist hann_window xlogy
+    special_entr special_log_ndtr special_xlog1py sinc lerp addcmul addcdiv addr cumprod logsumexp"""
 # A loss whose second result is a mask of 0 and 1, which its gradient checks.
 _MOVERS += " multilabel_margin_loss_forward"
 _MOVERS += " copy fill zero set resize normal uniform bernoulli exponential"
@@ -217,46 +209,6 @@ def _wide(x: Any) -> bool:
     return isinstance(x, Tensor) and x.dtype in DOUBLE and x.device.type != "meta"
 
 
-def chained(x: Tensor, dims: Sequence[int]) -> Tensor:
-    """What the sum of these very numbers over dims loses in one chain of float32 additions, flattened. Many terms of one size,
-    or below half an ULP of the sum, are all rounded to one side; no random walk describes that. Either in turn, or with the
-    largest first, which all others that are below half an ULP of it vanish beside."""
-    front = x.detach().movedim(list(dims), list(range(len(dims))))
-    terms = front.reshape(math.prod(front.shape[: len(dims)]), -1).to(torch.float32)
-    with np.errstate(all="ignore"):
-        added = torch.from_numpy(np.add.accumulate(terms.numpy(), axis=0))[-1]  # numpy adds in turn here, and rounds each time
-    sizes = terms.abs()
-    vanishing = torch.where(sizes < SINGLE * sizes.amax(0), terms, 0.0).sum(0).abs().to(torch.float64)
-    in_turn = (added.to(torch.float64) - terms.to(torch.float64).sum(0)).abs()
-    return torch.maximum(in_turn, vanishing).nan_to_num(0.0, 0.0, 0.0)
-
-
-def _repeats(result: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str) -> float:
-    """How many elements are combined at the place that is written most often, with the one that lies there."""
-    if reduce not in ("sum", "mean", "prod") or not index.numel():
-        return 0.0
-    if index.dim() != source.dim():  # index_reduce: slices along dim
-        return 1.0 + float(index.bincount().max())
-    if not result.dim():
-        return 1.0 + index.numel()
-    return 1.0 + float(torch.zeros(result.shape).scatter_add_(dim, index.to(torch.int64), torch.ones(index.shape)).max())
-
-
-def _terms(name: str, result: Tensor, args: Any) -> float:
-    """How many terms a kernel adds up for each element of its result; 0 for what is no sum."""
-    if not args or not isinstance(args[0], Tensor):
-        return 0.0
-    if name in PRODUCTS:
-        return float(args[PRODUCTS[name]].shape[-1] * (args[1].shape[0] if name == "addbmm" else 1))
-    if name in ("_cdist_forward", "_pdist_forward"):
-        return float(args[0].shape[-1])
-    if name in SCATTERED:
-        return _repeats(result, *args[1:5])
-    if name == "cumsum":
-        return float(args[0].shape[args[1]]) if args[0].dim() else 1.0
-    return args[0].numel() / result.numel() if name in SUMS or name in SIZES else 0.0
-
-
 class Kernel(NamedTuple):
     """What is to be known of a kernel before it runs. formula: what it is taken apart into, or None. aliases, writes: whether
     a result is an operand again, and written. exact: it rounds nothing; counts, norm: nothing in some calls."""
@@ -325,13 +277,17 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         if kernel.exact or (kernel.norm and _picks(args, kwargs or {})) or (kernel.counts and self._counts(result, args)):
             return result
         if formula is None and _wide(result) and result.numel():
-            terms = _terms(name, result, args)
-            if terms >= LONG:
+            count = terms(name, result, args)
+            if count == 1 and name in OF_ONE:
+                return result
+            if count >= LONG:
                 size = result if name in SIZES else func(*(a.abs() if _wide(a) else a for a in args), **(kwargs or {}))
-                lost = self._inside * terms**0.5 / 4.0 * size.abs()
-                if name in ("sum", "mean") and terms <= CHAIN and result.dtype is torch.float64 and self._inside == SINGLE:
+                lost = self._inside * count**0.5 / 4.0 * size.abs()
+                if name in CHAINS and self._inside == SINGLE and result.dtype is torch.float64:
+                    lost = torch.maximum(lost, in_single(func, result, args) / 4.0)
+                if name in ("sum", "mean") and count <= CHAIN and result.dtype is torch.float64 and self._inside == SINGLE:
                     dims = args[1] if len(args) > 1 and args[1] else range(args[0].dim())
-                    biased = chained(args[0], dims).view(result.shape) / (terms if name == "mean" else 1.0)
+                    biased = chained(args[0], dims).view(result.shape) / (count if name == "mean" else 1.0)
                     lost = torch.maximum(lost, biased / 4.0)
                 result = self._off_by(result, lost)
         change = self._rounded_but_whole if self._apart and name in ARITHMETIC else self._rounded

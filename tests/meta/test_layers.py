@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "parity"
 ORDER = (
     "errors", "dtypes", "swift", "vocabulary", "room", "features", "layout", "notation",
     "catalog", "resources", "tolerance", "operators", "devices", "values", "inputs", "store", "journal", "execute",
-    "truth.formulas", "truth.rounding", "truth.single", "truth.wide", "truth.shaken", "truth.oracle",
+    "truth.formulas", "truth.chains", "truth.rounding", "truth.single", "truth.wide", "truth.shaken", "truth.oracle",
     "judging.budget", "judging.tails", "judging.outliers", "judging.measures", "judging.leaning", "judging.destination",
     "judging.laws", "judging.uniformity",
     "judging.relations", "judging.randomness", "judging.promises", "judging.bench", "judging.allowance",

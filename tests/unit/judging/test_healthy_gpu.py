@@ -331,3 +331,40 @@ def test_a_gradient_that_is_zero_or_a_number_or_has_a_budget_is_held_to_it() -> 
     assert _left(0.0, 0.0) is None  # nothing cancelled: it is 0
     assert _left(3e-17, 1e-9) is None
     assert _left(3e-17, 0.0, budget=1e-6) is None
+
+
+# ---------------------------------------------------------------------------------------- long chains of one number
+
+
+ALIKE = "dot(float32[65536].expand(0).inside(0.3, 0.3), float32[65536].expand(0).inside(0.9, 0.9))"
+
+
+def test_a_chain_of_equal_products_is_rounded_to_one_side() -> None:
+    """Whatever adds them one after the other is off by thousands of roundoffs; a hundredth of the terms lost is found."""
+    x, y = (operand(ALIKE, k) for k in (0, 1))
+    chain = torch.from_numpy(np.add.accumulate((x * y).numpy()))[-1]
+    truth = (x.double() * y.double()).sum()
+    assert abs(float(chain) / float(truth) - 1.0) > 10000 * U
+    assert forward(ALIKE, {"out": chain}).status is Status.AGREE
+    assert forward(ALIKE, {"out": (0.99 * truth).float()}).status is Status.WRONG
+
+
+def test_a_norm_over_one_element_multiplies_noise_by_the_largest_scale() -> None:
+    """Its mean is the element itself, exactly; the gradient of a weight is a difference of products that a device may fuse."""
+    x = torch.tensor([7.4718e7, 3.0, 2.0, 1.0], dtype=torch.float64).reshape(2, 2, 1)
+    weight, moved = torch.ones(2, dtype=torch.float64, requires_grad=True), 0.0
+    for key in range(4):
+        with Rounding(U, key):
+            y = torch.nn.functional.group_norm(x.clone().requires_grad_(), 2, weight)
+            moved = max(moved, float(torch.autograd.grad(y.sum(), weight)[0][0].abs()))
+    assert 0.1 < moved / (7.4718e7 * 1e-5**-0.5 * U) < 10.0
+
+
+def test_a_running_sum_of_one_number_goes_astray_in_a_chain() -> None:
+    """As it does on a device that adds along a strided dimension one by one; CPUs add such sums in double."""
+    terms = torch.full((65536,), 0.7, dtype=torch.float64)
+    with Rounding(U, 0) as mode:
+        made = mode.unrounded(terms.cumsum(0))
+    chain = torch.from_numpy(np.add.accumulate(terms.float().numpy())).double()
+    off, lost = (made - terms.cumsum(0)).abs(), (chain - terms.cumsum(0)).abs()
+    assert float(off[-1]) > float(lost[-1]) / 8.0 > 100 * U

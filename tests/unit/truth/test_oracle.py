@@ -12,7 +12,7 @@ import torch
 from parity import catalog, execute
 from parity.inputs import build
 from parity.notation import parse
-from parity.truth import rounding
+from parity.truth import chains, rounding
 from parity.truth.oracle import Oracle
 
 U = 2.0**-24
@@ -144,7 +144,7 @@ def test_sums_inside_a_kernel_lose_what_a_chain_of_additions_loses(op: Callable[
 def test_many_terms_of_one_size_are_rounded_to_one_side() -> None:
     """A chain of float32 additions of 0.1 is off by more than a random walk of roundings."""
     terms = torch.full((4096, 1), 0.1, dtype=torch.float32).double()
-    lost = float(rounding.chained(terms, [0])) / float(terms.sum())
+    lost = float(chains.chained(terms, [0])) / float(terms.sum())
     total = torch.zeros(1)
     for t in terms.float():
         total = total + t
@@ -158,7 +158,7 @@ def test_small_terms_may_vanish_beside_the_largest_of_a_sum_wherever_it_stands()
     for place in (0, 700, 2047):
         terms = torch.full((2048, 1), small, dtype=torch.float64)
         terms[place] = 1.0
-        assert float(rounding.chained(terms, [0])) == pytest.approx(2047 * small, rel=1e-6)
+        assert float(chains.chained(terms, [0])) == pytest.approx(2047 * small, rel=1e-6)
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"dim": 1}, {"dim": (0, 1), "keepdim": True}, {"dim": 1, "correction": 0}])
