@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -18,6 +19,8 @@ QUERIES = (1, 2, 8, 7, 9, 16, 17, 31, 32, 33, 65)
 KEYS = (1, 7, 8, 9, 31, 32, 33, 63, 64, 65, 100, 128, 129)
 # Keys beyond one pass over them, and beyond what half precision sums.
 LONG = (1024, 4100, 1025, 4096, 3333, 8193, 2050)
+LARGEST = 65504  # in float16
+VECTOR = 16  # of fewer keys the CPU's kernel loses a NaN in the scores (torch 2.13), and so does its float64 of fewer than 8
 
 
 # What a key that is masked may hold: where it holds Inf or NaN, its weight of 0 makes a NaN of it in one kernel, and another
@@ -37,6 +40,21 @@ def _anything(draw: Draw, shape: Shape, grad: bool = True) -> TensorSpec:
     return draw.between(shape, -2, 2, grad=grad)
 
 
+def _alike(draw: Draw, shape: Shape, grad: bool = True) -> TensorSpec:
+    """Large numbers that are all equal, and so are the scores: their sum leaves float16 before 1 / sqrt(width) brings it back,
+    and stays inside where the factor comes first, as torch's own kernels have it."""
+    number = int(1.2 * math.sqrt(LARGEST / shape[-1]))
+    return draw.inside(shape, number, number, grad=grad)
+
+
+def _unknown(draw: Draw, operands: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    """One operand of a usual size with a NaN in it, which reaches all that it is summed into; in the first query or key, or in
+    the first value."""
+    k = draw.pick(len(operands))
+    plain = tuple(replace(s, values=Values("uniform")) for s in operands)
+    return (*plain[:k], replace(plain[k], values=Values("uniform", specials=((0, "nan"),))), *plain[k + 1 :])
+
+
 def _mask(draw: Draw, lead: Shape, queries: int, keys: int) -> TensorSpec | None:
     """None, a bool mask, or numbers that are added (in float32 too where the operands are half); for all heads or for each."""
     kind = draw.pick(4)
@@ -54,7 +72,7 @@ def _extents(draw: Draw) -> tuple[Shape, int, int, int]:
     """Leading dimensions, queries, keys, width: small ones, those of special kernels, a long sequence now and then."""
     heads = draw.choice((1, 2, 3))
     kind = draw.pick(16)
-    if kind < 9:
+    if kind < 8:
         lead = draw.choice(((1,), (heads,), (1, heads), (2, heads), (), (2, 1, heads), (0, heads), (0, 1, heads)))
         queries, keys = draw.choice((1, 2, 3, 4, 5, 7, 8, 9)), draw.choice((1, 2, 3, 5, 8, 16, 31, 33))
         return lead, queries, keys, draw.choice((1, 2, 4, 8, 3))
@@ -76,7 +94,7 @@ def _sdpa(draw: Draw) -> Call:
     lead, queries, keys, width = _extents(draw)
     long = keys > max(KEYS)
     wide = draw.choice((width, 3, 8, 32, 1)) if draw.pick(4) == 3 else width
-    scale = draw.option(0.5, 1.0, 0.125)
+    scale = draw.choice((None, 0.5, 1.0, None, 0.125, None))
     # Over long keys mostly numbers of a usual size, and values of one sign: what the weights sum to is what tells. Where no
     # gradient is asked for, other kernels run.
     still, usual = draw.pick(5) < (1 if long else 3), long and draw.pick(4) > 0
@@ -88,14 +106,19 @@ def _sdpa(draw: Draw) -> Call:
     values = operand
     if usual:
         operand, values = (partial(draw.inside, low=low, high=1, grad=still) for low in (-1, 0.5))
-    operands = operand((*heads, queries, width)), operand((*lead, keys, width)), values((*lead, keys, wide))
+    elif scale is None and width > 3 and draw.rare(8 if draw.dtype != "float16" else 4):
+        operand = partial(_alike, draw, grad=still)
+    query, key = operand((*heads, queries, width)), operand((*lead, keys, width))
+    operands: tuple[TensorSpec, ...] = query, key, values((*lead, keys, wide))
+    if mask is None and not causal and VECTOR <= keys <= max(KEYS) and draw.rare(3):
+        operands = _unknown(draw, operands)
     named = keywords(attn_mask=mask, scale=scale, enable_gqa=True if grouped else None, is_causal=True if causal else None)
     return Call(operands, named)
 
 
 def _layer(draw: Draw) -> tuple[int, int, int, int, Arg, bool]:
     """Batch, heads, length, width, a mask, whether it is causal."""
-    batch, heads, length = draw.choice((1, 2)), draw.choice((1, 2, 3)), draw.choice((1, 2, 5, 8, 9, 33))
+    batch, heads, length = draw.choice((1, 2, 1, 0)), draw.choice((1, 2, 3)), draw.choice((1, 2, 5, 8, 9, 33))
     width = draw.choice((2, 4, 8, 64, 80, 128)) if length < 10 or batch * heads == 1 else draw.choice((2, 8))
     kind = draw.pick(4)
     mask = draw.mask((length, length)) if kind == 2 else draw.between((1, 1, length, length), -8, 2) if kind == 3 else None
@@ -115,7 +138,7 @@ def _turned(draw: Draw) -> Call:
 def _multi_head(draw: Draw) -> Call:
     """Self-attention with packed projections."""
     heads, width = draw.choice(((1, 64), (2, 128))) if draw.rare(40) else draw.choice(((1, 2), (2, 4), (2, 8), (4, 16)))
-    length, batch = draw.choice((1, 2, 3, 5, 8)), draw.choice((1, 2, 3))
+    length, batch = draw.choice((1, 2, 3, 5, 8)), draw.choice((1, 2, 3, 2, 1, 0))
     # Projected values of a usual size: which of two attention kernels runs decides what NaN and overflow become.
     packed, packed_bias = draw.inside((3 * width, width), -1, 1), draw.maybe(draw.inside((3 * width,), -1, 1))
     out, out_bias = draw.inside((width, width), -1, 1), draw.maybe(draw.inside((width,), -1, 1))
@@ -126,7 +149,7 @@ def _multi_head(draw: Draw) -> Call:
 def _multi_head_cross(draw: Draw) -> Call:
     """Keys and values of other lengths and widths; rows that are added to them, banned keys, a mask per head; the weights."""
     heads, width = draw.choice(((1, 2), (2, 4), (4, 16), (1, 64)))
-    queries, keys, batch = draw.choice((1, 2, 5, 9)), draw.choice((1, 2, 5, 33)), draw.choice((1, 2, 3))
+    queries, keys, batch = draw.choice((1, 2, 5, 9)), draw.choice((1, 2, 5, 33)), draw.choice((1, 2, 3, 2, 1, 0))
     wide = draw.choice((width, 3, 8)), draw.choice((width, 2, 5))
     operands = (draw.inside(s, -2, 2) for s in ((queries, batch, width), (keys, batch, wide[0]), (keys, batch, wide[1])))
     projections = tuple(draw.inside((width, n), -1, 1) for n in (width, *wide))
@@ -139,7 +162,7 @@ def _multi_head_cross(draw: Draw) -> Call:
         bias_k=bias,
         bias_v=bias,
         add_zero_attn=draw.option(True),
-        padded=draw.mask((batch, keys)) if kind == 2 else None,
+        padded=draw.mask((batch, keys)) if kind == 2 and batch else None,
         attn_mask=draw.inside(shape, -8, 2) if kind == 3 else None,
         need_weights=draw.option(False),
         average_attn_weights=draw.option(False),
@@ -163,13 +186,13 @@ def _banned(draw: Draw) -> Call:
 def _module(draw: Draw) -> Call:
     """A whole layer, (batch, length, features): self-attention with a feed-forward part, before or after its norms."""
     heads, width, inner = draw.choice((1, 2)), draw.choice((2, 4, 8)), draw.choice((2, 3, 8))
-    batch, length = draw.choice((1, 2)), draw.choice((1, 2, 5))
+    batch, length = draw.choice((1, 2, 1, 2, 0)), draw.choice((1, 2, 5))
     x = draw.inside((batch, length, width), -2, 2)
     shapes: tuple[Shape, ...] = (
         (3 * width, width), (3 * width,), (width, width), (width,), (inner, width), (inner,), (width, inner), (width,),
         (width,), (width,), (width,), (width,),
     )  # fmt: skip
-    padded = draw.maybe(draw.mask((batch, length)))
+    padded = draw.maybe(draw.mask((batch, length))) if batch else None
     return Call((x, tuple(draw.inside(s, -1, 1) for s in shapes), heads, draw.flag(), padded))
 
 

@@ -35,7 +35,9 @@ def _scales(draw: Draw) -> tuple[tuple[str, Arg], ...]:
     """beta and alpha, with the special values 0 and 1."""
     if not draw.flag():
         return ()
-    options = (2, 0, 1) if not draw.is_inexact else (2, 0, 1, 0.5, -1.0)
+    options: tuple[complex, ...] = (2, 0, 1) if not draw.is_inexact else (2, 0, 1, 0.5, -1.0)
+    if draw.kind == "complex":
+        options = *options, 0.5j, 1 - 2j
     return keywords(beta=draw.option(*options), alpha=draw.option(*options))
 
 
@@ -316,7 +318,7 @@ ROWS = (
         opinfo=("linalg.vecdot",),
     ),
     # the CPU refuses many operands that are not dense ("view size is not compatible")
-    _row(name="kron", call="torch.kron", signature=_kron, out=True, packed=True, opinfo=("kron",)),
+    _row(name="kron", call="torch.kron", signature=_kron, out=True, packed=3, opinfo=("kron",)),
     _row(
         name="linear",
         call="torch.nn.functional.linear",

@@ -59,10 +59,16 @@ def _linspace(draw: Draw) -> Call:
 
 
 def _whole_steps(draw: Draw) -> Call:
-    """Ends at a whole number of steps, far beyond what float32 holds where the dtype allows."""
+    """Ends at a whole number of steps, far beyond what float32 holds where the dtype allows; or on both sides of 0, a fraction
+    further from it, which torch cuts off before it counts the steps."""
     far = {"int64": (0, 2**20, 2**40), "int32": (0, 2**20, 2**26)}.get(draw.dtype, (0, 3))
     start, steps, step = draw.choice(far), draw.choice((5, 2, 9, 17)), draw.choice((1, 2))
-    return Call((_like(draw), start, start + (steps - 1) * step, steps))
+    stop = start + (steps - 1) * step
+    if draw.flag() and draw.dtype != "uint8":
+        start = draw.choice((1, 2, 3))
+        ends = start + draw.choice((0.75, 0.5, 0.875)), start - (steps - 1) * step - draw.choice((0.25, 0.0, 0.875))
+        return Call((_like(draw), *(ends[::-1] if draw.flag() else ends), steps))
+    return Call((_like(draw), start, stop, steps))
 
 
 def _logspace(draw: Draw) -> Call:

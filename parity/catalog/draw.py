@@ -101,6 +101,8 @@ class Draw:
             return bool(self.pick(2))
         if kind == "int":
             return self.choice((int(simple), 2, 3, 0, 7) if self.dtype == "uint8" else (int(simple), 2, -1, 0, 3, -7))
+        if kind == "complex":
+            return self.choice((simple, 0.5j, 2, 1 - 2j, 0.5, -0.25 + 1j, -1.0, 0))
         return self.choice((simple, 2, 0.5, -1.0, 0, -0.25, 3.5))
 
     def value(self, simple: float = 1) -> float | int | bool | complex:

@@ -298,6 +298,15 @@ def with_itself(x: Tensor, word: str) -> Tensor:
     return made
 
 
+def of_neighbours(x: Tensor, word: str, dim: int, shift: int) -> Tensor:
+    """A function of two parts of one tensor, of which neither is a copy: all but the last elements of a dimension, and all but
+    the first. shift: how many; the parts may overlap, as in a difference of neighbours."""
+    n = x.shape[dim] - shift
+    parts = x.narrow(dim, shift, n), x.narrow(dim, 0, n)
+    made: Tensor = getattr(torch, word)(*((parts, dim) if word in ("cat", "stack") else parts))
+    return made
+
+
 def into_itself(x: Tensor, word: str, *rest: Any) -> Tensor:
     """The destination of out= is the operand."""
     made: Tensor = getattr(torch, word)(x, *rest, out=x)

@@ -209,6 +209,51 @@ def bmm_then(act: str, *operands: Tensor) -> Tensor:
     return _then(torch.bmm(*operands), act)
 
 
+# ------------------------------------------------------------------------------- made by the operator before, and not copied
+
+SIDE = 2  # elements of padding, and how far is rolled
+MADE: dict[str, Callable[[Tensor], Tensor]] = {
+    "roll": lambda x: x.roll(SIDE, -1),
+    "flip": lambda x: x.flip(-1),
+    "turned": lambda x: x.mT.contiguous().mT if x.dim() > 1 else x.clone(),
+    "where": lambda x: torch.where(x > 0, x, x * 0.5),
+    "select": lambda x: x.index_select(-1, torch.arange(x.shape[-1], device=x.device)),
+    # what follows makes the last dimension longer
+    "upsample": lambda x: F.interpolate(x.reshape(1, -1, x.shape[-1]), scale_factor=2.0).reshape(*x.shape[:-1], -1),
+    "pad": lambda x: F.pad(x.reshape(1, -1, x.shape[-1]), (1, 1), mode="circular").reshape(*x.shape[:-1], -1),
+    "cat": lambda x: torch.cat((x, x), -1),
+    "constant": lambda x: F.pad(x, (SIDE, SIDE), value=0.5),
+}
+ALIKE = tuple(MADE)[:5]  # of the shape of the operand
+
+
+def _made(how: str, x: Tensor) -> Tensor:
+    """What an operator hands on."""
+    if how not in MADE:
+        raise ValueError(f"no such step: '{how}'; one of {', '.join(MADE)}")
+    return MADE[how](x)
+
+
+def conv1d_of(how: str, x: Tensor, weight: Tensor, **options: Any) -> Tensor:
+    """conv1d of what another operator made."""
+    return F.conv1d(_made(how, x), weight, **options)
+
+
+def conv2d_of(how: str, x: Tensor, weight: Tensor, **options: Any) -> Tensor:
+    """conv2d of what another operator made."""
+    return F.conv2d(_made(how, x), weight, **options)
+
+
+def linear_of(how: str, x: Tensor, *operands: Tensor) -> Tensor:
+    """linear of what another operator made."""
+    return F.linear(_made(how, x), *operands)
+
+
+def bmm_of(how: str, x: Tensor, other: Tensor) -> Tensor:
+    """bmm of what another operator made."""
+    return torch.bmm(_made(how, x), other)
+
+
 # ----------------------------------------------------------------------- whether a matrix has factors, and the first pivots
 
 

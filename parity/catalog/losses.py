@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from parity.catalog.draw import Call, Draw, Shape, keywords
 from parity.catalog.row import Row, Signature
-from parity.catalog.signatures import REDUCTION, Operand, Options, anything, none, one_of, options, strictly, within
+from parity.catalog.signatures import REDUCTION, Operand, Options, anything, none, one_of, options, strictly, whole, within
 from parity.dtypes import FLOATS
 from parity.vocabulary import Arg, OpClass, TensorSpec
 
@@ -55,7 +56,7 @@ def _cross_entropy(draw: Draw) -> Call:
     smoothing = draw.option(0.25)
     x = draw.between(logits, -8, 8) if draw.flag() else draw.tensor(logits)
     if draw.pick(4) == 3:
-        probabilities = draw.inside(logits, 0, 1)
+        probabilities = _chances(draw, logits)
         return Call((x, probabilities), keywords(weight=weight, reduction=reduction, label_smoothing=smoothing))
     ignored = draw.option(0, -100, classes - 1, -1)
     target = _targets(draw, targets, classes, ignored)
@@ -79,6 +80,11 @@ def _nll(draw: Draw) -> Call:
     return Call((draw.between(logits, -8, 0), _targets(draw, targets, classes, ignored)), named)
 
 
+def _chances(draw: Draw, shape: Shape) -> TensorSpec:
+    """Probabilities; now and then those of what is certain, 0 and 1 (where a target has no finite gradient)."""
+    return replace(whole(0, 1)(draw, shape), grad=False) if draw.rare(4) else draw.inside(shape, 0, 1)
+
+
 def _probabilities(draw: Draw) -> Call:
     shape = draw.shape(0, 4)
     weight = _weight(draw, draw.broadcastable(shape))
@@ -88,7 +94,7 @@ def _probabilities(draw: Draw) -> Call:
         if draw.rare(8)
         else draw.inside(shape, 0.0625, 0.9375)
     )
-    target = draw.inside(shape, 0, 1)
+    target = _chances(draw, shape)
     return Call((x, target), keywords(weight=weight, reduction=REDUCTION(draw)))
 
 
@@ -96,7 +102,7 @@ def _with_logits(draw: Draw) -> Call:
     shape = draw.shape(0, 4)
     weight = _weight(draw, draw.broadcastable(shape))
     positive = draw.maybe(draw.inside(shape if draw.pick(4) == 3 else shape[-1:], 0.5, 3, grad=False))
-    x, target = draw.between(shape, -8, 8), draw.inside(shape, 0, 1)
+    x, target = draw.between(shape, -8, 8), _chances(draw, shape)
     return Call((x, target), keywords(weight=weight, pos_weight=positive, reduction=REDUCTION(draw)))
 
 
@@ -231,7 +237,7 @@ ROWS = (
     ),
     _loss("smooth_l1_loss", _pointwise(choices=options(beta=one_of(0.5, 2.0, 0.0)))),
     _loss("huber_loss", _pointwise(choices=options(delta=one_of(0.5, 2.0)))),
-    _loss("kl_div", _pointwise(within(-8, 0), strictly(0, 1), options(log_target=one_of(True)))),
+    _loss("kl_div", _pointwise(within(-8, 0), _chances, options(log_target=one_of(True)))),
     _loss(
         "poisson_nll_loss", _pointwise(strictly(0.125, 4), strictly(0, 4), options(full=one_of(True), log_input=one_of(False)))
     ),

@@ -168,7 +168,9 @@ def _pad_constant(draw: Draw) -> Call:
         for _ in range(2):
             low = -1 if size >= 3 else 0
             pad.append(draw.choice((1, 0, 2, low, -((size - 1) // 2))))
-    return Call((draw.tensor(shape), tuple(pad)), keywords(value=draw.value(2) if draw.flag() else None))
+    value = draw.value(2) if draw.flag() else None
+    value = value.real if isinstance(value, complex) else value  # torch takes a real number alone
+    return Call((draw.tensor(shape), tuple(pad)), keywords(value=value))
 
 
 def _pad_mode(mode: str) -> Signature:

@@ -7,7 +7,7 @@ from functools import partial
 from parity.catalog.draw import Call, Draw, Shape, keywords
 from parity.catalog.row import FLOATING, Row
 from parity.catalog.signatures import lengthy
-from parity.dtypes import FLOATS
+from parity.dtypes import FLOATS, HALF
 from parity.vocabulary import Arg, OpClass, TensorSpec, Word
 
 _row = partial(Row, family="normalization", rule=OpClass.COMPOSITE, dtypes=FLOATS, grad=FLOATS)
@@ -31,31 +31,37 @@ def _images(draw: Draw, low: int = 2, high: int = 5) -> Shape:
     return (shape[0] + 1, *shape[1:])
 
 
-def _affine(draw: Draw, shape: Shape) -> tuple[TensorSpec | None, TensorSpec | None]:
-    """weight and bias: neither, both, or one of them."""
-    kind = draw.pick(4)
-    weight = draw.tensor(shape) if kind in (1, 2) else None
-    bias = draw.tensor(shape) if kind in (1, 3) else None
+def _wide(draw: Draw) -> str:
+    """The dtype of parameters and statistics: the item's, or, beside half types, float32, as models keep them."""
+    return "float32" if draw.dtype in HALF and draw.rare(4) else draw.dtype
+
+
+def _affine(draw: Draw, shape: Shape, dtype: str) -> tuple[TensorSpec | None, TensorSpec | None]:
+    """weight and bias: neither, both, or one of them; in another dtype than the item's no bias alone, which torch refuses."""
+    kind = draw.pick(4 if dtype == draw.dtype else 3)
+    weight = draw.tensor(shape, dtype=dtype) if kind in (1, 2) else None
+    bias = draw.tensor(shape, dtype=dtype) if kind in (1, 3) else None
     return weight, bias
 
 
-def _statistics(draw: Draw, channels: int) -> tuple[TensorSpec, TensorSpec]:
+def _statistics(draw: Draw, channels: int, dtype: str) -> tuple[TensorSpec, TensorSpec]:
     low, high = (2.0**-16, 2.0**-8) if draw.rare(8) else (0.5, 4)  # a variance next to eps
-    return draw.tensor((channels,), grad=False), draw.inside((channels,), low, high, grad=False)
+    shape = (channels,)
+    return draw.tensor(shape, dtype=dtype, grad=False), draw.inside(shape, low, high, dtype=dtype, grad=False)
 
 
 def _batch_norm_train(draw: Draw) -> Call:
-    shape = _images(draw)
-    weight, bias = _affine(draw, shape[1:2])
-    mean, var = _statistics(draw, shape[1]) if draw.flag() else (None, None)
+    shape, wide = _images(draw), _wide(draw)
+    weight, bias = _affine(draw, shape[1:2], wide)
+    mean, var = _statistics(draw, shape[1], wide) if draw.flag() else (None, None)
     momentum = draw.option(0.5, 1.0, 0.0) if mean else None
     return Call((_rows(draw, shape), mean, var, weight, bias), keywords(momentum=momentum, eps=draw.option(*EPS)))
 
 
 def _batch_norm(draw: Draw) -> Call:
-    shape = _images(draw)
-    mean, var = _statistics(draw, shape[1])
-    weight, bias = _affine(draw, shape[1:2])
+    shape, wide = _images(draw), _wide(draw)
+    mean, var = _statistics(draw, shape[1], wide)
+    weight, bias = _affine(draw, shape[1:2], wide)
     return Call((_rows(draw, shape), mean, var), keywords(weight=weight, bias=bias, eps=draw.option(*EPS)))
 
 
@@ -63,7 +69,7 @@ def _layer_norm(draw: Draw) -> Call:
     shape = draw.shape(1, 5)
     shape = lengthy(draw, shape, -1)
     tail = shape[len(shape) - 1 - draw.pick(len(shape)) :]
-    weight, bias = _affine(draw, tail)
+    weight, bias = _affine(draw, tail, _wide(draw))
     return Call((_rows(draw, shape, not draw.rare(6)), tail), keywords(weight=weight, bias=bias, eps=draw.option(*EPS)))
 
 
@@ -80,22 +86,24 @@ def _group_norm(draw: Draw) -> Call:
     shape = _images(draw)
     groups = draw.choice((1, 2, 3, 5))
     shape = (shape[0], groups * min(shape[1], 64), *(shape[2:] if draw.flag() and len(shape) > 2 else (*shape[2:], 2)))
-    weight = draw.maybe(draw.tensor(shape[1:2]))
-    bias = draw.tensor(shape[1:2]) if weight and draw.flag() else None  # torch has no backward for a bias alone
+    wide = _wide(draw)
+    weight = draw.maybe(draw.tensor(shape[1:2], dtype=wide))
+    bias = draw.tensor(shape[1:2], dtype=wide) if weight and draw.flag() else None  # torch has no backward for a bias alone
     return Call((_rows(draw, shape), groups), keywords(weight=weight, bias=bias, eps=draw.option(*EPS)))
 
 
 def _instance_norm(draw: Draw) -> Call:
     shape = (*_images(draw, 2, 4), 2)
-    weight, bias = _affine(draw, shape[1:2])
+    weight, bias = _affine(draw, shape[1:2], _wide(draw))
     return Call((_rows(draw, shape),), keywords(weight=weight, bias=bias, eps=draw.option(*EPS)))
 
 
 def _instance_norm_running(draw: Draw) -> Call:
     shape = (*_images(draw, 2, 4), 2)
-    weight, bias = _affine(draw, shape[1:2])
+    wide = _wide(draw)
+    weight, bias = _affine(draw, shape[1:2], wide)
     named = keywords(weight=weight, bias=bias, momentum=draw.option(0.5, 1.0, 0.0), eps=draw.option(*EPS))
-    return Call((_rows(draw, shape), *_statistics(draw, shape[1])), named)
+    return Call((_rows(draw, shape), *_statistics(draw, shape[1], wide)), named)
 
 
 def _local_response(draw: Draw) -> Call:

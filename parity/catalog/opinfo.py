@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from parity.catalog import opinfo_rules as rules
 from parity.catalog.draw import Call, Draw
 from parity.catalog.row import Row
-from parity.catalog.trees import digest_of, dtype_of, generators, rebuilt, spoken
+from parity.catalog.trees import digest_of, dtype_of, generators, rebuilt, runs_dense, spoken
 from parity.catalog.trees import tensors_of as tensors_of
 from parity.dtypes import DEFAULT, FACTS
 from parity.errors import CaseError, near
@@ -121,7 +121,8 @@ def _as_row(key: str, entry: Entry) -> Row:
         accumulates=rules.ACCUMULATES.get(key) or rules.ACCUMULATES.get(plain_name, ()),
         stages=rules.STAGES.get(key, ()),
         updates=base in rules.UPDATES.split(),
-        places=base in rules.WRITES_AT.split() or key in rules.OF_A_RANK,
+        places=base in rules.WRITES_AT.split() or key in (*rules.OF_A_RANK, *rules.CHANCES),
+        packed=6 if key in rules.PACKED else 0,
         finite=base in rules.FINITE_ONLY.split() or rule in (OpClass.SOLVER, OpClass.DECOMPOSITION),
         unexpanded=base in ("median", "nanmedian", "masked.median") or rule in (OpClass.SOLVER, OpClass.DECOMPOSITION),
         unfrozen=base.endswith("group_norm"),
@@ -283,16 +284,14 @@ def _generated(info: Any, dtype: str, grad: bool) -> list[tuple[tuple[Any, ...],
 
 
 def _fits(key: str, sample: tuple[tuple[Any, ...], dict[str, Any]]) -> bool:
-    """Dense tensors of dtypes that parity knows, not too large, and no dropout in an op that is judged by its values."""
+    """Dense tensors of known dtypes, not too large, nothing beside them in memory, no dropout where values are judged."""
     import torch
 
     found = list(tensors_of(sample))
     drops = sample[1].get("dropout_p") or (key.endswith("multi_head_attention_forward") and sample[1].get("training"))
-    return (
-        all(t.layout is torch.strided and dtype_of(t) in FACTS for t in found)
-        and sum(t.numel() for t in found) <= LARGEST
-        and not drops
-    )
+    known = all(t.layout is torch.strided and dtype_of(t) in FACTS for t in found)
+    small = sum(t.numel() for t in found) <= LARGEST
+    return known and small and not drops and (key.partition(":")[0] not in rules.MEMORY or runs_dense(_info(key).op, sample))
 
 
 def _sample(name: str, dtype: str, index: int) -> Sample:

@@ -177,6 +177,10 @@ FINITE_ONLY = """byte char short int long hash_tensor special.chebyshev_polynomi
     special.legendre_polynomial_p grid_sampler_2d grid_sampler_3d nn.functional.grid_sample"""
 # Their samples are matrices of a rank, or gradients at a singular one, that a number planted would change.
 OF_A_RANK = ("linalg.matrix_rank", "norm:subgradients_at_zero", "linalg.norm:subgradients_at_zero")
+# Their samples are chances, and no number planted would be one.
+CHANCES = ("multinomial", "bernoulli", "nn.functional.binary_cross_entropy")
+# They refuse operands that are not dense in memory, or views of their samples.
+PACKED = ("native_group_norm", "view_as_complex", "view_as_real", "kron", "as_strided:partial_views")
 # Their calls update operands beside their results (running statistics, weights of a limited norm).
 UPDATES = """nn.functional.embedding nn.functional.embedding_bag nn.functional.batch_norm nn.functional.instance_norm
     _batch_norm_with_update _native_batch_norm_legit native_batch_norm"""

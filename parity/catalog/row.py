@@ -41,7 +41,7 @@ class Row:
     memory: the op reads what lies beside its operand's elements in memory, by strides of its own, so that the oracle's operands
     lie as the case's do.
     never: pairs of features (`parity.features`) that torch refuses together in this op; reason in a comment.
-    packed: the op refuses operands that are not dense in memory, so that layouts are drawn seldom.
+    packed: the op refuses operands that are not dense in memory, so that one in so many gets a layout (0: all may).
     relation: how several right answers are told from wrong ones (`parity.judging.relations`), or "" where there is only one.
     rounds_between: half-precision kernels that round between their stages even on honest devices; reason in a comment.
     accumulates: the passes ("forward", "backward") in which honest devices add up in the half type itself: atomics, running
@@ -68,7 +68,7 @@ class Row:
     view: bool = False
     strides: bool = False
     promotes: bool = False
-    packed: bool = False
+    packed: int = 0
     memory: bool = False
     unexpanded: bool = False
     unfrozen: bool = False

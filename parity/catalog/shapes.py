@@ -214,7 +214,7 @@ def _diagonal_scatter(draw: Draw) -> Call:
 
 
 ROWS = (
-    _row(name="view", call="torch.Tensor.view", signature=_reshape, packed=True, opinfo=("view",)),
+    _row(name="view", call="torch.Tensor.view", signature=_reshape, packed=3, opinfo=("view",)),
     _row(name="view_dtype", call="torch.Tensor.view", signature=_view_dtype, grad=(), oracle="exact"),
     _row(name="reshape", call="torch.reshape", signature=_reshape, opinfo=("reshape",)),
     _row(name="transpose", call="torch.transpose", signature=_transpose, opinfo=("transpose",)),
@@ -242,7 +242,7 @@ ROWS = (
         memory=True,
         signature=_as_strided,
         oracle="exact",
-        packed=True,
+        packed=3,
         opinfo=("as_strided",),
     ),
     _row(

@@ -42,7 +42,8 @@ def _lerp(draw: Draw) -> Call:
         return Call((*ends, draw.between(third, -1, 2)))
     if draw.pick(4) == 3 and draw.kind == "float":  # a 0-d weight takes part as a number, whatever its dtype
         return Call((*ends, draw.between((), -1, 2, dtype=draw.choice(("float32", draw.dtype)))))
-    return Call((*ends, draw.choice((0.5, 0.0, 1.0, 0.25, 0.75, -1.0, 2.0))))
+    weights = 0.5, 0.0, 1.0, 0.25, 0.75, -1.0, 2.0
+    return Call((*ends, draw.choice((*weights, 0.5j, 1 - 2j) if draw.kind == "complex" else weights)))
 
 
 def _clamp(draw: Draw) -> Call:

@@ -77,3 +77,19 @@ def digest_of(tree: Any, tensors: Iterable[Tensor]) -> str:
         flat = t.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
         h.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
     return h.hexdigest()
+
+
+def runs_dense(function: Callable[..., Any], sample: tuple[tuple[Any, ...], dict[str, Any]]) -> bool:
+    """Whether a function takes dense copies of the tensors of (args, kwargs): some samples are windows of larger memory, and
+    their op reads that."""
+    import torch
+
+    def dense(leaf: Any) -> Any:
+        return leaf.clone(memory_format=torch.contiguous_format) if isinstance(leaf, torch.Tensor) else leaf
+
+    args, kwargs = rebuilt(sample, dense)
+    try:
+        function(*args, **kwargs)
+    except RuntimeError:
+        return False
+    return True

@@ -77,7 +77,7 @@ def _complex(name: str, call: str) -> Row:
     )
 
 
-def _view(name: str, dtypes: tuple[str, ...], grad: tuple[str, ...], call: str = "", packed: bool = False) -> Row:
+def _view(name: str, dtypes: tuple[str, ...], grad: tuple[str, ...], call: str = "", packed: int = 0) -> Row:
     return Row(
         name=name,
         family=FAMILY,
@@ -155,7 +155,7 @@ ROWS = (
     _view("conj", EVERY, FLOATING),
     _view("resolve_conj", EVERY, FLOATING),
     _view("resolve_neg", EVERY, FLOATING),
-    _view("view_as_real", COMPLEX, COMPLEX, packed=True),  # refuses lazy conjugates
+    _view("view_as_real", COMPLEX, COMPLEX, packed=3),  # refuses lazy conjugates
     Row(
         name="view_as_complex",
         family=FAMILY,
@@ -165,7 +165,7 @@ ROWS = (
         dtypes=("float32",),  # float16 would make complex32, which hardly an op takes
         grad=("float32",),
         view=True,
-        packed=True,
+        packed=3,
         opinfo=("view_as_complex",),
     ),
     _function("reciprocal"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import math
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -55,6 +56,8 @@ SEEDS = 1 << 12
 # is drawn again without them.
 ROOM = 1 << 22
 NO_LAYOUT = 5  # of 12 operands are contiguous
+FAR = 4099  # elements that a view may lie behind the start of its memory, or between one row of it and the next
+FAR_LIMIT = 1 << 17  # elements that such a base may have
 DISPLACED = 12  # of so many that are not, one begins further back in memory beside all else, as a slice of a larger batch does
 
 
@@ -203,7 +206,7 @@ def _layout(spec: TensorSpec, position: int, row: Row, pick: Pick) -> Layout:
     kind = pick(12)
     if kind < NO_LAYOUT or (spec.on_cpu and rank):  # tensor_split's sizes
         return ()
-    if row.packed and pick(3):
+    if row.packed and pick(row.packed):
         return ()
     recipes = RECIPES_0D if rank == 0 else RECIPES
     first = recipes[pick(len(recipes))](spec.shape, pick)
@@ -213,7 +216,7 @@ def _layout(spec: TensorSpec, position: int, row: Row, pick: Pick) -> Layout:
         if not overlaps(second):
             first = (*second, *first)
     if rank and first[0][0] not in ("flat", "select") and pick(DISPLACED) == DISPLACED - 1:
-        first = (("flat", 1 + pick(4), 0), *first)
+        first = (("flat", FAR if pick(4) == 3 else 1 + pick(4), 0), *first)
     holds = FACTS[spec.dtype].kind
     if holds == "complex" and pick(4) == 3:
         first = _lazily("conj", first)
@@ -251,6 +254,14 @@ def _expand(shape: tuple[int, ...], pick: Pick) -> Layout:
     return (("expand", d),)
 
 
+def _behind(shape: tuple[int, ...], d: int, pick: Pick) -> int:
+    """Elements of a dimension behind a slice of it: one or two, or so many that its rows lie far from each other."""
+    few = 1 + pick(2)
+    if len(shape) < 2 or pick(4) < 3 or math.prod(shape) // max(shape[d], 1) * FAR > FAR_LIMIT:
+        return few
+    return FAR
+
+
 def _channels_last(shape: tuple[int, ...], pick: Pick) -> Layout:
     """Channels last, and sometimes a channel slice of it, whose strides look packed and are not."""
     if not 3 <= len(shape) <= 5:
@@ -278,7 +289,7 @@ RECIPES: tuple[Recipe, ...] = (
     _transpose,
     lambda s, pick: (("step", _dim(s, pick), 2 + pick(2), pick(2)),),
     lambda s, pick: (("slice", _dim(s, pick), 1 + pick(2), pick(2)),),
-    lambda s, pick: (("slice", _dim(s, pick), 0, 1 + pick(2)),),
+    lambda s, pick: (("slice", d := _dim(s, pick), 0, _behind(s, d, pick)),),
     lambda s, pick: (("select", 1, 2),),
     _permute,
     _channels_last,

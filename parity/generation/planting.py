@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from parity import values
 from parity.catalog.draw import Pick, Shape
 from parity.catalog.row import Row
-from parity.dtypes import FACTS
+from parity.dtypes import FACTS, DtypeFacts
 from parity.vocabulary import OpClass, TensorSpec, Values
 
 # What no integer type holds, and no matrix that is to be factorized.
@@ -126,10 +126,18 @@ def _families(family: str, dtype: str, alone: bool) -> tuple[str, ...]:
     return tuple(f for f in values.families(Values(family), dtype) if alone or f not in values.OVERFLOWING)
 
 
+def _ends(low: float, high: float, f: DtypeFacts) -> tuple[str, ...]:
+    """The ends of a closed domain, which random numbers never meet; those that the dtype holds."""
+    held = (e for e in (low, high) if (math.frexp(e)[0] / f.unit_roundoff).is_integer() and float(f"{e:g}") == e)
+    return tuple(f"{e:g}" for e in held) if low < high else ()
+
+
 @functools.lru_cache(maxsize=1024)
 def _words(family: str, params: tuple[float, ...], dtype: str, given: bool, finite: bool, exact: bool) -> tuple[str, ...]:
     """The special numbers that an operand may hold. given: a sample keeps its numbers. finite: the row's. exact: its rule."""
     f = FACTS[dtype]
+    if family == "inside" and f.kind == "float" and not given:
+        return _ends(params[0], params[1], f)
     if family not in FREE or f.kind == "bool":
         return ()
     if family == "sample" and (given or f.kind == "int"):

@@ -244,7 +244,7 @@ def _batch_norm(call: Call) -> Any:
     return other
 
 
-BLOCK = 4  # keys at a time
+BLOCK, BLOCKS = 4, 64  # keys at a time, or as many blocks of a long row
 
 
 class _Valued(torch.autograd.Function):
@@ -293,8 +293,9 @@ def _blocks(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float) -> Tensor:
     top: Any = None
     sums: Any = None
     acc: Any = None
-    for at in range(0, k.shape[-2], BLOCK):
-        some = slice(at, min(at + BLOCK, k.shape[-2]))
+    block = max(BLOCK, k.shape[-2] // BLOCKS)
+    for at in range(0, k.shape[-2], block):
+        some = slice(at, min(at + block, k.shape[-2]))
         scores = left @ k[..., some, :].transpose(-1, -2)
         if mask is not None:
             part = mask[..., some] if mask.shape[-1] > 1 else mask

@@ -182,13 +182,16 @@ def _placed(other: Any, plain: Any) -> Any:
 
 
 def in_range(other: Any, plain: Any, tiny: bool = True) -> Any:
-    """Where one of the answers overflowed on the way (tiny: or underflowed) and the other did not, the CPU's own: which of
-    them a device gives is a matter of its formula's range and not of rounding."""
+    """Where one of the answers overflowed on the way (tiny: or underflowed) and the other did not, the CPU's own: which of them
+    a device gives is a matter of its formula's range and not of rounding. But what adds up in float32 does not overflow where
+    the CPU adds up in a half type."""
     if not isinstance(other, Tensor) or not isinstance(plain, Tensor) or other.dtype not in ROUNDED:
         return other
     if other.shape != plain.shape:
         return other
     differs = torch.isfinite(other) != torch.isfinite(plain)
+    if other.dtype in HALVES:
+        differs &= ~(torch.isfinite(other) & torch.isinf(plain))
     if tiny:
         differs |= ((other == 0) != (plain == 0)) & (torch.maximum(other.abs(), plain.abs()) < NEAR_TINY)
     return torch.where(differs, plain, other) if bool(differs.any()) else other

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from parity import catalog, suite
 from parity.catalog.draw import Sizes
 from parity.generation import generate, shrink
+from parity.layout import base_shape
 from parity.notation import case_text
 from parity.vocabulary import Case, Layout, TensorSpec
 
@@ -202,3 +204,16 @@ def test_the_first_operand_of_group_norm_is_differentiated_where_the_cpu_dies_ot
     assert laid
     assert all(x.grad for x in laid)
     assert not all(x.grad for x in firsts)
+
+
+def test_some_views_reach_far_through_their_memory() -> None:
+    """Rows far from each other, and an offset beyond what few bits count: of tensors that are small themselves."""
+    rows, offsets = 0, 0
+    for drawn in generate.search(catalog.row("copy_"), "float32", SIZES, "5", 800):
+        for t in tensors(drawn.case):
+            far = [step for step in t.layout if generate.FAR in step]
+            rows += any(step[0] == "slice" for step in far)
+            offsets += any(step[0] == "flat" for step in far)
+            if far:
+                assert math.prod(base_shape(t.shape, t.layout)) <= 4 * generate.FAR_LIMIT
+    assert min(rows, offsets) > 3

@@ -95,3 +95,17 @@ def test_values_do_not_repeat_where_an_index_of_16_bits_wraps() -> None:
     x = values.dense(TensorSpec("float32", (3 * 65536,), values=Values("normal")))
     assert not torch.equal(x[:65536], x[65536:131072])
     assert int((x[:65536] == x[65536:131072]).sum()) < 10
+
+
+def test_ends_of_a_closed_domain_are_drawn_and_nothing_beyond() -> None:
+    """Random numbers never meet them; what the dtype does not hold exactly might be rounded to a number outside."""
+    found = dict[str, int]()
+    for d in search(catalog.row("binary_cross_entropy"), "bfloat16", SIZES, "1", 400):
+        for t in tensors(d.case):
+            if t.values.family == "inside" and not d.case.refused:
+                assert {w for _, w in t.values.specials} <= {f"{e:g}" for e in t.values.params}
+                for _, w in t.values.specials:
+                    found[w] = found.get(w, 0) + 1
+    assert min(found[w] for w in ("0", "1", "0.0625", "0.9375")) > 5
+    narrow = [t for d in search(catalog.row("batch_norm"), "bfloat16", SIZES, "1", 400) for t in tensors(d.case)]
+    assert not any(w.startswith("1.0039") for t in narrow for _, w in t.values.specials)

@@ -223,3 +223,12 @@ def test_a_backward_that_has_no_truth_leaves_the_forward_its_own() -> None:
     assert bool((made.sensitivity("out", U, U) > 0).all())
     made.differentiate([torch.ones(7)])
     assert made.truth("grad[0]") is None
+
+
+def test_the_truth_of_attention_keeps_a_nan_among_its_queries() -> None:
+    """The CPU's fused kernel drops it where it has few keys (torch 2.13)."""
+    case = parse('scaled_dot_product_attention(float32[1, 1, 2, 4].at(0, "nan"), float32[1, 1, 3, 4], float32[1, 1, 3, 4])')
+    found = Oracle(execute.program(catalog.row(case.op)), case, build(case), torch.float32).truth("out")
+    assert found is not None
+    assert bool(found[0, 0, 0].isnan().all())
+    assert not bool(found[0, 0, 1].isnan().any())
