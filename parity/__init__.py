@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from parity.assertion import Comparison as Comparison
     from parity.assertion import ParityFailure as ParityFailure
+    from parity.assertion import ParityWarning as ParityWarning
     from parity.assertion import assert_parity as assert_parity
     from parity.assertion import compare as compare
     from parity.devices import Call as Call
@@ -24,11 +25,12 @@ _HOMES = {
     "compare": "parity.assertion",
     "Comparison": "parity.assertion",
     "ParityFailure": "parity.assertion",
+    "ParityWarning": "parity.assertion",
     "Fault": "parity.devices",
     "Call": "parity.devices",
     "cases": "parity.generation.shrink",
 }
-__all__ = ["Call", "Comparison", "Fault", "ParityFailure", "assert_parity", "cases", "compare"]
+__all__ = ["Call", "Comparison", "Fault", "ParityFailure", "ParityWarning", "assert_parity", "cases", "compare"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,54 +7,45 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from parity import __version__, commandline, diff, journal, notation, resources, store, suite, tolerance
+from parity import __version__, commandline, diff, naming, output, resources, store, suite, tolerance
 from parity.commandline import split
 from parity.diagnosis import examined, fingerprint_of, named
 from parity.dtypes import DEFAULT, FACTS
-from parity.errors import CaseError, DeviceError, OutputError, ParityError, RunFileError, UsageError, near
-from parity.vocabulary import FINDINGS, OpClass, Status
+from parity.errors import DeviceError, OutputError, ParityError, UsageError, near
+from parity.interruption import Interruptions
+from parity.report.summary import plural
+from parity.vocabulary import OpClass, statuses
 
 INTERRUPTED = 130
-REPLAY_SECONDS = 120
 DEVICES = ("auto", "cpu", "sim", "sim:mps", "mps", "cuda", "xpu", "hpu", "mtia", "npu", "privateuseone")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code. A user's mistake is one sentence on standard error."""
     options = commandline.parser().parse_args(argv)
-    if sys.stdout is None:  # closed by whoever started us
-        sys.stdout = _nowhere()
-    try:
-        code = COMMANDS[options.command](options)
-        sys.stdout.flush()
-    except ParityError as e:
-        print(f"parity: {e}", file=sys.stderr)
-        return e.exit_code
-    except KeyboardInterrupt:
-        print("parity: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:  # the reader of our output went away, as `head` does
-        sys.stdout = _nowhere()
-        return 0
-    except OSError as e:
-        what = e.filename or "the standard output"
-        print(f"parity: cannot read or write {what}: {e.strerror or e}; free the disk or name another place", file=sys.stderr)
-        sys.stdout = _nowhere()
-        return OutputError.exit_code
+    with output.patient():
+        try:
+            code = COMMANDS[options.command](options)
+            sys.stdout.flush()
+        except ParityError as e:
+            print(f"parity: {e}", file=sys.stderr)
+            return e.exit_code
+        except KeyboardInterrupt:
+            print("parity: interrupted", file=sys.stderr)
+            return INTERRUPTED
+        except OSError as e:
+            what, why = e.filename or "the standard output", e.strerror or e
+            print(f"parity: cannot read or write {what}: {why}; free the disk or name another place", file=sys.stderr)
+            sys.stdout = output.nowhere()
+            return OutputError.exit_code
     return code
-
-
-def _nowhere() -> TextIO:
-    return open(os.devnull, "w")  # stays open: the interpreter flushes it at exit
 
 
 # ------------------------------------------------------------------------------------------------------------- run
@@ -67,10 +58,7 @@ def _run(o: argparse.Namespace) -> int:
         o.source, o.device = o.source or "all", "cpu" if o.device == "auto" else o.device
     source = o.source or profile.source
     items = suite.select(o.patterns, split(o.family), split(o.dtype), source)
-    statuses = [str(s) for s in Status]
-    for status in split(o.fail_on):
-        if status not in statuses:
-            raise UsageError(f"unknown status '{status}' for --fail-on; allowed: {', '.join(statuses)}")
+    fail_on = statuses(split(o.fail_on), "--fail-on")
     if o.list:
         return _list(items)
     if o.junit_xml:
@@ -84,17 +72,17 @@ def _run(o: argparse.Namespace) -> int:
     if found["verdict"] == "unusable":
         raise DeviceError(f"device {found['device']} is unusable: {'; '.join(found['reasons'])}")
     tolerance.load(str(found["device"]), known_ops={r.name for r in suite.rows("all")})  # a broken table, before workers start
-    output = o.output or Path(f"parity-run-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl")
+    path = o.output or Path(f"parity-run-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl")
     restricted = [*(f"family={f}" for f in o.family), *(f"dtype={d}" for d in o.dtype), f"source={source}"]
     selection = " ".join([*o.patterns, *restricted])
     now = datetime.now(UTC).isoformat(timespec="seconds")
     setup = store.setup_of(Path(o.setup)) if o.setup else ""
-    header = store.Header(fingerprint, o.seed, o.profile, selection, now, whole and not o.count, o.faults or "", setup)
+    faults = _located(o.faults) if o.faults else ""
+    header = store.Header(fingerprint, o.seed, o.profile, selection, now, whole and not o.count, faults, setup)
     _writable(Path(o.findings), "--findings")
     from parity.report.progress import Reporter  # pytest is imported only by the command that runs it
-    from parity.report.summary import plural
 
-    reporter = Reporter(header, output)
+    reporter = Reporter(header, path, fail_on=fail_on)
     workers = o.workers or max(1, min(8, os.cpu_count() or 1))
     if found["verdict"] == "suspect":
         print(f"the device is SUSPECT: {'; '.join(found['reasons'])}")
@@ -104,8 +92,15 @@ def _run(o: argparse.Namespace) -> int:
         f"device {named(found)}, reference cpu, torch {fingerprint.torch}",
         flush=True,
     )
-    code = _pytest(o, str(found["device"]), workers, reporter)
-    reporter.finish(code)
+    with Interruptions() as asked:
+        try:
+            code = _pytest(o, str(found["device"]), workers, reporter)
+            asked.hold()
+        except KeyboardInterrupt:  # before pytest's session, or while it ends: what is done is kept all the same
+            asked.hold()
+            reporter.pytest_keyboard_interrupt()
+            code = INTERRUPTED
+        reporter.finish(code)
     if o.count:
         from parity.report import pairs
 
@@ -120,7 +115,7 @@ def _pytest(o: argparse.Namespace, device: str, workers: int, reporter: Any) -> 
     from parity.plugin import UNABLE
 
     folder = resources.folder("conformance")
-    with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="parity-", ignore_cleanup_errors=True) as scratch:
         args = [
             str(folder), "-c", str(folder / "pytest.ini"), "--rootdir", str(folder),
             "-p", "no:terminal", "-p", "no:cacheprovider",
@@ -173,7 +168,8 @@ def _list(items: Sequence[suite.Item]) -> int:
     wide = max(len(n) for n in dtypes)
     for name, some in dtypes.items():
         print(f"{name:<{wide}}  {families[name]:<14} {' '.join(some)}")
-    print(f"\n{len(dtypes)} ops, {len(items)} op x dtype pairs, families: {', '.join(dict.fromkeys(families.values()))}")
+    counted = f"{plural(len(dtypes), 'op')}, {plural(len(items), 'op x dtype pair')}"
+    print(f"\n{counted}, families: {', '.join(dict.fromkeys(families.values()))}")
     return 0
 
 
@@ -198,8 +194,15 @@ def _zoo(o: argparse.Namespace) -> int:
     if o.output:
         _writable(o.output.absolute().parent, "--output")
     from parity.report import zoo as told  # torch is imported only by the command that needs it
-    from parity.zoo import board
+    from parity.zoo import board, subjects
 
+    if o.list:
+        chosen = subjects.select(subjects.load(_located(o.faults or ""), o.include_beyond), o.patterns)
+        wide, kinds = max(len(s.id) for s in chosen), max(len(s.kind) for s in chosen)
+        for s in chosen:
+            print(f"{s.id:<{wide}}  {s.kind:<{kinds}}  {', '.join(s.fault.ops)}")
+        print(f"\n{plural(len(chosen), 'fault')}")
+        return 0
     live, step = sys.stderr.isatty(), [0]
 
     def hear(score: Any, done: int, total: int) -> None:
@@ -267,73 +270,29 @@ def _coverage(o: argparse.Namespace) -> int:
 
 
 def _replay(o: argparse.Namespace) -> int:
-    device, cases, faults = o.device, [o.case], o.faults
-    if "(" not in o.case:
-        path = Path(o.case)
-        if not o.case or not path.is_file():
-            raise CaseError(f"'{o.case}' is neither a case id nor a run file; a case id looks like add(float32[2], float32[2])")
-        run = store.read(path, partial=True)
-        if run.header.setup and not o.setup:
-            print(f"parity: the run was set up by {run.header.setup}; give it again with --setup", file=sys.stderr)
-        found = [r.shrunk or r.case for r in run.records if r.status in FINDINGS] + [d.case for d in run.deaths]
-        cases = list(dict.fromkeys(found))
-        device, faults = device or run.header.fingerprint.device, faults or run.header.faults or None
-        if not cases:
-            raise RunFileError(f"{path} holds no finding to replay; name a case id, in quotes")
-    for case in cases:
-        suite.row(notation.parse(case).op)
-    codes = [_replayed(case, device or "auto", faults, o.setup) for case in cases]
-    return max(codes, key=lambda code: (code == 1, code))
+    from parity import again
 
-
-def _explain_run(path: Path, part: str) -> int:
-    """The findings of a run file, or the records whose text holds `part`."""
-    from parity.report import explanation
-
-    records = store.read(path, partial=True).records
-    chosen = [r for r in records if (part in f"{r.op} {r.dtype} {r.aspect} {r.case}" if part else r.status in FINDINGS)]
-    if not chosen:
-        what = f"no record with '{part}'" if part else "no finding"
-        raise RunFileError(f"{path} holds {what}; it has {len(records)} records: name a part of one, like 'softmax float16'")
-    for r in chosen:
-        print(r.shrunk or r.case)
-        print("\n".join(f"  {line}" for line in explanation.lines(r, suite.row(r.op))))
-    return 0
-
-
-def _replayed(case: str, device: str, faults: str | None, setup: str | None, explain: bool = False) -> int:
-    """One case, in a process of its own: it may be one that ends the process, or never comes back."""
-    with tempfile.TemporaryDirectory(prefix="parity-replay-") as folder:
-        notes = Path(folder, "journal")
-        command = [sys.executable, "-m", "parity.report.replay", str(notes), device]
-        command += ["--faults", faults] if faults else []
-        command += ["--setup", setup] if setup else []
-        command += ["--explain"] if explain else []
-        try:  # in a session of its own, so that Ctrl-C reaches us alone, and we end it
-            done = subprocess.run([*command, "--", case], timeout=REPLAY_SECONDS, check=False, start_new_session=True)
-            code = done.returncode
-        except subprocess.TimeoutExpired:
-            print(f"{case}\n  hang: no answer within {REPLAY_SECONDS} s")
-            return 1
-        entry = journal.read(notes)
-    if code >= 0:
-        return code
-    name = signal.Signals(-code).name
-    if entry is not None and entry.running and entry.stage != "device":
-        print(f"{case}\n  void: the CPU itself died ({name}) at stage {entry.stage}\nnothing was compared")
-        return 3
-    print(f"{case}\n  crash: the process died ({name})")
-    return 1
+    return again.replay(o.case, again.How(o.device or "", o.faults, o.setup))
 
 
 def _explain(o: argparse.Namespace) -> int:
+    from parity import again
+
     if "(" in o.subject:
-        suite.row(notation.parse(o.subject).op)
-        return _replayed(o.subject, o.device or "auto", o.faults, o.setup, explain=True)
-    if Path(o.subject).is_file():
-        return _explain_run(Path(o.subject), o.detail)
-    rows = list({i.row.name: i.row for i in suite.select([o.subject], source="all")}.values())
-    rows = [r for r in rows if o.subject in (r.name, r.name.removeprefix("opinfo:"))][:1] or rows
+        return again.replay(o.subject, again.How(o.device, o.faults, o.setup, explain=True))
+    path = Path(o.subject)
+    if path.is_file() or path.suffix == ".jsonl" or any(s and s in o.subject for s in (os.sep, os.altsep)):
+        again.explain_run(path, o.detail)
+        return 0
+    try:
+        rows = list({i.row.name: i.row for i in suite.select([o.subject], source="all")}.values())
+    except UsageError:
+        if path.exists():  # a folder
+            store.read(path)
+        raise
+    wanted = naming.plain(naming.bare(o.subject))  # the op itself before its other forms, which have a name of their own
+    exact = [r for r in rows if o.subject in naming.spoken(r)]
+    rows = [*exact, *(r for r in rows if wanted in map(naming.plain, naming.spoken(r)))][:1] or rows
     row = rows[0]
     if len(rows) > 1:
         names = ", ".join(r.name for r in rows[:5])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -21,8 +22,10 @@ ZOO = (
     "torch.testing.assert_close, forward and first backward; both puts the two side by side."
 )
 DIFF = (
-    "Compare two run files, check by check: what regressed, was fixed, is lost or new, and where errors grew. Ends with 1 "
-    "where something regressed or was lost, with 3 where no check is in both."
+    "Compare two run files: what regressed, was fixed, is lost or new, and where errors grew. Records pair by case (pinned "
+    "cases, and findings), everything else is compared by op, dtype and aspect. Ends with 1 where the second run has a finding "
+    "that the first one had not, or had as another kind (crash, then wrong), and where something was lost; with 3 where "
+    "nothing is in both."
 )
 DOCTOR = (
     "Probe a device and say whether to trust it: known answers, memory, dtypes, subnormals, precision in effect. Ends with 0 "
@@ -52,6 +55,7 @@ SETUP_HELP = "Python that every process runs first: backend flags, a backend's i
 FINDINGS_HELP = "folder for the scripts that reproduce findings (findings by default)"
 PROFILE_HELP = "quick (the default), full or deep"
 WORKERS_HELP = "worker processes; by default one per core, at most 8"
+MOST_WORKERS = 64  # and where there are more than 16 cores, four a core
 EXIT_CODES = """\
 Exit codes: 0 nothing to report, 1 findings or regressions, 2 usage,
 3 nothing was compared, 4 device absent or unusable, 130 interrupted."""
@@ -84,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--examples", type=_count, metavar="N", help="cases per op and dtype instead of the profile's number")
     run.add_argument("--seed", default="0", help="seed of the explored cases; the pinned ones are always the same")
-    run.add_argument("-n", type=_count, dest="workers", metavar="N", help=WORKERS_HELP)
+    run.add_argument("-n", type=_workers, dest="workers", metavar="N", help=WORKERS_HELP)
     run.add_argument("--faults", metavar="FILE", type=_text, help=FAULTS_HELP)
     run.add_argument("--no-screens", action="store_true", help="send every pair to the float64 oracle")
     run.add_argument("--no-shrink", action="store_true", help="tell findings as they were drawn")
@@ -153,8 +157,9 @@ def parser() -> argparse.ArgumentParser:
     zoo.add_argument("--profile", default="quick", help=PROFILE_HELP)
     zoo.add_argument("--seed", default="0", help="seed of the explored cases")
     zoo.add_argument("--repeat", type=_count, default=1, metavar="N", help="as many seeds, from --seed on")
-    zoo.add_argument("-n", type=_count, dest="workers", metavar="N", help=WORKERS_HELP)
+    zoo.add_argument("-n", type=_workers, dest="workers", metavar="N", help=WORKERS_HELP)
     zoo.add_argument("--output", type=_path, metavar="FILE", help="also write everything to this file (JSON)")
+    zoo.add_argument("--list", action="store_true", help="list the chosen faults with their kinds and ops, and score nothing")
     zoo.add_argument("--include-beyond", action="store_true", help="also the bugs that one op alone does not show")
     zoo.set_defaults(command="zoo")
 
@@ -162,7 +167,7 @@ def parser() -> argparse.ArgumentParser:
     audit.add_argument("--reach", action="store_true", required=True, help="audit the operators that are dispatched")
     audit.add_argument("--run", action="append", default=[], type=Path, metavar="FILE", help="a run file (repeatable)")
     audit.add_argument("--seed", default="0", help="seed of the explored cases, where it runs them itself")
-    audit.add_argument("-n", type=_count, dest="workers", metavar="N", help=WORKERS_HELP)
+    audit.add_argument("-n", type=_workers, dest="workers", metavar="N", help=WORKERS_HELP)
     audit.add_argument("--output", type=_path, metavar="FILE", help="also write everything to this file (JSON)")
     audit.set_defaults(command="audit")
 
@@ -197,6 +202,14 @@ def _count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is no number of 1 or more")
     return int(text)
+
+
+def _workers(text: str) -> int:
+    n = _count(text)
+    if n > (most := max(MOST_WORKERS, 4 * (os.cpu_count() or 1))):
+        what = f"{n} processes are more than this machine can use"
+        raise argparse.ArgumentTypeError(f"{what}; give at most {most}, or leave it out")
+    return n
 
 
 def _seconds(text: str) -> float:

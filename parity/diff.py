@@ -1,7 +1,10 @@
 """Two runs -> what changed between them. Records pair by case, aspect and inputs; explorations by op, dtype and aspect.
 
-A *cell* is one op in one dtype and one aspect. Exploration draws other cases in each run unless seed and profile are equal,
-so a finding that has no partner is a regression where its cell had compared and agreed throughout before.
+A *cell* is one op in one dtype and one aspect. A finding of the later run has regressed unless the earlier one had a finding of
+that kind (status) in the same check, or, where the check has no partner, in the same cell: exploration draws other cases in
+each run unless seed and profile are equal. What came before does not matter: agreement, a refusal, a fallback, nothing at all,
+or a finding of another kind (a crash that became `wrong` is new to whoever worked around the crash). One change of kind is a
+step forward: where it was `wrong`, `drift` is less.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import math
 import shlex
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TypeAlias
 
@@ -22,6 +25,7 @@ Cell: TypeAlias = tuple[str, str, str]
 
 FLOOR = 2.0**-7  # shares below this are rounding luck: a share must reach twice as much, 2**-6, to count as grown
 ABSENT = frozenset({Status.UNSUPPORTED, Status.FALLBACK})
+DEATHS = frozenset({Status.CRASH, Status.HANG})
 SHOWN = 12  # lines per list of the summary
 
 
@@ -60,7 +64,9 @@ class Diff:
 
     paired: int
     cells: int
+    checks: tuple[int, int] = (0, 0)  # in these cells: before, after
     regressed: tuple[Change, ...] = ()
+    eased: tuple[Change, ...] = ()  # still no agreement, but less: wrong -> drift, crash -> unsupported
     fixed: tuple[Change, ...] = ()
     lost: tuple[Change, ...] = ()
     gained: tuple[Change, ...] = ()
@@ -83,7 +89,7 @@ class Diff:
 
 def compare(before: Run, after: Run) -> Diff:
     """What changed from one run to another. Raises NothingCompared where no check is in both."""
-    before, after = _with_deaths(before), _with_deaths(after)
+    before, after = with_deaths(before), with_deaths(after)
     old, new = {r.key: r for r in before.records}, {r.key: r for r in after.records}
     pairs = [(r, new[key]) for key, r in old.items() if key in new]
     cells_before, cells_after = _cells(before), _cells(after)
@@ -96,22 +102,27 @@ def compare(before: Run, after: Run) -> Diff:
             + "; run both with the same selection, profile and seed"
         )
     changes = [(a, b, _change(a, b)) for a, b in pairs if a.status != b.status]
-    regressed = [c for a, b, c in changes if Status(b.status).is_finding and (_agreed(a) or a.status == Status.DRIFT)]
+    regressed = [c for a, b, c in changes if _new(b.status, (a.status,))]
     fixed = [c for a, b, c in changes if Status(a.status).is_finding and _agreed(b)]
     lost = [c for a, b, c in changes if Status(a.status).is_comparison and b.status in ABSENT]
-    gained = [c for a, b, c in changes if a.status in ABSENT and Status(b.status).is_comparison]
+    gained = [c for a, b, c in changes if a.status in ABSENT and _agreed(b)]
+    told = {*regressed, *fixed, *lost}
+    eased = [c for a, _, c in changes if Status(a.status).is_finding and c not in told]
     alone_before = [r for key, r in old.items() if key not in new]
     alone_after = [r for key, r in new.items() if key not in old]
-    regressed += _unpaired(alone_after, cells_before, lambda r: ("agree", r.status), {_cell(c) for c in regressed})
+    regressed += _appeared(cells_before, cells_after, after, {(_cell(c), c.after) for c in regressed})
     regressed += _multiplied(cells_before, cells_after, {_cell(c) for c in regressed})
-    fixed += _unpaired(alone_before, cells_after, lambda r: (r.status, "agree"), {_cell(c) for c in fixed})
+    fixed += _cleared(alone_before, cells_after, {_cell(c) for c in fixed})
     lost += _vanished(cells_before, cells_after, after, {_cell(c) for c in lost}, forward=True)
-    gained += _vanished(cells_after, cells_before, after, {_cell(c) for c in gained}, forward=False)
-    grown, shrunk = _shifts(pairs)
+    gained += _vanished(cells_after, cells_before, after, {_cell(c) for c in (*gained, *regressed)}, forward=False)
+    # A share that carried its check over the limit is told once, above.
+    grown, shrunk = _shifts((a, b) for a, b in pairs if a.status == b.status)
     return Diff(
         paired=len(pairs),
         cells=len(shared),
+        checks=(_checks(cells_before, shared), _checks(cells_after, shared)),
         regressed=tuple(regressed),
+        eased=tuple(eased),
         fixed=tuple(fixed),
         lost=tuple(lost),
         gained=tuple(gained),
@@ -131,7 +142,7 @@ def _options(h: Header) -> str:
     return f" --device {h.fingerprint.device}{given}" if h.fingerprint.device else ""
 
 
-def _with_deaths(run: Run) -> Run:
+def with_deaths(run: Run) -> Run:
     """The run with every crash and hang as a record of its own."""
     dead = (
         Record(d.case, d.op, d.dtype, d.aspect or "forward", d.how, reason=f"{d.signal} at stage {d.stage}")
@@ -151,6 +162,12 @@ def _multiplied(before: Mapping[Cell, Counter[str]], after: Mapping[Cell, Counte
     return worse
 
 
+def _new(status: str, before: Collection[str]) -> bool:
+    """Whether a status is a finding that these statuses do not hold already, as themselves or as something worse."""
+    worse = status == Status.DRIFT and Status.WRONG in before
+    return Status(status).is_finding and status not in before and not worse
+
+
 def _findings(counts: Mapping[str, int]) -> int:
     return sum(n for s, n in counts.items() if Status(s).is_finding)
 
@@ -168,14 +185,21 @@ def _cell(x: Record | Change) -> Cell:
 
 
 def _cells(run: Run) -> dict[Cell, Counter[str]]:
-    """Statuses per cell, of records and explorations together."""
+    """Statuses per cell: of items, which count all their checks, and of deaths. Of an item that never ended, the records are
+    all there is."""
     cells: dict[Cell, Counter[str]] = {}
-    for r in run.records:
-        cells.setdefault(_cell(r), Counter())[r.status] += 1
     for item in run.items:
         for aspect, counts in item.counts.items():
-            cells.setdefault((item.op, item.dtype, aspect), Counter()).update(counts)
+            cells.setdefault((item.op, item.dtype, aspect), Counter()).update({s: n for s, n in counts.items() if n})
+    ended = {(item.op, item.dtype) for item in run.items}
+    for cell, status, _ in dict.fromkeys((_cell(r), r.status, r.key) for r in run.records):
+        if cell[:2] not in ended or status in DEATHS:
+            cells.setdefault(cell, Counter())[status] += 1
     return cells
+
+
+def _checks(cells: Mapping[Cell, Counter[str]], which: Iterable[Cell]) -> int:
+    return sum(sum(cells[c].values()) for c in which)
 
 
 def _clean(counts: Mapping[str, int] | None) -> bool:
@@ -185,18 +209,41 @@ def _clean(counts: Mapping[str, int] | None) -> bool:
     return not any(n and Status(s).is_finding for s, n in counts.items())
 
 
-def _unpaired(
-    alone: Iterable[Record],
-    other: Mapping[Cell, Mapping[str, int]],
-    statuses: Callable[[Record], tuple[str, str]],
-    told: set[Cell],
+def _appeared(
+    before: Mapping[Cell, Counter[str]], after: Mapping[Cell, Counter[str]], run: Run, told: set[tuple[Cell, str]]
 ) -> list[Change]:
-    """One change per cell for findings without a partner, where the other run's cell agreed throughout."""
+    """One change per cell and kind of finding that the cell did not have before. run: the later one, which may hold a case."""
+    cases: dict[tuple[Cell, str], Record] = {}
+    for r in run.records:
+        known = cases.setdefault((_cell(r), r.status), r)
+        if r.shrunk and not known.shrunk:
+            cases[_cell(r), r.status] = r
+    tried = {cell[:2] for cell in before}
+    found = []
+    for cell, counts in after.items():
+        had = before.get(cell, Counter[str]())
+        for status in counts:
+            if not _new(status, had) or (cell, status) in told:
+                continue
+            hit = cases.get((cell, status))
+            case, reason = (hit.shrunk or hit.case, hit.reason) if hit else ("", "")
+            found.append(Change(*cell, case, _state(had, cell[:2] in tried), status, reason, paired=False))
+    return found
+
+
+def _state(counts: Mapping[str, int], tried: bool) -> str:
+    """What a cell was, in a word: its worst. tried: whether its op was run in its dtype."""
+    order = sorted(counts, key=lambda s: (not Status(s).is_finding, s != Status.AGREE, -counts[s]))
+    return order[0] if order else "not compared" if tried else "not run"
+
+
+def _cleared(alone: Iterable[Record], after: Mapping[Cell, Mapping[str, int]], told: set[Cell]) -> list[Change]:
+    """One change per cell for findings that have no partner, where the later run's cell agreed throughout."""
     found: dict[Cell, Change] = {}
     for r in alone:
         cell = _cell(r)
-        if Status(r.status).is_finding and cell not in told and _clean(other.get(cell)):
-            found.setdefault(cell, Change(*cell, r.shrunk or r.case, *statuses(r), r.reason, paired=False))
+        if Status(r.status).is_finding and cell not in told and _clean(after.get(cell)):
+            found.setdefault(cell, Change(*cell, r.shrunk or r.case, r.status, "agree", r.reason, paired=False))
     return list(found.values())
 
 
@@ -292,19 +339,23 @@ def _changed(a: Fingerprint, b: Fingerprint) -> Iterator[tuple[str, str, str]]:
 
 def render(diff: Diff) -> str:
     """A short summary in plain text; ends with the next command."""
-    lines = [f"{diff.paired} checks in both runs, {diff.cells} op x dtype x aspect cells"]
+    before, after = diff.checks
+    lines = [
+        f"compared: {diff.paired:,} {'record' if diff.paired == 1 else 'records'} of the same case in both runs, and by count "
+        f"{diff.cells:,} op x dtype x aspect cells ({before:,} checks before, {after:,} after)"
+    ]
     lines += [f"warning: {w}" for w in diff.warnings]
     lines += [f"changed: {name} {a} -> {b}" for name, a, b in diff.changed]
     if diff.only_before or diff.only_after:
-        lines.append(f"without a partner: {diff.only_before} checks before, {diff.only_after} after")
-    for word in ("regressed", "lost", "gained", "fixed"):
+        lines.append(f"records without a partner: {diff.only_before:,} before, {diff.only_after:,} after")
+    for word in ("regressed", "lost", "eased", "gained", "fixed"):
         lines += _listed(word, [_change_line(c) for c in getattr(diff, word)])
     for word in ("grown", "shrunk"):
         lines += _listed(word, [_shift_line(s) for s in getattr(diff, word)])
     partly = bool(diff.warnings) and bool(diff.only_before or diff.only_after)
     worth: tuple[Change | Shift, ...] = (*diff.regressed, *diff.lost, *diff.grown)
     case = next((c.case for c in worth if c.case), "")
-    if not any((diff.regressed, diff.lost, diff.gained, diff.fixed, diff.grown, diff.shrunk)):
+    if not any((*worth, *diff.eased, *diff.gained, *diff.fixed, *diff.shrunk)):
         lines.append("nothing changed in what is in both runs" if partly else "nothing changed")
     idle = "run both whole, with the same selection, profile and seed" if partly else "nothing to do"
     lines.append(f"next: parity replay {shlex.quote(case)}{diff.options}" if case else f"next: {idle}")

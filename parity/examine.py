@@ -18,11 +18,11 @@ from parity import notation, pairs
 from parity.checking.check import EVERYTHING, Result, Settings, check, failing
 from parity.devices.base import Device
 from parity.errors import CaseError, DeviceError
-from parity.execute import listening
 from parity.features import features
 from parity.generation import generate
 from parity.generation.generate import Drawn
 from parity.generation.shrink import shrink as least
+from parity.listening import listening
 from parity.reached import Reached
 from parity.store import Item as Summary
 from parity.suite import ORACLE_EVERY, Item, Profile

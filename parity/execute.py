@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -66,7 +65,6 @@ MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "deterministic": deterministic,
 }
 _AS_IT_IS = nullcontext()
-FALLBACK_TEXT = "fall back to run on the CPU"
 
 
 # ------------------------------------------------------------------------------------------------------------ the program
@@ -328,21 +326,6 @@ def cotangent(
 
 
 # ------------------------------------------------------------------------------------------------------- outcomes, safely
-
-
-@contextmanager
-def listening(notes: list[str]) -> Iterator[None]:
-    """Collect the device's fallback warnings (torch warns once per process unless told otherwise); silence the rest."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-
-        def hear(message: Warning | str, *_: Any, **__: Any) -> None:
-            text = str(message)
-            if FALLBACK_TEXT in text:
-                notes.append(text.split(" is not currently", 1)[0].removeprefix("The operator ").strip("'"))
-
-        warnings.showwarning = hear
-        yield
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The pytest plugin: options, the items of the suite, survival of workers, and the `parity` fixture.
+"""The pytest plugin: options, the items of the suite, and survival of workers. `parity.fixture` is for people's own tests.
 
 It is loaded into every pytest run on a machine that has parity, so it imports neither torch nor hypothesis, nor any module of
 parity that does, until a test asks for it.
@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from parity.fixture import parity as parity
+from parity.fixture import pytest_runtest_call as pytest_runtest_call
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController  # type: ignore[import-untyped]  # xdist ships no types
@@ -56,16 +59,48 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Under xdist: journals in the workers, a watch over them in the controller."""
+    """Options that can be checked before torch is there. Under xdist: journals in the workers, a watch in the controller."""
     config.addinivalue_line("markers", "parity: compares a device with the CPU")
+    _check_fail_on(config)
     if hasattr(config, "workerinput"):
         if "parity_rundir" in config.workerinput:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the controller ends us
+            for number in (signal.SIGINT, signal.SIGTERM):  # they reach the whole process group; the controller ends us
+                signal.signal(number, signal.SIG_IGN)
         return
     if getattr(config.option, "numprocesses", None) and _runs_the_suite(config):
         if getattr(config.option, "maxworkerrestart", None) is None:
             config.option.maxworkerrestart = "100000"  # xdist's own limit ends the run at the fifth death of a worker
         config.pluginmanager.register(Survival(config), "parity-survival")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """The device, where the suite is run without `parity run`, which says it itself."""
+    if not _runs_the_suite(config):
+        return None
+    name = str(config.option.parity_device)
+    if name == "auto":
+        from parity.devices import resolve
+
+        name = resolve(name).name
+    simulated = " (SIMULATED: the results say nothing about any hardware)" if name.partition(":")[0] == "sim" else ""
+    return f"parity: device {name}{simulated}, {config.option.parity_profile} profile, seed {config.option.parity_seed}"
+
+
+def _check_fail_on(config: pytest.Config) -> None:
+    """Statuses by their words, several with commas between them; ends the run where one is none."""
+    words = [w for value in config.option.parity_fail_on for w in value.split(",")]
+    if not words:
+        return
+    from parity.errors import UsageError
+    from parity.vocabulary import statuses
+
+    problem: UsageError | None = None
+    try:
+        config.option.parity_fail_on = [str(s) for s in statuses(words, "--parity-fail-on")]
+    except UsageError as e:
+        problem = e
+    if problem is not None:  # outside of the handler, or pytest tells both with their tracebacks
+        pytest.exit(f"parity: {problem}", returncode=problem.exit_code)
 
 
 def _runs_the_suite(config: pytest.Config) -> bool:
@@ -91,7 +126,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     except ParityError as e:
         items = e
     if isinstance(items, ParityError):  # outside of the handler, or pytest tells both with their tracebacks
-        pytest.exit(f"parity: {items}", returncode=items.exit_code)
+        raise pytest.Collector.CollectError(f"parity: {items}")
     metafunc.parametrize("parity_item", items, ids=[i.id for i in items])
 
 
@@ -205,38 +240,6 @@ def parity_checker(request: pytest.FixtureRequest, parity_plan: Any) -> Iterator
         watch.close()
 
 
-@functools.lru_cache(maxsize=4)
-def _own(device: str, faults: str | None, setup: str | None) -> Any:
-    """The device for people's own tests; "auto" stays a name, so that `assert_parity` can warn of what it found."""
-    from parity.devices import load_faults, resolve
-    from parity.devices.setup import run_setup
-
-    if setup:
-        run_setup(setup)
-    found = resolve(device, load_faults(faults) if faults else ())
-    return device if device == "auto" and not faults else found
-
-
-@pytest.fixture
-def parity(request: pytest.FixtureRequest) -> Any:
-    """`parity(fn, *inputs)`: assert that a function or module computes the same on the device of this run as on the CPU.
-
-    The device is that of --parity-device, with --parity-faults and after --parity-setup; see `parity.assert_parity` for all
-    arguments.
-    """
-    from parity.assertion import assert_parity
-    from parity.errors import ParityError
-
-    o = request.config.option
-    try:
-        device = _own(o.parity_device, o.parity_faults, o.parity_setup)
-    except ParityError as e:
-        device = e
-    if isinstance(device, ParityError):  # outside of the handler, or pytest tells both
-        pytest.fail(f"parity: {device}", pytrace=False)
-    return functools.partial(assert_parity, device=device)
-
-
 # ---------------------------------------------------------------------------------------------------------- survival
 
 
@@ -281,7 +284,7 @@ class Survival:
     @pytest.hookimpl
     def pytest_keyboard_interrupt(self) -> None:
         """End the workers at once: they do not hear Ctrl-C, and xdist would wait ten seconds for them. What is done is told and
-        stored now; another Ctrl-C (`timeout` sends two) must not cut that off."""
+        stored now; another Ctrl-C must not cut that off."""
         from parity import journal
 
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -315,17 +318,20 @@ class Survival:
         entry = self._killed.get(entry.pid, entry)
         how = "hang" if entry.pid in self._killed else "crash"
         why = self.folder / f"journal-{worker}.lost"
+        after = round(time.monotonic() - entry.started, 1)
         told = f"the device computes nothing any more after {why.read_text()[:300]}" if why.exists() else _signal(code)
+        told = f"ended by parity after {after} s" if how == "hang" else told
+        last = sum(d["node"] == crashitem for d in self.deaths) + 1 >= DEATHS_PER_ITEM
         row = {
-            "node": crashitem, "item": entry.item, "ordinal": entry.ordinal, "case": entry.case, "how": how,
-            "stage": entry.stage, "signal": told, "after": round(time.monotonic() - entry.started, 1),
+            "node": crashitem, "item": entry.item, "ordinal": entry.ordinal, "case": entry.case, "how": how, "last": last,
+            "stage": entry.stage, "signal": told, "after": after,
         }  # fmt: skip
         self.deaths.append(row)
         with (self.folder / "deaths.jsonl").open("a") as f:  # before the item is handed to anybody
             f.write(json.dumps(row) + "\n")
         report.user_properties = [("parity", json.dumps({"death": row}))]
         report.longrepr = f"{how} ({row['signal']}) at stage {entry.stage}: {entry.case}"
-        if sum(d["node"] == crashitem for d in self.deaths) < DEATHS_PER_ITEM:
+        if not last:
             try:
                 sched.mark_test_pending(crashitem)
             except NotImplementedError:

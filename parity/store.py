@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,7 @@ from typing import Any, Self, TypeAlias
 
 from parity.errors import OutputError, RunFileError
 from parity.features import Coverage
-from parity.vocabulary import Fingerprint, Json, Measure, Record
+from parity.vocabulary import Aspect, Fingerprint, Json, Measure, Record, Status
 
 FORMAT = 3  # 2: rows of coverage, operators and case ids of items; 3: the setup of a run
 MAGIC = "parity_run"
@@ -30,8 +30,8 @@ Counts: TypeAlias = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What was run, on what. started: ISO 8601 with offset; complete: whether the whole suite was selected; setup: name and
-    digest of the file that --setup named (`setup_of`)."""
+    """What was run, on what. started: ISO 8601 with offset; complete: whether the whole suite was selected; faults: the module
+    that --faults named, or the full path of the file; setup: path and digest of the file that --setup named (`setup_of`)."""
 
     fingerprint: Fingerprint
     seed: str = ""
@@ -44,8 +44,8 @@ class Header:
 
 
 def setup_of(path: Path) -> str:
-    """A setup file in a header: its name, and 8 hex digits over what it holds. Raises OSError where it cannot be read."""
-    return f"{path.name} {hashlib.blake2b(path.read_bytes(), digest_size=4).hexdigest()}"
+    """A setup file in a header: its full path, and 8 hex digits over what it holds. Raises OSError where it cannot be read."""
+    return f"{path.absolute()} {hashlib.blake2b(path.read_bytes(), digest_size=4).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,7 @@ class Run:
 
 Row: TypeAlias = Record | Item | Death | Coverage | End
 KINDS: dict[str, type[Row]] = {"record": Record, "item": Item, "death": Death, "coverage": Coverage, "end": End}
+STATUSES, ASPECTS = tuple(map(str, Status)), tuple(map(str, Aspect))
 NAMES = {made: kind for kind, made in KINDS.items()}
 
 
@@ -257,11 +258,40 @@ def _row(path: Path, number: int, line: str, form: int) -> Row:
             tree["operators"] = tuple(tree.get("operators", ()))
         if made is Death:
             tree["where"] = tuple(tree.get("where", ()))
-        return made(**tree)
+        row = made(**tree)
+        _known(row)
+        return row
     except (TypeError, KeyError, ValueError, AttributeError) as e:
         raise RunFileError(
             f"{path}:{number}: the row cannot be read ({e}); the file was damaged or edited, run it again"
         ) from None
+
+
+def _known(row: Row) -> None:
+    """Raise ValueError where a row holds a status or an aspect that there is not, or no text or number where one belongs."""
+    for f in dataclasses.fields(row):
+        kind = {"str": str, "int": int}.get(str(f.type))
+        if kind is not None and not isinstance(getattr(row, f.name), kind):
+            raise ValueError(f"'{f.name}' holds {getattr(row, f.name)!r}")
+    statuses: Iterable[str] = ()
+    aspects: Iterable[str] = ()
+    if isinstance(row, Record):
+        statuses, aspects = (row.status,), (row.aspect,)
+    elif isinstance(row, Item):
+        statuses, aspects = (s for counts in row.counts.values() for s in counts), row.counts
+        numbers: Iterable[object] = (n for counts in row.counts.values() for n in counts.values())
+        if not all(isinstance(n, int) for n in numbers):
+            raise ValueError("a count is no number")
+    elif isinstance(row, Death):
+        statuses = (row.how,)
+    elif isinstance(row, End):
+        statuses = row.totals
+    for word in statuses:
+        if word not in STATUSES:
+            raise ValueError(f"unknown status '{word}'; allowed: {', '.join(STATUSES)}")
+    for word in aspects:
+        if word not in ASPECTS:
+            raise ValueError(f"unknown aspect '{word}'; allowed: {', '.join(ASPECTS)}")
 
 
 def decode(line: str) -> Row:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 
-from parity import catalog
+from parity import catalog, naming
 from parity.catalog import opinfo
 from parity.catalog.draw import Sizes
 from parity.catalog.row import Row
@@ -156,12 +155,6 @@ def profile(name: str) -> Profile:
     return PROFILES[name]
 
 
-def spoken(r: Row) -> tuple[str, ...]:
-    """The names by which a pattern may call a row: its own; for OpInfo rows also without prefix and by the last word."""
-    bare = r.name.removeprefix(opinfo.PREFIX)
-    return (r.name, bare, bare.partition(":")[0], bare.partition(":")[0].rpartition(".")[2]) if bare != r.name else (r.name,)
-
-
 def select(
     patterns: Sequence[str] = (), families: Collection[str] = (), dtypes: Collection[str] = (), source: str = "native"
 ) -> tuple[Item, ...]:
@@ -170,12 +163,15 @@ def select(
     Raises UsageError for a name that nothing has, with near matches; also where the restrictions together leave nothing.
     """
     pool = rows(source)
+    named: set[str] = set()
     for pattern in patterns:
-        if not any(fnmatchcase(n, pattern) for r in pool for n in spoken(r)):
-            known = {n for r in rows("all") for n in spoken(r)}
-            elsewhere = any(fnmatchcase(n, pattern) for n in known)
-            hint = "it is in torch's OpInfo only: add --source all" if elsewhere else near(pattern, known)
-            raise UsageError(f"no op matches '{pattern}'; {hint or 'parity run --list lists all'}")
+        found = naming.meant(pattern, pool)
+        if not found:
+            there = "torch's OpInfo" if source == "native" else "parity's own rows"
+            elsewhere = f"it is in {there} only: add --source all" if naming.meant(pattern, rows("all")) else ""
+            said = elsewhere or naming.hint(pattern, pool) or naming.hint(pattern, rows("all"))
+            raise UsageError(f"no op matches '{pattern}'; {said or 'parity run --list lists all'}")
+        named |= {r.name for r in found}
     kinds = tuple(dict.fromkeys(r.family for r in pool))
     for family in families:
         if family not in kinds:
@@ -189,14 +185,20 @@ def select(
     chosen = tuple(
         Item(r, d)
         for r in pool
-        if (not patterns or any(fnmatchcase(n, p) for p in patterns for n in spoken(r)))
-        and (not families or r.family in families)
+        if (not patterns or r.name in named) and (not families or r.family in families)
         for d in r.dtypes
         if d in wanted
     )
     if not chosen:
+        what = f"no op of {', '.join(patterns) or 'the catalog'}"
+        if not any(r.family in families for r in pool if r.name in named) and patterns and families:
+            theirs = dict.fromkeys(r.family for r in pool if r.name in named)
+            raise UsageError(
+                f"the selection is empty: {what} is of family {', '.join(families)}; leave --family out, or name another: "
+                + ", ".join(theirs)
+            )
+        of = f" of family {', '.join(families)}" if families else ""
         raise UsageError(
-            f"the selection is empty: no op of {', '.join(patterns) or 'the catalog'} takes {', '.join(wanted)}; "
-            "widen --dtype or --family, or see parity run --list"
+            f"the selection is empty: {what}{of} takes {', '.join(wanted)}; widen --dtype or --family, or see parity run --list"
         )
     return chosen

@@ -6,11 +6,13 @@ A **Case** says what to run, an **Outcome** what happened on one side, a **Measu
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
+from parity.errors import UsageError
 from parity.swift import swift
 
 if TYPE_CHECKING:
@@ -62,6 +64,18 @@ MEANING: dict[Status, str] = {
     Status.OOM: "the device ran out of memory",
     Status.VOID: "neither the reference nor the oracle could run it: says nothing",
 }
+
+
+def statuses(words: Collection[str], option: str) -> tuple[Status, ...]:
+    """The statuses of these words, which are to fail. Raises UsageError for one that parity does not know, and for `agree`,
+    naming the option."""
+    known = [str(s) for s in Status if s is not Status.AGREE]
+    for w in words:
+        if w == Status.AGREE:
+            raise UsageError(f"'{w}' for {option}: agreement is no failure; allowed: {', '.join(known)}")
+        if w not in known:
+            raise UsageError(f"unknown status '{w}' for {option}; allowed: {', '.join(known)}")
+    return tuple(map(Status, words))
 
 
 class Aspect(StrEnum):

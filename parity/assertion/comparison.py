@@ -3,22 +3,60 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from parity.vocabulary import Status, Verdict
+
+PACKAGE = str(Path(__file__).parents[1]) + os.sep
+
+
+class ParityWarning(UserWarning):
+    """A comparison agrees and says less than it seems to: pytest does not show the notes of a test that passes."""
+
+
+class Notes:
+    """What is told beside the verdicts. loud: those of `lines` that the caller must hear of even where everything agrees."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.loud: list[str] = []
+
+    def say(self, text: str, loud: bool = False) -> None:
+        """Keep a note."""
+        self.lines.append(text)
+        self.loud += [text] if loud else []
+
+    def warn(self, subject: str) -> None:
+        """A ParityWarning for every loud one, at the caller's line."""
+        for text in self.loud:
+            warn(f"{subject}: {text}")
+
+
+def warn(text: str) -> None:
+    """A ParityWarning at the first line outside of parity."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, ParityWarning, stacklevel=level)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """What was compared: a verdict per tensor (`out`, `out['logits']`, `grad[0.weight]`, `buffer[1.running_mean]`).
 
-    subject: "Net on mps". notes: what was not compared or stands on weaker ground, and work that fell back to the CPU.
+    subject: "Net on mps". notes: what was not compared or stands on weaker ground, and work that ran on the CPU. next: where
+    something was found, the command that tests the ops which the function called on the device.
     """
 
     subject: str
     verdicts: tuple[tuple[str, Verdict], ...]
     notes: tuple[str, ...] = ()
+    next: str = ""
 
     @property
     def findings(self) -> tuple[tuple[str, Verdict], ...]:
@@ -37,8 +75,10 @@ class Comparison:
         agreed = [f"{n} ({_ratio(v)})" for n, v in self.verdicts if v.status is Status.AGREE]
         lines = [line for n, v in self.findings for line in _told(self.subject, n, v)]
         if agreed:
-            lines.append(f"{self.subject}: {len(agreed)} of {len(self.verdicts)} tensors agree: {', '.join(agreed)}")
-        return "\n".join([*lines, *(f"note: {n}" for n in self.notes)])
+            total = sum(1 for n, _ in self.verdicts if n)
+            lines.append(f"{self.subject}: {len(agreed)} of {total} tensors agree: {', '.join(agreed)}")
+        lines += [f"note: {n}" for n in self.notes]
+        return "\n".join([*lines, f"next: {self.next}"] if self.next else lines)
 
 
 class ParityFailure(AssertionError):

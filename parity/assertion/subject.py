@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.utils._pytree import TreeSpec, keystr, tree_flatten_with_path, tree_unflatten
 
 from parity import execute as ex
+from parity.assertion.leaves import OWN, attributes, held, is_array, is_number, kind, leaves
 from parity.dtypes import FACTS
 from parity.errors import UsageError
 from parity.execute import Live, Named
 from parity.values import pool, window
+from parity.vocabulary import Raised
 
 SEED = 0
 Put = Callable[[Tensor], Tensor]
@@ -27,8 +32,9 @@ Put = Callable[[Tensor], Tensor]
 class Subject:
     """A function with its arguments, as the caller gave them. method: which one of the module, "" for the module itself.
 
-    leaves, names, tree: the arguments' leaves, what a message calls them, and how they are put together. coarsest: the
-    floating dtype with the largest roundoff that goes in. extents: how many elements of each storage go in.
+    leaves, names, tree: the arguments' leaves, what a message calls them, and how they are put together. held: the tensors in
+    each leaf that is an object of its own. coarsest: the floating dtype with the largest roundoff that goes in. extents: how
+    many elements of each storage go in.
     """
 
     name: str
@@ -37,14 +43,21 @@ class Subject:
     method: str
     leaves: tuple[Any, ...]
     names: tuple[str, ...]
+    held: tuple[Named, ...]
     tree: TreeSpec
     coarsest: torch.dtype
     extents: Mapping[tuple[int, torch.dtype], int]
 
     @property
+    def given(self) -> Iterator[tuple[str, Tensor]]:
+        """The tensors among the arguments, by name."""
+        for name, x, inner in zip(self.names, self.leaves, self.held):
+            yield from ((name, x),) if isinstance(x, Tensor) else inner
+
+    @property
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Everything that goes to the device: the inputs, the parameters and the buffers, by name."""
-        yield from ((n, x) for n, x in zip(self.names, self.leaves) if isinstance(x, Tensor))
+        yield from self.given
         if self.module is not None:
             yield from self.module.named_parameters()
             yield from self.module.named_buffers()
@@ -72,14 +85,15 @@ def subject(fn: Callable[..., Any], inputs: Sequence[Any], kwargs: Mapping[str, 
     paths, tree = tree_flatten_with_path((tuple(inputs), dict(kwargs)))
     positions = _positions(fn.forward if isinstance(fn, nn.Module) else fn, len(inputs))
     names = tuple(_leaf_name(path, positions) for path, _ in paths)
-    leaves = tuple(x for _, x in paths)
-    tensors = [x for x in leaves if isinstance(x, Tensor)]
+    given = tuple(x for _, x in paths)
+    inner = tuple(() if isinstance(x, Tensor) else held(x, n) for n, x in zip(names, given))
+    tensors = [x for x in given if isinstance(x, Tensor)] + [t for named in inner for _, t in named]
     title = getattr(fn, "__name__", type(fn).__name__)
     if module is not None:
         tensors += [*module.parameters(), *module.buffers()]
         title = type(module).__name__ + (f".{method}" if method else "")
     floor = coarsest(t.dtype for t in tensors if known(t))
-    return Subject(title, fn, module, method, leaves, names, tree, floor, _extents(tensors))
+    return Subject(title, fn, module, method, given, names, inner, tree, floor, _extents(tensors))
 
 
 def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
@@ -164,45 +178,75 @@ class _Placer:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A forward call: what came out, what it may have written (buffers, inputs), and the leaves that want a gradient."""
+    """A forward call: what came out, what it may have written (buffers, inputs), and the leaves that want a gradient.
+
+    computed: names of the outputs that were Python's numbers or numpy's, which lie on no device. bare: (path, type) of what
+    came out and holds no number.
+    """
 
     outputs: Named
+    computed: frozenset[str]
+    bare: tuple[tuple[str, str], ...]
     written: Named
     leaves: Named
 
 
-def forward(s: Subject, put: Put, backward: bool) -> Run:
-    """Run the subject on copies of everything. Raises what it raises."""
+def forward(s: Subject, put: Put, backward: bool, around: AbstractContextManager[Any] | None = None) -> Run:
+    """Run the subject on copies of everything, the call itself inside of `around`. Raises what it raises, and UsageError for
+    what cannot be copied or opened."""
     place = _Placer(s, put)
-    leaves: list[tuple[str, Tensor]] = []
+    wanted: list[tuple[str, Tensor]] = []
     copies: list[Any] = []
     watched: list[tuple[str, Tensor]] = []
-    for name, x in zip(s.names, s.leaves):
-        if not isinstance(x, Tensor):
-            copies.append(x)
-            continue
-        copies.append(place(x))
-        if x.requires_grad and backward:
-            leaves.append((name, copies[-1].requires_grad_()))
-        if is_dense(x):
-            watched.append((f"after[{name}]", copies[-1]))
+    for name, x, inner in zip(s.names, s.leaves, s.held):
+        memo: dict[int, Any] = {}
+        for n, t in ((name, x),) if isinstance(x, Tensor) else inner:
+            memo[id(t)] = c = _placed(t, place, backward)
+            wanted += [(n, c)] if t.requires_grad and backward else []
+            watched += [(f"after[{n}]", c)] if is_dense(t) else []
+        copies.append(memo[id(x)] if isinstance(x, Tensor) else _copied(x, memo, name) if inner else x)
     function = s.function
     if s.module is not None:
-        memo: dict[int, Any] = {}
+        memo = {}
         for name, p in s.module.named_parameters():
             memo[id(p)] = q = nn.Parameter(_own(place(p), p), requires_grad=p.requires_grad)
             if p.requires_grad and backward:
-                leaves.append((f"self.{name}" if name in s.names else name, q))
+                wanted.append((f"self.{name}" if name in s.names else name, q))
         for name, b in s.module.named_buffers():
             memo[id(b)] = c = _own(place(b), b)
             if is_dense(b):
                 watched.append((f"buffer[{name}]", c))
-        module = copy.deepcopy(s.module, memo)
+        module = _copied(s.module, memo, s.name)
         function = getattr(module, s.method) if s.method else module
     args, kwargs = tree_unflatten(copies, s.tree)
-    with torch.set_grad_enabled(backward):
-        outputs = outputs_of(function(*args, **kwargs), s.coarsest)
-    return Run(outputs, tuple((n, t.detach()) for n, t in watched), tuple(leaves))
+    with torch.set_grad_enabled(backward), around or nullcontext():
+        result = function(*args, **kwargs)
+    found = outputs_of(result, s.coarsest)
+    return Run(*found, tuple((n, t.detach()) for n, t in watched), tuple(wanted))
+
+
+def _placed(t: Tensor, place: Put, backward: bool) -> Tensor:
+    """The counterpart of a tensor that may want a gradient."""
+    if isinstance(t, nn.Parameter):
+        return nn.Parameter(place(t), requires_grad=t.requires_grad)
+    return place(t).requires_grad_(t.requires_grad and backward)
+
+
+def _copied(x: Any, memo: dict[int, Any], name: str) -> Any:
+    """A deep copy in which the placed tensors stand for the originals. Raises UsageError where Python can make none."""
+    made = ex.attempt(lambda: copy.deepcopy(x, dict(memo)), "run")
+    if not isinstance(made, Raised):
+        return made
+    part = ""
+    for prefix, m in x.named_modules() if isinstance(x, nn.Module) else (("", x),):
+        for k, v in attributes(m):
+            alone = functools.partial(copy.deepcopy, v, dict(memo))
+            if not part and k not in OWN and isinstance(ex.attempt(alone, "run"), Raised):
+                part = f" because of its attribute '{prefix + '.' if prefix else ''}{k}', a {kind(v)}"
+    raise UsageError(
+        f"{name} cannot be copied{part} ({made.type}: {made.message}); parity works on copies, so that yours stays as it is: "
+        "keep such things out of it, or give its class a __deepcopy__"
+    )
 
 
 def _own(placed: Tensor, original: Tensor) -> Tensor:
@@ -210,18 +254,31 @@ def _own(placed: Tensor, original: Tensor) -> Tensor:
     return placed if not original.is_contiguous() else placed.clone()
 
 
-def outputs_of(result: Any, coarsest: torch.dtype) -> Named:
-    """Every tensor of a result by its path, `out[0]['x']`; Python's numbers become 0-d ones, as exact as what went in."""
+def outputs_of(result: Any, coarsest: torch.dtype) -> tuple[Named, frozenset[str], tuple[tuple[str, str], ...]]:
+    """Every tensor of a result by its path, `out[0]['x']`; numbers become 0-d ones, Python's as exact as what went in. Beside
+    them the names of what was no tensor, and (path, type) of what holds no number.
+
+    Raises UsageError for what cannot be opened.
+    """
     found: list[tuple[str, Tensor]] = []
-    for path, x in tree_flatten_with_path(result)[0]:
+    bare: list[tuple[str, str]] = []
+    numbers: set[str] = set()
+    for path, x in leaves(result, "out"):
+        if isinstance(x, Tensor):
+            found.append((path, x if x.layout is torch.strided or x.is_nested else x.to_dense()))
+            continue
+        if not is_array(x) and not is_number(x):
+            bare.append((path, kind(x)))
+            continue
+        numbers.add(path)
         if isinstance(x, (float, complex)):
             wanted = coarsest.to_complex() if isinstance(x, complex) else coarsest.to_real()
-            found.append((f"out{keystr(path)}", torch.tensor(x, dtype=wanted if word(wanted) in FACTS else None)))
-        elif isinstance(x, (bool, int)):
-            found.append((f"out{keystr(path)}", torch.tensor(x)))
-        elif isinstance(x, Tensor):
-            found.append((f"out{keystr(path)}", x if x.layout is torch.strided or x.is_nested else x.to_dense()))
-    return tuple(found)
+            found.append((path, torch.tensor(x, dtype=wanted if word(wanted) in FACTS else None)))
+        elif isinstance(x, (np.ndarray, np.generic)):
+            found.append((path, torch.from_numpy(np.array(x, dtype=x.dtype.newbyteorder("=")))))
+        else:
+            found.append((path, torch.tensor(x)))
+    return tuple(found), frozenset(numbers), tuple(bare)
 
 
 def gradients(run: Run, tracked: Sequence[str], cotangents: Sequence[Tensor]) -> Named:

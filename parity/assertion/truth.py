@@ -40,6 +40,11 @@ class Truth(Oracle):
             grads = gradients(run, tracked_outputs(run), fed) if fed else ()
         return {n: t.detach() for n, t in (*run.outputs, *run.written, *grads)}
 
+    @property
+    def known(self) -> Mapping[str, Tensor]:
+        """All truths, if anybody asked for one."""
+        return self._found or {}
+
     def truth(self, name: str) -> Tensor | None:
         """The truth of one result; the reference's, widened, where the subject does not run in float64."""
         if self._found is None:

@@ -83,7 +83,9 @@ def decided(m: Measure, failed: bool) -> str | None:
     if failed or m.share > 1.0:
         need = value + (m.share - 1.0) * total
         return f"it would take {need / value:.3g} times '{name}', the largest term, to cover the error" if value else None
-    without = m.share * total / (total - value) if total > value else float("inf")
+    if value >= total:
+        return f"'{name}' is the whole budget: the other terms allow nothing"
+    without = m.share * total / (total - value)
     if without > 1.0:
         return f"'{name}' saved it: without that term the share would be {without:.3g}"
     return "no single term decides: without the largest the share would be " + f"{without:.3g}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 from parity import notation
 from parity.checking.check import Result
 from parity.errors import OutputError
 from parity.examine import Finding
+from parity.report.summary import reproduce
 from parity.vocabulary import Status
 
 
@@ -48,9 +48,7 @@ def text(f: Finding, device: str, script: Path | OutputError | None, faults: str
     lines = [place(f.result, op, dtype, device), *body(f.result), f"smallest case: {case}"]
     if f.count > 1:
         lines[-1] += f"   (of {f.count} cases that show it)"
-    named = f" --device {device}" + (f" --faults {shlex.quote(faults)}" if faults else "")
-    named += f" --setup {shlex.quote(setup)}" if setup else ""
-    lines.append(f"reproduce: parity replay {shlex.quote(case)}{named}")
+    lines.append(reproduce(case, device, faults, setup))
     if isinstance(script, OutputError):
         lines.append(f"no script: {script}")
     elif script is not None:

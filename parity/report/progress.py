@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -27,8 +28,8 @@ LOG_STEPS = 10  # lines of progress in a log
 class Reporter:
     """A plugin of the controller: collects what the workers report. `exit_code` says how the run ended."""
 
-    def __init__(self, header: Header, output: Path, stream: TextIO | None = None) -> None:
-        self.header, self.output = header, output
+    def __init__(self, header: Header, output: Path, stream: TextIO | None = None, fail_on: Sequence[str] = ()) -> None:
+        self.header, self.output, self.fail_on = header, output, fail_on
         self.stream = stream or sys.stdout
         self.live = self.stream.isatty()
         self.items: list[Item] = []
@@ -36,6 +37,7 @@ class Reporter:
         self.deaths: list[Death] = []
         self.broken: list[str] = []
         self._tallies: dict[str, Tally] = {}
+        self._ended: set[str] = set()  # the items of which nothing more will come
         self.expected = self.done = self.checks = self.findings = self.failures = 0
         self.started = time.monotonic()
         self.stopped = ""
@@ -65,6 +67,9 @@ class Reporter:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """One phase of one item."""
         told = [json.loads(str(value)) for key, value in report.user_properties if key == "parity"]
+        comes_again = any("death" in part and not part["death"].get("last") for part in told)
+        if not comes_again and (report.when == "call" or report.failed):
+            self._ended.add(report.nodeid)
         if report.when != "call" and not told:
             if report.failed:
                 self.broken.append(f"{report.nodeid}: {_why(report)}")
@@ -89,14 +94,15 @@ class Reporter:
 
     def pytest_keyboard_interrupt(self) -> None:
         """Ctrl-C: what is done is kept."""
-        self.stopped = "interrupted"
-        self.say(f"interrupted: keeping the {self.done} items that are done in {self.output}")
+        if not self.stopped:
+            self.stopped = "interrupted"
+            verb = "is" if self.done == 1 else "are"
+            self.say(f"interrupted: keeping the {summary.plural(self.done, 'item')} that {verb} done in {self.output}")
 
     # ------------------------------------------------------------------------------------------------ what they mean
 
     def _examined(self, part: dict[str, Any]) -> None:
         for line in part["rows"]:
-            self._writer.write_line(line)
             row = store.decode(line)
             if isinstance(row, Item):
                 self._drawn_features(row.op, part["features"])
@@ -108,6 +114,8 @@ class Reporter:
         for text in part["findings"]:
             self.findings += 1
             self.say(text + "\n")
+        for line in part["rows"]:  # last: what a full disk keeps from the file has been counted and told
+            self._writer.write_line(line)
 
     def _drawn_features(self, op: str, packed: Json) -> None:
         row = suite.row(op)
@@ -117,14 +125,16 @@ class Reporter:
         op, _, dtype = row["item"].rpartition("-")
         death = Death(op, dtype, row["case"], "", row["how"], row["signal"], row["stage"])
         self.deaths.append(death)
-        self._writer.write(death)
         self.findings += death.by_device
         where = self.header.fingerprint.device if death.by_device else "the CPU"
-        how = f"no answer after {row['after']} s" if row["how"] == "hang" else f"the process died ({row['signal']})"
+        how = row["signal"] if row["how"] == "hang" else f"the process died ({row['signal']})"
+        h = self.header
+        again = summary.reproduce(row["case"], h.fingerprint.device, h.faults, h.setup.rpartition(" ")[0])
         self.say(
             f"{op} {dtype} on {where}: {row['how']}, {how} at stage {row['stage']}\n"
-            f"  case: {row['case']}\n  the run goes on without it\n"
+            f"  case: {row['case']}\n  {again}\n  the run goes on without it\n"
         )
+        self._writer.write(death)
 
     # ------------------------------------------------------------------------------------------------ the screen
 
@@ -176,7 +186,10 @@ class Reporter:
         """Write the end of the run file, and print the summary. Raises OutputError where the run file could not be written."""
         seconds = time.monotonic() - self.started
         coverage = [t.coverage() for t in self._tallies.values()]
-        if not self.stopped and self.done + len(self.broken) + len(self.deaths) < self.expected:
+        whole = len(self._ended) >= self.expected
+        if whole and self.expected and self.stopped == "interrupted":  # while the workers were sent home
+            self.stopped = ""
+        if not self.stopped and not whole:
             self.stopped = "broken off"
         try:
             for family in coverage:
@@ -187,11 +200,13 @@ class Reporter:
             self.failed = self.failed or e
         screen = "\r\033[K" if self.live else ""
         width = shutil.get_terminal_size().columns if self.live else None
-        told = self.records, self.deaths, seconds, self.broken, coverage, width
+        told = self.records, self.deaths, seconds, self.broken, coverage, width, str(self.output), self.fail_on
         screen += summary.render(self.header, self.items, *told) + "\n\n"
-        screen += summary.last_line(self.items, self.deaths, str(self.output), exit_code) + "\n"
+        found = self.records, self.fail_on
+        screen += summary.last_line(self.items, self.deaths, str(self.output), exit_code, *found) + "\n"
         if self.stopped:
-            screen += f"the run was {self.stopped} after {self.done} of {self.expected} items\n"
+            how, _, why = self.stopped.partition(": ")
+            screen += f"the run was {how} after {self.done} of {self.expected} items{f': {why}' if why else ''}\n"
         self._write(screen)
         if self.failed is not None:
             raise self.failed

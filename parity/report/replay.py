@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from parity import notation, suite, tolerance
+from parity import notation, output, suite, tolerance
 from parity.devices import load_faults, resolve
 from parity.devices.probe import is_fast
 from parity.devices.setup import run_setup
@@ -69,15 +68,15 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--explain", action="store_true")
     o = parser.parse_args(argv)
     try:
-        if o.setup:
-            run_setup(o.setup)
-        return run([notation.parse(o.case)], o.device, o.faults, o.explain, Path(o.journal))
+        with output.patient():
+            if o.setup:
+                run_setup(o.setup)
+            code = run([notation.parse(o.case)], o.device, o.faults, o.explain, Path(o.journal))
+            sys.stdout.flush()
+        return code
     except ParityError as e:
         print(f"parity: {e}", file=sys.stderr)
         return e.exit_code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
-        return 0
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def standalone(case: Case, aspect: str, device_name: str, title: str, kept: bool
     kept: compare the operands behind the call instead of its results.
 
     It takes the device as its argument, prints the three results and the largest difference, and ends with 1 where device
-    and CPU differ by more than a few roundoffs, else with 0.
+    and CPU differ by more than a few roundoffs, with 2 where it compared nothing, else with 0.
     """
     try:
         row = _row(case.op)

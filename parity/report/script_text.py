@@ -8,7 +8,8 @@ HEAD = '''\
 {case}
 {remark}
 python {{this file}} [device]      ({default})
-Ends with 1 where the device and the CPU differ by more than a few roundoffs, with 0 where they agree.
+Ends with 1 where the device and the CPU differ by more than a few roundoffs, with 0 where they agree, and with 2 where nothing
+was compared: a device that is not there, or a call that the CPU does not take. For git bisect run, make that 2 a 125 (skip).
 """
 
 from __future__ import annotations
@@ -92,8 +93,24 @@ def differs(name, got, cpu, truth):
     return bool((off > allowed).any())
 
 
+def nothing(why):
+    """One line, and the exit code of a comparison that did not take place."""
+    print(" ".join(str(why).split()), file=sys.stderr)
+    return 2
+
+
 def main():
-    device = sys.argv[1] if len(sys.argv) > 1 else default_device()
+    asked = sys.argv[1:]
+    if len(asked) > 1 or asked[:1] and (not asked[0] or asked[0].startswith("-")):
+        return nothing(f"usage: python {sys.argv[0]} [DEVICE], like mps, cuda:1 or cpu; not {' '.join(asked)!r}")
+    device = asked[0] if asked else default_device()
+    if device is None:
+        return nothing(f"no accelerator found; name a device: python {sys.argv[0]} DEVICE (cpu shows that the script runs)")
+    try:
+        torch.empty(1, device=device).cpu()
+    except Exception as e:
+        first = str(e).strip().partition("\\n")[0].partition(". ")[0]
+        return nothing(f"device {device!r} cannot be used here, so nothing was compared: {type(e).__name__}: {first}")
     torch.set_printoptions(precision=9, linewidth=140)
     print(f"torch {torch.__version__}, device {device}")
     cpu, got = attempt("cpu"), attempt(device)
@@ -104,8 +121,13 @@ def main():
         for name, t in results.items() if isinstance(results, dict) else ():
             print(f"{place} {name} = {t}")
     truth = truth if isinstance(truth, dict) else {}
-    if isinstance(cpu, Exception) or isinstance(got, Exception):
-        return int(isinstance(cpu, Exception) != isinstance(got, Exception))
+    if isinstance(cpu, Exception) and isinstance(got, dict) and list(truth) == list(got):
+        cpu = {n: t.to(got[n].dtype) for n, t in truth.items()}  # the truth stands in for a CPU that refuses the dtype
+    if isinstance(cpu, Exception):
+        return nothing(f"the CPU raises {type(cpu).__name__}, so nothing was compared: {cpu}")
+    if isinstance(got, Exception):
+        print("they differ: the device raises where the CPU does not")
+        return 1
     if list(got) != list(cpu):
         print(f"the device gives {list(got)}, the CPU {list(cpu)}")
         return 1
@@ -138,5 +160,5 @@ def default_device():
         return "mps"
     if torch.cuda.is_available():
         return "cuda"
-    sys.exit("no accelerator found; name a device: python THIS_FILE DEVICE (cpu shows that the script runs)")
+    return None
 """

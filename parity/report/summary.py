@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from textwrap import TextWrapper, shorten
@@ -34,6 +35,30 @@ def device_line(header: Header) -> str:
     if f.simulated:
         return f"{f.device} (a SIMULATED device: these results say nothing about any hardware)"
     return f"{f.device} ({f.device_name})" if f.device_name and f.device_name != f.device else f.device
+
+
+def reproduce(case: str, device: str, faults: str = "", setup: str = "") -> str:
+    """The line that shows a case again. faults, setup: the files that the run was given."""
+    named = f" --device {device}" + (f" --faults {shlex.quote(faults)}" if faults else "")
+    return f"reproduce: parity replay {shlex.quote(case)}{named}" + (f" --setup {shlex.quote(setup)}" if setup else "")
+
+
+def kinds(records: Sequence[Record]) -> list[Record]:
+    """The findings: one record for each kind of difference of an op in a dtype, with its least case. Other records of a run
+    hold checks of that kind as they were drawn."""
+    return [r for r in records if r.shrunk and r.status in FINDINGS]
+
+
+def unwanted(items: Sequence[Item], records: Sequence[Record], fail_on: Sequence[str]) -> dict[str, tuple[int, str]]:
+    """Of the statuses that fail on demand alone, which there are: how many checks, and one case or reason."""
+    count, found = totals(items), dict[str, tuple[int, str]]()
+    for status in fail_on:
+        n = sum(sum(i.void.values()) for i in items) if status == Status.VOID else count[status]
+        if n and status not in FINDINGS:
+            one = next((r.case for r in records if r.status == status), "")
+            reason = next((f"{i.op} {i.dtype}: {why}" for i in items for why in i.void), "") if status == Status.VOID else ""
+            found[str(status)] = n, one or reason
+    return found
 
 
 def listed(names: Iterable[str], room: int = NAMES) -> str:
@@ -159,9 +184,12 @@ def render(
     broken: Sequence[str] = (),
     coverage: Sequence[Coverage] = (),
     width: int | None = None,
+    run_file: str = "RUN",
+    fail_on: Sequence[str] = (),
 ) -> str:
     """The whole summary. broken: tests that failed for a reason of their own, which is parity's fault and not the device's.
-    width: columns of the screen, None for a file. Case ids are never broken: they are there to be copied."""
+    width: columns of the screen, None for a file. Case ids are never broken: they are there to be copied. fail_on: statuses
+    that fail beside the findings."""
     lost = [d for d in deaths if not d.by_device]
     deaths = [d for d in deaths if d.by_device]
     count = totals(items)
@@ -174,41 +202,52 @@ def render(
         f"reference  cpu, torch {header.fingerprint.torch}; truth: float64 on the CPU",
         f"compared   {plural(len({i.op for i in done}), 'op')}, {plural(len(done), 'op x dtype pair')}, "
         f"{plural(checks, 'check')} ({_aspects(items)})",
-        *_drawn(coverage),
+        *_drawn(coverage, run_file),
         f"tables     {tables_line(header, items)}",
         f"took       {clock(seconds)}, {header.profile} profile, seed {header.seed}",
     ]
     lines = ["", *folded(head, width, INDENT), ""]
     if items or deaths:
         lines += by_dtype(items, dead)
-    found = [r for r in records if r.status in FINDINGS and not r.pinned]
+    found = kinds(records)
     if found or deaths:
-        lines += ["", "findings"]
+        checks = sum(n for s, n in totals(items).items() if s in FINDINGS)
+        of = f": {plural(len(found), 'kind')} in {plural(checks, 'check')}, each by its least case" if found else ""
+        lines += ["", f"findings{of}"]
         lines += [f"  {d.how} ({d.signal}) of {d.op} {d.dtype} at stage {d.stage}: {d.case}" for d in deaths]
         worst = sorted(found, key=lambda r: -(max((m.share or 0.0 for m in r.measures), default=0.0)))
         lines += [f"  {r.status} {r.op} {r.dtype} {r.aspect}: {r.shrunk or r.case}" for r in worst[:WORST]]
-        lines += [f"  ... and {len(worst) - WORST} more in the run file"] if len(worst) > WORST else []
+        lines += [f"  ... and {len(worst) - WORST} more kinds, told above"] if len(worst) > WORST else []
     for title, part in (
         ("unsupported", refused(items)),
         ("fallback (ran on the CPU unasked)", _with(items, Status.FALLBACK)),
         (f"void: {MEANING[Status.VOID]}", voids(items)),
-        ("the CPU itself is outside the budget in (worst share)", worse_reference(records)),
+        (
+            "the CPU's own results are farther from the truth than the budget, by so many times at worst, in these ops; there "
+            "the device's budget is wider, up to 8 times",
+            worse_reference(records),
+        ),
     ):
         lines += ["", title, *folded(part, width, 4)] if part else []
     for title, part in (
         ("the CPU itself died or hung in", [f"  {d.case} ({d.signal})" for d in lost]),
         ("failed in parity itself: please report", [f"  {b}" for b in broken]),
+        (
+            "failed by --fail-on",
+            [f"  {s}: {plural(n, 'check')}; one of them: {one}" for s, (n, one) in unwanted(items, records, fail_on).items()],
+        ),
     ):
         lines += ["", title, *part] if part else []
     return "\n".join(lines)
 
 
-def _drawn(coverage: Sequence[Coverage]) -> list[str]:
+def _drawn(coverage: Sequence[Coverage], run_file: str) -> list[str]:
     """How many of the pairs of features that the families can draw were drawn."""
     able, drawn = sum(c.applicable for c in coverage), sum(c.drawn for c in coverage)
     if not able:
         return []
-    return [f"drawn      {drawn:,} of {able:,} pairs of features ({drawn / able:.1%}); by family: parity coverage RUN"]
+    told = f"drawn      {drawn:,} of {able:,} pairs of features ({drawn / able:.1%})"
+    return [f"{told}; by family: parity coverage {shlex.quote(run_file)}"]
 
 
 def _aspects(items: Sequence[Item]) -> str:
@@ -224,19 +263,30 @@ def _with(items: Sequence[Item], status: Status) -> list[str]:
     return [f"  {listed(ops, 400)}"] if ops else []
 
 
-def last_line(items: Sequence[Item], deaths: Sequence[Death], run_file: str, code: int) -> str:
-    """The verdict and the next command."""
+def last_line(
+    items: Sequence[Item],
+    deaths: Sequence[Death],
+    run_file: str,
+    code: int,
+    records: Sequence[Record] = (),
+    fail_on: Sequence[str] = (),
+) -> str:
+    """The verdict and the next command. fail_on: statuses that fail beside the findings."""
+    run_file = shlex.quote(run_file)
     count = totals(items)
     n = sum(v for s, v in count.items() if s in FINDINGS)
     if code == 3:
         return f"nothing was compared: this is no success; widen the selection or see why above; stored in {run_file}"
-    parts = [f"{plural(n, 'check')} outside the tolerance"] if n else []
+    parts = [f"{plural(max(1, len(kinds(records))), 'finding')} in {plural(n, 'check')}"] if n else []
     deaths = [d for d in deaths if d.by_device]
     parts += [f"{plural(len(deaths), 'case')} that ended or hung the process"] if deaths else []
     if not parts and not any(compared(i) for i in items):
         return f"nothing was compared; stored in {run_file}"
     said = " and ".join(parts) or "everything that was compared agrees"
-    said += ", but the run failed: see above" if code == 1 and not parts else ""
+    if code == 1 and not parts:
+        asked = [f"{plural(n, 'check')} {s}" for s, (n, _) in unwanted(items, records, fail_on).items()]
+        why = f"--fail-on fails the run for {' and '.join(asked)}" if asked else "parity itself failed in some items"
+        said += f", but {why}: see above"
     if parts:
         return f"{said}; stored in {run_file}; all of them again: parity replay {run_file}"
     return f"{said}; stored in {run_file}; compare with another run: parity diff {run_file} OTHER"

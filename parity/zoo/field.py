@@ -20,7 +20,8 @@ from parity.checking.check import RAISED, Mark
 from parity.devices import Device
 from parity.dtypes import DEFAULT
 from parity.errors import CaseError
-from parity.execute import attempt, listening, said
+from parity.execute import attempt, said
+from parity.listening import listening
 from parity.vocabulary import Raised, Status
 from parity.zoo.score import OPINFO, PATIENCE, Score, Trial, kept, void
 

@@ -16,9 +16,10 @@ from parity.dtypes import DEFAULT
 from parity.errors import CaseError, FaultError
 from parity.examine import SECONDS_PER_ELEMENT, SHRINK_SECONDS, Plan, drawn, operands, recheck, settings
 from parity.examine import shrink as shrink_finding
-from parity.execute import listening, said
+from parity.execute import said
 from parity.generation.generate import Drawn
 from parity.generation.shrink import shrink
+from parity.listening import listening
 from parity.suite import Item
 from parity.vocabulary import FINDINGS, Aspect, Case, Status
 from parity.zoo.reach import Route

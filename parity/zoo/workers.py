@@ -30,10 +30,11 @@ from parity.devices import resolve
 from parity.devices.sim import SimDevice
 from parity.errors import CaseError
 from parity.examine import Plan, drawn
-from parity.execute import listening, said
+from parity.execute import said
 from parity.generation.generate import Drawn
 from parity.generation.shrink import shrink
 from parity.journal import Entry
+from parity.listening import listening
 from parity.suite import Item
 from parity.vocabulary import Case, Status
 from parity.zoo import field

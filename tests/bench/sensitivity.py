@@ -37,12 +37,12 @@ from parity.checking.check import Settings, check, quiet
 from parity.devices import resolve
 from parity.dtypes import HALF
 from parity.errors import CaseError
-from parity.execute import listening
 from parity.generation import generate
 from parity.judging.budget import ulp_of
 from parity.judging.judge import judge
 from parity.judging.measures import facts_of, parts
 from parity.judging.promises import roundoff
+from parity.listening import listening
 from parity.vocabulary import OpClass, Status, Verdict
 
 DTYPES = ("float32", "float16", "bfloat16")

@@ -11,8 +11,8 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "parity"
 # The sentence. A package that is named as a whole stands for all its modules, which may import one another.
 ORDER = (
-    "errors", "dtypes", "swift", "vocabulary", "room", "features", "layout", "notation",
-    "catalog", "resources", "tolerance", "operators", "devices", "values", "inputs", "store", "journal", "execute",
+    "errors", "interruption", "output", "dtypes", "swift", "vocabulary", "room", "features", "layout", "notation",
+    "catalog", "resources", "tolerance", "operators", "devices", "values", "inputs", "store", "journal", "listening", "execute",
     "truth.formulas", "truth.chains", "truth.rounding", "truth.single", "truth.wide", "truth.shaken", "truth.oracle",
     "judging.budget", "judging.tails", "judging.outliers", "judging.measures", "judging.leaning", "judging.destination",
     "judging.laws", "judging.uniformity",
@@ -22,11 +22,11 @@ ORDER = (
     "checking.transfer", "checking.operands", "checking.writes", "checking.check", "pairs",
     "generation.forbidden", "generation.flaws", "generation.planting", "generation.mixing", "generation.generate",
     "generation.plainer", "generation.shrink",
-    "suite", "examine", "diff", "audit", "assertion", "zoo", "report",
-    "diagnosis", "commandline", "plugin", "cli", "__main__",
+    "naming", "suite", "examine", "diff", "audit", "assertion", "zoo", "report",
+    "diagnosis", "again", "commandline", "fixture", "plugin", "cli", "__main__",
 )  # fmt: skip
 # The faces load lazily, so that naming a command costs nothing; nobody else hides an import.
-FACES = ("plugin", "cli", "__init__")
+FACES = ("fixture", "plugin", "cli", "__init__")
 
 
 def modules() -> list[Path]:

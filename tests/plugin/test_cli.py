@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from parity import cli, store
+from parity import cli, commandline, store
+from parity.devices import load_faults
+from parity.vocabulary import Fingerprint, Record
 
 FEW = Path(__file__).parents[1] / "zoo" / "few.py"
 
@@ -50,6 +53,13 @@ def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
         (("zoo", "--faults", "nowhere.py"), 2, "nowhere.py: no such file"),
         (("zoo", "wrnog", "--faults", str(FEW)), 2, "no fault matches 'wrnog'; did you mean 'wrong'"),
         (("zoo", "--output", "/proc/none/zoo.json"), 2, "cannot write to the folder /proc/none"),
+        (("run", "add", "--fail-on", "agree"), 2, "'agree' for --fail-on: agreement is no failure"),
+        (("run", "exp", "--family", "losses"), 2, "is of family losses; leave --family out, or name another: unary"),
+        (("run", "nn.functional.rellu"), 2, "no op matches 'nn.functional.rellu'; did you mean 'relu'"),
+        (("explain", "nothere.jsonl", "exp"), 2, "there is no run file nothere.jsonl"),
+        (("explain", "no/where", "exp"), 2, "there is no run file no/where"),
+        (("explain", ".", "exp"), 2, "cannot read the run file .: Is a directory"),
+        (("explain", "/dev/null"), 2, "the run file /dev/null is empty"),
         (("diff", "a.jsonl", "b.jsonl"), 2, "there is no run file a.jsonl"),
         (("coverage", "a.jsonl"), 2, "there is no run file a.jsonl"),
     ],
@@ -79,6 +89,59 @@ def test_an_option_with_an_empty_value_is_refused(option: str, capsys: pytest.Ca
     assert capsys.readouterr().err == (
         f"parity: argument {option}: it is empty; name something, or leave the option out; see parity run --help\n"
     )
+
+
+@pytest.mark.parametrize("command", [("run", "exp"), ("zoo",), ("audit", "--reach")])
+def test_more_workers_than_a_machine_can_feed_are_refused(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """A slip of the finger must not bring it down."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*command, "-n", "100000"])
+    assert ended.value.code == 2
+    most = max(commandline.MOST_WORKERS, 4 * (os.cpu_count() or 1))
+    assert f"100000 processes are more than this machine can use; give at most {most}" in capsys.readouterr().err
+    assert commandline.parser().parse_args([*command, "-n", str(most)]).workers == most
+
+
+def test_explain_of_a_run_begins_with_findings_and_takes_any_word(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Op, dtype, aspect, status, in any order; a death is one, too."""
+    path = tmp_path / "run.jsonl"
+    f = Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", "")
+    with store.Writer(path) as writer:
+        writer.write(store.Header(f))
+        writer.write(Record("exp(float32[1])", "exp", "float32", "forward", "agree"))
+        writer.write(Record("exp(float32[2])", "exp", "float32", "out=", "wrong"))
+        writer.write(store.Death("exp", "float32", "exp(float32[3])", "", "crash", "SIGABRT", "device"))
+        writer.write(store.End())
+
+    def told_of(part: str) -> list[str]:
+        code, out, _ = told(capsys, "explain", str(path), part)
+        assert code == 0
+        return [line for line in out.splitlines() if not line.startswith(" ")]
+
+    assert told_of("exp float32") == ["exp(float32[2])", "exp(float32[3])", "exp(float32[1])"]
+    assert told_of("wrong") == told_of("out= exp") == ["exp(float32[2])"]
+    assert told_of("crash") == ["exp(float32[3])"]
+    assert told_of("agree exp") == told_of("float32[1]") == ["exp(float32[1])"]
+    assert told_of("") == ["exp(float32[2])", "exp(float32[3])"]
+    assert "holds no record with 'purple'" in told(capsys, "explain", str(path), "purple")[2]
+
+
+def test_zoo_lists_its_faults(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ids, kinds and ops, and scores nothing."""
+    code, out, _ = told(capsys, "zoo", "--list", "--faults", str(FEW))
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()[:-2]] == [f.id for f in load_faults(str(FEW))]
+
+
+def test_fail_on_says_what_made_the_run_fail(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Which status, how many checks, and one of them."""
+    asked = ("heaviside", "exp", "--device", "sim:mps", "--dtype", "float32", "--examples", "3", "-n", "1")
+    files = ("--output", str(tmp_path / "run.jsonl"), "--findings", str(tmp_path))
+    code, out, _ = told(capfd, "run", *asked, *files, "--fail-on", "unsupported")
+    assert code == 1
+    n = store.read(tmp_path / "run.jsonl").end.totals["unsupported"]  # type: ignore[union-attr]
+    assert f"failed by --fail-on\n  unsupported: {n} checks; one of them: heaviside(float32" in out
+    assert f"agrees, but --fail-on fails the run for {n} checks unsupported: see above" in out
 
 
 def test_an_output_that_is_full_or_closed_is_one_sentence_or_none(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The pytest plugin: options, the fixture, and what passes, fails or skips."""
+"""The pytest plugin: options, and what passes, fails or skips."""
 
 from __future__ import annotations
 
@@ -36,6 +36,16 @@ def test_agreeing_items_pass_and_are_named_by_op_and_dtype(pytester: pytest.Pyte
     done.stdout.fnmatch_lines(["*test_operator[[]add-float32[]] PASSED*"])
 
 
+@pytest.mark.skipif(torch.accelerator.is_available() and not hasattr(torch, "sim"), reason="auto finds a real device here")
+@pytest.mark.parametrize("asked", [(), ("--parity-device", "sim:mps")])
+def test_the_header_names_the_device_and_says_that_it_is_simulated(pytester: pytest.Pytester, asked: tuple[str, ...]) -> None:
+    """Where the suite runs; other people's runs are none of our business."""
+    done = suite(pytester, *asked, "--parity-op", "add", "--collect-only")
+    done.stdout.fnmatch_lines(["parity: device sim:mps (SIMULATED: *), quick profile, seed 0"])
+    pytester.makepyfile("def test_nothing():\n    pass\n")
+    assert "parity: device" not in pytester.runpytest_subprocess("-p", "no:cacheprovider").stdout.str()
+
+
 def test_a_refused_op_is_a_skip_with_its_reason(pytester: pytest.Pytester) -> None:
     """Nothing compared is never a pass."""
     done = suite(pytester, "--parity-device", "sim:mps", "--parity-op", "heaviside", "--parity-dtype", "float32", "-rs")
@@ -56,48 +66,22 @@ def test_unknown_names_are_usage_errors(pytester: pytest.Pytester) -> None:
     assert "no op matches 'sofmax'; did you mean 'softmax'" in done.stdout.str() + done.stderr.str()
     assert "Traceback" not in done.stdout.str() + done.stderr.str()
     assert "During handling" not in done.stdout.str()
+    assert "_hookexec" not in done.stdout.str()
+
+
+def test_a_status_that_is_none_is_a_usage_error(pytester: pytest.Pytester) -> None:
+    """In anybody's run, before anything is collected; several come with commas."""
+    pytester.makepyfile("def test_own():\n    pass\n")
+    done = pytester.runpytest_subprocess("--parity-fail-on", "fallback,banana", "-p", "no:cacheprovider")
+    assert done.ret == 2
+    assert "parity: unknown status 'banana' for --parity-fail-on; allowed: " in done.stderr.str()
+    assert "Traceback" not in done.stdout.str() + done.stderr.str()
+    pytester.runpytest_subprocess("--parity-fail-on", "fallback,void", "-p", "no:cacheprovider").assert_outcomes(passed=1)
 
 
 def test_an_absent_device_ends_the_run_with_4(pytester: pytest.Pytester) -> None:
     """Exit code of the device's absence."""
     assert suite(pytester, "--parity-device", "xpu", "--parity-op", "add").ret == 4
-
-
-def test_the_fixture_compares_a_module_of_ones_own(pytester: pytest.Pytester) -> None:
-    """`parity(module, *inputs)` passes on a healthy device and fails under a fault, naming the parameter."""
-    pytester.makepyfile(
-        """
-        import torch
-
-        def test_block(parity):
-            torch.manual_seed(0)
-            parity(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh()), torch.randn(2, 4, requires_grad=True))
-        """
-    )
-    options = ("--parity-device", "sim", "-p", "no:cacheprovider")
-    pytester.runpytest_subprocess(*options).assert_outcomes(passed=1)
-    faults = pytester.makepyfile(faults=FAULTY.format(op="tanh"))
-    done = pytester.runpytest_subprocess(*options, "--parity-faults", str(faults))
-    done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(["*Sequential float32 on sim: wrong in out, *"])
-
-
-def test_the_fixture_tells_a_device_that_is_not_there_in_one_sentence(pytester: pytest.Pytester) -> None:
-    """And no second error with its traceback."""
-    pytester.makepyfile("def test_block(parity):\n    pass\n")
-    done = pytester.runpytest_subprocess("--parity-device", "mpz", "-p", "no:cacheprovider")
-    done.assert_outcomes(errors=1)
-    done.stdout.fnmatch_lines(["*no device 'mpz'; allowed: *"])
-    assert "During handling" not in done.stdout.str()
-
-
-@pytest.mark.skipif(torch.accelerator.is_available() and not hasattr(torch, "sim"), reason="auto finds a real device here")
-def test_the_fixture_warns_where_auto_finds_no_hardware(pytester: pytest.Pytester) -> None:
-    """A machine that lost its accelerator must not look as if it had tested one."""
-    pytester.makepyfile("import torch\n\ndef test_exp(parity):\n    parity(torch.exp, torch.ones(2))\n")
-    done = pytester.runpytest_subprocess("-p", "no:cacheprovider")
-    done.assert_outcomes(passed=1, warnings=1)
-    done.stdout.fnmatch_lines(["*torch reports no accelerator, so everything is compared on sim:mps, a SIMULATED device*"])
 
 
 def test_a_finding_without_room_for_its_script_is_told_all_the_same(pytester: pytest.Pytester) -> None:
@@ -198,7 +182,7 @@ def test_a_replay_that_dies_says_whose_death_it_was(
         kept.close()
         return subprocess.CompletedProcess(command, -signal.SIGSEGV)
 
-    monkeypatch.setattr("parity.cli.subprocess.run", die)
+    monkeypatch.setattr("parity.again.subprocess.run", die)
     assert cli.main(["replay", "sin(float32[2])", "--device", "sim"]) == code
     assert told in capsys.readouterr().out
 
@@ -218,6 +202,8 @@ def test_a_hang_is_ended_from_outside(pytester: pytest.Pytester) -> None:
     )  # fmt: skip
     deaths = [json.loads(x) for x in (pytester.path / "rundir" / "deaths.jsonl").read_text().splitlines()]
     assert {d["how"] for d in deaths} == {"hang"}
+    assert all(re.fullmatch(r"ended by parity after \d+\.\d s", d["signal"]) for d in deaths)
+    assert [d["last"] for d in deaths] == [k == 2 for k in range(len(deaths))]
 
 
 def run(pytester: pytest.Pytester, name: str, *arguments: str) -> list[dict[str, object]]:

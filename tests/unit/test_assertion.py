@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from parity.assertion import Comparison, ParityFailure, assert_parity, compare
+from parity.assertion import Comparison, ParityFailure, ParityWarning, assert_parity, compare
 from parity.devices import Call, Device, Fault, resolve
 from parity.errors import NothingCompared, UsageError
 from parity.vocabulary import Status
@@ -75,7 +74,7 @@ def test_a_plain_function_compares_what_requires_a_gradient_and_says_where_nothi
     x = normal(4, 4)
     got = assert_parity(torch.tanh, x, device="sim")
     assert names(got) == ["out"]
-    assert got.notes == ("no gradients: no output depends on anything that requires one",)
+    assert got.notes == ("no gradients: no output depends on an input or parameter that requires one",)
     assert names(assert_parity(torch.tanh, x.requires_grad_(), device="sim")) == ["out", "grad[input]"]
     assert names(assert_parity(torch.tanh, x, device="sim", backward=False)) == ["out"]
 
@@ -128,7 +127,7 @@ def test_a_strided_input_keeps_its_layout_on_the_device() -> None:
 
     x = normal(6, 10).t()[2:8:2]
     assert_parity(torch.exp, x, device=planted("exp", effect=watch))
-    assert seen == [((2, 10), 2)]
+    assert set(seen) == {((2, 10), 2)}
     assert (x.stride(), x.storage_offset()) == ((2, 10), 2)
 
 
@@ -218,29 +217,6 @@ def test_a_function_that_refuses_float64_is_judged_against_the_reference() -> No
     assert said in bad.comparison.notes
 
 
-# ------------------------------------------------------------------------------------------------------------ compare
-
-
-def test_two_results_are_judged_and_nothing_is_raised() -> None:
-    x = normal(6, 4)
-    y = torch.softmax(x, -1)
-    good = compare(torch.softmax, y * (1 + 2.0**-23), y, x, dim=-1)
-    assert not good.findings
-    assert 0 < good.share <= 1
-    bad = compare(torch.softmax, y * 1.001, y, x, dim=-1)
-    assert [v.status for _, v in bad.findings] == [Status.DRIFT]
-    assert compare(torch.softmax, y[:3], y, x, dim=-1).findings[0][1].status is Status.MALFORMED
-    assert [n for n, _ in compare(torch.sort, (y,), (y, y), x).findings] == ["out[1]"]
-
-
-def test_results_on_a_device_are_judged_by_its_table() -> None:
-    device = resolve("sim")
-    x = normal(4)
-    got = compare(torch.exp, device.upload(x.exp() * 1.5), x.exp(), x)
-    assert got.subject == "exp float32 on sim"
-    assert got.findings
-
-
 # ----------------------------------------------------------------------------------------------------------- refusals
 
 
@@ -273,24 +249,17 @@ def test_what_cannot_be_compared_is_an_error_of_the_user() -> None:
 def test_what_never_reaches_the_device_is_no_agreement() -> None:
     with pytest.raises(NothingCompared, match="no input is a tensor, so nothing would reach sim; give it tensors"):
         assert_parity(lambda n: torch.ones(n), 3, device="sim")
-    left = assert_parity(lambda x: torch.ones(3), normal(3), device="sim")
-    assert "no output lies on sim: make sure that the function computes there" in left.notes
+    with pytest.raises(NothingCompared, match=r"no operator ran on sim; on the CPU ran aten::ones; let the function compute"):
+        assert_parity(lambda x: torch.ones(3), normal(3), device="sim")
     assert not assert_parity(torch.exp, normal(3, seed=1).requires_grad_(), device="sim").notes
 
 
 def test_a_device_may_be_named_as_torch_names_it() -> None:
     sim = resolve("sim")
     for device in ("sim", sim, sim.torch_device, torch.device("cpu")):
-        assert not assert_parity(torch.exp, normal(3), device=device).findings
+        if device == torch.device("cpu"):
+            with pytest.warns(ParityWarning, match="the device is the CPU itself, so this says nothing about any other"):
+                assert not assert_parity(torch.exp, normal(3), device=device).findings
+        else:
+            assert not assert_parity(torch.exp, normal(3), device=device).findings
         assert not compare(torch.exp, normal(3).exp(), normal(3).exp(), normal(3), device=device).findings
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.int64])
-def test_identical_results_are_answered_at_once_as_they_would_be_at_length(dtype: torch.dtype) -> None:
-    x = torch.arange(6.0).to(dtype)
-    cases: list[tuple[Any, tuple[Any, ...]]] = [(torch.add, (x, x)), (torch.mul, (x, 2)), (lambda a: a * 2, (x,))]
-    for fn, inputs in cases:
-        result = fn(*inputs)
-        at_once = compare(fn, result.clone(), result, *inputs)
-        with mock.patch("parity.assertion._same", return_value=None):
-            assert at_once == compare(fn, result.clone(), result, *inputs)

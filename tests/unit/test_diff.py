@@ -43,7 +43,10 @@ def test_equal_runs_have_nothing_to_tell() -> None:
     same = run(record("a"), record("b", "wrong"), items=(item(agree=5),))
     diff = compare(same, same)
     assert diff.exit_code == 0
-    assert render(diff) == "2 checks in both runs, 1 op x dtype x aspect cells\nnothing changed\nnext: nothing to do"
+    assert render(diff) == (
+        "compared: 2 records of the same case in both runs, and by count 1 op x dtype x aspect cells "
+        "(5 checks before, 5 after)\nnothing changed\nnext: nothing to do"
+    )
 
 
 def test_what_agreed_and_is_a_finding_now_has_regressed() -> None:
@@ -64,9 +67,51 @@ def test_what_was_compared_and_is_refused_now_is_lost_and_counts_as_a_regression
     assert diff.exit_code == 1
 
 
-def test_what_was_refused_and_is_compared_now_is_gained() -> None:
-    diff = compare(run(record("a", "unsupported")), run(record("a", "wrong")))
-    assert (words(diff.gained), diff.exit_code) == ([("a", "unsupported", "wrong", True)], 0)
+def test_what_was_refused_and_agrees_now_is_gained() -> None:
+    diff = compare(run(record("a", "unsupported")), run(record("a")))
+    assert (words(diff.gained), diff.exit_code) == ([("a", "unsupported", "agree", True)], 0)
+
+
+@pytest.mark.parametrize("before", ["unsupported", "fallback", "void", "crash", "hang", "error", "oom", "drift"])
+def test_a_finding_of_a_new_kind_has_regressed_whatever_came_before(before: str) -> None:
+    """The classic upgrade: a device refuses an op, then computes it wrong. By the same case, and by count alone."""
+    diff = compare(run(record("a", before)), run(record("a", "wrong")))
+    assert (words(diff.regressed), diff.exit_code) == ([("a", before, "wrong", True)], 1)
+    assert [diff.gained, diff.eased, diff.fixed, diff.lost] == [()] * 4
+    counted = Item("add", "float32", 9, {"forward": {before: 9}})
+    diff = compare(run(items=(counted,)), run(record("b", "wrong", shrunk="least"), items=(item(wrong=9),)))
+    assert (words(diff.regressed), diff.gained, diff.exit_code) == ([("least", before, "wrong", False)], (), 1)
+    assert render(diff).endswith("next: parity replay least --device mps")
+
+
+def test_a_crash_that_turned_into_wrong_results_has_regressed() -> None:
+    """An item that died three times has no counts; the deaths are all that is known of it."""
+    died = replace(run(record("x", op="sub")), deaths=(Death("add", "float32", "f", "", "crash", "SIGABRT", "device"),))
+    diff = compare(died, run(record("x", op="sub"), record("b", "wrong"), items=(item(wrong=104),)))
+    assert (words(diff.regressed), diff.exit_code) == ([("b", "crash", "wrong", False)], 1)
+
+
+def test_a_finding_in_what_the_first_run_did_not_compare_is_new() -> None:
+    """Another aspect of an op that was refused, and an op that was not run."""
+    refused = run(items=(item(unsupported=12),))
+    backward = Item("add", "float32", 12, {"forward": {"agree": 12}, "backward": {"wrong": 3}})
+    assert [(c.aspect, c.before) for c in compare(refused, run(items=(backward,))).regressed] == [("backward", "not compared")]
+    diff = compare(refused, run(items=(item(unsupported=12), item("sort", agree=3, hang=1))))
+    assert ([(c.op, c.before, c.after) for c in diff.regressed], diff.exit_code) == ([("sort", "not run", "hang")], 1)
+
+
+def test_each_kind_of_a_cell_is_told_once() -> None:
+    """By its case where one is in both runs, and a second kind beside it."""
+    before = run(record("a"), items=(item(agree=9),))
+    after = run(record("a", "wrong"), record("b", "wrong"), record("c", "error"), items=(item(wrong=5, error=4),))
+    assert words(compare(before, after).regressed) == [("a", "agree", "wrong", True), ("c", "agree", "error", False)]
+
+
+@pytest.mark.parametrize(("before", "after"), [("wrong", "drift"), ("crash", "unsupported"), ("error", "void")])
+def test_a_finding_that_became_less_is_told_and_is_no_regression(before: str, after: str) -> None:
+    diff = compare(run(record("a", before)), run(record("a", after)))
+    assert (words(diff.eased), diff.regressed, diff.exit_code) == ([("a", before, after, True)], (), 0)
+    assert "eased: 1\n" in render(diff)
 
 
 def test_other_inputs_are_another_check() -> None:
@@ -89,9 +134,9 @@ def test_a_new_finding_where_there_were_findings_before_has_not() -> None:
     assert compare(before, run(record("b", "wrong"), items=(item(agree=199, wrong=1),))).exit_code == 0
 
 
-def test_a_new_finding_in_a_cell_that_had_compared_nothing_has_not() -> None:
+def test_a_new_finding_in_a_cell_that_had_compared_nothing_has_regressed() -> None:
     diff = compare(run(record("x"), items=(item("sort", void=3),)), run(record("x"), record("b", "wrong", op="sort")))
-    assert diff.exit_code == 0
+    assert (words(diff.regressed), diff.exit_code) == ([("b", "void", "wrong", False)], 1)
 
 
 def test_a_cell_that_is_only_refused_now_is_lost() -> None:
@@ -121,6 +166,11 @@ def test_a_share_that_doubled_has_grown_paired_by_case() -> None:
     grown, shrunk = shifts((0.1, 0.1), (0.1, 0.2), (0.05, 0.4))
     assert grown == (Shift("add", "float32", "forward", 3, 2, 1.0, 3.0, "2"),)
     assert shrunk == ()
+
+
+def test_a_share_that_carried_its_check_over_the_limit_is_told_once() -> None:
+    diff = compare(run(record("a", share=0.5)), run(record("a", "drift", share=9.0)))
+    assert (words(diff.regressed), diff.grown) == ([("a", "agree", "drift", True)], ())
 
 
 def test_a_share_that_halved_has_shrunk() -> None:
@@ -192,12 +242,13 @@ def test_the_summary_tells_machines_counts_changes_and_the_next_command() -> Non
         header=replace(HEADER, fingerprint=changed),
     )
     assert render(compare(before, replace(after, end=None))) == (
-        "4 checks in both runs, 2 op x dtype x aspect cells\n"
+        "compared: 4 records of the same case in both runs, and by count 2 op x dtype x aspect cells "
+        "(4 checks before, 5 after)\n"
         "warning: the second run is truncated\n"
         "changed: os macOS 15 -> macOS 26\n"
         "changed: A 1 -> 2\n"
         "changed: B unset -> on\n"
-        "without a partner: 0 checks before, 1 after\n"
+        "records without a partner: 0 before, 1 after\n"
         "regressed: 1\n"
         "  add float32 forward agree -> wrong: f\n"
         "lost: 1\n"

@@ -15,6 +15,7 @@ from parity.devices.base import Device
 from parity.errors import UsageError
 from parity.execute import Live, Program
 from parity.inputs import Inputs, build
+from parity.listening import listening
 from parity.notation import parse
 from parity.vocabulary import Case, Computed, Cotangent, Raised
 
@@ -148,7 +149,7 @@ def test_an_error_that_the_device_kept_for_later_belongs_to_the_call() -> None:
 def test_fallback_warnings_become_notes_and_others_are_silent() -> None:
     notes: list[str] = []
     text = "The operator 'aten::foo' is not currently supported on the X backend and will fall back to run on the CPU."
-    with execute.listening(notes):
+    with listening(notes):
         warnings.warn(text, stacklevel=1)
         warnings.warn("something else", stacklevel=1)
     assert notes == ["aten::foo"]
@@ -174,3 +175,16 @@ def test_gradients_are_those_of_torchs_own_function() -> None:
         execute.gradients([x.detach().exp()], [x], [torch.ones(2)])
     with pytest.raises(RuntimeError, match=r"(?i)shape"):
         execute.gradients([x.exp()], [x], [torch.ones(3)])
+
+
+def test_every_fallback_of_a_process_is_heard() -> None:
+    """MPS warns of the first operator alone, unless torch is told to warn always."""
+    device, heard = resolve("sim:mps"), []
+    x = device.upload(torch.eye(3))
+    for _ in range(2):
+        notes: list[str] = []
+        with device.active(), listening(notes):
+            torch.linalg.svd(x)
+        heard.append(notes)
+    assert [n[:1] for n in heard] == [["aten::linalg_svd"], ["aten::linalg_svd"]]
+    assert not torch.is_warn_always_enabled()

@@ -74,15 +74,15 @@ def test_the_first_line_is_a_header_with_its_format() -> None:
     assert json.loads(store.encode(Header(PRINT)))["complete"] is True
 
 
-def test_a_setup_is_known_by_name_and_contents(tmp_path: Path) -> None:
+def test_a_setup_is_known_by_path_and_contents(tmp_path: Path) -> None:
     one, other = tmp_path / "low.py", tmp_path / "other.py"
     one.write_text("import torch\n")
     other.write_text("import torch\n")
     named, digest = store.setup_of(one).split()
-    assert (named, len(digest)) == ("low.py", 8)
-    assert store.setup_of(other) == f"other.py {digest}"
+    assert (named, len(digest)) == (str(one), 8)
+    assert store.setup_of(other) == f"{other} {digest}"
     one.write_text("import torch  # another\n")
-    assert store.setup_of(one) != f"low.py {digest}"
+    assert store.setup_of(one) != f"{one} {digest}"
     header = replace(HEADER, setup=store.setup_of(other))
     assert read(write(tmp_path / "run.jsonl", header, END)).header == header
 
@@ -115,6 +115,13 @@ def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
 
 
 # ----------------------------------------------------------------------------------------------- files that cannot be read
+
+
+def row(kind: str, **fields: object) -> str:
+    """A line of a run file, with these fields in place of good ones."""
+    made: dict[str, store.Row] = {"record": RECORD, "item": ITEM, "death": DEATH}
+    good = made[kind]
+    return json.dumps({**json.loads(store.encode(good)), **fields})
 
 
 def failure(path: Path) -> str:
@@ -203,6 +210,15 @@ def test_an_older_format_is_brought_up_to_date(tmp_path: Path, monkeypatch: pyte
         ('{"kind":"riddle"}', "'riddle'"),
         ('{"kind":"end","colour":1}', "End.__init__() got an unexpected keyword argument 'colour'"),
         ("not json", "no JSON object"),
+        (row("record", status="purple"), f"unknown status 'purple'; allowed: {', '.join(store.STATUSES)}"),
+        (row("record", status=None), "'status' holds None"),
+        (row("record", aspect="sideways"), f"unknown aspect 'sideways'; allowed: {', '.join(store.ASPECTS)}"),
+        (row("record", digest=[1]), "'digest' holds [1]"),
+        (row("item", counts={"forward": {"purple": 1}}), f"unknown status 'purple'; allowed: {', '.join(store.STATUSES)}"),
+        (row("item", counts={"sideways": {}}), f"unknown aspect 'sideways'; allowed: {', '.join(store.ASPECTS)}"),
+        (row("item", counts={"forward": {"agree": "two"}}), "a count is no number"),
+        (row("item", counts=[1]), "'list' object has no attribute 'values'"),
+        (row("death", how="boredom"), f"unknown status 'boredom'; allowed: {', '.join(store.STATUSES)}"),
     ],
 )  # fmt: skip
 def test_a_damaged_row_is_told_with_its_line(tmp_path: Path, line: str, what: str) -> None:

@@ -55,6 +55,8 @@ def test_a_pattern_names_opinfo_rows_by_their_last_word() -> None:
         (((), ["pools"]), "unknown family 'pools'; did you mean 'pooling'"),
         (((), (), ["half"]), "unknown dtype 'half'"),
         ((["bitwise_and"], (), ["float32"]), "the selection is empty: no op of bitwise_and takes float32"),
+        ((["exp"], ["losses"]), "no op of exp is of family losses; leave --family out, or name another: unary"),
+        (((), ["losses"], ["bool"]), "no op of the catalog of family losses takes bool"),
         (((), (), (), "nativ"), "unknown source 'nativ'; allowed: native, opinfo, all"),
     ],
 )

@@ -20,7 +20,7 @@ from parity.devices.base import Device
 from parity.devices.sim import simulated
 from parity.errors import FaultError, OutputError, UsageError
 from parity.examine import Plan
-from parity.execute import listening
+from parity.listening import listening
 from parity.report import zoo as report
 from parity.zoo import BUGS, board, pool, reach, score, subjects, workers
 from parity.zoo.board import Board

@@ -70,9 +70,12 @@ def again(call: Call, dtypes: Dtypes = AS_THEY_ARE, swap: Mapping[int, Any] | No
         if id(a) in copies:
             return copies[id(a)]
         if isinstance(a, Tensor):
+            key = id(a)
+            if "batch_norm" in call.op and a.dim() == 1 and id(a) not in written:
+                a = a.contiguous()  # of strided weights the CPU's kernels in float32 and double read others (torch 2.13)
             dense = call.op.startswith(DENSE)
-            copies[id(a)] = _copy(a, dtypes.get(a.dtype, a.dtype), id(a) in read, id(a) in written, dense)
-            return copies[id(a)]
+            copies[key] = _copy(a, dtypes.get(a.dtype, a.dtype), id(a) in read, id(a) in written, dense)
+            return copies[key]
         if isinstance(a, torch.dtype):
             return dtypes.get(a, a)
         if dtypes and isinstance(a, float):

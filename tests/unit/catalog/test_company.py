@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor
 
 from parity import catalog
 from parity.catalog import followed, layers
@@ -114,7 +117,7 @@ def test_parts_of_one_tensor_overlap_or_lie_apart() -> None:
     assert apart == {False, True}
 
 
-MADE = {
+MADE: dict[str, Callable[[Tensor], Tensor]] = {
     "roll": lambda x: torch.cat((x[..., -2:], x[..., :-2]), -1),
     "flip": lambda x: x[..., [4, 3, 2, 1, 0]],
     "turned": lambda x: x,

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from parity import store
+from parity.errors import OutputError
+from parity.features import pack
 from parity.report.progress import Reporter
-from parity.store import Header
-from parity.vocabulary import Fingerprint
+from parity.store import Header, Item
+from parity.vocabulary import Fingerprint, Record
 
 
 class Screen(io.StringIO):
@@ -57,11 +61,77 @@ def test_ctrl_c_is_answered_and_what_is_done_is_kept(tmp_path: Path) -> None:
     log, path = io.StringIO(), tmp_path / "run.jsonl"
     made = reporter(path, log)
     made.pytest_keyboard_interrupt()
-    assert log.getvalue() == f"interrupted: keeping the 1721 items that are done in {path}\n"
+    assert log.getvalue() == f"interrupted: keeping the 1,721 items that are done in {path}\n"
     made.finish(130)
     end = store.read(path).end
     assert end is not None
     assert end.stopped == "interrupted"
+
+
+def test_ctrl_c_after_the_last_item_leaves_a_whole_run(tmp_path: Path) -> None:
+    """The workers are sent home while it is pressed: nothing is missing, and an item that died thrice is no item to come."""
+    path = tmp_path / "run.jsonl"
+    made = reporter(path, io.StringIO())
+    made.expected = made.done = 3
+    for node, phases in (("a", ("setup", "call", "teardown")), ("b", ("setup",))):
+        for when in phases:
+            outcome = "failed" if node == "b" else "passed"
+            made.pytest_runtest_logreport(pytest.TestReport(node, ("", 0, ""), {}, outcome, "it", when))  # type: ignore[arg-type]
+    for k in range(3):
+        row = {"item": "sin-int8", "case": f"sin({k})", "how": "crash", "signal": "SIGABRT", "stage": "device", "last": k == 2}
+        told = [("parity", json.dumps({"death": row}))]
+        assert len(made._ended) == 2
+        made.pytest_runtest_logreport(pytest.TestReport("c", ("", 0, ""), {}, "failed", "it", "???", user_properties=told))  # type: ignore[arg-type]
+    made.pytest_keyboard_interrupt()
+    made.pytest_keyboard_interrupt()
+    made.finish(130)
+    assert store.read(path).end == store.End(store.read(path).end.seconds)  # type: ignore[union-attr]
+
+
+def part(*rows: store.Row, findings: tuple[str, ...] = ()) -> list[tuple[str, object]]:
+    """What a worker tells of an item."""
+    return [("parity", json.dumps({"rows": [store.encode(r) for r in rows], "findings": findings, "features": pack(())}))]
+
+
+def test_a_run_file_without_room_costs_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found is told and counted, whatever becomes of the file; nothing is called agreement."""
+    log = io.StringIO()
+    made = reporter(tmp_path / "run.jsonl", log)
+    monkeypatch.setattr(made._writer, "write_line", _no_room)
+    bad = Record("exp(float32[2])", "exp", "float32", "forward", "wrong", shrunk="exp(float32[1])")
+    told = part(bad, Item("exp", "float32", 2, {"forward": {"wrong": 2}}), findings=("exp float32: wrong",))
+    made.pytest_runtest_logreport(pytest.TestReport("a", ("", 0, ""), {}, "failed", "it", "call", user_properties=told))
+    death = {"item": "sin-int8", "case": "sin(int8[2])", "how": "crash", "signal": "SIGABRT", "stage": "device", "last": True}
+    told = [("parity", json.dumps({"death": death}))]
+    made.pytest_runtest_logreport(pytest.TestReport("b", ("", 0, ""), {}, "failed", "it", "???", user_properties=told))  # type: ignore[arg-type]
+    assert "exp float32: wrong" in log.getvalue()
+    assert "sin int8 on sim: crash" in log.getvalue()
+    assert made.exit_code == 1
+    with pytest.raises(OutputError):
+        made.finish(made.exit_code)
+    assert "1 finding in 2 checks and 1 case that ended or hung the process" in log.getvalue()
+    assert "agrees" not in log.getvalue()
+    assert "items: the run file cannot be written" in log.getvalue().splitlines()[-1]
+
+
+def _no_room(line: str) -> None:
+    raise OutputError("cannot write the run file run.jsonl: No space left on device")
+
+
+@pytest.mark.parametrize(("how", "signal", "words"), [
+    ("hang", "ended by parity after 21.0 s", "hang, ended by parity after 21.0 s at stage device"),
+    ("crash", "SIGABRT", "crash, the process died (SIGABRT) at stage device"),
+])  # fmt: skip
+def test_a_death_says_who_ended_the_process_and_how_to_see_it_again(how: str, signal: str, words: str, tmp_path: Path) -> None:
+    """With the run's faults."""
+    log = io.StringIO()
+    made = reporter(tmp_path / "run.jsonl", log)
+    made.header = replace(made.header, faults="my faults.py", setup="flags.py 1a2b3c4d")
+    row = {"item": "sin-int8", "case": "sin(int8[2])", "how": how, "signal": signal, "stage": "device", "last": False}
+    made._death(row)
+    assert words in log.getvalue()
+    line = "  reproduce: parity replay 'sin(int8[2])' --device sim --faults 'my faults.py' --setup flags.py\n"
+    assert line in log.getvalue()
 
 
 class Full(io.StringIO):

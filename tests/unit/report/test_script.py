@@ -152,8 +152,67 @@ def test_a_wrong_device_ends_with_1(
 def test_a_refusing_device_ends_with_1_and_says_why(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ended(script("exp(float32[3])"), "nowhere", monkeypatch=monkeypatch) == 1
-    assert "device raises RuntimeError: Expected one of cpu" in capsys.readouterr().out
+    def refuse(c: Any) -> Any:
+        raise RuntimeError("kaput")
+
+    planted = resolve("sim", (Fault("f", ("exp",), refuse),))
+    assert ended(script("exp(float32[3])"), str(planted.torch_device), monkeypatch=monkeypatch) == 1
+    out = capsys.readouterr().out
+    assert "device raises RuntimeError: kaput" in out
+    assert out.endswith("they differ: the device raises where the CPU does not\n")
+
+
+@pytest.mark.parametrize(("argv", "said"), [
+    (("nowhere",), "device 'nowhere' cannot be used here, so nothing was compared: RuntimeError: Expected one of cpu"),
+    (("meta",), "device 'meta' cannot be used here, so nothing was compared: "),
+    (("--device", "mps"), "usage: python script.py [DEVICE], like mps, cuda:1 or cpu; not '--device mps'"),
+    (("--help",), "usage: python script.py [DEVICE]"),
+    (("",), "usage: python script.py [DEVICE]"),
+])  # fmt: skip
+def test_where_nothing_is_compared_it_ends_with_2_and_one_line(
+    argv: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = script("exp(float32[3])")
+    assert "and with 2 where nothing\nwas compared" in made
+    assert ended(made, *argv, monkeypatch=monkeypatch) == 2
+    got = capsys.readouterr()
+    assert got.out == ""
+    assert got.err.startswith(said)
+    assert got.err.count("\n") == 1
+
+
+@pytest.mark.skipif(torch.backends.mps.is_available() or torch.cuda.is_available(), reason="there is an accelerator")
+@pytest.mark.parametrize("device", ["mps", "cuda", "sim:mps"])
+def test_a_machine_without_the_device_is_no_finding(device: str, tmp_path: Path) -> None:
+    path = tmp_path / "finding.py"
+    path.write_text(script("exp(float32[3])", device=device), encoding="utf-8")
+    run = subprocess.run([sys.executable, "-I", str(path)], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (run.returncode, run.stdout, run.stderr.count("\n")) == (2, "", 1)
+    assert "no accelerator found; name a device" in run.stderr or f"device '{device}' cannot be used here" in run.stderr
+
+
+def test_a_call_that_the_cpu_refuses_is_judged_by_its_truth_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = space(script("exp(float32[3])"))
+    real = names["run"]
+    monkeypatch.setattr(sys, "argv", ["script.py", str(resolve("sim").torch_device)])
+
+    def picky(device: str, wide: bool) -> Any:
+        if device == "cpu" and not wide:
+            raise RuntimeError("not implemented for 'Half'")
+        return real(device, wide)
+
+    def never(device: str, wide: bool) -> Any:
+        raise RuntimeError("gone")
+
+    names["run"] = picky
+    assert names["main"]() == 0
+    names["run"] = lambda device, wide: {n: t * 2 if device != "cpu" else t for n, t in picky(device, wide).items()}
+    assert names["main"]() == 1
+    names["run"] = never
+    assert names["main"]() == 2
+    assert capsys.readouterr().err == "the CPU raises RuntimeError, so nothing was compared: gone\n"
 
 
 def test_the_device_of_the_finding_is_the_default_and_a_simulated_one_asks_for_a_real_one(
@@ -163,8 +222,7 @@ def test_the_device_of_the_finding_is_the_default_and_a_simulated_one_asks_for_a
     names = space(script("exp(float32[3])", device="sim:mps"))
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit, match="no accelerator found; name a device"):
-        names["default_device"]()
+    assert names["default_device"]() is None
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert names["default_device"]() == "cuda"
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from parity.features import Coverage
 from parity.report import summary
 from parity.store import Death, Header, Item
 from parity.vocabulary import Fingerprint, Measure, Record, Status
@@ -22,6 +25,7 @@ ITEMS = (
     Item("log", "int64", 3, {"forward": {"unsupported": 3}}),
     Item("view", "float32", 4, {"forward": {"agree": 3, "void": 1}}, void={"the reference refuses: size": 1}),
 )
+DRAWN = Coverage("binary", 9, {"into rows": 2, "special nan": 3}, {"into rows": {"special nan": 2}}, {})
 
 
 def test_a_simulated_device_is_never_taken_for_hardware() -> None:
@@ -63,3 +67,31 @@ def test_nothing_compared_is_no_success() -> None:
     """The last line says so."""
     assert "no success" in summary.last_line((), (), "run.jsonl", 3)
     assert "everything that was compared agrees" in summary.last_line(ITEMS[3:4], (), "run.jsonl", 0)
+
+
+def test_the_counts_of_a_run_are_told_together() -> None:
+    """Findings are kinds of difference, each told by its least case; other records hold checks as they were drawn."""
+    items = (Item("add", "float32", 60, {"forward": {"agree": 7, "wrong": 53}}),)
+    drawn = [Record(f"add(float32[{k}])", "add", "float32", "forward", Status.WRONG) for k in range(30)]
+    least = [replace(drawn[9], shrunk=f"add(float32[1, {k}])") for k in range(10)]
+    text = summary.render(header(), items, (*drawn, *least), (), 1.0, coverage=(DRAWN,), run_file="my run.jsonl")
+    assert "findings: 10 kinds in 53 checks, each by its least case" in text
+    assert "... and 2 more kinds, told above" in text
+    assert "by family: parity coverage 'my run.jsonl'" in text
+    assert "add(float32[3])" not in text
+    assert summary.last_line(items, (), "run.jsonl", 1, (*drawn, *least)) == (
+        "10 findings in 53 checks; stored in run.jsonl; all of them again: parity replay run.jsonl"
+    )
+
+
+def test_what_fails_on_demand_is_told_with_one_of_them() -> None:
+    """Agreement is not all there is to say where the run failed."""
+    refused = (Record("mode(float32[2])", "mode", "float32", "forward", Status.UNSUPPORTED),)
+    text = summary.render(header(), ITEMS[1:], refused, (), 1.0, fail_on=("unsupported", "void", "fallback"))
+    assert "failed by --fail-on\n  unsupported: 9 checks; one of them: mode(float32[2])\n" in text
+    assert "  void: 1 check; one of them: view float32: the reference refuses: size" in text
+    assert "fallback" not in text.split("failed by")[1]
+    line = summary.last_line(ITEMS[1:], (), "run.jsonl", 1, refused, ("unsupported",))
+    assert line.startswith("everything that was compared agrees, but --fail-on fails the run for 9 checks unsupported: see ")
+    assert "but parity itself failed in some items: see above" in summary.last_line(ITEMS[3:4], (), "run.jsonl", 1)
+    assert "--fail-on" not in summary.render(header(), ITEMS, refused, (), 1.0)

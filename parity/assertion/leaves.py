@@ -1,0 +1,145 @@
+"""What a value holds: its tensors and numbers by path, and the leaves that hold none.
+
+pytree's containers are opened as pytree names them; beside them mappings, lists, dataclasses, modules, and any object whose
+attributes hold a tensor. What has no order of its own, or can be read only once, is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Set, ValuesView
+from enum import Enum
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import keystr, tree_flatten_with_path
+
+from parity.errors import UsageError
+
+Leaf = tuple[str, Any]
+NUMBERS = (bool, int, float, complex, np.generic)
+_BARE = (
+    str, bytes, bytearray, type(None), Enum, type, FunctionType, BuiltinFunctionType, MethodType, ModuleType,
+    torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+_INT64 = 1 << 63
+OWN = ("_parameters", "_buffers", "_modules")  # where a module keeps what torch knows of
+
+
+def is_number(x: Any) -> bool:
+    """Whether it is one number that a tensor can hold."""
+    return isinstance(x, NUMBERS) and not (isinstance(x, int) and not -_INT64 <= x < _INT64) and _numeric(x)
+
+
+def is_array(x: Any) -> bool:
+    """Whether it is numpy's array of numbers."""
+    return isinstance(x, np.ndarray) and _numeric(x)
+
+
+def _numeric(x: Any) -> bool:
+    """Whether torch has the dtype: it has no number wider than float64 and complex128."""
+    if not isinstance(x, (np.ndarray, np.generic)):
+        return True
+    return x.dtype.kind in "biu" or (x.dtype.kind == "f" and x.itemsize <= 8) or (x.dtype.kind == "c" and x.itemsize <= 16)
+
+
+def leaves(value: Any, path: str) -> tuple[Leaf, ...]:
+    """All leaves of a result, in order: tensors, numbers, arrays, and what holds none of them.
+
+    Raises UsageError for a set, an iterator and their like, naming its type.
+    """
+    return tuple(_Walk(strict=True).of(path, value))
+
+
+def held(value: Any, path: str) -> tuple[tuple[str, Tensor], ...]:
+    """The tensors in an argument that pytree does not open (a dataclass, a module, an object of one's own)."""
+    return tuple((n, x) for n, x in _Walk(strict=False).of(path, value) if isinstance(x, Tensor))
+
+
+class _Walk:
+    """One way through a value: every object is opened by its attributes once, however often it is met."""
+
+    def __init__(self, strict: bool) -> None:
+        self._strict = strict
+        self._seen: set[int] = set()
+
+    def of(self, path: str, x: Any) -> Iterator[Leaf]:
+        """The leaves below `path`."""
+        if isinstance(x, (Tensor, np.ndarray, *_BARE)) or is_number(x):
+            yield path, x
+            return
+        inner = tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]
+        if not (len(inner) == 1 and inner[0][1] is x):
+            for keys, child in inner:
+                yield from self.of(path + str(keystr(keys)), child)
+        elif isinstance(x, nn.Module):
+            yield from self._module(path, x)
+        elif (children := _children(x)) is not None:
+            for key, child in children:
+                yield from self.of(path + key, child)
+        elif isinstance(x, (Set, Iterator)):
+            yield from self._unordered(path, x)
+        else:
+            yield from self._object(path, x)
+
+    def _module(self, path: str, m: nn.Module) -> Iterator[Leaf]:
+        yield from ((f"{path}.{n}", t) for n, t in (*m.named_parameters(), *m.named_buffers()))
+        yield from ((f"{path}.{n}", t) for n, t in loose(m))
+
+    def _unordered(self, path: str, x: Any) -> Iterator[Leaf]:
+        bare = isinstance(x, Set) and all(isinstance(e, _BARE) for e in x)
+        if self._strict and not bare:
+            why = "has no order" if isinstance(x, Set) else "can be read only once"
+            raise UsageError(f"{path} is a {kind(x)}, which {why}; return a list of what it holds")
+        if isinstance(x, Set) and not bare:
+            yield from (leaf for e in x for leaf in self.of(f"{path}{{...}}", e))
+        else:
+            yield path, x
+
+    def _object(self, path: str, x: Any) -> Iterator[Leaf]:
+        if id(x) in self._seen:
+            return
+        self._seen.add(id(x))
+        found = [leaf for k, v in attributes(x) for leaf in self.of(f"{path}.{k}", v)]
+        # Numbers alone make no result of an object: a clock or a counter has them too.
+        yield from found if any(isinstance(v, (Tensor, np.ndarray)) for _, v in found) else [(path, x)]
+
+
+def _children(x: Any) -> Iterable[Leaf] | None:
+    """(key, child) of a container by itself; None where it is none."""
+    if isinstance(x, Mapping):
+        return [(f"[{k!r}]", v) for k, v in x.items()]
+    if dataclasses.is_dataclass(x):
+        return [(f".{f.name}", getattr(x, f.name)) for f in dataclasses.fields(x) if hasattr(x, f.name)]
+    if isinstance(x, (list, tuple, deque, ValuesView)):  # another sequence may make its items only when asked
+        return [(f"[{i}]", v) for i, v in enumerate(x)]
+    return None
+
+
+def attributes(x: Any) -> Iterator[Leaf]:
+    """What an object holds by name, in its dict and in its slots; nothing is computed."""
+    yield from getattr(x, "__dict__", {}).items()
+    for cls in type(x).__mro__:
+        slots = cls.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(x, name):
+                yield name, getattr(x, name)
+
+
+def loose(module: nn.Module) -> tuple[tuple[str, Tensor], ...]:
+    """Tensors of a module that are neither its parameters nor its buffers, so that no `.to` moves them."""
+    found: list[tuple[str, Tensor]] = []
+    for name, m in module.named_modules():
+        for k, v in vars(m).items():
+            if k not in OWN and not isinstance(v, (nn.Module, *_BARE)):
+                found += held(v, f"{name}.{k}" if name else k)
+    return tuple(found)
+
+
+def kind(x: Any) -> str:
+    """The name of a value's type, for a message."""
+    return type(x).__qualname__ if type(x).__module__ == "builtins" else f"{type(x).__module__}.{type(x).__qualname__}"

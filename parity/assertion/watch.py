@@ -1,0 +1,137 @@
+"""Where the operators of a call ran: on the device, on the CPU, or there after a copy to it.
+
+Modes of torch lie over one more run of the function. They see what is dispatched, so that a function which computes on the CPU
+and uploads its result is found out; the run that is judged stays without them (`torch.compile` leaves its code under a mode).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from parity import catalog
+
+NO_BACKWARD = -1  # as torch numbers the pass of its engine that is under way
+# Copies where the sides differ; computing (a cast, a write) where they do not.
+COPIES = ("aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::_copy_from_and_resize")
+READS = ("aten::_local_scalar_dense",)
+IDLE = ("aten::detach", "aten::alias", "aten::lift_fresh", "aten::lift")
+MANY = 12  # op names in the command that is told
+
+
+class Watch:
+    """there, here: operators that computed on the device and on the CPU, in the order of their first call. after: those of
+    `here` that took rounded numbers after a copy from the device. calls: torch's public functions that took a tensor there;
+    last: the last of them. error: what an operator of a backward raised. whole: whether the run came to its end."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.there: dict[str, None] = {}
+        self.here: dict[str, None] = {}
+        self.after: dict[str, None] = {}
+        self.calls: dict[str, None] = {}
+        self.last = ""
+        self.error: Exception | None = None
+        self.whole = False
+        self._copied = False
+
+    @contextmanager
+    def over(self) -> Iterator[None]:
+        """Watch what is dispatched inside."""
+        with _Functions(self), _Operators(self):
+            yield
+        if self.error is not None:
+            raise self.error
+
+    @property
+    def idle(self) -> bool:
+        """Whether operators computed on the CPU alone."""
+        return not self.there and bool(self.here)
+
+    def saw(self, name: str, given: Sequence[Tensor], result: Any) -> None:
+        """An operator ran on these tensors."""
+        before, made = ({t.device.type for t in side} for side in (given, _tensors(result)))
+        kinds = before | made
+        if name in READS or (name in COPIES and len(kinds) > 1):
+            self._copied = self._copied or (self.kind in before and self.kind not in made)
+        elif self.kind in kinds:
+            self.there.setdefault(name)
+        elif "cpu" in kinds:
+            self.here.setdefault(name)
+            if self._copied and any(t.is_floating_point() or t.is_complex() for t in given):
+                self.after.setdefault(name)
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]
+
+
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
+        self._watch = watch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        try:
+            result = func(*args, **kwargs)
+        except Exception as e:
+            if torch._C._current_graph_task_id() == NO_BACKWARD:
+                raise
+            # What a mode raises in a backward ends the process at a device that is Python too (torch 2.13).
+            self._watch.error = self._watch.error or e
+            returns = func._schema.returns
+            return None if len(returns) == 1 else tuple(None for _ in returns)
+        name = func.name().partition(".")[0]
+        if not func.is_view and name not in IDLE:
+            self._watch.saw(name, _tensors((args, kwargs)), result)
+        return result
+
+
+class _Functions(TorchFunctionMode):
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, watch = kwargs or {}, self._watch
+        name = row_of(getattr(func, "__name__", ""))
+        # Before the call: the one that raises is to be known.
+        if name and any(t.device.type == watch.kind for t in _tensors((args, kwargs))):
+            watch.calls.setdefault(name)
+            watch.last = name
+        return func(*args, **kwargs)
+
+
+@functools.cache
+def row_of(function: str) -> str:
+    """The row of the catalog that `parity run` knows a public function by; empty where it has none."""
+    plain = function.strip("_")
+    if plain not in catalog.ROWS and function.startswith("__r"):  # __rsub__
+        plain = plain[1:]
+    return plain if plain in catalog.ROWS else _by_call().get(plain, "")
+
+
+@functools.cache
+def _by_call() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for row in catalog.ROWS.values():
+        if row.call.startswith("torch."):
+            found.setdefault(row.call.rpartition(".")[2], row.name)
+    return found
+
+
+def command(names: list[str], dtype: str, device: str, planted: bool) -> str:
+    """The command that tests these ops one by one; empty where there are none."""
+    if not names:
+        return ""
+    more = " --faults FILE" if planted else ""
+    return f"parity run {' '.join(names[:MANY])} --dtype {dtype} --device {device}{more}"

@@ -1,0 +1,142 @@
+"""How a run ends: interrupted, cancelled, with nobody reading. What is done is told and stored, and the exit code speaks."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parity import again, store
+from parity.store import End, Header, Run, Writer
+from parity.vocabulary import Fingerprint, Record
+
+PARITY = (sys.executable, "-m", "parity")
+TWICE = 'from parity.devices import Fault\nFAULTS = [Fault("twice", ops=("exp",), effect=lambda call: call.run() * 2 + 1)]\n'
+CASE = "exp(float32[2])"
+
+
+def stopped(folder: Path, number: int, at: str, ops: tuple[str, ...]) -> tuple[int, str, Run]:
+    """Exit code, output and run file of a run that gets a signal as soon as it says `at`."""
+    path = folder / "run.jsonl"
+    asked = (*ops, "--device", "sim", "--dtype", "float32", "--examples", "3", "-n", "1", "--output", str(path))
+    one = {"stderr": subprocess.STDOUT, "text": True, "cwd": folder, "start_new_session": True}
+    with subprocess.Popen((*PARITY, "run", *asked), stdout=subprocess.PIPE, **one) as run:  # type: ignore[call-overload]
+        told = ""
+        for line in run.stdout or ():
+            told += line
+            if at in line:
+                run.send_signal(number)
+                at = "once is enough"
+    return run.wait(), told, store.read(path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_middle_keeps_what_is_done(number: int, tmp_path: Path) -> None:
+    """Ctrl-C, or the cancelled job of a CI."""
+    code, told, run = stopped(tmp_path, number, "%  1/", ("exp", "svd", "conv3d", "lstm", "stft"))
+    assert code == 130
+    assert "interrupted: keeping the" in told
+    assert "stored in" in told
+    assert told.splitlines()[-1].startswith("the run was interrupted after ")
+    assert not any(word in told for word in ("Traceback", "Warning", "crash"))
+    assert run.end is not None
+    assert run.end.stopped == "interrupted"
+    assert run.items
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_after_the_last_item_leaves_a_whole_run(number: int, tmp_path: Path) -> None:
+    """While the workers are sent home."""
+    code, told, run = stopped(tmp_path, number, "100%", ("exp",))
+    assert code == 130
+    assert "everything that was compared agrees; stored in" in told
+    assert "Traceback" not in told
+    assert run.end is not None
+    assert run.end.stopped == ""
+    assert len(run.items) == 1
+
+
+def test_a_signal_before_the_first_item_ends_the_run_file_too(tmp_path: Path) -> None:
+    """While pytest and the worker start."""
+    code, told, run = stopped(tmp_path, signal.SIGTERM, "device sim", ("exp",))
+    assert code == 130
+    assert "nothing was compared" in told
+    assert run.end is not None
+    assert run.end.stopped == "interrupted"
+
+
+def written(path: Path, faults: str = "", status: str = "wrong") -> Path:
+    """A run file with one record, of a run with these faults."""
+    f = Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", "simulated", simulated=True)
+    with Writer(path) as writer:
+        writer.write(Header(f, "0", "quick", faults=faults))
+        writer.write(Record(CASE, "exp", "float32", "forward", status))
+        writer.write(End())
+    return path
+
+
+def command(folder: Path, *argv: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command, run in a folder."""
+    done = subprocess.run((*PARITY, *argv), capture_output=True, text=True, check=False, cwd=folder)
+    assert "Traceback" not in done.stdout + done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_reader_who_goes_away_changes_no_exit_code(tmp_path: Path) -> None:
+    """`| head -1`: a difference stays a difference."""
+    (tmp_path / "faults.py").write_text(TWICE)
+    written(tmp_path / "before.jsonl", status="agree")
+    written(tmp_path / "after.jsonl", str(tmp_path / "faults.py"))
+    for argv in ("replay after.jsonl", "diff before.jsonl after.jsonl"):
+        shell = f"set -o pipefail; {sys.executable} -m parity {argv} | true"
+        done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_faults_and_setup_of_a_run_are_found_from_anywhere(tmp_path: Path) -> None:
+    """The run file holds their full paths."""
+    folder, path = tmp_path / "elsewhere", tmp_path / "run.jsonl"
+    folder.mkdir()
+    (tmp_path / "faults.py").write_text(TWICE)
+    (tmp_path / "setup.py").write_text("print('set up')\n")
+    asked = ("exp", "--device", "sim", "--dtype", "float32", "--examples", "1", "-n", "1", "--output", "run.jsonl")
+    given = ("--faults", "faults.py", "--setup", "setup.py")
+    assert command(tmp_path, "run", *asked, *given)[0] == 1
+    header = store.read(path).header
+    assert header.faults == str(tmp_path / "faults.py")
+    assert header.setup.startswith(f"{tmp_path / 'setup.py'} ")
+    code, out, err = command(folder, "replay", str(path))
+    assert (code, err) == (1, "")
+    assert "set up" in out
+    (tmp_path / "setup.py").write_text("print('another')\n")
+    code, _, err = command(folder, "replay", str(path))
+    assert code == 2
+    assert "which has changed since; name a file with --setup" in err
+
+
+def test_faults_that_are_gone_are_told_once(tmp_path: Path) -> None:
+    """Not once a case; a file that kept no more than a name is looked for beside the run file."""
+    path = written(tmp_path / "run.jsonl", "faults.py")
+    code, _, err = command(tmp_path, "replay", "run.jsonl")
+    assert code == 2
+    told = "run.jsonl was run with --faults faults.py, which is not there any more; name another file with --faults"
+    assert err == f"parity: {told}\n"
+    (tmp_path / "faults.py").write_text(TWICE)
+    (tmp_path / "elsewhere").mkdir()
+    assert command(tmp_path / "elsewhere", "replay", str(path))[0] == 1
+    (tmp_path / "faults.py").write_text("FAULTS = 3\n")
+    code, _, err = command(tmp_path, "replay", "run.jsonl")
+    assert (code, len(err.splitlines())) == (2, 1)
+
+
+def test_findings_of_a_run_are_replayed_once_each() -> None:
+    """By their least cases; an item that never ended has none, so that its records are replayed as they were drawn."""
+    drawn = Record("exp(float32[9])", "exp", "float32", "forward", "wrong")
+    least = Record("exp(float32[9])", "exp", "float32", "forward", "wrong", shrunk=CASE)
+    other = Record("log(float32[3])", "log", "float32", "forward", "drift")
+    good = Record("log(float32[4])", "log", "float32", "forward", "agree")
+    header = Header(Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", ""))
+    assert again.findings(Run(header, (drawn, other, good, least))) == ("log(float32[3])", CASE)

@@ -1,0 +1,123 @@
+"""The `parity` fixture in people's own tests."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+FAULTY = """
+from parity.devices import Fault
+from parity.devices.sim.faults import fall_back
+
+FAULTS = [
+    Fault("twice", ops=("tanh",), effect=lambda call: call.run() * 2 + 1),
+    Fault("back", ops=("sin",), effect=fall_back),
+]
+"""
+OPTIONS = ("--parity-device", "sim", "-p", "no:cacheprovider")
+
+
+def test_the_fixture_compares_a_module_of_ones_own(pytester: pytest.Pytester) -> None:
+    """`parity(module, *inputs)` passes on a healthy device and fails under a fault, naming the parameter."""
+    pytester.makepyfile(
+        """
+        import torch
+
+        def test_block(parity):
+            torch.manual_seed(0)
+            parity(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh()), torch.randn(2, 4, requires_grad=True))
+        """
+    )
+    pytester.runpytest_subprocess(*OPTIONS).assert_outcomes(passed=1)
+    faults = pytester.makepyfile(faults=FAULTY)
+    done = pytester.runpytest_subprocess(*OPTIONS, "--parity-faults", str(faults))
+    done.assert_outcomes(failed=1)
+    done.stdout.fnmatch_lines(["*Sequential float32 on sim: wrong in out, *"])
+
+
+def test_the_fixture_tells_a_device_that_is_not_there_in_one_sentence(pytester: pytest.Pytester) -> None:
+    """And no second error with its traceback."""
+    pytester.makepyfile("def test_block(parity):\n    pass\n")
+    done = pytester.runpytest_subprocess("--parity-device", "mpz", "-p", "no:cacheprovider")
+    done.assert_outcomes(errors=1)
+    done.stdout.fnmatch_lines(["*no device 'mpz'; allowed: *"])
+    assert "During handling" not in done.stdout.str()
+
+
+@pytest.mark.skipif(torch.accelerator.is_available() and not hasattr(torch, "sim"), reason="auto finds a real device here")
+def test_the_fixture_warns_where_auto_finds_no_hardware(pytester: pytest.Pytester) -> None:
+    """A machine that lost its accelerator must not look as if it had tested one."""
+    pytester.makepyfile("import torch\n\ndef test_exp(parity):\n    parity(torch.exp, torch.ones(2))\n")
+    done = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    done.assert_outcomes(passed=1, warnings=1)
+    done.stdout.fnmatch_lines(["*torch reports no accelerator, so everything is compared on sim:mps, a SIMULATED device*"])
+
+
+def test_a_test_that_never_calls_the_fixture_fails(pytester: pytest.Pytester) -> None:
+    """Nothing was compared; but who skips, fails or is refused otherwise is told of that alone."""
+    pytester.makepyfile(
+        """
+        import pytest
+        import torch
+        from parity.errors import UsageError
+
+        def test_nothing(parity):
+            pass
+
+        @pytest.mark.usefixtures("parity")
+        def test_marked():
+            pass
+
+        def test_skips(parity):
+            pytest.skip("not here")
+
+        def test_fails(parity):
+            assert 0, "of its own"
+
+        def test_calls(parity):
+            parity(torch.exp, torch.ones(2))
+
+        def test_refused(parity):
+            with pytest.raises(UsageError):
+                parity(torch.mm, torch.ones(2))
+
+        def test_without():
+            pass
+        """
+    )
+    done = pytester.runpytest_subprocess(*OPTIONS, "-rfEs")
+    done.assert_outcomes(failed=3, passed=3, skipped=1)
+    told = "*parity: the test takes the `parity` fixture and never called it, so nothing was compared; call*"
+    done.stdout.fnmatch_lines([told, told, "*of its own*"])
+    assert done.stdout.str().count("so nothing was compared") == 2
+
+
+def test_fail_on_holds_for_the_fixture(pytester: pytest.Pytester) -> None:
+    """A fallback is a warning, and with --parity-fail-on fallback a failure; the call's own argument wins."""
+    faults = pytester.makepyfile(faults=FAULTY)
+    pytester.makepyfile(
+        """
+        import torch
+
+        def test_sin(parity):
+            parity(torch.sin, torch.ones(2))
+
+        def test_tolerant(parity):
+            parity(torch.sin, torch.ones(2), fail_on=())
+        """
+    )
+    options = (*OPTIONS, "--parity-faults", str(faults))
+    done = pytester.runpytest_subprocess(*options)
+    done.assert_outcomes(passed=2, warnings=2)
+    done.stdout.fnmatch_lines(["*ParityWarning: sin float32 on sim: ran on the CPU: aten::sin*"])
+    done = pytester.runpytest_subprocess(*options, "--parity-fail-on", "fallback")
+    done.assert_outcomes(failed=1, passed=1, warnings=1)
+    done.stdout.fnmatch_lines(["*sin float32 on sim: fallback: ran on the CPU: aten::sin*"])
+
+
+def test_the_options_hold_under_xdist(pytester: pytest.Pytester) -> None:
+    """Workers get them from the controller."""
+    faults = pytester.makepyfile(faults=FAULTY)
+    pytester.makepyfile("import torch\n\ndef test_sin(parity):\n    parity(torch.sin, torch.ones(2))\n")
+    options = (*OPTIONS, "--parity-faults", str(faults), "-n", "1")
+    pytester.runpytest_subprocess(*options, "--parity-fail-on", "unsupported,fallback").assert_outcomes(failed=1)
