@@ -164,7 +164,6 @@ ROWS = (
         signature=_without_statistics,
         oracle=INTO + "batch_norm_without",
     ),
-    _norm(name="batch_norm_with_update_written", call=INTO + "batch_norm_with_update"),
     _norm(name="batch_norm_backward", call=INTO + "batch_norm_backward", signature=_batch_norm_backward),
     _row(
         name="embedding_bag_dense_backward",

@@ -175,12 +175,6 @@ def batch_norm_without_written(x: Tensor, weight: Any, bias: Any, *rest: Any) ->
     return _written(torch.ops.aten._native_batch_norm_legit, SAVED, x, weight, bias, True, *rest)
 
 
-def batch_norm_with_update(x: Tensor, weight: Any, bias: Any, mean: Tensor, var: Tensor, *rest: float) -> tuple[Any, ...]:
-    """_batch_norm_with_update.out, with the running statistics that it wrote; its reserve is every device's own affair."""
-    made = _written(torch.ops.aten._batch_norm_with_update, (*SAVED, "reserve"), x, weight, bias, mean, var, *rest)
-    return (made[0], mean, var)
-
-
 def batch_norm_backward(grad: Tensor, x: Tensor, weight: Tensor, mean: Tensor, var: Tensor, eps: float) -> Any:
     """The gradients of batch norm in training, from what its forward saved."""
     aten = torch.ops.aten

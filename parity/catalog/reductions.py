@@ -339,6 +339,7 @@ ROWS = (
     _row(
         name="norm_public",
         rule=OpClass.COMPOSITE,
+        accumulates=("backward",),  # its gradient multiplies and divides powers in half kernels
         call="torch.norm",
         signature=_norm_public,
         dtypes=FLOATING,

@@ -25,6 +25,7 @@ SLACK = 1.25
 LEAST = 0.35
 ROUNDED = 12.0**-0.5  # ULP: root mean square of the errors of one rounding
 MARGIN = 2.0
+CANCELLED = 256.0  # ULP
 SUSPECTS = 8  # more elements than these do not err alone
 
 
@@ -68,7 +69,9 @@ def among_alike(errors: Array, theirs: Array | None, inside: Array) -> Array:
     MARGIN times higher for that.
     """
     found = np.zeros_like(errors)
-    suspects = np.flatnonzero(np.isfinite(errors) & (errors > MARGIN * tail(ELEMENTS) * ROUNDED))
+    # Of what cancels, to 0 for one, no ULP of the result measures what was lost before.
+    measured = np.isfinite(errors) & (inside < CANCELLED)
+    suspects = np.flatnonzero(measured & (errors > MARGIN * tail(ELEMENTS) * ROUNDED))
     for at in suspects[np.argsort(errors.reshape(-1)[suspects])][-SUSPECTS:]:
         alike = np.isfinite(errors) & (inside >= inside.reshape(-1)[at])
         here = beyond(np.where(alike, errors, 0.0), theirs, alike, ROUNDED) * (SLACK / MARGIN)

@@ -67,6 +67,9 @@ def terms(name: str, result: Tensor, args: Any) -> float:
         return float(args[PRODUCTS[name]].shape[-1] * (args[1].shape[0] if name == "addbmm" else 1))
     if name in ("_cdist_forward", "_pdist_forward"):
         return float(args[0].shape[-1])
+    if name == "convolution":  # channels of a group and places of the kernel
+        weight, transposed, groups = args[1], args[6], args[8]
+        return float(weight[:, 0].numel() / groups if transposed else weight[0].numel()) if weight.numel() else 0.0
     if name in SCATTERED:
         return repeats(result, *args[1:5])
     if name == "cumsum":

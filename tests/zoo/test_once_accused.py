@@ -27,6 +27,9 @@ STRIDED = (
     '.cotangent("normal", "contiguous", 917)'
 )
 
+# A tangent that is a difference of others: y + (x < y) (x - y).
+PUSHED = 'minimum(float32[()].decimals(seed=399), float32[256].constant(seed=3930)).cotangent("normal", "contiguous", 3668)'
+
 
 def found(device: str, faults: list[Fault], text: str) -> list[str]:
     """The aspects of a case that are findings."""
@@ -37,7 +40,7 @@ def found(device: str, faults: list[Fault], text: str) -> list[str]:
     return [str(r.aspect) for r in results if r.verdict.status in FINDINGS]
 
 
-@pytest.mark.parametrize("text", [CONVOLVED, NARROWED, STRIDED], ids=["second derivative", "flushed factor", "strided weights"])
+@pytest.mark.parametrize("text", [CONVOLVED, NARROWED, STRIDED, PUSHED], ids=["second", "flushed", "strided", "tangent"])
 def test_an_honest_device_is_not_accused(text: str) -> None:
     assert not found("sim:mps", honest.FAULTS, text)
 

@@ -63,7 +63,6 @@ def _backwards(call: Any) -> torch.Tensor:
         ("native_batch_norm_written", "native_batch_norm.out", _leaves_the_first),
         ("native_batch_norm_legit_written", "_native_batch_norm_legit.out", _leaves_the_first),
         ("batch_norm_without_statistics_written", "_native_batch_norm_legit.no_stats_out", _leaves_the_first),
-        ("batch_norm_with_update_written", "_batch_norm_with_update.out", _leaves_the_first),
         ("native_batch_norm_legit", "_native_batch_norm_legit", _adds_one),
         ("batch_norm_without_statistics", "_native_batch_norm_legit.no_stats", _adds_one),
         ("batch_norm_backward", "batch_norm_backward", _adds_one),

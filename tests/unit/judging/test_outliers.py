@@ -115,3 +115,13 @@ def test_where_few_may_err_as_much_nothing_is_said() -> None:
     errors = rounded(2000)
     errors[5] = 3.0  # what a cheap screen lets pass at most, and more than one rounding and another
     assert not among_alike(errors, None, inside).any()
+
+
+def test_what_cancels_is_no_outlier_in_units_of_its_last_place() -> None:
+    """Of padding, a convolution by way of a transform leaves a remainder of its largest terms where the truth is 0."""
+    errors, inside = np.zeros(4096), np.full(4096, 2.0**100)
+    errors[7] = 2.0**90
+    assert not among_alike(errors, None, inside).any()
+    near = np.full(4096, 0.1)
+    errors[7] = 8.0
+    assert float(among_alike(errors, None, near)[7]) > 1.0
