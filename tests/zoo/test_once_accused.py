@@ -30,6 +30,9 @@ STRIDED = (
 # A tangent that is a difference of others: y + (x < y) (x - y).
 PUSHED = 'minimum(float32[()].decimals(seed=399), float32[256].constant(seed=3930)).cotangent("normal", "contiguous", 3668)'
 
+# Integers that the half type of the others does not hold, into a destination that would.
+WIDER = 'atan2(int32[3].large(seed=1834), float16[3].borders(seed=2148)).as_dtype("float16").into("float32").under("no_grad")'
+
 
 def found(device: str, faults: list[Fault], text: str) -> list[str]:
     """The aspects of a case that are findings."""
@@ -40,7 +43,9 @@ def found(device: str, faults: list[Fault], text: str) -> list[str]:
     return [str(r.aspect) for r in results if r.verdict.status in FINDINGS]
 
 
-@pytest.mark.parametrize("text", [CONVOLVED, NARROWED, STRIDED, PUSHED], ids=["second", "flushed", "strided", "tangent"])
+@pytest.mark.parametrize(
+    "text", [CONVOLVED, NARROWED, STRIDED, PUSHED, WIDER], ids=["second", "flushed", "strided", "tangent", "wider"]
+)
 def test_an_honest_device_is_not_accused(text: str) -> None:
     assert not found("sim:mps", honest.FAULTS, text)
 

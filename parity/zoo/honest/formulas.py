@@ -3,7 +3,6 @@ functions are right to within the device's ULP bounds."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from parity.devices import Call, Fault
 from parity.zoo.honest import tally
-from parity.zoo.honest.noise import RANGES, promoted
+from parity.zoo.honest.noise import RANGES, computing, promoted
 from parity.zoo.honest.order import total
 from parity.zoo.honest.rerun import (
     ALL_IN_DOUBLE,
@@ -103,9 +102,7 @@ def _fused(call: Call, plain: Any) -> Any:
     base = call.op.partition(".")[0].rstrip("_")
     if plain.dtype not in ROUNDED or plain.is_complex() or pick(call, 4) == 3:
         return _whole_in_result(call, plain)
-    # Integers are rounded first: to the dtype of the others, whatever the destination's is.
-    floats = [t.dtype for t in call.args if isinstance(t, Tensor) and t.dtype in ROUNDED]
-    near = functools.reduce(torch.promote_types, floats) if floats else plain.dtype
+    near = computing(call, plain.dtype)
     a = [(t if t.dtype in ROUNDED else t.to(near)).to(torch.float64) if isinstance(t, Tensor) else t for t in call.args]
     if base in ("addcmul", "addcdiv"):
         value = call.kwargs.get("value", 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -44,6 +45,12 @@ def _named(call: Call) -> str:
 
 def _when(call: Call) -> bool:
     return rounds(call) and "mode" not in call.op  # division with a rounding mode is exact
+
+
+def computing(call: Call, result: torch.dtype) -> torch.dtype:
+    """The dtype that integers are rounded to first: that of the other operands, whatever the destination's is."""
+    floats = [t.dtype for t in call.args if isinstance(t, Tensor) and t.dtype in ROUNDED]
+    return functools.reduce(torch.promote_types, floats) if floats else result
 
 
 def promoted(call: Call, dtype: torch.dtype) -> Mapping[int, Any]:
@@ -100,7 +107,7 @@ def functions() -> tuple[Fault, ...]:
         name = _named(call)
         if plain.is_complex() and name in ("div", "mul", "reciprocal", "square"):
             return _schoolbook(call, name)
-        exact = again(call, ALL_IN_DOUBLE, promoted(call, plain.dtype))
+        exact = again(call, ALL_IN_DOUBLE, promoted(call, computing(call, plain.dtype)))
         if plain.is_complex() and name not in ARITHMETIC:
             return noisy_complex(exact, COMPLEX_ULP)
         if name in ARITHMETIC and takes_integers(call):
