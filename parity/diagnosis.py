@@ -53,4 +53,6 @@ def named(found: dict[str, Any]) -> str:
     f = fingerprint_of(found)
     if f.simulated:
         return f"{f.device} (SIMULATED: the results say nothing about any hardware)"
+    if f.device == "cpu":
+        return "cpu (the reference itself: nothing is said about another device)"
     return f"{f.device} ({f.device_name})" if f.device_name not in ("", f.device) else f.device

@@ -34,6 +34,8 @@ def device_line(header: Header) -> str:
     f = header.fingerprint
     if f.simulated:
         return f"{f.device} (a SIMULATED device: these results say nothing about any hardware)"
+    if f.device == "cpu":
+        return "cpu (the reference itself: these results say whether the CPU agrees with itself and with the truth)"
     return f"{f.device} ({f.device_name})" if f.device_name and f.device_name != f.device else f.device
 
 
