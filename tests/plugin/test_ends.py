@@ -60,10 +60,10 @@ def test_a_signal_after_the_last_item_leaves_a_whole_run(number: int, tmp_path: 
 
 
 def test_a_signal_before_the_first_item_ends_the_run_file_too(tmp_path: Path) -> None:
-    """While pytest and the worker start."""
-    code, told, run = stopped(tmp_path, signal.SIGTERM, "device sim", ("exp",))
+    """While pytest and the worker start; on a slow machine the first items may be done when the signal comes."""
+    code, told, run = stopped(tmp_path, signal.SIGTERM, "device sim", ("svd", "conv3d", "lstm", "stft"))
     assert code == 130
-    assert "nothing was compared" in told
+    assert run.items or "nothing was compared" in told
     assert run.end is not None
     assert run.end.stopped == "interrupted"
 
