@@ -1,7 +1,22 @@
-"""`python -m parity`."""
+"""`python -m parity`, and the command."""
 
+import os
 import sys
 
-from parity.cli import main
+from parity.cli import INTERRUPTED, main
 
-sys.exit(main())
+
+def run() -> None:
+    """End the process with the command's exit code."""
+    code = main()
+    if code == INTERRUPTED:
+        # `python -m` ends itself by SIGINT, whatever the exit code, where a KeyboardInterrupt has passed through source text
+        # that was being executed (that of a dataclass, of a named tuple), even if somebody has caught it since.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    run()

@@ -140,3 +140,19 @@ def test_findings_of_a_run_are_replayed_once_each() -> None:
     good = Record("log(float32[4])", "log", "float32", "forward", "agree")
     header = Header(Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", ""))
     assert again.findings(Run(header, (drawn, other, good, least))) == ("log(float32[3])", CASE)
+
+
+def test_an_interruption_while_source_text_is_executed_ends_with_130_too(tmp_path: Path) -> None:
+    """Python ends `-m` by SIGINT where a KeyboardInterrupt has passed through one, caught or not: dataclasses are made so."""
+    (tmp_path / "stopped.py").write_text(
+        "import parity.__main__ as m\n"
+        "def main():\n"
+        "    try:\n"
+        "        exec('raise KeyboardInterrupt')\n"
+        "    except KeyboardInterrupt:\n"
+        "        return 130\n"
+        "m.main = main\n"
+        "m.run()\n",
+        encoding="utf-8",
+    )
+    assert subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path, check=False).returncode == 130
