@@ -86,14 +86,14 @@ def _run(o: argparse.Namespace) -> int:
     workers = o.workers or max(1, min(8, os.cpu_count() or 1))
     if found["verdict"] == "suspect":
         print(f"the device is SUSPECT: {'; '.join(found['reasons'])}")
-    print(
-        f"parity {__version__}: {plural(len({i.row.name for i in items}), 'op')}, {plural(len(items), 'op x dtype pair')}, "
-        f"{o.profile} profile, {plural(workers, 'worker')}\n"
-        f"device {named(found)}, reference cpu, torch {fingerprint.torch}",
-        flush=True,
-    )
     with Interruptions() as asked:
         try:
+            ops, pairs_asked = plural(len({i.row.name for i in items}), "op"), plural(len(items), "op x dtype pair")
+            print(
+                f"parity {__version__}: {ops}, {pairs_asked}, {o.profile} profile, {plural(workers, 'worker')}\n"
+                f"device {named(found)}, reference cpu, torch {fingerprint.torch}",
+                flush=True,
+            )
             code = _pytest(o, str(found["device"]), workers, reporter)
             asked.hold()
         except KeyboardInterrupt:  # before pytest's session, or while it ends: what is done is kept all the same
