@@ -73,7 +73,7 @@ class Truth(Oracle):
         """Derivatives beyond the first are not asked for."""
         return 0
 
-    def look_closer(self) -> bool:
+    def look_closer(self, most: int = 0) -> bool:
         """The samples are what they are."""
         return False
 

@@ -26,7 +26,8 @@ from parity.truth.single import Single
 from parity.truth.wide import Truth, run, truth, widened
 from parity.vocabulary import Case
 
-CLOSER = 20  # samples of a sensitivity that decides
+# Samples of a sensitivity: fewer can only make an error look larger than it is, so that two are enough for what they pass.
+SAMPLES = (2, PERTURBATIONS, 20)
 FACTORS = ("alpha", "beta")  # of a sum, that are no tensors
 WIDE = {"float16", "bfloat16", "float32"}
 
@@ -68,7 +69,7 @@ class Oracle:
         self._expected: Sequence[Tensor] | None = None
         self._truth: Truth | None = None
         self._asked = False
-        self._samples = PERTURBATIONS
+        self._samples = SAMPLES[0]
         self._sensitivity: dict[tuple[float, float], tuple[Shaken, Shaken]] = {}
         self._variants: dict[str, dict[str, Tensor]] = {}
         self._healthy: dict[str, Tensor] | None = None
@@ -238,11 +239,12 @@ class Oracle:
             self._healthy = dict(found)
         return self._healthy.get(name)
 
-    def look_closer(self) -> bool:
-        """Take more samples of every sensitivity from now on; False where that is done already."""
-        if self._samples == CLOSER:
+    def look_closer(self, most: int = SAMPLES[-1]) -> bool:
+        """Take more samples of every sensitivity from now on, `most` at most; False where that is done already."""
+        more = [n for n in SAMPLES if self._samples < n <= most]
+        if not more:
             return False
-        self._samples = CLOSER
+        self._samples = more[0]
         self._sensitivity.clear()
         return True
 

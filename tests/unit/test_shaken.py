@@ -22,6 +22,7 @@ from parity.judging.promises import promised, terms_of_gauss, vanishing
 from parity.notation import parse
 from parity.truth.oracle import Oracle
 from parity.truth.rounding import Rounding, handed_on, rounded
+from parity.truth.shaken import PERTURBATIONS
 from parity.vocabulary import Status
 
 U, HALF = 2.0**-24, 2.0**-11
@@ -207,9 +208,13 @@ def test_a_sensitivity_that_decides_has_more_samples() -> None:
     made = asked("softmax(float32[2].of(0.3, 0.1), dim=0)", [torch.ones(2)])
     assert made.truth("grad[0]") is not None
     few = made.sensitivity("grad[0]", U, U).clone()
+    assert made.look_closer(PERTURBATIONS)
+    assert not made.look_closer(PERTURBATIONS)
+    some = made.sensitivity("grad[0]", U, U).clone()
     assert made.look_closer()
     many = made.sensitivity("grad[0]", U, U)
-    assert bool((many >= 0.9 * few).all())
+    assert bool((some >= 0.9 * few).all())
+    assert bool((many >= 0.9 * some).all())
     assert float(many.max()) > 0.4 * U * 0.55
     assert not made.look_closer()
 
