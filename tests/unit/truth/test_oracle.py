@@ -130,6 +130,8 @@ def test_integers_are_never_perturbed() -> None:
         lambda x: torch.linalg.vector_norm(x, dim=1),
         lambda x: torch.cdist(x, x + 1),
         lambda x: x @ x.T,
+        lambda x: torch.nn.functional.conv1d(x[:, None], x[:2, None]),
+        lambda x: torch.nn.functional.conv2d(x.view(1, 4, 32, 32), x.view(1, 4, 32, 32)),
     ],
 )
 def test_sums_inside_a_kernel_lose_what_a_chain_of_additions_loses(op: Callable[[torch.Tensor], torch.Tensor]) -> None:
