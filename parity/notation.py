@@ -11,7 +11,7 @@ in any order, each part left out where it is the plain one:
     .under(mode)                       "no_grad" or "inference": the autograd mode of every call; "deterministic": torch is
                                        told to use such algorithms only, and two equal calls must give equal bits
     .after(what)                       what the device does right before: "garbage", "other_scalar", "other_values", "smaller",
-                                       "larger" (`parity.checking.prelude`)
+                                       "larger", "other_layout", "other_dtype" (`parity.checking.prelude`)
     .refused(flaw)                     the call is wrong on purpose in this respect, and must raise (`parity.checking.refusal`)
     .as_dtype(name)                    the item's dtype, where it is not the first operand's
 """

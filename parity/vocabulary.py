@@ -170,7 +170,7 @@ class Slice:
 
 
 # What may come before a call on the device: what it does there is told in `parity.checking.prelude`.
-PRELUDES = ("garbage", "other_scalar", "other_values", "smaller", "larger")
+PRELUDES = ("garbage", "other_scalar", "other_values", "smaller", "larger", "other_layout", "other_dtype")
 # What may be wrong with a call that is drawn to be refused: `parity.checking.refusal` says how.
 FLAWS = ("dtype", "shape", "dim", "index", "size", "inputs", "argument", "value", "chance", "device")
 

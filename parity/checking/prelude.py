@@ -4,9 +4,11 @@ Nothing here is judged. The case that follows is, and a device that keys a cache
 not write, gives its answer away.
 
     garbage        tensors of the operands' and the results' sizes are filled with NaN and freed again
-    other_scalar   the same call with another number, once for each of its first numbers, where the CPU takes it; for a float
-                   also with one that is printed alike
+    other_scalar   the same call with another number or word, once for each of its first ones, where the CPU takes it; for a
+                   float also with one that is printed alike
     other_values   the same call with other values in the operands
+    other_layout   the same call with the operands dense, and those that are dense turned
+    other_dtype    the same call with the operands in another dtype of their kind that the row has
     smaller        the same kind of call with every size halved, or the simplest call of the row
     larger         the case itself, and then the same kind of call with every size doubled
 """
@@ -28,10 +30,11 @@ from parity.catalog.draw import Call, Draw, Sizes
 from parity.catalog.row import Row
 from parity.checking.trial import Trial
 from parity.devices.base import Device
+from parity.dtypes import FACTS
 from parity.errors import CaseError
 from parity.execute import Placed, Program
-from parity.inputs import Inputs, build, torch_word
-from parity.vocabulary import Arg, Case, Computed, Outcome, Raised, TensorSpec
+from parity.inputs import Inputs, Operand, apply, build, lay, torch_word
+from parity.vocabulary import Arg, Case, Computed, Layout, Outcome, Raised, TensorSpec
 
 NUMBERS = 4  # of a call that are changed, one after the other
 HIDDEN = 2.0**-22  # what six decimals do not show: a number with it makes the same key for a cache that prints its numbers
@@ -108,12 +111,36 @@ def _other_scalar(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
                     break
 
 
+# Words that stand for each other in the calls of torch: reductions, formulas, modes of padding and of interpolation.
+WORDS = (
+    ("mean", "sum", "none", "batchmean"),
+    ("none", "tanh"),
+    ("floor", "trunc"),
+    ("constant", "reflect", "replicate", "circular"),
+    ("zeros", "border", "reflection"),
+    ("nearest", "bilinear", "bicubic", "nearest-exact", "linear", "area", "trilinear"),
+    ("sum", "prod", "mean", "amax", "amin"),
+    ("linear", "lower", "higher", "midpoint", "nearest"),
+    ("backward", "forward", "ortho"),
+    ("reduced", "complete", "r"),
+    ("ij", "xy"),
+    ("L", "U"),
+    ("relu", "gelu"),
+)
+
+
+def _other_words(x: str) -> tuple[tuple[str, ...], ...]:
+    """One group of other words for each that `WORDS` has with this one."""
+    return tuple([tuple([w for w in group if w != x]) for group in WORDS if x in group])
+
+
 # Groups of other numbers for each kind, of a group the likelier legal one first.
 _OTHERS: dict[type, Callable[[Any], tuple[tuple[Any, ...], ...]]] = {
     bool: lambda x: ((not x,),),
     int: lambda x: ((x + 1, x - 1),),
     float: lambda x: (((x + 1) / 2 if x != 1 else 0.5, 2 * x + 1), (x + HIDDEN,)),
     complex: lambda x: ((x + 1, x + 2),),
+    str: _other_words,
 }
 
 
@@ -138,6 +165,47 @@ def _other_values(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
         replace(o, base=o.base * 0.5) if o.base.is_floating_point() or o.base.is_complex() else o for o in t.inputs.operands
     ]
     yield t.program, t.case, replace(t.inputs, operands=tuple(halved))
+
+
+def _other_layout(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
+    row = t.program.row
+    dense_only = bool(row.packed) or unchecked(row)
+
+    def laid(o: Operand) -> Operand:
+        layout: Layout = ()
+        if not o.spec.layout and not dense_only:
+            layout = _TURNED[min(len(o.spec.shape), 2)]
+        dense = o.view.resolve_conj().resolve_neg().contiguous()
+        return Operand(replace(o.spec, layout=layout), *lay(dense, layout))
+
+    yield from _others(t, laid, grad)
+
+
+# By rank: as an element of a longer row, every second element, rows and columns exchanged in memory.
+_TURNED: tuple[Layout, ...] = ((("select", 1, 2),), (("step", -1, 2, 0),), (("transpose", -2, -1),))
+
+
+def _other_dtype(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
+    if unchecked(t.program.row):
+        return
+
+    def cast(o: Operand) -> Operand:
+        own = o.spec.dtype
+        others = [d for d in t.program.row.dtypes if FACTS[d].kind == FACTS[own].kind and d != own]
+        if not others or o.spec.values.family in ("index", "unique"):
+            return o
+        base = o.base.to(getattr(torch, others[0]))
+        return Operand(replace(o.spec, dtype=others[0]), base, apply(base, o.spec.layout, o.spec.shape))
+
+    yield from _others(t, cast, grad)
+
+
+def _others(t: Trial, change: Callable[[Operand], Operand], grad: bool) -> Iterator[Step]:
+    """The same call with every operand changed, where the CPU takes it."""
+    if not t.program.row.memory:  # whose results are about where the operands lie
+        step = t.program, t.case, replace(t.inputs, operands=tuple([change(o) for o in t.inputs.operands]))
+        if _taken(t, step, grad):
+            yield step
 
 
 # --------------------------------------------------------------------------------------------------------- other sizes
@@ -242,4 +310,6 @@ _STEPS: dict[str, Callable[[Trial, Placed, bool], Iterator[Step]]] = {
     "other_values": _other_values,
     "smaller": _smaller,
     "larger": _larger,
+    "other_layout": _other_layout,
+    "other_dtype": _other_dtype,
 }

@@ -69,12 +69,28 @@ def left_over(call: Call) -> Any:
     return call.run() * (float("nan") if filled and len(call.history) - filled[-1] < 12 else 1)
 
 
+def strides_of_the_first(call: Call) -> Any:
+    """A kernel that was built for the layout of the first call."""
+    first = next(s for s in call.seen if s.shapes == call.outline.shapes)
+    x = call.args[0]
+    call.args[0] = x if first.strides == call.outline.strides else x.flip(0)
+    return call.run()
+
+
+def dtype_of_the_first(call: Call) -> Any:
+    """A graph whose key lacks the dtype: the numbers pass through that of the first call."""
+    first = next(s for s in call.seen if s.shapes == call.outline.shapes)
+    return call.run().to(first.dtypes[0])
+
+
 FAULTS = {
     "other_scalar": Fault("scalar", ("pow",), exponent_of_the_first, same_shapes),
     "other_values": Fault("values", ("pow",), result_of_the_first),
     "smaller": Fault("smaller", ("pow",), sizes_of_the_last),
     "larger": Fault("larger", ("pow",), stays_large),
     "garbage": Fault("garbage", ("pow",), left_over),
+    "other_layout": Fault("layout", ("pow",), strides_of_the_first, same_shapes),
+    "other_dtype": Fault("dtype", ("pow",), dtype_of_the_first, same_shapes),
 }
 CASE = "pow(float32[8].positive(seed=2), 3)"
 
@@ -130,6 +146,36 @@ def test_a_number_that_is_printed_alike_comes_before() -> None:
     before = [s[0] for _, s in steps('clamp(float32[3], min=0.25).after("other_scalar")')]
     assert before[:3] == [0.625, 0.25 + 2.0**-22, 0.25]
     assert f"{before[1]:.6f}" == f"{before[2]:.6f}"
+
+
+def test_words_are_changed_as_numbers_are() -> None:
+    """A graph that is kept without its reduction or its formula."""
+    before = [s for _, s in steps('gelu(float32[3], approximate="tanh").after("other_scalar")')]
+    assert before[:2] == [("none",), ("tanh",)]
+    before = [s[-1] for _, s in steps('l1_loss(float32[3], float32[3], reduction="sum").after("other_scalar")')]
+    assert before[0] == "mean"
+    assert before[-1] == "sum"
+
+
+def test_other_layouts_and_dtypes_hold_the_same_numbers() -> None:
+    def told(text: str) -> list[tuple[Any, ...]]:
+        seen: list[tuple[Any, ...]] = []
+
+        def noted(call: Call) -> Any:
+            x = call.args[0]
+            seen.append((x.dtype, x.stride(), x.flatten().tolist()))
+            return call.run()
+
+        assert not wrong(resolve("sim", (Fault("noted", ("abs",), noted),)), text)
+        return seen
+
+    numbers = 'abs(float32[2, 3]{}.integers(seed=5)).under("no_grad").after("{}")'
+    turned, plain = told(numbers.format("", "other_layout"))[:2]
+    dense, own = told(numbers.format(".transpose(0, 1)", "other_layout"))[:2]
+    half, single = told(numbers.format("", "other_dtype"))[:2]
+    assert [x[1] for x in (turned, plain, dense, own)] == [(1, 2), (3, 1), (3, 1), (1, 2)]
+    assert [x[0] for x in (half, single)] == [torch.float16, torch.float32]
+    assert turned[2] == plain[2] == dense[2] == own[2] == half[2] == single[2]
 
 
 def test_a_recurrent_layer_keeps_its_counts() -> None:
