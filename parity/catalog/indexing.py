@@ -113,7 +113,12 @@ def slices(draw: Draw, shape: Shape) -> tuple[tuple[Arg, ...], Shape]:
     return tuple(index), tuple(named)
 
 
+WHOLE: tuple[tuple[Arg, ...], ...] = (...,), (), (None,), (..., None)  # indices of a 0-d tensor
+
+
 def _getitem(draw: Draw) -> Call:
+    if draw.rare(16):
+        return Call((draw.tensor(()), draw.choice(WHOLE)))
     x, shape, _ = target(draw, 1)
     index, _named = slices(draw, shape)
     return Call((x, (*index, None) if draw.pick(4) == 3 else index))

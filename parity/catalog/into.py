@@ -292,11 +292,18 @@ def with_itself(x: Tensor, word: str) -> Tensor:
     return made
 
 
-def of_neighbours(x: Tensor, word: str, dim: int, shift: int) -> Tensor:
+def of_neighbours(x: Tensor, word: str, dim: int | tuple[int, ...], shift: int) -> Tensor:
     """A function of two parts of one tensor, of which neither is a copy: all but the last elements of a dimension, and all but
-    the first. shift: how many; the parts may overlap, as in a difference of neighbours."""
-    n = x.shape[dim] - shift
-    parts = x.narrow(dim, shift, n), x.narrow(dim, 0, n)
+    the first. shift: how many; the parts may overlap, as in a difference of neighbours. Of several dimensions: the last
+    `shift` elements along each of them, and the first."""
+    if isinstance(dim, tuple):
+        last = first = x
+        for d in dim:
+            last, first = last.narrow(d, x.shape[d] - shift, shift), first.narrow(d, 0, shift)
+        parts = last, first
+    else:
+        n = x.shape[dim] - shift
+        parts = x.narrow(dim, shift, n), x.narrow(dim, 0, n)
     made: Tensor = getattr(torch, word)(*((parts, dim) if word in ("cat", "stack") else parts))
     return made
 

@@ -86,9 +86,12 @@ def _stack(draw: Draw) -> Call:
 
 
 def _pieces(low: int, d: int) -> Signature:
-    """Two or three tensors that may differ along dimension d (0 for vectors)."""
+    """Two or three tensors that may differ along dimension d (0 for vectors); alike, where torch gives them more dimensions."""
 
     def signature(draw: Draw) -> Call:
+        if low and draw.rare(8):
+            shape = draw.shape(0, low - 1)
+            return Call((tuple(draw.tensor(shape) for _ in range(draw.choice((2, 1, 3)))),))
         shape = draw.shape(low, 4)
         where = min(d, len(shape) - 1)
         pieces = [draw.tensor(shape)]
@@ -216,7 +219,7 @@ def _diag(draw: Draw) -> Call:
 
 
 def _meshgrid(draw: Draw) -> Call:
-    vectors = tuple(draw.tensor((draw.choice((2, 1, 3, 5)),)) for _ in range(draw.choice((2, 1, 3))))
+    vectors = tuple(draw.tensor(draw.choice(((2,), (1,), (3,), (5,), ()))) for _ in range(draw.choice((2, 1, 3))))
     return Call(vectors, keywords(indexing=draw.choice(("ij", "xy"))))
 
 

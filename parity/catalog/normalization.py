@@ -113,7 +113,7 @@ def _local_response(draw: Draw) -> Call:
 
 
 def _normalize(draw: Draw) -> Call:
-    shape = draw.shape(1, 4, empty=False)
+    shape = () if draw.rare(16) else draw.shape(1, 4, empty=False)
     p = draw.option(1.0, 3.0, float("inf"), 0.5)
     dim = None if len(shape) > 1 and not draw.flag() else draw.dim(shape)
     return Call((draw.tensor(shape),), keywords(p=p, dim=dim, eps=draw.option(*EPS)))

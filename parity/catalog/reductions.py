@@ -84,6 +84,8 @@ def _dim_needed(operand: Operand = anything, *, many: bool = True) -> Signature:
 def _spread(draw: Draw) -> Call:
     """std and var: mostly two elements or more are reduced, so that the correction leaves some; values far from 0 now and
     then, whose squares cancel. Of one element, or of none, nothing is left to be rounded."""
+    if draw.rare(16):
+        return Call((draw.tensor(()),), keywords(dim=draw.option(0, -1, ()), correction=draw.option(0, 2)))
     shape = list(_lengthy(draw, draw.shape(1, 5)))
     kind = draw.pick(4)
     dim: Arg = None if kind == 0 else draw.dim(tuple(shape)) if kind < 3 else draw.dims(tuple(shape))

@@ -35,7 +35,7 @@ def _argsort(draw: Draw) -> Call:
 
 
 def _msort(draw: Draw) -> Call:
-    return Call((_operand(draw, 1, empty=True)[0],))
+    return Call((_operand(draw, empty=True)[0],))
 
 
 def _topk(draw: Draw) -> Call:
@@ -81,7 +81,7 @@ def _arg(draw: Draw) -> Call:
 
 
 def _quantile(draw: Draw) -> Call:
-    shape = draw.shape(1, 4, empty=False)
+    shape = () if draw.rare(16) else draw.shape(1, 4, empty=False)
     q: Arg = draw.choice((0.5, 0.0, 1.0, 0.25))
     if draw.flag():
         q = draw.inside(() if draw.pick(4) == 3 else (draw.choice((1, 2, 3)),), 0, 1, grad=False)

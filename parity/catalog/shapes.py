@@ -55,8 +55,8 @@ def _permute(draw: Draw) -> Call:
 
 
 def _movedim(draw: Draw) -> Call:
-    shape = draw.shape(1, 5)
-    if draw.flag():
+    shape = () if draw.rare(16) else draw.shape(1, 5)
+    if not shape or draw.flag():
         return Call((draw.tensor(shape), draw.dim(shape), draw.dim(shape)))
     count = 1 + draw.pick(len(shape))
     source, target = draw.permutation(len(shape))[:count], draw.permutation(len(shape))[:count]
@@ -142,7 +142,7 @@ def _unfold(draw: Draw) -> Call:
 def _flatten(draw: Draw) -> Call:
     shape = draw.shape(0, 5)
     if not shape or not draw.flag():
-        return Call((draw.tensor(shape),))
+        return Call((draw.tensor(shape), *((0, -1) if draw.flag() else ())))
     a = draw.pick(len(shape))
     b = a + draw.pick(len(shape) - a)
     return Call((draw.tensor(shape), a, b - len(shape) if draw.flag() else b))

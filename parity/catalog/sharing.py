@@ -52,6 +52,8 @@ def _parts(word: str) -> Signature:
         shape = draw.shape(1, 4, empty=False)
         d = draw.pick(len(shape)) - len(shape)
         n = max(2, shape[d])
+        if word not in ("cat", "stack") and draw.rare(4):  # a few elements each, each cut out along every dimension
+            return Call((draw.tensor(tuple(max(2, s) for s in shape)), word, tuple(range(len(shape))), draw.choice((1, 2))))
         few = draw.flag() and word not in ("bmm", "cat", "stack")  # so that equal ones happen
         shape = tuple(n if k == d % len(shape) else s for k, s in enumerate(shape))
         x = whole(0, 2)(draw, shape) if few else draw.tensor(shape)

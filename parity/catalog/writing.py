@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Call, Draw, Shape, keywords
-from parity.catalog.indexing import advanced, extent, picked, slices, smaller, some, target
+from parity.catalog.indexing import WHOLE, advanced, extent, picked, slices, smaller, some, target
 from parity.catalog.row import EVERY, FLOATING, REAL, Row, Signature
 from parity.catalog.signatures import cast_scalar, castable, scalar, source_of
 from parity.dtypes import FLOATS
@@ -43,10 +43,15 @@ def _scatter_reduce(reduce: str) -> Signature:
     return signature
 
 
+def _places(draw: Draw, n: int) -> Shape:
+    """The shape of n indices; a single one may be 0-d."""
+    return () if n == 1 and draw.rare(3) else (n,)
+
+
 def _index_add(draw: Draw) -> Call:
     x, shape, d = target(draw, empty=True)
     n = some(draw, 9) if shape else 1
-    index = draw.index((n,), extent(shape, d), dtype=draw.choice(("int64", "int32")))
+    index = draw.index(_places(draw, n), extent(shape, d), dtype=draw.choice(("int64", "int32")))
     source = draw.tensor(picked(draw, shape, d, n))
     return Call((x, d, index, source), keywords(alpha=draw.number(2) if draw.flag() else None))
 
@@ -57,20 +62,20 @@ def _index_copy(draw: Draw) -> Call:
         n = some(draw, 9)
         return Call((x, d, draw.index((n,), extent(shape, d)), draw.inside(picked(draw, shape, d, n), 1, 1, grad=False)))
     n = some(draw, extent(shape, d), unique=True) if shape else 1
-    return Call((x, d, draw.unique_index((n,), extent(shape, d)), draw.tensor(picked(draw, shape, d, n))))
+    return Call((x, d, draw.unique_index(_places(draw, n), extent(shape, d)), draw.tensor(picked(draw, shape, d, n))))
 
 
 def _index_fill(draw: Draw) -> Call:
     x, shape, d = target(draw, empty=True)
     value: Arg = draw.tensor(()) if draw.pick(3) == 2 else cast_scalar(draw)
-    return Call((x, d, draw.index((some(draw, 9) if shape else 1,), extent(shape, d)), value))
+    return Call((x, d, draw.index(_places(draw, some(draw, 9) if shape else 1), extent(shape, d)), value))
 
 
 def _index_reduce(reduce: str) -> Signature:
     def signature(draw: Draw) -> Call:
         x, shape, d = target(draw, 1)
         n = some(draw, 9)
-        index = draw.index((n,), shape[d])
+        index = draw.index(_places(draw, n), shape[d])
         return Call((x, d, index, draw.tensor(picked(draw, shape, d, n)), reduce), keywords(include_self=draw.option(False)))
 
     return signature
@@ -163,6 +168,8 @@ def _one_value(draw: Draw) -> Arg:
 
 def _setitem(draw: Draw) -> Call:
     """One assignment, or a few of single values one right after the other, which may overlap."""
+    if draw.rare(16):
+        return Call((draw.tensor(()), draw.choice(WHOLE), _one_value(draw)))
     x, shape, _ = target(draw, 1)
     if draw.pick(4) == 3:
         pairs = tuple(part for _ in range(draw.choice((2, 3))) for part in (slices(draw, shape)[0], _one_value(draw)))

@@ -39,6 +39,7 @@ MODES = (*("grad",) * 10, "no_grad", "inference")
 ORDERED = (*MODES, "deterministic")
 REPEATS = ("writing", "histograms", "scans")
 UNORDERED = ("put",)  # even the CPU refuses
+UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
 CONDITIONS = ("where", "where_scalar")  # rows whose first operand is a mask
 AFTER = (*("",) * 35, *PRELUDES)
 TRAVEL = ("copy_", "to")  # copied into destinations too (`parity.checking.transfer`)
@@ -183,6 +184,8 @@ def _typed(spec: TensorSpec, count: int, row: Row, pick: Pick) -> TensorSpec:
     # float16 beside complex numbers becomes complex32, which hardly an op takes
     clash = {"float16": "complex64", "complex64": "float16"}.get(spec.dtype)
     others = [d for d in row.dtypes if d not in (spec.dtype, clash)]
+    if FACTS[spec.dtype].kind == "int":  # one with a sign and one without hold numbers that the other does not
+        others += [d for d in others if FACTS[d].kind == "int" and (d in UNSIGNED) != (spec.dtype in UNSIGNED)] * 2
     return replace(spec, dtype=others[pick(len(others))]) if others else spec
 
 
@@ -208,7 +211,7 @@ def _layout(spec: TensorSpec, position: int, row: Row, pick: Pick) -> Layout:
         return ()
     if row.packed and pick(row.packed):
         return ()
-    recipes = RECIPES_0D if rank == 0 else RECIPES
+    recipes = RECIPES_0D if rank == 0 else IMAGES if 4 <= rank <= 5 else RECIPES
     first = recipes[pick(len(recipes))](spec.shape, pick)
     if kind == 11 and rank:
         inner = base_shape(spec.shape, first)
@@ -295,6 +298,7 @@ RECIPES: tuple[Recipe, ...] = (
     _channels_last,
     _expand,
 )
+IMAGES: tuple[Recipe, ...] = (*RECIPES, _channels_last, _channels_last)  # what most models lay their images out as
 RECIPES_0D: tuple[Recipe, ...] = (
     lambda s, pick: (("select", 1, 2 + pick(2)),),
     lambda s, pick: (("flat", 1 + pick(4), pick(2)),),

@@ -106,15 +106,26 @@ def test_parts_of_one_tensor_are_views_of_it(word: str, dim: int) -> None:
 
 
 def test_parts_of_one_tensor_overlap_or_lie_apart() -> None:
-    apart = set()
+    apart, cut = set(), set()
     for case in drawn("le_of_neighbours"):
         x, _, d, shift = case.args
         assert isinstance(x, TensorSpec)
-        assert isinstance(d, int)
         assert isinstance(shift, int)
+        if isinstance(d, tuple):
+            cut.add((len(d), shift))
+            assert shift <= min(x.shape)
+            continue
+        assert isinstance(d, int)
         assert 0 < shift < x.shape[d]
         apart.add(2 * shift >= x.shape[d])
     assert apart == {False, True}
+    assert cut >= {(2, 1), (3, 1), (3, 2)}
+
+
+def test_parts_may_be_cut_out_along_every_dimension() -> None:
+    x = torch.arange(24.0).view(2, 3, 4) % 5
+    assert torch.equal(of_neighbours(x, "sub", (0, 1, 2), 1), x[1:, 2:, 3:] - x[:1, :1, :1])
+    assert torch.equal(of_neighbours(x, "mul", (0, 1, 2), 2), x[:, 1:, 2:] * x[:, :2, :2])
 
 
 MADE: dict[str, Callable[[Tensor], Tensor]] = {

@@ -7,10 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from parity import catalog
+from parity import catalog, suite
 from parity.catalog import layers
 from parity.catalog.calls import embedding_bag
 from parity.catalog.draw import Sizes
+from parity.execute import attribute
 from parity.generation.generate import search
 from parity.vocabulary import Case, TensorSpec
 
@@ -88,3 +89,35 @@ def test_no_dilated_window_of_a_pool_steps_over_its_whole_input(name: str) -> No
     ]
     assert len(found) > 20
     assert all(min(sizes) >= d for sizes, d in found)
+
+
+# `median` and its like draw the dim; of one number a softmax is 1, whatever is drawn.
+WITHOUT_DIM = ("median_all", "nanmedian_all", "max_all", "min_all", "gumbel_softmax")
+
+
+def test_whatever_takes_a_dim_of_a_0d_tensor_gets_one() -> None:
+    """Kernels that count dimensions meet none, and torch takes dim 0 of it all the same."""
+    missing = []
+    for row in suite.rows("native"):
+        if row.mutates or not row.call.startswith("torch.") or row.name in WITHOUT_DIM:
+            continue
+        try:
+            attribute(row.call)(torch.ones((), dtype=getattr(torch, row.dtypes[0])), dim=0)
+        except Exception:  # whatever it says, it does not take one
+            continue
+        if not any(_along_a_dim_of_0d(c) for c in drawn(row.name, row.dtypes[0], 400)):
+            missing.append(row.name)
+    assert not missing
+
+
+def _along_a_dim_of_0d(case: Case) -> bool:
+    x = case.args[0] if case.args else None
+    beside = (*case.args[1:], *(v for k, v in case.kwargs if k == "dim"))
+    given = any(isinstance(a, (int, tuple)) and not isinstance(a, bool) for a in beside)
+    return isinstance(x, TensorSpec) and not x.shape and given
+
+
+@pytest.mark.parametrize("name", ["index_select", "index_add", "index_copy", "index_fill", "index_reduce_mean"])
+def test_an_index_may_be_0d(name: str) -> None:
+    ranks = {len(s.shape) for c in drawn(name) for s in operands(c) if s.values.family in ("index", "unique")}
+    assert ranks == {0, 1}
