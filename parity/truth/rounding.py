@@ -48,6 +48,8 @@ _MOVERS += " copy fill zero set resize normal uniform bernoulli exponential"
 # Norms, exact where their order only picks an element or counts.
 NORMS = ("linalg_vector_norm", "norm")
 ARITHMETIC = ("add", "sub", "rsub", "mul")
+# Each part of a complex product or quotient is a sum of products that may cancel.
+PRODUCTS = ("mul", "div", "reciprocal")
 # These turn a tensor in place and write none of its elements.
 TURNS = ("transpose_", "t_", "squeeze_", "unsqueeze_", "as_strided_", "swapaxes_", "swapdims_", "detach_")
 EXACT_KERNELS = frozenset(_MOVERS.split())
@@ -130,6 +132,14 @@ def _numbers(t: Tensor) -> Factors:
 def _times(t: Tensor, numbers: Factors, u: float, key: int) -> Tensor:
     """`rounded` for a tensor of these numbers."""
     return t * torch.from_numpy(_hashed(numbers.view(np.int64), u, key).reshape(t.shape))
+
+
+def by_modulus(x: Tensor, moved: Tensor) -> Tensor:
+    """`rounded` complex numbers, each part moved in units of the modulus instead of its own; parts that are 0 stay so."""
+    before, after = (torch.view_as_real(t.detach().resolve_conj()) for t in (x, moved))
+    off = (after - before) / before.abs() * x.abs().unsqueeze(-1)
+    after.copy_(torch.where(off.isfinite(), before + off, after))
+    return moved
 
 
 def handed_on(x: Tensor, u: float, key: int, least: float) -> Tensor:
@@ -274,7 +284,12 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         if func is stored:
             return handed_on(result, self._u, self._key, self._least) if _wide(result) else result
         self.met_shy |= name in SHY
-        if kernel.exact or (kernel.norm and _picks(args, kwargs or {})) or (kernel.counts and self._counts(result, args)):
+        turns = name == "sgn" and _wide(result) and result.is_complex()  # a quotient
+        if (
+            (kernel.exact and not turns)
+            or (kernel.norm and _picks(args, kwargs or {}))
+            or (kernel.counts and self._counts(result, args))
+        ):
             return result
         if formula is None and _wide(result) and result.numel():
             count = terms(name, result, args)
@@ -290,6 +305,9 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
                     biased = chained(args[0], dims).view(result.shape) / (count if name == "mean" else 1.0)
                     lost = torch.maximum(lost, biased / 4.0)
                 result = self._off_by(result, lost)
+        if name in PRODUCTS and _wide(result) and result.is_complex():
+            moved = self._rounded(result)
+            return moved if moved is result else by_modulus(result, moved)
         change = self._rounded_but_whole if self._apart and name in ARITHMETIC else self._rounded
         return change(result) if isinstance(result, Tensor) else tree_map(change, result)
 

@@ -143,6 +143,23 @@ def test_sums_inside_a_kernel_lose_what_a_chain_of_additions_loses(op: Callable[
     assert 2.5 * U < float(change) < 40 * U
 
 
+@pytest.mark.parametrize("way", [lambda v, x: (v.conj() * x).real, lambda v, x: (x / v).real, lambda v, x: x.sgn().abs()])
+def test_parts_of_complex_products_are_off_by_the_modulus(way: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+    """What cancels in one part of a product is as large as the product; a sign of a complex number is a quotient."""
+    v = torch.tensor([0.9604 + 0.9508j, 1.0 + 1.0j], dtype=torch.complex128)
+    x = torch.tensor([-0.2953 + 0.2978j, -0.5 + 0.5005j], dtype=torch.complex128)
+    found = torch.zeros(2, dtype=torch.float64)
+    for key in range(6):
+        with rounding.Rounding(U, key) as mode:
+            moved = way(v, x)
+        found = torch.maximum(found, (mode.unrounded(moved) - way(v, x)).abs())
+    assert bool((found > 0.1 * U).all())
+    assert bool((found < 4 * U).all())
+    with rounding.Rounding(U, 0):
+        real = (torch.full((3,), 2.0, dtype=torch.complex128) * 3.0).imag
+    assert not real.any()  # what is 0 on every device
+
+
 def test_many_terms_of_one_size_are_rounded_to_one_side() -> None:
     """A chain of float32 additions of 0.1 is off by more than a random walk of roundings."""
     terms = torch.full((4096, 1), 0.1, dtype=torch.float32).double()
