@@ -284,12 +284,8 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         if func is stored:
             return handed_on(result, self._u, self._key, self._least) if _wide(result) else result
         self.met_shy |= name in SHY
-        turns = name == "sgn" and _wide(result) and result.is_complex()  # a quotient
-        if (
-            (kernel.exact and not turns)
-            or (kernel.norm and _picks(args, kwargs or {}))
-            or (kernel.counts and self._counts(result, args))
-        ):
+        exact = kernel.exact and not (name == "sgn" and _wide(result) and result.is_complex())  # which is a quotient
+        if exact or (kernel.norm and _picks(args, kwargs or {})) or (kernel.counts and self._counts(result, args)):
             return result
         if formula is None and _wide(result) and result.numel():
             count = terms(name, result, args)
