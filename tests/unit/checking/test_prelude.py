@@ -126,6 +126,12 @@ def test_a_smaller_call_is_the_same_call_with_halved_sizes() -> None:
     assert steps('index_select(float32[8], 0, int64[4].index(0, 8)).after("smaller")')[0][0] == ((4,), (2,))
 
 
+def test_a_smaller_pool_is_one_that_the_row_draws() -> None:
+    """Halved, its dilated window would step over the whole input, and the CPU's kernel read beside it."""
+    text = 'max_pool2d(float32[2, 5, 4, 4], 2, stride=1, padding=1, dilation=3, return_indices=True).after("smaller")'
+    assert steps(text)[0] == (((1, 1, 2, 2),), (2, None, 0, 1, False, False))
+
+
 def test_before_a_larger_call_comes_the_call_itself() -> None:
     shapes = [s for s, _ in steps('softmax(float32[4, 3], dim=1).after("larger")')]
     assert shapes[:3] == [((4, 3),), ((8, 6),), ((4, 3),)]
