@@ -260,7 +260,8 @@ def _expand(shape: tuple[int, ...], pick: Pick) -> Layout:
 def _behind(shape: tuple[int, ...], d: int, pick: Pick) -> int:
     """Elements of a dimension behind a slice of it: one or two, or so many that its rows lie far from each other."""
     few = 1 + pick(2)
-    if len(shape) < 2 or pick(4) < 3 or math.prod(shape) // max(shape[d], 1) * FAR > FAR_LIMIT:
+    others = math.prod(n for k, n in enumerate(shape) if k != d % len(shape))
+    if len(shape) < 2 or pick(4) < 3 or others * FAR > FAR_LIMIT:
         return few
     return FAR
 
