@@ -217,3 +217,10 @@ def test_some_views_reach_far_through_their_memory() -> None:
             if far:
                 assert math.prod(base_shape(t.shape, t.layout)) <= 4 * generate.FAR_LIMIT
     assert min(rows, offsets) > 3
+
+
+def test_nothing_lies_far_behind_in_a_large_base() -> None:
+    """Not where the sliced dimension has no elements, either: the others would be as long."""
+    assert generate._behind((3, 0, 7), 1, lambda n: n - 1) == generate.FAR
+    assert generate._behind((0, 2, 65537), -3, lambda n: n - 1) == 2
+    assert generate._behind((0, 2, 65537), 0, lambda n: n - 1) == 2
