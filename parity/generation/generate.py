@@ -39,6 +39,8 @@ MODES = (*("grad",) * 10, "no_grad", "inference")
 ORDERED = (*MODES, "deterministic")
 REPEATS = ("writing", "histograms", "scans")
 UNORDERED = ("put",)  # even the CPU refuses
+# Told to be deterministic, torch takes a formula in Python on all devices but the CPU, which rounds uint8 otherwise.
+RESIZED = ("opinfo:nn.functional.interpolate", "opinfo:nn.functional.upsample")
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
 CONDITIONS = ("where", "where_scalar")  # rows whose first operand is a mask
 AFTER = (*("",) * 35, *PRELUDES)
@@ -122,6 +124,8 @@ def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes) -> Case:
     cotangent = _cotangent(row, dtype, pick)
     into = _destination(row, dtype, pick) if row.out else WORDS[pick(len(WORDS))] if row.name in TRAVEL else "contiguous"
     modes = ORDERED if (row.accumulates or row.family in REPEATS) and row.name not in UNORDERED else MODES
+    if dtype == "uint8" and row.name.startswith(RESIZED):
+        modes = MODES
     under, after = modes[pick(len(modes))], AFTER[pick(len(AFTER))] if specs else ""
     seeds = [pick(SEEDS) if _seeded(s.values) else s.values.seed for s in specs]
     specs = [_finished(*whole) for whole in zip(specs, grads, seeds)]

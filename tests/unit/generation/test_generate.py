@@ -224,3 +224,10 @@ def test_nothing_lies_far_behind_in_a_large_base() -> None:
     assert generate._behind((3, 0, 7), 1, lambda n: n - 1) == generate.FAR
     assert generate._behind((0, 2, 65537), -3, lambda n: n - 1) == 2
     assert generate._behind((0, 2, 65537), 0, lambda n: n - 1) == 2
+
+
+def test_images_of_bytes_are_not_resized_deterministically() -> None:
+    """torch.nn.functional.interpolate takes a formula in Python for that on every device but the CPU, off by one in uint8."""
+    row = catalog.row("opinfo:nn.functional.upsample_bilinear")
+    assert "deterministic" not in {d.case.under for d in generate.search(row, "uint8", SIZES, "1", 80)}
+    assert "deterministic" in {d.case.under for d in generate.search(row, "float32", SIZES, "1", 80)}
