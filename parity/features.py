@@ -36,7 +36,8 @@ def features(case: Case, aspects: Collection[str] = (), tames: Collection[str] =
         _collect(a, specs)
     for _, a in case.kwargs:
         _collect(a, specs)
-    found = set(_outline(case.dtype, len(specs), tuple(aspects)))
+    told = () if case.refused else tuple(aspects)  # of a case that must be refused, its flaw says all
+    found = set(_outline(case.dtype, len(specs), told))
     if tames and any(name in tames for name, _ in case.kwargs):
         found.update(f"{AT}{min(k, BEHIND)} {TAMED}" for k, _ in enumerate(operands(case.args)))
     for k, s in enumerate(specs):
