@@ -16,6 +16,7 @@ from typing import Protocol
 
 from parity import notation, pairs
 from parity.checking.check import EVERYTHING, Result, Settings, check, failing
+from parity.checking.power import Asked, Probe
 from parity.devices.base import Device
 from parity.errors import CaseError, DeviceError
 from parity.features import features
@@ -25,6 +26,7 @@ from parity.generation.shrink import shrink as least
 from parity.listening import listening
 from parity.reached import Reached
 from parity.store import Item as Summary
+from parity.store import Power
 from parity.suite import ORACLE_EVERY, Item, Profile
 from parity.tolerance import Tables
 from parity.vocabulary import COMPARED, Arg, Aspect, Case, OpClass, Record, Status, TensorSpec
@@ -81,7 +83,8 @@ class NoWatch:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What all items of a run share. patience: seconds a case may take, or None for the default by size. reach: whether to note
-    which operators are dispatched on the device. counts: draw only until every aspect of an item holds a comparison."""
+    which operators are dispatched on the device. counts: draw only until every aspect of an item holds a comparison. power:
+    which part of the cases is judged once more with errors put in."""
 
     device: Device
     cpu: Device
@@ -94,6 +97,7 @@ class Plan:
     patience: float | None = None
     reach: bool = False
     counts: bool = False
+    power: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,7 @@ class Examined:
     records: tuple[Record, ...]
     findings: tuple[Finding, ...]
     features: tuple[frozenset[str], ...] = ()
+    power: tuple[Power, ...] = ()
 
 
 @dataclass(slots=True)
@@ -132,6 +137,8 @@ class _Tally:
     compared: bool = False
     features: list[frozenset[str]] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+    elements: Counter[str] = field(default_factory=Counter)
 
 
 def patience(case: Case) -> float:
@@ -233,8 +240,9 @@ def examine(item: Item, plan: Plan, watch: Watch, dead: frozenset[int] = frozens
             watch.begin(ordinal, item.id, text, plan.patience or patience(one.case))
             try:
                 how = settings(item, plan, ordinal, pinned)
+                how = replace(how, power=True) if _sampled(item, plan, ordinal) else how
                 there = plan.device, plan.cpu, plan.tables
-                results, digest = check(item.row, one.case, *there, how, watch.stage, notes, reached)
+                results, digest = check(item.row, one.case, *there, how, watch.stage, notes, reached, tally.asked)
                 if failing(results) and _shares_the_kernels(plan.device):
                     again, _ = check(item.row, one.case, *there, how, watch.stage, notes, reached)
                     results = results if failing(again) else again
@@ -272,8 +280,36 @@ def examine(item: Item, plan: Plan, watch: Watch, dead: frozenset[int] = frozens
         tuple(sorted(reached.operators)) if reached else (),
         reached.idle if reached else {},
         hashlib.blake2b("".join(tally.texts).encode(), digest_size=8).hexdigest(),
+        tally.elements["judged"],
+        tally.elements["unjudged"],
+        _elements(tally.asked),
     )
-    return Examined(summary, tuple(tally.records), findings, tuple(tally.features))
+    return Examined(summary, tuple(tally.records), findings, tuple(tally.features), tuple(_power(item, tally.asked)))
+
+
+def _sampled(item: Item, plan: Plan, ordinal: int) -> bool:
+    """Whether a case is judged once more with errors put in: always the same ones of an item."""
+    return zlib.crc32(f"{item.id} {ordinal}".encode()) < plan.power * 2.0**32
+
+
+def _power(item: Item, asked: Sequence[Asked]) -> Iterator[Power]:
+    """What became of all errors, by dtype, aspect and error."""
+    groups: dict[tuple[str, str, str], list[Probe]] = defaultdict(list)
+    for p in (p for a in asked for p in a.probes):
+        groups[p.dtype, p.aspect, p.error].append(p)
+    for (dtype, aspect, error), probes in groups.items():
+        why = tuple(p.why for p in probes if p.why)
+        yield Power(item.row.name, dtype, aspect, error, Counter(p.outcome for p in probes), why)
+
+
+def _elements(asked: Sequence[Asked]) -> dict[str, int]:
+    """The elements of all results into which errors were put."""
+    total: Counter[str] = Counter()
+    for a in asked:
+        total.update(sharp=a.sharp[0], nonzero=a.sharp[1])
+        for e in a.elements:
+            total.update(total=e.total, shown=e.shown, unshown=e.unshown, loose=e.loose)
+    return {k: n for k, n in total.items() if n}
 
 
 def _valid(cases: Iterator[tuple[int, bool, Drawn]], tally: _Tally) -> Iterator[tuple[int, bool, Drawn]]:
@@ -311,6 +347,8 @@ def _count(tally: _Tally, item: Item, one: Drawn, results: Sequence[Result], tex
         tally.compared |= status not in NOTHING
         if status is Status.VOID:
             tally.void[r.verdict.reason[:120]] += 1
+        for m in r.measures if status in COMPARED else ():
+            tally.elements.update(judged=m.total - m.unjudged, unjudged=m.unjudged)
         for m in r.measures:
             if m.measured and m.share is not None:
                 tally.worst[r.aspect] = max(tally.worst.get(r.aspect, 0.0), m.share)

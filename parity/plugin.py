@@ -41,11 +41,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "setup": {"default": None, "help": "a Python file that every worker runs before it touches the device"},
     "hang-after": {"type": float, "default": None, "help": "seconds after which a case counts as hung"},
     "findings": {"default": "findings", "help": "folder for the scripts that reproduce findings"},
+    "power": {"type": int, "default": 400, "help": "comparisons that are judged once more with errors put in"},
     "count": {"action": "store_true", "default": False, "help": "draw only until every aspect of an op holds a comparison"},
     "reach": {"action": "store_true", "default": False, "help": "note which operators are dispatched on the device"},
     "fail-on": {"action": "append", "default": [], "help": "status that fails a test beside the findings: unsupported, ..."},
 }
 DEATHS_PER_ITEM = 3
+COMPARED_PER_CASE = 2.2  # comparisons of a case, in the middle
 WATCH_SECONDS = 0.2
 UNABLE = "unable-"  # names the file in which a worker says why it cannot begin; its exit code follows
 
@@ -143,6 +145,7 @@ def _plan(
     setup: str | None,
     reach: bool,
     counts: bool,
+    power: float,
 ) -> Any:
     """The plan that all items of this process share."""
     import torch
@@ -162,7 +165,18 @@ def _plan(
     tables = tolerance.load(there.name, known_ops=known, fast=is_fast(there))
     cpu, sizes = resolve("cpu"), suite.profile(profile)
     gc.freeze()  # torch and the catalog stay: no need to look through them again and again
-    return Plan(there, cpu, tables, sizes, seed, examples, screens, shrinks, patience, reach, counts)
+    return Plan(there, cpu, tables, sizes, seed, examples, screens, shrinks, patience, reach, counts, power)
+
+
+def _sampled(tests: list[pytest.Item], option: Any) -> float:
+    """Which part of the cases is judged once more with errors put in, so that it comes to as many comparisons as asked for."""
+    from parity import suite
+
+    profile = suite.profile(option.parity_profile)
+    items = [t.callspec.params["parity_item"] for t in tests if hasattr(t, "callspec") and "parity_item" in t.callspec.params]
+    cases = sum(option.parity_examples or profile.examples(i.row, i.dtype) for i in items) + profile.pinned * len(items)
+    wanted: int = option.parity_power
+    return min(1.0, wanted / max(1.0, COMPARED_PER_CASE * cases))
 
 
 @pytest.fixture(scope="session")
@@ -175,6 +189,7 @@ def parity_plan(request: pytest.FixtureRequest) -> Any:
         return _plan(
             o.parity_device, o.parity_profile, o.parity_seed, o.parity_examples, o.parity_faults, not o.parity_no_screens,
             not o.parity_no_shrink, o.parity_hang_after, o.parity_setup, o.parity_reach, o.parity_count,
+            0.0 if o.parity_count else _sampled(request.session.items, o),
         )  # fmt: skip
     except ParityError as e:
         folder = getattr(request.config, "workerinput", {}).get("parity_rundir")
@@ -209,7 +224,7 @@ class Checker:
             except OutputError as e:  # a full disk must not cost the finding
                 script = e
             texts.append(text(f, self._plan.device.name, script, option.parity_faults or "", option.parity_setup or ""))
-        rows = [*map(encode, done.records), encode(done.summary)]
+        rows = [*map(encode, done.records), *map(encode, done.power), encode(done.summary)]
         part = {"rows": rows, "findings": texts, "features": pack(done.features)}
         self._request.node.user_properties.append(("parity", json.dumps(part)))
         if texts:

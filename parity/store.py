@@ -52,7 +52,11 @@ def setup_of(path: Path) -> str:
 class Item:
     """The exploration of one op in one dtype. counts: aspect -> status -> records; worst: aspect -> largest measured share;
     void: reason -> how often a case said nothing. seconds: wall time. operators: with --reach, what compared cases dispatched
-    on the device; idle: what only others dispatched, with the reason. ids: digest of the ids of all cases in their order."""
+    on the device; idle: what only others dispatched, with the reason. ids: digest of the ids of all cases in their order.
+
+    judged, unjudged: elements of all results that were compared. elements: of the results into which errors were put, how many
+    there are (total), are excused by an experiment (shown) or without one (unshown), have an honest budget of more than half of
+    what they are (loose), are not 0 (nonzero), and would be told if they were off by 5 % (sharp)."""
 
     op: str
     dtype: str
@@ -64,6 +68,22 @@ class Item:
     operators: tuple[str, ...] = ()
     idle: Mapping[str, str] = field(default_factory=dict)
     ids: str = ""
+    judged: int = 0
+    unjudged: int = 0
+    elements: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """What the judge said of errors that were put into results of one op. dtype: of the results; counts: outcome
+    (`parity.checking.power`) -> comparisons; why: what it said of those that it did not see."""
+
+    op: str
+    dtype: str
+    aspect: str
+    error: str
+    counts: Mapping[str, int] = field(default_factory=dict)
+    why: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +125,11 @@ class Run:
     deaths: tuple[Death, ...] = ()
     end: End | None = None
     coverage: tuple[Coverage, ...] = ()
+    power: tuple[Power, ...] = ()
 
 
-Row: TypeAlias = Record | Item | Death | Coverage | End
-KINDS: dict[str, type[Row]] = {"record": Record, "item": Item, "death": Death, "coverage": Coverage, "end": End}
+Row: TypeAlias = Record | Item | Death | Coverage | Power | End
+KINDS: dict[str, type[Row]] = {"record": Record, "item": Item, "death": Death, "coverage": Coverage, "power": Power, "end": End}
 STATUSES, ASPECTS = tuple(map(str, Status)), tuple(map(str, Aspect))
 NAMES = {made: kind for kind, made in KINDS.items()}
 
@@ -214,6 +235,7 @@ def read(path: Path, partial: bool = False) -> Run:
         tuple(r for r in rows if isinstance(r, Death)),
         end,
         tuple(r for r in rows if isinstance(r, Coverage)),
+        tuple(r for r in rows if isinstance(r, Power)),
     )
     if (end is None or rest) and not partial:
         how = "its last line is cut" if rest else "it has no end row"
@@ -256,6 +278,8 @@ def _row(path: Path, number: int, line: str, form: int) -> Row:
         if made is Item:
             tree["worst"] = {k: float(v) for k, v in tree.get("worst", {}).items()}
             tree["operators"] = tuple(tree.get("operators", ()))
+        if made is Power:
+            tree["why"] = tuple(tree.get("why", ()))
         if made is Death:
             tree["where"] = tuple(tree.get("where", ()))
         row = made(**tree)

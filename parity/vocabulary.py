@@ -273,7 +273,8 @@ class Measure:
 
     share: the device's worst error against the truth in units of the budget; above 1 is outside. reference_share: the
     reference's own. measured: False where `share` is only an upper limit, known from a cheap screen (named in `screen`).
-    index: of the worst element; device, reference, truth: its three values. bits: size of the error in words of ULP.
+    index: of the worst element; device, reference, truth: its three values. total: elements compared; mismatched: those that
+    are outside; unjudged: those of which any value would have been taken.
     """
 
     tensor: str
@@ -289,10 +290,11 @@ class Measure:
     truth: str = ""
     mismatched: int = 0
     total: int = 0
-    problem: str = ""  # "" | value | class | shape | dtype | beside | missing | index ...: the kind of difference
+    problem: str = ""  # "" | value | class | shared | shape | dtype | beside | missing | index ...: the kind of difference
     budget: tuple[tuple[str, float], ...] = ()  # the terms of the budget at that element
     spread: float | None = None  # sums: root mean square of the errors in units of its limit
     certain: bool = False  # sums: an element is off by more than any order of adding explains
+    unjudged: int = 0
 
 
 @swift

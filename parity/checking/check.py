@@ -12,6 +12,7 @@ from torch import Tensor
 from parity import execute as ex
 from parity.catalog.row import Row
 from parity.checking import derivatives, operands, prelude, refusal, transfer, writes
+from parity.checking.power import Asked
 from parity.checking.trial import (
     EVERYTHING,
     RAISED,
@@ -33,7 +34,7 @@ from parity.judging.bench import Bench
 from parity.judging.relations import GAUGE_DEPENDENT, RELATIONS, Bound
 from parity.reached import Reached
 from parity.tolerance import Tables
-from parity.truth.oracle import Oracle
+from parity.truth.oracle import CaseOracle
 from parity.vocabulary import Aspect, Case, Computed, Measure, OpClass, Outcome, Raised, Status, Verdict
 
 __all__ = ["EVERYTHING", "RAISED", "Mark", "Result", "Settings", "check", "failing", "quiet"]
@@ -49,10 +50,12 @@ def check(
     mark: Mark,
     notes: list[str],
     reached: Reached | None = None,
+    asked_of: list[Asked] | None = None,
 ) -> tuple[tuple[Result, ...], str]:
     """All aspects of one case: (results, digest of the inputs). `notes` is where the caller's `listening` puts fallbacks;
     `mark` is told each stage (reference, device, compare) before it begins; `reached` notes the operators that the device was
-    asked for, save where calls that nobody judges come first. Raises CaseError where a case cannot be built.
+    asked for, save where calls that nobody judges come first;
+    `asked_of` gets what became of errors that were put in. Raises CaseError where a case cannot be built.
     """
     inputs = build(case)
     trial = Trial(ex.program(row), case, inputs, device, tables, settings, cpu, mark, notes)
@@ -63,6 +66,8 @@ def check(
     else:
         with ex.MODES["grad"](), reached.watching(device, trial.results):
             asked(trial)
+    if asked_of is not None:
+        asked_of += trial.power
     return tuple(trial.results), inputs.digest() if settings.insist else ""
 
 
@@ -77,7 +82,7 @@ def _aspects(t: Trial) -> None:
         live = ex.precisely(lambda: ex.forward(t.program, t.case, t.inputs, here, False), "run")
         grad = False
     reference: Outcome = live if isinstance(live, Raised) else Computed(tuple((n, x.detach()) for n, x in live.outputs))
-    oracle = Oracle(t.program, t.case, t.inputs, _result_dtype(reference))
+    oracle = CaseOracle(t.program, t.case, t.inputs, _result_dtype(reference))
     if isinstance(reference, Raised) and oracle.truth("out") is None and oracle.truth("out[0]") is None:
         t.results.append(Result(Aspect.FORWARD, Verdict(Status.VOID, f"the reference refuses: {reference.message}")))
         return

@@ -24,7 +24,7 @@ from parity.devices.base import Device
 from parity.dtypes import COMPLEX, FLOATS
 from parity.execute import Destination, Named
 from parity.inputs import Inputs, Operand, cut
-from parity.truth.oracle import Oracle
+from parity.truth.oracle import CaseOracle
 from parity.vocabulary import Aspect, Computed, Cotangent, Measure, OpClass, Outcome, Raised, Status, TensorSpec, Verdict
 
 make_dual: Callable[[Tensor, Tensor], Tensor] = forward_ad.make_dual
@@ -80,7 +80,7 @@ def check_through_gauge(t: Trial, s: Sides) -> None:
         return
     # Algorithms for factorizations are stable by the norm, as solvers are (`class = "solver"` of the tables says by how much).
     row = replace(s.bench.row, rule=OpClass.SOLVER)
-    bench = replace(s.bench, row=row, oracle=Oracle(program, t.case, t.inputs, None), bound=None)
+    bench = replace(s.bench, row=row, oracle=CaseOracle(program, t.case, t.inputs, None), bound=None)
     own, sides = replace(t, program=program), replace(s, bench=bench, live=live, theirs=theirs)
     alike = [n for n, _ in tracked] == [n for n, _ in ex.differentiable(theirs)]
     if t.settings.wants(Aspect.BACKWARD):
@@ -214,7 +214,7 @@ def _double_backward(t: Trial, s: Sides, tracked: Named) -> None:
     got = ex.precisely(lambda: ex.backward(live, ours), "backward")
     if isinstance(got, Raised) or not got:
         return
-    oracle = Oracle(program, t.case, inputs, None)
+    oracle = CaseOracle(program, t.case, inputs, None)
     oracle.differentiate(ours)
     t.mark("device")
 
@@ -306,7 +306,7 @@ def _tangents(t: Trial, s: Sides) -> None:
     if found := agrees(t, Aspect.TANGENT, reference.tensors, outcome):
         t.results.append(_renamed(found, "out", "tangent"))
         return
-    oracle, other = Oracle(slow, t.case, inputs, None), Oracle(program, t.case, inputs, None)
+    oracle, other = CaseOracle(slow, t.case, inputs, None), CaseOracle(program, t.case, inputs, None)
     if not all(_same(oracle.truth(n), other.truth(n)) for n, _ in got):
         return
     bench = replace(s.bench, oracle=oracle, bound=None)

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from parity import execute as ex
+from parity.checking import power
+from parity.checking.power import Asked
 from parity.devices.base import Device
 from parity.dtypes import FACTS
 from parity.execute import Destination, Live, Named, Placed, Program
@@ -68,7 +70,8 @@ class Settings:
     """How a case is checked. insist: everything to the oracle. repeat: run the forward twice and compare the bits. only: the
     aspect that is asked for (the forward always runs), or None for all. more: which of the aspects that cost most (`SELDOM`)
     are asked for. law: draw a random op again and again for its law; without, each result is only one that may come out.
-    operands: ask whether the calls left their operands as they were; where everything goes to the oracle, that is asked too."""
+    operands: ask whether the calls left their operands as they were; where everything goes to the oracle, that is asked too.
+    power: judge what agrees once more, with errors put in."""
 
     insist: bool = False
     repeat: bool = False
@@ -76,6 +79,7 @@ class Settings:
     more: frozenset[Aspect] = frozenset()
     law: bool = True
     operands: bool = False
+    power: bool = False
 
     def wants(self, aspect: Aspect) -> bool:
         """Whether this aspect is asked for."""
@@ -103,7 +107,7 @@ class Lent(NamedTuple):
 class Trial:
     """One case and where it is checked; lives as long as its check. notes: where fallbacks are heard; results: so far; fed: the
     cotangents that the device's backward was given; cotangents: as they are made, and as the reference takes them, once asked
-    for."""
+    for; power: what became of errors that were put in."""
 
     program: Program
     case: Case
@@ -117,6 +121,7 @@ class Trial:
     results: list[Result] = field(default_factory=list)
     fed: list[Lent] = field(default_factory=list)
     cotangents: tuple[list[Destination], list[Tensor]] | None = None
+    power: list[Asked] = field(default_factory=list)
 
 
 @swift
@@ -164,7 +169,9 @@ def outcome_of(t: Trial, raw: Named | Raised) -> Outcome:
 def agrees(t: Trial, aspect: Aspect, expected: Named, outcome: Outcome) -> Result | None:
     """The result where the device gave the expected bits under the expected names, which needs no judge; None where it did not,
     or where everything is to be judged."""
-    if t.settings.insist or not isinstance(outcome, Computed) or outcome.notes or len(outcome.tensors) != len(expected):
+    if t.settings.insist or t.settings.power or not isinstance(outcome, Computed) or outcome.notes:
+        return None
+    if len(outcome.tensors) != len(expected):
         return None
     sizes = []
     for (name, x), (told, r) in zip(outcome.tensors, expected):
@@ -201,6 +208,9 @@ def compare(
     elif verdict.status.is_finding and (share := _own_error(t.device, verdict)) > WIDENING_LIMIT:
         text = f"the CPU is {share:.3g} budgets off itself, and this device computes with its kernels ({verdict.reason})"
         verdict = Verdict(Status.VOID, text, verdict.measure)
+    if t.settings.power and verdict.status is Status.AGREE and aspect is not Aspect.REPEAT:
+        asked = power.ask(bench, theirs, ours, pass_, parts, aspect, repr(t.case))
+        t.power += [asked] if asked is not None else []
     if outcome.notes and verdict.status is Status.AGREE:
         text = "ran on the CPU: " + ", ".join(sorted(set(outcome.notes)))
         verdict = Verdict(Status.FALLBACK, text, verdict.measure, verdict.tolerance)

@@ -26,7 +26,7 @@ from parity.judging.promises import (
 )
 from parity.vocabulary import OpClass, Tolerance
 
-FLUSHED = 4.0  # a few partial results may be flushed on the way
+FLUSHED = 4.0  # a few partial results may be flushed on the way, or off by a few of the smallest numbers
 
 
 def allowance(
@@ -58,12 +58,13 @@ def allowance(
                 # toward zero makes to one side.
                 sum_ = replace(sum_, scale=sum_.scale + 2.0 * u * np.nan_to_num(s, nan=0.0, posinf=0.0))
             return replace(sum_, rms=np.inf) if scans(bench.row) else sum_
+    floor = max(floor, FLUSHED * f.smallest)
     moved = np.zeros_like(size) if name is None else paired(bench.oracle.sensitivity(name, u, between), truth)
     if bench.row.rule is not OpClass.ELEMENTWISE or pass_ == "backward" or not bench.oracle.of_one():
         b = of_perturbation(size, moved, f, u, tol, floor)
         return b if name is None or not transforms(bench.row) else b.wider(LEAKAGE, leakage(size, u))
-    # No element borrows from its neighbours. What float32 cannot invert (1 / exp(100)) may vanish, below its normal numbers.
-    return of_perturbation(size, moved, f, u, tol, max(floor, FACTS["float32"].tiny), 0.0)
+    # What float32 cannot invert (1 / exp(100)) may vanish, below its normal numbers.
+    return of_perturbation(size, moved, f, u, tol, max(floor, FACTS["float32"].tiny))
 
 
 def _handed_on(bench: Bench, name: str | None, f: DtypeFacts, pass_: str, u: float, size: Array, s: Array) -> Array:

@@ -15,8 +15,6 @@ from parity.dtypes import DtypeFacts
 from parity.vocabulary import Tolerance
 
 Array = npt.NDArray[np.float64]
-# Where an element's own sensitivity is 0 by chance, its neighbours' counts a little.
-FLOOR_OF_LARGEST = 0.05
 # Terms that are asked for by name.
 HANDED = "partial sums handed on"
 ROUNDING = "rounding of the result"
@@ -28,6 +26,7 @@ class Budget:
 
     certain: errors above this are wrong whatever order the terms were added in; None where no such border is known.
     scale: one rounding of every element; the root mean square of errors in this unit is held to `rms` as well.
+    absolute: the part of `total` that does not shrink with the element (subnormal numbers, what leaves the range).
     """
 
     total: Array
@@ -35,6 +34,7 @@ class Budget:
     certain: Array | None = None
     scale: Array | None = None
     rms: float = np.inf
+    absolute: Array | float = 0.0
 
     def wider(self, name: str, more: Array) -> Budget:
         """The budget with one more term (finite where it is meant)."""
@@ -45,6 +45,7 @@ class Budget:
             None if self.certain is None else self.certain + term,
             None if self.scale is None else self.scale + term,
             self.rms,
+            self.absolute + term,
         )
 
     @property
@@ -113,24 +114,16 @@ def of_sum(
     return Budget(total, terms, nu / (1.0 - nu) * s + handed + rounding + floor, one, 1.0)
 
 
-def of_perturbation(
-    truth: Array, sensitivity: Array, f: DtypeFacts, u: float, tol: Tolerance, floor: float, lent: float = FLOOR_OF_LARGEST
-) -> Budget:
-    """scale * (sensitivity + 2 u |truth| + lent * the largest sensitivity) + output_ulp * ULP + floor.
-
-    lent: 0 for functions of one element each, whose neighbours have nothing to do with them.
-    """
+def of_perturbation(truth: Array, sensitivity: Array, f: DtypeFacts, u: float, tol: Tolerance, floor: float) -> Budget:
+    """scale * (sensitivity + 2 u |truth|) + output_ulp * ULP + floor. No element borrows from its neighbours: samples of a
+    sensitivity that are 0 by chance are taken again until there are enough of them."""
     size = _finite(truth)
-    largest = float(sensitivity.max()) if sensitivity.size else 0.0
     return Budget(
         *_summed(
             (f"{tol.scale:g} times the sensitivity to a roundoff", tol.scale * sensitivity),
             (f"{tol.scale:g} times 2 u |truth|", tol.scale * 2.0 * u * size),
-            (
-                f"{tol.scale * lent:g} times the largest sensitivity",
-                np.full_like(size, tol.scale * lent * largest),
-            ),
             (ROUNDING, tol.output_ulp * ulp_of(size, f)),
             ("floor", np.full_like(size, floor)),
-        )
+        ),
+        absolute=floor,
     )

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from parity.judging.bench import Bench
 from parity.judging.destination import EXACT, equal
+from parity.judging.limits import exact_limits
 from parity.judging.measures import bit_equal, exact_measure, same_values
 from parity.judging.promises import odd_zero
 from parity.vocabulary import Measure, OpClass, Status, Verdict
@@ -22,6 +23,8 @@ def exactly(bench: Bench, name: str, device: Tensor, expected: Tensor) -> Verdic
             odd = of_zeros(bench, name, device, expected, expected)
             if odd is not None:
                 return odd
+        if bench.limits is not None:
+            bench.limits[name] = exact_limits(device)
         same = Measure(name, 0.0, 0.0, True, screen="exact", max_abs=0.0, total=device.numel())
         return Verdict(Status.AGREE, "", same, EXACT)
     m = exact_measure(name, device, expected)

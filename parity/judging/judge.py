@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,8 +18,10 @@ from parity.judging.exact import exactly, unfamiliar, where_the_reference_errs
 from parity.judging.measures import bit_equal, facts_of, same_bits, same_bytes, same_values
 from parity.judging.numeric import by_oracle
 from parity.judging.promises import vanishing
-from parity.judging.relations import RELATIONS, Coarse
+from parity.judging.relations import RELATIONS, Bound, Problem, Relation, Unjudged
 from parity.vocabulary import Measure, OpClass, Status, Verdict
+
+FORM = "only the form is promised"
 
 
 def judge(
@@ -34,48 +37,88 @@ def judge(
     """
     if not bench.insist and reference is not None and (sizes := _identical(device, reference)):
         return agreed(sizes)
-    verdicts: list[Verdict] = []
-    names = list(device)
-    if reference is not None and set(names) != set(reference):
-        odd = sorted(set(names) ^ set(reference))
+    if reference is not None and set(device) != set(reference):
+        odd = sorted(set(device) ^ set(reference))
         where = "is missing on the device" if odd[0] in reference else "exists on the device only"
         return Verdict(Status.MALFORMED, f"{odd[0]} {where}", Measure(odd[0], problem="missing")), ()
-    covered = frozenset[str]()
+    found = _Related()
     relation = RELATIONS.get(bench.row.relation) if pass_ == "forward" else None
     if relation is not None and bench.bound is not None:
-        malformed = [v for n in names if (v := form(n, device[n], None if reference is None else reference[n])) is not None]
-        if malformed:
-            return malformed[0], ()
-        results = written(device, parts)
-        covered = relation.covers(bench.bound, results)
-        broken = relation.problems(bench.bound, written(reference, parts)) if reference is not None else []
-        if reference is not None and broken:
-            if all(same_values(device[n], reference[n]) for n in names):
-                return Verdict(Status.AGREE, "equals the reference, which is wrong itself", Measure(names[0])), ()
-            return Verdict(Status.VOID, f"the reference is wrong itself: {broken[0][1]}", Measure(broken[0][0])), ()
-        owed = not vanishing(bench.row, bench.tables, bench.bound.args)
-        for name, problem in relation.problems(bench.bound, results) if owed else ():
-            share = problem.share if isinstance(problem, Coarse) else None
-            status = Status.WRONG if share is None else Status.DRIFT
-            verdicts.append(Verdict(status, str(problem), Measure(name, share, problem="relation"), EXACT))
-    for name in names:
+        related = _related(bench, bench.bound, relation, device, reference, parts)
+        if isinstance(related, Verdict):
+            return related, ()
+        found = related
+    verdicts = [*found.verdicts]
+    for name, x in device.items():
         ref = None if reference is None else reference[name]
-        if parts and name in parts and inner(name) in covered:
-            bad = form(name, device[name], parts[name].before) or stray(name, device[name], parts[name])
-            if bad is not None:
-                verdicts.append(bad)
-                continue
-        if inner(name) in covered:
-            told = Measure(name, screen="relation", total=device[name].numel())
-            verdicts.append(Verdict(Status.AGREE, "by relation", told, EXACT))
-        elif parts and name in parts:
-            verdicts.append(_part(bench, name, device[name], ref, parts[name], pass_))
+        part = None if parts is None else parts.get(name)
+        if inner(name) in found.covered:
+            bad = None if part is None else form(name, x, part.before) or stray(name, x, part)
+            verdicts.append(bad or _by_relation(bench, name, x, part, found))
+        elif part is not None:
+            verdicts.append(_part(bench, name, x, ref, part, pass_))
         else:
-            verdicts.append(_tensor(bench, name, device[name], ref, name, pass_))
+            verdicts.append(_tensor(bench, name, x, ref, name, pass_))
     if not verdicts:
         return Verdict(Status.VOID, "the op returned no tensor"), ()
-    measures = tuple(v.measure for v in verdicts if v.measure is not None)
-    return max(verdicts, key=_badness), measures
+    return max(verdicts, key=_badness), tuple(v.measure for v in verdicts if v.measure is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Related:
+    """What a relation said. covered: names of the results that it judges; verdicts: what is wrong; unjudged: of which matrices
+    of these results it says nothing."""
+
+    covered: frozenset[str] = frozenset()
+    verdicts: tuple[Verdict, ...] = ()
+    unjudged: tuple[Unjudged, ...] = ()
+
+
+def _related(
+    bench: Bench,
+    bound: Bound,
+    relation: Relation,
+    device: Mapping[str, Tensor],
+    reference: Mapping[str, Tensor] | None,
+    parts: Mapping[str, Part] | None,
+) -> _Related | Verdict:
+    """What must hold between results and operands; a verdict where that ends the matter."""
+    malformed = [v for n, x in device.items() if (v := form(n, x, None if reference is None else reference[n])) is not None]
+    if malformed:
+        return malformed[0]
+    bound = replace(bound, vanishes=vanishing(bench.row, bench.tables, bound.args))
+    results = written(device, parts)
+    if reference is not None:
+        broken = [p for p in relation.problems(bound, written(reference, parts)) if isinstance(p, Problem)]
+        if broken and all(same_values(x, reference[n]) for n, x in device.items()):
+            return Verdict(Status.AGREE, "equals the reference, which is wrong itself", Measure(next(iter(device))))
+        if broken:
+            return Verdict(Status.VOID, f"the reference is wrong itself: {broken[0].what}", Measure(broken[0].name))
+    said = relation.problems(bound, results)
+    verdicts = [
+        Verdict(Status.WRONG if p.ratio is None else Status.DRIFT, p.what, Measure(p.name, p.ratio, problem="relation"), EXACT)
+        for p in said
+        if isinstance(p, Problem)
+    ]
+    left = tuple(p for p in said if isinstance(p, Unjudged))
+    return _Related(relation.covers(bound, results), tuple(verdicts), left)
+
+
+def _by_relation(bench: Bench, name: str, x: Tensor, part: Part | None, found: _Related) -> Verdict:
+    """A result that a relation judges, where nothing is wrong with it."""
+    total = x.numel() if part is None else math.prod(part.shape)
+    if bench.row.rule is OpClass.METADATA:
+        return Verdict(Status.AGREE, FORM, Measure(name, screen="form"), EXACT)
+    count, why = 0, ""
+    for u in found.unjudged:
+        if u.name == inner(name):
+            each = total // max(1, u.where.numel())
+            count, why = max(count, int(u.where.sum()) * each), u.why
+    m = Measure(name, screen="relation", total=total, unjudged=count)
+    if total and count == total:
+        return Verdict(Status.VOID, f"no element could be judged: {why}", m)
+    told = f"by relation; {total - count:,} of {total:,} elements judged: {why}" if count else "by relation"
+    return Verdict(Status.AGREE, told, m, EXACT)
 
 
 def _identical(device: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> tuple[tuple[str, int], ...]:
@@ -115,13 +158,13 @@ def _part(bench: Bench, name: str, device: Tensor, reference: Tensor | None, par
         return Verdict(Status.AGREE, "", Measure(name, screen="bit-equal", total=device.numel()), EXACT)
     if reference is not None and stray(name, reference, part) is not None:
         if torch.equal(beside(device, part), beside(reference, part)):
-            same = Measure(name, screen="form", total=device.numel())
+            same = Measure(name, screen="form")
             return Verdict(Status.AGREE, "the reference writes beside its destination too", same, EXACT)
         reference = None  # a reference that misses its destination is none; the truth judges alone
     if (bad := stray(name, device, part)) is not None:
         return bad
     if bench.row.rule in (OpClass.RANDOM, OpClass.METADATA):
-        return Verdict(Status.AGREE, "only the form is promised", Measure(name, screen="form", total=device.numel()), EXACT)
+        return Verdict(Status.AGREE, FORM, Measure(name, screen="form"), EXACT)
     mine = apply(device, part.layout, part.shape)
     theirs = None if reference is None else apply(reference, part.layout, part.shape)
     verdict = _tensor(bench, name, mine, theirs, inner(name), pass_)
@@ -146,7 +189,7 @@ def _tensor(bench: Bench, name: str, device: Tensor, reference: Tensor | None, t
         return where_the_reference_errs(bench, name, device, reference, truth_name) or found if right else found
     if not bench.insist and reference is not None and bit_equal(device, reference):
         return Verdict(Status.AGREE, "", Measure(name, screen="bit-equal", total=device.numel()), EXACT)
-    known = bench.told.get((truth_name, pass_))
+    known = None if bench.limits is not None else bench.told.get((truth_name, pass_))
     if known is not None and same_bits(device, known[0]) and same_bits(reference, known[1]):
         verdict = known[2]
         return verdict if verdict.measure is None else replace(verdict, measure=replace(verdict.measure, tensor=name))

@@ -269,8 +269,9 @@ def measure(
         device=at(device, index),
         reference=at(reference, index),
         truth=at(truth, index),
-        mismatched=int(((share > 1.0) | differs).sum()),
-        total=int(share.size),
+        mismatched=_elements((share > 1.0) | differs, truth.is_complex()),
+        total=device.numel(),
+        unjudged=_elements(_unjudged(d, t, f, truth.is_complex(), free, unspoken), truth.is_complex()),
         problem="class" if bool(differs.reshape(-1)[worst]) else "value" if alone is None else "alone",
         budget=b.at(worst),
         spread=spread,
@@ -311,16 +312,25 @@ def _against(x: Array, truths: Sequence[Array], b: Budget, f: DtypeFacts) -> tup
     return share, differs
 
 
+def _elements(where: Mask, is_complex: bool) -> int:
+    """How many elements; a complex one where either part is."""
+    return int((where.any(-1) if is_complex else where).sum())
+
+
+def _unjudged(
+    x: Array, truth: Array, f: DtypeFacts, is_complex: bool, free: Mask | None, unspoken: Mask | None
+) -> Mask:
+    """Where any result would have done."""
+    away = np.zeros(truth.shape, dtype=bool) if unspoken is None else unspoken
+    return away if free is None else away | (free & (_not_finite(x, f, is_complex) | ~np.isfinite(truth)))
+
+
 def _excused(
     x: Array, truth: Array, f: DtypeFacts, is_complex: bool, sums: bool, free: Mask | None, unspoken: Mask | None
 ) -> Mask:
     """Where a result owes nothing, as `measure` says."""
-    excused = np.zeros(truth.shape, dtype=bool)
-    if sums:
-        excused |= _not_finite(truth, f, is_complex) & _not_finite(x, f, is_complex)
-    if free is not None:
-        excused |= free & (_not_finite(x, f, is_complex) | ~np.isfinite(truth))
-    return excused if unspoken is None else excused | unspoken
+    unjudged = _unjudged(x, truth, f, is_complex, free, unspoken)
+    return unjudged | (_not_finite(truth, f, is_complex) & _not_finite(x, f, is_complex)) if sums else unjudged
 
 
 def _largest(share: Array) -> float:

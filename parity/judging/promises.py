@@ -15,9 +15,9 @@ from torch import Tensor
 from parity.catalog.row import Row
 from parity.dtypes import FACTS, HALF, DtypeFacts
 from parity.judging.budget import HANDED, Array, Budget
-from parity.judging.measures import Mask, at, parts
+from parity.judging.measures import at, parts
 from parity.tolerance import Tables
-from parity.truth.oracle import Oracle
+from parity.truth.protocol import Oracle
 from parity.truth.rounding import extremes
 from parity.vocabulary import Measure, OpClass
 
@@ -107,20 +107,14 @@ def lost_between(row: Row, f: DtypeFacts, oracle: Oracle, name: str, flushes: bo
     return lost
 
 
-def vanishing(row: Row, tables: Tables, operands: Sequence[object]) -> bool:
-    """Whether a matrix among a solver's operands is so small that what a device flushes on the way is more than rounding: its
-    largest number is no more than the smallest normal one over the roundoff."""
-    if row.rule not in (OpClass.SOLVER, OpClass.DECOMPOSITION):
-        return False
-    for x in operands:
-        if isinstance(x, Tensor) and x.numel() and (x.is_floating_point() or x.is_complex()):
-            f = FACTS[str(x.dtype).removeprefix("torch.")]
-            sizes = torch.nan_to_num(x.abs(), 0.0, 0.0, 0.0)
-            largest = sizes.amax(tuple(range(-min(2, x.dim()), 0))) if x.dim() else sizes
-            small = (largest > 0.0) & (largest < f.tiny / f.unit_roundoff)
-            if tables.flushes(f.name, row.name, row.rule) and bool(small.any()):
-                return True
-    return False
+def vanishing(row: Row, tables: Tables, operands: Sequence[object]) -> float:
+    """Below which largest number a solver's matrix may lose more than roundings, because the device flushes on the way: the
+    smallest normal number over the roundoff; 0 where it does not flush."""
+    floats = [x for x in operands if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())]
+    if row.rule not in (OpClass.SOLVER, OpClass.DECOMPOSITION) or not floats:
+        return 0.0
+    f = FACTS[str(floats[0].dtype).removeprefix("torch.")]
+    return f.tiny / f.unit_roundoff if tables.flushes(f.name, row.name, row.rule) else 0.0
 
 
 def modulus(truth: Tensor) -> Array:
@@ -134,68 +128,11 @@ def paired(x: Tensor, truth: Tensor) -> Array:
     return np.repeat(made[..., None], 2, -1) if truth.is_complex() else made
 
 
-def promised(
-    row: Row, tables: Tables, oracle: Oracle, b: Budget, truth: Tensor, name: str, f: DtypeFacts, pass_: str
-) -> tuple[Mask, Mask, str]:
-    """(where the class of the result is nobody's promise, where the result itself is not, why) for a result that is outside.
-
-    Gradients at an operand's own NaN or Inf, of whatever order (that of a gradient with respect to its cotangent is the
-    gradient again); complex numbers that float64's own formula makes NaN of
-    what is none (Inf - Inf on the way); results at an
-    operand's NaN, and NaN that spreads, where the tables say that they may; sums whose magnitudes overflow; formulas that
-    square or hand on more, or less, than the arithmetic inside holds.
-    """
-    u, between = roundoff(row, f, pass_)
-    shape = parts(truth).shape
-    everywhere = np.ones(shape, dtype=bool)
-    narrow = row.rounds_between or pass_ in row.accumulates
-    inside = f if narrow else max(f, FACTS["float32"], key=lambda facts: facts.max)
-    free, unspoken, why = np.zeros(shape, dtype=bool), np.zeros(shape, dtype=bool), []
-    if oracle.holds("nonfinite"):
-        policy = tables.special(row.name, row.rule, "nonfinite_spread")
-        if policy == "any" or (policy == "any_with_nan" and oracle.holds("nan")) or oracle.ignores_a_product():
-            free, why = everywhere, ["how NaN and Inf spread is nobody's promise here"]
-        if f.kind == "complex" and (row.rule is OpClass.COMPOSITE or pass_ == "backward"):
-            free, why = everywhere, [*why, "complex arithmetic at Inf is nobody's promise"]  # C99's annex G, or as it comes
-        if name.startswith("grad["):
-            for own in oracle.beneath(int(name[5:-1])):
-                if own.shape == truth.shape and not bool(torch.isfinite(own.abs()).all()):
-                    unspoken |= paired((~torch.isfinite(own.abs())).to(torch.float64), truth) > 0
-                    why.append("gradients at NaN and Inf")
-    if f.kind == "complex" and bool((lost := oracle.undefined(truth)).any()):
-        unspoken = unspoken | (paired(lost.to(torch.float64), truth) > 0)
-        why.append("complex arithmetic makes NaN of numbers")
-    parted = tables.special(row.name, row.rule, "partial_overflow") == "any"
-    if parted and max(oracle.ratio(), oracle.grown(name)) > inside.max:
-        free, why = everywhere, [*why, "partial results leave the range"]
-    if tables.special(row.name, row.rule, "at_nan") == "any":
-        for own in oracle.beside(truth):
-            unspoken = unspoken | (paired(torch.isnan(own.abs()).to(torch.float64), truth) > 0)
-            why.append("gradients at NaN")
-    if b.certain is not None:
-        found = oracle.magnitudes(name)
-        over = None if found is None else paired(found[0], truth) > inside.max / PARTIAL
-        if over is not None and bool(over.any()):
-            free, why = free | over, [*why, "partial sums leave the range"]
-    elif (row.rule not in (OpClass.EXACT, OpClass.SELECTION) or pass_ == "backward") and oracle.truth(name) is not None:
-        low, high = oracle.extremes(u, between)
-        function = row.rule is OpClass.ELEMENTWISE and pass_ == "forward" and f.kind != "complex"
-        least, most = (inside.tiny, np.inf) if function else (inside.tiny**0.5, inside.max**0.5)
-        if high > most or low < least:
-            unspoken, why = everywhere, [*why, "squares of the numbers inside leave the range"]
-        if f.name in HALF and oracle.fed and high > f.max:
-            unspoken, why = everywhere, [*why, "what one kernel hands to the next leaves the range"]
-        if (doubtful := oracle.unsettled(name, u, between)) is not None:
-            unspoken = unspoken | (paired(doubtful.to(torch.float64), truth) > 0)
-            why.append("rounding on the way decides whether it is NaN")
-    return free, unspoken, "; ".join(dict.fromkeys(why))
-
-
 def residue(oracle: Oracle, b: Budget, truth: Tensor, f: DtypeFacts, u: float, between: float) -> Budget | None:
     """A budget for a gradient whose truth is what float64's own rounding leaves of numbers that cancel, in all elements: then
     u times the largest of these numbers may be left in the dtype. None where it is not. Perturbations do not see it: equal
     numbers move alike in them, and two formulas for one number round differently."""
-    size, high = float(modulus(truth).max(initial=0.0)), oracle.extremes(u, between)[1]
+    size, high = float(modulus(truth).max(initial=0.0)), oracle.largest(u, between)
     if not 0.0 < size <= RESIDUE * high or float(b.total.max(initial=0.0)) > f.unit_roundoff * RESIDUE**0.5 * high:
         return None
     return b.wider("cancelled to float64's rounding", np.full(b.total.shape, 4.0 * f.unit_roundoff * high))

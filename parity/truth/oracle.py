@@ -20,9 +20,12 @@ from torch import Tensor
 from parity.dtypes import FACTS
 from parity.execute import Placed, Program, attribute
 from parity.inputs import Inputs, apply, torch_word
+from parity.truth.limited import Limited, Range
+from parity.truth.protocol import Oracle
 from parity.truth.rounding import extremes
-from parity.truth.shaken import PERTURBATIONS, REFUSALS, Shaken, in_double, replaced, sensitivity
+from parity.truth.shaken import PERTURBATIONS, REFUSALS, Changes, Shaken, in_double, replaced, sensitivity
 from parity.truth.single import Single
+from parity.truth.spread import spreads
 from parity.truth.wide import Truth, run, truth, widened
 from parity.vocabulary import Case
 
@@ -58,7 +61,7 @@ def _of_truth(p: Program) -> Program:
     return replace(p, function=attribute(p.row.oracle))
 
 
-class Oracle:
+class CaseOracle(Oracle):
     """The truth of one case and its conditioning, each computed when first asked for; None where the op cannot run in
     float64."""
 
@@ -73,6 +76,8 @@ class Oracle:
         self._sensitivity: dict[tuple[float, float], tuple[Shaken, Shaken]] = {}
         self._variants: dict[str, dict[str, Tensor]] = {}
         self._healthy: dict[str, Tensor] | None = None
+        self._limits: dict[tuple[Range, Range], dict[str, Tensor]] = {}
+        self._spreads: dict[str, Tensor] | None = None
 
     @property
     def _placed(self) -> Placed:
@@ -99,7 +104,7 @@ class Oracle:
         """Ask for gradients too, with these cotangents (CPU tensors of the outputs' shapes)."""
         if self._expected is not cotangents:
             self._asked = False
-            self._sensitivity, self._variants, self._healthy = {}, {}, None
+            self._sensitivity, self._variants, self._healthy, self._limits, self._spreads = {}, {}, None, {}, None
         self._cotangents = self._expected = cotangents
 
     @property
@@ -136,14 +141,48 @@ class Oracle:
         found = self._shaken(u, between).moved.get(name)
         return torch.zeros(self._truth.tensors[name].shape, dtype=torch.float64) if found is None else found
 
-    def extremes(self, u: float, between: float) -> tuple[float, float]:
-        """(smallest magnitude but 0 among the operands, largest that an operand holds or a kernel gave on the way)."""
-        low, high = float("inf"), self._shaken(u, between).largest
-        for v in (*self._placed.views, *(self._cotangents or ())):
-            if _floating(v):
-                least, most = extremes(v)
-                low, high = min(low, least), max(high, most)
-        return low, high
+    def changes(self, name: str, u: float, between: float) -> Changes | None:
+        """How the result moved in each sample of a sensitivity."""
+        return self._shaken(u, between).changes.get(name)
+
+    def largest(self, u: float, between: float) -> float:
+        """The largest magnitude that an operand or a cotangent holds, or that a kernel gave on the way."""
+        fed = [extremes(v)[1] for v in (*self._placed.views, *(self._cotangents or ())) if _floating(v)]
+        return max(self._shaken(u, between).largest, *fed, 0.0)
+
+    def limited(self, name: str, inside: Range, between: Range) -> Tensor | None:
+        """The result where every number on the way keeps within these ranges; None where nothing leaves them, or it does not
+        run so."""
+        if (inside, between) not in self._limits:
+            found: list[tuple[str, Tensor]] = []
+            with contextlib.suppress(*REFUSALS), Limited(inside, between) as mode:
+                found += run(self._p, self._case, self._inputs, self._placed, self._whole, halfway=found.extend)
+            self._limits[inside, between] = dict(found) if mode.met else {}
+        return self._limits[inside, between].get(name)
+
+    def spread(self, name: str) -> Tensor | None:
+        """Which elements an operand's NaN or Inf may reach (`truth.spread`)."""
+        if self._spreads is None:
+            odd = [v for v in self._placed.views if _floating(v)]
+            self._spreads = spreads(self._replaced, sum(int(_nonfinite(v.abs()).sum()) for v in odd))
+        return self._spreads.get(name)
+
+    def _replaced(self, which: int | None, number: float) -> dict[str, Tensor]:
+        """All results with `number` in place of the NaN or Inf of this rank (None: of all), and 1 in place of all others."""
+        before = 0
+
+        def change(t: Tensor, i: int) -> Tensor:
+            nonlocal before
+            if not _floating(t):
+                return t
+            odd = _nonfinite(t.abs())
+            if which is None:
+                return torch.where(odd, number, t).to(t.dtype)
+            rank = torch.cumsum(odd.reshape(-1), 0).view(odd.shape) - 1 + before
+            before += int(odd.sum())
+            return torch.where(odd, torch.where(rank == which, number, 1.0), t).to(t.dtype)
+
+        return self._variant(f"stand-in {which} {number}", change)
 
     def holds(self, what: str) -> bool:
         """Whether an operand or a cotangent holds NaN ("nan"), or NaN or Inf ("nonfinite")."""
@@ -160,13 +199,6 @@ class Oracle:
             lost = lost & ~(odd.expand(truth.shape) if _broadcasts(odd.shape, truth.shape) else odd.any())
         return lost
 
-    def ratio(self) -> float:
-        """The largest number that a product or a quotient of two operands may come to; Inf with a divisor of 0."""
-        sizes = [extremes(v) for v in self._placed.views if _floating(v)]
-        most = max((high for _, high in sizes), default=0.0)
-        least = min((low for low, _ in sizes), default=1.0)
-        return max(most * most, most / least if least else float("inf"))
-
     def repeats(self) -> bool:
         """Whether an operand or a cotangent is one number throughout, so that roundings are no chance."""
         fed = [v for v in (*self._placed.views, *(self._cotangents or ())) if _floating(v) and v.numel() > 1]
@@ -178,10 +210,11 @@ class Oracle:
         fed = [v for v in (*self._placed.views, *(self._cotangents or ())) if _floating(v) and v.numel() > 1]
         return all(bool((v == v.reshape(-1)[0]).all()) for v in fed)
 
-    def grown(self, name: str) -> float:
-        """The largest result where no factor is smaller than 1: what a product comes to on the way, in whatever order."""
+    def grown(self, name: str) -> Tensor | None:
+        """The magnitude of the result where no factor is smaller than 1: what a product comes to on the way, in whatever
+        order."""
         found = self._variant("factors", lambda t, i: _factor(t)).get(name)
-        return 0.0 if found is None or not found.numel() else float(found.abs().max())
+        return None if found is None else found.abs().to(torch.float64)
 
     def beside(self, truth: Tensor) -> tuple[Tensor, ...]:
         """The floating operands but the first that have the result's shape."""

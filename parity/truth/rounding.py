@@ -233,7 +233,7 @@ class Kernel(NamedTuple):
 
 
 @functools.cache
-def _kernel(func: Any) -> Kernel:
+def kernel_of(func: Any) -> Kernel:
     name = func._schema.name.removeprefix("aten::")
     aliases = [r.alias_info for r in func._schema.returns if r.alias_info is not None]
     writes = any(a.is_write for a in aliases)
@@ -247,13 +247,17 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
     a backward formula makes of a rounded result that it saved, and what half-precision kernels hand to each other.
 
     A fused kernel that torch has a decomposition for is taken apart, and what is fused inside it too, the steps rounded by
-    `inside`: the formula cancels there too. What kernels hand to each other moves by at least `least` (`handed_on`). Long sums
+    `inside`: the formula cancels there too. What kernels hand to each other moves by at least `least` (`handed_on`), steps of a
+    formula by `inside_least`. Long sums
     lose, at any depth, what one chain of additions loses. largest: the largest finite magnitude that any kernel gave.
     """
 
-    def __init__(self, u: float, key: int, inside: float | None = None, least: float = 0.0) -> None:
+    def __init__(
+        self, u: float, key: int, inside: float | None = None, least: float = 0.0, inside_least: float = 0.0
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
         self._u, self._key, self._inside, self._least = u, key, u if inside is None else inside, least
+        self._inside_least = inside_least
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}
         self._apart: list[Any] = []  # the fused kernels that are being computed by their formulas
         self.largest = 0.0
@@ -265,7 +269,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kernel = _kernel(func)
+        kernel = kernel_of(func)
         formula = None if func in self._apart else kernel.formula
         if formula is not None:
             self._apart.append(func)
@@ -328,7 +332,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         numbers = None if plain is None else _numbers(plain)
         low, high = extremes(x) if numbers is None else _extremes(np.abs(numbers))
         self.largest = max(self.largest, high)
-        u, least = (self._inside, 0.0) if self._apart else (self._u, self._least)
+        u, least = (self._inside, self._inside_least) if self._apart else (self._u, self._least)
         if low * u < least:
             moved = handed_on(x, u, self._key, least)
         else:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from parity.dtypes import FACTS
+from parity.dtypes import FACTS, HALF, DtypeFacts
 from parity.execute import Named, Placed, Program
 from parity.inputs import Inputs, apply
 from parity.truth.rounding import DOUBLE, Rounding, handed_on, perturbed, shifted
@@ -17,23 +17,61 @@ from parity.truth.wide import Truth, run
 from parity.vocabulary import Case
 
 PERTURBATIONS = 4  # samples of a sensitivity
+KEPT = 1 << 15  # elements of a result whose changes are kept sample by sample
 # What is made of singular values, eigenvalues and their vectors: computed for a matrix beside the given one, off by p(n) u of
 # its norm in every element, the small ones too (LAPACK Users' Guide, 3rd ed., 1999, sections 4.7 and 4.9).
 SPECTRAL = ("svd", "eig", "cond", "pinv", "matrix_norm_spectral")
-LEAST = 16.0  # rules multiply by as much: a number below the normal ones is off by half the smallest one, twice
+# Rules multiply by 16: below the normal numbers a half-type function is off by one of the smallest ones, a float32 function by
+# its bound of some four ULP.
+LEAST, LEAST_SINGLE = 16.0, 4.0
 # torch.nn.functional asserts some of what it asks of its operands; its decompositions divide by the number of elements.
 REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AssertionError, ZeroDivisionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """How a result moved in each sample of its sensitivity.
+
+    moved: float64 [samples, elements], of the result's real parts in a row, 0 where a change is not finite. every: that many
+    elements lie between one that is kept and the next (large results are sampled).
+    """
+
+    moved: Tensor
+    every: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Shaken:
     """What rounding does to the results, by name. moved: the largest change of each element, 0 where it is not finite.
     unsettled: where rounding on the way decides whether the result is NaN (0 / 0 of a variance that is 0 only if nothing is
-    rounded). largest: magnitude on the way."""
+    rounded). changes: how each result moved, sample by sample. largest: magnitude on the way."""
 
     moved: dict[str, Tensor]
     unsettled: dict[str, Tensor]
+    changes: dict[str, Changes]
     largest: float
+
+
+def kept_of(change: Tensor) -> Tensor:
+    """What is kept of one signed change: its real parts in a row, every so many of a large one."""
+    real = torch.view_as_real(change.resolve_conj()) if change.is_complex() else change
+    row = torch.nan_to_num(real.reshape(-1).to(torch.float64), 0.0, 0.0, 0.0)
+    return row[:: stride_of(row.numel())]
+
+
+def stride_of(elements: int) -> int:
+    """One in so many elements of a result is kept of its changes."""
+    return max(1, -(-elements // KEPT))
+
+
+def changes_of(kept: Sequence[Tensor], elements: int) -> Changes:
+    """The samples of one result of so many real parts."""
+    return Changes(torch.stack(tuple(kept)), stride_of(elements))
+
+
+def least_of(f: DtypeFacts) -> float:
+    """What a kernel may be off by at least, of numbers below the dtype's normal ones, over the rules' scale."""
+    return f.smallest / (LEAST if f.name in HALF else LEAST_SINGLE)
 
 
 def in_double(t: Tensor) -> Tensor:
@@ -56,9 +94,11 @@ def sensitivity(
     `between`: told of the forward alone, and of the forward with its backward. Where the op refuses what has moved, rounding
     alone remains as budget."""
     facts = FACTS.get(case.dtype)
-    least = facts.smallest / LEAST if facts is not None and facts.is_inexact else 0.0
+    least = least_of(facts) if facts is not None and facts.is_inexact else 0.0
+    own_least = least if facts is not None and facts.name not in HALF else least_of(FACTS["float32"])
     moved = {n: torch.zeros(t.shape, dtype=torch.float64) for n, t in center.tensors.items()}
     unsettled: dict[str, Tensor] = {}
+    changes: dict[str, list[Tensor]] = {n: [] for n in center.tensors}
     halfway, high, shy = 0.0, 0.0, False
     by_norm = p.row.name.removeprefix("opinfo:").rpartition(".")[2].startswith(SPECTRAL)
     own = len(placed.views) - inputs.fed
@@ -75,7 +115,7 @@ def sensitivity(
         ended: list[tuple[Named, float]] = []  # the forward's results, and the largest magnitude on the way to them
         for lying in (False, True):
             shaken = replaced(p, inputs, placed, move, lying)
-            with Rounding(between, k + k // samples, u, least) as mode:
+            with Rounding(between, k + k // samples, u, least, own_least) as mode:
 
                 def end(found: Named, mode: Rounding = mode, ended: list[tuple[Named, float]] = ended) -> None:
                     ended.append((found, mode.largest))
@@ -92,14 +132,18 @@ def sensitivity(
         for n, t in results:
             at = center.tensors.get(n)
             if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
-                change = (mode.unrounded(t) - at).abs().to(torch.float64)
+                signed = mode.unrounded(t) - at
+                change = signed.abs().to(torch.float64)
                 moved[n] = torch.maximum(moved[n], torch.nan_to_num(change, 0.0, 0.0, 0.0))
+                changes[n].append(kept_of(signed))
                 if k == samples:  # the operands are what they are; only what is rounded on the way has moved
                     unsettled[n] = torch.isnan(t.abs()) != torch.isnan(at.abs())
     if cotangents and (shy or any(not bool(m.any()) for n, m in moved.items() if n.startswith("grad["))):
         with contextlib.suppress(*REFUSALS):
             _moved_by_saving(p, case, inputs, placed, cotangents, center, moved, (between, least))
-    return Shaken(moved, unsettled, halfway), Shaken(moved, unsettled, high)
+    parts = {n: t.numel() * (2 if t.is_complex() else 1) for n, t in center.tensors.items()}
+    kept = {n: changes_of(rows, parts[n]) for n, rows in changes.items() if rows}
+    return Shaken(moved, unsettled, kept, halfway), Shaken(moved, unsettled, kept, high)
 
 
 def _moved_by_saving(

@@ -29,7 +29,7 @@ from parity.inputs import build
 from parity.judging.bench import Bench
 from parity.judging.judge import judge
 from parity.judging.measures import bit_equal, bits
-from parity.truth.oracle import Oracle
+from parity.truth.oracle import CaseOracle
 from parity.vocabulary import Case, TensorSpec, Values
 
 SIZES = (12, 64, 1000)
@@ -50,7 +50,7 @@ def pair(op: str, dtype: str, n: int) -> tuple[Bench, Tensor, Tensor | None, tup
     row, inputs = catalog.row(op), build(case)
     program = ex.program(row)
     ((_, reference),) = ex.forward(program, case, inputs, ex.place(inputs, resolve("cpu")), False).outputs
-    oracle = Oracle(program, case, inputs, reference.dtype)
+    oracle = CaseOracle(program, case, inputs, reference.dtype)
     bench = Bench(row, tolerance.load("cpu"), oracle, None, False)
     given = tuple(o.view for o in inputs.operands)
     if dtype == "int64":

@@ -19,7 +19,7 @@ from parity.devices import resolve
 from parity.dtypes import FACTS
 from parity.inputs import Inputs, Slot, operand
 from parity.judging.bench import Bench
-from parity.truth.oracle import Oracle
+from parity.truth.oracle import CaseOracle
 from parity.vocabulary import Case, TensorSpec
 
 PASSES = ("forward", "backward")
@@ -272,7 +272,7 @@ def setup(op: Op, pass_: str, dtype: str, k: int, family: str, seed: int, insist
     row = catalog.row(op.row)
     program = ex.program(row)
     live = ex.forward(program, case, inputs, ex.place(inputs, resolve("cpu")), pass_ == "backward")
-    oracle = Oracle(program, case, inputs, made[0].dtype)
+    oracle = CaseOracle(program, case, inputs, made[0].dtype)
     fed = None
     results = live.outputs
     if pass_ == "backward":

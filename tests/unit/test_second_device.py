@@ -20,7 +20,7 @@ from parity.judging.bench import Bench
 from parity.judging.judge import judge
 from parity.notation import parse
 from parity.truth import formulas, rounding, wide
-from parity.truth.oracle import Oracle
+from parity.truth.oracle import CaseOracle
 from parity.truth.shaken import replaced
 from parity.vocabulary import Aspect, Status, Verdict
 
@@ -36,7 +36,7 @@ def judged(text: str, device: Device, fed: Tensor | None = None) -> Verdict:
     row, inputs = catalog.row(case.op), build(case)
     p = execute.program(row)
     live = execute.forward(p, case, inputs, execute.place(inputs, CPU), fed is not None)
-    oracle = Oracle(p, case, inputs, live.outputs[0][1].dtype)
+    oracle = CaseOracle(p, case, inputs, live.outputs[0][1].dtype)
     results: Mapping[str, Tensor] = dict(live.outputs)
     if fed is not None:
         oracle.differentiate([fed])
@@ -106,7 +106,7 @@ def test_nan_for_infinity_without_a_truth_is_a_sum_that_left_the_range() -> None
     case = parse(text)
     inputs, p = build(case), execute.program(row)
     live = execute.forward(p, case, inputs, execute.place(inputs, CPU), False)
-    bench = Bench(row, TABLES, Oracle(p, case, inputs, torch.float32), None, True)
+    bench = Bench(row, TABLES, CaseOracle(p, case, inputs, torch.float32), None, True)
     reference = live.outputs[0][1].detach().clone()
     lost, kept_finite, finite = (reference.clone() for _ in range(3))
     reference.view(-1)[1], lost.view(-1)[1] = math.inf, math.nan
@@ -126,7 +126,7 @@ def test_exact_results_that_the_reference_gets_wrong_are_held_to_the_truth() -> 
     right = torch.fmod(x.double(), y.double()).float()
     case = parse(text)
     bench = Bench(
-        catalog.row("fmod"), TABLES, Oracle(execute.program(catalog.row("fmod")), case, build(case), x.dtype), None, True
+        catalog.row("fmod"), TABLES, CaseOracle(execute.program(catalog.row("fmod")), case, build(case), x.dtype), None, True
     )
     nan = {"out": torch.full_like(right, math.nan)}
     found = judge(bench, {"out": right}, nan, "forward")[0]
@@ -142,7 +142,7 @@ def test_exact_results_that_the_reference_gets_wrong_are_held_to_the_truth() -> 
 def moved(text: str, fed: Tensor) -> Tensor:
     """The sensitivity of the first operand's gradient."""
     case = parse(text)
-    made = Oracle(execute.program(catalog.row(case.op)), case, build(case), torch.float32)
+    made = CaseOracle(execute.program(catalog.row(case.op)), case, build(case), torch.float32)
     made.differentiate([fed])
     assert made.truth("grad[0]") is not None
     return made.sensitivity("grad[0]", U, U)
@@ -171,7 +171,7 @@ def test_what_reads_memory_keeps_its_memory_in_the_truth() -> None:
     case = parse(text)
     inputs = build(case)
     live = execute.forward(execute.program(catalog.row(case.op)), case, inputs, execute.place(inputs, CPU), True)
-    made = Oracle(execute.program(catalog.row(case.op)), case, inputs, torch.float32)
+    made = CaseOracle(execute.program(catalog.row(case.op)), case, inputs, torch.float32)
     made.differentiate([fed])
     truth = made.truth("grad[0]")
     assert truth is not None

@@ -16,11 +16,14 @@ from parity.dtypes import FACTS
 from parity.inputs import build
 from parity.judging.bench import Bench
 from parity.judging.budget import Budget
+from parity.judging.excuses import excuses
 from parity.judging.judge import judge
 from parity.judging.measures import measure
-from parity.judging.promises import promised, terms_of_gauss, vanishing
+from parity.judging.promises import terms_of_gauss, vanishing
+from parity.judging.relations import RELATIONS, Bound, Problem, Unjudged
+from parity.judging.relations.bound import unsound
 from parity.notation import parse
-from parity.truth.oracle import Oracle
+from parity.truth.oracle import CaseOracle
 from parity.truth.rounding import Rounding, handed_on, rounded
 from parity.truth.shaken import PERTURBATIONS
 from parity.vocabulary import Status
@@ -28,9 +31,9 @@ from parity.vocabulary import Status
 U, HALF = 2.0**-24, 2.0**-11
 
 
-def asked(text: str, cotangents: Sequence[Tensor] = ()) -> Oracle:
+def asked(text: str, cotangents: Sequence[Tensor] = ()) -> CaseOracle:
     case = parse(text)
-    made = Oracle(execute.program(catalog.row(case.op)), case, build(case), torch.float32)
+    made = CaseOracle(execute.program(catalog.row(case.op)), case, build(case), torch.float32)
     if cotangents:
         made.differentiate(cotangents)
     return made
@@ -51,12 +54,11 @@ def test_a_result_that_is_nan_only_without_rounding_is_nobodys_promise() -> None
     assert truth is not None
     assert bool(torch.isnan(truth))
     assert made.unsettled("out", U, U) is not None
-    b = Budget(np.ones(()), ())
-    _, unspoken, why = promised(
-        catalog.row("corrcoef"), tolerance.load("cpu"), made, b, truth, "out", FACTS["float32"], "forward"
-    )
-    assert unspoken.all()
-    assert "rounding" in why
+    bench = Bench(catalog.row("corrcoef"), tolerance.load("cpu"), made, None, True)
+    found = excuses(bench, Budget(np.ones(()), ()), truth, "out", FACTS["float32"], "forward")
+    assert found.unspoken.all()
+    assert found.shown.all()
+    assert "rounding" in found.why
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_complex_convolutions_are_three_real_ones() -> None:
     case = parse("conv1d(complex64[4, 2, 40].normal(seed=1), complex64[3, 2, 3].normal(seed=2))")
     inputs = build(case)
     x, w = (o.view for o in inputs.operands)
-    oracle = Oracle(execute.program(catalog.row("conv1d")), case, inputs, torch.complex64)
+    oracle = CaseOracle(execute.program(catalog.row("conv1d")), case, inputs, torch.complex64)
     bench = Bench(catalog.row("conv1d"), tolerance.load("cpu"), oracle, None, True)
     a, b, c, d = x.real, x.imag, w.real, w.imag
     one, two, three = F.conv1d(a, c), F.conv1d(b, d), F.conv1d(a + b, c + d)
@@ -157,21 +159,36 @@ def test_complex_convolutions_are_three_real_ones() -> None:
 
 def test_complex_arithmetic_at_inf_is_nobodys_promise() -> None:
     """C99's annex G makes an Inf of what comes as NaN otherwise; a composite goes on with either."""
-    row, tables, facts = catalog.row("logsumexp"), tolerance.load("cpu"), FACTS["complex64"]
+    facts = FACTS["complex64"]
     for values, freed in (("1.0, 2.0", False), ("inf, 2.0", True)):
         made = asked(f"logsumexp(complex64[2].of({values}), (0,))", [torch.ones((), dtype=torch.complex64)])
         truth = made.truth("grad[0]")
         assert truth is not None
-        free, _, _ = promised(row, tables, made, Budget(np.ones((2, 2)), ()), truth, "grad[0]", facts, "backward")
-        assert bool(free.all()) is freed
+        bench = Bench(catalog.row("logsumexp"), tolerance.load("cpu"), made, None, True)
+        found = excuses(bench, Budget(np.ones((2, 2)), ()), truth, "grad[0]", facts, "backward")
+        assert bool(found.free.all()) is freed
 
 
 def test_solvers_owe_nothing_where_flushing_is_more_than_rounding() -> None:
     """A right-hand side of 1e-37 leaves a residual of its own size on a device that flushes what is smaller; 1e-20 does not."""
     row, a = catalog.row("solve"), torch.eye(3)
     for size, tables, told in ((1e-37, "mps", True), (1e-37, "cpu", False), (1e-20, "mps", False), (0.0, "mps", False)):
-        assert vanishing(row, tolerance.load(tables), (a, torch.full((3,), size))) is told, (size, tables)
-    assert not vanishing(catalog.row("mm"), tolerance.load("mps"), (a, torch.full((3,), 1e-37)))
+        b = torch.full((3, 1), size)
+        call = Bound("solve", (a, b), {}, vanishing(row, tolerance.load(tables), (a, b)))
+        assert bool(unsound(call, a, b).all()) is told, (size, tables)
+    assert not vanishing(catalog.row("mm"), tolerance.load("mps"), (a, a))
+
+
+def test_one_unsound_matrix_says_nothing_of_the_others_in_its_batch() -> None:
+    a, x = torch.eye(3).repeat(2, 1, 1) * 2, torch.ones(2, 3, 1)
+    b = a @ x
+    b[0, 0, 0] = torch.nan
+    off = x.clone()
+    off[1, 0, 0] = 1.5
+    for result, wrong in ((x, 0), (off, 1)):
+        said = RELATIONS["solve"].problems(Bound("solve", (a, b), {}), {"out": result})
+        assert [p.where.tolist() for p in said if isinstance(p, Unjudged)] == [[True, False]]
+        assert sum(isinstance(p, Problem) for p in said) == wrong
 
 
 def test_half_second_derivatives_may_leave_the_range_on_the_way() -> None:
@@ -179,15 +196,14 @@ def test_half_second_derivatives_may_leave_the_range_on_the_way() -> None:
     for name, freed in (("float16", True), ("float32", False)):
         text = f"asinh({name}[1].of(3000.0))"
         case, facts = parse(text), FACTS[name]
-        oracle = Oracle(execute.program(catalog.row("asinh")), case, build(case), torch.float32)
+        oracle = CaseOracle(execute.program(catalog.row("asinh")), case, build(case), torch.float32)
         oracle.differentiate([torch.ones(1)])
         truth = oracle.truth("grad[0]")
         assert truth is not None
-        with mock.patch.object(Oracle, "fed", 1):
-            _, unspoken, _ = promised(
-                catalog.row("asinh"), tolerance.load("cpu"), oracle, Budget(np.ones(1), ()), truth, "grad[0]", facts, "backward"
-            )
-        assert bool(unspoken.all()) is freed
+        with mock.patch.object(CaseOracle, "fed", 1):
+            bench = Bench(catalog.row("asinh"), tolerance.load("cpu"), oracle, None, True)
+            found = excuses(bench, Budget(np.ones(1), ()), truth, "grad[0]", facts, "backward")
+        assert bool(found.unspoken.all() or (found.moved is not None and found.moved.all())) is freed
 
 
 def test_integers_in_a_floating_destination_are_held_to_the_reference() -> None:

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 from parity.judging import laws
 from parity.judging.relations import decomposition, selection, solver
-from parity.judging.relations.bound import Bound, Coarse, Problems, Relation, Results, everything
+from parity.judging.relations.bound import Bound, Problem, Problems, Relation, Results, Unjudged, everything
 
-__all__ = ["GAUGE_DEPENDENT", "RELATIONS", "Bound", "Coarse", "Problems", "Relation", "Results"]
+__all__ = ["GAUGE_DEPENDENT", "RELATIONS", "Bound", "Problem", "Problems", "Relation", "Results", "Unjudged"]
 
 
 def _nothing(call: Bound, r: Results) -> Problems:
     return []
 
 
+def _outside(call: Bound, r: Results) -> Problems:
+    """What no chance explains."""
+    return [Problem(name, what) for name, what in laws.outside(call, r)]
+
+
 RELATIONS: dict[str, Relation] = {
     **selection.RELATIONS,
     **decomposition.RELATIONS,
     **solver.RELATIONS,
-    "random": Relation(everything, laws.outside),
+    "random": Relation(everything, _outside),
     "uninitialised": Relation(everything, _nothing),
 }
 # Relations whose gradients depend on the arbitrary choice (signs, phases, pivots), so that backward says nothing.

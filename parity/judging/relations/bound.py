@@ -17,16 +17,19 @@ INVARIANT_LIMIT = 30.0  # LAPACK's test ratio: residual / (norm * size * u)
 SYMMETRIC_LIMIT = 120.0
 # Residuals up to here are what the next coarser arithmetic (float32's TF32) leaves over: n times its roundoff.
 COARSER = 2.0**13
+UNSOUND = "a matrix with NaN or Inf, or lost below the normal numbers"
 
 
 @swift
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A call with its operands on the CPU, as the reference got them."""
+    """A call with its operands on the CPU, as the reference got them. vanishes: a matrix whose largest number is smaller may
+    lose more than its roundings, because the device flushes on the way; 0 where it does not flush."""
 
     op: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    vanishes: float = 0.0
 
     def get(self, position: int, name: str, default: Any = None) -> Any:
         """An argument by position or name."""
@@ -36,19 +39,27 @@ class Bound:
 
 
 Results = Mapping[str, Tensor]
-Problems = list[tuple[str, str]]  # (name of the result, what is wrong)
 
 
-class Coarse(str):
-    """What is wrong, where a coarser arithmetic explains it. share: the residual in units of its limit."""
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with a result. ratio: the residual in units of its limit, where a coarser arithmetic explains it."""
 
-    share: float
+    name: str
+    what: str
+    ratio: float | None = None
 
-    def __new__(cls, text: str, share: float) -> Coarse:
-        """The text, with its share."""
-        made = super().__new__(cls, text)
-        made.share = share
-        return made
+
+@dataclass(frozen=True, slots=True)
+class Unjudged:
+    """Of which matrices of a result nothing is said, and why. where: bool, of the shape of the batch."""
+
+    name: str
+    where: Tensor
+    why: str
+
+
+Problems = list[Problem | Unjudged]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,22 +143,40 @@ def residual(
     u: float,
     limit: float = INVARIANT_LIMIT,
     lost: Tensor | None = None,
+    apart: Tensor | None = None,
 ) -> Problems:
     """Nothing where |got - want| <= limit n u scale in the Frobenius norm, matrix by matrix (LAPACK's test ratio). lost: which
-    matrices may be NaN or Inf, because numbers on the way leave the range."""
-    if not torch.isfinite(want.abs()).all():
-        return []
+    matrices may be NaN or Inf, because numbers on the way leave the range. apart: which are `unsound`."""
     n = max(1, *got.shape[-2:]) if got.dim() >= 2 else 1
     error = torch.linalg.matrix_norm(got - want) if got.numel() else torch.zeros(())
     unit = n * u * torch.clamp(scale, min=torch.finfo(torch.float64).tiny)
     bad = ~(error <= limit * unit)
     if lost is not None:
         bad = bad & ~(lost & ~torch.isfinite(error))
+    if apart is not None:
+        bad = bad & ~apart
+    left: Problems = [] if apart is None or not bool(apart.any()) else [Unjudged(name, apart, UNSOUND)]
     if not bool(bad.any()):
-        return []
+        return left
     ratio = float((error / unit)[bad].nan_to_num(float("inf"), float("inf")).max())
     text = f"{what}: residual {ratio:.3g} in units of n u norm, at most {limit:g}"
-    return [(name, Coarse(text, ratio / limit) if ratio <= COARSER else text)]
+    return [Problem(name, text, ratio / limit if ratio <= COARSER else None), *left]
+
+
+def unsound(call: Bound, *matrices: Tensor) -> Tensor:
+    """Which matrices of the common batch hold NaN or Inf, or are so small that what a device flushes is more than rounding."""
+    found = torch.zeros((), dtype=torch.bool)
+    for a in matrices:
+        if not a.numel():
+            continue
+        size = a.abs().amax((-2, -1))
+        found = found | ~torch.isfinite(a.abs()).all(-1).all(-1) | ((size > 0.0) & (size < call.vanishes))
+    return found
+
+
+def sound(a: Tensor, apart: Tensor) -> Tensor:
+    """The matrices with zeros in place of the unsound ones, which some decompositions refuse."""
+    return torch.where(apart[..., None, None], torch.zeros_like(a), a)
 
 
 def norm(a: Tensor) -> Tensor:

@@ -10,30 +10,37 @@ from torch import Tensor
 from parity.judging.relations.bound import (
     INVARIANT_LIMIT,
     SYMMETRIC_LIMIT,
+    UNSOUND,
     Bound,
+    Problem,
     Problems,
     Relation,
     Results,
+    Unjudged,
     everything,
     norm,
     outs,
     residual,
     roundoff,
     same,
+    sound,
+    unsound,
     wide,
 )
 
 
-def _orthonormal(name: str, q: Tensor, u: float, limit: float = INVARIANT_LIMIT) -> Problems:
+def _orthonormal(name: str, q: Tensor, u: float, apart: Tensor, limit: float = INVARIANT_LIMIT) -> Problems:
     eye = torch.eye(q.shape[-1], dtype=q.dtype).expand(*q.shape[:-2], q.shape[-1], q.shape[-1])
-    return residual(name, "columns are not orthonormal", q.mH @ q, eye, torch.ones(q.shape[:-2], dtype=torch.float64), u, limit)
+    size = torch.ones(q.shape[:-2], dtype=torch.float64)
+    return residual(name, "columns are not orthonormal", q.mH @ q, eye, size, u, limit, apart=apart)
 
 
 def _svd(call: Bound, r: Results) -> Problems:
     names = outs(r)
     if len(names) < 3:
         return []
-    a, u = wide(call.args[0]), roundoff(call.args[0])
+    apart, u = unsound(call, call.args[0]), roundoff(call.args[0])
+    a = sound(wide(call.args[0]), apart)
     left, s, right = (wide(r[n]) for n in names[:3])
     if left.shape[-1] == 0 or not left.numel():
         return []
@@ -42,16 +49,16 @@ def _svd(call: Bound, r: Results) -> Problems:
         right = right.mH
     built = (left[..., :k] * s.unsqueeze(-2)) @ right[..., :k, :]
     also = (left[..., :k] * s.unsqueeze(-2)) @ right.mH[..., :k, :] if right.shape[-1] == right.shape[-2] else built
-    found = residual(names[0], "U S Vh does not rebuild the input", built, a, norm(a), u)
-    if found and also is not built:
-        found = residual(names[0], "U S Vh does not rebuild the input", also, a, norm(a), u)
-    values = _spectrum(names[1], s, torch.linalg.svdvals(a), a, u)
-    return [*found, *values, *_orthonormal(names[0], left, u), *_orthonormal(names[2], right.mH, u)]
+    found = residual(names[0], "U S Vh does not rebuild the input", built, a, norm(a), u, apart=apart)
+    if any(isinstance(p, Problem) for p in found) and also is not built:
+        found = residual(names[0], "U S Vh does not rebuild the input", also, a, norm(a), u, apart=apart)
+    values = _spectrum(names[1], s, torch.linalg.svdvals(a), a, u, apart)
+    return [*found, *values, *_orthonormal(names[0], left, u, apart), *_orthonormal(names[2], right.mH, u, apart)]
 
 
-def _spectrum(name: str, got: Tensor, want: Tensor, a: Tensor, u: float) -> Problems:
+def _spectrum(name: str, got: Tensor, want: Tensor, a: Tensor, u: float, apart: Tensor) -> Problems:
     """Values in the order that torch promises; they are perfectly conditioned (Weyl)."""
-    return residual(name, "not the spectrum of the input", got.unsqueeze(-1), want.unsqueeze(-1), norm(a), u)
+    return residual(name, "not the spectrum of the input", got.unsqueeze(-1), want.unsqueeze(-1), norm(a), u, apart=apart)
 
 
 def _eigh(call: Bound, r: Results) -> Problems:
@@ -66,10 +73,13 @@ def _eigh(call: Bound, r: Results) -> Problems:
     w, v = wide(r[names[0]]), wide(r[names[1]])
     if not v.numel():
         return []
+    apart = unsound(call, a)
+    a = sound(a, apart)
+    turned = v * w.to(v.dtype).unsqueeze(-2)
     return [
-        *residual(names[1], "A V is not V diag(w)", a @ v, v * w.to(v.dtype).unsqueeze(-2), norm(a), u, SYMMETRIC_LIMIT),
-        *_orthonormal(names[1], v, u, SYMMETRIC_LIMIT),
-        *_spectrum(names[0], w, torch.linalg.eigvalsh(a), a, u),
+        *residual(names[1], "A V is not V diag(w)", a @ v, turned, norm(a), u, SYMMETRIC_LIMIT, apart=apart),
+        *_orthonormal(names[1], v, u, apart, SYMMETRIC_LIMIT),
+        *_spectrum(names[0], w, torch.linalg.eigvalsh(a), a, u, apart),
     ]
 
 
@@ -81,7 +91,13 @@ def _eig(call: Bound, r: Results) -> Problems:
     w, v = (r[n].to(torch.complex128) for n in names[:2])
     if not v.numel():
         return []
-    return residual(names[1], "A V is not V diag(w)", a @ v, v * w.unsqueeze(-2), norm(a), u)
+    apart = unsound(call, a)
+    a = sound(a, apart)
+    # The values of matrices left out are left out, too.
+    return [
+        *residual(names[1], "A V is not V diag(w)", a @ v, v * w.unsqueeze(-2), norm(a), u, apart=apart),
+        *([Unjudged(names[0], apart, UNSOUND)] if bool(apart.any()) else []),
+    ]
 
 
 def _qr(call: Bound, r: Results) -> Problems:
@@ -89,9 +105,10 @@ def _qr(call: Bound, r: Results) -> Problems:
     if len(names) < 2 or not r[names[0]].numel():
         return []
     a, u = wide(call.args[0]), roundoff(call.args[0])
-    q, rr = wide(r[names[0]]), wide(r[names[1]])
-    found = residual(names[0], "Q R is not the input", q @ rr, a, norm(a), u) + _orthonormal(names[0], q, u)
-    return found + ([] if same(torch.triu(rr), rr) else [(names[1], "R is not upper triangular")])
+    q, rr, apart = wide(r[names[0]]), wide(r[names[1]]), unsound(call, a)
+    found = residual(names[0], "Q R is not the input", q @ rr, a, norm(a), u, apart=apart)
+    found += _orthonormal(names[0], q, u, apart)
+    return found + ([] if same(torch.triu(rr), rr) else [Problem(names[1], "R is not upper triangular")])
 
 
 def _lu(call: Bound, r: Results) -> Problems:
@@ -108,7 +125,7 @@ def _lu(call: Bound, r: Results) -> Problems:
     if not low.numel() or not up.numel():
         return []
     built = p @ low @ up if p.numel() else low @ up
-    return residual(names[0], "P L U is not the input", built, a, norm(a), u)
+    return residual(names[0], "P L U is not the input", built, a, norm(a), u, apart=unsound(call, a))
 
 
 def _lowrank(call: Bound, r: Results) -> Problems:
@@ -126,14 +143,16 @@ def _lowrank(call: Bound, r: Results) -> Problems:
     if "pca" in call.op and call.kwargs.get("center", True):
         a = a - a.mean(-2, keepdim=True)
     left, s, right = (wide(r[n]) for n in names[:3])
-    if not left.numel() or not right.numel() or not bool(torch.isfinite(a.abs()).all()):
+    if not left.numel() or not right.numel():
         return []
-    found = [*_orthonormal(names[0], left, u), *_orthonormal(names[2], right, u)]
+    apart = unsound(call, a)
+    found = [*_orthonormal(names[0], left, u, apart), *_orthonormal(names[2], right, u, apart)]
     scaled = left * s.unsqueeze(-2)
     if shift is None:
-        return found + residual(names[0], "U S Vh does not rebuild the input", scaled @ right.mH, a, size, u)
-    beyond = residual(names[0], "A V is not U S", a @ right, scaled, size, u)
-    return found + (beyond and residual(names[2], "Uh A is not S Vh", left.mH @ a, (right * s.unsqueeze(-2)).mH, size, u))
+        return found + residual(names[0], "U S Vh does not rebuild the input", scaled @ right.mH, a, size, u, apart=apart)
+    beyond = residual(names[0], "A V is not U S", a @ right, scaled, size, u, apart=apart)
+    other = residual(names[2], "Uh A is not S Vh", left.mH @ a, (right * s.unsqueeze(-2)).mH, size, u, apart=apart)
+    return found + (other if any(isinstance(p, Problem) for p in beyond) else beyond)
 
 
 def _vectors(*positions: int) -> Callable[[Bound, Results], frozenset[str]]:

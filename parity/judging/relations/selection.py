@@ -9,6 +9,7 @@ from torch import Tensor
 
 from parity.judging.relations.bound import (
     Bound,
+    Problem,
     Problems,
     Relation,
     Results,
@@ -41,10 +42,10 @@ def _sort(call: Bound, r: Results) -> Problems:
 
 def _ordered(name: str, x: Tensor, v: Tensor | None, i: Tensor, dim: int) -> Problems:
     if not _is_permutation(i, dim):
-        return [(name, "the indices are no permutation")]
+        return [Problem(name, "the indices are no permutation")]
     got = picked(x, i, dim, True)
     if got is None or (v is not None and not same(got, v)):
-        return [(name, "the input at the indices is not the sorted values")]
+        return [Problem(name, "the input at the indices is not the sorted values")]
     return []
 
 
@@ -65,15 +66,15 @@ def _topk(call: Bound, r: Results) -> Problems:
     v, i = (r[n] for n in outs(r)[:2])
     got = picked(x, i, dim, True)
     if got is None or not same(got, v):
-        return [("out[1]", "the input at the indices is not the returned values")]
+        return [Problem("out[1]", "the input at the indices is not the returned values")]
     if x.dim():
         want = torch.topk(x, k, dim, largest).values
         got = v if ordered else torch.sort(v, dim, descending=largest).values
         if not same(want, got):
-            return [("out[0]", "these are not the k extreme values")]
+            return [Problem("out[0]", "these are not the k extreme values")]
         repeated = i.sort(dim).values.diff(dim=dim) == 0
         if bool(repeated.any()):
-            return [("out[1]", "an index is returned twice")]
+            return [Problem("out[1]", "an index is returned twice")]
     return []
 
 
@@ -94,7 +95,7 @@ def _value_at(position: int) -> Callable[[Bound, Results], Problems]:
         keepdim = bool(call.get(position + 1, "keepdim", False))
         got = picked(x, r[names[1]], dim if isinstance(dim, int) else -1, keepdim)
         if got is None or not same(got, r[names[0]]):
-            return [(names[1], "the input at the index is not the returned value")]
+            return [Problem(names[1], "the input at the index is not the returned value")]
         return []
 
     return problems
@@ -130,7 +131,7 @@ def _mode(call: Bound, r: Results) -> Problems:
     return (
         []
         if bool(((times == most) | (times == apart) | nan.any(-1, keepdim=True)).all())
-        else [(names[0], "another value occurs more often")]
+        else [Problem(names[0], "another value occurs more often")]
     )
 
 
@@ -141,15 +142,15 @@ def _argmax(call: Bound, r: Results) -> Problems:
     index, low = r[name], "argmin" in call.op
     if dim is None:
         if not in_range(index, x.numel()):
-            return [(name, "the index is out of range")]
+            return [Problem(name, "the index is out of range")]
         got = x.reshape(-1)[index.reshape(-1)[0]]
         extreme = torch.amin(x) if low else torch.amax(x)
     else:
         found = picked(x, index, dim, keepdim)
         if found is None:
-            return [(name, "an index is out of range")]
+            return [Problem(name, "an index is out of range")]
         got, extreme = found, torch.amin(x, dim, keepdim) if low else torch.amax(x, dim, keepdim)
-    return [] if same(got, extreme) else [(name, "the input at the index is not the extreme value")]
+    return [] if same(got, extreme) else [Problem(name, "the input at the index is not the extreme value")]
 
 
 def _cummax(call: Bound, r: Results) -> Problems:
@@ -157,13 +158,13 @@ def _cummax(call: Bound, r: Results) -> Problems:
     names = outs(r)
     got = picked(x, r[names[1]], dim, True)
     if got is None or not same(got, r[names[0]]):
-        return [(names[1], "the input at the index is not the running extreme")]
+        return [Problem(names[1], "the input at the index is not the running extreme")]
     index = r[names[1]]
     if index.dim():
         shape = [1] * index.dim()
         shape[dim] = index.shape[dim]
         if bool((index > torch.arange(index.shape[dim]).view(shape)).any()):
-            return [(names[1], "an index points ahead of its place")]
+            return [Problem(names[1], "an index points ahead of its place")]
     return []
 
 
@@ -173,7 +174,7 @@ def _unique(call: Bound, r: Results) -> Problems:
     if call.get(5, "dim") is not None or call.kwargs.get("dim") is not None or r[name].dim() != 1:
         return []
     want, got = torch.unique(x).sort().values, r[name].sort().values
-    return [] if same(want, got) else [(name, "these are not the distinct values")]
+    return [] if same(want, got) else [Problem(name, "these are not the distinct values")]
 
 
 def _unordered(call: Bound, r: Results) -> frozenset[str]:
@@ -190,11 +191,11 @@ def _pool(call: Bound, r: Results) -> Problems:
     flat = x.reshape(*x.shape[: x.dim() - spatial], -1)
     index = i.reshape(*i.shape[: i.dim() - spatial], -1)
     if not in_range(index, flat.shape[-1]):
-        return [(names[1], "an index is outside the plane")]
+        return [Problem(names[1], "an index is outside the plane")]
     return (
         []
         if same(flat.gather(-1, index), v.reshape(index.shape))
-        else [(names[1], "the input at the index is not the maximum")]
+        else [Problem(names[1], "the input at the index is not the maximum")]
     )
 
 
@@ -204,14 +205,14 @@ def _unpool(call: Bound, r: Results) -> Problems:
     spatial = next((int(d) for d in "123" if f"{d}d" in call.op), 2)
     values, places, got = (t.reshape(*t.shape[: t.dim() - spatial], -1) for t in (x, index, r[name]))
     if values.shape[:-1] != got.shape[:-1] or not in_range(places, got.shape[-1]):
-        return [(name, "planes of another number or size than the indices ask for")]
+        return [Problem(name, "planes of another number or size than the indices ask for")]
     there = got.gather(-1, places)
     held = (there == values) | (torch.isnan(there) & torch.isnan(values) if values.is_floating_point() else False)
     none = torch.zeros(got.shape, dtype=torch.int64)
     written, right = none.scatter_add(-1, places, torch.ones_like(places)), none.scatter_add(-1, places, held.to(torch.int64))
     if bool(((written > 0) & (right == 0)).any()):
-        return [(name, "a place does not hold a value that was written there")]
-    return [] if bool((got[written == 0] == 0).all()) else [(name, "a place that no index names is not 0")]
+        return [Problem(name, "a place does not hold a value that was written there")]
+    return [] if bool((got[written == 0] == 0).all()) else [Problem(name, "a place that no index names is not 0")]
 
 
 def _nothing(call: Bound, r: Results) -> frozenset[str]:

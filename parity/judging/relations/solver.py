@@ -12,7 +12,21 @@ import torch
 from torch import Tensor
 
 from parity.dtypes import FACTS
-from parity.judging.relations.bound import Bound, Problems, Relation, Results, norm, only, outs, residual, roundoff, wide
+from parity.judging.relations.bound import (
+    Bound,
+    Problem,
+    Problems,
+    Relation,
+    Results,
+    norm,
+    only,
+    outs,
+    residual,
+    roundoff,
+    sound,
+    unsound,
+    wide,
+)
 
 PARTIAL = 8.0  # products of complex parts and partial sums may be this much larger than the numbers that go in
 
@@ -22,35 +36,35 @@ def _largest(u: float) -> float:
     return max(f.max for f in FACTS.values() if f.is_inexact and f.unit_roundoff == u)
 
 
-def _finite(*tensors: Tensor) -> bool:
-    return all(bool(torch.isfinite(t.abs()).all()) for t in tensors)
-
-
-def _system(name: str, a: Tensor, x: Tensor, b: Tensor, u: float, left: bool = True, vectors: bool = True) -> Problems:
+def _system(
+    call: Bound, name: str, a: Tensor, x: Tensor, b: Tensor, u: float, left: bool = True, vectors: bool = True
+) -> Problems:
     """Whether x solves the system. vectors: they are taken as one column, one for all matrices, or a batch of them, where b has
     one dimension less."""
     if vectors and (b.dim() == 1 or (b.dim() == a.dim() - 1 and b.shape == a.shape[:-1])):
         b, x = b.unsqueeze(-1), x.unsqueeze(-1)
-    if not a.numel() or not b.numel() or not _finite(a, b):
+    if not a.numel() or not b.numel():
         return []
     made = a @ x if left else x @ a
     wanted = b.expand_as(made)
     lost = wanted.abs().amax((-2, -1)) > _largest(u) / PARTIAL
-    return residual(name, "no solution of the system", made, wanted, norm(a) * norm(x) + norm(b), u, lost=lost)
+    apart = unsound(call, a, wanted)
+    scale = norm(a) * norm(x) + norm(b)
+    return residual(name, "no solution of the system", made, wanted, scale, u, lost=lost, apart=apart)
 
 
 def _solve(call: Bound, r: Results) -> Problems:
     a, b, name = call.args[0], call.get(1, "B"), outs(r)[0]
-    return _system(name, wide(a), wide(r[name]), wide(b), roundoff(a), bool(call.kwargs.get("left", True)))
+    return _system(call, name, wide(a), wide(r[name]), wide(b), roundoff(a), bool(call.kwargs.get("left", True)))
 
 
 def _inverse(call: Bound, r: Results) -> Problems:
     a, name = call.args[0], outs(r)[0]
     x, w = wide(r[name]), wide(a)
-    if not w.numel() or not _finite(w):
+    if not w.numel():
         return []
     eye = torch.eye(w.shape[-1], dtype=w.dtype).expand_as(w)
-    return residual(name, "A X is not the identity", w @ x, eye, norm(w) * norm(x), roundoff(a))
+    return residual(name, "A X is not the identity", w @ x, eye, norm(w) * norm(x), roundoff(a), apart=unsound(call, w))
 
 
 def _triangular(call: Bound, r: Results) -> Problems:
@@ -58,13 +72,13 @@ def _triangular(call: Bound, r: Results) -> Problems:
     w = torch.triu(wide(a)) if call.kwargs.get("upper") else torch.tril(wide(a))
     if call.kwargs.get("unitriangular"):
         w = w - torch.diag_embed(torch.diagonal(w, dim1=-2, dim2=-1)) + torch.eye(w.shape[-1], dtype=w.dtype)
-    return _system(name, w, wide(r[name]), wide(b), roundoff(a), bool(call.kwargs.get("left", True)), False)
+    return _system(call, name, w, wide(r[name]), wide(b), roundoff(a), bool(call.kwargs.get("left", True)), False)
 
 
 def _lu_solve(call: Bound, r: Results) -> Problems:
     a, b, name = call.args[0], call.get(1, "b"), outs(r)[0]
     w = wide(a).mH if call.kwargs.get("adjoint") else wide(a)
-    return _system(name, w, wide(r[name]), wide(b), roundoff(a), bool(call.kwargs.get("left", True)))
+    return _system(call, name, w, wide(r[name]), wide(b), roundoff(a), bool(call.kwargs.get("left", True)))
 
 
 def _hermitian(a: Tensor) -> Tensor:
@@ -79,13 +93,13 @@ def _cholesky(call: Bound, r: Results) -> Problems:
     factor = wide(r[name])
     upper = bool(call.get(1, "upper", False))
     w = _hermitian(a.mH if upper else a)
-    if not w.numel() or not _finite(w):
+    if not w.numel():
         return []
-    triangle = torch.triu(factor) if upper else torch.tril(factor)
-    if not torch.equal(triangle, factor):
-        return [(name, "the factor is not triangular")]
+    triangle, apart = torch.triu(factor) if upper else torch.tril(factor), unsound(call, w)
+    if not torch.equal(sound(triangle, apart), sound(factor, apart)):
+        return [Problem(name, "the factor is not triangular")]
     built = factor.mH @ factor if upper else factor @ factor.mH
-    return residual(name, "the factor does not rebuild the input", built, w, norm(w), roundoff(a))
+    return residual(name, "the factor does not rebuild the input", built, w, norm(w), roundoff(a), apart=apart)
 
 
 def _of_factored(solve: Callable[[str, Tensor, Tensor, Bound], Problems]) -> Callable[[Bound, Results], Problems]:
@@ -100,13 +114,13 @@ def _of_factored(solve: Callable[[str, Tensor, Tensor, Bound], Problems]) -> Cal
 
 def _cholesky_solved(name: str, a: Tensor, x: Tensor, call: Bound) -> Problems:
     upper = bool(call.get(2, "upper", False))
-    return _system(name, _hermitian(a.mH if upper else a), x, wide(call.get(1, "b")), roundoff(a))
+    return _system(call, name, _hermitian(a.mH if upper else a), x, wide(call.get(1, "b")), roundoff(a))
 
 
 def _cholesky_inverted(name: str, a: Tensor, x: Tensor, call: Bound) -> Problems:
     upper = bool(call.get(1, "upper", False))
     w = _hermitian(a.mH if upper else a)
-    return _system(name, w, x, torch.eye(w.shape[-1], dtype=w.dtype).expand_as(w), roundoff(a))
+    return _system(call, name, w, x, torch.eye(w.shape[-1], dtype=w.dtype).expand_as(w), roundoff(a))
 
 
 def _spectrum(of: Callable[[Tensor], Tensor]) -> Callable[[Bound, Results], Problems]:
@@ -114,11 +128,12 @@ def _spectrum(of: Callable[[Tensor], Tensor]) -> Callable[[Bound, Results], Prob
 
     def problems(call: Bound, r: Results) -> Problems:
         a, name = call.args[0], outs(r)[0]
-        w = wide(a)
-        if not w.numel() or not _finite(w):
+        apart = unsound(call, a)
+        w = sound(wide(a), apart)
+        if not w.numel():
             return []
         got, want = (t.unsqueeze(-1) for t in (wide(r[name]), of(w)))
-        return residual(name, "not the spectrum of the input", got, want, norm(w), roundoff(a))
+        return residual(name, "not the spectrum of the input", got, want, norm(w), roundoff(a), apart=apart)
 
     return problems
 
@@ -130,40 +145,42 @@ def _pinv(call: Bound, r: Results) -> Problems:
     product = call.op.endswith(":singular")  # torch's OpInfo gives the factors of a matrix that has not its full rank
     if product:
         w = w @ wide(call.args[1]).mT
-    if not w.numel() or not _finite(w) or x.shape[-2:] != (w.shape[-1], w.shape[-2]):
+    if not w.numel() or x.shape[-2:] != (w.shape[-1], w.shape[-2]):
         return []
+    apart = unsound(call, w)
     # What lies below a tolerance of the call is left out.
     cut = not product and (bool(call.kwargs.keys() - {"hermitian"}) or len(call.args) > 1)
     p, q = w @ x, x @ w
     size = norm(w) * norm(x)
     return [
-        *residual(name, "X A X is not X", q @ x, x, size * norm(x), u),
-        *residual(name, "A X is not hermitian", p, p.mH, size, u),
-        *residual(name, "X A is not hermitian", q, q.mH, size, u),
-        *([] if cut else residual(name, "A X A is not A", p @ w, w, size * norm(w), u)),
+        *residual(name, "X A X is not X", q @ x, x, size * norm(x), u, apart=apart),
+        *residual(name, "A X is not hermitian", p, p.mH, size, u, apart=apart),
+        *residual(name, "X A is not hermitian", q, q.mH, size, u, apart=apart),
+        *([] if cut else residual(name, "A X A is not A", p @ w, w, size * norm(w), u, apart=apart)),
     ]
 
 
 def _spectral_norm(call: Bound, r: Results) -> Problems:
     a, order, name = call.args[0], call.get(1, "ord", "fro"), outs(r)[0]
-    w = wide(a)
-    if not w.numel() or not _finite(w) or order not in (2, -2) or tuple(call.get(2, "dim", (-2, -1))) != (-2, -1):
+    apart = unsound(call, a)
+    w = sound(wide(a), apart)
+    if not w.numel() or order not in (2, -2) or tuple(call.get(2, "dim", (-2, -1))) != (-2, -1):
         return []
     want = torch.linalg.svdvals(w)[..., 0 if order == 2 else -1]
-    got = wide(r[name]).reshape(want.shape)
-    return residual(
-        name, "not the spectral norm", got[..., None, None], want[..., None, None], norm(w) * max(w.shape[-2:]), roundoff(a)
-    )
+    got, wanted = (x.reshape(want.shape)[..., None, None] for x in (wide(r[name]), want))
+    return residual(name, "not the spectral norm", got, wanted, norm(w) * max(w.shape[-2:]), roundoff(a), apart=apart)
 
 
 def _eigvalsh(call: Bound, r: Results) -> Problems:
     """The eigenvalues of the matrix that is read: one triangle and its mirror, with a real diagonal."""
     a, name = call.args[0], outs(r)[0]
     w = _hermitian(a.mH if call.get(1, "UPLO", "L") == "U" else a)
-    if not w.numel() or not _finite(w):
+    apart = unsound(call, w)
+    w = sound(w, apart)
+    if not w.numel():
         return []
     got, want = (t.unsqueeze(-1) for t in (wide(r[name]), torch.linalg.eigvalsh(w)))
-    return residual(name, "not the spectrum of the input", got, want, norm(w), roundoff(a))
+    return residual(name, "not the spectrum of the input", got, want, norm(w), roundoff(a), apart=apart)
 
 
 def _lstsq(call: Bound, r: Results) -> Problems:
@@ -174,11 +191,12 @@ def _lstsq(call: Bound, r: Results) -> Problems:
         b, x = b.unsqueeze(-1), x.unsqueeze(-1)
     if not a.numel() or not b.numel():
         return []
+    apart = unsound(call, a, b)
     rest = a @ x - b
     scale = norm(a) * norm(x) + norm(b)
     if a.shape[-2] >= a.shape[-1]:
         rest, scale = a.mH @ rest, norm(a) * scale
-    return residual(name, "no least-squares solution", rest, torch.zeros_like(rest), scale, roundoff(call.args[0]))
+    return residual(name, "no least-squares solution", rest, torch.zeros_like(rest), scale, roundoff(call.args[0]), apart=apart)
 
 
 RELATIONS: dict[str, Relation] = {

@@ -20,7 +20,7 @@ from parity.judging.budget import Budget
 from parity.judging.judge import judge
 from parity.judging.promises import one_sided, residue
 from parity.notation import parse
-from parity.truth.oracle import Oracle
+from parity.truth.oracle import CaseOracle
 from parity.truth.rounding import Rounding, shifted
 from parity.vocabulary import Status, Verdict
 
@@ -41,7 +41,7 @@ def prepared(text: str) -> tuple[Results, Inputs]:
 def bench(text: str, table: str = "cuda") -> Bench:
     case = parse(text)
     row, (results, inputs) = catalog.row(case.op), prepared(text)
-    oracle = Oracle(execute.program(row), case, inputs, next(iter(results.values())).dtype)
+    oracle = CaseOracle(execute.program(row), case, inputs, next(iter(results.values())).dtype)
     return Bench(row, tolerance.load(table), oracle, None, True)
 
 
@@ -137,7 +137,7 @@ def test_an_average_over_an_area_is_a_sum_of_as_many_gradients() -> None:
     """Both sides add them up in the dtype, one after the other."""
     case, fed = parse(AREA), torch.randn((1, 1, 10, 11, 11), generator=torch.Generator().manual_seed(5)).bfloat16()
     row, inputs = catalog.row(case.op), build(case)
-    oracle = Oracle(execute.program(row), case, inputs, torch.bfloat16)
+    oracle = CaseOracle(execute.program(row), case, inputs, torch.bfloat16)
     oracle.expect([fed])
     truth = oracle.truth("out")
     assert truth is not None
@@ -225,7 +225,7 @@ def spectral(text: str, change: Callable[[Tensor, Callable[[Tensor], Tensor]], T
         y = function(x)
         return torch.autograd.grad(y, x, fed.to(y.dtype))[0]
 
-    oracle = Oracle(p, case, inputs, torch.float32)
+    oracle = CaseOracle(p, case, inputs, torch.float32)
     oracle.expect([fed])
     assert oracle.truth("out") is not None
     oracle.differentiate([fed])
@@ -270,7 +270,7 @@ def test_small_elements_of_a_matrix_move_by_its_norm() -> None:
 def test_a_spectrum_is_conditioned_by_the_norm_of_its_matrix() -> None:
     """Elements beside a large diagonal are small, and what an algorithm does to them is not."""
     case = parse(SPECTRA[0])
-    oracle = Oracle(execute.program(catalog.row(case.op)), case, build(case), torch.float32)
+    oracle = CaseOracle(execute.program(catalog.row(case.op)), case, build(case), torch.float32)
     fed = torch.randn(36, generator=torch.Generator().manual_seed(1))
     oracle.expect([fed])
     truth = oracle.truth("out")
@@ -308,16 +308,16 @@ def test_running_products_of_a_long_row_need_no_table_of_all_pairs() -> None:
 
 
 class Numbers:
-    """In place of an oracle: operands and results on the way between two sizes."""
+    """In place of an oracle: no number on the way is larger than 2."""
 
-    def extremes(self, u: float, between: float) -> tuple[float, float]:
-        return 0.1, 2.0
+    def largest(self, u: float, between: float) -> float:
+        return 2.0
 
 
 def _left(*truth: float, budget: float = 1e-16) -> Budget | None:
     numbers = torch.tensor(truth, dtype=torch.float64)
     b = Budget(np.full(len(truth), budget), (("x", np.full(len(truth), budget)),))
-    return residue(cast(Oracle, Numbers()), b, numbers, FACTS["float32"], U, U)
+    return residue(cast(CaseOracle, Numbers()), b, numbers, FACTS["float32"], U, U)
 
 
 def test_gradients_that_cancel_altogether_are_as_good_as_the_dtype() -> None:

@@ -18,7 +18,8 @@ from parity.judging.bench import Bench
 from parity.judging.destination import Part
 from parity.judging.judge import judge
 from parity.notation import parse
-from parity.truth.oracle import Oracle
+from parity.truth.oracle import CaseOracle
+from parity.truth.protocol import Oracle
 from parity.vocabulary import OpClass, Status, Verdict
 
 TABLES = tolerance.load("cpu")
@@ -34,7 +35,7 @@ def prepared(text: str) -> tuple[Bench, dict[str, Tensor], Inputs]:
     p = execute.program(row)
     live = execute.forward(p, case, inputs, execute.place(inputs, CPU), False)
     results = dict(live.outputs)
-    oracle = Oracle(p, case, inputs, next(iter(results.values())).dtype)
+    oracle = CaseOracle(p, case, inputs, next(iter(results.values())).dtype)
     return Bench(row, TABLES, oracle, None, True), results, inputs
 
 
@@ -66,7 +67,7 @@ def test_kernels_that_add_up_in_a_half_type_excuse_no_device(dtype: str) -> None
     live = execute.forward(p, case, inputs, execute.place(inputs, CPU), True)
     (_, out), *_ = live.outputs
     fed = build(parse(f"abs({dtype}[24, 16].normal(seed=4))")).operands[0].view
-    oracle = Oracle(p, case, inputs, out.dtype)
+    oracle = CaseOracle(p, case, inputs, out.dtype)
     oracle.differentiate([fed])
     bench = Bench(row, TABLES, oracle, None, True)
     right = oracle.rounded_once("grad[2]")
@@ -355,7 +356,7 @@ def test_a_result_without_error_needs_no_budget(monkeypatch: pytest.MonkeyPatch)
         raise AssertionError("the sensitivity is not needed")
 
     with monkeypatch.context() as m:
-        m.setattr(Oracle, "sensitivity", never)
+        m.setattr(CaseOracle, "sensitivity", never)
         told, measures = judge(bench, {"out": exact.clone()}, results, "forward")
         assert told.status is Status.AGREE
         assert (measures[0].share, measures[0].reference_share, measures[0].measured) == (0.0, 0.0, True)

@@ -19,7 +19,7 @@ from parity.judging.judge import judge
 from parity.judging.leaning import FEWEST, lean_of, leaning, steps, strides_past
 from parity.judging.tails import ALPHA
 from parity.notation import parse
-from parity.truth.oracle import Oracle
+from parity.truth.oracle import CaseOracle
 from parity.vocabulary import Status, Verdict
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -110,7 +110,7 @@ def prepared(text: str, insist: bool = False) -> tuple[Bench, dict[str, Tensor],
     row, inputs = catalog.row(case.op), build(case)
     p = execute.program(row)
     results = dict(execute.forward(p, case, inputs, execute.place(inputs, resolve("cpu")), False).outputs)
-    return Bench(row, tolerance.load("cpu"), Oracle(p, case, inputs, results["out"].dtype), None, insist), results, inputs
+    return Bench(row, tolerance.load("cpu"), CaseOracle(p, case, inputs, results["out"].dtype), None, insist), results, inputs
 
 
 def verdict(text: str, device: Callable[..., Tensor], insist: bool = False) -> Verdict:

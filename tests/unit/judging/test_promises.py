@@ -18,9 +18,9 @@ from parity.judging.allowance import allowance
 from parity.judging.bench import Bench
 from parity.judging.judge import judge
 from parity.judging.promises import one_kernel
-from parity.judging.relations import RELATIONS, Bound, Coarse
+from parity.judging.relations import RELATIONS, Bound, Problem
 from parity.notation import parse
-from parity.truth.oracle import Oracle
+from parity.truth.oracle import CaseOracle
 from parity.vocabulary import OpClass, Status, Verdict
 
 CPU = resolve("cpu")
@@ -32,7 +32,7 @@ def prepared(text: str, tables: str = "cpu") -> tuple[Bench, dict[str, Tensor], 
     row, inputs = catalog.row(case.op), build(case)
     p = execute.program(row)
     results = dict(execute.forward(p, case, inputs, execute.place(inputs, CPU), False).outputs)
-    oracle = Oracle(p, case, inputs, next(iter(results.values())).dtype)
+    oracle = CaseOracle(p, case, inputs, next(iter(results.values())).dtype)
     return Bench(row, tolerance.load(tables), oracle, None, True), results, inputs
 
 
@@ -153,7 +153,7 @@ def test_gradients_of_gradients_that_a_mode_makes_exact_move_with_what_is_saved(
         execute.program(catalog.row("prod")),
         function=lambda x: torch.autograd.grad(torch.prod(x), x, torch.ones((), dtype=x.dtype), create_graph=True)[0],
     )
-    oracle = Oracle(p, case, inputs, torch.complex64)
+    oracle = CaseOracle(p, case, inputs, torch.complex64)
     oracle.differentiate([torch.ones(1, dtype=torch.complex64)])
     assert oracle.truth("grad[0]") is not None
     assert 0 < float(oracle.sensitivity("grad[0]", 2.0**-24, 2.0**-24)) < 2.0**-20
@@ -188,7 +188,7 @@ def test_a_coarse_residual_says_by_how_much() -> None:
     a, (w, v) = orthogonal(33, 400.0 * 33 * 2.0**-24)
     found = RELATIONS["eigh"].problems(Bound("eigh", (a,), {}), {"out[0]": w, "out[1]": v})
     assert found
-    assert all(isinstance(text, Coarse) and 1 < text.share < 100 for _, text in found)
+    assert all(isinstance(p, Problem) and p.ratio is not None and 1 < p.ratio < 100 for p in found)
 
 
 def test_a_solution_may_overflow_where_its_right_side_is_the_largest_number() -> None:

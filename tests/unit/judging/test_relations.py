@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from parity.judging.relations import RELATIONS, Bound
+from parity.judging.relations import RELATIONS, Bound, Problem
 
 X = torch.tensor([[3.0, 1.0, 2.0, 2.0], [0.5, 0.5, -1.0, 0.5]])
 
 
 def problems(relation: str, args: tuple[Any, ...], results: dict[str, Tensor], **kwargs: Any) -> list[str]:
-    return [text for _, text in RELATIONS[relation].problems(Bound("op", args, kwargs), results)]
+    said = RELATIONS[relation].problems(Bound("op", args, kwargs), results)
+    return [p.what for p in said if isinstance(p, Problem)]
 
 
 def pair(values: Tensor, indices: Tensor) -> dict[str, Tensor]:

@@ -13,14 +13,14 @@ from parity import catalog, execute
 from parity.inputs import build
 from parity.notation import parse
 from parity.truth import chains, rounding
-from parity.truth.oracle import Oracle
+from parity.truth.oracle import CaseOracle
 
 U = 2.0**-24
 
 
-def asked(text: str, computes: torch.dtype | None = torch.float32, cotangents: list[torch.Tensor] | None = None) -> Oracle:
+def asked(text: str, computes: torch.dtype | None = torch.float32, cotangents: list[torch.Tensor] | None = None) -> CaseOracle:
     case = parse(text)
-    made = Oracle(execute.program(catalog.row(case.op)), case, build(case), computes)
+    made = CaseOracle(execute.program(catalog.row(case.op)), case, build(case), computes)
     if cotangents:
         made.differentiate(cotangents)
     return made
@@ -217,12 +217,12 @@ def test_a_backward_that_is_expected_changes_nothing_that_is_said_of_the_forward
     for one in (alone, both):
         assert one.truth("out") is not None
     assert torch.equal(alone.sensitivity("out", *u), both.sensitivity("out", *u))
-    assert alone.extremes(*u) == both.extremes(*u)
+    assert alone.largest(*u) == both.largest(*u)
     assert both.truth("grad[0]") is not None
     late = asked(text, cotangents=fed)
     both.differentiate(fed)
     assert late.truth("out") is not None
-    assert both.extremes(*u) == late.extremes(*u) != alone.extremes(*u)
+    assert both.largest(*u) == late.largest(*u) != alone.largest(*u)
     shared, own = both.truth("grad[0]"), late.truth("grad[0]")
     assert shared is not None
     assert own is not None
@@ -247,7 +247,7 @@ def test_a_backward_that_has_no_truth_leaves_the_forward_its_own() -> None:
 def test_the_truth_of_attention_keeps_a_nan_among_its_queries() -> None:
     """The CPU's fused kernel drops it where it has few keys (torch 2.13)."""
     case = parse('scaled_dot_product_attention(float32[1, 1, 2, 4].at(0, "nan"), float32[1, 1, 3, 4], float32[1, 1, 3, 4])')
-    found = Oracle(execute.program(catalog.row(case.op)), case, build(case), torch.float32).truth("out")
+    found = CaseOracle(execute.program(catalog.row(case.op)), case, build(case), torch.float32).truth("out")
     assert found is not None
     assert bool(found[0, 0, 0].isnan().all())
     assert not bool(found[0, 0, 1].isnan().any())

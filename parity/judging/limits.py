@@ -1,0 +1,42 @@
+"""What an agreement excludes: how large an error of each element would have been told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from parity.judging.budget import Array
+from parity.judging.measures import Mask, parts
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one result that agrees; arrays of the shape of its real parts.
+
+    size: magnitudes of the truth. told_above: an absolute error above this would have been told; Inf where none would. excused:
+    elements of which nothing is promised; shown: those of them that an experiment shows. loose: elements whose honest budget is
+    more than half of what they are, because the op is ill-conditioned there. factor: all elements off by more than this part of
+    themselves would have been told, whatever one alone may be off by.
+    """
+
+    size: Array
+    told_above: Array
+    excused: Mask
+    shown: Mask
+    loose: Mask
+    factor: float
+
+    @property
+    def relative(self) -> Array:
+        """`told_above` as a part of each element; Inf at 0."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(self.size > 0.0, self.told_above / self.size, np.inf)
+
+
+def exact_limits(x: Tensor) -> Limits:
+    """Of a result that is compared for equality."""
+    size = np.abs(parts(x))
+    none = np.zeros(size.shape, dtype=bool)
+    return Limits(size, np.zeros(size.shape), none, none, none, 0.0)

@@ -1,0 +1,91 @@
+"""Errors that a whole tensor shares: a common factor, and a root mean square above what roundings come to.
+
+A budget for one element must allow for the worst that a rounding does, many times over. Roundings of different elements are
+independent, an error of scale is not: over n elements chance averages out, and a factor of 1.01 stays. Both are asked in units
+of the elements' budgets b, so that what is known badly counts little. With errors e = device - truth, z = e / b, r = truth / b:
+
+    common factor   a = (z . r) / (r . r), the least-squares estimate of a in e = a truth
+    spread          s = sqrt(mean(z^2))
+
+and held to what the same two numbers come to in the samples of the sensitivity, whose changes z_k are simulated roundings, with
+all that elements share in them, and in the rounding of the result itself (variance ULP^2 / 12). What is left beside chance are
+functions that err to one side: up to the sum of all changes, were they aligned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from parity.dtypes import DtypeFacts
+from parity.judging.budget import Array, Budget, ulp_of
+from parity.truth.shaken import Changes
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+FEWEST = 16  # elements: the mean of fewer is no better than each of them
+CHANCE = 6.0  # standard deviations of a common factor, as the samples tell them
+SINGLE = 8.0  # how much of the changes, all aligned, a kernel may err to one side that computes in float32
+HALF = 1.0  # the same where results are rounded to a half type on the way, to nearest
+SPREAD_SINGLE, SPREAD_HALF = 16.0, 3.0  # root mean square of errors over that of the changes
+ONE_SIDED = 32.0  # u: what the arithmetic of the last kernel may be off by to one side (the rule's scale of 16 times 2 u)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedError:
+    """factor: the common factor found, less 1; factor_limit: what is allowed of it; spread, spread_limit: the same of the root
+    mean square, in units of the budget."""
+
+    factor: float
+    factor_limit: float
+    spread: float
+    spread_limit: float
+
+    @property
+    def ratio(self) -> float:
+        """The larger one in units of its limit."""
+        return max(_over(abs(self.factor), self.factor_limit), _over(self.spread, self.spread_limit))
+
+    def told(self, ratio: float) -> str:
+        """What is wrong, in words; ratio: what is to be said of it."""
+        if _over(abs(self.factor), self.factor_limit) >= _over(self.spread, self.spread_limit):
+            off = f"all elements are off by a common factor of {1.0 + self.factor:.4g}"
+            return f"{off}, {ratio:.3g} times what rounding explains"
+        return f"the root mean square error is {ratio:.3g} times what rounding explains: precision is lost everywhere"
+
+
+def _over(found: float, limit: float) -> float:
+    return found / limit if limit > 0.0 else np.inf if found > 0.0 else 0.0
+
+
+def shared_error(
+    device: Array, truth: Array, b: Budget, counted: Mask, changes: Changes | None, f: DtypeFacts, u: float, halves: bool
+) -> SharedError | None:
+    """Of the counted elements of a result (all arrays of its real parts); None with too few of them.
+
+    changes: the samples of the sensitivity, None for the least that the limits can be. u: roundoff of the arithmetic inside.
+    halves: whether every step inside is rounded to a half type.
+    """
+    every = 1 if changes is None else changes.every
+    d, t, total, some = (x.reshape(-1)[::every] for x in (device, truth, b.total, counted))
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        z, r = (d - t) / total, t / total
+        some = some & np.isfinite(z) & np.isfinite(r)
+        z, r, total, t = z[some], r[some], total[some], t[some]
+        weight = float(r @ r)
+        if z.size < FEWEST or not 0.0 < weight < np.inf:
+            return None
+        final = ulp_of(np.abs(t), f) / total  # of the result's own rounding
+        moved = np.zeros((1, z.size)) if changes is None else changes.moved.numpy()[:, some] / total
+    one_sided = 2.0 * u if halves else ONE_SIDED * u
+    chance = float(np.mean((moved @ r / weight) ** 2) + np.sum((final * r / weight) ** 2) / 12.0)
+    aligned = float(np.mean(np.abs(moved * r).sum(1))) / weight
+    factor_limit: float = CHANCE * chance**0.5 + (HALF if halves else SINGLE) * aligned + one_sided
+    mean = float(np.mean(moved**2))
+    spread_limit = (SPREAD_HALF if halves else SPREAD_SINGLE) * mean**0.5 + 2.0 * float(np.mean(final**2) / 12.0) ** 0.5
+    absolute = np.broadcast_to(b.absolute, b.total.shape).reshape(-1)[::every][some] / total
+    spread_limit += one_sided * (weight / z.size) ** 0.5 + float(np.mean(absolute**2)) ** 0.5
+    return SharedError(float(z @ r) / weight, factor_limit, float(np.mean(z**2)) ** 0.5, spread_limit)

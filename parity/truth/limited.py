@@ -1,0 +1,202 @@
+"""The truth once more with the range of a dtype: which elements depend on numbers that leave it on the way.
+
+In float64 no square overflows and no product underflows, so the truth says nothing about numbers that a device loses on the
+way. Here every operator's result is limited to the range of the dtype that a device keeps it in: what is larger becomes Inf,
+what is smaller than the dtype's numbers becomes 0. Fused kernels are opened by their formulas, so that the squares inside a
+norm are seen. An element that stays where it was depends on nothing that left the range, and is judged like any other.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from parity.dtypes import DtypeFacts
+from parity.truth.chains import PRODUCTS, SIZES, SUMS
+from parity.truth.rounding import DOUBLE, TURNS, kernel_of
+
+Formula = Callable[..., Any]
+ADDS = frozenset((*PRODUCTS, *SUMS, *SIZES, "convolution", "convolution_backward", "embedding_dense_backward"))
+# What these decompositions compute is no formula of the kernel: they draw, or ask the device.
+CLOSED = ("bernoulli", "dropout", "normal", "rand", "rrelu", "uniform", "exponential", "geometric", "cauchy", "log_normal")
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The magnitudes that a dtype holds beside 0: those below `least` become 0, those of `most` and above Inf."""
+
+    least: float
+    most: float
+
+
+def range_of(f: DtypeFacts, flushes: bool) -> Range:
+    """What results in this dtype can hold. Rounding to nearest gives Inf from half a step past the largest number on, and 0 up
+    to half of the smallest; flushes: subnormal numbers count as 0, too."""
+    return Range(f.tiny if flushes else f.smallest / 2.0, f.max * (1.0 + f.unit_roundoff / 2.0))
+
+
+@functools.cache
+def _table() -> Mapping[Any, Formula]:
+    """All of torch's formulas. (Its core set keeps layer_norm and others whole, and hides their squares.)"""
+    try:
+        from torch._decomp import decomposition_table
+    except ImportError:
+        return {}
+    return decomposition_table
+
+
+@functools.cache
+def _formula(func: Any) -> Formula | None:
+    kernel = kernel_of(func)
+    if kernel.formula is not None:
+        return kernel.formula
+    if kernel.name.startswith("_foreach_") and not kernel.aliases:
+        return _each(func) if hasattr(torch.ops.aten, kernel.name.removeprefix("_foreach_")) else None
+    closed = kernel.aliases or kernel.exact or kernel.name in ADDS or any(word in kernel.name for word in CLOSED)
+    return None if closed else _squares().get(kernel.name) or _table().get(func)
+
+
+@functools.cache
+def _squares() -> Mapping[str, Formula]:
+    """Kernels by name that torch keeps whole and that devices compute by squares."""
+
+    def modulus(x: Tensor) -> Any:
+        if not x.is_complex():
+            return NotImplemented
+        pair = torch.view_as_real(x.resolve_conj())
+        return (pair * pair).sum(-1).sqrt()
+
+    def product(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
+        made: Tensor = x + value * (a * b)
+        return made + _lost(value * a, value * b)
+
+    def quotient(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
+        made: Tensor = x + value * (a / b)
+        return made + _lost(value * a, value / b)
+
+    return {"abs": modulus, "addcmul": product, "addcdiv": quotient}
+
+
+def _lost(*partial: Tensor) -> Tensor:
+    """NaN where one of these partial results, which another order of the same product has, is Inf; else 0."""
+    found = torch.zeros(())
+    for x in partial:
+        found = found + torch.where(x.abs() == float("inf"), float("nan"), 0.0)
+    return found
+
+
+def _each(func: Any) -> Formula:
+    """A kernel over lists as the plain one for each."""
+    plain = getattr(torch.ops.aten, kernel_of(func).name.removeprefix("_foreach_"))
+
+    def formula(*args: Any, **kwargs: Any) -> Any:
+        def of(a: Any, i: int) -> Any:
+            return a[i] if isinstance(a, (list, tuple)) else a
+
+        return [plain(*(of(a, i) for a in args), **kwargs) for i in range(len(args[0]))]
+
+    return formula
+
+
+class Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
+    """Limits the float64 result of every operator: `inside` for the steps of a fused kernel, `between` for what one kernel
+    hands to the next. met: whether anything left the range."""
+
+    def __init__(self, inside: Range, between: Range) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
+        self._inside, self._between = inside, between
+        self._open: list[Any] = []  # the kernels that are being computed by their formulas
+        self.met = False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here: torch's guard against that would be a good part of what each kernel costs."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        kernel = kernel_of(func)
+        result = self._opened(func, args, kwargs)
+        if result is NotImplemented:
+            result = func(*args, **kwargs)
+        if kernel.aliases and not kernel.writes:
+            return result
+        if kernel.writes:
+            if not kernel.exact and kernel.name not in TURNS:
+                tree_map(self._write, result)
+            return result
+        if kernel.exact:
+            return result
+        if kernel.name in ADDS:
+            result = self._partial(func, result, args, kwargs)
+        return tree_map(self._limited, result)
+
+    def _opened(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result by the kernel's formula; NotImplemented where it has none, or refuses these operands."""
+        formula = None if func in self._open else _formula(func)
+        if formula is None:
+            return NotImplemented
+        self._open.append(func)
+        try:
+            with self:
+                return formula(*args, **kwargs)
+        except (RuntimeError, NotImplementedError, TypeError, AttributeError):
+            return NotImplemented  # some formulas take no operands of this kind, which their kernels do
+        finally:
+            self._open.pop()
+
+    def _partial(self, func: Any, result: Any, args: Any, kwargs: Any) -> Any:
+        """Sums whose terms leave the range together: in some order of adding a partial sum does."""
+        range_ = self._range
+        if not isinstance(result, Tensor) or not _wide(result) or not result.numel():
+            return result
+        bound = 1.0
+        for x in args:
+            if _wide(x) and x.numel():
+                bound *= max(1.0, float(torch.nan_to_num(x.abs(), 0.0, 0.0, 0.0).max())) * x.numel()
+        if bound < range_.most:
+            return result
+        plain = {k: abs(v) if isinstance(v, (int, float)) and not isinstance(v, bool) else v for k, v in kwargs.items()}
+        sums = func(*(x.abs().to(x.dtype) if _wide(x) else x for x in args), **plain).abs()
+        past = (sums >= range_.most) & torch.isfinite(result.abs())
+        self.met |= bool(past.any())
+        return torch.where(past, torch.full_like(result, float("inf")), result)
+
+    @property
+    def _range(self) -> Range:
+        return self._inside if self._open else self._between
+
+    def _limited(self, x: Any) -> Any:
+        if not _wide(x) or x.layout is not torch.strided or x._is_zerotensor() or not x.numel():
+            return x
+        if x.is_complex():
+            pair = torch.view_as_real(x.resolve_conj().resolve_neg())
+            limited = self._limited_real(pair)
+            return x if limited is pair else torch.view_as_complex(limited.contiguous())
+        return self._limited_real(x)
+
+    def _limited_real(self, x: Tensor) -> Tensor:
+        range_, size = self._range, x.abs()
+        under = (size < range_.least) & (size > 0.0)
+        over = (size >= range_.most) & (size < float("inf"))
+        if not bool((under | over).any()):
+            return x
+        self.met = True
+        return torch.where(under, 0.0 * x, torch.where(over, torch.copysign(torch.full_like(x, float("inf")), x), x))
+
+    def _write(self, x: Any) -> None:
+        """What a kernel wrote into a tensor that autograd knows already."""
+        limited = self._limited(x)
+        if limited is not x:
+            x.copy_(limited)
+
+
+def _wide(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dtype in DOUBLE and x.device.type != "meta"
