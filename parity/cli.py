@@ -20,7 +20,7 @@ from parity.diagnosis import examined, fingerprint_of, named
 from parity.dtypes import DEFAULT, FACTS
 from parity.errors import DeviceError, OutputError, ParityError, UsageError, near
 from parity.interruption import Interruptions
-from parity.report.summary import plural
+from parity.report.words import plural
 from parity.vocabulary import OpClass, statuses
 
 INTERRUPTED = 130
@@ -82,7 +82,7 @@ def _run(o: argparse.Namespace) -> int:
     _writable(Path(o.findings), "--findings")
     from parity.report.progress import Reporter  # pytest is imported only by the command that runs it
 
-    reporter = Reporter(header, path, fail_on=fail_on)
+    reporter = Reporter(header, path, fail_on=fail_on, min_judged=o.min_judged)
     workers = o.workers or max(1, min(8, os.cpu_count() or 1))
     if found["verdict"] == "suspect":
         print(f"the device is SUSPECT: {'; '.join(found['reasons'])}")
@@ -134,6 +134,7 @@ def _pytest(o: argparse.Namespace, device: str, workers: int, reporter: Any) -> 
         args += ["--parity-reach"] if o.reach else []
         args += ["--parity-count"] if o.count else []
         args += ["--parity-power", str(0 if o.no_power else o.power)]
+        args += ["--parity-min-judged", str(o.min_judged)] if o.min_judged else []
         args += ["--parity-hang-after", str(o.hang_after)] if o.hang_after else []
         args += ["--parity-setup", str(Path(o.setup).absolute())] if o.setup else []
         args += ["--junit-xml", str(Path(o.junit_xml).absolute())] if o.junit_xml else []

@@ -110,6 +110,13 @@ def parser() -> argparse.ArgumentParser:
         help="a status that fails beside the findings: unsupported ...",
     )
     run.add_argument(
+        "--min-judged",
+        type=_share,
+        default=0.0,
+        metavar="SHARE",
+        help="fail an op of whose elements less than this share was judged (0.9 for nine in ten; none by default)",
+    )
+    run.add_argument(
         "--output", type=_path, metavar="FILE", help="the run file to write (JSON lines; by default parity-run-DATE-TIME.jsonl)"
     )
     run.add_argument("--findings", metavar="FOLDER", type=_text, default="findings", help=FINDINGS_HELP)
@@ -213,6 +220,16 @@ def _workers(text: str) -> int:
         what = f"{n} processes are more than this machine can use"
         raise argparse.ArgumentTypeError(f"{what}; give at most {most}, or leave it out")
     return n
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"'{text}' is no share between 0 and 1, such as 0.9")
+    return value
 
 
 def _seconds(text: str) -> float:

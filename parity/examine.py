@@ -138,7 +138,8 @@ class _Tally:
     features: list[frozenset[str]] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
-    elements: Counter[str] = field(default_factory=Counter)
+    judged: int = 0
+    left: Counter[str] = field(default_factory=Counter)
 
 
 def patience(case: Case) -> float:
@@ -280,8 +281,8 @@ def examine(item: Item, plan: Plan, watch: Watch, dead: frozenset[int] = frozens
         tuple(sorted(reached.operators)) if reached else (),
         reached.idle if reached else {},
         hashlib.blake2b("".join(tally.texts).encode(), digest_size=8).hexdigest(),
-        tally.elements["judged"],
-        tally.elements["unjudged"],
+        tally.judged,
+        dict(tally.left),
         _elements(tally.asked),
     )
     return Examined(summary, tuple(tally.records), findings, tuple(tally.features), tuple(_power(item, tally.asked)))
@@ -347,8 +348,10 @@ def _count(tally: _Tally, item: Item, one: Drawn, results: Sequence[Result], tex
         tally.compared |= status not in NOTHING
         if status is Status.VOID:
             tally.void[r.verdict.reason[:120]] += 1
-        for m in r.measures if status in COMPARED else ():
-            tally.elements.update(judged=m.total - m.unjudged, unjudged=m.unjudged)
+        for m in r.measures if status in COMPARED or status is Status.VOID else ():
+            tally.judged += m.total - m.unjudged
+            if m.unjudged:
+                tally.left[m.why] += m.unjudged
         for m in r.measures:
             if m.measured and m.share is not None:
                 tally.worst[r.aspect] = max(tally.worst.get(r.aspect, 0.0), m.share)

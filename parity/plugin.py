@@ -42,6 +42,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "hang-after": {"type": float, "default": None, "help": "seconds after which a case counts as hung"},
     "findings": {"default": "findings", "help": "folder for the scripts that reproduce findings"},
     "power": {"type": int, "default": 400, "help": "comparisons that are judged once more with errors put in"},
+    "min-judged": {"type": float, "default": 0.0, "help": "share of an op's elements that must have been judged"},
     "count": {"action": "store_true", "default": False, "help": "draw only until every aspect of an op holds a comparison"},
     "reach": {"action": "store_true", "default": False, "help": "note which operators are dispatched on the device"},
     "fail-on": {"action": "append", "default": [], "help": "status that fails a test beside the findings: unsupported, ..."},
@@ -216,7 +217,7 @@ class Checker:
 
         option = self._request.config.option
         done = examine(item, self._plan, self._watch, self._dead)
-        texts = []
+        texts: list[str] = []
         for f in done.findings:
             script: Path | OutputError | None
             try:
@@ -232,6 +233,9 @@ class Checker:
         unwanted = told(done.summary, option.parity_fail_on)
         if unwanted:
             pytest.fail(unwanted, pytrace=False)
+        share = done.summary.judged_share
+        if share < option.parity_min_judged:
+            pytest.fail(f"{item.id}: {share:.1%} of the elements judged, less than --min-judged", pytrace=False)
         if not compared(done.summary):
             pytest.skip(told(done.summary, ("unsupported", "fallback", "void")) or "nothing was compared")
 

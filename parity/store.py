@@ -54,9 +54,9 @@ class Item:
     void: reason -> how often a case said nothing. seconds: wall time. operators: with --reach, what compared cases dispatched
     on the device; idle: what only others dispatched, with the reason. ids: digest of the ids of all cases in their order.
 
-    judged, unjudged: elements of all results that were compared. elements: of the results into which errors were put, how many
-    there are (total), are excused by an experiment (shown) or without one (unshown), have an honest budget of more than half of
-    what they are (loose), are not 0 (nonzero), and would be told if they were off by 5 % (sharp)."""
+    judged: elements of all results that were judged; left: reason -> elements that were not. elements: of the results into
+    which errors were put, how many there are (total), are excused by an experiment (shown) or without one (unshown), have an
+    honest budget of more than half of what they are (loose), are not 0 (nonzero), and would be told if off by 5 % (sharp)."""
 
     op: str
     dtype: str
@@ -69,8 +69,19 @@ class Item:
     idle: Mapping[str, str] = field(default_factory=dict)
     ids: str = ""
     judged: int = 0
-    unjudged: int = 0
+    left: Mapping[str, int] = field(default_factory=dict)
     elements: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def unjudged(self) -> int:
+        """Elements of which nothing was judged."""
+        return sum(self.left.values())
+
+    @property
+    def judged_share(self) -> float:
+        """Which part of the elements was judged; 1 where there is none."""
+        total = self.judged + self.unjudged
+        return self.judged / total if total else 1.0
 
 
 @dataclass(frozen=True, slots=True)

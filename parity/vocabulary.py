@@ -274,7 +274,7 @@ class Measure:
     share: the device's worst error against the truth in units of the budget; above 1 is outside. reference_share: the
     reference's own. measured: False where `share` is only an upper limit, known from a cheap screen (named in `screen`).
     index: of the worst element; device, reference, truth: its three values. total: elements compared; mismatched: those that
-    are outside; unjudged: those of which any value would have been taken.
+    are outside; unjudged: those of which any value would have been taken, and why.
     """
 
     tensor: str
@@ -295,6 +295,7 @@ class Measure:
     spread: float | None = None  # sums: root mean square of the errors in units of its limit
     certain: bool = False  # sums: an element is off by more than any order of adding explains
     unjudged: int = 0
+    why: str = ""
 
 
 @swift

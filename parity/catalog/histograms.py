@@ -74,6 +74,7 @@ ROWS = (
         signature=_histogram,
         dtypes=("float32",),
         oracle="exact",
+        choices=(0,),
         opinfo=("histogram",),
     ),
     _row(
@@ -83,6 +84,7 @@ ROWS = (
         signature=_histogram_edges,
         dtypes=("float32",),
         oracle="exact",
+        choices=(0, 1),
     ),
     _row(
         name="histogramdd",
@@ -91,6 +93,7 @@ ROWS = (
         signature=_histogram_many,
         dtypes=("float32",),
         oracle="exact",
+        choices=(0,),
         opinfo=("histogramdd",),
     ),
     _row(

@@ -207,13 +207,16 @@ def _cross_entropy_kernel(draw: Draw) -> Call:
     return Call((x, target, draw.maybe(draw.inside(shape, 0.25, 2, grad=False)), 0))  # the CPU reduces in the destination
 
 
-def _loss(name: str, signature: Signature, call: str = "", dtypes: tuple[str, ...] = FLOATS) -> Row:
+def _loss(
+    name: str, signature: Signature, call: str = "", dtypes: tuple[str, ...] = FLOATS, choices: tuple[int, ...] = ()
+) -> Row:
     return _row(
         name=name,
         call=call or f"torch.nn.functional.{name}",
         signature=signature,
         dtypes=dtypes,
         grad=dtypes,
+        choices=choices,
         opinfo=(f"nn.functional.{name}",),
     )
 
@@ -242,14 +245,14 @@ ROWS = (
         "poisson_nll_loss", _pointwise(strictly(0.125, 4), strictly(0, 4), options(full=one_of(True), log_input=one_of(False)))
     ),
     _loss("soft_margin_loss", _pointwise(second=_signs, broadcasts=False)),
-    _loss("hinge_embedding_loss", _pointwise(second=_signs, choices=options(margin=one_of(0.5)))),
+    _loss("hinge_embedding_loss", _pointwise(second=_signs, choices=options(margin=one_of(0.5))), choices=(1,)),
     _loss("binary_cross_entropy", _probabilities),
     _loss("binary_cross_entropy_with_logits", _with_logits),
     _loss("cross_entropy", _cross_entropy),
     _loss("nll_loss", _nll),
     _loss("gaussian_nll_loss", _gaussian),
     _loss("margin_ranking_loss", _ranking),
-    _loss("cosine_embedding_loss", _cosine_embedding),
+    _loss("cosine_embedding_loss", _cosine_embedding, choices=(2,)),
     _loss("triplet_margin_loss", _triplet),
     _loss("multi_margin_loss", _multi_margin, dtypes=("float32",)),
     _loss("multilabel_margin_loss", _multilabel_margin, dtypes=("float32",)),

@@ -124,6 +124,7 @@ def _as_row(key: str, entry: Entry) -> Row:
         places=base in rules.WRITES_AT.split() or key in (*rules.OF_A_RANK, *rules.CHANCES),
         packed=6 if key in rules.PACKED else 0,
         finite=base in rules.FINITE_ONLY.split() or rule in (OpClass.SOLVER, OpClass.DECOMPOSITION),
+        choices=rules.CHOICES.get(key) or rules.CHOICES.get(base, ()),
         unexpanded=base in ("median", "nanmedian", "masked.median") or rule in (OpClass.SOLVER, OpClass.DECOMPOSITION),
         unfrozen=base.endswith("group_norm"),
         ulp=rules.ULP_NAMES.get(base, base.split(".")[-1]) if plain else key,

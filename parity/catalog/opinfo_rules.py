@@ -185,6 +185,8 @@ PACKED = ("native_group_norm", "view_as_complex", "view_as_real", "kron", "as_st
 UPDATES = """nn.functional.embedding nn.functional.embedding_bag nn.functional.batch_norm nn.functional.instance_norm
     _batch_norm_with_update _native_batch_norm_legit native_batch_norm"""
 
+CHOICES = {n: r.choices for r in ROWS.values() if r.choices for n in r.opinfo}
+
 RULE_OF = {name: rule for rule, names in RULES.items() for name in names.split()}
 # What the native row of an entry knows of its half-precision kernels holds for the entry.
 ACCUMULATES = {n: r.accumulates for r in ROWS.values() if r.accumulates for n in r.opinfo}

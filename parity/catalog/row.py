@@ -37,6 +37,7 @@ class Row:
     updates: the call changes operands beside its result (running statistics), so that each run gets copies.
     places: integer operands say where to write, so that none repeats, and samples keep their numbers.
     finite: NaN, Inf and numbers out of range are undefined.
+    choices: operands, by number, that stand for a choice (a sign, a degree, a bin): no rounding moves them.
     tames: keyword arguments beside which the operands before them hold only what the call asks for.
     memory: the op reads what lies beside its operand's elements in memory, by strides of its own, so that the oracle's operands
     lie as the case's do.
@@ -75,6 +76,7 @@ class Row:
     updates: bool = False
     places: bool = False
     finite: bool = False
+    choices: tuple[int, ...] = ()
     tames: tuple[str, ...] = ()
     never: tuple[tuple[str, str], ...] = ()
     relation: str = ""

@@ -174,6 +174,7 @@ ROWS = (
             dtypes=("float32",),
             grad=(),
             finite=True,
+            choices=(1,),
             opinfo=(f"special.{name}",),
         )
         for name in POLYNOMIALS

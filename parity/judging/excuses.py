@@ -21,6 +21,7 @@ from parity.truth.limited import Range, range_of
 from parity.vocabulary import OpClass
 
 MOVED = "moved by numbers that leave the range on the way"
+OFF = 0.25  # of the budget: what moves by less is held to it as it is
 ORDERS = 2.0  # how much farther than one order of the same arithmetic another one may move an element
 
 
@@ -73,7 +74,7 @@ def excuses(bench: Bench, b: Budget, truth: Tensor, name: str, f: DtypeFacts, pa
     _products(found, bench, truth, name, f, pass_)
     rounds = bench.row.rule not in (OpClass.EXACT, OpClass.SELECTION) or pass_ == "backward"
     if rounds and b.certain is None and bench.oracle.truth(name) is not None:
-        _range(found, bench, truth, name, f, pass_)
+        _range(found, bench, b, truth, name, f, pass_)
         _unsettled(found, bench, truth, name, f, pass_)
     return Excuses(found.free, found.unspoken, found.shown, found.moved, "; ".join(dict.fromkeys(found.why)))
 
@@ -90,7 +91,7 @@ def _nonfinite(found: _Found, bench: Bench, truth: Tensor, name: str, f: DtypeFa
             found.excuse(found.free, _reached(bench, truth, name), "complex arithmetic at Inf is nobody's promise", True)
         if name.startswith("grad["):
             for own in oracle.beneath(int(name[5:-1])):
-                if own.shape == truth.shape:
+                if own.shape == truth.shape and (own.is_floating_point() or own.is_complex()):
                     found.excuse(found.unspoken, _where(~torch.isfinite(own.abs()), truth), "gradients at NaN and Inf")
     if f.kind == "complex":
         found.excuse(found.unspoken, _where(oracle.undefined(truth), truth), "complex arithmetic makes NaN of numbers")
@@ -118,21 +119,36 @@ def _products(found: _Found, bench: Bench, truth: Tensor, name: str, f: DtypeFac
         found.excuse(found.free, paired(sums[0], truth) > most / PARTIAL, "partial sums leave the range", True)
 
 
-def _range(found: _Found, bench: Bench, truth: Tensor, name: str, f: DtypeFacts, pass_: str) -> None:
-    """The truth with every number on the way limited to the range of the dtype that a device keeps it in."""
-    limited = bench.oracle.limited(name, *ranges(bench, f, pass_))
-    if limited is None or limited.shape != truth.shape:
-        return
+def _range(found: _Found, bench: Bench, b: Budget, truth: Tensor, name: str, f: DtypeFacts, pass_: str) -> None:
+    """The truth with every number on the way limited to the range of the dtype that a device keeps it in. What an overflow
+    moves may become anything, because another order of the same arithmetic makes NaN of it, or a number; what an underflow
+    moves is off by that."""
+    inside, between = ranges(bench, f, pass_)
+    over, under = (
+        bench.oracle.limited(name, one, two) for one, two in ((inside.above, between.above), (inside.below, between.below))
+    )
+    if over is not None and over.shape == truth.shape:
+        lost = _moved(truth, over, f) > OFF * b.total
+        found.excuse(found.unspoken, lost, "numbers on the way leave the range", True)
+    if under is not None and under.shape == truth.shape:
+        moved = _moved(truth, under, f)
+        found.excuse(found.unspoken, np.isinf(moved), "numbers on the way fall below the range", True)
+        moved = np.where(np.isinf(moved), 0.0, moved)
+        if (moved > OFF * b.total).any():
+            found.moved = moved
+            found.why.append("numbers on the way fall below the range")
+
+
+def _moved(truth: Tensor, limited: Tensor, f: DtypeFacts) -> Array:
+    """How far a limited run moves each element; Inf where its class is another. Both ends of the result's own range count as
+    they come."""
     most = range_of(f, False).most
     before, after = (np.where(np.abs(x) >= most, np.copysign(np.inf, x), x) for x in (parts(truth), parts(limited)))
     with np.errstate(invalid="ignore"):
-        moved = np.nan_to_num(np.abs(after - before), nan=0.0, posinf=0.0)
-    other = (np.isnan(before) != np.isnan(after)) | ((np.isinf(before) | np.isinf(after)) & (before != after))
-    other &= ~(np.isnan(before) & np.isnan(after))
-    found.excuse(found.unspoken, other, "numbers on the way leave the range", True)
-    if moved.any():
-        found.moved = moved
-        found.why.append("numbers on the way leave the range")
+        moved = np.abs(after - before)
+    alike = (before == after) | (np.isnan(before) & np.isnan(after))
+    found: Array = np.where(alike, 0.0, np.nan_to_num(moved, nan=np.inf))
+    return found
 
 
 def ranges(bench: Bench, f: DtypeFacts, pass_: str) -> tuple[Range, Range]:

@@ -15,12 +15,14 @@ from parity.inputs import apply
 from parity.judging.bench import Bench
 from parity.judging.destination import EXACT, Part, beside, equal, form, inner, stray, written
 from parity.judging.exact import exactly, unfamiliar, where_the_reference_errs
+from parity.judging.limits import left_unjudged
 from parity.judging.measures import bit_equal, facts_of, same_bits, same_bytes, same_values
 from parity.judging.numeric import by_oracle
 from parity.judging.promises import vanishing
 from parity.judging.relations import RELATIONS, Bound, Problem, Relation, Unjudged
 from parity.vocabulary import Measure, OpClass, Status, Verdict
 
+UNVALUED = (OpClass.RANDOM, OpClass.METADATA)  # whose destinations are held to their form
 FORM = "only the form is promised"
 
 
@@ -114,11 +116,10 @@ def _by_relation(bench: Bench, name: str, x: Tensor, part: Part | None, found: _
         if u.name == inner(name):
             each = total // max(1, u.where.numel())
             count, why = max(count, int(u.where.sum()) * each), u.why
-    m = Measure(name, screen="relation", total=total, unjudged=count)
+    m = Measure(name, screen="relation", total=total, unjudged=count, why=why)
     if total and count == total:
-        return Verdict(Status.VOID, f"no element could be judged: {why}", m)
-    told = f"by relation; {total - count:,} of {total:,} elements judged: {why}" if count else "by relation"
-    return Verdict(Status.AGREE, told, m, EXACT)
+        return Verdict(Status.VOID, left_unjudged(m), m)
+    return Verdict(Status.AGREE, f"by relation; {left_unjudged(m)}" if count else "by relation", m, EXACT)
 
 
 def _identical(device: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> tuple[tuple[str, int], ...]:
@@ -156,14 +157,16 @@ def _part(bench: Bench, name: str, device: Tensor, reference: Tensor | None, par
         return bad
     if not bench.insist and reference is not None and reference.shape == device.shape and bit_equal(device, reference):
         return Verdict(Status.AGREE, "", Measure(name, screen="bit-equal", total=device.numel()), EXACT)
-    if reference is not None and stray(name, reference, part) is not None:
-        if torch.equal(beside(device, part), beside(reference, part)):
-            same = Measure(name, screen="form")
+    astray = reference is not None and stray(name, reference, part) is not None
+    if astray and reference is not None:
+        if bench.row.rule not in UNVALUED and same_values(device, reference):
+            same = Measure(name, screen="reference", total=device.numel())
             return Verdict(Status.AGREE, "the reference writes beside its destination too", same, EXACT)
+        astray = torch.equal(beside(device, part), beside(reference, part))
         reference = None  # a reference that misses its destination is none; the truth judges alone
-    if (bad := stray(name, device, part)) is not None:
+    if not astray and (bad := stray(name, device, part)) is not None:
         return bad
-    if bench.row.rule in (OpClass.RANDOM, OpClass.METADATA):
+    if bench.row.rule in UNVALUED:
         return Verdict(Status.AGREE, FORM, Measure(name, screen="form"), EXACT)
     mine = apply(device, part.layout, part.shape)
     theirs = None if reference is None else apply(reference, part.layout, part.shape)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from parity.judging.budget import Array
 from parity.judging.measures import Mask, parts
+from parity.vocabulary import Measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,13 @@ class Limits:
         """`told_above` as a part of each element; Inf at 0."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(self.size > 0.0, self.told_above / self.size, np.inf)
+
+
+def left_unjudged(m: Measure) -> str:
+    """How many elements of a tensor were judged, and why not the others."""
+    if m.unjudged == m.total:
+        return f"no element could be judged: {m.why}"
+    return f"{m.total - m.unjudged:,} of {m.total:,} elements judged: {m.why}"
 
 
 def exact_limits(x: Tensor) -> Limits:

@@ -19,7 +19,7 @@ from parity.judging.budget import Budget, of_perturbation
 from parity.judging.exact import exactly, of_zeros
 from parity.judging.excuses import Excuses, excuses
 from parity.judging.leaning import in_range, lean_of, may_lean, strides_past
-from parity.judging.limits import Limits
+from parity.judging.limits import Limits, left_unjudged
 from parity.judging.measures import (
     WIDENING_LIMIT,
     allowed_share,
@@ -273,7 +273,7 @@ class _Look:
         excused = e.unspoken | (e.free & odd)
         shared = _shared_error(t, b, t.device, e, True)
         factor = np.inf if shared is None else shared.factor_limit
-        loose = ~excused & ~odd & (b.total > 0.5 * np.abs(truth)) & (truth != 0.0)
+        loose = ~excused & ~odd & (b.total > 0.5 * np.abs(truth)) & ((truth != 0.0) | (parts(t.device) != 0.0))
         told_above = np.where(excused, np.inf, np.where(odd, 0.0, told_above))
         t.bench.limits[t.name] = Limits(np.abs(truth), told_above, excused, excused & e.shown, loose, factor)
 
@@ -330,7 +330,7 @@ def _look_at_reference(t: Task) -> Verdict | None:
     if found.status is Status.AGREE and bench.limits is not None and excused is not None:
         truth = parts(t.truth)
         away = excused.unspoken | (excused.free & ~np.isfinite(truth))
-        loose = ~away & (b.total > 0.5 * np.abs(truth)) & (truth != 0.0)
+        loose = ~away & (b.total > 0.5 * np.abs(truth)) & ((truth != 0.0) | (parts(t.device) != 0.0))
         told = np.where(away, np.inf, np.where(np.isfinite(truth), b.total, 0.0))
         bench.limits[t.name] = Limits(np.abs(truth), told, away, away & excused.shown, loose, np.inf)
     return agreed(found, excused)
@@ -349,10 +349,10 @@ def agreed(verdict: Verdict, excused: Excuses | None) -> Verdict:
     m = verdict.measure
     if verdict.status is not Status.AGREE or m is None or excused is None or not m.unjudged:
         return verdict
+    m = replace(m, why=excused.why)
     if m.unjudged == m.total:
-        return replace(verdict, status=Status.VOID, reason=f"no element could be judged: {excused.why}")
-    told = f"{m.total - m.unjudged:,} of {m.total:,} elements judged: {excused.why}"
-    return replace(verdict, reason="; ".join(filter(None, (told, verdict.reason))))
+        return replace(verdict, status=Status.VOID, reason=left_unjudged(m), measure=m)
+    return replace(verdict, reason="; ".join(filter(None, (left_unjudged(m), verdict.reason))), measure=m)
 
 
 def decide(m: Measure, tol: Tolerance, dtype: str) -> Verdict:

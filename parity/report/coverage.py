@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from parity.errors import RunFileError, UsageError, near
 from parity.features import Coverage
 from parity.report import pairs
-from parity.report.summary import table
+from parity.report.words import table
 from parity.store import Run
 
 SHOWN = 8  # empty pairs of a family that are named

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from parity.catalog.row import Row
 from parity.dtypes import HALF
+from parity.judging.limits import left_unjudged
 from parity.vocabulary import FINDINGS, Measure, Record
 
 SCREENS = {
@@ -13,6 +14,7 @@ SCREENS = {
     "truth": "close to the truth without allowing for its conditioning: the share is an upper limit",
     "relation": "judged by what must hold of it (ties, phases, residuals), not by its values",
     "exact": "exact: equal to what it must be",
+    "reference": "equal to the reference, which misses its destination as well",
     "form": "only shape and dtype are promised",
 }
 
@@ -60,6 +62,8 @@ def _measure(m: Measure, failed: bool) -> Iterator[str]:
         limit = "" if m.measured else " at most"
         own = "" if m.reference_share is None else f"; the reference's own {m.reference_share:.3g}"
         yield f"    share     {limit} {m.share:.3g}{own}"
+    if m.unjudged:
+        yield f"    judged     {left_unjudged(m)}"
     if m.spread is not None:
         yield f"    spread     {m.spread:.3g} times what the root mean square of all errors may be"
     if (why := decided(m, failed)) is not None:
@@ -74,6 +78,8 @@ def decided(m: Measure, failed: bool) -> str | None:
         return "the sign of a zero differs, and the tables promise it for this op"
     if m.problem == "lean":
         return "no element is outside by itself; together they lean to one side, which rounding does not"
+    if m.problem == "shared":
+        return "no element is outside by itself; together they are off by more than independent roundings are"
     if m.share is None or not m.budget:
         return None
     if m.spread is not None and m.spread == m.share and m.spread > 1.0:

@@ -8,7 +8,7 @@ from parity import notation
 from parity.checking.check import Result
 from parity.errors import OutputError
 from parity.examine import Finding
-from parity.report.summary import reproduce
+from parity.report.words import reproduce
 from parity.vocabulary import Status
 
 
@@ -33,7 +33,7 @@ def body(result: Result) -> list[str]:
     worst += f", truth {m.truth}" if m.truth and m.truth != m.reference else ""
     if m.reference_share is not None and m.share is not None and m.share != float("inf"):
         worst += f" (reference's own share {m.reference_share:.2g})"
-    lines = [worst]
+    lines = [v.reason, worst] if m.problem in ("shared", "lean") else [worst]
     counted = f"{m.mismatched} of {m.total} elements are outside" if m.mismatched > 1 else ""
     if m.share is not None and m.share not in (0.0, float("inf")) and v.reason and v.status is not Status.DRIFT:
         counted = "; ".join(x for x in (v.reason.split(" times the budget: ")[-1], counted) if x)

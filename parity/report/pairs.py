@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from parity import pairs, suite
 from parity.catalog import opinfo
 from parity.pairs import ASPECTS, TEST_MPS, Pair, Seen
-from parity.report.summary import listed, table
+from parity.report.words import listed, table
 from parity.store import Item
 
 REASONS = 12  # reasons of an aspect that are told before the rest is summed up

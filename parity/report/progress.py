@@ -17,7 +17,8 @@ from parity import store, suite
 from parity.errors import OutputError
 from parity.features import Tally, unpack
 from parity.report import summary
-from parity.store import Death, End, Header, Item, Writer
+from parity.report.words import clock, plural, reproduce
+from parity.store import Death, End, Header, Item, Power, Writer
 from parity.vocabulary import FINDINGS, Json, Record
 
 BAR_SECONDS = 0.2
@@ -28,12 +29,20 @@ LOG_STEPS = 10  # lines of progress in a log
 class Reporter:
     """A plugin of the controller: collects what the workers report. `exit_code` says how the run ended."""
 
-    def __init__(self, header: Header, output: Path, stream: TextIO | None = None, fail_on: Sequence[str] = ()) -> None:
-        self.header, self.output, self.fail_on = header, output, fail_on
+    def __init__(
+        self,
+        header: Header,
+        output: Path,
+        stream: TextIO | None = None,
+        fail_on: Sequence[str] = (),
+        min_judged: float = 0.0,
+    ) -> None:
+        self.header, self.output, self.fail_on, self.min_judged = header, output, fail_on, min_judged
         self.stream = stream or sys.stdout
         self.live = self.stream.isatty()
         self.items: list[Item] = []
         self.records: list[Record] = []
+        self.power: list[Power] = []
         self.deaths: list[Death] = []
         self.broken: list[str] = []
         self._tallies: dict[str, Tally] = {}
@@ -97,7 +106,7 @@ class Reporter:
         if not self.stopped:
             self.stopped = "interrupted"
             verb = "is" if self.done == 1 else "are"
-            self.say(f"interrupted: keeping the {summary.plural(self.done, 'item')} that {verb} done in {self.output}")
+            self.say(f"interrupted: keeping the {plural(self.done, 'item')} that {verb} done in {self.output}")
 
     # ------------------------------------------------------------------------------------------------ what they mean
 
@@ -111,6 +120,8 @@ class Reporter:
                 self.checks += sum(sum(c.values()) for c in row.counts.values())
             elif isinstance(row, Record):
                 self.records.append(row)
+            elif isinstance(row, Power):
+                self.power.append(row)
         for text in part["findings"]:
             self.findings += 1
             self.say(text + "\n")
@@ -129,7 +140,7 @@ class Reporter:
         where = self.header.fingerprint.device if death.by_device else "the CPU"
         how = row["signal"] if row["how"] == "hang" else f"the process died ({row['signal']})"
         h = self.header
-        again = summary.reproduce(row["case"], h.fingerprint.device, h.faults, h.setup.rpartition(" ")[0])
+        again = reproduce(row["case"], h.fingerprint.device, h.faults, h.setup.rpartition(" ")[0])
         self.say(
             f"{op} {dtype} on {where}: {row['how']}, {how} at stage {row['stage']}\n"
             f"  case: {row['case']}\n  {again}\n  the run goes on without it\n"
@@ -156,13 +167,13 @@ class Reporter:
     def _progress(self) -> None:
         spent = time.monotonic() - self.started
         share = self.done / max(1, self.expected)
-        told = f"{summary.plural(self.checks, 'check')}  {summary.plural(self.findings, 'finding')}  {summary.clock(spent)}"
+        told = f"{plural(self.checks, 'check')}  {plural(self.findings, 'finding')}  {clock(spent)}"
         text = f"{self.done}/{self.expected} items  {told}"
         if self.live:
             if time.monotonic() - self._drawn < BAR_SECONDS and self.done < self.expected:
                 return
             self._drawn = time.monotonic()
-            text += f"  {summary.clock(spent / share - spent)} left" if share > 0.02 else ""
+            text += f"  {clock(spent / share - spent)} left" if share > 0.02 else ""
             columns = shutil.get_terminal_size().columns - 1  # a line that breaks could not be wiped out again
             width = min(40, columns - len(text) - 10)
             full = int(share * width)
@@ -200,10 +211,11 @@ class Reporter:
             self.failed = self.failed or e
         screen = "\r\033[K" if self.live else ""
         width = shutil.get_terminal_size().columns if self.live else None
-        told = self.records, self.deaths, seconds, self.broken, coverage, width, str(self.output), self.fail_on
-        screen += summary.render(self.header, self.items, *told) + "\n\n"
-        found = self.records, self.fail_on
-        screen += summary.last_line(self.items, self.deaths, str(self.output), exit_code, *found) + "\n"
+        told = summary.Told(
+            self.header, self.items, self.records, self.deaths, self.power, coverage, self.broken, seconds, str(self.output),
+            self.fail_on, self.min_judged,
+        )  # fmt: skip
+        screen += summary.render(told, width) + "\n\n" + summary.last_line(told, exit_code) + "\n"
         if self.stopped:
             how, _, why = self.stopped.partition(": ")
             screen += f"the run was {how} after {self.done} of {self.expected} items{f': {why}' if why else ''}\n"

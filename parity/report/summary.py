@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from textwrap import TextWrapper, shorten
+from collections.abc import Sequence
+from dataclasses import dataclass
+from textwrap import shorten
 
 from parity import suite, tolerance
 from parity.dtypes import DEFAULT, HALF
 from parity.features import Coverage
-from parity.store import Death, Header, Item
+from parity.report import power
+from parity.report.words import clock, folded, listed, plural, table
+from parity.store import Death, Header, Item, Power
 from parity.vocabulary import COMPARED, FINDINGS, MEANING, Aspect, Record, Status
 
 WORST = 8
-NAMES = 60  # characters of a list of ops before it is cut
 REASON = 110  # characters of a reason before it is cut
+UNJUDGED = 0.9  # items of which less was judged are listed
 INDENT = 11  # columns of the words at the head of the first lines
-
-
-def plural(n: int, word: str) -> str:
-    """`1 op`, `2 ops`."""
-    return f"{n:,} {word}" + ("" if n == 1 else "s")
-
-
-def clock(seconds: float) -> str:
-    """Minutes and seconds."""
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}" if seconds >= 60 else f"{seconds:.1f} s"
 
 
 def device_line(header: Header) -> str:
@@ -37,12 +30,6 @@ def device_line(header: Header) -> str:
     if f.device == "cpu":
         return "cpu (the reference itself: these results say whether the CPU agrees with itself and with the truth)"
     return f"{f.device} ({f.device_name})" if f.device_name and f.device_name != f.device else f.device
-
-
-def reproduce(case: str, device: str, faults: str = "", setup: str = "") -> str:
-    """The line that shows a case again. faults, setup: the files that the run was given."""
-    named = f" --device {device}" + (f" --faults {shlex.quote(faults)}" if faults else "")
-    return f"reproduce: parity replay {shlex.quote(case)}{named}" + (f" --setup {shlex.quote(setup)}" if setup else "")
 
 
 def kinds(records: Sequence[Record]) -> list[Record]:
@@ -63,14 +50,6 @@ def unwanted(items: Sequence[Item], records: Sequence[Record], fail_on: Sequence
     return found
 
 
-def listed(names: Iterable[str], room: int = NAMES) -> str:
-    """Names in a row, cut where there are too many."""
-    text, left = "", list(dict.fromkeys(names))
-    while left and len(text) + len(left[0]) < room:
-        text += (", " if text else "") + left.pop(0)
-    return text + (f" and {len(left)} more" if left and text else "") if text else f"{len(left)} names"
-
-
 def totals(items: Sequence[Item]) -> Counter[str]:
     """Checks per status."""
     count: Counter[str] = Counter()
@@ -85,23 +64,6 @@ def compared(item: Item) -> bool:
     every one."""
     results = [counts for aspect, counts in item.counts.items() if aspect != Aspect.REFUSAL]
     return any(n for counts in results for status, n in counts.items() if status in COMPARED)
-
-
-def folded(lines: Iterable[str], width: int | None, indent: int) -> list[str]:
-    """Lines of words broken at spaces where they are wider than the screen; None for a file, which has room."""
-    if width is None:
-        return list(lines)
-    deeper = " " * indent
-    wrap = TextWrapper(max(width, 40), subsequent_indent=deeper, break_long_words=False, break_on_hyphens=False)
-    return [part for line in lines for part in (wrap.wrap(line) if len(line) > width else [line])]
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table: the first column to the left, all others to the right."""
-    widths = [max(len(r[k]) for r in rows) for k in range(len(rows[0]))]
-    return [
-        "  " + "  ".join(c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(r, widths))).rstrip() for r in rows
-    ]
 
 
 def by_dtype(items: Sequence[Item], extra: Counter[tuple[str, str]]) -> list[str]:
@@ -177,70 +139,101 @@ def tables_line(header: Header, items: Sequence[Item]) -> str:
     return f"{said}; of {plural(len(rows), 'op')} in half types {between} round between stages and {adds} add in the dtype"
 
 
-def render(
-    header: Header,
-    items: Sequence[Item],
-    records: Sequence[Record],
-    deaths: Sequence[Death],
-    seconds: float,
-    broken: Sequence[str] = (),
-    coverage: Sequence[Coverage] = (),
-    width: int | None = None,
-    run_file: str = "RUN",
-    fail_on: Sequence[str] = (),
-) -> str:
-    """The whole summary. broken: tests that failed for a reason of their own, which is parity's fault and not the device's.
-    width: columns of the screen, None for a file. Case ids are never broken: they are there to be copied. fail_on: statuses
-    that fail beside the findings."""
-    lost = [d for d in deaths if not d.by_device]
-    deaths = [d for d in deaths if d.by_device]
-    count = totals(items)
-    dead = Counter((d.dtype, d.how) for d in deaths)
-    count.update(d.how for d in deaths)
-    done = [i for i in items if compared(i)]
-    checks = sum(n for s, n in count.items() if s in COMPARED)
-    head = [
-        f"device     {device_line(header)}",
-        f"reference  cpu, torch {header.fingerprint.torch}; truth: float64 on the CPU",
-        f"compared   {plural(len({i.op for i in done}), 'op')}, {plural(len(done), 'op x dtype pair')}, "
-        f"{plural(checks, 'check')} ({_aspects(items)})",
-        *_drawn(coverage, run_file),
-        f"tables     {tables_line(header, items)}",
-        f"took       {clock(seconds)}, {header.profile} profile, seed {header.seed}",
-    ]
-    lines = ["", *folded(head, width, INDENT), ""]
-    if items or deaths:
-        lines += by_dtype(items, dead)
-    found = kinds(records)
-    if found or deaths:
-        checks = sum(n for s, n in totals(items).items() if s in FINDINGS)
-        of = f": {plural(len(found), 'kind')} in {plural(checks, 'check')}, each by its least case" if found else ""
-        lines += ["", f"findings{of}"]
-        lines += [f"  {d.how} ({d.signal}) of {d.op} {d.dtype} at stage {d.stage}: {d.case}" for d in deaths]
-        worst = sorted(found, key=lambda r: -(max((m.share or 0.0 for m in r.measures), default=0.0)))
-        lines += [f"  {r.status} {r.op} {r.dtype} {r.aspect}: {r.shrunk or r.case}" for r in worst[:WORST]]
-        lines += [f"  ... and {len(worst) - WORST} more kinds, told above"] if len(worst) > WORST else []
+@dataclass(frozen=True, slots=True)
+class Told:
+    """All that a summary tells of. broken: tests that failed for a reason of their own, which is parity's fault and not the
+    device's; run_file: where it is stored; fail_on: statuses that fail beside the findings; min_judged: the share of an item's
+    elements below which it fails."""
+
+    header: Header
+    items: Sequence[Item] = ()
+    records: Sequence[Record] = ()
+    deaths: Sequence[Death] = ()
+    power: Sequence[Power] = ()
+    coverage: Sequence[Coverage] = ()
+    broken: Sequence[str] = ()
+    seconds: float = 0.0
+    run_file: str = "RUN"
+    fail_on: Sequence[str] = ()
+    min_judged: float = 0.0
+
+
+def render(t: Told, width: int | None = None) -> str:
+    """The whole summary. width: columns of the screen, None for a file. Case ids are never broken: they are there to be
+    copied."""
+    lost = [d for d in t.deaths if not d.by_device]
+    deaths = [d for d in t.deaths if d.by_device]
+    lines = ["", *folded(_head(t), width, INDENT), ""]
+    if t.items or deaths:
+        lines += by_dtype(t.items, Counter((d.dtype, d.how) for d in deaths))
+    lines += _findings(t, deaths)
     for title, part in (
-        ("unsupported", refused(items)),
-        ("fallback (ran on the CPU unasked)", _with(items, Status.FALLBACK)),
-        (f"void: {MEANING[Status.VOID]}", voids(items)),
+        ("unsupported", refused(t.items)),
+        ("fallback (ran on the CPU unasked)", _with(t.items, Status.FALLBACK)),
+        (f"void: {MEANING[Status.VOID]}", voids(t.items)),
+        ("of more than a tenth of their elements nothing was judged", power.left(t.items, UNJUDGED)),
         (
             "the CPU's own results are farther from the truth than the budget, by so many times at worst, in these ops; there "
             "the device's budget is wider, up to 8 times",
-            worse_reference(records),
+            worse_reference(t.records),
         ),
+        ("power: errors put into results that agree, and seen by the judge", power.lines(t.power)),
     ):
         lines += ["", title, *folded(part, width, 4)] if part else []
+    failing = unwanted(t.items, t.records, t.fail_on).items()
     for title, part in (
         ("the CPU itself died or hung in", [f"  {d.case} ({d.signal})" for d in lost]),
-        ("failed in parity itself: please report", [f"  {b}" for b in broken]),
-        (
-            "failed by --fail-on",
-            [f"  {s}: {plural(n, 'check')}; one of them: {one}" for s, (n, one) in unwanted(items, records, fail_on).items()],
-        ),
+        ("failed in parity itself: please report", [f"  {b}" for b in t.broken]),
+        ("failed by --fail-on", [f"  {s}: {plural(n, 'check')}; one of them: {one}" for s, (n, one) in failing]),
+        ("failed by --min-judged", power.left(t.items, t.min_judged)),
     ):
         lines += ["", title, *part] if part else []
     return "\n".join(lines)
+
+
+def _head(t: Told) -> list[str]:
+    """What was run, on what, and how much of it says something."""
+    done = [i for i in t.items if compared(i)]
+    checks = sum(n for s, n in totals(t.items).items() if s in COMPARED)
+    weak = power.weak(t.power)
+    return [
+        *([f"LOW POWER  an agreement says less than it seems in {'; '.join(weak)}"] if weak else []),
+        f"device     {device_line(t.header)}",
+        f"reference  cpu, torch {t.header.fingerprint.torch}; truth: float64 on the CPU",
+        f"compared   {plural(len({i.op for i in done}), 'op')}, {plural(len(done), 'op x dtype pair')}, "
+        f"{plural(checks, 'check')} ({_aspects(t.items)})",
+        *_judged(t.items),
+        *_drawn(t.coverage, t.run_file),
+        f"tables     {tables_line(t.header, t.items)}",
+        f"took       {clock(t.seconds)}, {t.header.profile} profile, seed {t.header.seed}",
+    ]
+
+
+def _judged(items: Sequence[Item]) -> list[str]:
+    """Which part of all elements was judged, and in which dtypes not all were."""
+    judged, total = sum(i.judged for i in items), sum(i.judged + i.unjudged for i in items)
+    if not total:
+        return []
+    by: dict[str, list[Item]] = defaultdict(list)
+    for i in items:
+        by[i.dtype].append(i)
+    shares = {d: sum(i.judged for i in of) / max(1, sum(i.judged + i.unjudged for i in of)) for d, of in by.items()}
+    partly = ", ".join(f"{d} {shares[d]:.2%}" for d in (*DEFAULT, *sorted(set(by) - set(DEFAULT))) if 0 < shares.get(d, 1) < 1)
+    return [f"judged     {judged / total:.2%} of {total:,} elements" + (f" ({partly})" if partly else "")]
+
+
+def _findings(t: Told, deaths: Sequence[Death]) -> list[str]:
+    """Deaths, and the worst of the kinds of difference by their least cases."""
+    found = kinds(t.records)
+    if not found and not deaths:
+        return []
+    checks = sum(n for s, n in totals(t.items).items() if s in FINDINGS)
+    of = f": {plural(len(found), 'kind')} in {plural(checks, 'check')}, each by its least case" if found else ""
+    lines = ["", f"findings{of}"]
+    lines += [f"  {d.how} ({d.signal}) of {d.op} {d.dtype} at stage {d.stage}: {d.case}" for d in deaths]
+    worst = sorted(found, key=lambda r: -(max((m.share or 0.0 for m in r.measures), default=0.0)))
+    lines += [f"  {r.status} {r.op} {r.dtype} {r.aspect}: {r.shrunk or r.case}" for r in worst[:WORST]]
+    return lines + ([f"  ... and {len(worst) - WORST} more kinds, told above"] if len(worst) > WORST else [])
 
 
 def _drawn(coverage: Sequence[Coverage], run_file: str) -> list[str]:
@@ -265,30 +258,31 @@ def _with(items: Sequence[Item], status: Status) -> list[str]:
     return [f"  {listed(ops, 400)}"] if ops else []
 
 
-def last_line(
-    items: Sequence[Item],
-    deaths: Sequence[Death],
-    run_file: str,
-    code: int,
-    records: Sequence[Record] = (),
-    fail_on: Sequence[str] = (),
-) -> str:
-    """The verdict and the next command. fail_on: statuses that fail beside the findings."""
-    run_file = shlex.quote(run_file)
-    count = totals(items)
-    n = sum(v for s, v in count.items() if s in FINDINGS)
+def last_line(t: Told, code: int) -> str:
+    """The verdict and the next command."""
+    run_file = shlex.quote(t.run_file)
+    n = sum(v for s, v in totals(t.items).items() if s in FINDINGS)
     if code == 3:
         return f"nothing was compared: this is no success; widen the selection or see why above; stored in {run_file}"
-    parts = [f"{plural(max(1, len(kinds(records))), 'finding')} in {plural(n, 'check')}"] if n else []
-    deaths = [d for d in deaths if d.by_device]
+    parts = [f"{plural(max(1, len(kinds(t.records))), 'finding')} in {plural(n, 'check')}"] if n else []
+    deaths = [d for d in t.deaths if d.by_device]
     parts += [f"{plural(len(deaths), 'case')} that ended or hung the process"] if deaths else []
-    if not parts and not any(compared(i) for i in items):
+    if not parts and not any(compared(i) for i in t.items):
         return f"nothing was compared; stored in {run_file}"
     said = " and ".join(parts) or "everything that was compared agrees"
     if code == 1 and not parts:
-        asked = [f"{plural(n, 'check')} {s}" for s, (n, _) in unwanted(items, records, fail_on).items()]
-        why = f"--fail-on fails the run for {' and '.join(asked)}" if asked else "parity itself failed in some items"
-        said += f", but {why}: see above"
+        said += f", but {_failed(t)}: see above"
     if parts:
         return f"{said}; stored in {run_file}; all of them again: parity replay {run_file}"
     return f"{said}; stored in {run_file}; compare with another run: parity diff {run_file} OTHER"
+
+
+def _failed(t: Told) -> str:
+    """Why a run without findings fails."""
+    asked = [f"{plural(n, 'check')} {s}" for s, (n, _) in unwanted(t.items, t.records, t.fail_on).items()]
+    if asked:
+        return f"--fail-on fails the run for {' and '.join(asked)}"
+    few = len(power.left(t.items, t.min_judged))
+    if few:
+        return f"--min-judged fails {plural(few, 'op x dtype pair')}"
+    return "parity itself failed in some items"

@@ -13,7 +13,7 @@ from typing import Any
 from parity import __version__
 from parity.catalog import opinfo
 from parity.errors import OutputError
-from parity.report.summary import clock, plural
+from parity.report.words import clock, plural
 from parity.zoo.board import Board, wilson
 from parity.zoo.bug import KINDS
 from parity.zoo.score import OPINFO, SUITE, Score

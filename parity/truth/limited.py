@@ -32,8 +32,18 @@ CLOSED = ("bernoulli", "dropout", "normal", "rand", "rrelu", "uniform", "exponen
 class Range:
     """The magnitudes that a dtype holds beside 0: those below `least` become 0, those of `most` and above Inf."""
 
-    least: float
-    most: float
+    least: float = 0.0
+    most: float = float("inf")
+
+    @property
+    def above(self) -> Range:
+        """The upper end alone."""
+        return Range(most=self.most)
+
+    @property
+    def below(self) -> Range:
+        """The lower end alone."""
+        return Range(least=self.least)
 
 
 def range_of(f: DtypeFacts, flushes: bool) -> Range:
@@ -55,17 +65,17 @@ def _table() -> Mapping[Any, Formula]:
 @functools.cache
 def _formula(func: Any) -> Formula | None:
     kernel = kernel_of(func)
-    if kernel.formula is not None:
-        return kernel.formula
+    if (formula := _own().get(kernel.name) or kernel.formula) is not None:
+        return formula
     if kernel.name.startswith("_foreach_") and not kernel.aliases:
         return _each(func) if hasattr(torch.ops.aten, kernel.name.removeprefix("_foreach_")) else None
     closed = kernel.aliases or kernel.exact or kernel.name in ADDS or any(word in kernel.name for word in CLOSED)
-    return None if closed else _squares().get(kernel.name) or _table().get(func)
+    return None if closed else _table().get(func)
 
 
 @functools.cache
-def _squares() -> Mapping[str, Formula]:
-    """Kernels by name that torch keeps whole and that devices compute by squares."""
+def _own() -> Mapping[str, Formula]:
+    """By name, kernels that devices compute by squares, or in an order of their own, and torch's formulas do not."""
 
     def modulus(x: Tensor) -> Any:
         if not x.is_complex():

@@ -214,7 +214,7 @@ class CaseOracle(Oracle):
         """The magnitude of the result where no factor is smaller than 1: what a product comes to on the way, in whatever
         order."""
         found = self._variant("factors", lambda t, i: _factor(t)).get(name)
-        return None if found is None else found.abs().to(torch.float64)
+        return None if found is None else _size(found)
 
     def beside(self, truth: Tensor) -> tuple[Tensor, ...]:
         """The floating operands but the first that have the result's shape."""
@@ -295,7 +295,7 @@ class CaseOracle(Oracle):
         sums, counts = self._variant("magnitudes", _magnitude), self._variant("ones", _one)
         if name not in sums or name not in counts:
             return None
-        s, n = sums[name].abs().to(torch.float64), counts[name].abs().to(torch.float64)
+        s, n = _size(sums[name]), _size(counts[name])
         if not name.startswith("grad["):
             # Means divide their count away; their operand's size over the result's still tells it.
             sizes = [v.numel() for v in self._placed.views if _floating(v)]
@@ -357,6 +357,11 @@ def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
 
 def _parts(t: Tensor) -> tuple[Tensor, ...]:
     return (t.real, t.imag) if t.is_complex() else (t,)
+
+
+def _size(t: Tensor) -> Tensor:
+    """Magnitudes in float64."""
+    return (t if t.is_complex() else t.to(torch.float64)).abs().to(torch.float64)
 
 
 def _nonfinite(t: Tensor) -> Tensor:

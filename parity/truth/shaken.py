@@ -106,7 +106,7 @@ def sensitivity(
     for k in range(samples + 1):
 
         def move(t: Tensor, i: int, k: int = k) -> Tensor:
-            if k == samples:
+            if k == samples or i in p.row.choices:
                 return t
             return (shifted if by_norm and i < own else perturbed)(t, u, 7 * k + i)
 

@@ -93,9 +93,12 @@ def _eig(call: Bound, r: Results) -> Problems:
         return []
     apart = unsound(call, a)
     a = sound(a, apart)
+    lengths = torch.linalg.vector_norm(v, dim=-2).unsqueeze(-1)
+    one = torch.ones(v.shape[:-2], dtype=torch.float64)
     # The values of matrices left out are left out, too.
     return [
         *residual(names[1], "A V is not V diag(w)", a @ v, v * w.unsqueeze(-2), norm(a), u, apart=apart),
+        *residual(names[1], "eigenvectors are not of length 1", lengths, torch.ones_like(lengths), one, u, apart=apart),
         *([Unjudged(names[0], apart, UNSOUND)] if bool(apart.any()) else []),
     ]
 
@@ -117,6 +120,8 @@ def _lu(call: Bound, r: Results) -> Problems:
     if len(names) >= 2 and r[names[1]].dtype == torch.int32:
         if not r[names[0]].numel():
             return []
+        if bool(((r[names[1]] < 1) | (r[names[1]] > a.shape[-2])).any()):
+            return [Problem(names[1], "a pivot is no row of the matrix")]
         p, low, up = torch.lu_unpack(wide(r[names[0]]), r[names[1]])
     elif len(names) >= 3:
         p, low, up = (wide(r[n]) for n in names[:3])

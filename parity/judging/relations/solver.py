@@ -160,11 +160,17 @@ def _pinv(call: Bound, r: Results) -> Problems:
     ]
 
 
+def _of_spectrum(call: Bound, r: Results) -> frozenset[str]:
+    """Covers a norm that is a singular value of the last two dimensions; others are judged by value."""
+    plain = tuple(call.get(2, "dim", (-2, -1))) == (-2, -1)
+    return only(call, r) if plain and call.get(1, "ord", "fro") in (2, -2) else frozenset()
+
+
 def _spectral_norm(call: Bound, r: Results) -> Problems:
     a, order, name = call.args[0], call.get(1, "ord", "fro"), outs(r)[0]
     apart = unsound(call, a)
     w = sound(wide(a), apart)
-    if not w.numel() or order not in (2, -2) or tuple(call.get(2, "dim", (-2, -1))) != (-2, -1):
+    if not w.numel() or not _of_spectrum(call, r):
         return []
     want = torch.linalg.svdvals(w)[..., 0 if order == 2 else -1]
     got, wanted = (x.reshape(want.shape)[..., None, None] for x in (wide(r[name]), want))
@@ -209,7 +215,7 @@ RELATIONS: dict[str, Relation] = {
     "cholesky_inverse": Relation(only, _of_factored(_cholesky_inverted), chooses=False),
     "svdvals": Relation(only, _spectrum(torch.linalg.svdvals), chooses=False),
     "eigvalsh": Relation(only, _eigvalsh, chooses=False),
-    "spectral_norm": Relation(only, _spectral_norm, chooses=False),
+    "spectral_norm": Relation(_of_spectrum, _spectral_norm, chooses=False),
     "pinv": Relation(only, _pinv, chooses=False),
     "pinv_any_rank": Relation(only, _pinv, chooses=False),
     "lstsq": Relation(only, _lstsq, chooses=False),

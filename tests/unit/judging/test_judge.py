@@ -303,12 +303,16 @@ def test_nan_may_spread_only_where_the_tables_say_so() -> None:
     assert verdict('mul(float32[8].at(0, "nan"), float32[8])', spread).status is Status.WRONG
 
 
-def test_squares_that_leave_the_range_promise_nothing() -> None:
-    def nothing(t: Tensor) -> Tensor:
-        return torch.zeros_like(t)
-
-    assert verdict('layer_norm(float32[2, 4].at(0, "max"), (4,))', nothing).status is Status.AGREE
-    assert verdict("layer_norm(float32[2, 4], (4,))", nothing).status is not Status.AGREE
+def test_squares_that_leave_the_range_excuse_what_depends_on_them_alone() -> None:
+    """The first row holds the largest number, whose square is Inf; the second one owes all that it ever did."""
+    text = 'layer_norm(float32[2, 4].at(0, "max"), (4,))'
+    told = verdict(text, lambda t: torch.cat((torch.zeros_like(t[:1]), t[1:])))
+    assert told.status is Status.AGREE
+    assert told.reason == "4 of 8 elements judged: numbers on the way leave the range"
+    assert told.measure is not None
+    assert told.measure.unjudged == 4
+    assert verdict(text, torch.zeros_like).status is Status.WRONG
+    assert verdict('layer_norm(float32[1, 4].at(0, "max"), (4,))', torch.zeros_like).status is Status.VOID
 
 
 def test_the_border_to_wrong_is_what_no_order_of_adding_explains() -> None:

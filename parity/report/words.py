@@ -1,0 +1,50 @@
+"""Words and tables that all reports share."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from textwrap import TextWrapper
+
+NAMES = 60  # characters of a list of ops before it is cut
+
+
+def plural(n: int, word: str) -> str:
+    """`1 op`, `2 ops`."""
+    return f"{n:,} {word}" + ("" if n == 1 else "s")
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}" if seconds >= 60 else f"{seconds:.1f} s"
+
+
+def reproduce(case: str, device: str, faults: str = "", setup: str = "") -> str:
+    """The line that shows a case again. faults, setup: the files that the run was given."""
+    named = f" --device {device}" + (f" --faults {shlex.quote(faults)}" if faults else "")
+    return f"reproduce: parity replay {shlex.quote(case)}{named}" + (f" --setup {shlex.quote(setup)}" if setup else "")
+
+
+def listed(names: Iterable[str], room: int = NAMES) -> str:
+    """Names in a row, cut where there are too many."""
+    text, left = "", list(dict.fromkeys(names))
+    while left and len(text) + len(left[0]) < room:
+        text += (", " if text else "") + left.pop(0)
+    return text + (f" and {len(left)} more" if left and text else "") if text else f"{len(left)} names"
+
+
+def folded(lines: Iterable[str], width: int | None, indent: int) -> list[str]:
+    """Lines of words broken at spaces where they are wider than the screen; None for a file, which has room."""
+    if width is None:
+        return list(lines)
+    deeper = " " * indent
+    wrap = TextWrapper(max(width, 40), subsequent_indent=deeper, break_long_words=False, break_on_hyphens=False)
+    return [part for line in lines for part in (wrap.wrap(line) if len(line) > width else [line])]
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table: the first column to the left, all others to the right."""
+    widths = [max(len(r[k]) for r in rows) for k in range(len(rows[0]))]
+    return [
+        "  " + "  ".join(c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(r, widths))).rstrip() for r in rows
+    ]
