@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 
+TOLD = "parity_agreement"  # name of the property of a report that holds what an agreement excludes
+
 
 class Caller:
-    """What the fixture gives: `parity.assert_parity` with the options of this run. used: whether the test called it."""
+    """What the fixture gives: `parity.assert_parity` with the options of this run. used: whether the test called it; told: with
+    -v, what each agreement excludes."""
 
     def __init__(self, **options: Any) -> None:
         self.used = False
+        self.told: list[str] = []
         self._options = options
 
     def __call__(self, fn: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Any:
@@ -22,7 +26,10 @@ class Caller:
         from parity.assertion import assert_parity
 
         self.used = True
-        return assert_parity(fn, *inputs, **{**self._options, **kwargs})
+        options = {**self._options, **kwargs}
+        comparison = assert_parity(fn, *inputs, **options)
+        self.told += [str(comparison)] if options.get("detail") else []
+        return comparison
 
 
 _CALLER = pytest.StashKey[Caller]()
@@ -56,7 +63,9 @@ def parity(request: pytest.FixtureRequest) -> Any:
         device = e
     if isinstance(device, ParityError):  # outside of the handler, or pytest tells both
         pytest.fail(f"parity: {device}", pytrace=False)
-    made = request.node.stash[_CALLER] = Caller(device=device, fail_on=tuple(o.parity_fail_on))
+    made = request.node.stash[_CALLER] = Caller(
+        device=device, fail_on=tuple(o.parity_fail_on), detail=request.config.get_verbosity() > 0
+    )
     return made
 
 
@@ -71,4 +80,22 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
             "*inputs) or do without it",
             pytrace=False,
         )
+    if caller is not None and caller.told:
+        item.user_properties.append((TOLD, "\n".join(caller.told)))
     return result
+
+
+class Verbose:
+    """With -v: prints below each test that passes what its agreement excludes."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A test has run."""
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is None or report.when != "call":
+            return
+        for text in (str(value) for name, value in report.user_properties if name == TOLD):
+            terminal.ensure_newline()
+            terminal.write_line(text)

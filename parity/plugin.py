@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from parity.fixture import Verbose
 from parity.fixture import parity as parity
 from parity.fixture import pytest_runtest_call as pytest_runtest_call
 
@@ -70,6 +71,8 @@ def pytest_configure(config: pytest.Config) -> None:
             for number in (signal.SIGINT, signal.SIGTERM):  # they reach the whole process group; the controller ends us
                 signal.signal(number, signal.SIG_IGN)
         return
+    if config.get_verbosity() > 0:
+        config.pluginmanager.register(Verbose(config), "parity-verbose")
     if getattr(config.option, "numprocesses", None) and _runs_the_suite(config):
         if getattr(config.option, "maxworkerrestart", None) is None:
             config.option.maxworkerrestart = "100000"  # xdist's own limit ends the run at the fifth death of a worker

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import os
 import re
@@ -16,11 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from parity import execute as ex
 from parity import tolerance
+from parity.assertion.captured import Kept, captured
 from parity.assertion.comparison import PACKAGE, Comparison, Notes, ParityFailure, warn
-from parity.assertion.leaves import held, loose
+from parity.assertion.leaves import loose
 from parity.assertion.subject import (
     SEED,
     Run,
@@ -39,6 +40,7 @@ from parity.assertion.watch import Watch, command
 from parity.devices import Device, resolve
 from parity.errors import NothingCompared, ParityError, UsageError
 from parity.judging.bench import Bench
+from parity.judging.limits import Limits
 from parity.judging.measures import bit_equal
 from parity.listening import listening
 from parity.vocabulary import Computed, Raised, Status, Verdict, statuses
@@ -81,6 +83,8 @@ def assert_parity(
     backward: bool = True,
     atol: float | None = None,
     fail_on: str | Iterable[str] = (),
+    keep_on_cpu: str | Iterable[str] = (),
+    detail: bool = False,
     **kwargs: Any,
 ) -> Comparison:
     """Assert that `fn(*inputs, **kwargs)` computes the same on the device as on the CPU, up to rounding.
@@ -89,7 +93,9 @@ def assert_parity(
     and inputs that require one; without `backward` it runs under no_grad. Everything is copied: nothing of the caller's
     changes. atol: absolute errors against the truth up to it agree whatever the tables say. fail_on: statuses that fail beside
     the findings, as `--fail-on` takes them: "fallback" for an operator that ran on the CPU unasked, "void" for a tensor of a
-    kind that parity does not compare.
+    kind that parity does not compare. keep_on_cpu: names of inputs that the device's run gets on the CPU, as
+    `pack_padded_sequence` wants its lengths. detail: ask the truth of every tensor, equal ones too, and print how large an
+    error of each would have been told.
 
     Raises ParityFailure for findings and refusals, NothingCompared where no number came out or nothing ran on the device,
     UsageError for a function that draws random numbers, does not run on the CPU or gives what cannot be opened (a set, an
@@ -102,17 +108,26 @@ def assert_parity(
     wanted = statuses(tuple(fail_on.split(",")) if isinstance(fail_on, str) else tuple(fail_on), "fail_on")
     notes = Notes()
     try:
-        comparison, cause = _judged(subject(fn, inputs, kwargs), _target(device), backward, atol, wanted, notes)
+        near = (keep_on_cpu,) if isinstance(keep_on_cpu, str) else tuple(keep_on_cpu)
+        comparison, cause = _judged(subject(fn, inputs, kwargs, near), _target(device), backward, atol, wanted, notes, detail)
     except ParityError as e:  # one sentence for the caller, who has no use for the way that it took through here
         raise e.with_traceback(None) from e.__cause__
     if comparison.findings or any(v.status in wanted for _, v in comparison.verdicts):
         raise ParityFailure(comparison) from cause
     notes.warn(comparison.subject)
+    if detail:
+        print(comparison)
     return comparison
 
 
 def _judged(
-    s: Subject, device: Device, backward: bool, atol: float | None, fail_on: Sequence[Status], notes: Notes
+    s: Subject,
+    device: Device,
+    backward: bool,
+    atol: float | None,
+    fail_on: Sequence[Status],
+    notes: Notes,
+    detail: bool,
 ) -> tuple[Comparison, BaseException | None]:
     """What was found, and the device's exception where it raised one."""
     __tracebackhide__ = True
@@ -158,14 +173,15 @@ def _judged(
     truth = Truth(s, backward, cotangents, ours)
     idle = _untouched(s, results, ours)
     results, ours = ({n: t for n, t in side.items() if n not in idle} for side in (results, ours))
-    found = verdicts(Bench(ROW, tables_of(device.name), truth, None, False), results, ours, notes, atol)
+    limits: dict[str, Limits] | None = {} if detail else None
+    found = verdicts(Bench(ROW, tables_of(device.name), truth, None, detail, limits), results, ours, notes, atol)
     if not judged(found, ours):
         raise NothingCompared(f"{title}: {_nothing(run)}; return what is to be compared")
     if truth.refused:
         notes.say(f"judged against the reference: it does not run in float64 ({truth.refused})")
     found = (*extra, *settled(found, fail_on, notes))
     failed = any(v.status is not Status.AGREE for _, v in found)
-    return Comparison(title, found, tuple(notes.lines), _next(s, device, watch) if failed else ""), cause
+    return Comparison(title, found, tuple(notes.lines), _next(s, device, watch) if failed else "", limits or {}), cause
 
 
 def _nothing(run: Run) -> str:
@@ -179,8 +195,14 @@ def _nothing(run: Run) -> str:
 def _reference(s: Subject, backward: bool) -> tuple[Run, dict[str, Tensor]]:
     """The run on the CPU. Raises UsageError where it does not run there, or not twice alike."""
     __tracebackhide__ = True
+    kept = Kept(s.function)
     with seeded():
         run, cause = _attempted(lambda: forward(s, torch.clone, backward), "run")
+    if name := kept.changed():
+        raise UsageError(
+            f"{s.name} changes '{name}', which it uses without being given it (what the first run changed was put back): pass "
+            "model and optimizer as arguments, so that each side works on a copy of its own"
+        )
     if isinstance(run, Raised):
         raise UsageError(
             f"{s.name} raises on the CPU, so there is nothing to compare with: {run.type}: {run.message}{_where(cause)}; "
@@ -254,7 +276,7 @@ def _on_device(
     """All results of the device on the CPU, and the names of the outputs that did not lie there; or what it raised."""
     with torch.random.fork_rng(devices=[]), device.active():
         device.seed(SEED)
-        run, cause = _attempted(lambda: forward(s, device.upload, backward), "run")
+        run, cause = _attempted(lambda: forward(s, device.upload, backward, stay=torch.clone), "run")
         if isinstance(run, Raised):
             return run, cause
         outside = frozenset(n for n, t in run.outputs if t.device.type != device.torch_device.type)
@@ -278,7 +300,7 @@ def _watched(s: Subject, device: Device, backward: bool) -> Watch:
     watch = Watch(device.torch_device.type)
     with torch.random.fork_rng(devices=[]), device.active(), listening([]):
         device.seed(SEED)
-        got = ex.attempt(lambda: forward(s, device.upload, backward, watch.over()), "run")
+        got = ex.attempt(lambda: forward(s, device.upload, backward, watch.over(), torch.clone), "run")
     watch.whole = not isinstance(got, Raised)
     return watch
 
@@ -362,13 +384,9 @@ def _left_behind(s: Subject) -> str:
             f"'{names[0]}' of {type(s.module).__name__} is a tensor that is neither a parameter nor a buffer, so it stays on "
             "the CPU: register it (self.register_buffer) or pass it in"
         )
-    try:
-        used = inspect.getclosurevars(s.function)
-    except TypeError:  # torch's builtins
-        return ""
-    for name, value in (*used.nonlocals.items(), *used.globals.items()):
-        if isinstance(value, (Tensor, nn.Module)) or (not inspect.ismodule(value) and held(value, name)):
-            return f"'{name}' is used by {s.name} without being an input, so it stays on the CPU: pass it in"
+    for name, value in captured(s.function):
+        what = "pass model and optimizer as arguments" if isinstance(value, (nn.Module, Optimizer)) else "pass it in"
+        return f"'{name}' is used by {s.name} without being an input, so it stays on the CPU: {what}"
     return "a tensor stayed on the CPU: pass it in, or make it on the device of the inputs"
 
 

@@ -6,11 +6,12 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from parity.vocabulary import Status, Verdict
+from parity.judging.limits import Limits, left_unjudged, told
+from parity.vocabulary import Measure, Status, Verdict
 
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
@@ -50,13 +51,15 @@ class Comparison:
     """What was compared: a verdict per tensor (`out`, `out['logits']`, `grad[0.weight]`, `buffer[1.running_mean]`).
 
     subject: "Net on mps". notes: what was not compared or stands on weaker ground, and work that ran on the CPU. next: where
-    something was found, the command that tests the ops which the function called on the device.
+    something was found, the command that tests the ops which the function called on the device. limits: with `detail`, how
+    large an error of each tensor would have been told.
     """
 
     subject: str
     verdicts: tuple[tuple[str, Verdict], ...]
     notes: tuple[str, ...] = ()
     next: str = ""
+    limits: Mapping[str, Limits] = field(default_factory=dict)
 
     @property
     def findings(self) -> tuple[tuple[str, Verdict], ...]:
@@ -72,11 +75,12 @@ class Comparison:
         return f"<{self}>"
 
     def __str__(self) -> str:
-        agreed = [f"{n} ({_ratio(v)})" for n, v in self.verdicts if v.status is Status.AGREE]
+        agreed = [(n, v.measure) for n, v in self.verdicts if v.status is Status.AGREE]
         lines = [line for n, v in self.findings for line in _told(self.subject, n, v)]
         if agreed:
             total = sum(1 for n, _ in self.verdicts if n)
-            lines.append(f"{self.subject}: {len(agreed)} of {total} tensors agree: {', '.join(agreed)}")
+            lines.append(f"{self.subject}: {len(agreed)} of {total} tensors agree; {'; '.join(_agreement(agreed))}")
+        lines += [f"  {n}: {told(known)}" for n, known in self.limits.items()]
         lines += [f"note: {n}" for n in self.notes]
         return "\n".join([*lines, f"next: {self.next}"] if self.next else lines)
 
@@ -90,9 +94,13 @@ class ParityFailure(AssertionError):
         self.verdicts = comparison.verdicts
 
 
-def _ratio(v: Verdict) -> str:
-    share = None if v.measure is None else v.measure.share
-    return v.measure.screen if share is None and v.measure else f"{share or 0.0:.2g} of the budget"
+def _agreement(agreed: Sequence[tuple[str, Measure | None]]) -> Iterator[str]:
+    """How close the tensors that agree come to their budgets, and how many were judged in every element."""
+    worst, share = max(((n, m.share or 0.0 if m else 0.0) for n, m in agreed), key=lambda pair: pair[1])
+    yield f"largest share {share:.2g} in {worst}" if share else "all equal in every bit, or at the truth"
+    left = [(n, m) for n, m in agreed if m is not None and m.unjudged]
+    yield f"{len(agreed) - len(left)} judged in every element"
+    yield from (f"{n}: {left_unjudged(m)}" for n, m in left)
 
 
 def _told(subject: str, name: str, v: Verdict) -> Iterator[str]:

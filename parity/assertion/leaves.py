@@ -7,8 +7,8 @@ attributes hold a tensor. What has no order of its own, or can be read only once
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Set, ValuesView
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set, ValuesView
 from enum import Enum
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import keystr, tree_flatten_with_path
+from torch.utils._pytree import (
+    MappingKey,
+    SequenceKey,
+    TreeSpec,
+    keystr,
+    tree_flatten,
+    tree_flatten_with_path,
+)
 
 from parity.errors import UsageError
 
@@ -28,6 +35,27 @@ _BARE = (
 )  # fmt: skip
 _INT64 = 1 << 63
 OWN = ("_parameters", "_buffers", "_modules")  # where a module keeps what torch knows of
+
+
+def flattened(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[tuple[Any, Any]], TreeSpec]:
+    """torch's `tree_flatten_with_path`; where a container in the tree is known to pytree but has no names for what it holds,
+    its items are numbered."""
+    try:
+        found, spec = tree_flatten_with_path(tree, is_leaf)
+        return list(found), spec
+    except ValueError:  # "Did not find a flatten_with_keys_fn for type"
+        leaves, spec = tree_flatten(tree, is_leaf)
+        return list(zip(_numbered(spec, ()), leaves, strict=True)), spec
+
+
+def _numbered(spec: TreeSpec, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """A path for each leaf: names where the container is a mapping, else numbers."""
+    if spec.is_leaf():
+        yield path
+        return
+    named = spec.type in (dict, OrderedDict) and isinstance(spec.context, list)
+    for i, child in enumerate(spec.children_specs if hasattr(spec, "children_specs") else spec.children()):
+        yield from _numbered(child, (*path, MappingKey(spec.context[i]) if named else SequenceKey(i)))
 
 
 def is_number(x: Any) -> bool:
@@ -72,7 +100,7 @@ class _Walk:
         if isinstance(x, (Tensor, np.ndarray, *_BARE)) or is_number(x):
             yield path, x
             return
-        inner = tree_flatten_with_path(x, is_leaf=lambda y: y is not x)[0]
+        inner = flattened(x, lambda y: y is not x)[0]
         if not (len(inner) == 1 and inner[0][1] is x):
             for keys, child in inner:
                 yield from self.of(path + str(keystr(keys)), child)
@@ -112,7 +140,8 @@ class _Walk:
 def _children(x: Any) -> Iterable[Leaf] | None:
     """(key, child) of a container by itself; None where it is none."""
     if isinstance(x, Mapping):
-        return [(f"[{k!r}]", v) for k, v in x.items()]
+        # A tensor as a key (an optimizer's state) is told by its place: its text is its numbers.
+        return [(f"[{i if isinstance(k, Tensor) else repr(k)}]", v) for i, (k, v) in enumerate(x.items())]
     if dataclasses.is_dataclass(x):
         return [(f".{f.name}", getattr(x, f.name)) for f in dataclasses.fields(x) if hasattr(x, f.name)]
     if isinstance(x, (list, tuple, deque, ValuesView)):  # another sequence may make its items only when asked

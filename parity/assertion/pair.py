@@ -23,6 +23,7 @@ from parity.dtypes import FACTS
 from parity.errors import NothingCompared, UsageError
 from parity.judging.bench import Bench
 from parity.judging.judge import agreed, judge
+from parity.judging.limits import Limits
 from parity.judging.measures import same_bytes
 from parity.vocabulary import Raised
 
@@ -50,17 +51,19 @@ def compare(
     *inputs: Any,
     device: str | torch.device | Device | None = None,
     insist: bool = False,
+    detail: bool = False,
     **kwargs: Any,
 ) -> Comparison:
     """Judge two results of `fn(*inputs, **kwargs)` that are there already: the device's and the reference's.
 
     Results are tensors, numbers, arrays or nests of them, on any device. The function runs on the CPU in float64 only, for the
     truth, and not at all where both results hold the same bits: a note says so then, and with `insist` it runs all the same.
+    detail: ask the truth of every tensor, and keep how large an error of each would have been told (`Comparison.limits`).
     device: whose tolerance table judges; by default the result's own, and the default table for results on the CPU.
     Findings are in the Comparison, never raised. Raises NothingCompared and UsageError as `assert_parity` does, and UsageError
     where the function does not take the inputs or gives other results for them.
     """
-    plainly = device is None and not kwargs and not insist
+    plainly = device is None and not kwargs and not insist and not detail
     if plainly and (same := _same(fn, device_result, reference_result, inputs)) is not None:
         return same
     s, notes = subject(fn, inputs, kwargs), Notes()
@@ -73,7 +76,8 @@ def compare(
     here, there = ({n: t.detach().cpu().resolve_conj().resolve_neg() for n, t in side} for side in (ours, theirs))
     title = f"{s.name} {word(s.coarsest)} on {place}"
     truth = Truth(s, False, (), here)
-    bench = Bench(ROW, tables_of(place), truth, None, False)
+    limits: dict[str, Limits] | None = {} if detail else None
+    bench = Bench(ROW, tables_of(place), truth, None, detail, limits)
     found = verdicts(bench, there, here, notes)
     if not judged(found, here):
         came = [f"{n} is {described(t)}" for n, t in ours if not known(t)] + [f"{n} is a {t}" for n, t in named]
@@ -88,7 +92,7 @@ def compare(
     if not insist and any(v.measure is not None and v.measure.screen == "bit-equal" for _, v in found):
         notes.say(EQUAL)
     notes.warn(title)
-    return Comparison(title, found, tuple(notes.lines))
+    return Comparison(title, found, tuple(notes.lines), limits=limits or {})
 
 
 def _insisted(

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
-from torch.utils._pytree import TreeSpec, keystr, tree_flatten_with_path, tree_unflatten
+from torch.utils._pytree import TreeSpec, keystr, tree_unflatten
 
 from parity import execute as ex
-from parity.assertion.leaves import OWN, attributes, held, is_array, is_number, kind, leaves
+from parity.assertion.leaves import OWN, attributes, flattened, held, is_array, is_number, kind, leaves
 from parity.dtypes import FACTS
 from parity.errors import UsageError
 from parity.execute import Live, Named
@@ -32,7 +32,8 @@ Put = Callable[[Tensor], Tensor]
 class Subject:
     """A function with its arguments, as the caller gave them. method: which one of the module, "" for the module itself.
 
-    leaves, names, tree: the arguments' leaves, what a message calls them, and how they are put together. held: the tensors in
+    leaves, names, tree: the arguments' leaves, what a message calls them, and how they are put together. kept: names of those
+    that stay on the CPU. held: the tensors in
     each leaf that is an object of its own. coarsest: the floating dtype with the largest roundoff that goes in. extents: how
     many elements of each storage go in.
     """
@@ -45,6 +46,7 @@ class Subject:
     names: tuple[str, ...]
     held: tuple[Named, ...]
     tree: TreeSpec
+    kept: frozenset[str]
     coarsest: torch.dtype
     extents: Mapping[tuple[int, torch.dtype], int]
 
@@ -73,7 +75,11 @@ class Subject:
         return next((n for n, x in self.tensors if not is_dense(x) or x.is_quantized), "")
 
 
-def subject(fn: Callable[..., Any], inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Subject:
+def subject(
+    fn: Callable[..., Any], inputs: Sequence[Any], kwargs: Mapping[str, Any], keep_on_cpu: Sequence[str] = ()
+) -> Subject:
+    """A function with its arguments. keep_on_cpu: names of inputs that do not travel. Raises UsageError for what is no
+    function, for a lazy module, and for a name that no input has."""
     if not callable(fn):
         raise UsageError(f"the function is {fn!r}; give a function or an nn.Module first, and its inputs after it")
     owner = fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
@@ -82,10 +88,13 @@ def subject(fn: Callable[..., Any], inputs: Sequence[Any], kwargs: Mapping[str, 
     for name, p in module.named_parameters() if module is not None else ():
         if isinstance(p, UninitializedParameter):
             raise UsageError(f"parameter '{name}' has no shape yet; run the lazy module once on the CPU first")
-    paths, tree = tree_flatten_with_path((tuple(inputs), dict(kwargs)))
+    paths, tree = flattened((tuple(inputs), dict(kwargs)))
     positions = _positions(fn.forward if isinstance(fn, nn.Module) else fn, len(inputs))
     names = tuple(_leaf_name(path, positions) for path, _ in paths)
     given = tuple(x for _, x in paths)
+    for name in keep_on_cpu:
+        if not any(n == name or n.startswith((f"{name}[", f"{name}.")) for n in names):
+            raise UsageError(f"keep_on_cpu names '{name}', which no input is called; allowed: {', '.join(names) or 'nothing'}")
     inner = tuple(() if isinstance(x, Tensor) else held(x, n) for n, x in zip(names, given))
     tensors = [x for x in given if isinstance(x, Tensor)] + [t for named in inner for _, t in named]
     title = getattr(fn, "__name__", type(fn).__name__)
@@ -93,7 +102,8 @@ def subject(fn: Callable[..., Any], inputs: Sequence[Any], kwargs: Mapping[str, 
         tensors += [*module.parameters(), *module.buffers()]
         title = type(module).__name__ + (f".{method}" if method else "")
     floor = coarsest(t.dtype for t in tensors if known(t))
-    return Subject(title, fn, module, method, given, names, inner, tree, floor, _extents(tensors))
+    kept = frozenset(n for n in names if any(n == k or n.startswith((f"{k}[", f"{k}.")) for k in keep_on_cpu))
+    return Subject(title, fn, module, method, given, names, inner, tree, kept, floor, _extents(tensors))
 
 
 def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
@@ -191,23 +201,27 @@ class Run:
     leaves: Named
 
 
-def forward(s: Subject, put: Put, backward: bool, around: AbstractContextManager[Any] | None = None) -> Run:
-    """Run the subject on copies of everything, the call itself inside of `around`. Raises what it raises, and UsageError for
-    what cannot be copied or opened."""
+def forward(
+    s: Subject, put: Put, backward: bool, around: AbstractContextManager[Any] | None = None, stay: Put | None = None
+) -> Run:
+    """Run the subject on copies of everything, the call itself inside of `around`. stay: how inputs that do not travel are
+    copied, `put` by default. Raises what it raises, and UsageError for what cannot be copied or opened."""
     place = _Placer(s, put)
+    near = place if stay is None else _Placer(s, stay)
     wanted: list[tuple[str, Tensor]] = []
     copies: list[Any] = []
     watched: list[tuple[str, Tensor]] = []
+    memo: dict[int, Any] = {}  # of all arguments: an optimizer's parameters are those of the model beside it
     for name, x, inner in zip(s.names, s.leaves, s.held):
-        memo: dict[int, Any] = {}
         for n, t in ((name, x),) if isinstance(x, Tensor) else inner:
-            memo[id(t)] = c = _placed(t, place, backward)
+            if id(t) in memo:
+                continue
+            memo[id(t)] = c = _placed(t, near if name in s.kept else place, backward)
             wanted += [(n, c)] if t.requires_grad and backward else []
             watched += [(f"after[{n}]", c)] if is_dense(t) else []
         copies.append(memo[id(x)] if isinstance(x, Tensor) else _copied(x, memo, name) if inner else x)
     function = s.function
     if s.module is not None:
-        memo = {}
         for name, p in s.module.named_parameters():
             memo[id(p)] = q = nn.Parameter(_own(place(p), p), requires_grad=p.requires_grad)
             if p.requires_grad and backward:
@@ -234,7 +248,7 @@ def _placed(t: Tensor, place: Put, backward: bool) -> Tensor:
 
 def _copied(x: Any, memo: dict[int, Any], name: str) -> Any:
     """A deep copy in which the placed tensors stand for the originals. Raises UsageError where Python can make none."""
-    made = ex.attempt(lambda: copy.deepcopy(x, dict(memo)), "run")
+    made = ex.attempt(lambda: copy.deepcopy(x, memo), "run")
     if not isinstance(made, Raised):
         return made
     part = ""

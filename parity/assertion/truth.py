@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -12,12 +13,14 @@ from torch import Tensor
 
 from parity import execute as ex
 from parity.assertion.subject import SEED, Put, Subject, forward, gradients, tracked_outputs, word
-from parity.dtypes import FACTS
-from parity.truth.limited import Limited, Range
+from parity.dtypes import FACTS, HALF
+from parity.judging.promises import HANDED_ON
+from parity.truth.limited import Limited, Range, range_of
 from parity.truth.oracle import SAMPLES
 from parity.truth.protocol import Oracle
 from parity.truth.rounding import Rounding, extremes, perturbed
 from parity.truth.shaken import Changes, Shaken, changes_of, kept_of, least_of
+from parity.truth.steps import Recorded, Steps, Widened
 from parity.truth.wide import widen
 from parity.vocabulary import Raised
 
@@ -26,13 +29,14 @@ COARSE = 8.0
 
 
 class Truth(Oracle):
-    """The subject in float64, with the sensitivity of its results. Where it cannot run there, the reference stands in."""
+    """The subject in float64, with the sensitivity of its results. Every step is rounded as in the dtype in which it ran on the
+    CPU. Where the subject cannot run in float64, the reference stands in."""
 
     def __init__(self, s: Subject, backward: bool, cotangents: Sequence[Tensor], reference: Mapping[str, Tensor]) -> None:
         self._s, self._backward, self._fed, self._reference = s, backward, cotangents, reference
         self._found: dict[str, Tensor] | None = None
         self._samples = SAMPLES[0]
-        self._shaken: dict[tuple[float, int], Shaken] = {}
+        self._shaken: dict[int, Shaken] = {}
         self._limits: dict[tuple[Range, Range], dict[str, Tensor]] = {}
         self.refused = ""
 
@@ -42,6 +46,21 @@ class Truth(Oracle):
             grads = gradients(run, tracked_outputs(run), fed) if fed else ()
         return {n: t.detach() for n, t in (*run.outputs, *run.written, *grads)}
 
+    def _in_double(self, put: Put, fed: Sequence[Tensor]) -> dict[str, Tensor]:
+        """All results of a run in float64, whatever the function casts to."""
+        kept = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            with Widened():
+                return self._all(put, fed)
+        finally:
+            torch.set_default_dtype(kept)
+
+    @property
+    def chains(self) -> bool:
+        """A function hands numbers from kernel to kernel."""
+        return True
+
     @property
     def known(self) -> Mapping[str, Tensor]:
         """All truths, if anybody asked for one."""
@@ -50,34 +69,48 @@ class Truth(Oracle):
     def truth(self, name: str) -> Tensor | None:
         """The truth of one result; the reference's, widened, where the subject does not run in float64."""
         if self._found is None:
-            got = ex.attempt(lambda: self._all(_fresh_wide, self._fed), "run")
+            got = ex.attempt(lambda: self._in_double(_fresh_wide, self._fed), "run")
             if isinstance(got, Raised):
                 self.refused = f"{got.type}: {got.message}"
                 got = {n: widen(t, None) for n, t in self._reference.items()}
             self._found = got
         return self._found.get(name)
 
+    @functools.cached_property
+    def _dtypes(self) -> Mapping[str, list[str]]:
+        """The dtypes in which the operators ran on the CPU."""
+        with Recorded() as ran:
+            ex.attempt(lambda: self._all(torch.clone, [] if self.refused else self._fed), "run")
+        found: Mapping[str, list[str]] = ran.dtypes
+        return found
+
     def sensitivity(self, name: str, u: float, between: float) -> Tensor:
-        """Largest change where everything that goes in, and every step, is moved by u or the inputs' coarser roundoff."""
+        """Largest change where everything that goes in, and every step, is moved by a roundoff."""
         assert self._found is not None
-        moved = self._by(max(u, between)).moved
-        return moved.get(name, torch.zeros(self._found[name].shape, dtype=torch.float64))
+        return self._by().moved.get(name, torch.zeros(self._found[name].shape, dtype=torch.float64))
 
     def changes(self, name: str, u: float, between: float) -> Changes | None:
         """How the result moved in each sample."""
-        return self._by(max(u, between)).changes.get(name)
+        return self._by().changes.get(name)
 
     def largest(self, u: float, between: float) -> float:
         """The largest magnitude that goes in or that a kernel gave on the way."""
-        return self._by(max(u, between)).largest
+        return self._by().largest
 
     def limited(self, name: str, inside: Range, between: Range) -> Tensor | None:
-        """The result where every number on the way keeps within these ranges."""
+        """The result where every number on the way keeps within the range of its step."""
         if self.refused:
             return None
         if (inside, between) not in self._limits:
-            with Limited(inside, between) as mode:
-                got = ex.attempt(lambda: self._all(_fresh_wide, self._fed), "run")
+            steps = Steps(self._dtypes)
+
+            def range_(step: str) -> Range:
+                f = FACTS.get(steps.dtype(step), FACTS["float32"])
+                own = range_of(f, between.least >= f.tiny)
+                return Range(own.least if between.least else 0.0, own.most if between.most < math.inf else math.inf)
+
+            with Limited(inside, between, range_) as mode:
+                got = ex.attempt(lambda: self._in_double(_fresh_wide, self._fed), "run")
             self._limits[inside, between] = got if mode.met and not isinstance(got, Raised) else {}
         return self._limits[inside, between].get(name)
 
@@ -87,21 +120,21 @@ class Truth(Oracle):
         self._samples = more[0] if more else self._samples
         return bool(more)
 
-    def _by(self, u: float) -> Shaken:
-        u = max(u, FACTS[word(self._s.coarsest)].unit_roundoff)
-        if (u, self._samples) not in self._shaken:
-            self._shaken[u, self._samples] = self._sampled(u)
-        return self._shaken[u, self._samples]
+    def _by(self) -> Shaken:
+        if self._samples not in self._shaken:
+            self._shaken[self._samples] = self._sampled()
+        return self._shaken[self._samples]
 
-    def _sampled(self, u: float) -> Shaken:
+    def _sampled(self) -> Shaken:
         assert self._found is not None
-        factor = COARSE if self.refused else 1.0
+        u, factor = FACTS["float32"].unit_roundoff, COARSE if self.refused else 1.0
+        if FACTS[word(self._s.coarsest)].unit_roundoff < u or self.refused:
+            u = FACTS[word(self._s.coarsest)].unit_roundoff
         moved: dict[str, Tensor] = {}
         changes: dict[str, list[Tensor]] = {}
         high = 0.0
-        leasts = least_of(FACTS[word(self._s.coarsest)]), least_of(FACTS["float32"])
         for k in range(self._samples):
-            count = itertools.count(101 * k)
+            count, steps = itertools.count(101 * k), Steps(self._dtypes)
 
             def put(t: Tensor, count: Iterator[int] = count) -> Tensor:
                 nonlocal high
@@ -110,9 +143,15 @@ class Truth(Oracle):
                 made = perturbed(_fresh_wide(t), factor * u, next(count))
                 return made.to(t.dtype) if self.refused else made
 
+            def step(name: str, steps: Steps = steps) -> tuple[float, float]:
+                f = FACTS.get(steps.dtype(name), FACTS["float32"])
+                return (f.unit_roundoff / HANDED_ON if f.name in HALF else u), least_of(f)
+
             fed = [perturbed(widen(c, None), factor * u, 101 * k + 50) for c in self._fed]
-            with Rounding(factor * u, k, None, *leasts) as mode:
-                got = ex.attempt(functools.partial(self._all, put, fed), "run")
+            run = self._all if self.refused else self._in_double
+            least, steps_ = least_of(FACTS["float32"]), None if self.refused else step
+            with Rounding(factor * u, k, u, inside_least=least, steps=steps_) as mode:
+                got = ex.attempt(functools.partial(run, put, fed), "run")
             high = max(high, mode.largest)
             for n, t in {} if isinstance(got, Raised) else got.items():
                 at = self._found.get(n)

@@ -17,14 +17,13 @@ from parity.judging.judge import judge
 from parity.vocabulary import Measure, OpClass, Status, Verdict
 
 Verdicts = tuple[tuple[str, Verdict], ...]
-# Whatever a function does inside, its results are compositions; half types are rounded after every step of it.
+# Whatever a function does inside, its results are compositions; the truth knows in which dtype each step of it is rounded.
 ROW = Row(
     name="assert_parity",
     family="own",
     rule=OpClass.COMPOSITE,
     call="",
     signature=lambda draw: Call(()),
-    rounds_between=True,
 )
 MANY = 6  # paths that a note names
 

@@ -164,7 +164,7 @@ def ranges(bench: Bench, f: DtypeFacts, pass_: str) -> tuple[Range, Range]:
 
 def narrow(bench: Bench, pass_: str) -> bool:
     """Whether a half-precision kernel hands on numbers in the half type on the way to this result."""
-    return bench.row.rounds_between or pass_ in bench.row.accumulates or bench.oracle.fed > 0
+    return bench.row.rounds_between or pass_ in bench.row.accumulates or bench.oracle.chains
 
 
 def _unsettled(found: _Found, bench: Bench, truth: Tensor, name: str, f: DtypeFacts, pass_: str) -> None:

@@ -36,6 +36,26 @@ class Limits:
             return np.where(self.size > 0.0, self.told_above / self.size, np.inf)
 
 
+def told(known: Limits) -> str:
+    """How large an error of a tensor would have been told, in words. One of 95 % of its elements counts as any; a middling one
+    is the median."""
+    some = known.size > 0.0
+    if not some.any():
+        return "any number but 0 would have been told" if np.isfinite(known.told_above).all() else "nothing was judged"
+    above, relative = known.told_above[some], known.relative[some]
+    if not np.isfinite(above).any():
+        return "no error would have been told"
+    largest = float(np.quantile(above, 0.95, method="higher")) / float(known.size[np.isfinite(known.size)].max())
+    middling, every = float(np.quantile(relative, 0.5, method="higher")), min(float(relative.min()), known.factor)
+    words = [f"{part(largest)} of the largest element in any", f"{part(middling)} of a middling one"]
+    return f"an error of {', '.join(words)}, or {part(every)} in all at once would have been told"
+
+
+def part(x: float) -> str:
+    """A part of something, as a percentage with two digits."""
+    return f"{100.0 * x:.2g} %" if np.isfinite(x) else "no size"
+
+
 def left_unjudged(m: Measure) -> str:
     """How many elements of a tensor were judged, and why not the others."""
     if m.unjudged == m.total:

@@ -19,11 +19,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from parity.dtypes import DtypeFacts
-from parity.truth.chains import PRODUCTS, SIZES, SUMS
+from parity.truth.chains import PRODUCTS, SUMS
 from parity.truth.rounding import DOUBLE, TURNS, kernel_of
 
 Formula = Callable[..., Any]
-ADDS = frozenset((*PRODUCTS, *SUMS, *SIZES, "convolution", "convolution_backward", "embedding_dense_backward"))
+ADDS = frozenset((*PRODUCTS, *SUMS, "convolution", "convolution_backward", "embedding_dense_backward"))
+# One operation each: their formulas say nothing more.
+PLAIN = frozenset((
+    "add", "sub", "rsub", "mul", "div", "neg", "reciprocal", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10",
+    "log1p", "sin", "cos", "tan", "tanh", "erf", "erfc", "pow", "atan", "atan2", "abs", "maximum", "minimum", "remainder",
+    "fmod",
+))  # fmt: skip
+MULTIPLIES = frozenset(("prod", "cumprod"))
 # What these decompositions compute is no formula of the kernel: they draw, or ask the device.
 CLOSED = ("bernoulli", "dropout", "normal", "rand", "rrelu", "uniform", "exponential", "geometric", "cauchy", "log_normal")
 
@@ -69,8 +76,8 @@ def _formula(func: Any) -> Formula | None:
         return formula
     if kernel.name.startswith("_foreach_") and not kernel.aliases:
         return _each(func) if hasattr(torch.ops.aten, kernel.name.removeprefix("_foreach_")) else None
-    closed = kernel.aliases or kernel.exact or kernel.name in ADDS or any(word in kernel.name for word in CLOSED)
-    return None if closed else _table().get(func)
+    whole = kernel.aliases or kernel.exact or kernel.name in ADDS | MULTIPLIES | PLAIN
+    return None if whole or any(word in kernel.name for word in CLOSED) else _table().get(func)
 
 
 @functools.cache
@@ -91,7 +98,19 @@ def _own() -> Mapping[str, Formula]:
         made: Tensor = x + value * (a / b)
         return made + _lost(value * a, value / b)
 
-    return {"abs": modulus, "addcmul": product, "addcdiv": quotient}
+    def distances(a: Tensor, b: Tensor, p: float = 2.0, mode: Any = None) -> Tensor:
+        found: Tensor = torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, -1)
+        return found
+
+    def pairs(x: Tensor, p: float = 2.0) -> Tensor:
+        one, two = torch.triu_indices(x.shape[0], x.shape[0], 1)
+        found: Tensor = torch.linalg.vector_norm(x[one] - x[two], p, -1)
+        return found
+
+    return {
+        "abs": modulus, "addcmul": product, "addcdiv": quotient, "_cdist_forward": distances, "_euclidean_dist": distances,
+        "_pdist_forward": pairs,
+    }  # fmt: skip
 
 
 def _lost(*partial: Tensor) -> Tensor:
@@ -117,11 +136,12 @@ def _each(func: Any) -> Formula:
 
 class Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
     """Limits the float64 result of every operator: `inside` for the steps of a fused kernel, `between` for what one kernel
-    hands to the next. met: whether anything left the range."""
+    hands to the next. steps: the range of the next call of a kernel, by its name, where it is not `between`. met: whether
+    anything left the range."""
 
-    def __init__(self, inside: Range, between: Range) -> None:
+    def __init__(self, inside: Range, between: Range, steps: Callable[[str], Range] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
-        self._inside, self._between = inside, between
+        self._inside, self._between, self._steps = inside, between, steps
         self._open: list[Any] = []  # the kernels that are being computed by their formulas
         self.met = False
 
@@ -133,6 +153,8 @@ class Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         kernel = kernel_of(func)
+        if self._steps is not None and not self._open and not kernel.exact and not (kernel.aliases and not kernel.writes):
+            self._between = self._steps(kernel.name)
         result = self._opened(func, args, kwargs)
         if result is NotImplemented:
             result = func(*args, **kwargs)
@@ -144,8 +166,8 @@ class Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
             return result
         if kernel.exact:
             return result
-        if kernel.name in ADDS:
-            result = self._partial(func, result, args, kwargs)
+        if kernel.name in ADDS | MULTIPLIES:
+            result = self._partial(func, result, args, kwargs, kernel.name in MULTIPLIES)
         return tree_map(self._limited, result)
 
     def _opened(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -162,8 +184,9 @@ class Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
         finally:
             self._open.pop()
 
-    def _partial(self, func: Any, result: Any, args: Any, kwargs: Any) -> Any:
-        """Sums whose terms leave the range together: in some order of adding a partial sum does."""
+    def _partial(self, func: Any, result: Any, args: Any, kwargs: Any, multiplies: bool) -> Any:
+        """Sums and products of which some part leaves the range, in some order: all terms are positive, or no factor is below
+        1."""
         range_ = self._range
         if not isinstance(result, Tensor) or not _wide(result) or not result.numel():
             return result
@@ -171,10 +194,11 @@ class Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
         for x in args:
             if _wide(x) and x.numel():
                 bound *= max(1.0, float(torch.nan_to_num(x.abs(), 0.0, 0.0, 0.0).max())) * x.numel()
-        if bound < range_.most:
+        if bound < range_.most and not multiplies:
             return result
         plain = {k: abs(v) if isinstance(v, (int, float)) and not isinstance(v, bool) else v for k, v in kwargs.items()}
-        sums = func(*(x.abs().to(x.dtype) if _wide(x) else x for x in args), **plain).abs()
+        least = 1.0 if multiplies else 0.0
+        sums = func(*(x.abs().clamp(min=least).to(x.dtype) if _wide(x) else x for x in args), **plain).abs()
         past = (sums >= range_.most) & torch.isfinite(result.abs())
         self.met |= bool(past.any())
         return torch.where(past, torch.full_like(result, float("inf")), result)

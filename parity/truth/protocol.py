@@ -52,6 +52,11 @@ class Oracle(ABC):
         """How many operands are cotangents or tangents of the function's own: 0 but for derivatives beyond the first."""
         return 0
 
+    @property
+    def chains(self) -> bool:
+        """Whether results pass from kernel to kernel in the dtype, whatever the row says."""
+        return self.fed > 0
+
     def look_closer(self, most: int = 0) -> bool:
         """Take more samples of every sensitivity from now on, `most` at most; False where there are no more."""
         return False

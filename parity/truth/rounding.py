@@ -248,16 +248,22 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
 
     A fused kernel that torch has a decomposition for is taken apart, and what is fused inside it too, the steps rounded by
     `inside`: the formula cancels there too. What kernels hand to each other moves by at least `least` (`handed_on`), steps of a
-    formula by `inside_least`. Long sums
+    formula by `inside_least`. steps: (u, least) of the next call of a kernel, by its name, where these differ. Long sums
     lose, at any depth, what one chain of additions loses. largest: the largest finite magnitude that any kernel gave.
     """
 
     def __init__(
-        self, u: float, key: int, inside: float | None = None, least: float = 0.0, inside_least: float = 0.0
+        self,
+        u: float,
+        key: int,
+        inside: float | None = None,
+        least: float = 0.0,
+        inside_least: float = 0.0,
+        steps: Callable[[str], tuple[float, float]] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
         self._u, self._key, self._inside, self._least = u, key, u if inside is None else inside, least
-        self._inside_least = inside_least
+        self._inside_least, self._steps = inside_least, steps
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}
         self._apart: list[Any] = []  # the fused kernels that are being computed by their formulas
         self.largest = 0.0
@@ -271,6 +277,8 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kernel = kernel_of(func)
         formula = None if func in self._apart else kernel.formula
+        if self._steps is not None and not self._apart and not kernel.exact and not (kernel.aliases and not kernel.writes):
+            args = self._step(kernel.name, args)
         if formula is not None:
             self._apart.append(func)
             try:
@@ -310,6 +318,15 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
             return moved if moved is result else by_modulus(result, moved)
         change = self._rounded_but_whole if self._apart and name in ARITHMETIC else self._rounded
         return change(result) if isinstance(result, Tensor) else tree_map(change, result)
+
+    def _step(self, name: str, args: Any) -> Any:
+        """Round as the step's own dtype does, its operands too: autocast casts them first."""
+        assert self._steps is not None
+        self._u, self._least = self._steps(name)
+        return tree_map(self._cast, args) if self._u > self._inside else args
+
+    def _cast(self, x: Any) -> Any:
+        return rounded(x, self._u, self._key) if _wide(x) and x.layout is torch.strided and not x._is_zerotensor() else x
 
     def _counts(self, result: Any, args: Any) -> bool:
         """Whether a sum is one of whole numbers that every dtype adds up exactly: formulas count by them, and ask for 1."""

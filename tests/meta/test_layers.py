@@ -14,6 +14,7 @@ ORDER = (
     "errors", "interruption", "output", "dtypes", "swift", "vocabulary", "room", "features", "layout", "notation",
     "catalog", "resources", "tolerance", "operators", "devices", "values", "inputs", "store", "journal", "listening", "execute",
     "truth.formulas", "truth.chains", "truth.rounding", "truth.single", "truth.wide", "truth.shaken", "truth.limited",
+    "truth.steps",
     "truth.protocol", "truth.spread", "truth.oracle",
     "judging.budget", "judging.tails", "judging.outliers", "judging.shared_error", "judging.measures", "judging.limits",
     "judging.leaning", "judging.destination",

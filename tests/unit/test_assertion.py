@@ -45,7 +45,8 @@ def test_a_healthy_module_agrees_in_output_and_every_gradient() -> None:
     assert names(got) == ["out", "grad[input]", "grad[0.weight]", "grad[0.bias]", "grad[2.weight]", "grad[2.bias]"]
     assert all(v.status is Status.AGREE for _, v in got.verdicts)
     assert got.share <= 1.0
-    assert str(got).startswith("Sequential float32 on sim: 6 of 6 tensors agree: out (")
+    agreed = "6 of 6 tensors agree; all equal in every bit, or at the truth; 6 judged in every element"
+    assert str(got) == f"Sequential float32 on sim: {agreed}"
 
 
 def test_a_convolutional_module_in_training_compares_the_statistics_that_it_writes() -> None:
@@ -170,7 +171,7 @@ def test_a_wrong_weight_gradient_is_named_and_told_in_full() -> None:
     assert lines[1].startswith("  worst at [")
     assert "reference's own share" in lines[1]
     assert lines[2].endswith(" of 128 elements are outside")
-    assert lines[3].startswith("Sequential float32 on sim: 4 of 5 tensors agree: out (")
+    assert lines[3].startswith("Sequential float32 on sim: 4 of 5 tensors agree; all equal in every bit")
 
 
 def test_a_wrong_row_of_a_product_is_found_in_the_output() -> None:

@@ -74,7 +74,8 @@ def test_a_tensor_that_stays_behind_is_named_with_the_way_out() -> None:
     )
     model = nn.Linear(3, 3)
     bad = failure(lambda x: model(x), X, device="sim")
-    assert bad.comparison.notes[-1] == "'model' is used by <lambda> without being an input, so it stays on the CPU: pass it in"
+    way_out = "so it stays on the CPU: pass model and optimizer as arguments"
+    assert bad.comparison.notes[-1] == f"'model' is used by <lambda> without being an input, {way_out}"
 
 
 def test_what_cannot_be_copied_is_named() -> None:

@@ -1,0 +1,67 @@
+"""Errors that all elements share, and those that independent roundings make."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from parity.dtypes import FACTS
+from parity.judging.budget import Budget
+from parity.judging.shared_error import FEWEST, SharedError, shared_error
+from parity.truth.shaken import Changes
+
+F = FACTS["bfloat16"]
+U = F.unit_roundoff
+RNG = np.random.default_rng(7)
+TRUTH = RNG.normal(size=2000)
+SAMPLES = Changes(torch.from_numpy(TRUTH * RNG.uniform(-U, U, size=(4, 2000))))
+
+
+def asked(device: np.ndarray, truth: np.ndarray = TRUTH, changes: Changes | None = SAMPLES) -> SharedError | None:
+    b = Budget(16.0 * U * np.abs(truth) + 1e-9, ())
+    every = np.ones(truth.shape, dtype=bool)
+    return shared_error(device, truth, b, every, changes, F, U, True)
+
+
+def test_independent_roundings_share_nothing() -> None:
+    found = asked(TRUTH * (1.0 + RNG.uniform(-U, U, size=2000)))
+    assert found is not None
+    assert found.ratio < 0.7
+
+
+@pytest.mark.parametrize("factor", [1.03, 0.97])
+def test_a_factor_is_told_though_no_element_is_outside(factor: float) -> None:
+    """3 % is a quarter of every element's own budget."""
+    found = asked(TRUTH * factor)
+    assert found is not None
+    assert found.factor == pytest.approx(factor - 1.0, rel=1e-6)
+    assert found.ratio > 1.5
+    assert found.told(found.ratio).startswith(f"all elements are off by a common factor of {factor:g}")
+
+
+def test_roundings_too_large_everywhere_are_told_by_their_spread() -> None:
+    found = asked(TRUTH * (1.0 + RNG.choice((-8 * U, 8 * U), size=2000)))
+    assert found is not None
+    assert found.spread > found.spread_limit
+    assert "root mean square" in found.told(2.0)
+
+
+def test_few_elements_average_nothing_out() -> None:
+    few = TRUTH[: FEWEST - 1]
+    assert asked(few * 1.5, few, None) is None
+
+
+def test_what_all_samples_move_alike_may_move_so() -> None:
+    """A mean that every element is divided by is rounded once: 3 % of it are then no error of scale."""
+    signs = np.array([1.0, -1.0, 1.0, -1.0])[:, None]
+    shared = Changes(torch.from_numpy(TRUTH * 0.01 * signs))
+    found = asked(TRUTH * 1.03, changes=shared)
+    assert found is not None
+    assert found.ratio < 1.0
+
+
+def test_large_results_are_sampled() -> None:
+    truth = np.repeat(TRUTH, 4)  # every fourth of which is TRUTH again
+    found = asked(truth * 1.03, truth, Changes(SAMPLES.moved, 4))
+    assert found == asked(TRUTH * 1.03)
