@@ -202,7 +202,7 @@ def test_half_second_derivatives_may_leave_the_range_on_the_way() -> None:
         assert truth is not None
         with mock.patch.object(CaseOracle, "fed", 1):
             bench = Bench(catalog.row("asinh"), tolerance.load("cpu"), oracle, None, True)
-            found = excuses(bench, Budget(np.ones(1), ()), truth, "grad[0]", facts, "backward")
+            found = excuses(bench, Budget(np.full(1, 1e-6), ()), truth, "grad[0]", facts, "backward")
         assert bool(found.unspoken.all() or (found.moved is not None and found.moved.all())) is freed
 
 
