@@ -133,7 +133,7 @@ def _pytest(o: argparse.Namespace, device: str, workers: int, reporter: Any) -> 
         args += ["--parity-no-shrink"] if o.no_shrink else []
         args += ["--parity-reach"] if o.reach else []
         args += ["--parity-count"] if o.count else []
-        args += ["--parity-power", str(0 if o.no_power else o.power)]
+        args += ["--parity-power", str(0 if o.no_power else o.power)] if o.no_power or o.power else []
         args += ["--parity-min-judged", str(o.min_judged)] if o.min_judged else []
         args += ["--parity-hang-after", str(o.hang_after)] if o.hang_after else []
         args += ["--parity-setup", str(Path(o.setup).absolute())] if o.setup else []

@@ -53,7 +53,7 @@ DEVICE_HELP = "mps, cuda, xpu, sim, sim:mps, cpu, or auto: the first accelerator
 FAULTS_HELP = "faults for a simulated device: a Python file, or an installed module by its name"
 SETUP_HELP = "Python that every process runs first: backend flags, a backend's import"
 FINDINGS_HELP = "folder for the scripts that reproduce findings (findings by default)"
-POWER_HELP = "how many comparisons that agree are judged once more with errors put in (400 by default)"
+POWER_HELP = "how many comparisons that agree are judged once more with errors put in (by default 400, or 3 in 1,000 if less)"
 PROFILE_HELP = "quick (the default), full or deep"
 WORKERS_HELP = "worker processes; by default one per core, at most 8"
 MOST_WORKERS = 64  # and where there are more than 16 cores, four a core
@@ -93,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--faults", metavar="FILE", type=_text, help=FAULTS_HELP)
     run.add_argument("--no-screens", action="store_true", help="send every pair to the float64 oracle")
     run.add_argument("--no-shrink", action="store_true", help="tell findings as they were drawn")
-    run.add_argument("--power", type=_count, default=400, metavar="N", help=POWER_HELP)
+    run.add_argument("--power", type=_count, metavar="N", help=POWER_HELP)
     run.add_argument("--no-power", action="store_true", help="judge nothing once more with errors put in")
     run.add_argument(
         "--hang-after",

@@ -42,13 +42,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "setup": {"default": None, "help": "a Python file that every worker runs before it touches the device"},
     "hang-after": {"type": float, "default": None, "help": "seconds after which a case counts as hung"},
     "findings": {"default": "findings", "help": "folder for the scripts that reproduce findings"},
-    "power": {"type": int, "default": 400, "help": "comparisons that are judged once more with errors put in"},
+    "power": {"type": int, "default": None, "help": "comparisons that are judged once more with errors put in"},
     "min-judged": {"type": float, "default": 0.0, "help": "share of an op's elements that must have been judged"},
     "count": {"action": "store_true", "default": False, "help": "draw only until every aspect of an op holds a comparison"},
     "reach": {"action": "store_true", "default": False, "help": "note which operators are dispatched on the device"},
     "fail-on": {"action": "append", "default": [], "help": "status that fails a test beside the findings: unsupported, ..."},
 }
 DEATHS_PER_ITEM = 3
+POWER = 400  # comparisons that are judged once more with errors put in
+POWER_SHARE = 0.003  # and at most this share of a run's: each costs as much as some ten others
 COMPARED_PER_CASE = 2.2  # comparisons of a case, in the middle
 WATCH_SECONDS = 0.2
 UNABLE = "unable-"  # names the file in which a worker says why it cannot begin; its exit code follows
@@ -179,8 +181,11 @@ def _sampled(tests: list[pytest.Item], option: Any) -> float:
     profile = suite.profile(option.parity_profile)
     items = [t.callspec.params["parity_item"] for t in tests if hasattr(t, "callspec") and "parity_item" in t.callspec.params]
     cases = sum(option.parity_examples or profile.examples(i.row, i.dtype) for i in items) + profile.pinned * len(items)
+    compared = max(1.0, COMPARED_PER_CASE * cases)
+    if option.parity_power is None:
+        return min(POWER / compared, POWER_SHARE)
     wanted: int = option.parity_power
-    return min(1.0, wanted / max(1.0, COMPARED_PER_CASE * cases))
+    return min(1.0, wanted / compared)
 
 
 @pytest.fixture(scope="session")
