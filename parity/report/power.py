@@ -38,7 +38,7 @@ def weak(rows: Sequence[Power]) -> list[str]:
     for (dtype, error), c in counts(rows).items():
         asked = c[SEEN] + c[BLIND]
         if error == ERRORS[0] and (limit := upper_limit(c[SEEN], asked)) < LEAST_SEEN:
-            found.append(f"{dtype}: {c[SEEN]} of {asked} errors of one half were seen (at most {limit:.0%})")
+            found.append(f"{dtype}: {c[SEEN]} of {asked} errors of one half were seen (at most {100 * limit:.0f} %)")
     return found
 
 

@@ -144,6 +144,24 @@ def test_fail_on_says_what_made_the_run_fail(tmp_path: Path, capfd: pytest.Captu
     assert f"agrees, but --fail-on fails the run for {n} checks unsupported: see above" in out
 
 
+def test_a_run_tells_what_was_judged_and_what_would_be_seen(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """And fails where less was judged than is asked for."""
+    files = ("--output", str(tmp_path / "run.jsonl"), "--findings", str(tmp_path), "-n", "1", "--device", "sim")
+    code, out, _ = told(capfd, "run", "exp", "--dtype", "float32", "--power", "1000000", "--examples", "5", *files)
+    assert code == 0
+    assert "judged     100.00% of " in out
+    assert "power: errors put into results that agree, and seen by the judge" in out
+    run = store.read(tmp_path / "run.jsonl")
+    assert {p.op for p in run.power} == {"exp"}
+    assert run.items[0].judged > 0
+    asked = ("solve", "--dtype", "float32", "--examples", "60", "--no-power", "--min-judged", "1.0")
+    code, out, _ = told(capfd, "run", *asked, *files)
+    assert code == 1
+    assert "failed by --min-judged\n  solve float32: " in out
+    assert "agrees, but --min-judged fails 1 op x dtype pair: see above" in out
+    assert not store.read(tmp_path / "run.jsonl").power
+
+
 def test_an_output_that_is_full_or_closed_is_one_sentence_or_none(tmp_path: Path) -> None:
     """Never a traceback."""
     for where, code, words in ((">/dev/full", 2, "cannot read or write the standard output: No space left"), (">&-", 0, "")):
