@@ -3,7 +3,11 @@
 import os
 import sys
 
-from parity.cli import INTERRUPTED, main
+from parity import processes
+
+processes.leave_the_current_folder()  # before anything else is imported
+
+from parity.cli import INTERRUPTED, main  # noqa: E402
 
 
 def run() -> None:

@@ -3,31 +3,19 @@ process, or never comes back."""
 
 from __future__ import annotations
 
-import signal
-import subprocess
+import shlex
 import sys
-import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from parity import diff, journal, notation, store, suite
+from parity import diff, inquest, notation, store, suite
 from parity.diagnosis import examined
 from parity.errors import CaseError, RunFileError, UsageError
+from parity.inquest import How
 from parity.report import explanation
 from parity.vocabulary import FINDINGS, Record
 
 SECONDS = 120
-
-
-@dataclass(frozen=True, slots=True)
-class How:
-    """What a case is replayed with. faults: a file or a module, setup: a file; explain: tell why it is judged so, too."""
-
-    device: str = ""
-    faults: str | None = None
-    setup: str | None = None
-    explain: bool = False
 
 
 def replay(subject: str, how: How) -> int:
@@ -39,7 +27,7 @@ def replay(subject: str, how: How) -> int:
         suite.row(notation.parse(subject).op)
         return one(subject, how)
     path = Path(subject)
-    if not subject or not path.is_file():
+    if not subject or not path.exists():
         raise CaseError(f"'{subject}' is neither a case id nor a run file; a case id looks like add(float32[2], float32[2])")
     run = store.read(path, partial=True)
     cases = findings(run)
@@ -47,7 +35,7 @@ def replay(subject: str, how: How) -> int:
         raise RunFileError(f"{path} holds no finding to replay; name a case id, in quotes")
     for case in cases:
         suite.row(notation.parse(case).op)
-    how = as_then(path, run.header, how)
+    how = as_then(subject, run.header, how)
     examined(how.device or "auto", how.faults, how.setup)  # what is wrong with them is told here, not once a case
     codes = [one(case, how) for case in cases]
     return max(codes, key=lambda code: (code == 1, code))
@@ -60,32 +48,26 @@ def findings(run: store.Run) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*(r.shrunk or r.case for r in found), *(d.case for d in run.deaths)]))
 
 
-def as_then(path: Path, header: store.Header, how: How) -> How:
-    """How the cases of a run are replayed: on its device, with its faults and its setup, as far as none is given.
+def as_then(run: str, header: store.Header, how: How) -> How:
+    """How the cases of a run are replayed: on its device. Its faults and its setup are code, so they are used only as far as
+    the person names them again; another one than the run had is said in the first line.
 
-    Raises UsageError where one of these files is no more, or another one.
+    Raises UsageError, with the command to type, where the run had one that is not named now.
     """
-    faults, setup = how.faults, how.setup
-    if not faults and header.faults:
-        faults = header.faults
-        if faults.endswith(".py"):
-            faults = str(_found(path, faults, "--faults"))
-    if not setup and header.setup:
-        name, _, digest = header.setup.rpartition(" ")
-        file = _found(path, name, "--setup")
-        if store.setup_of(file).rpartition(" ")[2] != digest:
-            raise UsageError(f"{path} was run with --setup {file}, which has changed since; name a file with --setup")
-        setup = str(file)
-    return replace(how, device=how.device or header.fingerprint.device, faults=faults, setup=setup)
-
-
-def _found(run: Path, name: str, option: str) -> Path:
-    """A file that a run was given: by its full path, or from the folder of the run file, where older ones kept only a name."""
-    places = Path(name), run.parent / name
-    found = next((p.absolute() for p in places if p.is_file()), None)
-    if found is None:
-        raise UsageError(f"{run} was run with {option} {name}, which is not there any more; name another file with {option}")
-    return found
+    had = (("--faults", header.faults, how.faults), ("--setup", header.setup, how.setup))
+    missing = [option for option, code, given in had if code.name and not given]
+    if missing:
+        named = "".join(f" {option} {shlex.quote(given or code.name)}" for option, code, given in had if code.name or given)
+        what = " and ".join(f"{option} {code}" for option, code, _ in had if code.name)
+        raise UsageError(
+            f"{run} was run with {what}; parity runs no code because a run file names it. Look at it, then type: "
+            f"parity replay {shlex.quote(run)}{named}"
+        )
+    for option, code, given in had:
+        now = store.code_of(given)
+        if now.name and not now.same(code):
+            print(f"note: {option} {now} is not what {run} was run with: {code}")
+    return replace(how, device=how.device or header.fingerprint.device)
 
 
 def explain_run(path: Path, part: str) -> None:
@@ -112,30 +94,20 @@ def _holds(r: Record, part: str) -> bool:
 
 
 def one(case: str, how: How) -> int:
-    """Replay one case; its exit code."""
+    """Replay one case; its exit code. Where its process dies, the CPU is acquitted of it only by an inquest, and so is the
+    device."""
     sys.stdout.flush()  # the process writes to the same place
-    with tempfile.TemporaryDirectory(prefix="parity-replay-") as folder:
-        notes = Path(folder, "journal")
-        try:  # in a session of its own, so that Ctrl-C reaches us alone, and we end it
-            command = _command(notes, case, how)
-            code = subprocess.run(command, timeout=SECONDS, check=False, start_new_session=True).returncode
-        except subprocess.TimeoutExpired:
-            print(f"{case}\n  hang: no answer within {SECONDS} s")
-            return 1
-        entry = journal.read(notes)
-    if code >= 0:
-        return code
-    name = signal.Signals(-code).name
-    if entry is not None and entry.running and entry.stage != "device":
-        print(f"{case}\n  void: the CPU itself died ({name}) at stage {entry.stage}\nnothing was compared")
-        return 3
-    print(f"{case}\n  crash: the process died ({name})")
-    return 1
-
-
-def _command(notes: Path, case: str, how: How) -> Sequence[str]:
-    command = [sys.executable, "-m", "parity.report.replay", str(notes), how.device or "auto"]
-    command += ["--faults", how.faults] if how.faults else []
-    command += ["--setup", how.setup] if how.setup else []
-    command += ["--explain"] if how.explain else []
-    return [*command, "--", case]
+    case = notation.case_text(notation.parse(case))
+    ended = inquest.attempt(case, how, SECONDS)
+    if not ended.died:
+        return ended.code
+    what = f"hang: {ended.died}" if ended.hung else f"crash: the process died ({ended.died})"
+    print(f"{case}\n  {what}" + (f" at stage {ended.stage}" if ended.stage else ""))
+    if ended.stage == "device":
+        return 1
+    blame, why = inquest.held(case, how, SECONDS)
+    print(f"  {why}")
+    if blame != store.CPU:
+        return 1
+    print("nothing was compared")
+    return 3

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from parity import store
+from parity import processes, store
 from parity.errors import DeviceError, RunFileError
 from parity.operators import dispatch_keys, table_path
 from parity.store import Item, Run
@@ -177,10 +176,10 @@ def fresh(workers: int | None, seed: str, hear: Callable[[str], None]) -> list[R
 def _run(device: str, ops: Sequence[str], workers: int | None, seed: str, folder: Path, hear: Callable[[str], None]) -> Run:
     """One run in a process of its own, as anybody would start it."""
     path = folder / f"{device.replace(':', '-')}.jsonl"
-    command = [
-        sys.executable, "-m", "parity", "run", *ops, "--device", device, "--profile", "quick", "--seed", seed, "--reach",
+    command = processes.command(
+        "parity", "run", *ops, "--device", device, "--profile", "quick", "--seed", seed, "--reach",
         "--no-shrink", "--hang-after", PATIENCE, "--output", str(path), "--findings", str(folder / "findings"),
-    ]  # fmt: skip
+    )  # fmt: skip
     command += ["-n", str(workers)] if workers else []
     hear(f"{device}: {len(ops) or 'all'} ops of the quick profile")
     # What the operators that are missing on MPS would do with a fallback is not what the profile is asked for.

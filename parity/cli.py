@@ -14,11 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from parity import __version__, commandline, diff, naming, output, resources, store, suite, tolerance
+from parity import __version__, commandline, diff, naming, output, processes, resources, store, suite, tolerance
 from parity.commandline import split
 from parity.diagnosis import examined, fingerprint_of, named
 from parity.dtypes import DEFAULT, FACTS
 from parity.errors import DeviceError, OutputError, ParityError, UsageError, near
+from parity.inquest import How
 from parity.interruption import Interruptions
 from parity.report.words import plural
 from parity.vocabulary import OpClass, statuses
@@ -30,7 +31,7 @@ DEVICES = ("auto", "cpu", "sim", "sim:mps", "mps", "cuda", "xpu", "hpu", "mtia",
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code. A user's mistake is one sentence on standard error."""
     options = commandline.parser().parse_args(argv)
-    with output.patient():
+    with output.patient(), processes.isolated():
         try:
             code = COMMANDS[options.command](options)
             sys.stdout.flush()
@@ -76,9 +77,8 @@ def _run(o: argparse.Namespace) -> int:
     restricted = [*(f"family={f}" for f in o.family), *(f"dtype={d}" for d in o.dtype), f"source={source}"]
     selection = " ".join([*o.patterns, *restricted])
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    setup = store.setup_of(Path(o.setup)) if o.setup else ""
-    faults = _located(o.faults) if o.faults else ""
-    header = store.Header(fingerprint, o.seed, o.profile, selection, now, whole and not o.count, faults, setup)
+    given = store.code_of(o.faults), store.code_of(o.setup)
+    header = store.Header(fingerprint, o.seed, o.profile, selection, now, whole and not o.count, *given)
     _writable(Path(o.findings), "--findings")
     from parity.report.progress import Reporter  # pytest is imported only by the command that runs it
 
@@ -209,8 +209,9 @@ def _zoo(o: argparse.Namespace) -> int:
 
     def hear(score: Any, done: int, total: int) -> None:
         if live:
-            end = "\r" if done < total else "\r\033[K"
-            print(f"{done} of {total} {score.fault:<40.40}", end=end, file=sys.stderr, flush=True)
+            print(f"{done} of {total} {score.fault:<40.40}", end="", file=sys.stderr)
+            output.control(sys.stderr, "\r" if done < total else "\r\033[K")
+            sys.stderr.flush()
         elif done * 10 // total > step[0]:
             step[0] = done * 10 // total
             print(f"{done} of {total} scored", file=sys.stderr, flush=True)
@@ -259,7 +260,7 @@ def _doctor(o: argparse.Namespace) -> int:
 
 
 def _diff(o: argparse.Namespace) -> int:
-    made = diff.compare(store.read(o.before, o.partial), store.read(o.after, o.partial))
+    made = diff.compare(store.read(o.before, o.partial), store.read(o.after, o.partial), o.partial)
     print(diff.render(made))
     return made.exit_code
 
@@ -274,14 +275,14 @@ def _coverage(o: argparse.Namespace) -> int:
 def _replay(o: argparse.Namespace) -> int:
     from parity import again
 
-    return again.replay(o.case, again.How(o.device or "", o.faults, o.setup))
+    return again.replay(o.case, How(o.device or "", o.faults, o.setup))
 
 
 def _explain(o: argparse.Namespace) -> int:
     from parity import again
 
     if "(" in o.subject:
-        return again.replay(o.subject, again.How(o.device, o.faults, o.setup, explain=True))
+        return again.replay(o.subject, How(o.device, o.faults, o.setup, explain=True))
     path = Path(o.subject)
     if path.is_file() or path.suffix == ".jsonl" or any(s and s in o.subject for s in (os.sep, os.altsep)):
         again.explain_run(path, o.detail)

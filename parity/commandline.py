@@ -24,8 +24,9 @@ ZOO = (
 DIFF = (
     "Compare two run files: what regressed, was fixed, is lost or new, and where errors grew. Records pair by case (pinned "
     "cases, and findings), everything else is compared by op, dtype and aspect. Ends with 1 where the second run has a finding "
-    "that the first one had not, or had as another kind (crash, then wrong), and where something was lost; with 3 where "
-    "nothing is in both."
+    "that the first one had not, or had as another kind (crash, then wrong), where something was lost, and where a run was "
+    "interrupted or lacks items (--partial takes it); with 2 for a file that is damaged; with 3 where both compared nothing "
+    "in common."
 )
 DOCTOR = (
     "Probe a device and say whether to trust it: known answers, memory, dtypes, subnormals, precision in effect. Ends with 0 "

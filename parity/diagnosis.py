@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from typing import Any
 
+from parity import processes
 from parity.errors import DeviceError, UsageError
 from parity.vocabulary import Fingerprint
 
@@ -19,12 +19,12 @@ def examined(name: str, faults: str | None = None, setup: str | None = None) -> 
 
     Raises UsageError or DeviceError as the probe does, and DeviceError where it dies or never answers.
     """
-    command = [sys.executable, "-m", "parity.devices.probe", name]
-    command += ["--faults", faults] if faults else []
-    command += ["--setup", setup] if setup else []
+    options = [*(("--faults", faults) if faults else ()), *(("--setup", setup) if setup else ())]
     after = f" after --setup {setup}" if setup else ""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+        with processes.isolated():
+            command = processes.command("parity.devices.probe", name, *options)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         raise DeviceError(f"device {name} did not answer its probe within {PROBE_SECONDS} s{after}; it is unusable") from None
     line = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""

@@ -18,14 +18,14 @@ from dataclasses import dataclass, fields, replace
 from typing import TypeAlias
 
 from parity.errors import NothingCompared
-from parity.store import Header, Run
+from parity.store import Header, Run, counted
 from parity.vocabulary import Fingerprint, Record, Status
 
 Cell: TypeAlias = tuple[str, str, str]
 
 FLOOR = 2.0**-7  # shares below this are rounding luck: a share must reach twice as much, 2**-6, to count as grown
 ABSENT = frozenset({Status.UNSUPPORTED, Status.FALLBACK})
-DEATHS = frozenset({Status.CRASH, Status.HANG})
+DEATHS = frozenset({Status.CRASH, Status.HANG, Status.KILLED})
 SHOWN = 12  # lines per list of the summary
 
 
@@ -77,30 +77,28 @@ class Diff:
     changed: tuple[tuple[str, str, str], ...] = ()
     warnings: tuple[str, ...] = ()
     options: str = ""  # how to replay a case of the later run: its device, its faults and its setup
+    incomplete: tuple[str, ...] = ()  # what a run lacks of what it was asked for
 
     @property
     def exit_code(self) -> int:
-        """1 where something regressed or was lost, else 0."""
-        return 1 if self.regressed or self.lost else 0
+        """1 where something regressed or was lost, or where a run lacks a part, else 0."""
+        return 1 if self.regressed or self.lost or self.incomplete else 0
 
 
 # ------------------------------------------------------------------------------------------------------------- comparing
 
 
-def compare(before: Run, after: Run) -> Diff:
-    """What changed from one run to another. Raises NothingCompared where no check is in both."""
+def compare(before: Run, after: Run, partial: bool = False) -> Diff:
+    """What changed from one run to another. partial: take runs that lack a part of what they were asked for.
+
+    Raises NothingCompared where both compared no check in common, and nothing was lost."""
     before, after = with_deaths(before), with_deaths(after)
     old, new = {r.key: r for r in before.records}, {r.key: r for r in after.records}
     pairs = [(r, new[key]) for key, r in old.items() if key in new]
     cells_before, cells_after = _cells(before), _cells(after)
     shared = cells_before.keys() & cells_after.keys()
-    warnings = tuple(_warnings(before, after, len(pairs)))
-    if not pairs and not shared:
-        raise NothingCompared(
-            "the two runs have no check in common, so nothing was compared"
-            + "".join(f"; {w}" for w in warnings)
-            + "; run both with the same selection, profile and seed"
-        )
+    lacking = tuple(_lacking(before, after))
+    warnings = (*_warnings(before, after, len(pairs)), *lacking)
     changes = [(a, b, _change(a, b)) for a, b in pairs if a.status != b.status]
     regressed = [c for a, b, c in changes if _new(b.status, (a.status,))]
     fixed = [c for a, b, c in changes if Status(a.status).is_finding and _agreed(b)]
@@ -115,6 +113,14 @@ def compare(before: Run, after: Run) -> Diff:
     fixed += _cleared(alone_before, cells_after, {_cell(c) for c in fixed})
     lost += _vanished(cells_before, cells_after, after, {_cell(c) for c in lost}, forward=True)
     gained += _vanished(cells_after, cells_before, after, {_cell(c) for c in (*gained, *regressed)}, forward=False)
+    both = any(Status(a.status).is_comparison and Status(b.status).is_comparison for a, b in pairs)
+    both = both or any(_compares(cells_before[c]) and _compares(cells_after[c]) for c in shared)
+    if not (both or regressed or lost or gained or fixed or eased):
+        raise NothingCompared(
+            "the two runs have no comparison in common, so nothing was compared"
+            + "".join(f"; {w}" for w in warnings)
+            + "; run both with the same selection, profile and seed, on a device that runs them"
+        )
     # A share that carried its check over the limit is told once, above.
     grown, shrunk = _shifts((a, b) for a, b in pairs if a.status == b.status)
     return Diff(
@@ -133,11 +139,12 @@ def compare(before: Run, after: Run) -> Diff:
         changed=tuple(_changed(before.header.fingerprint, after.header.fingerprint)),
         warnings=warnings,
         options=_options(after.header),
+        incomplete=() if partial else lacking,
     )
 
 
 def _options(h: Header) -> str:
-    files = ("--faults", h.faults), ("--setup", h.setup.rpartition(" ")[0])
+    files = ("--faults", h.faults.name), ("--setup", h.setup.name)
     given = "".join(f" {option} {shlex.quote(name)}" for option, name in files if name)
     return f" --device {h.fingerprint.device}{given}" if h.fingerprint.device else ""
 
@@ -146,8 +153,7 @@ def with_deaths(run: Run) -> Run:
     """The run with every crash and hang as a record of its own."""
     dead = (
         Record(d.case, d.op, d.dtype, d.aspect or "forward", d.how, reason=f"{d.signal} at stage {d.stage}")
-        for d in run.deaths
-        if d.by_device
+        for d in counted(run.deaths, run.items)
     )
     return replace(run, records=(*run.records, *dead))
 
@@ -305,15 +311,26 @@ def _warnings(before: Run, after: Run, paired: int) -> Iterator[str]:
         x, y = getattr(a, what), getattr(b, what)
         if x != y:
             yield f"the {what}s differ: '{x}' and '{y}'"
-    if a.setup.rpartition(" ")[2] != b.setup.rpartition(" ")[2]:  # by what they hold, whatever their names
-        yield f"the setups differ: {a.setup or 'none'} and {b.setup or 'none'}"
+    for what, one, other in (("setups", a.setup, b.setup), ("faults", a.faults, b.faults)):
+        if not one.same(other):
+            yield f"the {what} differ: {one} and {other}"
     if not paired:
         yield "no case is in both runs"
+
+
+def _lacking(before: Run, after: Run) -> Iterator[str]:
+    """What the runs lack of what they were asked for."""
     for word, run in (("first", before), ("second", after)):
         if run.end is None:
             yield f"the {word} run is truncated"
-        elif run.end.stopped:
+            continue
+        if run.end.stopped:
             yield f"the {word} run did not end ({run.end.stopped}): what it did not reach is missing here"
+        elif (missing := run.end.expected - len(run.items)) > 0:
+            named = f" ({', '.join(run.end.lost[:3])})" if run.end.lost else ""
+            yield f"the {word} run lacks {missing} of its {run.end.expected:,} items{named}"
+        if run.end.broken:
+            yield f"parity itself failed in the {word} run: {run.end.broken[0]}"
 
 
 def _device(h: Header) -> str:
@@ -355,6 +372,8 @@ def render(diff: Diff) -> str:
     partly = bool(diff.warnings) and bool(diff.only_before or diff.only_after)
     worth: tuple[Change | Shift, ...] = (*diff.regressed, *diff.lost, *diff.grown)
     case = next((c.case for c in worth if c.case), "")
+    if diff.incomplete:
+        lines.append("incomplete: what a run lacks cannot be compared; run it again, or take what is there with --partial")
     if not any((*worth, *diff.eased, *diff.gained, *diff.fixed, *diff.shrunk)):
         lines.append("nothing changed in what is in both runs" if partly else "nothing changed")
     idle = "run both whole, with the same selection, profile and seed" if partly else "nothing to do"

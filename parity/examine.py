@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import torch
+
 from parity import notation, pairs
 from parity.checking.check import EVERYTHING, Result, Settings, check, failing
 from parity.checking.power import Asked, Probe
@@ -84,7 +86,8 @@ class NoWatch:
 class Plan:
     """What all items of a run share. patience: seconds a case may take, or None for the default by size. reach: whether to note
     which operators are dispatched on the device. counts: draw only until every aspect of an item holds a comparison. power:
-    which part of the cases is judged once more with errors put in."""
+    which part of the cases is judged once more with errors put in. takes: the dtypes of which the device took tensors at the
+    start."""
 
     device: Device
     cpu: Device
@@ -98,6 +101,7 @@ class Plan:
     reach: bool = False
     counts: bool = False
     power: float = 0.0
+    takes: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +269,8 @@ def examine(item: Item, plan: Plan, watch: Watch, dead: frozenset[int] = frozens
         # Some kernels fail behind the program's back: the next item would find nothing that computes, and say nothing.
         watch.begin(ordinal, item.id, text, plan.patience or BASE_SECONDS)
         _alive(plan, watch, next(iter(tally.void), "the last case, or one before it that said nothing"))
+        if item.dtype in plan.takes and not plan.device.takes(getattr(torch, item.dtype)):
+            watch.lost(f"this item: it refuses tensors of {item.dtype}, which it took at the start")
         watch.end()
         shrinks = plan.shrinks and SHRINKING not in dead
         findings = tuple(_findings(item, replace(plan, shrinks=shrinks), tally, notes, watch))

@@ -12,22 +12,29 @@ TOLD = "parity_agreement"  # name of the property of a report that holds what an
 
 
 class Caller:
-    """What the fixture gives: `parity.assert_parity` with the options of this run. used: whether the test called it; told: with
-    -v, what each agreement excludes."""
+    """What the fixture gives: `parity.assert_parity` with the options of this run. used: whether the test called it; failed:
+    the error of a call that compared nothing; told: with -v, what each agreement excludes."""
 
     def __init__(self, **options: Any) -> None:
         self.used = False
+        self.failed = ""
         self.told: list[str] = []
         self._options = options
 
     def __call__(self, fn: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Any:
         """As `parity.assert_parity`; arguments given here win over the options."""
         __tracebackhide__ = True
-        from parity.assertion import assert_parity
+        from parity.assertion import ParityFailure, assert_parity
 
         self.used = True
         options = {**self._options, **kwargs}
-        comparison = assert_parity(fn, *inputs, **options)
+        try:
+            comparison = assert_parity(fn, *inputs, **options)
+        except ParityFailure:  # the device was asked, and a test may expect just that
+            raise
+        except BaseException as e:
+            self.failed = type(e).__name__
+            raise
         self.told += [str(comparison)] if options.get("detail") else []
         return comparison
 
@@ -78,6 +85,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         pytest.fail(
             "parity: the test takes the `parity` fixture and never called it, so nothing was compared; call parity(fn, "
             "*inputs) or do without it",
+            pytrace=False,
+        )
+    if caller is not None and caller.failed:
+        pytest.fail(
+            f"parity: a call of the `parity` fixture ended in {caller.failed}, and the test went on: that call compared "
+            "nothing; let the error pass, or leave the call out",
             pytrace=False,
         )
     if caller is not None and caller.told:

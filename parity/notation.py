@@ -21,10 +21,12 @@ from __future__ import annotations
 import ast
 import functools
 import math
+import warnings
 from dataclasses import replace
 from typing import Any
 
 from parity import layout as layouts
+from parity import untrusted
 from parity.dtypes import FACTS
 from parity.errors import CaseError, near
 from parity.vocabulary import FLAWS, PRELUDES, Arg, Case, Cotangent, Layout, Slice, TensorSpec, Values, Word
@@ -37,6 +39,9 @@ ROUTE = {
     "refused": FLAWS,
 }
 
+LONGEST = 1 << 16  # characters of a case id
+DEEPEST = 40  # brackets within brackets
+LARGEST = 1 << 63  # a whole number is less: torch's own hold no more
 PLAIN = Cotangent()
 NUMBERS = {"inf": math.inf, "nan": math.nan}  # the very NaN that generation draws, so that the case equals itself
 
@@ -125,10 +130,22 @@ def _main_dtype(args: tuple[Arg, ...], kwargs: tuple[tuple[str, Arg], ...]) -> s
 
 def parse(text: str) -> Case:
     """The case that a text describes. Raises CaseError, with the part that does not parse."""
+    if len(text) > LONGEST:
+        raise CaseError(f"this is no case id: it has {len(text):,} characters, and may have {LONGEST:,}")
+    if untrusted.depth_of_brackets(text) > DEEPEST:
+        raise CaseError(f"this is no case id: its brackets are deeper than {DEEPEST}; copy it whole and quote it for the shell")
     try:
+        return _parsed(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
+        why = str(e.args[0]) if e.args and not isinstance(e, (RecursionError, MemoryError)) else "it is too deep"
+        part = untrusted.printable(text[:200]) + (" ..." if len(text) > 200 else "")
+        raise CaseError(f"this is no case id: '{part}' ({why}); copy it whole and quote it for the shell") from None
+
+
+def _parsed(text: str) -> Case:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Python's parser, about what is refused below
         node = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError) as e:
-        raise CaseError(f"this is no case id: {text!r} ({e.args[0]}); copy it whole and quote it for the shell") from None
     route: list[ast.Call] = []
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _has_call(node.func.value):
         if _is_quoted_head(node.func.value):
@@ -261,10 +278,26 @@ def _literal(node: ast.expr) -> Any:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and isinstance(node.operand, ast.Name):
         return -_literal(node.operand)
     try:
-        return ast.literal_eval(node)
-    except ValueError:
+        value = ast.literal_eval(node)
+        hash(value)  # a case is one, so nothing in it is a list or a dict
+    except (ValueError, TypeError):
         raise _bad(node, "a plain number, string, None or tuple") from None
+    _sized(value)
+    return value
+
+
+def _sized(value: Any) -> None:
+    """Raise CaseError for whole numbers that nothing here can hold."""
+    if isinstance(value, tuple):
+        for v in value:
+            _sized(v)
+    elif isinstance(value, int) and not -LARGEST <= value < 2 * LARGEST:
+        raise CaseError(f"a whole number of {value.bit_length()} bits in a case id; they have at most 64")
 
 
 def _bad(node: ast.AST, wanted: str) -> CaseError:
-    return CaseError(f"cannot read {ast.unparse(node)!r} in a case id; expected {wanted}")
+    try:
+        text = ast.unparse(node)
+    except RecursionError:
+        text = "..."
+    return CaseError(f"cannot read {untrusted.printable(text[:200])!r} in a case id; expected {wanted}")

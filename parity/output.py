@@ -1,4 +1,5 @@
-"""Standard output whose reader may go away, as `head` does: what is found, and the exit code, must not depend on that."""
+"""The standard streams. Their reader may go away, as `head` does: what is found, and the exit code, must not depend on that.
+And what is printed holds text from files and devices, which a terminal or the log of a CI must not take for commands."""
 
 from __future__ import annotations
 
@@ -8,15 +9,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
+from parity.untrusted import shown
+
 
 class Outlet:
-    """A stream that falls silent once nobody reads it. Everything else is the stream's own."""
+    """A stream that falls silent once nobody reads it, and shows text as text (`untrusted.shown`). Everything else is the
+    stream's own."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
         """Write, or not."""
+        return self.control(shown(text))
+
+    def control(self, text: str) -> int:
+        """Write as it is: the codes that move a terminal's cursor, which are parity's own."""
         try:
             return self._stream.write(text)
         except BrokenPipeError:
@@ -47,13 +55,25 @@ def nowhere() -> TextIO:
 
 @contextmanager
 def patient() -> Iterator[None]:
-    """Standard output may lose its reader meanwhile; one that was closed by whoever started us goes nowhere, now and later."""
-    if sys.stdout is None:
-        sys.stdout = nowhere()
-    before = sys.stdout
-    outlet = sys.stdout = cast(TextIO, Outlet(before))
+    """Standard output and standard error may lose their readers meanwhile, and what they print is text alone. A stream that was
+    closed by whoever started us goes nowhere, now and later."""
+    before = {}
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, nowhere())
+        before[name] = getattr(sys, name)
+        if hasattr(before[name], "reconfigure"):
+            before[name].reconfigure(errors="backslashreplace")
+        setattr(sys, name, cast(TextIO, Outlet(before[name])))
+    ours = {name: getattr(sys, name) for name in before}
     try:
         yield
     finally:
-        if sys.stdout is outlet:
-            sys.stdout = before
+        for name, stream in before.items():
+            if getattr(sys, name) is ours[name]:
+                setattr(sys, name, stream)
+
+
+def control(stream: TextIO, text: str) -> None:
+    """Write codes that move the cursor to a stream of ours, or to any other."""
+    cast(Outlet, stream).control(text) if isinstance(stream, Outlet) else stream.write(text)

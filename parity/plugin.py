@@ -49,6 +49,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fail-on": {"action": "append", "default": [], "help": "status that fails a test beside the findings: unsupported, ..."},
 }
 DEATHS_PER_ITEM = 3
+INQUESTS = 24  # of a run: each takes as long as six processes need to start
 POWER = 400  # comparisons that are judged once more with errors put in
 POWER_SHARE = 0.003  # and at most this share of a run's: each costs as much as some ten others
 COMPARED_PER_CASE = 2.2  # comparisons of a case, in the middle
@@ -75,6 +76,8 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if config.get_verbosity() > 0:
         config.pluginmanager.register(Verbose(config), "parity-verbose")
+    if not config.option.collectonly and _runs_the_suite(config):
+        config.pluginmanager.register(Compared(config), "parity-compared")
     if getattr(config.option, "numprocesses", None) and _runs_the_suite(config):
         if getattr(config.option, "maxworkerrestart", None) is None:
             config.option.maxworkerrestart = "100000"  # xdist's own limit ends the run at the fifth death of a worker
@@ -160,6 +163,7 @@ def _plan(
     from parity.devices import load_faults, resolve
     from parity.devices.probe import is_fast
     from parity.devices.setup import run_setup
+    from parity.dtypes import FACTS
     from parity.examine import Plan
 
     torch.set_num_threads(1)
@@ -171,7 +175,9 @@ def _plan(
     tables = tolerance.load(there.name, known_ops=known, fast=is_fast(there))
     cpu, sizes = resolve("cpu"), suite.profile(profile)
     gc.freeze()  # torch and the catalog stay: no need to look through them again and again
-    return Plan(there, cpu, tables, sizes, seed, examples, screens, shrinks, patience, reach, counts, power)
+    with there.active():
+        takes = frozenset(d for d in FACTS if there.takes(getattr(torch, d)))
+    return Plan(there, cpu, tables, sizes, seed, examples, screens, shrinks, patience, reach, counts, power, takes)
 
 
 def _sampled(tests: list[pytest.Item], option: Any) -> float:
@@ -267,6 +273,31 @@ def parity_checker(request: pytest.FixtureRequest, parity_plan: Any) -> Iterator
         watch.close()
 
 
+class Compared:
+    """Whether any item of the suite compared something. Where none did, the run is no success: its tests were all skipped."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._items = self._compared = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """An item has come to its end."""
+        if report.when == "call" and any(name == "parity" for name, _ in report.user_properties):
+            self._items += 1
+            self._compared += not report.skipped
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Change the exit code, before it is told."""
+        if self._items and not self._compared and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Say so."""
+        if self._items and not self._compared:
+            terminalreporter.write_line(f"parity: nothing was compared in {self._items} items: this is no success", red=True)
+
+
 # ---------------------------------------------------------------------------------------------------------- survival
 
 
@@ -287,6 +318,7 @@ class Survival:
         self.deaths: list[dict[str, Any]] = []
         self._nodes: dict[str, Any] = {}
         self._killed: dict[int, Any] = {}
+        self._inquests = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -333,36 +365,59 @@ class Survival:
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: Any, sched: Any) -> None:
         """A worker died in this item."""
-        from parity import journal
+        from parity import inquest, journal
 
         worker = report.node.gateway.id
         self._nodes.pop(worker, None)
         entry = journal.read(self.folder / f"journal-{worker}")
         code = _exit_code(report.node)
-        if entry is None or not entry.running or not crashitem.endswith(f"[{entry.item}]"):
-            report.longrepr = f"worker {worker} died ({code}) outside a case while it ran {crashitem}"
+        if entry is None:
+            report.longrepr = f"worker {worker} died ({inquest.word(code)}) before its first case while it ran {crashitem}"
             return
-        entry = self._killed.get(entry.pid, entry)
-        how = "hang" if entry.pid in self._killed else "crash"
-        why = self.folder / f"journal-{worker}.lost"
-        after = round(time.monotonic() - entry.started, 1)
-        told = f"the device computes nothing any more after {why.read_text()[:300]}" if why.exists() else _signal(code)
-        told = f"ended by parity after {after} s" if how == "hang" else told
-        last = sum(d["node"] == crashitem for d in self.deaths) + 1 >= DEATHS_PER_ITEM
-        row = {
-            "node": crashitem, "item": entry.item, "ordinal": entry.ordinal, "case": entry.case, "how": how, "last": last,
-            "stage": entry.stage, "signal": told, "after": after,
-        }  # fmt: skip
+        entry = self._killed.get(entry.pid, entry)  # what it was doing before the kill
+        row = self._row(crashitem, entry, code, worker)
         self.deaths.append(row)
         with (self.folder / "deaths.jsonl").open("a") as f:  # before the item is handed to anybody
             f.write(json.dumps(row) + "\n")
         report.user_properties = [("parity", json.dumps({"death": row}))]
-        report.longrepr = f"{how} ({row['signal']}) at stage {entry.stage}: {entry.case}"
-        if not last:
+        report.longrepr = f"{row['how']} ({row['signal']}) at stage {row['stage']}: {row['case']}"
+        if not row["last"]:
             try:
                 sched.mark_test_pending(crashitem)
             except NotImplementedError:
                 pass  # loadscope and its kin put the whole unit back themselves
+
+    def _row(self, crashitem: str, entry: Any, code: int | None, worker: str) -> dict[str, Any]:
+        """What is told of a death. A death between two cases belongs to the one before: what a call breaks shows later. The
+        first kill from outside is nobody's, and the item is examined again with its case."""
+        from parity import inquest, store
+
+        how = "hang" if entry.pid in self._killed else "crash"
+        stage = entry.stage if entry.running else "after"
+        own = crashitem.endswith(f"[{entry.item}]")
+        ordinal = entry.ordinal if own else -1
+        lost = self.folder / f"journal-{worker}.lost"
+        after = round(time.monotonic() - entry.started, 1)
+        told = f"the device computes nothing any more after {lost.read_text()[:300]}" if lost.exists() else inquest.word(code)
+        told = f"ended by parity after {after} s" if how == "hang" else told
+        before = [d for d in self.deaths if d["node"] == crashitem]
+        outside = how == "crash" and code is not None and -code in inquest.OUTSIDERS
+        if outside and not any(d["case"] == entry.case for d in before):
+            how, blame, why, ordinal = "killed", store.OUTSIDE, "the first time; it is run again", -1
+        elif (stage == "device" and not outside) or lost.exists():
+            blame, why = store.DEVICE, ""
+        elif self._inquests >= INQUESTS:
+            blame, why = store.UNKNOWN, f"not looked into: {INQUESTS} deaths of this run were"
+        else:
+            self._inquests += 1
+            o = self.config.option
+            again = inquest.How(o.parity_device, o.parity_faults, o.parity_setup)
+            blame, why = inquest.held(entry.case, again, entry.allowed)
+            how = "killed" if outside and blame == store.UNKNOWN else how
+        return {
+            "node": crashitem, "item": entry.item, "ordinal": ordinal, "case": entry.case, "how": how, "stage": stage,
+            "signal": told, "after": after, "blame": blame, "why": why, "last": len(before) + 1 >= DEATHS_PER_ITEM,
+        }  # fmt: skip
 
 
 def _kill(pid: int) -> None:
@@ -379,12 +434,3 @@ def _exit_code(node: Any) -> int | None:
     except Exception:  # private: anything may be missing in another version, and the code is only told, never used
         return None
     return code
-
-
-def _signal(code: int | None) -> str:
-    if code is None:
-        return "unknown"
-    try:
-        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    except ValueError:
-        return f"signal {-code}"

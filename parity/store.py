@@ -2,6 +2,9 @@
 
 Fields that hold their default are left out, NaN and Inf are written as words, and every line is whole JSON, so that any
 tool can read it. `FORMAT` counts changes that an older parity could not read; `UPGRADES` brings older rows up to date.
+
+A run file is data: reading it imports and runs nothing, its texts are printable, its numbers are numbers, and its rows agree
+with its end row, or it is refused.
 """
 
 from __future__ import annotations
@@ -10,28 +13,69 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
+from parity import untrusted
 from parity.errors import OutputError, RunFileError
 from parity.features import Coverage
 from parity.vocabulary import Aspect, Fingerprint, Json, Measure, Record, Status
 
-FORMAT = 3  # 2: rows of coverage, operators and case ids of items; 3: the setup of a run
+# 2: rows of coverage, operators and case ids of items; 3: the setup of a run; 4: a digest of its faults, and what is lost.
+FORMAT = 4
 MAGIC = "parity_run"
-# From format n to n + 1, applied to every row (the header too) of an older file.
-UPGRADES: dict[int, Callable[[Json], Json]] = {1: lambda tree: tree, 2: lambda tree: tree}
+LARGEST = 256 << 20  # bytes of a run file
+LONGEST = 4 << 20  # characters of a row
 
 Counts: TypeAlias = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
+class Code:
+    """Code that a run was given, by name and contents; it is never looked up by what a run file says. name: the full path of a
+    file, or a module; digest: 16 hex digits over what it held, empty where that is unknown."""
+
+    name: str = ""
+    digest: str = ""
+
+    def __str__(self) -> str:
+        return self.name + (f" ({self.digest})" if self.digest else "") if self.name else "none"
+
+    def same(self, other: Code) -> bool:
+        """Whether both hold the same, whatever their names; by name where a digest is unknown."""
+        return self.digest == other.digest if self.digest and other.digest else self.name == other.name
+
+
+def code_of(given: str | None) -> Code:
+    """A file or a module as a person named it; nothing of it is run. Raises OSError where a file cannot be read."""
+    if not given:
+        return Code()
+    path = Path(given)
+    if path.is_file() or path.suffix == ".py":
+        return Code(str(path.absolute()), _digest([path]))
+    folders: Sequence[str] | None = None
+    spec = None
+    for part in given.split("."):  # importlib's own find_spec would import the packages above the module
+        spec = PathFinder.find_spec(part, folders)
+        folders = spec.submodule_search_locations if spec else ()
+    if spec is None or not spec.origin:  # what is wrong with it is said where it is used
+        return Code(given)
+    return Code(given, _digest(sorted(Path(spec.origin).parent.rglob("*.py")) if folders else [Path(spec.origin)]))
+
+
+def _digest(files: Sequence[Path]) -> str:
+    return hashlib.blake2b(b"".join(f.read_bytes() for f in files), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
 class Header:
-    """What was run, on what. started: ISO 8601 with offset; complete: whether the whole suite was selected; faults: the module
-    that --faults named, or the full path of the file; setup: path and digest of the file that --setup named (`setup_of`)."""
+    """What was run, on what. started: ISO 8601 with offset; complete: whether the whole suite was selected; faults, setup: the
+    code that --faults and --setup named."""
 
     fingerprint: Fingerprint
     seed: str = ""
@@ -39,13 +83,22 @@ class Header:
     selection: str = ""
     started: str = ""
     complete: bool = True
-    faults: str = ""
-    setup: str = ""
+    faults: Code = Code()
+    setup: Code = Code()
 
 
-def setup_of(path: Path) -> str:
-    """A setup file in a header: its full path, and 8 hex digits over what it holds. Raises OSError where it cannot be read."""
-    return f"{path.absolute()} {hashlib.blake2b(path.read_bytes(), digest_size=4).hexdigest()}"
+def _as_code(tree: Json) -> Json:
+    """Format 4: faults and setup of a header have a name and a digest each."""
+    if MAGIC in tree:
+        name, _, digest = str(tree.get("setup", "")).rpartition(" ")
+        setup = {"name": name or digest, "digest": digest if name else ""}
+        codes = {"setup": setup, "faults": {"name": tree.get("faults", "")}}
+        tree |= {key: code for key, code in codes.items() if key in tree}
+    return tree
+
+
+# From format n to n + 1, applied to every row (the header too) of an older file.
+UPGRADES: dict[int, Callable[[Json], Json]] = {1: lambda tree: tree, 2: lambda tree: tree, 3: _as_code}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +150,14 @@ class Power:
     why: tuple[str, ...] = ()
 
 
+DEVICE, CPU, OUTSIDE, UNKNOWN = "device", "cpu", "outside", "unknown"  # whose a death is
+BLAMES = ("", DEVICE, CPU, OUTSIDE, UNKNOWN)
+
+
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A process that died or hung while it ran a case. how: crash or hang; signal: its name; where: the Python stack."""
+    """A process that died, hung or was killed while it ran a case. how: crash, hang or killed; signal: its name, or what else
+    is known; where: the Python stack; blame: whose it is (`parity.inquest`), empty in files of before; why: what showed it."""
 
     op: str
     dtype: str
@@ -109,21 +167,34 @@ class Death:
     signal: str = ""
     stage: str = ""
     where: tuple[str, ...] = ()
+    blame: str = ""
+    why: str = ""
 
     @property
-    def by_device(self) -> bool:
-        """Whether the device's side was at work. Where the reference dies, or the oracle, which runs while both are compared,
-        that is torch's own trouble on the CPU."""
-        return self.stage == "device"
+    def acquitted(self) -> bool:
+        """Whether it is proved that the device has no part in it: only the CPU by itself dies of the case, each time."""
+        return self.blame == CPU
+
+
+def counted(deaths: Iterable[Death], items: Iterable[Item]) -> list[Death]:
+    """The deaths that a run is answerable for: all but those of the CPU alone, and those from outside of which the item was
+    examined whole afterwards."""
+    whole = {(i.op, i.dtype) for i in items}
+    return [d for d in deaths if not d.acquitted and not (d.blame == OUTSIDE and (d.op, d.dtype) in whole)]
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The last row. seconds: wall time of the run; totals: status -> records; stopped: why it ended early, if it did."""
+    """The last row. seconds: wall time of the run; totals: status -> checks of all items; stopped: why it ended early, if it
+    did. expected: how many items were asked for (0 in files of before); lost: those that were given up after several deaths;
+    broken: what failed in parity itself."""
 
     seconds: float = 0.0
     totals: Mapping[str, int] = field(default_factory=dict)
     stopped: str = ""
+    expected: int = 0
+    lost: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,13 +294,15 @@ class Writer:
 def read(path: Path, partial: bool = False) -> Run:
     """A run file. partial: take what a truncated one holds. Raises RunFileError: what is wrong, in one sentence."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = untrusted.content(path, LARGEST).decode("utf-8")
     except FileNotFoundError:
         raise RunFileError(f"there is no run file {path}; parity run --output {path} would write one") from None
     except UnicodeDecodeError:
         raise RunFileError(f"{path} is no run file of parity: it is not text") from None
     except OSError as e:
         raise RunFileError(f"cannot read the run file {path}: {e.strerror or e}") from None
+    except ValueError as e:
+        raise RunFileError(f"cannot read the run file {path}: {e}; name a file that parity run wrote") from None
     if not text.strip():
         raise RunFileError(f"the run file {path} is empty: the run ended before it began; run it again")
     lines = text.split("\n")
@@ -254,71 +327,146 @@ def read(path: Path, partial: bool = False) -> Run:
             f"the run file {path} is truncated: {how}, {len(run.records)} records and {len(run.items)} items could be "
             "read; run it again, or read what is there with --partial"
         )
+    if why := _contradiction(run, rows):
+        raise RunFileError(f"the run file {path} contradicts itself: {why}; the file was damaged or edited, run it again")
     return run
+
+
+def totals(items: Iterable[Item]) -> Counter[str]:
+    """Checks per status."""
+    count: Counter[str] = Counter()
+    for item in items:
+        for by_status in item.counts.values():
+            count.update(by_status)
+    return count
+
+
+def _contradiction(run: Run, rows: Sequence[Row]) -> str:
+    """What of a run cannot be: rows that stand twice or behind the end, and counts that the end row denies."""
+    twice = Counter(f"item {i.op} {i.dtype}" for i in run.items)
+    twice.update(f"coverage of {c.family}" for c in run.coverage)
+    twice.update(f"record {r}" for r in run.records)
+    if what := next((k for k, n in twice.items() if n > 1), ""):
+        return f"the {what[:100]} stands in it twice"
+    if run.end is None:
+        return ""
+    if not isinstance(rows[-1], End):
+        return "rows stand behind its end row"
+    told, found = run.end.totals, totals(run.items)
+    for status in sorted(told.keys() | found.keys()):
+        if told.get(status, 0) != found[status]:
+            return f"its items hold {found[status]} checks {status}, its end row says {told.get(status, 0)}"
+    if run.end.expected and len(run.items) > run.end.expected:
+        return f"it holds {len(run.items)} items, its end row says {run.end.expected}"
+    return ""
 
 
 def _header(path: Path, line: str) -> tuple[int, Header]:
     """The format number of the file, and its header."""
     tree = _json(line)
-    if tree is None or MAGIC not in tree or not isinstance(tree.get("format"), int):
+    if tree is None or MAGIC not in tree or type(tree.get("format")) is not int:
         raise RunFileError(f"{path} is no run file of parity: its first line is no header; name a file that parity run wrote")
     form: int = tree["format"]
     if form > FORMAT:
         raise RunFileError(
             f"the run file {path} has format {form}, this parity reads up to {FORMAT}; upgrade parity to read it"
         )
-    tree = _upgraded(path, tree, form)
-    body = {k: v for k, v in tree.items() if k not in (MAGIC, "format")}
     try:
+        tree = _upgraded(path, tree, form)
+        body = {k: v for k, v in tree.items() if k not in (MAGIC, "format")}
         shown = body["fingerprint"]
         pairs = {k: tuple((str(a), str(b)) for a, b in shown.get(k, ())) for k in ("environment", "facts")}
-        return form, Header(**{**body, "fingerprint": Fingerprint(**{**shown, **pairs})})
-    except (TypeError, KeyError, ValueError, AttributeError) as e:
+        body |= {k: Code(**body[k]) for k in ("faults", "setup") if k in body}
+        header = Header(**{**body, "fingerprint": Fingerprint(**{**shown, **pairs})})
+        for part in (header, header.fingerprint, header.faults, header.setup):
+            _typed(part)
+    except UNREADABLE as e:
         raise RunFileError(f"{path}:1: the header cannot be read ({e}); the file was damaged or edited, run it again") from None
+    return form, header
+
+
+UNREADABLE = (TypeError, KeyError, ValueError, AttributeError, OverflowError, RecursionError)
 
 
 def _row(path: Path, number: int, line: str, form: int) -> Row:
-    tree = _json(line)
     try:
-        if tree is None:
-            raise ValueError("no JSON object")
+        tree = _tree(line)
         tree = _upgraded(path, tree, form)
         made = KINDS[tree.pop("kind")]
         if made is Record:
             tree["measures"] = tuple(_measure(m) for m in tree.get("measures", ()))
         if made is Item:
             tree["worst"] = {k: float(v) for k, v in tree.get("worst", {}).items()}
-            tree["operators"] = tuple(tree.get("operators", ()))
-        if made is Power:
-            tree["why"] = tuple(tree.get("why", ()))
-        if made is Death:
-            tree["where"] = tuple(tree.get("where", ()))
+        for name in TUPLES.get(made, ()):
+            tree[name] = tuple(tree.get(name, ()))
         row = made(**tree)
+        _typed(row)
         _known(row)
         return row
-    except (TypeError, KeyError, ValueError, AttributeError) as e:
+    except UNREADABLE as e:
         raise RunFileError(
             f"{path}:{number}: the row cannot be read ({e}); the file was damaged or edited, run it again"
         ) from None
 
 
-def _known(row: Row) -> None:
-    """Raise ValueError where a row holds a status or an aspect that there is not, or no text or number where one belongs."""
+def _is_number(x: object) -> bool:
+    return isinstance(x, (int, float)) and not isinstance(x, bool)
+
+
+def _all(values: object, of: Callable[[Any], bool]) -> bool:
+    return isinstance(values, Mapping) and all(isinstance(k, str) and of(v) for k, v in values.items())
+
+
+def _is_count(x: object) -> bool:
+    return type(x) is int and x >= 0
+
+
+# What a field of a row may hold, by its annotation.
+HOLDS: dict[str, Callable[[Any], bool]] = {
+    "str": lambda x: isinstance(x, str),
+    "bool": lambda x: isinstance(x, bool),
+    "int": _is_count,
+    "float": _is_number,
+    "float | None": lambda x: x is None or _is_number(x),
+    "Counts": lambda x: _all(x, lambda inner: _all(inner, _is_count)),
+    "Mapping[str, int]": lambda x: _all(x, _is_count),
+    "Mapping[str, float]": lambda x: _all(x, _is_number),
+    "Mapping[str, str]": lambda x: _all(x, lambda v: isinstance(v, str)),
+    "Mapping[str, Mapping[str, int]]": lambda x: _all(x, lambda inner: _all(inner, _is_count)),
+    "Mapping[str, Mapping[str, float]]": lambda x: _all(x, lambda inner: _all(inner, _is_number)),
+    "tuple[str, ...]": lambda x: isinstance(x, tuple) and all(isinstance(v, str) for v in x),
+    "tuple[int, ...]": lambda x: isinstance(x, tuple) and all(type(v) is int for v in x),
+    "tuple[Measure, ...]": lambda x: True,  # each was looked at by itself
+    "tuple[tuple[str, float], ...]": lambda x: True,  # likewise
+    "tuple[tuple[str, str], ...]": lambda x: True,  # likewise
+    "Fingerprint": lambda x: True,  # likewise
+    "Code": lambda x: True,  # likewise
+}
+TUPLES: Mapping[type[object], Sequence[str]] = {
+    Item: ("operators",), Power: ("why",), Death: ("where",), End: ("lost", "broken"),
+}  # fmt: skip
+
+
+def _typed(row: Any) -> None:
+    """Raise ValueError where a field holds what its annotation does not say."""
     for f in dataclasses.fields(row):
-        kind = {"str": str, "int": int}.get(str(f.type))
-        if kind is not None and not isinstance(getattr(row, f.name), kind):
-            raise ValueError(f"'{f.name}' holds {getattr(row, f.name)!r}")
+        value = getattr(row, f.name)
+        if not HOLDS[str(f.type)](value):
+            raise ValueError(f"'{f.name}' holds {str(value)[:60]!r}")
+
+
+def _known(row: Row) -> None:
+    """Raise ValueError where a row holds a status, an aspect or another word that there is not."""
     statuses: Iterable[str] = ()
     aspects: Iterable[str] = ()
     if isinstance(row, Record):
         statuses, aspects = (row.status,), (row.aspect,)
     elif isinstance(row, Item):
         statuses, aspects = (s for counts in row.counts.values() for s in counts), row.counts
-        numbers: Iterable[object] = (n for counts in row.counts.values() for n in counts.values())
-        if not all(isinstance(n, int) for n in numbers):
-            raise ValueError("a count is no number")
     elif isinstance(row, Death):
         statuses = (row.how,)
+        if row.blame not in BLAMES:
+            raise ValueError(f"unknown blame '{row.blame}'; allowed: {', '.join(BLAMES[1:])}")
     elif isinstance(row, End):
         statuses = row.totals
     for word in statuses:
@@ -339,15 +487,29 @@ def _measure(tree: Json) -> Measure:
     numbers = ("share", "reference_share", "max_abs", "max_ulp", "spread")
     floats = {k: float(tree[k]) for k in numbers if tree.get(k) is not None}
     terms = tuple((str(word), float(value)) for word, value in tree.get("budget", ()))
-    return Measure(**{**tree, **floats, "index": tuple(tree.get("index", ())), "budget": terms})
+    made = Measure(**{**tree, **floats, "index": tuple(tree.get("index", ())), "budget": terms})
+    _typed(made)
+    return made
+
+
+def _tree(line: str) -> Json:
+    """One row as JSON. Raises ValueError."""
+    if len(line) > LONGEST:
+        raise ValueError(f"it has {len(line):,} characters")
+    try:
+        tree = untrusted.parsed(line)
+    except json.JSONDecodeError:
+        raise ValueError("no JSON") from None
+    if not isinstance(tree, dict):
+        raise ValueError("no JSON object")
+    return tree
 
 
 def _json(line: str) -> Json | None:
     try:
-        tree = json.loads(line)
+        return _tree(line)
     except ValueError:
         return None
-    return tree if isinstance(tree, dict) else None
 
 
 def _upgraded(path: Path, tree: Json, form: int) -> Json:

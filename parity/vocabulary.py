@@ -32,6 +32,7 @@ class Status(StrEnum):
     UNSTABLE = "unstable"
     CRASH = "crash"
     HANG = "hang"
+    KILLED = "killed"
     OOM = "oom"
     VOID = "void"
 
@@ -47,7 +48,8 @@ class Status(StrEnum):
 
 
 FINDINGS = frozenset(
-    {Status.DRIFT, Status.WRONG, Status.MALFORMED, Status.ERROR, Status.UNSTABLE, Status.CRASH, Status.HANG, Status.OOM}
+    {Status.DRIFT, Status.WRONG, Status.MALFORMED, Status.ERROR, Status.UNSTABLE}
+    | {Status.CRASH, Status.HANG, Status.KILLED, Status.OOM}
 )
 COMPARED = frozenset({Status.AGREE, Status.DRIFT, Status.WRONG, Status.MALFORMED, Status.UNSTABLE})
 MEANING: dict[Status, str] = {
@@ -61,6 +63,7 @@ MEANING: dict[Status, str] = {
     Status.UNSTABLE: "two equal runs differ, and one of them is outside the tolerance",
     Status.CRASH: "the process died",
     Status.HANG: "did not come back within its time",
+    Status.KILLED: "the process was killed from outside, by a person or for its memory, and the case with it",
     Status.OOM: "the device ran out of memory",
     Status.VOID: "neither the reference nor the oracle could run it: says nothing",
 }

@@ -25,7 +25,7 @@ from parity.judging.bench import Bench
 from parity.judging.judge import agreed, judge
 from parity.judging.limits import Limits
 from parity.judging.measures import same_bytes
-from parity.vocabulary import Raised
+from parity.vocabulary import Raised, Status
 
 PLAIN = (FunctionType, BuiltinFunctionType)
 STRIDED = torch.strided
@@ -82,7 +82,8 @@ def compare(
     if not judged(found, here):
         came = [f"{n} is {described(t)}" for n, t in ours if not known(t)] + [f"{n} is a {t}" for n, t in named]
         text = "no tensor with elements was given that parity compares" + (f" ({', '.join(came[:3])})" if came else "")
-        raise NothingCompared(f"{title}: {text}; give the results of the call")
+        void = next((f"{n}: {v.reason}" for n, v in found if v.status is Status.VOID and here[n].numel()), "")
+        raise NothingCompared(f"{title}: {void or text}; give the results of the call, or of one with other inputs")
     if insist:
         found = _insisted(bench, s, found, there, here, notes)
     _fits(s, truth, here)

@@ -46,8 +46,16 @@ class Device(ABC):
         """Whether the device still computes: after some errors every further call fails, and only a new process helps."""
         try:
             return float(self.download(self.upload(torch.ones(2)) + 1.0).sum()) == 4.0
-        except RuntimeError:
+        except Exception:  # whatever a backend raises
             return False
+
+    def takes(self, dtype: torch.dtype) -> bool:
+        """Whether a tensor of this dtype comes back from the device."""
+        try:
+            self.download(self.upload(torch.ones(2, dtype=dtype)))
+        except Exception:  # whatever a backend raises
+            return False
+        return True
 
     def memory(self) -> dict[str, int]:
         """Figures in bytes, as far as the backend has them ("allocated", "reserved", "recommended_max", "total")."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import sys
 import traceback
 from pathlib import Path
 
@@ -10,13 +11,22 @@ from parity.errors import UsageError
 
 
 def run_setup(path: str) -> None:
-    """Run the file, once per process. Raises UsageError, with the place, for whatever it raises, an exit included."""
+    """Run the file, once per process; what lies beside it can be imported. Raises UsageError, with the place, for whatever it
+    raises, an exit included."""
     if not Path(path).is_file():
         raise UsageError(f"--setup {path}: no such file; give a Python file that sets what the device is to run with")
+    beside(Path(path))
     try:
         runpy.run_path(path)
     except (Exception, SystemExit) as e:  # anything may be in it
         raise UsageError(f"--setup {path} raises {_said(e)} ({_place(e, path)}); mend it, or leave it away") from None
+
+
+def beside(file: Path) -> None:
+    """Make what lies beside a file that a person named importable, last of all: it must not stand before Python's own."""
+    folder = str(file.absolute().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
 
 
 def _said(e: BaseException) -> str:

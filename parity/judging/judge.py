@@ -164,7 +164,8 @@ def _part(bench: Bench, name: str, device: Tensor, reference: Tensor | None, par
         if astray and bench.row.rule not in UNVALUED and _nearly(device, reference):
             same = Measure(name, screen="reference", total=device.numel())
             return Verdict(Status.AGREE, "the reference writes beside its destination too", same, EXACT)
-        reference = None  # a reference that misses its destination is none; the truth judges alone
+        # A reference that misses its destination excuses what misses it alike, and nothing else: then the truth judges alone.
+        reference = reference if astray else None
     if not astray and (bad := stray(name, device, part)) is not None:
         return bad
     if bench.row.rule in UNVALUED:

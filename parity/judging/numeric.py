@@ -250,10 +250,10 @@ class _Look:
         t = self.t
         if t.reference is not None and same_values(t.device, t.reference):
             return None
-        here = _shared_error(t, self.b, t.device, self.excused, True)
+        here = _shared_error(t, self.b, t.device, self.excused, True, self.peer)
         if here is None or here.ratio <= 1.0:
             return None
-        own = None if self.peer is None else _shared_error(t, self.b, self.peer, self.excused, True)
+        own = None if self.peer is None else _shared_error(t, self.b, self.peer, self.excused, True, self.peer)
         ratio = here.ratio / allowed_share(None if own is None else own.ratio)
         if ratio <= 1.0:
             return None
@@ -271,7 +271,7 @@ class _Look:
         if (own or 0.0) > WIDENING_LIMIT and t.reference is not None:
             told_above = np.maximum(b.total, np.abs(parts(t.reference) - truth) + b.total)
         excused = e.unspoken | (e.free & odd)
-        shared = _shared_error(t, b, t.device, e, True)
+        shared = _shared_error(t, b, t.device, e, True, self.peer)
         factor = np.inf if shared is None else shared.factor_limit
         loose = ~excused & ~odd & (b.total > 0.5 * np.abs(truth)) & ((truth != 0.0) | (parts(t.device) != 0.0))
         told_above = np.where(excused, np.inf, np.where(odd, 0.0, told_above))
@@ -285,9 +285,12 @@ def _flushed(t: Task) -> tuple[Tensor, ...]:
     return () if other is None or other.shape != t.truth.shape else (other,)
 
 
-def _shared_error(t: Task, b: Budget, x: Tensor, e: Excuses | None, full: bool) -> SharedError | None:
+def _shared_error(
+    t: Task, b: Budget, x: Tensor, e: Excuses | None, full: bool, peer: Tensor | None = None
+) -> SharedError | None:
     """What all elements of a result are off by together; None for rules that ask otherwise, or with too few elements. full:
-    in units of what the samples of the sensitivity come to, not of the least that this can be."""
+    in units of what the samples of the sensitivity come to, not of the least that this can be. peer: what excuses the elements
+    that it misses itself; they were held to it one by one."""
     if t.tol.ulp is not None or b.scale is not None:
         return None
     truth, (u, between) = parts(t.truth), roundoff(t.bench.row, t.f, t.pass_)
@@ -295,6 +298,11 @@ def _shared_error(t: Task, b: Budget, x: Tensor, e: Excuses | None, full: bool) 
     counted = np.abs(np.nan_to_num(truth, nan=np.inf)) <= t.f.max
     if e is not None:
         counted &= ~(e.unspoken | e.free)
+    if t.halves:  # below the normal numbers each step may lose a good part of a number: no rounding by a factor
+        counted &= np.abs(truth) >= t.f.tiny
+    if peer is not None and peer.shape == t.truth.shape:
+        with np.errstate(invalid="ignore"):
+            counted &= np.abs(parts(peer) - truth) <= b.total
     return shared_error(parts(x), truth, b, counted, changes, t.f, u, t.halves)
 
 

@@ -31,7 +31,7 @@ CHANCE = 6.0  # standard deviations of a common factor, as the samples tell them
 SINGLE = 8.0  # how much of the changes, all aligned, a kernel may err to one side that computes in float32
 HALF = 1.0  # the same where results are rounded to a half type on the way, to nearest
 SPREAD_SINGLE, SPREAD_HALF = 16.0, 3.0  # root mean square of errors over that of the changes
-ONE_SIDED = 32.0  # u: what the arithmetic of the last kernel may be off by to one side (the rule's scale of 16 times 2 u)
+ONE_SIDED = 64.0  # u: what the arithmetic of the last kernel may be off by to one side (twice the rule's scale of 16 times 2 u)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import pytest
 
-from parity import store, suite
+from parity import output, store, suite, untrusted
 from parity.errors import OutputError
 from parity.features import Tally, unpack
 from parity.report import summary
@@ -47,6 +47,8 @@ class Reporter:
         self.broken: list[str] = []
         self._tallies: dict[str, Tally] = {}
         self._ended: set[str] = set()  # the items of which nothing more will come
+        self._whole: set[tuple[str, str]] = set()  # the items that were examined to their end
+        self.lost: list[str] = []
         self.expected = self.done = self.checks = self.findings = self.failures = 0
         self.started = time.monotonic()
         self.stopped = ""
@@ -111,8 +113,12 @@ class Reporter:
     # ------------------------------------------------------------------------------------------------ what they mean
 
     def _examined(self, part: dict[str, Any]) -> None:
-        for line in part["rows"]:
-            row = store.decode(line)
+        rows = [store.decode(line) for line in part["rows"]]
+        items = {(r.op, r.dtype) for r in rows if isinstance(r, Item)}
+        if items & self._whole:  # its worker died behind its last case, and another one examined it once more
+            return
+        self._whole |= items
+        for row in rows:
             if isinstance(row, Item):
                 self._drawn_features(row.op, part["features"])
                 self.items.append(row)
@@ -134,16 +140,20 @@ class Reporter:
 
     def _death(self, row: dict[str, Any]) -> None:
         op, _, dtype = row["item"].rpartition("-")
-        death = Death(op, dtype, row["case"], "", row["how"], row["signal"], row["stage"])
+        signal, why = untrusted.printable(row["signal"]), untrusted.printable(row["why"])
+        death = Death(op, dtype, row["case"], "", row["how"], signal, row["stage"], blame=row["blame"], why=why)
         self.deaths.append(death)
-        self.findings += death.by_device
-        where = self.header.fingerprint.device if death.by_device else "the CPU"
-        how = row["signal"] if row["how"] == "hang" else f"the process died ({row['signal']})"
+        self.findings += death.blame not in (store.CPU, store.OUTSIDE)
+        self.lost += [row["item"]] if row["last"] else []
+        where = "the CPU" if death.acquitted else self.header.fingerprint.device
+        how = signal if row["how"] == "hang" else f"the process died ({signal})"
         h = self.header
-        again = reproduce(row["case"], h.fingerprint.device, h.faults, h.setup.rpartition(" ")[0])
+        again = reproduce(row["case"], h.fingerprint.device, h.faults.name, h.setup.name)
+        goes = "again" if death.blame == store.OUTSIDE else "without it"
+        goes = f"the run goes on without what is left of {row['item']}" if row["last"] else f"the item is examined {goes}"
         self.say(
             f"{op} {dtype} on {where}: {row['how']}, {how} at stage {row['stage']}\n"
-            f"  case: {row['case']}\n  {again}\n  the run goes on without it\n"
+            f"  case: {row['case']}\n" + (f"  {why}\n" if why else "") + f"  {again}\n  {goes}\n"
         )
         self._writer.write(death)
 
@@ -151,12 +161,15 @@ class Reporter:
 
     def say(self, text: str) -> None:
         """Print above the bar."""
-        self._write(("\r\033[K" if self.live else "") + text + "\n")
+        self._write(text + "\n", wiped=True)
         self._drawn = 0.0
 
-    def _write(self, text: str) -> None:
-        """Write, and go on in silence where the reader has gone away: the run file and the exit code are still wanted."""
+    def _write(self, text: str, wiped: bool = False) -> None:
+        """Write, and go on in silence where the reader has gone away: the run file and the exit code are still wanted. wiped:
+        over the bar, where there is one."""
         try:
+            if wiped and self.live:
+                output.control(self.stream, "\r\033[K")
             self.stream.write(text)
             self.stream.flush()
         except OSError as e:
@@ -178,7 +191,7 @@ class Reporter:
             width = min(40, columns - len(text) - 10)
             full = int(share * width)
             bar = f"[{'#' * full}{'.' * (width - full)}] " if width >= BAR_LEAST else ""
-            self._write(f"\r\033[K{f'{bar}{share:4.0%}  {text}'[:columns]}")
+            self._write(f"{bar}{share:4.0%}  {text}"[:columns], wiped=True)
         elif int(share * LOG_STEPS) > self._step:
             self._step = int(share * LOG_STEPS)
             self._write(f"{share:4.0%}  {text}\n")
@@ -188,7 +201,7 @@ class Reporter:
     @property
     def exit_code(self) -> int:
         """0 nothing to report, 1 findings, 3 nothing was compared."""
-        found = any(d.by_device for d in self.deaths) or any(r.status in FINDINGS for r in self.records)
+        found = bool(store.counted(self.deaths, self.items)) or any(r.status in FINDINGS for r in self.records)
         if found or self.broken or self.failures:
             return 1
         return 0 if any(summary.compared(i) for i in self.items) else 3
@@ -205,21 +218,21 @@ class Reporter:
         try:
             for family in coverage:
                 self._writer.write(family)
-            self._writer.write(End(seconds, dict(summary.totals(self.items)), self.stopped))
+            lost, broken = tuple(self.lost), tuple(untrusted.printable(b)[:400] for b in self.broken)
+            self._writer.write(End(seconds, dict(store.totals(self.items)), self.stopped, self.expected, lost, broken))
             self._writer.close()
         except OutputError as e:
             self.failed = self.failed or e
-        screen = "\r\033[K" if self.live else ""
         width = shutil.get_terminal_size().columns if self.live else None
         told = summary.Told(
             self.header, self.items, self.records, self.deaths, self.power, coverage, self.broken, seconds, str(self.output),
-            self.fail_on, self.min_judged,
+            self.fail_on, self.min_judged, self.lost,
         )  # fmt: skip
-        screen += summary.render(told, width) + "\n\n" + summary.last_line(told, exit_code) + "\n"
+        screen = summary.render(told, width) + "\n\n" + summary.last_line(told, exit_code) + "\n"
         if self.stopped:
             how, _, why = self.stopped.partition(": ")
             screen += f"the run was {how} after {self.done} of {self.expected} items{f': {why}' if why else ''}\n"
-        self._write(screen)
+        self._write(screen, wiped=True)
         if self.failed is not None:
             raise self.failed
 

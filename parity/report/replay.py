@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import math
+import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,13 +16,18 @@ from parity import notation, output, suite, tolerance
 from parity.devices import load_faults, resolve
 from parity.devices.probe import is_fast
 from parity.devices.setup import run_setup
+from parity.dtypes import FACTS
 from parity.errors import CaseError, ParityError
-from parity.examine import Plan, record, replay
+from parity.examine import Plan, operands, record, replay
 from parity.execute import said
-from parity.journal import Journal
+from parity.journal import LOST, Journal
+from parity.layout import base_shape
 from parity.report import explanation
 from parity.report.finding import body, place
 from parity.vocabulary import COMPARED, FINDINGS, Case
+
+LARGEST = 16 << 30  # bytes of the operands of a case: a slip of the finger must not fill the machine
+LINGER = 0.3  # seconds after the last case in which a death is still its own: kernels fail later than they are called
 
 
 def run(cases: Sequence[Case], device: str, faults: str | None, explain: bool = False, journal: Path | None = None) -> int:
@@ -39,10 +47,15 @@ def run(cases: Sequence[Case], device: str, faults: str | None, explain: bool = 
         row = suite.row(case.op)
         plan = Plan(there, resolve("cpu"), tables, suite.profile("quick"))
         item, text = suite.Item(row, case.dtype), notation.case_text(case)
+        needed = sum(math.prod(base_shape(x.shape, x.layout)) * FACTS[x.dtype].bits // 8 for x in operands(case))
+        if needed > LARGEST:
+            raise CaseError(f"the operands of this case take {needed >> 30:,} GiB; parity replays up to {LARGEST >> 30}")
         print(text)
         try:
             results = replay(item, plan, case, watch)
-        except (TypeError, AttributeError, IndexError, ValueError, RuntimeError, AssertionError) as e:
+        except ParityError:
+            raise
+        except Exception as e:  # a person may type any arguments
             raise CaseError(f"the case cannot be built: {said(e)}") from e
         for r in results:
             found += r.verdict.status in FINDINGS
@@ -52,10 +65,19 @@ def run(cases: Sequence[Case], device: str, faults: str | None, explain: bool = 
                 print("\n".join(f"  {line}" for line in explanation.lines(record(item, r, text, "", True), row)))
             else:
                 print("  " + "\n    ".join([place(r, case.op, case.dtype, there.name), *worst]))
+    time.sleep(LINGER)
     if not compared:
         print("nothing was compared")
         return 1 if found else 3
     return 1 if found else 0
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def main(argv: Sequence[str]) -> int:
@@ -67,16 +89,23 @@ def main(argv: Sequence[str]) -> int:
         parser.add_argument(name)
     parser.add_argument("--explain", action="store_true")
     o = parser.parse_args(argv)
-    try:
-        with output.patient():
+    # What a case must not close: a pipe of ours, and of the standard streams those that are open.
+    theirs = [*os.pipe(), *(n for n in (0, 1, 2) if _is_open(n))]
+    notes = Path(o.journal)
+    with output.patient():
+        try:
             if o.setup:
                 run_setup(o.setup)
-            code = run([notation.parse(o.case)], o.device, o.faults, o.explain, Path(o.journal))
+            code = run([notation.parse(o.case)], o.device, o.faults, o.explain, notes)
             sys.stdout.flush()
-        return code
-    except ParityError as e:
-        print(f"parity: {e}", file=sys.stderr)
-        return e.exit_code
+        except ParityError as e:
+            print(f"parity: {e}", file=sys.stderr)
+            code = e.exit_code
+    if not all(map(_is_open, theirs)):
+        notes.with_suffix(".lost").write_text("it closed file descriptors of its process", encoding="utf-8")
+        os._exit(LOST)
+    notes.with_suffix(".code").write_text(str(code), encoding="utf-8")  # whoever waits knows that this is the end
+    return code
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from parity.dtypes import DEFAULT, HALF
 from parity.features import Coverage
 from parity.report import power
 from parity.report.words import clock, folded, listed, plural, table
-from parity.store import Death, Header, Item, Power
+from parity.store import Death, Header, Item, Power, counted, totals
 from parity.vocabulary import COMPARED, FINDINGS, MEANING, Aspect, Record, Status
 
 WORST = 8
@@ -48,15 +48,6 @@ def unwanted(items: Sequence[Item], records: Sequence[Record], fail_on: Sequence
             reason = next((f"{i.op} {i.dtype}: {why}" for i in items for why in i.void), "") if status == Status.VOID else ""
             found[str(status)] = n, one or reason
     return found
-
-
-def totals(items: Sequence[Item]) -> Counter[str]:
-    """Checks per status."""
-    count: Counter[str] = Counter()
-    for item in items:
-        for by_status in item.counts.values():
-            count.update(by_status)
-    return count
 
 
 def compared(item: Item) -> bool:
@@ -143,7 +134,7 @@ def tables_line(header: Header, items: Sequence[Item]) -> str:
 class Told:
     """All that a summary tells of. broken: tests that failed for a reason of their own, which is parity's fault and not the
     device's; run_file: where it is stored; fail_on: statuses that fail beside the findings; min_judged: the share of an item's
-    elements below which it fails."""
+    elements below which it fails; lost: items that were given up."""
 
     header: Header
     items: Sequence[Item] = ()
@@ -156,13 +147,15 @@ class Told:
     run_file: str = "RUN"
     fail_on: Sequence[str] = ()
     min_judged: float = 0.0
+    lost: Sequence[str] = ()
 
 
 def render(t: Told, width: int | None = None) -> str:
     """The whole summary. width: columns of the screen, None for a file. Case ids are never broken: they are there to be
     copied."""
-    lost = [d for d in t.deaths if not d.by_device]
-    deaths = [d for d in t.deaths if d.by_device]
+    deaths = counted(t.deaths, t.items)
+    acquitted = [d for d in t.deaths if d.acquitted]
+    again = [d for d in t.deaths if d not in deaths and not d.acquitted]
     lines = ["", *folded(_head(t), width, INDENT), ""]
     if t.items or deaths:
         lines += by_dtype(t.items, Counter((d.dtype, d.how) for d in deaths))
@@ -182,7 +175,9 @@ def render(t: Told, width: int | None = None) -> str:
         lines += ["", title, *folded(part, width, 4)] if part else []
     failing = unwanted(t.items, t.records, t.fail_on).items()
     for title, part in (
-        ("the CPU itself died or hung in", [f"  {d.case} ({d.signal})" for d in lost]),
+        ("the CPU itself died or hung in", [f"  {d.case} ({d.signal}; {d.why})" for d in acquitted]),
+        ("killed from outside, and run again since", [f"  {d.case} ({d.signal})" for d in again]),
+        ("given up after several deaths: not compared", [f"  {item}" for item in t.lost]),
         ("failed in parity itself: please report", [f"  {b}" for b in t.broken]),
         ("failed by --fail-on", [f"  {s}: {plural(n, 'check')}; one of them: {one}" for s, (n, one) in failing]),
         ("failed by --min-judged", power.left(t.items, t.min_judged)),
@@ -230,7 +225,9 @@ def _findings(t: Told, deaths: Sequence[Death]) -> list[str]:
     checks = sum(n for s, n in totals(t.items).items() if s in FINDINGS)
     of = f": {plural(len(found), 'kind')} in {plural(checks, 'check')}, each by its least case" if found else ""
     lines = ["", f"findings{of}"]
-    lines += [f"  {d.how} ({d.signal}) of {d.op} {d.dtype} at stage {d.stage}: {d.case}" for d in deaths]
+    for d in deaths:
+        why = f" ({d.why})" if d.why else ""
+        lines.append(f"  {d.how} ({d.signal}) of {d.op} {d.dtype} at stage {d.stage}{why}: {d.case}")
     worst = sorted(found, key=lambda r: -(max((m.share or 0.0 for m in r.measures), default=0.0)))
     lines += [f"  {r.status} {r.op} {r.dtype} {r.aspect}: {r.shrunk or r.case}" for r in worst[:WORST]]
     return lines + ([f"  ... and {len(worst) - WORST} more kinds, told above"] if len(worst) > WORST else [])
@@ -265,7 +262,7 @@ def last_line(t: Told, code: int) -> str:
     if code == 3:
         return f"nothing was compared: this is no success; widen the selection or see why above; stored in {run_file}"
     parts = [f"{plural(max(1, len(kinds(t.records))), 'finding')} in {plural(n, 'check')}"] if n else []
-    deaths = [d for d in t.deaths if d.by_device]
+    deaths = counted(t.deaths, t.items)
     parts += [f"{plural(len(deaths), 'case')} that ended or hung the process"] if deaths else []
     if not parts and not any(compared(i) for i in t.items):
         return f"nothing was compared; stored in {run_file}"

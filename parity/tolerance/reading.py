@@ -15,13 +15,14 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from parity import resources
+from parity import resources, untrusted
 from parity.dtypes import FACTS, HALF
 from parity.errors import TableError, near
 from parity.tolerance.rows import GRADIENT, SPECIALS, Entry, Tables, short
 from parity.vocabulary import Json, OpClass
 
 FORMAT = 1
+LARGEST = 4 << 20  # bytes of a table
 CLASSES = ("*", GRADIENT, *(c.value for c in OpClass))
 PASSES = ("*", "forward", "backward")
 ULP_DTYPES = ("half", *(name for name, f in FACTS.items() if f.kind == "float"))
@@ -52,6 +53,9 @@ def load(device: str, folder: Path | None = None, known_ops: Collection[str] | N
 
     known_ops: names that exceptions and ULP rows may use (None: any). Raises TableError with file, line and remedy.
     """
+    if not re.fullmatch(r"[\w-]+(:[\w-]+)?", device):  # it names files
+        name = untrusted.printable(device)[:80]
+        raise TableError(f"no device is called '{name}'; a device is a name like mps, cuda:0 or sim:mps")
     where = resources.folder("tolerances") if folder is None else folder
     if not (where / "default.toml").is_file():
         raise TableError(f"{where.name}/default.toml is missing; a folder of tables needs one: copy parity's and edit it")
@@ -74,13 +78,17 @@ class _Source:
     def __init__(self, path: Path) -> None:
         self.name = f"{path.parent.name}/{path.name}"
         try:
-            text = path.read_text(encoding="utf-8")
-            self.data: Json = tomllib.loads(text)
+            text = untrusted.content(path, LARGEST).decode("utf-8")
+            self.data: Json = tomllib.loads(text, parse_float=_float)
         except tomllib.TOMLDecodeError as e:
             line = re.search(r"line (\d+)", str(e))
             raise self.error(int(line[1]) if line else 1, f"this is no TOML: {e}", "mend the line") from None
-        except (OSError, UnicodeDecodeError) as e:
+        except RecursionError:
+            raise self.error(1, "its brackets are too deep", "it must be a table of tolerances") from None
+        except (OSError, ValueError) as e:  # ValueError: also what is no text, and a number of thousands of digits
             raise self.error(1, f"cannot be read: {e}", "it must be a UTF-8 text file") from None
+        if number := _too_long(self.data):
+            raise self.error(1, f"a whole number of {number} digits", "write a number that a float can hold")
         self.lines = text.splitlines()
         self.only(self.data, TOP, "key or section", 0)
         if type(self.data.get("format")) is not int or self.data["format"] != FORMAT:
@@ -100,7 +108,19 @@ class _Source:
 
     def error(self, line: int, fault: str, remedy: str) -> TableError:
         """The error with its place."""
-        return TableError(f"{self.name}:{line}: {fault}; {remedy}")
+        return TableError(f"{self.name}:{line}: {untrusted.printable(fault)[:400]}; {untrusted.printable(remedy)[:400]}")
+
+
+def _float(text: str) -> float:
+    return float(text[:400])
+
+
+def _too_long(tree: Any) -> int:
+    """Digits of a whole number that no float holds; 0 where there is none."""
+    if isinstance(tree, int) and abs(tree) >> 1000:
+        return int(math.log10(2) * tree.bit_length()) + 1
+    inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return max((_too_long(v) for v in inner), default=0)
 
 
 def _flushed(source: _Source) -> tuple[str, ...] | None:

@@ -11,7 +11,8 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "parity"
 # The sentence. A package that is named as a whole stands for all its modules, which may import one another.
 ORDER = (
-    "errors", "interruption", "output", "dtypes", "swift", "vocabulary", "room", "features", "layout", "notation",
+    "errors", "untrusted", "interruption", "output", "processes", "dtypes", "swift", "vocabulary", "room", "features",
+    "layout", "notation",
     "catalog", "resources", "tolerance", "operators", "devices", "values", "inputs", "store", "journal", "listening", "execute",
     "truth.formulas", "truth.chains", "truth.rounding", "truth.single", "truth.wide", "truth.shaken", "truth.limited",
     "truth.steps",
@@ -26,7 +27,7 @@ ORDER = (
     "generation.forbidden", "generation.flaws", "generation.planting", "generation.mixing", "generation.generate",
     "generation.plainer", "generation.shrink",
     "naming", "suite", "examine", "diff", "audit", "assertion", "zoo", "report",
-    "diagnosis", "again", "commandline", "fixture", "plugin", "cli", "__main__",
+    "inquest", "diagnosis", "again", "commandline", "fixture", "plugin", "cli", "__main__",
 )  # fmt: skip
 # The faces load lazily, so that naming a command costs nothing; nobody else hides an import.
 FACES = ("fixture", "plugin", "cli", "__init__")

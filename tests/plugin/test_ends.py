@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 import sys
@@ -72,7 +73,7 @@ def written(path: Path, faults: str = "", status: str = "wrong") -> Path:
     """A run file with one record, of a run with these faults."""
     f = Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", "simulated", simulated=True)
     with Writer(path) as writer:
-        writer.write(Header(f, "0", "quick", faults=faults))
+        writer.write(Header(f, "0", "quick", faults=store.code_of(faults)))
         writer.write(Record(CASE, "exp", "float32", "forward", status))
         writer.write(End())
     return path
@@ -90,46 +91,41 @@ def test_a_reader_who_goes_away_changes_no_exit_code(tmp_path: Path) -> None:
     (tmp_path / "faults.py").write_text(TWICE)
     written(tmp_path / "before.jsonl", status="agree")
     written(tmp_path / "after.jsonl", str(tmp_path / "faults.py"))
-    for argv in ("replay after.jsonl", "diff before.jsonl after.jsonl"):
+    for argv in ("replay after.jsonl --faults faults.py", "diff before.jsonl after.jsonl"):
         shell = f"set -o pipefail; {sys.executable} -m parity {argv} | true"
         done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_faults_and_setup_of_a_run_are_found_from_anywhere(tmp_path: Path) -> None:
-    """The run file holds their full paths."""
-    folder, path = tmp_path / "elsewhere", tmp_path / "run.jsonl"
-    folder.mkdir()
+def test_a_run_file_names_code_and_never_runs_it(tmp_path: Path) -> None:
+    """Its faults and its setup are used where the person names them; another one than the run had is said first."""
     (tmp_path / "faults.py").write_text(TWICE)
     (tmp_path / "setup.py").write_text("print('set up')\n")
     asked = ("exp", "--device", "sim", "--dtype", "float32", "--examples", "1", "-n", "1", "--output", "run.jsonl")
     given = ("--faults", "faults.py", "--setup", "setup.py")
     assert command(tmp_path, "run", *asked, *given)[0] == 1
-    header = store.read(path).header
-    assert header.faults == str(tmp_path / "faults.py")
-    assert header.setup.startswith(f"{tmp_path / 'setup.py'} ")
-    code, out, err = command(folder, "replay", str(path))
+    header = store.read(tmp_path / "run.jsonl").header
+    assert header.faults == store.code_of(str(tmp_path / "faults.py"))
+    assert header.setup == store.code_of(str(tmp_path / "setup.py"))
+    for more in ("", "--faults faults.py"):
+        code, out, err = command(tmp_path, "replay", "run.jsonl", *more.split())
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert "set up" not in out + err
+        assert "parity runs no code because a run file names it" in err
+    told = err.rpartition("then type: parity ")[2].strip()
+    assert told == f"replay run.jsonl --faults faults.py --setup {tmp_path / 'setup.py'}"
+    code, out, err = command(tmp_path, *shlex.split(told))
     assert (code, err) == (1, "")
     assert "set up" in out
+    assert "note:" not in out
     (tmp_path / "setup.py").write_text("print('another')\n")
-    code, _, err = command(folder, "replay", str(path))
-    assert code == 2
-    assert "which has changed since; name a file with --setup" in err
-
-
-def test_faults_that_are_gone_are_told_once(tmp_path: Path) -> None:
-    """Not once a case; a file that kept no more than a name is looked for beside the run file."""
-    path = written(tmp_path / "run.jsonl", "faults.py")
-    code, _, err = command(tmp_path, "replay", "run.jsonl")
-    assert code == 2
-    told = "run.jsonl was run with --faults faults.py, which is not there any more; name another file with --faults"
-    assert err == f"parity: {told}\n"
-    (tmp_path / "faults.py").write_text(TWICE)
-    (tmp_path / "elsewhere").mkdir()
-    assert command(tmp_path / "elsewhere", "replay", str(path))[0] == 1
-    (tmp_path / "faults.py").write_text("FAULTS = 3\n")
-    code, _, err = command(tmp_path, "replay", "run.jsonl")
-    assert (code, len(err.splitlines())) == (2, 1)
+    code, out, _ = command(tmp_path, *shlex.split(told))
+    assert out.startswith(f"note: --setup {store.code_of(str(tmp_path / 'setup.py'))} is not what run.jsonl was run with: ")
+    for line in ("explain run.jsonl", "diff run.jsonl run.jsonl", "coverage run.jsonl"):
+        code, out, err = command(tmp_path, *line.split())
+        assert code == 0
+        assert "set up" not in out + err
+        assert "another" not in out + err
 
 
 def test_findings_of_a_run_are_replayed_once_each() -> None:

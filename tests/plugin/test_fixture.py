@@ -86,7 +86,7 @@ def test_a_test_that_never_calls_the_fixture_fails(pytester: pytest.Pytester) ->
         """
     )
     done = pytester.runpytest_subprocess(*OPTIONS, "-rfEs")
-    done.assert_outcomes(failed=3, passed=3, skipped=1)
+    done.assert_outcomes(failed=4, passed=2, skipped=1)
     told = "*parity: the test takes the `parity` fixture and never called it, so nothing was compared; call*"
     done.stdout.fnmatch_lines([told, told, "*of its own*"])
     # Lines, not words: where CI is set, pytest's summary repeats the whole reason.

@@ -6,7 +6,7 @@ import pytest
 
 from parity.diff import Change, Shift, compare, render
 from parity.errors import NothingCompared
-from parity.store import Death, End, Header, Item, Run
+from parity.store import Code, Death, End, Header, Item, Run
 from parity.vocabulary import Fingerprint, Measure, Record
 
 PRINT = Fingerprint("0.1", "2.13.0", "abc", "3.11", "macOS 15", "arm64", "mps", "Apple M2", environment=(("A", "1"),))
@@ -204,10 +204,10 @@ def test_runs_without_a_common_check_compare_nothing() -> None:
     with pytest.raises(NothingCompared) as e:
         compare(run(record("a")), run(record("b", op="sub"), header=other))
     assert str(e.value) == (
-        "the two runs have no check in common, so nothing was compared; "
+        "the two runs have no comparison in common, so nothing was compared; "
         "the devices differ: mps (Apple M2) and cuda:0 (H200); the seeds differ: '0' and '1'; "
         "the profiles differ: 'default' and 'deep'; no case is in both runs; "
-        "run both with the same selection, profile and seed"
+        "run both with the same selection, profile and seed, on a device that runs them"
     )
     assert e.value.exit_code == 3
 
@@ -215,12 +215,12 @@ def test_runs_without_a_common_check_compare_nothing() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        ("", "low.py 1a2b3c4d", ("the setups differ: none and low.py 1a2b3c4d",)),
-        ("low.py 1a2b3c4d", "low.py 9f9f9f9f", ("the setups differ: low.py 1a2b3c4d and low.py 9f9f9f9f",)),
-        ("low.py 1a2b3c4d", "moved.py 1a2b3c4d", ()),
+        (Code(), Code("low.py", "1a2b"), ("the setups differ: none and low.py (1a2b)",)),
+        (Code("low.py", "1a2b"), Code("low.py", "9f9f"), ("the setups differ: low.py (1a2b) and low.py (9f9f)",)),
+        (Code("low.py", "1a2b"), Code("moved.py", "1a2b"), ()),
     ],
 )
-def test_runs_under_other_setups_are_told(before: str, after: str, told: tuple[str, ...]) -> None:
+def test_runs_under_other_setups_are_told(before: Code, after: Code, told: tuple[str, ...]) -> None:
     one, other = (replace(HEADER, setup=s) for s in (before, after))
     assert compare(run(record("a"), header=one), run(record("a"), header=other)).warnings == told
 
@@ -257,6 +257,7 @@ def test_the_summary_tells_machines_counts_changes_and_the_next_command() -> Non
         "  add float32 forward unsupported -> agree: g\n"
         "grown: 1\n"
         "  add float32 forward 1 of 1 pairs by a bit or more: median +2.3 bits, worst +2.3: add(float32[2])\n"
+        "incomplete: what a run lacks cannot be compared; run it again, or take what is there with --partial\n"
         "next: parity replay f --device mps"
     )
 
@@ -279,7 +280,7 @@ def test_a_crash_is_a_regression() -> None:
 
 def test_a_reference_that_dies_is_no_regression_of_the_device() -> None:
     """The CPU's own trouble is told by the run, not by the diff."""
-    died = replace(run(record("g")), deaths=(Death("add", "float32", "f", "", "crash", "SIGSEGV", "reference"),))
+    died = replace(run(record("g")), deaths=(Death("add", "float32", "f", "", "crash", "SIGSEGV", "reference", blame="cpu"),))
     assert compare(run(record("f"), record("g")), died).exit_code == 0
 
 

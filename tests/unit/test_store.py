@@ -10,7 +10,7 @@ import pytest
 from parity import store
 from parity.errors import OutputError, RunFileError
 from parity.features import Coverage
-from parity.store import Death, End, Header, Item, Run, Writer, read
+from parity.store import Code, Death, End, Header, Item, Run, Writer, read
 from parity.vocabulary import Fingerprint, Measure, Record, Status
 
 PRINT = Fingerprint(
@@ -32,7 +32,8 @@ SHARES = {"forward": 0.25, "backward": math.inf}
 ITEM = Item("add", "float32", 200, {"forward": {"agree": 198, "void": 2}}, SHARES, {"empty": 2}, 1.5)
 DEATH = Death("sort", "int8", "sort(int8[0])", "forward", "crash", "SIGSEGV", "run", ("frame 1", "frame 2"))
 DRAWN = Coverage("binary", 9, {"into rows": 2, "special nan": 3}, {}, {"into rows": {"special nan": 0.75}})
-END = End(12.5, {"agree": 2}, "")
+END = End(12.5)
+FULL_END = End(12.5, {"agree": 198, "void": 2}, "stopped", 1, ("sort-int8",), ("it broke",))
 
 
 def write(path: Path, *rows: store.Row | Header) -> Path:
@@ -43,9 +44,9 @@ def write(path: Path, *rows: store.Row | Header) -> Path:
 
 
 def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    run = read(write(tmp_path / "new" / "run.jsonl", HEADER, RECORD, FULL, ITEM, DEATH, DRAWN, END))
+    run = read(write(tmp_path / "new" / "run.jsonl", HEADER, RECORD, FULL, ITEM, DEATH, DRAWN, FULL_END))
     assert run.header == HEADER
-    assert (run.records[0], run.items, run.deaths, run.end) == (RECORD, (ITEM,), (DEATH,), END)
+    assert (run.records[0], run.items, run.deaths, run.end) == (RECORD, (ITEM,), (DEATH,), FULL_END)
     assert run.coverage == (DRAWN,)
     # NaN is not equal to itself, so the texts are compared.
     assert repr(run.records[1]) == repr(FULL)
@@ -78,12 +79,14 @@ def test_a_setup_is_known_by_path_and_contents(tmp_path: Path) -> None:
     one, other = tmp_path / "low.py", tmp_path / "other.py"
     one.write_text("import torch\n")
     other.write_text("import torch\n")
-    named, digest = store.setup_of(one).split()
-    assert (named, len(digest)) == (str(one), 8)
-    assert store.setup_of(other) == f"{other} {digest}"
+    first = store.code_of(str(one))
+    assert (first.name, len(first.digest)) == (str(one), 16)
+    assert store.code_of(str(other)) == replace(first, name=str(other))
+    assert store.code_of(str(other)).same(first)
     one.write_text("import torch  # another\n")
-    assert store.setup_of(one) != f"{one} {digest}"
-    header = replace(HEADER, setup=store.setup_of(other))
+    assert not store.code_of(str(one)).same(first)
+    header = replace(HEADER, setup=first, faults=store.code_of("parity.zoo.honest"))
+    assert header.faults.digest
     assert read(write(tmp_path / "run.jsonl", header, END)).header == header
 
 
@@ -96,8 +99,10 @@ def test_rows_are_on_disk_before_the_run_ends(tmp_path: Path) -> None:
 
 
 def test_awkward_text_survives(tmp_path: Path) -> None:
-    row = Record("c", "add", "float32", "forward", "error", reason='line\nbreak \u2028 "quoted" é \ud800')
-    assert read(write(tmp_path / "run.jsonl", HEADER, row, END)).records == (row,)
+    """What a terminal would take for a command comes back as text."""
+    row = Record("c", "add", "float32", "forward", "error", reason='line\nbreak \u2028 "quoted" é \ud800 \x1b[2J \u202e')
+    (back,) = read(write(tmp_path / "run.jsonl", HEADER, row, END)).records
+    assert back.reason == r'line\nbreak \u2028 "quoted" é \ud800 \x1b[2J \u202e'
 
 
 def test_a_last_line_without_its_line_end_is_whole(tmp_path: Path) -> None:
@@ -176,14 +181,38 @@ def test_a_binary_file_is_told(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_told(tmp_path: Path) -> None:
-    assert failure(tmp_path) == f"cannot read the run file {tmp_path}: Is a directory"
+    told = f"cannot read the run file {tmp_path}: it is no ordinary file; name a file that parity run wrote"
+    assert failure(tmp_path) == told
 
 
 def test_a_file_of_the_first_format_is_read(tmp_path: Path) -> None:
     """It only lacks what came later."""
-    path = write(tmp_path / "run.jsonl", HEADER, RECORD, ITEM, END)
+    path = write(tmp_path / "run.jsonl", HEADER, RECORD, ITEM, FULL_END)
     path.write_text(path.read_text().replace(f'"format":{store.FORMAT}', '"format":1'))
     assert (read(path).records, read(path).items, read(path).coverage) == ((RECORD,), (ITEM,), ())
+
+
+def test_a_header_of_the_third_format_names_its_code(tmp_path: Path) -> None:
+    path = write(tmp_path / "run.jsonl", HEADER, END)
+    old = '"format":3,"faults":"/some/my faults.py","setup":"/some/low flags.py 1a2b3c4d"'
+    path.write_text(path.read_text().replace(f'"format":{store.FORMAT}', old))
+    header = read(path).header
+    assert (header.faults, header.setup) == (Code("/some/my faults.py"), Code("/some/low flags.py", "1a2b3c4d"))
+
+
+@pytest.mark.parametrize("rows, why", [
+    ((ITEM, ITEM, FULL_END), "the item add float32 stands in it twice"),
+    ((RECORD, RECORD, END), "the record Record(case='add(float32[2], float32[2])'"),
+    ((DRAWN, DRAWN, END), "the coverage of binary stands in it twice"),
+    ((ITEM, END), "its items hold 198 checks agree, its end row says 0"),
+    ((FULL_END,), "its items hold 0 checks agree, its end row says 198"),
+    ((END, RECORD), "rows stand behind its end row"),
+    ((ITEM, replace(ITEM, op="mul", counts={}), FULL_END), "it holds 2 items, its end row says 1"),
+])  # fmt: skip
+def test_a_file_that_contradicts_itself_is_damaged(tmp_path: Path, rows: tuple[store.Row, ...], why: str) -> None:
+    told = failure(write(tmp_path / "run.jsonl", HEADER, *rows))
+    assert f"contradicts itself: {why}" in told
+    assert told.endswith("the file was damaged or edited, run it again")
 
 
 def test_a_newer_format_asks_for_an_upgrade(tmp_path: Path) -> None:
@@ -209,15 +238,15 @@ def test_an_older_format_is_brought_up_to_date(tmp_path: Path, monkeypatch: pyte
         ('{"kind":"item","op":"add"}', "Item.__init__() missing 1 required positional argument: 'dtype'"),
         ('{"kind":"riddle"}', "'riddle'"),
         ('{"kind":"end","colour":1}', "End.__init__() got an unexpected keyword argument 'colour'"),
-        ("not json", "no JSON object"),
+        ("not json", "no JSON"),
         (row("record", status="purple"), f"unknown status 'purple'; allowed: {', '.join(store.STATUSES)}"),
-        (row("record", status=None), "'status' holds None"),
+        (row("record", status=None), "'status' holds 'None'"),
         (row("record", aspect="sideways"), f"unknown aspect 'sideways'; allowed: {', '.join(store.ASPECTS)}"),
-        (row("record", digest=[1]), "'digest' holds [1]"),
+        (row("record", digest=[1]), "'digest' holds '[1]'"),
         (row("item", counts={"forward": {"purple": 1}}), f"unknown status 'purple'; allowed: {', '.join(store.STATUSES)}"),
         (row("item", counts={"sideways": {}}), f"unknown aspect 'sideways'; allowed: {', '.join(store.ASPECTS)}"),
-        (row("item", counts={"forward": {"agree": "two"}}), "a count is no number"),
-        (row("item", counts=[1]), "'list' object has no attribute 'values'"),
+        (row("item", counts={"forward": {"agree": "two"}}), "'counts' holds \"{'forward': {'agree': 'two'}}\""),
+        (row("item", counts=[1]), "'counts' holds '[1]'"),
         (row("death", how="boredom"), f"unknown status 'boredom'; allowed: {', '.join(store.STATUSES)}"),
     ],
 )  # fmt: skip

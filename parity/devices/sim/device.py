@@ -75,7 +75,7 @@ class SimDevice(Device):
         """Whether a sum still comes through; planted faults may spoil it, and the device computes all the same."""
         try:
             self.download(self.upload(torch.ones(2)) + 1.0)
-        except RuntimeError:
+        except Exception:  # a planted fault may raise anything
             return False
         return True
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from parity.devices.setup import beside
 from parity.devices.sim.faults import Fault
 from parity.errors import FaultError
 
@@ -72,6 +73,7 @@ def _module(place: str) -> ModuleType:
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise FaultError(f"no such file; --faults takes {EXPECTED}")
+    beside(path)
     name = f"parity_faults_{path.stem}"
     spec: Any = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import parity
 from parity.dtypes import FACTS
 from parity.judging.budget import Budget
 from parity.judging.shared_error import FEWEST, SharedError, shared_error
@@ -65,3 +66,16 @@ def test_large_results_are_sampled() -> None:
     truth = np.repeat(TRUTH, 4)  # every fourth of which is TRUTH again
     found = asked(truth * 1.03, truth, Changes(SAMPLES.moved, 4))
     assert found == asked(TRUTH * 1.03)
+
+
+def test_elements_that_the_reference_misses_too_are_held_to_it_alone() -> None:
+    """sigmoid(-98) is 0 on the CPU; a device that does the same, and rounds one element otherwise, loses no precision."""
+    x = torch.randn(2, 32, generator=torch.Generator().manual_seed(0)).exp()
+    x[:, 24:] = -98.0
+    expected = torch.nn.functional.glu(x)
+    actual = expected.clone()
+    actual[0, 0] = torch.nextafter(actual[0, 0], torch.tensor(9.0))
+    assert not parity.compare(torch.nn.functional.glu, actual, expected, x).findings
+    x[:, 24:] = -1.0
+    expected = torch.nn.functional.glu(x)
+    assert parity.compare(torch.nn.functional.glu, expected * (1 + 2e-5), expected, x).findings

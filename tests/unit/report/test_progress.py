@@ -14,7 +14,7 @@ from parity import store
 from parity.errors import OutputError
 from parity.features import pack
 from parity.report.progress import Reporter
-from parity.store import Header, Item
+from parity.store import Code, Header, Item
 from parity.vocabulary import Fingerprint, Record
 
 
@@ -78,14 +78,22 @@ def test_ctrl_c_after_the_last_item_leaves_a_whole_run(tmp_path: Path) -> None:
             outcome = "failed" if node == "b" else "passed"
             made.pytest_runtest_logreport(pytest.TestReport(node, ("", 0, ""), {}, outcome, "it", when))  # type: ignore[arg-type]
     for k in range(3):
-        row = {"item": "sin-int8", "case": f"sin({k})", "how": "crash", "signal": "SIGABRT", "stage": "device", "last": k == 2}
+        row = DEATH | {"case": f"sin({k})", "last": k == 2}
         told = [("parity", json.dumps({"death": row}))]
         assert len(made._ended) == 2
         made.pytest_runtest_logreport(pytest.TestReport("c", ("", 0, ""), {}, "failed", "it", "???", user_properties=told))  # type: ignore[arg-type]
     made.pytest_keyboard_interrupt()
     made.pytest_keyboard_interrupt()
     made.finish(130)
-    assert store.read(path).end == store.End(store.read(path).end.seconds)  # type: ignore[union-attr]
+    end = store.read(path).end
+    assert end is not None
+    assert end == store.End(end.seconds, expected=3, lost=("sin-int8",), broken=end.broken)
+
+
+DEATH = {
+    "item": "sin-int8", "case": "sin(int8[2])", "how": "crash", "signal": "SIGABRT", "stage": "device", "last": False,
+    "blame": "device", "why": "",
+}  # fmt: skip
 
 
 def part(*rows: store.Row, findings: tuple[str, ...] = ()) -> list[tuple[str, object]]:
@@ -101,8 +109,7 @@ def test_a_run_file_without_room_costs_no_finding(tmp_path: Path, monkeypatch: p
     bad = Record("exp(float32[2])", "exp", "float32", "forward", "wrong", shrunk="exp(float32[1])")
     told = part(bad, Item("exp", "float32", 2, {"forward": {"wrong": 2}}), findings=("exp float32: wrong",))
     made.pytest_runtest_logreport(pytest.TestReport("a", ("", 0, ""), {}, "failed", "it", "call", user_properties=told))
-    death = {"item": "sin-int8", "case": "sin(int8[2])", "how": "crash", "signal": "SIGABRT", "stage": "device", "last": True}
-    told = [("parity", json.dumps({"death": death}))]
+    told = [("parity", json.dumps({"death": DEATH | {"last": True}}))]
     made.pytest_runtest_logreport(pytest.TestReport("b", ("", 0, ""), {}, "failed", "it", "???", user_properties=told))  # type: ignore[arg-type]
     assert "exp float32: wrong" in log.getvalue()
     assert "sin int8 on sim: crash" in log.getvalue()
@@ -126,9 +133,8 @@ def test_a_death_says_who_ended_the_process_and_how_to_see_it_again(how: str, si
     """With the run's faults."""
     log = io.StringIO()
     made = reporter(tmp_path / "run.jsonl", log)
-    made.header = replace(made.header, faults="my faults.py", setup="flags.py 1a2b3c4d")
-    row = {"item": "sin-int8", "case": "sin(int8[2])", "how": how, "signal": signal, "stage": "device", "last": False}
-    made._death(row)
+    made.header = replace(made.header, faults=Code("my faults.py"), setup=Code("flags.py", "1a2b3c4d"))
+    made._death(DEATH | {"how": how, "signal": signal})
     assert words in log.getvalue()
     line = "  reproduce: parity replay 'sin(int8[2])' --device sim --faults 'my faults.py' --setup flags.py\n"
     assert line in log.getvalue()

@@ -1,0 +1,109 @@
+"""Whose a death is. A process that dies at stage `device` was at work for the device. At any other stage that is no proof: heap
+corruption is found later, an asynchronous kernel fails later. So the case is run again in processes of its own, with the device
+and without it, several times.
+
+A death that comes each time without the device is the CPU's. One that comes only with the device is the device's. One that
+does not come again stays unexplained, and the run answers for it all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from parity import journal, processes
+from parity.store import CPU, DEVICE, UNKNOWN
+
+TRIES = 3  # of each side
+STARTING = 60.0  # seconds that a process may take before its case begins
+OUTSIDERS = (signal.SIGKILL, signal.SIGTERM) if hasattr(signal, "SIGKILL") else (signal.SIGTERM,)
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """What a case is run again with. faults: a file or a module, setup: a file; explain: tell why it is judged so, too."""
+
+    device: str = ""
+    faults: str | None = None
+    setup: str | None = None
+    explain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One process with one case. code: what it ended with; died: how it died, empty where it came to its end; hung: whether it
+    was ended by us; stage: what was under way."""
+
+    code: int
+    died: str = ""
+    hung: bool = False
+    stage: str = ""
+
+
+def attempt(case: str, how: How, seconds: float, quiet: bool = False) -> Attempt:
+    """Run a case in a process of its own. quiet: print nothing of what it says."""
+    with tempfile.TemporaryDirectory(prefix="parity-replay-") as folder:
+        notes, nowhere = Path(folder, "journal"), subprocess.DEVNULL if quiet else None
+        with processes.isolated():  # in a session of its own, so that Ctrl-C reaches us alone, and we end it
+            process = subprocess.Popen(_command(notes, case, how), stdout=nowhere, stderr=nowhere, start_new_session=True)
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return Attempt(1, f"no answer within {seconds:.0f} s", True, _stage(notes))
+        finally:
+            _end(process)
+        ended = notes.with_suffix(".code")
+        if code >= 0 and ended.exists() and ended.read_text() == str(code):
+            return Attempt(code)
+        why = notes.with_suffix(".lost")
+        return Attempt(1, why.read_text() if why.exists() else word(code), False, _stage(notes))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Nothing of it is left behind."""
+    try:
+        os.killpg(process.pid, OUTSIDERS[0])
+    except (AttributeError, OSError):  # another system, or it has ended
+        process.kill()
+    process.wait()
+
+
+def _stage(notes: Path) -> str:
+    entry = journal.read(notes)
+    return entry.stage if entry is not None and entry.running else ""
+
+
+def _command(notes: Path, case: str, how: How) -> Sequence[str]:
+    options = [*(("--faults", how.faults) if how.faults else ()), *(("--setup", how.setup) if how.setup else ())]
+    options += ["--explain"] if how.explain else []
+    return processes.command("parity.report.replay", str(notes), how.device or "auto", *options, "--", case)
+
+
+def word(code: int | None) -> str:
+    """What a process ended with: the name of the signal, or the exit code."""
+    if code is None:
+        return "unknown"
+    try:
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    except ValueError:
+        return f"signal {-code}"
+
+
+def held(case: str, how: How, seconds: float) -> tuple[str, str]:
+    """Whose the death of a case is (`store.BLAMES`), and in words what showed it. seconds: what the case may take."""
+    alone = How("cpu", None, how.setup)
+    with ThreadPoolExecutor(max_workers=2 * TRIES) as pool:
+        both = list(pool.map(lambda h: attempt(case, h, STARTING + seconds, quiet=True), (*TRIES * (alone,), *TRIES * (how,))))
+    cpu, device = ([a.died for a in part if a.died] for part in (both[:TRIES], both[TRIES:]))
+    if len(cpu) == TRIES:
+        return CPU, f"it comes on the CPU alone, {TRIES} of {TRIES} times ({cpu[0]})"
+    if device:
+        less = f", on the CPU alone {len(cpu)} of {TRIES} times" if cpu else ", and never on the CPU alone"
+        return DEVICE, f"it comes with the device {len(device)} of {TRIES} times ({device[0]}){less}"
+    return UNKNOWN, f"it did not come again in {TRIES} tries with the device, nor in {TRIES} on the CPU alone"

@@ -1,0 +1,256 @@
+"""Files from others, deaths, and runs that compare nothing: what must not run, must not be acquitted, must not be green."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parity import inquest, output, store, untrusted
+from parity.store import Death, End, Header, Item, Writer
+from parity.vocabulary import Fingerprint, Record
+
+PARITY = (sys.executable, "-P", "-m", "parity")
+CASE = "exp(float32[2])"
+PRINT = Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", "simulated", simulated=True)
+EVIL = "import pathlib\npathlib.Path(__file__).with_suffix('.ran').write_text('')\nraise ImportError('evil ran')\n"
+MODULES = ("random", "json", "typing", "runpy", "dataclasses", "pathlib2", "numpy", "torch", "hypothesis", "execnet", "xdist")
+SIGNS = "\x1b[2J\x07\u202e\n::error::pwned\n<script>alert(1)</script>"
+
+
+def command(folder: Path, *argv: str, seconds: float = 300.0) -> subprocess.CompletedProcess[str]:
+    """A command of parity in a folder. Never a traceback, never a control character."""
+    done = subprocess.run((*PARITY, *argv), capture_output=True, text=True, check=False, cwd=folder, timeout=seconds)
+    told = done.stdout + done.stderr
+    assert "Traceback" not in told
+    assert not [c for c in told if not (c.isprintable() or c in "\n\t")]
+    assert not [line for line in told.splitlines() if line.lstrip().startswith("::")]
+    return done
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of an attacker: modules with the names of others, and a run file that names code."""
+    for name in MODULES:
+        (tmp_path / f"{name}.py").write_text(EVIL)
+    (tmp_path / "evil.py").write_text(EVIL)
+    header = Header(PRINT, f"0{SIGNS}", "quick", f"exp{SIGNS}", faults=store.Code("evil"), setup=store.Code("evil.py", "00"))
+    rows = (
+        Record(CASE, "exp", "float32", "forward", "wrong", reason=f"because{SIGNS}", shrunk=CASE),
+        Item("exp", "float32", 1, {"forward": {"wrong": 1}}, void={f"void{SIGNS}": 1}),
+        Death("sin", "float32", "sin(float32[2])", "", "crash", f"SIG{SIGNS}", "device", blame="device", why=SIGNS),
+        End(1.0, {"wrong": 1}, "", 1, (f"lost{SIGNS}",), (f"broken{SIGNS}",)),
+    )
+    with Writer(tmp_path / "run.jsonl") as writer:
+        for row in (header, *rows):
+            writer.write(row)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("replay run.jsonl", 2),
+        ("diff run.jsonl run.jsonl", 1),
+        ("explain run.jsonl", 0),
+        ("explain run.jsonl wrong", 0),
+        ("coverage run.jsonl", 2),
+        ("audit --reach --run run.jsonl", 2),
+        ("doctor --device sim", 0),
+        ("replay exp(float32[2]) --device sim", 0),
+        ("run exp --device sim --dtype float32 --examples 1 -n 1 --output own.jsonl", 0),
+    ],
+)
+def test_nothing_of_an_attackers_folder_runs_or_is_printed_raw(folder: Path, line: str, code: int) -> None:
+    done = command(folder, *line.split())
+    assert done.returncode == code, done.stdout + done.stderr
+    assert not list(folder.glob("*.ran"))
+
+
+def test_code_that_a_person_names_runs(folder: Path) -> None:
+    """The attacker's file does where it is named, so that the test above could fail."""
+    assert command(folder, "doctor", "--device", "sim", "--setup", "evil.py").returncode == 2
+    assert list(folder.glob("*.ran"))
+
+
+def test_a_file_that_is_named_can_import_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "flags.py").write_text("VALUE = 3\n")
+    (tmp_path / "setup.py").write_text("import flags\nprint('set', flags.VALUE)\n")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    done = command(elsewhere, "replay", CASE, "--device", "sim", "--setup", str(tmp_path / "setup.py"))
+    assert "set 3" in done.stdout
+
+
+# ------------------------------------------------------------------------------------------------------------- text, files
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain\n\tand é\n", "plain\n\tand é\n"),
+        ("\x1b[31mred\x07", r"\x1b[31mred\x07"),
+        ("a\rb\x85c\u2028d\u202e\ud800", r"a\rb\x85c\u2028d\u202e\ud800"),
+        ("  ::error::x\nat::native\n##[error]", "  :\\:error::x\nat::native\n#\\#[error]"),
+    ],
+)
+def test_what_is_printed_is_text_alone(text: str, shown: str) -> None:
+    assert untrusted.shown(text) == shown
+    assert untrusted.printable(text).isprintable()
+
+
+def test_a_stream_shows_text_and_moves_the_cursor_when_it_is_told_to(capsys: pytest.CaptureFixture[str]) -> None:
+    with output.patient():
+        print("\x1b[2J")
+        output.control(sys.stdout, "\r\033[K")
+    assert capsys.readouterr().out == "\\x1b[2J\n\r\033[K"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[" * 100_000, '{"kind":"end","seconds":' + "9" * 5000 + "}", '{"kind":"end","totals":' + '{"a":' * 100 + "1" + "}" * 101,
+     '{"kind":"end","seconds":true}', '{"kind":"end","lost":[1]}', '{"kind":"end","totals":{"agree":-1}}'],
+)  # fmt: skip
+def test_a_row_that_is_no_row_is_one_error(tmp_path: Path, line: str) -> None:
+    with Writer(tmp_path / "run.jsonl") as writer:
+        writer.write(Header(PRINT))
+        writer.write_line(line)
+    done = command(tmp_path, "diff", "run.jsonl", "run.jsonl")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert len(done.stderr) < 1000
+
+
+@pytest.mark.parametrize("text", ["add({[]: 1})", "add(" + "9" * 500 + ")", "add(float32[" + "9" * 300 + "])",
+                                  "add(" + "-" * 3000 + "1)", "(" * 3000, "add(float32[99999999999])", "exp(\udcff)",
+                                  'exp(float32[2].at(0, "\x1b[2J"))'])  # fmt: skip
+def test_a_notation_that_is_none_is_one_error(tmp_path: Path, text: str) -> None:
+    done = command(tmp_path, "replay", text, "--device", "sim")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert len(done.stderr) < 1000
+
+
+@pytest.mark.parametrize("what", ["fifo", "device", "folder"])
+def test_only_ordinary_files_are_read(tmp_path: Path, what: str) -> None:
+    import os
+
+    path = tmp_path / "run.jsonl"
+    if what == "fifo":
+        os.mkfifo(path)
+    elif what == "folder":
+        path.mkdir()
+    else:
+        path = Path("/dev/zero")
+    done = command(tmp_path, "diff", str(path), str(path), seconds=30)
+    assert done.returncode == 2
+    assert "no ordinary file" in done.stderr
+
+
+# ------------------------------------------------------------------------------------------------------------------- deaths
+
+
+def planted(folder: Path, act: str) -> Path:
+    """A fault that does something after the call."""
+    (folder / "faults.py").write_text(
+        "import os, threading, time\nfrom parity.devices import Fault\n"
+        "def effect(call):\n    out = call.run()\n"
+        f"    threading.Thread(target=lambda: (time.sleep(0.004), {act})).start()\n    return out\n"
+        "FAULTS = [Fault('dies', ops=('exp',), effect=effect, level='kernel')]\n"
+    )
+    return folder / "faults.py"
+
+
+def test_a_death_after_the_call_is_the_devices(tmp_path: Path) -> None:
+    """It comes at whatever stage is under way, and again in processes with the device alone."""
+    faults = planted(tmp_path, "os.abort()")
+    assert inquest.held(CASE, inquest.How("sim", str(faults)), 60.0)[0] == store.DEVICE
+    done = command(tmp_path, "replay", CASE, "--device", "sim", "--faults", "faults.py")
+    assert done.returncode == 1
+    assert "crash" in done.stdout
+
+
+def test_a_process_that_ends_itself_in_silence_has_died(tmp_path: Path) -> None:
+    faults = planted(tmp_path, "os._exit(0)")
+    ended = inquest.attempt(CASE, inquest.How("sim", str(faults)), 60.0, quiet=True)
+    assert ended.died == "exit code 0"
+
+
+def test_a_death_that_does_not_come_again_is_acquitted_nobody() -> None:
+    blame, why = inquest.held(CASE, inquest.How("sim"), 60.0)
+    assert blame == store.UNKNOWN
+    assert "did not come again" in why
+    assert store.counted([Death("exp", "float32", CASE, blame=blame)], [])
+
+
+def test_the_first_kill_from_outside_counts_until_the_item_was_examined_again() -> None:
+    killed = Death("exp", "float32", CASE, "", "killed", "SIGKILL", "compare", blame=store.OUTSIDE)
+    assert store.counted([killed], []) == [killed]
+    assert not store.counted([killed], [Item("exp", "float32", 3)])
+
+
+# ----------------------------------------------------------------------------------------------------------- green nothing
+
+
+REFUSES = """
+from parity.devices import Fault
+def refuse(call):
+    raise NotImplementedError("Could not run 'aten::exp' with arguments from the 'SIM' backend")
+FAULTS = [Fault("refuses", ops=("exp",), effect=refuse, level="kernel")]
+"""
+
+
+def test_a_suite_in_which_everything_is_refused_is_no_success(tmp_path: Path) -> None:
+    (tmp_path / "faults.py").write_text(REFUSES)
+    suite = Path(__file__).parents[1] / "conformance"
+    options = ("--parity-device", "sim", "--parity-op", "exp", "--parity-dtype", "float32", "--parity-examples", "2")
+    faults = str(tmp_path / "faults.py")
+    for more in ((), ("-n", "1")):
+        arguments = (str(suite), "-q", "-p", "no:cacheprovider", *options, "--parity-faults", faults, *more)
+        done = subprocess.run((sys.executable, "-m", "pytest", *arguments), capture_output=True, text=True, check=False)
+        assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout
+        assert "parity: nothing was compared in 1 items: this is no success" in done.stdout
+
+
+def test_a_device_that_starts_refusing_is_lost(tmp_path: Path) -> None:
+    """It takes no tensor any more from the middle on: what comes then is refused, and not done."""
+    (tmp_path / "setup.py").write_text(
+        "from parity.devices.sim.device import SimDevice\nreal, calls = SimDevice.upload, [0]\n"
+        "def upload(self, *args, **more):\n    calls[0] += 1\n"
+        "    if calls[0] > 60:\n        raise NotImplementedError('not implemented for SIM')\n"
+        "    return real(self, *args, **more)\nSimDevice.upload = upload\n"
+    )
+    options = ("--device", "sim", "--dtype", "float32", "-n", "1", "--output", "run.jsonl", "--no-shrink")
+    done = command(tmp_path, "run", "exp", "sin", *options, "--setup", "setup.py")
+    assert done.returncode == 1, done.stdout
+    assert "the device computes nothing any more" in done.stdout
+
+
+def test_runs_that_refuse_all_have_nothing_in_common(tmp_path: Path) -> None:
+    with Writer(tmp_path / "run.jsonl") as writer:
+        writer.write(Header(PRINT))
+        writer.write(Item("exp", "float32", 1, {"forward": {"unsupported": 1}}))
+        writer.write(End(1.0, {"unsupported": 1}, "", 1))
+    done = command(tmp_path, "diff", "run.jsonl", "run.jsonl")
+    assert done.returncode == 3
+    assert "no comparison in common" in done.stderr
+
+
+@pytest.mark.parametrize("end", [End(1.0, {"agree": 1}, "", 2, ("sin-float32",)), End(1.0, {"agree": 1}, "interrupted", 2),
+                                 End(1.0, {"agree": 1}, "", 1, (), ("it broke",))])  # fmt: skip
+def test_a_run_that_lacks_a_part_is_no_success(tmp_path: Path, end: End) -> None:
+    for name, last in (("whole", End(1.0, {"agree": 1}, "", 1)), ("lacks", end)):
+        with Writer(tmp_path / f"{name}.jsonl") as writer:
+            for row in (Header(PRINT), Item("exp", "float32", 1, {"forward": {"agree": 1}}), last):
+                writer.write(row)
+    assert command(tmp_path, "diff", "whole.jsonl", "whole.jsonl").returncode == 0
+    done = command(tmp_path, "diff", "whole.jsonl", "lacks.jsonl")
+    assert done.returncode == 1
+    assert "incomplete: " in done.stdout
+    assert command(tmp_path, "diff", "whole.jsonl", "lacks.jsonl", "--partial").returncode == 0
+
+
+def test_the_end_row_says_what_was_lost(tmp_path: Path) -> None:
+    row = json.loads(store.encode(End(1.0, {}, "", 3, ("sin-float32",), ("it broke",))))
+    assert (row["expected"], row["lost"], row["broken"]) == (3, ["sin-float32"], ["it broke"])
