@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -20,7 +19,7 @@ from parity.truth.oracle import SAMPLES
 from parity.truth.protocol import Oracle
 from parity.truth.rounding import Rounding, extremes, perturbed
 from parity.truth.shaken import Changes, Shaken, changes_of, kept_of, least_of
-from parity.truth.steps import Recorded, Steps, Widened
+from parity.truth.steps import OwnEpsilon, Recorded, Steps, Widened
 from parity.truth.wide import widen
 from parity.vocabulary import Raised
 
@@ -37,6 +36,7 @@ class Truth(Oracle):
         self._found: dict[str, Tensor] | None = None
         self._samples = SAMPLES[0]
         self._shaken: dict[int, Shaken] = {}
+        self._amplified: dict[tuple[int, float], Shaken] = {}
         self._limits: dict[tuple[Range, Range], dict[str, Tensor]] = {}
         self.refused = ""
 
@@ -51,7 +51,7 @@ class Truth(Oracle):
         kept = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
-            with Widened():
+            with Widened(), OwnEpsilon(self._s.coarsest):
                 return self._all(put, fed)
         finally:
             torch.set_default_dtype(kept)
@@ -89,6 +89,12 @@ class Truth(Oracle):
         assert self._found is not None
         return self._by().moved.get(name, torch.zeros(self._found[name].shape, dtype=torch.float64))
 
+    def amplified(self, name: str, u: float, between: float, times: float) -> Tensor | None:
+        """Largest change where every step is moved by so many roundoffs."""
+        if (self._samples, times) not in self._amplified:
+            self._amplified[self._samples, times] = self._sampled(times)
+        return self._amplified[self._samples, times].moved.get(name)
+
     def changes(self, name: str, u: float, between: float) -> Changes | None:
         """How the result moved in each sample."""
         return self._by().changes.get(name)
@@ -107,7 +113,7 @@ class Truth(Oracle):
             def range_(step: str) -> Range:
                 f = FACTS.get(steps.dtype(step), FACTS["float32"])
                 own = range_of(f, between.least >= f.tiny)
-                return Range(own.least if between.least else 0.0, own.most if between.most < math.inf else math.inf)
+                return own.above if not between.least else own.upward if between.up else own.below
 
             with Limited(inside, between, range_) as mode:
                 got = ex.attempt(lambda: self._in_double(_fresh_wide, self._fed), "run")
@@ -125,11 +131,12 @@ class Truth(Oracle):
             self._shaken[self._samples] = self._sampled()
         return self._shaken[self._samples]
 
-    def _sampled(self) -> Shaken:
+    def _sampled(self, times: float = 1.0) -> Shaken:
         assert self._found is not None
         u, factor = FACTS["float32"].unit_roundoff, COARSE if self.refused else 1.0
         if FACTS[word(self._s.coarsest)].unit_roundoff < u or self.refused:
             u = FACTS[word(self._s.coarsest)].unit_roundoff
+        u, half = times * u, times / HANDED_ON
         moved: dict[str, Tensor] = {}
         changes: dict[str, list[Tensor]] = {}
         high = 0.0
@@ -145,7 +152,7 @@ class Truth(Oracle):
 
             def step(name: str, steps: Steps = steps) -> tuple[float, float]:
                 f = FACTS.get(steps.dtype(name), FACTS["float32"])
-                return (f.unit_roundoff / HANDED_ON if f.name in HALF else u), least_of(f)
+                return (half * f.unit_roundoff if f.name in HALF else u), least_of(f)
 
             fed = [perturbed(widen(c, None), factor * u, 101 * k + 50) for c in self._fed]
             run = self._all if self.refused else self._in_double

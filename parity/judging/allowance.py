@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from parity.dtypes import FACTS, DtypeFacts
+from parity.dtypes import FACTS, HALF, DtypeFacts
 from parity.judging.bench import Bench
 from parity.judging.budget import Array, Budget, of_function, of_perturbation, of_sum
 from parity.judging.promises import (
@@ -26,6 +26,7 @@ from parity.judging.promises import (
 )
 from parity.vocabulary import OpClass, Tolerance
 
+AGAIN, AGAIN_HALF = 2.0, 4.0  # scales of second derivatives: devices differ in their formulas, not in rounding alone
 FLUSHED = 4.0  # a few partial results may be flushed on the way, or off by a few of the smallest numbers
 
 
@@ -38,8 +39,9 @@ def allowance(
     size = modulus(truth)
     if tol.ulp is not None:
         return of_function(size, f, tol, floor)
-    u, between = roundoff(bench.row, f, pass_)
-    between = max(between, bench.oracle.coarsest() / HANDED_ON)  # of mixed dtypes, what is handed on may be the coarser
+    u, between = roundings(bench, f, pass_)
+    if bench.oracle.fed:
+        tol = replace(tol, scale=tol.scale * (AGAIN_HALF if f.name in HALF else AGAIN))
     if tol.rule == OpClass.CONTRACTION:
         found = None if name is None else bench.oracle.magnitudes(name)
         if name is None or (found is not None and found[0].shape == truth.shape):
@@ -65,6 +67,14 @@ def allowance(
         return b if name is None or not transforms(bench.row) else b.wider(LEAKAGE, leakage(size, u))
     # What float32 cannot invert (1 / exp(100)) may vanish, below its normal numbers.
     return of_perturbation(size, moved, f, u, tol, max(floor, FACTS["float32"].tiny))
+
+
+def roundings(bench: Bench, f: DtypeFacts, pass_: str) -> tuple[float, float]:
+    """`roundoff` for this very case: of mixed dtypes, what one kernel hands to the next may be the coarser; formulas of second
+    derivatives call one kernel after another."""
+    u, between = roundoff(bench.row, f, pass_)
+    between = max(between, bench.oracle.coarsest() / HANDED_ON)
+    return u, f.unit_roundoff if bench.oracle.fed and f.name in HALF else between
 
 
 def _handed_on(bench: Bench, name: str | None, f: DtypeFacts, pass_: str, u: float, size: Array, s: Array) -> Array:

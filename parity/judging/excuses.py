@@ -72,6 +72,9 @@ def excuses(bench: Bench, b: Budget, truth: Tensor, name: str, f: DtypeFacts, pa
     found = _Found(parts(truth).shape)
     _nonfinite(found, bench, truth, name, f, pass_)
     _products(found, bench, truth, name, f, pass_)
+    small = bench.oracle.small(name, lambda dtype: _flushes(bench, dtype), f.name) if f.is_inexact else None
+    if small is not None and small.shape == truth.shape:
+        found.excuse(found.free, _where(small, truth), "an operand's subnormal number may count as zero", True)
     rounds = bench.row.rule not in (OpClass.EXACT, OpClass.SELECTION) or pass_ == "backward"
     if rounds and b.certain is None and bench.oracle.truth(name) is not None:
         _range(found, bench, b, truth, name, f, pass_)
@@ -100,6 +103,10 @@ def _nonfinite(found: _Found, bench: Bench, truth: Tensor, name: str, f: DtypeFa
             found.excuse(found.unspoken, _where(torch.isnan(own.abs()), truth), "gradients at NaN")
 
 
+def _flushes(bench: Bench, dtype: str) -> bool:
+    return bench.tables.flushes(dtype, bench.row.name, bench.row.rule)
+
+
 def _reached(bench: Bench, truth: Tensor, name: str) -> Mask:
     """The elements that an operand's NaN or Inf may reach; all where that is not known."""
     reached = bench.oracle.spread(name)
@@ -124,18 +131,21 @@ def _range(found: _Found, bench: Bench, b: Budget, truth: Tensor, name: str, f: 
     moves may become anything, because another order of the same arithmetic makes NaN of it, or a number; what an underflow
     moves is off by that."""
     inside, between = ranges(bench, f, pass_)
-    over, under = (
-        bench.oracle.limited(name, one, two) for one, two in ((inside.above, between.above), (inside.below, between.below))
-    )
+    over = bench.oracle.limited(name, inside.above, between.above)
+    below = [bench.oracle.limited(name, inside.below, between.below)]
+    below += [bench.oracle.limited(name, inside.upward, between.upward)] if inside.grid or between.grid else []
     if over is not None and over.shape == truth.shape:
         lost = _moved(truth, over, f) > OFF * b.total
         found.excuse(found.unspoken, lost, "numbers on the way leave the range", True)
-    if under is not None and under.shape == truth.shape:
+    for under in below:
+        if under is None or under.shape != truth.shape:
+            continue
         moved = _moved(truth, under, f)
         found.excuse(found.unspoken, np.isinf(moved), "numbers on the way fall below the range", True)
         moved = np.where(np.isinf(moved), 0.0, moved)
+        if moved.any():
+            found.moved = moved if found.moved is None else np.maximum(found.moved, moved)
         if (moved > OFF * b.total).any():
-            found.moved = moved
             found.why.append("numbers on the way fall below the range")
 
 
@@ -163,8 +173,9 @@ def ranges(bench: Bench, f: DtypeFacts, pass_: str) -> tuple[Range, Range]:
 
 
 def narrow(bench: Bench, pass_: str) -> bool:
-    """Whether a half-precision kernel hands on numbers in the half type on the way to this result."""
-    return bench.row.rounds_between or pass_ in bench.row.accumulates or bench.oracle.chains
+    """Whether a half-precision kernel hands on numbers in the half type on the way to this result. Formulas of second
+    derivatives call one kernel after another."""
+    return bench.row.rounds_between or pass_ in bench.row.accumulates or bench.oracle.chains or bool(bench.oracle.fed)
 
 
 def _unsettled(found: _Found, bench: Bench, truth: Tensor, name: str, f: DtypeFacts, pass_: str) -> None:

@@ -6,6 +6,7 @@ of the sensitivity, another peer than the CPU, what nobody promises), *decide*.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from parity.dtypes import HALF, DtypeFacts
-from parity.judging.allowance import allowance
+from parity.judging.allowance import allowance, roundings
 from parity.judging.bench import Bench
 from parity.judging.budget import Budget, of_perturbation
 from parity.judging.exact import exactly, of_zeros
@@ -39,6 +40,7 @@ from parity.vocabulary import Measure, OpClass, Status, Tolerance, Verdict
 # Arithmetic in the next coarser format explains an error of up to this many budgets: bfloat16's roundoff in a float32 op
 # (2**-8 / 2**-24, over the scale of 16), six lost bits in a half type. Beyond it no rounding explains the error.
 DRIFT_LIMIT = {"float32": 4096.0, "complex64": 4096.0, "float16": 64.0, "bfloat16": 64.0}
+KINK = "roundings of that size taken together"
 CLOSE = 4.0  # sensitivities are samples: what is outside by no more is asked for again with more of them
 WITHOUT_TRUTH = 16.0  # scale where the reference stands in for the truth: the errors of both sides add up
 _ALONE = (OpClass.ELEMENTWISE, OpClass.SELECTION)  # no element of their results is a sum
@@ -107,8 +109,9 @@ def by_oracle(
     if f.kind == "complex" and pass_ == "forward" and bench.tables.special(row.name, row.rule, "branch") == "any":
         device = on_the_branch_of(truth, device)
         reference = None if reference is None else on_the_branch_of(truth, reference)
-    verdict = _by_truth(Task(bench, name, device, reference, truth, truth_name, pass_, f, tol))
-    if verdict.status is Status.AGREE and reference is not None and pass_ == "forward":
+    task = Task(bench, name, device, reference, truth, truth_name, pass_, f, tol)
+    verdict = _by_truth(task)
+    if verdict.status is Status.AGREE and reference is not None and pass_ == "forward" and not _flushed(task):
         return of_zeros(bench, name, device, reference, truth) or verdict
     return verdict
 
@@ -176,6 +179,8 @@ class _Look:
             self._excuse()
             m = self._held(t.device, self.peer)
             own = m.reference_share if self.peer is t.reference else own
+        if _outside(m) and self._kinked():
+            m = self._held(t.device, self.peer)
         if (rest := self._residue(m, own)) is not None:
             return Verdict(Status.AGREE, CANCELLED, rest, t.tol)
         if t.reference is not None and (m.share or 0.0) > 1.0 and same_values(t.device, t.reference):
@@ -209,6 +214,19 @@ class _Look:
         t = self.t
         self.excused = excuses(t.bench, self.b, t.truth, t.truth_name, t.f, t.pass_)
         self.b = self.excused.widened(self.b)
+
+    def _kinked(self) -> bool:
+        """Widen the budget to what roundings of the size that it allows do all at once, where that is more than in proportion:
+        at a kink, or where a number that cancels divides. Whether it did."""
+        t = self.t
+        if t.tol.ulp is not None or self.b.certain is not None:
+            return False
+        moved = t.bench.oracle.amplified(t.truth_name, *roundings(t.bench, t.f, t.pass_), t.tol.scale)
+        if moved is None or moved.shape != t.truth.shape:
+            return False
+        more = np.maximum(0.0, paired(moved, t.truth) - self.b.total)
+        self.b = self.b.wider(KINK, more)
+        return bool(more.any())
 
     def _by_better_peer(self, m: Measure) -> Measure:
         """Only the error of the reference excuses the device. It does where the op has it, not where kernels of the CPU add up
@@ -250,15 +268,21 @@ class _Look:
         t = self.t
         if t.reference is not None and same_values(t.device, t.reference):
             return None
-        here = _shared_error(t, self.b, t.device, self.excused, True, self.peer)
+        here = self._together(t.device)
+        if here is not None and here.ratio > 1.0 and self.excused is None:  # rather than asked of each result
+            self._excuse()
+            here = self._together(t.device)
         if here is None or here.ratio <= 1.0:
             return None
-        own = None if self.peer is None else _shared_error(t, self.b, self.peer, self.excused, True, self.peer)
+        own = None if self.peer is None else self._together(self.peer)
         ratio = here.ratio / allowed_share(None if own is None else own.ratio)
         if ratio <= 1.0:
             return None
         status = Status.DRIFT if ratio <= DRIFT_LIMIT.get(t.f.name, 4096.0) else Status.WRONG
         return Verdict(status, here.told(ratio), replace(m, share=ratio, problem="shared"), t.tol)
+
+    def _together(self, x: Tensor) -> SharedError | None:
+        return _shared_error(self.t, self.b, x, self.excused, True, self.peer, self.others)
 
     def _note_limits(self, own: float | None) -> None:
         """What this agreement excludes, where somebody asked."""
@@ -271,7 +295,7 @@ class _Look:
         if (own or 0.0) > WIDENING_LIMIT and t.reference is not None:
             told_above = np.maximum(b.total, np.abs(parts(t.reference) - truth) + b.total)
         excused = e.unspoken | (e.free & odd)
-        shared = _shared_error(t, b, t.device, e, True, self.peer)
+        shared = self._together(t.device)
         factor = np.inf if shared is None else shared.factor_limit
         loose = ~excused & ~odd & (b.total > 0.5 * np.abs(truth)) & ((truth != 0.0) | (parts(t.device) != 0.0))
         told_above = np.where(excused, np.inf, np.where(odd, 0.0, told_above))
@@ -286,15 +310,23 @@ def _flushed(t: Task) -> tuple[Tensor, ...]:
 
 
 def _shared_error(
-    t: Task, b: Budget, x: Tensor, e: Excuses | None, full: bool, peer: Tensor | None = None
+    t: Task,
+    b: Budget,
+    x: Tensor,
+    e: Excuses | None,
+    full: bool,
+    peer: Tensor | None = None,
+    others: Sequence[Tensor] = (),
 ) -> SharedError | None:
     """What all elements of a result are off by together; None for rules that ask otherwise, or with too few elements. full:
     in units of what the samples of the sensitivity come to, not of the least that this can be. peer: what excuses the elements
-    that it misses itself; they were held to it one by one."""
+    that it misses itself; they were held to it one by one. others: further truths, which elements may follow."""
     if t.tol.ulp is not None or b.scale is not None:
         return None
-    truth, (u, between) = parts(t.truth), roundoff(t.bench.row, t.f, t.pass_)
+    truth, (u, between) = parts(t.truth), roundings(t.bench, t.f, t.pass_)
     changes = t.bench.oracle.changes(t.truth_name, u, between) if full else None
+    if full and changes is None:
+        return None  # nothing tells what roundings come to
     counted = np.abs(np.nan_to_num(truth, nan=np.inf)) <= t.f.max
     if e is not None:
         counted &= ~(e.unspoken | e.free)
@@ -303,7 +335,12 @@ def _shared_error(
     if peer is not None and peer.shape == t.truth.shape:
         with np.errstate(invalid="ignore"):
             counted &= np.abs(parts(peer) - truth) <= b.total
-    return shared_error(parts(x), truth, b, counted, changes, t.f, u, t.halves)
+    actual = parts(x)
+    with np.errstate(invalid="ignore"):
+        for other in map(parts, others):
+            actual = np.where(np.abs(actual - other) < np.abs(actual - truth), truth + (actual - other), actual)
+    moved = None if e is None else e.moved
+    return shared_error(actual, truth, b, counted, changes, t.f, u, t.halves, moved)
 
 
 # --------------------------------------------------------------------------------------------------------- by reference

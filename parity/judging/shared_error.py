@@ -27,9 +27,10 @@ from parity.truth.shaken import Changes
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 FEWEST = 16  # elements: the mean of fewer is no better than each of them
-CHANCE = 6.0  # standard deviations of a common factor, as the samples tell them
+CHANCE = 8.0  # standard deviations of a common factor, as the samples tell them
 SINGLE = 8.0  # how much of the changes, all aligned, a kernel may err to one side that computes in float32
 HALF = 1.0  # the same where results are rounded to a half type on the way, to nearest
+MEANT = 0.5  # a factor that rounding alone may take so far from 1 says nothing
 SPREAD_SINGLE, SPREAD_HALF = 16.0, 3.0  # root mean square of errors over that of the changes
 ONE_SIDED = 64.0  # u: what the arithmetic of the last kernel may be off by to one side (twice the rule's scale of 16 times 2 u)
 
@@ -62,12 +63,21 @@ def _over(found: float, limit: float) -> float:
 
 
 def shared_error(
-    device: Array, truth: Array, b: Budget, counted: Mask, changes: Changes | None, f: DtypeFacts, u: float, halves: bool
+    device: Array,
+    truth: Array,
+    b: Budget,
+    counted: Mask,
+    changes: Changes | None,
+    f: DtypeFacts,
+    u: float,
+    halves: bool,
+    lost: Array | None = None,
 ) -> SharedError | None:
     """Of the counted elements of a result (all arrays of its real parts); None with too few of them.
 
     changes: the samples of the sensitivity, None for the least that the limits can be. u: roundoff of the arithmetic inside.
-    halves: whether every step inside is rounded to a half type.
+    halves: whether every step inside is rounded to a half type. lost: how far numbers that fall below the range on the way move
+    each element, all of them to one side.
     """
     every = 1 if changes is None else changes.every
     d, t, total, some = (x.reshape(-1)[::every] for x in (device, truth, b.total, counted))
@@ -81,11 +91,21 @@ def shared_error(
         final = ulp_of(np.abs(t), f) / total  # of the result's own rounding
         moved = np.zeros((1, z.size)) if changes is None else changes.moved.numpy()[:, some] / total
     one_sided = 2.0 * u if halves else ONE_SIDED * u
-    chance = float(np.mean((moved @ r / weight) ** 2) + np.sum((final * r / weight) ** 2) / 12.0)
+    # Equal numbers are rounded alike, and average nothing out.
+    _, group = np.unique(t, return_inverse=True)
+    alike = [np.bincount(group.reshape(-1), x * np.abs(r) / weight) for x in (final, np.mean(moved**2, 0) ** 0.5)]
+    chance = float(np.mean((moved @ r / weight) ** 2) + np.sum(alike[0] ** 2) / 12.0)
+    chance = max(chance, float(np.sum(alike[1] ** 2) + np.sum(alike[0] ** 2) / 12.0))
     aligned = float(np.mean(np.abs(moved * r).sum(1))) / weight
     factor_limit: float = CHANCE * chance**0.5 + (HALF if halves else SINGLE) * aligned + one_sided
     mean = float(np.mean(moved**2))
     spread_limit = (SPREAD_HALF if halves else SPREAD_SINGLE) * mean**0.5 + 2.0 * float(np.mean(final**2) / 12.0) ** 0.5
     absolute = np.broadcast_to(b.absolute, b.total.shape).reshape(-1)[::every][some] / total
     spread_limit += one_sided * (weight / z.size) ** 0.5 + float(np.mean(absolute**2)) ** 0.5
+    if lost is not None:
+        off = 2.0 * lost.reshape(-1)[::every][some] / total
+        factor_limit += float(off @ np.abs(r)) / weight
+        spread_limit += float(np.mean(off**2)) ** 0.5
+    if factor_limit > MEANT:
+        factor_limit = np.inf
     return SharedError(float(z @ r) / weight, factor_limit, float(np.mean(z**2)) ** 0.5, spread_limit)

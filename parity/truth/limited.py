@@ -23,6 +23,7 @@ from parity.truth.chains import PRODUCTS, SUMS
 from parity.truth.rounding import DOUBLE, TURNS, kernel_of
 
 Formula = Callable[..., Any]
+COARSER = 4.0  # a grid of one spacing tells by chance that nothing is lost
 ADDS = frozenset((*PRODUCTS, *SUMS, "convolution", "convolution_backward", "embedding_dense_backward"))
 # One operation each: their formulas say nothing more.
 PLAIN = frozenset((
@@ -37,10 +38,14 @@ CLOSED = ("bernoulli", "dropout", "normal", "rand", "rrelu", "uniform", "exponen
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The magnitudes that a dtype holds beside 0: those below `least` become 0, those of `most` and above Inf."""
+    """The magnitudes that a dtype holds beside 0: those below `least` become 0, those of `most` and above Inf. grid: what the
+    numbers below `normal` are rounded to, down or up."""
 
     least: float = 0.0
     most: float = float("inf")
+    grid: float = 0.0
+    normal: float = 0.0
+    up: bool = False
 
     @property
     def above(self) -> Range:
@@ -50,13 +55,19 @@ class Range:
     @property
     def below(self) -> Range:
         """The lower end alone."""
-        return Range(least=self.least)
+        return Range(least=self.least, grid=self.grid, normal=self.normal)
+
+    @property
+    def upward(self) -> Range:
+        """The lower end, where nothing becomes 0."""
+        return Range(least=self.grid, grid=self.grid, normal=self.normal, up=True)
 
 
 def range_of(f: DtypeFacts, flushes: bool) -> Range:
     """What results in this dtype can hold. Rounding to nearest gives Inf from half a step past the largest number on, and 0 up
     to half of the smallest; flushes: subnormal numbers count as 0, too."""
-    return Range(f.tiny if flushes else f.smallest / 2.0, f.max * (1.0 + f.unit_roundoff / 2.0))
+    most = f.max * (1.0 + f.unit_roundoff / 2.0)
+    return Range(f.tiny, most) if flushes else Range(f.smallest / 2.0, most, COARSER * f.smallest, COARSER * f.tiny)
 
 
 @functools.cache
@@ -90,6 +101,24 @@ def _own() -> Mapping[str, Formula]:
         pair = torch.view_as_real(x.resolve_conj())
         return (pair * pair).sum(-1).sqrt()
 
+    def inverse(x: Tensor) -> Any:
+        return quotient_of(torch.ones((), dtype=x.dtype), x) if x.is_complex() else NotImplemented
+
+    def quotient_of(a: Any, b: Any, **more: Any) -> Any:
+        if more or not isinstance(b, Tensor) or not b.is_complex() or not (isinstance(a, Tensor) and a.is_complex()):
+            return NotImplemented
+        (p, q), (r, s) = ((x.resolve_conj().real, x.resolve_conj().imag) for x in (a, b))
+        size = r * r + s * s
+        return torch.complex((p * r + q * s) / size, (q * r - p * s) / size)
+
+    def sinh(x: Tensor) -> Tensor:
+        made: Tensor = (torch.exp(x) - torch.exp(-x)) / 2.0
+        return made
+
+    def cosh(x: Tensor) -> Tensor:
+        made: Tensor = (torch.exp(x) + torch.exp(-x)) / 2.0
+        return made
+
     def product(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
         made: Tensor = x + value * (a * b)
         return made + _lost(value * a, value * b)
@@ -109,7 +138,7 @@ def _own() -> Mapping[str, Formula]:
 
     return {
         "abs": modulus, "addcmul": product, "addcdiv": quotient, "_cdist_forward": distances, "_euclidean_dist": distances,
-        "_pdist_forward": pairs,
+        "_pdist_forward": pairs, "reciprocal": inverse, "div": quotient_of, "sinh": sinh, "cosh": cosh,
     }  # fmt: skip
 
 
@@ -155,6 +184,8 @@ class Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
         kernel = kernel_of(func)
         if self._steps is not None and not self._open and not kernel.exact and not (kernel.aliases and not kernel.writes):
             self._between = self._steps(kernel.name)
+        if not kernel.exact and not kernel.writes:
+            args, kwargs = tree_map(self._flushed, (args, kwargs))
         result = self._opened(func, args, kwargs)
         if result is NotImplemented:
             result = func(*args, **kwargs)
@@ -216,13 +247,31 @@ class Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
             return x if limited is pair else torch.view_as_complex(limited.contiguous())
         return self._limited_real(x)
 
-    def _limited_real(self, x: Tensor) -> Tensor:
-        range_, size = self._range, x.abs()
-        under = (size < range_.least) & (size > 0.0)
-        over = (size >= range_.most) & (size < float("inf"))
-        if not bool((under | over).any()):
+    def _flushed(self, x: Any) -> Any:
+        """An operand as arithmetic reads it: what is below the range is 0 there, though a comparison sees it."""
+        least = self._range.least
+        if not least or self._range.up or not _wide(x) or x.layout is not torch.strided or x._is_zerotensor() or not x.numel():
+            return x
+        pair = torch.view_as_real(x.resolve_conj().resolve_neg()) if x.is_complex() else x
+        size = pair.abs()
+        under = (size < least) & (size > 0.0)
+        if not bool(under.any()):
             return x
         self.met = True
+        flushed = torch.where(under, 0.0 * pair, pair)
+        return torch.view_as_complex(flushed.contiguous()) if x.is_complex() else flushed
+
+    def _limited_real(self, x: Tensor) -> Tensor:
+        range_, size = self._range, x.abs()
+        under = (size < range_.least) & (size > 0.0) & (not range_.up)
+        over = (size >= range_.most) & (size < float("inf"))
+        coarse = (size >= (0.0 if range_.up else range_.least)) & (size < range_.normal) & (size > 0.0)
+        if not bool((under | over | coarse).any()):
+            return x
+        self.met = True
+        if range_.grid:  # kept above 0, so that nothing divides by what only lost digits
+            steps = (size / range_.grid).ceil() if range_.up else (size / range_.grid).floor().clamp(min=0.25)
+            x = torch.where(coarse, torch.copysign(steps * range_.grid, x), x)
         return torch.where(under, 0.0 * x, torch.where(over, torch.copysign(torch.full_like(x, float("inf")), x), x))
 
     def _write(self, x: Any) -> None:

@@ -338,6 +338,27 @@ class CaseOracle(Oracle):
 
         return self._variant("flushed", flush).get(name)
 
+    def amplified(self, name: str, u: float, between: float, times: float) -> Tensor | None:
+        """How much that result moves where every rounding is so many times as large."""
+        return self._shaken(times * u, times * between).moved.get(name)
+
+    def small(self, name: str, flushes: Callable[[str], bool], result: str) -> Tensor | None:
+        """Which elements an operand's subnormal number reaches, where the device flushes its dtype: as zero it may divide."""
+        dtypes = [o.spec.dtype for o in self._inputs.operands]
+        tiny = [FACTS[d].tiny if FACTS[d].is_inexact and flushes(d) else 0.0 for d in (*dtypes, result)]
+        if self.flushed(name, flushes, result) is None:
+            return None
+
+        def spoil(t: Tensor, i: int) -> Tensor:
+            if not _floating(t):
+                return t
+            parts = _parts(t)
+            small = sum((((p.abs() > 0) & (p.abs() < tiny[i])).to(torch.float64) for p in parts), torch.zeros_like(parts[0]))
+            return torch.where(small > 0, float("nan"), t).to(t.dtype)
+
+        found = self._variant("small", spoil).get(name)
+        return None if found is None else torch.isnan(found.abs())
+
     def _variant(self, word: str, change: Callable[[Tensor, int], Tensor]) -> dict[str, Tensor]:
         """All results of the same call on changed operands and cotangents."""
         if word not in self._variants:

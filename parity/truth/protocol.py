@@ -77,6 +77,15 @@ class Oracle(ABC):
         """Where rounding on the way decides whether a result is NaN; None where it nowhere does."""
         return None
 
+    def amplified(self, name: str, u: float, between: float, times: float) -> Tensor | None:
+        """How much that result moves where every rounding is so many times as large: more than in proportion, where one of
+        them decides which way a kink goes. None where that is not known."""
+        return None
+
+    def small(self, name: str, flushes: Callable[[str], bool], result: str) -> Tensor | None:
+        """Which elements an operand's subnormal number reaches, where the device flushes its dtype; None without one."""
+        return None
+
     def flushed(self, name: str, flushes: Callable[[str], bool], result: str) -> Tensor | None:
         """The truth when subnormal operands count as zero; None where no operand holds one."""
         return None

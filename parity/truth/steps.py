@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -61,6 +62,20 @@ class Steps:
         if at < len(known):
             return known[at]
         return max((d for d in known if d in FACTS), key=lambda d: FACTS[d].unit_roundoff, default="float32")
+
+
+class OwnEpsilon(TorchFunctionMode):
+    """Norms to which no epsilon is given take that of their input's dtype, which a run in float64 changes: here it stays."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._eps = torch.finfo(dtype).eps if dtype.is_floating_point else None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.rms_norm and self._eps is not None and kwargs.get("eps") is None and args[3:] in ((), (None,)):
+            args, kwargs = args[:3], {**kwargs, "eps": self._eps}
+        return func(*args, **kwargs)
 
 
 class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
