@@ -323,7 +323,10 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         """Round as the step's own dtype does, its operands too: autocast casts them first."""
         assert self._steps is not None
         self._u, self._least = self._steps(name)
-        return tree_map(self._cast, args) if self._u > self._inside else args
+        if self._u <= self._inside:
+            return args
+        cast = tree_map(self._cast, args)
+        return (*cast[:3], *args[3:]) if "batch_norm" in name else cast  # which writes its running statistics
 
     def _cast(self, x: Any) -> Any:
         return rounded(x, self._u, self._key) if _wide(x) and x.layout is torch.strided and not x._is_zerotensor() else x

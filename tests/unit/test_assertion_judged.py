@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils._pytree import register_pytree_node
 
-from parity import ParityWarning, assert_parity, compare
+from parity import Call, Fault, ParityFailure, ParityWarning, assert_parity, compare
 from parity.devices import resolve
 from parity.errors import NothingCompared, UsageError
 from parity.zoo import honest
@@ -189,3 +189,35 @@ def test_random_models_on_the_honest_device_raise_no_alarm() -> None:
     assert [BENCH.said(BENCH.random_model(k), sound)[0] for k in range(6)] == ["agrees"] * 6
 
 
+
+
+def test_running_statistics_of_half_types_are_judged() -> None:
+    """Their kernel writes them; what is moved to see what rounding does must not be a copy of theirs."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8)).bfloat16()
+    x = torch.randn(33, 4).bfloat16()
+    doubled = Fault("doubled", ("native_batch_norm",), _mean_doubled, level="kernel")
+    with pytest.raises(ParityFailure, match="running_mean"):
+        assert_parity(model, x, device=resolve("sim", (doubled,)))
+
+
+def _mean_doubled(call: Call) -> object:
+    made = call.run()
+    call.args[3].mul_(2.0)
+    return made
+
+
+def test_a_norm_without_an_epsilon_takes_that_of_its_dtype() -> None:
+    """A run in float64 would take another one."""
+    assert not assert_parity(torch.nn.RMSNorm(8), 1e-3 * torch.randn(3, 8), device="sim", detail=True).findings
+
+
+def test_a_kink_is_no_difference() -> None:
+    """Numbers about 0 in front of a ReLU: which of them are above it is decided by rounding."""
+    x = torch.zeros(64)
+    actual = torch.where(torch.arange(64) % 2 == 0, 3e-8, 0.0)
+
+    def function(t: torch.Tensor) -> torch.Tensor:
+        return ((t + 1.0) * (1.0 / 3.0) - 1.0 / 3.0).relu()
+
+    assert not compare(function, actual, function(x), x).findings
+    assert compare(function, actual * 1000.0, function(x), x).findings
