@@ -18,12 +18,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from parity.dtypes import DtypeFacts
+from parity.dtypes import HALF, DtypeFacts
 from parity.truth.chains import PRODUCTS, SUMS
 from parity.truth.rounding import DOUBLE, TURNS, kernel_of
 
 Formula = Callable[..., Any]
-COARSER = 4.0  # a grid of one spacing tells by chance that nothing is lost
 ADDS = frozenset((*PRODUCTS, *SUMS, "convolution", "convolution_backward", "embedding_dense_backward"))
 # One operation each: their formulas say nothing more.
 PLAIN = frozenset((
@@ -67,7 +66,9 @@ def range_of(f: DtypeFacts, flushes: bool) -> Range:
     """What results in this dtype can hold. Rounding to nearest gives Inf from half a step past the largest number on, and 0 up
     to half of the smallest; flushes: subnormal numbers count as 0, too."""
     most = f.max * (1.0 + f.unit_roundoff / 2.0)
-    return Range(f.tiny, most) if flushes else Range(f.smallest / 2.0, most, COARSER * f.smallest, COARSER * f.tiny)
+    # Of one sample, a finer grid would tell by chance that nothing is lost; results in a half type often lie on it.
+    coarser = 1.0 if f.name in HALF else 4.0
+    return Range(f.tiny, most) if flushes else Range(f.smallest / 2.0, most, coarser * f.smallest, coarser * f.tiny)
 
 
 @functools.cache
