@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from parity import inquest, output, store, untrusted
+from parity.errors import CaseError
+from parity.notation import parse
 from parity.store import Death, End, Header, Item, Writer
 from parity.vocabulary import Fingerprint, Record
 
@@ -124,9 +126,17 @@ def test_a_row_that_is_no_row_is_one_error(tmp_path: Path, line: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["add({[]: 1})", "add(" + "9" * 500 + ")", "add(float32[" + "9" * 300 + "])",
-                                  "add(" + "-" * 3000 + "1)", "(" * 3000, "add(float32[99999999999])", "exp(\udcff)",
-                                  'exp(float32[2].at(0, "\x1b[2J"))'])  # fmt: skip
-def test_a_notation_that_is_none_is_one_error(tmp_path: Path, text: str) -> None:
+                                  "add(" + "-" * 3000 + "1)", "(" * 3000, "add(\udcff)", "x" * 100_000,
+                                  "add(" + "1+" * 5000 + "1)", "add" + ".a" * 5000])  # fmt: skip
+def test_a_notation_that_is_none_is_one_error(text: str) -> None:
+    with pytest.raises(CaseError) as e:
+        parse(text)
+    assert str(e.value).isprintable()
+    assert len(str(e.value)) < 1000
+
+
+@pytest.mark.parametrize("text", ["add(float32[99999999999])", 'exp(float32[2].at(0, "\x1b[2J"))'])
+def test_a_case_that_nobody_can_build_is_one_error(tmp_path: Path, text: str) -> None:
     done = command(tmp_path, "replay", text, "--device", "sim")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert len(done.stderr) < 1000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from parity import cli, resources, store
-from parity.journal import Journal
+from parity import cli, inquest, resources, store
 
 SUITE = resources.folder("conformance")
 FAULTY = """
@@ -166,22 +164,20 @@ def test_a_setup_comes_before_the_device_is_looked_for(tmp_path: Path, capfd: py
         assert "set up" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize(("stage", "code", "told"), [("reference", 3, "void: the CPU itself"), ("device", 1, "crash: the")])
+@pytest.mark.parametrize(
+    ("stage", "blame", "code"),
+    [("reference", store.CPU, 3), ("reference", store.UNKNOWN, 1), ("compare", store.DEVICE, 1), ("device", "", 1)],
+)
 def test_a_replay_that_dies_says_whose_death_it_was(
-    stage: str, code: int, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stage: str, blame: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the stage that its journal names."""
-
-    def die(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        kept = Journal(Path(command[3]))
-        kept.begin(0, "sin-float32", command[-1], 9.0)
-        kept.stage(stage)
-        kept.close()
-        return subprocess.CompletedProcess(command, -signal.SIGSEGV)
-
-    monkeypatch.setattr("parity.again.subprocess.run", die)
+    """By the stage that its journal names where that is the device's, and by an inquest elsewhere."""
+    monkeypatch.setattr("parity.inquest.attempt", lambda *_: inquest.Attempt(1, "SIGSEGV", False, stage))
+    monkeypatch.setattr("parity.inquest.held", lambda *_: (blame, "why it is so"))
     assert cli.main(["replay", "sin(float32[2])", "--device", "sim"]) == code
-    assert told in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"crash: the process died (SIGSEGV) at stage {stage}" in out
+    assert ("why it is so" in out) == bool(blame)
 
 
 def test_a_hang_is_ended_from_outside(pytester: pytest.Pytester) -> None:

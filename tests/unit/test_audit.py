@@ -120,7 +120,7 @@ def test_the_command_reads_runs(tmp_path: Path, capsys: pytest.CaptureFixture[st
         with Writer(tmp_path / f"{k}.jsonl") as writer:
             writer.write(made.header)
             writer.write(made.items[0])
-            writer.write(End())
+            writer.write(End(totals=dict(store.totals(made.items[:1]))))
     assert store.read(tmp_path / "0.jsonl").items[0].operators == ("add.Tensor",)
     assert cli.main(["audit", "--reach", *files]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"2 of {len(operators.with_kernel('MPS'))} (")
