@@ -105,7 +105,7 @@ def one(case: str, how: How) -> int:
     print(f"{case}\n  {what}" + (f" at stage {ended.stage}" if ended.stage else ""))
     if ended.stage == "device":
         return 1
-    blame, why = inquest.held(case, how, SECONDS)
+    blame, why = inquest.held(case, how, SECONDS, ended.hung)
     print(f"  {why}")
     if blame != store.CPU:
         return 1

@@ -23,7 +23,7 @@ def examined(name: str, faults: str | None = None, setup: str | None = None) -> 
     after = f" after --setup {setup}" if setup else ""
     try:
         with processes.isolated():
-            command = processes.command("parity.devices.probe", name, *options)
+            command = processes.command("parity.devices.probe", *options, "--", name)
             done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         raise DeviceError(f"device {name} did not answer its probe within {PROBE_SECONDS} s{after}; it is unusable") from None

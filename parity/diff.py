@@ -146,7 +146,7 @@ def compare(before: Run, after: Run, partial: bool = False) -> Diff:
 def _options(h: Header) -> str:
     files = ("--faults", h.faults.name), ("--setup", h.setup.name)
     given = "".join(f" {option} {shlex.quote(name)}" for option, name in files if name)
-    return f" --device {h.fingerprint.device}{given}" if h.fingerprint.device else ""
+    return f" --device {shlex.quote(h.fingerprint.device)}{given}" if h.fingerprint.device else ""
 
 
 def with_deaths(run: Run) -> Run:

@@ -23,6 +23,7 @@ from parity.store import CPU, DEVICE, UNKNOWN
 TRIES = 3  # of each side
 STARTING = 60.0  # seconds that a process may take before its case begins
 OUTSIDERS = (signal.SIGKILL, signal.SIGTERM) if hasattr(signal, "SIGKILL") else (signal.SIGTERM,)
+KILLS = tuple(s.name for s in OUTSIDERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,17 @@ class How:
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One process with one case. code: what it ended with; died: how it died, empty where it came to its end; hung: whether it
-    was ended by us; stage: what was under way."""
+    was ended by us; stage: what was under way, empty where no case was."""
 
     code: int
     died: str = ""
     hung: bool = False
     stage: str = ""
+
+    @property
+    def proves(self) -> bool:
+        """Whether the case ended the process, and nobody outside of it did: no kill, and no error before the case began."""
+        return bool(self.died) and not self.hung and bool(self.stage) and self.died not in KILLS
 
 
 def attempt(case: str, how: How, seconds: float, quiet: bool = False) -> Attempt:
@@ -82,7 +88,7 @@ def _stage(notes: Path) -> str:
 def _command(notes: Path, case: str, how: How) -> Sequence[str]:
     options = [*(("--faults", how.faults) if how.faults else ()), *(("--setup", how.setup) if how.setup else ())]
     options += ["--explain"] if how.explain else []
-    return processes.command("parity.report.replay", str(notes), how.device or "auto", *options, "--", case)
+    return processes.command("parity.report.replay", *options, "--", str(notes), how.device or "auto", case)
 
 
 def word(code: int | None) -> str:
@@ -95,14 +101,16 @@ def word(code: int | None) -> str:
         return f"signal {-code}"
 
 
-def held(case: str, how: How, seconds: float) -> tuple[str, str]:
-    """Whose the death of a case is (`store.BLAMES`), and in words what showed it. seconds: what the case may take."""
+def held(case: str, how: How, seconds: float, hung: bool = False) -> tuple[str, str]:
+    """Whose the death of a case is (`store.BLAMES`), and in words what showed it. seconds: what the case may take; hung:
+    whether it did not die but never came back."""
     alone = How("cpu", None, how.setup)
-    with ThreadPoolExecutor(max_workers=2 * TRIES) as pool:
-        both = list(pool.map(lambda h: attempt(case, h, STARTING + seconds, quiet=True), (*TRIES * (alone,), *TRIES * (how,))))
-    cpu, device = ([a.died for a in part if a.died] for part in (both[:TRIES], both[TRIES:]))
-    if len(cpu) == TRIES:
-        return CPU, f"it comes on the CPU alone, {TRIES} of {TRIES} times ({cpu[0]})"
+    with processes.isolated(), ThreadPoolExecutor(max_workers=TRIES) as pool:
+        without, both = ([*pool.map(lambda h: attempt(case, h, STARTING + seconds, True), TRIES * (h,))] for h in (alone, how))
+    proofs = {a.died for a in without if a.proves or (a.hung and hung)}
+    if len(proofs) == 1 and all(a.proves or (a.hung and hung) for a in without):
+        return CPU, f"it comes on the CPU alone, {TRIES} of {TRIES} times ({without[0].died})"
+    cpu, device = ([a.died for a in part if a.died] for part in (without, both))
     if device:
         less = f", on the CPU alone {len(cpu)} of {TRIES} times" if cpu else ", and never on the CPU alone"
         return DEVICE, f"it comes with the device {len(device)} of {TRIES} times ({device[0]}){less}"

@@ -412,7 +412,7 @@ class Survival:
             self._inquests += 1
             o = self.config.option
             again = inquest.How(o.parity_device, o.parity_faults, o.parity_setup)
-            blame, why = inquest.held(entry.case, again, entry.allowed)
+            blame, why = inquest.held(entry.case, again, entry.allowed, how == "hang")
             how = "killed" if outside and blame == store.UNKNOWN else how
         return {
             "node": crashitem, "item": entry.item, "ordinal": ordinal, "case": entry.case, "how": how, "stage": stage,

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SAFE, PATH = "PYTHONSAFEPATH", "PYTHONPATH"
+_OURS: list[str] = []  # the folder that Python put on the path of this process alone
 
 
 def command(module: str, *args: str) -> list[str]:
@@ -24,7 +25,7 @@ def isolated() -> Iterator[None]:
     before = {name: os.environ.get(name) for name in (SAFE, PATH)}
     os.environ[SAFE] = "1"
     if not _is_found():
-        os.environ[PATH] = os.pathsep.join([p for p in (before[PATH], str(_root())) if p])
+        os.environ[PATH] = os.pathsep.join([p for p in (str(_root()), before[PATH]) if p])
     try:
         yield
     finally:
@@ -41,13 +42,14 @@ def _root() -> Path:
 
 def _is_found() -> bool:
     """Whether parity lies in a folder of `sys.path` other than the one that Python put first for this process alone."""
-    others = sys.path if sys.flags.safe_path else sys.path[1:]
-    return any(p and Path(p).resolve() == _root() for p in others)
+    others = sys.path if sys.flags.safe_path or _OURS else sys.path[1:]
+    return any(p and p not in _OURS and Path(p).resolve() == _root() for p in others)
 
 
 def leave_the_current_folder() -> None:
     """Take the folder that `python -m` puts first off this process's path; last, where parity itself lies in it."""
     if not sys.flags.safe_path and sys.path and sys.path[0] in ("", os.getcwd()):
         here = sys.path.pop(0)
+        _OURS.append(here or os.getcwd())
         if Path(here or ".").resolve() == _root():
-            sys.path.append(here)
+            sys.path.append(_OURS[0])

@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
@@ -22,7 +23,7 @@ from types import TracebackType
 from typing import Any, Self, TypeAlias
 
 from parity import untrusted
-from parity.errors import OutputError, RunFileError
+from parity.errors import OutputError, RunFileError, UsageError
 from parity.features import Coverage
 from parity.vocabulary import Aspect, Fingerprint, Json, Measure, Record, Status
 
@@ -31,6 +32,8 @@ FORMAT = 4
 MAGIC = "parity_run"
 LARGEST = 256 << 20  # bytes of a run file
 LONGEST = 4 << 20  # characters of a row
+LARGEST_CODE = 16 << 20  # bytes of a file of faults or of a setup
+SHOWN = 400  # characters of what is wrong with a row
 
 Counts: TypeAlias = Mapping[str, Mapping[str, int]]
 
@@ -52,7 +55,8 @@ class Code:
 
 
 def code_of(given: str | None) -> Code:
-    """A file or a module as a person named it; nothing of it is run. Raises OSError where a file cannot be read."""
+    """A file or a module as a person named it; nothing of it is run. Raises OSError where a file cannot be read, UsageError
+    where it is no ordinary one."""
     if not given:
         return Code()
     path = Path(given)
@@ -69,7 +73,13 @@ def code_of(given: str | None) -> Code:
 
 
 def _digest(files: Sequence[Path]) -> str:
-    return hashlib.blake2b(b"".join(f.read_bytes() for f in files), digest_size=8).hexdigest()
+    try:
+        held = b"".join(untrusted.content(f, LARGEST_CODE) for f in files)
+    except FileNotFoundError:
+        return ""  # it is said where the file is used
+    except ValueError as e:
+        raise UsageError(f"cannot take {files[0]} as code: {e}; name a Python file") from None
+    return hashlib.blake2b(held, digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +222,7 @@ class Run:
 
 Row: TypeAlias = Record | Item | Death | Coverage | Power | End
 KINDS: dict[str, type[Row]] = {"record": Record, "item": Item, "death": Death, "coverage": Coverage, "power": Power, "end": End}
+DEADLY = ("crash", "hang", "killed")
 STATUSES, ASPECTS = tuple(map(str, Status)), tuple(map(str, Aspect))
 NAMES = {made: kind for kind, made in KINDS.items()}
 
@@ -346,8 +357,14 @@ def _contradiction(run: Run, rows: Sequence[Row]) -> str:
     twice = Counter(f"item {i.op} {i.dtype}" for i in run.items)
     twice.update(f"coverage of {c.family}" for c in run.coverage)
     twice.update(f"record {r}" for r in run.records)
+    twice.update("end row" for r in rows if isinstance(r, End))
     if what := next((k for k, n in twice.items() if n > 1), ""):
         return f"the {what[:100]} stands in it twice"
+    counts = {(i.op, i.dtype): i.counts for i in run.items}
+    kinds = Counter((r.op, r.dtype, r.aspect, r.status) for r in run.records if not r.shrunk)
+    for (op, dtype, aspect, status), n in kinds.items():
+        if (op, dtype) in counts and n > counts[op, dtype].get(aspect, {}).get(status, 0):
+            return f"{n} records of {op} {dtype} {aspect} are {status}, its item counts fewer"
     if run.end is None:
         return ""
     if not isinstance(rows[-1], End):
@@ -380,9 +397,17 @@ def _header(path: Path, line: str) -> tuple[int, Header]:
         header = Header(**{**body, "fingerprint": Fingerprint(**{**shown, **pairs})})
         for part in (header, header.fingerprint, header.faults, header.setup):
             _typed(part)
+        if not re.fullmatch(r"(\w[\w-]*(:\w+)?)?", header.fingerprint.device):
+            raise ValueError(f"no device is called '{header.fingerprint.device}'")
     except UNREADABLE as e:
-        raise RunFileError(f"{path}:1: the header cannot be read ({e}); the file was damaged or edited, run it again") from None
+        why = f"the header cannot be read ({_short(e)})"
+        raise RunFileError(f"{path}:1: {why}; the file was damaged or edited, run it again") from None
     return form, header
+
+
+def _short(e: Exception) -> str:
+    text = untrusted.printable(str(e))
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]} ..."
 
 
 UNREADABLE = (TypeError, KeyError, ValueError, AttributeError, OverflowError, RecursionError)
@@ -405,7 +430,7 @@ def _row(path: Path, number: int, line: str, form: int) -> Row:
         return row
     except UNREADABLE as e:
         raise RunFileError(
-            f"{path}:{number}: the row cannot be read ({e}); the file was damaged or edited, run it again"
+            f"{path}:{number}: the row cannot be read ({_short(e)}); the file was damaged or edited, run it again"
         ) from None
 
 
@@ -463,8 +488,13 @@ def _known(row: Row) -> None:
         statuses, aspects = (row.status,), (row.aspect,)
     elif isinstance(row, Item):
         statuses, aspects = (s for counts in row.counts.values() for s in counts), row.counts
+    elif isinstance(row, Coverage):
+        if max(row.counts.values(), default=0) > row.cases:
+            raise ValueError("a feature counts more cases than there are")
     elif isinstance(row, Death):
-        statuses = (row.how,)
+        statuses, aspects = (row.how,), (row.aspect,) if row.aspect else ()
+        if row.how in STATUSES and row.how not in DEADLY:
+            raise ValueError(f"no process ends by '{row.how}'; allowed: {', '.join(DEADLY)}")
         if row.blame not in BLAMES:
             raise ValueError(f"unknown blame '{row.blame}'; allowed: {', '.join(BLAMES[1:])}")
     elif isinstance(row, End):

@@ -21,7 +21,7 @@ def clock(seconds: float) -> str:
 
 def reproduce(case: str, device: str, faults: str = "", setup: str = "") -> str:
     """The line that shows a case again. faults, setup: the files that the run was given."""
-    named = f" --device {device}" + (f" --faults {shlex.quote(faults)}" if faults else "")
+    named = f" --device {shlex.quote(device)}" + (f" --faults {shlex.quote(faults)}" if faults else "")
     return f"reproduce: parity replay {shlex.quote(case)}{named}" + (f" --setup {shlex.quote(setup)}" if setup else "")
 
 

@@ -53,6 +53,16 @@ def test_the_fixture_warns_where_auto_finds_no_hardware(pytester: pytest.Pyteste
     done.stdout.fnmatch_lines(["*torch reports no accelerator, so everything is compared on sim:mps, a SIMULATED device*"])
 
 
+IMPORTS = """import torch
+        from parity.devices import Fault, resolve
+
+        def refuse(call):
+            raise NotImplementedError("Could not run 'aten::exp' with arguments from the 'SIM' backend")
+
+        REFUSED = Fault("refuses", ("exp",), refuse, level="kernel")
+"""
+
+
 def test_a_test_that_never_calls_the_fixture_fails(pytester: pytest.Pytester) -> None:
     """Nothing was compared; but who skips, fails or is refused otherwise is told of that alone."""
     pytester.makepyfile(
@@ -81,12 +91,18 @@ def test_a_test_that_never_calls_the_fixture_fails(pytester: pytest.Pytester) ->
             with pytest.raises(UsageError):
                 parity(torch.mm, torch.ones(2))
 
+        def test_swallowed(parity):
+            try:
+                parity(torch.exp, torch.ones(2), fail_on=("unsupported",), device=REFUSES)
+            except Exception:
+                pass
+
         def test_without():
             pass
-        """
+        """.replace("REFUSES", "resolve('sim', (REFUSED,))").replace("import torch\n", IMPORTS, 1)
     )
     done = pytester.runpytest_subprocess(*OPTIONS, "-rfEs")
-    done.assert_outcomes(failed=4, passed=2, skipped=1)
+    done.assert_outcomes(failed=5, passed=2, skipped=1)
     told = "*parity: the test takes the `parity` fixture and never called it, so nothing was compared; call*"
     done.stdout.fnmatch_lines([told, told, "*of its own*"])
     # Lines, not words: where CI is set, pytest's summary repeats the whole reason.

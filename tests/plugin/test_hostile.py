@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,8 @@ def test_a_stream_shows_text_and_moves_the_cursor_when_it_is_told_to(capsys: pyt
 @pytest.mark.parametrize(
     "line",
     ["[" * 100_000, '{"kind":"end","seconds":' + "9" * 5000 + "}", '{"kind":"end","totals":' + '{"a":' * 100 + "1" + "}" * 101,
+     '{"kind":"' + "A" * 100_000 + '"}', '{"kind":"coverage","family":"f","counts":{"x":1}}',
+     '{"kind":"death","op":"a","dtype":"b","case":"c","how":"agree"}',
      '{"kind":"end","seconds":true}', '{"kind":"end","lost":[1]}', '{"kind":"end","totals":{"agree":-1}}'],
 )  # fmt: skip
 def test_a_row_that_is_no_row_is_one_error(tmp_path: Path, line: str) -> None:
@@ -140,6 +143,19 @@ def test_a_case_that_nobody_can_build_is_one_error(tmp_path: Path, text: str) ->
     done = command(tmp_path, "replay", text, "--device", "sim")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert len(done.stderr) < 1000
+
+
+@pytest.mark.parametrize("device", ["sim; touch pwned", "--setup=evil.py", "sim --faults x", "$(id)"])
+def test_a_device_is_a_name(folder: Path, device: str) -> None:
+    """It ends up in commands: in those that are printed, and in those that are started."""
+    with Writer(folder / "named.jsonl") as writer:
+        for row in (Header(replace(PRINT, device=device)), Record(CASE, "exp", "float32", "forward", "wrong"), End()):
+            writer.write(row)
+    for line in ("replay named.jsonl", "diff named.jsonl named.jsonl", "explain named.jsonl"):
+        done = command(folder, *line.split())
+        assert done.returncode == 2
+        assert "no device is called" in done.stderr
+    assert not list(folder.glob("*.ran"))
 
 
 @pytest.mark.parametrize("what", ["fifo", "device", "folder"])
@@ -192,6 +208,21 @@ def test_a_death_that_does_not_come_again_is_acquitted_nobody() -> None:
     assert blame == store.UNKNOWN
     assert "did not come again" in why
     assert store.counted([Death("exp", "float32", CASE, blame=blame)], [])
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [("SIGKILL", False, "compare"), ("exit code 1", False, ""), ("no answer in 60 s", True, "build"), ("SIGSEGV", False, "")],
+)
+def test_what_proves_nothing_convicts_nobody(ended: tuple[str, bool, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three processes on the CPU that were killed, never began, or had too little time."""
+    monkeypatch.setattr("parity.inquest.attempt", lambda *_: inquest.Attempt(1, *ended))
+    assert inquest.held(CASE, inquest.How("sim"), 1.0)[0] == store.DEVICE
+
+
+def test_three_equal_deaths_on_the_cpu_alone_convict_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parity.inquest.attempt", lambda *_: inquest.Attempt(1, "SIGSEGV", False, "reference"))
+    assert inquest.held(CASE, inquest.How("sim"), 1.0)[0] == store.CPU
 
 
 def test_the_first_kill_from_outside_counts_until_the_item_was_examined_again() -> None:
