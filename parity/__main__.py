@@ -3,11 +3,11 @@
 import os
 import sys
 
-from parity import processes
+from parity.core import processes
 
 processes.leave_the_current_folder()  # before anything else is imported
 
-from parity.cli import INTERRUPTED, main  # noqa: E402
+from parity.faces.cli import INTERRUPTED, main  # noqa: E402
 
 
 def run() -> None:

@@ -1,7 +1,8 @@
-"""For people's own functions and modules: the same three runs (reference, device, float64) and the same judge as the suite.
+"""Comparison of users' own functions and modules, with the same three runs (reference, device, float64) and the same judge as
+the suite.
 
-`assert_parity(model, x, device="mps")` compares outputs, gradients, and whatever the call writes;
-`compare(fn, on_device, on_cpu, x)` judges two results that are there already.
+`assert_parity(model, x, device="mps")` compares outputs, gradients, and everything the call writes; `compare(fn, on_device,
+on_cpu, x)` judges two existing results.
 """
 
 from parity.assertion.asserting import assert_parity

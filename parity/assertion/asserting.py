@@ -1,4 +1,4 @@
-"""`assert_parity`: a function on the CPU, on the device and in float64, and the judge over all that came of it."""
+"""`assert_parity`: run a function on the CPU, on the device and in float64, and judge all results."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import math
 import os
 import re
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from parity import execute as ex
 from parity import tolerance
 from parity.assertion.captured import Kept, captured
 from parity.assertion.comparison import PACKAGE, Comparison, Notes, ParityFailure, warn
 from parity.assertion.leaves import loose
 from parity.assertion.subject import (
     SEED,
-    Run,
+    ForwardRun,
     Subject,
     fixed_cotangents,
     forward,
@@ -34,35 +32,36 @@ from parity.assertion.subject import (
     tracked_outputs,
     word,
 )
-from parity.assertion.truth import Truth, seeded
+from parity.assertion.truth import FunctionTruth, seeded
 from parity.assertion.verdicts import ROW, bare, described, judged, settled, verdicts
-from parity.assertion.watch import Watch, command
+from parity.assertion.watch import PlacementWatch, command
+from parity.checks.trial import RAISED
+from parity.core.errors import NothingCompared, ParityError, UsageError
+from parity.core.results import Computed, Raised, Status, Verdict, statuses
 from parity.devices import Device, resolve
-from parity.errors import NothingCompared, ParityError, UsageError
+from parity.devices.fallbacks import listening
+from parity.execution import execute as ex
 from parity.judging.bench import Bench
 from parity.judging.limits import Limits
 from parity.judging.measures import bit_equal
-from parity.listening import listening
-from parity.vocabulary import Computed, Raised, Status, Verdict, statuses
 
-STATUS_OF = {"refused": Status.UNSUPPORTED, "oom": Status.OOM, "error": Status.ERROR}
 TORCH = str(Path(torch.__file__).parent)
 SIDES = re.compile(r"same device|two devices|Placeholder storage|is on cpu\b|on cpu,? but|device type", re.IGNORECASE)
 
 
 @functools.lru_cache(maxsize=16)
 def _resolved(name: str) -> Device:
-    found = resolve(name)
-    if name == "auto" and found.simulated:
+    device = resolve(name)
+    if name == "auto" and device.simulated:
         warn(
-            f"parity: torch reports no accelerator, so everything is compared on {found.name}, a SIMULATED device: that says "
+            f"parity: torch reports no accelerator, so everything is compared on {device.name}, a SIMULATED device: that says "
             "nothing about any hardware. Name a device to be sure of it"
         )
-    return found
+    return device
 
 
 def _target(device: str | torch.device | Device) -> Device:
-    """The device that a caller means. Raises UsageError for what names none, and as `resolve` does."""
+    """The device that the caller names. Raises UsageError if the argument names none, and what `resolve` raises."""
     if isinstance(device, Device):
         return device
     if not isinstance(device, (str, torch.device)):
@@ -89,17 +88,17 @@ def assert_parity(
 ) -> Comparison:
     """Assert that `fn(*inputs, **kwargs)` computes the same on the device as on the CPU, up to rounding.
 
-    Compared are the outputs, the buffers and inputs that the call writes, and (`backward`) the gradients of all parameters
-    and inputs that require one; without `backward` it runs under no_grad. Everything is copied: nothing of the caller's
-    changes. atol: absolute errors against the truth up to it agree whatever the tables say. fail_on: statuses that fail beside
-    the findings, as `--fail-on` takes them: "fallback" for an operator that ran on the CPU unasked, "void" for a tensor of a
-    kind that parity does not compare. keep_on_cpu: names of inputs that the device's run gets on the CPU, as
-    `pack_padded_sequence` wants its lengths. detail: ask the truth of every tensor, equal ones too, and print how large an
-    error of each would have been told.
+    It compares the outputs, the buffers and inputs that the call writes, and (`backward`) the gradients of all parameters and
+    inputs that require one; without `backward` it runs under no_grad. Everything is copied, so the caller's objects stay
+    unchanged. atol: errors up to this absolute size, measured against the truth, agree whatever the tables say. fail_on:
+    statuses that fail in addition to the findings, as for `--fail-on`: "fallback" for an operator that silently ran on the CPU,
+    "void" for a tensor of a kind that parity does not compare. keep_on_cpu: names of inputs that stay on the CPU in the
+    device's run, such as the lengths for `pack_padded_sequence`. detail: compute the truth of every tensor, even of equal ones,
+    and print how large an error in each would have been reported.
 
-    Raises ParityFailure for findings and refusals, NothingCompared where no number came out or nothing ran on the device,
-    UsageError for a function that draws random numbers, does not run on the CPU or gives what cannot be opened (a set, an
-    iterator), DeviceError for a device that is not here. A ParityWarning tells what a passing comparison left out.
+    Raises ParityFailure for findings and refusals; NothingCompared if no number came out or nothing ran on the device;
+    UsageError for a function that draws random numbers, does not run on the CPU or returns something that cannot be opened (a
+    set, an iterator); DeviceError for a device that is not available. A ParityWarning says what a passing comparison left out.
     """
     __tracebackhide__ = True
     number = atol is None or (isinstance(atol, Real) and not isinstance(atol, bool))
@@ -110,7 +109,7 @@ def assert_parity(
     try:
         near = (keep_on_cpu,) if isinstance(keep_on_cpu, str) else tuple(keep_on_cpu)
         comparison, cause = _judged(subject(fn, inputs, kwargs, near), _target(device), backward, atol, wanted, notes, detail)
-    except ParityError as e:  # one sentence for the caller, who has no use for the way that it took through here
+    except ParityError as e:  # one sentence for the caller, without parity's own frames
         raise e.with_traceback(None) from e.__cause__
     if comparison.findings or any(v.status in wanted for _, v in comparison.verdicts):
         raise ParityFailure(comparison) from cause
@@ -121,15 +120,9 @@ def assert_parity(
 
 
 def _judged(
-    s: Subject,
-    device: Device,
-    backward: bool,
-    atol: float | None,
-    fail_on: Sequence[Status],
-    notes: Notes,
-    detail: bool,
+    s: Subject, device: Device, backward: bool, atol: float | None, fail_on: Sequence[Status], notes: Notes, detail: bool
 ) -> tuple[Comparison, BaseException | None]:
-    """What was found, and the device's exception where it raised one."""
+    """The comparison, and the device's exception if it raised one."""
     __tracebackhide__ = True
     if not s.moves:
         raise NothingCompared(f"{s.name}: no input is a tensor, so nothing would reach {device.name}; give it tensors")
@@ -152,7 +145,7 @@ def _judged(
         notes.say(f"no gradients: the CPU has none ({problem.message})", loud=True)
         tracked, cotangents = (), []
     fallbacks: list[str] = []
-    with _every_fallback(fallbacks):
+    with listening(fallbacks):
         theirs, cause = _on_device(s, device, backward, tracked, cotangents)
     ran = f"ran on the CPU: {', '.join(sorted(set(fallbacks)))}"
     if fallbacks and Status.FALLBACK not in fail_on:
@@ -163,28 +156,28 @@ def _judged(
         left = _left_behind(s) if SIDES.search(theirs.message) else ""
         if left:
             notes.say(left)
-        verdict = Verdict(STATUS_OF[theirs.kind], _told(theirs, cause))
+        verdict = Verdict(RAISED[theirs.kind], _raised_text(theirs, cause))
         culprit = [watch.last] if watch is not None and theirs.stage == "run" and watch.last else []
         next_ = "" if left else _next(s, device, watch, culprit)
         return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_), cause
     results, outside = theirs
     if watch is not None:
         _placed_there(title, device, watch, outside, len(run.outputs), run.computed, notes)
-    truth = Truth(s, backward, cotangents, ours)
+    truth = FunctionTruth(s, backward, cotangents, ours)
     idle = _untouched(s, results, ours)
     results, ours = ({n: t for n, t in side.items() if n not in idle} for side in (results, ours))
     limits: dict[str, Limits] | None = {} if detail else None
-    found = verdicts(Bench(ROW, tables_of(device.name), truth, None, detail, limits), results, ours, notes, atol)
-    if not judged(found, ours):
+    judgements = verdicts(Bench(ROW, tables_of(device.name), truth, None, detail, limits), results, ours, notes, atol)
+    if not judged(judgements, ours):
         raise NothingCompared(f"{title}: {_nothing(run)}; return what is to be compared")
     if truth.refused:
         notes.say(f"judged against the reference: it does not run in float64 ({truth.refused})")
-    found = (*extra, *settled(found, fail_on, notes))
-    failed = any(v.status is not Status.AGREE for _, v in found)
-    return Comparison(title, found, tuple(notes.lines), _next(s, device, watch) if failed else "", limits or {}), cause
+    judgements = (*extra, *settled(judgements, fail_on, notes))
+    failed = any(v.status is not Status.AGREE for _, v in judgements)
+    return Comparison(title, judgements, tuple(notes.lines), _next(s, device, watch) if failed else "", limits or {}), cause
 
 
-def _nothing(run: Run) -> str:
+def _nothing(run: ForwardRun) -> str:
     came = [f"{n} is {described(t)}" for n, t in run.outputs if not known(t)] + [f"{n} is a {t}" for n, t in run.bare]
     return "no tensor with elements came out that parity compares" + (f" ({', '.join(came[:3])})" if came else "")
 
@@ -192,8 +185,8 @@ def _nothing(run: Run) -> str:
 # -------------------------------------------------------------------------------------------------------- the reference
 
 
-def _reference(s: Subject, backward: bool) -> tuple[Run, dict[str, Tensor]]:
-    """The run on the CPU. Raises UsageError where it does not run there, or not twice alike."""
+def _reference(s: Subject, backward: bool) -> tuple[ForwardRun, dict[str, Tensor]]:
+    """The run on the CPU and its results. Raises UsageError if it fails there, or if two runs differ."""
     __tracebackhide__ = True
     kept = Kept(s.function)
     with seeded():
@@ -227,7 +220,8 @@ def _again(s: Subject, backward: bool, seed: int) -> dict[str, Tensor]:
 
 
 def _alike(a: Mapping[str, Tensor], b: Mapping[str, Tensor], relative: float | None = None) -> bool:
-    """Whether two runs gave the same bits or, with `relative`, the same up to that part of each tensor's largest number."""
+    """Whether two runs gave the same bits or, with `relative`, differ by at most that fraction of each tensor's largest
+    magnitude."""
     if list(a) != list(b):
         return False
     for x, y in zip(a.values(), b.values()):
@@ -246,7 +240,7 @@ def _alike(a: Mapping[str, Tensor], b: Mapping[str, Tensor], relative: float | N
 
 
 def _with_gradients(
-    run: Run, results: Mapping[str, Tensor], tracked: Sequence[str], cotangents: Sequence[Tensor]
+    run: ForwardRun, results: Mapping[str, Tensor], tracked: Sequence[str], cotangents: Sequence[Tensor]
 ) -> tuple[dict[str, Tensor], Raised | None]:
     if not cotangents:
         return dict(results), None
@@ -258,22 +252,11 @@ def _with_gradients(
 # ----------------------------------------------------------------------------------------------------------- the device
 
 
-@contextmanager
-def _every_fallback(heard: list[str]) -> Iterator[None]:
-    """Hear of every fallback: torch tells of the first one of a process only, unless it is to warn always."""
-    before = torch.is_warn_always_enabled()
-    with listening(heard):
-        torch.set_warn_always(True)
-        try:
-            yield
-        finally:
-            torch.set_warn_always(before)
-
-
 def _on_device(
     s: Subject, device: Device, backward: bool, tracked: Sequence[str], cotangents: Sequence[Tensor]
 ) -> tuple[tuple[dict[str, Tensor], frozenset[str]] | Raised, BaseException | None]:
-    """All results of the device on the CPU, and the names of the outputs that did not lie there; or what it raised."""
+    """All results of the device, copied to the CPU, and the names of the outputs that were not on the device; or what it
+    raised."""
     with torch.random.fork_rng(devices=[]), device.active():
         device.seed(SEED)
         run, cause = _attempted(lambda: forward(s, device.upload, backward, stay=torch.clone), "run")
@@ -295,9 +278,9 @@ def _on_device(
         return ({**dict(results.tensors), **dict(more.tensors)}, outside), None
 
 
-def _watched(s: Subject, device: Device, backward: bool) -> Watch:
-    """Where the operators of one more run of it ran; as far as it came where that raises."""
-    watch = Watch(device.torch_device.type)
+def _watched(s: Subject, device: Device, backward: bool) -> PlacementWatch:
+    """Where the operators ran in one more run of the subject; up to the error if it raises."""
+    watch = PlacementWatch(device.torch_device.type)
     with torch.random.fork_rng(devices=[]), device.active(), listening([]):
         device.seed(SEED)
         got = ex.attempt(lambda: forward(s, device.upload, backward, watch.over(), torch.clone), "run")
@@ -306,14 +289,20 @@ def _watched(s: Subject, device: Device, backward: bool) -> Watch:
 
 
 def _spent(theirs: Any) -> bool:
-    """Whether the device is in no state to be asked again."""
+    """Whether the device must not be used again: it is out of memory."""
     return isinstance(theirs, Raised) and theirs.kind == "oom"
 
 
 def _placed_there(
-    title: str, device: Device, watch: Watch, outside: frozenset[str], total: int, numbers: frozenset[str], notes: Notes
+    title: str,
+    device: Device,
+    watch: PlacementWatch,
+    outside: frozenset[str],
+    total: int,
+    numbers: frozenset[str],
+    notes: Notes,
 ) -> None:
-    """Note what lies or ran elsewhere. Raises NothingCompared where nothing ran on the device."""
+    """Note what lies or ran elsewhere. Raises NothingCompared if nothing ran on the device."""
     away = sorted(outside - numbers)
     nowhere = total > 0 and len(outside) == total
     if watch.whole and (watch.idle or (nowhere and not watch.there)):
@@ -328,7 +317,7 @@ def _placed_there(
 
 
 def _untouched(s: Subject, theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor]) -> set[str]:
-    """Names of the inputs and buffers that neither side wrote. Their bits tell: batch_norm writes without a new version."""
+    """Names of the inputs and buffers that neither side wrote. Their bits decide: batch_norm writes without a new version."""
     before = {f"after[{n}]": x for n, x in s.given}
     before |= {f"buffer[{n}]": b for n, b in s.module.named_buffers()} if s.module is not None else {}
     return {n for n, x in before.items() if n in ours and n in theirs and _kept(x, theirs[n]) and _kept(x, ours[n])}
@@ -345,7 +334,7 @@ def _kept(before: Tensor, after: Tensor) -> bool:
 
 
 def _attempted(run: Callable[[], Any], stage: str) -> tuple[Any, BaseException | None]:
-    """`execute.attempt`, with the exception itself. An error of parity's own user stays one."""
+    """`execute.attempt`, which also returns the exception itself. A ParityError is raised again."""
     caught: list[BaseException] = []
 
     def kept() -> Any:
@@ -361,24 +350,24 @@ def _attempted(run: Callable[[], Any], stage: str) -> tuple[Any, BaseException |
     return got, caught[0] if caught else None
 
 
-def _told(raised: Raised, cause: BaseException | None) -> str:
+def _raised_text(raised: Raised, cause: BaseException | None) -> str:
     return f"{raised.type} in {raised.stage}: {raised.message}{_where(cause)}"
 
 
 def _where(e: BaseException | None) -> str:
-    """The last line of the caller's that led to an exception; empty where torch itself was called."""
-    found = ""
+    """The last line of the caller's code that led to an exception; empty if the caller called torch directly."""
+    line = ""
     for frame in traceback.extract_tb(e.__traceback__) if e is not None else ():
         if frame.filename.startswith(os.path.join(PACKAGE, "devices", "")):
             break
         if not frame.filename.startswith((PACKAGE, TORCH, "<")):
             near = os.path.relpath(frame.filename)
-            found = f" ({frame.filename if near.startswith('..') else near}:{frame.lineno}, in {frame.name})"
-    return found
+            line = f" ({frame.filename if near.startswith('..') else near}:{frame.lineno}, in {frame.name})"
+    return line
 
 
 def _left_behind(s: Subject) -> str:
-    """Which tensors stayed on the CPU, and what to do about it; empty where none can be named."""
+    """Which tensors stayed on the CPU, and what to do about it; empty if none can be named."""
     if s.module is not None and (names := [n for n, _ in loose(s.module)]):
         return (
             f"'{names[0]}' of {type(s.module).__name__} is a tensor that is neither a parameter nor a buffer, so it stays on "
@@ -390,6 +379,6 @@ def _left_behind(s: Subject) -> str:
     return "a tensor stayed on the CPU: pass it in, or make it on the device of the inputs"
 
 
-def _next(s: Subject, device: Device, watch: Watch | None, culprit: Sequence[str] = ()) -> str:
+def _next(s: Subject, device: Device, watch: PlacementWatch | None, culprit: Sequence[str] = ()) -> str:
     names = list(culprit) or (list(watch.calls) if watch is not None else [])
     return command(names, word(s.coarsest), device.name, bool(getattr(device, "faults", ())))

@@ -1,4 +1,4 @@
-"""What a function uses without being given it: modules, optimizers and tensors of its closure, which no side gets a copy of."""
+"""What a function captures: modules, optimizers and tensors of its closure and globals, which no side gets a copy of."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def captured(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
 
 
 class Kept:
-    """The tensors that a function captures, as they were, so that a call which changes them can be told and undone."""
+    """Copies of the tensors that a function captures, to detect and undo a call's changes to them."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         used = list(captured(function))
@@ -35,7 +35,7 @@ class Kept:
         self._optimizers = [(x, copy.deepcopy(x.state_dict())) for _, x in used if isinstance(x, torch.optim.Optimizer)]
 
     def changed(self) -> str:
-        """The name of the first value that is not as it was, all put back; empty where nothing changed."""
+        """Restore everything; returns the name of the first value that had changed, or an empty string."""
         first = ""
         for name, tensor, before in self._tensors:
             if tensor.shape != before.shape or not torch.equal(tensor.detach().nan_to_num(), before.nan_to_num()):

@@ -1,4 +1,4 @@
-"""What a comparison of a function found, and the failure that carries it."""
+"""The result of comparing a function, and the failure that carries it."""
 
 from __future__ import annotations
 
@@ -10,36 +10,37 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from parity.judging.limits import Limits, left_unjudged, told
-from parity.vocabulary import Measure, Status, Verdict
+from parity.core.results import Measure, Status, Verdict
+from parity.judging.limits import Limits, detectable_error, left_unjudged
 
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
 class ParityWarning(UserWarning):
-    """A comparison agrees and says less than it seems to: pytest does not show the notes of a test that passes."""
+    """A comparison agrees but covers less than it seems to. It is a warning because pytest hides the output of tests that
+    pass."""
 
 
 class Notes:
-    """What is told beside the verdicts. loud: those of `lines` that the caller must hear of even where everything agrees."""
+    """Remarks in addition to the verdicts. loud: those of `lines` that the caller must see even if everything agrees."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.loud: list[str] = []
 
     def say(self, text: str, loud: bool = False) -> None:
-        """Keep a note."""
+        """Add a note."""
         self.lines.append(text)
         self.loud += [text] if loud else []
 
     def warn(self, subject: str) -> None:
-        """A ParityWarning for every loud one, at the caller's line."""
+        """Issue a ParityWarning for every loud note, at the caller's line."""
         for text in self.loud:
             warn(f"{subject}: {text}")
 
 
 def warn(text: str) -> None:
-    """A ParityWarning at the first line outside of parity."""
+    """Issue a ParityWarning at the first line outside of parity."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame, level = frame.f_back, level + 1
@@ -50,9 +51,9 @@ def warn(text: str) -> None:
 class Comparison:
     """What was compared: a verdict per tensor (`out`, `out['logits']`, `grad[0.weight]`, `buffer[1.running_mean]`).
 
-    subject: "Net on mps". notes: what was not compared or stands on weaker ground, and work that ran on the CPU. next: where
-    something was found, the command that tests the ops which the function called on the device. limits: with `detail`, how
-    large an error of each tensor would have been told.
+    subject: "Net on mps". notes: what was not compared or was judged less strictly, and operators that ran on the CPU. next:
+    after a finding, the command that tests the ops that the function called on the device. limits: with `detail`, how large an
+    error of each tensor would have been reported.
     """
 
     subject: str
@@ -63,12 +64,12 @@ class Comparison:
 
     @property
     def findings(self) -> tuple[tuple[str, Verdict], ...]:
-        """The verdicts that are not agreement, in the order of the tensors."""
+        """The verdicts other than agreement, in the order of the tensors."""
         return tuple((n, v) for n, v in self.verdicts if v.status is not Status.AGREE)
 
     @property
     def share(self) -> float:
-        """The largest error that was measured, in units of its budget; bit-equal tensors count as 0."""
+        """The largest measured error, in units of its budget; bit-equal tensors count as 0."""
         return max((v.measure.share or 0.0 for _, v in self.verdicts if v.measure is not None), default=0.0)
 
     def __repr__(self) -> str:
@@ -76,17 +77,17 @@ class Comparison:
 
     def __str__(self) -> str:
         agreed = [(n, v.measure) for n, v in self.verdicts if v.status is Status.AGREE]
-        lines = [line for n, v in self.findings for line in _told(self.subject, n, v)]
+        lines = [line for n, v in self.findings for line in _finding_lines(self.subject, n, v)]
         if agreed:
             total = sum(1 for n, _ in self.verdicts if n)
             lines.append(f"{self.subject}: {len(agreed)} of {total} tensors agree; {'; '.join(_agreement(agreed))}")
-        lines += [f"  {n}: {told(known)}" for n, known in self.limits.items()]
+        lines += [f"  {n}: {detectable_error(known)}" for n, known in self.limits.items()]
         lines += [f"note: {n}" for n in self.notes]
         return "\n".join([*lines, f"next: {self.next}"] if self.next else lines)
 
 
 class ParityFailure(AssertionError):
-    """The device does not do what the CPU does. comparison, verdicts: all tensors, agreeing ones too."""
+    """The device's results differ from the CPU's. comparison, verdicts: all tensors, including those that agree."""
 
     def __init__(self, comparison: Comparison) -> None:
         super().__init__(str(comparison))
@@ -95,7 +96,7 @@ class ParityFailure(AssertionError):
 
 
 def _agreement(agreed: Sequence[tuple[str, Measure | None]]) -> Iterator[str]:
-    """How close the tensors that agree come to their budgets, and how many were judged in every element."""
+    """How close the agreeing tensors come to their budgets, and how many were judged in every element."""
     worst, share = max(((n, m.share or 0.0 if m else 0.0) for n, m in agreed), key=lambda pair: pair[1])
     yield f"largest share {share:.2g} in {worst}" if share else "all equal in every bit, or at the truth"
     left = [(n, m) for n, m in agreed if m is not None and m.unjudged]
@@ -103,8 +104,8 @@ def _agreement(agreed: Sequence[tuple[str, Measure | None]]) -> Iterator[str]:
     yield from (f"{n}: {left_unjudged(m)}" for n, m in left)
 
 
-def _told(subject: str, name: str, v: Verdict) -> Iterator[str]:
-    """One finding in the grammar of all of parity's faces."""
+def _finding_lines(subject: str, name: str, v: Verdict) -> Iterator[str]:
+    """One finding, in the same form as in all of parity's reports."""
     m = v.measure
     where = f" in {name}" if name else ""
     scaled = m is not None and m.share is not None and 0.0 < m.share < math.inf

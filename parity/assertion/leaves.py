@@ -1,7 +1,7 @@
-"""What a value holds: its tensors and numbers by path, and the leaves that hold none.
+"""The contents of a value: its tensors and numbers by path, and the leaves that hold neither.
 
-pytree's containers are opened as pytree names them; beside them mappings, lists, dataclasses, modules, and any object whose
-attributes hold a tensor. What has no order of its own, or can be read only once, is refused.
+pytree's containers are opened with pytree's names. Also opened are mappings, lists, dataclasses, modules, and any object with
+attributes that hold a tensor. Values without an order, or that can be read only once, are refused.
 """
 
 from __future__ import annotations
@@ -16,16 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import (
-    MappingKey,
-    SequenceKey,
-    TreeSpec,
-    keystr,
-    tree_flatten,
-    tree_flatten_with_path,
-)
+from torch.utils._pytree import MappingKey, SequenceKey, TreeSpec, keystr, tree_flatten, tree_flatten_with_path
 
-from parity.errors import UsageError
+from parity.core.errors import UsageError
 
 Leaf = tuple[str, Any]
 NUMBERS = (bool, int, float, complex, np.generic)
@@ -34,15 +27,15 @@ _BARE = (
     torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
 _INT64 = 1 << 63
-OWN = ("_parameters", "_buffers", "_modules")  # where a module keeps what torch knows of
+OWN = ("_parameters", "_buffers", "_modules")  # attributes in which a module keeps its parameters, buffers and submodules
 
 
 def flattened(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[tuple[Any, Any]], TreeSpec]:
-    """torch's `tree_flatten_with_path`; where a container in the tree is known to pytree but has no names for what it holds,
-    its items are numbered."""
+    """torch's `tree_flatten_with_path`. If the tree has a container that pytree knows but cannot name the items of, the items
+    are numbered."""
     try:
-        found, spec = tree_flatten_with_path(tree, is_leaf)
-        return list(found), spec
+        named, spec = tree_flatten_with_path(tree, is_leaf)
+        return list(named), spec
     except ValueError:  # "Did not find a flatten_with_keys_fn for type"
         leaves, spec = tree_flatten(tree, is_leaf)
         return list(zip(_numbered(spec, ()), leaves, strict=True)), spec
@@ -64,7 +57,7 @@ def is_number(x: Any) -> bool:
 
 
 def is_array(x: Any) -> bool:
-    """Whether it is numpy's array of numbers."""
+    """Whether it is a numpy array of numbers."""
     return isinstance(x, np.ndarray) and _numeric(x)
 
 
@@ -76,20 +69,20 @@ def _numeric(x: Any) -> bool:
 
 
 def leaves(value: Any, path: str) -> tuple[Leaf, ...]:
-    """All leaves of a result, in order: tensors, numbers, arrays, and what holds none of them.
+    """All leaves of a result, in order: tensors, numbers, arrays, and values that hold none of these.
 
-    Raises UsageError for a set, an iterator and their like, naming its type.
+    Raises UsageError, with the type, for sets, iterators and similar values.
     """
     return tuple(_Walk(strict=True).of(path, value))
 
 
 def held(value: Any, path: str) -> tuple[tuple[str, Tensor], ...]:
-    """The tensors in an argument that pytree does not open (a dataclass, a module, an object of one's own)."""
+    """The tensors in an argument that pytree does not open (a dataclass, a module, a user-defined object)."""
     return tuple((n, x) for n, x in _Walk(strict=False).of(path, value) if isinstance(x, Tensor))
 
 
 class _Walk:
-    """One way through a value: every object is opened by its attributes once, however often it is met."""
+    """One traversal of a value. Each object is opened by its attributes only once, even if it occurs several times."""
 
     def __init__(self, strict: bool) -> None:
         self._strict = strict
@@ -132,25 +125,25 @@ class _Walk:
         if id(x) in self._seen:
             return
         self._seen.add(id(x))
-        found = [leaf for k, v in attributes(x) for leaf in self.of(f"{path}.{k}", v)]
-        # Numbers alone make no result of an object: a clock or a counter has them too.
-        yield from found if any(isinstance(v, (Tensor, np.ndarray)) for _, v in found) else [(path, x)]
+        inner = [leaf for k, v in attributes(x) for leaf in self.of(f"{path}.{k}", v)]
+        # An object counts as a result only if it holds a tensor or array: a clock or a counter holds numbers, too.
+        yield from inner if any(isinstance(v, (Tensor, np.ndarray)) for _, v in inner) else [(path, x)]
 
 
 def _children(x: Any) -> Iterable[Leaf] | None:
-    """(key, child) of a container by itself; None where it is none."""
+    """(key, child) of a container that pytree does not know; None for other values."""
     if isinstance(x, Mapping):
-        # A tensor as a key (an optimizer's state) is told by its place: its text is its numbers.
+        # A key that is a tensor (an optimizer's state) is named by its position, because its repr is its numbers.
         return [(f"[{i if isinstance(k, Tensor) else repr(k)}]", v) for i, (k, v) in enumerate(x.items())]
     if dataclasses.is_dataclass(x):
         return [(f".{f.name}", getattr(x, f.name)) for f in dataclasses.fields(x) if hasattr(x, f.name)]
-    if isinstance(x, (list, tuple, deque, ValuesView)):  # another sequence may make its items only when asked
+    if isinstance(x, (list, tuple, deque, ValuesView)):  # other sequences may compute their items on access
         return [(f"[{i}]", v) for i, v in enumerate(x)]
     return None
 
 
 def attributes(x: Any) -> Iterator[Leaf]:
-    """What an object holds by name, in its dict and in its slots; nothing is computed."""
+    """The attributes in an object's dict and slots, without computing any property."""
     yield from getattr(x, "__dict__", {}).items()
     for cls in type(x).__mro__:
         slots = cls.__dict__.get("__slots__", ())
@@ -160,13 +153,13 @@ def attributes(x: Any) -> Iterator[Leaf]:
 
 
 def loose(module: nn.Module) -> tuple[tuple[str, Tensor], ...]:
-    """Tensors of a module that are neither its parameters nor its buffers, so that no `.to` moves them."""
-    found: list[tuple[str, Tensor]] = []
+    """Tensors of a module that are neither parameters nor buffers, so that `.to` does not move them."""
+    tensors: list[tuple[str, Tensor]] = []
     for name, m in module.named_modules():
         for k, v in vars(m).items():
             if k not in OWN and not isinstance(v, (nn.Module, *_BARE)):
-                found += held(v, f"{name}.{k}" if name else k)
-    return tuple(found)
+                tensors += held(v, f"{name}.{k}" if name else k)
+    return tuple(tensors)
 
 
 def kind(x: Any) -> str:

@@ -1,4 +1,4 @@
-"""A caller's function with its arguments, and a run of it on one side: what it returns, writes and differentiates."""
+"""A caller's function with its arguments, and a run of it on one side: its results, its writes and its gradients."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.utils._pytree import TreeSpec, keystr, tree_unflatten
 
-from parity import execute as ex
 from parity.assertion.leaves import OWN, attributes, flattened, held, is_array, is_number, kind, leaves
-from parity.dtypes import FACTS
-from parity.errors import UsageError
-from parity.execute import Live, Named
-from parity.values import pool, window
-from parity.vocabulary import Raised
+from parity.core.dtypes import FACTS
+from parity.core.errors import UsageError
+from parity.core.results import Raised
+from parity.execution import execute as ex
+from parity.execution.execute import Live, Named
+from parity.execution.values import pool, window
 
 SEED = 0
 Put = Callable[[Tensor], Tensor]
@@ -30,12 +30,12 @@ Put = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A function with its arguments, as the caller gave them. method: which one of the module, "" for the module itself.
+    """A function with its arguments, as the caller gave them. method: the name of a method of the module, "" for the module
+    itself.
 
-    leaves, names, tree: the arguments' leaves, what a message calls them, and how they are put together. kept: names of those
-    that stay on the CPU. held: the tensors in
-    each leaf that is an object of its own. coarsest: the floating dtype with the largest roundoff that goes in. extents: how
-    many elements of each storage go in.
+    leaves, names, tree: the leaves of the arguments, their names in messages, and their structure. kept: names of the leaves
+    that stay on the CPU. held: the tensors in each leaf that is a user-defined object. coarsest: the floating dtype of the
+    inputs with the largest roundoff. extents: how many elements of each storage are needed.
     """
 
     name: str
@@ -66,19 +66,19 @@ class Subject:
 
     @property
     def moves(self) -> bool:
-        """Whether anything goes to the device at all."""
+        """Whether any tensor is copied to the device."""
         return next(self.tensors, None) is not None
 
     @property
     def odd(self) -> str:
-        """The first of them that is no dense, plain tensor; empty where all are."""
+        """The name of the first tensor that is not dense and plain; empty if all are."""
         return next((n for n, x in self.tensors if not is_dense(x) or x.is_quantized), "")
 
 
 def subject(
     fn: Callable[..., Any], inputs: Sequence[Any], kwargs: Mapping[str, Any], keep_on_cpu: Sequence[str] = ()
 ) -> Subject:
-    """A function with its arguments. keep_on_cpu: names of inputs that do not travel. Raises UsageError for what is no
+    """A function with its arguments. keep_on_cpu: names of inputs that stay on the CPU. Raises UsageError if it is not a
     function, for a lazy module, and for a name that no input has."""
     if not callable(fn):
         raise UsageError(f"the function is {fn!r}; give a function or an nn.Module first, and its inputs after it")
@@ -107,7 +107,7 @@ def subject(
 
 
 def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
-    """The floating dtype with the largest roundoff, float32 without one. Dtypes that parity has facts about."""
+    """The floating dtype with the largest roundoff, float32 if there is none. All dtypes must be in FACTS."""
     floats = [d for d in dtypes if FACTS[word(d)].is_inexact]
     return max(floats, key=lambda d: FACTS[word(d)].unit_roundoff, default=torch.float32)
 
@@ -121,11 +121,11 @@ def _extents(tensors: Sequence[Tensor]) -> dict[tuple[int, torch.dtype], int]:
 
 
 def _positions(function: Callable[..., Any], count: int) -> list[str]:
-    """What the function calls its positional arguments."""
+    """The names of the function's positional parameters."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # torch's builtins tell no signature
-        parameters = ()  # type: ignore[assignment]  # as empty as it looks
+    except (TypeError, ValueError):  # torch's builtins have no signature
+        parameters = ()  # type: ignore[assignment]  # an empty tuple instead of a view
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "input")
     missing = count - len(names)
@@ -142,12 +142,12 @@ def word(word: torch.dtype | torch.layout) -> str:
 
 
 def known(t: Tensor) -> bool:
-    """Whether parity can judge tensors of this kind: strided, and no float8, complex32 or quantised dtype."""
+    """Whether parity can judge such a tensor: strided, and no float8, complex32 or quantized dtype."""
     return is_dense(t) and word(t.dtype) in FACTS
 
 
 def is_dense(t: Tensor) -> bool:
-    """Whether it is strides over a storage."""
+    """Whether the tensor is strided over a storage."""
     return t.layout is torch.strided and not t.is_nested
 
 
@@ -164,15 +164,15 @@ def _end(t: Tensor) -> int:
 
 
 class _Placer:
-    """Puts tensors on one side: storages travel whole and once, the views are cut there with their strides and offsets, so
-    that inputs which share memory still do."""
+    """Copies tensors to one side. Each storage is copied once, and the views are recreated on it with their strides and
+    offsets, so that inputs which share memory still do."""
 
     def __init__(self, subject: Subject, put: Put) -> None:
         self._extents, self._put = subject.extents, put
         self._bases: dict[tuple[int, torch.dtype], Tensor] = {}
 
     def __call__(self, t: Tensor) -> Tensor:
-        """The counterpart of a tensor, detached."""
+        """The copy of a tensor, detached."""
         plain = t.detach()
         if not is_dense(plain) or not plain.numel():
             return self._put(plain.cpu())
@@ -181,17 +181,17 @@ class _Placer:
         key = _storage(t)
         if key not in self._bases:
             self._bases[key] = self._put(plain.as_strided((self._extents[key],), (1,), 0).cpu())
-        made = self._bases[key].as_strided(t.shape, t.stride(), t.storage_offset())
-        made = made.conj() if t.is_conj() else made
-        return torch._neg_view(made) if t.is_neg() else made
+        view = self._bases[key].as_strided(t.shape, t.stride(), t.storage_offset())
+        view = view.conj() if t.is_conj() else view
+        return torch._neg_view(view) if t.is_neg() else view
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A forward call: what came out, what it may have written (buffers, inputs), and the leaves that want a gradient.
+class ForwardRun:
+    """A forward call: its outputs, what it may have written (buffers, inputs), and the leaves that require a gradient.
 
-    computed: names of the outputs that were Python's numbers or numpy's, which lie on no device. bare: (path, type) of what
-    came out and holds no number.
+    computed: names of the outputs that were Python or numpy numbers, which have no device. bare: (path, type) of the outputs
+    that hold no number.
     """
 
     outputs: Named
@@ -203,15 +203,15 @@ class Run:
 
 def forward(
     s: Subject, put: Put, backward: bool, around: AbstractContextManager[Any] | None = None, stay: Put | None = None
-) -> Run:
-    """Run the subject on copies of everything, the call itself inside of `around`. stay: how inputs that do not travel are
-    copied, `put` by default. Raises what it raises, and UsageError for what cannot be copied or opened."""
+) -> ForwardRun:
+    """Run the subject on copies of everything, with the call itself inside `around`. stay: how inputs that stay on the CPU are
+    copied, `put` by default. Raises what the function raises, and UsageError for a value that cannot be copied or opened."""
     place = _Placer(s, put)
     near = place if stay is None else _Placer(s, stay)
     wanted: list[tuple[str, Tensor]] = []
     copies: list[Any] = []
     watched: list[tuple[str, Tensor]] = []
-    memo: dict[int, Any] = {}  # of all arguments: an optimizer's parameters are those of the model beside it
+    memo: dict[int, Any] = {}  # shared by all arguments: an optimizer's parameters are those of the model
     for name, x, inner in zip(s.names, s.leaves, s.held):
         for n, t in ((name, x),) if isinstance(x, Tensor) else inner:
             if id(t) in memo:
@@ -235,22 +235,22 @@ def forward(
     args, kwargs = tree_unflatten(copies, s.tree)
     with torch.set_grad_enabled(backward), around or nullcontext():
         result = function(*args, **kwargs)
-    found = outputs_of(result, s.coarsest)
-    return Run(*found, tuple((n, t.detach()) for n, t in watched), tuple(wanted))
+    outputs = outputs_of(result, s.coarsest)
+    return ForwardRun(*outputs, tuple((n, t.detach()) for n, t in watched), tuple(wanted))
 
 
 def _placed(t: Tensor, place: Put, backward: bool) -> Tensor:
-    """The counterpart of a tensor that may want a gradient."""
+    """The copy of a tensor that may require a gradient."""
     if isinstance(t, nn.Parameter):
         return nn.Parameter(place(t), requires_grad=t.requires_grad)
     return place(t).requires_grad_(t.requires_grad and backward)
 
 
 def _copied(x: Any, memo: dict[int, Any], name: str) -> Any:
-    """A deep copy in which the placed tensors stand for the originals. Raises UsageError where Python can make none."""
-    made = ex.attempt(lambda: copy.deepcopy(x, memo), "run")
-    if not isinstance(made, Raised):
-        return made
+    """A deep copy in which the placed tensors replace the originals. Raises UsageError if Python cannot copy it."""
+    twin = ex.attempt(lambda: copy.deepcopy(x, memo), "run")
+    if not isinstance(twin, Raised):
+        return twin
     part = ""
     for prefix, m in x.named_modules() if isinstance(x, nn.Module) else (("", x),):
         for k, v in attributes(m):
@@ -258,28 +258,28 @@ def _copied(x: Any, memo: dict[int, Any], name: str) -> Any:
             if not part and k not in OWN and isinstance(ex.attempt(alone, "run"), Raised):
                 part = f" because of its attribute '{prefix + '.' if prefix else ''}{k}', a {kind(v)}"
     raise UsageError(
-        f"{name} cannot be copied{part} ({made.type}: {made.message}); parity works on copies, so that yours stays as it is: "
+        f"{name} cannot be copied{part} ({twin.type}: {twin.message}); parity works on copies, so that yours stays as it is: "
         "keep such things out of it, or give its class a __deepcopy__"
     )
 
 
 def _own(placed: Tensor, original: Tensor) -> Tensor:
-    """A parameter or buffer with memory of its own where it is contiguous, so that it does not hang on a larger storage."""
+    """A parameter or buffer with memory of its own if it is contiguous, so that it does not keep a larger storage alive."""
     return placed if not original.is_contiguous() else placed.clone()
 
 
 def outputs_of(result: Any, coarsest: torch.dtype) -> tuple[Named, frozenset[str], tuple[tuple[str, str], ...]]:
-    """Every tensor of a result by its path, `out[0]['x']`; numbers become 0-d ones, Python's as exact as what went in. Beside
-    them the names of what was no tensor, and (path, type) of what holds no number.
+    """Every tensor of a result by its path, `out[0]['x']`, the names of those that were numbers or arrays, and (path, type) of
+    the leaves that hold no number. Numbers become 0-d tensors; Python floats get the precision of the inputs.
 
-    Raises UsageError for what cannot be opened.
+    Raises UsageError for a value that cannot be opened.
     """
-    found: list[tuple[str, Tensor]] = []
+    tensors: list[tuple[str, Tensor]] = []
     bare: list[tuple[str, str]] = []
     numbers: set[str] = set()
     for path, x in leaves(result, "out"):
         if isinstance(x, Tensor):
-            found.append((path, x if x.layout is torch.strided or x.is_nested else x.to_dense()))
+            tensors.append((path, x if x.layout is torch.strided or x.is_nested else x.to_dense()))
             continue
         if not is_array(x) and not is_number(x):
             bare.append((path, kind(x)))
@@ -287,15 +287,15 @@ def outputs_of(result: Any, coarsest: torch.dtype) -> tuple[Named, frozenset[str
         numbers.add(path)
         if isinstance(x, (float, complex)):
             wanted = coarsest.to_complex() if isinstance(x, complex) else coarsest.to_real()
-            found.append((path, torch.tensor(x, dtype=wanted if word(wanted) in FACTS else None)))
+            tensors.append((path, torch.tensor(x, dtype=wanted if word(wanted) in FACTS else None)))
         elif isinstance(x, (np.ndarray, np.generic)):
-            found.append((path, torch.from_numpy(np.array(x, dtype=x.dtype.newbyteorder("=")))))
+            tensors.append((path, torch.from_numpy(np.array(x, dtype=x.dtype.newbyteorder("=")))))
         else:
-            found.append((path, torch.tensor(x)))
-    return tuple(found), frozenset(numbers), tuple(bare)
+            tensors.append((path, torch.tensor(x)))
+    return tuple(tensors), frozenset(numbers), tuple(bare)
 
 
-def gradients(run: Run, tracked: Sequence[str], cotangents: Sequence[Tensor]) -> Named:
+def gradients(run: ForwardRun, tracked: Sequence[str], cotangents: Sequence[Tensor]) -> Named:
     """grad[leaf] of every leaf that the tracked outputs depend on. Raises what autograd raises."""
     outputs = tuple((n, t) for n, t in run.outputs if n in tracked)
     fed = [c.to(t.dtype) for c, (_, t) in zip(cotangents, outputs)]
@@ -304,13 +304,13 @@ def gradients(run: Run, tracked: Sequence[str], cotangents: Sequence[Tensor]) ->
     return tuple((names[n], g if g.layout is torch.strided else g.to_dense()) for n, g in ex.backward(live, fed))
 
 
-def tracked_outputs(run: Run) -> tuple[str, ...]:
+def tracked_outputs(run: ForwardRun) -> tuple[str, ...]:
     return tuple(n for n, t in run.outputs if t.requires_grad)
 
 
-def fixed_cotangents(run: Run) -> list[Tensor]:
-    """One fixed pseudo-random gradient per output that has one."""
-    made = []
+def fixed_cotangents(run: ForwardRun) -> list[Tensor]:
+    """One fixed pseudo-random cotangent for each output that requires a gradient."""
+    cotangents = []
     for i, (_, t) in enumerate((n, t) for n, t in run.outputs if t.requires_grad):
-        made.append(window(pool("normal", word(t.dtype)), t.numel(), SEED, 50 + i).clone().view(t.shape))
-    return made
+        cotangents.append(window(pool("normal", word(t.dtype)), t.numel(), SEED, 50 + i).clone().view(t.shape))
+    return cotangents

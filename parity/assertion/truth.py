@@ -10,33 +10,33 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from parity import execute as ex
 from parity.assertion.subject import SEED, Put, Subject, forward, gradients, tracked_outputs, word
-from parity.dtypes import FACTS, HALF
-from parity.judging.promises import HANDED_ON
-from parity.truth.limited import Limited, Range, range_of
-from parity.truth.oracle import SAMPLES
-from parity.truth.protocol import Oracle
-from parity.truth.rounding import Rounding, extremes, perturbed
-from parity.truth.shaken import Changes, Shaken, changes_of, kept_of, least_of
-from parity.truth.steps import OwnEpsilon, Recorded, Steps, Widened
-from parity.truth.wide import widen
-from parity.vocabulary import Raised
+from parity.core.dtypes import FACTS, HALF
+from parity.core.results import Raised
+from parity.execution import execute as ex
+from parity.judging.promises import BETWEEN_KERNELS
+from parity.oracle.float64 import widen
+from parity.oracle.limited_range import Limited, Range, range_of
+from parity.oracle.oracle import SAMPLES
+from parity.oracle.protocol import Oracle
+from parity.oracle.rounding import Rounding, extremes, perturbed
+from parity.oracle.sensitivity import Changes, RoundingEffect, changes_of, kept_of, least_of
+from parity.oracle.step_dtypes import OwnEpsilon, Recorded, Steps, Widened
 
-# How many roundoffs the inputs of a function are moved by that cannot run in float64: well above its own rounding.
+# If a function cannot run in float64, its inputs are moved by this many roundoffs: well above its own rounding.
 COARSE = 8.0
 
 
-class Truth(Oracle):
+class FunctionTruth(Oracle):
     """The subject in float64, with the sensitivity of its results. Every step is rounded as in the dtype in which it ran on the
-    CPU. Where the subject cannot run in float64, the reference stands in."""
+    CPU. If the subject cannot run in float64, the reference takes the place of the truth."""
 
     def __init__(self, s: Subject, backward: bool, cotangents: Sequence[Tensor], reference: Mapping[str, Tensor]) -> None:
         self._s, self._backward, self._fed, self._reference = s, backward, cotangents, reference
-        self._found: dict[str, Tensor] | None = None
+        self._truths: dict[str, Tensor] | None = None
         self._samples = SAMPLES[0]
-        self._shaken: dict[int, Shaken] = {}
-        self._amplified: dict[tuple[int, float], Shaken] = {}
+        self._effects: dict[int, RoundingEffect] = {}
+        self._amplified: dict[tuple[int, float], RoundingEffect] = {}
         self._limits: dict[tuple[Range, Range], dict[str, Tensor]] = {}
         self.refused = ""
 
@@ -47,7 +47,7 @@ class Truth(Oracle):
         return {n: t.detach() for n, t in (*run.outputs, *run.written, *grads)}
 
     def _in_double(self, put: Put, fed: Sequence[Tensor]) -> dict[str, Tensor]:
-        """All results of a run in float64, whatever the function casts to."""
+        """All results of a run in float64, even if the function casts to other dtypes."""
         kept = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
@@ -58,39 +58,39 @@ class Truth(Oracle):
 
     @property
     def chains(self) -> bool:
-        """A function hands numbers from kernel to kernel."""
+        """Always true: a function passes rounded numbers from kernel to kernel."""
         return True
 
     @property
     def known(self) -> Mapping[str, Tensor]:
-        """All truths, if anybody asked for one."""
-        return self._found or {}
+        """All truths that have been computed; empty before the first call of `truth`."""
+        return self._truths or {}
 
     def truth(self, name: str) -> Tensor | None:
-        """The truth of one result; the reference's, widened, where the subject does not run in float64."""
-        if self._found is None:
+        """The truth of one result; the reference's result, widened, if the subject does not run in float64."""
+        if self._truths is None:
             got = ex.attempt(lambda: self._in_double(_fresh_wide, self._fed), "run")
             if isinstance(got, Raised):
                 self.refused = f"{got.type}: {got.message}"
                 got = {n: widen(t, None) for n, t in self._reference.items()}
-            self._found = got
-        return self._found.get(name)
+            self._truths = got
+        return self._truths.get(name)
 
     @functools.cached_property
     def _dtypes(self) -> Mapping[str, list[str]]:
         """The dtypes in which the operators ran on the CPU."""
         with Recorded() as ran:
             ex.attempt(lambda: self._all(torch.clone, [] if self.refused else self._fed), "run")
-        found: Mapping[str, list[str]] = ran.dtypes
-        return found
+        dtypes: Mapping[str, list[str]] = ran.dtypes
+        return dtypes
 
     def sensitivity(self, name: str, u: float, between: float) -> Tensor:
-        """Largest change where everything that goes in, and every step, is moved by a roundoff."""
-        assert self._found is not None
-        return self._by().moved.get(name, torch.zeros(self._found[name].shape, dtype=torch.float64))
+        """The largest change of a result if every input and every step is moved by a roundoff."""
+        assert self._truths is not None
+        return self._by().moved.get(name, torch.zeros(self._truths[name].shape, dtype=torch.float64))
 
     def amplified(self, name: str, u: float, between: float, times: float) -> Tensor | None:
-        """Largest change where every step is moved by so many roundoffs."""
+        """The largest change if every step is moved by `times` roundoffs."""
         if (self._samples, times) not in self._amplified:
             self._amplified[self._samples, times] = self._sampled(times)
         return self._amplified[self._samples, times].moved.get(name)
@@ -100,11 +100,11 @@ class Truth(Oracle):
         return self._by().changes.get(name)
 
     def largest(self, u: float, between: float) -> float:
-        """The largest magnitude that goes in or that a kernel gave on the way."""
+        """The largest magnitude among the inputs and the results of all kernels."""
         return self._by().largest
 
     def limited(self, name: str, inside: Range, between: Range) -> Tensor | None:
-        """The result where every number on the way keeps within the range of its step."""
+        """The result if every intermediate number is kept within the range of its step's dtype."""
         if self.refused:
             return None
         if (inside, between) not in self._limits:
@@ -117,26 +117,26 @@ class Truth(Oracle):
 
             with Limited(inside, between, range_) as mode:
                 got = ex.attempt(lambda: self._in_double(_fresh_wide, self._fed), "run")
-            self._limits[inside, between] = got if mode.met and not isinstance(got, Raised) else {}
+            self._limits[inside, between] = got if mode.left_range and not isinstance(got, Raised) else {}
         return self._limits[inside, between].get(name)
 
-    def look_closer(self, most: int = SAMPLES[-1]) -> bool:
-        """Take more samples from now on, `most` at most; False where that is done already."""
+    def take_more_samples(self, most: int = SAMPLES[-1]) -> bool:
+        """Take more samples from now on, up to `most`; False if no larger number is left."""
         more = [n for n in SAMPLES if self._samples < n <= most]
         self._samples = more[0] if more else self._samples
         return bool(more)
 
-    def _by(self) -> Shaken:
-        if self._samples not in self._shaken:
-            self._shaken[self._samples] = self._sampled()
-        return self._shaken[self._samples]
+    def _by(self) -> RoundingEffect:
+        if self._samples not in self._effects:
+            self._effects[self._samples] = self._sampled()
+        return self._effects[self._samples]
 
-    def _sampled(self, times: float = 1.0) -> Shaken:
-        assert self._found is not None
+    def _sampled(self, times: float = 1.0) -> RoundingEffect:
+        assert self._truths is not None
         u, factor = FACTS["float32"].unit_roundoff, COARSE if self.refused else 1.0
         if FACTS[word(self._s.coarsest)].unit_roundoff < u or self.refused:
             u = FACTS[word(self._s.coarsest)].unit_roundoff
-        u, half = times * u, times / HANDED_ON
+        u, half = times * u, times / BETWEEN_KERNELS
         moved: dict[str, Tensor] = {}
         changes: dict[str, list[Tensor]] = {}
         high = 0.0
@@ -147,8 +147,8 @@ class Truth(Oracle):
                 nonlocal high
                 if t.is_floating_point() or t.is_complex():
                     high = max(high, extremes(t)[1])
-                made = perturbed(_fresh_wide(t), factor * u, next(count))
-                return made.to(t.dtype) if self.refused else made
+                moved_input = perturbed(_fresh_wide(t), factor * u, next(count))
+                return moved_input.to(t.dtype) if self.refused else moved_input
 
             def step(name: str, steps: Steps = steps) -> tuple[float, float]:
                 f = FACTS.get(steps.dtype(name), FACTS["float32"])
@@ -161,24 +161,26 @@ class Truth(Oracle):
                 got = ex.attempt(functools.partial(run, put, fed), "run")
             high = max(high, mode.largest)
             for n, t in {} if isinstance(got, Raised) else got.items():
-                at = self._found.get(n)
+                at = self._truths.get(n)
                 if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
                     signed = (widen(t, None) - at) / factor
                     change = torch.nan_to_num(signed.abs().to(torch.float64), 0.0, 0.0, 0.0)
                     moved[n] = torch.maximum(moved[n], change) if n in moved else change
                     changes.setdefault(n, []).append(kept_of(signed))
-        kept = {n: changes_of(rows, self._found[n].numel() * (1 + self._found[n].is_complex())) for n, rows in changes.items()}
-        return Shaken(moved, {}, kept, high)
+        kept = {
+            n: changes_of(rows, self._truths[n].numel() * (1 + self._truths[n].is_complex())) for n, rows in changes.items()
+        }
+        return RoundingEffect(moved, {}, kept, high)
 
 
 def _fresh_wide(t: Tensor) -> Tensor:
-    made = widen(t, None)
-    return made.clone() if made is t else made
+    wide = widen(t, None)
+    return wide.clone() if wide is t else wide
 
 
 @contextmanager
 def seeded(seed: int = SEED) -> Iterator[None]:
-    """The CPU's generator at a fixed state, and full precision; both as before afterwards."""
+    """Seed the CPU's generator and use full precision; both are restored afterwards."""
     with torch.random.fork_rng(devices=[]), ex.full_precision():
         torch.default_generator.manual_seed(seed)
         yield

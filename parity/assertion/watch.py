@@ -1,12 +1,14 @@
-"""Where the operators of a call ran: on the device, on the CPU, or there after a copy to it.
+"""Where the operators of a call ran: on the device, on the CPU, or on the CPU after a copy from the device.
 
-Modes of torch lie over one more run of the function. They see what is dispatched, so that a function which computes on the CPU
-and uploads its result is found out; the run that is judged stays without them (`torch.compile` leaves its code under a mode).
+torch modes watch one more run of the function. They see every dispatched operator, so they detect a function that computes on
+the CPU and uploads its result. The run that is judged is not watched, because `torch.compile` does not run its code under a
+mode.
 """
 
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,19 +20,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from parity import catalog
+from parity.devices import setup
 
-NO_BACKWARD = -1  # as torch numbers the pass of its engine that is under way
-# Copies where the sides differ; computing (a cast, a write) where they do not.
-COPIES = ("aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::_copy_from_and_resize")
-READS = ("aten::_local_scalar_dense",)
-IDLE = ("aten::detach", "aten::alias", "aten::lift_fresh", "aten::lift")
-MANY = 12  # op names in the command that is told
+NO_BACKWARD = -1  # torch's id of the current graph task outside of any backward
+# Copies if the devices differ; otherwise computation (a cast, a write).
+ATEN_COPIES = ("aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::_copy_from_and_resize")
+ATEN_READS = ("aten::_local_scalar_dense",)
+ATEN_IDLE = ("aten::detach", "aten::alias", "aten::lift_fresh", "aten::lift")
+MANY = 12  # most op names in the suggested command
 
 
-class Watch:
-    """there, here: operators that computed on the device and on the CPU, in the order of their first call. after: those of
-    `here` that took rounded numbers after a copy from the device. calls: torch's public functions that took a tensor there;
-    last: the last of them. error: what an operator of a backward raised. whole: whether the run came to its end."""
+class PlacementWatch:
+    """there, here: operators that computed on the device and on the CPU, in the order of their first call. after: operators of
+    `here` that took floating tensors after a copy from the device. calls: public torch functions that took a tensor on the
+    device; last: the last of them. error: the first exception in a backward. whole: whether the run finished."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -45,7 +48,7 @@ class Watch:
 
     @contextmanager
     def over(self) -> Iterator[None]:
-        """Watch what is dispatched inside."""
+        """Watch the operators that are dispatched inside."""
         with _Functions(self), _Operators(self):
             yield
         if self.error is not None:
@@ -53,15 +56,15 @@ class Watch:
 
     @property
     def idle(self) -> bool:
-        """Whether operators computed on the CPU alone."""
+        """Whether operators computed on the CPU only."""
         return not self.there and bool(self.here)
 
     def saw(self, name: str, given: Sequence[Tensor], result: Any) -> None:
-        """An operator ran on these tensors."""
-        before, made = ({t.device.type for t in side} for side in (given, _tensors(result)))
-        kinds = before | made
-        if name in READS or (name in COPIES and len(kinds) > 1):
-            self._copied = self._copied or (self.kind in before and self.kind not in made)
+        """Record that an operator ran on these tensors."""
+        before, after = ({t.device.type for t in side} for side in (given, _tensors(result)))
+        kinds = before | after
+        if name in ATEN_READS or (name in ATEN_COPIES and len(kinds) > 1):
+            self._copied = self._copied or (self.kind in before and self.kind not in after)
         elif self.kind in kinds:
             self.there.setdefault(name)
         elif "cpu" in kinds:
@@ -75,7 +78,7 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: PlacementWatch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
         self._watch = watch
 
@@ -86,25 +89,25 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torc
         except Exception as e:
             if torch._C._current_graph_task_id() == NO_BACKWARD:
                 raise
-            # What a mode raises in a backward ends the process at a device that is Python too (torch 2.13).
+            # An exception from a mode in a backward ends the process if the device is in Python as well (torch 2.13).
             self._watch.error = self._watch.error or e
             returns = func._schema.returns
             return None if len(returns) == 1 else tuple(None for _ in returns)
         name = func.name().partition(".")[0]
-        if not func.is_view and name not in IDLE:
+        if not func.is_view and name not in ATEN_IDLE:
             self._watch.saw(name, _tensors((args, kwargs)), result)
         return result
 
 
 class _Functions(TorchFunctionMode):
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: PlacementWatch) -> None:
         super().__init__()
         self._watch = watch
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, watch = kwargs or {}, self._watch
         name = row_of(getattr(func, "__name__", ""))
-        # Before the call: the one that raises is to be known.
+        # Recorded before the call, so that a call that raises is recorded, too.
         if name and any(t.device.type == watch.kind for t in _tensors((args, kwargs))):
             watch.calls.setdefault(name)
             watch.last = name
@@ -113,7 +116,7 @@ class _Functions(TorchFunctionMode):
 
 @functools.cache
 def row_of(function: str) -> str:
-    """The row of the catalog that `parity run` knows a public function by; empty where it has none."""
+    """The catalog row that tests a public function, for `parity run`; empty if there is none."""
     plain = function.strip("_")
     if plain not in catalog.ROWS and function.startswith("__r"):  # __rsub__
         plain = plain[1:]
@@ -122,16 +125,17 @@ def row_of(function: str) -> str:
 
 @functools.cache
 def _by_call() -> dict[str, str]:
-    found: dict[str, str] = {}
+    rows: dict[str, str] = {}
     for row in catalog.ROWS.values():
         if row.call.startswith("torch."):
-            found.setdefault(row.call.rpartition(".")[2], row.name)
-    return found
+            rows.setdefault(row.call.rpartition(".")[2], row.name)
+    return rows
 
 
 def command(names: list[str], dtype: str, device: str, planted: bool) -> str:
-    """The command that tests these ops one by one; empty where there are none."""
+    """The command that tests these ops one by one, after the same setup; empty if there are none."""
     if not names:
         return ""
     more = " --faults FILE" if planted else ""
+    more += "".join(f" --setup {shlex.quote(path)}" for path in setup.ran[-1:])
     return f"parity run {' '.join(names[:MANY])} --dtype {dtype} --device {device}{more}"

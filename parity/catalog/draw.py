@@ -1,9 +1,9 @@
-"""The words in which a catalog row says what its op takes: sizes, shapes, dims, flags, and operands with their domains.
+"""Draws the arguments of a row's op: sizes, shapes, dims, flags, and operands with their domains.
 
-A signature is a function `(draw: Draw) -> Call`. All choice goes through `draw.pick(n)`, an integer in range(n) where 0 is
-the simplest; so a signature must offer the simplest alternative first, and the smallest failing case falls out by itself.
-Layouts, value families, planted specials and gradients of the operands are drawn afterwards, by `parity.generation`, for
-every operand alike: a signature only says shape, domain and dtype.
+A signature is a function `(draw: Draw) -> Arguments`. Every choice is `draw.pick(n)`, an integer in range(n) where 0 is the
+simplest; a signature offers the simplest alternative first, so that shrinking the picks simplifies the case. A signature
+chooses only shape, domain and dtype of operands; `parity.generation` draws layouts, value families, special values and
+gradients.
 """
 
 from __future__ import annotations
@@ -13,44 +13,42 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from parity.dtypes import FACTS
-from parity.swift import swift
-from parity.vocabulary import Arg, TensorSpec, Values
+from parity.core.case import Arg, TensorSpec, Values
+from parity.core.dtypes import FACTS
 
 T = TypeVar("T")
 Pick: TypeAlias = Callable[[int], int]
 Shape: TypeAlias = tuple[int, ...]
-HUGE = (2**20 + 1, 2**22 + 1, 2**24 + 1)  # elements around which kernels change their path, or float32 its whole numbers
-ANY_RANK = 5  # the largest rank that a signature names when it means any
+HUGE = (2**20 + 1, 2**22 + 1, 2**24 + 1)  # sizes at which kernels change their path, or float32 can no longer count
+ANY_RANK = 5  # as the upper limit of a rank: any rank up to 8
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How large a profile draws. plain: sizes of a dimension of small tensors, simplest first; border: the sizes around
-    which real kernels change their path, drawn for one dimension while the others stay tiny; limit: most elements."""
+    """The sizes that a profile draws. plain: sizes of dimensions, simplest first; border: sizes at which kernels change their
+    path, drawn for one dimension while the others stay tiny; limit: largest number of elements."""
 
     plain: tuple[int, ...] = (1, 2, 3, 4, 5, 7, 8)
     border: tuple[int, ...] = (16, 17, 31, 32, 33, 64, 65, 127, 128, 255, 256, 257)
-    border_odds: int = 8  # one dimension in this many shapes is a border size
+    border_odds: int = 8  # one in this many shapes has a border size
     limit: int = 4096
 
 
-@swift
 @dataclass(frozen=True, slots=True)
-class Call:
-    """What a signature returns: positional and keyword arguments, operands as undecorated TensorSpecs."""
+class Arguments:
+    """The result of a signature: positional and keyword arguments, with operands as TensorSpecs without layouts."""
 
     args: tuple[Arg, ...]
     kwargs: tuple[tuple[str, Arg], ...] = ()
 
 
 def keywords(**named: Arg) -> tuple[tuple[str, Arg], ...]:
-    """Keyword arguments of a call; those that are None are left out, so that a shrunk case prints short."""
+    """Keyword arguments of a call, without those that are None."""
     return tuple((name, value) for name, value in named.items() if value is not None)
 
 
 class Draw:
-    """A source of choice for one case of one row in one dtype."""
+    """Draws the arguments of one case of a row in a dtype."""
 
     __slots__ = ("dtype", "pick", "sizes")
 
@@ -95,7 +93,7 @@ class Draw:
         return FACTS[self.dtype].is_inexact
 
     def number(self, simple: float = 1) -> float | int | bool | complex:
-        """A Python scalar that every dtype narrower than the item's still holds exactly; `simple` first."""
+        """A Python scalar of the item's kind that all dtypes of that kind represent exactly; `simple` first."""
         kind = FACTS[self.dtype].kind
         if kind == "bool":
             return bool(self.pick(2))
@@ -106,8 +104,8 @@ class Draw:
         return self.choice((simple, 2, 0.5, -1.0, 0, -0.25, 3.5))
 
     def value(self, simple: float = 1) -> float | int | bool | complex:
-        """A Python scalar that is written or compared: like `number`, or, in one case of five, Inf, NaN, -0.0 or an end of
-        the item's dtype."""
+        """A Python scalar that is written or compared: like `number`, or, in one case of five, Inf, NaN, -0.0 or a limit of the
+        item's dtype."""
         if self.pick(5) < 4 or self.kind == "bool":
             return self.number(simple)
         if self.kind != "int":
@@ -127,12 +125,12 @@ class Draw:
         return low + self.choice(self.sizes.plain) - 1
 
     def long(self, size: int) -> int:
-        """The length of a sum: `size` (simplest), or long enough that the order and the width of accumulation tell."""
+        """The length of a sum: `size` (simplest), or long enough that order and precision of the summation matter."""
         return self.choice((16, 257, 33, 64, 513, 256, 256)) if self.flag() else size
 
     def shape(self, low: int = 0, high: int = 4, empty: bool = True) -> Shape:
-        """A shape of rank low..high; 5 stands for any rank up to 8. At most one dimension has a border size, one may be
-        empty, also beside that one; ranks above 4 stay tiny."""
+        """A shape of rank low..high; `ANY_RANK` stands for ranks up to 8. At most one dimension has a border size, and one may
+        be 0; shapes of rank above 4 stay tiny."""
         rank = low + self.pick(high - low + 1)
         if rank == ANY_RANK and high == ANY_RANK:
             rank += max(0, self.pick(6) - 2)
@@ -144,7 +142,7 @@ class Draw:
             kind = self.pick(2 * odds)
             if kind == 2 * odds - 1 and empty:
                 where = self.pick(rank)
-                if rank > 1 and self.pick(4) == 3:  # of nothing, but in more blocks than one
+                if rank > 1 and self.pick(4) == 3:  # no elements, but several blocks
                     dims = [min(d, 2) for d in dims]
                     dims[where - 1] = self.choice(self.sizes.border)
                 dims[where] = 0
@@ -155,8 +153,8 @@ class Draw:
         return tuple(dims)
 
     def grown(self, shape: Shape, dim: int | None = None) -> Shape:
-        """The shape, or, where the profile allows that many elements, in one of 48 cases the dimension (any one where none is
-        told) with 2**20 and more beside others of 1."""
+        """The shape; in one of 48 cases, if the profile allows so many elements, a shape with 2**20 or more in one dimension
+        (`dim`, or any) and 1 in the others."""
         if not shape or not self.huge or not self.rare(48):
             return shape
         where = self.pick(len(shape)) if dim is None else dim % len(shape)
@@ -165,7 +163,7 @@ class Draw:
 
     @property
     def huge(self) -> Shape:
-        """The sizes of 2**20 and more that the profile allows."""
+        """The sizes above 2**20 that the profile allows."""
         return tuple(n for n in HUGE if n <= self.sizes.limit)
 
     def broadcastable(self, shape: Shape) -> Shape:
@@ -203,19 +201,19 @@ class Draw:
     # ------------------------------------------------------------------------------------------------ operands
 
     def tensor(self, shape: Shape, *, dtype: str | None = None, grad: bool = True) -> TensorSpec:
-        """An operand that may hold anything of its dtype."""
+        """An operand that may have any values of its dtype."""
         return TensorSpec(dtype or self.dtype, shape, values=Values("any"), grad=grad)
 
     def between(self, shape: Shape, low: float, high: float, *, dtype: str | None = None, grad: bool = True) -> TensorSpec:
-        """An operand with values in [low, high]; the ends are planted too, and now and then NaN, Inf or a signed zero."""
+        """An operand with values in [low, high]; generation also plants the ends, NaN, Inf and signed zeros."""
         return TensorSpec(dtype or self.dtype, shape, values=Values("between", self._limits(low, high, dtype)), grad=grad)
 
     def inside(self, shape: Shape, low: float, high: float, *, dtype: str | None = None, grad: bool = True) -> TensorSpec:
-        """Like `between`, but nothing outside is ever drawn (for ops whose contract forbids it: probabilities, counts)."""
+        """An operand with values in [low, high] and none outside, for ops that forbid them (probabilities, counts)."""
         return TensorSpec(dtype or self.dtype, shape, values=Values("inside", self._limits(low, high, dtype)), grad=grad)
 
     def _limits(self, low: float, high: float, dtype: str | None) -> tuple[float, float]:
-        """[low, high] as an integer dtype can hold it: whole numbers within its range."""
+        """[low, high]; for an integer dtype rounded to integers within its range."""
         facts = FACTS[dtype or self.dtype]
         if facts.kind != "int":
             return low, high
@@ -236,7 +234,7 @@ class Draw:
         return TensorSpec("bool", shape, values=Values("any"), grad=False)
 
     def matrix(self, shape: Shape, kind: str = "conditioned", *, grad: bool = True) -> TensorSpec:
-        """A stack of matrices of a kind that the op's contract asks for.
+        """A stack of matrices of a kind that the op requires.
 
         kind: conditioned (square, diagonally dominant), spd (Hermitian positive definite), symmetric (Hermitian), lower,
         upper (triangular with a large diagonal), full_rank (m x n with a dominant diagonal).

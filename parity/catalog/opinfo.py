@@ -1,9 +1,9 @@
-"""Adapter to torch's own test data (OpInfo), for breadth: its samples are the operands, everything else is drawn on them.
+"""Adapter to torch's own test data (OpInfo): its samples give the operands; layouts and the rest are drawn as for other rows.
 
-`opinfo_names.json` lists the entries, so that rows exist without importing anything; `python -m parity.catalog.opinfo`
-writes it anew. OpInfo is private, changes between versions, and importing it freezes `torch.backends` flags: it is loaded
-by the first sample. A case names its sample by index, torch version and digest. A
-sample's `output_process_fn_grad`, which hides phases and ambiguities, is not used: the rows' relations are.
+`opinfo_names.json` lists the entries, so that rows exist without importing torch; `python -m parity.catalog.opinfo` regenerates
+it. OpInfo is private, changes between versions, and importing it freezes `torch.backends` flags, so the first sample loads it.
+A case names its sample by index, torch version and digest. A sample's `output_process_fn_grad`, which hides phases and
+ambiguities, is not used; the relations of the rows replace it.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parity.catalog import opinfo_rules as rules
-from parity.catalog.draw import Call, Draw
+from parity.catalog.draw import Arguments, Draw
+from parity.catalog.opinfo_trees import digest_of, dtype_of, generators, outline, rebuilt, runs_dense
+from parity.catalog.opinfo_trees import tensors_of as tensors_of
 from parity.catalog.row import Row
-from parity.catalog.trees import digest_of, dtype_of, generators, rebuilt, runs_dense, spoken
-from parity.catalog.trees import tensors_of as tensors_of
-from parity.dtypes import DEFAULT, FACTS
-from parity.errors import CaseError, near
-from parity.vocabulary import OpClass, TensorSpec, Values
+from parity.core.case import OpClass, TensorSpec, Values
+from parity.core.dtypes import DEFAULT, FACTS
+from parity.core.errors import CaseError, near
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 PREFIX = "opinfo:"
 NAMES = Path(__file__).with_name("opinfo_names.json")
-LARGEST = 200_000  # elements of a sample; larger ones say nothing that smaller ones do not
-OUT_OF_RANGE = ("out of bounds", "index out of range")  # what the CPU says of indices, not of dims
+LARGEST = 200_000  # elements; larger samples are left out
+OUT_OF_RANGE = ("out of bounds", "index out of range")  # messages of the CPU for indices, but not for dims
 KEPT = 64  # samples per op and dtype, evenly spaced
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """What is known of an OpInfo without importing it. dtypes, backward: on the CPU, of those that parity covers."""
+class OpInfoEntry:
+    """Facts about an OpInfo entry, without importing it. dtypes, backward: on the CPU, of those that parity covers."""
 
     dtypes: tuple[str, ...] = ()
     backward: tuple[str, ...] = ()
@@ -49,10 +49,10 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sample:
-    """One call: args and kwargs as OpInfo gave them, their tensors in tree order, and which may require a gradient.
+class OpInfoSample:
+    """One call: args and kwargs as OpInfo gave them, their tensors in tree order, and which of these may require a gradient.
 
-    beyond: the call is to be refused for an index out of range.
+    out_of_range: the call must be refused because of an index out of range.
     """
 
     args: tuple[Any, ...]
@@ -60,12 +60,12 @@ class Sample:
     tensors: tuple[Tensor, ...]
     grads: tuple[bool, ...]
     digest: str
-    beyond: bool = False
+    out_of_range: bool = False
 
 
-def _entry(tree: dict[str, Any]) -> Entry:
+def _entry(tree: dict[str, Any]) -> OpInfoEntry:
     flags = tree.get("flags", "").split()
-    return Entry(
+    return OpInfoEntry(
         dtypes=tuple(tree.get("dtypes", "").split()),
         backward=tuple(tree.get("backward", "").split()),
         out="out" in flags,
@@ -81,7 +81,7 @@ def _stored() -> dict[str, Any]:
     return stored
 
 
-ENTRIES: dict[str, Entry] = {name: _entry(tree) for name, tree in _stored()["entries"].items()}
+ENTRIES: dict[str, OpInfoEntry] = {name: _entry(tree) for name, tree in _stored()["entries"].items()}
 
 MUTATES = rules.MUTATES
 OUT_OF_REACH: dict[str, str] = {
@@ -91,18 +91,18 @@ OUT_OF_REACH: dict[str, str] = {
 
 
 def rows() -> tuple[Row, ...]:
-    """A row per entry within reach, named "opinfo:<entry>"."""
+    """A row named "opinfo:<entry>" per entry, without those in `OUT_OF_REACH`."""
     return tuple(_as_row(key, entry) for key, entry in ENTRIES.items() if key not in OUT_OF_REACH)
 
 
-def _as_row(key: str, entry: Entry) -> Row:
+def _as_row(key: str, entry: OpInfoEntry) -> Row:
     base, _, variant = key.partition(":")
     known = key if key in rules.RULE_OF or key in rules.RELATION_OF else base
     rule, relation = rules.RELATION_OF.get(known, (rules.RULE_OF.get(known, OpClass.COMPOSITE), ""))
     plain_name = rules.SAME_KERNEL.get(base, base.removeprefix("masked."))
     relation = "order" if base in rules.ORDER else relation
     mutates = key in rules.MUTATES
-    # A variant may be another function (division that rounds down); only the plain ones stand in the ULP tables.
+    # A variant may be another function (division that rounds down); the ULP tables have only the plain ones.
     plain = variant in ("", "no_rounding_mode")
     return Row(
         name=PREFIX + key,
@@ -125,6 +125,15 @@ def _as_row(key: str, entry: Entry) -> Row:
         packed=6 if key in rules.PACKED else 0,
         finite=base in rules.FINITE_ONLY.split() or rule in (OpClass.SOLVER, OpClass.DECOMPOSITION),
         choices=rules.CHOICES.get(key) or rules.CHOICES.get(base, ()),
+        nondeterministic=("uint8",) if base in rules.RESIZED else (),
+        spatial=_spatial(base),
+        unchecked=base.startswith(("_", "native_")) and not base.startswith("__"),
+        law=rules.LAWS.get(key, ""),
+        running=base in rules.RUNNING,
+        transform=base in rules.TRANSFORMS or base.startswith("fft."),
+        gauss=base.startswith("nn.functional.conv"),
+        by_norm=base in rules.BY_NORM.split(),
+        bias=rules.BIAS.get(base),
         unexpanded=base in ("median", "nanmedian", "masked.median") or rule in (OpClass.SOLVER, OpClass.DECOMPOSITION),
         unfrozen=base.endswith("group_norm"),
         ulp=rules.ULP_NAMES.get(base, base.split(".")[-1]) if plain else key,
@@ -133,35 +142,36 @@ def _as_row(key: str, entry: Entry) -> Row:
     )
 
 
-def _draw(key: str, draw: Draw) -> Call:
-    """One of the entry's samples: its index, a spec per tensor, and what ties the case to this torch. Most of some entries'
-    are empty matrices (46 of 64 of svd's): three cases of four are drawn from the others."""
+def _spatial(base: str) -> int:
+    """The number of dimensions of a pooling entry, from the end of its name; 0 for other entries."""
+    return int(base[-2]) if "pool" in base and base.endswith(("1d", "2d", "3d")) else 0
+
+
+def _draw(key: str, draw: Draw) -> Arguments:
+    """One of the entry's samples: its index, a spec per tensor, torch version and digest. Most samples of some entries are
+    empty matrices (46 of 64 of svd), so three of four cases are drawn from the others."""
     kept = samples(key, draw.dtype)
     full = tuple([index for index, s in kept.items() if all(t.numel() for t in s.tensors)])
     index = draw.choice(full if 0 < len(full) < len(kept) and draw.pick(4) else tuple(kept))
     return _call(index, kept[index], on_cpu=key == "tensor_split")
 
 
-def _call(index: int, sample: Sample, on_cpu: bool = False) -> Call:
-    """A sample as operands that can be described. on_cpu: all but the first stay on the CPU."""
+def _call(index: int, sample: OpInfoSample, on_cpu: bool = False) -> Arguments:
+    """A sample with TensorSpecs for its tensors. on_cpu: all but the first stay on the CPU."""
     specs = tuple(
         TensorSpec(
-            dtype_of(t),
-            tuple(t.shape),
-            values=Values("sample", (index, position)),
-            grad=grad,
-            on_cpu=on_cpu and position > 0,
+            dtype_of(t), tuple(t.shape), values=Values("sample", (index, position)), grad=grad, on_cpu=on_cpu and position > 0
         )
         for position, (t, grad) in enumerate(zip(sample.tensors, sample.grads))
     )
-    return Call((index, *specs), (("torch", torch_version()), ("digest", sample.digest)))
+    return Arguments((index, *specs), (("torch", torch_version()), ("digest", sample.digest)))
 
 
 # --------------------------------------------------------------------------------------------------------- with torch
 
 
 def torch_version() -> str:
-    """The installed torch without its build ("2.13.0" for "2.13.0+cpu")."""
+    """The version of the installed torch without its build ("2.13.0" for "2.13.0+cpu")."""
     import torch
 
     return str(torch.__version__).partition("+")[0]
@@ -169,7 +179,7 @@ def torch_version() -> str:
 
 @functools.cache
 def _database() -> dict[str, Any]:
-    """All OpInfos by key. Raises CaseError where they cannot be imported."""
+    """All OpInfos by key. Raises CaseError if they cannot be imported."""
     try:
         from torch.testing._internal.common_methods_invocations import op_db
     except Exception as e:
@@ -199,46 +209,46 @@ def callables(name: str) -> tuple[Callable[..., Any], Callable[..., Any] | None,
 
 
 @functools.lru_cache(maxsize=4)
-def _samples(key: str, dtype: str) -> dict[int, Sample]:
+def _samples(key: str, dtype: str) -> dict[int, OpInfoSample]:
     info = _info(key)
-    fit = {index: s for index, s in enumerate(_generated(info, dtype, grad=False)) if _fits(key, s)}
+    fit = {index: s for index, s in enumerate(_make_samples(info, dtype, grad=False)) if _fits(key, s)}
     if not fit:
         raise CaseError(f"OpInfo '{key}' has no sample in {dtype} that parity can take; choose another dtype or op")
     indices = list(fit)
     if len(indices) > KEPT:
         indices = [indices[k * len(indices) // KEPT] for k in range(KEPT)]
-    graded = list(_generated(info, dtype, grad=True)) if dtype in ENTRIES.get(key, Entry()).backward else []
-    # With gradients some entries give other samples; then the flags cannot be matched, and all inexact tensors get one.
-    match = [list(map(spoken, tensors_of(g))) for g in graded]
-    made = {}
+    graded = list(_make_samples(info, dtype, grad=True)) if dtype in ENTRIES.get(key, OpInfoEntry()).backward else []
+    # With gradients some entries give other samples. Their flags cannot be matched, so all inexact tensors get a gradient.
+    match = [list(map(outline, tensors_of(g))) for g in graded]
+    kept = {}
     for index in indices:
         tensors = tuple(tensors_of(fit[index]))
         grads = tuple(FACTS[dtype_of(t)].is_inexact for t in tensors)
-        if index < len(match) and match[index] == list(map(spoken, tensors)):
+        if index < len(match) and match[index] == list(map(outline, tensors)):
             grads = tuple(bool(t.requires_grad) for t in tensors_of(graded[index]))
         args, kwargs = fit[index]
-        made[index] = Sample(args, kwargs, tensors, grads, digest_of((args, kwargs), tensors))
-    return made
+        kept[index] = OpInfoSample(args, kwargs, tensors, grads, digest_of((args, kwargs), tensors))
+    return kept
 
 
-def samples(name: str, dtype: str) -> dict[int, Sample]:
+def samples(name: str, dtype: str) -> dict[int, OpInfoSample]:
     """The samples of an entry in a dtype by their index in OpInfo's own order. Raises CaseError."""
     return _samples(name.removeprefix(PREFIX), dtype)
 
 
 @functools.lru_cache(maxsize=64)
-def errors(key: str) -> dict[int, Sample]:
-    """The calls that OpInfo says must be refused, by -1, -2 ...: those that the CPU refuses with dense operands too.
+def errors(key: str) -> dict[int, OpInfoSample]:
+    """OpInfo's error inputs by index -1, -2 ...; only those that the CPU also refuses with dense operands.
 
-    Empty for an entry that has none, or whose own cannot be made. Raises CaseError where OpInfo cannot be imported.
+    Empty if the entry has none, or fails to make them. Raises CaseError if OpInfo cannot be imported.
     """
     import torch
 
     def dense(x: Any) -> Any:
         return x.detach().clone(memory_format=torch.contiguous_format) if isinstance(x, torch.Tensor) else x
 
-    info, made = _info(key), dict[int, Sample]()
-    for k, (args, kwargs) in enumerate(_wrong(info)):
+    info, kept = _info(key), dict[int, OpInfoSample]()
+    for k, (args, kwargs) in enumerate(_error_inputs(info)):
         tensors = tuple(tensors_of((args, kwargs)))
         if not _fits(key, (args, kwargs)) or any(t.device.type != "cpu" for t in tensors):
             continue
@@ -248,54 +258,54 @@ def errors(key: str) -> dict[int, Sample]:
                 info.op(*again[0], **again[1])
         except Exception as e:
             out = any(word in str(e) for word in OUT_OF_RANGE)
-            made[-1 - k] = Sample(args, kwargs, tensors, (False,) * len(tensors), digest_of((args, kwargs), tensors), out)
-    return made
+            kept[-1 - k] = OpInfoSample(args, kwargs, tensors, (False,) * len(tensors), digest_of((args, kwargs), tensors), out)
+    return kept
 
 
-def _wrong(info: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """(args, kwargs) of all calls that must be refused, the same ones every time."""
+def _error_inputs(info: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """(args, kwargs) of all error inputs, with seeded generators."""
     with generators(seeded=True), contextlib.suppress(Exception):
         stream = () if info.error_inputs_func is None else info.error_inputs("cpu")
         return [((e.sample_input.input, *e.sample_input.args), dict(e.sample_input.kwargs)) for e in stream]
     return []
 
 
-def refusals(name: str) -> Iterator[tuple[Call, bool]]:
-    """The calls of an entry that must be refused, and whether what is wrong is an index out of range. Raises CaseError."""
+def refusals(name: str) -> Iterator[tuple[Arguments, bool]]:
+    """(arguments, whether an index is out of range) of each error input of an entry. Raises CaseError."""
     for index, sample in errors(name.removeprefix(PREFIX)).items():
-        yield _call(index, sample), sample.beyond
+        yield _call(index, sample), sample.out_of_range
 
 
-def as_given(name: str, dtype: str, grad: bool) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """(args, kwargs) of every sample of an entry, just as OpInfo makes them, large ones too. Raises CaseError."""
-    return _generated(_info(name), dtype, grad)
+def raw_samples(name: str, dtype: str, grad: bool) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """(args, kwargs) of all samples of an entry as OpInfo makes them, including large ones. Raises CaseError."""
+    return _make_samples(_info(name), dtype, grad)
 
 
-def _generated(info: Any, dtype: str, grad: bool) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """(args, kwargs) of all samples; the global generators are left as they were. Raises CaseError."""
+def _make_samples(info: Any, dtype: str, grad: bool) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """(args, kwargs) of all samples; restores the global generators. Raises CaseError."""
     import torch
 
     with generators():
         try:
             stream = info.sample_inputs("cpu", getattr(torch, dtype), requires_grad=grad, set_seed=True)
-            stream.test_fn = None  # else a unittest on the stack seeds the samples by its name
+            stream.test_fn = None  # otherwise a unittest on the stack seeds the samples by its name
             return [((s.input, *s.args), dict(s.kwargs)) for s in stream]
         except Exception as e:
             raise CaseError(f"OpInfo '{info.name}' cannot make its samples in {dtype}: {type(e).__name__}: {e}") from e
 
 
 def _fits(key: str, sample: tuple[tuple[Any, ...], dict[str, Any]]) -> bool:
-    """Dense tensors of known dtypes, not too large, nothing beside them in memory, no dropout where values are judged."""
+    """Whether a sample can be used: strided tensors of known dtypes, not too large, no reads outside them, no dropout."""
     import torch
 
-    found = list(tensors_of(sample))
+    tensors = list(tensors_of(sample))
     drops = sample[1].get("dropout_p") or (key.endswith("multi_head_attention_forward") and sample[1].get("training"))
-    known = all(t.layout is torch.strided and dtype_of(t) in FACTS for t in found)
-    small = sum(t.numel() for t in found) <= LARGEST
+    known = all(t.layout is torch.strided and dtype_of(t) in FACTS for t in tensors)
+    small = sum(t.numel() for t in tensors) <= LARGEST
     return known and small and not drops and (key.partition(":")[0] not in rules.MEMORY or runs_dense(_info(key).op, sample))
 
 
-def _sample(name: str, dtype: str, index: int) -> Sample:
+def _sample(name: str, dtype: str, index: int) -> OpInfoSample:
     kept = errors(name.removeprefix(PREFIX)) if index < 0 else samples(name, dtype)
     if index not in kept:
         raise CaseError(
@@ -306,7 +316,7 @@ def _sample(name: str, dtype: str, index: int) -> Sample:
 
 
 def sample_tensor(name: str, dtype: str, index: int, position: int) -> Tensor:
-    """The raw tensor at a position of a sample; do not write into it. Raises CaseError."""
+    """The tensor at a position of a sample; do not write into it. Raises CaseError."""
     tensors = _sample(name, dtype, index).tensors
     if not 0 <= position < len(tensors):
         raise CaseError(
@@ -329,10 +339,9 @@ def _is_device(word: str) -> bool:
 def assemble(
     name: str, dtype: str, index: int, tensors: Iterable[Any], torch: str, digest: str, device: str = "cpu"
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """(args, kwargs) of a sample with other tensors in their places, and `device` where the sample names one: the CPU, or the
-    accelerator of this machine, which some samples ask for by name wherever their operands lie.
+    """(args, kwargs) of a sample with these tensors instead of its own, and with `device` instead of any device that it names.
 
-    torch, digest: as the case has them. Raises CaseError where the sample here is another one, saying both.
+    torch, digest: from the case. Raises CaseError if they differ from those of the sample here.
     """
     import torch as library
 
@@ -389,12 +398,12 @@ def generate() -> dict[str, Any]:
 
 
 def text(tree: dict[str, Any]) -> str:
-    """The file: one line per entry, so that a new torch reads well in a diff."""
+    """The text of the file: one line per entry, so that a new torch gives a readable diff."""
     lines = [f"{json.dumps(key)}: {json.dumps(entry)}" for key, entry in tree["entries"].items()]
     return f'{{"torch": {json.dumps(tree["torch"])}, "entries": {{\n' + ",\n".join(lines) + "\n}}\n"
 
 
 if __name__ == "__main__":
-    made = generate()
-    NAMES.write_text(text(made), encoding="utf-8")
-    print(f"wrote {len(made['entries'])} entries of torch {made['torch']} to {NAMES.name}")
+    tree = generate()
+    NAMES.write_text(text(tree), encoding="utf-8")
+    print(f"wrote {len(tree['entries'])} entries of torch {tree['torch']} to {NAMES.name}")

@@ -1,4 +1,4 @@
-"""How torch's OpInfo entries are judged: the op class of each, its relation, and what else a row must know of it.
+"""How torch's OpInfo entries are judged: the op class of each, its relation, and other fields of its row.
 
 Names are an entry's full key ("max:binary") or its name without the variant ("max").
 """
@@ -6,7 +6,7 @@ Names are an entry's full key ("max:binary") or its name without the variant ("m
 from __future__ import annotations
 
 from parity.catalog import ROWS
-from parity.vocabulary import OpClass
+from parity.core.case import OpClass
 
 _CUDA = "its kernels exist on CUDA only"
 _SPARSE = "takes or gives a sparse tensor, which parity does not compare"
@@ -86,7 +86,7 @@ RULES: dict[OpClass, str] = {
         linalg.ldl_factor_ex linalg.ldl_solve linalg.lu_solve linalg.matrix_power linalg.matrix_norm linalg.norm linalg.slogdet
         linalg.tensorinv linalg.tensorsolve logdet lu_solve norm:nuc ormqr triangular_solve""",
 }  # fmt: skip
-# Where several answers are right: the relation that must hold, and the class that goes with it.
+# For entries with several right answers: the relation that must hold, and the op class.
 RELATIONS: dict[str, tuple[OpClass, str]] = {
     "sort": (OpClass.SELECTION, "sort"),
     "argsort": (OpClass.SELECTION, "argsort"),
@@ -95,18 +95,20 @@ RELATIONS: dict[str, tuple[OpClass, str]] = {
     "median": (OpClass.SELECTION, "median nanmedian"),
     "mode": (OpClass.SELECTION, "mode"),
     "max_dim": (OpClass.SELECTION, "max:reduction_with_dim min:reduction_with_dim"),
-    "argmax": (OpClass.SELECTION, "argmax argmin"),
+    "argmax": (OpClass.SELECTION, "argmax"),
+    "argmin": (OpClass.SELECTION, "argmin"),
     "cummax": (OpClass.SELECTION, "cummax cummin"),
     "unique": (OpClass.SELECTION, "unique"),
-    "max_pool_indices": (
+    "max_pool_indices": (OpClass.SELECTION, "nn.functional.max_pool1d nn.functional.max_pool2d nn.functional.max_pool3d"),
+    "adaptive_pool_indices": (
         OpClass.SELECTION,
-        "nn.functional.max_pool1d nn.functional.max_pool2d nn.functional.max_pool3d nn.functional.adaptive_max_pool1d "
-        "nn.functional.adaptive_max_pool2d nn.functional.adaptive_max_pool3d",
+        "nn.functional.adaptive_max_pool1d nn.functional.adaptive_max_pool2d nn.functional.adaptive_max_pool3d",
     ),
     "svd": (OpClass.DECOMPOSITION, "svd linalg.svd"),
     "eigh": (OpClass.DECOMPOSITION, "linalg.eigh"),
     "eig": (OpClass.DECOMPOSITION, "linalg.eig linalg.eigvals"),
-    "lowrank": (OpClass.DECOMPOSITION, "pca_lowrank svd_lowrank"),
+    "lowrank": (OpClass.DECOMPOSITION, "svd_lowrank"),
+    "pca_lowrank": (OpClass.DECOMPOSITION, "pca_lowrank"),
     "qr": (OpClass.DECOMPOSITION, "qr linalg.qr"),
     "lu": (OpClass.DECOMPOSITION, "lu linalg.lu linalg.lu_factor linalg.lu_factor_ex"),
     "lstsq": (OpClass.SOLVER, "linalg.lstsq"),
@@ -116,6 +118,7 @@ RELATIONS: dict[str, tuple[OpClass, str]] = {
     "cholesky": (OpClass.SOLVER, "linalg.cholesky linalg.cholesky_ex cholesky"),
     "svdvals": (OpClass.SOLVER, "linalg.svdvals"),
     "pinv_any_rank": (OpClass.SOLVER, "linalg.pinv pinverse"),
+    "pinv_of_product": (OpClass.SOLVER, "linalg.pinv:singular"),
     "order": (OpClass.EXACT, "msort masked.median"),
     "eigvalsh": (OpClass.SOLVER, "linalg.eigvalsh"),
     "unpool": (OpClass.EXACT, "nn.functional.max_unpool1d nn.functional.max_unpool2d nn.functional.max_unpool3d"),
@@ -132,11 +135,36 @@ RELATIONS: dict[str, tuple[OpClass, str]] = {
         "empty empty_like empty_permuted empty_strided new_empty new_empty_strided resize_ resize_as_",
     ),
 }
-# torch 2.13 on the CPU writes beside a destination of these whose batch dimensions cannot be merged (heap corruption).
+# The distribution or mask that each random entry promises (`parity.judging.laws`).
+LAWS = {
+    "rand_like": "randn",  # the entry calls randn_like
+    "randn_like": "randn",
+    "bernoulli": "bernoulli",
+    "multinomial": "multinomial",
+    "uniform": "uniform_",
+    "normal:in_place": "normal_",
+    "exponential": "exponential_",
+    "cauchy": "cauchy_",
+    "log_normal": "log_normal_",
+    "geometric": "geometric_",
+    "randint_like": "randint_like",
+    "nn.functional.dropout": "dropout",
+    "nn.functional.dropout2d": "dropout2d",
+    "nn.functional.dropout3d": "dropout3d",
+    "nn.functional.alpha_dropout": "alpha_dropout",
+    "nn.functional.feature_alpha_dropout:with_train": "feature_alpha_dropout",
+    "nn.functional.feature_alpha_dropout:without_train": "feature_alpha_dropout",
+    "nn.functional.rrelu": "rrelu",
+    "nn.functional.fractional_max_pool2d": "fractional_max_pool",
+    "nn.functional.fractional_max_pool3d": "fractional_max_pool",
+}
+# torch 2.13 on the CPU writes outside a destination whose batch dimensions cannot be merged (heap corruption).
 UNSAFE_OUT = ("tril", "triu", "lu_unpack", "linalg.lu", "lu")
-# They read what lies beside the elements of a view.
+# In deterministic mode torch uses a formula in Python on all devices but the CPU, which rounds uint8 differently.
+RESIZED = ("nn.functional.interpolate", "nn.functional.upsample_bilinear", "nn.functional.upsample_nearest")
+# They read memory outside the elements of a view.
 MEMORY = ("as_strided", "as_strided_copy", "as_strided_scatter")
-# Their callable itself fills its first argument.
+# Their function fills its first argument.
 MUTATES = ("cauchy", "exponential", "geometric", "log_normal", "normal:in_place", "uniform")
 # Their meaning depends on the dtype (its neighbours, its limits, its eps), so float64 is no truth for them.
 DTYPE_BOUND = (
@@ -154,9 +182,20 @@ SAME_KERNEL = {
     "grid_sampler_2d": "nn.functional.grid_sample",
     "grid_sampler_3d": "nn.functional.grid_sample",
 }
-# Their further results (saved statistics) are a backend's own affair: other dtypes and shapes are right, too.
+# Only the first result is compared: dtype and shape of the others (saved statistics) depend on the backend.
 FIRST_ONLY = ("_batch_norm_with_update", "_native_batch_norm_legit", "native_batch_norm", "native_layer_norm")
-# Other names of the functions in the ULP tables.
+# Entries without a native row that would set these fields.
+RUNNING = ("cumsum", "cumulative_trapezoid")
+TRANSFORMS = ("stft", "istft")  # and all of torch.fft
+BY_NORM = """linalg.cond linalg.eig linalg.eigh linalg.eigvals linalg.eigvalsh linalg.pinv linalg.svd linalg.svdvals pinverse
+    svd svd_lowrank"""
+# Position, among the floating operands, of the one that is added after a sum of products.
+BIAS = {
+    **dict.fromkeys(("addmm", "addmv", "addr", "baddbmm"), 0),
+    "nn.functional.linear": 2,
+    **{f"nn.functional.conv{kind}{n}d": 2 for kind in ("", "_transpose") for n in (1, 2, 3)},
+}
+# Names in the ULP tables that differ from those of the entries.
 ULP_NAMES = {
     "true_divide": "div",
     "__radd__": "add",
@@ -166,33 +205,33 @@ ULP_NAMES = {
     "__rpow__": "pow",
 }
 
-# Integer operands are places to write to: repeated ones leave open which write comes last, so these are never expanded.
+# Integer operands are indices to write to; repeated ones leave the result undefined, so these are never expanded.
 WRITES_AT = """scatter scatter_add scatter_reduce index_copy index_add index_fill index_put index_reduce put
     nn.functional.max_unpool1d nn.functional.max_unpool2d nn.functional.max_unpool3d masked_scatter"""
-# What NaN, Inf and numbers out of range become is undefined: casts to integers, hashes, recurrences that read beside.
+# Results for NaN, Inf and numbers out of range are undefined: casts to integers, hashes, recurrences that read out of bounds.
 FINITE_ONLY = """byte char short int long hash_tensor special.chebyshev_polynomial_t special.chebyshev_polynomial_u
     special.chebyshev_polynomial_v special.chebyshev_polynomial_w special.shifted_chebyshev_polynomial_t
     special.shifted_chebyshev_polynomial_u special.shifted_chebyshev_polynomial_v special.shifted_chebyshev_polynomial_w
     special.hermite_polynomial_h special.hermite_polynomial_he special.laguerre_polynomial_l
     special.legendre_polynomial_p grid_sampler_2d grid_sampler_3d nn.functional.grid_sample"""
-# Their samples are matrices of a rank, or gradients at a singular one, that a number planted would change.
+# Their samples are matrices of a certain rank, which a planted value would change.
 OF_A_RANK = ("linalg.matrix_rank", "norm:subgradients_at_zero", "linalg.norm:subgradients_at_zero")
-# Their samples are chances, and no number planted would be one.
+# Their samples are probabilities, which special values are not.
 CHANCES = ("multinomial", "bernoulli", "nn.functional.binary_cross_entropy")
-# They refuse operands that are not dense in memory, or views of their samples.
+# They refuse operands that are not dense, or views of their samples.
 PACKED = ("native_group_norm", "view_as_complex", "view_as_real", "kron", "as_strided:partial_views")
-# Their calls update operands beside their results (running statistics, weights of a limited norm).
+# Their calls also update operands (running statistics, weights with max_norm).
 UPDATES = """nn.functional.embedding nn.functional.embedding_bag nn.functional.batch_norm nn.functional.instance_norm
     _batch_norm_with_update _native_batch_norm_legit native_batch_norm"""
 
 CHOICES = {n: r.choices for r in ROWS.values() if r.choices for n in r.opinfo}
 
 RULE_OF = {name: rule for rule, names in RULES.items() for name in names.split()}
-# What the native row of an entry knows of its half-precision kernels holds for the entry.
+# The facts of a native row about half-precision kernels hold for its OpInfo entries.
 ACCUMULATES = {n: r.accumulates for r in ROWS.values() if r.accumulates for n in r.opinfo}
 STAGES = {n: r.stages for r in ROWS.values() if r.stages for n in r.opinfo}
 ROUNDS_BETWEEN = {n for r in ROWS.values() if r.rounds_between for n in r.opinfo}
 ROUNDS_BETWEEN |= {"nn.functional.grid_sample"}  # its samples in three dimensions, as the row grid_sample_3d
-ROUNDS_BETWEEN |= {"nn.functional.linear_cross_entropy"}  # one kernel from outside; the products in it are kept in the dtype
-ORDER = ("quantile", "nanquantile")  # composites that take their gradients from one of several equal elements
+ROUNDS_BETWEEN |= {"nn.functional.linear_cross_entropy"}  # a single operator whose products are stored in the dtype
+ORDER = ("quantile", "nanquantile")  # composites whose gradient goes to one of several equal elements
 RELATION_OF = {name: (rule, word) for word, (rule, names) in RELATIONS.items() for name in names.split()}

@@ -1,66 +1,130 @@
-"""A row of the catalog: one op, declared in a few lines."""
+"""A row of the catalog: the declaration of one op."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
+from typing import NamedTuple
 
-from parity.catalog.draw import Call, Draw
-from parity.dtypes import BOOL, COMPLEX, FLOATS, INTS
-from parity.vocabulary import Case, OpClass
+from parity.catalog.draw import Arguments, Draw
+from parity.core.case import Arg, Case, OpClass
+from parity.core.dtypes import BOOL, COMPLEX, FLOATS, INTS
 
-Signature = Callable[[Draw], Call]
+Signature = Callable[[Draw], Arguments]
 Lesser = Callable[[Case], Iterator[Case]]
 
 FLOATING = (*FLOATS, *COMPLEX)
 NUMERIC = (*FLOATS, *COMPLEX, *INTS)
 REAL = (*FLOATS, *INTS)
 EVERY = (*FLOATS, *COMPLEX, *INTS, *BOOL)
+EXACT = OpClass.EXACT
+ELEMENTWISE = OpClass.ELEMENTWISE
+CONTRACTION = OpClass.CONTRACTION
+COMPOSITE = OpClass.COMPOSITE
+SOLVER = OpClass.SOLVER
+SELECTION = OpClass.SELECTION
+DECOMPOSITION = OpClass.DECOMPOSITION
+RANDOM = OpClass.RANDOM
+METADATA = OpClass.METADATA
+# Gradients that are scattered and summed by atomics, in half precision for half types (seen on CUDA).
+SCATTERED = ("backward",)
+METHOD = "torch.Tensor.*_"  # the in-place method of the same name
+GLUE = "parity.catalog.glue.calls.*"  # parity's own function of the same name
+OWN = ("*",)  # the OpInfo entry with the name of the function
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrong(NamedTuple):
+    """One argument that makes the op refuse a legal call.
+
+    where: its position among the positional arguments, or its keyword. word: the kind of error, one of `case.ERROR_KINDS`.
+    needs: a keyword that the call must have for `value` to be wrong, or "".
+    """
+
+    where: int | str
+    value: Arg
+    word: str = "argument"
+    needs: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
     """One op of the suite.
 
-    name: what a person types ("add", "layer_norm", "linalg.svd"): the public name without `torch.` or `nn.functional.`.
+    A `*` in `call`, `inplace` and `law` stands for the name, an entry `*` in `opinfo` for the public name of `call`; the
+    constructor replaces them.
+
+    name: the name that people type ("add", "layer_norm", "linalg.svd"): the public name without `torch.` or `nn.functional.`.
+    signature: draws the arguments of a call.
     call: dotted path of the function ("torch.add", "torch.nn.functional.layer_norm", "torch.Tensor.copy_").
-    rule: the op class, hence the rule that judges its results (gradients are always judged as composites).
+    rule: the op class, hence the rule that judges its results (gradients by `OpClass.of_gradients`).
     dtypes: dtypes of the op's main operand that the reference takes. grad: those of them with a backward; () for none.
     inplace: dotted path of the in-place form, or "". out: whether `call` takes out=.
     mutates: `call` itself writes into its first argument (copy_, setitem, index_add_).
     view: the result aliases the first argument. strides: torch promises the strides of the result.
-    promotes: torch promotes: operands may have different dtypes where there are several, integers become floats where the
-    result is one.
-    unexpanded: the reference itself reads beside an operand that has strides of 0 (torch 2.13), so that none is drawn.
-    unfrozen: the reference ends the process for the gradients of other operands alone, where the first one is in channels_last
-    (torch 2.13), so that its own is asked for too, as long as it has a layout.
-    updates: the call changes operands beside its result (running statistics), so that each run gets copies.
-    places: integer operands say where to write, so that none repeats, and samples keep their numbers.
+    promotes: torch promotes: operands may have different dtypes, and integers become floats if the result is a float.
+    unexpanded: the reference reads outside operands with strides of 0 (torch 2.13), so none is drawn.
+    unfrozen: the reference crashes when only other operands require gradients and the first one is in channels_last (torch
+    2.13), so the first one keeps its gradient if it has a layout.
+    updates: the call also changes operands (running statistics), so each run gets copies.
+    places: integer operands are indices to write to, so none repeats, and samples keep their values.
     finite: NaN, Inf and numbers out of range are undefined.
-    choices: operands, by number, that stand for a choice (a sign, a degree, a bin): no rounding moves them.
-    tames: keyword arguments beside which the operands before them hold only what the call asks for.
-    memory: the op reads what lies beside its operand's elements in memory, by strides of its own, so that the oracle's operands
-    lie as the case's do.
-    never: pairs of features (`parity.features`) that torch refuses together in this op; reason in a comment.
-    packed: the op refuses operands that are not dense in memory, so that one in so many gets a layout (0: all may).
-    relation: how several right answers are told from wrong ones (`parity.judging.relations`), or "" where there is only one.
-    rounds_between: half-precision kernels that round between their stages even on honest devices; reason in a comment.
-    accumulates: the passes ("forward", "backward") in which honest devices add up in the half type itself: atomics, running
+    choices: numbers of operands that select something (a sign, a degree, a bin), so their rounding is not modelled.
+    memory: the op reads memory around its operand's elements, by strides of its own, so the oracle's operands keep their
+    layout.
+    packed: the op refuses operands that are not dense, so only one in this many gets a layout (0: no restriction).
+    relation: the check that distinguishes right from wrong answers if several are right (`parity.judging.relations`), or "".
+    rounds_between: half-precision kernels round between their stages, also on correct devices; reason in a comment.
+    accumulates: the passes ("forward", "backward") in which correct devices sum in the half type itself: atomics, running
     values that are stored.
-    stages: the passes in which honest devices keep partial sums (one for each batch element, one for each tap) in the half
-    type and add those up, or a factor that elements share.
+    stages: the passes in which correct devices store partial sums (one per batch element, or per tap) in the half type and sum
+    those, or store a factor that elements share.
     ulp: name of the function in the devices' ULP tables, if not the row's own.
     oracle: "wide" (the same call in float64), "exact" (the reference's own result is the truth), or a dotted path of a
     function of the same arguments.
     opinfo: names of torch's OpInfo entries that it covers ("name" or "name:variant").
-    lesser: the call with smaller sizes, for ops whose sizes belong together in a way that shrinking cannot see; or None.
+    lesser: yields the call with smaller sizes, for ops whose sizes depend on each other in a way that shrinking does not know;
+    or None.
+
+    What may be drawn:
+    mask: the first operand is a mask, which keeps its dtype if those of the others are mixed.
+    transfers: the op is itself a copy between dtypes and devices, so destinations and transfers are drawn for it more often.
+    nondeterministic: dtypes that are not drawn in torch's deterministic mode, which refuses the op or uses another formula.
+    on_cpu: operands that may stay on the CPU in addition to 0-d ones: "either" side of a copy, the "indices", any but the first
+    ("rest"), or "all" (no operand on another device is an error).
+    number: position of an argument that torch reads as a Python number on any device, or 0.
+    spatial: number of dimensions that a window moves along.
+
+    What it refuses:
+    wrong: arguments that it refuses. sized: tuples of integers among its arguments are sizes, which must not be negative.
+    fits: "always" if the last dimension of the first operand must match another operand or size, "filled" if that is checked
+    only if operands have elements.
+    chances: position of the operand of probabilities, rates or deviations, which must not be negative; or None.
+    raises_on: "singular" or "indefinite" matrices as first operand raise, because they have no factors; or "".
+    alike: operands of different dtypes are an error (other ops promote them).
+    takes: kinds of dtypes ("int", "complex") that the CPU accepts although torch's OpInfo does not list them.
+    wraps: negative indices count from the end. reads_past: indices past the end are not checked.
+    unchecked: the kernel does not check its arguments (kernels below torch's public functions, recurrent layers): wrong ones
+    make it access memory outside its operands.
+
+    How it is judged:
+    law: name of the distribution or mask that a random op promises (`parity.judging.laws`), or "".
+    running: results are partial sums of one another, so they share rounding errors.
+    transform: a discrete Fourier transform, whose error is bounded relative to the norm of its result only.
+    gauss: complex products may use three real products (Gauss's trick), whose error bound is three times as large.
+    by_norm: computed from singular values or eigenvalues; the error is bounded relative to the norm of the matrix only.
+    bias: position, among the floating operands, of the one that is added after a sum of products; None if there is none.
+
+    mps: "own" if MPS has an operator for it that no other device has, "convolution" or "transposed" if a simulated device runs
+    it under another name in torch; or "".
+    under: the OpInfo entry, or the row, that it counts as in coverage; "" to find it by its names.
     """
 
     name: str
+    signature: Signature
+    _: KW_ONLY
     family: str
     rule: OpClass
-    call: str
-    signature: Signature
+    call: str = "torch.*"
     dtypes: tuple[str, ...] = FLOATS
     grad: tuple[str, ...] = ()
     inplace: str = ""
@@ -77,8 +141,6 @@ class Row:
     places: bool = False
     finite: bool = False
     choices: tuple[int, ...] = ()
-    tames: tuple[str, ...] = ()
-    never: tuple[tuple[str, str], ...] = ()
     relation: str = ""
     rounds_between: bool = False
     accumulates: tuple[str, ...] = ()
@@ -87,3 +149,35 @@ class Row:
     oracle: str = "wide"
     opinfo: tuple[str, ...] = ()
     lesser: Lesser | None = None
+    mask: bool = False
+    transfers: bool = False
+    nondeterministic: tuple[str, ...] = ()
+    on_cpu: str = ""
+    number: int = 0
+    spatial: int = 0
+    wrong: tuple[Wrong, ...] = ()
+    sized: bool = False
+    fits: str = ""
+    chances: int | None = None
+    raises_on: str = ""
+    alike: bool = False
+    takes: tuple[str, ...] = ()
+    wraps: bool = False
+    reads_past: bool = False
+    unchecked: bool = False
+    law: str = ""
+    running: bool = False
+    transform: bool = False
+    gauss: bool = False
+    by_norm: bool = False
+    bias: int | None = None
+    mps: str = ""
+    under: str = ""
+
+    def __post_init__(self) -> None:
+        call = self.call.replace("*", self.name)
+        public = call.removeprefix("torch.").removeprefix("Tensor.")
+        object.__setattr__(self, "call", call)
+        object.__setattr__(self, "inplace", self.inplace.replace("*", self.name))
+        object.__setattr__(self, "law", self.law.replace("*", self.name))
+        object.__setattr__(self, "opinfo", tuple([public if entry in OWN else entry for entry in self.opinfo]))

@@ -1,6 +1,6 @@
-"""Devices: the seam that the rest of parity speaks to, the native ones, and the simulated one.
+"""Devices: the interface that the rest of parity uses, the native devices, and the simulated one.
 
-`python -m parity.devices.probe` examines one; import `parity.devices.probe` for the same in this process.
+`python -m parity.devices.preflight` examines a device; import `parity.devices.preflight` to do so in this process.
 """
 
 from parity.devices.base import Device

@@ -1,4 +1,4 @@
-"""The seam: what the rest of parity knows of a device."""
+"""The interface of a device to the rest of parity."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 class Device(ABC):
     """A place where torch computes.
 
-    name: as a person names it ("cpu", "mps", "cuda:0", "sim:mps"). torch_device: as tensors on it say (always with an index
-    where torch gives one). simulated: whether the figures say nothing about real hardware.
+    name: as a person writes it ("cpu", "mps", "cuda:0", "sim:mps"). torch_device: the device of tensors on it (always with an
+    index if torch gives one). simulated: whether the results say nothing about real hardware.
     """
 
     name: str
@@ -22,35 +22,36 @@ class Device(ABC):
     simulated: bool = False
 
     def upload(self, t: Tensor) -> Tensor:
-        """A copy on the device of a dense CPU tensor (a base storage; views are made there)."""
+        """A copy on the device of a dense CPU tensor (a base storage; views are made on the device)."""
         return t.detach().to(self.torch_device, copy=True)
 
     def download(self, t: Tensor) -> Tensor:
-        """A detached copy on the CPU, complete when this returns; lazy conj and neg bits are resolved there."""
+        """A detached copy on the CPU, complete when this returns, with lazy conj and neg bits resolved."""
         return t.detach().to("cpu", copy=True).resolve_conj().resolve_neg()
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Wrap this around calls on the device. Simulated devices need it for function-level faults; others do nothing."""
+        """A context for calls on the device. Simulated devices need it for function-level faults; for others it does
+        nothing."""
         yield
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Wait for the device; errors that it kept for later are raised here."""
+        """Wait for the device; asynchronous errors are raised here."""
 
     @abstractmethod
     def seed(self, n: int) -> None:
         """Seed the device's own random generator."""
 
     def answers(self) -> bool:
-        """Whether the device still computes: after some errors every further call fails, and only a new process helps."""
+        """Whether the device still computes. After some errors every further call fails until the process is restarted."""
         try:
             return float(self.download(self.upload(torch.ones(2)) + 1.0).sum()) == 4.0
         except Exception:  # whatever a backend raises
             return False
 
     def takes(self, dtype: torch.dtype) -> bool:
-        """Whether a tensor of this dtype comes back from the device."""
+        """Whether a tensor of this dtype can be uploaded and downloaded."""
         try:
             self.download(self.upload(torch.ones(2, dtype=dtype)))
         except Exception:  # whatever a backend raises
@@ -58,11 +59,11 @@ class Device(ABC):
         return True
 
     def memory(self) -> dict[str, int]:
-        """Figures in bytes, as far as the backend has them ("allocated", "reserved", "recommended_max", "total")."""
+        """Numbers of bytes that the backend reports ("allocated", "reserved", "recommended_max", "total")."""
         return {}
 
     def facts(self) -> dict[str, str]:
-        """What identifies the hardware and its software: "chip", "driver" ..., as far as the backend says."""
+        """Identification of the hardware and its software ("chip", "driver" ...), as far as the backend reports it."""
         return {}
 
     def __repr__(self) -> str:

@@ -10,11 +10,11 @@ from importlib import metadata
 
 import torch
 
+from parity.core.results import Fingerprint
 from parity.devices.base import Device
 from parity.devices.health import Health
-from parity.vocabulary import Fingerprint
 
-# Variables of torch's MPS library are all named PYTORCH_...: taken by prefix, like every other of torch's own.
+# Variables of torch, including those of its MPS library, are recognized by these prefixes.
 PREFIXES = ("PYTORCH_", "TORCH_ALLOW_TF32", "MTL_")
 VARIABLES = (
     "ATEN_CPU_CAPABILITY",
@@ -30,7 +30,7 @@ VARIABLES = (
 
 
 def fingerprint(device: Device, health: Health | None = None) -> Fingerprint:
-    """Of a device as it is now; with what its probe measured, where it was probed."""
+    """The fingerprint of a device in its current state. health: what its probe measured, if it was probed."""
     own = device.facts()
     return Fingerprint(
         parity=_own_version(),
@@ -49,12 +49,12 @@ def fingerprint(device: Device, health: Health | None = None) -> Fingerprint:
 
 
 def environment(variables: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The variables that are set and may change numbers, by name."""
+    """The environment variables that are set and may change numerics, by name."""
     return tuple(sorted((k, v) for k, v in variables.items() if k in VARIABLES or k.startswith(PREFIXES)))
 
 
 def operating_system() -> str:
-    """Name, version and build: "macOS 15.5 (24F74)", "Linux 6.8.0-41-generic". Apple's GPU library comes with the build."""
+    """Name, version and build: "macOS 15.5 (24F74)", "Linux 6.8.0-41-generic". The build identifies Apple's GPU library."""
     if platform.system() == "Darwin":
         build = _asked("sw_vers", "-buildVersion") or platform.release()
         return f"macOS {platform.mac_ver()[0]} ({build})"
@@ -68,7 +68,7 @@ def machine() -> str:
 
 
 def _asked(*command: str) -> str:
-    """What a system tool answers, or nothing."""
+    """The output of a system tool; empty if it fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-"""What a probe found out about a device."""
+"""The result of probing a device."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ HEALTHY, SUSPECT, UNUSABLE = "healthy", "suspect", "unusable"
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """verdict: healthy, suspect (computes, but not what it should) or unusable. reasons: a sentence each, none if healthy.
+    """verdict: healthy, suspect (computes, but wrongly) or unusable. reasons: a sentence each, none if healthy.
 
-    dtypes: those that could be uploaded, added and downloaded. facts: what else was measured.
+    dtypes: those that could be uploaded, added and downloaded. facts: other measurements.
     """
 
     verdict: str

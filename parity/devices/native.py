@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from parity.devices import mps
 from parity.devices.base import Device
 
 
@@ -92,19 +93,13 @@ class MpsDevice(NativeDevice):
 
     def memory(self) -> dict[str, int]:
         """Bytes in tensors, bytes that Metal has given out, and the size that the system recommends to stay under."""
-        names = {
-            "allocated": "current_allocated_memory",
-            "reserved": "driver_allocated_memory",
-            "recommended_max": "recommended_max_memory",
-        }
-        figures = {key: _call(self.module, name) for key, name in names.items()}
+        figures = {key: _call(self.module, name) for key, name in mps.MEMORY_FUNCTIONS.items()}
         return {k: int(v) for k, v in figures.items() if v is not None}
 
     def facts(self) -> dict[str, str]:
         """Chip, number of GPU cores, and the macOS version and build: its MPSGraph is the driver."""
         facts = {
-            "chip": _call(self.backend, "get_name"),
-            "cores": _call(self.backend, "get_core_count"),
+            **{key: _call(self.backend, name) for key, name in mps.FACTS.items()},
             "driver": f"macOS {platform.mac_ver()[0]}" if platform.mac_ver()[0] else None,
         }
         return {k: _text(v) for k, v in facts.items() if v not in (None, "")}

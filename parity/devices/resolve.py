@@ -1,4 +1,4 @@
-"""From the name that a person gave to a device."""
+"""From the name of a device to the device."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from typing import Any
 
 import torch
 
+from parity.core.devices import USUAL
+from parity.core.errors import DeviceError, UsageError, near
 from parity.devices.base import Device
 from parity.devices.native import CpuDevice, MpsDevice, NativeDevice
 from parity.devices.sim import Fault, simulated
 from parity.devices.sim.device import PROFILE_NAMES
-from parity.errors import DeviceError, UsageError, near
 
-# Types that torch parses and that hold no numbers, or not here.
+# Types that torch parses but that cannot compute numbers here.
 NO_NUMBERS = ("meta", "lazy", "fpga", "ort", "vulkan", "ideep", "mkldnn", "opengl", "opencl", "hip", "ve", "maia", "xla")
-USUAL = ("auto", "cpu", "sim", "sim:mps", "mps", "cuda", "xpu", "mtia", "hpu")
 
 
 def resolve(name: str, faults: Sequence[Fault] = ()) -> Device:
-    """The device of that name, with faults planted where it is a simulated one.
+    """The device of that name, with faults planted if it is a simulated one.
 
-    `auto` is the first accelerator that torch reports, and `sim:mps` where there is none.
-    Raises UsageError for a name that torch does not know and for faults on a device that is not simulated, DeviceError for
-    a device that this machine does not have.
+    `auto` is the first accelerator that torch reports, and `sim:mps` if there is none. Raises UsageError for a name that torch
+    does not know and for faults on a device that is not simulated, DeviceError for a device that this machine does not have.
     """
     if name == "auto":
         name = _first_accelerator()
@@ -46,13 +45,13 @@ def resolve(name: str, faults: Sequence[Fault] = ()) -> Device:
 def _first_accelerator() -> str:
     if not torch.accelerator.is_available():
         return "sim:mps"
-    found = torch.accelerator.current_accelerator()
-    # Once a simulated device lives in this process, torch reports it as an accelerator.
-    return "sim:mps" if found is None or found.type == "sim" else found.type
+    accelerator = torch.accelerator.current_accelerator()
+    # torch reports a registered simulated device as an accelerator, too.
+    return "sim:mps" if accelerator is None or accelerator.type == "sim" else accelerator.type
 
 
 def _parse(name: str) -> tuple[str, int | None]:
-    """Type and index. A type is known when torch parses it and computes on it."""
+    """Type and index. A type is known if torch parses it and can compute on it."""
     match = re.fullmatch(r"([a-z_]+\d*[a-z_]*)(?::(\d+))?", name)
     kind = match.group(1) if match else ""
     try:
@@ -73,7 +72,7 @@ def _unknown(name: str) -> str:
 
 
 def _available(name: str, kind: str, index: int | None) -> Any:
-    """The backend's module. Raises DeviceError with the reason and the way out."""
+    """The backend's module. Raises DeviceError with the reason and the remedy."""
     module = getattr(torch, kind, None)
     way_out = "name a device that is here (--device auto finds one), or test without hardware: --device sim:mps"
     if module is None or not module.is_available():

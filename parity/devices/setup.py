@@ -7,23 +7,26 @@ import sys
 import traceback
 from pathlib import Path
 
-from parity.errors import UsageError
+from parity.core.errors import UsageError
+
+ran: list[str] = []  # the files that ran in this process
 
 
 def run_setup(path: str) -> None:
-    """Run the file, once per process; what lies beside it can be imported. Raises UsageError, with the place, for whatever it
-    raises, an exit included."""
+    """Run the file, once per process; it can import modules from its own folder. Raises UsageError, with the line, for any
+    exception in it, including SystemExit."""
     if not Path(path).is_file():
         raise UsageError(f"--setup {path}: no such file; give a Python file that sets what the device is to run with")
-    beside(Path(path))
+    add_folder_to_path(Path(path))
     try:
         runpy.run_path(path)
-    except (Exception, SystemExit) as e:  # anything may be in it
+    except (Exception, SystemExit) as e:  # the file may do anything
         raise UsageError(f"--setup {path} raises {_said(e)} ({_place(e, path)}); mend it, or leave it away") from None
+    ran.append(path)
 
 
-def beside(file: Path) -> None:
-    """Make what lies beside a file that a person named importable, last of all: it must not stand before Python's own."""
+def add_folder_to_path(file: Path) -> None:
+    """Append the folder of a user's file to `sys.path`: at the end, so that it cannot hide Python's own modules."""
     folder = str(file.absolute().parent)
     if folder not in sys.path:
         sys.path.append(folder)
@@ -35,7 +38,7 @@ def _said(e: BaseException) -> str:
 
 
 def _place(e: BaseException, path: str) -> str:
-    """File and line: the last one in the file itself, or where it does not parse."""
+    """File and line of an exception: the last line in the file itself, or where it does not parse."""
     if isinstance(e, SyntaxError) and e.filename:
         return f"{e.filename}:{e.lineno}"
     frames = traceback.extract_tb(e.__traceback__)

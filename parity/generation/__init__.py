@@ -1,1 +1,1 @@
-"""Catalog row -> cases, and a failing case -> the least one that fails alike."""
+"""Catalog row -> cases, and a failing case -> the least one that fails alike. Nothing here runs a case."""

@@ -1,8 +1,8 @@
-"""A failing case -> the least one. The only module that knows Hypothesis.
+"""Shrinks a failing case to a minimal one. The only module that imports Hypothesis.
 
-Hypothesis shrinks from the picks of the failing case over `cases(...)`, the same decode as the search's as a strategy; the
-strategy is public, for people's own property tests. Before and behind it the case is walked down the reductions of
-`parity.generation.plainer`, which change several parts together where no single pick does. All are bounded in their tries.
+Hypothesis shrinks the picks of the failing case over the strategy `cases(...)`, which decodes picks like the search; the
+strategy is public, for property tests. Before and after that, `walk` applies the reductions of `parity.generation.reductions`,
+which change several parts of a case together where no single pick does. Both are limited in the number of cases they try.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from hypothesis.errors import Flaky, NoSuchExample
 
 from parity.catalog.draw import Sizes
 from parity.catalog.row import Row
-from parity.checking.prelude import unchecked
-from parity.errors import ParityError
+from parity.core.case import Arg, Case, TensorSpec
+from parity.core.errors import ParityError
+from parity.core.notation import case_text
 from parity.generation.generate import Drawn, decode
-from parity.generation.plainer import ENOUGH, PASSES, Pass, elements
-from parity.notation import case_text
-from parity.vocabulary import Arg, Case, TensorSpec
+from parity.generation.reductions import ENOUGH, PASSES, Pass
 
-PICK_TRIES = 200  # cases that Hypothesis may try; from far above it needs many more than the reductions do
-WALK_TRIES = 800  # cases that may be tried along the reductions
+PICK_TRIES = 200  # limit for Hypothesis; on large cases it needs many more tries than the reductions
+WALK_TRIES = 800  # limit for the reductions
 
 
 @functools.lru_cache(maxsize=4096)
@@ -35,7 +34,7 @@ def _below(n: int) -> st.SearchStrategy[int]:
 
 
 def cases(row: Row, dtype: str, sizes: Sizes | None = None) -> st.SearchStrategy[Case]:
-    """A Hypothesis strategy of cases of a row, for property tests of one's own."""
+    """A Hypothesis strategy for cases of a row in a dtype, for property tests. sizes: default `Sizes()`."""
     used = sizes or Sizes()
 
     @st.composite
@@ -46,18 +45,18 @@ def cases(row: Row, dtype: str, sizes: Sizes | None = None) -> st.SearchStrategy
 
 
 ALL_HEALTH_CHECKS = tuple(HealthCheck)
-# What building or calling a reduced case may raise whose arguments no longer belong together: such a case is of no use.
+# What a reduced case whose arguments no longer fit together may raise when it is built or run; it counts as not failing.
 UNFIT = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, ParityError)
 
 
-class _Asked:
-    """Answers, each case asked once; `tries` cases at most, and all others do not fail."""
+class _CachedCheck:
+    """Whether a case fails, cached by its text. At most `tries` cases are run; all others count as not failing."""
 
     def __init__(self, fails: Callable[[Case], bool], tries: int) -> None:
         self.tries, self._fails, self._answers = tries, fails, dict[str, bool]()
 
     def __call__(self, case: Case) -> bool:
-        text = case_text(case)  # True and 1 are equal, their texts are not
+        text = case_text(case)  # not the case: True and 1 are equal, their texts differ
         if text not in self._answers:
             if self.tries <= 0:
                 return False
@@ -70,46 +69,46 @@ class _Asked:
 
 
 def shrink(row: Row, dtype: str, sizes: Sizes, drawn: Drawn, fails: Callable[[Case], bool]) -> Case | None:
-    """The least case that fails, started from a failing one; None where it does not fail again.
+    """The smallest failing case that is reached from `drawn`; None if that does not fail again.
 
-    The reductions come first: they need fewer tries, and where they lead to few elements there is no more to gain. Where they
-    get stuck, Hypothesis starts from the picks, and the lesser of the two counts; a case without picks (a pinned one, and the
-    simplest) has none to start from. Where sizes must not change alone, because nobody checks them, the picks come first,
-    unless the row itself knows which of them belong together (`Row.lesser`).
+    The reductions run first: they need fewer tries, and if they reach few elements there is nothing to gain. Otherwise
+    Hypothesis shrinks the picks, and the smaller result is taken; a case without picks (a pinned one, or the simplest) skips
+    this. If the row is unchecked, sizes must not change independently; then the picks come first, unless `Row.lesser` knows
+    which sizes belong together.
     """
-    asked = _Asked(fails, 1)
-    if not asked(drawn.case):
+    check = _CachedCheck(fails, 1)
+    if not check(drawn.case):
         return None
 
     def walked(case: Case) -> Case:
-        asked.tries = WALK_TRIES
-        return walk(case, asked, passes)
+        check.tries = WALK_TRIES
+        return walk(case, check, passes)
 
-    # With other sizes an unchecked kernel would read and write beside its operands.
-    passes = tuple(map(_of_one_size, PASSES)) if unchecked(row) else PASSES
+    # With inconsistent sizes an unchecked kernel would access memory outside its operands.
+    passes = tuple(map(_keeping_sizes, PASSES)) if row.unchecked else PASSES
     passes = passes if row.lesser is None else (row.lesser, *passes)
-    found = None if unchecked(row) and row.lesser is None and drawn.picks else walked(drawn.case)
-    if found is None or (drawn.picks and elements(found) > ENOUGH):
-        asked.tries = PICK_TRIES
-        other = walked(_by_picks(cases(row, dtype, sizes), drawn.picks, asked) or drawn.case)
-        found = other if found is None else min(found, other, key=lambda c: (elements(c), len(case_text(c))))
-    return found
+    least = None if row.unchecked and row.lesser is None and drawn.picks else walked(drawn.case)
+    if least is None or (drawn.picks and least.numel > ENOUGH):
+        check.tries = PICK_TRIES
+        other = walked(_by_picks(cases(row, dtype, sizes), drawn.picks, check) or drawn.case)
+        least = other if least is None else min(least, other, key=lambda c: (c.numel, len(case_text(c))))
+    return least
 
 
-class _Enough(BaseException):
-    """No tries are left. Hypothesis would go on for five minutes: of exceptions, it takes all that are errors for failures."""
+class _NoTriesLeft(BaseException):
+    """Stops Hypothesis when no tries are left. A BaseException, because Hypothesis takes an Exception for a failing example."""
 
 
-def _by_picks(strategy: st.SearchStrategy[Case], picks: tuple[int, ...], fails: _Asked) -> Case | None:
-    """What Hypothesis makes of the picks; None where their case does not fail.
+def _by_picks(strategy: st.SearchStrategy[Case], picks: tuple[int, ...], fails: _CachedCheck) -> Case | None:
+    """The case to which Hypothesis shrinks the picks; None if their case does not fail.
 
-    The surplus 0 behind the picks matters: an entry that replays exactly is taken for already shrunk and returned as it is.
+    The extra 0 after the picks is needed: Hypothesis takes an entry that replays exactly for already shrunk.
     """
     best: list[Case] = []
 
-    def hears(case: Case) -> bool:
+    def fails_and_keeps(case: Case) -> bool:
         if fails.tries <= 0:
-            raise _Enough
+            raise _NoTriesLeft
         if failed := fails(case):
             best[:] = [case]
         return failed
@@ -125,15 +124,15 @@ def _by_picks(strategy: st.SearchStrategy[Case], picks: tuple[int, ...], fails: 
         derandomize=False,
     )
     try:
-        return find(strategy, hears, settings=quiet, database_key=b"parity")
+        return find(strategy, fails_and_keeps, settings=quiet, database_key=b"parity")
     except (NoSuchExample, Flaky):
         return None
-    except _Enough:
+    except _NoTriesLeft:
         return best[0] if best else None
 
 
-def _sizes(case: Case) -> str:
-    """All of a call but what its operands hold and how they lie."""
+def _without_contents(case: Case) -> str:
+    """The call as text, without contents and layouts of the operands."""
 
     def bare(a: Arg) -> object:
         return a.shape if isinstance(a, TensorSpec) else tuple(map(bare, a)) if isinstance(a, tuple) else a
@@ -141,21 +140,21 @@ def _sizes(case: Case) -> str:
     return repr((tuple(map(bare, case.args)), tuple((n, bare(v)) for n, v in case.kwargs)))
 
 
-def _of_one_size(reductions: Pass) -> Pass:
-    """Those reductions alone that leave all sizes as they are."""
+def _keeping_sizes(reductions: Pass) -> Pass:
+    """Only those reductions that change no size."""
 
     def kept(case: Case) -> Iterator[Case]:
-        sizes = _sizes(case)
-        return (less for less in reductions(case) if _sizes(less) == sizes)
+        sizes = _without_contents(case)
+        return (less for less in reductions(case) if _without_contents(less) == sizes)
 
     return kept
 
 
 def walk(case: Case, fails: Callable[[Case], bool], passes: tuple[Pass, ...] = PASSES) -> Case:
-    """Down the reductions until none of them leaves a case that fails.
+    """Applies reductions until none of them gives a case that fails.
 
-    After a success the walk goes on where it stands and comes back to the rest in the next round, because what was of no use
-    before seldom is of use behind it. No case is taken twice: what one reduction makes less, another one may make more.
+    After a success it continues with the next reduction and returns to the earlier ones in the next round, because reductions
+    that failed before seldom succeed right after. No case is taken twice, because reductions can undo each other.
     """
     moved, taken = True, {case_text(case)}
     while moved:

@@ -1,1 +1,1 @@
-"""Outcomes -> verdicts: budgets, measures, relations and laws."""
+"""Outcomes -> verdicts: budgets, measures, relations and laws. It never runs anything on a device under test."""

@@ -1,4 +1,4 @@
-"""The bench a case is judged at: what the judge knows of it beside the results."""
+"""What the judge knows of a case apart from its results."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from parity.catalog.row import Row
+from parity.core.results import Verdict
 from parity.judging.limits import Limits
 from parity.judging.relations import Bound
-from parity.swift import swift
+from parity.oracle.protocol import Oracle
 from parity.tolerance import Tables
-from parity.truth.protocol import Oracle
-from parity.vocabulary import Verdict
 
 
-@swift
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What the judge knows of a case beside the results. insist: no cheap screens, everything goes to the oracle.
-    limits: where to note what each agreement excludes, by result; None where nobody asks.
-    told: by the truth's name and the pass, what the oracle said of which tensors: most destinations hold the same bits."""
+    """The context in which the results of one case are judged.
+
+    always_use_oracle: skip the cheap screens and judge every result with the oracle.
+    limits: where to record, by result, which errors an agreement rules out; None if nobody asks.
+    verdicts: earlier (device, reference, verdict), by (truth name, pass): most destinations of a case hold the same bits.
+    """
 
     row: Row
     tables: Tables
     oracle: Oracle
     bound: Bound | None
-    insist: bool
+    always_use_oracle: bool
     limits: dict[str, Limits] | None = None
-    told: dict[tuple[str, str], tuple[Tensor, Tensor | None, Verdict]] = field(default_factory=dict, init=False)
+    verdicts: dict[tuple[str, str], tuple[Tensor, Tensor | None, Verdict]] = field(default_factory=dict, init=False)

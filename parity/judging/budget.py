@@ -1,7 +1,7 @@
-"""Truth and its conditioning -> what an element may be off by, term by term.
+"""Truth and conditioning -> the allowed error of each element, term by term.
 
-Three rules. *Function*: an elementwise function with a row in the device's ULP table. *Sum*: contractions, by the magnitudes
-of what is summed. *Perturbation*: everything else, by how far the truth moves when its inputs do.
+Three rules. *Function*: an elementwise function with a row in the device's ULP table. *Sum*: contractions, by the magnitudes of
+the terms. *Perturbation*: everything else, by how far the truth moves when its inputs do.
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from parity.dtypes import DtypeFacts
-from parity.vocabulary import Tolerance
+from parity.core.dtypes import DtypeFacts
+from parity.core.results import Tolerance
 
 Array = npt.NDArray[np.float64]
-# Terms that are asked for by name.
-HANDED = "partial sums handed on"
-ROUNDING = "rounding of the result"
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Budgets of all elements, of the truth's real shape. terms: what `total` is the sum of, in words.
+    """Allowed errors of all elements; arrays have the shape of the truth's real parts. terms: named summands of `total`.
 
-    certain: errors above this are wrong whatever order the terms were added in; None where no such border is known.
-    scale: one rounding of every element; the root mean square of errors in this unit is held to `rms` as well.
-    absolute: the part of `total` that does not shrink with the element (subnormal numbers, what leaves the range).
+    certain: errors above this are wrong in every order of addition; None if no such bound is known.
+    scale: one rounding of every element; the root mean square of the errors in this unit must not exceed `rms`.
+    absolute: the part of `total` that does not shrink with the element (subnormal numbers, loss at the ends of the range).
+    rounding: the term for rounding the result; None in the rule for functions, whose bound includes it.
+    between_kernels: the term for partial sums that one kernel passes to the next; None where the rule has no such term.
     """
 
     total: Array
@@ -35,9 +34,11 @@ class Budget:
     scale: Array | None = None
     rms: float = np.inf
     absolute: Array | float = 0.0
+    rounding: Array | None = None
+    between_kernels: Array | None = None
 
     def wider(self, name: str, more: Array) -> Budget:
-        """The budget with one more term (finite where it is meant)."""
+        """The budget with one more term; non-finite values of `more` count as 0."""
         term = np.nan_to_num(more, nan=0.0, posinf=0.0, neginf=0.0)
         return Budget(
             self.total + term,
@@ -46,13 +47,14 @@ class Budget:
             None if self.scale is None else self.scale + term,
             self.rms,
             self.absolute + term,
+            self.rounding,
+            self.between_kernels,
         )
 
     @property
     def inside(self) -> Array:
-        """What an element may be off by before the result is rounded; all of it in the rule for functions."""
-        rounding = next((t for name, t in self.terms if name == ROUNDING), None)
-        return self.total if rounding is None else self.total - rounding
+        """The allowed error before the result is rounded; the whole budget in the rule for functions."""
+        return self.total if self.rounding is None else self.total - self.rounding
 
     def at(self, index: int) -> tuple[tuple[str, float], ...]:
         """The terms of one element, by its flat index."""
@@ -62,7 +64,7 @@ class Budget:
 def ulp_of(magnitude: Array, f: DtypeFacts) -> Array:
     """The spacing of the dtype's numbers at these magnitudes: 2u * 2**exponent, at least the smallest subnormal."""
     size = np.where(np.isfinite(magnitude), magnitude, f.max)
-    exponent = np.frexp(np.where(size > 0.0, size, f.smallest))[1] - 1  # frexp gives 0 the exponent of numbers about 1
+    exponent = np.frexp(np.where(size > 0.0, size, f.smallest))[1] - 1  # frexp(0) has exponent 0, like numbers near 1
     return np.asarray(np.maximum(np.ldexp(2.0 * f.unit_roundoff, exponent), f.smallest), dtype=np.float64)
 
 
@@ -79,7 +81,7 @@ def _summed(*terms: tuple[str, Array]) -> tuple[Array, tuple[tuple[str, Array], 
 
 
 def of_function(truth: Array, f: DtypeFacts, tol: Tolerance, floor: float) -> Budget:
-    """The table's ULP bound and half a rounding, in ULP of the next larger number (at a power of two either neighbour's)."""
+    """The table's ULP bound and half a rounding, in ULP of the next larger number (at a power of two, of either side)."""
     assert tol.ulp is not None
     size = _finite(truth)
     rounding = (tol.ulp + 0.5) * ulp_of(np.nextafter(size, np.inf), f)
@@ -89,14 +91,21 @@ def of_function(truth: Array, f: DtypeFacts, tol: Tolerance, floor: float) -> Bu
 
 
 def of_sum(
-    truth: Array, magnitudes: Array, count: Array, f: DtypeFacts, u: float, handed: Array, tol: Tolerance, floor: float | Array
+    truth: Array,
+    magnitudes: Array,
+    count: Array,
+    f: DtypeFacts,
+    u: float,
+    between_kernels: Array,
+    tol: Tolerance,
+    floor: float | Array,
 ) -> Budget:
-    """scale * sqrt(n) * u * S + handed + output_ulp * ULP + floor, elementwise, and gamma_n S for `certain`.
+    """scale * sqrt(n) * u * S + between_kernels + output_ulp * ULP + floor, elementwise, and gamma_n S for `certain`.
 
-    S: the same sum over absolute values; n: number of its terms; u: unit roundoff of the accumulation; handed: rounding of
-    partial sums that one kernel hands to the next. The probabilistic
-    bound: Higham and Mary, SIAM J. Sci. Comput. 41 (2019) A2815; Ipsen and Zhou, arXiv:1906.10465. Sums in whatever order
-    obey gamma_n = n u / (1 - n u) (Higham, Accuracy and Stability, 2002, section 4.2).
+    S: the same sum over absolute values; n: number of its terms; u: unit roundoff of the accumulation; between_kernels:
+    rounding of partial sums that one kernel passes to the next. The probabilistic bound: Higham and Mary, SIAM J. Sci. Comput.
+    41 (2019) A2815; Ipsen and Zhou, arXiv:1906.10465. Sums in any order obey gamma_n = n u / (1 - n u) (Higham, Accuracy and
+    Stability, 2002, section 4.2).
     """
     size = _finite(truth)
     s = np.maximum(np.nan_to_num(magnitudes, nan=0.0), size)
@@ -104,26 +113,31 @@ def of_sum(
     rounding = tol.output_ulp * ulp_of(size, f)
     total, terms = _summed(
         (f"{tol.scale:g} sqrt(n) u S of n = {n.max() if n.size else 1:.3g} terms", tol.scale * np.sqrt(n) * u * s),
-        (HANDED, handed),
-        (ROUNDING, rounding),
+        ("partial sums handed on", between_kernels),
+        ("rounding of the result", rounding),
         ("floor", np.full_like(rounding, floor)),
     )
     nu = np.minimum(n * u, 0.5)
     # A sum in one long chain is off by about sqrt(n) / 4 roundings of S where all terms have one sign, a blocked one by less.
-    one = np.maximum(1.0, np.sqrt(n) / 4.0) * u * s + handed + f.unit_roundoff * size + floor
-    return Budget(total, terms, nu / (1.0 - nu) * s + handed + rounding + floor, one, 1.0)
+    one = np.maximum(1.0, np.sqrt(n) / 4.0) * u * s + between_kernels + f.unit_roundoff * size + floor
+    certain = nu / (1.0 - nu) * s + between_kernels + rounding + floor
+    return Budget(total, terms, certain, one, 1.0, rounding=rounding, between_kernels=between_kernels)
 
 
 def of_perturbation(truth: Array, sensitivity: Array, f: DtypeFacts, u: float, tol: Tolerance, floor: float) -> Budget:
-    """scale * (sensitivity + 2 u |truth|) + output_ulp * ULP + floor. No element borrows from its neighbours: samples of a
-    sensitivity that are 0 by chance are taken again until there are enough of them."""
+    """scale * (sensitivity + 2 u |truth|) + output_ulp * ULP + floor.
+
+    No element borrows from its neighbours: if a sampled sensitivity is 0 by chance, more samples are taken.
+    """
     size = _finite(truth)
+    rounding = tol.output_ulp * ulp_of(size, f)
     return Budget(
         *_summed(
             (f"{tol.scale:g} times the sensitivity to a roundoff", tol.scale * sensitivity),
             (f"{tol.scale:g} times 2 u |truth|", tol.scale * 2.0 * u * size),
-            (ROUNDING, tol.output_ulp * ulp_of(size, f)),
+            ("rounding of the result", rounding),
             ("floor", np.full_like(size, floor)),
         ),
         absolute=floor,
+        rounding=rounding,
     )

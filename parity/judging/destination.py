@@ -1,4 +1,4 @@
-"""Destinations: which part of a base a call was to write, what it wrote beside it, and the form of any result."""
+"""Destinations: the part of a base that a call should write, writes outside of it, and the form of any result."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from parity.inputs import apply
+from parity.core.case import Layout
+from parity.core.results import Measure, Status, Tolerance, Verdict
+from parity.execution.inputs import apply
 from parity.judging.measures import exact_measure
-from parity.swift import swift
-from parity.vocabulary import Layout, Measure, Status, Tolerance, Verdict
 
 EXACT = Tolerance("exact", 0.0, 0.0, None, "exact results")
 
 
-@swift
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A written view inside a base: how it is cut, and what lay in the base before."""
+    """A view inside a base that a call should write. before: the whole base before the call; layout, shape: how the view is
+    cut."""
 
     before: Tensor
     layout: Layout
@@ -32,14 +32,14 @@ def inner(name: str) -> str:
 
 
 def written(results: Mapping[str, Tensor], parts: Mapping[str, Part] | None) -> dict[str, Tensor]:
-    """Results by name, those in destinations cut out of their bases."""
+    """Results by name; those in destinations are cut out of their bases."""
     if not parts:
         return dict(results)
     return {inner(n): apply(t, parts[n].layout, parts[n].shape) if n in parts else t for n, t in results.items()}
 
 
 def form(name: str, device: Tensor, reference: Tensor | None) -> Verdict | None:
-    """Shape and dtype."""
+    """A MALFORMED verdict if shape or dtype differ from the reference, else None."""
     if reference is None:
         return None
     if device.shape != reference.shape:
@@ -51,8 +51,8 @@ def form(name: str, device: Tensor, reference: Tensor | None) -> Verdict | None:
     return None
 
 
-def beside(base: Tensor, part: Part) -> Tensor:
-    """Where something was written beside the view."""
+def written_outside(base: Tensor, part: Part) -> Tensor:
+    """Mask of the elements of the base that changed outside of the view."""
     plain = tuple(s for s in part.layout if s[0] not in ("conj", "neg"))
     own = torch.zeros(base.shape, dtype=torch.bool)
     apply(own, plain, part.shape).fill_(True)
@@ -60,8 +60,8 @@ def beside(base: Tensor, part: Part) -> Tensor:
 
 
 def stray(name: str, device: Tensor, part: Part) -> Verdict | None:
-    """What was written beside the view."""
-    places = beside(device, part)
+    """A WRONG verdict if something outside of the view was written, else None."""
+    places = written_outside(device, part)
     if not bool(places.any()):
         return None
     m = exact_measure(name, torch.where(places, device, part.before), part.before)
@@ -69,6 +69,7 @@ def stray(name: str, device: Tensor, part: Part) -> Verdict | None:
 
 
 def equal(a: Tensor, b: Tensor) -> Tensor:
+    """Elementwise equality; NaN equals NaN."""
     same = a == b
     if a.is_floating_point() or a.is_complex():
         same |= torch.isnan(a) & torch.isnan(b)

@@ -1,4 +1,4 @@
-"""Results that are promised to the bit: moved, compared or whole numbers, and zeros with their sign."""
+"""Results that are promised to the bit: moved or compared numbers, integers, and zeros with their sign."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from parity.core.results import Measure, Status, Verdict
 from parity.judging.bench import Bench
 from parity.judging.destination import EXACT, equal
 from parity.judging.limits import exact_limits
 from parity.judging.measures import bit_equal, exact_measure, same_values
 from parity.judging.promises import odd_zero
-from parity.vocabulary import Measure, OpClass, Status, Verdict
+from parity.judging.rules import rule_of
 
 UNFAMILIAR_ULP = 4.0
 
 
 def exactly(bench: Bench, name: str, device: Tensor, expected: Tensor) -> Verdict:
+    """The verdict on a result that must equal the expected one, NaN equal to NaN; signs of zeros as the tables say."""
     if same_values(device, expected):
         if device.is_floating_point() and not bit_equal(device, expected):
             odd = of_zeros(bench, name, device, expected, expected)
@@ -33,19 +35,23 @@ def exactly(bench: Bench, name: str, device: Tensor, expected: Tensor) -> Verdic
 
 
 def where_the_reference_errs(bench: Bench, name: str, device: Tensor, reference: Tensor, truth_name: str) -> Verdict | None:
-    """Exact results that differ from the reference's only where they are the truth: kernels of the CPU compute some of these
-    (fmod with a tiny divisor) and err themselves. None where a result is neither."""
+    """Agreement where a result differs from the reference only in elements that equal the truth; else None.
+
+    CPU kernels compute some exact results (fmod with a tiny divisor) and make errors themselves.
+    """
     truth = bench.oracle.truth(truth_name)
     if truth is None or truth.shape != device.shape or truth.is_complex() != device.is_complex():
         return None
     meant = truth.to(device.dtype)
-    found = exactly(bench, name, device, torch.where(equal(device, meant), meant, reference))
+    verdict = exactly(bench, name, device, torch.where(equal(device, meant), meant, reference))
     errs = int((~equal(reference, meant)).sum())
-    return replace(found, reason=f"the CPU is the worse side here: wrong in {errs}") if found.status is Status.AGREE else None
+    return (
+        replace(verdict, reason=f"the CPU is the worse side here: wrong in {errs}") if verdict.status is Status.AGREE else None
+    )
 
 
 def of_zeros(bench: Bench, name: str, device: Tensor, reference: Tensor, truth: Tensor) -> Verdict | None:
-    """Zeros of the other sign, where the tables ask for the sign."""
+    """A WRONG verdict for a zero of the other sign, if the tables ask for the sign; else None."""
     if bench.tables.special(bench.row.name, bench.row.rule, "signed_zero") == "any":
         return None
     m = odd_zero(name, device, reference, truth)
@@ -55,14 +61,15 @@ def of_zeros(bench: Bench, name: str, device: Tensor, reference: Tensor, truth: 
 
 
 def unfamiliar(bench: Bench, name: str, device: Tensor, reference: Tensor | None) -> Verdict:
-    """A dtype that parity has no facts about (float8, complex32): equal to the reference or not, but for a few roundings."""
+    """Verdict on a dtype without facts (float8, complex32): equality with the reference, up to a few roundings if the op
+    rounds."""
     if reference is None:
         return Verdict(Status.VOID, f"no reference, and parity has no facts about {device.dtype}", Measure(name))
     wide = torch.complex64 if device.is_complex() else torch.float32
     if not (device.is_floating_point() or device.is_complex()):
         return Verdict(Status.VOID, f"parity has no facts about {device.dtype}", Measure(name))
     mine, theirs = device.to(wide), reference.to(wide)
-    if bench.row.rule is not OpClass.EXACT:  # it may round, and no truth tells how far
+    if not rule_of(bench.row).exact:  # the op may round, and there is no truth to say how far
         near = (mine - theirs).abs() <= UNFAMILIAR_ULP * torch.finfo(device.dtype).eps * theirs.abs()
         mine = torch.where(near, theirs, mine)
     return exactly(bench, name, mine, theirs)

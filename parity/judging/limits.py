@@ -1,4 +1,4 @@
-"""What an agreement excludes: how large an error of each element would have been told."""
+"""What an agreement rules out: how large an error of each element would have been reported."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from parity.core.results import Measure
 from parity.judging.budget import Array
 from parity.judging.measures import Mask, parts
-from parity.vocabulary import Measure
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one result that agrees; arrays of the shape of its real parts.
+    """The smallest errors that would be reported in one result that agrees; arrays have the shape of its real parts.
 
-    size: magnitudes of the truth. told_above: an absolute error above this would have been told; Inf where none would. excused:
-    elements of which nothing is promised; shown: those of them that an experiment shows. loose: elements whose honest budget is
-    more than half of what they are, because the op is ill-conditioned there. factor: all elements off by more than this part of
-    themselves would have been told, whatever one alone may be off by.
+    size: magnitudes of the truth.
+    reported_above: a larger absolute error would be reported; Inf where none would be.
+    excused: elements of which nothing is promised; shown: those of them for which an experiment shows it.
+    loose: elements whose honest budget is more than half of their value, because the op is ill-conditioned there.
+    factor: a relative error of all elements together would be reported above this, whatever the budget of a single one.
     """
 
     size: Array
-    told_above: Array
+    reported_above: Array
     excused: Mask
     shown: Mask
     loose: Mask
@@ -31,18 +32,18 @@ class Limits:
 
     @property
     def relative(self) -> Array:
-        """`told_above` as a part of each element; Inf at 0."""
+        """`reported_above` relative to each element; Inf at 0."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(self.size > 0.0, self.told_above / self.size, np.inf)
+            return np.where(self.size > 0.0, self.reported_above / self.size, np.inf)
 
 
-def told(known: Limits) -> str:
-    """How large an error of a tensor would have been told, in words. One of 95 % of its elements counts as any; a middling one
-    is the median."""
+def detectable_error(known: Limits) -> str:
+    """How large an error of a tensor would be reported, in words: of any element (95 % quantile), of the median one, of all
+    together."""
     some = known.size > 0.0
     if not some.any():
-        return "any number but 0 would have been told" if np.isfinite(known.told_above).all() else "nothing was judged"
-    above, relative = known.told_above[some], known.relative[some]
+        return "any number but 0 would have been told" if np.isfinite(known.reported_above).all() else "nothing was judged"
+    above, relative = known.reported_above[some], known.relative[some]
     if not np.isfinite(above).any():
         return "no error would have been told"
     largest = float(np.quantile(above, 0.95, method="higher")) / float(known.size[np.isfinite(known.size)].max())
@@ -52,19 +53,19 @@ def told(known: Limits) -> str:
 
 
 def part(x: float) -> str:
-    """A part of something, as a percentage with two digits."""
+    """A fraction as a percentage with two digits."""
     return f"{100.0 * x:.2g} %" if np.isfinite(x) else "no size"
 
 
 def left_unjudged(m: Measure) -> str:
-    """How many elements of a tensor were judged, and why not the others."""
+    """How many elements of a tensor were judged, and why the others were not."""
     if m.unjudged == m.total:
         return f"no element could be judged: {m.why}"
     return f"{m.total - m.unjudged:,} of {m.total:,} elements judged: {m.why}"
 
 
 def exact_limits(x: Tensor) -> Limits:
-    """Of a result that is compared for equality."""
+    """Limits of a result that is compared for equality."""
     size = np.abs(parts(x))
     none = np.zeros(size.shape, dtype=bool)
     return Limits(size, np.zeros(size.shape), none, none, none, 0.0)

@@ -11,16 +11,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from parity.dtypes import FACTS, HALF, DtypeFacts
+from parity.core.dtypes import FACTS, HALF, DtypeFacts
+from parity.core.results import Measure
 from parity.judging.budget import Array, Budget, ulp_of
-from parity.judging.outliers import among_alike, among_shares, among_sums
-from parity.vocabulary import Measure
+from parity.judging.outliers import among_alike, among_error_ratios, among_sums
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
-# Never lazily negated or conjugated.
+# Tensors of these dtypes are never lazily negated or conjugated.
 WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool))
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-# Fewer errors than these have no spread to speak of.
+# With fewer errors no spread is computed.
 SPREAD_ELEMENTS = 32
 WIDENING_LIMIT = 8.0
 
@@ -39,20 +39,21 @@ def bits(t: Tensor) -> Tensor:
 
 
 def _comparison_of_bytes() -> Callable[[int, int, int], int] | None:
-    """C's memcmp, for there is no cheaper question to two tensors; None where the C library is not to be had by that name."""
+    """C's memcmp; None if the C library cannot be loaded under this name. torch.equal of the bits takes 4 us more, and a whole
+    `parity.compare` of equal results takes 5 (tests/bench/cleverness.py)."""
     try:
-        found = ctypes.PyDLL(None).memcmp
+        memcmp = ctypes.PyDLL(None).memcmp
     except (AttributeError, OSError, TypeError):
         return None
-    found.argtypes, found.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_int
-    return found
+    memcmp.argtypes, memcmp.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_int
+    return memcmp
 
 
 _memcmp = _comparison_of_bytes()
 
 
 def same_bytes(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors of one dtype and shape hold the same bits, if both lie alike in the host's memory; else False."""
+    """Whether two tensors of one dtype and shape have the same strides in the host's memory and hold the same bits."""
     if _memcmp is None or not (a.is_cpu and b.is_cpu):
         return False
     if a.dtype not in WHOLE and (a.is_neg() or b.is_neg() or (a.is_complex() and (a.is_conj() or b.is_conj()))):
@@ -61,7 +62,7 @@ def same_bytes(a: Tensor, b: Tensor) -> bool:
     if not (a.is_contiguous() and b.is_contiguous()):
         if (strides := a.stride()) != b.stride():
             return False
-        # From the first element to the last; where equal numbers lie among others, nothing is said.
+        # Compares from the first element to the last; differing bytes between elements give False.
         size = a.element_size() * (1 + sum([(n - 1) * s for n, s in zip(a.shape, strides)]))
     x, y = a.data_ptr(), b.data_ptr()
     if not x or not y:  # a tensor of zeros may have no memory
@@ -80,7 +81,7 @@ def same_bits(a: Tensor | None, b: Tensor | None) -> bool:
 
 
 def ulp_distance(a: Tensor, b: Tensor) -> npt.NDArray[np.int64]:
-    """Distance in representable numbers per real element; meaningful where neither is NaN."""
+    """Distance in representable numbers per real element; undefined where either is NaN."""
     x, y = (bits(t).reshape(-1).numpy().astype(np.int64) for t in (a, b))
     mask = np.int64((1 << (8 * (a.element_size() // (2 if a.is_complex() else 1)) - 1)) - 1)
     x, y = np.where(x < 0, -(x & mask), x), np.where(y < 0, -(y & mask), y)
@@ -100,11 +101,11 @@ def same_values(a: Tensor, b: Tensor) -> bool:
 
 
 def is_truth(x: Tensor, truth: Tensor) -> bool:
-    """Whether a tensor holds its truth, number by number, NaN where that is NaN; both of one shape."""
+    """Whether a tensor equals its truth elementwise, NaN equal to NaN; both of one shape."""
     wide = x.to(truth.dtype)
     if torch.equal(wide, truth):
         return True
-    # Of a complex number either part may be the NaN.
+    # In a complex number either part may be the NaN.
     return not truth.is_complex() and bool(((wide == truth) | ((wide != wide) & (truth != truth))).all())
 
 
@@ -122,30 +123,33 @@ def classes(x: Array) -> npt.NDArray[np.int8]:
 
 
 def _overflowed(x: Array, f: DtypeFacts) -> Array:
-    """Infinities as the first number past the dtype's largest, so that the edge is a distance like any other."""
+    """x with infinities replaced by the first number past the dtype's largest, so that distances from them are finite."""
     edge = f.max * (1.0 + 2.0 * f.unit_roundoff) if f.max < 1e300 else f.max
     return np.where(np.isinf(x), np.copysign(edge, x), x)
 
 
-def share_of(x: Array, truth: Array, b: Array, f: DtypeFacts) -> tuple[Array, Mask]:
-    """(error in units of the budget, where the class differs), per element. A value at the overflow edge is judged by its
-    distance from the edge: Inf for a truth just below the largest number is a rounding, Inf for 1.0 is not."""
+def error_ratio_of(x: Array, truth: Array, b: Array, f: DtypeFacts) -> tuple[Array, Mask]:
+    """(error in units of the budget, where the class differs), per element.
+
+    A value at the overflow edge is judged by its distance from the edge: Inf is a rounding of a truth just below the largest
+    number, and wrong for 1.0.
+    """
     edge = f.max * (1.0 + 2.0 * f.unit_roundoff) if f.max < 1e300 else f.max
     with np.errstate(invalid="ignore", over="ignore"):
         clipped = np.clip(truth, -edge, edge)
         err = np.abs(_overflowed(x, f) - clipped)
-        share = err / b
+        ratio = err / b
     nan_x, nan_t = np.isnan(x), np.isnan(truth)
-    share = np.where(nan_x & nan_t, 0.0, share)
+    ratio = np.where(nan_x & nan_t, 0.0, ratio)
     infinite = np.isinf(truth)
     exact = infinite & (x == truth)
-    share = np.where(exact, 0.0, share)
-    differs = (nan_x != nan_t) | (infinite & ~exact) | (np.isinf(x) & ~np.isinf(truth) & (share > 1.0))
-    return np.where(nan_x != nan_t, np.inf, share), differs
+    ratio = np.where(exact, 0.0, ratio)
+    differs = (nan_x != nan_t) | (infinite & ~exact) | (np.isinf(x) & ~np.isinf(truth) & (ratio > 1.0))
+    return np.where(nan_x != nan_t, np.inf, ratio), differs
 
 
 def _not_finite(x: Array, f: DtypeFacts, is_complex: bool) -> Mask:
-    """Elements that are NaN, infinite or past the dtype's range; a complex element where either part is."""
+    """Elements that are NaN, infinite or past the dtype's range; a complex element counts if either part does."""
     with np.errstate(invalid="ignore"):
         lost = ~(np.abs(x) <= f.max)
     return np.broadcast_to(lost.any(-1, keepdims=True), lost.shape) if is_complex else lost
@@ -166,7 +170,7 @@ def at(t: Tensor | None, index: tuple[int, ...]) -> str:
 
 
 def exact_measure(name: str, device: Tensor, expected: Tensor, reference: Tensor | None = None) -> Measure:
-    """Equal or not, elementwise, NaN equal to NaN; for results that no rounding touches."""
+    """Elementwise equality, NaN equal to NaN; for results without rounding."""
     differs = device != expected
     if device.is_floating_point() or device.is_complex():
         differs &= ~(torch.isnan(device) & torch.isnan(expected))
@@ -197,67 +201,68 @@ def measure(
     b: Budget,
     *,
     others: Sequence[Tensor] = (),
-    free: Mask | None = None,
-    unspoken: Mask | None = None,
+    ignore_nonfinite: Mask | None = None,
+    ignore: Mask | None = None,
     sums: bool = False,
-    single: bool = False,
+    rounds_once: bool = False,
 ) -> Measure:
     """The device's and the reference's error against the truth, in units of the budget, with the worst element.
 
-    All tensors have the truth's shape; device and reference one inexact dtype; b and free the shape of the truth's real parts.
+    All tensors have the truth's shape; device and reference have one inexact dtype; b and the masks have the shape of the
+    truth's real parts.
     others: further truths that the device may follow element by element (subnormals flushed).
-    free: where the class of the result (NaN, Inf, finite) is nobody's promise; unspoken: where the result is not at all.
-    sums: the op adds terms in an order of its own, so that *which* of NaN, Inf and -Inf comes of terms that are not finite
-    (or that overflow on the way) is nobody's promise; that the result is not finite still is.
-    single: the result is of a half type and rounded once, at the end: what an element is off by before tells of the others.
-    A class that differs from the truth's but equals the reference's agrees, and so does a number that is within the budget
-    of the reference's where that is far from the truth: both sides then share a property of the formula (torch's, for
-    gradients).
+    ignore_nonfinite: where the class of the result (NaN, Inf, finite) is unspecified; ignore: where the value is.
+    sums: the op adds terms in an order of its own. Which of NaN, Inf and -Inf results from non-finite terms (or from overflow
+    on the way) is then unspecified, but the result must be non-finite.
+    rounds_once: the result has a half type and is rounded once, at the end, so the errors before that can be compared between
+    elements.
+    A class that differs from the truth's but equals the reference's agrees. So does a number within the budget of the
+    reference's if that one is far from the truth: both sides then share a property of the formula (torch's, for gradients).
     """
     f = facts_of(device)
     t, d = parts(truth), parts(device)
     if not d.size:
         return Measure(name, 0.0, 0.0, True, max_abs=0.0, total=0)
-    said = [t, *map(parts, others)]  # the truths that may be followed
-    share, differs = _against(d, said, b, f)
+    truths = [t, *map(parts, others)]  # any of these truths may be followed
+    ratio, differs = _against(d, truths, b, f)
     alike = reference is not None and reference.dtype is device.dtype and bit_equal(device, reference)
     r = d if alike else None if reference is None else parts(reference)
-    excused = _excused(d, t, f, truth.is_complex(), sums, free, unspoken)
+    excused = _excused(d, t, f, truth.is_complex(), sums, ignore_nonfinite, ignore)
     own = None
-    if alike:  # all of what follows, said once
-        share = np.where(differs, 0.0, share)
-        own = np.where(excused, 0.0, share)
-        share = np.where((own > WIDENING_LIMIT) & ~differs, 1.0, share)
+    if alike:  # shortcut: the reference has the same error
+        ratio = np.where(differs, 0.0, ratio)
+        own = np.where(excused, 0.0, ratio)
+        ratio = np.where((own > WIDENING_LIMIT) & ~differs, 1.0, ratio)
         differs = np.zeros_like(differs)
     elif r is not None:
-        own, own_differs = _against(r, said, b, f)
+        own, own_differs = _against(r, truths, b, f)
         shared = differs & own_differs & (classes(d) == classes(r))
-        share, differs, own = np.where(shared, 0.0, share), differs & ~shared, np.where(shared, 0.0, own)
-        near, apart = share_of(d, r, b.total, f)
-        share = np.where((own > WIDENING_LIMIT) & ~own_differs & ~apart & (near <= 1.0), np.minimum(share, 1.0), share)
-        own = np.where(_excused(r, t, f, truth.is_complex(), sums, free, unspoken), 0.0, own)
-    share, differs = np.where(excused, 0.0, share), differs & ~excused
-    worst = int(np.argmax(np.where(differs, np.inf, share)))
-    where = np.unravel_index(worst, share.shape)
+        ratio, differs, own = np.where(shared, 0.0, ratio), differs & ~shared, np.where(shared, 0.0, own)
+        near, apart = error_ratio_of(d, r, b.total, f)
+        ratio = np.where((own > WIDENING_LIMIT) & ~own_differs & ~apart & (near <= 1.0), np.minimum(ratio, 1.0), ratio)
+        own = np.where(_excused(r, t, f, truth.is_complex(), sums, ignore_nonfinite, ignore), 0.0, own)
+    ratio, differs = np.where(excused, 0.0, ratio), differs & ~excused
+    worst = int(np.argmax(np.where(differs, np.inf, ratio)))
+    where = np.unravel_index(worst, ratio.shape)
     index = tuple(int(i) for i in (where[:-1] if truth.is_complex() else where))
     with np.errstate(invalid="ignore"):
         err = np.abs(d - t)
     finite_err = err[np.isfinite(err)]
-    certain = b.certain is not None and bool((err > b.certain)[(share > 1.0) & ~differs].any())
+    certain = b.certain is not None and bool((err > b.certain)[(ratio > 1.0) & ~differs].any())
     counted = ~_not_finite(t, f, truth.is_complex())
-    if unspoken is not None:
-        counted = counted & ~unspoken
+    if ignore is not None:
+        counted = counted & ~ignore
     spread = _spread(d, t, b, counted)
     if spread is not None:
         theirs = spread if alike else None if r is None else _spread(r, t, b, counted)
-        spread /= b.rms * allowed_share(None if theirs is None else theirs / b.rms)
-    alone = None if differs.any() else _alone(d, r, t, share, own, b, f, excused, single)
+        spread /= b.rms * allowed_ratio(None if theirs is None else theirs / b.rms)
+    alone = None if differs.any() else _alone(d, r, t, ratio, own, b, f, excused, rounds_once)
     if alone is not None:
         worst = int(np.argmax(alone))
-        where = np.unravel_index(worst, share.shape)
+        where = np.unravel_index(worst, ratio.shape)
         index = tuple(int(i) for i in (where[:-1] if truth.is_complex() else where))
-        share = np.maximum(share, alone)
-    top = float(share.reshape(-1)[worst])
+        ratio = np.maximum(ratio, alone)
+    top = float(ratio.reshape(-1)[worst])
     return Measure(
         name,
         top if differs.reshape(-1)[worst] else max(top, spread or 0.0),
@@ -269,9 +274,9 @@ def measure(
         device=at(device, index),
         reference=at(reference, index),
         truth=at(truth, index),
-        mismatched=_elements((share > 1.0) | differs, truth.is_complex()),
+        mismatched=_elements((ratio > 1.0) | differs, truth.is_complex()),
         total=device.numel(),
-        unjudged=_elements(_unjudged(d, t, f, truth.is_complex(), free, unspoken), truth.is_complex()),
+        unjudged=_elements(_unjudged(d, t, f, truth.is_complex(), ignore_nonfinite, ignore), truth.is_complex()),
         problem="class" if bool(differs.reshape(-1)[worst]) else "value" if alone is None else "alone",
         budget=b.at(worst),
         spread=spread,
@@ -280,68 +285,81 @@ def measure(
 
 
 def _alone(
-    d: Array, r: Array | None, t: Array, share: Array, own: Array | None, b: Budget, f: DtypeFacts, excused: Mask, single: bool
+    d: Array,
+    r: Array | None,
+    t: Array,
+    ratio: Array,
+    own: Array | None,
+    b: Budget,
+    f: DtypeFacts,
+    excused: Mask,
+    rounds_once: bool,
 ) -> Array | None:
-    """Shares of elements whose errors are unlike all others', 0 for the others; None without one."""
+    """Error ratios of elements whose errors are unlike all others', 0 for the others; None if there is none."""
     if b.scale is not None:
         with np.errstate(invalid="ignore"):
             theirs = None if r is None else np.abs(r - t)
             alone = among_sums(np.where(excused, 0.0, np.abs(d - t)), theirs, b.scale)
         if (alone > 1.0).any():
-            return np.where(alone > 1.0, np.maximum(alone, share), 0.0)
-    if single:
+            return np.where(alone > 1.0, np.maximum(alone, ratio), 0.0)
+    if rounds_once:
         ulp = ulp_of(np.abs(t), f)
         with np.errstate(invalid="ignore"):
             theirs = None if r is None else np.abs(r - t) / ulp
             alone = among_alike(np.where(excused, 0.0, np.abs(d - t) / ulp), theirs, b.inside / ulp)
         if (alone > 1.0).any():
-            return np.where(alone > 1.0, np.maximum(alone, share), 0.0)
-    if f.name in HALF and own is not None and _largest(own) > 1.0 and (share > 1.0).any():
-        alone = among_shares(share, own)
+            return np.where(alone > 1.0, np.maximum(alone, ratio), 0.0)
+    if f.name in HALF and own is not None and _largest(own) > 1.0 and (ratio > 1.0).any():
+        alone = among_error_ratios(ratio, own)
         if (alone > 1.0).any():
-            return np.where(alone > 1.0, share, 0.0)
+            return np.where(alone > 1.0, ratio, 0.0)
     return None
 
 
 def _against(x: Array, truths: Sequence[Array], b: Budget, f: DtypeFacts) -> tuple[Array, Mask]:
-    """`share_of` against the nearest of several truths, element by element."""
-    share, differs = share_of(x, truths[0], b.total, f)
+    """`error_ratio_of` against the nearest of several truths, element by element."""
+    ratio, differs = error_ratio_of(x, truths[0], b.total, f)
     for other in truths[1:]:
-        again, also = share_of(x, other, b.total, f)
-        share, differs = np.minimum(share, again), differs & also
-    return share, differs
+        again, also = error_ratio_of(x, other, b.total, f)
+        ratio, differs = np.minimum(ratio, again), differs & also
+    return ratio, differs
 
 
 def _elements(where: Mask, is_complex: bool) -> int:
-    """How many elements; a complex one where either part is."""
+    """Number of elements in a mask of real parts; a complex one counts if either part does."""
     return int((where.any(-1) if is_complex else where).sum())
 
 
 def _unjudged(
-    x: Array, truth: Array, f: DtypeFacts, is_complex: bool, free: Mask | None, unspoken: Mask | None
+    x: Array, truth: Array, f: DtypeFacts, is_complex: bool, ignore_nonfinite: Mask | None, ignore: Mask | None
 ) -> Mask:
-    """Where any result would have done."""
-    away = np.zeros(truth.shape, dtype=bool) if unspoken is None else unspoken
-    return away if free is None else away | (free & (_not_finite(x, f, is_complex) | ~np.isfinite(truth)))
+    """Where any result is accepted."""
+    away = np.zeros(truth.shape, dtype=bool) if ignore is None else ignore
+    return (
+        away if ignore_nonfinite is None else away | (ignore_nonfinite & (_not_finite(x, f, is_complex) | ~np.isfinite(truth)))
+    )
 
 
 def _excused(
-    x: Array, truth: Array, f: DtypeFacts, is_complex: bool, sums: bool, free: Mask | None, unspoken: Mask | None
+    x: Array, truth: Array, f: DtypeFacts, is_complex: bool, sums: bool, ignore_nonfinite: Mask | None, ignore: Mask | None
 ) -> Mask:
-    """Where a result owes nothing, as `measure` says."""
-    unjudged = _unjudged(x, truth, f, is_complex, free, unspoken)
+    """Where errors are not counted, as `measure` says."""
+    unjudged = _unjudged(x, truth, f, is_complex, ignore_nonfinite, ignore)
     return unjudged | (_not_finite(truth, f, is_complex) & _not_finite(x, f, is_complex)) if sums else unjudged
 
 
-def _largest(share: Array) -> float:
-    finite = share[np.isfinite(share)]
+def _largest(ratio: Array) -> float:
+    finite = ratio[np.isfinite(ratio)]
     return float(finite.max()) if finite.size else 0.0
 
 
 def _spread(x: Array, truth: Array, b: Budget, counted: Mask) -> float | None:
-    """Root mean square of the errors in units of one rounding over the elements that count (not the finite part of a complex
-    number whose other part is NaN: its unit is unknown); None without a unit or with too few elements to speak of. Elements
-    with one truth are one sum, made many times over (of a constant operand): they err together, and count once."""
+    """Root mean square of the errors in units of one rounding; None without a unit or with too few elements.
+
+    Only `counted` elements enter (not the finite part of a complex number whose other part is NaN: its unit is unknown).
+    Elements with one truth are one sum computed repeatedly (from a constant operand); their errors are equal, so they count
+    once.
+    """
     if b.scale is None or x.size < SPREAD_ELEMENTS:
         return None
     with np.errstate(invalid="ignore", over="ignore"):
@@ -349,13 +367,13 @@ def _spread(x: Array, truth: Array, b: Budget, counted: Mask) -> float | None:
         z = np.minimum((np.abs(x - truth) / b.scale)[some], 1e150)
         if z.size < SPREAD_ELEMENTS:
             return None
-        found = float(np.sqrt(np.mean(z**2)))
-        if found > b.rms:
+        spread = float(np.sqrt(np.mean(z**2)))
+        if spread > b.rms:
             own = np.unique(truth[some], return_index=True)[1]
-            found = float(np.sqrt(np.mean(z[own] ** 2))) if own.size >= SPREAD_ELEMENTS else min(found, b.rms)
-        return found
+            spread = float(np.sqrt(np.mean(z[own] ** 2))) if own.size >= SPREAD_ELEMENTS else min(spread, b.rms)
+        return spread
 
 
-def allowed_share(reference_share: float | None) -> float:
-    """How far the device may go where the reference is outside its budget itself: four times its share, at most 8."""
+def allowed_ratio(reference_share: float | None) -> float:
+    """The allowed error ratio if the reference is outside its budget itself: four times the reference's ratio, at most 8."""
     return 1.0 if reference_share is None or reference_share <= 1.0 else min(WIDENING_LIMIT, 4.0 * reference_share)

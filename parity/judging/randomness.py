@@ -1,7 +1,7 @@
-"""Random ops on a device: is what they draw what they promise, does the seed rule it, does the gradient follow the draw?
+"""Tests of random ops on a device: the distribution of the draws, the effect of the seed, and gradients that fit the draw.
 
-Every test accuses an honest generator with a probability of at most `tails.ALPHA`, and one case asks at most two dozen of
-them. A case is drawn again until enough elements are together: how many is what a fault of a given size needs to show.
+Every test raises a false alarm on an honest generator with a probability of at most `concentration_bounds.ALPHA`; one case runs
+at most two dozen of them. A case is drawn repeatedly until there are enough elements to show a fault of a given size.
 """
 
 from __future__ import annotations
@@ -15,33 +15,34 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from parity import execute as ex
+from parity.core.case import Case
+from parity.core.results import Tolerance
 from parity.devices.base import Device
-from parity.execute import Live, Placed, Program
-from parity.inputs import Inputs
+from parity.execution import execute as ex
+from parity.execution.execute import Live, Placed, Program
+from parity.execution.inputs import Inputs
+from parity.execution.values import unit
 from parity.judging import laws
+from parity.judging.concentration_bounds import ALPHA, weight
 from parity.judging.laws.law import Law, Problems, Results, first
 from parity.judging.measures import same_values
-from parity.judging.tails import ALPHA, weight
 from parity.judging.uniformity import judged
-from parity.values import unit
-from parity.vocabulary import Case, Tolerance
 
 LAW = Tolerance("random", 0.0, 0.0, None, f"the op's law, at most {ALPHA:g} false alarms a test")
-LARGE = 1 << 12  # elements from which on a case is drawn for power
-POOLED, POOLED_LARGE = 1 << 12, 1 << 17  # elements that are put together for a small case, for a large one
-DRAWS = 64  # at most so many calls for that
-SLOPE_ELEMENTS = 4096  # the largest operands that are differentiated by differences
+LARGE = 1 << 12  # from this many elements on a case is drawn as often as a large one
+POOLED, POOLED_LARGE = 1 << 12, 1 << 17  # pooled elements of a small case, of a large one
+DRAWS = 64  # at most this many calls
+SLOPE_ELEMENTS = 4096  # larger operands are not differentiated by differences
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
-    """One case on one device: everything that a draw needs."""
+class RandomCase:
+    """A case on a device, ready to be drawn. bound: the call with operands on the CPU; placed: the operands on the device."""
 
     program: Program
     case: Case
     inputs: Inputs
-    bound: laws.Bound
+    bound: laws.CallLike
     device: Device
     placed: Placed
 
@@ -55,63 +56,64 @@ class Bench:
         return {n: t for n, t in ex.download(live.outputs, self.device) if not n.startswith("base[")}
 
     def draws(self, seed: int, count: int) -> list[Results]:
-        """`count` calls, one after the other, behind this seed."""
+        """The results of `count` calls in a row after setting this seed."""
         self.device.seed(seed)
         return [self.draw() for _ in range(count)]
 
 
 def problems(
-    program: Program, case: Case, inputs: Inputs, bound: laws.Bound, device: Device, seed: int | None = None
+    program: Program, case: Case, inputs: Inputs, bound: laws.CallLike, device: Device, seed: int | None = None
 ) -> Problems:
-    """What is wrong with the op on the device, as (name of the result, sentence) pairs; [] where nothing is, or where the op
-    has no law. bound: the call with the operands on the CPU. seed: drawn from the case unless given.
+    """What is wrong with the op on the device, as (name of the result, sentence) pairs; [] if nothing is, or if the op has no
+    law.
 
-    What the device raises passes through. torch's CPU generator is left as it was.
+    bound: the call with the operands on the CPU. seed: derived from the case unless given. Exceptions of the device pass
+    through. torch's CPU generator is left as it was.
     """
-    law = laws.find(bound.op)
+    law = laws.find(bound.row)
     if law is None:
         return []
     seed = zlib.crc32(repr(case).encode()) >> 2 if seed is None else seed
     with _undisturbed():
-        bench = Bench(program, case, inputs, bound, device, ex.place(inputs, device))
-        if program.row.family == "opinfo":  # the entry seeds its own call: it is one draw, always the same
-            draws = [bench.draw()]
-            return law.outside(bound, draws[0]) or _judged(law, bench, draws)
-        return _problems(law, bench, seed)
+        drawn = RandomCase(program, case, inputs, bound, device, ex.place(inputs, device))
+        if program.row.family == "opinfo":  # the entry seeds its own call, so there is only one draw
+            draws = [drawn.draw()]
+            return law.outside(bound, draws[0]) or _judged(law, drawn, draws)
+        return _problems(law, drawn, seed)
 
 
-def _problems(law: Law, bench: Bench, seed: int) -> Problems:
-    start = bench.draws(seed, 1)
-    if found := law.outside(bench.bound, start[0]):
-        return found
+def _problems(law: Law, drawn: RandomCase, seed: int) -> Problems:
+    start = drawn.draws(seed, 1)
+    if wrong := law.outside(drawn.bound, start[0]):
+        return wrong
     name, shown = first(start[0])
-    surprise = sum(s.surprise for s in law.observe(bench.bound, start[0])[:1])
-    # So many calls that an honest generator cannot repeat them by chance.
+    surprise = sum(s.surprise for s in law.observe(drawn.bound, start[0])[:1])
+    # Enough calls that an honest generator cannot repeat them by chance.
     span = min(DRAWS, 2 + int(weight() / surprise)) if surprise > 0 else 1
-    ours = start + [bench.draw() for _ in range(span - 1)]
-    again, other = bench.draws(seed, span), bench.draws(seed + 1, span)
+    ours = start + [drawn.draw() for _ in range(span - 1)]
+    again, other = drawn.draws(seed, span), drawn.draws(seed + 1, span)
     if not _alike(law, ours, again):
         return [(name, "the same seed gives another stream")]
     if surprise * span > weight() and _alike(law, ours, other):
         return [(name, "another seed gives the same stream")]
     if surprise * (span - 1) > weight() and all(_alike(law, ours[:1], [d]) for d in ours[1:]):
         return [(name, f"{span} calls one after the other give the same")]
-    if law.generator and (found := _own_generator(law, bench, seed, ours, surprise)):
-        return found
-    bench.device.seed(seed + 2)
+    if law.generator and (wrong := _own_generator(law, drawn, seed, ours, surprise)):
+        return wrong
+    drawn.device.seed(seed + 2)
     pooled = [*ours, *other]
     size = max(1, shown.numel())
     wanted = POOLED_LARGE if size >= LARGE else POOLED
     while len(pooled) < DRAWS and len(pooled) * size < wanted and surprise:
-        pooled.append(bench.draw())
+        pooled.append(drawn.draw())
     for d in _together(law, pooled[1:]):
-        if found := law.outside(bench.bound, d):
-            return found
-    return _judged(law, bench, pooled) or _differentiated(law, bench, seed)
+        if wrong := law.outside(drawn.bound, d):
+            return wrong
+    return _judged(law, drawn, pooled) or _differentiated(law, drawn, seed)
 
 
 def _together(law: Law, draws: list[Results]) -> list[Results]:
-    """The draws, as one stack where the law takes that and all have one form."""
+    """The draws, as one stack if the law accepts stacks and all draws have one form."""
     forms = {tuple((n, x.shape, x.dtype) for n, x in d.items()) for d in draws}
     if not law.stacks or len(forms) != 1:
         return draws
@@ -119,29 +121,29 @@ def _together(law: Law, draws: list[Results]) -> list[Results]:
 
 
 def _alike(law: Law, a: list[Results], b: list[Results]) -> bool:
-    """Whether two streams are the same: in their bits, or where sums may be reordered, nearly."""
+    """Whether two streams are the same: bit by bit, or nearly if sums may be reordered."""
     pairs = [(x[n], y[n]) for x, y in zip(a, b) for n in x]
     if law.bits:
         return all(same_values(x, y) for x, y in pairs)
     return all(torch.allclose(x.to(torch.float64), y.to(torch.float64), 1e-3, 1e-3, equal_nan=True) for x, y in pairs)
 
 
-def _own_generator(law: Law, bench: Bench, seed: int, ours: list[Results], surprise: float) -> Problems:
-    """A generator of the device's own: its seed rules, it advances, and the default stream stays where it was."""
+def _own_generator(law: Law, drawn: RandomCase, seed: int, ours: list[Results], surprise: float) -> Problems:
+    """Problems of a separate generator: its seed must decide, it must advance, and the default stream must not move."""
     try:
-        generator = torch.Generator(device=bench.device.torch_device)
+        generator = torch.Generator(device=drawn.device.torch_device)
     except (RuntimeError, NotImplementedError):  # the backend has none
         return []
     name = first(ours[0])[0]
     generator.manual_seed(seed)
-    bench.device.seed(seed)
+    drawn.device.seed(seed)
     try:
-        mine = [bench.draw(generator) for _ in ours]
+        mine = [drawn.draw(generator) for _ in ours]
     except (TypeError, NotImplementedError):  # this form of the op takes none
         return []
-    default = [bench.draw() for _ in ours]
+    default = [drawn.draw() for _ in ours]
     generator.manual_seed(seed)
-    again = [bench.draw(generator) for _ in ours]
+    again = [drawn.draw(generator) for _ in ours]
     if not _alike(law, mine, again):
         return [(name, "the same seed of an own generator gives another stream")]
     if not _alike(law, default, ours):
@@ -149,13 +151,14 @@ def _own_generator(law: Law, bench: Bench, seed: int, ours: list[Results], surpr
     if surprise * (len(mine) - 1) > weight() and all(_alike(law, mine[:1], [d]) for d in mine[1:]):
         return [(name, "an own generator is not advanced by a draw")]
     generator.manual_seed(seed + 1)
-    if surprise * len(mine) > weight() and _alike(law, mine, [bench.draw(generator) for _ in ours]):
+    if surprise * len(mine) > weight() and _alike(law, mine, [drawn.draw(generator) for _ in ours]):
         return [(name, "another seed of an own generator gives the same stream")]
     return []
 
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
+    """Restore torch's default generator afterwards."""
     state = torch.default_generator.get_state()
     try:
         yield
@@ -163,8 +166,9 @@ def _undisturbed() -> Iterator[None]:
         torch.default_generator.set_state(state)
 
 
-def _judged(law: Law, bench: Bench, draws: list[Results]) -> Problems:
-    observed = [law.observe(bench.bound, d) for d in _together(law, draws)]
+def _judged(law: Law, drawn: RandomCase, draws: list[Results]) -> Problems:
+    """Problems of the distribution, over all draws together."""
+    observed = [law.observe(drawn.bound, d) for d in _together(law, draws)]
     name, shown = first(draws[0])
     for samples in zip(*observed):
         if text := judged(list(samples), shown.numel()):
@@ -175,61 +179,65 @@ def _judged(law: Law, bench: Bench, draws: list[Results]) -> Problems:
 # ------------------------------------------------------------------------------------------------------------ gradients
 
 
-def _differentiated(law: Law, bench: Bench, seed: int) -> Problems:
-    """The gradient belongs to the draw that forward made."""
-    case, row = bench.case, bench.program.row
+def _differentiated(law: Law, drawn: RandomCase, seed: int) -> Problems:
+    """Problems of the gradient: it must belong to the draw that forward made."""
+    case, row = drawn.case, drawn.program.row
     if case.dtype not in row.grad or row.mutates or (law.gradient is None and law.slope is None):
         return []
-    leaves = [o for o in bench.inputs.operands if o.spec.grad and o.view.is_floating_point()]
+    leaves = [o for o in drawn.inputs.operands if o.spec.grad and o.view.is_floating_point()]
     if not leaves or any(o.view.numel() > SLOPE_ELEMENTS for o in leaves):
         return []
-    bench.device.seed(seed)
-    live = ex.forward(bench.program, case, bench.inputs, bench.placed, True)
+    drawn.device.seed(seed)
+    live = ex.forward(drawn.program, case, drawn.inputs, drawn.placed, True)
     tracked = ex.differentiable(live)
     if not tracked:
         return []
     fed = [_numbers(t, 40 + i) for i, (_, t) in enumerate(tracked)]
     pulled = ex.backward(live, [c.to(t.dtype).to(t.device) for c, (_, t) in zip(fed, tracked)])
-    bench.device.synchronize()
-    results = dict(ex.download(live.outputs, bench.device))
-    grads = dict(ex.download(pulled, bench.device))
+    drawn.device.synchronize()
+    results = dict(ex.download(live.outputs, drawn.device))
+    grads = dict(ex.download(pulled, drawn.device))
     if law.gradient is not None and "grad[0]" in grads:
-        return law.gradient(bench.bound, results, fed[0].to(tracked[0][1].dtype), grads["grad[0]"])
-    if law.slope is None or not law.slope(bench.bound) or case.dtype != "float32":
+        return law.gradient(drawn.bound, results, fed[0].to(tracked[0][1].dtype), grads["grad[0]"])
+    if law.slope is None or not law.slope(drawn.bound) or case.dtype != "float32":
         return []
-    return _by_differences(bench, seed, live, fed, grads)
+    return _by_differences(drawn, seed, live, fed, grads)
 
 
 def _numbers(like: Tensor, key: int) -> Tensor:
-    """Numbers of the size of 1 in the shape of `like`, rounded to its dtype, on the CPU in float64."""
-    made = torch.from_numpy(unit(key, max(1, like.numel())))[: like.numel()] * 2 - 1
-    return (made + made.sign() * 0.25).view(like.shape).to(like.dtype).to(torch.float64)
+    """Numbers of magnitude about 1 in the shape of `like`, rounded to its dtype, as float64 on the CPU."""
+    numbers = torch.from_numpy(unit(key, max(1, like.numel())))[: like.numel()] * 2 - 1
+    return (numbers + numbers.sign() * 0.25).view(like.shape).to(like.dtype).to(torch.float64)
 
 
-def _by_differences(bench: Bench, seed: int, live: Live, fed: list[Tensor], grads: dict[str, Tensor]) -> Problems:
-    """The slope along one direction, from the op itself under the same seed: at two step sizes that agree with each other,
-    and so say how well the slope is known."""
-    operands = bench.inputs.operands
+def _by_differences(drawn: RandomCase, seed: int, live: Live, fed: list[Tensor], grads: dict[str, Tensor]) -> Problems:
+    """Compare the gradient along one direction with differences of the op itself under the same seed.
+
+    Two step sizes show how well the slope is known.
+    """
+    operands = drawn.inputs.operands
     if any(not bool((o.view.abs() <= 64).all()) for o in operands if o.view.is_floating_point()):
         return []
     directions = {i: _numbers(operands[i].view, 60 + i) for i, _ in live.leaves}
-    told = math.fsum(float((grads[f"grad[{i}]"].double() * v).sum()) for i, v in directions.items() if f"grad[{i}]" in grads)
+    directional = math.fsum(
+        float((grads[f"grad[{i}]"].double() * v).sum()) for i, v in directions.items() if f"grad[{i}]" in grads
+    )
 
     def along(step: float) -> float:
-        views = list(bench.placed.views)
+        views = list(drawn.placed.views)
         for i, v in directions.items():
             moved = (operands[i].view.to(torch.float64) + step * v).to(operands[i].view.dtype)
-            views[i] = bench.device.upload(moved)
-        bench.device.seed(seed)
-        out = ex.forward(bench.program, bench.case, bench.inputs, replace(bench.placed, views=tuple(views)), False).outputs
-        here = ex.download(out[: len(fed)], bench.device)
+            views[i] = drawn.device.upload(moved)
+        drawn.device.seed(seed)
+        out = ex.forward(drawn.program, drawn.case, drawn.inputs, replace(drawn.placed, views=tuple(views)), False).outputs
+        here = ex.download(out[: len(fed)], drawn.device)
         return math.fsum(float((t.to(torch.float64) * c).sum()) for (_, t), c in zip(here, fed))
 
     slopes = [(along(h) - along(-h)) / (2 * h) for h in (2.0**-8, 2.0**-9)]
     size = math.sqrt(math.fsum(float((g.double() ** 2).sum()) for g in grads.values()))
     unsure = 4 * abs(slopes[0] - slopes[1]) + 0.02 * (abs(slopes[1]) + size) + 1e-3
-    if not math.isfinite(slopes[1]) or not abs(told - slopes[1]) <= unsure:
+    if not math.isfinite(slopes[1]) or not abs(directional - slopes[1]) <= unsure:
         if not math.isfinite(slopes[0] + slopes[1]):
             return []
-        return [("grad", f"is {told:.4g} along a direction in which the op, equally seeded, changes by {slopes[1]:.4g}")]
+        return [("grad", f"is {directional:.4g} along a direction in which the op, equally seeded, changes by {slopes[1]:.4g}")]
     return []

@@ -1,15 +1,15 @@
-"""Errors that a whole tensor shares: a common factor, and a root mean square above what roundings come to.
+"""Errors that a whole tensor shares: a common factor, and a root mean square above what roundings explain.
 
-A budget for one element must allow for the worst that a rounding does, many times over. Roundings of different elements are
-independent, an error of scale is not: over n elements chance averages out, and a factor of 1.01 stays. Both are asked in units
-of the elements' budgets b, so that what is known badly counts little. With errors e = device - truth, z = e / b, r = truth / b:
+The budget of one element must allow for the worst rounding many times over. Roundings of different elements are independent, an
+error of scale is not: over n elements chance averages out, and a factor of 1.01 remains. Both tests use the elements' budgets b
+as units, so that badly known elements count little. With errors e = device - truth, z = e / b, r = truth / b:
 
     common factor   a = (z . r) / (r . r), the least-squares estimate of a in e = a truth
     spread          s = sqrt(mean(z^2))
 
-and held to what the same two numbers come to in the samples of the sensitivity, whose changes z_k are simulated roundings, with
-all that elements share in them, and in the rounding of the result itself (variance ULP^2 / 12). What is left beside chance are
-functions that err to one side: up to the sum of all changes, were they aligned.
+The limits come from the same two numbers in the samples of the sensitivity, whose changes z_k are simulated roundings
+(including what elements share in them), and from the rounding of the result itself (variance ULP^2 / 12). Beyond chance,
+functions may be biased to one side: up to the sum of all changes, if they were aligned.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from parity.dtypes import DtypeFacts
+from parity.core.dtypes import DtypeFacts
 from parity.judging.budget import Array, Budget, ulp_of
-from parity.truth.shaken import Changes
+from parity.oracle.sensitivity import Changes
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-FEWEST = 16  # elements: the mean of fewer is no better than each of them
-CHANCE = 8.0  # standard deviations of a common factor, as the samples tell them
-SINGLE = 8.0  # how much of the changes, all aligned, a kernel may err to one side that computes in float32
-HALF = 1.0  # the same where results are rounded to a half type on the way, to nearest
-MEANT = 0.5  # a factor that rounding alone may take so far from 1 says nothing
-SPREAD_SINGLE, SPREAD_HALF = 16.0, 3.0  # root mean square of errors over that of the changes
-ONE_SIDED = 64.0  # u: what the arithmetic of the last kernel may be off by to one side (twice the rule's scale of 16 times 2 u)
+FEWEST = 16  # elements: with fewer, the mean averages nothing out
+CHANCE = 8.0  # allowed standard deviations of a common factor, from the samples
+ALIGNED_FLOAT32 = 8.0  # times the sum of all changes: allowed bias of a kernel that computes in float32
+ALIGNED_HALF = 1.0  # the same for kernels that round to a half type on the way, to nearest
+MEANT = 0.5  # no limit if rounding alone may change the factor by this much
+SPREAD_FLOAT32, SPREAD_HALF = 16.0, 3.0  # allowed root mean square of errors, over that of the changes
+ONE_SIDED = 64.0  # u: allowed bias of the last kernel's arithmetic (twice the rule's scale of 16 times 2 u)
 
 
 @dataclass(frozen=True, slots=True)
 class SharedError:
-    """factor: the common factor found, less 1; factor_limit: what is allowed of it; spread, spread_limit: the same of the root
-    mean square, in units of the budget."""
+    """factor: the estimated common factor, less 1; factor_limit: its limit; spread, spread_limit: the root mean square error
+    and its limit, in units of the budget."""
 
     factor: float
     factor_limit: float
@@ -47,19 +47,19 @@ class SharedError:
 
     @property
     def ratio(self) -> float:
-        """The larger one in units of its limit."""
+        """The larger of the two in units of its limit."""
         return max(_over(abs(self.factor), self.factor_limit), _over(self.spread, self.spread_limit))
 
-    def told(self, ratio: float) -> str:
-        """What is wrong, in words; ratio: what is to be said of it."""
+    def text(self, ratio: float) -> str:
+        """The finding in words, with this ratio."""
         if _over(abs(self.factor), self.factor_limit) >= _over(self.spread, self.spread_limit):
             off = f"all elements are off by a common factor of {1.0 + self.factor:.4g}"
             return f"{off}, {ratio:.3g} times what rounding explains"
         return f"the root mean square error is {ratio:.3g} times what rounding explains: precision is lost everywhere"
 
 
-def _over(found: float, limit: float) -> float:
-    return found / limit if limit > 0.0 else np.inf if found > 0.0 else 0.0
+def _over(value: float, limit: float) -> float:
+    return value / limit if limit > 0.0 else np.inf if value > 0.0 else 0.0
 
 
 def shared_error(
@@ -73,11 +73,11 @@ def shared_error(
     halves: bool,
     lost: Array | None = None,
 ) -> SharedError | None:
-    """Of the counted elements of a result (all arrays of its real parts); None with too few of them.
+    """The shared error of the counted elements (all arrays over real parts); None with too few of them.
 
-    changes: the samples of the sensitivity, None for the least that the limits can be. u: roundoff of the arithmetic inside.
+    changes: the samples of the sensitivity, None for the smallest possible limits. u: roundoff of the arithmetic inside.
     halves: whether every step inside is rounded to a half type. lost: how far numbers that fall below the range on the way move
-    each element, all of them to one side.
+    each element, all to one side.
     """
     every = 1 if changes is None else changes.every
     d, t, total, some = (x.reshape(-1)[::every] for x in (device, truth, b.total, counted))
@@ -88,18 +88,18 @@ def shared_error(
         weight = float(r @ r)
         if z.size < FEWEST or not 0.0 < weight < np.inf:
             return None
-        final = ulp_of(np.abs(t), f) / total  # of the result's own rounding
+        final = ulp_of(np.abs(t), f) / total  # rounding of the result
         moved = np.zeros((1, z.size)) if changes is None else changes.moved.numpy()[:, some] / total
     one_sided = 2.0 * u if halves else ONE_SIDED * u
-    # Equal numbers are rounded alike, and average nothing out.
+    # Equal numbers are rounded alike, so their roundings do not average out.
     _, group = np.unique(t, return_inverse=True)
     alike = [np.bincount(group.reshape(-1), x * np.abs(r) / weight) for x in (final, np.mean(moved**2, 0) ** 0.5)]
     chance = float(np.mean((moved @ r / weight) ** 2) + np.sum(alike[0] ** 2) / 12.0)
     chance = max(chance, float(np.sum(alike[1] ** 2) + np.sum(alike[0] ** 2) / 12.0))
     aligned = float(np.mean(np.abs(moved * r).sum(1))) / weight
-    factor_limit: float = CHANCE * chance**0.5 + (HALF if halves else SINGLE) * aligned + one_sided
+    factor_limit: float = CHANCE * chance**0.5 + (ALIGNED_HALF if halves else ALIGNED_FLOAT32) * aligned + one_sided
     mean = float(np.mean(moved**2))
-    spread_limit = (SPREAD_HALF if halves else SPREAD_SINGLE) * mean**0.5 + 2.0 * float(np.mean(final**2) / 12.0) ** 0.5
+    spread_limit = (SPREAD_HALF if halves else SPREAD_FLOAT32) * mean**0.5 + 2.0 * float(np.mean(final**2) / 12.0) ** 0.5
     absolute = np.broadcast_to(b.absolute, b.total.shape).reshape(-1)[::every][some] / total
     spread_limit += one_sided * (weight / z.size) ** 0.5 + float(np.mean(absolute**2)) ** 0.5
     if lost is not None:

@@ -1,4 +1,4 @@
-"""Are observations uniform and unrelated? The tests that serve every law, over the probability integrals of its draws."""
+"""Tests that observations are uniform and independent, for every law, over the probability integrals of its draws."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from parity.judging.laws.law import Sample, Tallies
-from parity.judging.tails import bernstein, improbable, massart, poisson_excess
-from parity.values import unit
+from parity.execution.values import unit
+from parity.judging.concentration_bounds import bernstein, improbable, massart, poisson_excess
+from parity.judging.laws.law import Observations, Tallies
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
-GRID = 1024  # points at which the distribution function is looked at
-PAIRS, FEWEST = 1 << 14, 16  # about so many pairs of elements a distance apart are compared at most, and at least
+GRID = 1024  # points at which the distribution function is tested
+PAIRS, FEWEST = 1 << 14, 16  # at most about, and at least so many pairs of elements a distance apart are compared
 
 
-def judged(samples: list[Sample], period: int = 0) -> str:
-    """What no chance explains in the same observation of several calls, or "". period: elements of one call."""
+def judged(samples: list[Observations], period: int = 0) -> str:
+    """The first significant problem of one kind of observation over several calls, or "". period: elements of one call."""
     s = _pooled(samples)
     if (text := _tallied(s)) or (text := _fixed(s, len(samples))):
         return text
     if not s.low.numel():
         return ""
-    # The law's own atoms are spread evenly, which makes them exactly uniform; an allowance stays an interval.
+    # A random point inside the law's own atom makes it exactly uniform; an allowance stays an interval.
     n = s.low.numel()
     low, high = s.low, s.high
     if not s.fuzzy:
@@ -46,7 +46,8 @@ def judged(samples: list[Sample], period: int = 0) -> str:
     return _repeats(s) or _lags(s, centre, period)
 
 
-def _pooled(samples: list[Sample]) -> Sample:
+def _pooled(samples: list[Observations]) -> Observations:
+    """The observations of all calls as one."""
     one = samples[0]
     covariate = None if one.covariate is None else torch.cat([s.covariate for s in samples if s.covariate is not None])
     tallies = None
@@ -67,8 +68,8 @@ def _pooled(samples: list[Sample]) -> Sample:
     )
 
 
-def _tallied(s: Sample) -> str:
-    """Each atom as often as its chance says."""
+def _tallied(s: Observations) -> str:
+    """Test that each atom occurs as often as its chance says."""
     if s.tallies is None:
         return ""
     t = s.tallies
@@ -80,14 +81,15 @@ def _tallied(s: Sample) -> str:
     return f"outcome {k} came {int(t.counts[k])} times in {int(t.trials[k])}, where {expected:.6g} are expected"
 
 
-def _fixed(s: Sample, calls: int) -> str:
+def _fixed(s: Observations, calls: int) -> str:
+    """Test the number of fixed points over all calls."""
     if s.matches >= 0 and poisson_excess(s.matches, float(calls)):
         return f"{s.matches} elements stay in their place in {calls} calls, where one a call is expected"
     return ""
 
 
-def _groups(s: Sample) -> list[tuple[Tensor | None, str]]:
-    """All elements; and where they have parameters of their own, those with small and with large ones."""
+def _groups(s: Observations) -> list[tuple[Tensor | None, str]]:
+    """All elements; and, if elements have parameters of their own, those with small and those with large ones."""
     parts: list[tuple[Tensor | None, str]] = [(None, "")]
     if s.covariate is not None and s.covariate.numel() == s.low.numel():
         small = s.covariate <= s.covariate.median()
@@ -96,7 +98,7 @@ def _groups(s: Sample) -> list[tuple[Tensor | None, str]]:
 
 
 def _edges() -> tuple[Tensor, Tensor]:
-    """(points at which the distribution function is looked at, where the tails and every 32nd are)."""
+    """(points at which the distribution function is tested, which of them lie in the tails or are every 32nd)."""
     tails = [2.0**-k for k in range(6, 17)]
     fine = [k / GRID for k in range(1, GRID)]
     points = torch.tensor(sorted({*fine, *tails, *(1 - t for t in tails)}), dtype=torch.float64)
@@ -110,29 +112,32 @@ TAILS = POINTS[~EVEN].view(-1, 1)
 
 
 def _below(x: Tensor) -> Tensor:
-    """How many numbers lie at or below each point (NaN above all): cells of the even grid by multiplication, which is exact,
-    and the few points of the tails one by one among the numbers of the first and the last cell."""
+    """How many numbers lie at or below each point (NaN above all).
+
+    Cells of the even grid are found by multiplication, which is exact; the few points in the tails are compared one by one with
+    the numbers of the first and the last cell.
+    """
     x = torch.nan_to_num(x, 1.0).clamp_(0.0, 1.0)
     cells = (x * GRID).ceil_()
     even = torch.bincount(cells.to(torch.int64), minlength=GRID + 1)[: GRID + 1].cumsum(0).to(torch.float64)
-    found = torch.empty_like(POINTS)
-    found[EVEN] = even[1:GRID]
+    counts = torch.empty_like(POINTS)
+    counts[EVEN] = even[1:GRID]
     ends = x[(cells <= 1) | (cells >= GRID)]
-    inner = x.numel() - ends.numel()  # in the cells between, below every point near 1
-    found[~EVEN] = (ends <= TAILS).sum(1).to(torch.float64) + inner * (TAILS[:, 0] > 0.5)
-    return found
+    inner = x.numel() - ends.numel()  # in the other cells, below every point near 1
+    counts[~EVEN] = (ends <= TAILS).sum(1).to(torch.float64) + inner * (TAILS[:, 0] > 0.5)
+    return counts
 
 
 def _grid(low: Tensor, high: Tensor, tests: int) -> str:
-    """The distribution function: everywhere by Dvoretzky, Kiefer, Wolfowitz and Massart, in the tails by coins."""
+    """Test the distribution function: everywhere by Dvoretzky, Kiefer, Wolfowitz and Massart, in the tails as coins."""
     n = low.numel()
 
     least, most = _below(high), _below(low)  # how many lie at or below each point, at least and at most
     off = torch.maximum(least / n - POINTS, POINTS - most / n)
     worst = int(off.argmax())
     if float(off[worst]) > massart(n, tests):
-        share = float((least if float(least[worst]) / n > float(POINTS[worst]) else most)[worst]) / n
-        return f"a share of {share:.6g} of {n} draws lies below the quantile {float(POINTS[worst]):.6g}"
+        fraction = float((least if float(least[worst]) / n > float(POINTS[worst]) else most)[worst]) / n
+        return f"a share of {fraction:.6g} of {n} draws lies below the quantile {float(POINTS[worst]):.6g}"
     points, trials = POINTS[KEEN], torch.full_like(POINTS[KEEN], n)
     nearest = torch.minimum(torch.maximum(points * n, least[KEEN]), most[KEEN])
     bad = improbable(nearest, trials, points, points, tests * points.numel())
@@ -142,8 +147,8 @@ def _grid(low: Tensor, high: Tensor, tests: int) -> str:
     return ""
 
 
-def _location(s: Sample, low: Tensor, high: Tensor, tests: int) -> str:
-    """The mean of the probability integrals is one half."""
+def _location(s: Observations, low: Tensor, high: Tensor, tests: int) -> str:
+    """Test that the mean of the probability integrals is one half."""
     n = low.numel()
     limit = bernstein(n * (1 / 12 if s.fuzzy else s.spread if s.covariate is None else 1 / 12), 0.5, tests)
     least, most = float(low.sum()) - n / 2, float(high.sum()) - n / 2
@@ -163,14 +168,14 @@ def _moments(cut: float) -> tuple[float, float]:
 
 CUT = 3.0
 MEAN, VARIANCE = _moments(CUT)
-# How much the square of a normal score below CUT changes with its probability at most. In intervals no wider than NARROW that
-# is next to nothing of what `_scale` allows.
+# Largest derivative of a squared normal score below CUT by its probability. In intervals no wider than NARROW the change is
+# negligible compared with the limits of `_scale`.
 STEEPEST = 2 * CUT * math.sqrt(2 * math.pi) * math.exp(CUT * CUT / 2)
 NARROW = 2.0**-20
 
 
 def _scale(low: Tensor, high: Tensor, tests: int) -> str:
-    """The spread: the squares of the normal scores of the probability integrals, those above CUT**2 as CUT**2."""
+    """Test the spread: the squares of the normal scores of the probability integrals, capped at CUT**2."""
     n = low.numel()
     a = torch.special.ndtri(low.clamp(1e-6, 1 - 1e-6)).clamp_(-CUT, CUT).square_()
     width = 0.0 if low is high else float((high - low).max())
@@ -191,8 +196,8 @@ def _scale(low: Tensor, high: Tensor, tests: int) -> str:
 # --------------------------------------------------------------------------------------------------- serial structure
 
 
-def _repeats(s: Sample) -> str:
-    """Numbers that came before: each new one meets an old one with a chance of at most (how many there are) * peak."""
+def _repeats(s: Observations) -> str:
+    """Test for repeated numbers: each new one equals an old one with a chance of at most (number of old ones) * peak."""
     n = min(s.values.numel(), 1 << 14, int(1 / (8 * s.peak)))
     if n < 16:
         return ""
@@ -204,10 +209,13 @@ def _repeats(s: Sample) -> str:
     return ""
 
 
-def _lags(s: Sample, centre: Tensor, period: int) -> str:
-    """Elements a fixed distance apart are unrelated: neither equal too often nor correlated. Distances: powers of two, rows,
-    half a call, a call, and a little less than a call: a generator that moves on by too little between two calls begins the
-    next with what each thread ended on. Every element stands in one pair of each set, so that the pairs are independent."""
+def _lags(s: Observations, centre: Tensor, period: int) -> str:
+    """Test that elements a fixed distance apart are neither equal too often nor correlated.
+
+    Distances are powers of two, rows, half a call, a call, and slightly less than a call: a generator that advances too little
+    between two calls begins the next with what each thread ended on. Every element is in one pair of each set, so the pairs are
+    independent.
+    """
     n = centre.numel()
     some = {1 << k for k in range(17)} | {3, s.row, 2 * s.row, period // 2, period, period // 4}
     some |= {period - (1 << k) for k in range(1, 4)}
@@ -241,14 +249,16 @@ def _lags(s: Sample, centre: Tensor, period: int) -> str:
 
 
 def _pairs(x: Numbers, d: int) -> list[tuple[Numbers, Numbers]]:
-    """The elements of the even blocks of d and those d places on, of [kind, element], as [kind, block, place]: all whole
-    blocks, then what is left. Of many every so many-th block or place, over all of them."""
+    """Pairs of elements d places apart, of [kind, element], as [kind, block, place]: all whole blocks, then the rest.
+
+    The first of each pair lies in an even block of d. If there are many, only every so many-th block or place is used.
+    """
     every = max(1, x.shape[1] // (2 * PAIRS))
     blocks = x.shape[1] // (2 * d)
     end = blocks * 2 * d
     whole = x[:, :end].reshape(x.shape[0], blocks, 2, d)
     whole = whole[:, ::every] if blocks >= every else whole[..., ::every]
-    found = [(whole[:, :, 0], whole[:, :, 1])] if blocks else []
+    pairs = [(whole[:, :, 0], whole[:, :, 1])] if blocks else []
     if x.shape[1] - end > d:
-        found.append((x[:, None, end : x.shape[1] - d : every], x[:, None, end + d :: every]))
-    return found
+        pairs.append((x[:, None, end : x.shape[1] - d : every], x[:, None, end + d :: every]))
+    return pairs

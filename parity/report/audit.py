@@ -1,4 +1,4 @@
-"""What an audit says: to a person, and to a program."""
+"""The report of an audit, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from textwrap import wrap
 
 from parity import __version__
-from parity.audit import Audit, Operator, State
-from parity.errors import OutputError
+from parity.core.errors import OutputError
+from parity.runs.audit import Audit, Operator, State
 
 WIDTH = 120
 MEANING = {
@@ -21,12 +21,12 @@ MEANING = {
 
 
 def render(audit: Audit) -> str:
-    """The operators by state, the reasons, and as the last line how many count."""
+    """The operators by state, the reasons, and in the last line how many count."""
     missed = audit.of(State.MISSED)
     lines = [f"parity {__version__} audit: operators with an MPS kernel in torch {audit.torch}", *audit.runs]
     for state in (State.REACHED, State.WHOLE):
-        if found := audit.of(state):
-            lines += ["", f"{state} ({len(found)})", *_packed(found)]
+        if operators := audit.of(state):
+            lines += ["", f"{state} ({len(operators)})", *_packed(operators)]
     if missed:
         lines += ["", f"{State.MISSED} ({len(missed)})", *_reasons(missed)]
     lines += ["", *_table(audit), "", last_line(audit)]
@@ -39,10 +39,10 @@ def last_line(audit: Audit) -> str:
     return f"{audit.reached} of {many} ({100 * audit.reached / max(1, many):.1f} %)"
 
 
-def _packed(found: Sequence[Operator]) -> Iterator[str]:
-    """Overloads behind the name that they share: "add.Tensor .out"."""
+def _packed(operators: Sequence[Operator]) -> Iterator[str]:
+    """Overloads grouped by their common name: "add.Tensor .out"."""
     words = []
-    for base, some in groupby(found, lambda o: o.name.partition(".")[0]):
+    for base, some in groupby(operators, lambda o: o.name.partition(".")[0]):
         overloads = [o.name.removeprefix(base) for o in some]
         words.append((base + " ".join(overloads)).replace(" ", "\0"))
     for line in wrap("  ".join(words), WIDTH - 2, break_long_words=False, break_on_hyphens=False):
@@ -63,7 +63,7 @@ def _table(audit: Audit) -> Iterator[str]:
 
 
 def write(audit: Audit, path: Path) -> None:
-    """Everything as JSON. Raises OutputError."""
+    """Write everything as JSON. Raises OutputError."""
     tree = {
         "parity": __version__,
         "torch": audit.torch,

@@ -1,13 +1,13 @@
-"""Why a result agrees or does not: the rule, the budget of the worst element term by term, and what decided."""
+"""Why a result agrees or not: the rule, the budget of the worst element term by term, and what decided."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from parity.catalog.row import Row
-from parity.dtypes import HALF
+from parity.core.dtypes import HALF
+from parity.core.results import FINDINGS, Measure, Record
 from parity.judging.limits import left_unjudged
-from parity.vocabulary import FINDINGS, Measure, Record
 
 SCREENS = {
     "bit-equal": "equal to the reference bit for bit: the oracle was not asked, the share is the reference's own",
@@ -20,11 +20,11 @@ SCREENS = {
 
 
 def lines(record: Record, row: Row | None) -> Iterator[str]:
-    """The explanation of one record. row: of its op, where this parity knows it."""
+    """The explanation of one record. row: of its op, if this parity knows it."""
     yield f"{record.op} {record.dtype} {record.aspect}: {record.status}" + (f", {record.reason}" if record.reason else "")
     if row is not None:
-        told = f"  class      {row.rule}"
-        told += f", relation '{row.relation}'" if row.relation else ""
+        rule = f"  class      {row.rule}"
+        rule += f", relation '{row.relation}'" if row.relation else ""
         halves = [
             w
             for w in (
@@ -33,7 +33,7 @@ def lines(record: Record, row: Row | None) -> Iterator[str]:
             )
             if w
         ]
-        yield told + (f"; in half types it {' and '.join(halves)}" if halves and record.dtype in HALF else "")
+        yield rule + (f"; in half types it {' and '.join(halves)}" if halves and record.dtype in HALF else "")
     if record.origin:
         yield f"  tolerance  {record.origin}"
     for m in record.measures:
@@ -43,7 +43,7 @@ def lines(record: Record, row: Row | None) -> Iterator[str]:
 
 
 def _measure(m: Measure, failed: bool) -> Iterator[str]:
-    """One tensor."""
+    """The lines for one tensor."""
     yield f"  {m.tensor}"
     if m.screen:
         yield f"    {SCREENS.get(m.screen, m.screen)}"
@@ -71,7 +71,7 @@ def _measure(m: Measure, failed: bool) -> Iterator[str]:
 
 
 def decided(m: Measure, failed: bool) -> str | None:
-    """Which term saved or sank it."""
+    """The budget term that made the difference between passing and failing, in words."""
     if m.problem == "class":
         return "NaN or Inf stands where the other does not: no budget covers that"
     if m.problem == "zero":

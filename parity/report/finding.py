@@ -1,19 +1,19 @@
-"""A finding as a person reads it. The last line is the next command."""
+"""A finding as text. The last line is the next command."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from parity import notation
-from parity.checking.check import Result
-from parity.errors import OutputError
-from parity.examine import Finding
+from parity.checks.check import Result
+from parity.core import notation
+from parity.core.errors import OutputError
+from parity.core.results import Status
 from parity.report.words import reproduce
-from parity.vocabulary import Status
+from parity.runs.examine import Finding
 
 
 def place(result: Result, op: str, dtype: str, device: str) -> str:
-    """The first line: op, dtype, device, status, tensor, share of the budget, and the row that judged."""
+    """The first line: op, dtype, device, status, tensor, error ratio, and the tolerance row that judged."""
     v = result.verdict
     tensor = f" in {v.tensor}" if v.tensor else ""
     m = v.measure
@@ -41,8 +41,8 @@ def body(result: Result) -> list[str]:
 
 
 def text(f: Finding, device: str, script: Path | OutputError | None, faults: str = "", setup: str = "") -> str:
-    """The whole finding. script: the path of the script that shows it, why there is none, or None where torch alone cannot tell
-    it; faults, setup: the files that the run was given."""
+    """The whole finding. script: the path of the script that shows it, the error that prevented writing it, or None if it needs
+    more than torch; faults, setup: the files that the run was given."""
     op, dtype = f.item.row.name, f.item.dtype
     case = notation.case_text(f.case)
     lines = [place(f.result, op, dtype, device), *body(f.result), f"smallest case: {case}"]

@@ -1,35 +1,36 @@
-"""The effective pairs of a run (`parity run --count`) as a table, beside what torch's own suite compares on MPS."""
+"""The effective pairs of a run (`parity run --count`) as a table, next to what torch's own suite compares on MPS."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from parity import pairs, suite
 from parity.catalog import opinfo
-from parity.pairs import ASPECTS, TEST_MPS, Pair, Seen
+from parity.coverage import op_dtype
+from parity.coverage.op_dtype import ASPECTS, TEST_MPS, ItemRecords, Pair
 from parity.report.words import listed, table
-from parity.store import Item
+from parity.runs import suite
+from parity.runs.rows import ItemRow
 
-REASONS = 12  # reasons of an aspect that are told before the rest is summed up
+REASONS = 12  # most reasons to list per aspect
 
 
-def of_run(items: Iterable[Item], whole: bool) -> tuple[Pair, ...]:
-    """The pairs of a run's items; `whole`: the pairs of OpInfo of which nothing was run are told too."""
+def of_run(items: Iterable[ItemRow], whole: bool) -> tuple[Pair, ...]:
+    """The pairs of a run's items. whole: include the OpInfo pairs of which nothing was run."""
     known = {r.name: r for r in suite.rows("all")}
     asked = [(name, d) for name, e in opinfo.ENTRIES.items() for d in e.dtypes] if whole else []
-    return pairs.tally([Seen(known[i.op], i.dtype, i.counts, i.void) for i in items if i.op in known], asked)
+    return op_dtype.tally([ItemRecords(known[i.op], i.dtype, i.counts, i.void) for i in items if i.op in known], asked)
 
 
-def render(made: Sequence[Pair], whole: bool, verbose: bool = False) -> str:
-    """A line per aspect, then the pairs that were not compared by their reasons; all their names where `verbose`.
+def render(pairs: Sequence[Pair], whole: bool, verbose: bool = False) -> str:
+    """A line per aspect, then the pairs that were not compared, by reason; with all their names if `verbose`.
 
-    whole: whether all ops were asked for; what test_mps compares stands beside no part of them.
+    whole: whether all ops were asked for; only then are the numbers of test_mps shown.
     """
     head = ["op x dtype", "compared", "of OpInfo's own", "by native", "by OpInfo rows", "void", "not reached"]
     rows = [head + ["test_mps"] * whole]
     for aspect in ASPECTS:
-        own = [p for p in made if p.aspect is aspect]
+        own = [p for p in pairs if p.aspect is aspect]
         done = [p for p in own if p.state == "compared"]
         entries = [p for p in own if p.entry]
         rows.append(
@@ -44,7 +45,7 @@ def render(made: Sequence[Pair], whole: bool, verbose: bool = False) -> str:
         )
     lines = table(rows)
     for aspect in ASPECTS:
-        left = [p for p in made if p.aspect is aspect and p.state != "compared"]
+        left = [p for p in pairs if p.aspect is aspect and p.state != "compared"]
         lines += ["", f"{aspect}: {len(left):,} pairs without a comparison", *_reasons(left, verbose)] if left else []
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""What a run's agreements are worth: the share of errors, put into some of them, that the judge saw."""
+"""How much a run's agreements are worth: the fraction of artificial errors that the judge detected."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from math import sqrt
 
-from parity.checking.power import BLIND, ERRORS, SEEN
-from parity.dtypes import DEFAULT
+from parity.checks.power import BLIND, ERRORS, SEEN
+from parity.core.dtypes import DEFAULT
 from parity.report.words import table
-from parity.store import Item, Power
+from parity.runs.rows import ItemRow, Power
 
-LEAST_SEEN = 0.97  # of errors of one half: where the upper limit is below, an agreement says less than it seems
+LEAST_SEEN = 0.97  # for errors of one half: if the upper limit is below this, agreement means less than it seems
 ONE_SIDED = 1.645  # standard deviations that a normal variable exceeds with a probability of 5 %
 
 
 def upper_limit(seen: int, asked: int) -> float:
-    """The largest chance of being seen that these counts leave likely (95 %, one-sided; Wilson, JASA 22 (1927) 209)."""
+    """The upper 95 % confidence limit (one-sided) of the detection rate. Wilson, JASA 22 (1927) 209."""
     if not asked:
         return 1.0
     p, z2 = seen / asked, ONE_SIDED**2
@@ -26,33 +26,35 @@ def upper_limit(seen: int, asked: int) -> float:
 
 def counts(rows: Sequence[Power]) -> dict[tuple[str, str], Counter[str]]:
     """Outcomes by (dtype, error)."""
-    found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    outcomes: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for r in rows:
-        found[r.dtype, r.error].update(r.counts)
-    return found
+        outcomes[r.dtype, r.error].update(r.counts)
+    return outcomes
 
 
 def weak(rows: Sequence[Power]) -> list[str]:
-    """The dtypes in which the judge misses so many errors that every agreement in them is worth little, in words."""
-    found = []
+    """The dtypes in which the judge misses so many errors that agreement means little, in words."""
+    sentences = []
     for (dtype, error), c in counts(rows).items():
         asked = c[SEEN] + c[BLIND]
         if error == ERRORS[0] and (limit := upper_limit(c[SEEN], asked)) < LEAST_SEEN:
-            found.append(f"{dtype}: {c[SEEN]} of {asked} errors of one half were seen (at most {100 * limit:.0f} %)")
-    return found
+            sentences.append(f"{dtype}: {c[SEEN]} of {asked} errors of one half were seen (at most {100 * limit:.0f} %)")
+    return sentences
 
 
 def lines(rows: Sequence[Power]) -> list[str]:
-    """A table by dtype: of each error, how many were seen of those that could be."""
-    found = counts(rows)
-    kinds = {d for d, _ in found}
+    """A table by dtype: for each error, how many of the detectable ones were detected."""
+    outcomes = counts(rows)
+    kinds = {d for d, _ in outcomes}
     dtypes = [d for d in DEFAULT if d in kinds] + sorted(kinds - set(DEFAULT))
     if not dtypes:
         return []
     total: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for (_, error), c in found.items():
+    for (_, error), c in outcomes.items():
         total["all", error].update(c)
-    cells = [[d, *(_cell((total if d == "all" else found).get((d, e), Counter())) for e in ERRORS)] for d in (*dtypes, "all")]
+    cells = [
+        [d, *(_cell((total if d == "all" else outcomes).get((d, e), Counter())) for e in ERRORS)] for d in (*dtypes, "all")
+    ]
     return table([["dtype", *ERRORS], *cells])
 
 
@@ -61,8 +63,8 @@ def _cell(c: Counter[str]) -> str:
     return f"{c[SEEN]:,} of {asked:,}" if asked else "."
 
 
-def left(items: Sequence[Item], share: float) -> list[str]:
-    """The ops of whose elements less than this share was judged, the worst first, with the reason."""
+def left(items: Sequence[ItemRow], share: float) -> list[str]:
+    """The ops of whose elements less than this fraction was judged, the worst first, with the reason."""
     poor = sorted((i for i in items if i.judged_share < share), key=lambda i: i.judged_share)
     return [
         f"  {i.op} {i.dtype}: {i.judged:,} of {i.judged + i.unjudged:,} elements judged ({max(i.left, key=i.left.__getitem__)})"

@@ -1,4 +1,4 @@
-"""`parity replay`: a case again, all its aspects, nothing left out."""
+"""`parity replay`: check a case again with all aspects and the oracle."""
 
 from __future__ import annotations
 
@@ -12,28 +12,33 @@ from pathlib import Path
 
 import torch
 
-from parity import notation, output, suite, tolerance
+from parity import tolerance
+from parity.core import notation
+from parity.core.case import Case
+from parity.core.dtypes import FACTS
+from parity.core.errors import CaseError, ParityError
+from parity.core.layout import base_shape
+from parity.core.results import COMPARED, FINDINGS
 from parity.devices import load_faults, resolve
-from parity.devices.probe import is_fast
+from parity.devices.preflight import is_fast
 from parity.devices.setup import run_setup
-from parity.dtypes import FACTS
-from parity.errors import CaseError, ParityError
-from parity.examine import Plan, operands, record, replay
-from parity.execute import said
-from parity.journal import LOST, Journal
-from parity.layout import base_shape
-from parity.report import explanation
+from parity.execution.execute import said
+from parity.report import explanation, output
 from parity.report.finding import body, place
-from parity.vocabulary import COMPARED, FINDINGS, Case
+from parity.runs import suite
+from parity.runs.examine import RunPlan, replay
+from parity.runs.journal import LOST, Journal
+from parity.runs.tally import record
 
-LARGEST = 16 << 30  # bytes of the operands of a case: a slip of the finger must not fill the machine
-LINGER = 0.3  # seconds after the last case in which a death is still its own: kernels fail later than they are called
+LARGEST = 16 << 30  # most bytes of a case's operands, so that a typing error cannot fill the memory
+LINGER = 0.3  # seconds to wait after the last case, because kernels may fail later than they are called
 
 
 def run(cases: Sequence[Case], device: str, faults: str | None, explain: bool = False, journal: Path | None = None) -> int:
-    """Print what each case does on the device; 1 if any is a finding, 3 if nothing was compared, else 0.
+    """Print what each case does on the device; returns 1 for a finding, 3 if nothing was compared, else 0.
 
-    explain: print why it was judged so, too. journal: where to say what is under way, for who outlives this process.
+    explain: also print why each result was judged so. journal: a file that records the current case, for the process that
+    outlives this one.
 
     Raises CaseError for a case that cannot be rebuilt here, DeviceError and UsageError as resolving a device does.
     """
@@ -41,13 +46,13 @@ def run(cases: Sequence[Case], device: str, faults: str | None, explain: bool = 
     torch.autograd.set_multithreading_enabled(False)
     there = resolve(device, load_faults(faults) if faults else ())
     tables = tolerance.load(there.name, known_ops={r.name for r in suite.rows("all")}, fast=is_fast(there))
-    found = compared = 0
+    findings = compared = 0
     watch = Journal(journal) if journal else None
     for case in cases:
         row = suite.row(case.op)
-        plan = Plan(there, resolve("cpu"), tables, suite.profile("quick"))
+        plan = RunPlan(there, resolve("cpu"), tables, suite.profile("quick"))
         item, text = suite.Item(row, case.dtype), notation.case_text(case)
-        needed = sum(math.prod(base_shape(x.shape, x.layout)) * FACTS[x.dtype].bits // 8 for x in operands(case))
+        needed = sum(math.prod(base_shape(x.shape, x.layout)) * FACTS[x.dtype].bits // 8 for x in case.operands())
         if needed > LARGEST:
             raise CaseError(f"the operands of this case take {needed >> 30:,} GiB; parity replays up to {LARGEST >> 30}")
         print(text)
@@ -58,7 +63,7 @@ def run(cases: Sequence[Case], device: str, faults: str | None, explain: bool = 
         except Exception as e:  # a person may type any arguments
             raise CaseError(f"the case cannot be built: {said(e)}") from e
         for r in results:
-            found += r.verdict.status in FINDINGS
+            findings += r.verdict.status in FINDINGS
             compared += r.verdict.status in COMPARED
             worst = body(r) if r.verdict.status in FINDINGS else []
             if explain:
@@ -68,8 +73,8 @@ def run(cases: Sequence[Case], device: str, faults: str | None, explain: bool = 
     time.sleep(LINGER)
     if not compared:
         print("nothing was compared")
-        return 1 if found else 3
-    return 1 if found else 0
+        return 1 if findings else 3
+    return 1 if findings else 0
 
 
 def _is_open(descriptor: int) -> bool:
@@ -81,7 +86,7 @@ def _is_open(descriptor: int) -> bool:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The process that `parity replay` can lose. It writes to JOURNAL what it is about to do."""
+    """The child process of `parity replay`, which a case may end. It records in JOURNAL what it is about to do."""
     parser = argparse.ArgumentParser(prog="python -m parity.report.replay", description="Check one case.")
     for name in ("journal", "device", "case"):
         parser.add_argument(name)
@@ -89,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
         parser.add_argument(name)
     parser.add_argument("--explain", action="store_true")
     o = parser.parse_args(argv)
-    # What a case must not close: a pipe of ours, and of the standard streams those that are open.
+    # File descriptors that a case must not close: this pipe, and the open standard streams.
     theirs = [*os.pipe(), *(n for n in (0, 1, 2) if _is_open(n))]
     notes = Path(o.journal)
     with output.patient():
@@ -104,7 +109,7 @@ def main(argv: Sequence[str]) -> int:
     if not all(map(_is_open, theirs)):
         notes.with_suffix(".lost").write_text("it closed file descriptors of its process", encoding="utf-8")
         os._exit(LOST)
-    notes.with_suffix(".code").write_text(str(code), encoding="utf-8")  # whoever waits knows that this is the end
+    notes.with_suffix(".code").write_text(str(code), encoding="utf-8")  # tells the parent that this process finished
     return code
 
 

@@ -1,7 +1,7 @@
-"""A finding as a Python script that needs torch alone: for a bug report, or a machine without parity.
+"""A finding as a Python script that needs only torch: for a bug report, or a machine without parity.
 
-The text holds the bases' bytes (or their elements, where they are few), uploads them, makes the views on the device with
-torch's own view calls, and runs one aspect on the CPU, on the device, and in float64 on the CPU.
+The script contains the bytes of the bases (or their elements, if they are few), uploads them, makes the views on the device
+with torch's own view calls, and runs one aspect on the CPU, on the device, and in float64 on the CPU.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity import catalog, execute, notation
+from parity import catalog
 from parity.catalog import opinfo
 from parity.catalog.row import Row
-from parity.checking.trial import SELDOM, values
-from parity.dtypes import FACTS
-from parity.errors import ParityError
-from parity.execute import Destination, Placed
-from parity.inputs import Inputs, Slot, build, fill_like, raw_bytes
-from parity.layout import base_shape, channels_last_permutation
+from parity.checks.trial import SELDOM, values
+from parity.core import notation
+from parity.core.case import Case, Layout, Slice, Word
+from parity.core.dtypes import FACTS
+from parity.core.errors import ParityError
+from parity.core.layout import base_shape, channels_last_permutation
+from parity.core.results import Aspect, Raised
+from parity.execution import execute
+from parity.execution.execute import Destination, Placed
+from parity.execution.inputs import Inputs, Slot, build, fill_like, raw_bytes
+from parity.judging.rules import rule_of
 from parity.report.script_text import AGAIN, HEAD, NAMED, REAL, TAIL
-from parity.vocabulary import Aspect, Case, Layout, OpClass, Raised, Slice, Word
 
-LITERAL = 64  # elements that are written out; above it stand compressed bytes
+LITERAL = 64  # most elements to write out; larger tensors are written as compressed bytes
 MODES = {"no_grad": "with torch.no_grad():", "inference": "with torch.inference_mode():"}
 DETERMINISTIC = "torch.use_deterministic_algorithms(True)"
-CALLS = "parity.catalog.calls", "parity.catalog.steps", "parity.catalog.into", "parity.catalog.layers"
-ATEN = "parity.catalog.aten"
-# What a glue function may name beside builtins and its own module's functions, and the import that gives it.
-IMPORTS = {
-    "F": "from torch.nn import functional as F",
-    "Tensor": "from torch import Tensor",
-    "Any": "from typing import Any",
-}
+CALLS = "parity.catalog.glue.calls", "parity.catalog.glue.steps", "parity.catalog.glue.into", "parity.catalog.glue.layers"
+ATEN = "parity.catalog.glue.aten"
+# Names that a glue function may use in addition to builtins and its own module's functions, with their imports.
+IMPORTS = {"F": "from torch.nn import functional as F", "Tensor": "from torch import Tensor", "Any": "from typing import Any"}
 
 
-class _Untold(Exception):  # no error: it only ends the writing
+class _Unwritable(Exception):  # not an error: it only stops the writing
     """The case cannot be written in torch alone."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What of the finding goes into the text. result: the outputs of the CPU, for the shapes of what is fed or written. kept:
-    whether it is about the operands (and cotangents) behind the call, which must be as they were."""
+class _ScriptData:
+    """The parts of a finding that the script needs. result: the outputs of the CPU, for the shapes of cotangents and
+    destinations. kept: whether the finding is about operands (and cotangents) that the call must leave unchanged."""
 
     case: Case
     row: Row
@@ -64,37 +64,37 @@ class _Told:
 
 
 def standalone(case: Case, aspect: str, device_name: str, title: str, kept: bool = False) -> str | None:
-    """The script, or None where the case cannot be told in torch alone (private test data, functions without source).
-    kept: compare the operands behind the call instead of its results.
+    """The script, or None if the case cannot be written in torch alone (private test data, functions without source). kept:
+    compare the operands after the call instead of its results.
 
-    It takes the device as its argument, prints the three results and the largest difference, and ends with 1 where device
-    and CPU differ by more than a few roundoffs, with 2 where it compared nothing, else with 0.
+    The script takes the device as its argument and prints the three results and the largest difference. Its exit code is 1 if
+    device and CPU differ by more than a few roundoffs, 2 if it compared nothing, else 0.
     """
     try:
         row = _row(case.op)
-        if row.rule in (OpClass.RANDOM, OpClass.METADATA):
-            return None  # no values are promised, so there is nothing to print side by side
+        if not rule_of(row).has_values:
+            return None  # there are no results to print next to each other
         if case.after or case.refused or aspect in SELDOM:
-            return None  # more than one call, or a call that raises, or one that parity puts together itself
+            return None  # several calls, a call that raises, or a call that parity assembles itself
         inputs = build(case)
-        return _text(_Told(case, row, aspect, inputs, _outputs(case, row, inputs), kept), device_name, title)
-    except (_Untold, ParityError):
+        return _text(_ScriptData(case, row, aspect, inputs, _outputs(case, row, inputs), kept), device_name, title)
+    except (_Unwritable, ParityError):
         return None
 
 
 def _row(op: str) -> Row:
     if not op.startswith(opinfo.PREFIX):
         return catalog.row(op)
-    found = next((r for r in opinfo.rows() if r.name == op), None)
-    if found is None:
-        raise _Untold(op)
-    return found
+    row = next((r for r in opinfo.rows() if r.name == op), None)
+    if row is None:
+        raise _Unwritable(op)
+    return row
 
 
 def _outputs(case: Case, row: Row, inputs: Inputs) -> tuple[tuple[str, Tensor], ...]:
     placed = Placed(tuple(o.base for o in inputs.operands), tuple(o.view for o in inputs.operands))
     live = execute.attempt(lambda: execute.forward(execute.program(row), case, inputs, placed, True), "run")
-    if isinstance(live, Raised):  # some ops refuse gradients for this dtype; the values alone tell the shapes as well
+    if isinstance(live, Raised):  # some ops refuse gradients for this dtype; a run without them gives the shapes, too
         live = execute.attempt(lambda: execute.forward(execute.program(row), case, inputs, placed, False), "run")
     return () if isinstance(live, Raised) else live.outputs
 
@@ -104,15 +104,15 @@ def _outputs(case: Case, row: Row, inputs: Inputs) -> tuple[tuple[str, Tensor], 
 
 @functools.cache
 def _glue(module: str) -> dict[str, ast.stmt]:
-    """Definitions at the top of a module of parity's own calls, by name."""
+    """The top-level definitions of a module of parity's glue functions, by name."""
     tree = ast.parse(inspect.getsource(importlib.import_module(module)))
-    found: dict[str, ast.stmt] = {}
+    definitions: dict[str, ast.stmt] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
-            found[node.name] = node
+            definitions[node.name] = node
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            found[node.targets[0].id] = node
-    return found
+            definitions[node.targets[0].id] = node
+    return definitions
 
 
 def _names(node: ast.AST) -> Iterator[str]:
@@ -120,7 +120,7 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 
 def _sources(path: str, name: str) -> list[str]:
-    """Source of a glue function behind that of what it names, behind the imports of all of them."""
+    """The source of a glue function, preceded by the imports and definitions that it uses."""
     module, glue = importlib.import_module(path), _glue(path)
     text = inspect.getsource(module)
     order: list[str] = []
@@ -134,17 +134,17 @@ def _sources(path: str, name: str) -> list[str]:
 
     visit(name)
     if name not in order:
-        raise _Untold(name)
+        raise _Unwritable(name)
     used = {n for d in order for n in _names(glue[d])}
     foreign = {n for n in used if hasattr(module, n)} - {"torch", *IMPORTS, *glue}
     if foreign:
-        raise _Untold(f"{name} needs {foreign}")
+        raise _Unwritable(f"{name} needs {foreign}")
     imports = [line for word, line in IMPORTS.items() if word in used]
     return [*imports, *(ast.get_source_segment(text, glue[n]) or "" for n in order)]
 
 
-def _callable(t: _Told) -> tuple[str, list[str]]:
-    """(expression, source that must stand above it) of the function that the aspect calls."""
+def _callable(t: _ScriptData) -> tuple[str, list[str]]:
+    """(expression, source to put before it) of the function that the aspect calls."""
     inplace = t.aspect == Aspect.INPLACE and not t.row.mutates
     if t.row.family == "opinfo":
         function, inplace_form, _ = opinfo.callables(t.row.name)
@@ -153,17 +153,17 @@ def _callable(t: _Told) -> tuple[str, list[str]]:
     module, _, name = path.rpartition(".")
     if module in CALLS:
         return name, _sources(module, name)
-    if module == ATEN and t.aspect != Aspect.OUT:  # whose destinations have names of their own
+    if module == ATEN and t.aspect != Aspect.OUT:  # an out= form names its destinations differently
         return f"torch.ops.aten.{name}", []
     if module == "operator":
         return path, ["import operator"]
     if not path.startswith("torch."):
-        raise _Untold(path)
+        raise _Unwritable(path)
     return path, []
 
 
 def _public(entry: str, function: Callable[..., Any] | None, inplace: bool) -> str:
-    """The dotted path under which torch publishes a function of OpInfo's."""
+    """The dotted path under which torch publishes an OpInfo entry's function."""
     name = entry.partition(":")[0] + ("_" if inplace else "")
     for path in (f"torch.{name}", f"torch.Tensor.{name.rpartition('.')[2]}"):
         try:
@@ -171,24 +171,24 @@ def _public(entry: str, function: Callable[..., Any] | None, inplace: bool) -> s
                 return path
         except ParityError:
             continue
-    raise _Untold(entry)
+    raise _Unwritable(entry)
 
 
-def _arguments(t: _Told) -> str:
-    """The arguments as text, operands as t0, t1 ..."""
+def _arguments(t: _ScriptData) -> str:
+    """The arguments as text, with the operands as t0, t1 ..."""
     if t.row.family != "opinfo":
         args, kwargs = t.inputs.args, t.inputs.kwargs
     else:
         pinned, index = dict(t.case.kwargs), t.case.args[0]
         assert isinstance(index, int)
         slots = [Slot(i) for i in range(len(t.inputs.operands))]
-        told = str(pinned.get("torch")), str(pinned.get("digest"))
-        args, kwargs = opinfo.assemble(t.case.op, t.case.dtype, index, slots, *told)
+        pinned_by = str(pinned.get("torch")), str(pinned.get("digest"))
+        args, kwargs = opinfo.assemble(t.case.op, t.case.dtype, index, slots, *pinned_by)
     return ", ".join([*map(_plain, args), *(f"{k}={_plain(v)}" for k, v in kwargs.items())])
 
 
 def _plain(a: Any) -> str:
-    """An argument as an expression. Raises _Untold for what has none."""
+    """An argument as an expression. Raises _Unwritable if it has none."""
     if isinstance(a, Slot):
         return f"t{a.index}"
     if isinstance(a, Word):
@@ -214,7 +214,7 @@ def _plain(a: Any) -> str:
         return f"complex({notation.number(a.real)}, {notation.number(a.imag)})"
     if a is Ellipsis:
         return "..."
-    raise _Untold(repr(a))
+    raise _Unwritable(repr(a))
 
 
 # --------------------------------------------------------------------------------------------------------- the tensors
@@ -225,7 +225,7 @@ def _shape(shape: Sequence[int]) -> str:
 
 
 def _base(t: Tensor) -> str:
-    """A dense CPU tensor as an expression that gives the same bits."""
+    """An expression for a dense CPU tensor that gives the same bits."""
     n, dtype = t.numel(), str(t.dtype)
     if n == 0:
         return f"torch.empty({_shape(t.shape)}, dtype={dtype})"
@@ -244,11 +244,11 @@ def _base(t: Tensor) -> str:
 
 
 def _reads_back(elements: list[Any], t: Tensor) -> bool:
-    """Whether the elements as text give the same bits again (signs and payloads of NaN, 64-bit unsigned numbers may not)."""
-    told = [math.nan if isinstance(x, float) and x != x else x for x in elements]
+    """Whether the elements as text give the same bits again (signs and payloads of NaN and 64-bit unsigned numbers may not)."""
+    values = [math.nan if isinstance(x, float) and x != x else x for x in elements]
     signed = any(isinstance(x, complex) and math.copysign(1.0, y) < 0.0 for x in elements for y in _nans(x))
     try:
-        return not signed and raw_bytes(torch.tensor(told, dtype=t.dtype)) == raw_bytes(t)
+        return not signed and raw_bytes(torch.tensor(values, dtype=t.dtype)) == raw_bytes(t)
     except (RuntimeError, OverflowError):
         return False
 
@@ -282,7 +282,7 @@ def _view(name: str, layout: Layout, shape: tuple[int, ...]) -> str:
     return text
 
 
-def _cotangents(t: _Told) -> list[Destination]:
+def _cotangents(t: _ScriptData) -> list[Destination]:
     live = [x for n, x in t.result if x.requires_grad and not n.startswith("base[")]
     return [execute.cotangent(t.case.cotangent, x, i, values) for i, x in enumerate(live)]
 
@@ -290,8 +290,8 @@ def _cotangents(t: _Told) -> list[Destination]:
 # ------------------------------------------------------------------------------------------------------------ the body
 
 
-def _run(t: _Told) -> tuple[list[str], list[str]]:
-    """(bases, lines of `run`): what the aspect does, as statements over `put`."""
+def _run(t: _ScriptData) -> tuple[list[str], list[str]]:
+    """(bases, lines of `run`): what the aspect does, as statements that use `put`."""
     function, _ = _callable(t)
     call = f"{function}({_arguments(t)})"
     bases = [f"BASE_{i} = {_base(o.base)}" for i, o in enumerate(t.inputs.operands)]
@@ -313,12 +313,12 @@ def _run(t: _Told) -> tuple[list[str], list[str]]:
         base = f"put(BASE_{i}, {place}, wide)"
         if t.kept:
             base, lines = f"kept{i}", [*lines, f"kept{i} = {base}"]
-        made = _view(base, o.spec.layout, o.spec.shape)
-        lines.append(f"t{i} = {made}" + (".detach().requires_grad_()" if leaf else ""))
+        view = _view(base, o.spec.layout, o.spec.shape)
+        lines.append(f"t{i} = {view}" + (".detach().requires_grad_()" if leaf else ""))
         lines += [f"leaf{i} = t{i}"] if leaf else []
     if backward:
         if not fed or not leaves:
-            raise _Untold("no gradient")
+            raise _Unwritable("no gradient")
         bases += [f"COTANGENT_{i} = {_base(c.base)}" for i, c in enumerate(fed)]
         lines += [f"fed{i} = put(COTANGENT_{i}, device, wide)" for i in range(len(fed))]
         cotangents = [_view(f"fed{i}", c.layout, c.shape) for i, c in enumerate(fed)]
@@ -345,10 +345,10 @@ def _run(t: _Told) -> tuple[list[str], list[str]]:
     return bases, lines
 
 
-def _out(t: _Told, bases: list[str], lines: list[str], function: str) -> tuple[list[str], list[str]]:
+def _out(t: _ScriptData, bases: list[str], lines: list[str], function: str) -> tuple[list[str], list[str]]:
     targets = [execute.destination(x.detach(), t.case.into) for _, x in t.result]
     if not targets:
-        raise _Untold("no output")
+        raise _Unwritable("no output")
     for i, d in enumerate(targets):
         bases.append(f"OUT_{i} = torch.full({_shape(d.base.shape)}, {_plain(fill_like(d.base.dtype))}, dtype={d.base.dtype})")
         lines += [f"base{i} = put(OUT_{i}, device, wide)", f"out{i} = {_view(f'base{i}', d.layout, d.shape)}"]
@@ -358,7 +358,7 @@ def _out(t: _Told, bases: list[str], lines: list[str], function: str) -> tuple[l
     return bases, [*lines, f"{function}({given})", f"return {{{returned}}}  # all of it: a write beside the view shows"]
 
 
-def _text(t: _Told, device_name: str, title: str) -> str:
+def _text(t: _ScriptData, device_name: str, title: str) -> str:
     bases, lines = _run(t)
     if t.case.under != "grad":
         lines = [MODES[t.case.under], *(f"    {line}" for line in lines)] if t.case.under in MODES else [DETERMINISTIC, *lines]
@@ -376,7 +376,7 @@ def _text(t: _Told, device_name: str, title: str) -> str:
         default="default: mps or cuda, it was found on a simulated device" if simulated else f"default: {device_name}",
         imports="\n".join(sorted(["import base64", "import sys", "import zlib"]) + ["", "import torch", *imports]),
     )
-    exact = t.row.rule in (OpClass.ELEMENTWISE, OpClass.EXACT) and t.aspect != Aspect.BACKWARD
+    exact = rule_of(t.row).by_element and t.aspect != Aspect.BACKWARD
     flags = f"ELEMENTWISE = {exact}  # each element is judged by its own rounding\nWIDE = {t.row.oracle == 'wide'}"
     body = "\n".join(
         ["def run(device, wide):", '    """The call on a device, its results by name; wide: in float64."""']
@@ -385,11 +385,11 @@ def _text(t: _Told, device_name: str, title: str) -> str:
     tail = TAIL.replace("@REPEAT@", AGAIN if t.aspect == Aspect.REPEAT else "")
     default = REAL if simulated else NAMED.format(name=device_name)
     parts = [head.rstrip(), *definitions, "\n".join([flags, *bases]), body, default.rstrip(), tail.rstrip()]
-    made = "\n\n\n".join(parts) + "\n"
-    compile(made, "script", "exec")
-    return made
+    text = "\n\n\n".join(parts) + "\n"
+    compile(text, "script", "exec")
+    return text
 
 
 def _quoted(text: str) -> str:
-    """Text for the inside of a docstring."""
+    """Escape a text for use inside a docstring."""
     return text.replace("\\", "\\\\").replace('"""', "'''")

@@ -1,4 +1,4 @@
-"""The end of a run, in one screen: what was compared, what was found, what the device lacks, what said nothing."""
+"""The summary at the end of a run: what was compared, what was found, what the device lacks, what compared nothing."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import shorten
 
-from parity import suite, tolerance
-from parity.dtypes import DEFAULT, HALF
-from parity.features import Coverage
+from parity import tolerance
+from parity.core.dtypes import DEFAULT, HALF
+from parity.core.results import COMPARED, FINDINGS, MEANING, Aspect, Record, Status
+from parity.coverage.features import Coverage
 from parity.report import power
 from parity.report.words import clock, folded, listed, plural, table
-from parity.store import Death, Header, Item, Power, counted, totals
-from parity.vocabulary import COMPARED, FINDINGS, MEANING, Aspect, Record, Status
+from parity.runs import suite
+from parity.runs.rows import Death, Header, ItemRow, Power, counted, totals
 
 WORST = 8
-REASON = 110  # characters of a reason before it is cut
-UNJUDGED = 0.9  # items of which less was judged are listed
-INDENT = 11  # columns of the words at the head of the first lines
+REASON = 110  # most characters of a reason
+UNJUDGED = 0.9  # items of which a smaller fraction was judged are listed
+INDENT = 11  # columns of the labels of the first lines
 
 
 def device_line(header: Header) -> str:
@@ -33,31 +34,31 @@ def device_line(header: Header) -> str:
 
 
 def kinds(records: Sequence[Record]) -> list[Record]:
-    """The findings: one record for each kind of difference of an op in a dtype, with its least case. Other records of a run
-    hold checks of that kind as they were drawn."""
+    """The findings: one record for each kind of difference of an op in a dtype, with its least case. The other records hold
+    cases of the same kinds as they were drawn."""
     return [r for r in records if r.shrunk and r.status in FINDINGS]
 
 
-def unwanted(items: Sequence[Item], records: Sequence[Record], fail_on: Sequence[str]) -> dict[str, tuple[int, str]]:
-    """Of the statuses that fail on demand alone, which there are: how many checks, and one case or reason."""
-    count, found = totals(items), dict[str, tuple[int, str]]()
+def unwanted(items: Sequence[ItemRow], records: Sequence[Record], fail_on: Sequence[str]) -> dict[str, tuple[int, str]]:
+    """The statuses of `fail_on` that are not findings and that occurred: (number of checks, one case or reason)."""
+    count, reasons = totals(items), dict[str, tuple[int, str]]()
     for status in fail_on:
         n = sum(sum(i.void.values()) for i in items) if status == Status.VOID else count[status]
         if n and status not in FINDINGS:
             one = next((r.case for r in records if r.status == status), "")
             reason = next((f"{i.op} {i.dtype}: {why}" for i in items for why in i.void), "") if status == Status.VOID else ""
-            found[str(status)] = n, one or reason
-    return found
+            reasons[str(status)] = n, one or reason
+    return reasons
 
 
-def compared(item: Item) -> bool:
-    """Whether a result of the item was compared. That both sides refuse a call is no result: a device that lacks the op refuses
-    every one."""
+def compared(item: ItemRow) -> bool:
+    """Whether any result of the item was compared. A call that both sides refuse does not count: a device that lacks the op
+    refuses every call."""
     results = [counts for aspect, counts in item.counts.items() if aspect != Aspect.REFUSAL]
     return any(n for counts in results for status, n in counts.items() if status in COMPARED)
 
 
-def by_dtype(items: Sequence[Item], extra: Counter[tuple[str, str]]) -> list[str]:
+def by_dtype(items: Sequence[ItemRow], extra: Counter[tuple[str, str]]) -> list[str]:
     """A table of checks, dtype by status. extra: deaths by (dtype, how)."""
     cells: dict[str, Counter[str]] = defaultdict(Counter)
     for item in items:
@@ -74,8 +75,8 @@ def by_dtype(items: Sequence[Item], extra: Counter[tuple[str, str]]) -> list[str
     return table([head, *rows, total])
 
 
-def refused(items: Sequence[Item]) -> list[str]:
-    """Which ops were refused in every dtype they were tried in, and which in some."""
+def refused(items: Sequence[ItemRow]) -> list[str]:
+    """The ops that were refused in every dtype they were tried in, and those refused in some."""
     tried: dict[str, set[str]] = defaultdict(set)
     lacks: dict[str, set[str]] = defaultdict(set)
     partly: set[str] = set()
@@ -97,8 +98,8 @@ def refused(items: Sequence[Item]) -> list[str]:
     return lines + ([f"  some calls only (arguments, backward, out=): {listed(rest, 300)}"] if rest else [])
 
 
-def voids(items: Sequence[Item]) -> list[str]:
-    """Items in which cases said nothing, the worst first."""
+def voids(items: Sequence[ItemRow]) -> list[str]:
+    """Items with cases that compared nothing, the worst first."""
     rows = [(sum(i.void.values()), i) for i in items if i.void]
     rows.sort(key=lambda r: -r[0] / max(1, r[1].cases))
     reasons = [shorten(next(iter(i.void)), REASON, placeholder=" ...") for _, i in rows[:6]]
@@ -106,7 +107,7 @@ def voids(items: Sequence[Item]) -> list[str]:
 
 
 def worse_reference(records: Sequence[Record]) -> list[str]:
-    """Ops whose reference is outside the budget itself, by its worst measured share."""
+    """Ops whose reference exceeds the budget itself, by its largest measured error ratio."""
     worst: dict[str, float] = {}
     for r in records:
         for m in r.measures:
@@ -116,8 +117,9 @@ def worse_reference(records: Sequence[Record]) -> list[str]:
     return [f"  {listed([f'{op} ({worst[op]:.3g})' for op in order], 600)}"] if order else []
 
 
-def tables_line(header: Header, items: Sequence[Item]) -> str:
-    """How many exceptions the tables make for this device, and how many of the ops declare that half types round inside."""
+def tables_line(header: Header, items: Sequence[ItemRow]) -> str:
+    """How many exceptions the tables make for this device, and for how many ops they declare that half types are rounded
+    inside."""
     fast = header.fingerprint.device.startswith("mps") and dict(header.fingerprint.facts).get("math") == "fast"
     tables = tolerance.load(header.fingerprint.device, fast=fast)
     names = {i.op for i in items if i.dtype in HALF}
@@ -131,13 +133,13 @@ def tables_line(header: Header, items: Sequence[Item]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """All that a summary tells of. broken: tests that failed for a reason of their own, which is parity's fault and not the
-    device's; run_file: where it is stored; fail_on: statuses that fail beside the findings; min_judged: the share of an item's
-    elements below which it fails; lost: items that were given up."""
+class SummaryData:
+    """The input of a summary. broken: tests that failed because of parity, not the device; run_file: where the run is stored;
+    fail_on: statuses that fail in addition to the findings; min_judged: an item fails if a smaller fraction of its elements was
+    judged; lost: items that were given up."""
 
     header: Header
-    items: Sequence[Item] = ()
+    items: Sequence[ItemRow] = ()
     records: Sequence[Record] = ()
     deaths: Sequence[Death] = ()
     power: Sequence[Power] = ()
@@ -150,8 +152,8 @@ class Told:
     lost: Sequence[str] = ()
 
 
-def render(t: Told, width: int | None = None) -> str:
-    """The whole summary. width: columns of the screen, None for a file. Case ids are never broken: they are there to be
+def render(t: SummaryData, width: int | None = None) -> str:
+    """The whole summary. width: columns of the screen, None for a file. Case ids are never wrapped, so that they can be
     copied."""
     deaths = counted(t.deaths, t.items)
     acquitted = [d for d in t.deaths if d.acquitted]
@@ -186,8 +188,8 @@ def render(t: Told, width: int | None = None) -> str:
     return "\n".join(lines)
 
 
-def _head(t: Told) -> list[str]:
-    """What was run, on what, and how much of it says something."""
+def _head(t: SummaryData) -> list[str]:
+    """What was run, on what, and how much of it was compared."""
     done = [i for i in t.items if compared(i)]
     checks = sum(n for s, n in totals(t.items).items() if s in COMPARED)
     weak = power.weak(t.power)
@@ -204,12 +206,12 @@ def _head(t: Told) -> list[str]:
     ]
 
 
-def _judged(items: Sequence[Item]) -> list[str]:
-    """Which part of all elements was judged, and in which dtypes not all were."""
+def _judged(items: Sequence[ItemRow]) -> list[str]:
+    """The fraction of all elements that was judged, and the dtypes in which not all were."""
     judged, total = sum(i.judged for i in items), sum(i.judged + i.unjudged for i in items)
     if not total:
         return []
-    by: dict[str, list[Item]] = defaultdict(list)
+    by: dict[str, list[ItemRow]] = defaultdict(list)
     for i in items:
         by[i.dtype].append(i)
     shares = {d: sum(i.judged for i in of) / max(1, sum(i.judged + i.unjudged for i in of)) for d, of in by.items()}
@@ -217,32 +219,31 @@ def _judged(items: Sequence[Item]) -> list[str]:
     return [f"judged     {judged / total:.2%} of {total:,} elements" + (f" ({partly})" if partly else "")]
 
 
-def _findings(t: Told, deaths: Sequence[Death]) -> list[str]:
-    """Deaths, and the worst of the kinds of difference by their least cases."""
-    found = kinds(t.records)
-    if not found and not deaths:
+def _findings(t: SummaryData, deaths: Sequence[Death]) -> list[str]:
+    """Deaths, and the worst kinds of difference with their least cases."""
+    findings = kinds(t.records)
+    if not findings and not deaths:
         return []
     checks = sum(n for s, n in totals(t.items).items() if s in FINDINGS)
-    of = f": {plural(len(found), 'kind')} in {plural(checks, 'check')}, each by its least case" if found else ""
+    of = f": {plural(len(findings), 'kind')} in {plural(checks, 'check')}, each by its least case" if findings else ""
     lines = ["", f"findings{of}"]
     for d in deaths:
         why = f" ({d.why})" if d.why else ""
         lines.append(f"  {d.how} ({d.signal}) of {d.op} {d.dtype} at stage {d.stage}{why}: {d.case}")
-    worst = sorted(found, key=lambda r: -(max((m.share or 0.0 for m in r.measures), default=0.0)))
+    worst = sorted(findings, key=lambda r: -(max((m.share or 0.0 for m in r.measures), default=0.0)))
     lines += [f"  {r.status} {r.op} {r.dtype} {r.aspect}: {r.shrunk or r.case}" for r in worst[:WORST]]
     return lines + ([f"  ... and {len(worst) - WORST} more kinds, told above"] if len(worst) > WORST else [])
 
 
 def _drawn(coverage: Sequence[Coverage], run_file: str) -> list[str]:
-    """How many of the pairs of features that the families can draw were drawn."""
-    able, drawn = sum(c.applicable for c in coverage), sum(c.drawn for c in coverage)
-    if not able:
+    """How many pairs of features the families drew, and the command that lists the missing ones."""
+    drawn = sum(1 for c in coverage for _ in c.drawn())
+    if not drawn:
         return []
-    told = f"drawn      {drawn:,} of {able:,} pairs of features ({drawn / able:.1%})"
-    return [f"{told}; by family: parity coverage {shlex.quote(run_file)}"]
+    return [f"drawn      {drawn:,} pairs of features; those that are lacking: parity coverage {shlex.quote(run_file)}"]
 
 
-def _aspects(items: Sequence[Item]) -> str:
+def _aspects(items: Sequence[ItemRow]) -> str:
     per: Counter[str] = Counter()
     for item in items:
         for aspect, counts in item.counts.items():
@@ -250,12 +251,12 @@ def _aspects(items: Sequence[Item]) -> str:
     return ", ".join(f"{a} {n:,}" for a, n in per.items()) or "none"
 
 
-def _with(items: Sequence[Item], status: Status) -> list[str]:
+def _with(items: Sequence[ItemRow], status: Status) -> list[str]:
     ops = [i.op for i in items if any(c.get(status) for c in i.counts.values())]
     return [f"  {listed(ops, 400)}"] if ops else []
 
 
-def last_line(t: Told, code: int) -> str:
+def last_line(t: SummaryData, code: int) -> str:
     """The verdict and the next command."""
     run_file = shlex.quote(t.run_file)
     n = sum(v for s, v in totals(t.items).items() if s in FINDINGS)
@@ -274,7 +275,7 @@ def last_line(t: Told, code: int) -> str:
     return f"{said}; stored in {run_file}; compare with another run: parity diff {run_file} OTHER"
 
 
-def _failed(t: Told) -> str:
+def _failed(t: SummaryData) -> str:
     """Why a run without findings fails."""
     asked = [f"{plural(n, 'check')} {s}" for s, (n, _) in unwanted(t.items, t.records, t.fail_on).items()]
     if asked:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from textwrap import TextWrapper
 
-NAMES = 60  # characters of a list of ops before it is cut
+NAMES = 60  # most characters of a list of ops
 
 
 def plural(n: int, word: str) -> str:
@@ -20,13 +20,13 @@ def clock(seconds: float) -> str:
 
 
 def reproduce(case: str, device: str, faults: str = "", setup: str = "") -> str:
-    """The line that shows a case again. faults, setup: the files that the run was given."""
+    """The command that runs a case again. faults, setup: the files that the run was given."""
     named = f" --device {shlex.quote(device)}" + (f" --faults {shlex.quote(faults)}" if faults else "")
     return f"reproduce: parity replay {shlex.quote(case)}{named}" + (f" --setup {shlex.quote(setup)}" if setup else "")
 
 
 def listed(names: Iterable[str], room: int = NAMES) -> str:
-    """Names in a row, cut where there are too many."""
+    """Names in a row, cut if there are too many."""
     text, left = "", list(dict.fromkeys(names))
     while left and len(text) + len(left[0]) < room:
         text += (", " if text else "") + left.pop(0)
@@ -34,7 +34,7 @@ def listed(names: Iterable[str], room: int = NAMES) -> str:
 
 
 def folded(lines: Iterable[str], width: int | None, indent: int) -> list[str]:
-    """Lines of words broken at spaces where they are wider than the screen; None for a file, which has room."""
+    """Lines wrapped at spaces to the width of the screen; None for a file, which has no limit."""
     if width is None:
         return list(lines)
     deeper = " " * indent
@@ -43,7 +43,7 @@ def folded(lines: Iterable[str], width: int | None, indent: int) -> list[str]:
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table: the first column to the left, all others to the right."""
+    """Lines of a table: the first column left-aligned, all others right-aligned."""
     widths = [max(len(r[k]) for r in rows) for k in range(len(rows[0]))]
     return [
         "  " + "  ".join(c.ljust(w) if k == 0 else c.rjust(w) for k, (c, w) in enumerate(zip(r, widths))).rstrip() for r in rows

@@ -1,28 +1,65 @@
-"""The scoreboard as a person reads it, and as a program does."""
+"""The scoreboard as text and as JSON."""
 
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from parity import __version__
 from parity.catalog import opinfo
-from parity.errors import OutputError
+from parity.core.errors import OutputError
 from parity.report.words import clock, plural
-from parity.zoo.board import Board, wilson
 from parity.zoo.bug import KINDS
+from parity.zoo.reach import Route
 from parity.zoo.score import OPINFO, SUITE, Score
-from parity.zoo.subjects import Subject
+from parity.zoo.subjects import FaultSubject
 
 TITLES = {SUITE: "parity's suite", OPINFO: "OpInfo + assert_close"}
-NAMED = 4  # faults that are named beside a saying that many have in common
-SMALL = 6  # elements that a shrunk case may have in the middle of the zoo
+NAMED = 4  # most faults to list for a text that they have in common
+SMALL = 6  # most elements of a shrunk case that counts as small
 HONEST = "Each fault stands alone on a SIMULATED device: shares of such bugs that the suite sees, no word about any hardware."
+Z95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """All scores, in the order of the faults. routes: where each fault was looked for. source: "" for the zoo. unknown: rows
+    whose calls could not be recorded, so that faults are looked for in them by name only. left: number of scores missing
+    because of an interruption; `subjects` are those that have scores."""
+
+    profile: str
+    generators: tuple[str, ...]
+    seeds: tuple[str, ...]
+    source: str
+    workers: int
+    seconds: float
+    subjects: tuple[FaultSubject, ...]
+    routes: dict[str, Route]
+    scores: tuple[Score, ...]
+    unknown: tuple[str, ...] = ()
+    left: int = 0
+
+    def of(self, generator: str, subjects: Iterable[FaultSubject] | None = None) -> list[Score]:
+        """The scores of one generator, for all faults or for these."""
+        ids = None if subjects is None else {s.id for s in subjects}
+        return [s for s in self.scores if s.generator == generator and (ids is None or s.fault in ids)]
+
+
+def wilson(seen: int, of: int) -> tuple[float, float]:
+    """The 95 % confidence interval of a fraction. Wilson, JASA 22 (1927) 209: it stays inside [0, 1] and is valid near 0 and
+    1."""
+    if not of:
+        return 0.0, 1.0
+    p, z2 = seen / of, Z95 * Z95
+    middle = (p + z2 / (2 * of)) / (1 + z2 / of)
+    half = Z95 / (1 + z2 / of) * math.sqrt(p * (1 - p) / of + z2 / (4 * of * of))
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def header(board: Board) -> list[str]:
@@ -39,7 +76,7 @@ def header(board: Board) -> list[str]:
 
 
 def line(score: Score) -> str:
-    """One score in a log."""
+    """One score as a line of a log."""
     what = f"{score.fault} ({score.generator}, seed {score.seed})"
     if not score.found:
         return f"missed {what}: {score.miss}"
@@ -71,11 +108,11 @@ def render(board: Board) -> str:
 
 # --------------------------------------------------------------------------------------------------------------- the table
 
-Groups = list[tuple[str, list[Subject]]]
+Groups = list[tuple[str, list[FaultSubject]]]
 
 
-def _kinds(subjects: Sequence[Subject]) -> Groups:
-    by: dict[str, list[Subject]] = defaultdict(list)
+def _kinds(subjects: Sequence[FaultSubject]) -> Groups:
+    by: dict[str, list[FaultSubject]] = defaultdict(list)
     for s in subjects:
         by[s.kind].append(s)
     order = [k for k in KINDS if k in by] + sorted(k for k in by if k not in KINDS)
@@ -86,8 +123,8 @@ def _kinds(subjects: Sequence[Subject]) -> Groups:
     return [*groups, ("all", list(subjects))]
 
 
-def _triggers(subjects: Sequence[Subject]) -> Groups:
-    by: dict[str, list[Subject]] = defaultdict(list)
+def _triggers(subjects: Sequence[FaultSubject]) -> Groups:
+    by: dict[str, list[FaultSubject]] = defaultdict(list)
     for s in subjects:
         for t in s.triggers:
             by[t].append(s)
@@ -104,22 +141,22 @@ def _table(board: Board, title: str, groups: Groups) -> list[str]:
 
 
 def _found(scores: Sequence[Score], with_interval: bool) -> str:
-    found = sum(s.found for s in scores)
-    text = f"{found:3} of {len(scores):3}  {100 * found / max(1, len(scores)):3.0f} %"
-    low, high = wilson(found, len(scores))
+    count = sum(s.found for s in scores)
+    text = f"{count:3} of {len(scores):3}  {100 * count / max(1, len(scores)):3.0f} %"
+    low, high = wilson(count, len(scores))
     return text + (f"  (95 %: {100 * low:.1f} to {100 * high:.1f} %)" if with_interval else "")
 
 
 def _figures(board: Board, generator: str) -> list[str]:
-    """Statuses, examples, seconds, sizes and shares over the faults found."""
+    """Statuses, examples, seconds, sizes and firing fractions of the faults found."""
     scores = board.of(generator)
-    found = [s for s in scores if s.found]
+    hits = [s for s in scores if s.found]
     lines = [TITLES[generator]]
-    if found:
-        lines += [f"  by status    {_counted(s.status for s in found)}"]
-        examples, seconds = [s.examples for s in found], [s.seconds for s in found]
+    if hits:
+        lines += [f"  by status    {_counted(s.status for s in hits)}"]
+        examples, seconds = [s.examples for s in hits], [s.seconds for s in hits]
         lines += [f"  until found  examples {_spread(examples)}; seconds {_spread(seconds)}"]
-        sizes = [s.elements for s in found if s.elements is not None]
+        sizes = [s.elements for s in hits if s.elements is not None]
         if sizes and generator == SUITE:
             large = sum(n > SMALL for n in sizes)
             lines += [f"  shrunk to    {_spread(sizes)} elements; {plural(large, 'case')} above {SMALL}"]
@@ -139,7 +176,7 @@ def _counted(words: Iterable[str]) -> str:
 
 
 def _spread(values: Sequence[float]) -> str:
-    """Median, nine tenths, most."""
+    """Median, 90th percentile and maximum."""
     order = sorted(values)
     tenths = order[min(len(order) - 1, int(0.9 * len(order)))]
     return f"{statistics.median(order):.3g} (90 %: {tenths:.3g}, most {order[-1]:.3g})"
@@ -149,12 +186,13 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _section(title: str, rows: Iterable[str]) -> list[str]:
-    told = [f"  {r}" for r in rows]
-    return ["", title, *told] if told else []
+    lines = [f"  {r}" for r in rows]
+    return ["", title, *lines] if lines else []
 
 
 def _misses(board: Board, generator: str) -> Iterator[str]:
-    """One line for each fault that was missed, with the seeds that missed it where there are several; what fired unseen."""
+    """One line for each fault that was missed, with the seeds that missed it if there are several; and the cases where it fired
+    without a report."""
     kinds = {s.id: s for s in board.subjects}
     missed: dict[str, list[Score]] = defaultdict(list)
     for s in board.of(generator):
@@ -178,7 +216,7 @@ def _large(board: Board) -> Iterator[str]:
 
 
 def _each(board: Board, what: Callable[[Score], Sequence[str]]) -> Iterator[str]:
-    """What scores say, each saying once with the faults under which it was said."""
+    """The texts of the scores, each once with the faults that it was said of."""
     under: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
     for s in board.scores:
         for text in what(s):
@@ -192,7 +230,7 @@ def _each(board: Board, what: Callable[[Score], Sequence[str]]) -> Iterator[str]
 
 
 def tree(board: Board) -> dict[str, Any]:
-    """Everything, in plain types."""
+    """The whole board as plain types."""
     return {
         "parity": __version__,
         "torch": opinfo.torch_version(),
@@ -214,11 +252,11 @@ def tree(board: Board) -> dict[str, Any]:
 
 
 def _recall(scores: Sequence[Score]) -> dict[str, Any]:
-    found = sum(s.found for s in scores)
-    return {"found": found, "of": len(scores), "interval": [round(x, 4) for x in wilson(found, len(scores))]}
+    count = sum(s.found for s in scores)
+    return {"found": count, "of": len(scores), "interval": [round(x, 4) for x in wilson(count, len(scores))]}
 
 
-def _fault(board: Board, s: Subject) -> dict[str, Any]:
+def _fault(board: Board, s: FaultSubject) -> dict[str, Any]:
     f = s.fault
     facts = {"id": f.id, "title": f.title, "source": f.source, "kind": s.kind, "triggers": s.triggers, "level": f.level}
     runs = [{**asdict(x), "share": round(x.share, 4)} for x in board.scores if x.fault == s.id]

@@ -1,4 +1,4 @@
-"""The numbers that judge: `tolerances/*.toml`, read (`reading`), and the row that wins (`rows`)."""
+"""Tolerances: `reading` loads `tolerances/*.toml`, `rows` chooses the row that applies."""
 
 from parity.tolerance.reading import load
 from parity.tolerance.rows import Tables

@@ -1,9 +1,9 @@
-"""Reads `tolerances/*.toml`. Nothing is taken on trust: whatever is unknown is refused, with file, line and remedy.
+"""Reads `tolerances/*.toml`. Every unknown key or value raises TableError with file, line and remedy.
 
 Four kinds of rows. `[[rule]]`: the numbers of an op class ("gradient": the backward pass of every class) in some dtypes.
 `[[ulp]]`: bounds of elementwise functions in ULP, or ULP and an absolute error, forward only. `[[exception]]`: the numbers of
-one op, with a reason and a link.
-`[[special]]`: what is promised of special values (signs of zeros, how NaN spreads, subnormals), by class or by op.
+one op, with a reason and a link. `[[special]]`: the policy for special values (signs of zeros, how NaN spreads, subnormals), by
+class or by op.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from parity import resources, untrusted
-from parity.dtypes import FACTS, HALF
-from parity.errors import TableError, near
-from parity.tolerance.rows import GRADIENT, SPECIALS, Entry, Tables, short
-from parity.vocabulary import Json, OpClass
+from parity.core import resources, untrusted
+from parity.core.case import OpClass
+from parity.core.dtypes import FACTS, HALF
+from parity.core.errors import TableError, near
+from parity.core.results import Json
+from parity.tolerance.rows import GRADIENT, SPECIALS, TableRow, Tables, short
 
 FORMAT = 1
-LARGEST = 4 << 20  # bytes of a table
+LARGEST = 4 << 20  # bytes; limit for a table
 CLASSES = ("*", GRADIENT, *(c.value for c in OpClass))
 PASSES = ("*", "forward", "backward")
 ULP_DTYPES = ("half", *(name for name, f in FACTS.items() if f.kind == "float"))
 NUMBERS = frozenset(("scale", "output_ulp", "ulp", "absolute", *ULP_DTYPES))
-# Per kind of row: the keys that must be there, and those that may.
+# Per kind of row: required keys, optional keys.
 KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rule": (("class", "dtype", "pass", "scale", "output_ulp", "source"), ()),
     "ulp": (("function", "source"), ("absolute", *ULP_DTYPES)),
@@ -38,8 +39,8 @@ TOP = ("format", "policy", "special", *KEYS)
 
 
 def names(device: str, fast: bool = False) -> tuple[str, ...]:
-    """The tables of a device, least specific first: ("default", "mps", "sim") for "sim:mps". fast: its functions are the fast
-    ones, as a probe showed."""
+    """Names of the tables of a device, least specific first: ("default", "mps", "sim") for "sim:mps". fast: a probe showed that
+    the device uses fast math functions."""
     kind, _, profile = device.partition(":")
     if fast:
         return ("default", kind, f"{kind}-fast")
@@ -49,9 +50,10 @@ def names(device: str, fast: bool = False) -> tuple[str, ...]:
 
 
 def load(device: str, folder: Path | None = None, known_ops: Collection[str] | None = None, fast: bool = False) -> Tables:
-    """The tables of a device; one that has no file of its own lives by the default one.
+    """The tables of a device; just the default one if the device has no file of its own.
 
-    known_ops: names that exceptions and ULP rows may use (None: any). Raises TableError with file, line and remedy.
+    known_ops: names that exceptions and ULP rows may use (None: any). fast: as in `names`. Raises TableError with file, line
+    and remedy.
     """
     if not re.fullmatch(r"[\w-]+(:[\w-]+)?", device):  # it names files
         name = untrusted.printable(device)[:80]
@@ -59,7 +61,7 @@ def load(device: str, folder: Path | None = None, known_ops: Collection[str] | N
     where = resources.folder("tolerances") if folder is None else folder
     if not (where / "default.toml").is_file():
         raise TableError(f"{where.name}/default.toml is missing; a folder of tables needs one: copy parity's and edit it")
-    entries: list[Entry] = []
+    entries: list[TableRow] = []
     flushed: tuple[str, ...] = ()
     specials: dict[tuple[str, str], str] = {}
     files = [path for name in names(device, fast) if (path := where / f"{name}.toml").is_file()]
@@ -73,7 +75,7 @@ def load(device: str, folder: Path | None = None, known_ops: Collection[str] | N
 
 
 class _Source:
-    """One file while it is read. The TOML parser keeps no lines, so they are found by scanning the text."""
+    """A file being read. The TOML parser keeps no line numbers, so this finds them by scanning the text."""
 
     def __init__(self, path: Path) -> None:
         self.name = f"{path.parent.name}/{path.name}"
@@ -85,7 +87,7 @@ class _Source:
             raise self.error(int(line[1]) if line else 1, f"this is no TOML: {e}", "mend the line") from None
         except RecursionError:
             raise self.error(1, "its brackets are too deep", "it must be a table of tolerances") from None
-        except (OSError, ValueError) as e:  # ValueError: also what is no text, and a number of thousands of digits
+        except (OSError, ValueError) as e:  # ValueError: text that is not UTF-8, or a number of thousands of digits
             raise self.error(1, f"cannot be read: {e}", "it must be a UTF-8 text file") from None
         if number := _too_long(self.data):
             raise self.error(1, f"a whole number of {number} digits", "write a number that a float can hold")
@@ -96,18 +98,19 @@ class _Source:
             raise self.error(self.line("format", 0), fault, f"write 'format = {FORMAT}' on top, or upgrade parity")
 
     def line(self, key: str, start: int) -> int:
-        """The first line below line `start` that sets or heads `key`; `start` itself, or 1, where there is none."""
+        """Number of the first line after line `start` that sets `key` or is its section head; `start`, or 1, if there is
+        none."""
         wanted = re.compile(rf"\s*(\[+\s*)?\"?{re.escape(key)}\"?\s*[=\]]")
         return next((i for i, text in enumerate(self.lines[start:], start + 1) if wanted.match(text)), start or 1)
 
     def only(self, keys: Collection[str], allowed: Collection[str], what: str, start: int) -> None:
-        """Refuse keys that are not allowed. Raises TableError."""
+        """Raises TableError for the first key that is not allowed."""
         for key in keys:
             if key not in allowed:
                 raise self.error(self.line(key, start), f"unknown {what} '{key}'", near(key, allowed))
 
     def error(self, line: int, fault: str, remedy: str) -> TableError:
-        """The error with its place."""
+        """The TableError, with file and line."""
         return TableError(f"{self.name}:{line}: {untrusted.printable(fault)[:400]}; {untrusted.printable(remedy)[:400]}")
 
 
@@ -116,7 +119,7 @@ def _float(text: str) -> float:
 
 
 def _too_long(tree: Any) -> int:
-    """Digits of a whole number that no float holds; 0 where there is none."""
+    """Number of digits of an integer in the tree that is too large for a float; 0 if there is none."""
     if isinstance(tree, int) and abs(tree) >> 1000:
         return int(math.log10(2) * tree.bit_length()) + 1
     inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
@@ -124,7 +127,7 @@ def _too_long(tree: Any) -> int:
 
 
 def _flushed(source: _Source) -> tuple[str, ...] | None:
-    """Dtypes whose subnormals the device may flush; None where the file does not say. Raises TableError."""
+    """Dtypes whose subnormals the device may flush; None if the file does not say. Raises TableError."""
     policy, start = source.data.get("policy"), source.line("policy", 0)
     if policy is None:
         return None
@@ -142,7 +145,7 @@ def _flushed(source: _Source) -> tuple[str, ...] | None:
 
 def _specials(source: _Source, known: Collection[str] | None) -> dict[tuple[str, str], str]:
     """(special value, op or class) -> policy. Raises TableError."""
-    found: dict[tuple[str, str], str] = {}
+    policies: dict[tuple[str, str], str] = {}
     subjects = {"class": tuple(c.value for c in OpClass), "op": None if known is None else {short(k) for k in known}}
     for row, head in _headed(source, "special"):
         source.only(row, ("value", "policy", "class", "op", "reason"), "key of [[special]]", head)
@@ -154,17 +157,17 @@ def _specials(source: _Source, known: Collection[str] | None) -> dict[tuple[str,
             raise source.error(head, "[[special]] needs a reason and either 'class' or 'op'", "give them")
         key = "class" if "class" in row else "op"
         names = _list(row[key])
-        told = [("reason", _problem("reason", row["reason"], None)), *((key, _named(key, n, subjects[key])) for n in names)]
-        told += [] if names else [(key, (f"{key} is an empty list", f"name a {key}"))]
-        for where, problem in told:
+        problems = [("reason", _problem("reason", row["reason"], None)), *((key, _named(key, n, subjects[key])) for n in names)]
+        problems += [] if names else [(key, (f"{key} is an empty list", f"name a {key}"))]
+        for where, problem in problems:
             if problem:
                 raise source.error(source.line(where, head), *problem)
-        found.update({(row["value"], name): row["policy"] for name in names})
-    return found
+        policies.update({(row["value"], name): row["policy"] for name in names})
+    return policies
 
 
 def _headed(source: _Source, kind: str) -> list[tuple[Json, int]]:
-    """The rows of one kind, each with the line of its head. Raises TableError."""
+    """The rows of one kind as TOML tables, each with the line of its head. Raises TableError."""
     rows = source.data.get(kind, [])
     if not isinstance(rows, list) or not all(isinstance(r, dict) for r in rows):
         raise source.error(source.line(kind, 0), f"'{kind}' is no list of rows", f"head each row with [[{kind}]]")
@@ -173,9 +176,9 @@ def _headed(source: _Source, kind: str) -> list[tuple[Json, int]]:
     return list(zip(rows, heads))
 
 
-def _rows(source: _Source, kind: str, rank: int, known: Collection[str] | None) -> list[Entry]:
-    """The rows of one kind. Raises TableError."""
-    made: list[Entry] = []
+def _rows(source: _Source, kind: str, rank: int, known: Collection[str] | None) -> list[TableRow]:
+    """The rows of one kind as `TableRow`s. Raises TableError."""
+    rows_read: list[TableRow] = []
     for row, head in _headed(source, kind):
         _check(source, kind, row, head, known)
         numbers = {key: float(n) for key, n in row.items() if key in NUMBERS}
@@ -183,13 +186,13 @@ def _rows(source: _Source, kind: str, rank: int, known: Collection[str] | None) 
         if kind == "ulp":
             # A dtype named on its own beats `half`.
             bounds = dict.fromkeys(HALF, numbers.pop("half")) | numbers if "half" in numbers else numbers
-            beside = {"absolute": bounds.pop("absolute")} if "absolute" in bounds else {}
-            parts = [((d,), {"ulp": n, **beside}) for d, n in bounds.items()]
+            absolute = {"absolute": bounds.pop("absolute")} if "absolute" in bounds else {}
+            parts = [((d,), {"ulp": n, **absolute}) for d, n in bounds.items()]
         reason = f"{row['reason']} ({row['link']})" if kind == "exception" else ""
         for subject in _list(row[{"rule": "class", "ulp": "function", "exception": "op"}[kind]]):
             pass_ = row.get("pass", "forward")
-            made += [Entry(kind, source.name, head, rank, head, subject, d, pass_, n, reason) for d, n in parts]
-    return made
+            rows_read += [TableRow(kind, source.name, head, rank, head, subject, d, pass_, n, reason) for d, n in parts]
+    return rows_read
 
 
 def _list(value: Any) -> list[Any]:
@@ -197,7 +200,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _check(source: _Source, kind: str, row: Json, head: int, known: Collection[str] | None) -> None:
-    """Refuse a row that cannot be trusted. Raises TableError."""
+    """Raises TableError for a row with missing, unknown or wrong keys."""
     needed, allowed = KEYS[kind]
     source.only(row, (*needed, *allowed), f"key of [[{kind}]]", head)
     for there, missing in (("scale", "output_ulp"), ("output_ulp", "scale")):
@@ -216,7 +219,7 @@ def _check(source: _Source, kind: str, row: Json, head: int, known: Collection[s
 
 
 def _problem(key: str, value: Any, known: Collection[str] | None) -> tuple[str, str] | None:
-    """What is wrong with the value of a key, and the remedy."""
+    """(What is wrong with the value of a key, remedy); None if it is correct."""
     if key in NUMBERS:
         fine = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
         return None if fine else (f"{key} is {value!r}", "write a number that is 0 or more")
@@ -234,7 +237,7 @@ def _problem(key: str, value: Any, known: Collection[str] | None) -> tuple[str, 
 
 
 def _named(key: str, name: Any, allowed: Collection[str] | None) -> tuple[str, str] | None:
-    """What is wrong with a name that a key is given, and the remedy. allowed: None for any name."""
+    """(What is wrong with a name, remedy); None if it is correct. allowed: the known names; None for any."""
     if not isinstance(name, str):
         return f"{key} is {name!r}", "write a name in quotes"
     if key in ("op", "function") and any(c in name for c in "*?["):

@@ -1,30 +1,32 @@
-"""The rows of the tables, and which of them wins: the most specific one.
+"""The rows of the tables, and the choice of the row that applies: the most specific one.
 
-In this order: an exception over a rule; a device's table over the default one; a named dtype over "*"; a named class over "*";
-a named pass over "*"; the later row over the earlier one. An exception with `scale` and `output_ulp` replaces the function's
-ULP bound too, unless it states `ulp` itself; one with `ulp` alone keeps the rule's scale. An exception for an op also holds for
-its OpInfo row ("add" for "opinfo:add").
+The order of precedence: an exception over a rule; a device's table over the default one; a named dtype over "*"; a named class
+over "*"; a named pass over "*"; the later row over the earlier one. An exception with `scale` and `output_ulp` replaces the
+function's ULP bound too, unless it states `ulp` itself; one with `ulp` alone keeps the rule's scale. An exception for an op
+also holds for its OpInfo row ("add" for "opinfo:add").
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parity.dtypes import FACTS
-from parity.errors import TableError
-from parity.vocabulary import OpClass, Tolerance
+from parity.core.case import OpClass
+from parity.core.dtypes import FACTS
+from parity.core.errors import TableError
+from parity.core.results import Tolerance
 
 GRADIENT = "gradient"
-# Special values, and what holds where no row speaks of one.
+# Special values, and the policy for each if no row gives one.
 SPECIALS = dict.fromkeys(("nonfinite_spread", "subnormals", "at_nan", "partial_overflow", "branch"), "kept")
 SPECIALS["signed_zero"] = "any"
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # each row is itself, however equal another may look
-class Entry:
+@dataclass(frozen=True, slots=True, eq=False)  # compared by identity: equal rows are still two rows
+class TableRow:
     """One row of a table. rank: position of its file, 0 for the default one; order: position in the file.
 
-    dtypes: () for any; numbers: those of scale, output_ulp and ulp that it states. A [[ulp]] row gives one entry per dtype.
+    dtypes: () for any; numbers: those of scale, output_ulp, ulp and absolute that it gives. A [[ulp]] row becomes one TableRow
+    per dtype.
     """
 
     kind: str
@@ -40,7 +42,7 @@ class Entry:
 
     @property
     def words(self) -> str:
-        """The row in words."""
+        """The row as text: kind, subject, dtypes, pass."""
         named = "/".join(self.dtypes) or "any dtype"
         if self.kind == "ulp":
             return f"ulp {self.subject} {named}"
@@ -49,7 +51,7 @@ class Entry:
         return f"{'exception ' if self.kind == 'exception' else ''}{subject} {named} {when}"
 
     def label(self, rule: OpClass, dtype: str, pass_: str) -> str:
-        """What it judges here, as a person would look it up: "composite float16 backward"."""
+        """The row as the origin of a tolerance: "composite float16 backward"."""
         if self.kind == "ulp":
             return f"ulp {self.subject} {dtype}"
         return f"{f'exception {self.subject}' if self.kind == 'exception' else rule.value} {dtype} {pass_}"
@@ -61,20 +63,20 @@ class Entry:
 
     @property
     def specificity(self) -> tuple[bool, int, bool, bool, bool, int]:
-        """Compares as rows beat each other."""
+        """Sort key; the larger one wins."""
         named = (bool(self.dtypes), self.subject != "*", self.pass_ != "*")
         return (self.kind == "exception", self.rank, *named, self.order)
 
-    def names(self, op: str) -> bool:
-        """Whether it is an exception for this op."""
+    def is_exception_for(self, op: str) -> bool:
+        """Whether the row is an exception for this op."""
         return self.kind == "exception" and self.subject in (op, op.removeprefix("opinfo:"))
 
-    def speaks_of(self, op: str, rule: OpClass, dtype: str, pass_: str, function: str) -> bool:
-        """Whether the row matches."""
+    def applies_to(self, op: str, rule: OpClass, dtype: str, pass_: str, function: str) -> bool:
+        """Whether the row applies to this op, class, dtype, pass and ULP function."""
         if (self.dtypes and dtype not in self.dtypes) or self.pass_ not in ("*", pass_):
             return False
         if self.kind == "exception":
-            return self.names(op)
+            return self.is_exception_for(op)
         if self.kind == "ulp":
             return rule is OpClass.ELEMENTWISE and self.subject == function
         return self.subject in ("*", rule.value) or (self.subject == GRADIENT and pass_ == "backward")
@@ -82,8 +84,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One row that could judge a tensor. verdict: "applies", "beaten" or "elsewhere" (names this op, but another dtype or
-    pass); why: one clause."""
+    """One candidate row for a tensor. verdict: "applies", "beaten" or "elsewhere" (an exception for this op, but for another
+    dtype or pass); why: the reason, one clause."""
 
     row: str
     place: str
@@ -92,11 +94,11 @@ class Explanation:
 
 
 class Tables:
-    """The rows that hold for one device. Remembers what was found."""
+    """The rows for one device. Caches the tolerances that `find` resolved."""
 
     def __init__(
         self,
-        entries: list[Entry],
+        entries: list[TableRow],
         flushed: tuple[str, ...],
         files: tuple[str, ...],
         specials: dict[tuple[str, str], str] | None = None,
@@ -104,39 +106,38 @@ class Tables:
         self.files, self._flushed = files, frozenset(flushed)
         self._entries = sorted(entries, key=lambda e: e.specificity, reverse=True)
         self._specials = specials or {}
-        self._found: dict[tuple[str, OpClass, str, str, str], Tolerance] = {}
+        self._resolved: dict[tuple[str, OpClass, str, str, str], Tolerance] = {}
 
     @property
     def exceptions(self) -> int:
-        """How many exceptions the tables hold for this device."""
+        """Number of exceptions in the tables of this device."""
         return sum(1 for e in self._entries if e.kind == "exception")
 
     def special(self, op: str, rule: OpClass, value: str) -> str:
-        """What is promised of a special value in this op's results, one of POLICIES. An op's row beats its class's."""
-        found = self._specials
+        """The policy for a special value in results of this op, one of POLICIES. A row for the op beats one for its class."""
+        special = self._specials
         name = short(op)
-        return found.get((value, name)) or found.get((value, rule.value)) or SPECIALS[value]
+        return special.get((value, name)) or special.get((value, rule.value)) or SPECIALS[value]
 
     def flushes(self, dtype: str, op: str = "", rule: OpClass = OpClass.EXACT) -> bool:
-        """Whether the device may flush subnormals of this dtype to zero, everywhere or in this op."""
+        """Whether the device may flush subnormals of this dtype to zero, in all ops or in this one."""
         dtype = {"complex64": "float32"}.get(dtype, dtype)
         if dtype in self._flushed or "*" in self._flushed:
             return True
         return bool(op) and FACTS[dtype].tiny < 1e-30 and self.special(op, rule, "subnormals") == "flushed"
 
     def find(self, op: str, rule: OpClass, dtype: str, pass_: str, function: str = "") -> Tolerance:
-        """The numbers that judge a tensor of this op. pass_: "forward" or "backward"; function: the op's name in the ULP
-        tables, if not its own. Raises TableError where no rule covers it."""
+        """The tolerance of a tensor of this op. pass_: "forward" or "backward"; function: the op's name in the ULP tables, if
+        not its own. Raises TableError if no rule covers it."""
         key = (op, rule, dtype, pass_, function)
-        if key not in self._found:
-            self._found[key] = self._resolve(*key)
-        return self._found[key]
+        if key not in self._resolved:
+            self._resolved[key] = self._resolve(*key)
+        return self._resolved[key]
 
     def _resolve(self, op: str, rule: OpClass, dtype: str, pass_: str, function: str) -> Tolerance:
         matching = self._matching(op, rule, dtype, pass_, function)
         pair, ulp = _winners(matching)
-        # Gradients of sums are sums; every other gradient is judged as a composite.
-        rule = rule if pass_ == "forward" or rule is OpClass.CONTRACTION else OpClass.COMPOSITE
+        rule = rule if pass_ == "forward" else rule.of_gradients
         if pair is None:
             raise TableError(
                 f"{' and '.join(self.files)}: no rule covers {rule.value} {dtype} {pass_} (op '{op}'); "
@@ -153,35 +154,36 @@ class Tables:
             reason="; ".join(e.reason for e in rows if e.reason),
         )
 
-    def _matching(self, op: str, rule: OpClass, dtype: str, pass_: str, function: str) -> list[Entry]:
-        return [e for e in self._entries if e.speaks_of(op, rule, dtype, pass_, function or op)]
+    def _matching(self, op: str, rule: OpClass, dtype: str, pass_: str, function: str) -> list[TableRow]:
+        return [e for e in self._entries if e.applies_to(op, rule, dtype, pass_, function or op)]
 
     def explain(self, op: str, rule: OpClass, dtype: str, pass_: str, function: str = "") -> list[Explanation]:
-        """Every row that matches, most specific first, and the op's other exceptions."""
+        """All rows that match, most specific first, then the op's other exceptions."""
         matching = self._matching(op, rule, dtype, pass_, function)
         pair, ulp = _winners(matching)
-        told: dict[str, list[Explanation]] = {"applies": [], "beaten": [], "elsewhere": []}
+        groups: dict[str, list[Explanation]] = {"applies": [], "beaten": [], "elsewhere": []}
         for e in matching:
             verdict, why = "applies", "gives " + ", ".join(f"{name} {number:g}" for name, number in e.numbers.items())
             if e is not pair and e is not ulp:
                 better = pair if pair and ("scale" in e.numbers or pair.kind == "exception") else ulp
-                verdict, why = "beaten", _why(e, better)
-            told[verdict].append(Explanation(e.words, e.place, verdict, why))
+                verdict, why = "beaten", _why_beaten(e, better)
+            groups[verdict].append(Explanation(e.words, e.place, verdict, why))
         for e in self._entries:
-            if e.names(op) and e not in matching:
-                told["elsewhere"].append(Explanation(e.words, e.place, "elsewhere", f"is not about {dtype} {pass_}"))
-        return [t for group in told.values() for t in group]
+            if e.is_exception_for(op) and e not in matching:
+                groups["elsewhere"].append(Explanation(e.words, e.place, "elsewhere", f"is not about {dtype} {pass_}"))
+        return [t for group in groups.values() for t in group]
 
 
-def _winners(matching: list[Entry]) -> tuple[Entry | None, Entry | None]:
-    """The row that gives the pair and the row that gives the ULP bound, of rows sorted by specificity."""
+def _winners(matching: list[TableRow]) -> tuple[TableRow | None, TableRow | None]:
+    """(Row that gives scale and output_ulp, row that gives the ULP bound), of rows sorted by specificity; None if no row
+    does."""
     pair = next((e for e in matching if "scale" in e.numbers), None)
     ulp = next((e for e in matching if "ulp" in e.numbers), None)
     hidden = pair is not None and pair.kind == "exception" and ulp is not None and ulp.kind == "ulp"
     return pair, None if hidden else ulp
 
 
-def _why(beaten: Entry, better: Entry | None) -> str:
+def _why_beaten(beaten: TableRow, better: TableRow | None) -> str:
     assert better is not None  # a matching row loses only to one that wins
     steps = ("an exception", "a more specific file", "names the dtype", "names the class", "names the pass", "stands later")
     won = next(step for step, a, b in zip(steps, better.specificity, beaten.specificity) if a != b)
@@ -189,5 +191,5 @@ def _why(beaten: Entry, better: Entry | None) -> str:
 
 
 def short(op: str) -> str:
-    """What [[special]] calls an op: "relu" for "opinfo:nn.functional.relu", "fft" for "fft.fft"."""
+    """Name of an op in [[special]]: "relu" for "opinfo:nn.functional.relu", "fft" for "fft.fft"."""
     return op.removeprefix("opinfo:").partition(":")[0].split(".")[-1]

@@ -1,9 +1,12 @@
-"""The zoo: bugs that were reported in public, planted one by one in the simulated device, and the score of who finds them.
+"""The zoo: bugs that were reported in public, each planted alone in the simulated device, and the score of which ones the suite
+finds.
 
-BUGS: those that one call shows. BEYOND: those past a border of size that stands scaled down. OUT_OF_REACH: id -> why not.
+BUGS: bugs that a single call shows. BEYOND: bugs past a size limit that the zoo scales down. OUT_OF_REACH: id -> why it cannot
+be planted.
 """
 
-from parity.zoo import (
+from parity.zoo.bug import Bug
+from parity.zoo.bugs import (
     attention,
     binary,
     convolution,
@@ -26,7 +29,6 @@ from parity.zoo import (
     ternary,
     unary,
 )
-from parity.zoo.bug import Bug
 
 FAMILIES = (
     *(attention, binary, convolution, copies, creation, embedding, fourier, indexing, linear_algebra, losses, movement),

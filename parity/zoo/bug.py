@@ -1,12 +1,12 @@
-"""A bug of the zoo: a fault as it was reported in public, with the case that shows it and a neighbour that does not."""
+"""A bug of the zoo: a fault as it was reported in public, with a case that shows it and a similar case that does not."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from parity.core.errors import FaultError
 from parity.devices import Fault
-from parity.errors import FaultError
 
 KINDS = (
     "silent_wrong_forward",
@@ -30,12 +30,14 @@ DEADLY = ("abort", "hang")
 class Bug:
     """One reported bug, planted.
 
-    fault: what the device does wrong, and when; its id and source name the report.
-    kind: one of KINDS. triggers: the classes of condition that the report names ("layout", "offset", "dtype", ...).
-    trigger, neighbour: functions of a device string that return tensors, gradients or plain values; on the faulty device
-    the trigger differs from the CPU (or raises, warns, dies), and the neighbour, a case one step beside it, does not.
-    rows: names of the catalog rows that run the ops concerned; () where they follow from the fault's own op names.
-    deadly: "abort" or "hang" where the trigger ends the process or never returns, so that it needs a process of its own.
+    fault: what the device does wrong, and when; its id and source name the report. kind: one of KINDS. triggers: the classes of
+    condition that the report names ("layout", "offset", "dtype", ...).
+
+    trigger, neighbour: functions of a device string that return tensors, gradients or plain values. On the faulty device the
+    trigger differs from the CPU (or raises, warns, dies); the neighbour, a case one step away from it, does not.
+
+    rows: names of the catalog rows that run the ops concerned; () to derive them from the fault's op names. deadly: "abort" or
+    "hang" if the trigger ends the process or never returns and so needs a process of its own.
     """
 
     fault: Fault
@@ -54,5 +56,5 @@ class Bug:
 
     @property
     def silent(self) -> bool:
-        """Whether the device says nothing: a wrong result, not an error."""
+        """Whether the device gives a wrong result without raising an error."""
         return self.kind not in ("crash", "hang", "unsupported_op", "unsupported_dtype", "fallback")

@@ -1,4 +1,4 @@
-"""What many planted bugs have in common: wrong readings of memory, arguments that are lost, inputs to show them with."""
+"""Shared parts of planted bugs: wrong readings of memory, ignored arguments, and inputs that show them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from parity.zoo.bug import Bug
 
 
 def argument(call: Call, position: int, name: str, default: Any = None) -> Any:
-    """An argument by place or by name; a kernel is not told what was left at its default."""
+    """An argument by position or by name. A kernel does not receive arguments that were left at their default, hence
+    `default`."""
     return call.args[position] if len(call.args) > position else call.kwargs.get(name, default)
 
 
 def replace(call: Call, position: int, name: str, value: Any) -> None:
-    """Put another value where `argument` finds one."""
+    """Replace an argument where `argument` finds it."""
     if len(call.args) > position:
         call.args[position] = value
     else:
@@ -34,8 +35,8 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def looks_channels_last(t: Tensor) -> bool:
-    """What torch's `suggest_memory_format` sees in a tensor of four dimensions: the order of its strides only. True also
-    for a slice with gaps, and for some views that are contiguous at the same time (dimensions of size 1)."""
+    """What torch's `suggest_memory_format` concludes for a 4-d tensor from the order of its strides. Also True for a slice with
+    gaps, and for some views that are contiguous as well (dimensions of size 1)."""
     if t.dim() != 4 or t.stride(1) == 0:
         return False
     least = 0
@@ -48,7 +49,7 @@ def looks_channels_last(t: Tensor) -> bool:
 
 
 def is_in_place(call: Call) -> bool:
-    """Whether the destination is the first operand itself, whichever form the call had (`a.add_(b)`, `add(a, b, out=a)`)."""
+    """Whether the destination is the first operand itself, however the call was written (`a.add_(b)`, `add(a, b, out=a)`)."""
     if not call.outs or not isinstance(call.args[0], Tensor):
         return False
     x, out = call.args[0], call.outs[0]
@@ -56,12 +57,13 @@ def is_in_place(call: Call) -> bool:
 
 
 def is_host(t: Tensor) -> bool:
-    """At kernel level: whether an operand is the CPU's own. What lies on the device is seen through memory that cannot grow."""
+    """At kernel level: whether an operand belongs to the CPU. Operands of the device appear as memory that cannot be
+    resized."""
     return t.untyped_storage().resizable()
 
 
 def is_transposed(t: Tensor) -> bool:
-    """Whether the dimensions lie in memory in another order than their own, with gaps or without."""
+    """Whether the dimensions are ordered differently in memory than in the shape, with or without gaps."""
     strides = [s for n, s in zip(t.shape, t.stride()) if n > 1]
     return not t.is_contiguous() and strides != sorted(strides, reverse=True)
 
@@ -70,8 +72,8 @@ def is_transposed(t: Tensor) -> bool:
 
 
 def read_with(call: Call, t: Tensor, strides: Sequence[int], offset: int | None = None) -> Tensor:
-    """The elements that a kernel finds which starts at `t`'s own place (or at `offset`) and takes these strides for its.
-    What would lie past the end of the memory is the last element."""
+    """The elements that a kernel reads when it starts at `t`'s first element (or at `offset`) and uses these strides. Reads
+    past the end of the memory give the last element."""
     memory = call.memory(t)
     index = torch.tensor(int(t.storage_offset()) if offset is None else offset)
     for size, stride in zip(t.shape, strides):
@@ -80,24 +82,24 @@ def read_with(call: Call, t: Tensor, strides: Sequence[int], offset: int | None 
 
 
 def as_contiguous(call: Call, t: Tensor) -> Tensor:
-    """`t` read as if it were dense, from where it begins."""
+    """`t` read as if it were dense, starting at its first element."""
     return read_with(call, t, row_major(t.shape))
 
 
 def as_channels_last(call: Call, t: Tensor) -> Tensor:
-    """`t` of shape (N, C, H, W) read as if it were dense in the order N, H, W, C, from where it begins."""
+    """`t` of shape (N, C, H, W) read as if it were dense in the order N, H, W, C, starting at its first element."""
     _, c, h, w = t.shape
     return read_with(call, t, (h * w * c, 1, w * c, c))
 
 
 def wrapped(t: Tensor, limit: int) -> Tensor:
-    """`t` as an index finds it that starts again at 0 where it reaches `limit`: what lies further repeats the beginning."""
+    """`t` read with an index that wraps to 0 at `limit`: elements further on repeat the beginning."""
     return t.reshape(-1)[torch.arange(t.numel(), device=t.device) % limit].reshape(t.shape)
 
 
 def has_gaps(t: Tensor) -> bool:
-    """Whether memory lies between the elements of `t` that is none of its own: a stepped or column slice, a slice of
-    either transposed; not what is only permuted, nor what is expanded."""
+    """Whether memory that does not belong to `t` lies between its elements: true for a stepped or column slice and for a slice
+    of either transposed, false for a tensor that is only permuted or expanded."""
     if t.is_contiguous() or any(s == 0 and n > 1 for n, s in zip(t.shape, t.stride())):
         return False
     span: int = sum((n - 1) * s for n, s in zip(t.shape, t.stride())) + 1
@@ -105,13 +107,13 @@ def has_gaps(t: Tensor) -> bool:
 
 
 def has_repeats(index: Tensor) -> bool:
-    """Whether a number comes twice."""
+    """Whether any number occurs twice."""
     numbers = index.reshape(-1).sort().values
     return bool((numbers[1:] == numbers[:-1]).any())
 
 
 def is_permuted(t: Tensor) -> bool:
-    """Whether `t` is dense in memory, but in another order than its dimensions say (transposed, channels_last, ...)."""
+    """Whether `t` is dense in memory but in another order than its dimensions (transposed, channels_last, ...)."""
     order = sorted(range(t.dim()), key=lambda d: (t.stride(d), t.shape[d] > 1), reverse=True)
     return not t.is_contiguous() and t.permute(order).is_contiguous()
 
@@ -130,13 +132,13 @@ _instead: Any = _Instead.apply  # untyped in torch
 
 
 def forward_only(t: Tensor, values: Tensor) -> Tensor:
-    """At function level: `values` in the place of `t`, while gradients flow to `t` as if it had been read right."""
+    """At function level: the result has these `values`, while gradients flow to `t` as if its values had been right."""
     result: Tensor = _instead(t, values)
     return result
 
 
 def noise(call: Call, t: Tensor) -> Tensor:
-    """Values like `t`'s that are others at every call of the fault: what memory holds that nobody has written."""
+    """Values like `t`'s that differ at every call of the fault, as uninitialized memory does."""
     count = call.state["noise"] = call.state.get("noise", 0) + 1
     stream = torch.Generator().manual_seed(count)
     return torch.empty_like(t).copy_(torch.randn(t.shape, generator=stream) * 100)
@@ -146,7 +148,7 @@ def noise(call: Call, t: Tensor) -> Tensor:
 
 
 def raising(error: Exception) -> Effect:
-    """The device raises this."""
+    """An effect that raises this error."""
 
     def effect(call: Call) -> NoReturn:
         raise error.with_traceback(None)
@@ -155,18 +157,18 @@ def raising(error: Exception) -> Effect:
 
 
 def skip(call: Call) -> None:
-    """Nothing is written: the destination keeps what it had."""
+    """Write nothing: the destination keeps its old contents."""
 
 
 def write_contiguous(call: Call, values: Tensor) -> None:
-    """Into the destination's memory, from its first element on and one after the other, as if it were dense."""
+    """Write the values into the destination's memory as if it were dense, starting at its first element."""
     out = call.outs[0]
     run = call.memory(out)[out.storage_offset() :][: out.numel()]
     run.copy_(values.detach().expand(out.shape).reshape(-1)[: run.numel()])
 
 
 def replacing(position: int, reading: Callable[[Call, Tensor], Tensor]) -> Effect:
-    """The kernel is right, but gets a tensor argument as `reading(call, tensor)` finds it."""
+    """An effect that runs the healthy kernel on `reading(call, tensor)` instead of one tensor argument."""
 
     def effect(call: Call) -> Any:
         call.args[position] = reading(call, call.args[position])
@@ -193,7 +195,7 @@ def complex_ramp(device: str, *shape: int) -> Tensor:
 
 
 def gradients(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
-    """The gradients of a function's inputs, under an incoming gradient that is different at every element."""
+    """The gradients of a function's inputs, for an incoming gradient that differs at every element."""
     leaves = [t.detach().requires_grad_() for t in inputs]
     result = function(*leaves)
     incoming = (ramp("cpu", *result.shape) + 2).to(result)
@@ -201,7 +203,7 @@ def gradients(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[Tensor,
 
 
 def tried(function: Callable[[], Any]) -> Any:
-    """What a call returns, or the name of the type of what it raises: for bugs that raise nothing where they should."""
+    """What a call returns, or the name of the exception type it raises: for bugs where an error is missing."""
     try:
         return function()
     except Exception as e:  # the outcome of the case, whatever it is
@@ -230,8 +232,8 @@ def reported(
     scaled: str = "",
     name: str = "",
 ) -> Bug:
-    """A bug of torch's MPS backend. report: "issues/123" or "pull/123" of pytorch, or a whole address. triggers, rows: words.
-    name: the id where it is not "pt-" and the number."""
+    """A bug of torch's MPS backend. report: "issues/123" or "pull/123" of pytorch, or a whole URL. triggers, rows: words
+    separated by spaces. name: the id, if it is not "pt-" and the number."""
     source = report if "://" in report else PYTORCH + report
     return Bug(
         fault=Fault(name or "pt-" + report.rpartition("/")[2], ops, effect, when, level, source, title, scaled),

@@ -1,7 +1,7 @@
-"""The plain rule of the field, on the same faults: OpInfo samples as they are, CPU against device, `assert_close` defaults.
+"""The common practice, on the same faults: OpInfo samples unchanged, CPU against device, `assert_close` with its defaults.
 
-Forward and first backward (a cotangent of ones), in every dtype that the entry has on the CPU. Entries with random results
-are left out, as the field's own suites do: no rule of theirs compares them.
+It compares the forward and the first backward (with a cotangent of ones) in every dtype that the entry supports on the CPU.
+Entries with random results are left out, as common test suites leave them out: they have no rule to compare them.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from parity.catalog import opinfo
-from parity.checking.check import RAISED, Mark
+from parity.checks.check import RAISED, Mark
+from parity.core.dtypes import DEFAULT
+from parity.core.errors import CaseError
+from parity.core.results import Raised, Status
 from parity.devices import Device
-from parity.dtypes import DEFAULT
-from parity.errors import CaseError
-from parity.execute import attempt, said
-from parity.listening import listening
-from parity.vocabulary import Raised, Status
-from parity.zoo.score import OPINFO, PATIENCE, Score, Trial, kept, void
+from parity.devices.fallbacks import listening
+from parity.execution.execute import attempt, said
+from parity.zoo.score import PATIENCE, FaultTrial, Score, counted
 
 UNCOMPARED = ("random", "uninitialised")
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One call as OpInfo gives it. grad: whether its gradients are compared."""
+class OpInfoCall:
+    """One sample call of an OpInfo entry. grad: whether its gradients are compared."""
 
     entry: str
     dtype: str
@@ -42,23 +42,22 @@ class Sample:
 
     @property
     def text(self) -> str:
-        """Its name in reports."""
+        """The name of the call in reports."""
         return f"opinfo:{self.entry} {self.dtype} sample {self.ordinal}"
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What the rule found. status: in parity's words."""
+    """A difference that `assert_close` reports. status: as a `Status` of parity."""
 
     status: Status
     aspect: str
     reason: str
 
 
-def search(t: Trial) -> Score:
-    """Every sample of every entry and dtype in turn, until one shows the fault."""
+def search(t: FaultTrial) -> Score:
+    """Try the samples, entries and dtypes taking turns, until one shows the fault."""
     started, hit, stopped = time.monotonic(), None, False
-    t.score = replace(t.score, generator=OPINFO)
     entries = compared(t.route.entries)
     with t.plan.device.active(), listening([]):
         for sample in _samples(entries):
@@ -66,7 +65,7 @@ def search(t: Trial) -> Score:
                 continue
             if stopped := time.monotonic() > t.until:
                 break
-            t.watch.about(examples=t.score.examples + 1, fired=t.score.fired, through=False)
+            t.journals.about(examples=t.score.examples + 1, fired=t.score.fired, through=False)
             if (hit := _tried(t, sample)) is not None:
                 break
     score = replace(t.score, seconds=time.monotonic() - started)
@@ -79,13 +78,13 @@ def search(t: Trial) -> Score:
 
 
 def compared(entries: tuple[str, ...]) -> tuple[str, ...]:
-    """The entries whose results the rule can compare."""
+    """The entries whose results `assert_close` can compare."""
     kept = {r.opinfo[0] for r in opinfo.rows() if r.relation not in UNCOMPARED}
     return tuple(e for e in entries if e in kept)
 
 
-def _samples(entries: tuple[str, ...]) -> Iterator[Sample]:
-    """All samples, entries and dtypes in turn."""
+def _samples(entries: tuple[str, ...]) -> Iterator[OpInfoCall]:
+    """All samples; entries and dtypes take turns."""
     streams = [_of(e, d) for d in DEFAULT for e in entries if d in opinfo.ENTRIES[e].dtypes]
     while streams:
         for stream in tuple(streams):
@@ -96,48 +95,38 @@ def _samples(entries: tuple[str, ...]) -> Iterator[Sample]:
                 yield sample
 
 
-def _of(entry: str, dtype: str) -> Iterator[Sample]:
-    """The samples of an entry in a dtype; none where it cannot make them."""
+def _of(entry: str, dtype: str) -> Iterator[OpInfoCall]:
+    """The samples of an entry in a dtype; none if OpInfo cannot make them."""
     grad = dtype in opinfo.ENTRIES[entry].backward
     try:
         op, _, _ = opinfo.callables(opinfo.PREFIX + entry)
-        calls = opinfo.as_given(entry, dtype, grad)
+        calls = opinfo.raw_samples(entry, dtype, grad)
     except CaseError:
         return
     for k, (args, kwargs) in enumerate(calls):
-        yield Sample(entry, dtype, k, op, args, kwargs, grad)
+        yield OpInfoCall(entry, dtype, k, op, args, kwargs, grad)
 
 
-def _tried(t: Trial, sample: Sample) -> Difference | None:
-    """One sample, counted; the difference that shows the fault, if there is one."""
+def _tried(t: FaultTrial, sample: OpInfoCall) -> Difference | None:
+    """Run one sample and count it; the difference that shows the fault, or None."""
     before, t.tap.raised = t.tap.count, ""
-    t.watch.begin(sample.ordinal, sample.text, sample.text, t.plan.patience or PATIENCE)
+    t.journals.begin(sample.ordinal, sample.text, sample.text, t.plan.options.hang_after or PATIENCE)
     try:
-        found = difference(sample, t.plan.device, t.watch.stage)
-        honest = difference(sample, t.healthy, t.watch.stage) if found is not None else None
+        shown = difference(sample, t.plan.device, t.journals.stage)
+        honest = difference(sample, t.healthy, t.journals.stage) if shown is not None else None
     except CaseError:
         return None
     finally:
-        t.watch.end()
-    fired = t.tap.count > before
-    s = t.score = replace(t.score, examples=t.score.examples + 1, fired=t.score.fired + fired)
-    if found is None:
-        t.score = replace(s, unseen=kept(s.unseen, sample.text)) if fired else s
-        return None
-    if not fired or honest is not None:
-        why = "on the healthy device too" if honest is not None else "and the fault was not at work"
-        t.score = replace(s, alarms=kept(s.alarms, f"{found.status} in {sample.text}, {why}"))
-        return None
-    if note := void(t, found.status, found.reason):
-        t.score = replace(s, notes=kept(s.notes, note))
-        return None
-    return found
+        t.journals.end()
+    hits = [] if shown is None else [shown]
+    return counted(t, sample.text, before, hits, lambda _: honest is None, lambda d: (d.status, d.reason))
 
 
-def difference(sample: Sample, device: Device, mark: Mark) -> Difference | None:
-    """What the rule says of one sample on a device; None where both sides are close. Raises CaseError where the CPU refuses.
+def difference(sample: OpInfoCall, device: Device, mark: Mark) -> Difference | None:
+    """The difference that `assert_close` reports for one sample on a device; None if both sides are close. Raises CaseError if
+    the CPU refuses the call.
 
-    Operands travel by `.to(device)`, as they do in the field: a view arrives dense, without its offset.
+    Operands are copied with `.to(device)`, as is usual: a view arrives dense and without its offset.
     """
     mark("reference")
     ours, theirs = _copied(sample, "cpu"), _copied(sample, str(device.torch_device))
@@ -146,8 +135,8 @@ def difference(sample: Sample, device: Device, mark: Mark) -> Difference | None:
         raise CaseError(f"{sample.text}: the CPU refuses: {here.message}")
     mark("device")
     there: Any = attempt(lambda: _outputs(sample.op, theirs), "run")
-    if (found := _apart(there, here, "forward")) is not None or not sample.grad:
-        return found
+    if (apart := _apart(there, here, "forward")) is not None or not sample.grad:
+        return apart
     tracked = [k for k, x in enumerate(here) if isinstance(x, Tensor) and x.requires_grad]
     leaves = [[x for x in opinfo.tensors_of(tree) if x.requires_grad] for tree in (ours, theirs)]
     if not tracked or not leaves[0]:
@@ -161,8 +150,8 @@ def difference(sample: Sample, device: Device, mark: Mark) -> Difference | None:
     return _apart(second, first, "backward")
 
 
-def _copied(sample: Sample, device: str) -> Any:
-    """The call's arguments on a device, leaves anew; samples that name the CPU name the device instead."""
+def _copied(sample: OpInfoCall, device: str) -> Any:
+    """The call's arguments on a device, with new leaves; arguments that name the CPU name the device instead."""
 
     def leaf(x: Any) -> Any:
         if isinstance(x, Tensor):
@@ -186,7 +175,7 @@ def _gradients(outs: list[Tensor], leaves: list[Tensor]) -> list[Tensor | None]:
 
 
 def _apart(there: Any, here: Any, aspect: str) -> Difference | None:
-    """How the device's answer differs from the CPU's, compared on the CPU; NaN equals NaN, as in torch's own tests."""
+    """How the device's result differs from the CPU's, compared on the CPU. NaN equals NaN, as in torch's own tests."""
     if not isinstance(there, Raised):
         there = attempt(lambda: [x.detach().to("cpu") if isinstance(x, Tensor) else x for x in there], "download")
     if isinstance(there, Raised):
@@ -196,7 +185,7 @@ def _apart(there: Any, here: Any, aspect: str) -> Difference | None:
         torch.testing.assert_close([a for a, _ in pairs], [b for _, b in pairs], equal_nan=True)
     except AssertionError as e:
         return Difference(Status.WRONG, aspect, said(e))
-    except TypeError:  # results that it does not know, such as dtypes
+    except TypeError:  # a result type that assert_close does not compare, such as a dtype
         return None
     return None
 

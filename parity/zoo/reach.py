@@ -1,4 +1,4 @@
-"""Which rows of the catalog a fault concerns: by name, and by what each row was seen to call on a healthy device."""
+"""Which rows of the catalog concern a fault: by name, and by what each row was recorded to call on a healthy device."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
-from parity import execute as ex
-from parity import suite
 from parity.catalog import opinfo
 from parity.catalog.row import Row
-from parity.checking.check import Settings, check, quiet
+from parity.checks.check import Settings, check, quiet
+from parity.core.dtypes import FACTS
+from parity.core.errors import CaseError
 from parity.devices import Fault
 from parity.devices.sim import SimDevice
 from parity.devices.sim.functions import DUNDERS, answers_to, public_name
 from parity.devices.sim.seats import ALSO_CALLED
-from parity.dtypes import FACTS
-from parity.errors import CaseError
-from parity.examine import Plan
+from parity.execution import execute as ex
+from parity.execution.inputs import build
 from parity.generation import generate
-from parity.inputs import build
-from parity.zoo.subjects import Subject
+from parity.runs import suite
+from parity.runs.examine import RunPlan
+from parity.zoo.subjects import FaultSubject
 
-RECORDED = {"float": 4, "complex": 1, "int": 1, "bool": 1}  # cases per kind of dtype that tell what a row calls
-USING = 12  # rows that call the faulty op, beside those that are named like it
+RECORDED = {"float": 4, "complex": 1, "int": 1, "bool": 1}  # cases to record, per kind of dtype
+USING = 12  # rows that call the faulty op, in addition to those named like it
 COMPOSITES, BYSTANDERS = 2, 3
-# Uploads, downloads and allocations belong to every op. These rows have operands and results of every kind of layout.
+# Every op uploads, downloads and allocates, so such faults are searched for in rows with all kinds of layouts.
 SPREAD = (
     *("to", "copy_", "clone", "contiguous", "neg", "add", "sum_dim", "cat", "transpose", "expand", "setitem", "index_select"),
     *("where", "matmul", "softmax", "real", "conj", "view_as_real", "getitem", "empty_like", "zeros_like", "repeat"),
 )
-# A row of glue is about few functions, beside methods and what makes its operands.
+# Glue rows test few functions; methods, and functions that make operands, do not count.
 GLUE, METHODS, SPELLED = "parity.", "torch.Tensor.", 2
 PREPARING = ("zeros", "zeros_like", "ones_like", "empty", "tensor", "full_like", "eye", "arange", "cat", "maximum")
 _PREFIXES = ("native_", "linalg_", "fft_", "special_")
@@ -43,7 +43,8 @@ _SUFFIXES = ("_backward", "_backward_data", "_backward_overrideable", "_override
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What a row calls. kernels: aten overloads, forward, backward, in-place and out= alike; functions: public names."""
+    """What a row calls. kernels: aten overloads in forward and backward, with in-place and out= forms; functions: public
+    names."""
 
     kernels: frozenset[str] = frozenset()
     functions: frozenset[str] = frozenset()
@@ -51,11 +52,11 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where one fault is looked for, by names of rows.
+    """Where to look for one fault, as names of rows.
 
-    named: the rows of its ops. using: rows that call its ops, looked at where the named ones show nothing. composites: rows
-    beyond its ops that use them, told as such. bystanders: rows that never reach it. entries: the OpInfo entries of its ops.
-    absent: rows that it names and that this profile does not run.
+    named: rows of its ops. using: rows that call its ops, tried if the named rows show nothing. composites: rows of other ops
+    that use its ops; findings there are reported separately. bystanders: rows that never reach it. entries: the OpInfo entries
+    of its ops. absent: rows that the fault names but this profile does not run.
     """
 
     named: tuple[str, ...] = ()
@@ -70,7 +71,7 @@ class Route:
 
 
 class _Recorder(TorchFunctionMode):
-    """Notes the public functions that are called from outside; what these call themselves is not seen."""
+    """Records the public functions that are called from outside, but not those that they call themselves."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,8 +83,8 @@ class _Recorder(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def record(row: Row, device: SimDevice, plan: Plan) -> Reach:
-    """What a row calls in a few of its cases on a healthy simulated device, whose log this takes over meanwhile."""
+def record(row: Row, device: SimDevice, plan: RunPlan) -> Reach:
+    """Record what a row calls in a few of its cases on a healthy simulated device, whose log is used for it."""
     kernels: list[str] = []
     recorder = _Recorder()
     device.seat.log = kernels
@@ -107,7 +108,7 @@ def record(row: Row, device: SimDevice, plan: Plan) -> Reach:
 
 
 def _asked(row: Row) -> Iterator[tuple[str, int]]:
-    """(dtype, ordinal) of the cases that are recorded: several of the first dtype, one of another of each kind."""
+    """(dtype, ordinal) of the cases to record: several of the first dtype, and one of each other kind of dtype."""
     seen: set[str] = set()
     for dtype in sorted(row.dtypes, key=lambda d: d != "float32"):
         kind = FACTS[dtype].kind
@@ -120,7 +121,7 @@ def _asked(row: Row) -> Iterator[tuple[str, int]]:
 
 
 def reaches(fault: Fault, reach: Reach) -> bool:
-    """Whether one of these calls is the fault's."""
+    """Whether the fault applies to one of these calls."""
     ops = frozenset(fault.ops)
     if fault.level == "function":
         return any(not answers_to(n).isdisjoint(ops) for n in reach.functions)
@@ -135,7 +136,7 @@ def _stripped(name: str) -> str:
 
 
 def _spoken(fault: Fault) -> frozenset[str]:
-    """Short names of what a fault's ops belong to: "linalg_inv_ex" and "linalg.inv" are both "inv"."""
+    """Short names of the ops of a fault: "linalg_inv_ex" and "linalg.inv" are both "inv"."""
     words: set[str] = set()
     for op in fault.ops:
         last = op.rpartition("::")[2].partition(".")[0] if fault.level == "kernel" else op.rpartition(".")[2]
@@ -150,14 +151,14 @@ def _spoken(fault: Fault) -> frozenset[str]:
 
 
 def _called(row: Row) -> frozenset[str]:
-    """Short names of a row: its own, those of the functions it calls and of the OpInfo entries it covers."""
+    """Short names of a row: its own name, and those of the functions it calls and the OpInfo entries it covers."""
     names = (row.name, row.call, row.inplace, *(n.partition(":")[0] for n in row.opinfo))
     parts = (_stripped(n.removeprefix(opinfo.PREFIX).partition(":")[0].rpartition(".")[2]) for n in names if n)
     return frozenset(w for p in parts for w in (p, p.strip("_")))
 
 
-def choose(subject: Subject, seen: Mapping[str, Reach], profile: suite.Profile) -> Route:
-    """Where to look for one fault: rows of the profile's source; `seen` tells of the native rows what they call."""
+def choose(subject: FaultSubject, seen: Mapping[str, Reach], profile: suite.RunProfile) -> Route:
+    """Where to look for one fault among the rows of the profile's source. seen: what the native rows were recorded to call."""
     fault = subject.fault
     rows = {r.name: r for r in suite.rows(profile.source)}
     native = {n: r for n, r in rows.items() if r.family != "opinfo"}
@@ -193,33 +194,33 @@ def choose(subject: Subject, seen: Mapping[str, Reach], profile: suite.Profile) 
 
 
 def _same(named: Iterable[str], rows: Mapping[str, Row], seen: Mapping[str, Reach]) -> list[str]:
-    """Rows whose glue calls the public function of one of these rows, and hardly more: another spelling of the same op
-    ("lstm_dropout" of `torch.lstm`)."""
+    """Rows whose glue calls the public function of one of these rows and hardly anything else, such as "lstm_dropout" for
+    `torch.lstm`."""
     mains = {f for n in named if n in seen for f in _mains(rows[n], seen[n])}
     glue = (n for n, r in rows.items() if r.call.startswith(GLUE) and n in seen)
     return [n for n in glue if len(own := _mains(rows[n], seen[n])) <= SPELLED and not mains.isdisjoint(own)]
 
 
 def _mains(row: Row, reach: Reach) -> frozenset[str]:
-    """The public functions that a row is about: all that it calls but what prepares operands and results."""
+    """The public functions that a row tests: everything it calls except what prepares operands and results."""
     return frozenset(f for f in reach.functions if not f.startswith(METHODS) and f.rpartition(".")[2] not in PREPARING)
 
 
 def _by_directness(names: Iterable[str], seen: Mapping[str, Reach]) -> list[str]:
-    """Rows that call little else first."""
+    """The rows, those that call the fewest other functions first."""
     return sorted(names, key=lambda n: len(seen[n].kernels))
 
 
 def _entries(rows: Sequence[Row], listed: Sequence[str], words: frozenset[str]) -> tuple[str, ...]:
-    """The OpInfo entries of these rows, of the OpInfo rows listed, and of everything named like the fault's ops."""
-    found = [e for r in rows for e in r.opinfo]
-    found += [n.removeprefix(opinfo.PREFIX) for n in listed if n.startswith(opinfo.PREFIX)]
-    found += [e for e in opinfo.ENTRIES if e.partition(":")[0].rpartition(".")[2] in words]
-    return tuple(e for e in dict.fromkeys(found) if e in opinfo.ENTRIES and e not in opinfo.OUT_OF_REACH)
+    """The OpInfo entries of these rows, of the OpInfo rows in `listed`, and of everything named like the fault's ops."""
+    entries = [e for r in rows for e in r.opinfo]
+    entries += [n.removeprefix(opinfo.PREFIX) for n in listed if n.startswith(opinfo.PREFIX)]
+    entries += [e for e in opinfo.ENTRIES if e.partition(":")[0].rpartition(".")[2] in words]
+    return tuple(e for e in dict.fromkeys(entries) if e in opinfo.ENTRIES and e not in opinfo.OUT_OF_REACH)
 
 
 def _bystanders(seed: str, rows: Sequence[Row]) -> Iterator[str]:
-    """A few rows of different families, other ones for each fault, the same ones in every run."""
+    """A few rows of different families: different ones for each fault, the same ones in every run."""
     families: set[str] = set()
     for r in sorted(rows, key=lambda r: zlib.crc32(f"{seed}:{r.name}".encode())):
         if "float32" in r.dtypes and r.family not in families and len(families) < BYSTANDERS:

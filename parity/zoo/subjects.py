@@ -1,4 +1,4 @@
-"""What a scoreboard scores: the zoo's own bugs, or faults from a file or a module that nobody has classified."""
+"""What a scoreboard scores: the zoo's own bugs, or faults from a file or module that have no classification."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from parity.core.errors import FaultError, UsageError, near
 from parity.devices import Fault, load_faults
-from parity.errors import FaultError, UsageError, near
 from parity.zoo.bug import Bug
 
 ZOO = "parity.zoo"
@@ -19,10 +19,9 @@ UNCLASSIFIED = "unclassified"
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """A fault and what is known of it. kind, triggers: a Bug's, or "unclassified". rows: catalog rows that it concerns, or
-    () where they follow from its ops. silent: whether the device says nothing; None where nobody has said so.
-    """
+class FaultSubject:
+    """A fault and its classification. kind, triggers: those of its Bug, or "unclassified". rows: catalog rows that it concerns,
+    or () to derive them from its ops. silent: whether the device raises no error; None if unknown."""
 
     fault: Fault
     kind: str = UNCLASSIFIED
@@ -32,52 +31,54 @@ class Subject:
 
     @property
     def id(self) -> str:
-        """The fault's."""
+        """The id of the fault."""
         return self.fault.id
 
     @property
     def words(self) -> tuple[str, ...]:
-        """By what a pattern may call it: id, kind, trigger classes, ops (whole and by their last word), rows."""
+        """The words that a pattern may match: id, kind, trigger classes, ops (whole and their last part), rows."""
         ops = (w for op in self.fault.ops for w in (op, op.rpartition(".")[2]))
         return (self.id, self.kind, *self.triggers, *ops, *self.rows)
 
 
-def subject(planted: Bug | Fault) -> Subject:
+def subject(planted: Bug | Fault) -> FaultSubject:
     """A bug or a bare fault as a subject."""
     if isinstance(planted, Fault):
-        return Subject(planted)
-    return Subject(planted.fault, planted.kind, planted.triggers or (UNCLASSIFIED,), planted.rows, planted.silent)
+        return FaultSubject(planted)
+    return FaultSubject(planted.fault, planted.kind, planted.triggers or (UNCLASSIFIED,), planted.rows, planted.silent)
 
 
-def load(source: str = "", beyond: bool = False) -> tuple[Subject, ...]:
-    """The subjects of a source: a Python file with FAULTS, a module with BUGS or FAULTS, or "" for the zoo.
+def load(source: str = "", beyond: bool = False) -> tuple[FaultSubject, ...]:
+    """The subjects of a source: a Python file with FAULTS, a module with BUGS or FAULTS, or "" for the zoo. beyond: include the
+    bugs of `BEYOND`, which need more than one op to show.
 
-    beyond: also the zoo's bugs that take more than one op to see (its `BEYOND`).
-    Raises FaultError: nothing there, it does not run, nothing declared, two with one id.
+    Raises FaultError if nothing is there, it does not run, it declares nothing, or two faults have the same id.
     """
     planted = _bugs(source or ZOO, beyond)
     if not planted:
         return tuple(map(subject, load_faults(source or ZOO)))
-    made = tuple(map(subject, planted))
-    for a, b in itertools.pairwise(sorted(s.id for s in made)):
+    subjects = tuple(map(subject, planted))
+    for a, b in itertools.pairwise(sorted(s.id for s in subjects)):
         if a == b:
             raise FaultError(f"{source or ZOO}: two bugs are called '{a}'; give each an id of its own")
-    return made
+    return subjects
 
 
 def _bugs(name: str, beyond: bool) -> tuple[Bug, ...]:
-    """The bugs that a module classifies; none where it is a file, or no module, or has faults alone (`load_faults` says)."""
+    """The bugs that a module classifies; none for a file, for a missing module (`load_faults` reports it) and for a module with
+    plain faults."""
     if name.endswith(".py") or Path(name).is_file():
         return ()
     with suppress(Exception):
         module = importlib.import_module(name)
-        found = (*getattr(module, "BUGS", ()), *(getattr(module, "BEYOND", ()) if beyond else ()))
-        return found if all(isinstance(b, Bug) for b in found) else ()
+        bugs = (*getattr(module, "BUGS", ()), *(getattr(module, "BEYOND", ()) if beyond else ()))
+        return bugs if all(isinstance(b, Bug) for b in bugs) else ()
     return ()
 
 
-def select(subjects: Sequence[Subject], patterns: Sequence[str]) -> tuple[Subject, ...]:
-    """Those that a pattern names by id, kind, trigger class, op or row; all where there is no pattern. Raises UsageError."""
+def select(subjects: Sequence[FaultSubject], patterns: Sequence[str]) -> tuple[FaultSubject, ...]:
+    """The subjects that a pattern matches by id, kind, trigger class, op or row; all if there is no pattern. Raises
+    UsageError."""
     for p in patterns:
         if not any(fnmatchcase(w, p) for s in subjects for w in s.words):
             hint = near(p, (w for s in subjects for w in s.words))

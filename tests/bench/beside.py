@@ -23,7 +23,7 @@ def installed(path: str) -> None:
     import torch
     from torch import Tensor
 
-    from parity.checking import trial
+    from parity.checks import trial
 
     judge = vars(trial)["judge"]
 

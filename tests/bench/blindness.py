@@ -3,7 +3,7 @@
     parity run --device sim --profile quick --no-shrink --power 100000000 --output blind.jsonl
     python tests/bench/blindness.py blind.jsonl
 
-Each comparison that agreed was judged once more with each of `parity.checking.power.ERRORS`. Shares are of the comparisons that
+Each comparison that agreed was judged once more with each of `parity.checks.power.ERRORS`. Shares are of the comparisons that
 were not proved: an experiment (numbers that leave the range, NaN that spreads), or an honest budget of more than half of what
 is changed, proves that nobody can see the error. Proved ones are counted beside them, and as elements.
 """
@@ -15,8 +15,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from parity import store, suite
-from parity.store import Power
+from parity.runs import run_file, suite
+from parity.runs.rows import Power
 
 OUTCOMES = ("seen", "proved", "blind")
 FEWEST = 20  # comparisons of an op before its share is told
@@ -39,7 +39,7 @@ def table(title: str, rows: Iterable[Power], key: Callable[[Power], str], least:
 
 def main(paths: Sequence[str]) -> None:
     """Print all tables of these run files together."""
-    runs = [store.read(Path(p), partial=True) for p in paths]
+    runs = [run_file.read(Path(p), partial=True) for p in paths]
     rows = [r for run in runs for r in run.power]
     print(f"{'':<62}" + "".join(f"{o:>10}" for o in OUTCOMES) + "    blind")
     table("by error", rows, lambda r: r.error)

@@ -23,14 +23,14 @@ from torch import Tensor
 
 import parity
 from parity import catalog, tolerance
-from parity import execute as ex
+from parity.core.case import Case, TensorSpec, Values
 from parity.devices import resolve
-from parity.inputs import build
+from parity.execution import execute as ex
+from parity.execution.inputs import build
 from parity.judging.bench import Bench
 from parity.judging.judge import judge
 from parity.judging.measures import bit_equal, bits
-from parity.truth.oracle import CaseOracle
-from parity.vocabulary import Case, TensorSpec, Values
+from parity.oracle.oracle import CaseOracle
 
 SIZES = (12, 64, 1000)
 DTYPES = ("float32", "float16", "complex64", "int64")
@@ -86,7 +86,7 @@ def works(op: str, dtype: str, n: int) -> dict[str, Work]:
         assert m.reference_share is None, "the pair needed the full rule"
 
         def anew() -> object:
-            bench.told.clear()  # the judge remembers what he said of these very bits
+            bench.verdicts.clear()  # the judge remembers what he said of these very bits
             return judge(bench, near, ours, "forward")
 
         found["truth"] = anew

@@ -32,16 +32,20 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from parity import notation, suite, tolerance
+from parity import tolerance
 from parity.catalog.row import Row
-from parity.checking import trial
+from parity.checks import trial
+from parity.core import notation
+from parity.core.case import OpClass
+from parity.core.results import Status
 from parity.devices import resolve
-from parity.examine import NoWatch, Plan, examine
 from parity.judging.judge import judge
 from parity.judging.measures import bit_equal
-from parity.suite import Item
-from parity.truth import shaken, wide
-from parity.vocabulary import OpClass, Status
+from parity.oracle import float64, sensitivity
+from parity.runs import suite
+from parity.runs.examine import NoJournal, RunPlan, examine
+from parity.runs.options import RunOptions
+from parity.runs.suite import Item
 from parity.zoo import honest
 from parity.zoo.honest import tally
 
@@ -114,12 +118,12 @@ def counting(result: Counted, dtype: str) -> Callable[..., Any]:
 
 def shaking(result: Counted, op: str) -> Callable[..., Any]:
     """`shaken.run`, whose refusals are counted: a sensitivity that lacks samples is a smaller one."""
-    own = wide.run
+    own = float64.run
 
     def counted(*args: Any, **more: Any) -> Any:
         try:
             return own(*args, **more)
-        except shaken.REFUSALS as e:
+        except sensitivity.REFUSALS as e:
             result.refused[f"{op}: {type(e).__name__}: {str(e)[:100]}"] += 1
             raise
 
@@ -152,17 +156,18 @@ def _differ(a: Tensor, b: Tensor) -> bool:
     return not bit_equal(a, b)
 
 
-_plans: dict[tuple[str, str], Plan] = {}
+_plans: dict[tuple[str, str], RunPlan] = {}
 
 
-def plan(device: str, seed: str, shrinks: bool) -> Plan:
+def plan(device: str, seed: str, shrinks: bool) -> RunPlan:
     """The plan of one round in this process."""
     if (device, seed) not in _plans:
         torch.set_num_threads(1)
         torch.autograd.set_multithreading_enabled(False)
         there = next((p.device for p in _plans.values()), None) or resolve(device, honest.FAULTS)
         tables = tolerance.load(device)
-        _plans[device, seed] = Plan(there, resolve("cpu"), tables, suite.profile("quick"), seed, SIZE, True, shrinks)
+        options = RunOptions(seed=seed, examples=SIZE, no_shrink=not shrinks)
+        _plans[device, seed] = RunPlan(there, resolve("cpu"), tables, suite.profile("quick"), options)
     return _plans[device, seed]
 
 
@@ -175,9 +180,9 @@ def examined(work: tuple[str, str, str, str, bool]) -> Counted:
     with (
         mock.patch.object(trial, "judge", counting(result, dtype)),
         mock.patch.object(trial, "_unsteady", unsteady),
-        mock.patch.object(shaken, "run", shaking(result, op)),
+        mock.patch.object(sensitivity, "run", shaking(result, op)),
     ):
-        done = examine(item, plan(device, seed, shrinks), NoWatch())
+        done = examine(item, plan(device, seed, shrinks), NoJournal())
     for counts in done.summary.counts.values():
         result.statuses.update({str(s): n for s, n in counts.items()})
     result.answered.update(tally.ANSWERED)

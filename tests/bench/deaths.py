@@ -14,8 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from parity import store
-from parity.errors import RunFileError
+from parity.core.errors import RunFileError
+from parity.runs import run_file
 
 HEAD = """
 import ctypes, os, signal, sys, threading, time, torch
@@ -90,7 +90,7 @@ def main() -> int:
             begun = time.monotonic()
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
             try:
-                deaths = store.read(run, partial=True).deaths
+                deaths = run_file.read(run, partial=True).deaths
             except RunFileError:
                 deaths = ()
             said = sorted({f"{d.how} ({d.signal}) at {d.stage}: {d.blame or '?'}" for d in deaths})

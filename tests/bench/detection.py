@@ -32,12 +32,12 @@ import torch
 from emulated import OPS, PASSES, Arithmetic, Results, Setup, computed, setup
 from torch import Tensor
 
-from parity.dtypes import FACTS
+from parity.core.case import OpClass
+from parity.core.dtypes import FACTS
 from parity.judging.budget import ulp_of
 from parity.judging.judge import judge
 from parity.judging.measures import bit_equal, parts
-from parity.judging.promises import roundoff
-from parity.vocabulary import OpClass
+from parity.judging.rules import rule_of_pass
 
 LENGTHS = (16, 256, 2048)
 FAMILIES = ("normal", "positive", "wide", "cancelling", "tiny")
@@ -104,7 +104,7 @@ def units(s: Setup, name: str) -> Any:
     """What one rounding of everything moves each element by: u times the sum of magnitudes of its terms, or the sensitivity
     of what is no sum; and the rounding of the result."""
     f = FACTS[s.dtype]
-    u, between = roundoff(s.bench.row, f, s.pass_)
+    u, between = rule_of_pass(s.bench.row, s.pass_).roundoff(s.bench.row, f, s.pass_)
     size = abs(parts(_truth(s, name)))
     found = s.bench.oracle.magnitudes(name) if s.bench.row.rule is OpClass.CONTRACTION else None
     if found is not None:
@@ -141,7 +141,7 @@ def stated(s: Setup, name: str) -> Any:
     (float32's for half types). All else: 16 (sensitivity + 2 u |truth| + 5 % of the largest sensitivity) + 1 ULP, for half
     types at float32's u and what is handed on at their own, + 1.5 ULP. And a smallest number."""
     f = FACTS[s.dtype]
-    u, between = roundoff(s.bench.row, f, s.pass_)
+    u, between = rule_of_pass(s.bench.row, s.pass_).roundoff(s.bench.row, f, s.pass_)
     size = abs(parts(_truth(s, name)))
     found = s.bench.oracle.magnitudes(name) if s.bench.row.rule is OpClass.CONTRACTION else None
     if found is not None:

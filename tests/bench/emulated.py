@@ -14,13 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from parity import catalog, tolerance
-from parity import execute as ex
+from parity.core.case import Case, TensorSpec
+from parity.core.dtypes import FACTS
 from parity.devices import resolve
-from parity.dtypes import FACTS
-from parity.inputs import Inputs, Slot, operand
+from parity.execution import execute as ex
+from parity.execution.inputs import Inputs, Slot, operand
 from parity.judging.bench import Bench
-from parity.truth.oracle import CaseOracle
-from parity.vocabulary import Case, TensorSpec
+from parity.oracle.oracle import CaseOracle
 
 PASSES = ("forward", "backward")
 EPS = 1e-5
@@ -253,7 +253,7 @@ class Setup:
         return PASSES[self.cotangent is not None]
 
 
-def setup(op: Op, pass_: str, dtype: str, k: int, family: str, seed: int, insist: bool) -> Setup | None:
+def setup(op: Op, pass_: str, dtype: str, k: int, family: str, seed: int, always_use_oracle: bool) -> Setup | None:
     """The case, its reference and its oracle; None where the truth overflows the dtype."""
     g = torch.Generator().manual_seed(seed)
     shapes, sums = op.shapes(k, pass_), op.sums(pass_)
@@ -282,7 +282,7 @@ def setup(op: Op, pass_: str, dtype: str, k: int, family: str, seed: int, insist
             fed[:, half:] = fed[:, :half]
         results = ex.backward(live, [fed])
         oracle.differentiate([fed])
-    bench = Bench(row, tolerance.load("cpu"), oracle, None, insist)
+    bench = Bench(row, tolerance.load("cpu"), oracle, None, always_use_oracle)
     reference = {n: t.detach() for n, t in results}
     limit = FACTS[dtype].max
     for n in reference:

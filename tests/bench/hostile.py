@@ -17,10 +17,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from parity import diff, notation, resources, store, tolerance
-from parity.errors import ParityError
-from parity.store import End, Header, Item, Writer
-from parity.vocabulary import Fingerprint, Measure, Record
+from parity import tolerance
+from parity.core import notation, resources
+from parity.core.errors import ParityError
+from parity.core.results import Fingerprint, Measure, Record
+from parity.runs import diff, run_file
+from parity.runs.rows import Death, End, Header, ItemRow
+from parity.runs.run_file import Writer
 
 CASES = (
     'softmax(float16[1, 3].flat(1, 0).at(2, "nan"), dim=-1).cotangent("normal", "expanded", 3).into("rows")',
@@ -59,21 +62,21 @@ def mutated(text: str, r: random.Random) -> str:
     return text
 
 
-def run_file(path: Path) -> bytes:
+def chosen_file(path: Path) -> bytes:
     """A run file with a row of each kind."""
     f = Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", "simulated", simulated=True)
     with Writer(path) as w:
         w.write(Header(f, "0", "quick"))
         w.write(Record(CASES[1], "add", "float32", "forward", "wrong", measures=(Measure("out", 3.0, 0.5, True, max_abs=1.0),)))
-        w.write(Item("add", "float32", 2, {"forward": {"wrong": 1, "agree": 1}}, {"forward": 3.0}))
-        w.write(store.Death("sort", "int8", "sort(int8[0])", "forward", "crash", "SIGSEGV", "device", blame="device"))
+        w.write(ItemRow("add", "float32", 2, {"forward": {"wrong": 1, "agree": 1}}, {"forward": 3.0}))
+        w.write(Death("sort", "int8", "sort(int8[0])", "forward", "crash", "SIGSEGV", "device", blame="device"))
         w.write(End(1.0, {"wrong": 1, "agree": 1}, "", 2, ("sort-int8",)))
     return path.read_bytes()
 
 
 def files(folder: Path, count: int, r: random.Random) -> Iterator[tuple[str, Callable[[], object]]]:
     """Mutated run files and tables, each with what reads it."""
-    runs, tables = run_file(folder / "whole.jsonl"), (resources.folder("tolerances") / "default.toml").read_text()
+    runs, tables = chosen_file(folder / "whole.jsonl"), (resources.folder("tolerances") / "default.toml").read_text()
     (folder / "t").mkdir()
     path, table = folder / "run.jsonl", folder / "t" / "default.toml"
     for k in range(count):
@@ -94,7 +97,7 @@ def files(folder: Path, count: int, r: random.Random) -> Iterator[tuple[str, Cal
 
 def both(path: Path) -> str:
     """A run compared with itself."""
-    run = store.read(path, partial=True)
+    run = run_file.read(path, partial=True)
     return diff.render(diff.compare(run, run, partial=True))
 
 

@@ -31,19 +31,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity import suite, tolerance
+from parity import tolerance
 from parity.catalog.row import Row
-from parity.checking.check import Settings, check, quiet
+from parity.checks.check import Settings, check, quiet
+from parity.core.case import OpClass
+from parity.core.dtypes import HALF
+from parity.core.errors import CaseError
+from parity.core.results import Status, Verdict
 from parity.devices import resolve
-from parity.dtypes import HALF
-from parity.errors import CaseError
+from parity.devices.fallbacks import listening
 from parity.generation import generate
 from parity.judging.budget import ulp_of
 from parity.judging.judge import judge
 from parity.judging.measures import facts_of, parts
-from parity.judging.promises import roundoff
-from parity.listening import listening
-from parity.vocabulary import OpClass, Status, Verdict
+from parity.judging.rules import rule_of_pass
+from parity.runs import suite
 
 DTYPES = ("float32", "float16", "bfloat16")
 CAUGHT = 0.9
@@ -139,7 +141,7 @@ class Planter:
             pair = bench.oracle.magnitudes(name)
             if pair is not None and pair[0].shape == honest.shape:
                 s, n = (float(t.reshape(-1)[place]) for t in pair)
-                u, _ = roundoff(row, f, pass_)
+                u, _ = rule_of_pass(row, pass_).roundoff(row, f, pass_)
                 size = 4.0 * math.sqrt(max(n, 1.0)) * u * max(s, float(values[place])) + ulp
                 return ("contraction" if u != f.unit_roundoff or f.name not in HALF else "contraction in halves"), size, largest
         if f.name in HALF:
@@ -174,7 +176,7 @@ def caught_by_case(sizes: Sequence[float]) -> float:
     return able[math.ceil(CAUGHT * len(able)) - 1] if able else math.inf
 
 
-def asked(row: Row, dtype: str, profile: suite.Profile, cases: int, seed: str) -> dict[tuple[str, str], Found]:
+def asked(row: Row, dtype: str, profile: suite.RunProfile, cases: int, seed: str) -> dict[tuple[str, str], Found]:
     """Least sizes of a row's cases, by class and pass."""
     cpu, tables = resolve("cpu"), tolerance.load("cpu")
     found: dict[tuple[str, str], Found] = {}
@@ -183,7 +185,7 @@ def asked(row: Row, dtype: str, profile: suite.Profile, cases: int, seed: str) -
         try:
             case = generate.nth(row, dtype, profile.sizes, f"sensitivity-{seed}", ordinal + 1).case
             planter = Planter(row, dtype, random.Random(f"{seed}:{row.name}:{dtype}:{ordinal}"), found)
-            with mock.patch("parity.checking.trial.judge", planter), listening(notes):
+            with mock.patch("parity.checks.trial.judge", planter), listening(notes):
                 check(row, case, cpu, cpu, tables, Settings(), quiet, notes)
         except CaseError:
             continue

@@ -35,14 +35,15 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 import parity
-from parity import suite
 from parity.catalog import opinfo
+from parity.core.errors import ParityError
+from parity.core.results import Aspect, Status
 from parity.devices import resolve
-from parity.errors import ParityError
-from parity.examine import Examined, NoWatch, Plan, examine
-from parity.suite import Item
+from parity.runs import suite
+from parity.runs.examine import Examined, NoJournal, RunPlan, examine
+from parity.runs.options import RunOptions
+from parity.runs.suite import Item
 from parity.tolerance import load
-from parity.vocabulary import Aspect, Status
 
 DTYPE = "float32"
 ROWS = 60  # spread over the families, unless --all
@@ -68,7 +69,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     "backward": ("derivatives._backward",),
     "out=": ("writes.out",),
     "in-place": ("writes.inplace",),
-    "repeat": ("writes.repeat",),
+    "repeat": ("repeat.check",),
     "transfer": ("transfer.check",),
     "forward": ("check._aspects",),
 }
@@ -267,13 +268,13 @@ def _spread(found: Sequence[Item]) -> Iterator[Item]:
         yield from (i for i in layer if i is not None)
 
 
-def one(item: Item, plan: Plan, parity_first: bool) -> Pair:
+def one(item: Item, plan: RunPlan, parity_first: bool) -> Pair:
     """(parity, bare loop) on one item, timed."""
     ours, theirs = Side(), Side()
     for turn in (parity_first, not parity_first):
         started = time.process_time()
         if turn:
-            done = examine(item, plan, NoWatch())
+            done = examine(item, plan, NoJournal())
             ours.seconds = time.process_time() - started
             account(done, ours)
         else:
@@ -291,13 +292,13 @@ def show(name: str, side: Side) -> None:
     print(f"{'':12} not agreed: {side.failed}, not compared: {side.refused}")
 
 
-def _planned(device: str, seed: str) -> Plan:
+def _planned(device: str, seed: str) -> RunPlan:
     """What a worker of the suite has: one thread, backward on it, and everything loaded before the first case."""
     torch.set_num_threads(1)
     torch.autograd.set_multithreading_enabled(False)
     there = resolve(device)
     gc.freeze()
-    return Plan(there, resolve("cpu"), load(there.name), suite.profile("quick"), seed)
+    return RunPlan(there, resolve("cpu"), load(there.name), suite.profile("quick"), RunOptions(seed=seed))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -326,13 +327,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{len(chosen)} rows, {covered} OpInfo entries, {DTYPE}, device {a.device}, torch {torch.__version__}, CPU time")
     ratios = []
     for k in range(a.rounds):
-        seeded = replace(plan, seed=str(k))
+        seeded = replace(plan, options=RunOptions(seed=str(k)))
         pairs = {item: one(item, seeded, (j + k) % 2 == 1) for j, item in enumerate(chosen)}
         ratios.append(_compared(pairs))
     sampler = Sampler()
     with sampler.watching():
         for item in chosen:
-            examine(item, seeded, NoWatch())
+            examine(item, seeded, NoJournal())
     sampler.show(total(o for o, _ in pairs.values()))
     if a.rounds > 1:
         spread = " ".join(f"{r:.2f}" for r in ratios)

@@ -8,7 +8,9 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("module", ["parity", "parity.plugin", "parity.cli", "parity.suite", "parity.catalog", "parity.diff"])
+@pytest.mark.parametrize(
+    "module", ["parity", "parity.faces.plugin", "parity.faces.cli", "parity.runs.suite", "parity.catalog", "parity.runs.diff"]
+)
 def test_module_loads_nothing_heavy(module: str) -> None:
     """Importing it imports neither torch nor hypothesis nor numpy."""
     program = f"import sys, {module}; print([m for m in ('torch', 'hypothesis', 'numpy') if m in sys.modules])"

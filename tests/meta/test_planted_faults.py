@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from parity import notation, store
-from parity.store import Run
-from parity.vocabulary import Case, Record, Status, TensorSpec
+from parity.core import notation
+from parity.core.case import Case, TensorSpec
+from parity.core.results import Record, Status
+from parity.runs import run_file
+from parity.runs.rows import Run
 
 FAULTS = Path(__file__).with_name("planted.py")
 OPS = ("tanh", "sigmoid", "mul", "neg", "maximum", "cumsum", "erfinv", "cumprod", "cosh", "exp", "mm", "sin", "matmul")
@@ -26,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     command += ["--dtype", ",".join(DTYPES), "--output", str(folder / "run.jsonl"), "--findings", str(folder / "findings")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
-    return store.read(folder / "run.jsonl")
+    return run_file.read(folder / "run.jsonl")
 
 
 def findings(run: Run, op: str, dtype: str, aspect: str) -> list[Record]:

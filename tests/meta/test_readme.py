@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from parity import commandline
-from parity.vocabulary import FINDINGS, MEANING, Status
+from parity.core.results import FINDINGS, MEANING, Status
+from parity.faces import commandline
 
 REPO = Path(__file__).parents[2]
 README = (REPO / "README.md").read_text()
@@ -24,7 +24,7 @@ def test_every_command_of_the_readme_parses() -> None:
     lines = [re.sub(r"\s+#.*", "", x) for x in re.findall(r"^parity (.+)$", README, re.M)]
     assert len(lines) >= 9
     for line in lines:
-        if re.match(r"(run|diff|replay|explain|audit|coverage|doctor)\b", line):
+        if re.match(r"(run|diff|replay|explain|audit|coverage|doctor|first)\b", line):
             parser.parse_args([part.strip("'") for part in re.findall(r"'[^']*'|\S+", line)])
 
 

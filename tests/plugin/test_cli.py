@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from parity import cli, commandline, store
+from parity.core.results import Fingerprint, Record
 from parity.devices import load_faults
-from parity.vocabulary import Fingerprint, Record
+from parity.faces import cli, commandline
+from parity.runs import options, run_file
+from parity.runs.rows import Death, End, Header
 
 FEW = Path(__file__).parents[1] / "zoo" / "few.py"
 
@@ -97,7 +100,7 @@ def test_more_workers_than_a_machine_can_feed_are_refused(command: tuple[str, ..
     with pytest.raises(SystemExit) as ended:
         cli.main([*command, "-n", "100000"])
     assert ended.value.code == 2
-    most = max(commandline.MOST_WORKERS, 4 * (os.cpu_count() or 1))
+    most = max(options.MOST_WORKERS, 4 * (os.cpu_count() or 1))
     assert f"100000 processes are more than this machine can use; give at most {most}" in capsys.readouterr().err
     assert commandline.parser().parse_args([*command, "-n", str(most)]).workers == most
 
@@ -106,12 +109,12 @@ def test_explain_of_a_run_begins_with_findings_and_takes_any_word(capsys: pytest
     """Op, dtype, aspect, status, in any order; a death is one, too."""
     path = tmp_path / "run.jsonl"
     f = Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", "")
-    with store.Writer(path) as writer:
-        writer.write(store.Header(f))
+    with run_file.Writer(path) as writer:
+        writer.write(Header(f))
         writer.write(Record("exp(float32[1])", "exp", "float32", "forward", "agree"))
         writer.write(Record("exp(float32[2])", "exp", "float32", "out=", "wrong"))
-        writer.write(store.Death("exp", "float32", "exp(float32[3])", "", "crash", "SIGABRT", "device"))
-        writer.write(store.End())
+        writer.write(Death("exp", "float32", "exp(float32[3])", "", "crash", "SIGABRT", "device"))
+        writer.write(End())
 
     def told_of(part: str) -> list[str]:
         code, out, _ = told(capsys, "explain", str(path), part)
@@ -139,7 +142,7 @@ def test_fail_on_says_what_made_the_run_fail(tmp_path: Path, capfd: pytest.Captu
     files = ("--output", str(tmp_path / "run.jsonl"), "--findings", str(tmp_path))
     code, out, _ = told(capfd, "run", *asked, *files, "--fail-on", "unsupported")
     assert code == 1
-    n = store.read(tmp_path / "run.jsonl").end.totals["unsupported"]  # type: ignore[union-attr]
+    n = run_file.read(tmp_path / "run.jsonl").end.totals["unsupported"]  # type: ignore[union-attr]
     assert f"failed by --fail-on\n  unsupported: {n} checks; one of them: heaviside(float32" in out
     assert f"agrees, but --fail-on fails the run for {n} checks unsupported: see above" in out
 
@@ -151,7 +154,7 @@ def test_a_run_tells_what_was_judged_and_what_would_be_seen(tmp_path: Path, capf
     assert code == 0
     assert "judged     100.00% of " in out
     assert "power: errors put into results that agree, and seen by the judge" in out
-    run = store.read(tmp_path / "run.jsonl")
+    run = run_file.read(tmp_path / "run.jsonl")
     assert {p.op for p in run.power} == {"exp"}
     assert run.items[0].judged > 0
     asked = ("solve", "--dtype", "float32", "--examples", "60", "--no-power", "--min-judged", "1.0")
@@ -159,7 +162,7 @@ def test_a_run_tells_what_was_judged_and_what_would_be_seen(tmp_path: Path, capf
     assert code == 1
     assert "failed by --min-judged\n  solve float32: " in out
     assert "agrees, but --min-judged fails 1 op x dtype pair: see above" in out
-    assert not store.read(tmp_path / "run.jsonl").power
+    assert not run_file.read(tmp_path / "run.jsonl").power
 
 
 def test_an_output_that_is_full_or_closed_is_one_sentence_or_none(tmp_path: Path) -> None:
@@ -178,7 +181,7 @@ def test_a_xml_that_cannot_be_written_costs_nothing_else(tmp_path: Path, capfd: 
     assert code == 2
     assert "cannot write /dev/full: No space left on device; name another file with --junit-xml" in err
     assert "everything that was compared agrees" in out
-    assert store.read(path).end is not None
+    assert run_file.read(path).end is not None
 
 
 def test_refusals_alone_are_no_comparison(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -202,17 +205,27 @@ def test_explain_prints_the_row_that_applies_and_those_it_beat(capsys: pytest.Ca
     """With the place of each in the tables."""
     code, out, _ = told(capsys, "explain", "softmax", "float16", "--device", "mps")
     assert code == 0
-    assert "applies" in out
-    assert "beaten" in out
-    assert "default.toml:" in out
+    rows = {"forward": "any class float16/bfloat16 forward", "backward": "any class float16/bfloat16 backward"}
+    paragraphs = [
+        f"""{name}
+  applies   tolerances/default.toml:N: {row}
+            gives scale 16, output_ulp 1.5
+  beaten    tolerances/default.toml:N: any class any dtype any pass
+            by tolerances/default.toml:N: names the dtype"""
+        for name, row in rows.items()
+    ]
+    assert re.sub(r"toml:\d+", "toml:N", out).rstrip() == "\n\n".join(["softmax (composite) float16 on mps", *paragraphs])
 
 
 def test_replay_of_a_healthy_case(capfd: pytest.CaptureFixture[str]) -> None:
     """Every aspect is told, and the exit code is 0; the case runs in a process of its own."""
     code, out, _ = told(capfd, "replay", "add(float32[2], float32[2].transpose(0, -1), alpha=2)", "--device", "sim")
     assert code == 0
-    assert "agree in out, forward" in out
-    assert "agree in grad[0], backward" in out
+    case, *lines = out.splitlines()
+    assert case == "add(float32[2], float32[2].transpose(0, -1), alpha=2)"
+    assert all(line.startswith("  add float32 on sim: agree in ") for line in lines)
+    aspects = [re.split(", |: agree in ", line)[2] for line in lines]
+    assert aspects == ["forward", "backward", "double backward", "forward-mode", "out=", "in-place", "transfer"]
 
 
 def test_zoo_prints_the_score_and_writes_all_of_it(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -249,5 +262,9 @@ def test_list_names_ops_families_and_dtypes(capsys: pytest.CaptureFixture[str]) 
     """Without running anything."""
     code, out, _ = told(capsys, "run", "--list", "soft*")
     assert code == 0
-    assert "softmax" in out
-    assert "float32" in out
+    *rows, empty, last = out.splitlines()
+    assert not empty
+    assert "softmax normalization float32 float16 bfloat16" in [" ".join(row.split()) for row in rows]
+    assert all(row.startswith("soft") for row in rows)
+    pairs = sum(len(row.split()) - 2 for row in rows)
+    assert last.startswith(f"{len(rows)} ops, {pairs} op x dtype pairs, families: ")

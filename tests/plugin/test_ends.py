@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from parity import again, store
-from parity.store import End, Header, Run, Writer
-from parity.vocabulary import Fingerprint, Record
+from parity.core.results import Fingerprint, Record
+from parity.faces import replay
+from parity.runs import run_file
+from parity.runs.code import code_of
+from parity.runs.rows import End, Header, Run
+from parity.runs.run_file import Writer
 
 PARITY = (sys.executable, "-m", "parity")
 TWICE = 'from parity.devices import Fault\nFAULTS = [Fault("twice", ops=("exp",), effect=lambda call: call.run() * 2 + 1)]\n'
@@ -31,7 +34,7 @@ def stopped(folder: Path, number: int, at: str, ops: tuple[str, ...]) -> tuple[i
             if at in line:
                 run.send_signal(number)
                 at = "once is enough"
-    return run.wait(), told, store.read(path)
+    return run.wait(), told, run_file.read(path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -73,7 +76,7 @@ def written(path: Path, faults: str = "", status: str = "wrong") -> Path:
     """A run file with one record, of a run with these faults."""
     f = Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", "simulated", simulated=True)
     with Writer(path) as writer:
-        writer.write(Header(f, "0", "quick", faults=store.code_of(faults)))
+        writer.write(Header(f, "0", "quick", faults=code_of(faults)))
         writer.write(Record(CASE, "exp", "float32", "forward", status))
         writer.write(End())
     return path
@@ -104,9 +107,9 @@ def test_a_run_file_names_code_and_never_runs_it(tmp_path: Path) -> None:
     asked = ("exp", "--device", "sim", "--dtype", "float32", "--examples", "1", "-n", "1", "--output", "run.jsonl")
     given = ("--faults", "faults.py", "--setup", "setup.py")
     assert command(tmp_path, "run", *asked, *given)[0] == 1
-    header = store.read(tmp_path / "run.jsonl").header
-    assert header.faults == store.code_of(str(tmp_path / "faults.py"))
-    assert header.setup == store.code_of(str(tmp_path / "setup.py"))
+    header = run_file.read(tmp_path / "run.jsonl").header
+    assert header.faults == code_of(str(tmp_path / "faults.py"))
+    assert header.setup == code_of(str(tmp_path / "setup.py"))
     for more in ("", "--faults faults.py"):
         code, out, err = command(tmp_path, "replay", "run.jsonl", *more.split())
         assert (code, len(err.splitlines())) == (2, 1)
@@ -120,7 +123,7 @@ def test_a_run_file_names_code_and_never_runs_it(tmp_path: Path) -> None:
     assert "note:" not in out
     (tmp_path / "setup.py").write_text("print('another')\n")
     code, out, _ = command(tmp_path, *shlex.split(told))
-    assert out.startswith(f"note: --setup {store.code_of(str(tmp_path / 'setup.py'))} is not what run.jsonl was run with: ")
+    assert out.startswith(f"note: --setup {code_of(str(tmp_path / 'setup.py'))} is not what run.jsonl was run with: ")
     for line in ("explain run.jsonl", "diff run.jsonl run.jsonl", "coverage run.jsonl"):
         code, out, err = command(tmp_path, *line.split())
         assert code == 0
@@ -135,7 +138,7 @@ def test_findings_of_a_run_are_replayed_once_each() -> None:
     other = Record("log(float32[3])", "log", "float32", "forward", "drift")
     good = Record("log(float32[4])", "log", "float32", "forward", "agree")
     header = Header(Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", ""))
-    assert again.findings(Run(header, (drawn, other, good, least))) == ("log(float32[3])", CASE)
+    assert replay.findings(Run(header, (drawn, other, good, least))) == ("log(float32[3])", CASE)
 
 
 def test_an_interruption_while_source_text_is_executed_ends_with_130_too(tmp_path: Path) -> None:

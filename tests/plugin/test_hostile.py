@@ -10,11 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from parity import inquest, output, store, untrusted
-from parity.errors import CaseError
-from parity.notation import parse
-from parity.store import Death, End, Header, Item, Writer
-from parity.vocabulary import Fingerprint, Record
+from parity.core import untrusted
+from parity.core.errors import CaseError
+from parity.core.notation import parse
+from parity.core.results import Fingerprint, Record
+from parity.faces import cli
+from parity.report import output
+from parity.runs import inquest, run_file
+from parity.runs.code import Code
+from parity.runs.rows import CPU, DEVICE, OUTSIDE, UNKNOWN, Death, End, Header, ItemRow, counted
+from parity.runs.run_file import Writer
 
 PARITY = (sys.executable, "-P", "-m", "parity")
 CASE = "exp(float32[2])"
@@ -40,10 +45,10 @@ def folder(tmp_path: Path) -> Path:
     for name in MODULES:
         (tmp_path / f"{name}.py").write_text(EVIL)
     (tmp_path / "evil.py").write_text(EVIL)
-    header = Header(PRINT, f"0{SIGNS}", "quick", f"exp{SIGNS}", faults=store.Code("evil"), setup=store.Code("evil.py", "00"))
+    header = Header(PRINT, f"0{SIGNS}", "quick", f"exp{SIGNS}", faults=Code("evil"), setup=Code("evil.py", "00"))
     rows = (
         Record(CASE, "exp", "float32", "forward", "wrong", reason=f"because{SIGNS}", shrunk=CASE),
-        Item("exp", "float32", 1, {"forward": {"wrong": 1}}, void={f"void{SIGNS}": 1}),
+        ItemRow("exp", "float32", 1, {"forward": {"wrong": 1}}, void={f"void{SIGNS}": 1}),
         Death("sin", "float32", "sin(float32[2])", "", "crash", f"SIG{SIGNS}", "device", blame="device", why=SIGNS),
         End(1.0, {"wrong": 1}, "", 1, (f"lost{SIGNS}",), (f"broken{SIGNS}",)),
     )
@@ -146,16 +151,19 @@ def test_a_case_that_nobody_can_build_is_one_error(tmp_path: Path, text: str) ->
 
 
 @pytest.mark.parametrize("device", ["sim; touch pwned", "--setup=evil.py", "sim --faults x", "$(id)"])
-def test_a_device_is_a_name(folder: Path, device: str) -> None:
+def test_a_device_is_a_name(
+    folder: Path, device: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It ends up in commands: in those that are printed, and in those that are started."""
     with Writer(folder / "named.jsonl") as writer:
         for row in (Header(replace(PRINT, device=device)), Record(CASE, "exp", "float32", "forward", "wrong"), End()):
             writer.write(row)
+    monkeypatch.chdir(folder)
     for line in ("replay named.jsonl", "diff named.jsonl named.jsonl", "explain named.jsonl"):
-        done = command(folder, *line.split())
-        assert done.returncode == 2
-        assert "no device is called" in done.stderr
+        assert cli.main(line.split()) == 2
+        assert "no device is called" in capsys.readouterr().err
     assert not list(folder.glob("*.ran"))
+    assert not (folder / "pwned").exists()
 
 
 @pytest.mark.parametrize("what", ["fifo", "device", "folder"])
@@ -191,7 +199,7 @@ def planted(folder: Path, act: str) -> Path:
 def test_a_death_after_the_call_is_the_devices(tmp_path: Path) -> None:
     """It comes at whatever stage is under way, and again in processes with the device alone."""
     faults = planted(tmp_path, "os.abort()")
-    assert inquest.held(CASE, inquest.How("sim", str(faults)), 60.0)[0] == store.DEVICE
+    assert inquest.held(CASE, inquest.How("sim", str(faults)), 60.0)[0] == DEVICE
     done = command(tmp_path, "replay", CASE, "--device", "sim", "--faults", "faults.py")
     assert done.returncode == 1
     assert "crash" in done.stdout
@@ -205,9 +213,9 @@ def test_a_process_that_ends_itself_in_silence_has_died(tmp_path: Path) -> None:
 
 def test_a_death_that_does_not_come_again_is_acquitted_nobody() -> None:
     blame, why = inquest.held(CASE, inquest.How("sim"), 60.0)
-    assert blame == store.UNKNOWN
+    assert blame == UNKNOWN
     assert "did not come again" in why
-    assert store.counted([Death("exp", "float32", CASE, blame=blame)], [])
+    assert counted([Death("exp", "float32", CASE, blame=blame)], [])
 
 
 @pytest.mark.parametrize(
@@ -216,19 +224,19 @@ def test_a_death_that_does_not_come_again_is_acquitted_nobody() -> None:
 )
 def test_what_proves_nothing_convicts_nobody(ended: tuple[str, bool, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Three processes on the CPU that were killed, never began, or had too little time."""
-    monkeypatch.setattr("parity.inquest.attempt", lambda *_: inquest.Attempt(1, *ended))
-    assert inquest.held(CASE, inquest.How("sim"), 1.0)[0] == store.DEVICE
+    monkeypatch.setattr("parity.runs.inquest.attempt", lambda *_: inquest.Attempt(1, *ended))
+    assert inquest.held(CASE, inquest.How("sim"), 1.0)[0] == DEVICE
 
 
 def test_three_equal_deaths_on_the_cpu_alone_convict_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parity.inquest.attempt", lambda *_: inquest.Attempt(1, "SIGSEGV", False, "reference"))
-    assert inquest.held(CASE, inquest.How("sim"), 1.0)[0] == store.CPU
+    monkeypatch.setattr("parity.runs.inquest.attempt", lambda *_: inquest.Attempt(1, "SIGSEGV", False, "reference"))
+    assert inquest.held(CASE, inquest.How("sim"), 1.0)[0] == CPU
 
 
 def test_the_first_kill_from_outside_counts_until_the_item_was_examined_again() -> None:
-    killed = Death("exp", "float32", CASE, "", "killed", "SIGKILL", "compare", blame=store.OUTSIDE)
-    assert store.counted([killed], []) == [killed]
-    assert not store.counted([killed], [Item("exp", "float32", 3)])
+    killed = Death("exp", "float32", CASE, "", "killed", "SIGKILL", "compare", blame=OUTSIDE)
+    assert counted([killed], []) == [killed]
+    assert not counted([killed], [ItemRow("exp", "float32", 3)])
 
 
 # ----------------------------------------------------------------------------------------------------------- green nothing
@@ -271,7 +279,7 @@ def test_a_device_that_starts_refusing_is_lost(tmp_path: Path) -> None:
 def test_runs_that_refuse_all_have_nothing_in_common(tmp_path: Path) -> None:
     with Writer(tmp_path / "run.jsonl") as writer:
         writer.write(Header(PRINT))
-        writer.write(Item("exp", "float32", 1, {"forward": {"unsupported": 1}}))
+        writer.write(ItemRow("exp", "float32", 1, {"forward": {"unsupported": 1}}))
         writer.write(End(1.0, {"unsupported": 1}, "", 1))
     done = command(tmp_path, "diff", "run.jsonl", "run.jsonl")
     assert done.returncode == 3
@@ -283,7 +291,7 @@ def test_runs_that_refuse_all_have_nothing_in_common(tmp_path: Path) -> None:
 def test_a_run_that_lacks_a_part_is_no_success(tmp_path: Path, end: End) -> None:
     for name, last in (("whole", End(1.0, {"agree": 1}, "", 1)), ("lacks", end)):
         with Writer(tmp_path / f"{name}.jsonl") as writer:
-            for row in (Header(PRINT), Item("exp", "float32", 1, {"forward": {"agree": 1}}), last):
+            for row in (Header(PRINT), ItemRow("exp", "float32", 1, {"forward": {"agree": 1}}), last):
                 writer.write(row)
     assert command(tmp_path, "diff", "whole.jsonl", "whole.jsonl").returncode == 0
     done = command(tmp_path, "diff", "whole.jsonl", "lacks.jsonl")
@@ -293,5 +301,5 @@ def test_a_run_that_lacks_a_part_is_no_success(tmp_path: Path, end: End) -> None
 
 
 def test_the_end_row_says_what_was_lost(tmp_path: Path) -> None:
-    row = json.loads(store.encode(End(1.0, {}, "", 3, ("sin-float32",), ("it broke",))))
+    row = json.loads(run_file.encode(End(1.0, {}, "", 3, ("sin-float32",), ("it broke",))))
     assert (row["expected"], row["lost"], row["broken"]) == (3, ["sin-float32"], ["it broke"])

@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from parity import cli, inquest, resources, store
+from parity.core import resources
+from parity.faces import cli
+from parity.runs import inquest, run_file
+from parity.runs.code import code_of
+from parity.runs.rows import CPU, DEVICE, UNKNOWN, counted
 
 SUITE = resources.folder("conformance")
 FAULTY = """
@@ -128,11 +132,11 @@ def test_a_reference_that_dies_is_no_crash_of_the_device(tmp_path: Path) -> None
     assert "sin float32 on the CPU: crash, the process died (SIGABRT) at stage reference" in told
     assert "the CPU itself died or hung in" in told
     assert done.returncode == 0, told
-    run = store.read(tmp_path / "run.jsonl")
-    assert run.header.setup == store.code_of(str(setup))
-    assert {d.blame for d in run.deaths} == {store.CPU}
+    run = run_file.read(tmp_path / "run.jsonl")
+    assert run.header.setup == code_of(str(setup))
+    assert {d.blame for d in run.deaths} == {CPU}
     assert {d.why for d in run.deaths} == {"it comes on the CPU alone, 3 of 3 times (SIGABRT)"}
-    assert not store.counted(run.deaths, run.items)
+    assert not counted(run.deaths, run.items)
 
 
 @pytest.mark.parametrize("last, told", [
@@ -165,15 +169,14 @@ def test_a_setup_comes_before_the_device_is_looked_for(tmp_path: Path, capfd: py
 
 
 @pytest.mark.parametrize(
-    ("stage", "blame", "code"),
-    [("reference", store.CPU, 3), ("reference", store.UNKNOWN, 1), ("compare", store.DEVICE, 1), ("device", "", 1)],
+    ("stage", "blame", "code"), [("reference", CPU, 3), ("reference", UNKNOWN, 1), ("compare", DEVICE, 1), ("device", "", 1)]
 )
 def test_a_replay_that_dies_says_whose_death_it_was(
     stage: str, blame: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By the stage that its journal names where that is the device's, and by an inquest elsewhere."""
-    monkeypatch.setattr("parity.inquest.attempt", lambda *_: inquest.Attempt(1, "SIGSEGV", False, stage))
-    monkeypatch.setattr("parity.inquest.held", lambda *_: (blame, "why it is so"))
+    monkeypatch.setattr("parity.runs.inquest.attempt", lambda *_: inquest.Attempt(1, "SIGSEGV", False, stage))
+    monkeypatch.setattr("parity.runs.inquest.held", lambda *_: (blame, "why it is so"))
     assert cli.main(["replay", "sin(float32[2])", "--device", "sim"]) == code
     out = capsys.readouterr().out
     assert f"crash: the process died (SIGSEGV) at stage {stage}" in out

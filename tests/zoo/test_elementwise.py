@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from parity.devices.sim.call import Call
-from parity.zoo import ternary, unary
+from parity.zoo.bugs import ternary, unary
 from parity.zoo.effects import ramp
 
 Case = Callable[[str], object]

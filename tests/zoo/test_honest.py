@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from parity import tolerance
+from parity.core.case import OpClass
 from parity.devices import resolve
 from parity.devices.base import Device
 from parity.judging.measures import ulp_distance
-from parity.vocabulary import OpClass
 from parity.zoo import honest
 from parity.zoo.honest import flushing, tally
 from parity.zoo.honest.noise import RANGES

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from parity import notation, suite, tolerance
+from parity import tolerance
+from parity.core import notation
+from parity.core.results import FINDINGS
 from parity.devices import Call, Fault, resolve
-from parity.examine import Plan, replay
-from parity.vocabulary import FINDINGS
+from parity.runs import suite
+from parity.runs.examine import RunPlan, replay
 from parity.zoo import honest
 
 # A second derivative: what two convolutions gave, each rounded toward zero, added up and rounded again.
@@ -33,18 +35,23 @@ PUSHED = 'minimum(float32[()].decimals(seed=399), float32[256].constant(seed=393
 # Integers that the half type of the others does not hold, into a destination that would.
 WIDER = 'atan2(int32[3].large(seed=1834), float16[3].borders(seed=2148)).as_dtype("float16").into("float32").under("no_grad")'
 
+# The extremum is flushed and the numbers are not, so that none equals it: 0 / 0.
+VANISHED = 'norm(float32[5].permute(0).tiny(seed=1213), -inf).cotangent("normal", "expanded", 527).into("offset")'
+
 
 def found(device: str, faults: list[Fault], text: str) -> list[str]:
     """The aspects of a case that are findings."""
     case = notation.parse(text)
-    plan = Plan(resolve(device, faults), resolve("cpu"), tolerance.load(device), suite.profile("quick"))
+    plan = RunPlan(resolve(device, faults), resolve("cpu"), tolerance.load(device), suite.profile("quick"))
     results = replay(suite.Item(suite.row(case.op), case.dtype), plan, case, None)
     assert results
     return [str(r.aspect) for r in results if r.verdict.status in FINDINGS]
 
 
 @pytest.mark.parametrize(
-    "text", [CONVOLVED, NARROWED, STRIDED, PUSHED, WIDER], ids=["second", "flushed", "strided", "tangent", "wider"]
+    "text",
+    [CONVOLVED, NARROWED, STRIDED, PUSHED, WIDER, VANISHED],
+    ids=["second", "flushed", "strided", "tangent", "wider", "vanished"],
 )
 def test_an_honest_device_is_not_accused(text: str) -> None:
     assert not found("sim:mps", honest.FAULTS, text)

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+import subprocess
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import cast
 
 import few
 import pytest
 import torch
 
-from parity import cli, notation, suite, tolerance
-from parity.catalog.row import Row
+from parity import tolerance
+from parity.core import notation
+from parity.core.errors import FaultError, OutputError, UsageError
 from parity.devices import Fault, resolve
-from parity.devices.base import Device
+from parity.devices.fallbacks import listening
 from parity.devices.sim import simulated
-from parity.errors import FaultError, OutputError, UsageError
-from parity.examine import Plan
-from parity.listening import listening
+from parity.faces import cli, scoreboard
 from parity.report import zoo as report
-from parity.zoo import BUGS, board, pool, reach, score, subjects, workers
-from parity.zoo.board import Board
+from parity.report.zoo import Board
+from parity.runs import suite
+from parity.runs.examine import RunPlan
+from parity.zoo import BUGS, reach, score, subjects
+from parity.zoo.deaths import WorkerDeath, scored
 from parity.zoo.reach import Reach, Route
 from parity.zoo.score import Score
-from parity.zoo.subjects import Subject
+from parity.zoo.subjects import FaultSubject
+from parity.zoo.witness import FaultJournals
 
 FILE = Path(__file__).with_name("few.py")
 
@@ -39,16 +41,16 @@ def quiet(score: Score, done: int, total: int) -> None:
 @pytest.fixture(scope="module")
 def both() -> Board:
     """All the faults, by both generators, in two workers."""
-    return board.run((), str(FILE), False, "both", "quick", "0", 1, 2, quiet, 4.0)
+    return scoreboard.run((), str(FILE), False, "both", "quick", "0", 1, 2, quiet, 4.0)
 
 
 @pytest.fixture(scope="module")
-def plan() -> Plan:
+def plan() -> RunPlan:
     """An ordinary quick run on a healthy simulated device."""
     torch.set_num_threads(1)
     device = resolve("sim")
     tables = tolerance.load(device.name, known_ops={r.name for r in suite.rows("all")})
-    return Plan(device, resolve("cpu"), tables, suite.profile("quick"))
+    return RunPlan(device, resolve("cpu"), tables, suite.profile("quick"))
 
 
 def of(made: Board, fault: str, generator: str = score.SUITE) -> Score:
@@ -97,7 +99,7 @@ def test_a_miss_says_whether_the_fault_was_at_work(both: Board) -> None:
     assert f"fired unseen in {unseen.fired} of {unseen.examples} cases of ceil" in unseen.miss
     assert unseen.miss.endswith("(judge)")
     assert 0 < unseen.share < 1
-    assert len(unseen.unseen) == score.TOLD
+    assert len(unseen.unseen) == score.MOST_KEPT
     assert all(notation.parse(c).args for c in unseen.unseen)
 
 
@@ -112,7 +114,7 @@ def test_a_transfer_is_looked_for_in_rows_of_every_layout(both: Board) -> None:
 def test_bystanders_are_silent(both: Board) -> None:
     """They were run under every fault that does not touch everything, after its death too."""
     for s in both.of(score.SUITE):
-        assert s.bystanders == (0 if s.fault == "doubled" else reach.BYSTANDERS * score.BESIDE)
+        assert s.bystanders == (0 if s.fault == "doubled" else reach.BYSTANDERS * score.CASES_OF_OTHERS)
         assert not s.alarms
 
 
@@ -132,7 +134,7 @@ def test_workers_do_not_change_the_score() -> None:
     """One worker or two, the same cases."""
 
     def told(workers: int) -> list[Score]:
-        made = board.run(("wrong", "never", "shifted"), str(FILE), False, "suite", "quick", "3", 1, workers, quiet)
+        made = scoreboard.run(("wrong", "never", "shifted"), str(FILE), False, "suite", "quick", "3", 1, workers, quiet)
         return [replace(s, seconds=0.0, shrinking=0.0) for s in made.scores]
 
     assert told(1) == told(2)
@@ -142,18 +144,18 @@ def test_an_interrupted_board_keeps_what_it_has(capsys: pytest.CaptureFixture[st
     def first(score: Score, done: int, total: int) -> None:
         raise KeyboardInterrupt
 
-    made = board.run(("wrong", "never", "shifted"), str(FILE), False, "suite", "quick", "3", 1, 1, first)
+    made = scoreboard.run(("wrong", "never", "shifted"), str(FILE), False, "suite", "quick", "3", 1, 1, first)
     assert (len(made.scores), len(made.subjects), made.left) == (1, 1, 2)
     assert "INTERRUPTED: 2 of 3 were not scored." in report.render(made)
     assert report.tree(made)["left"] == 2
-    monkeypatch.setattr(board, "run", lambda *_: made)
+    monkeypatch.setattr(scoreboard, "run", lambda *_: made)
     assert cli.main(["zoo"]) == cli.INTERRUPTED
     assert "INTERRUPTED" in capsys.readouterr().out
 
 
 def test_repeats_are_other_seeds() -> None:
     """Each is a score of its own; OpInfo, which has no seed, is run once."""
-    made = board.run(("shifted",), str(FILE), False, "both", "quick", "7", 3, 2, quiet)
+    made = scoreboard.run(("shifted",), str(FILE), False, "both", "quick", "7", 3, 2, quiet)
     assert [s.seed for s in made.of(score.SUITE)] == ["7", "8", "9"]
     assert len(made.of(score.OPINFO)) == 1
     assert len({s.case for s in made.of(score.SUITE)}) > 1
@@ -163,13 +165,13 @@ def test_repeats_are_other_seeds() -> None:
 # ------------------------------------------------------------------------------------------------------------- one fault
 
 
-def searched(subject: Subject, route: Route, plan: Plan, folder: Path) -> tuple[Score, score.Trial]:
+def searched(subject: FaultSubject, route: Route, plan: RunPlan, folder: Path) -> tuple[Score, score.FaultTrial]:
     """A search in this process."""
-    t = score.trial(subject, route, plan, folder, 30.0)
+    t = score.trial(subject, route, plan, FaultJournals(folder), 30.0)
     return score.search(t)[0], t
 
 
-def test_a_silent_bug_whose_effect_raises_is_not_found(plan: Plan, tmp_path: Path) -> None:
+def test_a_silent_bug_whose_effect_raises_is_not_found(plan: RunPlan, tmp_path: Path) -> None:
     """It is noted: a mistake in the planting must not look like recall."""
     s, _ = searched(subjects.subject(few.BUGS[3]), Route(("floor",)), plan, tmp_path)
     assert not s.found
@@ -179,33 +181,33 @@ def test_a_silent_bug_whose_effect_raises_is_not_found(plan: Plan, tmp_path: Pat
     assert s.status == "error"
 
 
-def test_the_shrunk_case_agrees_without_the_fault(plan: Plan, tmp_path: Path) -> None:
+def test_the_shrunk_case_agrees_without_the_fault(plan: RunPlan, tmp_path: Path) -> None:
     """A finding that the healthy device shows as well is an alarm and no finding."""
-    t = score.trial(subjects.subject(few.WRONG), Route(("tanh",)), plan, tmp_path, 30.0)
+    t = score.trial(subjects.subject(few.WRONG), Route(("tanh",)), plan, FaultJournals(tmp_path), 30.0)
     assert score.search(t)[0].found
-    t = score.trial(subjects.subject(few.WRONG), Route(("tanh",)), plan, tmp_path, 30.0)
+    t = score.trial(subjects.subject(few.WRONG), Route(("tanh",)), plan, FaultJournals(tmp_path), 30.0)
     t.healthy = resolve("sim", (few.WRONG,))
     with t.healthy.active(), listening([]):
         s, _ = score.search(t)
     assert not s.found
     assert all("on the healthy device too" in a for a in s.alarms)
-    assert len(s.alarms) == score.TOLD
+    assert len(s.alarms) == score.MOST_KEPT
 
 
-def test_a_fault_without_rows_says_so(plan: Plan, tmp_path: Path) -> None:
+def test_a_fault_without_rows_says_so(plan: RunPlan, tmp_path: Path) -> None:
     """And names what the profile leaves out."""
     s, _ = searched(subjects.subject(few.WRONG), Route(absent=("opinfo:tanh",)), plan, tmp_path)
     assert s.miss == "no row of the quick profile runs its ops (opinfo:tanh)"
 
 
-def test_the_search_stops_at_its_limit(plan: Plan, tmp_path: Path) -> None:
+def test_the_search_stops_at_its_limit(plan: RunPlan, tmp_path: Path) -> None:
     """Before the next case, and says so."""
-    t = score.trial(subjects.subject(few.NEVER), Route(("sin",)), plan, tmp_path, -1.0)
+    t = score.trial(subjects.subject(few.NEVER), Route(("sin",)), plan, FaultJournals(tmp_path), -1.0)
     assert score.search(t)[0].miss == "no case of sin could be drawn"
     assert "stopped" not in searched(subjects.subject(few.NEVER), Route(("sin",)), plan, tmp_path)[0].miss
 
 
-def test_rows_and_dtypes_take_turns(plan: Plan) -> None:
+def test_rows_and_dtypes_take_turns(plan: RunPlan) -> None:
     """Nobody waits for another to be exhausted; each gives as many cases as its profile says."""
     items = [suite.Item(suite.row(n), d) for d in ("float32", "int64") for n in ("add", "mul")]
     drawn = list(score.rounds(items, plan))
@@ -215,11 +217,85 @@ def test_rows_and_dtypes_take_turns(plan: Plan) -> None:
         assert [k for i, k, *_ in drawn if i == item] == list(range(count))
 
 
+def died(how: str = "crash", case: str = "", acted: bool = False, **facts: object) -> WorkerDeath:
+    """A death of a fault's test."""
+    return WorkerDeath("", how, "SIGSEGV", "device", case, 7.0, json.dumps(facts), acted, False)
+
+
+@pytest.fixture
+def unseen(plan: RunPlan, tmp_path: Path) -> score.FaultTrial:
+    """A trial of a fault that is at work without effect, in rows that show it."""
+    return score.trial(subjects.subject(few.UNSEEN), Route(("ceil",)), plan, FaultJournals(tmp_path), 30.0)
+
+
+def test_deaths_that_are_not_the_faults_are_alarms_and_too_many_end_it(unseen: score.FaultTrial) -> None:
+    """The cases are left out; the third one ends the search."""
+    strays = [died(case=f"ceil(float32[{k}])", phase="search", item="ceil-float32", ordinal=k) for k in range(3)]
+    s = scored(unseen, strays[:2])
+    assert unseen.dead == {("ceil-float32", 0), ("ceil-float32", 1)}
+    assert "fired unseen" in s.miss
+    assert s.alarms == tuple(f"crash (SIGSEGV) in ceil(float32[{k}]), and the fault was not at work" for k in range(2))
+    assert scored(unseen, strays).miss == "given up after 3 deaths that were not the fault's"
+
+
+@pytest.mark.parametrize(
+    ("how", "miss"), [("hang", "was stopped by its time limit"), ("crash", "ended outside a case (SIGSEGV)")]
+)
+def test_a_death_outside_of_every_case_is_a_miss(unseen: score.FaultTrial, how: str, miss: str) -> None:
+    assert scored(unseen, [died(how, phase="search")]).miss == f"the process of this fault {miss}"
+
+
+def test_a_hang_that_does_not_come_again_is_no_finding(unseen: score.FaultTrial) -> None:
+    """It is an alarm, and the case that was shrunk with the harmless fault is a note."""
+    item = suite.Item(suite.row("ceil"), "float32")
+    ordinal, case = next((k, c) for _, k, _, c in score.rounds((item,), unseen.plan) if len(c.case.operands()[0].shape) == 2)
+    text = notation.case_text(case.case)
+    facts = {"item": item.id, "ordinal": ordinal, "examples": 4, "fired": 1, "through": False, "began": 5.0}
+    s = scored(unseen, [died("hang", text, True, phase="search", **facts)])
+    assert (s.found, s.miss) == (False, "a hang that did not come again")
+    assert (s.examples, s.fired, s.seconds, s.reason) == (4, 2, 2.0, "SIGSEGV")
+    assert s.alarms == (f"hang in {text}, and not when it was run again",)
+    assert all(n.startswith("the shrunk case does not end the process: ceil(") for n in s.notes)
+
+
+@pytest.mark.parametrize(
+    ("phase", "acted", "field", "value"),
+    [
+        ("shrink", True, "notes", ("crash (SIGSEGV) in ceil(float32[2, 2]), after the finding",)),
+        ("healthy", False, "miss", "the case ends the process on the healthy device too"),
+        ("least", True, "shrunk", "ceil(float32[1, 1])"),
+        ("least", False, "shrunk", "ceil(float32[3, 3])"),
+        ("beside", True, "composites", ("ceil (crash)",)),
+        ("beside", False, "alarms", ("ceil (crash)",)),
+    ],
+)
+def test_what_a_death_after_the_search_means(
+    unseen: score.FaultTrial, phase: str, acted: bool, field: str, value: object
+) -> None:
+    """The score so far stands in the journal."""
+    known = asdict(
+        Score(
+            "unseen",
+            found=True,
+            generator="suite",
+            seed="0",
+            op="ceil",
+            dtype="float32",
+            case="ceil(float32[3, 3])",
+            shrunk="ceil(float32[1, 1])",
+        )
+    )
+    facts = {"phase": phase, "item": "ceil-float32", "score": known}
+    s = scored(unseen, [died("crash", "ceil(float32[2, 2])", acted, **facts)])
+    assert getattr(s, field) == value
+    assert s.found == (phase != "healthy")
+
+
 # ------------------------------------------------------------------------------------------------------------- which rows
 
 
 @pytest.fixture(scope="module")
-def seen(plan: Plan) -> dict[str, Reach]:
+def seen(plan: RunPlan) -> dict[str, Reach]:
     """What a few rows call."""
     device = simulated("sim")
     with listening([]):
@@ -255,7 +331,7 @@ def test_a_bug_names_its_rows(seen: dict[str, Reach]) -> None:
     assert reach.choose(subject, seen, suite.profile("full")).named == ("sin", "opinfo:sin")
 
 
-def test_another_spelling_of_an_op_is_that_op(plan: Plan) -> None:
+def test_another_spelling_of_an_op_is_that_op(plan: RunPlan) -> None:
     """Glue that calls the public function of a named row, and hardly more, joins it; a layer that uses it does not."""
     device = simulated("sim")
     with listening([]):
@@ -266,38 +342,13 @@ def test_another_spelling_of_an_op_is_that_op(plan: Plan) -> None:
     assert route.named == ("lstm", "lstm_dropout")
 
 
-def test_a_row_that_ends_its_recording_takes_no_other_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The halves of what was lost are recorded again, down to that row; it is told."""
-    names = ("add", "abs", "mul", "softmax", "sum_dim")
-
-    def record(row: Row, device: Device, plan: Plan) -> Reach:
-        if row.name == "softmax":
-            faulthandler.disable()  # pytest's would fill the screen of who runs the tests
-            os.abort()
-        return Reach(frozenset({row.name}))
-
-    monkeypatch.setattr(workers, "record", record)
-    home = workers.Home(workers.Setup())
-    assert home.recorded(names) == {n: Reach(frozenset({n})) for n in names if n != "softmax"}
-
-
-def test_what_a_lost_worker_was_recording_is_recorded_once_more() -> None:
-    """By another worker; what is lost again is left out."""
-
-    class Losing:
-        """Loses the worker of "add" at first, and that of "abs" always."""
-
-        def __init__(self) -> None:
-            self.asked: list[tuple[str, ...]] = []
-
-        def map(self, jobs: Iterable[tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], dict[str, Reach] | None]]:
-            for job in jobs:
-                lost = "abs" in job or ("add" in job and job not in self.asked)
-                self.asked.append(job)
-                yield job, None if lost else {n: Reach() for n in job}
-
-    names = ("add", "mul", "abs", "neg")
-    assert set(pool.reaches(cast(pool.Pool, Losing()), names, 4)) == {"add", "mul", "neg"}
+def test_rows_whose_recording_dies_hangs_or_fails_take_no_other_with_them() -> None:
+    """What dies once is recorded once more; what dies twice, hangs or fails is left out."""
+    program = FILE.with_name("recording.py")
+    path = os.pathsep.join([str(program.parent), str(program.parents[2])])
+    env = {**os.environ, "PYTEST_PLUGINS": "recording", "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, str(program)], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["False", "add: add", "mul: mul", "neg: neg"]
 
 
 def test_rows_that_could_not_be_recorded_are_told(both: Board) -> None:
@@ -342,16 +393,16 @@ def test_a_pattern_that_names_nothing() -> None:
 
 def test_wilson() -> None:
     """Published values (Newcombe, Statistics in Medicine 17 (1998) 857, table I, method 3)."""
-    assert board.wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
-    assert board.wilson(15, 148) == pytest.approx((0.0624, 0.1605), abs=5e-5)
-    assert board.wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
-    assert board.wilson(1, 29) == pytest.approx((0.0061, 0.1718), abs=5e-5)
+    assert report.wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    assert report.wilson(15, 148) == pytest.approx((0.0624, 0.1605), abs=5e-5)
+    assert report.wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
+    assert report.wilson(1, 29) == pytest.approx((0.0061, 0.1718), abs=5e-5)
 
 
 def test_seeds() -> None:
     """Numbers go on, words get a number."""
-    assert board.seeds("3", 3) == ("3", "4", "5")
-    assert board.seeds("night", 2) == ("night", "night.1")
+    assert scoreboard.seeds("3", 3) == ("3", "4", "5")
+    assert scoreboard.seeds("night", 2) == ("night", "night.1")
 
 
 # --------------------------------------------------------------------------------------------------------------- the report
@@ -378,7 +429,7 @@ def test_the_table_says_what_it_is_and_the_json_says_everything(both: Board, tmp
 
 def test_kinds_and_silent_ones_stand_apart() -> None:
     """Classified bugs are counted per kind and per trigger class."""
-    made = board.run((), "few", False, "suite", "quick", "0", 1, 2, quiet)
+    made = scoreboard.run((), "few", False, "suite", "quick", "0", 1, 2, quiet)
     text = report.render(made)
     assert "silent_wrong_forward    1 of   3" in text
     assert "all silent ones         2 of   4" in text

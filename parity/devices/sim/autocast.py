@@ -1,11 +1,10 @@
 """torch.autocast("sim"): which operators change the dtype of their operands, as on MPS.
 
-The lists are those of `TORCH_LIBRARY_IMPL(aten, AutocastMPS)` in aten/src/ATen/autocast_mode.cpp at torch 2.13, checked
-against the symbols of the macOS wheel of that version. They differ from CUDA's: batch_norm and conv_transpose3d run in float32,
-GRU cells stay as they are.
+The lists are those of `TORCH_LIBRARY_IMPL(aten, AutocastMPS)` in aten/src/ATen/autocast_mode.cpp at torch 2.13, checked against
+the symbols of the macOS wheel of that version. They differ from CUDA's: batch_norm and conv_transpose3d run in float32, and GRU
+cells keep their dtype.
 
-A limit: torch.amp.GradScaler on `sim:mps` meets the refusal of float64, since torch avoids it only where the type
-of the device is "mps".
+A limit: torch.amp.GradScaler fails on `sim:mps`, which refuses float64: torch avoids float64 only if the device type is "mps".
 """
 
 from __future__ import annotations
@@ -35,20 +34,18 @@ FLOAT32 = (
     *("sinh", "smooth_l1_loss", "soft_margin_loss", "softmax.int", "softplus", "sum", "sum.dim_IntList", "tan"),
     "triplet_margin_loss",
 )
-WIDEST = (
-    *("addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "grid_sampler", "index_put", "scatter_add"),
-    "tensordot",
-)
+WIDEST = (*("addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "grid_sampler", "index_put", "scatter_add"), "tensordot")
 DTYPES = (torch.float16, torch.bfloat16)
 
 _keys: Any = torch._C.DispatchKey
 _below = torch._C.DispatchKeySet(_keys.AutocastPrivateUse1)
-_cast: dict[int, tuple[Tensor, Tensor]] = {}  # id of a weight -> the weight, which keeps the id, and its copy
+_cast: dict[int, tuple[Tensor, Tensor]] = {}  # id of a weight -> (the weight, kept so that the id stays valid; its copy)
 _lock = threading.Lock()
 
 
 def register(library: Any) -> None:
-    """Put the lists in force. library: for aten on the key AutocastPrivateUse1."""
+    """Register a kernel that casts the operands for every operator in `LOWER_PRECISION`, `FLOAT32` and `WIDEST`. library: of
+    the namespace aten, for the dispatch key of this device's autocast."""
     for names, dtype in ((LOWER_PRECISION, _asked_for), (FLOAT32, _float32), (WIDEST, _widest)):
         for name in names:
             packet, _, overload = name.partition(".")
@@ -74,12 +71,12 @@ def _float32(args: Any, kwargs: Any) -> torch.dtype:
 
 
 def _widest(args: Any, kwargs: Any) -> torch.dtype:
-    """float32 if any operand is, else the dtype asked for; other floating dtypes are an error, as in torch's `prioritize`."""
+    """float32 if any operand is, else the dtype asked for. Other floating dtypes are an error, as in torch's `prioritize`."""
     asked = torch.get_autocast_dtype(NAME)
-    found = {t.dtype for t in _tensors((*args, *kwargs.values())) if _eligible(t)}
-    if torch.float32 in found:
+    dtypes = {t.dtype for t in _tensors((*args, *kwargs.values())) if _eligible(t)}
+    if torch.float32 in dtypes:
         return torch.float32
-    if found - {asked}:
+    if dtypes - {asked}:
         raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
     return asked
 
@@ -111,7 +108,7 @@ def _as(dtype: torch.dtype, value: Any) -> Any:
 
 
 def _patch_clearing() -> None:
-    """Leaving the outermost autocast clears torch's copies of weights, and now ours: torch's own cannot be reached."""
+    """Clear our copies of weights when the outermost autocast ends, as torch clears its own cache, which we cannot access."""
     original = torch.clear_autocast_cache
 
     def clear_autocast_cache() -> None:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from parity.errors import FaultError
+from parity.core.errors import FaultError
 
-WRAPPED: list[Tensor] = []  # tensors that torch or parity has made of plain numbers, while their call runs
+WRAPPED: list[Tensor] = []  # tensors that torch or parity made of plain numbers, for the duration of the call
 FORMATS = (
     ("contiguous", torch.contiguous_format),
     ("channels_last", torch.channels_last),
@@ -21,11 +21,11 @@ FORMATS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """The outline of a call: what a cache might key it by. Hashable.
+class CallOutline:
+    """The outline of a call: what a cache might use as its key. Hashable.
 
-    op: as Call.op. shapes, dtypes, strides: of every operand in order. scalars: the arguments that hold no tensor, in
-    order, then those given by name; lists as tuples.
+    op: as Call.op. shapes, dtypes, strides: of every operand in order. scalars: the arguments that hold no tensor, in order,
+    followed by keyword arguments; lists as tuples.
     """
 
     op: str
@@ -39,13 +39,13 @@ class Call:
     """One call that a fault sees.
 
     op: aten overload ("add.out", "copy_"), public name ("torch.nn.functional.linear"), "upload", "download" or "empty".
-    args, kwargs: as they arrived; an effect may replace entries before `run`.
-    outs: the destinations of an in-place or out= call (function level: out=, self of in-place methods, item assignment and
-    augmented operators, the first operand under inplace=True).
-    history: names of what ran before on this device, newest last; only kept while faults are planted; at most 256.
-    seen: outlines of the earlier calls that reached this fault's ops on this device, newest last; at most 256.
-    state: scratch of this fault on this device, empty at first, kept as long as the device.
-    grad_mode: whether gradients were being recorded where the call came from.
+
+    args, kwargs: as passed; an effect may replace entries before `run`. outs: the destinations of an in-place or out= call
+    (function level: out=, self of in-place methods, item assignment and augmented operators, the first operand under
+    inplace=True). history: names of the earlier calls on this device, newest last; only kept while faults are planted; at most
+    256. seen: outlines of the earlier calls that reached this fault's ops on this device, newest last; at most 256. state: a
+    dict for this fault on this device, empty at first, kept as long as the device. grad_mode: whether the caller was recording
+    gradients.
     """
 
     __slots__ = (
@@ -79,13 +79,13 @@ class Call:
         self.op, self.level, self.args, self.kwargs = op, level, args, kwargs
         self.outs, self.history, self._run = outs, history, run
         self.grad_mode = torch.is_grad_enabled()
-        self.seen: Sequence[Seen] = ()
+        self.seen: Sequence[CallOutline] = ()
         self.state: MutableMapping[Any, Any] = {}
         self._origin = (tuple(args), dict(kwargs)) if origin is None else origin
         self._resolved = resolved or {}
 
-    def handed_to(self, run: Callable[[Call], Any], seen: Sequence[Seen], state: MutableMapping[Any, Any]) -> Call:
-        """This call as another fault sees it: the same arguments, with `run` behind it and memories of its own."""
+    def handed_to(self, run: Callable[[Call], Any], seen: Sequence[CallOutline], state: MutableMapping[Any, Any]) -> Call:
+        """This call as another fault sees it: the same arguments, with that fault's own `run`, `seen` and `state`."""
         call = self._like(self.args, self.kwargs, run)
         call.seen, call.state = seen, state
         return call
@@ -100,27 +100,27 @@ class Call:
 
     @property
     def operands(self) -> tuple[Tensor, ...]:
-        """Every tensor among the arguments in their order, those in lists too; destinations of out= are left out."""
-        found: list[Tensor] = []
+        """Every tensor among the arguments in order, including those in lists, without out= destinations."""
+        tensors: list[Tensor] = []
         for a in (*self.args, *(v for v in self.kwargs.values() if not any(v is o for o in self.outs))):
             if isinstance(a, Tensor):
-                found.append(a)
+                tensors.append(a)
             elif isinstance(a, (list, tuple, dict)):
-                found += [t for t in tree_leaves(a) if isinstance(t, Tensor)]
-        return tuple(found)
+                tensors += [t for t in tree_leaves(a) if isinstance(t, Tensor)]
+        return tuple(tensors)
 
     @property
     def origin(self) -> tuple[Any, Any]:
-        """(args, kwargs) as the caller passed them: tensors that lie on the device."""
+        """(args, kwargs) as the caller passed them, with the device's own tensors."""
         return self._origin
 
     @property
-    def outline(self) -> Seen:
-        """This call in the form of the entries of `seen`."""
+    def outline(self) -> CallOutline:
+        """This call as an entry of `seen`."""
         tensors = self.operands
         values = [*self.args, *(v for v in self.kwargs.values() if not any(v is o for o in self.outs))]
         scalars = tuple(_hashable(v) for v in values if not isinstance(v, Tensor) and not _holds_tensor(v))
-        return Seen(
+        return CallOutline(
             self.op,
             tuple(tuple(t.shape) for t in tensors),
             tuple(t.dtype for t in tensors),
@@ -135,19 +135,19 @@ class Call:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether any tensor operand of the caller requires a gradient (backward kernels: those that they get)."""
+        """Whether any tensor operand of the caller requires a gradient (for backward kernels: any of their own operands)."""
         return any(t.requires_grad for t in tree_leaves(self._origin) if isinstance(t, Tensor))
 
     def is_scalar(self, i: int | str) -> bool:
-        """Whether argument `i` (or the one of that name) is a Python number, or was before torch wrapped it. A tensor without
-        dimensions is none."""
+        """Whether argument `i` (or the one of that name) is a Python number, or was one before torch wrapped it. A 0-d tensor
+        does not count."""
         args, kwargs = self._origin
         value = kwargs.get(i) if isinstance(i, str) else args[i] if i < len(args) else None
         return isinstance(value, (bool, int, float, complex)) or any(value is w for w in WRAPPED)
 
     def conj(self, t: Tensor) -> bool:
-        """Whether the caller passed this operand lazily conjugated. At kernel level also where torch resolved the bit just
-        before the kernel; a `resolve_conj()` of the caller's own as the very last step looks the same."""
+        """Whether the caller passed this operand lazily conjugated. At kernel level this includes a bit that torch resolved
+        just before the kernel; the caller's own `resolve_conj()` as the last step looks the same."""
         return t.is_conj() or "conj" in self._resolved.get(t.data_ptr(), ())
 
     def neg(self, t: Tensor) -> bool:
@@ -155,30 +155,30 @@ class Call:
         return t.is_neg() or "neg" in self._resolved.get(t.data_ptr(), ())
 
     def memory(self, t: Tensor) -> Tensor:
-        """The whole storage under an operand or destination as one dense vector: what lies beside a view."""
+        """The whole storage of an operand or destination as one dense vector, including what lies outside of a view."""
         return t.detach().as_strided((t.untyped_storage().nbytes() // t.element_size(),), (1,), 0)
 
     base = memory
 
     def memory_format(self, t: Tensor) -> str:
-        """ "contiguous", "channels_last", "channels_last_3d" or "strided" (none of these); the first that fits."""
+        """The first that fits of "contiguous", "channels_last" and "channels_last_3d", else "strided"."""
         return next((name for name, form in FORMATS if _fits(t, name, form)), "strided")
 
     # -------------------------------------------------------------------------------------------------- what it can have done
 
     def run(self) -> Any:
-        """The healthy result (of the next fault, where two match); an out= or in-place call returns its destination."""
+        """The healthy result, or that of the next matching fault. An out= or in-place call returns its destination."""
         return self._run(self)
 
     def run_with_gradient(self, effect: Callable[[Tensor], Tensor]) -> Any:
-        """The healthy forward; on the way back every gradient of a tensor argument passes through `effect(gradient)`.
+        """The healthy forward; in the backward every gradient of a tensor argument passes through `effect(gradient)`.
 
-        Function level only: at kernel level a gradient is a kernel of its own.
+        Function level only: at kernel level the gradient is computed by a kernel of its own.
         """
         if self.level != "function":
             raise FaultError(f"run_with_gradient works at function level; for {self.op} name its backward kernel instead")
         if self.outs:
-            # An identity before an in-place call would make it write into the identity's result.
+            # With the identity before it, an in-place call would write into the identity's result.
             result = self.run()
             if isinstance(result, Tensor) and result.grad_fn is not None:
                 result.grad_fn.register_hook(lambda gi, go: tuple(None if g is None else effect(g) for g in gi))
@@ -209,7 +209,7 @@ def _hashable(value: Any) -> Any:
 
 
 class _Tap(torch.autograd.Function):
-    """Identity on the way in; the effect acts on the gradient on the way back."""
+    """The identity in the forward; applies the effect to the gradient in the backward."""
 
     @staticmethod
     def forward(x: Tensor, effect: Callable[[Tensor], Tensor]) -> Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from parity.core.errors import UsageError, near
 from parity.devices.base import Device
 from parity.devices.sim.faults import Fault
 from parity.devices.sim.functions import PublicCalls
@@ -16,17 +17,16 @@ from parity.devices.sim.install import install
 from parity.devices.sim.memory import NAME, to_host, to_sim
 from parity.devices.sim.profile import PERMISSIVE, Profile, mps_profile
 from parity.devices.sim.seats import SEATS, Seat, leave_seat, take_seat
-from parity.errors import UsageError, near
 
 PROFILE_NAMES = ("sim", "sim:mps")
 
 
 class SimDevice(Device):
-    """A real torch device whose memory is the host's, with a profile of limits and planted faults.
+    """A torch device whose memory is the host's, with a profile of limits and planted faults.
 
-    Each profile without faults has one index for the whole process; one with faults has an index of its own until the
-    Device is collected. Making one switches this thread's autograd engine to the calling thread: torch's engine knows one
-    index of this kind of device only, and its own threads would not see function-level hooks.
+    Each profile without faults has one index for the whole process; one with faults has its own index until the Device is
+    collected. Creating one makes this thread's autograd engine run on the calling thread: torch's engine supports only one
+    index of such a device, and its own threads would not see function-level hooks.
     """
 
     simulated = True
@@ -46,12 +46,12 @@ class SimDevice(Device):
 
     @property
     def seat(self) -> Seat:
-        """What its index is at present; `seat.log` set to a list (then `seat.touch()`) records the operators."""
+        """The current state of its index; set `seat.log` to a list and call `seat.touch()` to record the operators."""
         return SEATS[self.torch_device.index]
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Puts function-level faults in force and keeps backward on the calling thread."""
+        """Enable function-level faults and keep backward on the calling thread."""
         with torch.autograd.set_multithreading_enabled(False):
             if not self.seat.function_faults:
                 yield
@@ -60,19 +60,19 @@ class SimDevice(Device):
                 yield
 
     def upload(self, t: Tensor) -> Tensor:
-        """A copy on the device, by way of torch where faults or limits want to see it."""
+        """A copy on the device, dispatched through torch if faults or limits must see it."""
         if self.seat.busy:
             return super().upload(t)
         return to_sim(t.detach().clone() if t.requires_grad else t.clone(), self.torch_device.index)
 
     def download(self, t: Tensor) -> Tensor:
-        """A detached copy on the CPU, by way of torch where faults or limits want to see it."""
+        """A detached copy on the CPU, dispatched through torch if faults or limits must see it."""
         if self.seat.busy or t.is_cpu:
             return super().download(t)
         return to_host(t).clone().resolve_conj().resolve_neg()
 
     def answers(self) -> bool:
-        """Whether a sum still comes through; planted faults may spoil it, and the device computes all the same."""
+        """Whether a sum can still be computed; a planted fault that raises does not count."""
         try:
             self.download(self.upload(torch.ones(2)) + 1.0)
         except Exception:  # a planted fault may raise anything
@@ -80,14 +80,14 @@ class SimDevice(Device):
         return True
 
     def synchronize(self) -> None:
-        """Nothing to wait for: every call is complete when it returns."""
+        """Does nothing: every call is complete when it returns."""
 
     def seed(self, n: int) -> None:
-        """The random stream is the CPU's default generator."""
+        """Seed the CPU's default generator, which is the device's random stream."""
         torch.default_generator.manual_seed(n)
 
     def facts(self) -> dict[str, str]:
-        """The chip is 'simulated', and the faults are named."""
+        """The chip is 'simulated'; the faults are named."""
         return {"chip": "simulated", "faults": ", ".join(f.id for f in self.faults) or "none"}
 
 

@@ -60,10 +60,10 @@ Levels
 Effects
     Return a result: it becomes the answer, and is written into the destination where the call has one. Return None: nothing
     is written. Raise: the device raises. Change the gradient alone with a fault on the backward kernel, or at function level
-    with `return call.run_with_gradient(effect_on_gradient)`. Made already: `fall_back`, `refuse`, `out_of_memory`, `abort`,
+    with `return call.run_with_gradient(effect_on_gradient)`. Ready-made: `fall_back`, `refuse`, `out_of_memory`, `abort`,
     `hang`, each an effect of its own, and `garbage(tensor)`.
 
-A border that no test machine can reach (2**32 elements) stands in the file as a small constant LIMIT, and `scaled` says so.
+A size limit that no test machine can reach (2**32 elements) is declared as a small constant LIMIT, and `scaled` says so.
 """
 
 from __future__ import annotations
@@ -79,26 +79,22 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 from torch import Tensor
 
-from parity.devices.sim.call import Call, Seen
+from parity.core.errors import FaultError, near
+from parity.devices import mps
+from parity.devices.sim.call import Call, CallOutline
 from parity.devices.sim.profile import FALLBACK_TEXT, MISSING_TEXT
-from parity.errors import FaultError, near
 
 LEVELS = ("function", "kernel", "transfer", "allocation")
 TRANSFERS = ("upload", "download")
 ALLOCATIONS = ("empty",)
 REMEMBERED = 256
-# What no device raises: an effect that does is broken itself.
+# Exceptions that no device raises: an effect that raises one is broken itself.
 MISTAKES = (NameError, AttributeError, ImportError, KeyError, ZeroDivisionError)
-# plain RuntimeError on MPS (MPSAllocator.mm)
-OUT_OF_MEMORY_TEXT = (
-    "MPS backend out of memory (MPS allocated: 9.06 GB, other allocations: 384.00 KB, max allowed: 9.07 GB). Tried to "
-    "allocate 256 bytes on shared pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory "
-    "allocations (may cause system failure)."
-)
+OUT_OF_MEMORY_TEXT = mps.MEMORY.example
 
 
 def always(call: Call) -> bool:
-    """The default of `when`."""
+    """The default of `when`: every call."""
     return True
 
 
@@ -110,9 +106,9 @@ class Fault:
     """One thing that a device does wrong.
 
     id: short and stable. ops: names as the level spells them (see above). effect: what happens instead. when: whether it
-    happens at this call. source: where the real bug is told of. title: one line for reports. scaled: what was scaled down,
-    like "2**32 elements -> LIMIT = 4096 elements".
-    Raises FaultError when the declaration is incomplete or names an op that torch does not have.
+    happens at this call. source: the URL of the report of the real bug. title: one line for reports. scaled: what was scaled
+    down, like "2**32 elements -> LIMIT = 4096 elements". Raises FaultError if the declaration is incomplete or names an op that
+    torch does not have.
     """
 
     id: str
@@ -178,17 +174,18 @@ def _reachable(place: Any, dotted: str) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Planted:
-    """A fault on one device, with what it remembers there. Mutable."""
+    """A fault on one device, with its memory there. Mutable."""
 
     fault: Fault
-    seen: deque[Seen] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    seen: deque[CallOutline] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     state: dict[Any, Any] = field(default_factory=dict)
 
 
 def run_through(planted: Sequence[Planted], call: Call) -> Any:
-    """The answer of a device with these faults: the first one that matches sees the call, its `run` asks the next.
+    """The result of a device with these faults: the first fault that matches gets the call, and its `run` passes it to the
+    next.
 
-    Each fault remembers the call, whether it matched or not, once it is over.
+    After the call, each fault remembers it, whether it matched or not.
     """
     outline = call.outline
     try:
@@ -204,7 +201,7 @@ def run_through(planted: Sequence[Planted], call: Call) -> Any:
 def _matches(p: Planted, call: Call) -> bool:
     try:
         return bool(p.fault.when(call.handed_to(call._run, p.seen, p.state)))
-    except Exception as e:  # no device raises here: the condition itself is broken
+    except Exception as e:  # the condition is not part of the device, so it is broken itself
         raise FaultError(_broken(p, "condition", call, e)) from e
 
 
@@ -230,7 +227,8 @@ def _aten(call: Call) -> str:
 
 
 def fall_back(call: Call) -> Any:
-    """Warn in MPS's words that the operator falls back to the CPU, and run it. MPS tells once per process, this each time."""
+    """Warn, in MPS's words, that the operator falls back to the CPU, and run it. MPS warns once per process, this effect every
+    time."""
     warnings.warn(FALLBACK_TEXT.format(op=_aten(call)), UserWarning, stacklevel=2)
     return call.run()
 
@@ -241,12 +239,12 @@ def refuse(call: Call) -> NoReturn:
 
 
 def out_of_memory(call: Call | None = None) -> NoReturn:
-    """Raise MPS's RuntimeError for memory that is not there."""
+    """Raise MPS's RuntimeError for exhausted memory."""
     raise RuntimeError(OUT_OF_MEMORY_TEXT)
 
 
 def abort(call: Call | None = None) -> NoReturn:
-    """End the process, as a failed assertion of a driver does (SIGABRT)."""
+    """End the process with SIGABRT, like a failed assertion in a driver."""
     os.abort()
 
 
@@ -257,7 +255,7 @@ def hang(call: Call | None = None) -> NoReturn:
 
 
 def garbage(t: Tensor) -> Tensor:
-    """A tensor of the same shape, dtype and strides that holds what looks left over; repeatable, every value finite."""
+    """A tensor of the same shape, dtype and strides that looks like leftover memory; deterministic, with finite values."""
     pattern = (torch.arange(t.numel()) * 7919 + 3) % 101
     left: Tensor = pattern % 3 != 0 if t.dtype is torch.bool else pattern if not _is_real(t) else pattern * 173.625 - 8191.0
     stale = torch.empty_like(t, requires_grad=False)

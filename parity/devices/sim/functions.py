@@ -1,4 +1,4 @@
-"""Function-level faults: a hook on torch's public functions, in force only inside `device.active()`."""
+"""Function-level faults: a hook on torch's public functions, active only inside `device.active()`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from parity.devices.sim.call import Call
 from parity.devices.sim.faults import Planted, run_through
 from parity.devices.sim.seats import Seat
 
-# What Python's operators are called as functions (those that torch does not resolve to a name of its own).
+# Function names of Python's operators, for those that torch does not resolve to a name of its own.
 DUNDERS = {
     "__and__": "bitwise_and",
     "__div__": "div",
@@ -54,19 +54,19 @@ DUNDERS = {
     "__irshift__": "bitwise_right_shift",
 }
 
-# Called for their effect on the first operand, though not by a name that ends in one underscore.
+# Functions that write into the first operand although their name does not end in one underscore.
 WRITING = frozenset(
     ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__", "__ifloordiv__", "__imod__", "__ipow__")
 ) | frozenset(("__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__"))
-# Properties that make a view.
+# Properties that return a view.
 VIEWS = frozenset(("T", "mT", "H", "mH", "real", "imag"))
 
 _names: dict[Any, str | None] = {}
 
 
 def public_name(function: Any) -> str | None:
-    """Like "torch.nn.functional.linear", "torch.Tensor.add_" or "torch.Tensor.mT"; None for what is not public and for
-    properties that only tell."""
+    """Like "torch.nn.functional.linear", "torch.Tensor.add_" or "torch.Tensor.mT"; None for functions that are not public and
+    for properties that compute nothing."""
     try:
         return _names[function]
     except KeyError:
@@ -79,7 +79,7 @@ def public_name(function: Any) -> str | None:
 
 
 def answers_to(name: str) -> frozenset[str]:
-    """Every name by which a fault may mean this function: the full one, its last parts, the one without underscore."""
+    """Every name that a fault may use for this function: the full one, its last parts, and the one without underscore."""
     parts = name.split(".")
     names = {".".join(parts[i:]) for i in range(len(parts))}
     short = parts[-1]
@@ -91,7 +91,7 @@ def answers_to(name: str) -> frozenset[str]:
 
 
 def _concerns(leaf: Any, device: torch.device) -> bool:
-    """Whether an argument belongs to the device: its tensor, or the device itself (a factory, an upload)."""
+    """Whether an argument involves the device: a tensor on it, or the device itself (a factory, an upload)."""
     if isinstance(leaf, Tensor):
         return leaf.device == device
     if isinstance(leaf, torch.device):
@@ -100,7 +100,7 @@ def _concerns(leaf: Any, device: torch.device) -> bool:
 
 
 class PublicCalls(TorchFunctionMode):
-    """Passes the calls of one device that a fault names through that fault. Costs some microseconds on every torch call."""
+    """Passes the calls that a fault of one device names through that fault. Adds some microseconds to every torch call."""
 
     def __init__(self, device: torch.device, seat: Seat) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ def _writes_first(name: str, kwargs: dict[str, Any]) -> bool:
 
 
 def _settled(answer: Any, outs: tuple[Tensor, ...], out: Any) -> Any:
-    """What the caller gets: its own destinations, written or left; otherwise the answer as it is."""
+    """What the caller gets: its own destinations, written or untouched; otherwise the answer itself."""
     if not outs:
         return answer
     answers = answer if isinstance(answer, (tuple, list)) else (answer,)

@@ -1,4 +1,5 @@
-"""torch.Generator(device="sim"). torch asks C++ hooks for one, and Python cannot add any; so the class is replaced."""
+"""torch.Generator(device="sim"). torch asks C++ hooks for a generator, which Python cannot provide, so the class is
+replaced."""
 
 from __future__ import annotations
 
@@ -12,22 +13,22 @@ _Native: Any = torch._C.Generator
 
 
 class _Kind(type(_Native)):  # type: ignore[misc]  # the type of a C type
-    """Every generator of torch is an instance of the class that took its place."""
+    """Makes every torch generator an instance of the class that replaced torch.Generator."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, _Native)
 
 
 class Generator(_Native, metaclass=_Kind):  # type: ignore[misc]  # torch.Generator is declared final
-    """A CPU generator that says it is on the simulated device; for every other device, torch's own.
+    """A CPU generator that reports the simulated device; for every other device, torch's own.
 
-    The stream is the CPU's: the same seed gives the same numbers there.
+    Its stream is the CPU's: the same seed gives the same numbers.
     """
 
     _place: torch.device
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        """Raises what torch raises for a device that it does not know."""
+        """Raises what torch raises for an unknown device."""
         place = torch.device(device)
         if place.type != NAME:
             return _Native(device)
@@ -37,7 +38,7 @@ class Generator(_Native, metaclass=_Kind):  # type: ignore[misc]  # torch.Genera
 
     @property
     def device(self) -> torch.device:
-        """Where its numbers go."""
+        """The device that the generator reports."""
         return self._place
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Registers the simulated device with torch, once per process and only when asked for."""
+"""Registers the simulated device with torch, once per process and only on request."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from parity.core.errors import DeviceError
 from parity.devices.sim import autocast, generators, host, storage
 from parity.devices.sim.kernels import fallback, run_as, run_at_once, run_composed
 from parity.devices.sim.memory import NAME, to_sim
 from parity.devices.sim.plans import HostOp
 from parity.devices.sim.profile import COMPOSED_WITH_FLOAT64
-from parity.errors import DeviceError
 
-# Views and set_: only metadata changes.
+# Views and set_, which change only metadata.
 VIEWS = (
     "_conj",
     "_neg_view",
@@ -35,8 +35,8 @@ VIEWS = (
     "view_as_complex",
     "view_as_real",
 )
-# Composite in torch, but with a kernel of their own on MPS (2.13; `permute` too, a view that needs none). Without these
-# lines they would reach the device in pieces, and round otherwise than the CPU. torch has derivatives for all of them.
+# Composite in torch, but with a kernel of their own on MPS (2.13; `permute`, a view, needs none here). Without this list
+# they would reach the device in pieces and round differently from the CPU. torch has derivatives for all of them.
 ONE_CALL_AS_ON_MPS = (
     "_fused_rms_norm",
     "addr",
@@ -79,9 +79,9 @@ _kept: list[Any] = []  # a Library unregisters when it is collected
 
 
 def install() -> None:
-    """Make torch know the device "sim". A second call does nothing.
+    """Register the device "sim" with torch. A second call does nothing.
 
-    Raises DeviceError where torch is too old (below 2.10) or its one slot for such a device is taken.
+    Raises DeviceError if torch is too old (below 2.10) or its only slot for such a device is taken.
     """
     if _kept:
         return
@@ -94,7 +94,7 @@ def install() -> None:
     _kept.extend((everything, casts))
     _register_kernels(_library("aten", "IMPL", "PrivateUse1"), _library("aten", "IMPL", "AutogradPrivateUse1"))
     for key in ("Conjugate", "Negative"):
-        # Without these, resolving a bit calls copy_ -> _copy_from -> resolve ... until the stack overflows.
+        # Without these kernels, resolving a bit calls copy_ -> _copy_from -> resolve ... until the stack overflows.
         bits = _library("aten", "IMPL", key)
         bits.impl("_copy_from", torch.library.fallthrough_kernel)
         _kept.append(bits)
@@ -122,8 +122,8 @@ def _claim_slot() -> None:
 
 
 def _guard() -> Any:
-    """torch's own guard of such a device, which its engine asks for the device's type a dozen times in every backward: here
-    with an answer that needs no Python frame."""
+    """torch's own device guard for such a device. Its engine asks it for the device type a dozen times in every backward, so
+    this one answers without a Python frame."""
     c: Any = torch._C
     same = itertools.repeat(c._autograd.DeviceType.PrivateUse1).__next__
     return type("DeviceGuard", (c._acc.DeviceGuard,), {"type_": same})()
@@ -135,11 +135,11 @@ def _overload(name: str) -> Any:
 
 
 def _structured() -> set[str]:
-    """The functional operators that torch composes of an allocation and their out= overload on a device like this one."""
+    """The functional operators that torch implements on such a device as an allocation and their out= overload."""
     c: Any = torch._C
-    told = c._dispatch_get_registrations_for_dispatch_key("CompositeExplicitAutogradNonFunctional")
+    registered = c._dispatch_get_registrations_for_dispatch_key("CompositeExplicitAutogradNonFunctional")
     on_cpu = set(c._dispatch_get_registrations_for_dispatch_key("CPU"))
-    names = {n.removeprefix("aten::") for n in told if n.startswith("aten::") and n in on_cpu}
+    names = {n.removeprefix("aten::") for n in registered if n.startswith("aten::") and n in on_cpu}
     return {n for n in names if not any(a.alias_info for a in _overload(n)._schema.arguments)}
 
 
@@ -169,7 +169,7 @@ def _register_kernels(aten: Any, above: Any) -> None:
         composites = (implicit, keys.CompositeExplicitAutograd, keys.CompositeExplicitAutogradNonFunctional)
         key = next(k for k in composites if op.has_kernel_for_dispatch_key(k))
         aten.impl(name, run_composed(op, key))
-        if key is implicit:  # otherwise torch has a derivative, and the composition stands below autograd
+        if key is implicit:  # otherwise torch has a derivative, and the composition runs below autograd
             above.impl(name, run_composed(op, key))
     allocating: Any = keys.CompositeExplicitAutogradNonFunctional
     taken = {*ONE_CALL_AS_ON_MPS, *HOST_KERNELS, *COMPOSED_WITH_FLOAT64, "linalg_svd", "linalg_svd.U"}
@@ -189,7 +189,7 @@ def _register_kernels(aten: Any, above: Any) -> None:
 
 
 class _DeviceContext:
-    """torch.sim.device(...): there is no current device to change."""
+    """torch.sim.device(...): does nothing, since there is no current device to change."""
 
     def __init__(self, *args: Any) -> None: ...
 
@@ -200,7 +200,7 @@ class _DeviceContext:
 
 
 def _backend_module() -> types.ModuleType:
-    """torch.sim. The random numbers are those of the CPU's default generator."""
+    """torch.sim. Its random numbers are those of the CPU's default generator."""
     m: Any = types.ModuleType(f"torch.{NAME}")
     m.is_available = m.is_initialized = lambda: True
     m._is_in_bad_fork = lambda: False
@@ -218,7 +218,7 @@ def _backend_module() -> types.ModuleType:
 
 
 def _patch_repr() -> None:
-    """repr computes in float64 on the device; MPS tensors are moved to the CPU first, and so are these."""
+    """repr would compute in float64 on the device. MPS tensors are copied to the CPU first, and so are these."""
     text: Any = torch._tensor_str
     original = text._str
 
@@ -236,7 +236,7 @@ def _new_storage(nbytes: int, index: int) -> torch.UntypedStorage:
 
 
 def _patch_storage_clone() -> None:
-    """torch.UntypedStorage(n, device="sim") has no allocator and ends the process; copy.deepcopy goes through it."""
+    """torch.UntypedStorage(n, device="sim") has no allocator and ends the process; copy.deepcopy uses it."""
     untyped: Any = torch.UntypedStorage
     original = untyped.clone
 
@@ -251,7 +251,7 @@ def _patch_storage_clone() -> None:
 
 
 def _load(stored: Any, location: str) -> torch.UntypedStorage | None:
-    """torch.load onto the device."""
+    """Load a storage with torch.load onto the device."""
     name, _, index = location.partition(":")
     if name != NAME:
         return None

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
+from parity.core.errors import FaultError
 from parity.devices.sim import zeros
 from parity.devices.sim.call import WRAPPED, Call
 from parity.devices.sim.faults import run_through
@@ -18,7 +19,6 @@ from parity.devices.sim.memory import NAME, adopt, set_conj, to_host, to_host_in
 from parity.devices.sim.plans import DEVICE, LIST, NUMBERS, TENSOR, Plan, plan_of, plans
 from parity.devices.sim.profile import composing
 from parity.devices.sim.seats import SEATS, Seat
-from parity.errors import FaultError
 
 
 def run_as(op: Any, ours: bool = True) -> Callable[..., Any]:
@@ -61,10 +61,8 @@ def run_composed(op: Any, key: Any) -> Callable[..., Any]:
 def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Run an operator on the host and hand its results back as sim tensors; in-place and out= return the caller's own."""
     plan = plans.get(id(op)) or plan_of(op)
-    if zeros.live and plan.pieces is not None:
-        return _in_pieces(plan, args, kwargs)
-    if zeros.live and (zero := zeros.product(plan.overload, args, kwargs)) is not None:
-        return zero
+    if zeros.live and (answer := _with_live_zeros(plan, args, kwargs)) is not None:
+        return answer
     host = list(args)
     index, count = -1, len(host)
     numbers: list[int] | None = None
@@ -91,26 +89,34 @@ def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
             numbers = [*numbers, i] if numbers else [i]
     if numbers:
         _wrap_numbers(plan, host, numbers)
-    if kwargs:
-        index, kwhost = _host_kwargs(plan, kwargs, index)
-    else:
-        kwhost = kwargs
+    index, kwhost = _host_kwargs(plan, kwargs, index) if kwargs else (index, kwargs)
     index = max(index, 0)
     seat = SEATS[index]
-    if seat.busy:
-        if plan.pieces is not None:
-            return _in_pieces(plan, args, kwargs)
-        result = _watched(plan, seat, host, kwhost, args, kwargs)
-    else:
-        try:
-            result = plan.call(*host, **kwhost)
-        except RuntimeError as e:
-            if not plan.outs or "not resizable" not in str(e):
-                raise
-            # Imported memory begins at the offset of the tensor, and so does the form that torch has lost.
-            forms = {n: (t.shape, t.stride(), 0) for n in plan.outs if isinstance(t := kwargs.get(n), Tensor)}
-            result = _regrown(plan, host, kwhost, forms)
+    if seat.busy and plan.pieces is not None:
+        return _in_pieces(plan, args, kwargs)
+    result = _on_host(plan, seat, host, kwhost, args, kwargs)
     return _results(plan, result, args, kwargs, index)
+
+
+def _with_live_zeros(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result where an operand may be zeros by definition (`zeros`); None if that changes nothing."""
+    return zeros.product(plan.overload, args, kwargs) if plan.pieces is None else _in_pieces(plan, args, kwargs)
+
+
+def _on_host(
+    plan: Plan, seat: Seat, host: list[Any], kwhost: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call the CPU's kernel on host aliases. args, kwargs: the device's own arguments, of which these are the aliases."""
+    if seat.busy:
+        return _watched(plan, seat, host, kwhost, args, kwargs)
+    try:
+        return plan.call(*host, **kwhost)
+    except RuntimeError as e:
+        if not plan.outs or "not resizable" not in str(e):
+            raise
+        # Imported memory begins at the offset of the tensor, and so does the form that torch has lost.
+        forms = {n: (t.shape, t.stride(), 0) for n in plan.outs if isinstance(t := kwargs.get(n), Tensor)}
+        return _regrown(plan, host, kwhost, forms)
 
 
 def _in_pieces(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -194,7 +200,10 @@ def _run(plan: Plan, host: list[Any], kwhost: dict[str, Any]) -> Any:
 
 
 def _regrown(plan: Plan, host: list[Any], kwhost: dict[str, Any], forms: dict[str, tuple[Any, ...]]) -> Any:
-    """The same call with destinations that may grow. forms: which shape, strides and offset they had before it."""
+    """Repeat a call that failed because a destination (out=) could not be resized, now with destinations that can be.
+
+    forms: (shape, strides, offset) of each destination before the failed call, by name; they are restored first.
+    """
     # torch sets the new sizes before it finds that imported memory cannot grow; a fault still has the destination in hand.
     for name, form in forms.items():
         kwhost[name].as_strided_(*form)

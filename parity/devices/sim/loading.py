@@ -1,4 +1,4 @@
-"""Faults from outside: a Python file, or an installed module."""
+"""Load faults from a Python file or an installed module."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from parity.devices.setup import beside
+from parity.core.errors import FaultError
+from parity.devices.setup import add_folder_to_path
 from parity.devices.sim.faults import Fault
-from parity.errors import FaultError
 
 EXPECTED = "a Python file with FAULTS = [Fault(...), ...] (from parity.devices import Fault), or the name of such a module"
 
 
 def load_faults(place: str | Path) -> tuple[Fault, ...]:
-    """The faults that a Python file or an importable module ("parity.zoo.convolution") declares: its list `FAULTS`, else
-    the `fault` of each entry of its list `BUGS`, else every Fault among its module-level names. A file of that name goes
-    before a module.
+    """The faults that a Python file or an importable module ("parity.zoo.bugs.convolution") declares: its list `FAULTS`, else
+    the `fault` of each entry of its list `BUGS`, else every Fault among its module-level names. A file of that name takes
+    precedence over a module.
 
-    Raises FaultError: no such file or module, it does not run, nothing declared, two faults with one id.
+    Raises FaultError if there is no such file or module, it does not run, it declares nothing, or two faults have the same id.
     """
     module = _module(str(place))
     if (declared := getattr(module, "FAULTS", None)) is not None:
@@ -44,7 +44,7 @@ def load_faults(place: str | Path) -> tuple[Fault, ...]:
 
 
 def _spelt(declared: object) -> str:
-    """What was declared instead, the entries of a list too."""
+    """A description of what was declared instead, including the entries of a list."""
     kinds = sorted({type(d).__name__ for d in declared}) if isinstance(declared, (list, tuple)) else ()
     return type(declared).__name__ + (f" of {', '.join(kinds)}" if kinds else "")
 
@@ -59,26 +59,26 @@ def _module(place: str) -> ModuleType:
             try:
                 return importlib.import_module(place)
             except ModuleNotFoundError as e:
-                # The module itself or a package above it; one that it wants to import is another matter.
+                # Only if the module itself or a package above it is missing, not a module that it imports.
                 if e.name is None or not f"{place}.".startswith(f"{e.name}."):
                     raise
                 raise FaultError(f"no such file and no such module; --faults takes {EXPECTED}") from e
         return _from_file(Path(place))
     except FaultError as e:
         raise FaultError(f"{place}: {e}") from e
-    except (Exception, SystemExit) as e:  # whatever a person's file does, the sentence is the same
+    except (Exception, SystemExit) as e:  # a user's file may raise anything
         raise FaultError(f"{place}: does not run ({type(e).__name__}: {e}); expected {EXPECTED}") from e
 
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise FaultError(f"no such file; --faults takes {EXPECTED}")
-    beside(path)
+    add_folder_to_path(path)
     name = f"parity_faults_{path.stem}"
     spec: Any = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise FaultError(f"not a Python file; --faults takes {EXPECTED}")
     module: ModuleType = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickling look their module up here
+    sys.modules[name] = module  # dataclasses and pickle look the module up here
     spec.loader.exec_module(module)
     return module

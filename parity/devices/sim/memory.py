@@ -1,10 +1,10 @@
-"""Device memory is host memory: the same bytes, strides and version seen as a tensor of the one device or the other.
+"""Device memory is host memory: the same bytes, strides and version, seen as a tensor of either device.
 
-A tensor is exported as a DLPack capsule, the capsule's device word is overwritten, and the capsule is imported again. No
-copy is made. DLPack drops the lazy conj and neg bits and the strides of dimensions of size 1 (by which kernels choose a
-memory format); both are set anew. An alias keeps the exported *tensor* alive, not only its storage. So an alias must never
-be kept on the tensor it comes from (an uncollectable cycle), and a tensor must never be pointed at the storage of its own
-alias (that frees the memory under it).
+A tensor is exported as a DLPack capsule, the capsule's device word is overwritten, and the capsule is imported again. Nothing
+is copied. DLPack drops the lazy conj and neg bits and the strides of dimensions of size 1 (by which kernels choose a memory
+format), so both are restored. An alias keeps the exported *tensor* alive, not only its storage. So an alias must never be
+stored on the tensor it comes from (a cycle that cannot be collected), and a tensor must never be made to use the storage of its
+own alias (that frees its memory).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.errors import DeviceError
+from parity.core.errors import DeviceError
 
 NAME = "sim"
 SEAT_COUNT = 128  # a device index is one signed byte in torch
@@ -26,14 +26,14 @@ _SIM_TYPE = 12  # kDLExtDev, which torch reads as its PrivateUse1 device
 
 
 def _private(name: str) -> Any:
-    """A private name of torch, or a clear refusal."""
-    found = getattr(torch._C, name, None)
-    if found is None:
+    """A private attribute of torch. Raises DeviceError if this torch lacks it."""
+    value = getattr(torch._C, name, None)
+    if value is None:
         raise DeviceError(
             f"the simulated device needs torch._C.{name}, which torch {torch.__version__} does not have; "
             "it is known to work with torch 2.10 to 2.13: install one of these, or name another device"
         )
-    return found
+    return value
 
 
 _to_dlpack = _private("_to_dlpack")
@@ -72,13 +72,13 @@ def to_host(t: Tensor) -> Tensor:
 
 
 def to_sim(t: Tensor, index: int) -> Tensor:
-    """The sim alias of a CPU tensor, on device `index`; the same otherwise."""
+    """The sim alias of a CPU tensor, on device `index`, with the same properties."""
     return _relabelled(t, _SIM_TYPE | index << 32)
 
 
 def to_host_in_place(t: Tensor) -> Tensor:
-    """Like `to_host`, but a view of the whole storage: `storage_offset()` is the true one, and the memory beside the view
-    can be reached with `as_strided`. Dearer than `to_host`: for faults."""
+    """Like `to_host`, but a view of the whole storage: `storage_offset()` is the true one, and memory outside of the view can
+    be reached with `as_strided`. Slower than `to_host`; used for faults."""
     elements = t.untyped_storage().nbytes() // t.element_size()
     if not elements:
         return to_host(t)
@@ -87,8 +87,8 @@ def to_host_in_place(t: Tensor) -> Tensor:
 
 
 def adopt(destination: Tensor, result: Tensor) -> None:
-    """Give `destination` (sim) the form of `result` (host): a kernel has resized or restrided its out= argument. As on the
-    CPU it stays in its memory where that is large enough (fft.fftfreq grows an empty slice), else it gets the result's."""
+    """Give `destination` (sim) the shape and strides of `result` (host), after a kernel resized or restrided its out= argument.
+    As on the CPU it keeps its memory if that is large enough (fft.fftfreq grows an empty slice), else it takes the result's."""
     shape, stride, offset = result.shape, result.stride(), destination.storage_offset()
     storage = destination.untyped_storage()
     if result.data_ptr() == destination.data_ptr():

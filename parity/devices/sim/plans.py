@@ -1,4 +1,4 @@
-"""What the simulated device must know of each operator before it runs one, read from its schema once."""
+"""What the simulated device must know about each operator before it runs it, read from its schema once."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-# What an argument is: a tensor (or what torch has made of one: a plain number), a list of tensors, a device.
+# Kinds of arguments: a tensor (or the plain number that torch turned it into), a list of tensors, a device.
 TENSOR, LIST, DEVICE = range(3)
 NUMBERS = (bool, int, float, complex)
 
 
 class HostOp:
-    """An operator whose kernel is written here, in the shape of torch's OpOverload."""
+    """An operator whose kernel is implemented in parity, with the interface of torch's OpOverload."""
 
     __slots__ = ("_schema", "function")
 
@@ -25,14 +25,14 @@ class HostOp:
 
 
 class Plan:
-    """What must be known of an operator's schema, read once.
+    """What is needed of an operator's schema, read once.
 
-    positions: (index, kind) of the arguments that need work; by_name: the same for keyword arguments; returns: per result
-    None (fresh) or (position, name, keyword-only) of the argument that it is; outs: names of out= arguments.
-    op: the operator; call: the same without torch's Python around it. ours: registered here on purpose, so that no profile
-    refuses it. takes_numbers: torch lets numbers stand for tensors in it, and treats them in type promotion as the CPU does.
-    makes, names_dtype: whether a result is fresh, or a dtype asked for. pieces: torch's own way to it on this device, by an
-    allocation and the out= overload, which whoever watches is to see; None where it has no other.
+    positions: (index, kind) of the arguments that must be converted; by_name: the same for keyword arguments; returns: for each
+    result None (fresh) or (position, name, keyword-only) of the argument that it is; outs: names of out= arguments. op: the
+    operator; call: the same without torch's Python wrapper. ours: registered by parity, so no profile refuses it.
+    takes_numbers: torch accepts numbers for tensors and treats them in type promotion as the CPU does. makes, names_dtype:
+    whether a result is fresh, or an argument names a dtype. pieces: torch's own implementation on this device, an allocation
+    and the out= overload, used when either is observed; None if there is none.
     """
 
     __slots__ = (
@@ -87,12 +87,12 @@ def _kind(type_name: str) -> int | None:
     return DEVICE if "Device" in type_name else None
 
 
-plans: dict[int, Plan] = {}  # by the id of the operator, which its plan keeps: torch hashes operators in Python
+plans: dict[int, Plan] = {}  # by id, because torch hashes operators in Python; the plan keeps the operator alive
 
 
 def plan_of(op: Any) -> Plan:
-    """The plan of an operator, made when it is first asked for."""
-    found = plans.get(id(op))
-    if found is None:
-        found = plans[id(op)] = Plan(op)
-    return found
+    """The plan of an operator, created at the first call."""
+    plan = plans.get(id(op))
+    if plan is None:
+        plan = plans[id(op)] = Plan(op)
+    return plan

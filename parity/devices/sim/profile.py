@@ -12,24 +12,11 @@ from functools import cache
 
 import torch
 
-from parity.operators import with_kernel
+from parity.devices import mps
+from parity.devices.operator_table import with_kernel
 
-MISSING_TEXT = (
-    "The operator '{op}' is not currently implemented for the MPS device. If you want this op to be considered for "
-    "addition please comment on https://github.com/pytorch/pytorch/issues/141287 and mention use-case, that resulted in "
-    "missing op as well as commit hash {sha}. As a temporary fix, you can set the environment variable "
-    "`PYTORCH_ENABLE_MPS_FALLBACK=1` to use the CPU as a fallback for this op. WARNING: this will be slower than running "
-    "natively on MPS."
-)
-FALLBACK_TEXT = (
-    "The operator '{op}' is not currently supported on the MPS backend and will fall back to run on the CPU. "
-    "This may have performance implications."
-)
-FLOAT64_TEXT = (
-    "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64. Please use float32 instead."
-)
-DTYPE_TEXT = "Trying to convert {dtype} to the MPS backend but it does not have support for that dtype."
-RANK_TEXT = "MPS supports tensors with dimensions <= 16, but got {rank}."
+MISSING_TEXT, FALLBACK_TEXT = mps.MISSING.text, mps.FALLBACK.text
+FLOAT64_TEXT, DTYPE_TEXT, RANK_TEXT = mps.FLOAT64.text, mps.DTYPE.text, mps.RANK.text
 
 # What MPS's dtype conversion does not know, by torch's C++ name.
 MPS_REFUSED_DTYPES: dict[str, str] = {

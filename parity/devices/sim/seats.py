@@ -1,7 +1,6 @@
-"""Seats: each device index has a profile, faults and a history of its own, so that several personalities live side by side.
+"""Seats: each device index has its own profile, faults and history, so that several simulated devices coexist.
 
-Index 0 is `sim`, 1 is `sim:mps`; devices with faults take the next free one. `busy` is the one flag that the hot path
-looks at.
+Index 0 is `sim`, 1 is `sim:mps`; devices with faults take the next free one. `busy` is the only flag that the fast path checks.
 """
 
 from __future__ import annotations
@@ -9,30 +8,27 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from parity.core.errors import DeviceError
 from parity.devices.sim.faults import Fault, Planted
 from parity.devices.sim.memory import SEAT_COUNT
 from parity.devices.sim.profile import PERMISSIVE, Profile
-from parity.errors import DeviceError
 
 HISTORY = 256
 FIRST_FREE = 2
 
 
-# torch's generic operator for a device like this one -> the name that a kernel fault may also give it.
-ALSO_CALLED = {
-    "convolution_overrideable": "convolution",
-    "convolution_backward_overrideable": "convolution_backward",
-}
+# torch's generic operator for such a device -> the usual name, which a kernel fault may use as well.
+ALSO_CALLED = {"convolution_overrideable": "convolution", "convolution_backward_overrideable": "convolution_backward"}
 
 
 class Seat:
-    """What one device index is at present. Mutable: `sit` changes it.
+    """The current state of one device index. Mutable: `sit` changes it.
 
-    resolved: memory of operands whose lazy conj or neg bit torch has resolved for the kernel that comes next -> the bits.
+    resolved: memory of operands whose lazy conj or neg bit torch has resolved for the next kernel -> the bits.
     """
 
     __slots__ = (
-        "_found",
+        "_by_overload",
         "_named",
         "allocation_faults",
         "busy",
@@ -50,40 +46,40 @@ class Seat:
         self.sit(PERMISSIVE, ())
 
     def sit(self, profile: Profile, faults: Sequence[Fault]) -> None:
-        """Take on a personality, and forget what ran before."""
+        """Set profile and faults, and forget what ran before."""
         self.profile = profile
         planted = [Planted(f) for f in faults]
         self.function_faults = tuple(p for p in planted if p.fault.level == "function")
         self.allocation_faults = tuple(p for p in planted if p.fault.level == "allocation")
-        self._named: dict[str, list[Planted]] = {}  # transfers too: their names do not collide with aten's
+        self._named: dict[str, list[Planted]] = {}  # includes transfers, whose names do not collide with aten's
         for p in planted:
             if p.fault.level in ("kernel", "transfer"):
                 for op in p.fault.ops:
                     self._named.setdefault(op, []).append(p)
-        self._found: dict[str, tuple[Planted, ...]] = {}
+        self._by_overload: dict[str, tuple[Planted, ...]] = {}
         self.resolved: dict[int, frozenset[str]] = {}
         self.history.clear()
         self.faulty = bool(planted)
         self.touch()
 
     def touch(self) -> None:
-        """Set `busy` anew; needed after `log` is set."""
+        """Recompute `busy`; needed after `log` is set."""
         self.busy = not self.profile.is_permissive or self.faulty or self.log is not None
 
     def note(self, overload: str) -> None:
-        """Remember that this ran."""
+        """Add an operator to the history."""
         self.history.append(overload)
         if self.log is not None:
             self.log.append(overload)
 
     def faults_for(self, overload: str, base: str) -> tuple[Planted, ...]:
-        """The faults whose names mean this overload ("add.out", of base "add"; "add_.Tensor", of base "add_")."""
-        found = self._found.get(overload)
-        if found is None:
+        """The faults whose names cover this overload ("add.out", of base "add"; "add_.Tensor", of base "add_")."""
+        faults = self._by_overload.get(overload)
+        if faults is None:
             names = (overload, base, _stripped(base), ALSO_CALLED.get(base, base))
-            found = tuple(dict.fromkeys(p for name in names for p in self._named.get(name, ())))
-            self._found[overload] = found
-        return found
+            faults = tuple(dict.fromkeys(p for name in names for p in self._named.get(name, ())))
+            self._by_overload[overload] = faults
+        return faults
 
 
 def _stripped(base: str) -> str:
@@ -95,7 +91,7 @@ _free: deque[int] = deque(range(FIRST_FREE, SEAT_COUNT))
 
 
 def take_seat() -> int:
-    """An index for a device with faults. Raises DeviceError when all are taken."""
+    """An index for a device with faults. Raises DeviceError if all are taken."""
     if not _free:
         raise DeviceError(
             f"more than {SEAT_COUNT - FIRST_FREE} simulated devices with faults are alive in this process; "
@@ -105,6 +101,7 @@ def take_seat() -> int:
 
 
 def leave_seat(index: int) -> None:
-    """Free an index; the longest unused is taken next, because tensors may outlive their device for a while."""
+    """Free an index. The one that has been free longest is reused first, because tensors may outlive their device for a
+    while."""
     SEATS[index].sit(PERMISSIVE, ())
     _free.append(index)

@@ -1,4 +1,4 @@
-"""Allocation, copies and resizing on the simulated device: what no CPU kernel can do for it."""
+"""Allocation, copies and resizing on the simulated device, which no CPU kernel can do for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from parity.devices.sim.kernels import allocated, settle
 from parity.devices.sim.memory import CPU_KEYS, to_host, to_host_in_place, to_sim
 from parity.devices.sim.seats import SEATS, Seat
 
-_WRITTEN = ((0, "self", False),)  # in the words of Plan.returns: one result, which is the destination
+_WRITTEN = ((0, "self", False),)  # as in Plan.returns: one result, which is the destination
 _FRESH = (None,)
 
 
@@ -80,7 +80,7 @@ def efficient_zero_tensor(
     device: torch.device | None = None,
     pin_memory: bool | None = None,
 ) -> Tensor:
-    """aten::_efficientzerotensor; the lazy kind has no memory to relabel, so these are real zeros."""
+    """aten::_efficientzerotensor. The lazy kind has no memory to relabel, so these are real zeros."""
     dtype = dtype or torch.get_default_dtype()
     return zeros.declare(_allocate(device, "_efficientzerotensor", lambda: torch.zeros(size, dtype=dtype)))
 
@@ -142,9 +142,9 @@ def copy_from_and_resize(src: Tensor, dst: Tensor) -> Tensor:
 
 
 def resize_(self: Tensor, size: Sequence[int], *, memory_format: Any = None) -> Tensor:
-    """aten::resize_, as on the CPU: the size that it has leaves the strides alone, and what lies in the memory stays there.
+    """aten::resize_, as on the CPU: an unchanged size keeps the strides, and the contents of the memory stay.
 
-    Imported memory cannot grow, so a size beyond its end gets new memory; other views of the old one keep that.
+    Imported memory cannot grow, so a larger size gets new memory; other views keep the old one.
     """
     if memory_format is None and tuple(size) == tuple(self.shape):
         return self
@@ -159,11 +159,11 @@ def resize_(self: Tensor, size: Sequence[int], *, memory_format: Any = None) -> 
 
 
 def let_go(self: Tensor) -> Tensor:
-    """aten::set_ without a source: nothing is left of the tensor's memory. torch's kernel would give it some of the host."""
+    """aten::set_ without a source: the tensor becomes empty. torch's own kernel would give it host memory."""
     nothing = _allocate(self.device, "empty.memory_format", lambda: torch.empty(0, dtype=self.dtype))
     return self.set_(nothing.untyped_storage(), 0, (0,), (1,))
 
 
 def on_metadata(op: Any) -> Callable[..., Any]:
-    """Views and set_ only touch metadata: the CPU kernel runs on the sim tensors themselves."""
+    """The kernel for views and set_: the CPU kernel runs on the sim tensors themselves, because only metadata changes."""
     return functools.partial(op._handle.redispatch_boxed, CPU_KEYS)

@@ -1,8 +1,8 @@
-"""What a law is: what may come out of a random op at all, and with which chance.
+"""What a law is: the possible results of a random op, and their probabilities.
 
-The second half is told as *probability integrals*: an observation y of an element with distribution function F becomes the
-interval [F(y-), F(y)], and under the law a point drawn inside it is uniform on [0, 1], whatever the op, its parameters and
-their differences from element to element. So one set of tests (`parity.judging.uniformity`) serves all laws.
+Probabilities are expressed as *probability integrals*: an observation y of an element with distribution function F becomes the
+interval [F(y-), F(y)]. Under the law, a point drawn inside it is uniform on [0, 1], whatever the op, its parameters and their
+differences between elements. So one set of tests (`parity.judging.uniformity`) serves all laws.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from parity.dtypes import FACTS
+from parity.catalog.row import Row
+from parity.core.dtypes import FACTS
 
 Results = Mapping[str, Tensor]
 Problems = list[tuple[str, str]]  # (name of the result, what is wrong)
 
 
-class Bound(Protocol):
-    """A call with its operands on the CPU, as they were before it."""
+class CallLike(Protocol):
+    """A call with its operands on the CPU, as they were before the call."""
 
     @property
-    def op(self) -> str:
-        """Name of the catalog row."""
+    def row(self) -> Row:
+        """The row of the catalog."""
 
     @property
     def args(self) -> tuple[Any, ...]:
@@ -41,7 +42,7 @@ class Bound(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tallies:
-    """Coins that were counted: float64 vectors of counts, trials, and the chance as an interval [least, most]."""
+    """Counted coins: float64 vectors of counts, trials, and bounds [least, most] on the chance."""
 
     counts: Tensor
     trials: Tensor
@@ -50,15 +51,19 @@ class Tallies:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class Observations:
     """Independent observations of one call, in the order of the result's elements.
 
-    low, high: the interval in [0, 1] of each, float64. fuzzy: the interval is an allowance for the dtype's and the
-    generator's granularity, so that only what no point inside explains is wrong; otherwise it is the law's own atom.
-    values: what tells observations apart, float64. peak: upper bound of the chance of any single value. surprise: -log of
-    an upper bound of the chance that another call gives the same result. spread: variance of the atoms' centres.
-    row: length of the innermost dimension. covariate: parameter of each element, where they differ.
-    matches: observed rare coincidences (fixed points of a permutation), of which one a call is expected; or -1.
+    low, high: the interval of each in [0, 1], float64.
+    fuzzy: the interval is an allowance for the granularity of dtype and generator, and a test fails only if no point inside
+    explains it; otherwise the interval is the law's own atom.
+    values: what distinguishes observations, float64.
+    peak: upper bound of the chance of any single value.
+    surprise: -log of an upper bound of the chance that another call gives the same result.
+    spread: variance of the atoms' centres.
+    row: length of the innermost dimension.
+    covariate: parameter of each element, if they differ.
+    matches: number of rare coincidences (fixed points of a permutation), of which one per call is expected; or -1.
     """
 
     low: Tensor
@@ -76,20 +81,20 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """outside: what is wrong with a result whatever the chance. observe: the observations that it holds.
+    """outside: problems of a result that is impossible whatever the chance. observe: the observations in a result.
 
-    gradient: what is wrong with (call, results, cotangent of the first result, gradient of the first operand), or None.
-    generator: the op takes `generator=`. bits: equal seeds give equal bits (False where sums may be reordered).
-    slope: whether such a call is smooth for a fixed seed, so that differences of the op itself say what its gradient is.
+    gradient: problems of (call, results, cotangent of the first result, gradient of the first operand), or None.
+    generator: the op takes `generator=`. bits: equal seeds give equal bits (False if sums may be reordered).
+    slope: whether such a call is smooth for a fixed seed, so that differences of the op itself give its gradient.
     stacks: `outside` and `observe` also take the results of several equal calls, stacked along a new first dimension.
     """
 
-    outside: Callable[[Bound, Results], Problems]
-    observe: Callable[[Bound, Results], list[Sample]]
-    gradient: Callable[[Bound, Results, Tensor, Tensor], Problems] | None = None
+    outside: Callable[[CallLike, Results], Problems]
+    observe: Callable[[CallLike, Results], list[Observations]]
+    gradient: Callable[[CallLike, Results, Tensor, Tensor], Problems] | None = None
     generator: bool = False
     bits: bool = True
-    slope: Callable[[Bound], bool] | None = None
+    slope: Callable[[CallLike], bool] | None = None
     stacks: bool = False
 
 
@@ -103,7 +108,7 @@ def first(r: Results) -> tuple[str, Tensor]:
 
 
 def reals(t: Tensor) -> Tensor:
-    """Float64 numbers, complex ones as a last dimension of two."""
+    """The numbers in float64, complex ones as a last dimension of two."""
     t = t.detach().resolve_conj()
     return (torch.view_as_real(t) if t.is_complex() else t).to(torch.float64)
 
@@ -115,15 +120,15 @@ def roundoff(t: Tensor) -> float:
 
 
 def count(name: str, bad: Tensor, y: Tensor, what: str) -> Problems:
-    """A problem naming how many elements are bad and the first of them."""
+    """A problem that states how many elements are bad and shows the first, or []."""
     if not bool(bad.any()):
         return []
     value = y.expand(bad.shape)[bad].reshape(-1)[0].item()
     return [(name, f"{int(bad.sum())} of {bad.numel()} {what}, such as {value:.6g}")]
 
 
-def coins(heads: Tensor, chance: float | Tensor, grain: float, row: int = 0) -> Sample:
-    """Heads and tails, each head with its chance. grain: how coarsely the generator may realise the chance."""
+def coins(heads: Tensor, chance: float | Tensor, grain: float, row: int = 0) -> Observations:
+    """Observations of heads and tails, each head with its chance. grain: how coarsely the generator may realise the chance."""
     y = heads.reshape(-1)
     if isinstance(chance, Tensor):
         p = chance.to(torch.float64).expand(heads.shape).reshape(-1)
@@ -137,7 +142,7 @@ def coins(heads: Tensor, chance: float | Tensor, grain: float, row: int = 0) -> 
         one = p[:1]
         tallies = Tallies(y.sum().to(torch.float64).view(1), torch.full_like(one, y.numel()), one - grain, one + grain)
     fuzzy = grain > 2.0**-20
-    return Sample(
+    return Observations(
         low - grain if fuzzy else low,
         high + grain if fuzzy else high,
         y.to(torch.float64),

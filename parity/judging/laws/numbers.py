@@ -1,4 +1,4 @@
-"""Laws of ops whose every element is a number drawn from a distribution of its own."""
+"""Laws of ops that draw every element from a distribution of its own."""
 
 from __future__ import annotations
 
@@ -9,15 +9,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from parity.judging.laws.law import Bound, Law, Problems, Results, Sample, Tallies, coins, count, first, reals, roundoff
+from parity.judging.laws.law import (
+    CallLike,
+    Law,
+    Observations,
+    Problems,
+    Results,
+    Tallies,
+    coins,
+    count,
+    first,
+    reals,
+    roundoff,
+)
 
 Cdf = Callable[[Tensor], Tensor]
-FEW = 128  # atoms that are counted one by one
+FEW = 128  # at most this many atoms are counted one by one
 
 
 @dataclass(frozen=True, slots=True)
 class Continuous:
-    """A distribution function, and the support with its ends: "[]", "[)", "(]" or "()"."""
+    """A continuous distribution: its distribution function, and the support with its ends: "[]", "[)", "(]" or "()"."""
 
     cdf: Cdf
     low: float = -math.inf
@@ -28,8 +40,11 @@ class Continuous:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A distribution of integers: P(X <= k), the support, the largest atom, the atoms from `low` up where they are few and
-    equal for all elements. grain: error of the chances that the generator's integers allow."""
+    """A distribution of integers.
+
+    cdf: P(X <= k). low, high: the support. peak: the largest atom. atoms: chances from `low` up, if they are few and equal for
+    all elements. grain: error of the chances due to the generator's integers.
+    """
 
     cdf: Cdf
     low: float = 0.0
@@ -40,17 +55,17 @@ class Whole:
     grain: float = 0.0
 
 
-def continuous(of: Callable[[Bound, Tensor], Continuous], generator: bool = True) -> Law:
+def continuous(of: Callable[[CallLike, Tensor], Continuous], generator: bool = True) -> Law:
     """The law of a continuous distribution, rounded to the result's dtype."""
 
-    def outside(call: Bound, r: Results) -> Problems:
+    def outside(call: CallLike, r: Results) -> Problems:
         name, t = first(r)
         y, d = reals(t), of(call, t)
         below = y >= d.low if d.ends[0] == "[" else y > d.low
         above = y <= d.high if d.ends[1] == "]" else y < d.high
         return count(name, ~(below & above), y, f"are outside of {d.ends[0]}{d.low:g}, {d.high:g}{d.ends[1]}")
 
-    def observe(call: Bound, r: Results) -> list[Sample]:
+    def observe(call: CallLike, r: Results) -> list[Observations]:
         t = first(r)[1]
         d, u = of(call, t), roundoff(t)
         y = reals(t)
@@ -59,7 +74,7 @@ def continuous(of: Callable[[Bound, Tensor], Continuous], generator: bool = True
         low, high = d.cdf(y - step).reshape(-1), d.cdf(y + step).reshape(-1)
         peak = min(1.0, float((high - low).max()) + 8 * u) if y.numel() else 1.0
         return [
-            Sample(
+            Observations(
                 (low - u).clamp(0, 1),
                 (high + u).clamp(0, 1),
                 y.reshape(-1),
@@ -74,16 +89,16 @@ def continuous(of: Callable[[Bound, Tensor], Continuous], generator: bool = True
     return Law(outside, observe, generator=generator, stacks=True)
 
 
-def whole(of: Callable[[Bound, Tensor], Whole], generator: bool = True) -> Law:
+def whole(of: Callable[[CallLike, Tensor], Whole], generator: bool = True) -> Law:
     """The law of a distribution of integers, in an integer or a floating dtype (which may round them)."""
 
-    def outside(call: Bound, r: Results) -> Problems:
+    def outside(call: CallLike, r: Results) -> Problems:
         name, t = first(r)
         y, d = t.detach().to(torch.float64), of(call, t)
         bad = ~((y >= d.low) & (y <= d.high) & (y == y.floor()))
         return count(name, bad, y, f"are no integers in [{d.low:g}, {d.high:g}]")
 
-    def observe(call: Bound, r: Results) -> list[Sample]:
+    def observe(call: CallLike, r: Results) -> list[Observations]:
         t = first(r)[1]
         d, y = of(call, t), t.detach().to(torch.float64)
         u = roundoff(t) if t.is_floating_point() else 2.0**-53
@@ -95,7 +110,7 @@ def whole(of: Callable[[Bound, Tensor], Whole], generator: bool = True) -> Law:
         peak = min(1.0, d.peak + d.grain) if not bool(coarse.any()) else min(1.0, float((high - low).max()))
         covariate = None if d.covariate is None else d.covariate.to(torch.float64).expand(y.shape).reshape(-1)
         return [
-            Sample(
+            Observations(
                 low.clamp(0, 1), high.clamp(0, 1), y.reshape(-1), fuzzy=fuzzy, peak=peak,
                 surprise=-math.log(peak) * y.numel(), row=y.shape[-1] if y.dim() else 0, covariate=covariate,
                 spread=(1 - math.fsum(p**3 for p in d.atoms)) / 12 if d.atoms else 1 / 12,
@@ -117,12 +132,12 @@ def _tallied(y: Tensor, d: Whole) -> Tallies:
 
 
 def _wide(x: object) -> Tensor:
-    """A parameter in float64: what a tensor holds, or the number."""
+    """A parameter in float64, from a tensor or a number."""
     return x.detach().to(torch.float64) if isinstance(x, Tensor) else torch.tensor(float(x), dtype=torch.float64)  # type: ignore[arg-type]  # a number
 
 
 def uniform(low: float, high: float, ends: str) -> Continuous:
-    """All numbers between two ends alike."""
+    """The uniform distribution between two ends."""
     width = high - low
     return Continuous(lambda y: ((y - low) / width).clamp(0, 1) if width else (y >= low).to(y.dtype), low, high, ends)
 
@@ -136,7 +151,7 @@ def _spread(*parameters: object) -> Tensor | None:
 
 
 def normal(mean: object, std: object, like: Tensor) -> Continuous:
-    """The normal distribution; of complex results each part has this mean and half the variance. std 0 gives the mean."""
+    """The normal distribution; each part of a complex result has this mean and half the variance. std 0 gives the mean."""
     m, s = _wide(mean), _wide(std)
     if like.is_complex():
         s = s * math.sqrt(0.5)
@@ -149,35 +164,35 @@ def normal(mean: object, std: object, like: Tensor) -> Continuous:
     return Continuous(cdf, covariate=_spread(std, mean))
 
 
-def _uniform_into(call: Bound, y: Tensor) -> Continuous:
-    """uniform_(from, to). Rounding may give the upper end where the lower is not 0."""
+def _uniform_into(call: CallLike, y: Tensor) -> Continuous:
+    """uniform_(from, to). Rounding may return the upper end if the lower one is not 0."""
     low, high = float(call.get(1, "from", 0.0)), float(call.get(2, "to", 1.0))
     return uniform(low, high, "[)" if (low, high) == (0.0, 1.0) else "[]")
 
 
-def _exponential(call: Bound, y: Tensor) -> Continuous:
-    """torch promises that 0 is never drawn; a half type may round a number to it."""
+def _exponential(call: CallLike, y: Tensor) -> Continuous:
+    """torch promises never to draw 0; a half type may round a number to it."""
     rate = float(call.get(1, "lambd", 1.0))
     return Continuous(lambda x: -torch.expm1(-rate * x.clamp(min=0)), 0.0, math.inf, "()" if roundoff(y) <= 2**-24 else "[)")
 
 
-def _cauchy(call: Bound, y: Tensor) -> Continuous:
+def _cauchy(call: CallLike, y: Tensor) -> Continuous:
     median, sigma = float(call.get(1, "median", 0.0)), float(call.get(2, "sigma", 1.0))
     return Continuous(lambda x: 0.5 + torch.atan((x - median) / sigma) / math.pi, ends="[]")
 
 
-def _log_normal(call: Bound, y: Tensor) -> Continuous:
+def _log_normal(call: CallLike, y: Tensor) -> Continuous:
     mean, std = float(call.get(1, "mean", 1.0)), float(call.get(2, "std", 2.0))
     return Continuous(lambda x: torch.special.ndtr((x.clamp(min=0).log() - mean) / std), 0.0, math.inf, "[]")
 
 
-def _gamma(call: Bound, y: Tensor) -> Continuous:
+def _gamma(call: CallLike, y: Tensor) -> Continuous:
     shape = _wide(call.args[0])
     cdf: Cdf = lambda x: torch.special.gammainc(shape.expand(x.shape), x.clamp(min=0))  # noqa: E731 -- typed as a Cdf
     return Continuous(cdf, 0.0, math.inf, "[)", _spread(call.args[0]))
 
 
-def _truncated(call: Bound, y: Tensor) -> Continuous:
+def _truncated(call: CallLike, y: Tensor) -> Continuous:
     """trunc_normal_(mean, std, a, b)."""
     mean, std = float(call.get(1, "mean", 0.0)), float(call.get(2, "std", 1.0))
     a, b = float(call.get(3, "a", -2.0)), float(call.get(4, "b", 2.0))
@@ -191,27 +206,27 @@ def _fans(x: Tensor) -> tuple[int, int]:
     return x.shape[1] * field, x.shape[0] * field
 
 
-def _xavier(call: Bound, y: Tensor) -> Continuous:
+def _xavier(call: CallLike, y: Tensor) -> Continuous:
     """xavier_uniform_: all numbers up to gain * sqrt(6 / (fan_in + fan_out)), as the dtype rounds it."""
     limit = float(call.get(1, "gain", 1.0)) * math.sqrt(6 / sum(_fans(call.args[0])))
     limit = max(limit, float(torch.tensor(limit, dtype=y.dtype)))
     return uniform(-limit, limit, "[]")
 
 
-def _kaiming(call: Bound, y: Tensor) -> Continuous:
+def _kaiming(call: CallLike, y: Tensor) -> Continuous:
     """kaiming_normal_ as by default: standard deviation sqrt(2 / fan_in)."""
     return normal(0.0, math.sqrt(2 / _fans(call.args[0])[0]), y)
 
 
 def integers(low: int, high: int) -> Whole:
-    """All integers in [low, high) alike. The remainder of 32 random bits favours some by high - low in 2**32."""
+    """Integers in [low, high), equally likely. The remainder of 32 random bits favours some by up to (high - low) / 2**32."""
     n = max(1, high - low)
     atoms = tuple([1 / n] * n) if n <= FEW else ()
     grain = n / 2**32 if n <= 2**28 else 2.0**-30
     return Whole(lambda y: ((y - low + 1) / n).clamp(0, 1), low, high - 1, 1 / n, atoms, grain=grain)
 
 
-def _randint_like(call: Bound, y: Tensor) -> Whole:
+def _randint_like(call: CallLike, y: Tensor) -> Whole:
     """randint_like(x, high) and (x, low, high)."""
     low, high = call.get(1, "low"), call.get(2, "high")
     if high is None:
@@ -219,12 +234,12 @@ def _randint_like(call: Bound, y: Tensor) -> Whole:
     return integers(int(0 if low is None else low), int(high))
 
 
-def _randint(call: Bound, y: Tensor) -> Whole:
+def _randint(call: CallLike, y: Tensor) -> Whole:
     """randint(like, low, high, shape)."""
     return integers(int(call.args[1]), int(call.args[2]))
 
 
-def _random_into(call: Bound, y: Tensor) -> Whole:
+def _random_into(call: CallLike, y: Tensor) -> Whole:
     """random_(): [0, 2**digits] of floats, [0, max] of integers; random_(to); random_(from, to)."""
     bounds = [int(a) for a in call.args[1:]]
     if not bounds:
@@ -234,14 +249,14 @@ def _random_into(call: Bound, y: Tensor) -> Whole:
     return integers(bounds[0] if len(bounds) > 1 else 0, bounds[-1])
 
 
-def _geometric(call: Bound, y: Tensor) -> Whole:
+def _geometric(call: CallLike, y: Tensor) -> Whole:
     p = float(call.get(1, "p"))
     atoms = tuple(p * (1 - p) ** k for k in range(64)) if p < 1 else (1.0,)
     grain = roundoff(y) if roundoff(y) > 2**-20 else 0.0
     return Whole(lambda k: 1 - (1 - p) ** k.clamp(min=0).floor(), 1, math.inf, p, atoms, grain=grain)
 
 
-def _poisson(call: Bound, y: Tensor) -> Whole:
+def _poisson(call: CallLike, y: Tensor) -> Whole:
     rate = _wide(call.args[0])
     # Ramanujan's bound: the mode has at most 1 / sqrt(2 pi rate) of the mass, and never more than exp(-rate) below 1.
     peaks = torch.where(rate < 1, torch.exp(-rate), (0.4 / rate.clamp(min=1).sqrt()).clamp(max=0.37))
@@ -255,9 +270,11 @@ def _poisson(call: Bound, y: Tensor) -> Whole:
     return Whole(cdf, 0, math.inf, peak, covariate=_spread(call.args[0]))
 
 
-def _dirichlet(call: Bound, y: Tensor) -> Continuous:
-    """The first component of a Dirichlet draw whose k concentrations are one whole number a: Beta(a, (k - 1) a), which is
-    the law of the a-th of k a - 1 uniform numbers in order (DLMF 8.17.5)."""
+def _dirichlet(call: CallLike, y: Tensor) -> Continuous:
+    """The first component of a Dirichlet draw whose k concentrations are all one whole number a.
+
+    It has the distribution Beta(a, (k - 1) a), that of the a-th smallest of k a - 1 uniform numbers (DLMF 8.17.5).
+    """
     x = call.args[0]
     a = round(float(x.reshape(-1)[0])) if x.numel() else 1
     n = a * x.shape[-1] - 1
@@ -270,8 +287,8 @@ def _dirichlet(call: Bound, y: Tensor) -> Continuous:
     return Continuous(cdf, 0.0, 1.0, "[]")
 
 
-def _binomial(call: Bound, y: Tensor) -> Whole:
-    """binomial(count, prob) for counts up to a hundred or so, which the call rounds first: the masses are summed."""
+def _binomial(call: CallLike, y: Tensor) -> Whole:
+    """binomial(count, prob) for counts up to about a hundred, which the call rounds first; the masses are summed."""
     counts, chances = call.args[0].round(), call.args[1]
     n, p = _wide(counts + 0 * chances), _wide(chances + 0 * counts)
     k = torch.arange(int(n.max()) + 1 if n.numel() else 1, dtype=torch.float64)
@@ -293,10 +310,10 @@ def _binomial(call: Bound, y: Tensor) -> Whole:
 # --------------------------------------------------------------------------------------------------------------- coins
 
 
-def bernoulli(chance: Callable[[Bound], float | Tensor]) -> Law:
-    """1 with the given chance, else 0; never the impossible."""
+def bernoulli(chance: Callable[[CallLike], float | Tensor]) -> Law:
+    """The law of 1 with the given chance, else 0. Impossible values are problems."""
 
-    def outside(call: Bound, r: Results) -> Problems:
+    def outside(call: CallLike, r: Results) -> Problems:
         name, t = first(r)
         y, p = t.detach().to(torch.float64), _wide(chance(call)).expand(t.shape)
         return (
@@ -305,7 +322,7 @@ def bernoulli(chance: Callable[[Bound], float | Tensor]) -> Law:
             or count(name, (y == 0) & (p == 1), y, "have a chance of 1, and were not drawn")
         )
 
-    def observe(call: Bound, r: Results) -> list[Sample]:
+    def observe(call: CallLike, r: Results) -> list[Observations]:
         t, p = first(r)[1], chance(call)
         grain = max(roundoff(t), roundoff(p) if isinstance(p, Tensor) else 0.0)
         return [coins(t.detach() != 0, p, grain, t.shape[-1] if t.dim() else 0)]
@@ -313,11 +330,15 @@ def bernoulli(chance: Callable[[Bound], float | Tensor]) -> Law:
     return Law(outside, observe, generator=True, stacks=True)
 
 
-def _chance(call: Bound) -> float | Tensor:
-    """bernoulli(x) takes the chances from x; bernoulli(x, p) and x.bernoulli_(p) take p."""
-    p = call.get(1, "p")
-    if p is None:
-        p = 0.5 if call.op.endswith("_") else call.args[0]
+def _chance(call: CallLike) -> float | Tensor:
+    """bernoulli(x) takes the chances from x; bernoulli(x, p) takes p."""
+    p = call.get(1, "p", call.args[0])
+    return p if isinstance(p, Tensor) else float(p)
+
+
+def _chance_into(call: CallLike) -> float | Tensor:
+    """x.bernoulli_(p) takes p; without it, coins are fair."""
+    p = call.get(1, "p", 0.5)
     return p if isinstance(p, Tensor) else float(p)
 
 
@@ -342,4 +363,5 @@ NUMBERS: dict[str, Law] = {
     "binomial": whole(_binomial),
     "dirichlet": continuous(_dirichlet),
     "bernoulli": bernoulli(_chance),
+    "bernoulli_": bernoulli(_chance_into),
 }

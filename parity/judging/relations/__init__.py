@@ -1,7 +1,7 @@
 """What must hold where several answers are right: ties, signs, phases, pivots, ill-conditioned systems.
 
-A relation looks at the inputs and the device's results only, and says what is wrong with them. The results that it names in
-`covers` are not compared by value; all others still are.
+A relation sees only the inputs and the device's results, and returns their problems. Results named by `covers` are not compared
+by value; all others are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _nothing(call: Bound, r: Results) -> Problems:
 
 
 def _outside(call: Bound, r: Results) -> Problems:
-    """What no chance explains."""
+    """Problems of a random result that is impossible whatever the chance."""
     return [Problem(name, what) for name, what in laws.outside(call, r)]
 
 
@@ -29,5 +29,8 @@ RELATIONS: dict[str, Relation] = {
     "random": Relation(everything, _outside),
     "uninitialised": Relation(everything, _nothing),
 }
-# Relations whose gradients depend on the arbitrary choice (signs, phases, pivots), so that backward says nothing.
-GAUGE_DEPENDENT = frozenset({"svd", "eigh", "eig", "qr", "lu", "lowrank", "lstsq", "pinv_any_rank", "random", "uninitialised"})
+# Relations whose gradients depend on an arbitrary choice (signs, phases, pivots), so they are not compared.
+GAUGE_DEPENDENT = frozenset((
+    "svd", "eigh", "eig", "qr", "lu", "lowrank", "pca_lowrank", "lstsq", "pinv_any_rank", "pinv_of_product", "random",
+    "uninitialised",
+))  # fmt: skip

@@ -1,4 +1,4 @@
-"""A call as relations see it, and what they are."""
+"""The call that a relation sees, and what relations are."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.dtypes import FACTS
-from parity.swift import swift
+from parity.catalog.row import Row
+from parity.core.dtypes import FACTS
 
 INVARIANT_LIMIT = 30.0  # LAPACK's test ratio: residual / (norm * size * u)
 # Its threshold for symmetric eigenproblems is 60 in units of 2 u (Reference-LAPACK, TESTING/sep.in, dsyt21.f).
 SYMMETRIC_LIMIT = 120.0
-# Residuals up to here are what the next coarser arithmetic (float32's TF32) leaves over: n times its roundoff.
+# The next coarser arithmetic (float32's TF32) explains residuals up to here: n times its roundoff.
 COARSER = 2.0**13
 UNSOUND = "a matrix with NaN or Inf, or lost below the normal numbers"
 
 
-@swift
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A call with its operands on the CPU, as the reference got them. vanishes: a matrix whose largest number is smaller may
-    lose more than its roundings, because the device flushes on the way; 0 where it does not flush."""
+    """A call with its operands on the CPU, as the reference got them.
 
-    op: str
+    vanishes: a matrix whose largest number is smaller may lose more than roundings because the device flushes; 0 if it does not
+    flush.
+    """
+
+    row: Row
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     vanishes: float = 0.0
@@ -43,7 +45,7 @@ Results = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with a result. ratio: the residual in units of its limit, where a coarser arithmetic explains it."""
+    """A problem of a result. ratio: the residual in units of its limit, if a coarser arithmetic explains it."""
 
     name: str
     what: str
@@ -52,7 +54,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Unjudged:
-    """Of which matrices of a result nothing is said, and why. where: bool, of the shape of the batch."""
+    """The matrices of a result that are not judged, and why. where: bool, of the shape of the batch."""
 
     name: str
     where: Tensor
@@ -64,10 +66,9 @@ Problems = list[Problem | Unjudged]
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """covers: names of the results that are judged here instead of by value.
+    """covers: names of the results that this relation judges instead of a comparison by value.
 
-    chooses: what is covered is a choice among right answers, so that gradients can be compared only where both sides chose
-    alike.
+    chooses: the covered results are a choice among right answers, so gradients can be compared only if both sides chose alike.
     """
 
     covers: Callable[[Bound, Results], frozenset[str]]
@@ -91,7 +92,7 @@ def in_range(index: Tensor, size: int) -> bool:
 
 
 def picked(x: Tensor, index: Tensor, dim: int, keepdim: bool) -> Tensor | None:
-    """x at the indices along dim, in the shape of the indices; None where an index is out of range."""
+    """x at the indices along dim, in the shape of the indices; None if an index is out of range."""
     if not x.dim():
         return x.clone() if in_range(index, 1) else None
     full = index if keepdim else index.unsqueeze(dim)
@@ -102,7 +103,7 @@ def picked(x: Tensor, index: Tensor, dim: int, keepdim: bool) -> Tensor | None:
 
 
 def outs(results: Results) -> list[str]:
-    """Names of the call's results in their order."""
+    """Names of the call's results in order."""
     return [n for n in results if n.startswith("out")]
 
 
@@ -125,12 +126,12 @@ def everything(call: Bound, results: Results) -> frozenset[str]:
 
 
 def wide(t: Tensor) -> Tensor:
-    """The matrix in float64 or complex128."""
+    """The tensor in float64 or complex128."""
     return t.detach().to(torch.complex128 if t.is_complex() else torch.float64)
 
 
 def roundoff(t: Tensor) -> float:
-    """Unit roundoff of its dtype."""
+    """Unit roundoff of the tensor's dtype."""
     return FACTS[str(t.dtype).removeprefix("torch.")].unit_roundoff
 
 
@@ -143,19 +144,21 @@ def residual(
     u: float,
     limit: float = INVARIANT_LIMIT,
     lost: Tensor | None = None,
-    apart: Tensor | None = None,
+    excluded: Tensor | None = None,
 ) -> Problems:
-    """Nothing where |got - want| <= limit n u scale in the Frobenius norm, matrix by matrix (LAPACK's test ratio). lost: which
-    matrices may be NaN or Inf, because numbers on the way leave the range. apart: which are `unsound`."""
+    """No problem if |got - want| <= limit n u scale in the Frobenius norm, matrix by matrix (LAPACK's test ratio).
+
+    lost: matrices that may be NaN or Inf, because numbers on the way leave the range. excluded: `unsound` matrices, not judged.
+    """
     n = max(1, *got.shape[-2:]) if got.dim() >= 2 else 1
     error = torch.linalg.matrix_norm(got - want) if got.numel() else torch.zeros(())
     unit = n * u * torch.clamp(scale, min=torch.finfo(torch.float64).tiny)
     bad = ~(error <= limit * unit)
     if lost is not None:
         bad = bad & ~(lost & ~torch.isfinite(error))
-    if apart is not None:
-        bad = bad & ~apart
-    left: Problems = [] if apart is None or not bool(apart.any()) else [Unjudged(name, apart, UNSOUND)]
+    if excluded is not None:
+        bad = bad & ~excluded
+    left: Problems = [] if excluded is None or not bool(excluded.any()) else [Unjudged(name, excluded, UNSOUND)]
     if not bool(bad.any()):
         return left
     ratio = float((error / unit)[bad].nan_to_num(float("inf"), float("inf")).max())
@@ -164,19 +167,19 @@ def residual(
 
 
 def unsound(call: Bound, *matrices: Tensor) -> Tensor:
-    """Which matrices of the common batch hold NaN or Inf, or are so small that what a device flushes is more than rounding."""
-    found = torch.zeros((), dtype=torch.bool)
+    """Which matrices of the common batch hold NaN or Inf, or are so small that flushing loses more than rounding."""
+    excluded = torch.zeros((), dtype=torch.bool)
     for a in matrices:
         if not a.numel():
             continue
         size = a.abs().amax((-2, -1))
-        found = found | ~torch.isfinite(a.abs()).all(-1).all(-1) | ((size > 0.0) & (size < call.vanishes))
-    return found
+        excluded = excluded | ~torch.isfinite(a.abs()).all(-1).all(-1) | ((size > 0.0) & (size < call.vanishes))
+    return excluded
 
 
-def sound(a: Tensor, apart: Tensor) -> Tensor:
-    """The matrices with zeros in place of the unsound ones, which some decompositions refuse."""
-    return torch.where(apart[..., None, None], torch.zeros_like(a), a)
+def sound(a: Tensor, excluded: Tensor) -> Tensor:
+    """The matrices with zeros in place of the excluded ones, which some decompositions refuse."""
+    return torch.where(excluded[..., None, None], torch.zeros_like(a), a)
 
 
 def norm(a: Tensor) -> Tensor:

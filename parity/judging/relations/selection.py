@@ -1,8 +1,9 @@
-"""Ties (sort, topk, mode, extrema, unique, pooled indices): the input at the index is the value, whichever index it is."""
+"""Ties (sort, topk, mode, extrema, unique, pooled indices): any index is right at which the input is the value."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -79,12 +80,12 @@ def _topk(call: Bound, r: Results) -> Problems:
 
 
 def _topk_covers(call: Bound, r: Results) -> frozenset[str]:
-    """The indices; the values too where the caller asked for no order."""
+    """Covers the indices; the values too if the caller asked for no order."""
     return indices(call, r) if call.get(4, "sorted", True) else frozenset(outs(r))
 
 
 def _value_at(position: int) -> Callable[[Bound, Results], Problems]:
-    """Values with the index of one of their places: kthvalue(k, dim), median(dim), mode(dim), max(dim)."""
+    """Relation for values with the index of one of their places: kthvalue(k, dim), median(dim), mode(dim), max(dim)."""
 
     def problems(call: Bound, r: Results) -> Problems:
         names = outs(r)
@@ -102,7 +103,7 @@ def _value_at(position: int) -> Callable[[Bound, Results], Problems]:
 
 
 def _longest_run(rows: Tensor) -> Tensor:
-    """How often the most frequent number of each row stands in it; a NaN stands alone."""
+    """How often the most frequent number of each row occurs; every NaN is a number of its own."""
     ordered = rows.to(torch.uint8).sort(-1).values if rows.dtype is torch.bool else rows.sort(-1).values
     place = torch.arange(rows.shape[-1]).expand(rows.shape)
     begins = torch.ones(rows.shape, dtype=torch.bool)
@@ -112,44 +113,45 @@ def _longest_run(rows: Tensor) -> Tensor:
 
 
 def _mode(call: Bound, r: Results) -> Problems:
-    """A value that none occurs more often than; NaN counts as often as it stands there, or as never equal to itself."""
-    found = _value_at(1)(call, r)
+    """No other value may occur more often; NaN may count as equal to itself or not."""
+    problems = _value_at(1)(call, r)
     names = outs(r)
-    if found or len(names) < 2:
-        return found
+    if problems or len(names) < 2:
+        return problems
     x, value = call.args[0], r[names[0]]
     if not x.dim() or not x.numel():
-        return found
+        return problems
     dim = call.get(1, "dim", -1)
     if not bool(call.get(2, "keepdim", False)):
         value = value.unsqueeze(dim)
     rows, got = x.movedim(dim, -1), value.movedim(dim, -1)
     nan = torch.isnan(rows) if rows.is_floating_point() else torch.zeros_like(rows, dtype=torch.bool)
-    apart = _longest_run(rows)
-    most = torch.maximum(apart, nan.sum(-1, keepdim=True))
+    longest = _longest_run(rows)
+    most = torch.maximum(longest, nan.sum(-1, keepdim=True))
     times = ((rows == got) | (nan & torch.isnan(got) if got.is_floating_point() else nan)).sum(-1, keepdim=True)
     return (
         []
-        if bool(((times == most) | (times == apart) | nan.any(-1, keepdim=True)).all())
+        if bool(((times == most) | (times == longest) | nan.any(-1, keepdim=True)).all())
         else [Problem(names[0], "another value occurs more often")]
     )
 
 
-def _argmax(call: Bound, r: Results) -> Problems:
+def _argmax(call: Bound, r: Results, low: bool = False) -> Problems:
+    """The input at the index must be the largest element. low: the smallest."""
     x, dim = call.args[0], call.get(1, "dim")
     keepdim = bool(call.get(2, "keepdim", False))
     name = outs(r)[0]
-    index, low = r[name], "argmin" in call.op
+    index = r[name]
     if dim is None:
         if not in_range(index, x.numel()):
             return [Problem(name, "the index is out of range")]
         got = x.reshape(-1)[index.reshape(-1)[0]]
         extreme = torch.amin(x) if low else torch.amax(x)
     else:
-        found = picked(x, index, dim, keepdim)
-        if found is None:
+        at_index = picked(x, index, dim, keepdim)
+        if at_index is None:
             return [Problem(name, "an index is out of range")]
-        got, extreme = found, torch.amin(x, dim, keepdim) if low else torch.amax(x, dim, keepdim)
+        got, extreme = at_index, torch.amin(x, dim, keepdim) if low else torch.amax(x, dim, keepdim)
     return [] if same(got, extreme) else [Problem(name, "the input at the index is not the extreme value")]
 
 
@@ -178,31 +180,71 @@ def _unique(call: Bound, r: Results) -> Problems:
 
 
 def _unordered(call: Bound, r: Results) -> frozenset[str]:
-    """Everything only where the caller asked for no order."""
+    """Covers everything if the caller asked for no order, else nothing."""
     return frozenset(outs(r)) if call.get(1, "sorted", True) is False else frozenset()
 
 
-def _pool(call: Bound, r: Results) -> Problems:
+# (start, stop, step) of each element's window along dimension d, from the sizes of the plane and of the result along it.
+Windows = Callable[[Bound, int, int, int], tuple[Tensor, Tensor, int]]
+
+
+def _sliding(call: Bound, d: int, size: int, pooled: int) -> tuple[Tensor, Tensor, int]:
+    """Windows of one size with stride, padding and dilation."""
+    spatial = call.row.spatial
+    kernel = _each(call.get(1, "kernel_size"), spatial)[d]
+    stride = _each(call.get(2, "stride") or kernel, spatial)[d]
+    step = _each(call.get(4, "dilation", 1), spatial)[d]
+    start = torch.arange(pooled) * stride - _each(call.get(3, "padding", 0), spatial)[d]
+    return start, start + step * (kernel - 1) + 1, step
+
+
+def _adaptive(call: Bound, d: int, size: int, pooled: int) -> tuple[Tensor, Tensor, int]:
+    """Windows from floor(o size / pooled) to ceil((o + 1) size / pooled), as in torch's kernels."""
+    o = torch.arange(pooled)
+    return o * size // pooled, -(-(o + 1) * size // pooled), 1
+
+
+def _pool(call: Bound, r: Results, windows: Windows | None = None) -> Problems:
+    """The input at each index must be the value. windows: of each element; None if samples of the call determine them."""
     names = outs(r)
     if len(names) < 2:
         return []
     x, v, i = call.args[0], r[names[0]], r[names[1]]
-    spatial = next((int(d) for d in "123" if f"{d}d" in call.op), 2)
+    spatial = call.row.spatial
     flat = x.reshape(*x.shape[: x.dim() - spatial], -1)
     index = i.reshape(*i.shape[: i.dim() - spatial], -1)
     if not in_range(index, flat.shape[-1]):
         return [Problem(names[1], "an index is outside the plane")]
-    return (
-        []
-        if same(flat.gather(-1, index), v.reshape(index.shape))
-        else [Problem(names[1], "the input at the index is not the maximum")]
-    )
+    if not same(flat.gather(-1, index), v.reshape(index.shape)):
+        return [Problem(names[1], "the input at the index is not the maximum")]
+    if windows is not None and not _in_windows(call, i, x.shape[x.dim() - spatial :], windows):
+        return [Problem(names[1], "an index is outside the window of its element")]
+    return []
+
+
+def _in_windows(call: Bound, index: Tensor, plane: Sequence[int], windows: Windows) -> bool:
+    """Whether each index lies in the window of its element. plane: sizes of the input's plane."""
+    if not index.numel():
+        return True
+    for d, at in enumerate(torch.unravel_index(index, tuple(plane))):
+        start, stop, step = windows(call, d, plane[d], index.shape[d - len(plane)])
+        shape = (-1, *[1] * (len(plane) - d - 1))
+        start, stop = start.view(shape), stop.view(shape)
+        if not bool(((at >= start) & (at < stop) & ((at - start) % step == 0)).all()):
+            return False
+    return True
+
+
+def _each(given: int | Sequence[int], spatial: int) -> list[int]:
+    """A pooling argument for each dimension; one number counts for all."""
+    sizes = [given] if isinstance(given, int) else list(given)
+    return sizes * spatial if len(sizes) == 1 else sizes
 
 
 def _unpool(call: Bound, r: Results) -> Problems:
-    """Every place that indices name holds one of the values written there, whichever came last, and every other place 0."""
+    """Every place named by an index must hold one of the values written there, every other place 0."""
     x, index, name = call.args[0], call.get(1, "indices"), outs(r)[0]
-    spatial = next((int(d) for d in "123" if f"{d}d" in call.op), 2)
+    spatial = call.row.spatial
     values, places, got = (t.reshape(*t.shape[: t.dim() - spatial], -1) for t in (x, index, r[name]))
     if values.shape[:-1] != got.shape[:-1] or not in_range(places, got.shape[-1]):
         return [Problem(name, "planes of another number or size than the indices ask for")]
@@ -216,7 +258,7 @@ def _unpool(call: Bound, r: Results) -> Problems:
 
 
 def _nothing(call: Bound, r: Results) -> frozenset[str]:
-    """Covers nothing: the values are judged as they are, and equal ones may be taken from any of their places."""
+    """Covers nothing: values are compared as they are."""
     return frozenset()
 
 
@@ -229,9 +271,12 @@ RELATIONS: dict[str, Relation] = {
     "mode": Relation(everything, _mode),
     "max_dim": Relation(indices, _value_at(1)),
     "argmax": Relation(only, _argmax),
+    "argmin": Relation(only, partial(_argmax, low=True)),
     "cummax": Relation(indices, _cummax),
     "unique": Relation(_unordered, _unique),
-    "max_pool_indices": Relation(indices, _pool),
+    "max_pool_indices": Relation(indices, partial(_pool, windows=_sliding)),
+    "adaptive_pool_indices": Relation(indices, partial(_pool, windows=_adaptive)),
+    "sampled_pool_indices": Relation(indices, _pool),
     "unpool": Relation(only, _unpool, chooses=False),
     "order": Relation(_nothing, lambda call, r: []),
 }

@@ -1,9 +1,9 @@
 """Honest devices: simulated devices that differ from the CPU only as real healthy devices do. They are the judge's negative
 controls: a finding on one of them is a false alarm.
 
-`parity run --device sim --faults parity.zoo.honest` runs the suite on one with every kind of honesty, `--device sim:mps` on one
-with the operators of MPS, functions as inexact as its tables allow, and flushing. `SUBSETS` has the kinds by name. Which kinds
-occurred, and how often an answer's bits were not the CPU's, is counted in `tally`.
+`parity run --device sim --faults parity.zoo.honest` runs the suite on a device with every kind of honest difference; `--device
+sim:mps` runs it on one with the operators of MPS, functions as inexact as its tables allow, and flushing. `SUBSETS` has the
+kinds by name. `tally` counts which kinds occurred, and how often a result's bits differed from the CPU's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Other right answers where there are several: places of ties, signs and phases of vectors, pivots."""
+"""Other right results where several exist: positions of ties, signs and phases of vectors, pivots."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from parity.zoo.honest.rerun import (
     HALVES,
     IN_FLOAT32,
     ROUNDED,
-    again,
     any_range,
     arithmetic,
     honest,
     narrowed,
     pick,
+    rerun,
 )
 
 PLACED = ("argmax", "argmin", "kthvalue", "max", "median", "min", "mode", "nanmedian", "sort", "topk")
-# torch documents that these return the first of tied places, and its own formulas of gradients take it at its word (cumprod's).
+# torch documents that these return the first of tied positions, and its gradient formulas rely on it (cumprod's).
 DOCUMENTED = ("argmax", "argmin", "max", "min")
 POOLS = ("adaptive_max_pool2d", "adaptive_max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices")
 
@@ -35,27 +35,27 @@ def _any(call: Call) -> bool:
 
 
 def _order(call: Call, n: int) -> Tensor:
-    """A permutation of n places, the same for equal calls."""
+    """A permutation of n positions, the same for equal calls."""
     return torch.randperm(n, generator=torch.Generator().manual_seed(pick(call, 1 << 30)))
 
 
 def _places(call: Call, plain: Any) -> Any:
-    """The kernel on its operand in another order, and the places translated back: any of the tied ones may come out."""
+    """Run the kernel on its operand in another order and translate the positions back, so that any tied one may be returned."""
     x, base = call.args[0], call.op.partition(".")[0]
     if base == "mode" and x.is_floating_point() and bool(torch.isnan(x).any()):
-        return None  # NaN equals nothing, and which value it counts for depends on the order
+        return None  # NaN is unequal to everything, so its position depends on the order
     whole = base in ("argmax", "argmin") and _dim(call, 1, None) is None
     if (base == "sort" and call.kwargs.get("stable")) or (base in DOCUMENTED and call.direction == "backward"):
         return None
     if base in ("max", "min", "median", "nanmedian") and isinstance(plain, Tensor):
-        return None  # no places asked for
+        return None  # the call returns no positions
     position = {"sort": 1, "argmax": 1, "argmin": 1, "max": 1, "min": 1, "median": 1, "nanmedian": 1, "mode": 1}.get(base, 2)
     dim = 0 if whole else _dim(call, position, -1)
     flat = x.reshape(-1) if whole else x
     if not flat.dim():
         return None
     order = _order(call, flat.shape[dim])
-    got = again(call, AS_THEY_ARE, {id(x): flat.index_select(dim, order)})
+    got = rerun(call, AS_THEY_ARE, {id(x): flat.index_select(dim, order)})
     if isinstance(got, Tensor):
         return order[got] if not whole or got.dim() == plain.dim() else order[got].reshape(plain.shape)
     values, places = got[0], order[got[1]]
@@ -72,7 +72,7 @@ def _dim(call: Call, position: int, default: Any, name: str = "dim") -> Any:
 
 
 def _running(call: Call) -> Any:
-    """cummax and cummin: the first of the tied places instead of the last."""
+    """cummax and cummin: the first of the tied positions instead of the last."""
     call.run()
     x, values, indices, dim = call.args[:4]
     last = indices.clone()
@@ -88,7 +88,7 @@ def _running(call: Call) -> Any:
 
 
 def _ranks(x: Tensor, lead: int, order: Tensor) -> Tensor:
-    """Each element's rank in its plane, ties broken by the order: what is largest stays largest, and is so alone."""
+    """Each element's rank in its plane, with ties broken by `order`, so that exactly one maximum remains."""
     planes = x.reshape(*x.shape[:lead], -1)[..., order]
     ranks = torch.empty(planes.shape, dtype=torch.float64)
     places = torch.arange(planes.shape[-1], dtype=torch.float64).expand(planes.shape)
@@ -103,19 +103,19 @@ def _spatial(call: Call) -> int:
 
 
 def _pool(call: Call, plain: Any) -> Any:
-    """Max pooling that finds another one of the tied maxima in its window."""
+    """Max pooling that returns another one of the tied maxima in a window."""
     x = call.args[0]
     lead = x.dim() - _spatial(call)
     order = _order(call, math.prod(x.shape[lead:]))
     swap = {id(x): _ranks(x, lead, order)}
     for t in call.outs[:1]:
         swap[id(t)] = torch.empty_strided(t.shape, t.stride(), dtype=torch.float64)
-    _, indices = again(call, AS_THEY_ARE, swap)
+    _, indices = rerun(call, AS_THEY_ARE, swap)
     if bool(((indices < 0) | (indices >= order.numel())).any()):
-        return None  # a window that holds nothing but padding: the CPU's place lies outside
+        return None  # a window of padding only: the CPU's position lies outside
     picked = x.reshape(*x.shape[:lead], -1).gather(-1, indices.reshape(*indices.shape[:lead], -1))
     picked = picked.reshape(plain[0].shape)
-    return (picked, indices) if same_values(picked, plain[0]) else None  # of some empty windows the CPU makes its own maximum
+    return (picked, indices) if same_values(picked, plain[0]) else None  # the CPU has its own maximum for some empty windows
 
 
 def _pool_backward(call: Call, plain: Any) -> Any:
@@ -124,11 +124,11 @@ def _pool_backward(call: Call, plain: Any) -> Any:
     lead = x.dim() - 2
     ranks = _ranks(x, lead, _order(call, math.prod(x.shape[lead:]))).to(torch.float32)
     dtypes = IN_FLOAT32 if g.dtype in HALVES else AS_THEY_ARE
-    return narrowed(again(call, dtypes, {id(x): ranks}), plain)
+    return narrowed(rerun(call, dtypes, {id(x): ranks}), plain)
 
 
 def _distinct(call: Call, plain: Any) -> Any:
-    """unique without an order: the distinct values, inverse and counts in another one."""
+    """unique without sorting: the distinct values, inverse and counts in another order."""
     if _dim(call, 1, True, "sorted"):
         return None
     values, inverse, counts = plain
@@ -142,7 +142,7 @@ def _distinct(call: Call, plain: Any) -> Any:
 
 
 def _phases(call: Call, like: Tensor, n: int) -> Tensor:
-    """n signs, or n phases, for the columns of a matrix."""
+    """n signs or n complex phases for the columns of a matrix."""
     turn = torch.rand(n, generator=torch.Generator().manual_seed(pick(call, 1 << 30)), dtype=torch.float64)
     if like.is_complex():
         return torch.polar(torch.ones(n, dtype=torch.float64), 2 * math.pi * turn)
@@ -150,7 +150,7 @@ def _phases(call: Call, like: Tensor, n: int) -> Tensor:
 
 
 def _wide(call: Call) -> Any:
-    return again(call, arithmetic(call))
+    return rerun(call, arithmetic(call))
 
 
 def _svd(call: Call, plain: Any) -> Any:
@@ -207,7 +207,7 @@ def _eliminated(a: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def faults() -> tuple[Fault, ...]:
-    """All kinds of choices."""
+    """All faults of this kind."""
     tied, turned = "any of the tied places", "other signs and phases"
     return (
         honest("ties", PLACED, _places, _any, tied, limit=any_range),

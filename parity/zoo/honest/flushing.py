@@ -1,5 +1,5 @@
-"""Subnormal numbers taken for zero, as operands and as results, in the dtypes for which the tables of the device say so:
-float32 and bfloat16 on Apple GPUs, none on others."""
+"""Flush subnormal numbers to zero, in operands and results, in the dtypes for which the device's tables say so: float32 and
+bfloat16 on Apple GPUs, none on others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map
 
 from parity.devices import Call, Fault
 from parity.zoo.honest import tally
-from parity.zoo.honest.rerun import again, stretch, widened
+from parity.zoo.honest.rerun import rerun, stretch, widened
 from parity.zoo.honest.tables import device_of
 from parity.zoo.honest.tables import flushed as flushed_on
 
@@ -19,7 +19,7 @@ Dtypes = frozenset[torch.dtype]
 
 
 def flushed(t: Tensor, dtypes: Dtypes) -> Tensor:
-    """The tensor with its subnormal elements (or parts) replaced by zeros of their sign, in the same strides."""
+    """The tensor with its subnormal elements (or complex parts) replaced by zeros of the same sign, with the same strides."""
     if t.dtype not in dtypes or not t.numel():
         return t
     other = widened(t, t.dtype)
@@ -34,18 +34,18 @@ def _flush(call: Call) -> Any:
     dtypes = flushed_on(device_of(call))
     kept = [t for t in call.operands if t.dtype in dtypes]
     swap = {id(t): flushed(t, dtypes) for t in kept}
-    result = again(call, swap=swap)
+    result = rerun(call, swap=swap)
     answer = tree_map(lambda r: flushed(r, dtypes) if isinstance(r, Tensor) else r, result)
     tally.note("flushing", (answer, list(swap.values())), (result, kept))
     return answer
 
 
 def _flushes(call: Call) -> bool:
-    """Whether the tables of the device say that it flushes a dtype of this call."""
+    """Whether the device's tables say that it flushes a dtype of this call."""
     dtypes = flushed_on(device_of(call))
     return bool(dtypes) and any(t.dtype in dtypes and t.numel() for t in (*call.outs, *call.operands))
 
 
 def faults(ops: tuple[str, ...]) -> tuple[Fault, ...]:
-    """Flushing around these kernels; plant it before the others, which then get flushed operands."""
+    """Flushing for these kernels. Plant it before the other faults, so that they get flushed operands."""
     return (Fault("honest-flushing", ops, _flush, _flushes, title="subnormal numbers taken for zero"),)

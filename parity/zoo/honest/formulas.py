@@ -1,5 +1,5 @@
-"""Composite kernels computed otherwise: wider inside and rounded once, or by another healthy formula in float32 whose
-functions are right to within the device's ULP bounds."""
+"""Composite kernels computed differently: wider inside and rounded once, or by another valid formula in float32 with functions
+within the device's ULP bounds."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from parity.zoo.honest.rerun import (
     ALL_IN_DOUBLE,
     HALVES,
     ROUNDED,
-    again,
     arithmetic,
     honest,
     in_range,
     narrowed,
     once,
     pick,
+    rerun,
     rounding,
     rounds,
-    single,
     stretch,
+    to_float32,
     unlike,
     widened,
 )
 from parity.zoo.honest.rounding import noisy
 from parity.zoo.honest.tables import bounds, device_of
 
-# Kernels that round once where everything inside is wider. Left out: what means something else in another dtype (nextafter,
-# frexp), what is exact, and interpolation to the nearest, whose float32 coordinates are part of the definition.
+# Kernels that may round once, with everything inside wider. Left out: functions that depend on the dtype (nextafter,
+# frexp), exact ones, and nearest interpolation, whose float32 coordinates are part of its definition.
 ONCE = (
     "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d", "_adaptive_avg_pool3d_backward",
     "_cdist_backward", "_cdist_forward", "_cholesky_solve_helper", "_ctc_loss", "_ctc_loss_backward", "_embedding_bag",
@@ -69,8 +69,8 @@ ONCE = (
     "upsample_bicubic2d", "upsample_bicubic2d_backward", "upsample_bilinear2d", "upsample_bilinear2d_backward",
     "upsample_linear1d", "upsample_linear1d_backward", "upsample_trilinear3d", "upsample_trilinear3d_backward", "xlogy",
 )  # fmt: skip
-# Functions among them. Of half types Metal's are off by up to 1 ULP (Metal Shading Language specification, chapter 8), and so
-# may be what a library makes of them. Not lgamma and its derivatives, which others add up.
+# Those of them that are functions. In half types Metal's are off by up to 1 ULP (Metal Shading Language specification,
+# chapter 8), and a library's may be, too. Without lgamma and its derivatives, which other kernels sum.
 HALF_FUNCTIONS = (
     "erfinv", "hypot", "i0", "igamma", "igammac", "logaddexp", "logaddexp2", "logit", "sinc", "special_entr", "special_erfcx",
     "special_i0e", "special_i1", "special_i1e", "special_log_ndtr", "special_ndtri", "special_xlog1py", "xlogy",
@@ -83,22 +83,22 @@ SOFTMAX = ("_log_softmax", "_log_softmax_backward_data", "_softmax", "_softmax_b
 
 def _once(call: Call, plain: Any) -> Any:
     if call.op.startswith("grid_sampler") and call.args[-3 if "backward" not in call.op else -4] == 1:
-        return None  # the nearest pixel of rounded coordinates
+        return None  # nearest interpolation depends on the rounded coordinates
     if call.op.partition(".")[0].rstrip("_") in HALF_FUNCTIONS and plain.dtype in HALVES:
         return unlike(plain, lambda: once(call, plain), lambda: _within(call, plain))
     return once(call, plain)
 
 
 def _within(call: Call, plain: Tensor) -> Tensor:
-    """A half-precision function within its bound."""
-    return noisy(again(call, ALL_IN_DOUBLE, promoted(call, plain.dtype)), plain.dtype, HALF_ULP)
+    """A half-precision function within its ULP bound."""
+    return noisy(rerun(call, ALL_IN_DOUBLE, promoted(call, computing(call, plain.dtype))), plain.dtype, HALF_ULP)
 
 
 # -------------------------------------------------------------------------------------- fused multiply-adds
 
 
 def _fused(call: Call, plain: Any) -> Any:
-    """The last product is not rounded before the sum; the ones before it are."""
+    """A fused multiply-add: the last product is not rounded before the sum; earlier products are."""
     base = call.op.partition(".")[0].rstrip("_")
     if plain.dtype not in ROUNDED or plain.is_complex() or pick(call, 4) == 3:
         return _whole_in_result(call, plain)
@@ -106,11 +106,11 @@ def _fused(call: Call, plain: Any) -> Any:
     a = [(t if t.dtype in ROUNDED else t.to(near)).to(torch.float64) if isinstance(t, Tensor) else t for t in call.args]
     if base in ("addcmul", "addcdiv"):
         value = call.kwargs.get("value", 1)
-        value = single(float(value))
+        value = to_float32(float(value))
         left = _f32(value * a[1])
         y = a[0] + (left * a[2] if base == "addcmul" else left / a[2])
     elif base == "lerp":
-        weight = a[2] if isinstance(a[2], Tensor) else torch.tensor(single(float(a[2])), dtype=torch.float64)
+        weight = a[2] if isinstance(a[2], Tensor) else torch.tensor(to_float32(float(a[2])), dtype=torch.float64)
         way = _f32(a[1] - a[0])
         y = torch.where(weight.abs() < 0.5, a[0] + weight * way, a[1] - way * _f32(1 - weight))
     else:
@@ -124,8 +124,8 @@ def _fused(call: Call, plain: Any) -> Any:
 
 
 def _whole_in_result(call: Call, plain: Any) -> Any:
-    """`once`, with integers rounded to the dtype of the result first."""
-    return narrowed(again(call, arithmetic(call), promoted(call, plain.dtype)), plain, rounding(call))
+    """`once`, with integers first rounded to the dtype of the result."""
+    return narrowed(rerun(call, arithmetic(call), promoted(call, computing(call, plain.dtype))), plain, rounding(call))
 
 
 def _f32(x: Tensor) -> Tensor:
@@ -136,13 +136,13 @@ def _f32(x: Tensor) -> Tensor:
 
 
 class Library:
-    """Functions in float32, right to within the bounds of the device that a call runs on."""
+    """Functions in float32, within the ULP bounds of the device of a call."""
 
     def __init__(self, call: Call) -> None:
         self._bounds = bounds(device_of(call))
 
     def __call__(self, name: str, x: Tensor) -> Tensor:
-        """torch's function of that name."""
+        """torch's function of that name, within its bound."""
         truth = getattr(torch, name)(x.to(torch.float64))
         limits = RANGES.get(name, (-math.inf, math.inf))
         return noisy(truth, torch.float32, self._bounds.of(name, torch.float32), limits)
@@ -186,7 +186,7 @@ WRITTEN: Mapping[str, Callable[[Library, Tensor, Call], Tensor]] = {
 
 
 def _softmax(call: Call, plain: Tensor) -> Any:
-    """Exponentials of base 2 after a multiplication by log2(e), as attention kernels do, or of base e; sums reordered."""
+    """Powers of 2 after multiplying by log2(e), as attention kernels compute it, or powers of e; sums reordered."""
     f, base, way = Library(call), call.op.partition(".")[0], pick(call, 3)
     if way == 2 or not call.args[0].dim():
         return once(call, plain)
@@ -205,7 +205,7 @@ def _softmax(call: Call, plain: Tensor) -> Any:
 
 
 def _layer_norm(call: Call, plain: Any) -> Any:
-    """Mean, then the squares of the differences, then scale and shift with a fused multiply-add."""
+    """The mean, then the squared differences, then scale and shift with a fused multiply-add."""
     x, shape, weight, bias, eps = call.args[:5]
     f, way = Library(call), pick(call, 3)
     rows = math.prod(x.shape[: x.dim() - len(shape)])
@@ -215,7 +215,7 @@ def _layer_norm(call: Call, plain: Any) -> Any:
     n = flat.shape[0]
     mean = total(flat, way) / n
     off = flat - mean
-    rstd = f("rsqrt", total(off * off, way) / n + single(eps))
+    rstd = f("rsqrt", total(off * off, way) / n + to_float32(eps))
     y = (off * rstd).t().reshape(x.shape)
     w = torch.ones(tuple(shape)) if weight is None else weight.to(torch.float32)
     b = torch.zeros(tuple(shape)) if bias is None else bias.to(torch.float32)
@@ -228,12 +228,13 @@ def _layer_norm(call: Call, plain: Any) -> Any:
 
 
 def _batch_norm(call: Call) -> Any:
-    """Everything inside wider; the running statistics too, which the kernel moves although its schema does not say so."""
+    """Everything inside is wider, including the running statistics, which the kernel updates although its schema does not say
+    so."""
     dtypes = arithmetic(call)
     running = [t for t in call.args[3:5] if t is not None]
-    plain = again(call, swap={id(t): t.clone() for t in running})
+    plain = rerun(call, swap={id(t): t.clone() for t in running})
     wide = {id(t): widened(t, dtypes.get(t.dtype, t.dtype)) for t in running}
-    other = tree_map(in_range, narrowed(again(call, dtypes, wide), plain), plain)
+    other = tree_map(in_range, narrowed(rerun(call, dtypes, wide), plain), plain)
     for t in running:
         if t.numel():
             stretch(t).copy_(stretch(wide[id(t)]))
@@ -241,7 +242,7 @@ def _batch_norm(call: Call) -> Any:
     return other
 
 
-BLOCK, BLOCKS = 4, 64  # keys at a time, or as many blocks of a long row
+BLOCK, BLOCKS = 4, 64  # keys per block, and most blocks of a row
 
 
 class _Valued(torch.autograd.Function):
@@ -264,14 +265,14 @@ _valued: Any = _Valued.apply  # untyped in torch
 
 
 def _attention(call: Call) -> Any:
-    """Attention over blocks of keys, with the gradients of the device's own softmax: taken through the running maximum, those
-    of higher order would cancel otherwise than any kernel's."""
+    """Attention over blocks of keys, with the gradients of the device's own softmax: higher-order gradients through the running
+    maximum would cancel differently from any real kernel's."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     given = dict(zip(names, call.args)) | call.kwargs
     q, k, v = (given[n] for n in names[:3])
     plain = call.run()
     left = given.get("dropout_p") or given.get("enable_gqa") or q.dtype not in ROUNDED
-    left = left or torch.is_autocast_enabled(q.device.type)  # what casts where is the op's own business
+    left = left or torch.is_autocast_enabled(q.device.type)  # under autocast the op decides what it casts
     if left or not all(t.numel() and bool(torch.isfinite(t).all()) for t in (q, k, v)):
         return plain
     scale = 1.0 / math.sqrt(q.shape[-1]) if given.get("scale") is None else given["scale"]
@@ -301,12 +302,12 @@ def _blocks(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float) -> Tensor:
         peak = high if top is None else torch.maximum(top, high)
         still = peak.masked_fill(peak == -math.inf, 0.0)
         weights = (scores - still).exp()
-        share = weights @ v[..., some, :]
+        part_sum = weights @ v[..., some, :]
         if acc is None:
-            sums, acc = weights.sum(-1, keepdim=True), share
+            sums, acc = weights.sum(-1, keepdim=True), part_sum
         else:
             shrink = (top - still).exp()
-            sums, acc = sums * shrink + weights.sum(-1, keepdim=True), acc * shrink + share
+            sums, acc = sums * shrink + weights.sum(-1, keepdim=True), acc * shrink + part_sum
         top = peak
     y: Tensor = acc / sums.masked_fill(sums == 0, 1.0)
     return y
@@ -323,7 +324,7 @@ def _formula(call: Call, plain: Any) -> Any:
 
 
 def faults() -> tuple[Fault, ...]:
-    """All composites."""
+    """All faults of this kind."""
     return (
         honest("rounded-once", ONCE, _once, title="everything inside wider, one rounding at the end"),
         Fault("honest-batch-norm", ("native_batch_norm",), _batch_norm, rounds, title="everything inside wider"),

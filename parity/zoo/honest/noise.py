@@ -1,4 +1,4 @@
-"""Elementwise functions that are right to within the ULP bound of a device's table, and no better."""
+"""Elementwise functions whose errors reach the ULP bounds of the device's table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from parity.devices import Call, Fault
 from parity.zoo.honest import tally
-from parity.zoo.honest.rerun import ALL_IN_DOUBLE, ROUNDED, again, honest, rounding, rounds, takes_integers, unlike
+from parity.zoo.honest.rerun import ALL_IN_DOUBLE, ROUNDED, honest, rerun, rounding, rounds, takes_integers, unlike
 from parity.zoo.honest.rounding import cut, largest_error, noisy, noisy_complex
 from parity.zoo.honest.tables import bounds, device_of
 
@@ -21,22 +21,22 @@ FUNCTIONS = (
     "expm1", "log", "log10", "log1p", "log2", "mul", "pow", "reciprocal", "rsqrt", "rsub", "sin", "sinh", "sqrt", "sub",
     "tan", "tanh",
 )  # fmt: skip
-# Powers that every library computes as the function they are.
+# Powers that every library computes by a special function.
 POWERS = {0.5: "sqrt", -0.5: "rsqrt", 1.0: "mul", 2.0: "square", -1.0: "reciprocal"}
-# No library leaves the range of its function: (lowest, highest) result.
+# The range of a function, which no library leaves: (lowest, highest) result.
 RANGES = {
     "acos": (0.0, math.pi), "acosh": (0.0, math.inf), "asin": (-math.pi / 2, math.pi / 2), "atan": (-math.pi / 2, math.pi / 2),
     "atan2": (-math.pi, math.pi), "cos": (-1.0, 1.0), "cosh": (1.0, math.inf), "erf": (-1.0, 1.0), "erfc": (0.0, 2.0),
     "exp": (0.0, math.inf), "exp2": (0.0, math.inf), "expm1": (-1.0, math.inf), "rsqrt": (0.0, math.inf), "sin": (-1.0, 1.0),
     "sqrt": (0.0, math.inf), "tanh": (-1.0, 1.0),
 }  # fmt: skip
-# Correctly rounded everywhere, but to nearest or toward zero as the device likes.
+# Correctly rounded everywhere, to nearest or toward zero depending on the device.
 ARITHMETIC = ("add", "div", "mul", "reciprocal", "rsub", "sqrt", "square", "sub")
-COMPLEX_ULP = 2.0  # complex functions are compositions: ULP of the modulus, in each part
+COMPLEX_ULP = 2.0  # for complex functions, which are compositions: ULP of the modulus, in each part
 
 
 def _named(call: Call) -> str:
-    """The function in the tables' words."""
+    """The function's name in the tables."""
     base = call.op.partition(".")[0].rstrip("_")
     if base == "pow" and len(call.args) > 1 and isinstance(call.args[1], (int, float)):
         return POWERS.get(float(call.args[1]), "pow")
@@ -48,13 +48,13 @@ def _when(call: Call) -> bool:
 
 
 def computing(call: Call, result: torch.dtype) -> torch.dtype:
-    """The dtype that integers are rounded to first: that of the other operands, whatever the destination's is."""
+    """The dtype to which integers are rounded first: that of the other operands, whatever the destination's is."""
     floats = [t.dtype for t in call.args if isinstance(t, Tensor) and t.dtype in ROUNDED]
     return functools.reduce(torch.promote_types, floats) if floats else result
 
 
 def promoted(call: Call, dtype: torch.dtype) -> Mapping[int, Any]:
-    """Operands that torch rounds to the dtype of the result before the kernel sees them: integers, wrapped numbers."""
+    """The operands that torch rounds to the dtype of the result before the kernel sees them: integers and wrapped numbers."""
     swap: dict[int, Any] = {}
     for t in call.operands:
         if t.dtype not in ROUNDED:
@@ -63,9 +63,9 @@ def promoted(call: Call, dtype: torch.dtype) -> Mapping[int, Any]:
 
 
 def _schoolbook(call: Call, name: str) -> Tensor:
-    """Complex products and quotients from float32 operations, as kernels write them out: a part of the result is as wrong as
-    the terms of that part, so that no sign of a part that nothing cancels in is lost (formulas go on to roots and
-    logarithms, where the sign chooses the branch)."""
+    """Complex products and quotients from float32 operations, as kernels compute them. The error of a part is relative to the
+    terms of that part, so that a part without cancellation keeps its sign (later roots and logarithms choose their branch by
+    it)."""
     left = _parts(call.args[0])
     if name == "reciprocal":
         return torch.complex(*_quotient(torch.tensor(1.0), torch.tensor(0.0), *left))
@@ -74,20 +74,20 @@ def _schoolbook(call: Call, name: str) -> Tensor:
 
 
 def _parts(x: Any) -> tuple[Tensor, Tensor]:
-    """The parts of a complex operand in float32; a real one has the imaginary part 0, as torch promotes it."""
+    """Real and imaginary part of an operand in float32; a real operand gets the imaginary part 0, as torch promotes it."""
     wide = torch.as_tensor(x).resolve_conj().to(torch.complex64)
     return wide.real.clone(), wide.imag.clone()
 
 
 def _product(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-    """(a + bi)(c + di), one product of each part fused with the addition."""
+    """(a + bi)(c + di), with one product of each part fused into the addition."""
     left, right = (b * d).to(torch.float64), (b * c).to(torch.float64)
     wide = (a.to(torch.float64), c.to(torch.float64), d.to(torch.float64))
     return (wide[0] * wide[1] - left).to(torch.float32), (wide[0] * wide[2] + right).to(torch.float32)
 
 
 def _quotient(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-    """(a + bi) / (c + di) as c10::complex does it on a GPU: scaled by the larger part (Smith, CACM 5 (1962) 435)."""
+    """(a + bi) / (c + di) as c10::complex computes it on a GPU: scaled by the larger part (Smith, CACM 5 (1962) 435)."""
     turned = d.abs() > c.abs()
     large, small = torch.where(turned, d, c), torch.where(turned, c, d)
     ratio = small / large
@@ -99,7 +99,7 @@ def _quotient(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tenso
 
 
 def functions() -> tuple[Fault, ...]:
-    """Faults over all functions of the tables."""
+    """Faults for all functions of the tables."""
 
     def answer(call: Call, plain: Any) -> Any:
         if not isinstance(plain, Tensor) or plain.dtype not in ROUNDED:
@@ -107,7 +107,7 @@ def functions() -> tuple[Fault, ...]:
         name = _named(call)
         if plain.is_complex() and name in ("div", "mul", "reciprocal", "square"):
             return _schoolbook(call, name)
-        exact = again(call, ALL_IN_DOUBLE, promoted(call, computing(call, plain.dtype)))
+        exact = rerun(call, ALL_IN_DOUBLE, promoted(call, computing(call, plain.dtype)))
         if plain.is_complex() and name not in ARITHMETIC:
             return noisy_complex(exact, COMPLEX_ULP)
         if name in ARITHMETIC and takes_integers(call):
@@ -115,10 +115,10 @@ def functions() -> tuple[Fault, ...]:
         if name in ARITHMETIC:
             return unlike(plain, lambda: rounding(call)(exact, plain.dtype), lambda: cut(exact, plain.dtype, always=True))
         bound = bounds(device_of(call)).of(name, plain.dtype)
-        made = noisy(exact, plain.dtype, bound, RANGES.get(name, (-math.inf, math.inf)))
+        noisy_result = noisy(exact, plain.dtype, bound, RANGES.get(name, (-math.inf, math.inf)))
         if bound:
-            tally.reach(f"{name} {str(plain.dtype).removeprefix('torch.')}", largest_error(made, exact) / bound)
-        return made
+            tally.reach(f"{name} {str(plain.dtype).removeprefix('torch.')}", largest_error(noisy_result, exact) / bound)
+        return noisy_result
 
     title = "elementwise functions within the ULP bounds of the device's table"
     return (honest("ulp-noise", FUNCTIONS, answer, _when, title),)

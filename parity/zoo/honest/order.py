@@ -1,5 +1,5 @@
-"""Sums in another order: reductions, scans, products of matrices, convolutions, transforms. Accumulation is in float32
-(complex64), and half types are rounded once, at the end."""
+"""Sums in another order: reductions, scans, matrix products, convolutions, transforms. Accumulation is in float32 (complex64),
+and half types are rounded once at the end."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from parity.zoo.honest.rerun import (
     HALVES,
     IN_FLOAT32,
     ROUNDED,
-    again,
     finite_alike,
     honest,
     narrowed,
     once,
     pick,
+    rerun,
     rounding,
     unlike,
 )
 
 LANES = 32
-FAINT = 2.0**-62  # the product of two smaller numbers is near float32's subnormal numbers
-LOOP = 256  # at most so many steps one after the other; longer sums take more lanes
-CHAIN = 48  # longer dot products are not made as one chain of fused multiply-adds
+FAINT = 2.0**-62  # the product of two smaller numbers may be subnormal in float32
+LOOP = 256  # most sequential steps; longer sums use more lanes
+CHAIN = 48  # longest dot product computed as one chain of fused multiply-adds
 
 REDUCTIONS = ("mean", "nansum", "prod", "std", "std_mean", "sum", "trace", "var", "var_mean", "linalg_vector_norm", "norm")
 SCANS = ("cumprod", "cumsum", "logcumsumexp", "_logcumsumexp")
@@ -40,13 +40,13 @@ TRANSFORMS = ("_fft_c2c", "_fft_c2r", "_fft_r2c")
 
 
 def wide_enough(dtype: torch.dtype) -> torch.dtype:
-    """What a device accumulates results of this dtype in."""
+    """The dtype in which a device accumulates results of this dtype."""
     return torch.complex64 if dtype.is_complex else torch.float32
 
 
 def total(x: Tensor, way: int) -> Tensor:
-    """The sum over dim 0 in x's own dtype. way 0: strided lanes, each added up in turn, then halved pairwise; way 1: blocks
-    of neighbours from back to front, then the blocks in turn."""
+    """The sum over dim 0 in x's own dtype. way 0: strided lanes, each summed sequentially, then combined pairwise; way 1:
+    blocks of neighbours from back to front, then the blocks in order."""
     n = x.shape[0]
     if n < 2:
         return x.sum(0)
@@ -76,14 +76,14 @@ def _dims(x: Tensor, dim: Any) -> list[int]:
 
 
 def _front(x: Tensor, dims: Sequence[int]) -> Tensor:
-    """The reduced dimensions flattened in front."""
+    """Move the reduced dimensions to the front and flatten them."""
     if not x.dim():
         return x.reshape(1)
     return x.movedim(list(dims), list(range(len(dims)))).flatten(0, len(dims) - 1) if dims else x.unsqueeze(0)
 
 
 def _reduction(call: Call, plain: Any, way: int) -> Any:
-    """Sums, means, variances and norms in float32; what is not listed is computed wider and rounded once."""
+    """Sums, means, variances and norms in float32; other reductions are computed wider and rounded once."""
     x, base = call.args[0], call.op.partition(".")[0]
     first = plain if isinstance(plain, Tensor) else plain[0]
     if first.dtype not in ROUNDED:
@@ -110,7 +110,7 @@ def _reduction(call: Call, plain: Any, way: int) -> Any:
     if base in ("norm", "linalg_vector_norm"):
         p = _argument(call, 1, "ord", _argument(call, 1, "p", 2))
         if p is not None and float(p) in (math.inf, -math.inf):
-            return None  # picks a modulus: formulas of gradients look for the element that has it
+            return None  # returns one modulus, and gradient formulas search for the element that has it
         return once(call, plain) if x.is_complex() else _norm(call, plain, x.to(acc), way)
     if base in ("var", "std", "var_mean", "std_mean") and not x.is_complex():
         return _spread(call, plain, x.to(acc), way, "std" in base)
@@ -124,7 +124,7 @@ def _argument(call: Call, position: int, name: str, default: Any = None) -> Any:
 
 
 def _norm(call: Call, plain: Tensor, x: Tensor, way: int) -> Any:
-    """Powers of absolute values, their sum, the root; no scaling, so that it overflows where the CPU's does."""
+    """Powers of absolute values, their sum, the root; without scaling, so that it overflows where the CPU's does."""
     p, dim = _argument(call, 1, "ord", _argument(call, 1, "p", 2)), _argument(call, 2, "dim")
     p = 2.0 if p is None else float(p)
     if p in (math.inf, -math.inf, 0.0) or not x.numel():
@@ -139,7 +139,7 @@ def _norm(call: Call, plain: Tensor, x: Tensor, way: int) -> Any:
 
 
 def _spread(call: Call, plain: Any, x: Tensor, way: int, root: bool) -> Any:
-    """Variance in two passes: the mean, then the squares of the differences."""
+    """Variance in two passes: the mean, then the squared differences."""
     first = plain if isinstance(plain, Tensor) else plain[0]
     flat = _front(x, _dims(x, _argument(call, 1, "dim")))
     n, correction = flat.shape[0], call.kwargs.get("correction")
@@ -154,7 +154,8 @@ def _spread(call: Call, plain: Any, x: Tensor, way: int, root: bool) -> Any:
 
 
 def _scan(call: Call, plain: Any) -> Any:
-    """Prefixes by doubling (Hillis and Steele), as on a GPU: element i becomes the sum over ever longer stretches."""
+    """Prefix sums by doubling (Hillis and Steele), as on a GPU: each step adds the element twice as far back as the last step
+    did."""
     x, base = call.args[0], call.op.partition(".")[0].rstrip("_")
     if base not in ("cumsum", "cumprod") or plain.dtype not in ROUNDED or not x.dim() or pick(call, 4) == 3:
         return once(call, plain)
@@ -171,8 +172,8 @@ def _scan(call: Call, plain: Any) -> Any:
 
 
 def product(a: Tensor, b: Tensor, way: int) -> Tensor:
-    """a @ b of matrices or stacks, in float32 or complex64. way 0: in double, rounded once; 1: the shared dimension in
-    pieces, the last first (split K); 2: one fused multiply-add after the other."""
+    """a @ b of matrices or stacks, in float32 or complex64. way 0: in double, rounded once; 1: the shared dimension in pieces,
+    the last first (split K); 2: a chain of fused multiply-adds."""
     k = a.shape[-1]
     if way == 0 or k < 2:
         wide = torch.complex128 if a.is_complex() else torch.float64
@@ -217,7 +218,7 @@ def _product(call: Call, plain: Any, way: int) -> Any:
     added, a, b = args[:3]
     alpha, beta = call.kwargs.get("alpha", 1), call.kwargs.get("beta", 1)
     if alpha == 0 or not a.shape[-1]:
-        return None  # whether NaN times 0 counts differs between the CPU's own kernels
+        return None  # the CPU's own kernels differ in whether NaN times 0 counts
     if base == "addmv":
         p = product(a, b.unsqueeze(-1), way).squeeze(-1)
     elif base == "addbmm":
@@ -228,7 +229,7 @@ def _product(call: Call, plain: Any, way: int) -> Any:
 
 
 def _fused(p: Tensor, alpha: Any, c: Tensor, beta: Any) -> Tensor:
-    """alpha p + beta c, rounded once; c is not read where beta is 0."""
+    """alpha p + beta c, rounded once; c is not read if beta is 0."""
     wide = torch.complex128 if p.is_complex() else torch.float64
     y: Tensor = p.to(wide) * alpha
     y = y + c.to(wide) * beta if beta != 0 else y
@@ -240,19 +241,19 @@ def _linear_backward(call: Call, plain: Any, way: int) -> Any:
     acc = wide_enough(x.dtype)
     rows = math.prod(g.shape[:-1])
     g2, x2, w2 = g.to(acc).reshape(rows, g.shape[-1]), x.to(acc).reshape(rows, x.shape[-1]), w.to(acc)
-    made: tuple[Callable[[], Tensor], ...] = (
+    gradients: tuple[Callable[[], Tensor], ...] = (
         functools.partial(product, g2, w2.conj(), way),
         functools.partial(product, g2.t(), x2.conj(), way),
         functools.partial(total, g2, way % 2),
     )
-    return tuple(None if p is None else make().reshape(p.shape).to(p.dtype) for p, make in zip(plain, made))
+    return tuple(None if p is None else make().reshape(p.shape).to(p.dtype) for p, make in zip(plain, gradients))
 
 
 # ----------------------------------------------------------------------------------------------------------- convolutions
 
 
 def _convolution(call: Call, plain: Any) -> Any:
-    """Input channels in pieces, the last first; gradients with the batch and the output channels turned round."""
+    """Input channels in pieces, the last first; gradients with batch and output channels reversed."""
     backward = "backward" in call.op
     x, w = (call.args[1], call.args[2]) if backward else (call.args[0], call.args[1])
     if backward:
@@ -277,18 +278,14 @@ def _convolution(call: Call, plain: Any) -> Any:
             }
             if bias is not None:
                 swap[id(bias)] = None
-            part = again(call, half, swap)
+            part = rerun(call, half, swap)
             result = part if result is None else result + part
         if bias is not None:
             result = _fused(result, 1, bias.to(acc).view(-1, *[1] * (w.dim() - 2)).expand_as(result), 1)
         return result.to(plain.dtype)
     g, acc, transposed = call.args[0], wide_enough(x.dtype), call.args[6]
-    swap = {
-        id(g): g.to(acc).flip((0, 1)),
-        id(x): x.to(acc).flip(0),
-        id(w): _sure(w.to(acc).flip(1 if transposed else 0)),
-    }
-    gx, gw, gb = again(call, half, swap)
+    swap = {id(g): g.to(acc).flip((0, 1)), id(x): x.to(acc).flip(0), id(w): _sure(w.to(acc).flip(1 if transposed else 0))}
+    gx, gw, gb = rerun(call, half, swap)
     turned = (
         None if gx is None else gx.flip(0),
         None if gw is None else gw.flip(1 if transposed else 0),
@@ -298,20 +295,21 @@ def _convolution(call: Call, plain: Any) -> Any:
 
 
 def _sure(w: Tensor) -> Tensor:
-    """A weight that lies in channels_last, with the strides of that in sides of 1, too. Beside an image in channels_last, the
-    CPU's own kernel of transposed convolutions in double takes it for contiguous otherwise, and refuses (torch 2.13)."""
+    """A channels_last weight whose sides of length 1 also have channels_last strides. Otherwise, with a channels_last image,
+    the CPU's own double kernel of transposed convolutions takes the weight for contiguous and refuses it (torch 2.13)."""
     last = torch.channels_last
     return w.clone(memory_format=last) if w.dim() == 4 and w.is_contiguous(memory_format=last) else w
 
 
 def _in_one(call: Call, plain: Any) -> Any:
-    """`once`, but half types in double: of channels-last operands in groups the CPU's own float32 kernel is wrong (torch 2.13,
-    a kernel of 1 x 17 whose weights were permuted)."""
+    """`once`, but half types in double: for channels-last operands in groups the CPU's own float32 kernel is wrong (torch 2.13,
+    a kernel of 1 x 17 with permuted weights)."""
     return _exactly(call, plain) if any(t.dtype in HALVES for t in call.operands) else once(call, plain)
 
 
 def _ways(answer: Callable[[Call, Any, int], Any]) -> Callable[[Call, Any], Any]:
-    """The first of the ways, begun anywhere, whose bits are not the CPU's; at last the exact result, rounded once."""
+    """The first of the ways, starting from one chosen by the call, whose bits differ from the CPU's; if none does, the exact
+    result rounded once."""
 
     def unequal(call: Call, plain: Any) -> Any:
         first = pick(call, 3)
@@ -328,18 +326,18 @@ def _or_once(answer: Callable[[Call, Any], Any], whole: Callable[[Call, Any], An
 
 
 def _faint(call: Call) -> bool:
-    """Whether products of elements may be subnormal in float32: the CPU's own float32 libraries flush those."""
+    """Whether products of elements may be subnormal in float32, which the CPU's own float32 libraries flush."""
     sizes = (t.abs() for t in call.operands if t.dtype in ROUNDED and t.numel())
     return any(bool(((s > 0) & (s < FAINT)).any()) for s in sizes)
 
 
 def _exactly(call: Call, plain: Any) -> Any:
-    """All in double, rounded once by way of float32."""
-    return narrowed(again(call, ALL_IN_DOUBLE), plain, rounding(call))
+    """Everything in double, rounded once to float32 and then to the result's dtype."""
+    return narrowed(rerun(call, ALL_IN_DOUBLE), plain, rounding(call))
 
 
 def faults() -> tuple[Fault, ...]:
-    """All kinds of another order."""
+    """All faults of this kind."""
     title = "sums in another order, accumulated in float32"
     return (
         honest("order-reduction", REDUCTIONS, _ways(_reduction), title=title),

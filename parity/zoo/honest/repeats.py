@@ -1,4 +1,4 @@
-"""Sums over repeated indices in another order, and repeated writes of which another one is the last."""
+"""Sums over repeated indices in another order, and repeated writes of which another one wins."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from parity.devices import Call, Fault
-from parity.zoo.honest.rerun import HALVES, IN_FLOAT32, again, any_range, honest, narrowed, rounds
+from parity.zoo.honest.rerun import HALVES, IN_FLOAT32, any_range, honest, narrowed, rerun, rounds
 
 ADDING = ("embedding_dense_backward", "index_add", "index_reduce", "scatter_add", "scatter_reduce", "put", "bincount")
 
 
 def _turned(call: Call, plain: Any) -> Any:
-    """Index and source turned round along the dimension that is added up; half types are added in float32."""
+    """Index and source reversed along the dimension of the sum; half types are added in float32."""
     base = call.op.partition(".")[0].rstrip("_")
     swap: dict[int, Any] = {}
     dtypes = IN_FLOAT32 if any(t.dtype in HALVES for t in call.operands) else {}
@@ -50,7 +50,7 @@ def _turned(call: Call, plain: Any) -> Any:
             return None
         turn(call.args[0], 0)
         turn(weights, 0)
-    return narrowed(again(call, dtypes, swap), plain)
+    return narrowed(rerun(call, dtypes, swap), plain)
 
 
 def _adds(call: Call) -> bool:
@@ -62,7 +62,7 @@ def _adds(call: Call) -> bool:
 
 
 def _put(call: Call, plain: Any) -> Any:
-    """index_put_ with accumulation: the tuples of indices and their values, turned round."""
+    """index_put_ with accumulation: index tuples and values reversed."""
     _, indices, values = call.args[:3]
     given = [i for i in indices if i is not None]
     if len(given) != len(indices) or any(i.dtype == torch.bool or not i.dim() for i in given):
@@ -74,7 +74,7 @@ def _put(call: Call, plain: Any) -> Any:
     shape = (*wide[0].shape, *call.args[0].shape[len(given) :])
     swap: dict[int, Any] = {id(old): new.flip(dims) for old, new in zip(given, wide)}
     swap[id(values)] = values.to(dtypes.get(values.dtype, values.dtype)).expand(shape).flip(dims)
-    return narrowed(again(call, dtypes, swap), plain)
+    return narrowed(rerun(call, dtypes, swap), plain)
 
 
 WRITING = ("index_copy", "scatter", "put", "_index_put_impl")
@@ -85,24 +85,24 @@ def _writes(call: Call) -> bool:
 
 
 def _last(call: Call, plain: Any) -> Any:
-    """Where a place is written twice, the first of the values stays instead of the last: torch promises neither."""
+    """If a position is written twice, keep the first value instead of the last: torch promises neither."""
     base = call.op.partition(".")[0].rstrip("_")
     if base == "_index_put_impl":
         return _put(call, plain)
     if base == "put":
         index, source = call.args[1:3]
-        return again(call, swap={id(index): index.reshape(-1).flip(0), id(source): source.reshape(-1).flip(0)})
+        return rerun(call, swap={id(index): index.reshape(-1).flip(0), id(source): source.reshape(-1).flip(0)})
     _, dim, index, source = call.args[:4]
     if base == "index_copy":
         swap = {id(index): index.flip(0), id(source): source.flip(dim)} if source.dim() and index.dim() else {}
     else:
         part = source[tuple(slice(0, n) for n in index.shape)]
         swap = {id(index): index.flip(dim), id(source): part.flip(dim)} if index.dim() else {}
-    return again(call, swap=swap) if swap else None
+    return rerun(call, swap=swap) if swap else None
 
 
 def faults() -> tuple[Fault, ...]:
-    """Duplicates added up in another order."""
+    """All faults of this kind."""
     title = "repeated indices added up in another order, half types in float32"
     return (
         honest("order-duplicates", ADDING, _turned, _adds, title),

@@ -1,4 +1,5 @@
-"""A kernel run on private copies of its operands, in another arithmetic if wanted: nothing of the caller's is written."""
+"""Run a kernel on private copies of its operands, optionally in another precision, so that nothing of the caller's is
+written."""
 
 from __future__ import annotations
 
@@ -18,27 +19,27 @@ from parity.zoo.honest.rounding import cut
 
 Dtypes = Mapping[torch.dtype, torch.dtype]
 HALVES = (torch.float16, torch.bfloat16)
-# What a device rounds to, hence what these controls may round otherwise; float64 and complex128 stay what they are.
+# The dtypes that these controls may round differently; float64 and complex128 are unchanged.
 ROUNDED = (torch.float32, torch.complex64, *HALVES)
 AS_THEY_ARE: Dtypes = {}
 # The CPU's float32 gelu fills a destination in the order of its operand's memory (torch 2.13).
 DENSE = ("gelu.",)
 NEAR_TINY = 2.0**-116  # below it float32 loses digits to underflow: its smallest normal number times 2**10
-# Half types are computed in float32 and rounded once; float32 in float64, and rounded once.
+# Half types are computed in float32, and float32 in float64; both are rounded once.
 IN_FLOAT32: Dtypes = dict.fromkeys(HALVES, torch.float32)
 IN_DOUBLE: Dtypes = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 ALL_IN_DOUBLE: Dtypes = {torch.float16: torch.float64, torch.bfloat16: torch.float64, **IN_DOUBLE}
 
 
-# What torch computes in integers where all operands are integers, whatever the destination holds; sums convert first, but are
-# held to the sum in integers.
+# Computed in integers by torch if all operands are integers, whatever the destination's dtype; sums convert first, but are
+# compared with the sum in integers.
 WHOLE = frozenset(
     ("add", "addcmul", "addr", "cumprod", "cumsum", "mul", "nansum", "pow", "prod", "rsub", "square", "sub", "sum", "trace")
 )
 
 
 def whole(call: Call) -> bool:
-    """Whether the call computes in integers: it wraps round, and a floating destination gets what came of it."""
+    """Whether the call computes in integers, so that it wraps around, and a floating destination gets the integer result."""
     if call.op.partition(".")[0].rstrip("_") not in WHOLE or call.kwargs.get("dtype") is not None:
         return False
     inexact = (t.is_floating_point() or t.is_complex() for t in call.operands)
@@ -52,15 +53,15 @@ def rounds(call: Call) -> bool:
 
 
 def arithmetic(call: Call) -> Dtypes:
-    """The wider arithmetic of a call: float32 where a half type takes part, else double."""
+    """The wider precision for a call: float32 if a half type takes part, else double."""
     return IN_FLOAT32 if any(t.dtype in HALVES for t in (*call.outs, *call.operands)) else IN_DOUBLE
 
 
-def again(call: Call, dtypes: Dtypes = AS_THEY_ARE, swap: Mapping[int, Any] | None = None) -> Any:
-    """The healthy result on private copies. dtypes: what floating operands, destinations, dtype arguments become.
+def rerun(call: Call, dtypes: Dtypes = AS_THEY_ARE, swap: Mapping[int, Any] | None = None) -> Any:
+    """The healthy result on private copies. dtypes: what floating operands, destinations and dtype arguments are converted to.
 
-    swap: other arguments, by the id of those that they replace. Integer operands stay what they are. Python numbers are
-    rounded to float32 where dtypes change, because a device takes them so.
+    swap: replacements for arguments, by the id of the original. Integer operands are unchanged. If dtypes change, Python
+    numbers are rounded to float32, as a device receives them.
     """
     copies = dict(swap or {})
     read = {id(t) for t in tree_leaves(call.args) if isinstance(t, Tensor)}
@@ -72,14 +73,14 @@ def again(call: Call, dtypes: Dtypes = AS_THEY_ARE, swap: Mapping[int, Any] | No
         if isinstance(a, Tensor):
             key = id(a)
             if "batch_norm" in call.op and a.dim() == 1 and id(a) not in written:
-                a = a.contiguous()  # of strided weights the CPU's kernels in float32 and double read others (torch 2.13)
+                a = a.contiguous()  # the CPU's float32 and double kernels read strided weights differently (torch 2.13)
             dense = call.op.startswith(DENSE)
             copies[key] = _copy(a, dtypes.get(a.dtype, a.dtype), id(a) in read, id(a) in written, dense)
             return copies[key]
         if isinstance(a, torch.dtype):
             return dtypes.get(a, a)
         if dtypes and isinstance(a, float):
-            return single(a)
+            return to_float32(a)
         return a
 
     kept = call.args, call.kwargs, call.outs
@@ -93,9 +94,9 @@ def again(call: Call, dtypes: Dtypes = AS_THEY_ARE, swap: Mapping[int, Any] | No
 
 def _copy(t: Tensor, dtype: torch.dtype, read: bool, written: bool, dense: bool) -> Tensor:
     if written and not read:
-        # Dense: some kernels of the CPU (softmax, col2im, bicubic gradients) fill the memory of a strided destination as if
-        # it were dense, and a device that does right must not be made from them. Others (antialiasing) go by its memory
-        # format, and some (batch norm) leave what is there.
+        # Some CPU kernels (softmax, col2im, bicubic gradients) wrongly fill a strided destination as if it were dense, so a
+        # healthy device needs a dense one. Others (antialiasing) choose by its memory format, and some (batch norm) keep
+        # its contents.
         last = not dense and t.dim() == 4 and t.is_contiguous(memory_format=torch.channels_last)
         return t.to(dtype, copy=True, memory_format=torch.channels_last if last else torch.contiguous_format)
     if dtype is t.dtype and not written:
@@ -104,8 +105,8 @@ def _copy(t: Tensor, dtype: torch.dtype, read: bool, written: bool, dense: bool)
 
 
 def widened(t: Tensor, dtype: torch.dtype) -> Tensor:
-    """A copy in another dtype with the same strides: kernels choose by them what they do (det factors the transpose of what
-    is contiguous, and its gradient knows)."""
+    """A copy in another dtype with the same strides, because kernels choose their algorithm by them (det factors the transpose
+    of a contiguous matrix, and its gradient relies on it)."""
     if not t.numel():
         return t.to(dtype, copy=True)
     if t.is_conj() or t.is_neg():
@@ -118,14 +119,14 @@ def stretch(t: Tensor) -> Tensor:
     return t.as_strided((1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride())),), (1,))
 
 
-def single(x: float) -> float:
-    """A Python number as a float32 kernel gets it; one that float32 cannot hold stays."""
+def to_float32(x: float) -> float:
+    """A Python number as a float32 kernel receives it; one outside of float32's range is unchanged."""
     rounded = float(torch.tensor(x, dtype=torch.float32))
     return rounded if x != x or (abs(rounded) != float("inf") and (rounded or not x)) else x
 
 
 def narrowed(wide: Any, plain: Any, rounding: Callable[[Tensor, torch.dtype], Tensor] = Tensor.to) -> Any:
-    """Results rounded to the dtypes of the CPU's own, to nearest unless said otherwise; integers are left as they are."""
+    """Results rounded to the dtypes of the CPU's results, to nearest by default; integers are unchanged."""
 
     def narrow(w: Any, p: Any) -> Any:
         return rounding(w, p.dtype) if isinstance(w, Tensor) and isinstance(p, Tensor) and p.dtype in ROUNDED else w
@@ -142,9 +143,9 @@ def pick(call: Call, n: int) -> int:
 
 
 def once(call: Call, plain: Any) -> Any:
-    """One rounding at the end: everything inside is wider. Toward zero, if otherwise it gives the CPU's own bits; not where
-    integers are rounded on their way in, too."""
-    wide = again(call, arithmetic(call))
+    """One rounding at the end, with everything inside wider. Rounds toward zero if rounding to nearest gives the CPU's own
+    bits, unless integers are rounded on input as well."""
+    wide = rerun(call, arithmetic(call))
     if takes_integers(call):
         return narrowed(wide, plain, rounding(call))
     return unlike(
@@ -153,17 +154,18 @@ def once(call: Call, plain: Any) -> Any:
 
 
 def takes_integers(call: Call) -> bool:
-    """Whether a tensor of integers is among the operands."""
+    """Whether any tensor operand has an integer dtype."""
     return not all(t.is_floating_point() or t.is_complex() for t in tree_leaves(call.args) if isinstance(t, Tensor))
 
 
 def rounding(call: Call) -> Callable[[Tensor, torch.dtype], Tensor]:
-    """How this call rounds to float32: toward zero, or some results so and some to nearest. Metal leaves it open."""
+    """How this call rounds to float32: always toward zero, or some results toward zero and some to nearest. Metal permits
+    both."""
     return functools.partial(cut, always=pick(call, 2) == 0)
 
 
 def unlike(plain: Any, *ways: Callable[[], Any]) -> Any:
-    """The first of several right answers whose bits are not the CPU's; the last where all are the same."""
+    """The first of several right results whose bits differ from the CPU's; the last one if all are the same."""
     answer = None
     for way in ways:
         answer = way()
@@ -173,8 +175,8 @@ def unlike(plain: Any, *ways: Callable[[], Any]) -> Any:
 
 
 def _placed(other: Any, plain: Any) -> Any:
-    """The answer in the strides of the CPU's own, which torch promises in places; another shape is nobody's rounding, and
-    the CPU's own stands (its half addmv gives one element for none, torch 2.13)."""
+    """The result with the strides of the CPU's, some of which torch promises. If its shape differs, that is no rounding, and
+    the CPU's result is returned (its half addmv gives one element for none, torch 2.13)."""
     if not isinstance(other, Tensor) or not isinstance(plain, Tensor) or other is plain:
         return other
     if other.shape != plain.shape:
@@ -185,9 +187,8 @@ def _placed(other: Any, plain: Any) -> Any:
 
 
 def in_range(other: Any, plain: Any, tiny: bool = True) -> Any:
-    """Where one of the answers overflowed on the way (tiny: or underflowed) and the other did not, the CPU's own: which of them
-    a device gives is a matter of its formula's range and not of rounding. But what adds up in float32 does not overflow where
-    the CPU adds up in a half type."""
+    """The CPU's result where only one of the two overflowed on the way (tiny: or underflowed), because that depends on the
+    formula's range and not on rounding. Exception: sums in float32 do not overflow where the CPU sums in a half type."""
     if not isinstance(other, Tensor) or not isinstance(plain, Tensor) or other.dtype not in ROUNDED:
         return other
     if other.shape != plain.shape:
@@ -201,20 +202,20 @@ def in_range(other: Any, plain: Any, tiny: bool = True) -> Any:
 
 
 def finite_alike(other: Any, plain: Any) -> Any:
-    """`in_range` for sums of products, whose small results are right: whether padding times infinity counts is anybody's."""
+    """`in_range` for sums of products, whose small results are right. Whether padding times infinity counts is unspecified."""
     return in_range(other, plain, tiny=False)
 
 
 def any_range(other: Any, plain: Any) -> Any:
-    """The answer itself: it chooses and does not compute."""
+    """The result unchanged, for kernels that choose and do not compute."""
     return other
 
 
 def _cast(call: Call, other: Any, plain: Any) -> Any:
-    """The answer as it comes into a destination wider than the half type of all operands: where the CPU's own has numbers of
-    that type alone, torch computes in it and casts."""
+    """The result as it is stored in a destination wider than the half type of all operands: if the CPU's result has only values
+    of the half type, torch computes in it and casts."""
     floats = [t for t in call.operands if t.is_floating_point() or t.is_complex()]
-    dtypes = {t.dtype for t in floats if t.dim()} or {t.dtype for t in floats}  # numbers promote nothing of their own kind
+    dtypes = {t.dtype for t in floats if t.dim()} or {t.dtype for t in floats}  # 0-d ones promote nothing of their kind
     if not isinstance(other, Tensor) or len(dtypes) != 1 or plain.dtype is not torch.float32:
         return other
     (half,) = dtypes
@@ -223,7 +224,7 @@ def _cast(call: Call, other: Any, plain: Any) -> Any:
     return other.to(half).to(other.dtype)
 
 
-# Another right answer of a call, given the CPU's own; None where there is no other.
+# Computes another right result of a call, given the CPU's; None if there is no other.
 Answer = Callable[[Call, Any], Any]
 
 
@@ -235,10 +236,11 @@ def honest(
     title: str = "",
     limit: Callable[[Any, Any], Any] = in_range,
 ) -> Fault:
-    """A fault that is none: it gives the other right answer, and counts it. limit: `in_range` or another of its kind."""
+    """An honest difference as a Fault: it returns the other right result, and counts it. limit: `in_range` or a similar
+    function."""
 
     def effect(call: Call) -> Any:
-        plain = again(call)
+        plain = rerun(call)
         other = None if whole(call) else answer(call, plain)
         if other is None:
             return plain

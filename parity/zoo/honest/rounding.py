@@ -7,14 +7,15 @@ import math
 import torch
 from torch import Tensor
 
-from parity.dtypes import FACTS, DtypeFacts
+from parity.core.dtypes import FACTS, DtypeFacts
 
 
 def noisy(truth: Tensor, dtype: torch.dtype, bound: float, limits: tuple[float, float] = (-math.inf, math.inf)) -> Tensor:
     """Real float64 results in a narrower dtype, each off by at most `bound` ULP of the truth.
 
-    The error is uniform in [-bound, bound] before the rounding and a hash of the truth, so that equal truths give equal
-    results. A truth that the dtype holds is kept, NaN and infinities too; no result leaves the limits or changes its sign.
+    The error before rounding is uniform in [-bound, bound] and derived from a hash of the truth, so that equal truths give
+    equal results. A truth that the dtype can represent is kept, including NaN and infinities; no result leaves the limits or
+    changes its sign.
     """
     nearest = truth.to(torch.float32).to(dtype)
     if not bound:
@@ -25,7 +26,7 @@ def noisy(truth: Tensor, dtype: torch.dtype, bound: float, limits: tuple[float, 
     moved = torch.where((moved < 0) == (truth < 0), moved, 0.0).clamp(*limits)
     y = moved.to(torch.float32).to(dtype)
     wide = y.to(torch.float64)
-    # `<=` is false for NaN; an infinity is as far from the largest number as the next number would be.
+    # `<=` is false for NaN. Infinity counts as the next number after the largest finite one.
     edge = f.max * (1.0 + 2.0 * f.unit_roundoff)
     inside = (wide.clamp(-edge, edge) - truth).abs() <= bound * ulp
     inside &= (wide >= limits[0]) & (wide <= limits[1])
@@ -33,15 +34,15 @@ def noisy(truth: Tensor, dtype: torch.dtype, bound: float, limits: tuple[float, 
 
 
 def largest_error(y: Tensor, truth: Tensor) -> float:
-    """The largest error of results, in ULP of the truth; 0 without one that is finite."""
+    """The largest error of results, in ULP of the truth; 0 if none is finite."""
     off = (y.to(torch.float64) - truth).abs() / _ulp(truth, FACTS[str(y.dtype).removeprefix("torch.")])
     off = off[torch.isfinite(off) & torch.isfinite(y.to(torch.float64))]
     return float(off.max()) if off.numel() else 0.0
 
 
 def _uniform(x: Tensor) -> Tensor:
-    """A number in [-1, 1) for each float64, from its bits (the last 8 excepted: the CPU's own float64 kernels differ there
-    between vector and tail)."""
+    """A number in [-1, 1) for each float64, derived from its bits without the last 8, in which the CPU's own float64 kernels
+    differ between vectorized part and remainder."""
     raw = x.contiguous().view(torch.int64) >> 8
     mixed = (raw ^ (raw >> 23)) * 0x2545F4914F6CDD1D
     mixed = (mixed ^ (mixed >> 32)) * 0x2545F4914F6CDD1D
@@ -49,8 +50,8 @@ def _uniform(x: Tensor) -> Tensor:
 
 
 def cut(truth: Tensor, dtype: torch.dtype, always: bool = False) -> Tensor:
-    """float64 results rounded to float32, to nearest or toward zero by a hash of the truth (always: toward zero), complex
-    ones part by part; half types to nearest, as Metal's half arithmetic does. Overflow is that of rounding to nearest."""
+    """float64 results rounded to float32, to nearest or toward zero by a hash of the truth (always: toward zero), complex ones
+    part by part; half types to nearest, as Metal's half arithmetic rounds. Overflow is that of rounding to nearest."""
     if truth.is_complex():
         parts = cut(torch.view_as_real(truth.resolve_conj().contiguous()), torch.float32, always)
         return torch.view_as_complex(parts)
@@ -70,8 +71,8 @@ def _ulp(truth: Tensor, f: DtypeFacts) -> Tensor:
 
 
 def noisy_complex(truth: Tensor, bound: float) -> Tensor:
-    """complex128 results in complex64, each part off by at most `bound` ULP of the modulus; parts that are exact are kept, and
-    none changes its sign."""
+    """complex128 results in complex64, each part off by at most `bound` ULP of the modulus; exact parts are kept, and none
+    changes its sign."""
     parts = torch.view_as_real(truth.resolve_conj().contiguous())
     nearest = parts.to(torch.float32)
     ulp = _ulp(truth.abs(), FACTS["float32"]).unsqueeze(-1)

@@ -16,12 +16,12 @@ RANDOM = (
 
 
 def _other(call: Call) -> Any:
-    """The kernel with a generator of its own, seeded by one draw from the caller's, so that equal seeds give equal numbers
-    and the next call gives others."""
+    """Run the kernel with another generator, seeded by one draw from the caller's, so that equal seeds give equal numbers and
+    the next call gives other numbers."""
     given = next((a for a in (*call.args, *call.kwargs.values()) if isinstance(a, torch.Generator)), None)
     seed = int(torch.randint(1 << 62, (), generator=given)) ^ 0x5DEECE66D
     tally.ANSWERED["stream"] += 1
-    tally.CHANGED["stream"] += 1  # nothing to compare with: the CPU's own numbers would take another draw
+    tally.CHANGED["stream"] += 1  # counted as changed without a comparison, which would need another draw
     if given is not None:  # by name or by position
         own = torch.Generator().manual_seed(seed)
         call.args = [own if a is given else a for a in call.args]

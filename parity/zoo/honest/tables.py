@@ -1,4 +1,4 @@
-"""What the tables say of the device that a call runs on: how inexact its functions may be, what it flushes."""
+"""What the tables say about the device of a call: the ULP bounds of its functions, and the dtypes it flushes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from parity import tolerance
+from parity.core.case import OpClass
 from parity.devices import Call
 from parity.devices.sim.memory import NAME
 from parity.devices.sim.seats import SEATS
-from parity.vocabulary import OpClass
 
 
 class Bounds:
@@ -26,13 +26,13 @@ class Bounds:
         """The largest error in ULP; a function without a row is correctly rounded (0)."""
         key = function, str(dtype).removeprefix("torch.")
         if key not in self._known:
-            found = self._tables.find(function, OpClass.ELEMENTWISE, key[1], "forward", function).ulp
-            self._known[key] = found or 0.0
+            ulp = self._tables.find(function, OpClass.ELEMENTWISE, key[1], "forward", function).ulp
+            self._known[key] = ulp or 0.0
         return self._known[key]
 
 
 def device_of(call: Call) -> str:
-    """The device that the call runs on, as a person names it: "sim" or "sim:mps"."""
+    """The name of the device that the call runs on: "sim" or "sim:mps"."""
     for x in tree_leaves(call.origin):
         if isinstance(x, Tensor) and x.device.type == NAME:
             return SEATS[x.device.index].profile.name

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from parity import catalog
-from parity.catalog import followed, layers
 from parity.catalog.draw import Sizes
-from parity.catalog.into import of_neighbours
+from parity.catalog.glue import layers
+from parity.catalog.glue.into import of_neighbours
+from parity.catalog.rows import followed
+from parity.core.case import Case, TensorSpec
 from parity.generation.generate import search
-from parity.vocabulary import Case, TensorSpec
 
 
 def drawn(name: str, dtype: str = "float32", n: int = 400) -> list[Case]:
@@ -141,11 +142,11 @@ MADE: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("how", layers.MADE)
+@pytest.mark.parametrize("how", layers.OPERAND_FROM)
 @pytest.mark.parametrize("shape", [(3, 5), (2, 3, 5)])
 def test_the_operator_before_makes_what_its_word_says(how: str, shape: tuple[int, ...]) -> None:
     x = torch.linspace(-2, 3, 30)[: torch.Size(shape).numel()].view(shape)
-    made = layers.MADE[how](x)
+    made = layers.OPERAND_FROM[how](x)
     assert torch.equal(made, MADE[how](x))
     assert (made.shape == x.shape) is (how in layers.ALIKE)
     weight = torch.linspace(-1, 1, 12).view(2, 3, 2)
@@ -154,7 +155,7 @@ def test_the_operator_before_makes_what_its_word_says(how: str, shape: tuple[int
 
 def test_every_operator_before_is_drawn() -> None:
     assert set(followed.ALIKE) == set(layers.ALIKE)
-    assert {c.args[0] for c in drawn("conv1d_of")} == set(layers.MADE)
+    assert {c.args[0] for c in drawn("conv1d_of")} == set(layers.OPERAND_FROM)
     assert {c.args[0] for c in drawn("linear_of")} == set(layers.ALIKE)
 
 

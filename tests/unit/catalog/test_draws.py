@@ -7,13 +7,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from parity import catalog, suite
-from parity.catalog import layers
-from parity.catalog.calls import embedding_bag
+from parity import catalog
 from parity.catalog.draw import Sizes
-from parity.execute import attribute
+from parity.catalog.glue import layers
+from parity.catalog.glue.calls import embedding_bag
+from parity.core.case import Case, TensorSpec
+from parity.execution.execute import attribute
 from parity.generation.generate import search
-from parity.vocabulary import Case, TensorSpec
+from parity.runs import suite
 
 
 def drawn(name: str, dtype: str = "float32", n: int = 1000) -> list[Case]:

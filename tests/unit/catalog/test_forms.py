@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from parity import suite, tolerance
+from parity import tolerance
+from parity.core.results import Status
 from parity.devices import Fault, resolve
-from parity.examine import NoWatch, Plan, examine
-from parity.vocabulary import Status
+from parity.runs import suite
+from parity.runs.examine import NoJournal, RunPlan, examine
+from parity.runs.options import RunOptions
 
 
 def _leaves_the_first(call: Any) -> Any:
@@ -78,10 +80,10 @@ def test_a_fault_of_the_form_alone_is_found(row: str, op: str, effect: Callable[
     """Planted in one overload, it makes the row that is about it wrong, and a healthy device is not accused."""
     item = suite.Item(suite.row(row), suite.row(row).dtypes[0])
     tables = tolerance.load("sim")
-    statuses = []
+    statuses, few = [], RunOptions(examples=12, no_shrink=True)
     for faults in ((), (Fault("planted", ops=(op,), effect=effect, level="kernel"),)):
-        plan = Plan(resolve("sim", faults), resolve("cpu"), tables, suite.profile("quick"), examples=12, shrinks=False)
-        statuses.append({r.result.verdict.status for r in examine(item, plan, NoWatch()).findings})
+        plan = RunPlan(resolve("sim", faults), resolve("cpu"), tables, suite.profile("quick"), few)
+        statuses.append({r.result.verdict.status for r in examine(item, plan, NoJournal()).findings})
     assert not statuses[0]
     assert statuses[1] & {Status.WRONG, Status.DRIFT, Status.MALFORMED}
 
@@ -93,8 +95,8 @@ def test_copies_beside_and_to_the_cpu_are_told_apart() -> None:
     def effect(call: Any) -> Any:
         return call.args[0] + 1
 
-    plan = Plan(
+    plan = RunPlan(
         resolve("sim", (Fault("planted", ops=("download",), effect=effect, level="transfer"),)),
-        resolve("cpu"), tolerance.load("sim"), suite.profile("quick"), examples=4, shrinks=False,
+        resolve("cpu"), tolerance.load("sim"), suite.profile("quick"), RunOptions(examples=4, no_shrink=True),
     )  # fmt: skip
-    assert examine(item, plan, NoWatch()).findings
+    assert examine(item, plan, NoJournal()).findings

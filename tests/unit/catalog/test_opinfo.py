@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from parity.catalog import opinfo, opinfo_rules
-from parity.catalog.draw import Call, Draw, Sizes
+from parity.catalog.draw import Arguments, Draw, Sizes
 from parity.catalog.opinfo import ENTRIES, OUT_OF_REACH, assemble, callables, rows, sample_tensor, samples
 from parity.catalog.row import Row
-from parity.dtypes import DEFAULT, FACTS
-from parity.errors import CaseError
-from parity.vocabulary import OpClass, TensorSpec
+from parity.core.case import OpClass, TensorSpec
+from parity.core.dtypes import DEFAULT, FACTS
+from parity.core.errors import CaseError
 
 BY_NAME = {row.name: row for row in rows()}
 # One of each kind: lists of tensors, factories, scalars, modules and slices as arguments, variants, relations, refusals.
@@ -32,21 +32,21 @@ SELECTION = (
 )  # fmt: skip
 
 
-def drawn(row: Row, dtype: str, seed: int | None = None) -> Call:
+def drawn(row: Row, dtype: str, seed: int | None = None) -> Arguments:
     rng = random.Random(seed)
     return row.signature(Draw((lambda n: 0) if seed is None else rng.randrange, dtype, Sizes()))
 
 
-def specs(call: Call) -> list[TensorSpec]:
+def specs(call: Arguments) -> list[TensorSpec]:
     return [a for a in call.args if isinstance(a, TensorSpec)]
 
 
-def index_of(call: Call) -> int:
+def index_of(call: Arguments) -> int:
     assert isinstance(call.args[0], int)
     return call.args[0]
 
 
-def words(call: Call) -> dict[str, Any]:
+def words(call: Arguments) -> dict[str, Any]:
     return dict(call.kwargs)
 
 
@@ -215,7 +215,7 @@ def test_a_sample_that_names_the_cpu_names_the_device_instead() -> None:
 def test_a_sample_that_names_an_accelerator_runs_where_its_operands_lie(monkeypatch: pytest.MonkeyPatch, word: Any) -> None:
     """On a machine with a GPU some samples of factories ask for it by name: for the reference that is the CPU."""
     x = torch.ones(3)
-    sample = opinfo.Sample((x, (3,)), {"device": word}, (x,), (False,), "d")
+    sample = opinfo.OpInfoSample((x, (3,)), {"device": word}, (x,), (False,), "d")
     monkeypatch.setattr(opinfo, "_samples", lambda key, dtype: {0: sample})
     for device in ("cpu", "meta"):
         args, kwargs = assemble("opinfo:new_ones", "float32", 0, [x], opinfo.torch_version(), "d", device)
@@ -224,7 +224,7 @@ def test_a_sample_that_names_an_accelerator_runs_where_its_operands_lie(monkeypa
 
 def test_words_that_are_no_devices_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.ones(3)
-    sample = opinfo.Sample((x,), {"reduction": "mean"}, (x,), (False,), "d")
+    sample = opinfo.OpInfoSample((x,), {"reduction": "mean"}, (x,), (False,), "d")
     monkeypatch.setattr(opinfo, "_samples", lambda key, dtype: {0: sample})
     assert assemble("opinfo:nn.functional.l1_loss", "float32", 0, [x], opinfo.torch_version(), "d")[1] == {"reduction": "mean"}
 

@@ -18,17 +18,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from parity import catalog, values
-from parity.catalog.attention import LONG
-from parity.catalog.contractions import STACKS
-from parity.catalog.draw import Call, Draw, Sizes
+from parity import catalog
+from parity.catalog.draw import Arguments, Draw, Sizes
 from parity.catalog.row import Row
-from parity.checking.gauge import GAUGES, through
-from parity.dtypes import DEFAULT, FACTS
-from parity.errors import UsageError
+from parity.catalog.rows.attention import LONG
+from parity.catalog.rows.contractions import STACKS
+from parity.checks.gauge import GAUGES, through
+from parity.core.case import ERROR_KINDS, Arg, Case, OpClass, Slice, TensorSpec, Word
+from parity.core.dtypes import DEFAULT, FACTS
+from parity.core.errors import UsageError
+from parity.execution import values
 from parity.generation.generate import decode
+from parity.judging.laws import LAWS
 from parity.judging.relations import RELATIONS
-from parity.vocabulary import Arg, Case, OpClass, Slice, TensorSpec, Word
 
 CASES = 6
 ROWS = tuple(catalog.ROWS.values())
@@ -154,7 +156,7 @@ def op_db_names() -> frozenset[str]:
     return frozenset(f"{o.name}:{o.variant_test_name}" if o.variant_test_name else o.name for o in op_db)
 
 
-def draws(row: Row, count: int, seed: str = "draws") -> list[tuple[str, Call]]:
+def draws(row: Row, count: int, seed: str = "draws") -> list[tuple[str, Arguments]]:
     rng = random.Random(f"{seed}:{row.name}")
     return [(d, row.signature(Draw(rng.randrange, d, Sizes()))) for d in row.dtypes for _ in range(count)]
 
@@ -165,7 +167,7 @@ def operands(arg: Arg) -> list[TensorSpec]:
     return [s for a in arg for s in operands(a)] if isinstance(arg, tuple) else []
 
 
-def specs(call: Call) -> list[TensorSpec]:
+def specs(call: Arguments) -> list[TensorSpec]:
     return [s for a in (*call.args, *(v for _, v in call.kwargs)) for s in operands(a)]
 
 
@@ -181,9 +183,13 @@ def test_names_are_unique_and_families_contiguous() -> None:
     assert sorted(seen) == sorted(catalog.FAMILIES)
 
 
+def of_family(family: str) -> list[Row]:
+    return [r for r in catalog.ROWS.values() if r.family == family]
+
+
 @pytest.mark.parametrize("family", catalog.FAMILIES)
 def test_dotted_paths_resolve(family: str) -> None:
-    for row in catalog.find(families=[family]):
+    for row in of_family(family):
         for path in (row.call, row.inplace, row.oracle if "." in row.oracle else ""):
             assert not path or callable(resolve(path)), f"{row.name}: {path}"
 
@@ -197,6 +203,25 @@ def test_rows_use_known_words() -> None:
         assert len(set(row.dtypes)) == len(row.dtypes), f"{row.name}: a dtype twice"
         assert all(FACTS[d].is_inexact for d in row.grad), f"{row.name}: grad {row.grad}"
         assert (row.rule is OpClass.RANDOM) == (row.relation == "random"), f"{row.name}: {row.rule}, {row.relation}"
+
+
+def test_a_star_stands_for_the_name_of_the_row() -> None:
+    row = catalog.row("mm")
+    plain = replace(row, name="relu", call="torch.nn.functional.*", inplace="torch.Tensor.*_", opinfo=("*", "other"))
+    assert (plain.call, plain.inplace) == ("torch.nn.functional.relu", "torch.Tensor.relu_")
+    assert plain.opinfo == ("nn.functional.relu", "other")
+    assert replace(row, name="fill", call="torch.Tensor.fill_", opinfo=("*",)).opinfo == ("fill_",)
+    assert not [r.name for r in ROWS if "*" in (r.call + r.inplace + "".join(r.opinfo))]
+
+
+def test_rows_use_known_words_for_their_oddities() -> None:
+    for row in ROWS:
+        assert row.on_cpu in ("", "either", "indices", "rest", "all"), f"{row.name}: on_cpu {row.on_cpu}"
+        assert row.fits in ("", "always", "filled"), f"{row.name}: fits {row.fits}"
+        assert row.raises_on in ("", "singular", "indefinite"), f"{row.name}: raises_on {row.raises_on}"
+        assert set(row.takes) <= {"int", "complex"}, f"{row.name}: takes {row.takes}"
+        assert all(w.word in ERROR_KINDS for w in row.wrong), f"{row.name}: wrong {row.wrong}"
+        assert row.law in ("", *LAWS), f"{row.name}: law {row.law}"
 
 
 def test_opinfo_names_exist() -> None:
@@ -217,7 +242,7 @@ def test_drawn_cases_are_legal(family: str) -> None:
     """At most 2 % of a family's cases and 10 % of an aspect of a row may be refused by the CPU."""
     torch.manual_seed(0)
     ran = refused = 0
-    for row in catalog.find(families=[family]):
+    for row in of_family(family):
         tally = Tally()
         for dtype in row.dtypes:
             probe(row, dtype, CASES, "legal", tally)
@@ -276,28 +301,6 @@ def test_the_main_dtype_is_drawn() -> None:
     for row in ROWS:
         for dtype, call in draws(row, 2):
             assert any(s.dtype == dtype for s in specs(call)), f"{row.name} {dtype}: {specs(call)}"
-
-
-def test_find_selects_by_pattern_family_and_dtype() -> None:
-    assert [r.name for r in catalog.find(["conv?d"])] == ["conv1d", "conv2d", "conv3d"]
-    assert {r.family for r in catalog.find(families=["pooling", "fft"])} == {"pooling", "fft"}
-    assert all("bool" in r.dtypes for r in catalog.find(dtypes=["bool"]))
-    assert len(catalog.find()) == len(catalog.ROWS)
-    assert catalog.row("add").call == "torch.add"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"patterns": ["sofmax"]}, "no op matches 'sofmax'; did you mean 'softmax'"),
-        ({"families": ["pool"]}, "unknown family 'pool'; did you mean 'pooling'?"),
-        ({"dtypes": ["float23"]}, "unknown dtype 'float23'; did you mean 'float32'"),
-    ],
-)
-def test_unknown_names_get_the_nearest_known_ones(arguments: dict[str, list[str]], message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        catalog.find(**arguments)
-    assert str(caught.value).startswith(message)
 
 
 def test_an_unknown_row_gets_the_nearest_known_one() -> None:

@@ -54,13 +54,7 @@ def test_factories(sim: Device) -> None:
     d = sim.torch_device
     assert torch.arange(5, device=d).tolist() == [0, 1, 2, 3, 4]
     z = torch.zeros_like(sim.upload(X))
-    made = (
-        torch.rand(2, device=d),
-        torch.eye(3, device=d),
-        torch.tensor([1.0], device=d),
-        z.new_ones(3),
-        torch.randn_like(z),
-    )
+    made = (torch.rand(2, device=d), torch.eye(3, device=d), torch.tensor([1.0], device=d), z.new_ones(3), torch.randn_like(z))
     assert all(t.device == d for t in made)
     with torch.device(d):
         assert torch.randn(3).device == d

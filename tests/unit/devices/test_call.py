@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from parity.core.errors import FaultError
 from parity.devices import Call, Device, Fault, load_faults, resolve
-from parity.devices.sim import Seen
+from parity.devices.sim import CallOutline
 from parity.devices.sim.faults import fall_back, garbage, out_of_memory, refuse
-from parity.errors import FaultError
 
 ROOT = Path(__file__).parents[3]
 X = torch.arange(1.0, 13.0).reshape(3, 4)
@@ -161,7 +161,9 @@ def test_earlier_calls_are_remembered_whether_they_matched_or_not() -> None:
     a.exp()
     a**4
     op, f32 = "pow.Tensor_Scalar_out", (torch.float32,)
-    assert notes.answers == [[Seen(op, ((3, 4),), f32, ((4, 1),), (2,)), Seen(op, ((4, 3),), f32, ((1, 4),), (3,))]]
+    assert notes.answers == [
+        [CallOutline(op, ((3, 4),), f32, ((4, 1),), (2,)), CallOutline(op, ((4, 3),), f32, ((1, 4),), (3,))]
+    ]
     assert len({hash(s) for s in notes.answers[0]}) == 2
 
 

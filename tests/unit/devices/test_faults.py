@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from parity.core.errors import FaultError
 from parity.devices import Call, Device, Fault, load_faults, resolve
-from parity.errors import FaultError
 
 ROOT = Path(__file__).parents[3]
 X = torch.arange(1.0, 13.0).reshape(3, 4)
@@ -285,10 +285,7 @@ def test_a_declaration_is_checked(make: Any, text: str) -> None:
         ("BUGS = 3", "BUGS must be a list of objects with a Fault as `fault`, not int; expected a Python file"),
         ("BUGS = [3]", "BUGS must be a list of objects with a Fault as `fault`, not list of int"),
         ("BUGS = []", "declares no fault"),
-        (
-            "from parity.devices import Fault\nf = Fault('f', ('liner',), print)",
-            "fault 'f': torch has no operator aten::liner",
-        ),
+        ("from parity.devices import Fault\nf = Fault('f', ('liner',), print)", "fault 'f': torch has no operator aten::liner"),
         ("from parity.devices import Fault\nF = Fault('f', ('mm',), print)\nFAULTS = [F, F]", "two faults are called 'f'"),
     ],
 )

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 
 from parity.devices import classify, resolve
+from parity.devices.operator_table import dispatch_keys, table_path
 from parity.devices.sim.profile import mps_operators
-from parity.operators import dispatch_keys, table_path
 
 ROOT = Path(__file__).parents[3]
 X = torch.rand(3, 4)
@@ -46,21 +46,12 @@ def test_the_table_is_torchgens_own_reading() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (
-            lambda d: torch.ones(2, dtype=torch.float64, device=d),
-            "Cannot convert a MPS Tensor to float64 dtype as the MPS ",
-        ),
+        (lambda d: torch.ones(2, dtype=torch.float64, device=d), "Cannot convert a MPS Tensor to float64 dtype as the MPS "),
         (lambda d: X.to(d).double(), "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't"),
         (lambda d: X.double().to(d), "Please use float32 instead."),
         (lambda d: X.to(d).sum(dtype=torch.float64), "Please use float32 instead."),
-        (
-            lambda d: torch.zeros(2, dtype=torch.complex128, device=d),
-            "Trying to convert ComplexDouble to the MPS backend but",
-        ),
-        (
-            lambda d: torch.zeros(2, dtype=torch.float8_e5m2, device=d),
-            "Trying to convert Float8_e5m2 to the MPS backend but",
-        ),
+        (lambda d: torch.zeros(2, dtype=torch.complex128, device=d), "Trying to convert ComplexDouble to the MPS backend but"),
+        (lambda d: torch.zeros(2, dtype=torch.float8_e5m2, device=d), "Trying to convert Float8_e5m2 to the MPS backend but"),
     ],
 )
 def test_dtypes_that_mps_lacks(make: Callable[[torch.device], object], text: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from parity.core.errors import DeviceError, UsageError
 from parity.devices import Fault, resolve
-from parity.errors import DeviceError, UsageError
 
 NO_MPS = pytest.mark.skipif(torch.backends.mps.is_built(), reason="this torch is built with MPS")
 

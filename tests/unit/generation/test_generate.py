@@ -10,19 +10,20 @@ from collections.abc import Callable
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from parity import catalog, suite
+from parity import catalog
 from parity.catalog.draw import Sizes
+from parity.core.case import Case, Layout, TensorSpec
+from parity.core.layout import base_shape
+from parity.core.notation import case_text
 from parity.generation import generate, shrink
-from parity.layout import base_shape
-from parity.notation import case_text
-from parity.vocabulary import Case, Layout, TensorSpec
+from parity.runs import suite
 
 SIZES = Sizes()
 PRINT = """
 from parity import catalog
 from parity.generation import generate
 from parity.catalog.draw import Sizes
-from parity.notation import case_text
+from parity.core.notation import case_text
 for name in ("softmax", "add", "conv2d"):
     for drawn in generate.search(catalog.row(name), "float32", Sizes(), "7", 30):
         print(case_text(drawn.case))

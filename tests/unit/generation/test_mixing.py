@@ -9,10 +9,10 @@ import pytest
 
 from parity import catalog
 from parity.catalog.draw import Sizes
+from parity.core.case import TensorSpec
+from parity.core.notation import case_text, parse
 from parity.generation.generate import search
-from parity.generation.mixing import on_cpu
-from parity.notation import case_text, parse
-from parity.vocabulary import TensorSpec
+from parity.generation.mixing import pick_operand
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ from parity.vocabulary import TensorSpec
 )
 def test_operands_that_may_stay(text: str, wanted: list[int]) -> None:
     case = parse(text)
-    drawn = {on_cpu(catalog.row(case.op), case.args, case.kwargs, functools.partial(operator.mod, k)) for k in range(3)}
+    drawn = {pick_operand(catalog.row(case.op), case.args, case.kwargs, functools.partial(operator.mod, k)) for k in range(3)}
     assert sorted(k for k in drawn if k is not None) == wanted
 
 

@@ -7,13 +7,14 @@ import math
 import pytest
 import torch
 
-from parity import catalog, values
+from parity import catalog
 from parity.catalog.draw import Sizes
-from parity.dtypes import FACTS
+from parity.core.case import Case, TensorSpec, Values
+from parity.core.dtypes import FACTS
+from parity.execution import values
+from parity.execution.inputs import build
 from parity.generation.generate import search
 from parity.generation.planting import aligned
-from parity.inputs import build
-from parity.vocabulary import Case, TensorSpec, Values
 
 SIZES = Sizes()
 
@@ -75,7 +76,7 @@ def test_the_aligned_element_is_the_one_that_broadcasting_pairs() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("x", [1.0, -1.0, 4.0, 0.0, 3.0, 0.0625])
 def test_the_numbers_beside_one_are_its_neighbours(dtype: str, x: float) -> None:
-    up, down = (torch.tensor(float(w), dtype=getattr(torch, dtype)) for w in values.beside(x, FACTS[dtype]))
+    up, down = (torch.tensor(float(w), dtype=getattr(torch, dtype)) for w in values.neighbours(x, FACTS[dtype]))
     at = torch.tensor(x, dtype=up.dtype)
     assert up == torch.nextafter(at, torch.tensor(math.inf, dtype=up.dtype))
     assert down == torch.nextafter(at, torch.tensor(-math.inf, dtype=up.dtype))

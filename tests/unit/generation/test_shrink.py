@@ -7,15 +7,17 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from parity import catalog, execute, inputs, suite
+from parity import catalog
 from parity.catalog import opinfo
 from parity.catalog.draw import Sizes
+from parity.core.case import Case, TensorSpec
+from parity.core.errors import CaseError
+from parity.core.notation import case_text, parse
 from parity.devices import resolve
-from parity.errors import CaseError
-from parity.generation import generate, plainer, shrink
-from parity.notation import case_text, parse
+from parity.execution import execute, inputs
+from parity.generation import generate, reductions, shrink
 from parity.report.script import standalone
-from parity.vocabulary import Case, TensorSpec
+from parity.runs import suite
 
 
 def pinned(name: str, dtype: str, index: int, *tails: str) -> str:
@@ -26,11 +28,11 @@ def pinned(name: str, dtype: str, index: int, *tails: str) -> str:
 
 
 def first(case: Case, k: int = 0) -> TensorSpec:
-    return plainer.tensors(case)[k]
+    return case.operands()[k]
 
 
 def enough(case: Case, n: int) -> bool:
-    found = plainer.tensors(case)
+    found = case.operands()
     return bool(found) and found[0].numel >= n
 
 
@@ -52,21 +54,21 @@ def dim_fits(case: Case) -> bool:
 
 
 def index_fits(case: Case) -> bool:
-    found = plainer.tensors(case)
+    found = case.operands()
     return len(found) == 2 and found[0].numel >= found[1].values.params[1]
 
 
 def agree_in_rows(case: Case) -> bool:
-    if len(plainer.tensors(case)) < 2 or any(len(s.shape) < 2 for s in plainer.tensors(case)):
+    if len(case.operands()) < 2 or any(len(s.shape) < 2 for s in case.operands()):
         return False
-    x, y = plainer.tensors(case)
+    x, y = case.operands()
     return x.shape[0] == y.shape[1] and x.shape[0] >= 2
 
 
 def gates(case: Case) -> bool:
-    if len(plainer.tensors(case)) < 2 or any(len(s.shape) < 1 for s in plainer.tensors(case)):
+    if len(case.operands()) < 2 or any(len(s.shape) < 1 for s in case.operands()):
         return False
-    x, w = plainer.tensors(case)
+    x, w = case.operands()
     return w.shape[0] == 4 * x.shape[0]
 
 
@@ -103,7 +105,7 @@ def gates(case: Case) -> bool:
 def test_nothing_is_left_that_is_not_needed(text: str, fails: Callable[[Case], bool], least: str) -> None:
     case = parse(text)
     assert fails(case)
-    assert case_text(shrink.walk(case, lambda c: bool(plainer.tensors(c)) and fails(c))) == least
+    assert case_text(shrink.walk(case, lambda c: bool(c.operands()) and fails(c))) == least
 
 
 def test_a_sample_is_cut_to_its_leading_corner() -> None:
@@ -143,7 +145,7 @@ def test_a_case_of_opinfo_sinks_to_a_corner_that_still_runs() -> None:
 
     least = shrink.shrink(row, "float32", Sizes(), drawn, fails)
     assert least is not None
-    assert plainer.elements(least) == 2, case_text(least)
+    assert least.numel == 2, case_text(least)
     assert parse(case_text(least)) == least
 
 
@@ -159,7 +161,7 @@ def test_a_number_of_note_takes_the_place_of_many_elements() -> None:
 def test_a_case_without_picks_is_shrunk_too() -> None:
     row = catalog.row("add")
     simplest = generate.Drawn(parse("add(float32[3, 3], float32[3, 3])"), ())
-    least = shrink.shrink(row, "float32", Sizes(), simplest, lambda c: len(plainer.tensors(c)) == 2)
+    least = shrink.shrink(row, "float32", Sizes(), simplest, lambda c: len(c.operands()) == 2)
     assert least is not None
     assert case_text(least) == "add(float32[()], float32[()])"
 
@@ -172,7 +174,7 @@ def test_shrinking_ends_within_its_tries_and_comes_to_the_same_again() -> None:
     def least(into: list[str]) -> Case | None:
         def fails(case: Case) -> bool:
             into.append(case_text(case))
-            return len(plainer.tensors(case)) == 3 and plainer.elements(case) >= 5
+            return len(case.operands()) == 3 and case.numel >= 5
 
         return shrink.shrink(row, "float32", Sizes(), drawn, fails)
 
@@ -206,18 +208,18 @@ def test_the_tries_are_bounded() -> None:
 
 def test_what_makes_an_op_random_and_what_names_the_sample_stay() -> None:
     case = parse("dropout(float32[3], p=0.0, training=False)")
-    found = [c for reductions in plainer.PASSES for c in reductions(case)]
+    found = [c for lesser in reductions.PASSES for c in lesser(case)]
     assert found
     assert all(dict(c.kwargs) == dict(case.kwargs) for c in found)
     told = parse(pinned("clamp", "float32", 3, "float32[5, 10, 5]@", "float32[5, 10, 5]@"))
-    for c in (c for reductions in plainer.PASSES for c in reductions(told)):
+    for c in (c for lesser in reductions.PASSES for c in lesser(told)):
         assert c.args[0] == told.args[0]
         assert c.kwargs == told.kwargs
 
 
 @pytest.mark.parametrize("size", [2, 3, 7, 64, 65537])
 def test_the_steps_down_are_few_and_reach_every_size(size: int) -> None:
-    down = plainer.lesser(size)
+    down = reductions.lesser(size)
     assert down[0] == 1
     assert size - 1 in down
     assert all(0 < n < size for n in down)
@@ -252,8 +254,8 @@ def test_the_sizes_of_a_recurrent_call_sink_together(name: str) -> None:
         found = shrink.shrink(row, "float32", Sizes(), one, fails)
         assert found is not None
         gates = {"lstm": 4, "gru": 3, "rnn": 1}[name.partition("_")[0]]
-        assert {d for s in plainer.tensors(found) for d in s.shape} <= {1, gates}
-        assert not [s for s in plainer.tensors(found) if s.layout]
+        assert {d for s in found.operands() for d in s.shape} <= {1, gates}
+        assert not [s for s in found.operands() if s.layout]
 
 
 def test_the_kernel_that_drops_the_last_feature_keeps_its_two() -> None:
@@ -267,4 +269,4 @@ def test_the_kernel_that_drops_the_last_feature_keeps_its_two() -> None:
     found = shrink.shrink(row, "float32", Sizes(), one, fails)
     assert found is not None
     assert first(found).shape == (1, 1, 2)
-    assert [s.shape for s in plainer.tensors(found)[3:]] == [(4, 2), (4, 1)] * 2
+    assert [s.shape for s in found.operands()[3:]] == [(4, 2), (4, 1)] * 2

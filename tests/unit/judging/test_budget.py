@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from parity.dtypes import FACTS
+from parity.core.dtypes import FACTS
+from parity.core.results import Tolerance
 from parity.judging.budget import of_function, of_perturbation, of_sum, ulp_of
-from parity.vocabulary import Tolerance
 
 F = FACTS["float32"]
 U = F.unit_roundoff

@@ -2,56 +2,40 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import cast
 
 import numpy as np
 import pytest
 import torch
+from cases import bench_for, prepared
 from torch import Tensor
 
-from parity import catalog, execute, tolerance
+from parity import catalog
+from parity.core.dtypes import FACTS
+from parity.core.notation import parse
+from parity.core.results import Status, Verdict
 from parity.devices import resolve
-from parity.dtypes import FACTS
-from parity.inputs import Inputs, build
-from parity.judging.bench import Bench
+from parity.execution import execute
+from parity.execution.inputs import build
 from parity.judging.budget import Budget
 from parity.judging.judge import judge
 from parity.judging.promises import one_sided, residue
-from parity.notation import parse
-from parity.truth.oracle import CaseOracle
-from parity.truth.rounding import Rounding, shifted
-from parity.vocabulary import Status, Verdict
+from parity.oracle.oracle import CaseOracle
+from parity.oracle.rounding import Rounding, shifted
 
 CPU = resolve("cpu")
 U = 2.0**-24
-Results = dict[str, Tensor]
 
 
-@functools.lru_cache
-def prepared(text: str) -> tuple[Results, Inputs]:
-    """What the CPU makes of a case, and its operands."""
-    case = parse(text)
-    inputs = build(case)
-    p = execute.program(catalog.row(case.op))
-    return dict(execute.forward(p, case, inputs, execute.place(inputs, CPU), False).outputs), inputs
-
-
-def bench(text: str, table: str = "cuda") -> Bench:
-    case = parse(text)
-    row, (results, inputs) = catalog.row(case.op), prepared(text)
-    oracle = CaseOracle(execute.program(row), case, inputs, next(iter(results.values())).dtype)
-    return Bench(row, tolerance.load(table), oracle, None, True)
-
-
-def forward(text: str, device: Results, table: str = "cuda") -> Verdict:
-    results = prepared(text)[0]
-    return judge(bench(text, table), {**results, **device}, results, "forward")[0]
+def forward(text: str, device: dict[str, Tensor], tables: str = "cuda") -> Verdict:
+    """The verdict on the CPU's results with those of the device in their places."""
+    bench, results, _ = prepared(text, tables)
+    return judge(bench, {**results, **device}, results, "forward")[0]
 
 
 def operand(text: str, index: int = 0) -> Tensor:
-    return prepared(text)[1].operands[index].view
+    return prepared(text).inputs.operands[index].view
 
 
 # ------------------------------------------------------------------------------------------- long chains in a half type
@@ -106,7 +90,7 @@ def test_a_factor_that_torch_rounds_to_the_dtype_makes_results_lean() -> None:
 def test_results_that_lean_as_the_reference_does_are_the_references() -> None:
     """The CPU's own log_softmax of half types rounds the sum that all elements share."""
     text = "log_softmax(bfloat16[2049].uniform(seed=3737), dim=-1)"
-    found = prepared(text)[0]["out"]
+    found = prepared(text).results["out"]
     assert forward(text, {"out": found.clone()}).status is Status.AGREE
     shared = torch.log_softmax(operand(text).double(), -1)
     off = (shared + 0.4 * 2.0**-5).bfloat16()  # the truth beside the shared sum off by a part of an ULP
@@ -142,11 +126,11 @@ def test_an_average_over_an_area_is_a_sum_of_as_many_gradients() -> None:
     truth = oracle.truth("out")
     assert truth is not None
     oracle.differentiate([fed])
-    asked = Bench(row, tolerance.load("cuda"), oracle, None, True)
+    bench = bench_for(row, oracle, "cuda")
     chain = _chain(fed.flatten()[:, None])[-1].view(1, 1, 1, 1, 1)
     once = fed.double().sum().bfloat16().view(1, 1, 1, 1, 1)
     for device, right in ((chain, True), (once, True), (once + 0.75 * fed.abs().sum(), False)):
-        found = judge(asked, {"grad[0]": device}, {"grad[0]": once}, "backward")[0]
+        found = judge(bench, {"grad[0]": device}, {"grad[0]": once}, "backward")[0]
         assert found.status.is_finding is not right
 
 
@@ -155,7 +139,7 @@ def test_an_average_over_an_area_is_a_sum_of_as_many_gradients() -> None:
 
 def test_factors_of_one_place_may_leave_the_range_before_a_zero_comes() -> None:
     text = 'scatter_old(float32[1, 6], 0, int64[11, 6].index(0, 1), float32[11, 8].borders(), reduce="multiply")'
-    out = prepared(text)[0]["out"].clone()
+    out = prepared(text).results["out"].clone()
     assert float(out[0, 2]) == 0.0
     out[0, 2] = float("nan")
     assert forward(text, {"out": out}).status is Status.AGREE
@@ -163,7 +147,7 @@ def test_factors_of_one_place_may_leave_the_range_before_a_zero_comes() -> None:
 
 def test_factors_that_stay_in_the_range_make_no_nan() -> None:
     text = 'scatter_old(float32[1, 6], 0, int64[2, 6].index(0, 1), float32[2, 8].inside(1, 2), reduce="multiply")'
-    out = prepared(text)[0]["out"].clone()
+    out = prepared(text).results["out"].clone()
     out[0, 2] = float("nan")
     assert forward(text, {"out": out}).status is Status.WRONG
 
@@ -171,7 +155,7 @@ def test_factors_that_stay_in_the_range_make_no_nan() -> None:
 def test_atomics_flush_parts_of_a_pooled_gradient() -> None:
     size = "(2, 2, 1), (1, 1, 1), (0, 1, 0), False, True, None"
     text = f"avg_pool3d_backward_written(float32[1, 1, 1, 3, 1].of(4e-38, 4e-38, 4e-38), float32[1, 1, 2, 2, 1], {size})"
-    out = prepared(text)[0]["out"]
+    out = prepared(text).results["out"]
     less = {"out": out - 1.1e-38}
     assert forward(text, less).status is Status.AGREE
     assert forward(text, {"out": out - 1.1e-37}).status.is_finding
@@ -186,8 +170,8 @@ def test_the_truth_of_what_is_written_is_that_of_what_is_returned(row: str) -> N
     """torch 2.13's CPU writes other saved statistics than it returns, if the operand is transposed; CUDA writes these."""
     more = "float32[2].inside(-2, 2), float32[2].inside(0.5, 4), " if row.startswith("native") else ""
     plain, into = (f"{n}(float32[2, 2].transpose(-2, -1), None, None, {more}0.125, 1e-05)" for n in (row, f"{row}_written"))
-    right = prepared(plain)[0]
-    assert not torch.allclose(right["out[2]"], prepared(into)[0]["out[2]"], rtol=0.5)
+    right = prepared(plain).results
+    assert not torch.allclose(right["out[2]"], prepared(into).results["out[2]"], rtol=0.5)
     found = forward(into, right)
     assert found.status is Status.AGREE
     assert forward(into, {**right, "out[2]": 1.01 * right["out[2]"]}).status.is_finding
@@ -196,7 +180,7 @@ def test_the_truth_of_what_is_written_is_that_of_what_is_returned(row: str) -> N
 def test_saved_statistics_of_an_evaluation_are_nobodys_promise() -> None:
     statistics = "float32[1].inside(-2, 2), float32[1].inside(0.5, 4)"
     text = f"native_batch_norm_written(float32[2, 1], None, None, {statistics}, {{}}, 0.5, 1e-05)"
-    assert [len(prepared(text.format(training))[0]) for training in ("True", "False")] == [5, 3]
+    assert [len(prepared(text.format(training)).results) for training in ("True", "False")] == [5, 3]
 
 
 def test_indices_that_are_expanded_reach_the_kernel_side_by_side() -> None:
@@ -205,7 +189,7 @@ def test_indices_that_are_expanded_reach_the_kernel_side_by_side() -> None:
     text = f"embedding_bag_dense_backward(float32[1, 1].of(1.0), {index}, float32[8, 1], int64[1].inside(0, 0), 1, None)"
     given = operand(text, 1)
     assert given.stride() == (0,)
-    made = prepared(text)[0]["out"].flatten()
+    made = prepared(text).results["out"].flatten()
     assert made.nonzero().flatten().tolist() == [int(given[0])]
 
 
@@ -230,9 +214,7 @@ def spectral(text: str, change: Callable[[Tensor, Callable[[Tensor], Tensor]], T
     assert oracle.truth("out") is not None
     oracle.differentiate([fed])
     device = change(a, gradient)
-    return judge(
-        Bench(row, tolerance.load("cuda"), oracle, None, True), {"grad[0]": device}, {"grad[0]": gradient(a)}, "backward"
-    )[0]
+    return judge(bench_for(row, oracle, "cuda"), {"grad[0]": device}, {"grad[0]": gradient(a)}, "backward")[0]
 
 
 SPECTRA = ("svdvals(float32[36, 36].full_rank())", "eigvalsh(float32[40, 40].symmetric(seed=941))")
@@ -348,7 +330,7 @@ def test_a_chain_of_equal_products_is_rounded_to_one_side() -> None:
 
     def said(out: Tensor) -> Status:
         """Without the CPU, whose own chain would excuse the device."""
-        return judge(bench(ALIKE), {"out": out.float()}, None, "forward")[0].status
+        return judge(prepared(ALIKE, "cuda").bench, {"out": out.float()}, None, "forward")[0].status
 
     assert said(chain) is Status.AGREE
     assert said(0.99 * truth) is Status.WRONG

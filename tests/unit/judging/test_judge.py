@@ -2,47 +2,29 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
+from cases import bench_for, prepared, verdict_on
 from torch import Tensor
 
-from parity import catalog, execute, tolerance
+from parity import catalog
+from parity.core.case import OpClass
+from parity.core.notation import parse
+from parity.core.results import Status, Verdict
 from parity.devices import resolve
-from parity.inputs import Inputs, build
-from parity.judging.bench import Bench
+from parity.execution import execute
+from parity.execution.inputs import Inputs, build
 from parity.judging.destination import Part
 from parity.judging.judge import judge
-from parity.notation import parse
-from parity.truth.oracle import CaseOracle
-from parity.truth.protocol import Oracle
-from parity.vocabulary import OpClass, Status, Verdict
+from parity.oracle.oracle import CaseOracle
+from parity.oracle.protocol import Oracle
 
-TABLES = tolerance.load("cpu")
 CPU = resolve("cpu")
 INT = {"float16": torch.int16, "bfloat16": torch.int16, "float32": torch.int32}
-
-
-@functools.lru_cache
-def prepared(text: str) -> tuple[Bench, dict[str, Tensor], Inputs]:
-    case = parse(text)
-    row = catalog.row(case.op)
-    inputs = build(case)
-    p = execute.program(row)
-    live = execute.forward(p, case, inputs, execute.place(inputs, CPU), False)
-    results = dict(live.outputs)
-    oracle = CaseOracle(p, case, inputs, next(iter(results.values())).dtype)
-    return Bench(row, TABLES, oracle, None, True), results, inputs
-
-
-def verdict(text: str, device: Callable[[Tensor], Tensor]) -> Verdict:
-    """What is said of a device whose result is `device(the reference's)`."""
-    bench, results, _ = prepared(text)
-    return judge(bench, {n: device(t.clone()) for n, t in results.items()}, results, "forward")[0]
 
 
 def nudged(ulps: int, where: int = 5) -> Callable[[Tensor], Tensor]:
@@ -69,7 +51,7 @@ def test_kernels_that_add_up_in_a_half_type_excuse_no_device(dtype: str) -> None
     fed = build(parse(f"abs({dtype}[24, 16].normal(seed=4))")).operands[0].view
     oracle = CaseOracle(p, case, inputs, out.dtype)
     oracle.differentiate([fed])
-    bench = Bench(row, TABLES, oracle, None, True)
+    bench = bench_for(row, oracle)
     right = oracle.rounded_once("grad[2]")
     truth = oracle.truth("grad[2]")
     assert right is not None
@@ -85,7 +67,7 @@ def test_kernels_that_add_up_in_a_half_type_excuse_no_device(dtype: str) -> None
 
 @pytest.mark.parametrize("text", [EXP.format("float16"), MATMUL.format("float16", "float16")])
 def test_one_element_off_by_40_ulp_in_float16_is_found(text: str) -> None:
-    found = verdict(text, nudged(40))
+    found = verdict_on(text, nudged(40))
     assert found.status in (Status.DRIFT, Status.WRONG)
     assert found.measure is not None
     assert found.measure.mismatched == 1
@@ -93,7 +75,7 @@ def test_one_element_off_by_40_ulp_in_float16_is_found(text: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_one_ulp_in_an_exponential_is_no_finding(dtype: str) -> None:
-    assert verdict(EXP.format(dtype), nudged(1)).status is Status.AGREE
+    assert verdict_on(EXP.format(dtype), nudged(1)).status is Status.AGREE
 
 
 def in_other_order(inputs: Inputs) -> Tensor:
@@ -109,13 +91,13 @@ def in_other_order(inputs: Inputs) -> Tensor:
 def test_another_order_of_summation_is_no_finding(dtype: str) -> None:
     text = MATMUL.format(dtype, dtype)
     other = in_other_order(prepared(text)[2])
-    assert verdict(text, lambda t: other).status is Status.AGREE
+    assert verdict_on(text, lambda t: other).status is Status.AGREE
 
 
 def test_operands_cut_to_tf32_are_found() -> None:
     text = MATMUL.format("float32", "float32")
     a, b = ((o.view.view(torch.int32) & ~0x1FFF).view(torch.float32) for o in prepared(text)[2].operands)
-    assert verdict(text, lambda t: a @ b).status in (Status.DRIFT, Status.WRONG)
+    assert verdict_on(text, lambda t: a @ b).status in (Status.DRIFT, Status.WRONG)
 
 
 def test_half_sums_accumulated_in_half_are_drift() -> None:
@@ -128,11 +110,11 @@ def test_half_sums_accumulated_in_half_are_drift() -> None:
             total = total + x[:, k]
         return total
 
-    assert verdict(text, slowly).status in (Status.DRIFT, Status.WRONG)
+    assert verdict_on(text, slowly).status in (Status.DRIFT, Status.WRONG)
 
 
 def test_a_dropped_nan_is_wrong_and_says_what_stood_there() -> None:
-    found = verdict('exp(float32[4].at(2, "nan"))', torch.nan_to_num)
+    found = verdict_on('exp(float32[4].at(2, "nan"))', torch.nan_to_num)
     assert (found.status, found.reason) == (Status.WRONG, "0 where the truth is nan")
 
 
@@ -141,7 +123,7 @@ def test_an_invented_nan_is_wrong() -> None:
         t[1] = math.nan
         return t
 
-    assert verdict("exp(float32[4])", spoil).status is Status.WRONG
+    assert verdict_on("exp(float32[4])", spoil).status is Status.WRONG
 
 
 def test_infinity_at_the_edge_is_a_rounding_and_elsewhere_wrong() -> None:
@@ -150,27 +132,27 @@ def test_infinity_at_the_edge_is_a_rounding_and_elsewhere_wrong() -> None:
     def overflown(t: Tensor) -> Tensor:
         return torch.full_like(t, math.inf)
 
-    assert verdict(edge, overflown).status is Status.AGREE
-    assert verdict(edge, lambda t: torch.full_like(t, 65504)).status is Status.AGREE
-    assert verdict("matmul(float16[1, 2].of(2.0, 3.0), float16[2, 1].of(2.0, 3.0))", overflown).status is Status.WRONG
+    assert verdict_on(edge, overflown).status is Status.AGREE
+    assert verdict_on(edge, lambda t: torch.full_like(t, 65504)).status is Status.AGREE
+    assert verdict_on("matmul(float16[1, 2].of(2.0, 3.0), float16[2, 1].of(2.0, 3.0))", overflown).status is Status.WRONG
 
 
 def test_an_error_that_no_rounding_explains_is_wrong() -> None:
-    found = verdict("exp(float32[8])", lambda t: t + 1)
+    found = verdict_on("exp(float32[8])", lambda t: t + 1)
     assert found.status is Status.WRONG
     assert "more than a coarser rounding explains" in found.reason
 
 
 def test_exact_results_must_be_equal() -> None:
-    assert verdict("neg(int64[4])", lambda t: t).status is Status.AGREE
-    found = verdict("neg(int64[4])", lambda t: t + 1)
+    assert verdict_on("neg(int64[4])", lambda t: t).status is Status.AGREE
+    found = verdict_on("neg(int64[4])", lambda t: t + 1)
     assert (found.status, found.reason) == (Status.WRONG, "4 of 4 exact results differ")
-    assert verdict("relu(float32[4].normal())", lambda t: t * (1 + 2**-23)).status is Status.WRONG
+    assert verdict_on("relu(float32[4].normal())", lambda t: t * (1 + 2**-23)).status is Status.WRONG
 
 
 def test_shape_and_dtype_are_malformed_before_values_are_looked_at() -> None:
-    assert "out.shape=[4, 1], but should be [4]" in verdict("exp(float32[4])", lambda t: t[:, None]).reason
-    found = verdict("exp(float32[4])", Tensor.double)
+    assert "out.shape=[4, 1], but should be [4]" in verdict_on("exp(float32[4])", lambda t: t[:, None]).reason
+    found = verdict_on("exp(float32[4])", Tensor.double)
     assert (found.status, found.reason) == (Status.MALFORMED, "out.dtype=float64, but should be float32")
 
 
@@ -263,7 +245,7 @@ SCREENED = (
 def test_no_screen_is_looser_than_the_full_rule(text: str) -> None:
     """At the border: of 300 results just inside and outside, whatever the screens let pass the full rule lets pass too."""
     bench, results, _ = prepared(text)
-    quick = replace(bench, insist=False)
+    quick = replace(bench, always_use_oracle=False)
     name, reference = next(iter(results.items()))
     passed = refused = 0
     for k in range(1, 300):
@@ -288,31 +270,31 @@ def test_a_zero_of_the_other_sign_is_told_where_it_is_promised() -> None:
     def flip(t: Tensor) -> Tensor:
         return torch.where(t == 0, -t, t)
 
-    found = verdict('sin(float32[4].at(1, "0"))', flip)
+    found = verdict_on('sin(float32[4].at(1, "0"))', flip)
     assert (found.status, found.reason) == (Status.WRONG, "a zero of the other sign: -0 where the truth is 0")
-    assert verdict('relu(float32[4].at(1, "-0.0"))', flip).status is Status.AGREE
-    assert verdict('sum(float32[1].at(0, "0"))', flip).status is Status.AGREE
+    assert verdict_on('relu(float32[4].at(1, "-0.0"))', flip).status is Status.AGREE
+    assert verdict_on('sum(float32[1].at(0, "0"))', flip).status is Status.AGREE
 
 
 def test_nan_may_spread_only_where_the_tables_say_so() -> None:
     def spread(t: Tensor) -> Tensor:
         return torch.full_like(t, math.nan)
 
-    assert verdict('conv1d(float32[1, 1, 8], float32[1, 1, 2].at(0, "nan"), padding=1)', spread).status is Status.AGREE
-    assert verdict("conv1d(float32[1, 1, 8], float32[1, 1, 2], padding=1)", spread).status is Status.WRONG
-    assert verdict('mul(float32[8].at(0, "nan"), float32[8])', spread).status is Status.WRONG
+    assert verdict_on('conv1d(float32[1, 1, 8], float32[1, 1, 2].at(0, "nan"), padding=1)', spread).status is Status.AGREE
+    assert verdict_on("conv1d(float32[1, 1, 8], float32[1, 1, 2], padding=1)", spread).status is Status.WRONG
+    assert verdict_on('mul(float32[8].at(0, "nan"), float32[8])', spread).status is Status.WRONG
 
 
 def test_squares_that_leave_the_range_excuse_what_depends_on_them_alone() -> None:
     """The first row holds the largest number, whose square is Inf; the second one owes all that it ever did."""
     text = 'layer_norm(float32[2, 4].at(0, "max"), (4,))'
-    told = verdict(text, lambda t: torch.cat((torch.zeros_like(t[:1]), t[1:])))
+    told = verdict_on(text, lambda t: torch.cat((torch.zeros_like(t[:1]), t[1:])))
     assert told.status is Status.AGREE
     assert told.reason == "4 of 8 elements judged: numbers on the way leave the range"
     assert told.measure is not None
     assert told.measure.unjudged == 4
-    assert verdict(text, torch.zeros_like).status is Status.WRONG
-    assert verdict('layer_norm(float32[1, 4].at(0, "max"), (4,))', torch.zeros_like).status is Status.VOID
+    assert verdict_on(text, torch.zeros_like).status is Status.WRONG
+    assert verdict_on('layer_norm(float32[1, 4].at(0, "max"), (4,))', torch.zeros_like).status is Status.VOID
 
 
 def test_the_border_to_wrong_is_what_no_order_of_adding_explains() -> None:
@@ -327,8 +309,8 @@ def test_the_border_to_wrong_is_what_no_order_of_adding_explains() -> None:
     between = (truth + 100 * u * s).float()
     beyond = truth.float()
     beyond[0, 0] += float(300 * u * s[0, 0])
-    assert verdict(text, lambda t: between).status is Status.DRIFT
-    assert verdict(text, lambda t: beyond).status is Status.WRONG
+    assert verdict_on(text, lambda t: between).status is Status.DRIFT
+    assert verdict_on(text, lambda t: beyond).status is Status.WRONG
 
 
 def test_a_product_that_is_rounded_before_its_bias_may_be_off_by_that_rounding() -> None:
@@ -336,15 +318,15 @@ def test_a_product_that_is_rounded_before_its_bias_may_be_off_by_that_rounding()
     text = "addmm(float16[4, 4].normal(seed=1), float16[4, 64].normal(seed=2), float16[64, 4].normal(seed=3))"
     c, a, b = (o.view for o in prepared(text)[2].operands)
     rounded = ((a.float() @ b.float()).half() + c).half()
-    assert verdict(text, lambda t: rounded).status is Status.AGREE
-    assert verdict(text, lambda t: ((a.float() @ b.float() * 1.01).half() + c).half()).status is not Status.AGREE
+    assert verdict_on(text, lambda t: rounded).status is Status.AGREE
+    assert verdict_on(text, lambda t: ((a.float() @ b.float() * 1.01).half() + c).half()).status is not Status.AGREE
 
 
 def test_one_element_of_a_product_that_errs_alone_is_found_within_the_bound_of_its_sum() -> None:
     """A dozen roundings of a sum of 16 positive terms are within 4 sqrt(16) of them; no other element errs by a fifth of it."""
     text = "matmul(float32[24, 16].positive(seed=1), float32[16, 20].positive(seed=2))"
-    assert verdict(text, lambda t: t).status is Status.AGREE
-    found = verdict(text, nudged(12, 37))
+    assert verdict_on(text, lambda t: t).status is Status.AGREE
+    found = verdict_on(text, nudged(12, 37))
     assert found.status is Status.DRIFT
     assert found.measure is not None
     assert found.measure.problem == "alone"
@@ -377,7 +359,7 @@ def test_a_destination_with_the_bits_of_the_forward_is_told_what_that_was_under_
     part = Part(torch.zeros(64), (), (64,))
     asked: list[str] = []
     counting = replace(bench, oracle=_counting(bench.oracle, asked))
-    counting.told.update(bench.told)
+    counting.verdicts.update(bench.verdicts)
     _, (again,) = judge(counting, {"base[out]": off["out"]}, {"base[out]": results["out"]}, "forward", {"base[out]": part})
     assert again == replace(first, tensor="base[out]")
     assert not asked

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pytest
 import torch
+from cases import bench_for, oracle_for, prepared
 from torch import Tensor
 
-from parity import catalog, execute, tolerance
-from parity.devices import resolve
-from parity.inputs import Inputs, build
-from parity.judging.bench import Bench
+from parity.core.notation import parse
+from parity.core.results import Status, Verdict
+from parity.execution.inputs import build
 from parity.judging.judge import judge
-from parity.notation import parse
-from parity.truth.oracle import CaseOracle
-from parity.truth.rounding import Rounding
-from parity.vocabulary import Status, Verdict
-
-CPU = resolve("cpu")
-
-
-@functools.lru_cache
-def prepared(text: str) -> tuple[Bench, dict[str, Tensor], Inputs]:
-    """The bench of a case, what the CPU makes of it, and its operands."""
-    case = parse(text)
-    row, inputs = catalog.row(case.op), build(case)
-    p = execute.program(row)
-    results = dict(execute.forward(p, case, inputs, execute.place(inputs, CPU), False).outputs)
-    oracle = CaseOracle(p, case, inputs, next(iter(results.values())).dtype)
-    return Bench(row, tolerance.load("cpu"), oracle, None, True), results, inputs
+from parity.oracle.rounding import Rounding
 
 
 def verdict(text: str, device: Tensor) -> Verdict:
@@ -50,13 +32,11 @@ def test_a_chain_of_equal_terms_is_rounded_to_one_side() -> None:
 def test_every_addition_of_a_long_chain_may_round_to_one_side() -> None:
     """16,384 times 1.1 in float32, one after the other: each addition errs by the same amount until the sum doubles."""
     text = "cumsum(float32[16384].constant(seed=1), 0)"
-    bench, _, inputs = prepared(text)
+    inputs = build(parse(text))
     inputs.operands[0].base.fill_(1.1)
-    assert isinstance(bench.oracle, CaseOracle)
-    fresh = Bench(bench.row, bench.tables, CaseOracle(bench.oracle._p, bench.oracle._case, inputs, torch.float32), None, True)
+    bench = bench_for("cumsum", oracle_for(text, inputs=inputs))
     in_turn = torch.from_numpy(np.add.accumulate(inputs.operands[0].view.numpy()))
-    assert judge(fresh, {"out": in_turn}, None, "forward")[0].status is Status.AGREE
-    prepared.cache_clear()
+    assert judge(bench, {"out": in_turn}, None, "forward")[0].status is Status.AGREE
 
 
 def test_a_chain_in_bfloat16_is_found() -> None:
@@ -136,13 +116,11 @@ PRODUCT = "index_reduce_prod(float16[2, 1], 1, int64[17].index(0, 1), float16[2,
 @pytest.mark.parametrize(("values", "status"), [((9.0,) * 16, Status.VOID), ((0.5,) * 16, Status.WRONG)])
 def test_a_product_may_leave_the_range_before_its_zero(values: tuple[float, ...], status: Status) -> None:
     """NaN of Inf * 0 where the other factors leave float16's range, and nowhere else."""
-    bench, results, inputs = prepared(PRODUCT)
-    source = inputs.operands[2].base
-    source.copy_(torch.tensor([*values, 0.0], dtype=torch.float16))
-    assert isinstance(bench.oracle, CaseOracle)
-    fresh = Bench(bench.row, bench.tables, CaseOracle(bench.oracle._p, bench.oracle._case, inputs, torch.float16), None, True)
-    reference = {"out": torch.zeros_like(results["out"])}
-    assert judge(fresh, {"out": torch.full_like(results["out"], float("nan"))}, reference, "forward")[0].status is status
+    inputs = build(parse(PRODUCT))
+    inputs.operands[2].base.copy_(torch.tensor([*values, 0.0], dtype=torch.float16))
+    bench = bench_for("index_reduce_prod", oracle_for(PRODUCT, torch.float16, inputs=inputs))
+    zeros = torch.zeros(2, 1, dtype=torch.float16)
+    assert judge(bench, {"out": torch.full_like(zeros, float("nan"))}, {"out": zeros}, "forward")[0].status is status
 
 
 def test_fused_adam_has_a_truth_with_a_scale() -> None:

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from parity.dtypes import FACTS
+from parity.core.dtypes import FACTS
+from parity.core.results import Measure, Tolerance
 from parity.judging.budget import of_function, of_perturbation, of_sum, ulp_of
 from parity.judging.measures import (
-    allowed_share,
+    allowed_ratio,
     bit_equal,
     exact_measure,
     is_truth,
@@ -21,7 +22,6 @@ from parity.judging.measures import (
     same_values,
     ulp_distance,
 )
-from parity.vocabulary import Measure, Tolerance
 
 TABLE = Tolerance("elementwise", 0.0, 1.0, 2.0, "a table")
 SCALED = Tolerance("composite", 16.0, 1.0, None, "a rule")
@@ -174,7 +174,7 @@ def test_nothing_at_all_is_no_difference() -> None:
 
 
 def test_the_reference_widens_the_budget_at_most_eight_times() -> None:
-    assert [allowed_share(s) for s in (None, 0.0, 0.25, 1.0, 1.5, 50.0, INF)] == [1, 1, 1, 1, 6, 8, 8]
+    assert [allowed_ratio(s) for s in (None, 0.0, 0.25, 1.0, 1.5, 50.0, INF)] == [1, 1, 1, 1, 6, 8, 8]
 
 
 def test_memory_is_compared_where_it_lies_plainly_and_nowhere_else() -> None:
@@ -224,11 +224,11 @@ def test_an_element_of_a_half_type_that_errs_alone_is_told_where_results_are_rou
     f = FACTS["float16"]
     tol = Tolerance("composite", 16.0, 1.5, None, "test")
     budget = of_perturbation(truth.numpy(), np.full(600, 20 * 2.0**-10 / 16), f, 2.0**-24, tol, f.smallest)
-    found = measure("out", off, honest, truth, budget, sums=True, single=True)
+    found = measure("out", off, honest, truth, budget, sums=True, rounds_once=True)
     assert (found.problem, found.index, found.mismatched) == ("alone", (77,), 1)
     assert found.share is not None
     assert found.share > 1.0
     for device, single in ((honest, True), (off, False)):
-        share = measure("out", device, honest, truth, budget, sums=True, single=single).share
+        share = measure("out", device, honest, truth, budget, sums=True, rounds_once=single).share
         assert share is not None
         assert share < 1.0

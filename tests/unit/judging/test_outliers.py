@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from parity.judging.outliers import ELEMENTS, LEAST, SLACK, among_alike, among_shares, among_sums, beyond, tail
-from parity.judging.tails import ALPHA
+from parity.judging.concentration_bounds import ALPHA
+from parity.judging.outliers import ELEMENTS, LEAST, SLACK, among_alike, among_error_ratios, among_sums, beyond, tail
 
 
 def normal(n: int, seed: int = 0) -> np.ndarray:
@@ -70,11 +70,11 @@ def test_what_is_not_finite_neither_stands_out_nor_hides_what_does() -> None:
 def test_a_budget_that_is_too_small_for_all_is_excused_and_a_lone_error_is_not() -> None:
     own = np.full(480, 3.0)
     tight = normal(480) * 1.5
-    assert among_shares(tight, 0 * own).max() < 1
+    assert among_error_ratios(tight, 0 * own).max() < 1
     lone = normal(480) * 0.1
     lone[9] = 5.0
-    assert (among_shares(lone, 0 * own) > 1).nonzero()[0].tolist() == [9]
-    assert not among_shares(lone, own).any()
+    assert (among_error_ratios(lone, 0 * own) > 1).nonzero()[0].tolist() == [9]
+    assert not among_error_ratios(lone, own).any()
 
 
 # ---------------------------------------------------------------------------------------------- half types, rounded at the end

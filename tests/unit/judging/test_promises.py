@@ -8,38 +8,28 @@ from dataclasses import replace
 
 import pytest
 import torch
+from cases import bench_for, prepared, verdict_on
 from torch import Tensor
 
-from parity import catalog, execute, tolerance
-from parity.devices import resolve
-from parity.dtypes import FACTS
-from parity.inputs import Inputs, build
-from parity.judging.allowance import allowance
-from parity.judging.bench import Bench
+from parity import catalog, tolerance
+from parity.core.case import OpClass
+from parity.core.dtypes import FACTS
+from parity.core.notation import parse
+from parity.core.results import Status, Verdict
+from parity.execution import execute
+from parity.execution.inputs import build
 from parity.judging.judge import judge
 from parity.judging.promises import one_kernel
 from parity.judging.relations import RELATIONS, Bound, Problem
-from parity.notation import parse
-from parity.truth.oracle import CaseOracle
-from parity.vocabulary import OpClass, Status, Verdict
+from parity.judging.rules import rule_of
+from parity.oracle.oracle import CaseOracle
 
-CPU = resolve("cpu")
 Outs = tuple[Tensor, ...]
 
 
-def prepared(text: str, tables: str = "cpu") -> tuple[Bench, dict[str, Tensor], Inputs]:
-    case = parse(text)
-    row, inputs = catalog.row(case.op), build(case)
-    p = execute.program(row)
-    results = dict(execute.forward(p, case, inputs, execute.place(inputs, CPU), False).outputs)
-    oracle = CaseOracle(p, case, inputs, next(iter(results.values())).dtype)
-    return Bench(row, tolerance.load(tables), oracle, None, True), results, inputs
-
-
-def verdict(text: str, device: Callable[[Tensor], Tensor], tables: str = "cpu") -> Verdict:
-    """What is said of a device whose result is `device(the reference's)`, by the truth alone."""
-    bench, results, _ = prepared(text, tables)
-    return judge(bench, {n: device(t.clone()) for n, t in results.items()}, None, "forward")[0]
+def verdict(text: str, change: Callable[[Tensor], Tensor], device: str = "cpu") -> Verdict:
+    """The verdict on results that are `change(the CPU's)`, by the truth alone."""
+    return verdict_on(text, change, device, reference=False)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -173,20 +163,15 @@ def orthogonal(n: int, off: float) -> tuple[Tensor, Outs]:
 def test_residuals_that_a_coarser_arithmetic_leaves_are_drift(off: float, said: str) -> None:
     """off: in units of n u."""
     a, (w, v) = orthogonal(33, off * 33 * 2.0**-24)
-    call = Bound("eigh", (a,), {})
-    bench = Bench(
-        replace(catalog.row("eigh"), relation="eigh", rule=OpClass.DECOMPOSITION),
-        tolerance.load("cpu"),
-        prepared("eigh(float32[33, 33].symmetric(seed=1))")[0].oracle,
-        call,
-        True,
-    )
+    call = Bound(catalog.row("eigh"), (a,), {})
+    row = replace(catalog.row("eigh"), relation="eigh", rule=OpClass.DECOMPOSITION)
+    bench = bench_for(row, prepared("eigh(float32[33, 33].symmetric(seed=1))").bench.oracle, bound=call)
     assert str(judge(bench, {"out[0]": w, "out[1]": v}, None, "forward")[0].status) == said
 
 
 def test_a_coarse_residual_says_by_how_much() -> None:
     a, (w, v) = orthogonal(33, 400.0 * 33 * 2.0**-24)
-    found = RELATIONS["eigh"].problems(Bound("eigh", (a,), {}), {"out[0]": w, "out[1]": v})
+    found = RELATIONS["eigh"].problems(Bound(catalog.row("eigh"), (a,), {}), {"out[0]": w, "out[1]": v})
     assert found
     assert all(isinstance(p, Problem) and p.ratio is not None and 1 < p.ratio < 100 for p in found)
 
@@ -199,7 +184,7 @@ def test_a_solution_may_overflow_where_its_right_side_is_the_largest_number() ->
     x = b / 4
 
     def said(x: Tensor) -> bool:
-        return bool(RELATIONS["solve"].problems(Bound("solve", (a, b), {}), {"out": x}))
+        return bool(RELATIONS["solve"].problems(Bound(catalog.row("solve"), (a, b), {}), {"out": x}))
 
     lost, other, off = x.clone(), x.clone(), x.clone()
     lost[1, 0], other[0, 0], off[1, 0] = float("inf"), float("inf"), 1.1 * largest / 4
@@ -286,9 +271,9 @@ def test_a_convolution_without_a_bias_rounds_once_and_one_with_a_bias_may_not() 
         truth = bench.oracle.truth("out")
         assert truth is not None
         tol = bench.tables.find("conv2d", bench.row.rule, "float16", "forward")
-        assert one_kernel(bench.row, f, "forward", allowance(bench, truth, "out", f, "forward", tol, False)) is once
-        wide = allowance(bench, truth, "out", f, "forward", tol, False)
-        assert not one_kernel(bench.row, FACTS["float32"], "forward", wide)
+        b = rule_of(bench.row).budget(bench, truth, "out", f, "forward", tol, False)
+        assert one_kernel(bench.row, f, "forward", b) is once
+        assert not one_kernel(bench.row, FACTS["float32"], "forward", b)
 
 
 # --------------------------------------------------------------------------------- what honest devices were once accused of

@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 
 from parity import catalog
-from parity import execute as ex
+from parity.catalog.row import Row
+from parity.core.notation import parse
 from parity.devices import resolve
-from parity.inputs import build, realise, torch_word
-from parity.judging import laws, tails
+from parity.execution import execute as ex
+from parity.execution.inputs import build, realise, torch_word
+from parity.judging import concentration_bounds, laws
 from parity.judging.randomness import problems
 from parity.judging.uniformity import judged
-from parity.notation import parse
+from parity.runs import suite
 
 CPU = resolve("cpu")
 Function = Callable[..., Any]
@@ -27,7 +29,7 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Call:
-    op: str
+    row: Row
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
@@ -43,7 +45,7 @@ def told(text: str, function: Function | None = None, seed: int = 7) -> str:
     inputs, row = build(case), catalog.row(case.op)
     views = [o.view for o in inputs.operands]
     args = tuple(realise(a, views, torch_word) for a in inputs.args)
-    call = Call(case.op, args, {k: realise(v, views, torch_word) for k, v in inputs.kwargs.items()})
+    call = Call(row, args, {k: realise(v, views, torch_word) for k, v in inputs.kwargs.items()})
     healthy = ex.program(row)
     program = ex.Program(row, function or healthy.function, None, False)
     return "; ".join(what for _, what in problems(program, case, inputs, call, CPU, seed))
@@ -86,9 +88,10 @@ def test_torchs_own_cpu_generators_pass_at_two_thousand_seeds() -> None:
 
 
 def test_every_row_of_the_class_has_a_law() -> None:
-    rows = [r.name for r in catalog.ROWS.values() if r.relation == "random"]
+    rows = [r for r in suite.rows("all") if r.relation == "random"]
     assert len(rows) > 40
-    assert [n for n in rows if laws.find(n) is None] == []
+    assert [r.name for r in rows if not r.law and r.family != "opinfo"] == []
+    assert {r.law for r in suite.rows("all") if r.law} == set(laws.LAWS)
 
 
 def test_the_cpu_generator_is_left_as_it_was() -> None:
@@ -252,7 +255,7 @@ def nan_at_one(x: Tensor, h: Any, w: Any, p: float, *flags: Any) -> Any:
 
 
 def no_mask_in_attention(q: Tensor, k: Tensor, mask: Tensor | None, p: float, causal: bool) -> Tensor:
-    from parity.catalog.calls import attention_dropout
+    from parity.catalog.glue.calls import attention_dropout
 
     return attention_dropout(q, k, mask, 0.0, causal)
 
@@ -337,13 +340,13 @@ def test_the_bounds_are_never_below_the_true_tails() -> None:
         k = torch.arange(n + 1, dtype=torch.float64)
         logs = math.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1) + k * math.log(p) + (n - k) * math.log(1 - p)
         chance = torch.full_like(k, p)
-        accused = tails.improbable(k, torch.full_like(k, n), chance, chance, 1)
-        assert 0 < float(logs.exp()[accused].sum()) <= tails.ALPHA, (n, p)
+        accused = concentration_bounds.improbable(k, torch.full_like(k, n), chance, chance, 1)
+        assert 0 < float(logs.exp()[accused].sum()) <= concentration_bounds.ALPHA, (n, p)
 
 
 def test_a_million_honest_numbers_are_well_inside() -> None:
     made = torch.rand(1 << 20, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    sample = laws.Sample(made, made, made, fuzzy=True, peak=2.0**-40)
+    sample = laws.Observations(made, made, made, fuzzy=True, peak=2.0**-40)
     assert judged([sample]) == ""
-    squeezed = laws.Sample(made * 0.99, made * 0.99, made, fuzzy=True, peak=2.0**-40)
+    squeezed = laws.Observations(made * 0.99, made * 0.99, made, fuzzy=True, peak=2.0**-40)
     assert judged([squeezed]) != ""

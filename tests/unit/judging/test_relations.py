@@ -8,13 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from parity import catalog
 from parity.judging.relations import RELATIONS, Bound, Problem
 
+ROW = catalog.row("max_pool2d")  # relations ask a row for its dimensions alone
 X = torch.tensor([[3.0, 1.0, 2.0, 2.0], [0.5, 0.5, -1.0, 0.5]])
 
 
 def problems(relation: str, args: tuple[Any, ...], results: dict[str, Tensor], **kwargs: Any) -> list[str]:
-    said = RELATIONS[relation].problems(Bound("op", args, kwargs), results)
+    said = RELATIONS[relation].problems(Bound(ROW, args, kwargs), results)
     return [p.what for p in said if isinstance(p, Problem)]
 
 
@@ -160,7 +162,7 @@ def test_a_least_squares_solution_is_judged_by_its_residual() -> None:
 
 def test_random_results_are_covered_whole() -> None:
     relation = RELATIONS["random"]
-    assert relation.covers(Bound("rand_like", (X,), {}), {"out": X}) == frozenset({"out"})
+    assert relation.covers(Bound(catalog.row("rand_like"), (X,), {}), {"out": X}) == frozenset({"out"})
 
 
 # ------------------------------------------------------------------------------------------------------------ solvers
@@ -241,7 +243,7 @@ def test_of_values_that_occur_equally_often_any_may_be_the_mode() -> None:
 
 def test_a_place_that_two_indices_name_holds_either_of_their_values() -> None:
     x, index = torch.tensor([[[[1.0, 2.0, 3.0]]]]), torch.tensor([[[[0, 2, 2]]]])
-    call = Bound("max_unpool2d", (x, index), {})
+    call = Bound(catalog.row("max_unpool2d"), (x, index), {})
     unpool = RELATIONS["unpool"].problems
     for last in (2.0, 3.0):
         assert unpool(call, {"out": torch.tensor([[[[1.0, 0.0, last, 0.0]]]])}) == []
@@ -273,12 +275,12 @@ def factors(m: int, n: int, k: int) -> tuple[Tensor, Tensor]:
     return left, right
 
 
-@pytest.mark.parametrize("op", ["svd_lowrank", "pca_lowrank"])
+@pytest.mark.parametrize("word", ["lowrank", "pca_lowrank"])
 @pytest.mark.parametrize("sides", [(3, 3), (3, 50), (50, 50)])
-def test_a_random_start_rebuilds_a_matrix_of_that_rank(op: str, sides: tuple[int, int]) -> None:
+def test_a_random_start_rebuilds_a_matrix_of_that_rank(word: str, sides: tuple[int, int]) -> None:
     a, b = factors(*sides, 2)
-    call = Bound(f"opinfo:{op}", (a, b), {"q": 2, "center": False} if op == "pca_lowrank" else {"q": 2, "M": None})
-    relation = RELATIONS["lowrank"].problems
+    call = Bound(ROW, (a, b), {"q": 2, "center": False} if word == "pca_lowrank" else {"q": 2, "M": None})
+    relation = RELATIONS[word].problems
     for seed in range(3):
         torch.manual_seed(seed)
         found = torch.svd_lowrank(a @ b.mT, q=2)
@@ -294,7 +296,7 @@ def test_a_random_start_rebuilds_a_matrix_of_that_rank(op: str, sides: tuple[int
 def test_what_is_subtracted_has_its_part_found_rightly() -> None:
     a, b = factors(6, 5, 2)
     m = torch.randn(6, 5, generator=torch.Generator().manual_seed(3))
-    call = Bound("opinfo:svd_lowrank", (a, b), {"q": 2, "M": m})
+    call = Bound(ROW, (a, b), {"q": 2, "M": m})
     found = torch.svd_lowrank(a @ b.mT, q=2, M=m)
     assert RELATIONS["lowrank"].problems(call, named(found)) == []
     assert RELATIONS["lowrank"].problems(call, named((found[0], found[1] * 1.01, found[2]))) != []
@@ -303,6 +305,29 @@ def test_what_is_subtracted_has_its_part_found_rightly() -> None:
 @pytest.mark.parametrize("sides", [(3, 3), (3, 50), (50, 50)])
 def test_the_pseudoinverse_of_a_product_is_that_of_the_exact_product(sides: tuple[int, int]) -> None:
     a, b = factors(*sides, 2)
-    call = Bound("opinfo:linalg.pinv:singular", (a, b), {})
-    assert RELATIONS["pinv_any_rank"].problems(call, {"out": torch.linalg.pinv(a @ b.mT)}) == []
-    assert RELATIONS["pinv_any_rank"].problems(call, {"out": torch.linalg.pinv(coarse(a) @ coarse(b).mT)}) != []
+    call = Bound(ROW, (a, b), {})
+    assert RELATIONS["pinv_of_product"].problems(call, {"out": torch.linalg.pinv(a @ b.mT)}) == []
+    assert RELATIONS["pinv_of_product"].problems(call, {"out": torch.linalg.pinv(coarse(a) @ coarse(b).mT)}) != []
+
+
+# ------------------------------------------------------------------------------------------------------------------ pooling
+
+
+@pytest.mark.parametrize("spatial", [1, 2, 3])
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_an_index_names_a_place_of_its_own_window(spatial: int, adaptive: bool) -> None:
+    """Of constant images every place holds the maximum, but only those of its window are an answer."""
+    x = torch.ones(1, 1, *[6] * spatial)
+    given = (4,) if adaptive else (2, 2, 1, 2)  # out: 4; kernel, stride, padding, dilation
+    op = f"{'adaptive_' if adaptive else ''}max_pool{spatial}d"
+    values, index = getattr(torch.nn.functional, op)(x, *given, return_indices=True)
+    row = catalog.row(op)
+    relation, call = RELATIONS[row.relation].problems, Bound(row, (x, *given), {})
+    assert relation(call, {"out[0]": values, "out[1]": index}) == []
+    elsewhere = index.clone()
+    elsewhere.view(-1)[0] = x.numel() - 1
+    said = [p.what for p in relation(call, {"out[0]": values, "out[1]": elsewhere}) if isinstance(p, Problem)]
+    assert said == ["an index is outside the window of its element"]
+    if not adaptive:  # between the taps of a dilated window
+        index.view(-1)[-1] -= 1
+        assert relation(call, {"out[0]": values, "out[1]": index}) != []

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import parity
-from parity.dtypes import FACTS
+from parity.core.dtypes import FACTS
 from parity.judging.budget import Budget
 from parity.judging.shared_error import FEWEST, SharedError, shared_error
-from parity.truth.shaken import Changes
+from parity.oracle.sensitivity import Changes
 
 F = FACTS["bfloat16"]
 U = F.unit_roundoff
@@ -38,14 +38,14 @@ def test_a_factor_is_told_though_no_element_is_outside(factor: float) -> None:
     assert found is not None
     assert found.factor == pytest.approx(factor - 1.0, rel=1e-6)
     assert found.ratio > 1.5
-    assert found.told(found.ratio).startswith(f"all elements are off by a common factor of {factor:g}")
+    assert found.text(found.ratio).startswith(f"all elements are off by a common factor of {factor:g}")
 
 
 def test_roundings_too_large_everywhere_are_told_by_their_spread() -> None:
     found = asked(TRUTH * (1.0 + RNG.choice((-8 * U, 8 * U), size=2000)))
     assert found is not None
     assert found.spread > found.spread_limit
-    assert "root mean square" in found.told(2.0)
+    assert "root mean square" in found.text(2.0)
 
 
 def test_few_elements_average_nothing_out() -> None:

@@ -6,18 +6,18 @@ import pytest
 import torch
 
 from parity import catalog
-from parity import execute as ex
 from parity.catalog.draw import Sizes
-from parity.checking.trial import EVERYTHING
+from parity.checks.trial import EVERYTHING
+from parity.core.notation import parse
 from parity.devices import resolve
-from parity.examine import LAW_EVERY, Plan, settings
-from parity.inputs import build
+from parity.execution import execute as ex
+from parity.execution.inputs import build
 from parity.judging import laws
-from parity.judging.laws.law import Results, Sample, coins
+from parity.judging.laws.law import Observations, Results, coins
 from parity.judging.relations import Bound
 from parity.judging.uniformity import POINTS, _below, _lags, judged
-from parity.notation import parse
-from parity.suite import Item, Profile
+from parity.runs.examine import LAW_EVERY, RunPlan, settings
+from parity.runs.suite import Item, RunProfile
 from parity.tolerance import load
 
 CPU = resolve("cpu")
@@ -37,11 +37,11 @@ def test_a_stack_of_draws_is_observed_as_the_draws_are(text: str) -> None:
     inputs, program = build(case), ex.program(catalog.row(case.op))
     views = [o.view for o in inputs.operands]
     args, kwargs = ex.arguments(case, inputs, views, lambda name: getattr(torch, name))
-    law = laws.find(case.op)
+    law = laws.find(catalog.row(case.op))
     assert law is not None
     assert law.stacks
 
-    call = Bound(case.op, tuple(args), kwargs)
+    call = Bound(catalog.row(case.op), tuple(args), kwargs)
     torch.manual_seed(3)
     placed = ex.place(inputs, CPU)
     draws: list[Results] = [
@@ -70,15 +70,15 @@ def test_how_many_lie_below_each_point_is_counted_exactly() -> None:
 
 def test_pairs_at_every_distance_are_looked_at() -> None:
     x = torch.rand(4096, dtype=torch.float64)
-    fine = Sample(x, x, x, fuzzy=True, peak=1e-6, row=64)
+    fine = Observations(x, x, x, fuzzy=True, peak=1e-6, row=64)
     assert _lags(fine, x, 512) == ""
     x = x.clone()
     x[96:192] = x[0:96]  # 96 is half of the period that is asked about
-    assert "96 places on" in _lags(Sample(x, x, x, fuzzy=True, peak=1e-6), x, 192)
+    assert "96 places on" in _lags(Observations(x, x, x, fuzzy=True, peak=1e-6), x, 192)
 
 
 def test_one_case_in_so_many_is_drawn_for_its_law_and_every_pinned_one() -> None:
-    plan = Plan(CPU, CPU, load("cpu"), Profile("p", "native", {"": 9}, {"": 0}, 2, Sizes()))
+    plan = RunPlan(CPU, CPU, load("cpu"), RunProfile("p", "native", {"": 9}, {"": 0}, 2, Sizes()))
     item = Item(catalog.row("rand"), "float32")
     asked = [settings(item, plan, k, k < 2).law for k in range(3 * LAW_EVERY)]
     assert asked[:2] == [True, True]

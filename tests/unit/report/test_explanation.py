@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from parity.core.results import Measure
 from parity.report.explanation import decided
-from parity.vocabulary import Measure
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from parity import store
-from parity.errors import OutputError
-from parity.features import pack
+from parity.core.errors import OutputError
+from parity.core.results import Fingerprint, Record
+from parity.coverage.features import pack
 from parity.report.progress import Reporter
-from parity.store import Code, Header, Item
-from parity.vocabulary import Fingerprint, Record
+from parity.runs import run_file
+from parity.runs.code import Code
+from parity.runs.rows import End, Header, ItemRow, Row
 
 
 class Screen(io.StringIO):
@@ -63,7 +64,7 @@ def test_ctrl_c_is_answered_and_what_is_done_is_kept(tmp_path: Path) -> None:
     made.pytest_keyboard_interrupt()
     assert log.getvalue() == f"interrupted: keeping the 1,721 items that are done in {path}\n"
     made.finish(130)
-    end = store.read(path).end
+    end = run_file.read(path).end
     assert end is not None
     assert end.stopped == "interrupted"
 
@@ -85,9 +86,9 @@ def test_ctrl_c_after_the_last_item_leaves_a_whole_run(tmp_path: Path) -> None:
     made.pytest_keyboard_interrupt()
     made.pytest_keyboard_interrupt()
     made.finish(130)
-    end = store.read(path).end
+    end = run_file.read(path).end
     assert end is not None
-    assert end == store.End(end.seconds, expected=3, lost=("sin-int8",), broken=end.broken)
+    assert end == End(end.seconds, expected=3, lost=("sin-int8",), broken=end.broken)
 
 
 DEATH = {
@@ -96,9 +97,9 @@ DEATH = {
 }  # fmt: skip
 
 
-def part(*rows: store.Row, findings: tuple[str, ...] = ()) -> list[tuple[str, object]]:
+def part(*rows: Row, findings: tuple[str, ...] = ()) -> list[tuple[str, object]]:
     """What a worker tells of an item."""
-    return [("parity", json.dumps({"rows": [store.encode(r) for r in rows], "findings": findings, "features": pack(())}))]
+    return [("parity", json.dumps({"rows": [run_file.encode(r) for r in rows], "findings": findings, "features": pack(())}))]
 
 
 def test_a_run_file_without_room_costs_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +108,7 @@ def test_a_run_file_without_room_costs_no_finding(tmp_path: Path, monkeypatch: p
     made = reporter(tmp_path / "run.jsonl", log)
     monkeypatch.setattr(made._writer, "write_line", _no_room)
     bad = Record("exp(float32[2])", "exp", "float32", "forward", "wrong", shrunk="exp(float32[1])")
-    told = part(bad, Item("exp", "float32", 2, {"forward": {"wrong": 2}}), findings=("exp float32: wrong",))
+    told = part(bad, ItemRow("exp", "float32", 2, {"forward": {"wrong": 2}}), findings=("exp float32: wrong",))
     made.pytest_runtest_logreport(pytest.TestReport("a", ("", 0, ""), {}, "failed", "it", "call", user_properties=told))
     told = [("parity", json.dumps({"death": DEATH | {"last": True}}))]
     made.pytest_runtest_logreport(pytest.TestReport("b", ("", 0, ""), {}, "failed", "it", "???", user_properties=told))  # type: ignore[arg-type]
@@ -154,5 +155,5 @@ def test_an_output_that_is_full_costs_nothing_else(tmp_path: Path, capsys: pytes
     made = reporter(path, Full())
     made.say("x")
     made.finish(3)
-    assert store.read(path).end is not None
+    assert run_file.read(path).end is not None
     assert capsys.readouterr().err == "parity: cannot write to the standard output (No space left on device); the run goes on\n"

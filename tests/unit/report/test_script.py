@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from parity import notation
 from parity.catalog import opinfo
 from parity.catalog.draw import Sizes
+from parity.core import notation
 from parity.devices import Fault, resolve
+from parity.execution.inputs import build, raw_bytes
 from parity.generation.generate import nth
-from parity.inputs import build, raw_bytes
 from parity.report.script import standalone
 
 STDLIB = {"__future__", "base64", "sys", "zlib", "operator", "typing"}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from parity.features import Coverage
-from parity.report.summary import Told, last_line, render
-from parity.store import Death, Header, Item
-from parity.vocabulary import Fingerprint, Measure, Record, Status
+from parity.core.results import Fingerprint, Measure, Record, Status
+from parity.coverage.features import Coverage
+from parity.report.summary import SummaryData, last_line, render
+from parity.runs.rows import Death, Header, ItemRow
 
 
 def header(simulated: bool = True) -> Header:
@@ -18,25 +18,25 @@ def header(simulated: bool = True) -> Header:
 
 
 ITEMS = (
-    Item("add", "float32", 10, {"forward": {"agree": 9, "drift": 1}}),
-    Item("mode", "float32", 3, {"forward": {"unsupported": 3}}),
-    Item("mode", "int64", 3, {"forward": {"unsupported": 3}}),
-    Item("log", "float32", 3, {"forward": {"agree": 3}}),
-    Item("log", "int64", 3, {"forward": {"unsupported": 3}}),
-    Item("view", "float32", 4, {"forward": {"agree": 3, "void": 1}}, void={"the reference refuses: size": 1}),
+    ItemRow("add", "float32", 10, {"forward": {"agree": 9, "drift": 1}}),
+    ItemRow("mode", "float32", 3, {"forward": {"unsupported": 3}}),
+    ItemRow("mode", "int64", 3, {"forward": {"unsupported": 3}}),
+    ItemRow("log", "float32", 3, {"forward": {"agree": 3}}),
+    ItemRow("log", "int64", 3, {"forward": {"unsupported": 3}}),
+    ItemRow("view", "float32", 4, {"forward": {"agree": 3, "void": 1}}, void={"the reference refuses: size": 1}),
 )
-DRAWN = Coverage("binary", 9, {"into rows": 2, "special nan": 3}, {"into rows": {"special nan": 2}}, {})
+DRAWN = Coverage("binary", 9, {"into rows": 2, "special nan": 3}, {"into rows": {"special nan": 2}})
 
 
 def test_a_simulated_device_is_never_taken_for_hardware() -> None:
     """Every report says so."""
-    assert "SIMULATED" in render(Told(header(), ITEMS))
-    assert "SIMULATED" not in render(Told(header(simulated=False), ITEMS))
+    assert "SIMULATED" in render(SummaryData(header(), ITEMS))
+    assert "SIMULATED" not in render(SummaryData(header(simulated=False), ITEMS))
 
 
 def test_it_counts_per_status_and_dtype() -> None:
     """One line per dtype, one column per status that occurred."""
-    text = render(Told(header(), ITEMS))
+    text = render(SummaryData(header(), ITEMS))
     assert "dtype" in text
     row = next(x for x in text.splitlines() if x.split()[:1] == ["float32"])
     assert row.split() == ["float32", "4", "15", "1", "3", "1"]
@@ -44,7 +44,7 @@ def test_it_counts_per_status_and_dtype() -> None:
 
 def test_it_names_what_the_device_lacks() -> None:
     """Whole ops apart from single dtypes."""
-    text = render(Told(header(), ITEMS))
+    text = render(SummaryData(header(), ITEMS))
     assert "no kernel in any dtype: mode" in text
     assert "not in int64: log" in text
 
@@ -56,7 +56,7 @@ def test_it_names_findings_deaths_voids_and_a_worse_reference() -> None:
     )
     worse = Record("x", "gelu", "float32", "forward", Status.AGREE, measures=(Measure("out", 0.5, 12.0, True),))
     death = Death("cosh", "float32", "cosh(float32[1])", "", "crash", "SIGABRT", "device")
-    text = render(Told(header(), ITEMS, (bad, worse), (death,)))
+    text = render(SummaryData(header(), ITEMS, (bad, worse), (death,)))
     assert "drift add float32 forward: add(float32[1])" in text
     assert "crash (SIGABRT) of cosh float32 at stage device: cosh(float32[1])" in text
     assert "view float32: 1 of 4 cases (the reference refuses: size)" in text
@@ -65,21 +65,21 @@ def test_it_names_findings_deaths_voids_and_a_worse_reference() -> None:
 
 def test_nothing_compared_is_no_success() -> None:
     """The last line says so."""
-    assert "no success" in last_line(Told(header()), 3)
-    assert "everything that was compared agrees" in last_line(Told(header(), ITEMS[3:4]), 0)
+    assert "no success" in last_line(SummaryData(header()), 3)
+    assert "everything that was compared agrees" in last_line(SummaryData(header(), ITEMS[3:4]), 0)
 
 
 def test_the_counts_of_a_run_are_told_together() -> None:
     """Findings are kinds of difference, each told by its least case; other records hold checks as they were drawn."""
-    items = (Item("add", "float32", 60, {"forward": {"agree": 7, "wrong": 53}}),)
+    items = (ItemRow("add", "float32", 60, {"forward": {"agree": 7, "wrong": 53}}),)
     drawn = [Record(f"add(float32[{k}])", "add", "float32", "forward", Status.WRONG) for k in range(30)]
     least = [replace(drawn[9], shrunk=f"add(float32[1, {k}])") for k in range(10)]
-    text = render(Told(header(), items, (*drawn, *least), coverage=(DRAWN,), run_file="my run.jsonl"))
+    text = render(SummaryData(header(), items, (*drawn, *least), coverage=(DRAWN,), run_file="my run.jsonl"))
     assert "findings: 10 kinds in 53 checks, each by its least case" in text
     assert "... and 2 more kinds, told above" in text
-    assert "by family: parity coverage 'my run.jsonl'" in text
+    assert "drawn      1 pairs of features; those that are lacking: parity coverage 'my run.jsonl'" in text
     assert "add(float32[3])" not in text
-    assert last_line(Told(header(), items, (*drawn, *least), run_file="run.jsonl"), 1) == (
+    assert last_line(SummaryData(header(), items, (*drawn, *least), run_file="run.jsonl"), 1) == (
         "10 findings in 53 checks; stored in run.jsonl; all of them again: parity replay run.jsonl"
     )
 
@@ -87,11 +87,11 @@ def test_the_counts_of_a_run_are_told_together() -> None:
 def test_what_fails_on_demand_is_told_with_one_of_them() -> None:
     """Agreement is not all there is to say where the run failed."""
     refused = (Record("mode(float32[2])", "mode", "float32", "forward", Status.UNSUPPORTED),)
-    text = render(Told(header(), ITEMS[1:], refused, fail_on=("unsupported", "void", "fallback")))
+    text = render(SummaryData(header(), ITEMS[1:], refused, fail_on=("unsupported", "void", "fallback")))
     assert "failed by --fail-on\n  unsupported: 9 checks; one of them: mode(float32[2])\n" in text
     assert "  void: 1 check; one of them: view float32: the reference refuses: size" in text
     assert "fallback" not in text.split("failed by")[1]
-    line = last_line(Told(header(), ITEMS[1:], refused, fail_on=("unsupported",)), 1)
+    line = last_line(SummaryData(header(), ITEMS[1:], refused, fail_on=("unsupported",)), 1)
     assert line.startswith("everything that was compared agrees, but --fail-on fails the run for 9 checks unsupported: see ")
-    assert "but parity itself failed in some items: see above" in last_line(Told(header(), ITEMS[3:4]), 1)
-    assert "--fail-on" not in render(Told(header(), ITEMS, refused))
+    assert "but parity itself failed in some items: see above" in last_line(SummaryData(header(), ITEMS[3:4]), 1)
+    assert "--fail-on" not in render(SummaryData(header(), ITEMS, refused))

@@ -1,0 +1,1 @@
+"""The rows, one file per family. Rows do not import torch."""

@@ -1,0 +1,129 @@
+"""Activation functions."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from parity.catalog.draw import Arguments, Draw, keywords
+from parity.catalog.row import COMPOSITE, ELEMENTWISE, EVERY, EXACT, FLOATING, METHOD, OWN, REAL, Row
+from parity.catalog.signatures import Options, mostly, none, one_of, options, unary
+from parity.core.case import OpClass
+from parity.core.dtypes import FLOATS
+
+_row = partial(Row, family="activations", rule=COMPOSITE, dtypes=FLOATS, grad=FLOATS, call="torch.nn.functional.*")
+NEAR = mostly(-8, 8)
+
+
+def _activation(
+    name: str,
+    choices: Options = none,
+    *,
+    inplace: str = "",
+    rule: OpClass = COMPOSITE,
+    rounds_between: bool = False,
+    out: str = "",
+    strides: bool = True,
+    **more: Any,
+) -> Row:
+    """A function of torch.nn.functional. inplace, out: the modules of its in-place form and of the form with out=. more: other
+    fields of the row."""
+    return _row(
+        name,
+        unary(NEAR, choices),
+        rule=rule,
+        call=f"{out or 'torch.nn.functional'}.{name}",
+        inplace=f"{inplace}.{name}_" if inplace else "",
+        out=bool(out),
+        strides=strides,
+        rounds_between=rounds_between,
+        opinfo=(f"nn.functional.{name}",),
+        **more,
+    )
+
+
+def _threshold(draw: Draw) -> Arguments:
+    limits = (0, 1) if draw.dtype == "uint8" else (0, 1, -1)
+    return Arguments((NEAR(draw, draw.shape(0, 5)), draw.choice(limits), draw.choice((0, 2, limits[-1]))))
+
+
+def _hardtanh(draw: Draw) -> Arguments:
+    whole = not draw.is_inexact
+    low, high = draw.choice(((-2, 1), (0, 6), (1, 1)) if whole else ((-2.0, 0.5), (0.0, 6.0), (0.25, 0.25)))
+    return Arguments((NEAR(draw, draw.shape(0, 5)),), keywords(min_val=low, max_val=high) if draw.flag() else ())
+
+
+def _prelu(draw: Draw) -> Arguments:
+    """One weight, or one per channel (dimension 1)."""
+    shape = draw.shape(1, 5)
+    channels = shape[1] if len(shape) > 1 and draw.flag() else 1
+    return Arguments((NEAR(draw, shape), draw.tensor((channels,))))
+
+
+def _glu(draw: Draw) -> Arguments:
+    """An even size along the halved dimension."""
+    shape = list(draw.shape(1, 5))
+    d = draw.dim(tuple(shape)) if draw.flag() else -1
+    shape[d] *= 2
+    return Arguments((NEAR(draw, tuple(shape)),), keywords(dim=None if d == -1 else d))
+
+
+_SLOPE = options(negative_slope=one_of(0.5, 0.0, -0.25))
+_ELU = options(alpha=one_of(0.5, 2.0))
+F, NN, TORCH = "torch.nn.functional", "torch._C._nn", "torch"
+
+ROWS = (
+    _row("relu", unary(), rule=EXACT, dtypes=REAL, inplace="torch.nn.functional.*_", strides=True, opinfo=OWN),
+    _row("relu6", unary(NEAR), rule=EXACT, dtypes=REAL, strides=True, opinfo=OWN),
+    _row(
+        "hardtanh",
+        _hardtanh,
+        rule=EXACT,
+        call="torch._C._nn.*",
+        out=True,
+        dtypes=(*FLOATS, "int8", "int16", "int32", "int64"),
+        inplace="torch.nn.functional.*_",
+        opinfo=("nn.functional.hardtanh",),
+    ),
+    _row(
+        "threshold",
+        _threshold,
+        rule=EXACT,
+        call="torch.*",
+        out=True,
+        dtypes=REAL,
+        inplace="torch.nn.functional.*_",
+        opinfo=("nn.functional.threshold",),
+    ),
+    _row(
+        "sigmoid",
+        unary(NEAR),
+        rule=ELEMENTWISE,
+        call="torch.*",
+        dtypes=EVERY,
+        grad=FLOATING,
+        inplace=METHOD,
+        out=True,
+        promotes=True,
+        strides=True,
+        opinfo=OWN,
+    ),
+    _activation("leaky_relu", _SLOPE, inplace=NN, out=NN, rule=ELEMENTWISE),
+    _activation("elu", _ELU, inplace=F, out=NN),
+    _activation("selu", inplace=F),
+    _activation("celu", options(alpha=one_of(0.5, 2.0)), inplace=F),
+    _activation("gelu", options(approximate=one_of("tanh")), inplace=NN, out=NN),
+    _activation("silu", inplace=NN, out=NN, takes=("complex",)),
+    _activation("mish", inplace=NN, out=NN),
+    _activation("softplus", options(beta=one_of(2.0, 0.5), threshold=one_of(4.0, 0.0)), out=NN),
+    _activation("softsign"),
+    _activation("tanhshrink", rounds_between=True),  # x - tanh(x), two half kernels on every device
+    _activation("hardshrink", options(lambd=one_of(0.0, 2.0)), rule=EXACT, out=TORCH),
+    _activation("softshrink", options(lambd=one_of(0.0, 2.0)), rule=ELEMENTWISE, out=NN),
+    _activation("hardsigmoid", inplace=NN, out=NN),
+    _activation("hardswish", inplace=NN, out=NN),
+    _activation("logsigmoid", strides=False),  # strides differ between devices, and torch does not specify them
+    _row("rrelu", unary(NEAR), rule=ELEMENTWISE, strides=True, law="rrelu"),
+    _row("prelu", _prelu, rule=ELEMENTWISE, call="torch.*", opinfo=("nn.functional.prelu",)),
+    _row("glu", _glu, call="torch._C._nn.*", out=True, opinfo=("nn.functional.glu",)),
+)

@@ -1,0 +1,241 @@
+"""Linear algebra: factorisations, solvers, determinants, norms of matrices."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from parity.catalog.draw import Arguments, Draw, Shape, keywords
+from parity.catalog.row import EXACT, GLUE, OWN, SOLVER, Row, Signature
+from parity.core.case import Arg, OpClass, TensorSpec
+
+# LAPACK has no half precision.
+LAPACK = ("float32", "complex64")
+_row = partial(Row, family="linalg", rule=SOLVER, dtypes=LAPACK, grad=LAPACK, call="torch.linalg.*")
+
+
+def leading(draw: Draw) -> Shape:
+    return draw.choice(((), (1,), (2,), (3,), (2, 1, 2), (0,)))
+
+
+ORDERS = 1, 2, 3, 4, 5, 7, 8, 16, 17
+BLOCKS = 15, 31, 32, 33, 63, 64, 65
+LARGE = 128, 256, 129, 257, 200, 127, 255  # orders with their own kernels, of one thread group or of several
+
+
+HEAVY = 129  # the largest order for slow ops: singular values and eigenvalues
+
+
+def _sides(draw: Draw, count: int, most: int = 257) -> tuple[Shape, tuple[int, ...]]:
+    """Leading dimensions and the sides of matrices: mostly small; around a block in one case of six; rarely both large and
+    stacked, because factorizing those is slow. most: the largest side."""
+    kind = draw.pick(48)
+    if kind == 47:
+        large = tuple(n for n in LARGE if n <= most)
+        n = draw.choice(large)
+        return draw.choice(((2,), (), (1,), (3,))), tuple(n if not draw.rare(3) else draw.choice(large) for _ in range(count))
+    if kind >= 39:
+        n = draw.choice(BLOCKS)
+        return draw.choice(((), (4,), (8,), (2,), (2, 4))), tuple(
+            n if draw.flag() else draw.choice((*BLOCKS, 1, 2, 3, 52)) for _ in range(count)
+        )
+    return leading(draw), tuple(draw.choice(ORDERS) for _ in range(count))
+
+
+def equal(draw: Draw, shape: Shape) -> TensorSpec:
+    """A matrix of equal numbers: rank 1, so exactly singular from order 2 on (without a gradient)."""
+    value = draw.choice((1, 0))
+    return draw.inside(shape, value, value, grad=False)
+
+
+Options = tuple[tuple[str, Arg], ...]
+UPPER: Options = (("upper", True),)
+FROM_ABOVE: Options = (("UPLO", "U"),)
+
+
+def _square(kind: str = "conditioned", options: Options = (), singular: bool = False, most: int = 257) -> Signature:
+    """A stack of square matrices, with flags by name; also exactly singular ones if `singular`."""
+
+    def signature(draw: Draw) -> Arguments:
+        lead, (n,) = _sides(draw, 1, most)
+        shape = (*lead, n, n)
+        x = equal(draw, shape) if singular and draw.rare(8) else draw.matrix(shape, kind)
+        return Arguments((x,), keywords(**{name: draw.option(value) for name, value in options}))
+
+    return signature
+
+
+def rectangle(draw: Draw, most: int = HEAVY) -> Shape:
+    lead, (m, n) = _sides(draw, 2, most)
+    return (*lead, m, n)
+
+
+def _rectangular(options: Options = (), singular: bool = False, most: int = HEAVY) -> Signature:
+    def signature(draw: Draw) -> Arguments:
+        shape = rectangle(draw, most)
+        x = equal(draw, shape) if singular and draw.rare(8) else draw.matrix(shape, "full_rank")
+        return Arguments((x,), keywords(**{name: draw.option(value) for name, value in options}))
+
+    return signature
+
+
+COLUMNS = 1, 2, 3, 17, 0
+
+
+def _stacks(draw: Draw, lead: Shape) -> tuple[Shape, Shape]:
+    """Leading dimensions of the matrices and of the right sides: the same, or broadcasting."""
+    kind = draw.pick(6) if lead else 0
+    return (lead, lead) if kind < 4 else (lead, draw.broadcastable(lead)) if kind == 4 else (draw.broadcastable(lead), lead)
+
+
+def _system(draw: Draw) -> Arguments:
+    """A X = B, or A x = b with one vector for each matrix or for all; sometimes X A = B."""
+    (lead, (n,)), k = _sides(draw, 1), draw.choice(COLUMNS)
+    lead, right = _stacks(draw, lead)
+    a = draw.matrix((*lead, n, n))
+    if draw.pick(4) == 3 and (not lead or draw.rare(4)):
+        return Arguments((a, draw.tensor((n,))))
+    if draw.pick(4) == 3:
+        return Arguments((a, draw.tensor((*right, k, n))), keywords(left=False))
+    return Arguments((a, draw.tensor((*right, n, k))))
+
+
+def _factored(draw: Draw) -> Arguments:
+    """Solved from the left or from the right, with the matrix or its adjoint."""
+    (lead, (n,)), k, left = _sides(draw, 1), draw.choice(COLUMNS), not draw.rare(4)
+    lead, right = _stacks(draw, lead)
+    b = draw.tensor((*right, n, k) if left else (*right, k, n))
+    return Arguments((draw.matrix((*lead, n, n)), b), keywords(left=None if left else False, adjoint=draw.option(True)))
+
+
+def _definite_system(draw: Draw) -> Arguments:
+    (lead, (n,)), k = _sides(draw, 1), draw.choice(COLUMNS)
+    lead, right = _stacks(draw, lead)
+    return Arguments((draw.matrix((*lead, n, n), "spd"), draw.tensor((*right, n, k))), keywords(upper=draw.option(True)))
+
+
+def _triangular(draw: Draw) -> Arguments:
+    (lead, (n,)), k = _sides(draw, 1), draw.choice(COLUMNS)
+    upper, left = draw.flag(), not draw.flag()
+    lead, right = _stacks(draw, lead)
+    a = draw.matrix((*lead, n, n), "upper" if upper else "lower")
+    b = draw.tensor((*right, n, k) if left else (*right, k, n))
+    named = keywords(upper=upper, left=None if left else False, unitriangular=draw.option(True) if n <= 3 else None)
+    return Arguments((a, b), named)  # upper has no default
+
+
+def _least_squares(draw: Draw) -> Arguments:
+    """More equations than unknowns, as many, or fewer; several right sides, or one as a vector."""
+    (lead, sides), k = _sides(draw, 2, HEAVY), draw.choice((1, 2, 3))
+    m, n = max(sides), min(sides)
+    if draw.pick(3) == 2:
+        m, n = n, m
+    if draw.rare(3):  # as many as both agree on, and a few
+        m = n + draw.choice((0, 1, 2, 5))
+    b = (*lead, m) if lead and draw.rare(6) else (*lead, m, k)
+    return Arguments((draw.matrix((*lead, m, n), "full_rank"), draw.inside(b, -4, 4)))  # LAPACK refuses NaN
+
+
+def _tensor_system(draw: Draw) -> Arguments:
+    """tensorsolve: a square system with its dimensions split."""
+    a, b = draw.choice((1, 2, 3)), draw.choice((1, 2, 3))
+    return Arguments((draw.matrix((a * b, a * b)), draw.tensor((a, b)), (a, b)))
+
+
+def _tensor_inverse(draw: Draw) -> Arguments:
+    a, b = draw.choice((1, 2, 3)), draw.choice((1, 2, 3))
+    return Arguments((draw.matrix((a * b, a * b)), (a, b)))
+
+
+def _old_triangular(draw: Draw) -> Arguments:
+    """B, A and the flags of triangular_solve."""
+    lead, n, k = leading(draw), min(draw.size(), 33), draw.choice((1, 2, 3))
+    upper = not draw.flag()
+    a = draw.matrix((*lead, n, n), "upper" if upper else "lower")
+    return Arguments((draw.tensor((*lead, n, k)), a), keywords(upper=None if upper else False, transpose=draw.option(True)))
+
+
+def _rank(draw: Draw) -> Arguments:
+    """Full rank or rank 1: far from the tolerance that decides the rank."""
+    shape = rectangle(draw)
+    x = equal(draw, shape) if draw.pick(3) == 2 else draw.matrix(shape, "full_rank")
+    return Arguments((x,), keywords(rtol=draw.option(0.0078125)))
+
+
+def _condition(draw: Draw) -> Arguments:
+    n = min(draw.size(), 33)
+    return Arguments((draw.matrix((*leading(draw)[:1], n, n)), draw.choice(("fro", 1, float("inf"), -1))))
+
+
+def _indefinite(draw: Draw) -> Arguments:
+    lead, n, k = leading(draw), min(draw.size(), 33), draw.choice((1, 2, 3))
+    return Arguments((draw.matrix((*lead, n, n), "spd"), draw.tensor((*lead, n, k))))
+
+
+DECOMPOSITION = partial(_row, rule=OpClass.DECOMPOSITION)
+
+ROWS = (
+    _row("cholesky", _square("spd", UPPER), relation="cholesky", out=True, opinfo=("*", "cholesky"), raises_on="indefinite"),
+    _row(
+        "cholesky_solve",
+        _definite_system,
+        relation="cholesky_solve",
+        call=GLUE,
+        opinfo=("cholesky_solve",),
+        raises_on="indefinite",
+    ),
+    _row(
+        "cholesky_inverse",
+        _square("spd", UPPER),
+        relation="cholesky_inverse",
+        call=GLUE,
+        opinfo=("cholesky_inverse",),
+        raises_on="indefinite",
+    ),
+    _row("solve", _system, relation="solve", out=True, opinfo=OWN, raises_on="singular"),
+    _row("inv", _square(), relation="inv", out=True, opinfo=OWN, raises_on="singular"),
+    _row("inv_ex", _square(), relation="inv", call=GLUE, opinfo=("linalg.inv_ex",)),
+    _row("solve_ex", _system, relation="solve", call=GLUE, opinfo=("linalg.solve_ex",)),
+    _row("cholesky_old", _square("spd", UPPER), relation="cholesky", call="torch.cholesky", out=True, raises_on="indefinite"),
+    _row("ldl_solve", _indefinite, call=GLUE, grad=(), opinfo=("linalg.ldl_solve",)),
+    _row("triangular_solve", _old_triangular, call=GLUE, opinfo=("triangular_solve",)),
+    _row("tensorsolve", _tensor_system, call=GLUE, opinfo=("linalg.tensorsolve",), raises_on="singular"),
+    _row("tensorinv", _tensor_inverse, call=GLUE, opinfo=("linalg.tensorinv",), raises_on="singular"),
+    _row("matrix_rank", _rank, rule=EXACT, grad=(), opinfo=OWN),
+    _row("cond", _condition, grad=(), opinfo=OWN, by_norm=True),
+    # no out=, as lu
+    _row(
+        "lu_parts",
+        _rectangular(most=257),
+        rule=EXACT,
+        call=GLUE,
+        dtypes=("float32",),
+        grad=(),
+        opinfo=("lu_unpack",),
+        takes=("int",),
+    ),
+    _row("det", _square(singular=True), out=True, opinfo=OWN),
+    _row("slogdet", _square(), out=True, opinfo=OWN),
+    _row("logdet", _square("spd"), call="torch.*", dtypes=("float32",), grad=("float32",), opinfo=OWN),
+    _row("solve_triangular", _triangular, relation="solve_triangular", out=True, opinfo=OWN),
+    _row("lu_solve", _factored, relation="lu_solve", call=GLUE, opinfo=("linalg.lu_solve",), raises_on="singular"),
+    _row("lstsq", _least_squares, relation="lstsq", call=GLUE, opinfo=("linalg.lstsq", "linalg.lstsq:grad_oriented")),
+    _row("pinv", _rectangular(), relation="pinv", out=True, opinfo=OWN, by_norm=True),
+    _row("svdvals", _rectangular(singular=True), relation="svdvals", out=True, opinfo=OWN, by_norm=True),
+    _row(
+        "eigvalsh",
+        _square("symmetric", FROM_ABOVE, singular=True, most=HEAVY),
+        relation="eigvalsh",
+        out=True,
+        opinfo=OWN,
+        by_norm=True,
+    ),
+    DECOMPOSITION(
+        "svd", _rectangular((("full_matrices", False),), singular=True), relation="svd", out=True, opinfo=OWN, by_norm=True
+    ),
+    DECOMPOSITION("qr", _rectangular((("mode", "complete"),), singular=True, most=257), relation="qr", out=True, opinfo=OWN),
+    DECOMPOSITION("eigh", _square("symmetric", FROM_ABOVE, most=HEAVY), relation="eigh", out=True, opinfo=OWN, by_norm=True),
+    DECOMPOSITION("eig", _square(most=HEAVY), relation="eig", out=True, opinfo=OWN, by_norm=True),
+    DECOMPOSITION("lu_factor", _rectangular(most=257), relation="lu", out=True, opinfo=OWN, raises_on="singular"),
+    # No out=: torch 2.13's CPU writes outside destinations whose batch dimensions cannot be merged (like tril and triu).
+    DECOMPOSITION("lu", _rectangular(most=257), relation="lu", opinfo=OWN),
+)

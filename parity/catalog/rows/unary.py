@@ -1,0 +1,131 @@
+"""Elementwise functions of one tensor: arithmetic, rounding, exponentials, trigonometry, classification."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from parity.catalog.draw import Arguments, Draw
+from parity.catalog.row import ELEMENTWISE, EVERY, EXACT, FLOATING, METHOD, NUMERIC, OWN, REAL, Row, Signature
+from parity.catalog.signatures import Operand, anything, mostly, one_of, options, unary, within
+from parity.core.case import Arg
+from parity.core.dtypes import BOOL, COMPLEX, FLOATS, INTS
+
+_row = partial(Row, family="unary", rule=ELEMENTWISE, dtypes=EVERY, grad=FLOATING, opinfo=OWN)
+
+
+def _function(name: str, operand: Operand = anything, dtypes: tuple[str, ...] = EVERY, grad: tuple[str, ...] = FLOATING) -> Row:
+    """A function of one tensor with an in-place form and an out= form."""
+    forms: dict[str, Any] = {"inplace": METHOD, "out": True, "strides": True, "promotes": True}
+    return _row(name, unary(operand), dtypes=dtypes, grad=grad, **forms)
+
+
+def _exact(
+    name: str,
+    dtypes: tuple[str, ...],
+    grad: tuple[str, ...] = (),
+    *,
+    inplace: str = METHOD,
+    out: bool = True,
+    signature: Signature | None = None,
+    **more: Any,
+) -> Row:
+    """A function without rounding. more: other fields of the row."""
+    fields: dict[str, Any] = {"dtypes": dtypes, "grad": grad, "inplace": inplace, "out": out, "strides": True, **more}
+    return _row(name, signature or unary(), rule=EXACT, **fields)
+
+
+def _complex(name: str, call: str) -> Row:
+    """The row for complex dtypes of an op that is exact for real ones."""
+    return _row(f"{name}_complex", unary(), call=call, dtypes=COMPLEX, grad=COMPLEX, out=True, strides=True, opinfo=())
+
+
+_view = partial(_row, rule=EXACT, view=True)
+
+
+def _decimals(draw: Draw) -> Arg:
+    return None if draw.dtype in INTS else draw.option(1, 3, -1, -3, 0, 2)
+
+
+def _as_pairs(draw: Draw) -> Arguments:
+    return Arguments((draw.tensor((*draw.shape(0, 3), 2)),))
+
+
+WORDS = options(nan=one_of(0.5, -1.0), posinf=one_of(2.0), neginf=one_of(-2.0))
+
+ROWS = (
+    _exact("neg", NUMERIC, FLOATING),
+    _exact("abs", REAL, FLOATS),
+    _complex("abs", "torch.abs"),
+    _exact("sign", (*REAL, *BOOL), FLOATS),
+    _exact("sgn", (*REAL, *BOOL), FLOATS),
+    _complex("sgn", "torch.sgn"),
+    _view("positive", unary(), dtypes=NUMERIC, grad=FLOATING),  # the operand itself
+    _exact("ceil", REAL, FLOATS),
+    _exact("floor", REAL, FLOATS),
+    _exact("trunc", REAL, FLOATS),
+    _exact("round", REAL, FLOATS),
+    # oracle: scales by 10^decimals in the dtype, which differs in float64
+    _row(
+        "round_decimals",
+        unary(within(-99, 99), options(decimals=_decimals)),
+        rule=ELEMENTWISE,
+        call="torch.round",
+        dtypes=FLOATS,
+        grad=FLOATS,
+        inplace="torch.Tensor.round_",
+        out=True,
+        oracle="exact",
+        opinfo=("round:decimals_0", "round:decimals_3", "round:decimals_neg_3"),
+        takes=("int",),
+    ),
+    _exact("frac", FLOATS, FLOATS),
+    _exact("bitwise_not", (*INTS, *BOOL)),
+    _exact("logical_not", EVERY),
+    _exact("isnan", EVERY, inplace="", out=False),
+    _exact("isinf", EVERY, inplace="", out=False),
+    _exact("isfinite", EVERY, inplace="", out=False),
+    _exact("isposinf", (*REAL, *BOOL), inplace=""),
+    _exact("isneginf", (*REAL, *BOOL), inplace=""),
+    _exact("isreal", EVERY, inplace="", out=False),
+    _exact("signbit", (*REAL, *BOOL), inplace=""),
+    # oracle: the defaults are the largest numbers of the dtype, which differ in float64.
+    _exact("nan_to_num", EVERY, FLOATS, signature=unary(options=WORDS), oracle="exact", takes=("complex",)),
+    _exact("conj_physical", EVERY, FLOATING),
+    _row("frexp", unary(), dtypes=FLOATS, rule=EXACT, out=True, grad=FLOATS, oracle="exact", opinfo=OWN),
+    _view("real", unary(), dtypes=EVERY, grad=FLOATING),
+    _view("imag", unary(), dtypes=COMPLEX, grad=COMPLEX),
+    _view("conj", unary(), dtypes=EVERY, grad=FLOATING),
+    _view("resolve_conj", unary(), dtypes=EVERY, grad=FLOATING),
+    _view("resolve_neg", unary(), dtypes=EVERY, grad=FLOATING),
+    _view("view_as_real", unary(), dtypes=COMPLEX, grad=COMPLEX, packed=3),  # refuses lazy conjugates
+    # dtypes: float16 would give complex32, which hardly an op takes
+    _row("view_as_complex", _as_pairs, rule=EXACT, dtypes=("float32",), grad=("float32",), view=True, packed=3, opinfo=OWN),
+    _function("reciprocal"),
+    _function("sqrt", mostly(0, 64)),
+    _function("rsqrt", mostly(0, 64)),
+    _function("square"),
+    _function("exp", mostly(-10, 10)),
+    _function("exp2", mostly(-10, 10)),
+    _function("expm1", mostly(-2, 4)),
+    _function("log", mostly(0, 8)),
+    _function("log2", mostly(0, 8)),
+    _function("log10", mostly(0, 8)),
+    _function("log1p", mostly(-1, 8)),
+    _function("sin", mostly(-20, 20)),
+    _function("cos", mostly(-20, 20)),
+    _function("tan", mostly(-4, 4)),
+    _function("asin", mostly(-1, 1)),
+    _function("acos", mostly(-1, 1)),
+    _function("atan", mostly(-9, 9)),
+    _function("sinh", mostly(-6, 6)),
+    _function("cosh", mostly(-6, 6)),
+    _function("tanh", mostly(-6, 6)),
+    _function("asinh", mostly(-9, 9)),
+    _function("acosh", mostly(1, 9)),
+    _function("atanh", mostly(-1, 1)),
+    _function("sinc", mostly(-6, 6)),
+    _function("deg2rad", mostly(-360, 360), (*REAL, *BOOL), FLOATS),
+    _function("rad2deg", mostly(-7, 7), (*REAL, *BOOL), FLOATS),
+    _row("angle", unary(), rule=ELEMENTWISE, dtypes=EVERY, grad=FLOATING, out=True, promotes=True, opinfo=OWN),
+)

@@ -1,1 +1,0 @@
-"""One case, checked in all its aspects."""

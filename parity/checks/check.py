@@ -1,0 +1,290 @@
+"""Run one case on the reference and on the device, and judge the differences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parity.catalog.row import Row
+from parity.checks import derivatives, history, inputs_unchanged, refusal, repeat, transfer, writes
+from parity.checks.dispatched import Dispatched
+from parity.checks.power import ProbeResults
+from parity.checks.trial import EVERYTHING, RAISED, Mark, Result, Settings, Sides, Trial, compare, is_known, outcome_of, raised
+from parity.core.case import Case
+from parity.core.results import Aspect, Computed, Measure, Outcome, Raised, Status, Verdict
+from parity.devices.base import Device
+from parity.execution import execute as ex
+from parity.execution.execute import Live, Named, Placed
+from parity.execution.inputs import build, realise, torch_word
+from parity.judging import randomness
+from parity.judging.bench import Bench
+from parity.judging.destination import Part
+from parity.judging.relations import GAUGE_DEPENDENT, RELATIONS, Bound
+from parity.judging.rules import rule_of
+from parity.oracle.oracle import CaseOracle
+from parity.tolerance import Tables
+
+__all__ = ["EVERYTHING", "RAISED", "Mark", "Result", "Settings", "check", "failing", "quiet"]
+
+
+def check(
+    row: Row,
+    case: Case,
+    device: Device,
+    cpu: Device,
+    tables: Tables,
+    settings: Settings,
+    mark: Mark,
+    notes: list[str],
+    dispatched: Dispatched | None = None,
+    probes: list[ProbeResults] | None = None,
+) -> tuple[tuple[Result, ...], str]:
+    """All aspects of one case: (results, digest of the inputs).
+
+    mark: called with each stage (reference, device, compare) before it begins. notes: list to which the caller's `fallbacks`
+    recorder appends. dispatched: records the operators of the device, except in cases with calls before them. probes: gets the
+    outcomes of errors put into results. Raises CaseError if the case cannot be built.
+    """
+    inputs = build(case)
+    trial = Trial(ex.program(row), case, inputs, device, tables, settings, cpu, mark, notes)
+    asked = refusal.check if case.refused else _aspects
+    if dispatched is None or case.after:
+        with ex.MODES["grad"]():
+            asked(trial)
+    else:
+        with ex.MODES["grad"](), dispatched.watching(device, trial.results):
+            asked(trial)
+    if probes is not None:
+        probes += trial.power
+    return tuple(trial.results), inputs.digest() if settings.always_use_oracle else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """The forward on the reference. placed: its operands; live: its results with their graph; reference: the same, detached;
+    grad: whether the operands are leaves."""
+
+    placed: Placed
+    live: Live | Raised
+    reference: Outcome
+    grad: bool
+
+
+def _aspects(t: Trial) -> None:
+    """Check the forward on both sides, and every other requested aspect."""
+    first = _on_reference(t)
+    reference = first.reference
+    oracle = CaseOracle(t.program, t.case, t.inputs, _result_dtype(reference))
+    if isinstance(reference, Raised) and oracle.truth("out") is None and oracle.truth("out[0]") is None:
+        t.results.append(Result(Aspect.FORWARD, Verdict(Status.VOID, f"the reference refuses: {reference.message}")))
+        return
+    t.mark("device")
+    there = ex.attempt(lambda: ex.place(t.inputs, t.device, t.case.under), "upload")
+    if isinstance(there, Raised):
+        t.results.append(raised(Aspect.FORWARD, reference, there))
+        return
+    if t.case.after:
+        history.play(t, first.placed, reference, first.grad)
+    theirs = ex.attempt(lambda: ex.forward(t.program, t.case, t.inputs, there, first.grad), "run")
+    outcome = outcome_of(t, theirs if isinstance(theirs, Raised) else theirs.outputs)
+    t.mark("compare")
+    bench = Bench(t.program.row, t.tables, oracle, _bound(t), t.settings.always_use_oracle)
+    _expect_backward(t, first, oracle)
+    _judge_forward(t, bench, first, there, theirs, outcome)
+    live = first.live
+    if isinstance(live, Raised) or isinstance(theirs, Raised) or not isinstance(reference, Computed):
+        return
+    sides = Sides(bench, first.placed, there, live, theirs, reference, outcome, first.grad)
+    known = all(is_known(x) for _, x in reference.tensors)
+    if known and t.case.under == "grad":
+        _derivatives(t, sides)
+    _further_calls(t, sides, first, known)
+    if t.settings.operands or t.settings.always_use_oracle or failing(t.results):
+        inputs_unchanged.check(t, sides)
+    if t.settings.wants_more(Aspect.TRANSFER):
+        transfer.check(t, there)
+
+
+def _on_reference(t: Trial) -> Forward:
+    """The forward on the reference; without a graph if it raises with one."""
+    grad = _wants_grad(t)
+    t.mark("reference")
+    here = ex.place(t.inputs, t.cpu)
+    live = ex.precisely(lambda: ex.forward(t.program, t.case, t.inputs, here, grad), "run")
+    if isinstance(live, Raised) and grad:
+        live = ex.precisely(lambda: ex.forward(t.program, t.case, t.inputs, here, False), "run")
+        grad = False
+    reference: Outcome = live if isinstance(live, Raised) else Computed(tuple((n, x.detach()) for n, x in live.outputs))
+    return Forward(here, live, reference, grad)
+
+
+def _expect_backward(t: Trial, first: Forward, oracle: CaseOracle) -> None:
+    """Announce the cotangents to the oracle if everything goes to it."""
+    asked = t.settings.always_use_oracle and first.grad and t.case.under == "grad" and t.settings.wants(Aspect.BACKWARD)
+    if asked and isinstance(first.live, Live):
+        oracle.expect(derivatives.cotangents(t, first.live)[1])
+
+
+def _forward_again(t: Trial, first: Forward) -> Named:
+    """Another run of the reference."""
+    return ex.forward(t.program, t.case, t.inputs, first.placed, first.grad).outputs
+
+
+def _written_parts(t: Trial) -> dict[str, Part] | None:
+    """The destination of an op that writes into its first operand, else None."""
+    return writes.parts_of_first(t.inputs) if t.program.row.mutates else None
+
+
+def _judge_forward(t: Trial, bench: Bench, first: Forward, there: Placed, theirs: Live | Raised, outcome: Outcome) -> None:
+    """Judge the forward's results; if their numbers agree, also their strides, aliasing and law."""
+    row, wants = t.program.row, t.settings.wants
+    aspect = Aspect.INPLACE if row.mutates else Aspect.FORWARD
+    if not (wants(aspect) or wants(Aspect.REPEAT) or isinstance(outcome, Raised)):
+        return
+    result = compare(t, bench, aspect, first.reference, outcome, "forward", lambda: _forward_again(t, first), _written_parts(t))
+    live = first.live
+    if isinstance(live, Live) and isinstance(theirs, Live) and result.verdict.status is Status.AGREE:
+        result = _metadata(row, aspect, live, theirs, first.placed, there, result)
+    random = rule_of(row).is_random and t.settings.law
+    if random and result.verdict.status is Status.AGREE and bench.bound is not None:
+        result = _by_law(t, bench.bound, result)
+    t.results.append(result)
+
+
+def _derivatives(t: Trial, s: Sides) -> None:
+    """Check the derivatives.
+
+    If the device returned another of several right answers than the reference (ties, the sign of an eigenvector), or the
+    results themselves are not differentiated, check instead the derivatives of functions of the results that are the same
+    for every right answer.
+    """
+    if s.grad and _same_choice(s.bench, s.reference, s.outcome):
+        derivatives.check(t, s)
+    else:
+        derivatives.check_through_gauge(t, s)
+
+
+def _further_calls(t: Trial, s: Sides, first: Forward, known: bool) -> None:
+    """Check the same call again, and its forms that write. known: whether parity supports the kinds of all results."""
+    row = t.program.row
+    if (t.settings.repeat or t.case.under == "deterministic") and row.relation not in ("random", "uninitialised"):
+        repeat.check(t, s, lambda: _forward_again(t, first), _written_parts(t))
+    if row.mutates:
+        return
+    if t.program.out and known and t.settings.wants(Aspect.OUT):
+        writes.out(t, s)
+    if t.program.inplace is not None and t.settings.wants(Aspect.INPLACE):
+        writes.inplace(t, s)
+
+
+def _wants_grad(t: Trial) -> bool:
+    """Whether operands are leaves. They are under no_grad too, like the parameters of a model; inference tensors cannot be."""
+    row = t.program.row
+    return (
+        t.case.under != "inference"
+        and t.case.dtype in row.grad
+        and row.relation not in GAUGE_DEPENDENT
+        and any(o.spec.grad and (o.view.is_floating_point() or o.view.is_complex()) for o in t.inputs.operands)
+    )
+
+
+def _result_dtype(reference: Outcome) -> torch.dtype | None:
+    if not isinstance(reference, Computed) or not reference.tensors:
+        return None
+    return reference.tensors[0][1].dtype
+
+
+def _same_choice(bench: Bench, reference: Outcome, outcome: Outcome) -> bool:
+    """Whether both sides chose alike among several right answers (ties): gradients flow to the chosen elements."""
+    if not isinstance(reference, Computed) or not isinstance(outcome, Computed):
+        return False
+    relation = RELATIONS.get(bench.row.relation)
+    if relation is None or bench.bound is None or not relation.chooses:
+        return True
+    ours, theirs = dict(reference.tensors), dict(outcome.tensors)
+    if set(ours) != set(theirs):
+        return False
+    covered = relation.covers(bench.bound, ours)
+    if not covered:  # no result shows the choice
+        return not _has_ties(bench.bound.args[0])
+    return all(torch.equal(ours[n], theirs[n]) for n in covered)
+
+
+def _has_ties(x: Tensor) -> bool:
+    """Whether some elements are equal or NaN, so that an order statistic may take any of them."""
+    return int(torch.unique(x).numel()) < x.numel() or bool(torch.isnan(x).any())
+
+
+def _bound(t: Trial) -> Bound | None:
+    """The call with the operands of the reference, for relations; None if the row has no relation."""
+    if not t.program.row.relation:
+        return None
+    views = [o.view for o in t.inputs.operands]
+    if t.program.row.family == "opinfo":
+        args, kwargs = ex.arguments(t.case, t.inputs, views, torch_word)
+        return Bound(t.program.row, tuple(args), kwargs)
+    return Bound(
+        t.program.row,
+        tuple(realise(a, views, torch_word) for a in t.inputs.args),
+        {k: realise(v, views, torch_word) for k, v in t.inputs.kwargs.items()},
+    )
+
+
+def _metadata(row: Row, aspect: Aspect, live: Live, theirs: Live, here: Placed, there: Placed, so_far: Result) -> Result:
+    """A MALFORMED result if strides or aliasing differ where torch promises them, else `so_far`."""
+    if not (row.view or row.strides):
+        return so_far
+    for (name, a), (_, b) in zip(live.outputs, theirs.outputs):
+        if name.startswith("base["):
+            continue
+        if (row.view or len(here.views) == 1) and a.numel() > 1 and _strides(a) != _strides(b):
+            text = f"{name}.stride()={b.stride()}, but should be {a.stride()}"
+            return Result(aspect, Verdict(Status.MALFORMED, text, Measure(name, problem="strides")))
+        if row.view and a.numel() and _shares(a, here) != _shares(b, there):
+            text = f"{name} {'aliases' if _shares(b, there) else 'does not alias'} the input, unlike the reference's"
+            return Result(aspect, Verdict(Status.MALFORMED, text, Measure(name, problem="aliasing")))
+    return so_far
+
+
+def _by_law(t: Trial, bound: Bound, so_far: Result) -> Result:
+    """Judge a random op's distribution, seeding and gradients on the device; VOID if the reference fails the same test."""
+
+    case = replace(t.case, under="grad")  # gradients are tested too
+
+    def ask(device: Device) -> Any:
+        t.mark("reference" if device is t.cpu else "device")
+        return ex.attempt(lambda: randomness.problems(t.program, case, t.inputs, bound, device), "run")
+
+    problems = ask(t.device)
+    t.notes.clear()
+    if isinstance(problems, Raised):
+        return raised(so_far.aspect, Computed(()), problems)
+    if not problems:
+        return so_far
+    name, problem = problems[0]
+    if isinstance(own := ask(t.cpu), Raised) or own:
+        return Result(so_far.aspect, Verdict(Status.VOID, f"the reference fails the same test: {problem}", Measure(name)))
+    return Result(so_far.aspect, Verdict(Status.WRONG, problem, Measure(name, problem="law"), randomness.LAW))
+
+
+def _strides(x: Tensor) -> tuple[int, ...]:
+    """Strides of the dimensions with more than one element; the others are unspecified."""
+    return tuple(s for s, n in zip(x.stride(), x.shape) if n > 1)
+
+
+def _shares(x: Tensor, placed: Placed) -> bool:
+    pointer = x.untyped_storage().data_ptr()
+    return any(b.untyped_storage().data_ptr() == pointer for b in placed.bases)
+
+
+def failing(results: Sequence[Result]) -> list[Result]:
+    """The results that are findings."""
+    return [r for r in results if r.verdict.status.is_finding]
+
+
+def quiet(stage: str) -> None:
+    """A mark that does nothing."""

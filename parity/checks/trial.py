@@ -1,0 +1,259 @@
+"""One case being checked: its settings, what both sides returned, and how two outcomes of one aspect become a result."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from parity.checks import power
+from parity.checks.power import ProbeResults
+from parity.core.case import Case
+from parity.core.dtypes import FACTS
+from parity.core.results import Aspect, Computed, Measure, Outcome, Raised, Status, Verdict
+from parity.devices.base import Device
+from parity.execution import execute as ex
+from parity.execution.execute import Destination, Live, Named, Placed, Program
+from parity.execution.inputs import Inputs
+from parity.execution.values import pool, window
+from parity.judging.bench import Bench
+from parity.judging.destination import Part
+from parity.judging.judge import agreed, judge
+from parity.judging.measures import WIDENING_LIMIT, bit_equal, same_bits
+from parity.tolerance import Tables
+
+Mark = Callable[[str], None]
+Again = Callable[[], Named]
+RERUNS = 2  # uninitialised memory often holds the same bytes twice, so it is overwritten before each rerun
+RAISED = {"refused": Status.UNSUPPORTED, "oom": Status.OOM, "error": Status.ERROR}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One aspect of a case, judged."""
+
+    aspect: Aspect
+    verdict: Verdict
+    measures: tuple[Measure, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Identifies a finding of an op: aspect, tensor, and the kind of difference (not its size)."""
+        m, status = self.verdict.measure, self.verdict.status
+        by_value = m is not None and status in (Status.DRIFT, Status.WRONG, Status.MALFORMED)
+        kind = m.problem if m is not None and by_value else f"{status}: {self.verdict.reason[:60]}"
+        return self.aspect, self.verdict.tensor, kind
+
+    def about(self, key: tuple[str, ...]) -> Result | None:
+        """This finding if it has that key, with the verdict of that key's tensor if another tensor is worse; else None."""
+        if self.key == key:
+            return self
+        aspect, tensor, kind = key
+        if self.aspect != aspect or self.verdict.status not in (Status.DRIFT, Status.WRONG):
+            return None
+        for m in self.measures:
+            if m.tensor == tensor and m.problem == kind and m.share is not None and m.share > 1.0:
+                return replace(self, verdict=self.verdict.of(m))
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a case is checked.
+
+    always_use_oracle: judge every result by the oracle. repeat: run the forward twice and compare the bits. only: the one
+    aspect to check (the forward always runs), or None for all. more: which of the expensive aspects (`SELDOM`) to check. law:
+    draw a random op repeatedly and test its law; without, each result only has to be possible. operands: check that the calls
+    left their operands unchanged (always_use_oracle implies it). power: judge agreements again with errors put in.
+    """
+
+    always_use_oracle: bool = False
+    repeat: bool = False
+    only: str | None = None
+    more: frozenset[Aspect] = frozenset()
+    law: bool = True
+    operands: bool = False
+    power: bool = False
+
+    def wants(self, aspect: Aspect) -> bool:
+        """Whether to check this aspect."""
+        return self.only is None or self.only == aspect
+
+    def wants_more(self, aspect: Aspect) -> bool:
+        """Whether to check this aspect, one of the expensive ones."""
+        return self.only == aspect if self.only is not None else aspect in self.more
+
+
+KNOWN = frozenset(getattr(torch, name) for name in FACTS if hasattr(torch, name))
+SELDOM = frozenset({Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER})
+EVERYTHING = Settings(True, True, None, SELDOM)
+
+
+class Lent(NamedTuple):
+    """A tensor that a call only reads: the contents of its base before, on the CPU, and the base that the call reads."""
+
+    name: str
+    before: Tensor
+    base: Tensor
+
+
+@dataclass(slots=True)
+class Trial:
+    """One case and where it is checked; lives as long as its check.
+
+    notes: the fallbacks heard so far; results: so far; fed: the cotangents given to the device's backward; cotangents: as made,
+    and as the reference takes them, once requested; power: outcomes of errors put into results.
+    """
+
+    program: Program
+    case: Case
+    inputs: Inputs
+    device: Device
+    tables: Tables
+    settings: Settings
+    cpu: Device
+    mark: Mark
+    notes: list[str] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    fed: list[Lent] = field(default_factory=list)
+    cotangents: tuple[list[Destination], list[Tensor]] | None = None
+    power: list[ProbeResults] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """The forward's results on both sides, for the later aspects. here: the operands on the CPU; there: on the device. grad:
+    whether they are leaves."""
+
+    bench: Bench
+    here: Placed
+    there: Placed
+    live: Live
+    theirs: Live
+    reference: Computed
+    outcome: Outcome
+    grad: bool
+
+
+def is_known(x: Tensor) -> bool:
+    """Whether parity can make and judge tensors of this kind; not float8, complex32, sparse or quantised ones."""
+    return x.layout is torch.strided and x.dtype in KNOWN
+
+
+def values(family: str, dtype: torch.dtype, n: int, seed: int, position: int) -> Tensor:
+    """n values of a cotangent or tangent."""
+    if dtype not in KNOWN:  # results that are not judged (complex32) are differentiated, too
+        return values(family, torch.complex64 if dtype.is_complex else torch.float32, n, seed, position).to(dtype)
+    if family == "normal":
+        return window(_bell(dtype), n, seed, 50 + position).clone()
+    return torch.full((n,), 1.0 if family == "ones" else 0.0, dtype=dtype)
+
+
+@functools.cache
+def _bell(dtype: torch.dtype) -> Tensor:
+    return pool("normal", str(dtype).removeprefix("torch."))
+
+
+def outcome_of(t: Trial, raw: Named | Raised) -> Outcome:
+    """Attach the fallbacks to the outcome of a run on the device; clear the list of them."""
+    outcome: Outcome = raw if isinstance(raw, Raised) else ex.computed(raw, t.device, t.notes)
+    t.notes.clear()
+    return outcome
+
+
+def agrees(t: Trial, aspect: Aspect, expected: Named, outcome: Outcome) -> Result | None:
+    """The result if the device returned the expected bits under the expected names; else None.
+
+    None too if everything is to be judged.
+    """
+    if t.settings.always_use_oracle or t.settings.power or not isinstance(outcome, Computed) or outcome.notes:
+        return None
+    if len(outcome.tensors) != len(expected):
+        return None
+    sizes = []
+    for (name, x), (expected_name, r) in zip(outcome.tensors, expected):
+        alike = name == expected_name and x.dtype is r.dtype and x.shape == r.shape and x.layout is r.layout is torch.strided
+        if not alike or not bit_equal(x, r):
+            return None
+        sizes.append((name, x.numel()))
+    return Result(aspect, *agreed(tuple(sizes))) if sizes else None
+
+
+def compare(
+    t: Trial,
+    bench: Bench,
+    aspect: Aspect,
+    reference: Outcome,
+    outcome: Outcome,
+    pass_: str,
+    again: Again,
+    parts: dict[str, Part] | None = None,
+) -> Result:
+    """Judge the outcomes of one aspect. again: reruns the reference, in case of a finding."""
+    if isinstance(outcome, Raised):
+        return raised(aspect, reference, outcome)
+    assert isinstance(outcome, Computed)
+    theirs = dict(outcome.tensors)
+    ours = dict(reference.tensors) if isinstance(reference, Computed) else None
+    if parts:
+        theirs = {n: x for n, x in theirs.items() if n in parts}
+        ours = None if ours is None else {n: x for n, x in ours.items() if n in parts}
+    verdict, measures = judge(bench, theirs, ours, pass_, parts)
+    if verdict.status.is_finding and ours is not None and _unsteady(t, bench, ours, pass_, again, parts):
+        text = f"the reference is unstable: two equal runs of it differ ({verdict.reason})"
+        verdict = Verdict(Status.VOID, text, verdict.measure)
+    elif verdict.status.is_finding and (ratio := _own_error(t.device, verdict)) > WIDENING_LIMIT:
+        text = f"the CPU is {ratio:.3g} budgets off itself, and this device computes with its kernels ({verdict.reason})"
+        verdict = Verdict(Status.VOID, text, verdict.measure)
+    if t.settings.power and verdict.status is Status.AGREE and aspect is not Aspect.REPEAT:
+        probes = power.probe(bench, theirs, ours, pass_, parts, aspect, repr(t.case))
+        t.power += [probes] if probes is not None else []
+    if outcome.notes and verdict.status is Status.AGREE:
+        text = "ran on the CPU: " + ", ".join(sorted(set(outcome.notes)))
+        verdict = Verdict(Status.FALLBACK, text, verdict.measure, verdict.tolerance)
+    return Result(aspect, verdict, measures)
+
+
+def _own_error(device: Device, verdict: Verdict) -> float:
+    """The reference's error ratio if the device is the CPU, simulated or not; 0 if the device has kernels of its own.
+
+    A CPU kernel that reads freed memory has another error in every call.
+    """
+    shares_kernels = device.simulated or device.torch_device.type == "cpu"
+    return (verdict.measure and verdict.measure.reference_share) or 0.0 if shares_kernels else 0.0
+
+
+def _unsteady(t: Trial, bench: Bench, ours: dict[str, Tensor], pass_: str, again: Again, parts: dict[str, Part] | None) -> bool:
+    """Whether another run of the reference differs from the first by as much as a finding.
+
+    CPU kernels that read uninitialised memory would cause findings on every device.
+    """
+    for _ in range(RERUNS):
+        _overwrite_freed_memory(t, ours)
+        raw = ex.precisely(again, "run")
+        if isinstance(raw, Raised):
+            return True
+        second = {n: x.detach() for n, x in raw if n in ours}
+        if set(second) == set(ours) and all(same_bits(second[n], x) for n, x in ours.items()):
+            continue
+        if judge(bench, second, ours, pass_, parts)[0].status.is_finding:
+            return True
+    return False
+
+
+def _overwrite_freed_memory(t: Trial, ours: dict[str, Tensor]) -> None:
+    """Leave other bytes in the memory that the allocator will reuse, in the sizes that a kernel may request."""
+    sizes = {x.numel() * x.element_size() for x in (*ours.values(), *(o.base for o in t.inputs.operands))}
+    held = [torch.full((n * k,), 77, dtype=torch.uint8) for n in sorted(sizes) for k in (1, 2, 4) if 0 < n * k <= 1 << 24]
+    del held
+
+
+def raised(aspect: Aspect, reference: Outcome, outcome: Raised) -> Result:
+    """The result if the device raised."""
+    if isinstance(reference, Raised):
+        return Result(aspect, Verdict(Status.VOID, f"reference and device both refuse: {outcome.message}"))
+    return Result(aspect, Verdict(RAISED[outcome.kind], f"{outcome.type} in {outcome.stage}: {outcome.message}"))

@@ -1,0 +1,55 @@
+"""Processes that parity starts. Python puts the current folder on `sys.path`, where a `random.py` would shadow the standard
+library; parity's processes run without it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+SAFE, PATH = "PYTHONSAFEPATH", "PYTHONPATH"
+_OURS: list[str] = []  # the folder that Python itself put on the `sys.path` of this process
+
+
+def command(module: str, *args: str) -> list[str]:
+    """The command line that runs a module of parity in a new process. Start it inside `isolated`."""
+    return [sys.executable, "-P", "-m", module, *args]
+
+
+@contextmanager
+def isolated() -> Iterator[None]:
+    """While active, every process that is started, by whatever library, runs without its current folder on `sys.path`, and
+    imports the same parity as this process."""
+    before = {name: os.environ.get(name) for name in (SAFE, PATH)}
+    os.environ[SAFE] = "1"
+    if not _is_found():
+        os.environ[PATH] = os.pathsep.join([p for p in (str(_root()), before[PATH]) if p])
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _root() -> Path:
+    return Path(__file__).resolve().parents[2]
+
+
+def _is_found() -> bool:
+    """Whether `sys.path` has the folder of parity, not counting the entry that Python put first for this process."""
+    others = sys.path if sys.flags.safe_path or _OURS else sys.path[1:]
+    return any(p and p not in _OURS and Path(p).resolve() == _root() for p in others)
+
+
+def leave_the_current_folder() -> None:
+    """Remove the folder that `python -m` puts first on this process's `sys.path`; move it to the end if parity lies in it."""
+    if not sys.flags.safe_path and sys.path and sys.path[0] in ("", os.getcwd()):
+        here = sys.path.pop(0)
+        _OURS.append(here or os.getcwd())
+        if Path(here or ".").resolve() == _root():
+            sys.path.append(_OURS[0])

@@ -1,0 +1,246 @@
+"""Results of a case, in the order of a check: an Outcome of the reference and of the device, a Measure of the distance between
+them, a Verdict, and a Record that can be stored. Only outcomes hold tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from parity.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Status(StrEnum):
+    """The result of a check. Every report uses these words."""
+
+    AGREE = "agree"
+    DRIFT = "drift"
+    WRONG = "wrong"
+    MALFORMED = "malformed"
+    UNSUPPORTED = "unsupported"
+    ERROR = "error"
+    FALLBACK = "fallback"
+    UNSTABLE = "unstable"
+    CRASH = "crash"
+    HANG = "hang"
+    KILLED = "killed"
+    OOM = "oom"
+    VOID = "void"
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether this status fails a run by default."""
+        return self in FINDINGS
+
+    @property
+    def is_comparison(self) -> bool:
+        """Whether a record with this status means that device and reference were compared."""
+        return self in COMPARED
+
+
+FINDINGS = frozenset(
+    {Status.DRIFT, Status.WRONG, Status.MALFORMED, Status.ERROR, Status.UNSTABLE}
+    | {Status.CRASH, Status.HANG, Status.KILLED, Status.OOM}
+)
+COMPARED = frozenset({Status.AGREE, Status.DRIFT, Status.WRONG, Status.MALFORMED, Status.UNSTABLE})
+MEANING: dict[Status, str] = {
+    Status.AGREE: "inside the tolerance",
+    Status.DRIFT: "precision worse than the budget allows",
+    Status.WRONG: "no rounding explains it; NaN or Inf where there is none; a write missing or beside its target",
+    Status.MALFORMED: "wrong shape, dtype or aliasing, or computed what must be refused",
+    Status.UNSUPPORTED: "the device refuses the op or the dtype, in the words it has for that",
+    Status.ERROR: "the device raised where the reference ran",
+    Status.FALLBACK: "ran on the CPU without being asked to",
+    Status.UNSTABLE: "two equal runs differ, and one of them is outside the tolerance",
+    Status.CRASH: "the process died",
+    Status.HANG: "did not come back within its time",
+    Status.KILLED: "the process was killed from outside, by a person or for its memory, and the case with it",
+    Status.OOM: "the device ran out of memory",
+    Status.VOID: "neither the reference nor the oracle could run it: says nothing",
+}
+
+
+def statuses(words: Collection[str], option: str) -> tuple[Status, ...]:
+    """The statuses with these names, for an option that lists which statuses fail a run. Raises UsageError, naming the option,
+    for an unknown word and for `agree`."""
+    known = [str(s) for s in Status if s is not Status.AGREE]
+    for w in words:
+        if w == Status.AGREE:
+            raise UsageError(f"'{w}' for {option}: agreement is no failure; allowed: {', '.join(known)}")
+        if w not in known:
+            raise UsageError(f"unknown status '{w}' for {option}; allowed: {', '.join(known)}")
+    return tuple(map(Status, words))
+
+
+class Aspect(StrEnum):
+    """One kind of check of a case; each gives its own record."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    INPLACE = "in-place"
+    OUT = "out="
+    REPEAT = "repeat"
+    DOUBLE = "double backward"
+    TANGENT = "forward-mode"
+    TRANSFER = "transfer"
+    REFUSAL = "refusal"
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """The op ran. tensors: (name, tensor on the CPU) in a stable order; `base[...]` entries are the whole memory of a
+    destination."""
+
+    tensors: tuple[tuple[str, Tensor], ...]
+    notes: tuple[str, ...] = ()  # "fallback: aten::X" for work that moved to the CPU
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The op raised. kind: 'refused' (op or dtype not supported), 'oom' or 'error'; stage: upload, run, backward, download."""
+
+    kind: str
+    type: str
+    message: str
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """The process died. how: 'crash' or 'hang'; signal: name of the signal, or the exit code in words; where: Python stack."""
+
+    how: str
+    signal: str
+    stage: str
+    where: tuple[str, ...] = ()
+
+
+Outcome: TypeAlias = Computed | Raised | Died
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """The tolerance of one tensor, and its origin.
+
+    scale: factor on sensitivity times unit roundoff. output_ulp: added to that, for roundings of the result, in ULP.
+    ulp: bound of an elementwise function in ULP of the output, or None if no table row gives one; absolute: added to that
+    bound (fast functions near their zeros).
+    origin: file and row, as a person would look it up ("tolerances/mps.toml: composite float16 backward").
+    """
+
+    rule: str
+    scale: float
+    output_ulp: float
+    ulp: float | None
+    origin: str
+    reason: str = ""
+    absolute: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Distance of one tensor of the device from the reference and from the truth. Stored for passes too.
+
+    share: the device's worst error against the truth, divided by the budget; above 1 is a finding. reference_share: the same of
+    the reference. measured: False if `share` is only an upper bound from a cheap test, which `screen` names.
+    index: of the worst element; device, reference, truth: its three values. total: elements compared; mismatched: those above
+    their budget; unjudged: those where any value is accepted; why: the reason for that.
+    """
+
+    tensor: str
+    share: float | None = None
+    reference_share: float | None = None
+    measured: bool = False
+    screen: str = ""
+    max_abs: float | None = None
+    max_ulp: float | None = None
+    index: tuple[int, ...] = ()
+    device: str = ""
+    reference: str = ""
+    truth: str = ""
+    mismatched: int = 0
+    total: int = 0
+    problem: str = ""  # "" | value | class | shared | shape | dtype | beside | missing | index ...: kind of difference
+    budget: tuple[tuple[str, float], ...] = ()  # the terms of the budget at that element
+    spread: float | None = None  # sums: root mean square of the errors in units of its limit
+    certain: bool = False  # sums: the error of an element exceeds the bound for every order of summation
+    unjudged: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A status with a reason in one sentence. measure: that of the worst of the compared tensors, if any was compared.
+
+    excess: the end of the reason if that is `times_the_budget`; None if it is another sentence.
+    """
+
+    status: Status
+    reason: str = ""
+    measure: Measure | None = None
+    tolerance: Tolerance | None = None
+    excess: str | None = None
+
+    @property
+    def tensor(self) -> str:
+        """Name of the tensor that the verdict is about."""
+        return self.measure.tensor if self.measure else ""
+
+    def of(self, m: Measure) -> Verdict:
+        """The same verdict for another tensor of the comparison, with the error of that tensor in the reason."""
+        if self.excess is None or m.share is None:
+            return replace(self, measure=m)
+        return replace(self, measure=m, reason=times_the_budget(m.share, self.excess))
+
+
+def times_the_budget(share: float, more: str) -> str:
+    """The reason of a finding whose error exceeds its budget. more: text after the number."""
+    return f"{share:.3g} times the budget{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The stored result of one aspect of one case."""
+
+    case: str
+    op: str
+    dtype: str
+    aspect: str
+    status: str
+    digest: str = ""
+    pinned: bool = False
+    reason: str = ""
+    origin: str = ""
+    measures: tuple[Measure, ...] = ()
+    shrunk: str = ""
+    script: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Identifies the same check in another run."""
+        return self.case, self.aspect, self.digest
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Everything that may change numerics between two runs; identifies a baseline."""
+
+    parity: str
+    torch: str
+    torch_git: str
+    python: str
+    os: str
+    machine: str
+    device: str  # as asked for and resolved: "mps", "cuda:0", "sim:mps"
+    device_name: str  # chip or GPU, "simulated"
+    driver: str = ""
+    simulated: bool = False
+    environment: tuple[tuple[str, str], ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()  # probed: subnormals kept or flushed, matmul precision, dtypes
+
+
+Json: TypeAlias = dict[str, Any]

@@ -1,0 +1,143 @@
+"""Files and texts from untrusted sources: reading is limited in size and depth, printing is escaped.
+
+Nothing here imports or runs what it reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import lzma
+import re
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+DIGITS = 32  # limit for an integer in a file; the largest that parity writes has 20
+DEPTH = 40  # of brackets within brackets
+PACKED = 1 << 30  # bytes of a zip archive
+MEMBERS = 100_000  # files in it; a wheel of torch has some 15,000
+_FORM = re.compile(r'\\[^"\\/]|[^ -~]')  # in JSON: an escape that may stand for a control character, or what is no ASCII
+
+
+def content(path: Path, limit: int) -> bytes:
+    """The bytes of a file. Raises OSError; ValueError if it is no ordinary file (a pipe, a device, a folder) or has more than
+    `limit` bytes."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError("it is no ordinary file")
+    with path.open("rb") as f:
+        raw = f.read(limit + 1)
+    if len(raw) > limit:
+        raise ValueError(f"it is larger than {limit >> 20} MiB")
+    return raw
+
+
+class Archive:
+    """A zip archive that somebody else made. Sizes are counted while it is unpacked, whatever its own directory says."""
+
+    def __init__(self, path: Path, limit: int = PACKED) -> None:
+        """Reads the archive's directory. Raises OSError, and ValueError for what is no sound zip archive, for more than `limit`
+        bytes, and for more than `MEMBERS` files."""
+        self._path = path
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("it is no ordinary file")
+        if status.st_size > limit:
+            raise ValueError(f"it is larger than {limit >> 20} MiB")
+        with self._sound(), zipfile.ZipFile(path) as archive:
+            self.names = tuple(archive.namelist())
+        if len(self.names) > MEMBERS:
+            raise ValueError(f"it holds more than {MEMBERS:,} files")
+
+    def content(self, name: str, limit: int) -> bytes:
+        """One of its files. Raises OSError, and ValueError for one that is not there, that is damaged, or that holds more than
+        `limit` bytes, of which no more are unpacked."""
+        if name not in self.names:
+            raise ValueError(f"it holds no {name}")
+        with self._sound(), zipfile.ZipFile(self._path) as archive, archive.open(name) as f:
+            raw = f.read(limit + 1)
+        if len(raw) > limit:
+            raise ValueError(f"its {name} is larger than {limit >> 20} MiB")
+        return raw
+
+    @contextlib.contextmanager
+    def _sound(self) -> Iterator[None]:
+        """Whatever zipfile raises for a damaged archive, as ValueError."""
+        try:
+            yield
+        except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, KeyError, RuntimeError, struct.error) as e:
+            raise ValueError(f"it is no sound zip archive ({type(e).__name__}: {printable(str(e))[:100]})") from None
+
+
+def printable(text: str) -> str:
+    """A text on one line with control and formatting characters escaped (`\\x1b`, `\\n`), safe for a terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def shown(text: str) -> str:
+    """Lines that are safe for a terminal and for the log of a CI: like `printable`, but line ends and tabs are kept, and the
+    commands of GitHub's runner are escaped (`::error::` at the start of a line, `##[error]` anywhere)."""
+    if not text.isascii() or _CONTROL.search(text):
+        text = "".join(c if c.isprintable() or c in "\n\t" else _escaped(c) for c in text)
+    if "::" in text or "##[" in text:
+        text = _COMMAND.sub(r"\1:\\:", text).replace("##[", "#\\#[")
+    return text
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_COMMAND = re.compile(r"^(\s*)::", re.MULTILINE)
+
+
+def _escaped(c: str) -> str:
+    return c.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+def parsed(line: str) -> Any:
+    """The value of a line of JSON, with all strings made `printable`. Raises ValueError if it is no JSON, has an integer of
+    more than `DIGITS` digits, or brackets nested deeper than `DEPTH`."""
+    try:
+        tree = json.loads(line, parse_int=_whole)
+    except RecursionError:
+        raise ValueError("its brackets are too deep") from None
+    if line.count("[") + line.count("{") > DEPTH and _depth(tree) > DEPTH:
+        raise ValueError("its brackets are too deep")
+    return _cleaned(tree) if _FORM.search(line) else tree
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > DIGITS:
+        raise ValueError(f"a number has {len(digits)} digits")
+    return int(digits)
+
+
+def _depth(tree: Any) -> int:
+    """Levels of nested lists and dicts."""
+    depth, level = 0, [tree] if isinstance(tree, (dict, list)) else []
+    while level:
+        depth += 1
+        level = [v for t in level for v in (t.values() if isinstance(t, dict) else t) if isinstance(v, (dict, list))]
+    return depth
+
+
+def _cleaned(tree: Any) -> Any:
+    if isinstance(tree, str):
+        return printable(tree)
+    if isinstance(tree, list):
+        return [_cleaned(v) for v in tree]
+    return {printable(k): _cleaned(v) for k, v in tree.items()} if isinstance(tree, dict) else tree
+
+
+def depth_of_brackets(text: str) -> int:
+    """Levels of nested round, square and curly brackets in a text, including those in quotes."""
+    depth = most = 0
+    for c in text:
+        if c in "([{":
+            depth += 1
+            most = max(most, depth)
+        elif c in ")]}":
+            depth -= 1
+    return most

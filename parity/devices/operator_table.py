@@ -1,0 +1,77 @@
+"""torch's operator table: which aten overloads have a kernel of their own for which kind of device, in the installed torch.
+
+A CPU build of torch registers no kernel for MPS, but every wheel carries `native_functions.yaml`, from which torch generates
+its registrations. On macOS the two agree: the kernels that the library registers for MPS are those of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from parity.core.errors import DeviceError
+
+
+def table_path() -> Path:
+    """Where the installed torch has its table. Raises DeviceError where it has none."""
+    path = Path(torch.__file__).parent.parent / "torchgen/packaged/ATen/native/native_functions.yaml"
+    if not path.is_file():
+        raise DeviceError(
+            f"torch's operator table is not there: {path}; sim:mps and parity audit read from it which operators have a "
+            "kernel; reinstall torch from its wheel, or use 'sim'"
+        )
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """torch: its version. keys: each overload -> the dispatch keys under which it has a kernel."""
+
+    torch: str
+    keys: Mapping[str, frozenset[str]]
+
+
+def installed() -> Table:
+    """The table of the installed torch. Raises DeviceError where it has none."""
+    return Table(str(torch.__version__), dispatch_keys(table_path()))
+
+
+@cache
+def dispatch_keys(path: Path) -> Mapping[str, frozenset[str]]:
+    """What `parsed` reads in this file."""
+    return parsed(path.read_text(encoding="utf-8"))
+
+
+def parsed(text: str) -> Mapping[str, frozenset[str]]:
+    """Every overload ("add.out", "linear") -> the dispatch keys under which it has a kernel, its own or by
+    `structured_delegate`; empty where torch composes it of others and says so nowhere.
+
+    Reads the three lines that matter itself: a YAML parser takes seconds for this file. A test compares the result with
+    torchgen's own reading.
+    """
+    found: dict[str, set[str]] = {}
+    delegates: dict[str, str] = {}
+    name, in_dispatch = "", False
+    for line in text.splitlines():
+        if line.startswith("- func: "):
+            name, in_dispatch = line[8:].partition("(")[0], False
+            found[name] = set()
+        elif line.startswith("  structured_delegate: "):
+            delegates[name] = line.partition(": ")[2].split("#")[0].strip()
+        elif line.startswith("  dispatch:"):
+            in_dispatch = True
+        elif in_dispatch and line.startswith("    "):
+            keys = (k.strip() for k in line.split("#")[0].rpartition(":")[0].split(","))
+            found[name].update(k for k in keys if k)
+        elif line.strip() and not line.lstrip().startswith("#"):
+            in_dispatch = False
+    return {n: frozenset(keys | found.get(delegates.get(n, ""), set())) for n, keys in found.items()}
+
+
+def with_kernel(key: str) -> frozenset[str]:
+    """The overloads with a kernel under this dispatch key ("MPS"). Raises DeviceError where torch has no table."""
+    return frozenset(n for n, keys in dispatch_keys(table_path()).items() if key in keys)

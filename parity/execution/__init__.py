@@ -1,0 +1,1 @@
+"""Builds the tensors of a case and runs its call on one device. Nothing here compares results."""

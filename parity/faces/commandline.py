@@ -1,0 +1,183 @@
+"""What a person may type: the commands of the command line with their options."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from parity import __version__
+from parity.core.errors import UsageError
+from parity.core.results import FINDINGS, MEANING, Status
+from parity.runs.options import (
+    DEVICE_HELP,
+    FAULTS_HELP,
+    OPTIONS,
+    PROFILE_HELP,
+    SETUP_HELP,
+    WORKERS_HELP,
+    read_count,
+    read_path,
+    read_seconds,
+    read_text,
+    read_workers,
+)
+
+EXPLAIN = """\
+Which tolerance applies:            parity explain softmax float16 --device mps
+Why a case is judged as it is:      parity explain 'softmax(float16[1, 3], dim=-1)' --device mps
+Why a run judged as it did:         parity explain run.jsonl 'softmax float16'"""
+ZOO = (
+    "Plant known device bugs, one at a time, on a simulated device, and tell which of them the suite's ordinary cases find. "
+    "--generator opinfo scores the plain rule of the field instead: OpInfo samples as they are, CPU against device, "
+    "torch.testing.assert_close, forward and first backward; both puts the two side by side."
+)
+DIFF = (
+    "Compare two run files: what regressed, was fixed, is lost or new, and where errors grew. Records pair by case (pinned "
+    "cases, and findings), everything else is compared by op, dtype and aspect. Ends with 1 where the second run has a finding "
+    "that the first one had not, or had as another kind (crash, then wrong), where something was lost, and where a run was "
+    "interrupted or lacks items (--partial takes it); with 2 for a file that is damaged; with 3 where both compared nothing "
+    "in common."
+)
+DOCTOR = (
+    "Probe a device and say whether to trust it: known answers, memory, dtypes, subnormals, precision in effect. Ends with 0 "
+    "where it is healthy, with 1 where it is suspect (a run goes on), with 4 where it is unusable or absent."
+)
+AUDIT = """\
+List the operators that have an MPS kernel in the installed torch, and which of them a run of the suite dispatches.
+
+What is counted: overloads (add.Tensor, add_.Tensor, add.out) of torch's own native_functions.yaml that name MPS as a dispatch
+key, or whose structured_delegate does. One is reached where a result that holds a comparison dispatched it on the device,
+below autograd: on the way there, forward, backward, out= and in-place. Refused and void cases count for nothing. What
+exists on MPS alone is reached where MPS was the device, or where sim:mps compared its public op whole.
+
+Without --run, the quick profile is run on sim, and the ops that exist on MPS alone on sim:mps (several minutes).
+With it:   parity run --device mps --reach --output run.jsonl
+           parity audit --reach --run run.jsonl
+
+The last line reads: N of M (x %)."""
+COVERAGE = (
+    "How often each feature of a call was drawn in a run, by family of ops, and each two together. Further cases are drawn and "
+    "not run: a pair of features that they show is applicable, and it is a hole where the run lacks it though ten of its cases "
+    "or more were to have it. Also the pairs of op and dtype that were compared in each aspect, as parity run --count has them."
+)
+FIRST = (
+    "For a device that nobody has tried: examine it, run the cases of the bugs that were reported for MPS, compare some ops "
+    "of every family, and count the operators that were reached. It goes on after whatever dies, and writes what it has after "
+    "Ctrl-C, too. The archive holds plain texts, without your names, folders and variables (but for PYTORCH_...)."
+)
+EXIT_CODES = """\
+Exit codes: 0 nothing to report, 1 findings or regressions, 2 usage,
+3 nothing was compared, 4 device absent or unusable, 130 interrupted."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells a mistake in one line, like every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and end with 2."""
+        self.exit(UsageError.exit_code, f"parity: {message}; see {self.prog} --help\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands; what was asked for is `command` of its result, a key of `cli.COMMANDS`."""
+    about = "Does a PyTorch device compute the right thing?"
+    made = _Parser(prog="parity", description=about, epilog=EXIT_CODES, formatter_class=_Raw)
+    made.add_argument("--version", action="version", version=f"parity {__version__}")
+    commands = made.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    how = "compare a device with the CPU, op by op"
+    run = commands.add_parser("run", help=how, description=_statuses(), formatter_class=_Raw)
+    for option in OPTIONS:
+        names, keywords = option.for_command_line()
+        run.add_argument(*names, **keywords)
+    run.set_defaults(command="run")
+
+    two = commands.add_parser("diff", help="what changed between two runs", description=DIFF)
+    two.add_argument("before", type=Path, metavar="BEFORE", help="the run file of the earlier run")
+    two.add_argument("after", type=Path, metavar="AFTER", help="the run file of the later run")
+    two.add_argument("--partial", action="store_true", help="take what a truncated file holds")
+    two.set_defaults(command="diff")
+
+    drawn = commands.add_parser("coverage", help="which features a run drew, and which two together", description=COVERAGE)
+    drawn.add_argument("run", type=Path, help="the run file")
+    drawn.add_argument("family", nargs="*", metavar="FAMILY", help="only these families, with their features")
+    drawn.add_argument("-v", "--verbose", action="store_true", help="name every pair that was not drawn")
+    drawn.add_argument("--partial", action="store_true", help="take what a truncated file holds")
+    drawn.set_defaults(command="coverage")
+
+    again = commands.add_parser("replay", help="check one case again", description="Rebuild a case from its id and check it.")
+    again.add_argument("case", help="a case id, in quotes, or a run file: all its findings")
+    again.add_argument("--device", default=None, help=DEVICE_HELP + " (auto by default; for a run file, its own device)")
+    again.add_argument("--faults", metavar="FILE", type=read_text, help=FAULTS_HELP)
+    again.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
+    again.set_defaults(command="replay")
+
+    why = commands.add_parser(
+        "explain", help="which tolerance applies, and why a case is judged as it is", description=EXPLAIN, formatter_class=_Raw
+    )
+    why.add_argument("subject", metavar="OP|CASE|RUN", help="an op, a case id in quotes, or a run file")
+    why.add_argument(
+        "detail", nargs="?", default="", help="the op's dtype; or which of the run's records, by a part of their text"
+    )
+    why.add_argument("--device", default="", help=DEVICE_HELP + " (by default auto for a case, cpu for an op)")
+    why.add_argument("--faults", metavar="FILE", type=read_text, help=FAULTS_HELP)
+    why.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
+    why.set_defaults(command="explain")
+
+    zoo = commands.add_parser("zoo", help="which known device bugs the suite finds", description=ZOO)
+    zoo.add_argument("patterns", nargs="*", metavar="PATTERN", help="faults by id, kind, trigger class or op; all by default")
+    zoo.add_argument("--faults", help="score these instead: a Python file, or an installed module by its name")
+    zoo.add_argument("--generator", choices=("suite", "opinfo", "both"), default="suite", help="what looks for the faults")
+    zoo.add_argument("--profile", default="quick", help=PROFILE_HELP)
+    zoo.add_argument("--seed", default="0", help="seed of the explored cases")
+    zoo.add_argument("--repeat", type=read_count, default=1, metavar="N", help="as many seeds, from --seed on")
+    zoo.add_argument("-n", type=read_workers, dest="workers", metavar="N", help=WORKERS_HELP)
+    zoo.add_argument("--output", type=read_path, metavar="FILE", help="also write everything to this file (JSON)")
+    zoo.add_argument("--list", action="store_true", help="list the chosen faults with their kinds and ops, and score nothing")
+    zoo.add_argument("--include-beyond", action="store_true", help="also the bugs that one op alone does not show")
+    zoo.set_defaults(command="zoo")
+
+    audit = commands.add_parser("audit", help="what a run leaves out", description=AUDIT, formatter_class=_Raw)
+    audit.add_argument("--reach", action="store_true", required=True, help="audit the operators that are dispatched")
+    audit.add_argument("--run", action="append", default=[], type=Path, metavar="FILE", help="a run file (repeatable)")
+    how = "a wheel of torch whose operators to take instead of the installed torch's; it is only read"
+    audit.add_argument("--wheel", type=read_path, metavar="FILE", help=how)
+    audit.add_argument("--seed", default="0", help="seed of the explored cases, where it runs them itself")
+    audit.add_argument("-n", type=read_workers, dest="workers", metavar="N", help=WORKERS_HELP)
+    audit.add_argument("--output", type=read_path, metavar="FILE", help="also write everything to this file (JSON)")
+    audit.set_defaults(command="audit")
+
+    doctor = commands.add_parser("doctor", help="examine a device", description=DOCTOR)
+    doctor.add_argument("--device", default="auto", help=DEVICE_HELP + " (auto by default)")
+    doctor.add_argument("--faults", metavar="FILE", type=read_text, help=FAULTS_HELP)
+    doctor.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
+    doctor.set_defaults(command="doctor")
+
+    first = commands.add_parser("first", help="the most telling checks, in one archive to send back", description=FIRST)
+    first.add_argument("patterns", nargs="*", metavar="PATTERN", help="ops by name; some of every family by default")
+    first.add_argument("--device", default="auto", help=DEVICE_HELP + " (auto by default)")
+    first.add_argument("--minutes", type=read_seconds, default=10.0, metavar="N", help="when to come to an end (10 by default)")
+    first.add_argument("-n", type=read_workers, dest="workers", metavar="N", help=WORKERS_HELP)
+    first.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
+    first.add_argument("--output", type=read_path, metavar="FILE", help="the archive (by default parity-first-DATE-TIME.zip)")
+    first.set_defaults(command="first")
+    return made
+
+
+class _Raw(argparse.RawDescriptionHelpFormatter):
+    """Keep the table of statuses as it is."""
+
+
+def _statuses() -> str:
+    rows = "\n".join(f"  {s:<12}{MEANING[s]}{'' if s in FINDINGS else ' (no failure)'}" for s in Status)
+    return f"Compare a device with the CPU, judged against a float64 truth.\n\nStatuses:\n{rows}"
+
+
+def split(values: Sequence[str]) -> tuple[str, ...]:
+    """The parts of repeatable options that take commas. Raises UsageError for one that is given and empty."""
+    for v in values:
+        if not v.strip(", "):
+            raise UsageError(f"an option was given with the empty value '{v}'; name something, or leave the option out")
+    return tuple(part.strip() for v in values for part in v.split(",") if part.strip())

@@ -1,0 +1,275 @@
+"""`parity first`: the most telling checks on a device that nobody has tried yet, within minutes, in one archive to send back.
+
+A command of its own, and no option of `parity run`: it is four commands in one (doctor, the reported cases, a run, an audit),
+none of whose options it takes. Each step is a process of its own; whatever becomes of one, the next begins, and the archive is
+written in the end, after Ctrl-C too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+from parity import __version__
+from parity.core import processes
+from parity.core.errors import OutputError
+from parity.devices.fingerprint import environment
+from parity.faces.interruption import Interruptions
+from parity.report import anonymous
+from parity.runs import suite
+from parity.runs.doctor import PROBE_SECONDS
+
+MINUTES = 10.0
+PER_FAMILY = 3  # ops of each family that the run takes
+REPORTED_SHARE, RUN_SHARE = 0.3, 0.9  # of what is left of the time when the step begins
+AUDIT_SECONDS = 60.0  # at least: it needs few, and is worth them after a run that took all the time
+GRACE = 30.0  # seconds in which a step that was asked to stop stores what it has
+KEPT_BYTES = 64 << 20  # of one file; the rest of a longer one is left out
+INTERRUPTED, ABSENT = 130, 4
+DIED, DIFFERS = "died", "differs"  # as parity.zoo.reported has them, which loads torch
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a person asked for. patterns: ops instead of the spread. output: the archive."""
+
+    device: str
+    output: Path
+    minutes: float = MINUTES
+    setup: str = ""
+    patterns: tuple[str, ...] = ()
+    workers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step that was taken. code: its exit code, negative where a signal ended it. late: whether it was asked to stop since
+    its time was over, which is no failure. said: its last line."""
+
+    name: str
+    code: int
+    seconds: float
+    said: str
+    late: bool = False
+
+
+def spread() -> tuple[str, ...]:
+    """Some ops of every family, far apart in its list."""
+    families: dict[str, dict[str, None]] = {}
+    for item in suite.select():
+        families.setdefault(item.row.family, {})[item.row.name] = None
+    ops: list[str] = []
+    for names in map(list, families.values()):
+        ops += names[:: max(1, -(-len(names) // PER_FAMILY))]
+    return tuple(ops)
+
+
+def first(asked: Asked, hear: Callable[[str], None]) -> int:
+    """Take every step that the time allows, and write the archive; the exit code: 0 where all ran, 1 where a step died or the
+    device differs, 4 where there is no such device, 130 where it was interrupted.
+
+    hear: is told each step. Raises OutputError where the archive cannot be written, before anything is run.
+    """
+    _refuse(asked.output)
+    steps: list[Step] = []
+    stopped = False
+    with tempfile.TemporaryDirectory(prefix="parity-first-", ignore_cleanup_errors=True) as scratch:
+        folder = Path(scratch)
+        with Interruptions() as signals:
+            try:
+                for step in _steps(asked, folder, time.monotonic() + 60 * asked.minutes):
+                    steps.append(step)
+                    ended = "its time was over" if step.late else f"exit code {step.code}"
+                    hear(f"{step.name}: {step.seconds:.0f} s, {ended}; {step.said}")
+            except KeyboardInterrupt:
+                stopped = True
+            signals.hold()
+            _archive(asked, folder, steps, stopped)
+    hear(f"wrote {asked.output}; look into it, it is plain text, and send it back")
+    if stopped:
+        return INTERRUPTED
+    return ABSENT if steps[0].code == ABSENT else int(any(s.code and not s.late for s in steps))
+
+
+def _refuse(path: Path) -> None:
+    """What cannot be written is told before ten minutes are spent."""
+    try:
+        with path.open("ab"):
+            pass
+    except OSError as e:
+        raise OutputError(f"cannot write {path}: {e.strerror or e}; name another file with --output") from None
+
+
+# ------------------------------------------------------------------------------------------------------------- the steps
+
+
+def _steps(asked: Asked, folder: Path, until: float) -> Iterator[Step]:
+    """doctor, the reported cases, the run, the audit, each as soon as the one before is through."""
+    setup = ["--setup", str(Path(asked.setup).absolute())] if asked.setup else []
+
+    def left(share: float) -> float:
+        return max(1.0, share * (until - time.monotonic()))
+
+    probe = processes.command("parity.devices.preflight", *setup, "--", asked.device)
+    step = _ran("doctor", probe, folder / "doctor.txt", max(PROBE_SECONDS, left(1.0)))
+    answer = _answer(folder / "doctor.txt")
+    (folder / "doctor.json").write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
+    if "device" not in answer:
+        yield replace(step, code=int(answer.get("exit_code", 1)), said=str(answer.get("error", step.said)))
+        return
+    device = str(answer["device"])
+    yield replace(step, code={"healthy": 0, "suspect": 1}.get(answer["verdict"], ABSENT), said=f"{device}: {answer['verdict']}")
+    yield _reported(device, setup, folder, left(REPORTED_SHARE))
+    run, ops = folder / "run.jsonl", asked.patterns or spread()
+    options = ["--device", device, "--reach", "-n", str(asked.workers), "--output", str(run)]
+    command = processes.command("parity", "run", *ops, *options, "--findings", str(folder / "findings"), *setup)
+    yield _ran("run", command, folder / "run.txt", left(RUN_SHARE))
+    if run.exists():
+        command = processes.command("parity", "audit", "--reach", "--run", str(run), "--output", str(folder / "audit.json"))
+        yield _ran("audit", command, folder / "audit.txt", max(AUDIT_SECONDS, left(1.0)))
+
+
+def _answer(path: Path) -> dict[str, Any]:
+    """The probe's line of JSON; nothing where it died."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    for line in reversed(lines):
+        try:
+            tree = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(tree, dict):
+            return tree
+    return {}
+
+
+def _reported(device: str, setup: Sequence[str], folder: Path, seconds: float) -> Step:
+    """The zoo's cases, in as many processes as it takes: one that a case ended is followed by one that starts behind it."""
+    out, until, start, deaths = folder / "reported.jsonl", time.monotonic() + seconds, 0, 0
+    started = time.monotonic()
+    while (allowed := until - time.monotonic()) > 0:
+        options = [device, str(out), "--start", str(start), *setup]
+        step = _ran("reported", processes.command("parity.zoo.reported", *options), folder / "reported.txt", allowed)
+        last = _last(out)
+        if step.code == 0 or step.late or "begins" not in last:
+            break
+        with out.open("a", encoding="utf-8") as f:
+            f.write(
+                json.dumps({"id": last["begins"], "ordinal": last["ordinal"], "state": "died", "how": str(step.code)}) + "\n"
+            )
+        start, deaths = int(last["ordinal"]) + 1, deaths + 1
+    counts: dict[str, int] = {}
+    for record in _records(out):
+        if "state" in record:
+            counts[record["state"]] = counts.get(record["state"], 0) + 1
+    said = ", ".join(f"{n} {state}" for state, n in sorted(counts.items())) or "none came to its end"
+    bad = deaths or DIFFERS in counts
+    return Step("reported", 1 if bad else step.code, time.monotonic() - started, said, step.late and not bad)
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file that a process may have left in the middle of one."""
+    records = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            continue
+    return records
+
+
+def _last(path: Path) -> dict[str, Any]:
+    return (_records(path) or [{}])[-1]
+
+
+def _ran(name: str, command: Sequence[str], log: Path, seconds: float) -> Step:
+    """One process, which is asked to stop when its time is over, or when the person wants to stop."""
+    kept = {k for k, v in environment(os.environ) if not k.startswith(anonymous.KEPT)}
+    variables = {k: v for k, v in os.environ.items() if k not in kept}  # what a run file would tell of them
+    started = time.monotonic()
+    with log.open("a", encoding="utf-8") as out, processes.isolated():
+        variables |= {k: os.environ[k] for k in (processes.SAFE, processes.PATH) if k in os.environ}
+        process = _start(command, out, variables)
+        late = False
+        try:
+            process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            late = True
+            _stop(process)
+        except KeyboardInterrupt:
+            _stop(process)
+            raise
+    lines = [x for x in log.read_text(encoding="utf-8", errors="replace").splitlines() if x.strip()]
+    return Step(name, process.returncode, time.monotonic() - started, lines[-1].strip()[:200] if lines else "", late)
+
+
+def _start(command: Sequence[str], out: IO[str], variables: dict[str, str]) -> subprocess.Popen[str]:
+    """In a session of its own: Ctrl-C is heard here, and handed on once."""
+    return subprocess.Popen(
+        command,
+        stdout=out,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env=variables,
+        start_new_session=True,
+    )
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """Ask it to store what it has; end it, with all that it has started, where it does not."""
+    for number, seconds in ((signal.SIGINT, GRACE), (signal.SIGKILL, GRACE)):
+        try:
+            os.killpg(process.pid, number) if number == signal.SIGKILL else process.send_signal(number)
+            process.wait(timeout=seconds)
+            return
+        except ProcessLookupError:
+            process.wait(timeout=seconds)
+            return
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            continue
+
+
+# ----------------------------------------------------------------------------------------------------------- the archive
+
+
+def _archive(asked: Asked, folder: Path, steps: Sequence[Step], stopped: bool) -> None:
+    """All that the steps wrote, as texts without personal data. Raises OutputError."""
+    hide = anonymous.of_this_machine(_vocabulary())
+    about = {
+        "parity": __version__,
+        "python": platform.python_version(),
+        "device": asked.device,
+        "minutes": asked.minutes,
+        "patterns": asked.patterns,
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(anonymous.KEPT)},
+        "interrupted": stopped,
+        "steps": [asdict(s) for s in steps],
+    }
+    try:
+        with zipfile.ZipFile(asked.output, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("first.json", hide.text(json.dumps(about, indent=1, ensure_ascii=False)))
+            for path in sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink()):
+                with path.open("rb") as f:
+                    text = f.read(KEPT_BYTES).decode("utf-8", "replace")
+                archive.writestr(hide.text(path.relative_to(folder).as_posix()), hide.text(text))
+    except OSError as e:
+        raise OutputError(f"cannot write {asked.output}: {e.strerror or e}; name another file with --output") from None
+
+
+def _vocabulary() -> set[str]:
+    """Words of the suite, which stay even where a person or a machine is called so."""
+    names = {i.row.name for i in suite.select(source="all")} | {i.row.family for i in suite.select()}
+    words = {w for n in names for w in n.replace(":", ".").replace("_", ".").split(".")}
+    return names | words | {"mps", "cpu", "cuda", "sim", "auto", "torch", "parity", "python", "darwin", "macos", "linux"}

@@ -1,0 +1,44 @@
+"""Treat Ctrl-C and SIGTERM (a cancelled CI job) as a request to stop, after which a run still reports and stores what it
+has."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+DEAF_SECONDS = 1.0
+
+
+class Interruptions:
+    """A context in which these signals raise KeyboardInterrupt in the main thread, at most once a second, because `timeout`
+    sends two signals and people press twice. Later ones still count, since Python drops an exception that it cannot propagate
+    (in a callback of the garbage collector). Signals that were ignored before (a script in the background) stay ignored.
+    Outside of the main thread, which alone may handle signals, nothing changes."""
+
+    def __init__(self) -> None:
+        self._deaf_until = 0.0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            wanted = [s for s in SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
+            self._before = {s: signal.signal(s, self._hear) for s in wanted}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def hold(self) -> None:
+        """Ignore further signals: the end of the run is being written."""
+        self._deaf_until = math.inf
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if (now := time.monotonic()) > self._deaf_until:
+            self._deaf_until = now + DEAF_SECONDS
+            raise KeyboardInterrupt

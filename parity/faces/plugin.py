@@ -1,0 +1,254 @@
+"""The pytest plugin: options, and the items of the suite. `fixture` is for users' own tests.
+
+It is loaded into every pytest run on a machine with parity, so it imports neither torch nor hypothesis, nor any module of
+parity that does, until a test needs it.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parity.faces.fixture import Verbose
+from parity.faces.fixture import parity as parity
+from parity.faces.fixture import pytest_runtest_call as pytest_runtest_call
+from parity.faces.survival import Survival
+from parity.runs.options import OPTIONS, RunOptions
+
+POWER = 400  # default number of comparisons that are judged once more with errors put in
+POWER_SHARE = 0.003  # and at most this fraction of a run's comparisons: each costs as much as about ten others
+COMPARED_PER_CASE = 2.2  # median number of comparisons per case
+UNABLE = "unable-"  # prefix of the file with a worker's reason why it cannot begin; the exit code follows
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --parity-device and the other options."""
+    group = parser.getgroup("parity", "numerical parity between devices")
+    for option in OPTIONS:
+        if option.in_pytest:
+            name, keywords = option.for_pytest()
+            group.addoption(name, **keywords)
+    group.addoption("--parity-rundir", dest="parity_rundir", default=None, help="folder for journals (made by the controller)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Check the options that need no torch. Under xdist, workers write journals, and the controller runs `Survival`."""
+    config.addinivalue_line("markers", "parity: compares a device with the CPU")
+    _check_fail_on(config)
+    if hasattr(config, "workerinput"):
+        if "parity_rundir" in config.workerinput:
+            for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole process group; the controller ends the workers
+                signal.signal(number, signal.SIG_IGN)
+        return
+    if config.get_verbosity() > 0:
+        config.pluginmanager.register(Verbose(config), "parity-verbose")
+    if not config.option.collectonly and _runs_the_suite(config):
+        config.pluginmanager.register(Compared(config), "parity-compared")
+    if getattr(config.option, "numprocesses", None) and _runs_the_suite(config):
+        if getattr(config.option, "maxworkerrestart", None) is None:
+            config.option.maxworkerrestart = "100000"  # xdist's own limit ends the run at the fifth death of a worker
+        config.pluginmanager.register(Survival(config), "parity-survival")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """The device, if the suite is run without `parity run`, which prints it itself."""
+    if not _runs_the_suite(config):
+        return None
+    name = str(config.option.parity_device)
+    if name == "auto":
+        from parity.devices import resolve
+
+        name = resolve(name).name
+    simulated = " (SIMULATED: the results say nothing about any hardware)" if name.partition(":")[0] == "sim" else ""
+    return f"parity: device {name}{simulated}, {config.option.parity_profile} profile, seed {config.option.parity_seed}"
+
+
+def _check_fail_on(config: pytest.Config) -> None:
+    """Check the statuses of --parity-fail-on, which may be separated by commas; ends the run if one is unknown."""
+    words = [w for value in config.option.parity_fail_on for w in value.split(",")]
+    if not words:
+        return
+    from parity.core.errors import UsageError
+    from parity.core.results import statuses
+
+    problem: UsageError | None = None
+    try:
+        config.option.parity_fail_on = [str(s) for s in statuses(words, "--parity-fail-on")]
+    except UsageError as e:
+        problem = e
+    if problem is not None:  # outside of the handler, or pytest shows both tracebacks
+        pytest.exit(f"parity: {problem}", returncode=problem.exit_code)
+
+
+def _runs_the_suite(config: pytest.Config) -> bool:
+    """Whether this run is of parity's own suite; other runs under xdist are left alone."""
+    from parity.core import resources
+
+    suite = resources.folder("conformance").resolve()
+    return any(suite in (p := Path(arg.partition("::")[0]).resolve(), *p.parents) for arg in config.args)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test per op and dtype, for tests that take a `parity_item`."""
+    if "parity_item" not in metafunc.fixturenames:
+        return
+    from parity.core.errors import ParityError
+    from parity.runs import suite
+
+    options = RunOptions.of_pytest(metafunc.config.option)
+    items: tuple[suite.Item, ...] | ParityError
+    try:
+        source = options.source or suite.profile(options.profile).source
+        items = suite.select(options.op, options.family, options.dtype, source)
+    except ParityError as e:
+        items = e
+    if isinstance(items, ParityError):  # outside of the handler, or pytest shows both tracebacks
+        raise pytest.Collector.CollectError(f"parity: {items}")
+    metafunc.parametrize("parity_item", items, ids=[i.id for i in items])
+
+
+@functools.lru_cache(maxsize=4)
+def _plan(options: RunOptions, power: float) -> Any:
+    """The RunPlan that all items of this process share. power: see `RunPlan`."""
+    import torch
+
+    from parity import tolerance
+    from parity.core.dtypes import FACTS
+    from parity.devices import load_faults, resolve
+    from parity.devices.preflight import is_fast
+    from parity.devices.setup import run_setup
+    from parity.runs import suite
+    from parity.runs.examine import RunPlan
+
+    torch.set_num_threads(1)
+    torch.autograd.set_multithreading_enabled(False)  # backward on the calling thread: simulated devices need it
+    if options.setup:  # before OpInfo is imported, which freezes the backend flags
+        run_setup(options.setup)
+    device = resolve(options.device, load_faults(options.faults) if options.faults else ())
+    tables = tolerance.load(device.name, known_ops={r.name for r in suite.rows("all")}, fast=is_fast(device))
+    cpu, profile = resolve("cpu"), suite.profile(options.profile)
+    gc.freeze()  # torch and the catalog stay alive, so the collector need not scan them
+    with device.active():
+        takes = frozenset(d for d in FACTS if device.takes(getattr(torch, d)))
+    return RunPlan(device, cpu, tables, profile, options, power, takes)
+
+
+def _sampled(tests: list[pytest.Item], options: RunOptions) -> float:
+    """The fraction of the cases to judge once more with errors put in, so that the number of comparisons is as asked for."""
+    from parity.runs import suite
+
+    if options.count:
+        return 0.0
+    profile = suite.profile(options.profile)
+    items = [t.callspec.params["parity_item"] for t in tests if hasattr(t, "callspec") and "parity_item" in t.callspec.params]
+    cases = sum(options.examples or profile.examples(i.row, i.dtype) for i in items) + profile.pinned * len(items)
+    compared = max(1.0, COMPARED_PER_CASE * cases)
+    return min(POWER / compared, POWER_SHARE) if options.power is None else min(1.0, options.power / compared)
+
+
+@pytest.fixture(scope="session")
+def parity_plan(request: pytest.FixtureRequest) -> Any:
+    """Device, tables and profile of this run."""
+    from parity.core.errors import ParityError
+
+    options = RunOptions.of_pytest(request.config.option)
+    try:
+        return _plan(options, _sampled(request.session.items, options))
+    except ParityError as e:
+        folder = getattr(request.config, "workerinput", {}).get("parity_rundir")
+        if folder:  # a worker's own output is lost
+            (Path(folder) / f"{UNABLE}{e.exit_code}").write_text(str(e), encoding="utf-8")
+        pytest.exit(str(e), returncode=e.exit_code)
+
+
+class Checker:
+    """What the suite's test calls: examine an item, add the result to the report, and fail or skip the test."""
+
+    def __init__(self, request: pytest.FixtureRequest, plan: Any, journal: Any, dead: frozenset[int]) -> None:
+        self._request, self._plan, self._journal, self._dead = request, plan, journal, dead
+
+    def examine(self, item: Any) -> None:
+        """Check all cases of an item. Fails the test on findings, skips it if nothing was compared."""
+        from parity.core.errors import OutputError
+        from parity.coverage.features import pack
+        from parity.report.finding import text
+        from parity.report.outcome import statuses_text, write_script
+        from parity.report.summary import compared
+        from parity.runs.examine import examine
+        from parity.runs.run_file import encode
+
+        options = self._plan.options
+        done = examine(item, self._plan, self._journal, self._dead)
+        texts: list[str] = []
+        for f in done.findings:
+            script: Path | OutputError | None
+            try:
+                script = write_script(f, self._plan.device, Path(options.findings))
+            except OutputError as e:  # a full disk must not cost the finding
+                script = e
+            texts.append(text(f, self._plan.device.name, script, options.faults or "", options.setup or ""))
+        rows = [*map(encode, done.records), *map(encode, done.power), encode(done.summary)]
+        part = {"rows": rows, "findings": texts, "features": pack(done.features)}
+        self._request.node.user_properties.append(("parity", json.dumps(part)))
+        if texts:
+            pytest.fail("\n\n".join(texts), pytrace=False)
+        unwanted = statuses_text(done.summary, options.fail_on)
+        if unwanted:
+            pytest.fail(unwanted, pytrace=False)
+        judged = done.summary.judged_share
+        if judged < options.min_judged:
+            pytest.fail(f"{item.id}: {judged:.1%} of the elements judged, less than --min-judged", pytrace=False)
+        if not compared(done.summary):
+            pytest.skip(statuses_text(done.summary, ("unsupported", "fallback", "void")) or "nothing was compared")
+
+
+@pytest.fixture
+def parity_checker(request: pytest.FixtureRequest, parity_plan: Any) -> Iterator[Checker]:
+    """A Checker, with a journal if the worker may die."""
+    from parity.runs.examine import NoJournal
+    from parity.runs.journal import Journal, deaths
+
+    worker = getattr(request.config, "workerinput", None)
+    if worker is None or "parity_rundir" not in worker:
+        yield Checker(request, parity_plan, NoJournal(), frozenset())
+        return
+    folder = Path(worker["parity_rundir"])
+    journal = Journal(folder / f"journal-{worker['workerid']}")
+    dead = frozenset(row["ordinal"] for row in deaths(folder, request.node.nodeid))
+    try:
+        yield Checker(request, parity_plan, journal, dead)
+    finally:
+        journal.close()
+
+
+class Compared:
+    """Tracks whether any item of the suite compared something. If none did, all tests were skipped, and the run must not
+    succeed."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._items = self._compared = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take in the result of an item."""
+        if report.when == "call" and any(name == "parity" for name, _ in report.user_properties):
+            self._items += 1
+            self._compared += not report.skipped
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Change the exit code if nothing was compared."""
+        if self._items and not self._compared and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Say that nothing was compared."""
+        if self._items and not self._compared:
+            terminalreporter.write_line(f"parity: nothing was compared in {self._items} items: this is no success", red=True)

@@ -1,0 +1,118 @@
+"""Replay or explain a case, or the findings of a run. Each case runs in a new process, because it may end the process or
+hang."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from parity.core import notation
+from parity.core.errors import CaseError, RunFileError, UsageError
+from parity.core.results import FINDINGS, Record
+from parity.report import explanation
+from parity.runs import diff, inquest, run_file, suite
+from parity.runs.code import code_of
+from parity.runs.doctor import examined
+from parity.runs.inquest import How
+from parity.runs.rows import CPU, Header, Run
+
+SECONDS = 120
+
+
+def replay(subject: str, how: How) -> int:
+    """Replay a case id, or the findings of a run file; the exit code is 1 if one shows a difference.
+
+    Raises CaseError if the subject is neither, RunFileError, and errors of device, faults or setup, once for all cases.
+    """
+    if "(" in subject:
+        suite.row(notation.parse(subject).op)
+        return one(subject, how)
+    path = Path(subject)
+    if not subject or not path.exists():
+        raise CaseError(f"'{subject}' is neither a case id nor a run file; a case id looks like add(float32[2], float32[2])")
+    run = run_file.read(path, partial=True)
+    cases = findings(run)
+    if not cases:
+        raise RunFileError(f"{path} holds no finding to replay; name a case id, in quotes")
+    for case in cases:
+        suite.row(notation.parse(case).op)
+    how = as_then(subject, run.header, how)
+    examined(how.device or "auto", how.faults, how.setup)  # errors are reported here once, not for every case
+    codes = [one(case, how) for case in cases]
+    return max(codes, key=lambda code: (code == 1, code))
+
+
+def findings(run: Run) -> tuple[str, ...]:
+    """The cases of a run that show its findings, each once: the least cases, or those drawn if the item never finished."""
+    shrunk = {(r.op, r.dtype, r.aspect, r.status) for r in run.records if r.shrunk}
+    findings_ = [
+        r for r in run.records if r.status in FINDINGS and (r.shrunk or (r.op, r.dtype, r.aspect, r.status) not in shrunk)
+    ]
+    return tuple(dict.fromkeys([*(r.shrunk or r.case for r in findings_), *(d.case for d in run.deaths)]))
+
+
+def as_then(run: str, header: Header, how: How) -> How:
+    """How to replay the cases of a run: on its device. Its faults and setup are code, so they are used only if the person names
+    them again; if they differ from the run's, the first line says so.
+
+    Raises UsageError, with the command to type, if the run had one that is not named now.
+    """
+    had = (("--faults", header.faults, how.faults), ("--setup", header.setup, how.setup))
+    missing = [option for option, code, given in had if code.name and not given]
+    if missing:
+        named = "".join(f" {option} {shlex.quote(given or code.name)}" for option, code, given in had if code.name or given)
+        what = " and ".join(f"{option} {code}" for option, code, _ in had if code.name)
+        raise UsageError(
+            f"{run} was run with {what}; parity runs no code because a run file names it. Look at it, then type: "
+            f"parity replay {shlex.quote(run)}{named}"
+        )
+    for option, code, given in had:
+        now = code_of(given)
+        if now.name and not now.same(code):
+            print(f"note: {option} {now} is not what {run} was run with: {code}")
+    return replace(how, device=how.device or header.fingerprint.device)
+
+
+def explain_run(path: Path, part: str) -> None:
+    """Explain the findings of a run file, or the records whose op, dtype, aspect, status or case contains `part`, findings
+    first.
+
+    Raises RunFileError if there is none.
+    """
+    records = diff.with_deaths(run_file.read(path, partial=True)).records
+    chosen = [r for r in records if (_holds(r, part) if part else r.status in FINDINGS)]
+    if not chosen:
+        what = f"no record with '{part}'" if part else "no finding"
+        raise RunFileError(
+            f"{path} holds {what}; it has {len(records)} records: name op, dtype, aspect, status, like 'softmax float16 wrong'"
+        )
+    chosen.sort(key=lambda r: (r.status not in FINDINGS, not r.shrunk))
+    for r in chosen:
+        print(r.shrunk or r.case)
+        print("\n".join(f"  {line}" for line in explanation.lines(r, suite.row(r.op))))
+
+
+def _holds(r: Record, part: str) -> bool:
+    head = f"{r.op} {r.dtype} {r.aspect} {r.status}"
+    return part in f"{head} {r.case} {r.shrunk}" or set(part.split()) <= set(head.split())
+
+
+def one(case: str, how: How) -> int:
+    """Replay one case; returns its exit code. If its process dies, an inquest decides whether CPU or device is to blame."""
+    sys.stdout.flush()  # the child writes to the same stream
+    case = notation.case_text(notation.parse(case))
+    ended = inquest.attempt(case, how, SECONDS)
+    if not ended.died:
+        return ended.code
+    what = f"hang: {ended.died}" if ended.hung else f"crash: the process died ({ended.died})"
+    print(f"{case}\n  {what}" + (f" at stage {ended.stage}" if ended.stage else ""))
+    if ended.stage == "device":
+        return 1
+    blame, why = inquest.held(case, how, SECONDS, ended.hung)
+    print(f"  {why}")
+    if blame != CPU:
+        return 1
+    print("nothing was compared")
+    return 3

@@ -1,0 +1,195 @@
+"""Turns a case into one with an error: a call that the CPU refuses, so that the device must refuse it too.
+
+Each error is one change of the call, of a kind in `parity.core.case.ERROR_KINDS`. It is only drawn where the change nearly
+always makes the call illegal; if the CPU computes it all the same, the case is void. OpInfo rows use the error inputs of
+OpInfo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from parity.catalog import opinfo
+from parity.catalog.draw import Pick
+from parity.catalog.row import Row
+from parity.core.case import Arg, Case, TensorSpec, Values, operands_in
+from parity.core.dtypes import FACTS
+from parity.generation import forbidden
+from parity.judging.rules import rule_of
+
+INDICES = ("index", "unique")
+BEYOND = 9  # a dim that no operand has
+PAST = (0, 1, 5)  # distances from the first illegal index: a kernel may accept one more, or check only the last
+OTHERS = {
+    **dict.fromkeys(("float32", "bfloat16"), ("int64", "int8", "float16")),
+    **dict.fromkeys(("float16", "complex64"), ("int64", "int8", "float32")),
+}
+
+
+def error_case(row: Row, case: Case, pick: Pick) -> Case:
+    """The case with one of the errors that fit it; the case itself if none does."""
+    if row.family == "opinfo":
+        return _from_opinfo(case, pick)
+    fit = tuple(_error_inputs(row, case))
+    if not fit:
+        return case
+    words = tuple(dict.fromkeys(word for word, _ in fit))  # all kinds equally often, however many changes give each
+    word = words[pick(len(words))]
+    ways = tuple(make for w, make in fit if w == word)
+    return replace(ways[pick(len(ways))](), refused=word)
+
+
+def _from_opinfo(case: Case, pick: Pick) -> Case:
+    """One of OpInfo's error inputs, in the mode of the case."""
+    listed = tuple(opinfo.refusals(case.op))
+    if not listed:
+        return case
+    call, beyond = listed[pick(len(listed))]
+    return Case(case.op, case.dtype, call.args, call.kwargs, under=case.under, refused="index" if beyond else "inputs")
+
+
+def _error_inputs(row: Row, case: Case) -> Iterator[tuple[str, Callable[[], Case]]]:
+    specs = case.operands()
+    if not row.reads_past and not row.promotes and any(_is_index(s, case) for s in specs):
+        wraps = row.wraps
+        for far in PAST:  # bound early, which mypy cannot infer
+            yield "index", lambda far=far: case.map_operands(lambda s: _beyond(s, far) if _is_index(s, case) else s)  # type: ignore[misc]
+        yield "index", lambda: case.map_operands(lambda s: _below(s, wraps) if _is_index(s, case) else s)
+    if any(_is_index(s, case) for s in specs):
+        yield "dtype", lambda: case.map_operands(lambda s: _unindexed(s) if _is_index(s, case) else s)
+    if _real_only(row, case, specs):
+        yield "dtype", lambda: case.map_operands(lambda s: _complex(s, case.dtype))
+    if _inexact_only(row, case, specs):
+        yield "dtype", lambda: case.map_operands(lambda s: _whole(s, case.dtype))
+    if row.alike and (k := _second(case)) is not None:
+        for other in OTHERS.get(case.dtype, ("float32",)):
+            yield "dtype", lambda k=k, other=other: _retyped(case, k, other)  # type: ignore[misc]  # bound early
+    if row.promotes and (k := _mismatching(case)) is not None:
+        yield "shape", lambda: replace(case, args=tuple(_longer(a) if j == k else a for j, a in enumerate(case.args)))
+    if any(name == "dim" and (_is_int(value) or _sizes(value)) for name, value in case.kwargs):
+        for none in (BEYOND, -1 - BEYOND):
+            yield "dim", lambda none=none: _dimmed(case, none)  # type: ignore[misc]  # bound early
+    yield from forbidden.calls(row, case)
+    if row.sized and any(_sizes(a) for a in case.args):
+        yield "size", lambda: replace(case, args=tuple(_negative(a) if _sizes(a) else a for a in case.args))
+
+
+def _real_only(row: Row, case: Case, specs: list[TensorSpec]) -> bool:
+    """Whether OpInfo says that the CPU does not accept complex numbers here, and the case has elements."""
+    entries = [opinfo.ENTRIES[n] for n in row.opinfo if n in opinfo.ENTRIES]
+    if "complex" in row.takes or rule_of(row).is_random or FACTS[case.dtype].kind == "complex":
+        return False
+    known = bool(entries) and not any("complex64" in e.dtypes for e in entries)
+    return known and bool(specs) and specs[0].numel > 1 and all(s.numel for s in specs)
+
+
+def _inexact_only(row: Row, case: Case, specs: list[TensorSpec]) -> bool:
+    """Whether OpInfo says that the CPU accepts only floats here, and the case has elements."""
+    entries = [opinfo.ENTRIES[n] for n in row.opinfo if n in opinfo.ENTRIES]
+    if "int" in row.takes or row.promotes or rule_of(row).is_random or not FACTS[case.dtype].is_inexact:
+        return False
+    known = bool(entries) and not any("int64" in e.dtypes for e in entries)
+    return known and bool(specs) and specs[0].numel > 1 and all(s.numel for s in specs)
+
+
+def _is_index(s: TensorSpec, case: Case) -> bool:
+    """Whether the values of an operand are indices, and not numbers that the op computes with."""
+    return s.numel > 0 and s.values.family in INDICES and FACTS[s.dtype].kind == "int" and s.dtype != case.dtype
+
+
+def _sizes(a: Arg) -> bool:
+    return isinstance(a, tuple) and bool(a) and all(_is_int(d) for d in a)
+
+
+def _negative(a: Arg) -> Arg:
+    assert isinstance(a, tuple)
+    return (-5, *a[1:])
+
+
+def _dimmed(case: Case, none: int) -> Case:
+    """The case with its argument `dim` replaced by `none`, an integer that is no dimension of any operand. If `dim` is a
+    tuple, only its last element is replaced."""
+
+    def instead(value: Arg) -> Arg:
+        if isinstance(value, tuple):
+            return (*value[:-1], none)
+        return none if _is_int(value) else value
+
+    return replace(case, kwargs=tuple((n, instead(v) if n == "dim" else v) for n, v in case.kwargs))
+
+
+def _is_int(value: Arg) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _beyond(s: TensorSpec, far: int) -> TensorSpec:
+    """The operand with an index past the last legal one as its first element. far: distance from the first illegal index."""
+    return _first(s, far + int(s.values.params[1 if s.values.family == "index" else 0]))
+
+
+def _below(s: TensorSpec, wraps: bool) -> TensorSpec:
+    """The operand with the index before the first legal one as its first element. wraps: whether negative indices count from
+    the end."""
+    v = s.values
+    low, size = (int(v.params[0]), int(v.params[1])) if v.family == "index" else (0, int(v.params[0]))
+    return _first(s, (-size if wraps else low) - 1)
+
+
+def _first(s: TensorSpec, number: int) -> TensorSpec:
+    return replace(s, values=replace(s.values, specials=((0, str(number)), *s.values.specials)))
+
+
+def _unindexed(s: TensorSpec) -> TensorSpec:
+    """The operand with floats instead of indices."""
+    return replace(s, dtype="float32", values=Values(), grad=False)
+
+
+def _complex(s: TensorSpec, dtype: str) -> TensorSpec:
+    """The operand with complex numbers instead of real ones."""
+    if s.dtype != dtype or FACTS[dtype].kind == "complex":
+        return s
+    layout = tuple(step for step in s.layout if step[0] != "neg")
+    return replace(s, dtype="complex64", layout=layout, values=replace(s.values, family="uniform", params=(), specials=()))
+
+
+def _whole(s: TensorSpec, dtype: str) -> TensorSpec:
+    """The operand with integers instead of floats."""
+    if s.dtype != dtype:
+        return s
+    layout = tuple(step for step in s.layout if step[0] not in ("neg", "conj", "imag", "real"))
+    return replace(s, dtype="int64", layout=layout, values=Values("inside", (1, 3), s.values.seed), grad=False)
+
+
+def _second(case: Case) -> int | None:
+    """Position of the second operand; None if there is none, other arguments exist, or an operand is empty."""
+    places = [k for k, a in enumerate(case.args) if isinstance(a, TensorSpec)]
+    if len(places) < 2 or len(places) < len(case.args) or not all(s.numel for s in operands_in(case.args)):
+        return None
+    return places[1]
+
+
+def _retyped(case: Case, place: int, dtype: str) -> Case:
+    """The case with small integers of another dtype for the operand at this position."""
+
+    def other(s: Arg) -> Arg:
+        assert isinstance(s, TensorSpec)
+        layout = tuple(step for step in s.layout if step[0] not in ("neg", "conj"))
+        return replace(s, dtype=dtype, layout=layout, values=Values("inside", (1, 3), s.values.seed), grad=False)
+
+    return replace(case, args=tuple(other(a) if k == place else a for k, a in enumerate(case.args)))
+
+
+def _mismatching(case: Case) -> int | None:
+    """Position of the last argument after the first that no longer broadcasts if its last dimension is longer; None without."""
+    shapes = [a.shape if isinstance(a, TensorSpec) else () for a in case.args]
+    for k in range(len(shapes) - 1, 0, -1):
+        own = shapes[k]
+        if own and own[-1] > 1 and any(o and o[-1] == own[-1] for j, o in enumerate(shapes) if j != k):
+            return k
+    return None
+
+
+def _longer(a: Arg) -> Arg:
+    assert isinstance(a, TensorSpec)
+    return replace(a, shape=(*a.shape[:-1], a.shape[-1] + 1))

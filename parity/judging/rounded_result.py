@@ -1,0 +1,92 @@
+"""One rounded result to be judged, and what follows from it alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from parity.core.dtypes import HALF, DtypeFacts
+from parity.core.results import Measure, Status, Tolerance, Verdict
+from parity.judging.bench import Bench
+from parity.judging.bias import bias_test_applies
+from parity.judging.budget import Budget
+from parity.judging.excuses import Excuses
+from parity.judging.limits import left_unjudged
+from parity.judging.rules import Rule, rule_of_pass
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedResult:
+    """One result to be judged; all its tensors have one shape.
+
+    truth: in float64 or complex128. If there is none, the widened reference takes its place (`by_reference`) and `reference` is
+    None. truth_name: the oracle's name of the result. f: facts of the result's dtype.
+    """
+
+    bench: Bench
+    name: str
+    device: Tensor
+    reference: Tensor | None
+    truth: Tensor
+    truth_name: str
+    pass_: str
+    f: DtypeFacts
+    tol: Tolerance
+
+    @property
+    def rule(self) -> Rule:
+        """The rule that judges it."""
+        return rule_of_pass(self.bench.row, self.pass_)
+
+    @property
+    def sums(self) -> bool:
+        """Whether elements are sums, so that overflow may give NaN, Inf or -Inf."""
+        return self.f.kind == "complex" or self.rule.adds_terms
+
+    @property
+    def flushes(self) -> bool:
+        """Whether the device may flush subnormals of this dtype."""
+        return self.bench.tables.flushes(self.f.name, self.bench.row.name, self.bench.row.rule)
+
+    @property
+    def tests_bias(self) -> bool:
+        """Whether the systematic-bias test applies."""
+        return self.f.name in HALF and self.tol.ulp is None and bias_test_applies(self.bench.row, self.pass_)
+
+    @property
+    def halves(self) -> bool:
+        """Whether every step inside is rounded to a half type: then only errors of the whole tensor reveal a small factor."""
+        return self.f.name in HALF and self.roundoff()[0] == self.f.unit_roundoff
+
+    def roundoff(self) -> tuple[float, float]:
+        """`Rule.roundoff` of this result."""
+        return self.rule.roundoff(self.bench.row, self.f, self.pass_)
+
+    def roundings(self) -> tuple[float, float]:
+        """`Rule.roundings` of this result."""
+        return self.rule.roundings(self.bench, self.f, self.pass_)
+
+    def budget(self, name: str | None) -> Budget:
+        """Allowed error of every element. name: of the truth; None for the smallest possible budget."""
+        return self.rule.budget(self.bench, self.truth, name, self.f, self.pass_, self.tol, self.flushes)
+
+    def verdict(self, m: Measure) -> Verdict:
+        """The verdict on a measure of this result."""
+        return self.rule.verdict(m, self.tol, self.f.name)
+
+
+def is_outside(m: Measure) -> bool:
+    """Whether some element exceeds its budget or has another class than its truth."""
+    return m.problem == "class" or (m.share or 0.0) > 1.0
+
+
+def agreed(verdict: Verdict, excused: Excuses | None) -> Verdict:
+    """An agreement with its unjudged elements in the reason; VOID if no element was judged."""
+    m = verdict.measure
+    if verdict.status is not Status.AGREE or m is None or excused is None or not m.unjudged:
+        return verdict
+    m = replace(m, why=excused.why)
+    if m.unjudged == m.total:
+        return replace(verdict, status=Status.VOID, reason=left_unjudged(m), measure=m)
+    return replace(verdict, reason="; ".join(filter(None, (left_unjudged(m), verdict.reason))), measure=m)

@@ -1,0 +1,70 @@
+"""Which elements of a result an operand's NaN or Inf may reach, by experiments with finite numbers in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+# Numbers that replace a NaN or Inf: on both sides of 0, and larger than the others, so that extrema and masks change.
+STAND_INS = (1.0, -3.7, 1e4)
+PLANES = 2  # dimensions before those of an image: batches and channels
+APART = 4  # up to so many NaNs and Infs are replaced one by one; more of them all together
+
+Results = Mapping[str, Tensor]
+# All results with a number in place of the NaN or Inf of this rank (None: of all), and 1 in place of the others.
+Replaced = Callable[[int | None, float], Results]
+
+
+def spreads(replaced: Replaced, count: int) -> dict[str, Tensor]:
+    """By result, a mask of the elements that `count` NaNs and Infs may reach.
+
+    These are the elements that change if one of them is replaced by a finite number, and all others along each dimension in
+    which there are several such elements, or which belongs to an image or a volume: algorithms that work in tiles or by
+    transforms multiply neighbouring elements by 0, but never those of another matrix or image.
+    """
+    if not count:
+        return {}
+    alone = [_reached(replaced, which) for which in range(min(count, APART))]
+    reach: dict[str, Tensor] = {}
+    for name in alone[0]:
+        own = [r[name] for r in alone if name in r]
+        if count > APART:  # all together; the first ones have shown how a single one spreads
+            together = _reached(replaced, None)[name]
+            reach[name] = together if all(int(r.sum()) <= 1 for r in own) else _along(together, _kept(own))
+        else:
+            reach[name] = torch.stack([_along(r, _kept([r])) for r in own]).any(0)
+    return reach
+
+
+def _reached(replaced: Replaced, which: int | None) -> dict[str, Tensor]:
+    """The elements that change with the number in one place (None: in all); every element if the call fails for some number."""
+    results = [replaced(which, number) for number in STAND_INS]
+    reach = {}
+    for name, first in results[0].items():
+        others = [r[name] for r in results[1:] if name in r and r[name].shape == first.shape]
+        reached = torch.full(first.shape, len(others) + 1 < len(STAND_INS))
+        for other in others:
+            reached |= (other != first) & ~(other.isnan() & first.isnan())
+        reach[name] = reached
+    return reach
+
+
+def _kept(alone: list[Tensor]) -> tuple[int, ...]:
+    """The dimensions that NaN does not cross: batch and channel, if everything that one NaN reaches has one index there."""
+    dims = range(min(PLANES, alone[0].dim()))
+    return tuple(d for d in dims if all(int(_line(r, d).sum()) <= 1 for r in alone))
+
+
+def _line(reached: Tensor, d: int) -> Tensor:
+    others = tuple(k for k in range(reached.dim()) if k != d)
+    return reached.any(others) if others else reached
+
+
+def _along(reached: Tensor, kept: tuple[int, ...]) -> Tensor:
+    """Every element that shares the index of a reached one in all kept dimensions."""
+    if not bool(reached.any()):
+        return reached
+    others = tuple(k for k in range(reached.dim()) if k not in kept)
+    return reached.any(others, keepdim=True).expand_as(reached) if others else reached

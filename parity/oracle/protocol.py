@@ -1,0 +1,146 @@
+"""What the judge may ask of an oracle, for a case of the catalog or for a user's own function."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from parity.oracle.limited_range import Range
+from parity.oracle.sensitivity import Changes
+
+
+class Oracle(ABC):
+    """Truths by the names of the results, and their conditioning.
+
+    Methods that are not abstract have defaults for an oracle that knows only results: nothing more is known, so nothing is
+    excused.
+    """
+
+    @abstractmethod
+    def truth(self, name: str) -> Tensor | None:
+        """The truth of one result in float64 or complex128; None if there is none."""
+
+    @abstractmethod
+    def sensitivity(self, name: str, u: float, between: float) -> Tensor:
+        """float64, of the result's shape: how far each element moves if operands move by u and intermediate results by
+        `between`.
+
+        Only for results with a truth.
+        """
+
+    @abstractmethod
+    def changes(self, name: str, u: float, between: float) -> Changes | None:
+        """How the result moved in each sample of that sensitivity; None if there are no samples."""
+
+    @abstractmethod
+    def largest(self, u: float, between: float) -> float:
+        """The largest finite magnitude of an operand or an intermediate result."""
+
+    @abstractmethod
+    def limited(self, name: str, inside: Range, between: Range) -> Tensor | None:
+        """The result with every intermediate number limited to these ranges; None if nothing leaves them or the call fails."""
+
+    def differentiate(self, cotangents: Sequence[Tensor]) -> None:
+        """Compute gradients too, with these cotangents (CPU tensors of the shapes of the outputs)."""
+        return
+
+    @property
+    def operands(self) -> tuple[Tensor, ...]:
+        """All operands, without cotangents and tangents."""
+        return ()
+
+    @property
+    def fed(self) -> int:
+        """Number of operands that are cotangents or tangents: 0 except for derivatives beyond the first."""
+        return 0
+
+    @property
+    def chains(self) -> bool:
+        """Whether kernels pass results in the dtype to each other, whatever the row says."""
+        return self.fed > 0
+
+    def take_more_samples(self, most: int = 0) -> bool:
+        """Use more samples of every sensitivity from now on, at most `most`; False if there are no more."""
+        return False
+
+    def holds(self, what: str) -> bool:
+        """Whether an operand or a cotangent holds NaN ("nan"), or NaN or Inf ("nonfinite")."""
+        return False
+
+    def spread(self, name: str) -> Tensor | None:
+        """Which elements an operand's NaN or Inf may reach; None if unknown."""
+        return None
+
+    def undefined(self, truth: Tensor) -> Tensor:
+        """Where the truth is NaN though the operands it depends on hold none."""
+        return torch.zeros(truth.shape, dtype=torch.bool)
+
+    def unsettled(self, name: str, u: float, between: float) -> Tensor | None:
+        """Where rounding on the way decides whether a result is NaN; None if nowhere."""
+        return None
+
+    def amplified(self, name: str, u: float, between: float, times: float) -> Tensor | None:
+        """How far the result moves if every rounding is `times` as large; None if unknown.
+
+        That is more than in proportion where a rounding decides the side of a kink.
+        """
+        return None
+
+    def small(self, name: str, flushes: Callable[[str], bool], result: str) -> Tensor | None:
+        """Which elements an operand's subnormal number reaches, if the device flushes its dtype; None without one."""
+        return None
+
+    def flushed(self, name: str, flushes: Callable[[str], bool], result: str) -> Tensor | None:
+        """The truth with subnormal operands as zero; None if no operand holds one."""
+        return None
+
+    def rounded_once(self, name: str) -> Tensor | None:
+        """The result of kernels that compute in float32 and round once; None if the call fails."""
+        return None
+
+    def magnitudes(self, name: str) -> tuple[Tensor, Tensor] | None:
+        """(S, n) of a sum of products: the same sum over magnitudes, and its number of terms; None if it is no sum."""
+        return None
+
+    def gain_per_operand(self, name: str, size: float) -> list[Tensor]:
+        """For each floating operand, the increase of the sum over magnitudes if it is `size` throughout instead of 0."""
+        return []
+
+    def grown(self, name: str) -> Tensor | None:
+        """The result from magnitudes of at least 1: a bound on the partial results of a product; None if unknown."""
+        return None
+
+    def bias(self) -> float | None:
+        """Max of the absolute bias; 0 if absent, None if unknown."""
+        return None
+
+    def any_constant(self) -> bool:
+        """Whether some operand or cotangent is one number throughout, so that its roundings are not random."""
+        return False
+
+    def all_constant(self) -> bool:
+        """Whether every operand and cotangent with more than one element is one number throughout."""
+        return False
+
+    def has_one_operand(self) -> bool:
+        """Whether there is a single floating operand."""
+        return False
+
+    def coarsest(self) -> float:
+        """The largest unit roundoff among the floating operands; 0 if all have one dtype."""
+        return 0.0
+
+    def operands_of_derivative(self, index: int) -> Sequence[Tensor]:
+        """The operands that the derivative with this index belongs to."""
+        return ()
+
+    def operands_of_shape(self, truth: Tensor) -> Sequence[Tensor]:
+        """The floating operands, except the first, that have the result's shape."""
+        return ()
+
+    def ignores_a_product(self) -> bool:
+        """Whether a factor of 0 lets a device skip a product, with the NaN in it."""
+        return False

@@ -1,0 +1,100 @@
+"""The dtype in which each operator of a function runs: recorded on the CPU, and used when the function runs in float64.
+
+A model under autocast takes float32 operands and computes half of its operators in a half type; one with half-type weights may
+compute its softmax in float32. The effect of rounding depends on the dtype of each step, which only a run shows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from parity.core.dtypes import FACTS
+from parity.oracle.rounding import kernel_of
+
+NARROW = (torch.float16, torch.bfloat16, torch.float32)
+WIDE = {**dict.fromkeys(NARROW, torch.float64), torch.complex64: torch.complex128}
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _floats(tree: Any) -> list[Tensor]:
+    return [x for x in tree_leaves(tree) if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())]
+
+
+class Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
+    """Records the dtypes of the results of each operator, in the order of its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
+        self.dtypes: dict[str, list[str]] = defaultdict(list)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        kernel, outputs = kernel_of(func), _floats(result)
+        if outputs and not kernel.exact and not (kernel.aliases and not kernel.writes):
+            self.dtypes[kernel.name].append(_word(outputs[0].dtype))
+        return result
+
+
+class Steps:
+    """The recorded dtypes, returned call by call. Make a new one for every run."""
+
+    def __init__(self, dtypes: Mapping[str, list[str]]) -> None:
+        self._dtypes = dtypes
+        self._next: dict[str, int] = defaultdict(int)
+
+    def dtype(self, name: str) -> str:
+        """The dtype of the next call of an operator.
+
+        After the recorded calls, the coarsest recorded one; float32 for an operator that was never called.
+        """
+        known = self._dtypes.get(name, [])
+        at, self._next[name] = self._next[name], self._next[name] + 1
+        if at < len(known):
+            return known[at]
+        return max((d for d in known if d in FACTS), key=lambda d: FACTS[d].unit_roundoff, default="float32")
+
+
+class OwnEpsilon(TorchFunctionMode):
+    """Norms without an epsilon use that of their input's dtype, which a float64 run would change; here it is kept."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._eps = torch.finfo(dtype).eps if dtype.is_floating_point else None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.rms_norm and self._eps is not None and kwargs.get("eps") is None and args[3:] in ((), (None,)):
+            args, kwargs = args[:3], {**kwargs, "eps": self._eps}
+        return func(*args, **kwargs)
+
+
+class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
+    """Runs every operator in float64 whatever dtype the function casts to, and widens tensors that the function makes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = _floats((args, kwargs))
+        mixed = any(x.dtype in WIDE for x in given) and any(x.dtype not in WIDE for x in given)
+
+        written = args[0] if kernel_of(func).writes and args else None  # a written tensor keeps its dtype and casts its input
+
+        def change(a: Any) -> Any:
+            if isinstance(a, torch.dtype):
+                return WIDE.get(a, a)
+            narrow = mixed and a is not written and isinstance(a, Tensor) and a.dtype in WIDE
+            return a.to(WIDE[a.dtype]) if narrow else a
+
+        return func(*tree_map(change, args), **tree_map(change, kwargs or {}))

@@ -1,0 +1,84 @@
+"""The loss of a long sum in one chain of additions, beyond the roundings of its terms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+LONG = 16  # sums of at least so many terms lose more than one rounding
+CHAIN = 4096  # no device adds more terms in one chain
+FLOAT32_ROUNDOFF = 2.0**-24  # float32's roundoff
+# Products that are sums in an unspecified order -> position of the operand whose last dimension is summed.
+PRODUCTS = {"mm": 0, "bmm": 0, "mv": 0, "dot": 0, "vdot": 0, "addmm": 1, "baddbmm": 1, "addmv": 1, "addbmm": 1}
+SUMS = ("sum", "mean", "nansum", "cumsum")
+SIZES = ("linalg_vector_norm", "_cdist_forward", "_pdist_forward", "prod")  # sums of terms that cannot cancel, and products
+CHAINS = ("cumsum", "embedding_dense_backward")  # one term after the other on every device, however many
+OF_ONE = (*SUMS, "prod", "linalg_vector_norm")  # round nothing if they have one term
+SCATTERED = ("scatter_reduce", "index_reduce")  # repeated places are combined one by one
+
+
+def chain_loss(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """Loss of summing these numbers over dims in one chain of float32 additions, flattened.
+
+    Many terms of one size, or below half an ULP of the sum, are all rounded to one side, which no random walk describes. The
+    result is the larger of two losses: adding in order, and adding the largest term first, beside which all terms below half an
+    ULP of it vanish.
+    """
+    front = x.detach().movedim(list(dims), list(range(len(dims))))
+    terms = front.reshape(math.prod(front.shape[: len(dims)]), -1).to(torch.float32)
+    with np.errstate(all="ignore"):
+        added = torch.from_numpy(np.add.accumulate(terms.numpy(), axis=0))[-1]  # numpy adds in turn here, and rounds each time
+    sizes = terms.abs()
+    vanishing = torch.where(sizes < FLOAT32_ROUNDOFF * sizes.amax(0), terms, 0.0).sum(0).abs().to(torch.float64)
+    in_turn = (added.to(torch.float64) - terms.to(torch.float64).sum(0)).abs()
+    return torch.maximum(in_turn, vanishing).nan_to_num(0.0, 0.0, 0.0)
+
+
+def float32_chain_loss(func: Any, result: Tensor, args: Any) -> Tensor:
+    """Loss of a chain of float32 additions of these numbers, which may all be rounded to one side.
+
+    Running sums use numpy (the CPU's own adds in double), all others the CPU's kernel.
+    """
+    first = args[0].detach().to(torch.float32)
+    if first.dim() and func is torch.ops.aten.cumsum.default:
+        with np.errstate(all="ignore"):
+            added = torch.from_numpy(np.add.accumulate(first.numpy(), axis=args[1]))
+    else:
+        added = func(first, *args[1:])
+    return (added.to(torch.float64) - result).abs().nan_to_num(0.0, 0.0, 0.0)
+
+
+def repeats(result: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str) -> float:
+    """The largest number of elements that are combined at one place, including the one already there."""
+    if reduce not in ("sum", "mean", "prod") or not index.numel():
+        return 0.0
+    if index.dim() != source.dim():  # index_reduce: slices along dim
+        return 1.0 + float(index.bincount().max())
+    if not result.dim():
+        return 1.0 + index.numel()
+    return 1.0 + float(torch.zeros(result.shape).scatter_add_(dim, index.to(torch.int64), torch.ones(index.shape)).max())
+
+
+def terms(name: str, result: Tensor, args: Any) -> float:
+    """The number of terms that a kernel adds for each element of its result; 0 for a kernel that is no sum."""
+    if not args or not isinstance(args[0], Tensor):
+        return 0.0
+    if name in PRODUCTS:
+        return float(args[PRODUCTS[name]].shape[-1] * (args[1].shape[0] if name == "addbmm" else 1))
+    if name in ("_cdist_forward", "_pdist_forward"):
+        return float(args[0].shape[-1])
+    if name == "convolution":  # channels of a group and places of the kernel
+        weight, transposed, groups = args[1], args[6], args[8]
+        return float(weight[:, 0].numel() / groups if transposed else weight[0].numel()) if weight.numel() else 0.0
+    if name in SCATTERED:
+        return repeats(result, *args[1:5])
+    if name == "cumsum":
+        return float(args[0].shape[args[1]]) if args[0].dim() else 1.0
+    if name == "embedding_dense_backward":
+        return float(args[1].reshape(-1).bincount().max()) if args[1].numel() else 0.0
+    return args[0].numel() / result.numel() if name in SUMS or name in SIZES else 0.0

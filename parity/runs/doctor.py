@@ -1,0 +1,58 @@
+"""The preflight of a device, run in a separate process because a device may end the process that touches it. Nothing heavy is
+imported here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+from parity.core import processes
+from parity.core.errors import DeviceError, UsageError
+from parity.core.results import Fingerprint
+
+PROBE_SECONDS = 180
+
+
+def examined(name: str, faults: str | None = None, setup: str | None = None) -> dict[str, Any]:
+    """The probe's answer: device, verdict, reasons, dtypes, facts, fingerprint. setup: a file to run first.
+
+    Raises UsageError or DeviceError as the probe does, and DeviceError if it dies or never answers.
+    """
+    options = [*(("--faults", faults) if faults else ()), *(("--setup", setup) if setup else ())]
+    after = f" after --setup {setup}" if setup else ""
+    try:
+        with processes.isolated():
+            command = processes.command("parity.devices.preflight", *options, "--", name)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise DeviceError(f"device {name} did not answer its probe within {PROBE_SECONDS} s{after}; it is unusable") from None
+    line = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+    try:
+        answer: dict[str, Any] = json.loads(line)
+        if not isinstance(answer, dict):
+            raise ValueError
+    except ValueError:
+        last = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}"
+        raise DeviceError(f"the probe of device {name} died{after} ({last}); it is unusable") from None
+    if "error" in answer:
+        raise (UsageError if answer["exit_code"] == UsageError.exit_code else DeviceError)(answer["error"])
+    return answer
+
+
+def fingerprint_of(answer: dict[str, Any]) -> Fingerprint:
+    """The fingerprint in a probe's answer."""
+    raw = dict(answer["fingerprint"])
+    for key in ("environment", "facts"):
+        raw[key] = tuple((str(a), str(b)) for a, b in raw.get(key, ()))
+    return Fingerprint(**raw)
+
+
+def named(answer: dict[str, Any]) -> str:
+    """The device in a probe's answer in words, and whether it is real."""
+    f = fingerprint_of(answer)
+    if f.simulated:
+        return f"{f.device} (SIMULATED: the results say nothing about any hardware)"
+    if f.device == "cpu":
+        return "cpu (the reference itself: nothing is said about another device)"
+    return f"{f.device} ({f.device_name})" if f.device_name not in ("", f.device) else f.device

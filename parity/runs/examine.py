@@ -1,0 +1,321 @@
+"""Examine one item: check its pinned and explored cases, collect findings by kind, and shrink each kind.
+
+A finding never stops the drawing; the findings are complete only when all cases have run.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import torch
+
+from parity.checks.check import EVERYTHING, Result, Settings, check, failing
+from parity.checks.dispatched import Dispatched
+from parity.core import notation
+from parity.core.case import Case
+from parity.core.errors import CaseError, DeviceError
+from parity.core.results import Aspect, Record, Status
+from parity.coverage import op_dtype
+from parity.devices.base import Device
+from parity.devices.fallbacks import listening
+from parity.generation import generate
+from parity.generation.generate import Drawn
+from parity.generation.shrink import shrink as least
+from parity.judging.rules import rule_of
+from parity.runs.options import RunOptions
+from parity.runs.rows import ItemRow, Power
+from parity.runs.suite import ORACLE_EVERY, Item, RunProfile
+from parity.runs.tally import ItemTally, record
+from parity.tolerance import Tables
+
+KINDS_SHRUNK = 3  # kinds of findings of one item that are shrunk; the rest are reported as drawn
+SHRINK_SECONDS = 6.0  # per kind
+REPEAT_EVERY = 4  # one case in so many runs its forward twice
+OPERANDS_EVERY = 4  # one case in so many is checked for changes to its operands
+LAW_EVERY = 8  # one case in so many of a random op, and every pinned one, is drawn until its law can be judged
+# Expensive aspects: (n, k) means the cases whose ordinal is k modulo n.
+EVERY = {Aspect.DOUBLE: (8, 3), Aspect.TANGENT: (12, 4), Aspect.TRANSFER: (6, 5)}
+TWICE_EVERY = 3  # for OpInfo entries and factorizations, whose derivatives call kernels that the function does not call
+GIVE_UP_AFTER = 12  # after so many cases, all of them refused, the rest of an item is not drawn
+SHRINKING = 1 << 30  # the ordinal of all cases tried in shrinking: if one ends the process, the item is not shrunk
+BASE_SECONDS = 20.0  # a case may take this long ...
+SECONDS_PER_ELEMENT = 2e-5  # ... and this per element of its operands
+
+
+class CaseJournal(Protocol):
+    """Receives what an item is about to do: the `Journal`, or nothing."""
+
+    def begin(self, ordinal: int, item: str, case: str, allowed: float) -> None:
+        """A case begins."""
+
+    def stage(self, name: str) -> None:
+        """The case reaches a stage."""
+
+    def end(self) -> None:
+        """The case is done."""
+
+    def lost(self, why: str) -> None:
+        """The case left the device unable to compute: a worker ends here, and another one continues without the case."""
+
+
+class NoJournal:
+    """Records nothing."""
+
+    def begin(self, ordinal: int, item: str, case: str, allowed: float) -> None:
+        """Nothing."""
+
+    def stage(self, name: str) -> None:
+        """Nothing."""
+
+    def end(self) -> None:
+        """Nothing."""
+
+    def lost(self, why: str) -> None:
+        """Raises DeviceError, because there is no other process to continue."""
+        raise DeviceError(f"the device computes nothing any more after: {why}; run with -n 1 to go on without the case")
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What all items of a run share. profile: the sizes and numbers that `options.profile` names; power: the fraction of cases
+    that are judged once more with errors put in; takes: the dtypes that the device accepted at the start."""
+
+    device: Device
+    cpu: Device
+    tables: Tables
+    profile: RunProfile
+    options: RunOptions = field(default_factory=RunOptions)
+    power: float = 0.0
+    takes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One kind of difference of one item, with the least case that shows it and the first case that showed it."""
+
+    item: Item
+    result: Result
+    case: Case
+    first: Case
+    count: int  # cases of the item that showed this kind
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """Everything that examining an item gave. features: of every case, with the aspects in which it was compared."""
+
+    summary: ItemRow
+    records: tuple[Record, ...]
+    findings: tuple[Finding, ...]
+    features: tuple[frozenset[str], ...] = ()
+    power: tuple[Power, ...] = ()
+
+
+def patience(case: Case) -> float:
+    """Seconds that a case may take before it counts as hung."""
+    return BASE_SECONDS + SECONDS_PER_ELEMENT * case.numel
+
+
+def drawn(item: Item, plan: RunPlan) -> Iterator[tuple[int, bool, Drawn]]:
+    """(ordinal, pinned, case) of every case of an item; depends on item, profile and seed only."""
+    p, o = plan.profile, plan.options
+    if o.count:
+        yield from ((k, False, generate.nth(item.row, item.dtype, p.sizes, o.seed, k)) for k in range(1, op_dtype.TRIES + 1))
+        return
+    for k in range(p.pinned):
+        yield k, True, generate.nth(item.row, item.dtype, p.sizes, "pinned", k)
+    for k in range(p.examples(item.row, item.dtype) if o.examples is None else o.examples):
+        yield p.pinned + k, False, generate.nth(item.row, item.dtype, p.sizes, o.seed, k + 1)
+
+
+def settings(item: Item, plan: RunPlan, ordinal: int, pinned: bool) -> Settings:
+    """How one case of an item is checked."""
+    o = plan.options
+    if o.count:
+        return Settings(more=frozenset({Aspect.DOUBLE}))
+    family = item.row.family
+    twice = family == "opinfo" or rule_of(item.row).differentiated_often
+    kind = item.row.transfers, family == "movement", twice
+    if not (o.no_screens or pinned):
+        return _screened(_start(item.id), *kind, o.reach, ordinal)
+    more = _more(*kind, o.reach, ordinal)
+    law, kept = pinned or ordinal % LAW_EVERY == 2, ordinal % OPERANDS_EVERY == 3
+    return _settings(True, ordinal % REPEAT_EVERY == 1, None, more, law, kept)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _screened(start: int, travels: bool, moves: bool, twice: bool, reach: bool, ordinal: int) -> Settings:
+    """`settings` of an explored case, cached because most of them recur in every item."""
+    always_use_oracle, law, kept = (
+        (ordinal + start) % ORACLE_EVERY == 0,
+        ordinal % LAW_EVERY == 2,
+        ordinal % OPERANDS_EVERY == 3,
+    )
+    return _settings(
+        always_use_oracle, ordinal % REPEAT_EVERY == 1, None, _more(travels, moves, twice, reach, ordinal), law, kept
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _start(item: str) -> int:
+    """An offset for the item's ordinals, so that a 1-in-n choice also reaches short items."""
+    return zlib.crc32(item.encode()) % ORACLE_EVERY
+
+
+_settings = functools.lru_cache(maxsize=1024)(Settings)
+
+
+@functools.lru_cache(maxsize=4096)
+def _more(travels: bool, moves: bool, twice: bool, reach: bool, ordinal: int) -> frozenset[Aspect]:
+    """The expensive aspects in which a case is checked."""
+    more = {a for a, (every, rest) in EVERY.items() if ordinal % every == rest}
+    if twice and ordinal % TWICE_EVERY == 0:
+        more.add(Aspect.DOUBLE)
+    if travels:
+        more |= {Aspect.TRANSFER}
+    elif not moves:
+        more -= {Aspect.TRANSFER}  # it tests operands: one bug of a copy must not be reported by every op
+    if reach:  # torch 2.13 breaks these under a dispatch mode: tensors of zeros end the process, neg bits get lost
+        more -= {Aspect.TANGENT, Aspect.TRANSFER}
+    return frozenset(more)
+
+
+def examine(item: Item, plan: RunPlan, journal: CaseJournal, dead: frozenset[int] = frozenset()) -> Examined:
+    """Check every case of an item. dead: ordinals of cases that ended a process before and are left out."""
+    o, tally, started, notes = plan.options, ItemTally(item), time.monotonic(), list[str]()
+    reached = Dispatched() if o.reach else None
+    with plan.device.active(), listening(notes):
+        ordinal, text = 0, ""
+        for ordinal, pinned, one in _valid(drawn(item, plan), tally):
+            if ordinal in dead:
+                continue
+            text = notation.case_text(one.case)
+            tally.texts.append(text)
+            journal.begin(ordinal, item.id, text, o.hang_after or patience(one.case))
+            try:
+                how = settings(item, plan, ordinal, pinned)
+                how = replace(how, power=True) if _sampled(item, plan, ordinal) else how
+                there = plan.device, plan.cpu, plan.tables
+                results, digest = check(item.row, one.case, *there, how, journal.stage, notes, reached, tally.asked)
+                if failing(results) and _shares_the_kernels(plan.device):
+                    again, _ = check(item.row, one.case, *there, how, journal.stage, notes, reached)
+                    results = results if failing(again) else again
+            except CaseError as e:
+                _alive(plan, journal, str(e))
+                tally.void[str(e)[:120]] += 1
+                journal.end()
+                continue
+            # A call that the CPU refuses as well may still have broken the device for all later calls.
+            odd = [r.verdict.reason for r in results if r.verdict.status in (Status.ERROR, Status.VOID)]
+            if odd or one.case.refused:
+                _alive(plan, journal, odd[0] if odd else f"a call that is to be refused ({one.case.refused})")
+            journal.end()
+            tally.add(one, results, text, digest, pinned)
+            if tally.cases >= GIVE_UP_AFTER and tally.all_refused:
+                break
+            if o.count and op_dtype.fully_compared(item.row, item.dtype, tally.counts):
+                break
+        # Some kernels fail asynchronously. Without this check the next item would find a dead device and compare nothing.
+        journal.begin(ordinal, item.id, text, o.hang_after or BASE_SECONDS)
+        _alive(plan, journal, next(iter(tally.void), "the last case, or one before it that said nothing"))
+        if item.dtype in plan.takes and not plan.device.takes(getattr(torch, item.dtype)):
+            journal.lost(f"this item: it refuses tensors of {item.dtype}, which it took at the start")
+        journal.end()
+        kinds = 0 if o.no_shrink or SHRINKING in dead else KINDS_SHRUNK
+        findings = tuple(_findings(item, plan, tally, notes, journal, kinds))
+    for f in findings:
+        tally.records.append(record(item, f.result, notation.case_text(f.first), f.digest, False, notation.case_text(f.case)))
+    summary = tally.summary(time.monotonic() - started, reached)
+    return Examined(summary, tuple(tally.records), findings, tuple(tally.features), tuple(tally.power()))
+
+
+def _sampled(item: Item, plan: RunPlan, ordinal: int) -> bool:
+    """Whether a case is judged once more with errors put in; a fixed choice for each item."""
+    return zlib.crc32(f"{item.id} {ordinal}".encode()) < plan.power * 2.0**32
+
+
+def _valid(cases: Iterator[tuple[int, bool, Drawn]], tally: ItemTally) -> Iterator[tuple[int, bool, Drawn]]:
+    """The cases until one cannot be drawn: an OpInfo entry without samples ends the item with a reason."""
+    try:
+        yield from cases
+    except CaseError as e:
+        tally.void[str(e)[:160]] += 1
+
+
+def _shares_the_kernels(device: Device) -> bool:
+    """Whether the device computes everything with the CPU's own kernels and has no faults. Some of these kernels read
+    uninitialized memory (bfloat16 convolutions with 65,536 channels, torch 2.13), so a difference that does not recur says
+    nothing about the device."""
+    return (device.simulated or device.torch_device.type == "cpu") and not getattr(device, "faults", ())
+
+
+def _alive(plan: RunPlan, journal: CaseJournal, why: str) -> None:
+    """End this process if the device no longer computes. why: the last reason that is known."""
+    if not plan.device.answers():
+        journal.lost(why)
+
+
+def _findings(
+    item: Item, plan: RunPlan, tally: ItemTally, notes: list[str], journal: CaseJournal, kinds: int = KINDS_SHRUNK
+) -> Iterator[Finding]:
+    """Each kind of finding with its least case. kinds: how many of them are shrunk."""
+    for k, (key, seen) in enumerate(tally.failing.items()):
+        one, result = min(seen, key=lambda s: (len(s[0].picks), s[0].picks))
+        case = one.case
+        if k < kinds:
+            case, result = shrink(item, plan, one, result, key, notes, journal)
+        yield Finding(item, result, case, one.case, len(seen))
+
+
+def shrink(
+    item: Item, plan: RunPlan, one: Drawn, result: Result, key: tuple[str, ...], notes: list[str], journal: CaseJournal
+) -> tuple[Case, Result]:
+    """The least case that shows this kind of finding, and its result; the original case if it does not show the finding
+    again."""
+    deadline = time.monotonic() + SHRINK_SECONDS
+    hits: dict[Case, Result | None] = {}  # each case is tried once, so that an unstable device cannot confuse the shrinker
+
+    def fails(case: Case) -> bool:
+        if case not in hits:
+            if time.monotonic() > deadline:
+                return False
+            journal.begin(SHRINKING, item.id, notation.case_text(case), plan.options.hang_after or patience(case))
+            again = recheck(item, plan, case, notes, result, journal)
+            if not again or any(r.verdict.status in (Status.ERROR, Status.VOID) for r in again):
+                _alive(plan, journal, again[0].verdict.reason if again else "a case that could not be built")
+            journal.end()
+            hits[case] = next((shown for r in failing(again) if (shown := r.about(key)) is not None), None)
+        return hits[case] is not None
+
+    smallest = least(item.row, item.dtype, plan.profile.sizes, one, fails)
+    hit = None if smallest is None else hits.get(smallest)
+    if smallest is None or hit is None:
+        return one.case, result
+    return smallest, hit
+
+
+def recheck(item: Item, plan: RunPlan, case: Case, notes: list[str], like: Result, journal: CaseJournal) -> tuple[Result, ...]:
+    """The results of one aspect of a case, with every tensor judged by the oracle; empty if the case cannot be built."""
+    how = Settings(True, like.aspect is Aspect.REPEAT, like.aspect)
+    try:
+        results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, how, journal.stage, notes)
+    except CaseError:
+        return ()
+    return results
+
+
+def replay(item: Item, plan: RunPlan, case: Case, journal: CaseJournal | None = None) -> tuple[Result, ...]:
+    """Check a case with all aspects and the oracle. Raises CaseError if it cannot be built here."""
+    notes: list[str] = []
+    seen = journal or NoJournal()
+    seen.begin(0, item.id, notation.case_text(case), plan.options.hang_after or patience(case))
+    with plan.device.active(), listening(notes):
+        results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, EVERYTHING, seen.stage, notes)
+    seen.end()
+    return results

@@ -1,0 +1,289 @@
+"""The options of a run: one field of `RunOptions` for each, with its help texts for the command line and pytest.
+
+`parity run` offers every field, and the pytest plugin offers all but those with `in_pytest=False`. A new option needs a field
+here and the code that uses it. The `read_...` functions parse an option's text; other commands use them too.
+"""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+DEVICE_HELP = "mps, cuda, xpu, sim, sim:mps, cpu, or auto: the first accelerator that torch reports, else sim:mps"
+FAULTS_HELP = "faults for a simulated device: a Python file, or an installed module by its name"
+SETUP_HELP = "Python that every process runs first: backend flags, a backend's import"
+PROFILE_HELP = "quick (the default), full or deep"
+WORKERS_HELP = "worker processes; by default one per core, at most 8"
+MOST_WORKERS = 64  # or four per core, on machines with more than 16 cores
+PYTEST_PREFIX = "parity"  # of the options in pytest, because other plugins have options too
+
+
+# ------------------------------------------------------------------------------------------------------ reading a text
+
+
+def read_text(given: str) -> str:
+    """A text that is not blank. Raises ArgumentTypeError, as all functions here do."""
+    if not given.strip():  # usually an unset variable of a script
+        raise ArgumentTypeError("it is empty; name something, or leave the option out")
+    return given
+
+
+def read_path(given: str) -> Path:
+    """A path that is not blank."""
+    return Path(read_text(given))
+
+
+def read_count(given: str) -> int:
+    """A whole number of 1 or more."""
+    if not given.isdigit() or int(given) < 1:
+        raise ArgumentTypeError(f"'{given}' is no number of 1 or more")
+    return int(given)
+
+
+def read_workers(given: str) -> int:
+    """A number of processes that this machine can use."""
+    n = read_count(given)
+    if n > (most := max(MOST_WORKERS, 4 * (os.cpu_count() or 1))):
+        what = f"{n} processes are more than this machine can use"
+        raise ArgumentTypeError(f"{what}; give at most {most}, or leave it out")
+    return n
+
+
+def read_share(given: str) -> float:
+    """A number between 0 and 1."""
+    value = _number(given)
+    if value is None or not 0.0 <= value <= 1.0:
+        raise ArgumentTypeError(f"'{given}' is no share between 0 and 1, such as 0.9")
+    return value
+
+
+def read_seconds(given: str) -> float:
+    """A number above 0."""
+    value = _number(given)
+    if value is None or not value > 0.0:
+        raise ArgumentTypeError(f"'{given}' is no number of seconds above 0")
+    return value
+
+
+def _number(given: str) -> float | None:
+    try:
+        return float(given)
+    except ValueError:
+        return None
+
+
+# ---------------------------------------------------------------------------------------------------------- the fields
+
+
+def _option(
+    default: Any,
+    help: str,
+    pytest_help: str = "",
+    *,
+    metavar: str | None = None,
+    read: Callable[[str], Any] | None = None,
+    flags: tuple[str, ...] = (),
+    in_pytest: bool = True,
+) -> Any:
+    """A field of `RunOptions`; see `Option` for the arguments."""
+    how = {"help": help, "pytest_help": pytest_help, "metavar": metavar, "read": read, "flags": flags, "in_pytest": in_pytest}
+    return field(default=default, metadata=how)
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of a run.
+
+    A field with the default False is a switch, one with an empty tuple is repeatable, every other one takes a value. power: 0
+    for none; source: None for the profile's own.
+    """
+
+    op: tuple[str, ...] = _option(
+        (),
+        "ops by name, with * and ?; all by default",
+        "only ops whose name matches this pattern (repeatable)",
+        metavar="PATTERN",
+        flags=("op",),
+    )
+    device: str = _option(
+        "auto", DEVICE_HELP + " (auto by default)", "mps, cuda, xpu, sim, sim:mps, cpu, or auto: the first accelerator"
+    )
+    dtype: tuple[str, ...] = _option((), "only this dtype (repeatable, or separated by commas)", "only this dtype (repeatable)")
+    family: tuple[str, ...] = _option(
+        (), "only this family (repeatable, or separated by commas)", "only this family (repeatable)"
+    )
+    profile: str = _option("quick", PROFILE_HELP, "quick, full or deep")
+    source: str | None = _option(
+        None,
+        "native, opinfo or all (by default the profile's: quick native, full and deep all)",
+        "native, opinfo or all; the profile's own by default",
+        read=read_text,
+    )
+    examples: int | None = _option(
+        None,
+        "cases per op and dtype instead of the profile's number",
+        "cases per op and dtype instead of the profile's",
+        metavar="N",
+        read=read_count,
+    )
+    seed: str = _option("0", "seed of the explored cases; the pinned ones are always the same")
+    workers: int | None = _option(None, WORKERS_HELP, metavar="N", read=read_workers, flags=("-n",), in_pytest=False)
+    faults: str | None = _option(None, FAULTS_HELP, metavar="FILE", read=read_text)
+    no_screens: bool = _option(False, "send every pair to the float64 oracle")
+    no_shrink: bool = _option(False, "tell findings as they were drawn")
+    power: int | None = _option(
+        None,
+        "how many comparisons that agree are judged once more with errors put in (by default 400, or 3 in 1,000 if less)",
+        "comparisons that are judged once more with errors put in",
+        metavar="N",
+        read=read_count,
+    )
+    no_power: bool = _option(False, "judge nothing once more with errors put in", in_pytest=False)
+    hang_after: float | None = _option(
+        None,
+        "seconds after which a case counts as hung (by default 20 and more)",
+        "seconds after which a case counts as hung",
+        metavar="SECONDS",
+        read=read_seconds,
+    )
+    setup: str | None = _option(
+        None, SETUP_HELP, "a Python file that every worker runs before it touches the device", metavar="FILE", read=read_text
+    )
+    fail_on: tuple[str, ...] = _option(
+        (),
+        "a status that fails beside the findings: unsupported ...",
+        "status that fails a test beside the findings: unsupported, ...",
+        metavar="STATUS",
+    )
+    min_judged: float = _option(
+        0.0,
+        "fail an op of whose elements less than this share was judged (0.9 for nine in ten; none by default)",
+        "share of an op's elements that must have been judged",
+        metavar="SHARE",
+        read=read_share,
+    )
+    output: str | None = _option(
+        None,
+        "the run file to write (JSON lines; by default parity-run-DATE-TIME.jsonl)",
+        metavar="FILE",
+        read=read_text,
+        in_pytest=False,
+    )
+    findings: str = _option(
+        "findings",
+        "folder for the scripts that reproduce findings (findings by default)",
+        "folder for the scripts that reproduce findings",
+        metavar="FOLDER",
+        read=read_text,
+    )
+    junit_xml: str | None = _option(None, "also write JUnit's XML", metavar="FILE", read=read_text, in_pytest=False)
+    reach: bool = _option(
+        False,
+        "for parity audit --reach: note which operators are dispatched",
+        "note which operators are dispatched on the device",
+    )
+    count: bool = _option(
+        False,
+        "draw on the CPU until every aspect of an op and dtype holds a comparison, and count these pairs",
+        "draw only until every aspect of an op holds a comparison",
+    )
+    verbose: bool = _option(
+        False, "with --count: name every pair without a comparison", flags=("-v", "--verbose"), in_pytest=False
+    )
+    list: bool = _option(False, "list the selected ops with their dtypes, and run nothing", in_pytest=False)
+
+    @classmethod
+    def of_command_line(cls, given: Namespace) -> Self:
+        """From the namespace that the parser of `parity run` returned."""
+        return cls(**{o.name: _frozen(getattr(given, o.name)) for o in OPTIONS})
+
+    @classmethod
+    def of_pytest(cls, given: Namespace) -> Self:
+        """From pytest's `config.option`."""
+        return cls(**{o.name: _frozen(getattr(given, o.pytest_dest)) for o in OPTIONS if o.in_pytest})
+
+    def pytest_arguments(self) -> Iterator[str]:
+        """The pytest arguments that give a run these options, without those at their default."""
+        for o in OPTIONS:
+            value = getattr(self, o.name)
+            if not o.in_pytest or value == o.default:
+                continue
+            if o.is_switch:
+                yield o.pytest_flag
+            else:
+                yield from (f"{o.pytest_flag}={v}" for v in (value if o.is_repeatable else (value,)))
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+# ------------------------------------------------------------------------------------------------- for the two parsers
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How a field of `RunOptions` is offered.
+
+    plain: the type of its value. pytest_help: the help in pytest if it differs. read: how the command line parses and checks
+    its text; pytest accepts every value of the plain type. flags: its names on the command line if they are not derived from
+    the field's name; one without a dash is positional. in_pytest: whether pytest offers it too.
+    """
+
+    name: str
+    default: Any
+    plain: type
+    help: str
+    pytest_help: str
+    metavar: str | None
+    read: Callable[[str], Any] | None
+    flags: tuple[str, ...]
+    in_pytest: bool
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it takes no value."""
+        return self.default is False
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether its values are collected in a tuple."""
+        return isinstance(self.default, tuple)
+
+    @property
+    def pytest_flag(self) -> str:
+        """Its name in pytest."""
+        return f"--{PYTEST_PREFIX}-{self.name.replace('_', '-')}"
+
+    @property
+    def pytest_dest(self) -> str:
+        """The attribute of pytest's `config.option` that holds its value."""
+        return f"{PYTEST_PREFIX}_{self.name}"
+
+    def for_command_line(self) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """Names and keywords for `argparse.ArgumentParser.add_argument`."""
+        flags = self.flags or (f"--{self.name.replace('_', '-')}",)
+        if not flags[0].startswith("-"):
+            return flags, {"nargs": "*", "metavar": self.metavar, "help": self.help}
+        how = {"dest": self.name, "help": self.help, **self._action()}
+        return flags, how if self.is_switch else how | {"metavar": self.metavar, "type": self.read or self.plain}
+
+    def for_pytest(self) -> tuple[str, dict[str, Any]]:
+        """Name and keywords for `addoption` of a group of pytest's parser."""
+        how = {"dest": self.pytest_dest, "help": self.pytest_help or self.help, **self._action()}
+        return self.pytest_flag, how if self.is_switch else how | {"type": self.plain}
+
+    def _action(self) -> dict[str, Any]:
+        if self.is_switch:
+            return {"action": "store_true", "default": False}
+        return {"action": "append", "default": []} if self.is_repeatable else {"action": "store", "default": self.default}
+
+
+PLAIN = {"int": int, "float": float}
+OPTIONS = tuple(
+    Option(f.name, f.default, PLAIN.get(str(f.type).partition(" | ")[0], str), **f.metadata) for f in fields(RunOptions)
+)

@@ -1,0 +1,161 @@
+"""The content of a run file: a header, rows of several kinds, and an end row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from parity.core.results import Fingerprint, Record
+from parity.coverage.features import Coverage
+from parity.runs.code import Code
+
+Counts: TypeAlias = Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What was run, and on what. started: ISO 8601 with offset; complete: whether the whole suite was selected; faults, setup:
+    the code that --faults and --setup named."""
+
+    fingerprint: Fingerprint
+    seed: str = ""
+    profile: str = ""
+    selection: str = ""
+    started: str = ""
+    complete: bool = True
+    faults: Code = field(default_factory=Code)
+    setup: Code = field(default_factory=Code)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRow:
+    """The exploration of one op in one dtype. counts: aspect -> status -> number of checks; worst: aspect -> largest measured
+    error ratio; void: reason -> number of cases that compared nothing for it. seconds: wall time. operators: with --reach, the
+    operators that compared cases dispatched on the device; idle: those that only other cases dispatched, with the reason. ids:
+    digest of the ids of all cases in order.
+
+    judged: number of elements of all results that were judged; left: reason -> number of elements that were not. elements: of
+    the results into which errors were put, how many elements there are (total), are excused by an experiment (shown) or without
+    one (unshown), have an honest budget of more than half their magnitude (loose), are not 0 (nonzero), and would be reported
+    if off by 5 % (sharp).
+    """
+
+    op: str
+    dtype: str
+    cases: int = 0
+    counts: Counts = field(default_factory=dict)
+    worst: Mapping[str, float] = field(default_factory=dict)
+    void: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    operators: tuple[str, ...] = ()
+    idle: Mapping[str, str] = field(default_factory=dict)
+    ids: str = ""
+    judged: int = 0
+    left: Mapping[str, int] = field(default_factory=dict)
+    elements: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def unjudged(self) -> int:
+        """The number of elements that were not judged."""
+        return sum(self.left.values())
+
+    @property
+    def judged_share(self) -> float:
+        """The fraction of the elements that was judged; 1 if there are none."""
+        total = self.judged + self.unjudged
+        return self.judged / total if total else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """What the judge said of errors that were put into results of one op. dtype: of the results; counts: outcome
+    (`parity.checks.power`) -> number of comparisons; why: its words about the errors that it missed."""
+
+    op: str
+    dtype: str
+    aspect: str
+    error: str
+    counts: Mapping[str, int] = field(default_factory=dict)
+    why: tuple[str, ...] = ()
+
+
+DEVICE, CPU, OUTSIDE, UNKNOWN = "device", "cpu", "outside", "unknown"  # who caused a death
+BLAMES = ("", DEVICE, CPU, OUTSIDE, UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A process that died, hung or was killed while it ran a case. how: crash, hang or killed; signal: its name, or another
+    description; where: the Python stack; blame: who caused it (see `inquest`), empty in older files; why: the evidence."""
+
+    op: str
+    dtype: str
+    case: str
+    aspect: str = ""
+    how: str = "crash"
+    signal: str = ""
+    stage: str = ""
+    where: tuple[str, ...] = ()
+    blame: str = ""
+    why: str = ""
+
+    @property
+    def acquitted(self) -> bool:
+        """Whether the device is proved innocent: the CPU alone dies of the case every time."""
+        return self.blame == CPU
+
+
+def counted(deaths: Iterable[Death], items: Iterable[ItemRow]) -> list[Death]:
+    """The deaths that count against a run: all except those of the CPU alone, and kills from outside if the item was examined
+    completely afterwards."""
+    whole = {(i.op, i.dtype) for i in items}
+    return [d for d in deaths if not d.acquitted and not (d.blame == OUTSIDE and (d.op, d.dtype) in whole)]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The last row. seconds: wall time of the run; totals: status -> checks of all items; stopped: why it ended early, if it
+    did. expected: number of items that were asked for (0 in older files); lost: items given up after several deaths; broken:
+    failures of parity itself."""
+
+    seconds: float = 0.0
+    totals: Mapping[str, int] = field(default_factory=dict)
+    stopped: str = ""
+    expected: int = 0
+    lost: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The content of a run file. end is None for a truncated file, which only `read(path, partial=True)` returns."""
+
+    header: Header
+    records: tuple[Record, ...] = ()
+    items: tuple[ItemRow, ...] = ()
+    deaths: tuple[Death, ...] = ()
+    end: End | None = None
+    coverage: tuple[Coverage, ...] = ()
+    power: tuple[Power, ...] = ()
+
+
+Row: TypeAlias = Record | ItemRow | Death | Coverage | Power | End
+KINDS: dict[str, type[Row]] = {
+    "record": Record,
+    "item": ItemRow,
+    "death": Death,
+    "coverage": Coverage,
+    "power": Power,
+    "end": End,
+}
+
+
+def totals(items: Iterable[ItemRow]) -> Counter[str]:
+    """Number of checks per status."""
+    count: Counter[str] = Counter()
+    for item in items:
+        for by_status in item.counts.values():
+            count.update(by_status)
+    return count

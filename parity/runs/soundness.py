@@ -1,0 +1,111 @@
+"""Whether the content of a run file is possible: fields of the right types, known words, rows that agree with one another."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from parity.core.results import Aspect, Record, Status
+from parity.coverage.features import Coverage
+from parity.runs.rows import BLAMES, Death, End, ItemRow, Row, Run, totals
+
+DEADLY = ("crash", "hang", "killed")
+STATUSES, ASPECTS = tuple(map(str, Status)), tuple(map(str, Aspect))
+
+
+def _is_number(x: object) -> bool:
+    return isinstance(x, (int, float)) and not isinstance(x, bool)
+
+
+def _all(values: object, of: Callable[[Any], bool]) -> bool:
+    return isinstance(values, Mapping) and all(isinstance(k, str) and of(v) for k, v in values.items())
+
+
+def _is_count(x: object) -> bool:
+    return type(x) is int and x >= 0
+
+
+# Whether a value fits the annotation of a field.
+HOLDS: dict[str, Callable[[Any], bool]] = {
+    "str": lambda x: isinstance(x, str),
+    "bool": lambda x: isinstance(x, bool),
+    "int": _is_count,
+    "float": _is_number,
+    "float | None": lambda x: x is None or _is_number(x),
+    "Counts": lambda x: _all(x, lambda inner: _all(inner, _is_count)),
+    "Mapping[str, int]": lambda x: _all(x, _is_count),
+    "Mapping[str, float]": lambda x: _all(x, _is_number),
+    "Mapping[str, str]": lambda x: _all(x, lambda v: isinstance(v, str)),
+    "Mapping[str, Mapping[str, int]]": lambda x: _all(x, lambda inner: _all(inner, _is_count)),
+    "tuple[str, ...]": lambda x: isinstance(x, tuple) and all(isinstance(v, str) for v in x),
+    "tuple[int, ...]": lambda x: isinstance(x, tuple) and all(type(v) is int for v in x),
+    "tuple[Measure, ...]": lambda x: True,  # each one is checked by itself
+    "tuple[tuple[str, float], ...]": lambda x: True,  # likewise
+    "tuple[tuple[str, str], ...]": lambda x: True,  # likewise
+    "Fingerprint": lambda x: True,  # likewise
+    "Code": lambda x: True,  # likewise
+}
+
+
+def check_types(row: Any) -> None:
+    """Raise ValueError if a field's value does not have the annotated type."""
+    for f in dataclasses.fields(row):
+        value = getattr(row, f.name)
+        if not HOLDS[str(f.type)](value):
+            raise ValueError(f"'{f.name}' holds {str(value)[:60]!r}")
+
+
+def check_words(row: Row) -> None:
+    """Raise ValueError if a row holds an unknown status, aspect or other word."""
+    statuses: Iterable[str] = ()
+    aspects: Iterable[str] = ()
+    if isinstance(row, Record):
+        statuses, aspects = (row.status,), (row.aspect,)
+    elif isinstance(row, ItemRow):
+        statuses, aspects = (s for counts in row.counts.values() for s in counts), row.counts
+    elif isinstance(row, Coverage):
+        if max(row.counts.values(), default=0) > row.cases:
+            raise ValueError("a feature counts more cases than there are")
+    elif isinstance(row, Death):
+        statuses, aspects = (row.how,), (row.aspect,) if row.aspect else ()
+        if row.how in STATUSES and row.how not in DEADLY:
+            raise ValueError(f"no process ends by '{row.how}'; allowed: {', '.join(DEADLY)}")
+        if row.blame not in BLAMES:
+            raise ValueError(f"unknown blame '{row.blame}'; allowed: {', '.join(BLAMES[1:])}")
+    elif isinstance(row, End):
+        statuses = row.totals
+    for word in statuses:
+        if word not in STATUSES:
+            raise ValueError(f"unknown status '{word}'; allowed: {', '.join(STATUSES)}")
+    for word in aspects:
+        if word not in ASPECTS:
+            raise ValueError(f"unknown aspect '{word}'; allowed: {', '.join(ASPECTS)}")
+
+
+def contradiction(run: Run, rows: Sequence[Row]) -> str:
+    """What in a run is impossible, such as duplicate rows, rows after the end row, or counts that differ from the end row;
+    empty if nothing."""
+    twice = Counter(f"item {i.op} {i.dtype}" for i in run.items)
+    twice.update(f"coverage of {c.family}" for c in run.coverage)
+    twice.update(f"record {r}" for r in run.records)
+    twice.update("end row" for r in rows if isinstance(r, End))
+    if what := next((k for k, n in twice.items() if n > 1), ""):
+        return f"the {what[:100]} stands in it twice"
+    counts = {(i.op, i.dtype): i.counts for i in run.items}
+    kinds = Counter((r.op, r.dtype, r.aspect, r.status) for r in run.records if not r.shrunk)
+    for (op, dtype, aspect, status), n in kinds.items():
+        if (op, dtype) in counts and n > counts[op, dtype].get(aspect, {}).get(status, 0):
+            return f"{n} records of {op} {dtype} {aspect} are {status}, its item counts fewer"
+    if run.end is None:
+        return ""
+    if not isinstance(rows[-1], End):
+        return "rows stand behind its end row"
+    stated, counted = run.end.totals, totals(run.items)
+    for status in sorted(stated.keys() | counted.keys()):
+        if stated.get(status, 0) != counted[status]:
+            return f"its items hold {counted[status]} checks {status}, its end row says {stated.get(status, 0)}"
+    if run.end.expected and len(run.items) > run.end.expected:
+        return f"it holds {len(run.items)} items, its end row says {run.end.expected}"
+    return ""

@@ -1,0 +1,205 @@
+"""What a run consists of: items (one op in one dtype), profiles (how many cases of each), and their selection by name.
+
+Nothing here imports torch, so that a misspelt name is reported at once, and every worker collects the same items in the same
+order.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from parity import catalog
+from parity.catalog import lookup, opinfo
+from parity.catalog.draw import Sizes
+from parity.catalog.row import Row
+from parity.core.dtypes import DEFAULT, FACTS
+from parity.core.errors import UsageError, near
+
+SOURCES = ("native", "opinfo", "all")
+ORACLE_EVERY = 50  # one explored case in so many goes to the oracle even if the screens decide
+
+
+@dataclass(frozen=True, slots=True)
+class RunProfile:
+    """How much a run does. examples: cases per op by dtype (`""` for all others), for native and for OpInfo rows.
+
+    pinned: number of cases per item that are the same in every run, whatever the seed; baselines use them. often: family ->
+    factor for the number of cases, for families in which few ops can combine certain features.
+    """
+
+    name: str
+    source: str
+    native: dict[str, int]
+    opinfo: dict[str, int]
+    pinned: int
+    sizes: Sizes
+    often: dict[str, int] = field(default_factory=dict)
+
+    def examples(self, row: Row, dtype: str) -> int:
+        """Explored cases of one item, in addition to the pinned ones."""
+        table = self.opinfo if row.family == "opinfo" else self.native
+        return table.get(dtype, table[""]) * self.often.get(row.family, 1)
+
+
+# quick: for a pull request; full: every night; deep: before an upgrade.
+PROFILES: dict[str, RunProfile] = {
+    p.name: p
+    for p in (
+        RunProfile(
+            "quick",
+            "native",
+            {"float32": 32, "float16": 20, "bfloat16": 16, "complex64": 12, "int64": 10, "": 6},
+            {"float32": 6, "": 3},
+            2,
+            Sizes(),
+        ),
+        RunProfile(
+            "full",
+            "all",
+            {"float32": 140, "float16": 90, "bfloat16": 70, "complex64": 50, "": 30},
+            {"float32": 12, "": 6},
+            8,
+            Sizes(
+                border=(
+                    *(16, 17, 31, 32, 33, 64, 65, 127, 128, 255, 256, 257, 512, 1024, 4097, 8192),
+                    *(32767, 32769, 65535, 65536, 65537),
+                ),
+                limit=1 << 18,
+            ),
+            {
+                "histograms": 8,
+                "attention": 4,
+                "activations": 2,
+                "fft": 2,
+                "indexing": 2,
+                "reductions": 2,
+                "scans": 2,
+                "vision": 2,
+            },
+        ),
+        RunProfile(
+            "deep",
+            "all",
+            {"float32": 1100, "float16": 700, "bfloat16": 550, "complex64": 400, "": 240},
+            {"float32": 100, "": 50},
+            8,
+            Sizes(
+                border=(
+                    16,
+                    17,
+                    32,
+                    33,
+                    64,
+                    65,
+                    127,
+                    128,
+                    255,
+                    256,
+                    257,
+                    512,
+                    1024,
+                    4097,
+                    8192,
+                    32767,
+                    32769,
+                    65535,
+                    65537,
+                    131073,
+                ),
+                border_odds=6,
+                limit=1 << 25,
+            ),
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One op in one dtype: a test of the suite."""
+
+    row: Row
+    dtype: str
+
+    @property
+    def id(self) -> str:
+        """Stable name in pytest and reports."""
+        return f"{self.row.name}-{self.dtype}"
+
+
+@functools.cache
+def rows(source: str) -> tuple[Row, ...]:
+    """All rows of a source, in the order of a report. Raises UsageError for an unknown source."""
+    if source not in SOURCES:
+        raise UsageError(f"unknown source '{source}'; allowed: {', '.join(SOURCES)}")
+    native = tuple(catalog.ROWS.values()) if source != "opinfo" else ()
+    return (*native, *(opinfo.rows() if source != "native" else ()))
+
+
+def row(name: str) -> Row:
+    """The row of either source with this full name. Raises UsageError."""
+    if name.startswith(opinfo.PREFIX):
+        for r in rows("opinfo"):
+            if r.name == name:
+                return r
+        known = [r.name for r in rows("opinfo")]
+        raise UsageError(f"unknown op '{name}'; {near(name, known) or 'parity run --list --source opinfo lists them'}")
+    return catalog.row(name)
+
+
+def profile(name: str) -> RunProfile:
+    """The profile of that name. Raises UsageError."""
+    if name not in PROFILES:
+        raise UsageError(f"unknown profile '{name}'; allowed: {', '.join(PROFILES)}")
+    return PROFILES[name]
+
+
+def select(
+    patterns: Sequence[str] = (), families: Collection[str] = (), dtypes: Collection[str] = (), source: str = "native"
+) -> tuple[Item, ...]:
+    """The items that match patterns (`*`, `?`), families and dtypes, in catalog order; an empty argument restricts nothing.
+
+    Raises UsageError for an unknown name, with similar names, and if the restrictions together leave nothing.
+    """
+    pool = rows(source)
+    named: set[str] = set()
+    for pattern in patterns:
+        matching = lookup.matching(pattern, pool)
+        if not matching:
+            there = "torch's OpInfo" if source == "native" else "parity's own rows"
+            elsewhere = f"it is in {there} only: add --source all" if lookup.matching(pattern, rows("all")) else ""
+            said = elsewhere or lookup.hint(pattern, pool) or lookup.hint(pattern, rows("all"))
+            raise UsageError(f"no op matches '{pattern}'; {said or 'parity run --list lists all'}")
+        named |= {r.name for r in matching}
+    kinds = tuple(dict.fromkeys(r.family for r in pool))
+    for family in families:
+        if family not in kinds:
+            close = near(family, kinds)
+            hint = close + " " if close.startswith("did you") else ""
+            raise UsageError(f"unknown family '{family}'; {hint}allowed: {', '.join(kinds)}")
+    for dtype in dtypes:
+        if dtype not in FACTS:
+            raise UsageError(f"unknown dtype '{dtype}'; {near(dtype, FACTS) or 'allowed: ' + ', '.join(FACTS)}")
+    wanted = dtypes or DEFAULT
+    chosen = tuple(
+        Item(r, d)
+        for r in pool
+        if (not patterns or r.name in named) and (not families or r.family in families)
+        for d in r.dtypes
+        if d in wanted
+    )
+    if not chosen:
+        what = f"no op of {', '.join(patterns) or 'the catalog'}"
+        if not any(r.family in families for r in pool if r.name in named) and patterns and families:
+            theirs = dict.fromkeys(r.family for r in pool if r.name in named)
+            raise UsageError(
+                f"the selection is empty: {what} is of family {', '.join(families)}; leave --family out, or name another: "
+                + ", ".join(theirs)
+            )
+        of = f" of family {', '.join(families)}" if families else ""
+        raise UsageError(
+            f"the selection is empty: {what}{of} takes {', '.join(wanted)}; widen --dtype or --family, or see parity run --list"
+        )
+    return chosen

@@ -1,0 +1,133 @@
+"""The results of the cases of one item: counted while they run, and summed up at the end."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from parity.checks.check import Result
+from parity.checks.dispatched import Dispatched
+from parity.checks.power import Probe, ProbeResults
+from parity.core.results import COMPARED, Record, Status
+from parity.coverage.features import features
+from parity.generation.generate import Drawn
+from parity.runs.rows import ItemRow, Power
+from parity.runs.suite import Item
+
+NOTHING = (Status.UNSUPPORTED, Status.VOID)
+
+
+@dataclass(slots=True)
+class ItemTally:
+    """The counts of one item while `examine` runs.
+
+    counts, worst, void, judged, left: as in ItemRow. failing: kind of finding -> the cases that showed it. recorded: what was
+    stored of explored cases, to store each kind once. texts: the ids of all cases.
+    """
+
+    item: Item
+    counts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    worst: dict[str, float] = field(default_factory=dict)
+    void: Counter[str] = field(default_factory=Counter)
+    records: list[Record] = field(default_factory=list)
+    failing: dict[tuple[str, ...], list[tuple[Drawn, Result]]] = field(default_factory=lambda: defaultdict(list))
+    recorded: set[tuple[str, str, str]] = field(default_factory=set)
+    cases: int = 0
+    compared: bool = False
+    features: list[frozenset[str]] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    asked: list[ProbeResults] = field(default_factory=list)
+    judged: int = 0
+    left: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def all_refused(self) -> bool:
+        """Whether no case was compared, and every one ended in a refusal or compared nothing."""
+        return not self.compared and all(status in NOTHING for c in self.counts.values() for status in c)
+
+    def add(self, one: Drawn, results: Sequence[Result], text: str, digest: str, pinned: bool) -> None:
+        """Count one case. text: its id; digest: of its inputs."""
+        self.cases += 1
+        compared = [r.aspect for r in results if r.verdict.status in COMPARED]
+        self.features.append(features(one.case, compared))
+        for r in results:
+            status = r.verdict.status
+            self.counts[r.aspect][status] += 1
+            self.compared |= status not in NOTHING
+            if status is Status.VOID:
+                self.void[r.verdict.reason[:120]] += 1
+            self._add_measures(r)
+            if status.is_finding:
+                self.failing[r.key].append((one, r))
+            what = r.aspect, status, r.verdict.reason[:60]
+            if pinned:
+                self.records.append(record(self.item, r, text, digest, True))
+            elif status is not Status.AGREE and what not in self.recorded:
+                self.recorded.add(what)
+                self.records.append(record(self.item, r, text, digest, False))
+
+    def _add_measures(self, r: Result) -> None:
+        for m in r.measures if r.verdict.status in COMPARED or r.verdict.status is Status.VOID else ():
+            self.judged += m.total - m.unjudged
+            if m.unjudged:
+                self.left[m.why] += m.unjudged
+        for m in r.measures:
+            if m.measured and m.share is not None:
+                self.worst[r.aspect] = max(self.worst.get(r.aspect, 0.0), m.share)
+
+    def summary(self, seconds: float, reached: Dispatched | None) -> ItemRow:
+        """The row to store for the item. seconds: wall time; reached: the operators that it dispatched, if they were
+        recorded."""
+        return ItemRow(
+            self.item.row.name,
+            self.item.dtype,
+            self.cases,
+            {a: dict(c) for a, c in self.counts.items()},
+            dict(self.worst),
+            dict(self.void),
+            seconds,
+            tuple(sorted(reached.operators)) if reached else (),
+            reached.idle if reached else {},
+            hashlib.blake2b("".join(self.texts).encode(), digest_size=8).hexdigest(),
+            self.judged,
+            dict(self.left),
+            self._elements(),
+        )
+
+    def power(self) -> Iterator[Power]:
+        """What became of all errors that were put in, by dtype, aspect and error."""
+        groups: dict[tuple[str, str, str], list[Probe]] = defaultdict(list)
+        for p in (p for a in self.asked for p in a.probes):
+            groups[p.dtype, p.aspect, p.error].append(p)
+        for (dtype, aspect, error), probes in groups.items():
+            why = tuple(p.why for p in probes if p.why)
+            yield Power(self.item.row.name, dtype, aspect, error, Counter(p.outcome for p in probes), why)
+
+    def _elements(self) -> dict[str, int]:
+        """The counts of elements of all results into which errors were put."""
+        total: Counter[str] = Counter()
+        for a in self.asked:
+            total.update(sharp=a.sharp[0], nonzero=a.sharp[1])
+            for e in a.elements:
+                total.update(total=e.total, shown=e.shown, unshown=e.unshown, loose=e.loose)
+        return {k: n for k, n in total.items() if n}
+
+
+def record(item: Item, r: Result, text: str, digest: str, pinned: bool, shrunk: str = "") -> Record:
+    """The record to store for a result. text: the id of its case; shrunk: the id of the least case that shows the same."""
+    origin = r.verdict.tolerance.origin if r.verdict.tolerance is not None else ""
+    return Record(
+        text,
+        item.row.name,
+        item.dtype,
+        r.aspect,
+        r.verdict.status,
+        digest,
+        pinned,
+        r.verdict.reason,
+        origin,
+        r.measures if r.verdict.status is Status.AGREE else tuple(m for m in (r.verdict.measure,) if m is not None),
+        shrunk,
+    )

@@ -1,0 +1,53 @@
+"""Do two runs say the same? `python tests/bench/same.py before.jsonl after.jsonl`, for a change that must not change behaviour.
+
+Both run files hold what was drawn (a digest of all case ids of an item), how each aspect came out, the largest error ratio and
+every stored record. Each difference is printed; the exit code is 1 where there is one. `parity diff` asks another question:
+whether a device got worse.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from parity.runs import run_file
+
+SHOWN = 200
+
+
+def rows(path: str) -> dict[tuple[Any, ...], Any]:
+    """What a run file says, by what it speaks of."""
+    run = run_file.read(Path(path))
+    said: dict[tuple[Any, ...], Any] = {}
+    for i in run.items:
+        for name in ("cases", "ids", "counts", "void", "judged", "left"):
+            said["item", i.op, i.dtype, name] = getattr(i, name)
+        for aspect, worst in i.worst.items():
+            said["item", i.op, i.dtype, "worst", aspect] = f"{worst:.6g}"
+    for r in run.records:
+        said["record", r.case, r.aspect, "status"] = r.status
+        said["record", r.case, r.aspect, "reason"] = r.reason
+    return said
+
+
+def differences(one: dict[tuple[Any, ...], Any], other: dict[tuple[Any, ...], Any]) -> Iterator[str]:
+    """Each thing that only one run says, or that they say otherwise."""
+    for key in sorted({*one, *other}, key=str):
+        before, after = one.get(key), other.get(key)
+        if before != after:
+            yield f"{' '.join(map(str, key))}: {before} -> {after}"
+
+
+def main() -> int:
+    before, after = (rows(p) for p in sys.argv[1:3])
+    found = list(differences(before, after))
+    for line in found[:SHOWN]:
+        print(line[:400])
+    print(f"{len({*before, *after}):,} statements compared, {len(found):,} differ")
+    return 1 if found or not before else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

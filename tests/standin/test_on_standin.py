@@ -1,0 +1,232 @@
+"""parity's commands on a device that torch takes for MPS, without a line of parity's own about it."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from standin_runs import HERE, ROOT, SECONDS, environment, needs_standin, parity, plain, python
+
+from parity import catalog
+from parity.core.results import COMPARED, FINDINGS, Status
+from parity.runs import run_file
+from parity.runs.rows import Run
+
+pytestmark = needs_standin
+
+# Two rows of each family, and what MPS has operators of its own for; beyond the first row of a family, the one in its middle.
+OWN = ("linear", "conv2d", "conv_transpose2d", "max_pool2d", "lstm", "scaled_dot_product_attention", "rms_norm")
+BRIEF = ("--examples", "6", "--no-shrink", "--no-power", "--hang-after", "120")
+# What torch's own code does on MPS and not on `sim:mps`: (op, aspect) -> why.
+OTHERWISE: dict[tuple[str, str], str] = {}
+
+
+def few() -> tuple[str, ...]:
+    """The rows of the quick profile that are run here."""
+    families: dict[str, list[str]] = {}
+    for row in catalog.ROWS.values():
+        if "float32" in row.dtypes:
+            families.setdefault(row.family, []).append(row.name)
+    return tuple(dict.fromkeys([*OWN, *(n for names in families.values() for n in (names[0], names[len(names) // 2]))]))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """The rows of `few` on the stand-in and on the simulated MPS."""
+    folder = tmp_path_factory.mktemp("runs")
+    read = {}
+    for device in ("mps", "sim:mps"):
+        path = folder / f"{device.partition(':')[0]}.jsonl"
+        files = ("--output", str(path), "--findings", str(folder / "findings"))
+        done = parity("run", *few(), *BRIEF, "--dtype", "float32", "-n", "2", *files, device=device, cwd=folder)
+        assert done.returncode in (0, 1), done.stdout + done.stderr
+        read[device] = run_file.read(path)
+    return read
+
+
+def test_the_quick_profile_finds_nothing(runs: dict[str, Run]) -> None:
+    """Sixty rows spread over the families."""
+    run = runs["mps"]
+    assert len({i.op for i in run.items}) >= 60
+    assert run.header.fingerprint.device == "mps"
+    assert not run.header.fingerprint.simulated
+    assert run.header.fingerprint.device_name == "Apple M2 Pro (stand-in)"
+    assert [(r.case, r.aspect, r.reason) for r in run.records if r.status in FINDINGS] == []
+    assert not run.deaths
+    assert sum(n for i in run.items for c in i.counts.values() for s, n in c.items() if s in COMPARED) > 1000
+
+
+def refusals(run: Run) -> dict[tuple[str, str], dict[str, int]]:
+    """What is not computed on the device: how often, by op and aspect."""
+    kinds = (Status.UNSUPPORTED, Status.FALLBACK)
+    counts = {(i.op, a): {s: n for s, n in c.items() if s in kinds} for i in run.items for a, c in i.counts.items()}
+    return {k: c for k, c in counts.items() if c}
+
+
+def test_the_simulated_mps_refuses_what_torch_refuses(runs: dict[str, Run]) -> None:
+    """The same aspects of the same cases of every row; what differs is listed with its reason."""
+    there, here = refusals(runs["mps"]), refusals(runs["sim:mps"])
+    assert there, "nothing is refused, so that nothing is said"
+    different = {k for k in {*there, *here} if there.get(k) != here.get(k)}
+    assert different == set(OTHERWISE), {k: (there.get(k), here.get(k)) for k in different ^ set(OTHERWISE)}
+
+
+# ------------------------------------------------------------------------------------------------------------- the doctor
+
+
+@pytest.mark.parametrize(
+    ("setup", "code", "words"),
+    [
+        ("standin.py", 0, ("mps (Apple M2 Pro (stand-in))", "healthy", "math precise")),
+        ("fast_math.py", 0, ("healthy", "math fast")),
+        ("full_memory.py", 4, ("unusable", "out of memory at 1048576 bytes")),
+        ("late_error.py", 4, ("unusable", "AcceleratorError: index 7 is out of bounds for dimension 0 with size 3")),
+    ],
+)
+def test_the_doctor_examines_the_device(setup: str, code: int, words: tuple[str, ...]) -> None:
+    """Healthy, with fast math, without memory, with an error that somebody left behind."""
+    done = parity("doctor", setup=setup)
+    assert done.returncode == code, done.stdout + done.stderr
+    said = " ".join((done.stdout + done.stderr).split())
+    assert [w for w in words if w not in said] == [], said
+
+
+# ------------------------------------------------------------------------------------------------------ runs and their files
+
+
+def run_of(folder: Path, *ops: str, code: int = 0, dtype: str = "float32", setup: str = "standin.py", **env: str) -> Run:
+    """A short run of some ops."""
+    files = ("--output", str(folder / "run.jsonl"), "--findings", str(folder / "findings"))
+    done = parity("run", *ops, *BRIEF, "--dtype", dtype, "-n", "1", *files, cwd=folder, setup=setup, **env)
+    assert done.returncode == code, done.stdout + done.stderr
+    return run_file.read(folder / "run.jsonl")
+
+
+def test_a_missing_operator_falls_back_or_is_refused(tmp_path: Path) -> None:
+    """As the environment says; operands on two devices are no finding where torch's fallback takes them."""
+    told = {}
+    for on in ("0", "1"):
+        run = run_of(tmp_path, "exp", "heaviside", "frexp", PYTORCH_ENABLE_MPS_FALLBACK=on)
+        told[on] = {s for i in run.items if i.op != "exp" for s in i.counts["forward"]}
+    assert told == {"0": {"unsupported"}, "1": {"fallback"}}
+
+
+def test_a_finding_has_a_script_and_can_be_replayed(tmp_path: Path) -> None:
+    """torch has no kernel for conj_physical_ on MPS: found, told in plain torch, found again."""
+    run = run_of(tmp_path, "conj_physical", code=1, dtype="complex64")
+    record = next(r for r in run.records if r.status in FINDINGS)
+    assert record.reason == "RuntimeError in run: DispatchStub: missing kernel for mps"
+    done = parity("replay", record.case, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "DispatchStub: missing kernel for mps" in done.stdout
+    (script,) = (tmp_path / "findings").glob("*.py")
+    done = python(f"import runpy\nrunpy.run_path({str(script)!r}, run_name='__main__')\n")
+    assert "DispatchStub: missing kernel for mps" in done.stdout + done.stderr
+    assert done.returncode != 0
+
+
+def test_a_run_on_mps_is_audited(tmp_path: Path) -> None:
+    """Its operators count as dispatched on a real device."""
+    run_of(tmp_path, "conv2d", "linear", "--reach")
+    done = plain("audit", "--reach", "--run", "run.jsonl", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "quick profile on mps: 2 ops" in done.stdout
+    assert int(done.stdout.splitlines()[-1].split()[0]) >= 2
+
+
+def test_nothing_is_read_before_the_device_is_waited_for(tmp_path: Path) -> None:
+    """With kernels that run late every result agrees, and an index out of range is blamed on the call that it is in."""
+    run = run_of(tmp_path, "linear", "index_select", "copy_from", "cumsum", "to", setup="late_kernels.py")
+    assert [(r.case, r.aspect, r.reason) for r in run.records if r.status in FINDINGS] == []
+    past = 'index_select(float32[4], 0, int64[2].index(0, 4).at(0, "4")).refused("index")'
+    done = parity("replay", past, setup="late_kernels.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "both refuse" in done.stdout
+
+
+# --------------------------------------------------------------------------------------------------- people's own tests
+
+PEOPLE = """
+import pytest
+import torch
+from parity import assert_parity
+from parity.assertion import ParityFailure
+
+def test_fixture(parity):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.BatchNorm2d(3), torch.nn.ReLU())
+    parity(model, torch.randn(2, 2, 5, 5, requires_grad=True))
+
+def test_model_that_was_moved():
+    model = torch.nn.Linear(4, 3)
+    weight = model.weight
+    assert model.to("mps").weight is weight and weight.device.type == "mps"
+    assert_parity(model, torch.randn(2, 4), device="mps")
+
+def test_missing():
+    with pytest.raises(ParityFailure, match="unsupported"):
+        assert_parity(torch.heaviside, torch.randn(3), torch.randn(3), device="mps")
+
+def test_wrong(parity):
+    parity(torch.Tensor.conj_physical_, torch.ones(2, dtype=torch.complex64))
+"""
+
+
+def test_the_fixture_and_assert_parity(tmp_path: Path) -> None:
+    """On the device that --parity-setup brings; the command to go on with names it."""
+    (tmp_path / "test_people.py").write_text(PEOPLE)
+    options = ("--parity-device", "mps", "--parity-setup", str(HERE / "standin.py"), "-p", "no:cacheprovider", "-q")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, str(tmp_path)],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert "1 failed, 3 passed" in done.stdout, done.stdout
+    assert f"--device mps --setup {HERE / 'standin.py'}" in done.stdout
+
+
+# ------------------------------------------------------------------------------------------------------------ the workflow
+
+
+def steps() -> Iterator[tuple[str, str]]:
+    """Name and script of the steps of the workflow that run parity."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/parity.yml").read_text())
+    for step in workflow["jobs"]["mps"]["steps"]:
+        if "bin/parity" in step.get("run", "") or "after.jsonl" in step.get("run", ""):
+            yield step["name"], step["run"]
+
+
+def test_the_steps_of_the_workflow(tmp_path: Path) -> None:
+    """As they stand, on three ops; the set-up file is the only thing that a Mac does not have."""
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    command = tmp_path / ".venv/bin/parity"
+    more = f"--setup {shlex.quote(str(HERE / 'standin.py'))}"
+    ops = shlex.join(["add", "linear", "conv2d", *BRIEF, "--dtype", "float32"])
+    cases = f'doctor) set -- "$@" {more};; run) set -- "$@" {more} {ops};;'
+    python_ = shlex.quote(sys.executable)
+    command.write_text(f'#!/bin/sh\ncase "$1" in {cases} esac\nexec {python_} -m parity "$@"\n')
+    command.chmod(0o755)
+    env = environment(GITHUB_STEP_SUMMARY=str(tmp_path / "summary.md"))
+    scripts = dict(steps())
+    assert list(scripts) == [
+        "Examine the device", "Quick profile", "Regressions against the last run", "Keep the run file for the next run",
+    ]  # fmt: skip
+    order = ["Examine the device", "Quick profile", "Keep the run file for the next run", "Regressions against the last run"]
+    for name in order:
+        done = subprocess.run(
+            ["bash", "-e", "-c", scripts[name]],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, (name, done.stdout + done.stderr)
+    summary = (tmp_path / "summary.md").read_text()
+    assert "device mps (Apple M2 Pro (stand-in))" in summary
+    assert "nothing changed\n" in summary

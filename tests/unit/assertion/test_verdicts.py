@@ -1,0 +1,230 @@
+"""What `assert_parity` and `compare` leave out of an agreement, and what they find in half types and under autocast."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+from collections import UserDict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils._pytree import register_pytree_node
+
+from parity import Call, Fault, ParityFailure, ParityWarning, assert_parity, compare
+from parity.core.errors import NothingCompared, UsageError
+from parity.devices import resolve
+from parity.zoo import honest
+
+
+def _scenarios() -> Any:
+    path = Path(__file__).parents[2] / "bench" / "functions.py"
+    spec = importlib.util.spec_from_file_location("bench_functions", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+BENCH = _scenarios()
+SAMPLE = [s for s in BENCH.SCENARIOS if "BERT" not in s.name and "float16, mask" not in s.name]
+
+
+@functools.cache
+def on_the_honest_device(model: str) -> str:
+    """What is said of a model, once for all faults that are planted in it."""
+    make = next(s.make for s in SAMPLE if s.name.rpartition(", ")[0] == model)
+    said: str = BENCH.said(make, resolve("sim", tuple(honest.FAULTS)))[0]
+    return said
+
+
+@pytest.mark.parametrize("scenario", SAMPLE, ids=lambda s: s.name)
+def test_one_faulty_kernel_is_found_and_honest_ones_are_not(scenario: Any) -> None:
+    assert on_the_honest_device(scenario.name.rpartition(", ")[0]) == "agrees"
+    assert BENCH.said(scenario.make, resolve("sim", (BENCH.scaled(scenario.ops, scenario.factor),)))[0] != "agrees"
+
+
+def test_a_tensor_of_which_nothing_was_judged_is_told_aloud() -> None:
+    """1e30 squared leaves float32: what a device makes of it says nothing, here NaN."""
+    x = torch.full((4,), 1e30)
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * x / x, x + 1.0
+
+    with pytest.warns(ParityWarning, match="no element could be judged: numbers on the way leave the range"):
+        found = compare(f, (x * torch.nan, x + 1.0), (x, x + 1.0), x)
+    assert [n for n, _ in found.verdicts] == ["out[1]"]
+    with pytest.raises(NothingCompared):
+        compare(lambda x: x * x / x, x * torch.nan, x, x)
+
+
+def test_a_row_that_leaves_the_range_is_counted() -> None:
+    x = torch.ones(2, 4)
+    x[0] = torch.tensor([1e30, -1e30, 2e30, 0.0])
+    right = torch.nn.functional.layer_norm(x.double(), (4,)).float()
+    off = right.clone()
+    off[0] = torch.nan
+    found = compare(lambda x: torch.nn.functional.layer_norm(x, (4,)), off, right, x)
+    assert "4 of 8 elements judged: numbers on the way leave the range" in str(found)
+    assert "0 judged in every element" in str(found)
+
+
+def test_the_detail_of_an_agreement_says_what_it_excludes(capsys: pytest.CaptureFixture[str]) -> None:
+    got = assert_parity(nn.Linear(16, 16), torch.randn(8, 16), device="sim", detail=True)
+    assert set(got.limits) == {"out", "grad[weight]", "grad[bias]"}
+    line = next(line for line in str(got).splitlines() if line.startswith("  out: "))
+    assert line.startswith("  out: an error of 0.000")
+    assert line.endswith(" % in all at once would have been told")
+    assert capsys.readouterr().out == f"{got}\n"
+    x = torch.linspace(-2, 2, 100)
+    assert compare(torch.exp, x.exp(), x.exp(), x, detail=True).limits["out"].factor < 1e-4
+
+
+def test_what_a_detail_says_would_be_told_is_told_and_what_lies_below_is_not() -> None:
+    x = torch.linspace(-2, 2, 100)
+    y, known = x.exp(), compare(torch.exp, x.exp(), x.exp(), x, detail=True).limits["out"]
+    every = min(float(known.relative.min()), known.factor)
+    assert compare(torch.exp, y * (1 + 2 * every), y, x).findings
+    assert not compare(torch.exp, y * (1 + every / 4), y, x).findings
+    at = 50
+    for times, found in ((2.0, True), (0.5, False)):
+        one = y.clone()
+        one[at] += times * float(known.reported_above[at])
+        assert bool(compare(torch.exp, one, y, x).findings) is found
+
+
+def test_complex_results_with_a_difference_are_findings() -> None:
+    x = torch.randn(8, dtype=torch.complex64)
+    found = compare(torch.exp, torch.exp(x) * 1.01, torch.exp(x), x)
+    assert [n for n, _ in found.findings] == ["out"]
+
+
+# ---------------------------------------------------------------------------------------------------- what people hand in
+
+
+def test_inputs_that_must_stay_on_the_cpu_do() -> None:
+    """`pack_padded_sequence` refuses lengths on a device."""
+    rnn = nn.RNN(4, 5, batch_first=True)
+
+    def run(rnn: nn.RNN, x: Tensor, lengths: Tensor) -> Tensor:
+        assert lengths.device.type == "cpu"
+        packed, _ = rnn(pack_padded_sequence(x, lengths, batch_first=True))
+        return pad_packed_sequence(packed, batch_first=True)[0]
+
+    inputs = torch.randn(3, 6, 4), torch.tensor([6, 4, 2])
+    got = assert_parity(run, rnn, *inputs, device="sim", keep_on_cpu="lengths")
+    assert "grad[rnn.weight_ih_l0]" in dict(got.verdicts)
+    with pytest.raises(UsageError, match="keep_on_cpu names 'length', which no input is called; allowed: rnn, x, lengths"):
+        assert_parity(run, rnn, *inputs, device="sim", keep_on_cpu=["length"])
+
+
+class Pair:
+    """A container that pytree opens, and has no names for."""
+
+    def __init__(self, one: Any, two: Any) -> None:
+        self.one, self.two = one, two
+
+
+register_pytree_node(Pair, lambda p: ([p.one, p.two], None), lambda xs, _: Pair(*xs))
+
+
+def test_containers_without_names_are_numbered() -> None:
+    x = torch.randn(3)
+    got = assert_parity(lambda p: {"a": Pair(p.one.exp(), p.two)}, Pair(x, x * 2), device="sim")
+    assert list(dict(got.verdicts))[:2] == ["out['a'][0]", "out['a'][1]"]
+
+
+def test_mappings_of_ones_own_are_opened() -> None:
+    got = assert_parity(lambda x: UserDict(y=x.exp()), torch.randn(3), device="sim")
+    assert list(dict(got.verdicts)) == ["out['y']"]
+
+
+def test_a_model_that_is_captured_and_trained_is_named_and_put_back() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    before = [p.detach().clone() for p in model.parameters()]
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = model(x).square().mean()
+        torch.autograd.backward(loss)
+        optimizer.step()
+        return loss
+
+    with pytest.raises(UsageError, match=r"step changes 'model', .*: pass model and optimizer as arguments"):
+        assert_parity(step, torch.randn(3, 4), device="sim")
+    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before))
+    assert not optimizer.state
+
+
+def test_a_model_and_its_optimizer_are_copied_together() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor) -> None:
+        torch.autograd.backward(model(x).square().mean())
+        optimizer.step()
+
+    got = assert_parity(step, model, optimizer, torch.randn(3, 4), device="sim")
+    assert {"after[model.weight]", "after[model.bias]"} <= set(dict(got.verdicts))
+
+
+# ------------------------------------------------------------------------------------------------- autocast and casts
+
+
+def test_a_step_that_the_function_casts_is_rounded_as_it_is_there() -> None:
+    """float16 inside a float32 function: the CPU's half product and the device's may differ by a half's rounding."""
+
+    def f(a: Tensor, b: Tensor) -> Tensor:
+        return (a.half() @ b.half()).float() + 1.0
+
+    a, b = torch.randn(8, 16), torch.randn(16, 8)
+    right = f(a, b)
+    nudged = (torch.nextafter((a.half() @ b.half()), torch.tensor(9.0, dtype=torch.float16))).float() + 1.0
+    assert not compare(f, nudged, right, a, b).findings
+    assert compare(f, (a.half() @ b.half() * 1.02).float() + 1.0, right, a, b).findings
+
+
+def test_random_models_on_the_honest_device_raise_no_alarm() -> None:
+    sound = resolve("sim", tuple(honest.FAULTS))
+    assert [BENCH.said(BENCH.random_model(k), sound)[0] for k in range(6)] == ["agrees"] * 6
+
+
+def test_running_statistics_of_half_types_are_judged() -> None:
+    """Their kernel writes them; what is moved to see what rounding does must not be a copy of theirs."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8)).bfloat16()
+    x = torch.randn(33, 4).bfloat16()
+    doubled = Fault("doubled", ("native_batch_norm",), _mean_doubled, level="kernel")
+    with pytest.raises(ParityFailure, match="running_mean"):
+        assert_parity(model, x, device=resolve("sim", (doubled,)))
+
+
+def _mean_doubled(call: Call) -> object:
+    made = call.run()
+    call.args[3].mul_(2.0)
+    return made
+
+
+def test_a_norm_without_an_epsilon_takes_that_of_its_dtype() -> None:
+    """A run in float64 would take another one."""
+    assert not assert_parity(torch.nn.RMSNorm(8), 1e-3 * torch.randn(3, 8), device="sim", detail=True).findings
+
+
+def test_a_kink_is_no_difference() -> None:
+    """Numbers about 0 in front of a ReLU: which of them are above it is decided by rounding."""
+    x = torch.zeros(64)
+    actual = torch.where(torch.arange(64) % 2 == 0, 3e-8, 0.0)
+
+    def function(t: torch.Tensor) -> torch.Tensor:
+        return ((t + 1.0) * (1.0 / 3.0) - 1.0 / 3.0).relu()
+
+    assert not compare(function, actual, function(x), x).findings
+    assert compare(function, actual * 1000.0, function(x), x).findings

@@ -1,0 +1,143 @@
+"""Autograd modes, backward of backward, forward-mode: each finds what the other aspects cannot see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from cases import checked, faulty_aspects
+
+from parity.checks.check import Settings, failing
+from parity.checks.trial import EVERYTHING, SELDOM
+from parity.core.results import Aspect
+from parity.devices import Call, Fault, resolve
+
+MORE = Settings(more=SELDOM)
+
+
+def larger(call: Call) -> Any:
+    return call.run() * 1.05
+
+
+# ------------------------------------------------------------------------------------------------------------ autograd modes
+
+WITHOUT_GRAD = Fault("no-grad", ("gelu",), larger, lambda c: not c.grad_mode)
+INFERENCE = Fault("inference", ("gelu",), larger, lambda c: torch.is_inference_mode_enabled(), level="function")
+
+
+@pytest.mark.parametrize(
+    "fault, mode, seen",
+    [
+        (WITHOUT_GRAD, "grad", False),
+        (WITHOUT_GRAD, "no_grad", True),
+        (WITHOUT_GRAD, "inference", True),
+        (INFERENCE, "no_grad", False),
+        (INFERENCE, "inference", True),
+    ],
+)
+def test_a_kernel_of_one_autograd_mode_is_seen_in_that_mode(fault: Fault, mode: str, seen: bool) -> None:
+    text = f'gelu(float32[5].normal(seed=1)).under("{mode}")'
+    assert ("forward" in faulty_aspects(resolve("sim", (fault,)), text, MORE)) is seen
+    assert not faulty_aspects(resolve("sim"), text, MORE)
+
+
+def test_without_gradients_there_is_no_backward() -> None:
+    modes = ("grad", "no_grad", "inference")
+    aspects = {m: set(checked(resolve("sim"), f'gelu(float32[5]).under("{m}")', MORE)) for m in modes}
+    assert {"backward", "double backward", "forward-mode"} <= aspects["grad"]
+    assert "backward" not in aspects["no_grad"] | aspects["inference"]
+
+
+@pytest.mark.parametrize("mode", ["no_grad", "inference"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        'exp(float32[3, 4].transpose(0, 1).normal(seed=1)).into("stepped")',
+        "copy_(float32[4].step(-1, 2, 0), float32[4].normal(seed=2))",
+        "batch_norm(float32[4, 3].normal(seed=3), None, None, training=True)",
+        "dropout(float32[64], p=0.5)",
+    ],
+)
+def test_every_aspect_works_in_every_mode(text: str, mode: str) -> None:
+    found = checked(resolve("sim"), f'{text}.under("{mode}")', EVERYTHING)
+    assert {str(r.verdict.status) for r in found.values()} == {"agree"}
+
+
+# --------------------------------------------------------------------------------------------------- backward of backward
+
+SECOND = Fault("second", ("sigmoid",), larger)  # silu's backward calls it only where a graph is made of the backward itself
+
+
+def test_a_wrong_second_derivative_is_found_where_the_first_is_right() -> None:
+    text = 'silu(float32[4].normal(seed=2)).cotangent("normal", "contiguous", 3)'
+    found = checked(resolve("sim", (SECOND,)), text, Settings(more=frozenset({Aspect.DOUBLE})))
+    assert {str(r.aspect) for r in failing(list(found.values()))} == {"double backward"}
+    assert found["backward"].verdict.status == "agree"
+    assert found["double backward"].verdict.tensor.startswith("gradgrad[")
+    assert not faulty_aspects(resolve("sim"), text, MORE)
+
+
+def test_the_second_derivative_is_taken_of_operands_and_cotangents() -> None:
+    results = checked(resolve("sim"), "mul(float32[3].normal(seed=1), float32[3].normal(seed=2))", MORE)
+    assert [m.tensor for m in results["double backward"].measures] == ["gradgrad[0]", "gradgrad[1]", "gradgrad[2]"]
+
+
+def test_higher_derivatives_are_asked_for_by_name_only() -> None:
+    plain = checked(resolve("sim"), "silu(float32[4])", Settings())
+    assert not {"double backward", "forward-mode", "transfer"} & set(plain)
+    assert set(checked(resolve("sim"), "silu(float32[4])", Settings(only=Aspect.DOUBLE))) == {"double backward"}
+    assert "double backward" in checked(resolve("sim"), "silu(float16[4])", MORE)
+    assert "forward-mode" not in checked(resolve("sim"), "silu(float16[4])", MORE)
+
+
+def test_what_torch_has_no_second_derivative_of_says_nothing() -> None:
+    found = checked(resolve("sim"), "cdist(float32[2, 3].normal(seed=1), float32[2, 3].normal(seed=2))", MORE)
+    assert "backward" in found
+    assert "double backward" not in found
+
+
+# --------------------------------------------------------------------------------------------------------- forward-mode
+
+PUSHED = Fault("pushed", ("div",), larger)  # softmax divides only where its tangent is pushed forward
+
+
+def test_a_wrong_tangent_is_found_where_the_gradient_is_right() -> None:
+    text = "softmax(float32[3, 4].normal(seed=2), dim=1)"
+    found = checked(resolve("sim", (PUSHED,)), text, Settings(more=frozenset({Aspect.TANGENT})))
+    assert {str(r.aspect) for r in failing(list(found.values()))} == {"forward-mode"}
+    assert found["forward-mode"].verdict.tensor == "tangent[0]"
+    assert not faulty_aspects(resolve("sim"), text, MORE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "exp(complex64[3].normal(seed=1))",
+        "mul(complex64[3].normal(seed=1), complex64[3].conj().normal(seed=2))",
+        "view_as_real(complex64[3].normal(seed=1))",
+    ],
+)
+def test_complex_derivatives_have_a_truth(text: str) -> None:
+    found = checked(resolve("sim"), text, Settings(always_use_oracle=True, more=SELDOM))
+    assert {str(r.verdict.status) for r in found.values()} == {"agree"}
+    assert all(m.screen != "bit-equal" for m in found["forward-mode"].measures)
+
+
+def test_what_torchs_two_ways_disagree_about_has_no_truth() -> None:
+    """The derivative of batch_norm's gradient fails where it has a bias and no weight; with a weight it is right."""
+    running = "float32[2].normal(seed=2).frozen(), float32[2].inside(1, 2, seed=3).frozen()"
+    one = f"batch_norm(float32[3, 2, 5].normal(seed=1), {running}, "
+    asked = Settings(always_use_oracle=True, more=SELDOM)
+    assert "forward-mode" not in checked(resolve("sim"), one + "bias=float32[2].normal(seed=4))", asked)
+    whole = one + "weight=float32[2].normal(seed=5), bias=float32[2].normal(seed=4))"
+    assert checked(resolve("sim"), whole, asked)["forward-mode"].verdict.status == "agree"
+
+
+def test_a_device_without_the_derivative_lacks_it() -> None:
+    def without(call: Call) -> Any:
+        raise NotImplementedError("Trying to use forward AD with foo that does not support it")
+
+    fault = Fault("without", ("div",), without)
+    found = checked(resolve("sim", (fault,)), "softmax(float32[3, 4], dim=1)", MORE)
+    assert found["forward-mode"].verdict.status == "unsupported"

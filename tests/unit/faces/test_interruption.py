@@ -1,0 +1,58 @@
+"""Ctrl-C and SIGTERM are one request to stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from parity.faces.interruption import Interruptions
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_is_heard_and_the_next_within_a_second_is_not(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later one is, in case the first was lost."""
+    before = signal.getsignal(number)
+    with Interruptions():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+        signal.raise_signal(number)
+        monkeypatch.setattr("parity.faces.interruption.time.monotonic", lambda: 1e9)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert signal.getsignal(number) is before
+
+
+def test_none_is_heard_while_the_end_is_written() -> None:
+    """After `hold`."""
+    with Interruptions() as asked:
+        asked.hold()
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_what_was_ignored_stays_ignored() -> None:
+    """As in the background of a shell's script."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with Interruptions():
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_another_thread_than_the_main_one_asks_for_nothing() -> None:
+    """It may not."""
+    told: list[BaseException] = []
+
+    def enter() -> None:
+        try:
+            with Interruptions():
+                pass
+        except BaseException as e:
+            told.append(e)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert not told

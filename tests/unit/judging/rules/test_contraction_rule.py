@@ -1,0 +1,66 @@
+"""Sums of products are held to the magnitudes of their terms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from benches import bench_of
+
+from parity import catalog
+from parity.core.dtypes import FACTS
+from parity.core.results import Measure, Status, Tolerance
+from parity.judging.rules.contraction import Contraction
+
+RULE, F = Contraction(), FACTS["float32"]
+TOL = Tolerance("contraction", 4.0, 1.0, None, "a rule")
+SUM = "sum(float32[64].normal(seed=1))"
+
+
+def test_the_budget_follows_from_the_magnitudes_of_the_terms() -> None:
+    bench = bench_of(SUM)
+    truth = bench.oracle.truth("out")
+    assert truth is not None
+    found = bench.oracle.magnitudes("out")
+    assert found is not None
+    b = RULE.budget(bench, truth, "out", F, "forward", TOL, False)
+    scaled = 4.0 * 64**0.5 * F.unit_roundoff * found[0].item()
+    assert dict(b.at(0))["4 sqrt(n) u S of n = 64 terms"] == scaled
+    assert b.certain is not None
+
+
+def test_a_screen_is_never_looser_than_the_rule() -> None:
+    bench = bench_of(SUM)
+    truth = bench.oracle.truth("out")
+    assert truth is not None
+    least, whole = (RULE.budget(bench, truth, name, F, "forward", TOL, False) for name in (None, "out"))
+    assert (least.total < whole.total).all()
+
+
+def test_without_magnitudes_the_budget_follows_from_the_sensitivity(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = bench_of(SUM)
+    truth = bench.oracle.truth("out")
+    assert truth is not None
+    monkeypatch.setattr(bench.oracle, "magnitudes", lambda name: None)
+    b = RULE.budget(bench, truth, "out", F, "forward", TOL, False)
+    assert b.certain is None
+    assert "4 times the sensitivity to a roundoff" in dict(b.at(0))
+
+
+def test_beyond_any_order_of_adding_an_error_is_wrong() -> None:
+    m = Measure("out", 1e6, measured=True, problem="value")
+    drift = RULE.verdict(m, TOL, "float32")
+    assert (drift.status, drift.reason) == (Status.DRIFT, "1e+06 times the budget")
+    wrong = RULE.verdict(replace(m, share=2.0, certain=True), TOL, "float32")
+    assert (wrong.status, wrong.reason) == (Status.WRONG, "2 times the budget: more than any order of adding explains")
+
+
+def test_rows_that_round_between_still_add_in_float32() -> None:
+    row = replace(catalog.row("mm"), rounds_between=True)
+    assert RULE.roundoff(row, FACTS["float16"], "forward")[0] == F.unit_roundoff
+
+
+def test_second_derivatives_add_the_results_of_several_kernels() -> None:
+    row = RULE.differentiated(catalog.row("mm"))
+    assert (row.rounds_between, row.stages) == (True, ("backward",))
+    assert RULE.bias_test_applies(row)

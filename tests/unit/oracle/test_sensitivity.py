@@ -1,0 +1,236 @@
+"""What rounding on the way does to results, where perturbed operands alone do not show it."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from cases import bench_for, oracle_for, prepared
+from torch import Tensor
+
+from parity import catalog, tolerance
+from parity.core.dtypes import FACTS
+from parity.core.notation import parse
+from parity.core.results import Status
+from parity.execution.inputs import build
+from parity.judging.budget import Budget
+from parity.judging.excuses import excuses
+from parity.judging.judge import judge
+from parity.judging.measures import measure
+from parity.judging.promises import terms_of_gauss
+from parity.judging.relations import RELATIONS, Bound, Problem, Unjudged
+from parity.judging.relations.bound import unsound
+from parity.judging.rules import rule_of
+from parity.oracle.oracle import CaseOracle
+from parity.oracle.rounding import Rounding, rounded, rounded_at_least
+from parity.oracle.sensitivity import PERTURBATIONS
+
+U, HALF = 2.0**-24, 2.0**-11
+
+
+def test_composed_ops_round_inside_in_inference_mode_too() -> None:
+    """ndtr is (1 + erf(x / sqrt 2)) / 2 on every device: far to the left it cancels."""
+    for mode in ("", '.under("inference")'):
+        made = oracle_for(f"special.ndtr(float32[1].of(-4.0)){mode}")
+        assert made.truth("out") is not None
+        assert 2.0**-28 < float(made.sensitivity("out", U, U)) < 2.0**-22, mode
+
+
+def test_a_result_that_is_nan_only_without_rounding_is_nobodys_promise() -> None:
+    """The covariance of equal numbers is 0 and their correlation 0 / 0, unless the mean is rounded."""
+    made = oracle_for("corrcoef(float32[5].of(0.3, 0.3, 0.3, 0.3, 0.3))")
+    truth = made.truth("out")
+    assert truth is not None
+    assert bool(torch.isnan(truth))
+    assert made.unsettled("out", U, U) is not None
+    bench = bench_for("corrcoef", made)
+    found = excuses(bench, Budget(np.ones(()), ()), truth, "out", FACTS["float32"], "forward")
+    assert found.ignore.all()
+    assert found.shown.all()
+    assert "rounding" in found.why
+
+
+@pytest.mark.parametrize(
+    "text", ["asin(float32[1].of(1.0))", "log(float32[1].of(0.0))", "div(float32[1].of(0.0), float32[1].of(0.0))"]
+)
+def test_what_the_operands_decide_is_settled(text: str) -> None:
+    """At the end of a domain the operands are what they are: a NaN of the device's own is found."""
+    made = oracle_for(text)
+    assert made.truth("out") is not None
+    assert made.unsettled("out", U, U) is None
+
+
+def test_two_roundings_do_not_undo_each_other() -> None:
+    """Signs alone would cancel in a quarter of all pairs, and a budget made of such a pair would be none."""
+    x = torch.linspace(0.1, 7.0, 4096, dtype=torch.float64)
+    off = torch.stack([(rounded(rounded(x, U, k), U, k + 2) / x - 1).abs() / U for k in range(5)]).max(0).values
+    assert float((off < 0.2).double().mean()) < 0.005
+    assert float(off.max()) <= 2.0 + 1e-6
+
+
+def test_numbers_below_the_normal_ones_move_by_what_is_lost_there() -> None:
+    """A half type's 1e-8 is 0 on a device, 6e-8 is its smallest number, and 1 is far from both."""
+    least = FACTS["float16"].smallest / 16
+    x = torch.tensor([1e-8, 6e-8, 1.0, 0.0], dtype=torch.float64)
+    off = (rounded_at_least(x, HALF / 8, 0, least) - x).abs()
+    assert off[:2].tolist() == pytest.approx([least, least])
+    assert float(off[2]) == pytest.approx(HALF / 8)
+    assert float(off[3]) == 0.0
+    assert float(rounded_at_least(torch.tensor([1e-12], dtype=torch.float64), HALF / 8, 0, least)) != 0.0
+
+
+def test_what_a_half_type_saves_may_be_lost() -> None:
+    """The gradient of prod divides the saved product, which a half type rounds to 0."""
+    made = oracle_for("prod_dim(float16[3].of(5.9604645e-08, 0.0183, 0.686), 0)", cotangents=[torch.ones(())])
+    truth = made.truth("grad[0]")
+    assert truth is not None
+    assert float(made.sensitivity("grad[0]", U, HALF / 8)[0]) > float(truth[0]) / 16
+
+
+def test_counts_are_exact() -> None:
+    """The second derivative of scatter_reduce's products counts zeros and asks for one."""
+    index, source = torch.tensor([0, 1, 1]), torch.tensor([0.0, 2.0, 1.0], dtype=torch.float64)
+    with Rounding(U, 0):
+        counted = torch.zeros(2, dtype=torch.float64).scatter_add(0, index, (source == 0).double())
+        moved = torch.zeros(2, dtype=torch.float64).scatter_add(0, index, source / 3)
+    assert counted.tolist() == [1.0, 0.0]
+    assert float(moved[1]) != 1.0
+
+
+@pytest.mark.parametrize("more", ({}, {"is_causal": True}, {"enable_gqa": True}))
+def test_attention_is_taken_apart(more: dict[str, bool]) -> None:
+    """By formulas that give what the kernel gives, forward and backward."""
+    draw = torch.Generator().manual_seed(0)
+    heads = 2 if "enable_gqa" in more else 4
+    shapes = (2, 4, 5, 8), (2, heads, 6, 8), (2, heads, 6, 8)
+    leaves = [torch.randn(s, generator=draw, dtype=torch.float64).requires_grad_() for s in shapes]
+
+    def run() -> tuple[Tensor, ...]:
+        attend = F.scaled_dot_product_attention
+        y = attend(*leaves, **more)  # type: ignore[arg-type]  # options by name
+        return y, *torch.autograd.grad(y.sin().sum(), leaves)
+
+    plain = run()
+    with Rounding(2.0**-53, 0):
+        apart = run()
+    for a, b in zip(plain, apart):
+        assert torch.allclose(a, b, rtol=1e-12, atol=1e-13)
+
+
+def test_gradients_of_attention_cancel_where_one_key_takes_all() -> None:
+    """P (dP - sum P dP) is 0 there, and the rounding of dP on a device."""
+    q, k, v = "1, 1, 1, 2].of(1e4, 1e4)", "1, 1, 2, 2].of(1.0, 1.0, -1.0, -1.0)", "1, 1, 2, 2].of(0.3, 0.7, 0.1, 0.9)"
+    text = f"scaled_dot_product_attention(float32[{q}, float32[{k}, float32[{v})"
+    made = oracle_for(text, cotangents=[torch.full((1, 1, 1, 2), 3.0)])
+    truth = made.truth("grad[0]")
+    assert truth is not None
+    assert float(truth.abs().max()) < 1e-9
+    assert float(made.sensitivity("grad[0]", U, U).max()) > U
+
+
+def test_complex_convolutions_are_three_real_ones() -> None:
+    """Gauss's trick triples the terms; products of matrices do without."""
+    complex64, float32 = FACTS["complex64"], FACTS["float32"]
+    assert terms_of_gauss(catalog.row("conv2d"), complex64) == terms_of_gauss(catalog.row("conv_transpose1d"), complex64) == 3.0
+    assert terms_of_gauss(catalog.row("conv2d"), float32) == terms_of_gauss(catalog.row("mm"), complex64) == 1.0
+    bench, _, inputs = prepared("conv1d(complex64[4, 2, 40].normal(seed=1), complex64[3, 2, 3].normal(seed=2))")
+    x, w = (o.view for o in inputs.operands)
+    a, b, c, d = x.real, x.imag, w.real, w.imag
+    one, two, three = F.conv1d(a, c), F.conv1d(b, d), F.conv1d(a + b, c + d)
+    gauss = torch.complex(one - two, three - one - two)
+    assert judge(bench, {"out": gauss}, {"out": F.conv1d(x, w)}, "forward")[0].status is Status.AGREE
+    coarse = F.conv1d(x.to(torch.complex64), w * (1 + 2.0**-12))
+    assert judge(bench, {"out": coarse}, {"out": F.conv1d(x, w)}, "forward")[0].status.is_finding
+
+
+def test_complex_arithmetic_at_inf_is_nobodys_promise() -> None:
+    """C99's annex G makes an Inf of what comes as NaN otherwise; a composite goes on with either."""
+    facts = FACTS["complex64"]
+    for values, freed in (("1.0, 2.0", False), ("inf, 2.0", True)):
+        made = oracle_for(f"logsumexp(complex64[2].of({values}), (0,))", cotangents=[torch.ones((), dtype=torch.complex64)])
+        truth = made.truth("grad[0]")
+        assert truth is not None
+        bench = bench_for("logsumexp", made)
+        found = excuses(bench, Budget(np.ones((2, 2)), ()), truth, "grad[0]", facts, "backward")
+        assert bool(found.ignore_nonfinite.all()) is freed
+
+
+def test_solvers_owe_nothing_where_flushing_is_more_than_rounding() -> None:
+    """A right-hand side of 1e-37 leaves a residual of its own size on a device that flushes what is smaller; 1e-20 does not."""
+    row, a = catalog.row("solve"), torch.eye(3)
+    for size, tables, told in ((1e-37, "mps", True), (1e-37, "cpu", False), (1e-20, "mps", False), (0.0, "mps", False)):
+        b = torch.full((3, 1), size)
+        call = Bound(row, (a, b), {}, rule_of(row).vanishing(row, tolerance.load(tables), (a, b)))
+        assert bool(unsound(call, a, b).all()) is told, (size, tables)
+    mm = catalog.row("mm")
+    assert not rule_of(mm).vanishing(mm, tolerance.load("mps"), (a, a))
+
+
+def test_one_unsound_matrix_says_nothing_of_the_others_in_its_batch() -> None:
+    a, x = torch.eye(3).repeat(2, 1, 1) * 2, torch.ones(2, 3, 1)
+    b = a @ x
+    b[0, 0, 0] = torch.nan
+    off = x.clone()
+    off[1, 0, 0] = 1.5
+    for result, wrong in ((x, 0), (off, 1)):
+        said = RELATIONS["solve"].problems(Bound(catalog.row("solve"), (a, b), {}), {"out": result})
+        assert [p.where.tolist() for p in said if isinstance(p, Unjudged)] == [[True, False]]
+        assert sum(isinstance(p, Problem) for p in said) == wrong
+
+
+def test_half_second_derivatives_may_leave_the_range_on_the_way() -> None:
+    """asinh's gradient squares its operand: beyond 256 that is Inf in float16, and float32 holds it."""
+    for name, freed in (("float16", True), ("float32", False)):
+        text = f"asinh({name}[1].of(3000.0))"
+        oracle = oracle_for(text, cotangents=[torch.ones(1)])
+        truth = oracle.truth("grad[0]")
+        assert truth is not None
+        with mock.patch.object(CaseOracle, "fed", 1):
+            bench = bench_for("asinh", oracle)
+            found = excuses(bench, Budget(np.full(1, 1e-6), ()), truth, "grad[0]", FACTS[name], "backward")
+        assert bool(found.ignore.all() or (found.moved is not None and found.moved.all())) is freed
+
+
+def test_integers_in_a_floating_destination_are_held_to_the_reference() -> None:
+    """A sum converts them first, and does not wrap as the sum in integers does."""
+    text = 'sum_dim(int64[2].of(9223372036854775807, 9223372036854775807), (0,)).into("float32")'
+    case = parse(text)
+    inputs = build(case)
+    bench = bench_for("sum_dim", oracle_for(text))
+    x = inputs.operands[0].view
+    here = torch.sum(x, (0,), out=torch.empty(()))
+    assert float(here) > 1e19
+    assert judge(bench, {"out": here.clone()}, {"out": here}, "forward")[0].status is Status.AGREE
+    assert judge(bench, {"out": here * 1.01}, {"out": here}, "forward")[0].status.is_finding
+
+
+def test_a_sensitivity_that_decides_has_more_samples() -> None:
+    """Two numbers that move against each other in every one of a few samples move together in one of many."""
+    made = oracle_for("softmax(float32[2].of(0.3, 0.1), dim=0)", cotangents=[torch.ones(2)])
+    assert made.truth("grad[0]") is not None
+    few = made.sensitivity("grad[0]", U, U).clone()
+    assert made.take_more_samples(PERTURBATIONS)
+    assert not made.take_more_samples(PERTURBATIONS)
+    some = made.sensitivity("grad[0]", U, U).clone()
+    assert made.take_more_samples()
+    many = made.sensitivity("grad[0]", U, U)
+    assert bool((some >= 0.9 * few).all())
+    assert bool((many >= 0.9 * some).all())
+    assert float(many.max()) > 0.4 * U * 0.55
+    assert not made.take_more_samples()
+
+
+def test_what_agrees_with_a_reference_far_from_the_truth_shares_its_formula() -> None:
+    """Gradients are torch's formulas on every device: both sides far off alike is no bug of the device; apart, it is."""
+    truth = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    b = Budget(np.full(2, 1e-6), ())
+    theirs = torch.tensor([1.0, 3.0])
+    alike, own = torch.tensor([1.0, 3.0000002]), torch.tensor([1.0, 2.0000002])
+    assert (measure("grad[0]", alike, theirs, truth, b).share or 0.0) <= 1.0
+    assert (measure("grad[0]", own, theirs, truth, b).share or 0.0) <= 1.0
+    assert (measure("grad[0]", torch.tensor([1.0, 3.1]), theirs, truth, b).share or 0.0) > 8.0
+    near = torch.tensor([1.0, 2.000002])  # a reference that is a little off excuses nobody
+    assert (measure("grad[0]", torch.tensor([1.0, 2.0000025]), near, truth, b).share or 0.0) > 1.0

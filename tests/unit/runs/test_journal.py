@@ -1,0 +1,75 @@
+"""What a worker is about to do, as the controller reads it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from parity.runs import journal
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    """Item, case, ordinal, stage and time."""
+    j = journal.Journal(tmp_path / "j")
+    j.begin(7, "add-float32", "add(float32[2], float32[2])", 5.0)
+    j.stage("device")
+    entry = journal.read(tmp_path / "j")
+    assert entry is not None
+    assert (entry.running, entry.stage, entry.ordinal) == (True, "device", 7)
+    assert (entry.item, entry.case) == ("add-float32", "add(float32[2], float32[2])")
+    assert not entry.overdue
+    j.end()
+    after = journal.read(tmp_path / "j")
+    assert after is not None
+    assert not after.running
+    j.close()
+
+
+def test_a_case_is_overdue_when_its_time_is_over(tmp_path: Path) -> None:
+    """And only while it runs."""
+    j = journal.Journal(tmp_path / "j")
+    j.begin(0, "i", "c", 0.01)
+    time.sleep(0.02)
+    entry = journal.read(tmp_path / "j")
+    assert entry is not None
+    assert entry.overdue
+    j.end()
+    entry = journal.read(tmp_path / "j")
+    assert entry is not None
+    assert not entry.overdue
+
+
+def test_it_survives_the_death_of_its_writer(tmp_path: Path) -> None:
+    """Written through a mapping, read after an abort."""
+    program = (
+        "import os, sys; from pathlib import Path; from parity.runs.journal import Journal\n"
+        "j = Journal(Path(sys.argv[1])); j.begin(3, 'exp-float32', 'exp(float32[1])', 9.0); j.stage('device'); os.abort()"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "j")], capture_output=True, check=False)
+    assert done.returncode < 0
+    entry = journal.read(tmp_path / "j")
+    assert entry is not None
+    assert (entry.running, entry.stage, entry.case) == (True, "device", "exp(float32[1])")
+
+
+def test_a_lost_device_ends_the_process_and_says_why(tmp_path: Path) -> None:
+    """With an exit code of its own, and the case still running in the journal."""
+    program = (
+        "import sys; from pathlib import Path; from parity.runs.journal import Journal\n"
+        "j = Journal(Path(sys.argv[1])); j.begin(3, 'i', 'c', 9.0); j.lost('misaligned address')"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "j")], capture_output=True, check=False)
+    assert done.returncode == journal.LOST
+    assert (tmp_path / "j.lost").read_text() == "misaligned address"
+
+
+def test_no_journal_yet_is_none(tmp_path: Path) -> None:
+    """Neither a missing nor a cut file is an error: the worker may just be starting."""
+    assert journal.read(tmp_path / "none") is None
+    (tmp_path / "cut").write_bytes(b"\1\2")
+    assert journal.read(tmp_path / "cut") is None
+    fresh = journal.Journal(tmp_path / "fresh")
+    assert journal.read(tmp_path / "fresh") is None, "its pid is 0, which would mean a process group"
+    fresh.close()

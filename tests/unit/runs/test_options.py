@@ -1,0 +1,64 @@
+"""The options of a run: both faces offer every field, and what one is given reaches the other."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+
+import pytest
+
+from parity.faces import commandline
+from parity.runs.options import OPTIONS, Option, RunOptions
+
+GIVEN = (
+    *("run", "ad*", "mul", "--device", "sim", "--dtype", "int8", "--dtype", "bool", "--family", "unary", "--profile", "full"),
+    *("--source", "all", "--examples", "3", "--seed", "-1", "-n", "2", "--faults", "f.py", "--no-screens", "--no-shrink"),
+    *("--power", "9", "--no-power", "--hang-after", "1.5", "--setup", "s.py", "--fail-on", "void", "--min-judged", "0.25"),
+    *("--output", "run.jsonl", "--findings", "there", "--junit-xml", "x.xml", "--reach", "--count", "-v", "--list"),
+)
+ASKED = RunOptions(
+    op=("ad*", "mul"), device="sim", dtype=("int8", "bool"), family=("unary",), profile="full", source="all", examples=3,
+    seed="-1", workers=2, faults="f.py", no_screens=True, no_shrink=True, power=9, no_power=True, hang_after=1.5, setup="s.py",
+    fail_on=("void",), min_judged=0.25, output="run.jsonl", findings="there", junit_xml="x.xml", reach=True, count=True,
+    verbose=True, list=True,
+)  # fmt: skip
+
+
+def by_pytest(arguments: list[str]) -> RunOptions:
+    """The options that pytest would read from these arguments."""
+    parser = argparse.ArgumentParser()
+    for option in OPTIONS:
+        if option.in_pytest:
+            name, keywords = option.for_pytest()
+            parser.add_argument(name, **keywords)
+    return RunOptions.of_pytest(parser.parse_args(arguments))
+
+
+def test_every_field_is_an_option_of_the_command_line() -> None:
+    """With its value, and with its default where it is not given."""
+    parser = commandline.parser()
+    assert RunOptions.of_command_line(parser.parse_args(GIVEN)) == ASKED
+    assert RunOptions.of_command_line(parser.parse_args(["run"])) == RunOptions()
+    assert not [f.name for f in fields(RunOptions) if getattr(ASKED, f.name) == f.default], "ASKED lacks a new field"
+
+
+def test_pytest_is_given_what_the_command_line_was() -> None:
+    """All but what pytest has options of its own for, and nothing for a default."""
+    back = by_pytest(list(ASKED.pytest_arguments()))
+    own = {o.name for o in OPTIONS if not o.in_pytest}
+    assert own == {"workers", "no_power", "output", "junit_xml", "verbose", "list"}
+    for f in fields(RunOptions):
+        assert getattr(back, f.name) == (f.default if f.name in own else getattr(ASKED, f.name)), f.name
+    assert list(RunOptions().pytest_arguments()) == []
+    assert by_pytest([]) == RunOptions()
+
+
+def test_no_power_is_a_power_of_none_in_pytest() -> None:
+    """The command line takes no 0, and so pytest's option has to."""
+    assert by_pytest(["--parity-power=0"]).power == 0
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda o: o.name)
+def test_every_option_says_what_it_does(option: Option) -> None:
+    assert option.help
+    assert option.name in RunOptions.__slots__
