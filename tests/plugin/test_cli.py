@@ -247,7 +247,7 @@ def test_count_tells_the_pairs_that_were_compared(capfd: pytest.CaptureFixture[s
     assert code == 0
     line = next(x for x in out.splitlines() if x.split()[:1] == ["backward"])
     assert line.split()[1:6] == ["3", "3", "of", "4", "2"]  # softmax, with a dtype, masked; not the one of pca_lowrank
-    assert "gradients of several right answers (lowrank) are not compared" in out
+    assert "gradients of several right answers (pca_lowrank) are not compared" in out
     assert "pca_lowrank (float32)" in out
     code, again, _ = told(capfd, "coverage", str(path))
     assert code == 0

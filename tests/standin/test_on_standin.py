@@ -100,9 +100,9 @@ def test_the_doctor_examines_the_device(setup: str, code: int, words: tuple[str,
 
 
 def run_of(folder: Path, *ops: str, code: int = 0, dtype: str = "float32", setup: str = "standin.py", **env: str) -> Run:
-    """A short run of some ops."""
+    """A short run of some ops; what comes last of an option counts."""
     files = ("--output", str(folder / "run.jsonl"), "--findings", str(folder / "findings"))
-    done = parity("run", *ops, *BRIEF, "--dtype", dtype, "-n", "1", *files, cwd=folder, setup=setup, **env)
+    done = parity("run", *BRIEF, *ops, "--dtype", dtype, "-n", "1", *files, cwd=folder, setup=setup, **env)
     assert done.returncode == code, done.stdout + done.stderr
     return run_file.read(folder / "run.jsonl")
 
@@ -117,17 +117,17 @@ def test_a_missing_operator_falls_back_or_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_finding_has_a_script_and_can_be_replayed(tmp_path: Path) -> None:
-    """torch has no kernel for conj_physical_ on MPS: found, told in plain torch, found again."""
-    run = run_of(tmp_path, "conj_physical", code=1, dtype="complex64")
+    """torch's own lu_solve is wrong on MPS where batches are broadcast: found, told in plain torch, found again."""
+    run = run_of(tmp_path, "lu_solve", "--examples", "40", code=1)
     record = next(r for r in run.records if r.status in FINDINGS)
-    assert record.reason == "RuntimeError in run: DispatchStub: missing kernel for mps"
+    assert (record.op, record.status, record.aspect) == ("lu_solve", Status.WRONG, "forward")
     done = parity("replay", record.case, cwd=tmp_path)
     assert done.returncode == 1
-    assert "DispatchStub: missing kernel for mps" in done.stdout
-    (script,) = (tmp_path / "findings").glob("*.py")
+    assert "wrong in" in done.stdout
+    (script,) = (tmp_path / "findings").glob("*forward*.py")
     done = python(f"import runpy\nrunpy.run_path({str(script)!r}, run_name='__main__')\n")
-    assert "DispatchStub: missing kernel for mps" in done.stdout + done.stderr
-    assert done.returncode != 0
+    assert "mps" in done.stdout, done.stderr
+    assert done.returncode == 1
 
 
 def test_a_run_on_mps_is_audited(tmp_path: Path) -> None:
