@@ -3,6 +3,7 @@ them, a Verdict, and a Record that can be stored. Only outcomes hold tensors."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -203,8 +204,46 @@ def times_the_budget(share: float, more: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Cause:
+    """What experiments with a finding's least case say about its origin (`parity.runs.causes`).
+
+    subject: the operator of aten that first differs ("aten::exp") or, if no operator differs alone, the function of the row
+    ("torch.softmax").
+    symptom: one of `SYMPTOMS`, for errors followed by the message without its numbers.
+    properties: those of the call without which it agrees, like "transposed operand" or "NaN".
+    """
+
+    subject: str
+    symptom: str
+    properties: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Equal for equal facts, in every run and on every machine."""
+        facts = "|".join((self.subject, self.symptom, *self.properties))
+        word = self.subject.rpartition(":")[2].rpartition(".")[2].replace(" ", "-")
+        return f"{word}-{hashlib.blake2b(facts.encode(), digest_size=3).hexdigest()}"
+
+
+# The symptoms of causes, and what each says of the subject.
+SYMPTOMS = {
+    "values": "gives wrong values",
+    "memory": "writes beside its destination, or not at all",
+    "metadata": "gives a wrong shape, dtype, stride or aliasing",
+    "accepts": "computes what must be refused",
+    "operands": "changes operands that it must only read",
+    "law": "draws from a wrong distribution",
+    "unstable": "gives different results in equal calls",
+    "raises": "raises where the CPU computes",
+    "memory exhausted": "runs out of memory",
+    "dies": "ends or hangs the process",
+}
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
-    """The stored result of one aspect of one case."""
+    """The stored result of one aspect of one case. shrunk: the least case; script: the file that shows the finding, in the
+    folder of the run's scripts; cause: of a finding."""
 
     case: str
     op: str
@@ -218,6 +257,7 @@ class Record:
     measures: tuple[Measure, ...] = ()
     shrunk: str = ""
     script: str = ""
+    cause: Cause | None = None
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -32,7 +32,7 @@ from parity.runs.code import code_of
 from parity.runs.doctor import examined, fingerprint_of, named
 from parity.runs.inquest import How
 from parity.runs.options import RunOptions
-from parity.runs.rows import Header
+from parity.runs.rows import Header, counted
 
 INTERRUPTED = 130
 
@@ -94,7 +94,7 @@ def _run(given: argparse.Namespace) -> int:
     from parity.report.progress import Reporter  # pytest is imported only by the command that runs it
 
     path = Path(o.output or f"parity-run-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl")
-    reporter = Reporter(header, path, fail_on=fail_on, min_judged=o.min_judged)
+    reporter = Reporter(header, path, fail_on=fail_on, min_judged=o.min_judged, verbose=o.verbose)
     workers = o.workers or max(1, min(8, os.cpu_count() or 1))
     if probe["verdict"] == "suspect":
         print(f"the device is SUSPECT: {'; '.join(probe['reasons'])}")
@@ -281,6 +281,21 @@ def _diff(o: argparse.Namespace) -> int:
     return made.exit_code
 
 
+def _report(o: argparse.Namespace) -> int:
+    from parity.report import causes as told
+    from parity.runs import causes
+
+    run = run_file.read(o.run, partial=True)
+    gathered = causes.gather(run.records, counted(run.deaths, run.items))
+    if o.cause:
+        ids = [c.cause.id for c in gathered]
+        gathered = tuple(c for c in gathered if c.cause.id == o.cause)
+        if not gathered:
+            raise UsageError(f"{o.run} has no cause '{o.cause}'; {near(o.cause, ids) or 'it has ' + ', '.join(ids)}")
+    print(told.render(gathered, run.header, bool(o.cause)))
+    return 0
+
+
 def _coverage(o: argparse.Namespace) -> int:
     from parity.report import coverage
 
@@ -345,6 +360,7 @@ def _explain(o: argparse.Namespace) -> int:
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
     "diff": _diff,
+    "report": _report,
     "coverage": _coverage,
     "replay": _replay,
     "explain": _explain,

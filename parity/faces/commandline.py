@@ -57,6 +57,10 @@ With it:   parity run --device mps --reach --output run.jsonl
            parity audit --reach --run run.jsonl
 
 The last line reads: N of M (x %)."""
+REPORT = (
+    "The findings of a run by cause: what differs, in which calls, how often, and the least case. Causes of ordinary calls "
+    "that are silently wrong come first. A cause's id depends on the facts alone, so it is the same in every run."
+)
 COVERAGE = (
     "How often each feature of a call was drawn in a run, by family of ops, and each two together. Further cases are drawn and "
     "not run: a pair of features that they show is applicable, and it is a hole where the run lacks it though ten of its cases "
@@ -99,6 +103,11 @@ def parser() -> argparse.ArgumentParser:
     two.add_argument("after", type=Path, metavar="AFTER", help="the run file of the later run")
     two.add_argument("--partial", action="store_true", help="take what a truncated file holds")
     two.set_defaults(command="diff")
+
+    causes = commands.add_parser("report", help="the causes of a run's findings", description=REPORT)
+    causes.add_argument("run", type=Path, metavar="RUN", help="the run file")
+    causes.add_argument("cause", nargs="?", default="", metavar="CAUSE", help="the id of one cause, with all its findings")
+    causes.set_defaults(command="report")
 
     drawn = commands.add_parser("coverage", help="which features a run drew, and which two together", description=COVERAGE)
     drawn.add_argument("run", type=Path, help="the run file")

@@ -11,6 +11,7 @@ import gc
 import json
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,14 +188,18 @@ class Checker:
         options = self._plan.options
         done = examine(item, self._plan, self._journal, self._dead)
         texts: list[str] = []
-        for f in done.findings:
+        records = list(done.records)
+        first = len(records) - len(done.findings)  # the records of the findings come last, in their order
+        for k, f in enumerate(done.findings, first):
             script: Path | OutputError | None
             try:
                 script = write_script(f, self._plan.device, Path(options.findings))
             except OutputError as e:  # a full disk must not cost the finding
                 script = e
+            if isinstance(script, Path):
+                records[k] = replace(records[k], script=f"{script.parent.name}/{script.name}")
             texts.append(text(f, self._plan.device.name, script, options.faults or "", options.setup or ""))
-        rows = [*map(encode, done.records), *map(encode, done.power), encode(done.summary)]
+        rows = [*map(encode, records), *map(encode, done.power), encode(done.summary)]
         part = {"rows": rows, "findings": texts, "features": pack(done.features)}
         self._request.node.user_properties.append(("parity", json.dumps(part)))
         if texts:

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -15,11 +15,12 @@ import pytest
 
 from parity.core import untrusted
 from parity.core.errors import OutputError
-from parity.core.results import FINDINGS, Json, Record
+from parity.core.results import FINDINGS, Cause, Json, Record
 from parity.coverage.features import Tally, unpack
+from parity.report import causes as causes_text
 from parity.report import output, summary
 from parity.report.words import clock, plural, reproduce
-from parity.runs import run_file, suite
+from parity.runs import causes, run_file, suite
 from parity.runs.rows import CPU, OUTSIDE, Death, End, Header, ItemRow, Power, counted, totals
 from parity.runs.run_file import Writer
 
@@ -32,9 +33,15 @@ class Reporter:
     """A plugin of the controller that collects what the workers report. `exit_code` says how the run ended."""
 
     def __init__(
-        self, header: Header, output: Path, stream: TextIO | None = None, fail_on: Sequence[str] = (), min_judged: float = 0.0
+        self,
+        header: Header,
+        output: Path,
+        stream: TextIO | None = None,
+        fail_on: Sequence[str] = (),
+        min_judged: float = 0.0,
+        verbose: bool = False,
     ) -> None:
-        self.header, self.output, self.fail_on, self.min_judged = header, output, fail_on, min_judged
+        self.header, self.output, self.fail_on, self.min_judged, self.verbose = header, output, fail_on, min_judged, verbose
         self.stream = stream or sys.stdout
         self.live = self.stream.isatty()
         self.items: list[ItemRow] = []
@@ -45,6 +52,8 @@ class Reporter:
         self._tallies: dict[str, Tally] = {}
         self._ended: set[str] = set()  # items that will report no more
         self._whole: set[tuple[str, str]] = set()  # items that were examined completely
+        self._causes: set[Cause] = set()
+        self._dead: set[str] = set()  # how processes died
         self.lost: list[str] = []
         self.expected = self.done = self.checks = self.findings = self.failures = 0
         self.started = time.monotonic()
@@ -125,11 +134,20 @@ class Reporter:
                 self.records.append(row)
             elif isinstance(row, Power):
                 self.power.append(row)
-        for text in part["findings"]:
-            self.findings += 1
+        self.findings += len(part["findings"])
+        for text in part["findings"] if self.verbose else ():
             self.say(text + "\n")
+        if not self.verbose:
+            self._new_causes(r for r in rows if isinstance(r, Record))
         for line in part["rows"]:  # last, so that a full disk loses neither counts nor output
             self._writer.write_line(line)
+
+    def _new_causes(self, records: Iterable[Record]) -> None:
+        """One line for each cause that this run has not met before."""
+        for c in causes.gather(records):
+            if c.cause not in self._causes:
+                self._causes.add(c.cause)
+                self.say(causes_text.line(c))
 
     def _drawn_features(self, op: str, packed: Json) -> None:
         row = suite.row(op)
@@ -148,10 +166,13 @@ class Reporter:
         again = reproduce(row["case"], h.fingerprint.device, h.faults.name, h.setup.name)
         goes = "again" if death.blame == OUTSIDE else "without it"
         goes = f"the run goes on without what is left of {row['item']}" if row["last"] else f"the item is examined {goes}"
-        self.say(
-            f"{op} {dtype} on {where}: {row['how']}, {how} at stage {row['stage']}\n"
-            f"  case: {row['case']}\n" + (f"  {why}\n" if why else "") + f"  {again}\n  {goes}\n"
-        )
+        words = causes.death_words(death)
+        if self.verbose or words not in self._dead:  # the summary counts the others
+            self.say(
+                f"{op} {dtype} on {where}: {row['how']}, {how} at stage {row['stage']}\n"
+                f"  case: {row['case']}\n" + (f"  {why}\n" if why else "") + f"  {again}\n  {goes}\n"
+            )
+        self._dead.add(words)
         self._writer.write(death)
 
     # ------------------------------------------------------------------------------------------------ the screen
@@ -223,7 +244,7 @@ class Reporter:
         width = shutil.get_terminal_size().columns if self.live else None
         data = summary.SummaryData(
             self.header, self.items, self.records, self.deaths, self.power, coverage, self.broken, seconds, str(self.output),
-            self.fail_on, self.min_judged, self.lost,
+            self.fail_on, self.min_judged, self.lost, self.verbose,
         )  # fmt: skip
         screen = summary.render(data, width) + "\n\n" + summary.last_line(data, exit_code) + "\n"
         if self.stopped:

@@ -12,12 +12,16 @@ from parity import tolerance
 from parity.core.dtypes import DEFAULT, HALF
 from parity.core.results import COMPARED, FINDINGS, MEANING, Aspect, Record, Status
 from parity.coverage.features import Coverage
+from parity.report import causes as causes_text
 from parity.report import power
 from parity.report.words import clock, folded, listed, plural, table
-from parity.runs import suite
+from parity.runs import causes, suite
 from parity.runs.rows import Death, Header, ItemRow, Power, counted, totals
 
-WORST = 8
+SCREEN = 56  # lines of a summary without -v; the last lines of the run come after it
+EVERYTHING = 1 << 30  # lines of a summary with -v
+LEAST_ROOM = 12  # lines for causes, however long the other parts are
+PART = 6  # lines of a part of the summary without -v
 REASON = 110  # most characters of a reason
 UNJUDGED = 0.9  # items of which a smaller fraction was judged are listed
 INDENT = 11  # columns of the labels of the first lines
@@ -136,7 +140,7 @@ def tables_line(header: Header, items: Sequence[ItemRow]) -> str:
 class SummaryData:
     """The input of a summary. broken: tests that failed because of parity, not the device; run_file: where the run is stored;
     fail_on: statuses that fail in addition to the findings; min_judged: an item fails if a smaller fraction of its elements was
-    judged; lost: items that were given up."""
+    judged; lost: items that were given up; verbose: leave nothing out."""
 
     header: Header
     items: Sequence[ItemRow] = ()
@@ -150,6 +154,7 @@ class SummaryData:
     fail_on: Sequence[str] = ()
     min_judged: float = 0.0
     lost: Sequence[str] = ()
+    verbose: bool = False
 
 
 def render(t: SummaryData, width: int | None = None) -> str:
@@ -161,7 +166,7 @@ def render(t: SummaryData, width: int | None = None) -> str:
     lines = ["", *folded(_head(t), width, INDENT), ""]
     if t.items or deaths:
         lines += by_dtype(t.items, Counter((d.dtype, d.how) for d in deaths))
-    lines += _findings(t, deaths)
+    rest: list[str] = []
     for title, part in (
         ("unsupported", refused(t.items)),
         ("fallback (ran on the CPU unasked)", _with(t.items, Status.FALLBACK)),
@@ -174,7 +179,7 @@ def render(t: SummaryData, width: int | None = None) -> str:
         ),
         ("power: errors put into results that agree, and seen by the judge", power.lines(t.power)),
     ):
-        lines += ["", title, *folded(part, width, 4)] if part else []
+        rest += ["", title, *_cut(folded(part, width, 4), t.verbose)] if part else []
     failing = unwanted(t.items, t.records, t.fail_on).items()
     for title, part in (
         ("the CPU itself died or hung in", [f"  {d.case} ({d.signal}; {d.why})" for d in acquitted]),
@@ -184,8 +189,16 @@ def render(t: SummaryData, width: int | None = None) -> str:
         ("failed by --fail-on", [f"  {s}: {plural(n, 'check')}; one of them: {one}" for s, (n, one) in failing]),
         ("failed by --min-judged", power.left(t.items, t.min_judged)),
     ):
-        lines += ["", title, *part] if part else []
-    return "\n".join(lines)
+        rest += ["", title, *_cut(part, t.verbose)] if part else []
+    room = EVERYTHING if t.verbose else SCREEN - len(lines) - len(rest)
+    return "\n".join([*lines, *_findings(t, deaths, max(room, LEAST_ROOM)), *rest])
+
+
+def _cut(lines: list[str], verbose: bool) -> list[str]:
+    """The first lines of a part, unless everything is asked for."""
+    if verbose or len(lines) <= PART:
+        return lines
+    return [*lines[: PART - 1], f"  ... and {plural(len(lines) - PART + 1, 'more line')}: parity run -v"]
 
 
 def _head(t: SummaryData) -> list[str]:
@@ -219,20 +232,17 @@ def _judged(items: Sequence[ItemRow]) -> list[str]:
     return [f"judged     {judged / total:.2%} of {total:,} elements" + (f" ({partly})" if partly else "")]
 
 
-def _findings(t: SummaryData, deaths: Sequence[Death]) -> list[str]:
-    """Deaths, and the worst kinds of difference with their least cases."""
-    findings = kinds(t.records)
-    if not findings and not deaths:
+def _findings(t: SummaryData, deaths: Sequence[Death], room: int) -> list[str]:
+    """The causes of what was found, by weight, in so many lines."""
+    gathered = causes.gather(t.records, deaths)
+    if not gathered:
         return []
     checks = sum(n for s, n in totals(t.items).items() if s in FINDINGS)
-    of = f": {plural(len(findings), 'kind')} in {plural(checks, 'check')}, each by its least case" if findings else ""
-    lines = ["", f"findings{of}"]
-    for d in deaths:
-        why = f" ({d.why})" if d.why else ""
-        lines.append(f"  {d.how} ({d.signal}) of {d.op} {d.dtype} at stage {d.stage}{why}: {d.case}")
-    worst = sorted(findings, key=lambda r: -(max((m.share or 0.0 for m in r.measures), default=0.0)))
-    lines += [f"  {r.status} {r.op} {r.dtype} {r.aspect}: {r.shrunk or r.case}" for r in worst[:WORST]]
-    return lines + ([f"  ... and {len(worst) - WORST} more kinds, told above"] if len(worst) > WORST else [])
+    kinds_text = f"{plural(len(kinds(t.records)), 'kind')} of findings in {plural(checks, 'check')}" if checks else ""
+    died = plural(len(deaths), "death") + " of the process" if deaths else ""
+    of = " and ".join(x for x in (kinds_text, died) if x)
+    head = f"{plural(len(gathered), 'cause')} ({causes_text.counts_line(gathered)}) of {of}"
+    return ["", head, *causes_text.lines(gathered, room - 3, t.header)]
 
 
 def _drawn(coverage: Sequence[Coverage], run_file: str) -> list[str]:
@@ -271,7 +281,9 @@ def last_line(t: SummaryData, code: int) -> str:
     if code == 1 and not parts:
         said += f", but {_failed(t)}: see above"
     if parts:
-        return f"{said}; stored in {run_file}; all of them again: parity replay {run_file}"
+        return (
+            f"{said}; stored in {run_file}; every cause in full: parity report {run_file}; all again: parity replay {run_file}"
+        )
     return f"{said}; stored in {run_file}; compare with another run: parity diff {run_file} OTHER"
 
 

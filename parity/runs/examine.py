@@ -19,7 +19,7 @@ from parity.checks.dispatched import Dispatched
 from parity.core import notation
 from parity.core.case import Case
 from parity.core.errors import CaseError, DeviceError
-from parity.core.results import Aspect, Record, Status
+from parity.core.results import Aspect, Cause, Record, Status
 from parity.coverage import op_dtype
 from parity.devices.base import Device
 from parity.devices.fallbacks import listening
@@ -27,6 +27,7 @@ from parity.generation import generate
 from parity.generation.generate import Drawn
 from parity.generation.shrink import shrink as least
 from parity.judging.rules import rule_of
+from parity.runs.causes import cause_of
 from parity.runs.options import RunOptions
 from parity.runs.rows import ItemRow, Power
 from parity.runs.suite import ORACLE_EVERY, Item, RunProfile
@@ -96,14 +97,16 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One kind of difference of one item, with the least case that shows it and the first case that showed it."""
+    """One kind of difference of one item, with the least case that shows it and the first case that showed it. count: cases of
+    the item that showed this kind; cause: None if causes are not looked for."""
 
     item: Item
     result: Result
     case: Case
     first: Case
-    count: int  # cases of the item that showed this kind
+    count: int
     digest: str = ""
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +233,8 @@ def examine(item: Item, plan: RunPlan, journal: CaseJournal, dead: frozenset[int
         kinds = 0 if o.no_shrink or SHRINKING in dead else KINDS_SHRUNK
         findings = tuple(_findings(item, plan, tally, notes, journal, kinds))
     for f in findings:
-        tally.records.append(record(item, f.result, notation.case_text(f.first), f.digest, False, notation.case_text(f.case)))
+        texts = notation.case_text(f.first), notation.case_text(f.case)
+        tally.records.append(replace(record(item, f.result, texts[0], f.digest, False, texts[1]), cause=f.cause))
     summary = tally.summary(time.monotonic() - started, reached)
     return Examined(summary, tuple(tally.records), findings, tuple(tally.features), tuple(tally.power()))
 
@@ -270,7 +274,21 @@ def _findings(
         case = one.case
         if k < kinds:
             case, result = shrink(item, plan, one, result, key, notes, journal)
-        yield Finding(item, result, case, one.case, len(seen))
+        cause = _cause(item, plan, case, result, notes, journal, k < kinds) if kinds else None
+        yield Finding(item, result, case, one.case, len(seen), cause=cause)
+
+
+def _cause(item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal, least: bool) -> Cause:
+    """The cause of a finding; if the experiments end the process, the item is examined again without them."""
+
+    def again(case: Case, only: Aspect) -> None:
+        recheck(item, plan, case, notes, only, journal)
+
+    journal.begin(SHRINKING, item.id, notation.case_text(case), plan.options.hang_after or patience(case))
+    cause = cause_of(item.row, case, result, plan.device, again, least)
+    notes.clear()
+    journal.end()
+    return cause
 
 
 def shrink(
@@ -286,7 +304,7 @@ def shrink(
             if time.monotonic() > deadline:
                 return False
             journal.begin(SHRINKING, item.id, notation.case_text(case), plan.options.hang_after or patience(case))
-            again = recheck(item, plan, case, notes, result, journal)
+            again = recheck(item, plan, case, notes, result.aspect, journal)
             if not again or any(r.verdict.status in (Status.ERROR, Status.VOID) for r in again):
                 _alive(plan, journal, again[0].verdict.reason if again else "a case that could not be built")
             journal.end()
@@ -300,9 +318,9 @@ def shrink(
     return smallest, hit
 
 
-def recheck(item: Item, plan: RunPlan, case: Case, notes: list[str], like: Result, journal: CaseJournal) -> tuple[Result, ...]:
+def recheck(item: Item, plan: RunPlan, case: Case, notes: list[str], only: Aspect, journal: CaseJournal) -> tuple[Result, ...]:
     """The results of one aspect of a case, with every tensor judged by the oracle; empty if the case cannot be built."""
-    how = Settings(True, like.aspect is Aspect.REPEAT, like.aspect)
+    how = Settings(True, only is Aspect.REPEAT, only)
     try:
         results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, how, journal.stage, notes)
     except CaseError:

@@ -192,7 +192,10 @@ class RunOptions:
         "draw only until every aspect of an op holds a comparison",
     )
     verbose: bool = _option(
-        False, "with --count: name every pair without a comparison", flags=("-v", "--verbose"), in_pytest=False
+        False,
+        "tell every finding in full; with --count, name every pair without a comparison",
+        flags=("-v", "--verbose"),
+        in_pytest=False,
     )
     list: bool = _option(False, "list the selected ops with their dtypes, and run nothing", in_pytest=False)
 

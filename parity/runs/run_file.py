@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from parity.core import untrusted
 from parity.core.errors import OutputError, RunFileError
-from parity.core.results import Fingerprint, Json, Measure, Record
+from parity.core.results import SYMPTOMS, Cause, Fingerprint, Json, Measure, Record
 from parity.coverage.features import Coverage
 from parity.runs.code import Code
 from parity.runs.rows import KINDS, Death, End, Header, ItemRow, Power, Row, Run
@@ -193,6 +193,7 @@ def _row(path: Path, number: int, line: str, form: int) -> Row:
         row_type = KINDS[tree.pop("kind")]
         if row_type is Record:
             tree["measures"] = tuple(_measure(m) for m in tree.get("measures", ()))
+            tree["cause"] = _cause(tree["cause"]) if tree.get("cause") is not None else None
         if row_type is ItemRow:
             tree["worst"] = {k: float(v) for k, v in tree.get("worst", {}).items()}
         for name in TUPLES.get(row_type, ()):
@@ -225,6 +226,14 @@ def _measure(tree: Json) -> Measure:
     measure = Measure(**{**tree, **floats, "index": tuple(tree.get("index", ())), "budget": terms})
     check_types(measure)
     return measure
+
+
+def _cause(tree: Json) -> Cause:
+    cause = Cause(**{**tree, "properties": tuple(tree.get("properties", ()))})
+    check_types(cause)
+    if cause.symptom.partition(":")[0] not in SYMPTOMS:
+        raise ValueError(f"unknown symptom '{cause.symptom[:60]}'; allowed: {', '.join(SYMPTOMS)}")
+    return cause
 
 
 def _tree(line: str) -> Json:

@@ -45,6 +45,7 @@ HOLDS: dict[str, Callable[[Any], bool]] = {
     "tuple[tuple[str, float], ...]": lambda x: True,  # likewise
     "tuple[tuple[str, str], ...]": lambda x: True,  # likewise
     "Fingerprint": lambda x: True,  # likewise
+    "Cause | None": lambda x: True,  # likewise
     "Code": lambda x: True,  # likewise
 }
 

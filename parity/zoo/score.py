@@ -269,7 +269,7 @@ def _fires(t: FaultTrial, item: Item, case: Case, like: Result) -> bool:
     """Whether the case shows the same result while the fault is at work in it."""
     before = t.tap.count
     t.journals.begin(0, item.id, notation.case_text(case), allowed(t.plan, case))
-    again = recheck(item, t.plan, case, t.notes, like, t.journals)
+    again = recheck(item, t.plan, case, t.notes, like.aspect, t.journals)
     t.journals.end()
     shown = failing(again) if like.verdict.status.is_finding else [r for r in again if r.verdict.status in FOUND]
     return t.tap.count > before and any(r.about(like.key) is not None for r in shown)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from parity.core.errors import OutputError
-from parity.core.results import Fingerprint, Record
+from parity.core.results import Cause, Fingerprint, Record
 from parity.coverage.features import pack
 from parity.report.progress import Reporter
 from parity.runs import run_file
@@ -112,7 +112,7 @@ def test_a_run_file_without_room_costs_no_finding(tmp_path: Path, monkeypatch: p
     made.pytest_runtest_logreport(pytest.TestReport("a", ("", 0, ""), {}, "failed", "it", "call", user_properties=told))
     told = [("parity", json.dumps({"death": DEATH | {"last": True}}))]
     made.pytest_runtest_logreport(pytest.TestReport("b", ("", 0, ""), {}, "failed", "it", "???", user_properties=told))  # type: ignore[arg-type]
-    assert "exp float32: wrong" in log.getvalue()
+    assert "gives wrong values: exp(float32[1])" in log.getvalue()
     assert "sin int8 on sim: crash" in log.getvalue()
     assert made.exit_code == 1
     with pytest.raises(OutputError):
@@ -120,6 +120,36 @@ def test_a_run_file_without_room_costs_no_finding(tmp_path: Path, monkeypatch: p
     assert "1 finding in 2 checks and 1 case that ended or hung the process" in log.getvalue()
     assert "agrees" not in log.getvalue()
     assert "items: the run file cannot be written" in log.getvalue().splitlines()[-1]
+
+
+def test_a_cause_is_told_once_and_each_finding_with_verbose(tmp_path: Path) -> None:
+    """One line at its first finding; deaths with equal words, too."""
+    for verbose in (False, True):
+        log = io.StringIO()
+        made = reporter(tmp_path / "run.jsonl", log)
+        made.verbose = verbose
+        for k in (1, 2):
+            bad = Record(
+                "exp(float32[2])",
+                f"exp{k}",
+                "float32",
+                "forward",
+                "wrong",
+                shrunk="exp(float32[1])",
+                cause=Cause("aten::exp", "values"),
+            )
+            row = ItemRow("exp", f"float{16 * k}", 2, {"forward": {"wrong": 2}})
+            seen = part(bad, row, findings=(f"the text of finding {k}",))
+            made.pytest_runtest_logreport(
+                pytest.TestReport(f"a{k}", ("", 0, ""), {}, "failed", "it", "call", user_properties=seen)
+            )
+            dead = [("parity", json.dumps({"death": DEATH}))]
+            made.pytest_runtest_logreport(
+                pytest.TestReport(f"b{k}", ("", 0, ""), {}, "failed", "it", "???", user_properties=dead)  # type: ignore[arg-type]
+            )
+        assert log.getvalue().count("aten::exp gives wrong values: exp(float32[1])") == (0 if verbose else 1)
+        assert log.getvalue().count("the text of finding") == (2 if verbose else 0)
+        assert log.getvalue().count("the process died (SIGABRT)") == (2 if verbose else 1)
 
 
 def _no_room(line: str) -> None:

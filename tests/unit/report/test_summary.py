@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from parity.core.results import Fingerprint, Measure, Record, Status
+from parity.core.results import Cause, Fingerprint, Measure, Record, Status
 from parity.coverage.features import Coverage
 from parity.report.summary import SummaryData, last_line, render
 from parity.runs.rows import Death, Header, ItemRow
@@ -57,8 +57,11 @@ def test_it_names_findings_deaths_voids_and_a_worse_reference() -> None:
     worse = Record("x", "gelu", "float32", "forward", Status.AGREE, measures=(Measure("out", 0.5, 12.0, True),))
     death = Death("cosh", "float32", "cosh(float32[1])", "", "crash", "SIGABRT", "device")
     text = render(SummaryData(header(), ITEMS, (bad, worse), (death,)))
-    assert "drift add float32 forward: add(float32[1])" in text
-    assert "crash (SIGABRT) of cosh float32 at stage device: cosh(float32[1])" in text
+    assert "2 causes (A 2) of 1 kind of findings in 1 check and 1 death of the process" in text
+    assert "drift in out, forward: " in text
+    assert "reproduce: parity replay 'add(float32[1])' --device sim:mps" in text
+    assert "the device ends the process (SIGABRT); 1 death in cosh (float32)" in text
+    assert "reproduce: parity replay 'cosh(float32[1])' --device sim:mps" in text
     assert "view float32: 1 of 4 cases (the reference refuses: size)" in text
     assert "gelu (12)" in text
 
@@ -73,15 +76,41 @@ def test_the_counts_of_a_run_are_told_together() -> None:
     """Findings are kinds of difference, each told by its least case; other records hold checks as they were drawn."""
     items = (ItemRow("add", "float32", 60, {"forward": {"agree": 7, "wrong": 53}}),)
     drawn = [Record(f"add(float32[{k}])", "add", "float32", "forward", Status.WRONG) for k in range(30)]
-    least = [replace(drawn[9], shrunk=f"add(float32[1, {k}])") for k in range(10)]
+    least = [replace(drawn[9], shrunk=f"add(float32[1, {k}])") for k in range(1, 11)]
     text = render(SummaryData(header(), items, (*drawn, *least), coverage=(DRAWN,), run_file="my run.jsonl"))
-    assert "findings: 10 kinds in 53 checks, each by its least case" in text
-    assert "... and 2 more kinds, told above" in text
+    assert "1 cause (A 1) of 10 kinds of findings in 53 checks" in text
     assert "drawn      1 pairs of features; those that are lacking: parity coverage 'my run.jsonl'" in text
     assert "add(float32[3])" not in text
     assert last_line(SummaryData(header(), items, (*drawn, *least), run_file="run.jsonl"), 1) == (
-        "10 findings in 53 checks; stored in run.jsonl; all of them again: parity replay run.jsonl"
+        "10 findings in 53 checks; stored in run.jsonl; every cause in full: parity report run.jsonl; all again: parity replay "
+        "run.jsonl"
     )
+
+
+def test_the_end_fits_a_screen_whatever_was_found() -> None:
+    """Sixty lines with the last ones of the run; with everything asked for, all is told."""
+    items = tuple(ItemRow(f"op{k}", "float32", 60, {"forward": {"wrong": 2}}, void={"why": 1}) for k in range(300))
+    records = [
+        Record(
+            f"add(float32[{k}])",
+            f"op{k}",
+            "float32",
+            "forward",
+            Status.WRONG,
+            shrunk=f"add(float32[{k}])",
+            cause=Cause(f"aten::{k}", "values"),
+        )
+        for k in range(1, 301)
+    ]
+    deaths = [Death(f"d{k}", "float32", f"sin(float32[{k}])", "", "crash", f"signal {'x' * k}", "device") for k in range(1, 60)]
+    acquitted = [replace(d, blame="cpu", why="it dies alone") for d in deaths]
+    data = SummaryData(header(), items, records, (*deaths, *acquitted), lost=[f"item{k}" for k in range(99)])
+    text = render(data).splitlines()
+    assert len(text) <= 56
+    assert "causes" in "\n".join(text)
+    assert any(line.startswith("... and") and "more causes" in line for line in text)
+    whole = render(replace(data, verbose=True))
+    assert all(f"aten::{k} " in whole for k in range(1, 301))
 
 
 def test_what_fails_on_demand_is_told_with_one_of_them() -> None:

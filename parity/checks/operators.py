@@ -1,0 +1,344 @@
+"""Which operator of a case first computes something else on the device than on the CPU.
+
+A dispatch mode around the case runs every operator of aten that reaches the device once more on the CPU, with the operands as
+they lie in the device's memory (strides, offset, lazy bits, shared storage), so that an operator is blamed for what it does
+itself and not for what it is given. Composite functions are seen as the operators that torch makes of them, and the backward
+pass as the operators that autograd calls. A kept call can be run again with other operands; `parity.checks.deciding` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from parity.core.dtypes import FACTS
+from parity.devices.base import Device
+
+LARGEST = 1 << 22  # most bytes of the storages of a call's operands; larger calls are not run again
+CLEAR = 8.0  # an operator that is so many times outside is blamed before a later one that is farther outside
+OWN_ROUNDINGS = 2.0  # unit roundoffs of an element that a single operator may be off by
+SUM_ROUNDINGS = 0.5  # and of the largest element, which sums and products add
+CPU_ERRORS = 4.0  # times the error of the CPU's own result
+# Operators that compute nothing, or nothing that can be expected to be equal.
+ATEN_UNWRITTEN = ("empty", "new_empty", "resize_", "set_", "_to_copy_uninitialized")
+
+
+@dataclass(frozen=True, slots=True)
+class Lain:
+    """A tensor operand as it lay in the device's memory before the call. base: the whole storage as a flat CPU tensor, before
+    the call; group: operands of the same number share it. The strides and the offset are in elements."""
+
+    base: Tensor
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    conj: bool
+    neg: bool
+    group: int
+
+    def on(self, base: Tensor) -> Tensor:
+        """The operand on a copy of its base."""
+        t = base.as_strided(self.shape, self.strides, self.offset)
+        t = t.conj() if self.conj else t
+        return torch._neg_view(t) if self.neg else t
+
+    @property
+    def values(self) -> Tensor:
+        """Its elements, on the CPU, contiguous."""
+        return self.on(self.base).resolve_conj().resolve_neg().contiguous()
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCall:
+    """A call of an operator that both sides can run. args, kwargs: with `Lain` in place of tensors. symptom: how the device's
+    outcome differs, "" if it has the same bits; ratio: how many times as much as roundings explain."""
+
+    operator: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    symptom: str = ""
+    ratio: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The overload without its namespace: "add.out", "_softmax"."""
+        name: str = self.operator.name().partition("::")[2]
+        return name
+
+    @property
+    def base_name(self) -> str:
+        """The operator without its overload and without the underscore of its in-place form: "exp" of "exp_" and "exp.out"."""
+        name = self.name.partition(".")[0]
+        return name.rstrip("_") if name.endswith("_") and not name.startswith("__") else name
+
+    @property
+    def differs(self) -> bool:
+        """Whether the difference is more than roundings explain."""
+        return self.ratio > 1.0
+
+    @property
+    def written(self) -> frozenset[int]:
+        """Numbers of the operands, in the order of the call, that it writes into."""
+        names = [a.name for a in self.operator._schema.arguments]
+        kept = {a.name for a in self.operator._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+        given = [*zip(names, self.args), *self.kwargs.items()]
+        flat = [(name, leaf) for name, value in given for leaf in tree_leaves(value) if isinstance(leaf, Lain)]
+        return frozenset(k for k, (name, _) in enumerate(flat) if name in kept)
+
+    @property
+    def operands(self) -> list[Lain]:
+        """The operands in the order of the call."""
+        return [x for x in tree_leaves((self.args, self.kwargs)) if isinstance(x, Lain)]
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a call left on one side. results: the tensors that it returned, on the CPU; bases: all storages of its operands
+    after it."""
+
+    results: tuple[Tensor, ...]
+    bases: tuple[Tensor, ...]
+    strides: tuple[tuple[int, ...], ...]
+
+
+# ------------------------------------------------------------------------------------------------------ operands in memory
+
+
+class _Reader:
+    """Copies of operands from the device, each storage once."""
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._bases, self._bytes = device, dict[tuple[int, torch.dtype], tuple[int, Tensor]](), 0
+
+    def __call__(self, leaf: Any) -> Any:
+        """The operand as `Lain`; anything else as it is. Raises ValueError for what cannot be described."""
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if leaf.layout is not torch.strided or leaf._is_zerotensor() or leaf.dtype not in KNOWN:
+            raise ValueError("no strided tensor of a known dtype")
+        conj, neg = leaf.is_conj(), leaf.is_neg()
+        plain = leaf.detach()
+        plain = plain.conj() if conj else plain
+        plain = torch._neg_view(plain) if neg else plain
+        storage = plain.untyped_storage()
+        key = storage.data_ptr() or id(storage), plain.dtype
+        if key not in self._bases:
+            n = storage.nbytes() // plain.element_size()
+            self._bytes += storage.nbytes()
+            if self._bytes > LARGEST:
+                raise ValueError("too large to be run again")
+            flat = plain.as_strided((n,), (1,), 0)
+            self._bases[key] = len(self._bases), self._device.download(flat) if not plain.is_cpu else flat.clone()
+        group, base = self._bases[key]
+        return Lain(base, tuple(plain.shape), plain.stride(), int(plain.storage_offset()), conj, neg, group)
+
+
+KNOWN = frozenset(getattr(torch, name) for name in FACTS if hasattr(torch, name))
+
+
+def run_on(call: OperatorCall, device: Device | None, wide: bool = False) -> Ran:
+    """Run a call on a device, or on the CPU for None. wide: in float64 and complex128.
+
+    Raises what the operator raises.
+    """
+    copies: dict[int, Tensor] = {}
+
+    def copied(x: Lain) -> Tensor:
+        if x.group not in copies:
+            base = _widened(x.base) if wide else x.base.clone()
+            copies[x.group] = base if device is None else device.upload(base)
+        return copies[x.group]
+
+    place = torch.device("cpu") if device is None else device.torch_device
+
+    def realised(leaf: Any) -> Any:
+        if isinstance(leaf, Lain):
+            return leaf.on(copied(leaf))
+        if wide and isinstance(leaf, torch.dtype) and (leaf.is_floating_point or leaf.is_complex):
+            return torch.complex128 if leaf.is_complex else torch.float64
+        return place if isinstance(leaf, torch.device) else leaf
+
+    args, kwargs = tree_map(realised, call.args), tree_map(realised, call.kwargs)
+    with torch.no_grad():
+        result = call.operator(*args, **kwargs)
+    tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
+    fetch: Callable[[Tensor], Tensor] = torch.clone if device is None else device.download
+    results = tuple(fetch(t.detach()).resolve_conj().resolve_neg() for t in tensors)
+    return Ran(results, tuple(fetch(b) for b in copies.values()), tuple(t.stride() for t in tensors))
+
+
+def _widened(x: Tensor) -> Tensor:
+    if x.is_complex():
+        return x.to(torch.complex128)
+    return x.to(torch.float64) if x.is_floating_point() else x.clone()
+
+
+# --------------------------------------------------------------------------------------------------------- the comparison
+
+
+def compared(call: OperatorCall, device: Device, ran: Ran | Exception | None = None) -> OperatorCall:
+    """The call with symptom and ratio: its own outcome on the device, run now unless it is given, beside the CPU's."""
+    ours = _outcome(call, None)
+    theirs = _outcome(call, device) if ran is None else ran
+    if isinstance(ours, Exception):
+        return OperatorCall(call.operator, call.args, call.kwargs)
+    if isinstance(theirs, Exception):
+        return OperatorCall(call.operator, call.args, call.kwargs, "raises", math.inf)
+    wide = _outcome(call, None, wide=True) if not call.written else None
+    truth = wide if isinstance(wide, Ran) and len(wide.results) == len(ours.results) else None
+    symptom, ratio = _difference(call, ours, theirs, truth)
+    return OperatorCall(call.operator, call.args, call.kwargs, symptom, ratio)
+
+
+def _outcome(call: OperatorCall, device: Device | None, wide: bool = False) -> Ran | Exception:
+    try:
+        return run_on(call, device, wide)
+    except Exception as e:  # whatever an operator raises is an outcome
+        return e
+
+
+def _difference(call: OperatorCall, ours: Ran, theirs: Ran, truth: Ran | None) -> tuple[str, float]:
+    if len(ours.results) != len(theirs.results):
+        return "metadata", math.inf
+    worst = 0.0
+    for k, (a, b) in enumerate(zip(ours.results, theirs.results)):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return "metadata", math.inf
+        worst = max(worst, error_ratio(b, a, None if truth is None else truth.results[k]))
+    if worst > 1.0:
+        return "values", worst
+    # A destination that torch resizes gets another storage; what it holds is among the results.
+    kept = [(b, a) for b, a in zip(theirs.bases, ours.bases) if a.shape == b.shape]
+    if kept and (beside := max(error_ratio(b, a) for b, a in kept)) > 1.0:
+        return "memory", beside
+    if call.operator.is_view and ours.strides != theirs.strides:
+        return "metadata", math.inf
+    return ("values" if any(map(_differ, theirs.results, ours.results)) else ""), worst
+
+
+def _differ(got: Tensor, cpu: Tensor) -> bool:
+    """Whether any bits differ, but for those of NaN."""
+    return not torch.equal(got.nan_to_num(0.0), cpu.nan_to_num(0.0)) if cpu.is_floating_point() else not torch.equal(got, cpu)
+
+
+def error_ratio(got: Tensor, cpu: Tensor, truth: Tensor | None = None) -> float:
+    """By how many times what the roundings of one operator explain `got` is off; at most 1 is no difference.
+
+    An element may be off by `OWN_ROUNDINGS` unit roundoffs of itself, `SUM_ROUNDINGS` of the largest element, and `CPU_ERRORS`
+    times the error of the CPU's result. That is coarser than the judge, which has found a difference already.
+    """
+    if got.shape != cpu.shape:
+        return math.inf
+    if not cpu.numel():
+        return 0.0
+    if not (cpu.is_floating_point() or cpu.is_complex()):
+        return 0.0 if torch.equal(got, cpu) else math.inf
+    d, c = _parts(got), _parts(cpu)
+    t = c if truth is None or truth.shape != cpu.shape else _parts(truth)
+    same = (d == c) | (d.isnan() & c.isnan())
+    lost = ~same & ~(d.isfinite() & c.isfinite() & t.isfinite())
+    if bool(lost.any()):
+        return math.inf
+    info = torch.finfo(cpu.dtype)
+    size = torch.where(t.isfinite(), t.abs(), 0.0)
+    allowed = info.eps * (OWN_ROUNDINGS * size + SUM_ROUNDINGS * size.max()) + info.tiny
+    allowed = allowed + CPU_ERRORS * torch.where(same, 0.0, (c - t).abs()).nan_to_num(0.0, 0.0, 0.0)
+    off = torch.where(same, 0.0, (d - t).abs()).nan_to_num(0.0, 0.0, 0.0)
+    return float((off / allowed).max())
+
+
+def _parts(x: Tensor) -> Tensor:
+    return torch.view_as_real(x.to(torch.complex128)) if x.is_complex() else x.to(torch.float64)
+
+
+# --------------------------------------------------------------------------------------------------------------- the mode
+
+
+@dataclass(slots=True)
+class Followed:
+    """The operators of a case, in the order in which the device ran them. calls: those whose results differ in any bit; missed:
+    how many could not be run again."""
+
+    calls: list[OperatorCall] = field(default_factory=list)
+    operators: int = 0
+    missed: int = 0
+
+    def first(self) -> OperatorCall | None:
+        """The operator to blame: the first one that is clearly outside, else the one that is farthest outside, else the only
+        one that has other bits than the CPU; None if several are a little off."""
+        clear = next((c for c in self.calls if c.ratio >= CLEAR), None)
+        worst = max(self.calls, key=lambda c: c.ratio, default=None)
+        alone = len({c.base_name for c in self.calls}) == 1
+        return clear or (worst if worst is not None and (worst.ratio > 1.0 or alone) else None)
+
+
+@contextlib.contextmanager
+def following(device: Device) -> Iterator[Followed]:
+    """Compare every operator that runs on the device inside with the CPU."""
+    seen = Followed()
+    with _Following(device, seen):
+        yield seen
+
+
+class _Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
+    """Runs each operator on the device, and once more on the CPU with the operands as they were."""
+
+    def __init__(self, device: Device, seen: Followed) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
+        self._device, self._seen = device, seen
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not _is_followed(func, (args, kwargs), self._device.torch_device.type):
+            return func(*args, **kwargs)
+        self._seen.operators += 1
+        read = _Reader(self._device)
+        try:
+            call = OperatorCall(func, tree_map(read, tuple(args)), tree_map(read, dict(kwargs)))
+        except Exception:  # what cannot be described is not run again, and the case must go on
+            self._seen.missed += 1
+            return func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except Exception as e:
+            self._keep(compared(call, self._device, e))
+            raise
+        try:
+            self._keep(compared(call, self._device, self._ran(args, kwargs, result)))
+        except Exception:  # whatever the device raises when it is read: the case itself tells it
+            self._seen.missed += 1
+        return result
+
+    def _keep(self, call: OperatorCall) -> None:
+        if call.symptom:
+            self._seen.calls.append(call)
+
+    def _ran(self, args: Any, kwargs: Any, result: Any) -> Ran:
+        """What this very call left, so that a fault that does not come twice is seen."""
+        read = _Reader(self._device)
+        tree_map(read, (tuple(args), dict(kwargs)))
+        tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
+        results = tuple(self._device.download(t.detach()) if not t.is_cpu else t.detach().clone() for t in tensors)
+        return Ran(results, tuple(b for _, b in read._bases.values()), tuple(t.stride() for t in tensors))
+
+
+def _is_followed(func: Any, tree: Any, kind: str) -> bool:
+    """Whether an operator computes on the device something that must be the same each time."""
+    if func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags or _is_unwritten(func):
+        return False
+    leaves = tree_leaves(tree)
+    places = [x.device if isinstance(x, Tensor) else x for x in leaves if isinstance(x, (Tensor, torch.device))]
+    return any(place.type == kind for place in places)
+
+
+def _is_unwritten(func: Any) -> bool:
+    base: str = func.name().partition("::")[2].partition(".")[0]
+    return any(base.startswith(name) for name in ATEN_UNWRITTEN)

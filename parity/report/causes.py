@@ -1,0 +1,98 @@
+"""The causes of a run's findings as text: a list by weight for the end of a run, and each one with its members."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from textwrap import shorten
+
+from parity.core.results import SYMPTOMS, Cause
+from parity.report.words import listed, plural, reproduce
+from parity.runs.causes import OPERATORS, WEIGHTS, Gathered
+from parity.runs.rows import Header
+
+REASON = 110  # most characters of a reason
+PLURAL = {"values": "give wrong values", "memory": "write beside their destinations, or not at all"}
+
+
+def sentence(c: Cause) -> str:
+    """What is known of a cause, as one sentence without its full stop."""
+    word, _, words = c.symptom.partition(": ")
+    if word == "dies":
+        how, _, signal = c.subject.partition(": ")
+        return f"the device {'hangs' if how == 'hang' else 'ends the process'} ({signal})"
+    said = PLURAL.get(word, SYMPTOMS[word]) if c.subject == OPERATORS else SYMPTOMS[word]
+    text = f"{c.subject} {said}" + (f" ({words})" if words else "")
+    return text + (f", with {listed(c.properties, 80)}" if c.properties else "")
+
+
+def line(c: Gathered) -> str:
+    """The cause in one line, as it is told when a run meets it."""
+    return f"{c.weight} [{c.cause.id}] {sentence(c.cause)}: {c.case}"
+
+
+def counts_line(causes: Sequence[Gathered]) -> str:
+    """How many causes there are of each weight."""
+    per = Counter(c.weight for c in causes)
+    return ", ".join(f"{w} {per[w]}" for w in WEIGHTS if per[w])
+
+
+def lines(causes: Sequence[Gathered], room: int, header: Header) -> list[str]:
+    """The causes in so many lines, by weight: in full if that fits, else two lines each, as many as fit."""
+    whole = _by_weight([(c, full(c, header)) for c in causes])
+    if len(whole) <= room:
+        return whole
+    shown = len(causes)
+    while shown and len(text := _by_weight([(c, short(c)) for c in causes[:shown]])) > room - 1:
+        shown -= 1
+    more = plural(len(causes) - shown, "more cause")
+    return text + ([f"... and {more}"] if shown < len(causes) else []) if shown else [more]
+
+
+def _by_weight(texts: Sequence[tuple[Gathered, list[str]]]) -> list[str]:
+    made: list[str] = []
+    for w, words in WEIGHTS.items():
+        of_weight = [line for c, text in texts if c.weight == w for line in text]
+        made += [f"{w}: {words}", *of_weight] if of_weight else []
+    return made
+
+
+def short(c: Gathered) -> list[str]:
+    """A cause in two lines: what and where, and its least case."""
+    kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
+    return [f"  [{c.cause.id}] {sentence(c.cause)}; {kinds} in {listed(c.ops)} ({listed(c.dtypes, 40)})", f"    {c.case}"]
+
+
+def full(c: Gathered, header: Header) -> list[str]:
+    """A cause with the worst element of its least case, and the commands that show it again."""
+    text = short(c)[:1]
+    if c.records:
+        r = c.records[0]
+        m = r.measures[0] if r.measures else None
+        tensor = f" in {m.tensor}" if m is not None and m.tensor else ""
+        origin = f" ({r.origin})" if r.origin else ""
+        text.append(f"    {r.status}{tensor}, {r.aspect}: {shorten(r.reason, REASON, placeholder=' ...')}{origin}")
+        if m is not None and m.device:
+            truth = f", truth {m.truth}" if m.truth and m.truth != m.reference else ""
+            text.append(f"    worst at {list(m.index)}: device {m.device}, reference {m.reference}{truth}")
+    text.append(f"    {reproduce(c.case, header.fingerprint.device, header.faults.name, header.setup.name)}")
+    script = next((r.script for r in c.records if r.script), "")
+    needs = "torch only" + (", and a real device to show it on" if header.fingerprint.simulated else "")
+    return text + ([f"    or run {script} (needs {needs})"] if script else [])
+
+
+def render(causes: Sequence[Gathered], header: Header, members: bool = False) -> str:
+    """All causes in full. members: list every finding, too."""
+    text = list[str]()
+    for w, words in WEIGHTS.items():
+        of_weight = [c for c in causes if c.weight == w]
+        text += [f"{w}: {words}"] if of_weight else []
+        for c in of_weight:
+            text += [*full(c, header), *(_members(c) if members else ())]
+    return "\n".join([*text, f"{plural(len(causes), 'cause')}: {counts_line(causes)}" if causes else "no finding"])
+
+
+def _members(c: Gathered) -> list[str]:
+    findings = [f"{r.status} {r.op} {r.dtype} {r.aspect}: {r.shrunk or r.case}" for r in c.records]
+    deaths = [f"{d.how} {d.op} {d.dtype} at stage {d.stage}: {d.case}" for d in c.deaths]
+    return ["    findings:", *(f"      {line}" for line in (*findings, *deaths))]

@@ -1,0 +1,140 @@
+"""Does each planted bug come out as one cause, and two bugs as two? `python tests/bench/causes.py [--pairs N] [-n WORKERS]`.
+
+Each bug of the zoo is planted alone on the simulated device, and the rows that reach its ops are examined with few examples.
+One line per bug: how many kinds of findings, how many causes, and whether each cause names what was planted: an operator or
+function of the fault. With --pairs, N random pairs of bugs are planted together; a pair is told apart if it gives two causes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+SECONDS = 300
+DTYPES = ("float32", "float16", "int64", "complex64")
+CHILD = "--child"
+
+
+def examined(ids: Sequence[str], rows: Sequence[str], examples: int) -> dict[str, Any]:
+    """The causes of some bugs planted together: (subject, symptom, properties, weight, kinds, ops)."""
+    import torch
+
+    from parity import tolerance
+    from parity.devices import resolve
+    from parity.runs import suite
+    from parity.runs.causes import gather
+    from parity.runs.examine import NoJournal, RunPlan, examine
+    from parity.runs.options import RunOptions
+    from parity.zoo.subjects import load
+
+    torch.set_num_threads(1)
+    torch.autograd.set_multithreading_enabled(False)
+    faults = tuple(s.fault for s in load() if s.id in ids)
+    device = resolve("sim", faults)
+    options = RunOptions(device="sim", examples=examples, no_power=True)
+    plan = RunPlan(device, resolve("cpu"), tolerance.load("sim"), suite.profile("quick"), options)
+    records: list[Any] = []
+    broken: list[str] = []
+    for item in suite.select(rows, dtypes=DTYPES):
+        try:
+            records += examine(item, plan, NoJournal()).records
+        except Exception as e:  # a bug that breaks the device
+            broken.append(f"{item.id}: {type(e).__name__}: {str(e)[:100]}")
+    causes = [
+        (c.cause.subject, c.cause.symptom, list(c.cause.properties), c.weight, len(c.records), list(c.ops), c.case)
+        for c in gather(records)
+    ]
+    return {"ids": list(ids), "causes": causes, "broken": broken}
+
+
+def in_a_process(ids: Sequence[str], rows: Sequence[str], examples: int) -> dict[str, Any]:
+    """`examined` in a process of its own, which the bug may end."""
+    asked = json.dumps([list(ids), list(rows), examples])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", __file__, CHILD, asked], capture_output=True, text=True, timeout=SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return {"ids": list(ids), "causes": [], "broken": ["it hangs"]}
+    if done.returncode:
+        return {"ids": list(ids), "causes": [], "broken": [f"ended with {done.returncode}: {done.stderr.strip()[-200:]}"]}
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def names_it(cause: Sequence[Any], ops: Sequence[str]) -> bool:
+    """Whether the subject, or an op among the members, is what was planted."""
+
+    planted = {_bare(o) for o in ops}
+    return _bare(str(cause[0])) in planted or any(_bare(op) in planted for op in cause[5])
+
+
+def _bare(name: str) -> str:
+    """An operator or function without its namespace, overload and underscore."""
+    if name.startswith("torch.") or "::" in name:
+        name = name.rpartition("::")[2] if "::" in name else name.rpartition(".")[2]
+    return name.partition(".")[0].strip("_")
+
+
+def chosen_bugs(patterns: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    """(id, ops of the fault, rows to examine) of every silent bug that one process can hold."""
+    from parity.runs import suite
+    from parity.zoo.subjects import load, select
+
+    known = {r.name for r in suite.rows("native")}
+    for s in select(load(), patterns):
+        if s.silent is False:
+            continue
+        words = {w.partition(".")[0].strip("_") if not w.startswith("torch.") else w.rpartition(".")[2] for w in s.fault.ops}
+        rows = s.rows or tuple(w for w in words if w in known)
+        rows = tuple(r for r in rows if r in known)
+        if rows:
+            yield s.id, tuple(s.fault.ops), rows
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print one line per bug, then the sums."""
+    if (argv or sys.argv[1:])[:1] == [CHILD]:
+        print(json.dumps(examined(*json.loads(sys.argv[2]))))
+        return 0
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("patterns", nargs="*")
+    parser.add_argument("--examples", type=int, default=16)
+    parser.add_argument("--pairs", type=int, default=0)
+    parser.add_argument("--seed", default="0")
+    parser.add_argument("-n", type=int, default=2)
+    o = parser.parse_args(argv)
+    bugs = list(chosen_bugs(o.patterns))
+    tasks: list[tuple[list[str], list[str], list[str]]] = [([i], list(ops), list(rows)) for i, ops, rows in bugs]
+    if o.pairs:
+        draw = random.Random(o.seed)
+        pairs = [draw.sample(bugs, 2) for _ in range(o.pairs)]
+        tasks = [([a[0], b[0]], [*a[1], *b[1]], list({*a[2], *b[2]})) for a, b in pairs]
+    with ThreadPoolExecutor(o.n) as pool:
+        answers = list(pool.map(lambda t: in_a_process(t[0], t[2], o.examples), tasks))
+    shown = right = named = 0
+    for (ids, ops, _), answer in zip(tasks, answers):
+        causes = answer["causes"]
+        kinds = sum(c[4] for c in causes)
+        shown += bool(causes)
+        # A fault of several operators gives one cause for each; they count as one if all their other facts are equal.
+        alike = {(c[1], tuple(c[2])) if any(names_it(c, [o]) for o in ops) else tuple(map(str, c)) for c in causes}
+        right += bool(causes) and len(alike) == len(ids)
+        named += bool(causes) and all(any(names_it(c, [o]) for o in ops) for c in causes)
+        print(
+            f"{'+'.join(ids)}: {kinds} kinds, {len(causes)} causes; planted in {', '.join(ops)}; {'; '.join(answer['broken'])}"
+        )
+        for c in causes:
+            print(f"    {c[3]} {c[0]} | {c[1]} | {', '.join(c[2])} | {c[4]} kinds in {', '.join(c[5])} | {c[6][:100]}")
+    print(f"{len(tasks)} asked, {shown} show findings, {right} give as many causes as bugs, {named} name what was planted")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""Causes: from one finding, and of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from parity import tolerance
+from parity.core.results import Cause, Record, Status
+from parity.devices import Call, Fault, resolve
+from parity.runs import suite
+from parity.runs.causes import OPERATORS, Gathered, gather, skeleton, weight
+from parity.runs.examine import NoJournal, RunPlan, examine
+from parity.runs.options import RunOptions
+from parity.runs.rows import Death
+
+
+def causes(*faults: Fault, ops: tuple[str, ...], dtypes: tuple[str, ...] = ("float32",), **more: Any) -> tuple[Gathered, ...]:
+    """The causes that some ops show on a device with these faults."""
+    options = RunOptions(**{"examples": 10, "no_power": True, **more})
+    plan = RunPlan(resolve("sim", faults), resolve("cpu"), tolerance.load("sim"), suite.profile("quick"), options)
+    records = [r for i in suite.select(ops, dtypes=dtypes) for r in examine(i, plan, NoJournal()).records]
+    return gather(records)
+
+
+def larger(call: Call) -> Any:
+    return call.run() * 1.01
+
+
+def higher(call: Call) -> Any:
+    return call.run() + 0.01
+
+
+def test_two_wrong_kernels_are_two_causes_whatever_shows_them() -> None:
+    """exp 1 % too large and _softmax 0.01 too large, in ops that call them, in their passes and dtypes."""
+    faults = Fault("exp", ("exp",), larger), Fault("softmax", ("_softmax",), higher)
+    made = causes(*faults, ops=("exp", "softmax", "log_softmax", "sigmoid"), dtypes=("float32", "float16", "int64"))
+    assert {(c.cause.subject, c.cause.symptom, c.weight) for c in made} == {
+        ("aten::exp", "values", "A"), ("aten::_softmax", "values", "A"),
+    }  # fmt: skip
+    assert sum(len(c.records) for c in made) > 10
+    assert "exp" in made[0].ops + made[1].ops
+
+
+def test_a_cause_has_the_same_id_with_another_seed_and_is_read_back() -> None:
+    """The id is made of facts alone."""
+    fault = Fault("strided", ("exp",), larger, lambda c: not c.args[0].is_contiguous())
+    ids = [{c.cause.id for c in causes(fault, ops=("exp",), seed=s)} for s in ("0", "1")]
+    assert ids[0] == ids[1] == {Cause("aten::exp", "values", ("non-contiguous operand",)).id}
+
+
+def test_operators_that_misread_the_same_layout_are_one_cause() -> None:
+    """From three operators on."""
+    fault = Fault("strided", ("exp", "cos", "tanh", "erf"), larger, lambda c: not c.args[0].is_contiguous())
+    (one,) = causes(fault, ops=("exp", "cos", "tanh", "erf"))
+    assert one.cause == Cause(OPERATORS, "values", ("non-contiguous operand",))
+    assert set(one.ops) == {"exp", "cos", "tanh", "erf"}
+    assert {c.cause.subject for c in causes(fault, ops=("exp", "cos"))} == {"aten::exp", "aten::cos"}
+
+
+def test_a_function_that_is_wrong_above_its_operators_is_named_itself() -> None:
+    """The public function, with what its least case needs."""
+    fault = Fault("above", ("softmax",), higher, lambda c: not c.args[0].is_contiguous(), level="function")
+    made = causes(fault, ops=("softmax",))
+    assert {c.cause.subject for c in made} == {"torch.nn.functional.softmax"} or {c.cause.subject for c in made} == {
+        "torch.softmax"
+    }
+    assert {c.cause.properties for c in made} == {("non-contiguous operand",)}
+
+
+def test_an_error_is_named_by_its_operator_and_its_words() -> None:
+    """Numbers and shapes of the message do not matter."""
+
+    def refuse(call: Call) -> Any:
+        raise RuntimeError(f"bad size {tuple(call.args[0].shape)} at 0x7f{call.args[0].numel()}")
+
+    (one,) = causes(Fault("raise", ("exp",), refuse), ops=("exp",), dtypes=("float32", "float16"))
+    assert one.cause.subject == "aten::exp"
+    assert one.cause.symptom == "raises: RuntimeError in run: bad size at N"
+    assert one.weight == "R"
+
+
+def test_without_shrinking_no_cause_is_looked_for() -> None:
+    """Findings of one op are kept together, because nothing else is known of them."""
+    (one,) = causes(Fault("exp", ("exp",), larger), ops=("exp",), no_shrink=True)
+    assert one.cause.subject == "exp"
+
+
+@pytest.mark.parametrize(
+    ("case", "aspect", "status", "expected"),
+    [
+        ("softmax(float32[2, 3], -1)", "forward", Status.WRONG, "A"),
+        ("softmax(float32[2, 3], -1)", "backward", Status.DRIFT, "A"),
+        ("softmax(float32[2, 3].transpose(0, 1), -1)", "forward", Status.WRONG, "B"),
+        ("softmax(float16[2, 3], -1)", "forward", Status.WRONG, "B"),
+        ("add(float32[2], float32[2], alpha=2)", "forward", Status.WRONG, "B"),
+        ('softmax(float32[2, 3].at(0, "nan"), -1)', "forward", Status.WRONG, "C"),
+        ('softmax(float32[2, 3], -1).into("columns")', "out=", Status.WRONG, "C"),
+        ("softmax(float32[2, 3], -1)", "double backward", Status.WRONG, "C"),
+        ('softmax(float32[2, 3], -1).after("smaller")', "forward", Status.WRONG, "C"),
+        ("softmax(float32[2, 3], -1)", "forward", Status.ERROR, "R"),
+        ("softmax(float32[2, 3], -1)", "forward", Status.CRASH, "A"),
+        ("no case", "forward", Status.WRONG, "C"),
+    ],
+)
+def test_the_weight_follows_from_the_least_case(case: str, aspect: str, status: Status, expected: str) -> None:
+    assert weight(Record(case, "softmax", "float32", aspect, status, shrunk=case)) == expected
+
+
+def test_the_heaviest_come_first_and_unlike_ones_next() -> None:
+    """Within a weight the second is not the first's sister."""
+
+    def one(subject: str, symptom: str, op: str, case: str) -> Record:
+        return Record(case, op, "float32", "forward", "wrong", shrunk=case, cause=Cause(subject, symptom))
+
+    records = [
+        one("aten::exp", "values", "exp", "exp(float32[2])"), one("aten::exp", "memory", "exp", "exp(float32[3])"),
+        one("aten::sort", "metadata", "sort", "sort(float32[2])"),
+        one("aten::abs", "values", "abs", 'abs(float32[2].at(0, "nan"))'),
+        one("aten::exp", "values", "log", "log(float32[2])"),
+    ]  # fmt: skip
+    made = gather(records, [Death("sin", "float32", "sin(float32[2])", "", "crash", "SIGABRT 12", "device")])
+    assert [c.weight for c in made] == ["A", "A", "A", "A", "C"]
+    assert made[0].cause.symptom == "values"
+    assert made[0].ops == ("exp", "log")
+    assert {made[1].cause.subject, made[2].cause.subject} == {"aten::sort", "crash: SIGABRT N"}
+
+
+def test_deaths_with_equal_words_are_one_cause() -> None:
+    """Numbers in the driver's message do not count."""
+    deaths = [
+        Death("sin", "float32", f"sin(float32[{k}])", "", "crash", f"CUDA error 7{k}: misaligned", "device") for k in (3, 2)
+    ]
+    (one,) = gather([], deaths)
+    assert len(one.deaths) == 2
+
+
+def test_a_message_loses_what_changes_from_call_to_call() -> None:
+    text = "Expected size [2, 3] but got 17 at 0x7ffe12 for argument 'weight' (in op)\nmore"
+    assert skeleton(text) == "Expected size but got N at N for argument '...'"
