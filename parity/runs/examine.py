@@ -286,6 +286,7 @@ def _cause(item: Item, plan: RunPlan, case: Case, result: Result, notes: list[st
 
     journal.begin(SHRINKING, item.id, notation.case_text(case), plan.options.hang_after or patience(case))
     cause = cause_of(item.row, case, result, plan.device, again, least)
+    _alive(plan, journal, f"looking for the cause of {result.verdict.reason[:80]}")
     notes.clear()
     journal.end()
     return cause
