@@ -37,13 +37,12 @@ def properties(call: OperatorCall, device: Device) -> tuple[str, ...]:
     return ()
 
 
-def layouts(call: OperatorCall, device: Device) -> tuple[str, ...]:
-    """The deciding layouts alone, for a call that raises."""
-    return tuple(dict.fromkeys(_layouts(call, _asked(device))))
-
-
 def _asked(device: Device) -> Callable[[OperatorCall], bool]:
-    return lambda changed: compared(changed, device).differs
+    def differs(changed: OperatorCall) -> bool:
+        again = compared(changed, device)
+        return again.differs or again.unknown  # a call that the CPU refuses decides nothing
+
+    return differs
 
 
 # ------------------------------------------------------------------------------------------------------------- layouts

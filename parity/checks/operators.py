@@ -9,9 +9,10 @@ pass as the operators that autograd calls. A kept call can be run again with oth
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -58,14 +59,16 @@ class Lain:
 
 @dataclass(frozen=True, slots=True)
 class OperatorCall:
-    """A call of an operator that both sides can run. args, kwargs: with `Lain` in place of tensors. symptom: how the device's
-    outcome differs, "" if it has the same bits; ratio: how many times as much as roundings explain."""
+    """A call of an operator that can be run again. args, kwargs: with `Lain` in place of tensors. symptom: how the device's
+    outcome differs, "" if it has the same bits; ratio: how many times as much as roundings explain. unknown: whether the CPU
+    cannot run it (`_cudnn_rnn`), so that nothing is known."""
 
     operator: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     symptom: str = ""
     ratio: float = 0.0
+    unknown: bool = False
 
     @property
     def name(self) -> str:
@@ -147,9 +150,13 @@ KNOWN = frozenset(getattr(torch, name) for name in FACTS if hasattr(torch, name)
 def run_on(call: OperatorCall, device: Device | None, wide: bool = False) -> Ran:
     """Run a call on a device, or on the CPU for None. wide: in float64 and complex128.
 
-    Raises what the operator raises.
+    On the CPU destinations are written dense and then copied into their place, because its own kernels are wrong for some
+    strided destinations (torch 2.13: `softmax_backward`). Raises what the operator raises.
     """
     copies: dict[int, Tensor] = {}
+    places: list[tuple[Tensor, Tensor]] = []
+    written = call.written if device is None else frozenset[int]()
+    count = itertools.count()
 
     def copied(x: Lain) -> Tensor:
         if x.group not in copies:
@@ -161,7 +168,11 @@ def run_on(call: OperatorCall, device: Device | None, wide: bool = False) -> Ran
 
     def realised(leaf: Any) -> Any:
         if isinstance(leaf, Lain):
-            return leaf.on(copied(leaf))
+            view = leaf.on(copied(leaf))
+            if next(count) not in written or view.is_contiguous():
+                return view
+            places.append((view, view.clone(memory_format=torch.contiguous_format)))
+            return places[-1][1]
         if wide and isinstance(leaf, torch.dtype) and (leaf.is_floating_point or leaf.is_complex):
             return torch.complex128 if leaf.is_complex else torch.float64
         return place if isinstance(leaf, torch.device) else leaf
@@ -169,6 +180,9 @@ def run_on(call: OperatorCall, device: Device | None, wide: bool = False) -> Ran
     args, kwargs = tree_map(realised, call.args), tree_map(realised, call.kwargs)
     with torch.no_grad():
         result = call.operator(*args, **kwargs)
+    for view, dense in places:
+        if view.shape == dense.shape:
+            view.copy_(dense)
     tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
     fetch: Callable[[Tensor], Tensor] = torch.clone if device is None else device.download
     results = tuple(fetch(t.detach()).resolve_conj().resolve_neg() for t in tensors)
@@ -188,14 +202,14 @@ def compared(call: OperatorCall, device: Device, ran: Ran | Exception | None = N
     """The call with symptom and ratio: its own outcome on the device, run now unless it is given, beside the CPU's."""
     ours = _outcome(call, None)
     theirs = _outcome(call, device) if ran is None else ran
-    if isinstance(ours, Exception):
-        return OperatorCall(call.operator, call.args, call.kwargs)
-    if isinstance(theirs, Exception):
-        return OperatorCall(call.operator, call.args, call.kwargs, "raises", math.inf)
+    if isinstance(theirs, Exception) and not (ran is None and isinstance(ours, Exception)):
+        return replace(call, symptom="raises", ratio=math.inf, unknown=False)
+    if isinstance(ours, Exception) or isinstance(theirs, Exception):
+        return replace(call, symptom="", ratio=0.0, unknown=True)
     wide = _outcome(call, None, wide=True) if not call.written else None
     truth = wide if isinstance(wide, Ran) and len(wide.results) == len(ours.results) else None
     symptom, ratio = _difference(call, ours, theirs, truth)
-    return OperatorCall(call.operator, call.args, call.kwargs, symptom, ratio)
+    return replace(call, symptom=symptom, ratio=ratio, unknown=False)
 
 
 def _outcome(call: OperatorCall, device: Device | None, wide: bool = False) -> Ran | Exception:
@@ -208,20 +222,19 @@ def _outcome(call: OperatorCall, device: Device | None, wide: bool = False) -> R
 def _difference(call: OperatorCall, ours: Ran, theirs: Ran, truth: Ran | None) -> tuple[str, float]:
     if len(ours.results) != len(theirs.results):
         return "metadata", math.inf
-    worst = 0.0
-    for k, (a, b) in enumerate(zip(ours.results, theirs.results)):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return "metadata", math.inf
-        worst = max(worst, error_ratio(b, a, None if truth is None else truth.results[k]))
+    truths = (None,) * len(ours.results) if truth is None else truth.results
+    triples = list(zip(theirs.results, ours.results, truths))
+    alike = [(b, a, t) for b, a, t in triples if a.shape == b.shape and a.dtype == b.dtype]
+    worst = max((error_ratio(b, a, t) for b, a, t in alike), default=0.0)
     if worst > 1.0:
         return "values", worst
     # A destination that torch resizes gets another storage; what it holds is among the results.
     kept = [(b, a) for b, a in zip(theirs.bases, ours.bases) if a.shape == b.shape]
     if kept and (beside := max(error_ratio(b, a) for b, a in kept)) > 1.0:
         return "memory", beside
-    if call.operator.is_view and ours.strides != theirs.strides:
+    if len(alike) < len(triples) or (call.operator.is_view and ours.strides != theirs.strides):
         return "metadata", math.inf
-    return ("values" if any(map(_differ, theirs.results, ours.results)) else ""), worst
+    return ("values" if any(_differ(b, a) for b, a, _ in alike) else ""), worst
 
 
 def _differ(got: Tensor, cpu: Tensor) -> bool:
@@ -264,20 +277,29 @@ def _parts(x: Tensor) -> Tensor:
 
 @dataclass(slots=True)
 class Followed:
-    """The operators of a case, in the order in which the device ran them. calls: those whose results differ in any bit; missed:
-    how many could not be run again."""
+    """The operators of a case, in the order in which the device ran them. calls: those whose results differ in any bit; unknown:
+    those that the CPU cannot run; missed: how many could not be described."""
 
     calls: list[OperatorCall] = field(default_factory=list)
+    unknown: list[OperatorCall] = field(default_factory=list)
     operators: int = 0
     missed: int = 0
 
-    def first(self) -> OperatorCall | None:
-        """The operator to blame: the first one that is clearly outside, else the one that is farthest outside, else the only
-        one that has other bits than the CPU; None if several are a little off."""
-        clear = next((c for c in self.calls if c.ratio >= CLEAR), None)
-        worst = max(self.calls, key=lambda c: c.ratio, default=None)
-        alone = len({c.base_name for c in self.calls}) == 1
-        return clear or (worst if worst is not None and (worst.ratio > 1.0 or alone) else None)
+    def first(self, symptom: str = "values") -> OperatorCall | None:
+        """The operator to blame: the first that is clearly outside, else the one farthest outside, else one that the CPU cannot
+        run, else the only one that has other bits than the CPU; None if several are a little off.
+
+        A wrong shape or dtype is blamed for a finding of that kind, and otherwise only if nothing else differs: some operators
+        hand on statistics in another dtype than the CPU's.
+        """
+        calls = [c for c in self.calls if (c.symptom == "metadata") == (symptom == "metadata")] or self.calls
+        clear = next((c for c in calls if c.ratio >= CLEAR), None)
+        worst = max(calls, key=lambda c: c.ratio, default=None)
+        if clear is not None or (worst is not None and worst.differs):
+            return clear or worst
+        if self.unknown:
+            return self.unknown[0]
+        return worst if len({c.base_name for c in calls}) == 1 else None
 
 
 @contextlib.contextmanager
@@ -318,7 +340,9 @@ class _Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torc
         return result
 
     def _keep(self, call: OperatorCall) -> None:
-        if call.symptom:
+        if call.unknown:
+            self._seen.unknown.append(call)
+        elif call.symptom:
             self._seen.calls.append(call)
 
     def _ran(self, args: Any, kwargs: Any, result: Any) -> Ran:

@@ -26,6 +26,7 @@ from parity.core.case import Case, TensorSpec
 from parity.core.dtypes import HALF
 from parity.core.errors import CaseError
 from parity.core.results import FINDINGS, Aspect, Cause, Record, Status
+from parity.devices import flags
 from parity.devices.base import Device
 from parity.judging.rules import rule_of
 from parity.runs.rows import Death
@@ -49,7 +50,7 @@ USUAL_SIZE = 1 << 16  # elements of a case's operands together
 
 
 def cause_of(
-    row: Row, case: Case, result: Result, device: Device, again: Callable[[Case, Aspect], object], least: bool = True
+    row: Row, case: Case, result: Result, device: Device, again: Callable[[Case, Aspect], bool], least: bool = True
 ) -> Cause:
     """The cause of a finding. case: its least case, or with least=False the one that was drawn; again: checks a case once
     more, in the one aspect.
@@ -58,6 +59,8 @@ def cause_of(
     backward pass through.
     """
     symptom = symptom_of(result)
+    if symptom == "values" and (flag := _explaining_flag(case, result.aspect, device, again)):
+        return Cause(flag, symptom)
     if symptom not in ("law", "accepts", "operands"):
         # An error of a backward pass often follows from a wrong result of the forward.
         only = Aspect.FORWARD if result.verdict.status is Status.ERROR and result.aspect in DERIVATIVES else result.aspect
@@ -78,6 +81,18 @@ def _usual(symptom: str, row: Row) -> str:
     if symptom in ("values", "unstable", "law"):
         return "law" if rule_of(row).is_random else "values"
     return symptom
+
+
+def _explaining_flag(case: Case, aspect: Aspect, device: Device, again: Callable[[Case, Aspect], bool]) -> str:
+    """The name of the flag in force without which the case agrees, or ""."""
+    candidates = flags.in_force(device.torch_device.type)
+    if not candidates or not again(case, aspect):
+        return ""
+    for flag in candidates:
+        with flag.off():
+            if not again(case, aspect):
+                return flag.name
+    return ""
 
 
 def symptom_of(result: Result) -> str:
@@ -106,17 +121,18 @@ def skeleton(message: str) -> str:
     text = message.strip().splitlines()[0] if message.strip() else ""
     text = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", text)
     text = re.sub(r"\[[^\]]*\]|\([^)]*\)", "", text)
+    text = re.sub(r"\b(Half|BFloat16|Float|Double|ComplexFloat|Int|Long|Short|Char|Byte|Bool)\b", "T", text)
     text = re.sub(r"0x[0-9a-fA-F]+|[-+]?\d[\d.,]*(e[-+]?\d+)?", "N", text)
     return " ".join(text.split())[:SKELETON].rstrip(" .,:;")
 
 
 def _of_operator(seen: Followed, symptom: str, device: Device) -> Cause | None:
-    first = seen.first()
+    first = seen.first(symptom)
     if first is None:
         return None
     name = first.base_name
-    if first.symptom == "raises":
-        return Cause(f"aten::{name}", symptom, deciding.layouts(first, device))
+    if first.unknown or first.symptom == "raises":
+        return Cause(f"aten::{name}", symptom)
     properties = deciding.properties(first, device)
     subject = A_COPY if name in ATEN_COPIES else f"aten::{name}"
     if DESTINATION_WORD in properties:
@@ -205,15 +221,19 @@ def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gat
 
 
 def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
-    """The causes, with those of several operators as one if the same layouts decide in all: such operators share the code that
-    reads their operands, copies, or writes their destinations."""
+    """The causes, with those of several subjects as one if the same layouts decide in all (such operators share the code that
+    reads their operands, copies, or writes their destinations), or if they raise with the same words."""
     by_facts: dict[Cause, list[Cause]] = defaultdict(list)
     for c in by_cause:
-        shared = bool(c.properties) and all(p.endswith(LAYOUT_WORDS) for p in c.properties)
-        by_facts[Cause(OPERATORS, c.symptom, c.properties) if shared else c].append(c)
+        if c.symptom.startswith("raises"):
+            by_facts[Cause(OPERATORS, c.symptom)].append(c)
+        elif c.properties and all(p.endswith(LAYOUT_WORDS) for p in c.properties):
+            by_facts[Cause(OPERATORS, c.symptom, c.properties)].append(c)
+        else:
+            by_facts[c].append(c)
     joined: dict[Cause, list[Record]] = {}
     for facts, members in by_facts.items():
-        if len(members) >= FAMILY:
+        if len(members) >= (2 if facts.symptom.startswith("raises") else FAMILY):
             joined[facts] = [r for c in members for r in by_cause[c]]
         else:
             joined |= {c: by_cause[c] for c in members}

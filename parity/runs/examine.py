@@ -281,8 +281,8 @@ def _findings(
 def _cause(item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal, least: bool) -> Cause:
     """The cause of a finding; if the experiments end the process, the item is examined again without them."""
 
-    def again(case: Case, only: Aspect) -> None:
-        recheck(item, plan, case, notes, only, journal)
+    def again(case: Case, only: Aspect) -> bool:
+        return bool(failing(recheck(item, plan, case, notes, only, journal)))
 
     journal.begin(SHRINKING, item.id, notation.case_text(case), plan.options.hang_after or patience(case))
     cause = cause_of(item.row, case, result, plan.device, again, least)

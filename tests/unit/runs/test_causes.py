@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from parity import tolerance
 from parity.core.results import Cause, Record, Status
-from parity.devices import Call, Fault, resolve
+from parity.devices import Call, Fault, load_faults, resolve
+from parity.devices.flags import FLAGS, Flag
 from parity.runs import suite
 from parity.runs.causes import OPERATORS, Gathered, gather, skeleton, weight
 from parity.runs.examine import NoJournal, RunPlan, examine
@@ -79,6 +83,38 @@ def test_an_error_is_named_by_its_operator_and_its_words() -> None:
     assert one.cause.subject == "aten::exp"
     assert one.cause.symptom == "raises: RuntimeError in run: bad size at N"
     assert one.weight == "R"
+
+
+def test_equal_errors_of_several_operators_are_one_cause() -> None:
+    """The words say more than the operator."""
+
+    def refuse(call: Call) -> Any:
+        raise RuntimeError(f"kernel {len(call.op)} expected Half, got Float")
+
+    (one,) = causes(Fault("raise", ("exp", "cos"), refuse), ops=("exp", "cos"))
+    assert one.cause == Cause(OPERATORS, "raises: RuntimeError in run: kernel N expected T, got T")
+
+
+def test_a_flag_that_explains_a_finding_is_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of matrices in TF32, which a flag turns on: forward, backward, and inside other functions; not another bug."""
+    tf32 = load_faults(str(Path(__file__).parents[2] / "bench" / "tf32.py"))
+    switch = tf32[0].when.__globals__["in_force"]
+
+    @contextlib.contextmanager
+    def off() -> Iterator[None]:
+        switch[0] = False
+        yield
+        switch[0] = True
+
+    kind = resolve("sim").torch_device.type
+    monkeypatch.setitem(
+        FLAGS, kind, (Flag("the.flag", lambda: True, off), Flag("another", lambda: True, contextlib.nullcontext))
+    )
+    made = causes(*tf32, Fault("exp", ("exp",), larger), ops=("mm", "linear", "bmm", "addmm", "exp"))
+    assert {c.cause.subject for c in made} == {"the.flag", "aten::exp"}
+    flagged = next(c for c in made if c.cause.subject == "the.flag")
+    assert set(flagged.ops) == {"mm", "linear", "bmm", "addmm"}
+    assert {"forward", "backward"} <= {r.aspect for r in flagged.records}
 
 
 def test_without_shrinking_no_cause_is_looked_for() -> None:
