@@ -277,8 +277,8 @@ def _parts(x: Tensor) -> Tensor:
 
 @dataclass(slots=True)
 class Followed:
-    """The operators of a case, in the order in which the device ran them. calls: those whose results differ in any bit; unknown:
-    those that the CPU cannot run; missed: how many could not be described."""
+    """The operators of a case, in the order in which the device ran them. calls: those whose results differ in any bit;
+    unknown: those that the CPU cannot run; missed: how many could not be described."""
 
     calls: list[OperatorCall] = field(default_factory=list)
     unknown: list[OperatorCall] = field(default_factory=list)

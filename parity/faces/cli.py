@@ -342,8 +342,9 @@ def _explain(o: argparse.Namespace) -> int:
     if o.detail not in row.dtypes:
         raise UsageError(f"parity does not run {row.name} in {o.detail}; allowed: {takes}")
     device = o.device or "cpu"
-    if device not in USUAL and (device.partition(":")[0] not in USUAL or not device.partition(":")[2].isdigit()):
-        raise UsageError(f"no device '{device}'; {near(device, USUAL)}")
+    known = {*USUAL, *(p.stem for p in resources.folder("tolerances").glob("*.toml"))} - {"default"}
+    if device not in known and (device.partition(":")[0] not in known or not device.partition(":")[2].isdigit()):
+        raise UsageError(f"no device '{device}' and no tolerances/{device}.toml; {near(device, known)}")
     device = device if device != "auto" else str(examined("auto")["device"])
     tables = tolerance.load(device, known_ops={r.name for r in suite.rows("all")})
     print(f"{row.name} ({row.rule}) {o.detail} on {device}")

@@ -66,12 +66,15 @@ class _ExcuseBuilder:
 
 
 def excuses(bench: Bench, b: Budget, truth: Tensor, name: str, f: DtypeFacts, pass_: str) -> Excuses:
-    """What is excused of one result, whatever value the device returned.
+    """The elements of one result that a device may get wrong, with the reasons. They follow from the case, not from what the
+    device returned.
 
-    Excused are gradients of any order at NaN or Inf of their operand (the gradient with respect to a cotangent is the gradient
-    again); complex numbers that become NaN by float64's own formula (Inf - Inf on the way); results at an operand's NaN, and
-    spreading NaN, where the tables allow it; sums and products whose magnitudes leave the range; and every element that moves
-    if numbers on the way are limited to the range of their dtype.
+    Excused are:
+      - gradients of any order where their operand is NaN or Inf,
+      - complex numbers for which the formula itself gives NaN in float64 (Inf - Inf on the way),
+      - results where an operand is NaN, and the spreading of NaN, if the tolerance tables say that nothing is promised,
+      - sums and products whose magnitudes leave the dtype's range,
+      - elements that change when all numbers on the way are limited to the range of their dtype.
     """
     builder = _ExcuseBuilder(parts(truth).shape)
     _nonfinite(builder, bench, truth, name, f, pass_)

@@ -160,10 +160,11 @@ def _moved_by_saving(
     moved: dict[str, Tensor],
     off: tuple[float, float],
 ) -> None:
-    """Enlarge `moved` by the movement of gradients when tensors saved by the forward are rounded.
+    """Round the tensors that the forward saves for the backward pass, and enlarge `moved` by how far the gradients then move.
 
-    Used where nothing else moves the gradients, and after kernels (`MODE_DEPENDENT`) whose gradients torch computes by other
-    formulas under a mode than on a device. Not after all kernels: some (amax) compare the saved result with the operands.
+    This is done in two cases only: where no other rounding moves the gradients, and for kernels (`MODE_DEPENDENT`) whose
+    gradients torch computes by another formula on a device than under the mode that rounds. For other kernels it would be
+    wrong: amax, for example, compares the saved result with its operands to find the largest element.
     """
     between, least = off
     given = {v.untyped_storage().data_ptr() for v in placed.views}
