@@ -172,7 +172,9 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has
     def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The operator's own kernel, with this mode in force; as usual for an operator whose kernel calls itself by way of the
         mode, as `detach` does."""
-        followed = self._within and func not in self._running and not _has_number(func, args, kwargs)
+        if has_number(func, args, kwargs):
+            return func.overloadpacket(*args, **kwargs)
+        followed = self._within and func not in self._running
         keys = _kernel_keys(args, kwargs) if followed else None
         if keys is None:
             return func(*args, **kwargs)
@@ -190,8 +192,9 @@ class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has
         return True
 
 
-def _has_number(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether a plain number stands for a tensor, as in `x + 1`: torch takes it from Python's call alone."""
+def has_number(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a plain number stands for a tensor, as in `x + 1`, or where a kernel for a number calls that for a tensor. An
+    overload takes it for some operators only; its packet finds the overload for numbers."""
     names = _tensors_of(func)
     given = (*zip((a.name for a in func._schema.arguments), args), *kwargs.items())
     return any(name in names and isinstance(value, (bool, int, float, complex)) for name, value in given)

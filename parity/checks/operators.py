@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from parity.checks.dispatched import has_number
 from parity.core.dtypes import FACTS
 from parity.devices.base import Device
 
@@ -319,6 +320,8 @@ class _Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torc
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if has_number(func, args, kwargs):
+            return func.overloadpacket(*args, **kwargs)
         if not _is_followed(func, (args, kwargs), self._device.torch_device.type):
             return func(*args, **kwargs)
         self._seen.operators += 1

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from parity.core.errors import UsageError, near
 from parity.devices.base import Device
+from parity.devices.sim.branches import as_on_mps
 from parity.devices.sim.faults import Fault
 from parity.devices.sim.functions import PublicCalls
 from parity.devices.sim.install import install
@@ -51,13 +52,14 @@ class SimDevice(Device):
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Enable function-level faults and keep backward on the calling thread."""
-        with torch.autograd.set_multithreading_enabled(False):
-            if not self.seat.function_faults:
-                yield
-                return
-            with PublicCalls(self.torch_device, self.seat):
-                yield
+        """Enable function-level faults, take MPS's branches under its profile, and keep backward on the calling thread."""
+        with contextlib.ExitStack() as inside:
+            inside.enter_context(torch.autograd.set_multithreading_enabled(False))
+            if not self.seat.profile.is_permissive:
+                inside.enter_context(as_on_mps())
+            if self.seat.function_faults:
+                inside.enter_context(PublicCalls(self.torch_device, self.seat))
+            yield
 
     def upload(self, t: Tensor) -> Tensor:
         """A copy on the device, dispatched through torch if faults or limits must see it."""

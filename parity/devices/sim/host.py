@@ -247,6 +247,14 @@ def attention(
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, p, causal, **named), torch.empty(0)
 
 
+def dropout(x: Tensor, p: float, train: bool) -> Tensor:
+    """aten::dropout in the pieces that MPS takes: torch calls `native_dropout` for CUDA, XPU and such a device only."""
+    if not train or not 0.0 < p < 1.0 or not x.numel():
+        composed: Tensor = aten.dropout.default._op_dk(_COMPOSED, x, p, train)
+        return composed
+    return x * torch.empty_like(x).bernoulli_(1.0 - p).div_(1.0 - p)
+
+
 def rms_norm_whole(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None) -> Any:
     """aten::rms_norm by way of `_fused_rms_norm`, with a weight only."""
     return None if weight is None else aten._fused_rms_norm(x, shape, weight, eps)[0]

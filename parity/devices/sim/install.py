@@ -180,6 +180,7 @@ def _register_kernels(aten: Any, above: Any) -> None:
         aten.impl(name, storage.on_metadata(_overload(name)))
     for name, whole in {
         "lstm.input": host.lstm_input,
+        "dropout": host.dropout,
         "scaled_dot_product_attention": host.whole_unless_differentiated(host.attention_composed, host.attention_whole),
         "rms_norm": host.whole_unless_differentiated(host.rms_norm_composed, host.rms_norm_whole),
     }.items():
