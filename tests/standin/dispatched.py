@@ -16,6 +16,18 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from parity import catalog
+from parity.catalog.row import Row
+from parity.checks.dispatched import has_number
+from parity.core.case import Case
+from parity.core.results import Raised
+from parity.devices import Device, resolve
+from parity.devices.setup import run_setup
+from parity.execution import execute as ex
+from parity.execution.inputs import build
+from parity.generation import generate
+from parity.runs import suite
+
 CASES = 3
 OUTSIDE = -1  # the number of the current graph task outside of a backward pass
 
@@ -28,8 +40,6 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch
         self.names: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        from parity.checks.dispatched import has_number
-
         kwargs = kwargs or {}
         call = func.overloadpacket if has_number(func, args, kwargs) else func
         try:
@@ -46,41 +56,33 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch
         return result
 
 
+def operators(case: Case, row: Row, device: Device) -> set[str]:
+    """What one case dispatches."""
+    inputs, program = build(case), ex.program(row)
+    placed = ex.attempt(lambda: ex.place(inputs, device, case.under), "upload")
+    if isinstance(placed, Raised) or case.refused:
+        return set()
+    grad = case.dtype in row.grad and case.under == "grad"
+    with device.active(), Recording() as mode:
+        live = ex.attempt(lambda: ex.forward(program, case, inputs, placed, grad), "run")
+        if not isinstance(live, Raised) and live.leaves:
+            ex.attempt(lambda: ex.backward(live, [torch.ones_like(t) for _, t in ex.differentiable(live)]), "run")
+    return set(mode.names)
+
+
 def dispatched(device_name: str) -> dict[str, list[str]]:
     """Row -> operators of its first cases, in float32 where it has that, else in its first dtype."""
-    from parity import catalog
-    from parity.core.results import Raised
-    from parity.devices import resolve
-    from parity.execution import execute as ex
-    from parity.execution.inputs import build
-    from parity.generation import generate
-    from parity.runs import suite
-
     device, sizes = resolve(device_name), suite.profile("quick").sizes
     torch.autograd.set_multithreading_enabled(False)
     names: dict[str, list[str]] = {}
     for row in catalog.ROWS.values():
         dtype = "float32" if "float32" in row.dtypes else row.dtypes[0]
-        seen: set[str] = set()
-        for k in range(CASES):
-            case = generate.nth(row, dtype, sizes, "dispatched", k).case
-            inputs, program = build(case), ex.program(row)
-            placed = ex.attempt(lambda: ex.place(inputs, device, case.under), "upload")
-            if isinstance(placed, Raised) or case.refused:
-                continue
-            grad = dtype in row.grad and case.under == "grad"
-            with device.active(), Recording() as mode:
-                live = ex.attempt(lambda: ex.forward(program, case, inputs, placed, grad), "run")
-                if not isinstance(live, Raised) and live.leaves:
-                    ex.attempt(lambda: ex.backward(live, [torch.ones_like(t) for _, t in ex.differentiable(live)]), "run")
-            seen |= mode.names
-        names[row.name] = sorted(seen)
+        cases = [generate.nth(row, dtype, sizes, "dispatched", k).case for k in range(CASES)]
+        names[row.name] = sorted(set[str]().union(*(operators(case, row, device) for case in cases)))
     return names
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 3:
-        from parity.devices.setup import run_setup
-
         run_setup(sys.argv[3])
     Path(sys.argv[2]).write_text(json.dumps(dispatched(sys.argv[1])), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
@@ -74,6 +75,40 @@ def test_the_simulated_mps_refuses_what_torch_refuses(runs: dict[str, Run]) -> N
     assert there, "nothing is refused, so that nothing is said"
     different = {k for k in {*there, *here} if there.get(k) != here.get(k)}
     assert different == set(OTHERWISE), {k: (there.get(k), here.get(k)) for k in different ^ set(OTHERWISE)}
+
+
+# Rows for which torch's code for MPS calls other operators than its code for a device like `sim:mps`, and why.
+FUSED_CELLS = "a fused cell on such a device, written in C++; linear and elementwise operators on MPS"
+DOT = "a dot product of two vectors; a product of matrices on MPS"
+NO_KERNEL = "the stand-in has no kernel of it, because torch has none for the CPU"
+DISPATCHED_OTHERWISE = {
+    **dict.fromkeys(("lstm_cell", "gru_cell", "gru", "lstm_packed", "gru_packed"), FUSED_CELLS),
+    **dict.fromkeys(("inner", "tensordot"), DOT),
+    **dict.fromkeys(("sparse_csr_tensor", "sparse_csc_tensor"), "torch refuses it on MPS"),
+    "svd": "computed on the CPU, in one call on MPS",
+    "sgn": "the zeros of its gradient are made where they are needed on MPS",
+    "renorm": "its derivative accumulates in float64 elsewhere",
+    "weight_int4pack_mm": NO_KERNEL,
+}
+
+
+def test_the_simulated_mps_takes_the_branches_of_mps(tmp_path: Path) -> None:
+    """Every row dispatches the same operators on both, forward and backward, but for those that are listed."""
+    names = {}
+    for device in ("mps", "sim:mps"):
+        path = tmp_path / "names.json"
+        more = [str(HERE / "standin.py")] if device == "mps" else []
+        command = [sys.executable, "-W", "ignore", str(HERE / "dispatched.py"), device, str(path), *more]
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        names[device] = json.loads(path.read_text())
+    there, here = names["mps"], names["sim:mps"]
+    assert set(there) == set(here) == set(catalog.ROWS)
+    assert sum(map(bool, there.values())) > 750
+    different = {op for op in there if there[op] != here[op]}
+    assert different == set(DISPATCHED_OTHERWISE), {op: (there[op], here[op]) for op in different ^ set(DISPATCHED_OTHERWISE)}
 
 
 # ------------------------------------------------------------------------------------------------------------- the doctor
