@@ -165,6 +165,12 @@ REFUSALS: tuple[Wording, ...] = (
         source=FALLBACK_FILE,
     ),
     _says(
+        NotImplementedError,
+        r"Could not run 'new_compressed_tensor' from the 'mps",
+        _text("Could not run 'new_compressed_tensor' from the '", "{device}", "' device.)"),
+        source="native/sparse/SparseCsrTensor.cpp",
+    ),
+    _says(
         TypeError,
         r"the MPS framework doesn't support float64",
         FLOAT64,
