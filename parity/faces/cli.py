@@ -287,12 +287,29 @@ def _report(o: argparse.Namespace) -> int:
 
     run = run_file.read(o.run, partial=True)
     gathered = causes.gather(run.records, counted(run.deaths, run.items))
+    ids = [c.cause.id for c in gathered]
+    if o.output:
+        _writable(o.output.absolute().parent, "--output")
     if o.cause:
-        ids = [c.cause.id for c in gathered]
         gathered = tuple(c for c in gathered if c.cause.id == o.cause)
         if not gathered:
             raise UsageError(f"{o.run} has no cause '{o.cause}'; {near(o.cause, ids) or 'it has ' + ', '.join(ids)}")
-    print(told.render(gathered, run.header, bool(o.cause)))
+    if o.issue:
+        if len(gathered) != 1:
+            raise UsageError(f"--issue writes one cause: parity report {o.run} CAUSE --issue; it has {', '.join(ids[:8])}")
+        from parity.report import issue
+
+        text = issue.render(gathered[0], run.header)
+    elif o.format == "json":
+        text = told.as_json(gathered, run.header) + "\n"
+    elif o.format == "markdown":
+        text = told.as_markdown(gathered, run.header)
+    else:
+        text = told.render(gathered, run.header, bool(o.cause)) + "\n"
+    if o.output:
+        o.output.write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
     return 0
 
 

@@ -107,6 +107,10 @@ def parser() -> argparse.ArgumentParser:
     causes = commands.add_parser("report", help="the causes of a run's findings", description=REPORT)
     causes.add_argument("run", type=Path, metavar="RUN", help="the run file")
     causes.add_argument("cause", nargs="?", default="", metavar="CAUSE", help="the id of one cause, with all its findings")
+    causes.add_argument("--format", choices=("text", "markdown", "json"), default="text", help="text by default")
+    how = "the cause as a bug report in Markdown: a minimal script, which is run for it, and the versions"
+    causes.add_argument("--issue", action="store_true", help=how)
+    causes.add_argument("-o", "--output", type=read_path, metavar="FILE", help="write to this file")
     causes.set_defaults(command="report")
 
     drawn = commands.add_parser("coverage", help="which features a run drew, and which two together", description=COVERAGE)

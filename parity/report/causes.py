@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from textwrap import shorten
@@ -11,6 +13,7 @@ from parity.report.words import listed, plural, reproduce
 from parity.runs.causes import OPERATORS, WEIGHTS, Gathered
 from parity.runs.rows import Header
 
+COMMENT = 65_536  # most characters of a comment on GitHub
 REASON = 110  # most characters of a reason
 PLURAL = {"values": "give wrong values", "memory": "write beside their destinations, or not at all"}
 
@@ -90,6 +93,68 @@ def render(causes: Sequence[Gathered], header: Header, members: bool = False) ->
         for c in of_weight:
             text += [*full(c, header), *(_members(c) if members else ())]
     return "\n".join([*text, f"{plural(len(causes), 'cause')}: {counts_line(causes)}" if causes else "no finding"])
+
+
+def as_json(causes: Sequence[Gathered], header: Header) -> str:
+    """All causes for other programs; the field names are those of the run file where both have one."""
+    rows = [
+        {
+            "id": c.cause.id,
+            "weight": c.weight,
+            "sentence": sentence(c.cause),
+            "subject": c.cause.subject,
+            "symptom": c.cause.symptom,
+            "properties": list(c.cause.properties),
+            "case": c.case,
+            "ops": list(c.ops),
+            "dtypes": list(c.dtypes),
+            "findings": [
+                {
+                    "op": r.op,
+                    "dtype": r.dtype,
+                    "aspect": r.aspect,
+                    "status": r.status,
+                    "case": r.shrunk or r.case,
+                    "reason": r.reason,
+                }
+                for r in c.records
+            ],
+            "deaths": [{"op": d.op, "dtype": d.dtype, "how": d.how, "case": d.case, "signal": d.signal} for d in c.deaths],
+        }
+        for c in causes
+    ]
+    f = header.fingerprint
+    run = {"device": f.device, "device_name": f.device_name, "torch": f.torch, "parity": f.parity, "simulated": f.simulated}
+    return json.dumps({"parity_causes": 1, "run": run, "causes": rows}, indent=1)
+
+
+def as_markdown(causes: Sequence[Gathered], header: Header) -> str:
+    """The causes for a pull request's comment or a job's summary, the worst first, within GitHub's limit for a comment."""
+    f = header.fingerprint
+    device = f"{f.device} ({f.device_name})" if f.device_name else f.device
+    text = f"**parity on {_inert(device)}**, torch {_inert(f.torch)}: {plural(len(causes), 'cause')}"
+    text += f" ({counts_line(causes)})\n" if causes else ", nothing found\n"
+    for k, c in enumerate(causes):
+        kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
+        where = f"{kinds} in {listed(c.ops, 120)} ({listed(c.dtypes, 60)})"
+        part = f"\n- **{c.weight}** `{c.cause.id}` {_inert(sentence(c.cause))}; {_inert(where)}\n  {_code(c.case)}\n"
+        if len(text) + len(part) > COMMENT - 200:
+            text += f"\n... and {plural(len(causes) - k, 'more cause')}: `parity report RUN`\n"
+            break
+        text += part
+    weights = "; ".join(f"{w}: {words}" for w, words in WEIGHTS.items() if any(c.weight == w for c in causes))
+    return text + (f"\n<sub>{weights}</sub>\n" if weights else "")
+
+
+def _inert(text: str) -> str:
+    """Text that Markdown and HTML show as it is."""
+    return re.sub(r"([\\`*_{}\[\]()#+!|<>~@-])", r"\\\1", text)
+
+
+def _code(text: str) -> str:
+    """Code in a span that no backtick in it can end."""
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence} {text} {fence}" if "`" in text else f"`{text}`"
 
 
 def _members(c: Gathered) -> list[str]:

@@ -46,12 +46,12 @@ ATEN = "parity.catalog.glue.aten"
 IMPORTS = {"F": "from torch.nn import functional as F", "Tensor": "from torch import Tensor", "Any": "from typing import Any"}
 
 
-class _Unwritable(Exception):  # not an error: it only stops the writing
+class Unwritable(Exception):  # not an error: it only stops the writing
     """The case cannot be written in torch alone."""
 
 
 @dataclass(frozen=True, slots=True)
-class _ScriptData:
+class CaseScript:
     """The parts of a finding that the script needs. result: the outputs of the CPU, for the shapes of cotangents and
     destinations. kept: whether the finding is about operands (and cotangents) that the call must leave unchanged."""
 
@@ -71,15 +71,20 @@ def standalone(case: Case, aspect: str, device_name: str, title: str, kept: bool
     device and CPU differ by more than a few roundoffs, 2 if it compared nothing, else 0.
     """
     try:
-        row = _row(case.op)
-        if not rule_of(row).has_values:
-            return None  # there are no results to print next to each other
-        if case.after or case.refused or aspect in SELDOM:
-            return None  # several calls, a call that raises, or a call that parity assembles itself
-        inputs = build(case)
-        return _text(_ScriptData(case, row, aspect, inputs, _outputs(case, row, inputs), kept), device_name, title)
-    except (_Unwritable, ParityError):
+        data = data_of(case, aspect, kept)
+        return None if data is None else _text(data, device_name, title)
+    except (Unwritable, ParityError):
         return None
+
+
+def data_of(case: Case, aspect: str, kept: bool = False) -> CaseScript | None:
+    """What a script of a case needs; None if there are no results to print next to each other, several calls, a call that
+    raises, or one that parity assembles itself. Raises Unwritable, or CaseError if the case cannot be built here."""
+    row = _row(case.op)
+    if not rule_of(row).has_values or case.after or case.refused or aspect in SELDOM:
+        return None
+    inputs = build(case)
+    return CaseScript(case, row, aspect, inputs, _outputs(case, row, inputs), kept)
 
 
 def _row(op: str) -> Row:
@@ -87,7 +92,7 @@ def _row(op: str) -> Row:
         return catalog.row(op)
     row = next((r for r in opinfo.rows() if r.name == op), None)
     if row is None:
-        raise _Unwritable(op)
+        raise Unwritable(op)
     return row
 
 
@@ -134,16 +139,16 @@ def _sources(path: str, name: str) -> list[str]:
 
     visit(name)
     if name not in order:
-        raise _Unwritable(name)
+        raise Unwritable(name)
     used = {n for d in order for n in _names(glue[d])}
     foreign = {n for n in used if hasattr(module, n)} - {"torch", *IMPORTS, *glue}
     if foreign:
-        raise _Unwritable(f"{name} needs {foreign}")
+        raise Unwritable(f"{name} needs {foreign}")
     imports = [line for word, line in IMPORTS.items() if word in used]
     return [*imports, *(ast.get_source_segment(text, glue[n]) or "" for n in order)]
 
 
-def _callable(t: _ScriptData) -> tuple[str, list[str]]:
+def function_of(t: CaseScript) -> tuple[str, list[str]]:
     """(expression, source to put before it) of the function that the aspect calls."""
     inplace = t.aspect == Aspect.INPLACE and not t.row.mutates
     if t.row.family == "opinfo":
@@ -158,7 +163,7 @@ def _callable(t: _ScriptData) -> tuple[str, list[str]]:
     if module == "operator":
         return path, ["import operator"]
     if not path.startswith("torch."):
-        raise _Unwritable(path)
+        raise Unwritable(path)
     return path, []
 
 
@@ -171,10 +176,10 @@ def _public(entry: str, function: Callable[..., Any] | None, inplace: bool) -> s
                 return path
         except ParityError:
             continue
-    raise _Unwritable(entry)
+    raise Unwritable(entry)
 
 
-def _arguments(t: _ScriptData) -> str:
+def arguments_text(t: CaseScript) -> str:
     """The arguments as text, with the operands as t0, t1 ..."""
     if t.row.family != "opinfo":
         args, kwargs = t.inputs.args, t.inputs.kwargs
@@ -188,7 +193,7 @@ def _arguments(t: _ScriptData) -> str:
 
 
 def _plain(a: Any) -> str:
-    """An argument as an expression. Raises _Unwritable if it has none."""
+    """An argument as an expression. Raises Unwritable if it has none."""
     if isinstance(a, Slot):
         return f"t{a.index}"
     if isinstance(a, Word):
@@ -214,7 +219,7 @@ def _plain(a: Any) -> str:
         return f"complex({notation.number(a.real)}, {notation.number(a.imag)})"
     if a is Ellipsis:
         return "..."
-    raise _Unwritable(repr(a))
+    raise Unwritable(repr(a))
 
 
 # --------------------------------------------------------------------------------------------------------- the tensors
@@ -224,7 +229,7 @@ def _shape(shape: Sequence[int]) -> str:
     return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
 
 
-def _base(t: Tensor) -> str:
+def base_text(t: Tensor) -> str:
     """An expression for a dense CPU tensor that gives the same bits."""
     n, dtype = t.numel(), str(t.dtype)
     if n == 0:
@@ -257,7 +262,7 @@ def _nans(x: complex) -> list[float]:
     return [part for part in (x.real, x.imag) if part != part]
 
 
-def _view(name: str, layout: Layout, shape: tuple[int, ...]) -> str:
+def view_text(name: str, layout: Layout, shape: tuple[int, ...]) -> str:
     """The view as torch calls on its base."""
     text = name
     for k, (word, *ints) in enumerate(layout):
@@ -282,7 +287,7 @@ def _view(name: str, layout: Layout, shape: tuple[int, ...]) -> str:
     return text
 
 
-def _cotangents(t: _ScriptData) -> list[Destination]:
+def cotangents_of(t: CaseScript) -> list[Destination]:
     live = [x for n, x in t.result if x.requires_grad and not n.startswith("base[")]
     return [execute.cotangent(t.case.cotangent, x, i, values) for i, x in enumerate(live)]
 
@@ -290,16 +295,16 @@ def _cotangents(t: _ScriptData) -> list[Destination]:
 # ------------------------------------------------------------------------------------------------------------ the body
 
 
-def _run(t: _ScriptData) -> tuple[list[str], list[str]]:
+def _run(t: CaseScript) -> tuple[list[str], list[str]]:
     """(bases, lines of `run`): what the aspect does, as statements that use `put`."""
-    function, _ = _callable(t)
-    call = f"{function}({_arguments(t)})"
-    bases = [f"BASE_{i} = {_base(o.base)}" for i, o in enumerate(t.inputs.operands)]
+    function, _ = function_of(t)
+    call = f"{function}({arguments_text(t)})"
+    bases = [f"BASE_{i} = {base_text(o.base)}" for i, o in enumerate(t.inputs.operands)]
     backward = t.aspect == Aspect.BACKWARD
     writes = t.row.mutates or t.aspect == Aspect.INPLACE
     lines: list[str] = []
     leaves: list[int] = []
-    fed = _cotangents(t) if backward else []
+    fed = cotangents_of(t) if backward else []
     for i, o in enumerate(t.inputs.operands):
         place = '"cpu"' if o.spec.on_cpu else "device"
         leaf = backward and o.spec.grad and (o.view.is_floating_point() or o.view.is_complex())
@@ -308,20 +313,20 @@ def _run(t: _ScriptData) -> tuple[list[str], list[str]]:
             grad = ".requires_grad_()" if leaf else ""
             lines += [f"base = put(BASE_0, {place}, wide){grad}"]
             lines += ["leaf0 = base", "base = base.clone()"] if leaf else []
-            lines += [f"t0 = {_view('base', o.spec.layout, o.spec.shape)}"]
+            lines += [f"t0 = {view_text('base', o.spec.layout, o.spec.shape)}"]
             continue
         base = f"put(BASE_{i}, {place}, wide)"
         if t.kept:
             base, lines = f"kept{i}", [*lines, f"kept{i} = {base}"]
-        view = _view(base, o.spec.layout, o.spec.shape)
+        view = view_text(base, o.spec.layout, o.spec.shape)
         lines.append(f"t{i} = {view}" + (".detach().requires_grad_()" if leaf else ""))
         lines += [f"leaf{i} = t{i}"] if leaf else []
     if backward:
         if not fed or not leaves:
-            raise _Unwritable("no gradient")
-        bases += [f"COTANGENT_{i} = {_base(c.base)}" for i, c in enumerate(fed)]
+            raise Unwritable("no gradient")
+        bases += [f"COTANGENT_{i} = {base_text(c.base)}" for i, c in enumerate(fed)]
         lines += [f"fed{i} = put(COTANGENT_{i}, device, wide)" for i in range(len(fed))]
-        cotangents = [_view(f"fed{i}", c.layout, c.shape) for i, c in enumerate(fed)]
+        cotangents = [view_text(f"fed{i}", c.layout, c.shape) for i, c in enumerate(fed)]
         lines += [call, "outputs = [t0]"] if t.row.mutates else [f"outputs = tensors({call})"]
         named = "".join(f"leaf{i}, " for i in leaves)
         lines += [
@@ -345,24 +350,30 @@ def _run(t: _ScriptData) -> tuple[list[str], list[str]]:
     return bases, lines
 
 
-def _out(t: _ScriptData, bases: list[str], lines: list[str], function: str) -> tuple[list[str], list[str]]:
+def destinations_of(t: CaseScript) -> list[Destination]:
+    """The destinations of the out= form. Raises Unwritable if there is none."""
     targets = [execute.destination(x.detach(), t.case.into) for _, x in t.result]
     if not targets:
-        raise _Unwritable("no output")
+        raise Unwritable("no output")
+    return targets
+
+
+def _out(t: CaseScript, bases: list[str], lines: list[str], function: str) -> tuple[list[str], list[str]]:
+    targets = destinations_of(t)
     for i, d in enumerate(targets):
         bases.append(f"OUT_{i} = torch.full({_shape(d.base.shape)}, {_plain(fill_like(d.base.dtype))}, dtype={d.base.dtype})")
-        lines += [f"base{i} = put(OUT_{i}, device, wide)", f"out{i} = {_view(f'base{i}', d.layout, d.shape)}"]
+        lines += [f"base{i} = put(OUT_{i}, device, wide)", f"out{i} = {view_text(f'base{i}', d.layout, d.shape)}"]
     outs = ", ".join(f"out{i}" for i in range(len(targets)))
-    given = ", ".join(x for x in (_arguments(t), f"out={outs if len(targets) == 1 else f'({outs})'}") if x)
+    given = ", ".join(x for x in (arguments_text(t), f"out={outs if len(targets) == 1 else f'({outs})'}") if x)
     returned = ", ".join(f'"base[out{i}]": base{i}' for i in range(len(targets)))
     return bases, [*lines, f"{function}({given})", f"return {{{returned}}}  # all of it: a write beside the view shows"]
 
 
-def _text(t: _ScriptData, device_name: str, title: str) -> str:
+def _text(t: CaseScript, device_name: str, title: str) -> str:
     bases, lines = _run(t)
-    if t.case.under != "grad":
-        lines = [MODES[t.case.under], *(f"    {line}" for line in lines)] if t.case.under in MODES else [DETERMINISTIC, *lines]
-    _, sources = _callable(t)
+    if mode := mode_line(t.case):
+        lines = [mode, *(f"    {line}" for line in lines)] if mode.endswith(":") else [mode, *lines]
+    _, sources = function_of(t)
     imports = [line for line in sources if line.startswith(("from ", "import "))]
     definitions = [s for s in sources if s not in imports]
     simulated = device_name.partition(":")[0] == "sim"
@@ -388,6 +399,11 @@ def _text(t: _ScriptData, device_name: str, title: str) -> str:
     text = "\n\n\n".join(parts) + "\n"
     compile(text, "script", "exec")
     return text
+
+
+def mode_line(case: Case) -> str:
+    """The statement that sets the mode of a case: a `with` line, another one, or ""."""
+    return "" if case.under == "grad" else MODES.get(case.under, DETERMINISTIC)
 
 
 def _quoted(text: str) -> str:

@@ -1,0 +1,107 @@
+"""A cause as a bug report in Markdown, in the order of PyTorch's issue template, with what its script printed here."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+from parity.core import notation
+from parity.core.errors import CaseError
+from parity.core.results import Fingerprint, Record
+from parity.report.causes import sentence
+from parity.report.minimal import minimal
+from parity.report.words import listed, plural
+from parity.runs.causes import OPERATORS, Gathered
+from parity.runs.rows import Header
+from parity.zoo.subjects import load
+
+SECONDS = 120
+LONGEST = 6000  # most characters of an output
+LIKE = 3  # most public reports that are named
+
+
+def render(c: Gathered, header: Header) -> str:
+    """The whole report. The script runs on the run's device, or on the CPU alone if that is simulated; the text says which."""
+    f = header.fingerprint
+    parts = ["### Describe the bug", f"{_capital(sentence(c.cause))}. {_where(c)}"]
+    if c.records:
+        parts += _shown(c.records[0], f)
+    parts += [f"Least case, in parity's notation: `{c.case}`"]
+    if like := public(c):
+        parts.append("Public reports of the same operator:\n" + "\n".join(f"- {source} ({title})" for source, title in like))
+    return "\n\n".join([*parts, "### Versions", _versions(f)]) + "\n"
+
+
+def _capital(text: str) -> str:
+    return text if "::" in text.split()[0] or "." in text.split()[0] else text[:1].upper() + text[1:]
+
+
+def _where(c: Gathered) -> str:
+    per = plural(len(c.records) or len(c.deaths), "kind" if c.records else "death")
+    return f"It shows in {per} of findings: {listed(c.ops, 300)}; dtypes {listed(c.dtypes, 120)}."
+
+
+def _shown(r: Record, f: Fingerprint) -> list[str]:
+    """Script, output, and the worst element."""
+    m = r.measures[0] if r.measures else None
+    parts = []
+    try:
+        text = minimal(notation.parse(r.shrunk or r.case), r.aspect, f.device)
+    except CaseError:
+        text = None
+    if text is None:
+        parts.append(f"The case takes more than a few lines of torch; `{r.script or 'parity replay'}` shows it.")
+    else:
+        how, output = _run(text, f)
+        parts += [f"```python\n{text.rstrip()}\n```", f"{how}\n\n```text\n{output.rstrip()}\n```"]
+    if m is not None and m.device:
+        worst = f"device {m.device}, CPU {m.reference}" + (f", float64 {m.truth}" if m.truth else "")
+        parts.append(f"When it was found ({r.aspect}), the worst element was {list(m.index)}: {worst}.")
+    elif r.reason:
+        parts.append(f"When it was found ({r.aspect}): {r.reason}")
+    return parts
+
+
+def _run(text: str, f: Fingerprint) -> tuple[str, str]:
+    """(a sentence on where it was run, what it printed)."""
+    if f.simulated:
+        text = re.sub(r"^for device in .*:$", 'for device in ("cpu",):', text, flags=re.MULTILINE)
+    device = "cpu" if f.simulated else f.device
+    command = [sys.executable, "-P", "-", device]
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return f"Run here with `{device}`, it did not end within {SECONDS} s.", ""
+    output = (done.stdout + done.stderr)[-LONGEST:]
+    if f.simulated:
+        return "Run here on the CPU alone, because the finding is a simulated device's:", output
+    ended = "" if done.returncode == 0 else f" It ended with {done.returncode}."
+    return f"Run here, it prints:{ended}", output
+
+
+def public(c: Gathered) -> list[tuple[str, str]]:
+    """(address, title) of publicly reported bugs in the same operator, from the zoo."""
+    several = c.cause.subject == OPERATORS
+    names = {_bare(op) for op in c.ops} if several else {_bare(c.cause.subject.removeprefix("aten::"))}
+    like = [s.fault for s in load() if names & {_bare(op) for op in s.fault.ops}]
+    return [(f.source, f.title) for f in like if f.source][:LIKE]
+
+
+def _bare(name: str) -> str:
+    """An operator without its overload, or a public function without its module; without an in-place underscore."""
+    return (name.rpartition(".")[2] if name.startswith("torch.") else name.partition(".")[0]).strip("_")
+
+
+def _versions(f: Fingerprint) -> str:
+    rows = [
+        ("PyTorch version", f"{f.torch} ({f.torch_git})" if f.torch_git else f.torch),
+        ("OS", f.os),
+        ("Python version", f.python),
+        ("Machine", f.machine),
+        ("Device", f"{f.device} ({f.device_name})" if f.device_name else f.device),
+        ("Driver", f.driver),
+        *((k, v) for k, v in f.facts if k not in ("chip",)),
+        ("parity", f.parity),
+    ]
+    return "```text\n" + "\n".join(f"{k}: {v}" for k, v in rows if v) + "\n```"

@@ -1,0 +1,129 @@
+"""A finding as the few lines of plain torch that a bug report begins with.
+
+The exact script (`parity.report.script`) keeps every bit of the case, and judges. This one is for reading: literal values,
+plain view calls, one call on the CPU and on the device, and what both print.
+"""
+
+from __future__ import annotations
+
+import re
+
+from parity.core.case import Case
+from parity.core.errors import ParityError
+from parity.core.results import Aspect
+from parity.report import script
+from parity.report.script import CaseScript, Unwritable
+
+LONGEST = 4000  # most characters of a script that is worth reading
+ASPECTS = (Aspect.FORWARD, Aspect.BACKWARD, Aspect.INPLACE, Aspect.OUT)
+
+
+def minimal(case: Case, aspect: str, device: str) -> str | None:
+    """The script, which takes the device as its argument; None if the case cannot be written in a few lines of torch alone.
+
+    A destination and an operand that is written are printed whole, so that a write beside the view shows.
+    """
+    if aspect not in ASPECTS:
+        return None
+    try:
+        data = script.data_of(case, aspect)
+        text = "" if data is None else _text(data, device)
+    except (Unwritable, ParityError):
+        return None
+    return text if text and len(text) <= LONGEST and "unpacked(" not in text else None
+
+
+def _text(t: CaseScript, device: str) -> str:
+    function, sources = script.function_of(t)
+    imports = [line for line in sources if line.startswith(("from ", "import "))]
+    definitions = [s for s in sources if s not in imports]
+    body = [f"    {line}" for line in _body(t, function)]
+    mode = script.mode_line(t.case)
+    if mode.startswith("with "):
+        body = [f"    {mode}", *(f"    {line}" for line in body)]
+    elif mode:
+        body = [f"    {mode}", *body]
+    default = "" if device.startswith("sim") else device
+    last = [
+        "",
+        f'for device in ("cpu", sys.argv[1] if sys.argv[1:] else "{default or "mps"}"):',
+        "    print(device, run(device))",
+    ]
+    head = ["import sys", "", "import torch", *imports]
+    parts = ["\n".join(head), *definitions, "\n".join(["def run(device):", *body])]
+    text = "\n\n\n".join(parts) + "\n\n" + "\n".join(last) + "\n"
+    text = (
+        text
+        if "nan" not in text and "inf" not in text
+        else text.replace("import torch\n", "import torch\nfrom math import inf, nan\n", 1)
+    )
+    compile(text, "script", "exec")
+    return text
+
+
+def _body(t: CaseScript, function: str) -> list[str]:
+    """The statements of `run`."""
+    lines: list[str] = []
+    written = t.row.mutates or t.aspect == Aspect.INPLACE
+    leaves = []
+    for i, o in enumerate(t.inputs.operands):
+        place = "" if o.spec.on_cpu else ".to(device)"
+        base = f"{_literal(script.base_text(o.base))}{place}"
+        leaf = t.aspect == Aspect.BACKWARD and o.spec.grad and (o.view.is_floating_point() or o.view.is_complex())
+        if written and i == 0:
+            lines += [
+                f"base = {base}" + (".requires_grad_()" if leaf else ""),
+                *(["leaf = base", "base = base.clone()"] if leaf else []),
+            ]
+            lines.append(f"t0 = {script.view_text('base', o.spec.layout, o.spec.shape)}")
+            leaves += ["leaf"] if leaf else []
+            continue
+        view = script.view_text(base, o.spec.layout, o.spec.shape)
+        lines.append(f"t{i} = {view}" + (".detach().requires_grad_()" if leaf else ""))
+        leaves += [f"t{i}"] if leaf else []
+    arguments = _plain(script.arguments_text(t))
+    if t.aspect == Aspect.OUT:
+        return [*lines, *_into(t, function, arguments)]
+    call = f"{function}({arguments})"
+    if t.aspect == Aspect.BACKWARD:
+        return [*lines, *_gradients(t, call, leaves)]
+    return [*lines, call, "return base"] if written else [*lines, f"return {call}"]
+
+
+def _gradients(t: CaseScript, call: str, leaves: list[str]) -> list[str]:
+    fed = script.cotangents_of(t)
+    if not fed or not leaves:
+        raise Unwritable("no gradient")
+    texts = [script.view_text(f"{_literal(script.base_text(c.base))}.to(device)", c.layout, c.shape) for c in fed]
+    outputs = "t0" if t.row.mutates else call
+    lines = [call] if t.row.mutates else []
+    if len(fed) == 1 and len(t.result) - t.row.mutates == 1:
+        return [*lines, f"return torch.autograd.grad({outputs}, [{', '.join(leaves)}], {texts[0]}, allow_unused=True)"]
+    lines += [f"live = [x for x in {outputs} if x.requires_grad]"]
+    return [*lines, f"return torch.autograd.grad(live, [{', '.join(leaves)}], [{', '.join(texts)}], allow_unused=True)"]
+
+
+def _into(t: CaseScript, function: str, arguments: str) -> list[str]:
+    targets = script.destinations_of(t)
+    lines = []
+    for i, d in enumerate(targets):
+        lines += [
+            f"base{i} = {_literal(script.base_text(d.base))}.to(device)",
+            f"out{i} = {script.view_text(f'base{i}', d.layout, d.shape)}",
+        ]
+    outs = ", ".join(f"out{i}" for i in range(len(targets)))
+    given = ", ".join(x for x in (arguments, f"out={outs if len(targets) == 1 else f'({outs})'}") if x)
+    bases = ", ".join(f"{'base' if d.shape and d.base.numel() else 'out'}{i}" for i, d in enumerate(targets))
+    return [*lines, f"{function}({given})", f"return {bases}"]
+
+
+def _literal(text: str) -> str:
+    """A base without what is the default: shapes of one dimension, float32."""
+    text = re.sub(r"\.reshape\(\(\d+,\)\)$", "", text)
+    text = re.sub(r"torch\.tensor\(\[([^\[\],]+)\], dtype=([\w.]+)\)\.reshape\(\(\)\)$", r"torch.tensor(\1, dtype=\2)", text)
+    return text.replace(", dtype=torch.float32)", ")") if "." in text.partition("dtype")[0].partition("(")[2] else text
+
+
+def _plain(arguments: str) -> str:
+    """Arguments for one dtype alone."""
+    return re.sub(r"wider\(([\w.]+), wide\)", r"\1", arguments)

@@ -1,0 +1,130 @@
+"""Causes as text, Markdown, JSON and bug reports."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import sys
+
+import pytest
+
+from parity.core import notation
+from parity.core.results import Cause, Fingerprint, Measure, Record
+from parity.report import causes as told
+from parity.report import issue
+from parity.report.minimal import minimal
+from parity.runs.causes import Gathered, gather
+from parity.runs.rows import Death, Header
+
+
+def header(device: str = "sim") -> Header:
+    return Header(
+        Fingerprint("0.1.0", "2.13.0", "cf30", "3.11.7", "Linux", "x86_64", device, "Apple M2", simulated=device == "sim")
+    )
+
+
+def record(case: str, aspect: str = "forward", cause: Cause | None = None, status: str = "wrong") -> Record:
+    parsed = notation.parse(case)
+    m = Measure("out", 37.2, index=(0, 1), device="1.5", reference="1", truth="1.01")
+    cause = cause or Cause("aten::exp", "values", ("NaN",))
+    return Record(
+        case, parsed.op, parsed.dtype, aspect, status, reason="37.2 times the budget", measures=(m,), shrunk=case, cause=cause
+    )
+
+
+def test_a_cause_is_told_with_its_worst_element_and_the_command() -> None:
+    """In full where there is room, else in two lines."""
+    made = gather([record("exp(float32[2])")])
+    text = "\n".join(told.lines(made, 20, header()))
+    assert "aten::exp gives wrong values, with NaN; 1 kind in exp (float32)" in text
+    assert "wrong in out, forward: 37.2 times the budget" in text
+    assert "worst at [0, 1]: device 1.5, reference 1, truth 1.01" in text
+    assert "reproduce: parity replay 'exp(float32[2])' --device sim" in text
+    assert len(told.lines(made, 4, header())) == 3
+    assert "worst" not in "\n".join(told.lines(made, 4, header()))
+    assert told.lines(made, 2, header()) == ["1 more cause"]
+    assert "findings:\n      wrong exp float32 forward: exp(float32[2])" in told.render(made, header(), members=True)
+    assert told.render((), header()) == "no finding"
+
+
+def test_markdown_is_inert_and_fits_a_comment() -> None:
+    """What a file holds is shown as it is, and the worst come first."""
+    evil = Cause("<script>alert(1)</script> [x](http://y)", "values")
+    text = told.as_markdown(gather([record("exp(float32[2])", cause=evil)]), header())
+    assert "<script>" not in text
+    assert "](http" not in text
+    many = [record(f"exp(float32[{k}])", cause=Cause(f"aten::{'x' * 200}{k}", "values")) for k in range(1, 900)]
+    text = told.as_markdown(gather(many), header())
+    assert len(text) <= 65_536
+    assert re.search(r"and \d+ more causes", text)
+    assert "nothing found" in told.as_markdown((), header())
+
+
+def test_json_holds_every_finding() -> None:
+    """And the deaths."""
+    made = gather(
+        [record("exp(float32[2])"), record("exp(float16[2])")], [Death("sin", "float32", "sin(float32[2])", signal="SIGABRT")]
+    )
+    tree = json.loads(told.as_json(made, header()))
+    assert tree["run"]["device"] == "sim"
+    assert [len(c["findings"]) + len(c["deaths"]) for c in tree["causes"]] in ([2, 1], [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("case", "aspect", "lines"),
+    [
+        ("softmax(float32[1, 3], dim=-1)", "forward", 13),
+        ("softmax(float32[2, 3].transpose(0, 1), dim=-1)", "backward", 15),
+        ('exp(float16[2, 2]).into("transposed")', "out=", 15),
+        ("exp(float32[4].step(-1, 2, 0))", "in-place", 15),
+        ('add(float32[2], int64[()].at(0, "max").on_cpu(), alpha=2)', "forward", 14),
+        ('exp(float32[1].at(0, "nan")).under("no_grad")', "forward", 15),
+        ("setitem(float32[2], (slice(None, None, None),), 1.0)", "forward", 30),
+        ("max_pool2d(float32[1, 1, 4, 4], 2, return_indices=True)", "backward", 20),
+        ("linear(complex64[1, 2].conj(), complex64[1, 2])", "backward", 15),
+        ("sum(bool[2], dtype=float64)", "forward", 13),
+    ],
+)
+def test_a_minimal_script_is_short_and_runs_on_the_cpu(
+    case: str, aspect: str, lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With literal values and plain calls; the same is printed for the same device."""
+    text = minimal(notation.parse(case), aspect, "mps")
+    assert text is not None
+    assert text.count("\n") <= lines, text
+    assert "parity" not in text
+    monkeypatch.setattr(sys, "argv", ["script", "cpu"])
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(text, "script", "exec"), {})
+    half = len(out.getvalue()) // 2
+    assert out.getvalue()[:half] == out.getvalue()[half:]
+    assert "tensor(" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "case", ['exp(float32[2]).after("smaller")', "exp(float32[4000])", "bernoulli(float32[2].inside(0, 1))"]
+)
+def test_what_takes_more_than_a_few_lines_has_none(case: str) -> None:
+    """Calls before the case, large tensors, random results."""
+    assert minimal(notation.parse(case), "forward", "mps") is None
+
+
+def test_a_bug_report_says_where_its_script_was_run_and_names_like_reports() -> None:
+    """On the CPU alone for a simulated device."""
+    (one,) = gather([record("softmax(float32[1, 3], dim=-1)", cause=Cause("aten::_softmax", "values"))])
+    text = issue.render(one, header())
+    for part in ("### Describe the bug", "```python", "Run here on the CPU alone", "cpu tensor([[", "### Versions", "Apple M2"):
+        assert part in text
+    assert text.count("cpu tensor([[") == 1
+    (two,) = gather([record("exp(float32[2])", cause=Cause("aten::erfinv", "values"))])
+    assert "- https://github.com/pytorch/pytorch/" in issue.render(two, header())
+
+
+def test_an_absent_device_is_told_in_the_bug_report() -> None:
+    (one,) = gather([record("exp(float32[2])")])
+    text = issue.render(one, header("xpu"))
+    assert "It ended with 1" in text
+    assert isinstance(one, Gathered)
