@@ -32,7 +32,7 @@ from parity.runs.code import code_of
 from parity.runs.doctor import examined, fingerprint_of, named
 from parity.runs.inquest import How
 from parity.runs.options import RunOptions
-from parity.runs.rows import Header, counted
+from parity.runs.rows import Header, Run, counted
 
 INTERRUPTED = 130
 
@@ -282,14 +282,34 @@ def _diff(o: argparse.Namespace) -> int:
 
 
 def _report(o: argparse.Namespace) -> int:
+    if o.output:
+        _writable(o.output.absolute().parent, "--output")
+    run = run_file.read(o.run, partial=True)
+    text = _matrix(o, run) if o.matrix else _causes(o, run)
+    if o.output:
+        o.output.write_text(text, encoding="utf-8")
+    else:
+        print(text, end="")
+    return 0
+
+
+def _matrix(o: argparse.Namespace, run: Run) -> str:
+    from parity.report import matrix
+
+    deaths = counted(run.deaths, run.items)
+    if o.cause or o.issue or o.format == "json":
+        raise UsageError("--matrix is of a whole run, as text or Markdown: parity report RUN --matrix [--format markdown]")
+    if o.format == "markdown":
+        return matrix.as_markdown(run.items, deaths, o.verbose)
+    return matrix.render(run.items, deaths, o.verbose) + "\n"
+
+
+def _causes(o: argparse.Namespace, run: Run) -> str:
     from parity.report import causes as told
     from parity.runs import causes
 
-    run = run_file.read(o.run, partial=True)
     gathered = causes.gather(run.records, counted(run.deaths, run.items))
     ids = [c.cause.id for c in gathered]
-    if o.output:
-        _writable(o.output.absolute().parent, "--output")
     if o.cause:
         gathered = tuple(c for c in gathered if c.cause.id == o.cause)
         if not gathered:
@@ -299,18 +319,12 @@ def _report(o: argparse.Namespace) -> int:
             raise UsageError(f"--issue writes one cause: parity report {o.run} CAUSE --issue; it has {', '.join(ids[:8])}")
         from parity.report import issue
 
-        text = issue.render(gathered[0], run.header)
-    elif o.format == "json":
-        text = told.as_json(gathered, run.header) + "\n"
-    elif o.format == "markdown":
-        text = told.as_markdown(gathered, run.header)
-    else:
-        text = told.render(gathered, run.header, bool(o.cause)) + "\n"
-    if o.output:
-        o.output.write_text(text, encoding="utf-8")
-    else:
-        print(text, end="")
-    return 0
+        return issue.render(gathered[0], run.header)
+    if o.format == "json":
+        return told.as_json(gathered, run.header) + "\n"
+    if o.format == "markdown":
+        return told.as_markdown(gathered, run.header)
+    return told.render(gathered, run.header, bool(o.cause)) + "\n"
 
 
 def _coverage(o: argparse.Namespace) -> int:

@@ -107,6 +107,9 @@ def parser() -> argparse.ArgumentParser:
     causes = commands.add_parser("report", help="the causes of a run's findings", description=REPORT)
     causes.add_argument("run", type=Path, metavar="RUN", help="the run file")
     causes.add_argument("cause", nargs="?", default="", metavar="CAUSE", help="the id of one cause, with all its findings")
+    how = "instead of causes: a table of all ops by dtype, a letter for each pass (agrees, drifts, wrong, refused ...)"
+    causes.add_argument("--matrix", action="store_true", help=how)
+    causes.add_argument("-v", "--verbose", action="store_true", help="with --matrix: the ops too in which everything agrees")
     causes.add_argument("--format", choices=("text", "markdown", "json"), default="text", help="text by default")
     how = "the cause as a bug report in Markdown: a minimal script, which is run for it, and the versions"
     causes.add_argument("--issue", action="store_true", help=how)

@@ -1,0 +1,44 @@
+"""The table of ops by dtype and pass."""
+
+from __future__ import annotations
+
+from parity.core.results import Status
+from parity.report import matrix
+from parity.runs.rows import Death, ItemRow
+
+ITEMS = (
+    ItemRow(
+        "add", "float32", 3, {"forward": {"agree": 3}, "backward": {"agree": 2, "drift": 1}, "out=": {"wrong": 1, "agree": 9}}
+    ),
+    ItemRow("add", "int64", 3, {"forward": {"agree": 3}}),
+    ItemRow("mode", "float32", 3, {"forward": {"unsupported": 3}}),
+    ItemRow("sin", "float32", 3, {"forward": {"agree": 3}, "refusal": {"void": 1}}),
+    ItemRow("pinv", "float16", 3, {"forward": {"fallback": 1, "agree": 3}, "in-place": {"error": 1, "unsupported": 2}}),
+)
+
+
+def test_every_status_has_a_letter() -> None:
+    assert set(matrix.LETTERS) == set(Status)
+    assert all(letter in matrix.LEGEND for letter in matrix.LETTERS.values())
+
+
+def test_a_cell_shows_the_worst_of_each_pass() -> None:
+    """Four letters: forward, backward, writes, the rest."""
+    assert matrix.rows(ITEMS, everything=True) == [
+        ["op", "float32", "float16", "int64"],
+        ["add", ".DW-", "", ".---"],
+        ["mode", "u---", "", ""],
+        ["pinv", "", "f-E-", ""],
+        ["sin", ".--v", "", ""],
+    ]
+
+
+def test_ops_that_agree_are_counted_and_those_that_died_are_shown() -> None:
+    """A death has no counts of its own."""
+    dead = Death("cos", "int8", "cos(int8[2])", signal="SIGABRT")
+    text = matrix.render(ITEMS, (dead,))
+    assert "all agree: 1 more op" in text
+    assert "sin" not in [line.split()[0] for line in text.splitlines() if line.startswith("  ")]
+    assert any(line.split() == ["cos", "X---"] for line in text.splitlines())
+    assert "| `add` | `.DW-` |" in matrix.as_markdown(ITEMS)
+    assert "| `sin` |" not in matrix.as_markdown(ITEMS)
