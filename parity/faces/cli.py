@@ -285,12 +285,20 @@ def _report(o: argparse.Namespace) -> int:
     if o.output:
         _writable(o.output.absolute().parent, "--output")
     run = run_file.read(o.run, partial=True)
-    text = _matrix(o, run) if o.matrix else _causes(o, run)
+    text = _page(o, run) if o.format == "html" else _matrix(o, run) if o.matrix else _causes(o, run)
     if o.output:
         o.output.write_text(text, encoding="utf-8")
     else:
         print(text, end="")
     return 0
+
+
+def _page(o: argparse.Namespace, run: Run) -> str:
+    from parity.report import html
+
+    if o.cause or o.issue or o.matrix or not o.output:
+        raise UsageError("a page is of a whole run, in a file: parity report RUN --format html -o report.html")
+    return html.render(run)
 
 
 def _matrix(o: argparse.Namespace, run: Run) -> str:
