@@ -238,6 +238,9 @@ def steps() -> Iterator[tuple[str, str]]:
             yield step["name"], step["run"]
 
 
+CAUSES = "Causes, for the summary and as a page"
+
+
 def test_the_steps_of_the_workflow(tmp_path: Path) -> None:
     """As they stand, on three ops; the set-up file is the only thing that a Mac does not have."""
     (tmp_path / ".venv/bin").mkdir(parents=True)
@@ -251,9 +254,10 @@ def test_the_steps_of_the_workflow(tmp_path: Path) -> None:
     env = environment(GITHUB_STEP_SUMMARY=str(tmp_path / "summary.md"))
     scripts = dict(steps())
     assert list(scripts) == [
-        "Examine the device", "Quick profile", "Regressions against the last run", "Keep the run file for the next run",
+        "Examine the device", "Quick profile", CAUSES, "Regressions against the last run", "Keep the run file for the next run",
     ]  # fmt: skip
-    order = ["Examine the device", "Quick profile", "Keep the run file for the next run", "Regressions against the last run"]
+    order = ["Examine the device", "Quick profile", CAUSES]
+    order += ["Keep the run file for the next run", "Regressions against the last run"]
     for name in order:
         done = subprocess.run(
             ["bash", "-e", "-c", scripts[name]],
@@ -268,3 +272,5 @@ def test_the_steps_of_the_workflow(tmp_path: Path) -> None:
     summary = (tmp_path / "summary.md").read_text()
     assert "device mps (Apple M2 Pro (stand-in))" in summary
     assert "nothing changed\n" in summary
+    assert "torch 2.13.0\\+cpu: 0 causes, nothing found" in summary
+    assert "Everything that was compared agrees" in (tmp_path / "report.html").read_text()
