@@ -221,16 +221,25 @@ def parity_checker(request: pytest.FixtureRequest, parity_plan: Any) -> Iterator
     from parity.runs.journal import Journal, deaths
 
     worker = getattr(request.config, "workerinput", None)
-    if worker is None or "parity_rundir" not in worker:
-        yield Checker(request, parity_plan, NoJournal(), frozenset())
-        return
-    folder = Path(worker["parity_rundir"])
-    journal = Journal(folder / f"journal-{worker['workerid']}")
-    dead = frozenset(row["ordinal"] for row in deaths(folder, request.node.nodeid))
+    folder = Path(worker["parity_rundir"]) if worker is not None and "parity_rundir" in worker else None
+    journal = Journal(folder / f"journal-{worker['workerid']}") if folder and worker else None
+    dead = frozenset(row["ordinal"] for row in deaths(folder, request.node.nodeid)) if folder else frozenset()
     try:
-        yield Checker(request, parity_plan, journal, dead)
+        yield Checker(request, parity_plan, journal or NoJournal(), dead)
     finally:
-        journal.close()
+        if journal:
+            journal.close()
+        # The report of the call has taken the rows. The one of the teardown, which JUnit's file is made of, needs two numbers.
+        _keep_numbers(request.node.user_properties)
+
+
+def _keep_numbers(properties: list[tuple[str, object]]) -> None:
+    """Replace the rows of an item among the properties of its test by the number of its cases and findings."""
+    parts = [json.loads(str(value)) for name, value in properties if name == "parity"]
+    items = [row for part in parts for row in map(json.loads, part["rows"]) if row["kind"] == "item"]
+    short = [(name, sum(row.get("cases", 0) for row in items)) for name in ("cases",) if items]
+    short += [("findings", sum(len(part["findings"]) for part in parts))] if items else []
+    properties[:] = [*((name, value) for name, value in properties if name != "parity"), *short]
 
 
 class Compared:

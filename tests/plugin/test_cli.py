@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -182,6 +183,21 @@ def test_a_xml_that_cannot_be_written_costs_nothing_else(tmp_path: Path, capfd: 
     assert "cannot write /dev/full: No space left on device; name another file with --junit-xml" in err
     assert "everything that was compared agrees" in out
     assert run_file.read(path).end is not None
+
+
+def test_the_xml_has_one_short_test_case_for_each_op_and_dtype(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Two numbers, and the findings' text where there are any."""
+    path = tmp_path / "junit.xml"
+    asked = ("add", "exp", "--device", "sim", "--dtype", "float32,int64", "--examples", "3", "-n", "1", "--no-power")
+    code, _, _ = told(
+        capfd, "run", *asked, "--junit-xml", str(path), "--output", str(tmp_path / "r"), "--findings", str(tmp_path)
+    )
+    assert code == 0
+    cases = ElementTree.parse(path).findall(".//testcase")
+    assert len(cases) == 4
+    for case in cases:
+        assert {p.get("name"): p.get("value") for p in case.iter("property")} == {"cases": "5", "findings": "0"}
+    assert path.stat().st_size < 4000
 
 
 def test_refusals_alone_are_no_comparison(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
