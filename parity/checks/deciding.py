@@ -26,7 +26,7 @@ def properties(call: OperatorCall, device: Device) -> tuple[str, ...]:
     """The deciding properties of a call that differs on the device; empty if it differs however it is called.
 
     Layouts are tried first ("non-contiguous operand", "strided destination"), then special values ("NaN", "huge"), dtypes
-    ("float16"), and flags ("keepdim"). Later kinds are not tried once one decides: what hides a difference in one call need
+    ("half types"), and flags ("keepdim"). Later kinds are not tried once one decides: what hides a difference in one call need
     not matter to another, and would split findings of one cause.
     """
     if not call.differs:
@@ -128,6 +128,7 @@ def _values(call: OperatorCall, differs: Callable[[OperatorCall], bool]) -> Iter
 
 # --------------------------------------------------------------------------------------------------- dtypes and arguments
 
+HALVES = (torch.float16, torch.bfloat16)
 WIDER = {
     torch.float16: torch.float32,
     torch.bfloat16: torch.float32,
@@ -154,7 +155,7 @@ def _dtypes(call: OperatorCall, differs: Callable[[OperatorCall], bool]) -> Iter
 
         other = OperatorCall(call.operator, tree_map(recast, call.args), tree_map(recast, call.kwargs))
         if not differs(other):
-            yield str(dtype).removeprefix("torch.")
+            yield "half types" if dtype in HALVES else "narrow integers" if wider is torch.int64 else str(dtype)[6:]
 
 
 def _arguments(call: OperatorCall, differs: Callable[[OperatorCall], bool]) -> Iterator[str]:

@@ -28,6 +28,7 @@ LARGEST = 1 << 22  # most bytes of the storages of a call's operands; larger cal
 CLEAR = 8.0  # an operator that is so many times outside is blamed before a later one that is farther outside
 OWN_ROUNDINGS = 2.0  # unit roundoffs of an element that a single operator may be off by
 SUM_ROUNDINGS = 0.5  # and of the largest element, which sums and products add
+OUTSIDE = -1  # the number of the current graph task outside of a backward pass
 CPU_ERRORS = 4.0  # times the error of the CPU's own result
 # Operators that compute nothing, or nothing that can be expected to be equal.
 ATEN_UNWRITTEN = ("empty", "new_empty", "resize_", "set_", "_to_copy_uninitialized")
@@ -232,7 +233,7 @@ def _difference(call: OperatorCall, ours: Ran, theirs: Ran, truth: Ran | None) -
     # A destination that torch resizes gets another storage; what it holds is among the results.
     kept = [(b, a) for b, a in zip(theirs.bases, ours.bases) if a.shape == b.shape]
     if kept and (beside := max(error_ratio(b, a) for b, a in kept)) > 1.0:
-        return "memory", beside
+        return ("memory" if triples else "values"), beside  # what returns nothing has its results there
     if len(alike) < len(triples) or (call.operator.is_view and ours.strides != theirs.strides):
         return "metadata", math.inf
     return ("values" if any(_differ(b, a) for b, a, _ in alike) else ""), worst
@@ -321,7 +322,7 @@ class _Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torc
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if has_number(func, args, kwargs):
-            return func.overloadpacket(*args, **kwargs)
+            func = _for_numbers(func, args, kwargs)
         if not _is_followed(func, (args, kwargs), self._device.torch_device.type):
             return func(*args, **kwargs)
         self._seen.operators += 1
@@ -335,6 +336,9 @@ class _Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torc
             result = func(*args, **kwargs)
         except Exception as e:
             self._keep(compared(call, self._device, e))
+            if self._device.simulated and torch._C._current_graph_task_id() != OUTSIDE:
+                returns = func._schema.returns  # torch 2.13 ends the process if an exception passes the device's guard
+                return None if len(returns) == 1 else tuple(None for _ in returns)
             raise
         try:
             self._keep(compared(call, self._device, self._ran(args, kwargs, result)))
@@ -355,6 +359,15 @@ class _Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torc
         tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
         results = tuple(self._device.download(t.detach()) if not t.is_cpu else t.detach().clone() for t in tensors)
         return Ran(results, tuple(b for _, b in read._bases.values()), tuple(t.stride() for t in tensors))
+
+
+def _for_numbers(func: Any, args: Any, kwargs: Any) -> Any:
+    """The overload that takes a plain number where this one takes a tensor; the packet if torch cannot say."""
+    packet = func.overloadpacket
+    try:
+        return getattr(packet, torch._C._jit_resolve_packet(packet._qualified_op_name, *args, **kwargs) or "default")
+    except Exception:  # a private function: without it the call is not followed
+        return func
 
 
 def _is_followed(func: Any, tree: Any, kind: str) -> bool:

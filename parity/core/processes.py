@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SAFE, PATH = "PYTHONSAFEPATH", "PYTHONPATH"
+OPTIONS, AUTOLOAD = "PYTEST_ADDOPTS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
 _OURS: list[str] = []  # the folder that Python itself put on the `sys.path` of this process
 
 
@@ -22,10 +23,31 @@ def command(module: str, *args: str) -> list[str]:
 def isolated() -> Iterator[None]:
     """While active, every process that is started, by whatever library, runs without its current folder on `sys.path`, and
     imports the same parity as this process."""
-    before = {name: os.environ.get(name) for name in (SAFE, PATH)}
-    os.environ[SAFE] = "1"
-    if not _is_found():
-        os.environ[PATH] = os.pathsep.join([p for p in (str(_root()), before[PATH]) if p])
+    with _kept(SAFE, PATH):
+        os.environ[SAFE] = "1"
+        if not _is_found():
+            os.environ[PATH] = os.pathsep.join([p for p in (str(_root()), os.environ.get(PATH)) if p])
+        yield
+
+
+# pytest's plugins for a run of parity: plugins that happen to be installed may reorder tests, repeat them, or warn.
+PLUGINS = ("-p", "xdist.plugin", "-p", "parity.faces.plugin")
+
+
+@contextmanager
+def only_our_plugins() -> Iterator[None]:
+    """While active, pytest loads no plugin but those that it is told of (`PLUGINS`), in its workers, too, and takes no options
+    from the environment."""
+    with _kept(OPTIONS, AUTOLOAD):
+        os.environ.pop(OPTIONS, None)
+        os.environ[AUTOLOAD] = "1"
+        yield
+
+
+@contextmanager
+def _kept(*names: str) -> Iterator[None]:
+    """Restore these variables of the environment at the end."""
+    before = {name: os.environ.get(name) for name in names}
     try:
         yield
     finally:

@@ -4,6 +4,7 @@ them, a Verdict, and a Record that can be stored. Only outcomes hold tensors."""
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -221,7 +222,7 @@ class Cause:
     def id(self) -> str:
         """Equal for equal facts, in every run and on every machine."""
         facts = "|".join((self.subject, self.symptom, *self.properties))
-        word = self.subject.rpartition(":")[2].rpartition(".")[2].replace(" ", "-")
+        word = re.sub(r"\W+", "-", self.subject.rpartition(":")[2].rpartition(".")[2]).strip("-")[:40] or "cause"
         return f"{word}-{hashlib.blake2b(facts.encode(), digest_size=3).hexdigest()}"
 
 

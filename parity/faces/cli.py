@@ -137,16 +137,15 @@ def _pytest(o: RunOptions, workers: int, reporter: Any) -> int:
     with tempfile.TemporaryDirectory(prefix="parity-", ignore_cleanup_errors=True) as scratch:
         args = [
             str(folder), "-c", str(folder / "pytest.ini"), "--rootdir", str(folder),
-            "-p", "no:terminal", "-p", "no:cacheprovider",
+            *processes.PLUGINS, "-p", "no:terminal", "-p", "no:cacheprovider",
             "-p", "no:faulthandler",  # a death is told by the report, not by a dump of its threads
             "-n", str(workers), "--dist", "worksteal", "--parity-rundir", scratch, *here.pytest_arguments(),
         ]  # fmt: skip
         args += ["--junit-xml", str(Path(o.junit_xml).absolute())] if o.junit_xml else []
-        os.environ.pop("PYTEST_ADDOPTS", None)
-        os.environ.pop("PYTEST_DISABLE_PLUGIN_AUTOLOAD", None)  # parity and xdist are plugins that this run needs
         ended: int | pytest.ExitCode
         try:
-            ended = pytest.main(args, plugins=[reporter])
+            with processes.only_our_plugins():
+                ended = pytest.main(args, plugins=[reporter])
         except OSError as e:  # pytest writes the XML last, and hears of a full disk only then: nothing else may be lost by it
             what, remedy = e.filename or o.junit_xml or "to the disk", "name another file with --junit-xml, or free the disk"
             reporter.failed = reporter.failed or OutputError(f"cannot write {what}: {e.strerror or e}; {remedy}")
@@ -285,6 +284,8 @@ def _report(o: argparse.Namespace) -> int:
     if o.output:
         _writable(o.output.absolute().parent, "--output")
     run = run_file.read(o.run, partial=True)
+    if run.end is None:
+        print(f"parity: {o.run} is cut: it has no end row, so findings may be missing", file=sys.stderr)
     text = _page(o, run) if o.format == "html" else _matrix(o, run) if o.matrix else _causes(o, run)
     if o.output:
         o.output.write_text(text, encoding="utf-8")
@@ -318,8 +319,8 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
 
     gathered = causes.gather(run.records, counted(run.deaths, run.items))
     ids = [c.cause.id for c in gathered]
-    if o.cause:
-        gathered = tuple(c for c in gathered if c.cause.id == o.cause)
+    if o.cause:  # progress lines name the members of a cause before they are joined
+        gathered = tuple(c for c in gathered if o.cause in (c.cause.id, *(m.id for m in c.members)))
         if not gathered:
             raise UsageError(f"{o.run} has no cause '{o.cause}'; {near(o.cause, ids) or 'it has ' + ', '.join(ids)}")
     if o.issue:
@@ -383,7 +384,7 @@ def _explain(o: argparse.Namespace) -> int:
     device = o.device or "cpu"
     known = {*USUAL, *(p.stem for p in resources.folder("tolerances").glob("*.toml"))} - {"default"}
     if device not in known and (device.partition(":")[0] not in known or not device.partition(":")[2].isdigit()):
-        raise UsageError(f"no device '{device}' and no tolerances/{device}.toml; {near(device, known)}")
+        raise UsageError(f"no device '{device}'; {near(device, known)}")
     device = device if device != "auto" else str(examined("auto")["device"])
     tables = tolerance.load(device, known_ops={r.name for r in suite.rows("all")})
     print(f"{row.name} ({row.rule}) {o.detail} on {device}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from parity.core import resources
+from parity.core import processes, resources
 from parity.faces.interruption import Interruptions
 from parity.faces.survival import Survival
 from parity.report.zoo import Board
@@ -111,15 +110,13 @@ def _answers(
         path = Path(scratch).resolve() / items.JOB
         path.write_bytes(pickle.dumps(job))
         args = [
-            str(path), "-c", str(folder / "pytest.ini"), "--rootdir", str(path.parent), "-p", "no:terminal",
+            str(path), "-c", str(folder / "pytest.ini"), "--rootdir", str(path.parent), *processes.PLUGINS, "-p", "no:terminal",
             "-p", "no:cacheprovider", "-p", "no:faulthandler", "-p", items.__name__,
             "-n", str(workers), "--dist", "worksteal", "--parity-rundir", str(path.parent),
         ]  # fmt: skip
-        for name in ("PYTEST_ADDOPTS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD"):  # parity and xdist are plugins that this run needs
-            os.environ.pop(name, None)
         answers = _Answers(deaths, len(job.rows) + len(job.tasks), take)
         ended: int | pytest.ExitCode = pytest.ExitCode.INTERRUPTED
-        with suppress(KeyboardInterrupt):  # before pytest's session, or while it ends
+        with processes.only_our_plugins(), suppress(KeyboardInterrupt):  # before pytest's session, or while it ends
             ended = pytest.main(args, plugins=[answers])
     if ended in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
         raise RuntimeError(f"pytest ended with {pytest.ExitCode(ended).name}")

@@ -132,12 +132,12 @@ def as_markdown(causes: Sequence[Gathered], header: Header) -> str:
     """The causes for a pull request's comment or a job's summary, the worst first, within GitHub's limit for a comment."""
     f = header.fingerprint
     device = f"{f.device} ({f.device_name})" if f.device_name else f.device
-    text = f"**parity on {_inert(device)}**, torch {_inert(f.torch)}: {plural(len(causes), 'cause')}"
+    text = f"**parity on {inert(device)}**, torch {inert(f.torch)}: {plural(len(causes), 'cause')}"
     text += f" ({counts_line(causes)})\n" if causes else ", nothing found\n"
     for k, c in enumerate(causes):
         kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
         where = f"{kinds} in {listed(c.ops, 120)} ({listed(c.dtypes, 60)})"
-        part = f"\n- **{c.weight}** `{c.cause.id}` {_inert(sentence(c.cause))}; {_inert(where)}\n  {_code(c.case)}\n"
+        part = f"\n- **{c.weight}** `{c.cause.id}` {inert(sentence(c.cause))}; {inert(where)}\n  {code(c.case)}\n"
         if len(text) + len(part) > COMMENT - 200:
             text += f"\n... and {plural(len(causes) - k, 'more cause')}: `parity report RUN`\n"
             break
@@ -146,12 +146,13 @@ def as_markdown(causes: Sequence[Gathered], header: Header) -> str:
     return text + (f"\n<sub>{weights}</sub>\n" if weights else "")
 
 
-def _inert(text: str) -> str:
+def inert(text: str) -> str:
     """Text that Markdown and HTML show as it is."""
-    return re.sub(r"([\\`*_{}\[\]()#+!|<>~@-])", r"\\\1", text)
+    text = re.sub(r"([\\`*_{}\[\]()+!|<>~-])", r"\\\1", text)
+    return re.sub(r"([@#])", "\\1\u200b", text)  # a space of no width: no person is called, no issue is linked
 
 
-def _code(text: str) -> str:
+def code(text: str) -> str:
     """Code in a span that no backtick in it can end."""
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence} {text} {fence}" if "`" in text else f"`{text}`"

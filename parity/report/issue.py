@@ -9,7 +9,7 @@ import sys
 from parity.core import notation
 from parity.core.errors import CaseError
 from parity.core.results import Fingerprint, Record
-from parity.report.causes import sentence
+from parity.report.causes import code, inert, sentence
 from parity.report.minimal import minimal
 from parity.report.words import listed, plural
 from parity.runs.causes import OPERATORS, Gathered
@@ -24,10 +24,10 @@ LIKE = 3  # most public reports that are named
 def render(c: Gathered, header: Header) -> str:
     """The whole report. The script runs on the run's device, or on the CPU alone if that is simulated; the text says which."""
     f = header.fingerprint
-    parts = ["### Describe the bug", f"{_capital(sentence(c.cause))}. {_where(c)}"]
+    parts = ["### Describe the bug", f"{inert(_capital(sentence(c.cause)))}. {inert(_where(c))}"]
     if c.records:
         parts += _shown(c.records[0], f)
-    parts += [f"Least case, in parity's notation: `{c.case}`"]
+    parts += [f"Least case, in parity's notation: {code(c.case)}"]
     if like := public(c):
         parts.append("Public reports of the same operator:\n" + "\n".join(f"- {source} ({title})" for source, title in like))
     return "\n\n".join([*parts, "### Versions", _versions(f)]) + "\n"
@@ -54,13 +54,19 @@ def _shown(r: Record, f: Fingerprint) -> list[str]:
         parts.append(f"The case takes more than a few lines of torch; `{r.script or 'parity replay'}` shows it.")
     else:
         how, output = _run(text, f)
-        parts += [f"```python\n{text.rstrip()}\n```", f"{how}\n\n```text\n{output.rstrip()}\n```"]
+        parts += [_fenced(text, "python"), f"{how}\n\n{_fenced(output, 'text')}"]
     if m is not None and m.device:
         worst = f"device {m.device}, CPU {m.reference}" + (f", float64 {m.truth}" if m.truth else "")
-        parts.append(f"When it was found ({r.aspect}), the worst element was {list(m.index)}: {worst}.")
+        parts.append(f"When it was found ({r.aspect}), the worst element was {list(m.index)}: {inert(worst)}.")
     elif r.reason:
-        parts.append(f"When it was found ({r.aspect}): {r.reason}")
+        parts.append(f"When it was found ({r.aspect}): {inert(r.reason)}")
     return parts
+
+
+def _fenced(text: str, language: str) -> str:
+    """A block of code that no backticks in it can end."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
 def _run(text: str, f: Fingerprint) -> tuple[str, str]:
@@ -104,4 +110,4 @@ def _versions(f: Fingerprint) -> str:
         *((k, v) for k, v in f.facts if k not in ("chip",)),
         ("parity", f.parity),
     ]
-    return "```text\n" + "\n".join(f"{k}: {v}" for k, v in rows if v) + "\n```"
+    return _fenced("\n".join(f"{k}: {v}" for k, v in rows if v), "text")

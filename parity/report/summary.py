@@ -21,7 +21,7 @@ from parity.runs.rows import Death, Header, ItemRow, Power, counted, totals
 SCREEN = 56  # lines of a summary without -v; the last lines of the run come after it
 EVERYTHING = 1 << 30  # lines of a summary with -v
 LEAST_ROOM = 12  # lines for causes, however long the other parts are
-PART = 6  # lines of a part of the summary without -v
+PARTS = (6, 4, 2, 1)  # lines of each other part of the summary, the first that leaves room for the causes
 REASON = 110  # most characters of a reason
 UNJUDGED = 0.9  # items of which a smaller fraction was judged are listed
 INDENT = 11  # columns of the labels of the first lines
@@ -161,11 +161,22 @@ def render(t: SummaryData, width: int | None = None) -> str:
     """The whole summary. width: columns of the screen, None for a file. Case ids are never wrapped, so that they can be
     copied."""
     deaths = counted(t.deaths, t.items)
-    acquitted = [d for d in t.deaths if d.acquitted]
-    again = [d for d in t.deaths if d not in deaths and not d.acquitted]
     lines = ["", *folded(_head(t), width, INDENT), ""]
     if t.items or deaths:
         lines += by_dtype(t.items, Counter((d.dtype, d.how) for d in deaths))
+    if t.verbose:
+        return "\n".join([*lines, *_findings(t, deaths, EVERYTHING), *_rest(t, deaths, width, EVERYTHING)])
+    for size in PARTS:
+        rest = _rest(t, deaths, width, size)
+        if len(lines) + len(rest) + LEAST_ROOM <= SCREEN:
+            break
+    return "\n".join([*lines, *_findings(t, deaths, max(SCREEN - len(lines) - len(rest), LEAST_ROOM)), *rest])
+
+
+def _rest(t: SummaryData, deaths: Sequence[Death], width: int | None, most: int) -> list[str]:
+    """What comes after the findings. most: lines of each part."""
+    acquitted = [d for d in t.deaths if d.acquitted]
+    again = [d for d in t.deaths if d not in deaths and not d.acquitted]
     rest: list[str] = []
     for title, part in (
         ("unsupported", refused(t.items)),
@@ -179,7 +190,7 @@ def render(t: SummaryData, width: int | None = None) -> str:
         ),
         ("power: errors put into results that agree, and seen by the judge", power.lines(t.power)),
     ):
-        rest += ["", title, *_cut(folded(part, width, 4), t.verbose)] if part else []
+        rest += ["", title, *_cut(folded(part, width, 4), most)] if part else []
     failing = unwanted(t.items, t.records, t.fail_on).items()
     for title, part in (
         ("the CPU itself died or hung in", [f"  {d.case} ({d.signal}; {d.why})" for d in acquitted]),
@@ -189,16 +200,15 @@ def render(t: SummaryData, width: int | None = None) -> str:
         ("failed by --fail-on", [f"  {s}: {plural(n, 'check')}; one of them: {one}" for s, (n, one) in failing]),
         ("failed by --min-judged", power.left(t.items, t.min_judged)),
     ):
-        rest += ["", title, *_cut(part, t.verbose)] if part else []
-    room = EVERYTHING if t.verbose else SCREEN - len(lines) - len(rest)
-    return "\n".join([*lines, *_findings(t, deaths, max(room, LEAST_ROOM)), *rest])
+        rest += ["", title, *_cut(part, most)] if part else []
+    return rest
 
 
-def _cut(lines: list[str], verbose: bool) -> list[str]:
-    """The first lines of a part, unless everything is asked for."""
-    if verbose or len(lines) <= PART:
+def _cut(lines: list[str], most: int) -> list[str]:
+    """The first lines of a part."""
+    if len(lines) <= most:
         return lines
-    return [*lines[: PART - 1], f"  ... and {plural(len(lines) - PART + 1, 'more line')}: parity run -v"]
+    return [*lines[: most - 1], f"  ... {plural(len(lines) - most + 1, 'more line')}: parity run -v"]
 
 
 def _head(t: SummaryData) -> list[str]:

@@ -36,9 +36,11 @@ OPERATORS = "several operators"
 A_COPY = "a copy"
 ATEN_COPIES = ("_to_copy", "copy", "clone", "contiguous", "_copy_from", "_copy_from_and_resize", "to")
 LAYOUT_WORDS = (" operand", " destination")
+LOOKED_AT = 1000  # characters of a message that are looked at
 SKELETON = 100  # most characters of an error's message in a symptom
 RARE_ASPECTS = (Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER, Aspect.REFUSAL, Aspect.REPEAT)
 DERIVATIVES = (Aspect.BACKWARD, Aspect.DOUBLE, Aspect.TANGENT)
+COMPARED_CAUSES = 200  # of one weight, the most frequent ones, are put in an order; the rest follow
 FAMILY = 3  # operators whose causes differ in nothing else are told as one
 ORDINARY_VALUES = ("uniform", "normal", "between", "inside", "index", "unique", "sample", "conditioned", "symmetric", "any")
 # Words of layouts that ordinary programs make without asking for them.
@@ -66,7 +68,8 @@ def cause_of(
         only = Aspect.FORWARD if result.verdict.status is Status.ERROR and result.aspect in DERIVATIVES else result.aspect
         with following(device) as seen:
             again(replace(case, after=""), only)  # without the calls before it, which would be followed, too
-        if located := _of_operator(seen, symptom, device):
+        located = _of_operator(seen, symptom, device)
+        if located is not None and (only is result.aspect or located.symptom == "metadata" or "raises" in located.symptom):
             return located
     oddities = tuple(dict.fromkeys(_oddities(case, result))) if least else ()
     properties = tuple(w for w in oddities if w.endswith(LAYOUT_WORDS)) or oddities
@@ -118,9 +121,9 @@ def symptom_of(result: Result) -> str:
 
 def skeleton(message: str) -> str:
     """An error's first sentence without numbers, addresses, quoted names and shapes, so that equal errors read alike."""
-    text = message.strip().splitlines()[0] if message.strip() else ""
+    text = message.strip()[:LOOKED_AT].splitlines()[0] if message.strip() else ""
     text = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", text)
-    text = re.sub(r"\[[^\]]*\]|\([^)]*\)", "", text)
+    text = re.sub(r"\[[^\[\]]*\]|\([\d\s,x.]*\)", "", text)
     text = re.sub(r"\b(Half|BFloat16|Float|Double|ComplexFloat|Int|Long|Short|Char|Byte|Bool)\b", "T", text)
     text = re.sub(r"0x[0-9a-fA-F]+|[-+]?\d[\d.,]*(e[-+]?\d+)?", "N", text)
     return " ".join(text.split())[:SKELETON].rstrip(" .,:;")
@@ -180,12 +183,14 @@ WEIGHTS = {
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """A cause with its findings. records: those with a least case, the plainest first; deaths: if it ended processes."""
+    """A cause with its findings. records: those with a least case, the plainest first; deaths: if it ended processes; members:
+    the causes of the single findings, if they were joined."""
 
     cause: Cause
     weight: str
     records: tuple[Record, ...] = ()
     deaths: tuple[Death, ...] = ()
+    members: tuple[Cause, ...] = ()
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -241,8 +246,11 @@ def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
 
 
 def death_words(d: Death) -> str:
-    """How a process ended, without numbers: deaths with equal words count as one cause."""
-    return f"{d.how}: {skeleton(d.signal)}"
+    """How a process ended, without numbers: deaths with equal words count as one cause. The op is one of the words where there
+    is no message."""
+    words = skeleton(d.signal)
+    says_nothing = d.how == "hang" or " " not in words  # a signal's name alone
+    return f"{d.how}: {words} in {d.op}" if says_nothing else f"{d.how}: {words}"
 
 
 def _older(r: Record) -> str:
@@ -255,7 +263,8 @@ def _gathered(cause: Cause, records: Sequence[Record]) -> Gathered:
     order = sorted(
         records, key=lambda r: (weights[id(r)], r.dtype != "float32", r.aspect != Aspect.FORWARD, len(r.shrunk), r.shrunk)
     )
-    return Gathered(cause, weights[id(order[0])], tuple(order))
+    members = tuple(dict.fromkeys(r.cause for r in order if r.cause is not None))
+    return Gathered(cause, weights[id(order[0])], tuple(order), members=members)
 
 
 def _weight_of_death(d: Death) -> str:
@@ -313,8 +322,8 @@ def _distance(a: Gathered, b: Gathered) -> float:
 
 def _furthest_first(causes: list[Gathered]) -> list[Gathered]:
     left = sorted(causes, key=lambda c: (-len(c.ops), -len(c.records), c.cause.id))
-    order = left[:1]
-    left = left[1:]
+    order, rest = left[:1], left[COMPARED_CAUSES:]
+    left = left[1:COMPARED_CAUSES]
     nearest = [_distance(c, order[0]) for c in left] if order else []
     while left:
         k = max(range(len(left)), key=lambda i: (round(nearest[i], 6), -i))
@@ -322,4 +331,4 @@ def _furthest_first(causes: list[Gathered]) -> list[Gathered]:
         nearest.pop(k)
         order.append(taken)
         nearest = [min(n, _distance(c, taken)) for n, c in zip(nearest, left)]
-    return order
+    return [*order, *rest]

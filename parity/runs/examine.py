@@ -36,6 +36,7 @@ from parity.tolerance import Tables
 
 KINDS_SHRUNK = 3  # kinds of findings of one item that are shrunk; the rest are reported as drawn
 SHRINK_SECONDS = 6.0  # per kind
+CAUSE_SECONDS = 20.0  # of an item; its findings after that are told by op
 REPEAT_EVERY = 4  # one case in so many runs its forward twice
 OPERANDS_EVERY = 4  # one case in so many is checked for changes to its operands
 LAW_EVERY = 8  # one case in so many of a random op, and every pinned one, is drawn until its law can be judged
@@ -269,12 +270,16 @@ def _findings(
     item: Item, plan: RunPlan, tally: ItemTally, notes: list[str], journal: CaseJournal, kinds: int = KINDS_SHRUNK
 ) -> Iterator[Finding]:
     """Each kind of finding with its least case. kinds: how many of them are shrunk."""
+    spent = 0.0
     for k, (key, seen) in enumerate(tally.failing.items()):
         one, result = min(seen, key=lambda s: (len(s[0].picks), s[0].picks))
         case = one.case
         if k < kinds:
             case, result = shrink(item, plan, one, result, key, notes, journal)
-        cause = _cause(item, plan, case, result, notes, journal, k < kinds) if kinds else None
+        left = CAUSE_SECONDS - spent
+        began = time.monotonic()
+        cause = _cause(item, plan, case, result, notes, journal, k < kinds) if kinds and left > 0 else None
+        spent += time.monotonic() - began
         yield Finding(item, result, case, one.case, len(seen), cause=cause)
 
 

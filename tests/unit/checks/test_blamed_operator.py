@@ -104,7 +104,7 @@ def test_a_faint_difference_is_blamed_if_it_is_the_only_one() -> None:
         (
             Fault("half", ("exp",), doubled, lambda c: c.args[0].dtype is torch.float16),
             lambda d: at(d, X.half()).exp(),
-            ("float16",),
+            ("half types",),
         ),
         (
             Fault("written", ("exp",), seven, lambda c: not c.outs[0].is_contiguous()),

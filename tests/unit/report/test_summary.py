@@ -60,7 +60,7 @@ def test_it_names_findings_deaths_voids_and_a_worse_reference() -> None:
     assert "2 causes (A 2) of 1 kind of findings in 1 check and 1 death of the process" in text
     assert "drift in out, forward: " in text
     assert "reproduce: parity replay 'add(float32[1])' --device sim:mps" in text
-    assert "the device ends the process (SIGABRT); 1 death in cosh (float32)" in text
+    assert "the device ends the process (SIGABRT in cosh); 1 death in cosh (float32)" in text
     assert "reproduce: parity replay 'cosh(float32[1])' --device sim:mps" in text
     assert "view float32: 1 of 4 cases (the reference refuses: size)" in text
     assert "gelu (12)" in text

@@ -174,4 +174,47 @@ def test_deaths_with_equal_words_are_one_cause() -> None:
 
 def test_a_message_loses_what_changes_from_call_to_call() -> None:
     text = "Expected size [2, 3] but got 17 at 0x7ffe12 for argument 'weight' (in op)\nmore"
-    assert skeleton(text) == "Expected size but got N at N for argument '...'"
+    assert skeleton(text) == "Expected size but got N at N for argument '...' (in op)"
+
+
+def test_a_number_in_place_of_a_tensor_does_not_hide_the_operator() -> None:
+    """Products with numbers, in place and into destinations, too."""
+    made = causes(Fault("mul", ("mul",), larger), ops=("mul", "optim.SGD"), seed="1")
+    assert {c.cause.subject.replace("_foreach_", "") for c in made} == {"aten::mul"}
+    assert {c.cause.symptom for c in made} == {"values"}
+
+
+def test_an_error_of_a_backward_pass_is_not_filed_under_a_wrong_forward() -> None:
+    """Two faults of one op, one of them in its derivative."""
+
+    def refuse(call: Call) -> Any:
+        raise RuntimeError("no derivative today")
+
+    made = causes(Fault("tanh", ("tanh",), larger), Fault("back", ("tanh_backward",), refuse), ops=("tanh",))
+    assert any("no derivative today" in c.cause.symptom for c in made)
+    assert any(c.cause.subject == "aten::tanh" and c.cause.symptom == "values" for c in made)
+
+
+def test_a_flaky_error_in_a_backward_pass_does_not_end_the_process() -> None:
+    """The rerun raises where the finding was a wrong value."""
+    calls = [0]
+
+    def flaky(call: Call) -> Any:
+        calls[0] += 1
+        if calls[0] % 3 == 0:
+            raise RuntimeError("now and then")
+        return call.run() * 1.01
+
+    assert causes(Fault("flaky", ("tanh_backward",), flaky), ops=("tanh",))
+
+
+def test_deaths_by_a_bare_signal_are_told_apart_by_their_op() -> None:
+    """The signal's name says nothing about what was wrong."""
+    deaths = [Death(op, "float32", f"{op}(float32[2])", "", "crash", "SIGSEGV", "device") for op in ("floor", "sort", "floor")]
+    made = gather([], deaths)
+    assert sorted(len(c.deaths) for c in made) == [1, 2]
+    assert all(c.cause.id[0].isalpha() for c in made)
+
+
+def test_a_long_message_costs_nothing() -> None:
+    assert skeleton("[" * 200_000)
