@@ -140,6 +140,22 @@ def test_a_bit_that_a_copy_loses_is_told_from_its_strides() -> None:
     assert properties(first, device) == ("non-contiguous operand",)
 
 
+def test_another_right_answer_is_not_blamed_for_a_wrong_operator_behind_it() -> None:
+    """Singular vectors with other signs, and then a wrong maximum."""
+
+    def turned(call: Call) -> Any:
+        u, s, v = call.run()
+        return -u, s, -v
+
+    faults = Fault("signs", ("_linalg_svd",), turned), Fault("max", ("amax",), doubled)
+    device = resolve("sim", faults)
+    with device.active(), following(device) as seen:
+        torch.linalg.svd(at(device, X))[1].amax()
+    first = seen.first()
+    assert first is not None
+    assert first.base_name == "amax"
+
+
 def test_an_operator_that_raises_is_named() -> None:
     """The one that raised, not those before it."""
 
