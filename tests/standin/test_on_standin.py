@@ -85,6 +85,7 @@ DISPATCHED_OTHERWISE = {
     **dict.fromkeys(("lstm_cell", "gru_cell", "gru", "lstm_packed", "gru_packed"), FUSED_CELLS),
     **dict.fromkeys(("inner", "tensordot"), DOT),
     **dict.fromkeys(("sparse_csr_tensor", "sparse_csc_tensor"), "torch refuses it on MPS"),
+    **dict.fromkeys(("norm_public", "normalize"), "torch.norm calls another operator on MPS, whose dtype= is broken"),
     "svd": "computed on the CPU, in one call on MPS",
     "sgn": "the zeros of its gradient are made where they are needed on MPS",
     "renorm": "its derivative accumulates in float64 elsewhere",
