@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import pytest
@@ -90,3 +91,11 @@ def test_a_download_refuses_nothing() -> None:
 def test_an_unknown_stage_is_a_mistake_of_the_caller() -> None:
     with pytest.raises(ValueError, match="stage 'later' is not one of upload, run, backward, download"):
         classify(KeyError(), "later")
+
+
+def test_sizes_are_told_in_the_units_of_the_allocator() -> None:
+    """GiB, not GB (torch 2.13), in the message that a simulated device raises, too."""
+    assert mps.UNITS == (" bytes", " KiB", " MiB", " GiB")
+    sizes = re.findall(r"\d+\.\d+ \w+", mps.MEMORY.example)
+    assert len(sizes) >= 3
+    assert all(any(size.endswith(unit) for unit in mps.UNITS) for size in sizes)
