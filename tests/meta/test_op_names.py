@@ -21,10 +21,13 @@ from parity.judging.relations import RELATIONS
 
 PACKAGE = Path(__file__).parents[2] / "parity"
 FREE = ("catalog", "zoo", "devices/sim", "devices/preflight.py")
+# Names of flags, which look like paths of functions.
+FLAGS = frozenset({"torch.backends.cudnn.allow_tf32", "torch.backends.cudnn.benchmark", "torch.set_float32_matmul_precision"})
 VOCABULARY = {
     "judging/relations": frozenset(RELATIONS),
     "judging/laws": frozenset(LAWS),
     "checks/gauge.py": frozenset(RELATIONS),
+    "devices/flags.py": FLAGS,
     "devices/mps.py": frozenset({"aten::op.out"}),  # no operator: what stands in a message's place for one, in examples
 }
 # Constants of operators, and of words that calls take as arguments.

@@ -79,6 +79,8 @@ def install() -> None:
     c._mps_get_name, c._mps_get_core_count = lambda: NAME, lambda: CORES
     torch.backends.mps.is_available.cache_clear()
     _patch_storage()
+    # Some kernels are Python's. autograd's thread for a device, which would call them, ends the process at exit now and then.
+    torch.autograd.set_multithreading_enabled(False)
 
 
 def built() -> Path:
