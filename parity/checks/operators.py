@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -46,7 +47,8 @@ ATEN_UNWRITTEN = ("empty", "new_empty", "resize_", "set_", "_to_copy_uninitializ
 @dataclass(frozen=True, slots=True)
 class Lain:
     """A tensor operand as it lay in the device's memory before the call. base: the whole storage as a flat CPU tensor, before
-    the call; group: operands of the same number share it. The strides and the offset are in elements."""
+    the call; group: operands of the same number share it; on_cpu: whether it lay on the CPU beside operands on the device. The
+    strides and the offset are in elements."""
 
     base: Tensor
     shape: tuple[int, ...]
@@ -55,6 +57,7 @@ class Lain:
     conj: bool
     neg: bool
     group: int
+    on_cpu: bool = False
 
     def on(self, base: Tensor) -> Tensor:
         """The operand on a copy of its base."""
@@ -152,7 +155,7 @@ class _Reader:
             flat = plain.as_strided((n,), (1,), 0)
             self._bases[key] = len(self._bases), self._device.download(flat) if not plain.is_cpu else flat.clone()
         group, base = self._bases[key]
-        return Lain(base, tuple(plain.shape), plain.stride(), int(plain.storage_offset()), conj, neg, group)
+        return Lain(base, tuple(plain.shape), plain.stride(), int(plain.storage_offset()), conj, neg, group, plain.is_cpu)
 
 
 KNOWN = frozenset(getattr(torch, name) for name in FACTS if hasattr(torch, name))
@@ -172,7 +175,7 @@ def run_on(call: OperatorCall, device: Device | None, wide: bool = False) -> Ran
     def copied(x: Lain) -> Tensor:
         if x.group not in copies:
             base = _widened(x.base) if wide else x.base.clone()
-            copies[x.group] = base if device is None else device.upload(base)
+            copies[x.group] = base if device is None or x.on_cpu else device.upload(base)
         return copies[x.group]
 
     place = torch.device("cpu") if device is None else device.torch_device
@@ -195,7 +198,10 @@ def run_on(call: OperatorCall, device: Device | None, wide: bool = False) -> Ran
         if view.shape == dense.shape:
             view.copy_(dense)
     tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
-    fetch: Callable[[Tensor], Tensor] = torch.clone if device is None else device.download
+
+    def fetch(t: Tensor) -> Tensor:
+        return t.clone() if device is None or t.is_cpu else device.download(t)
+
     results = tuple(fetch(t.detach()).resolve_conj().resolve_neg() for t in tensors)
     return Ran(results, tuple(fetch(b) for b in copies.values()), tuple(t.stride() for t in tensors))
 
@@ -289,12 +295,21 @@ def _parts(x: Tensor) -> Tensor:
 @dataclass(slots=True)
 class Followed:
     """The operators of a case, in the order in which the device ran them. calls: those whose results differ in any bit;
-    unknown: those that the CPU cannot run; missed: how many could not be described."""
+    unknown: those that the CPU cannot run; missed: how many could not be described; functions: the public functions that were
+    called with operands on the device, with the number of operators that each ran."""
 
     calls: list[OperatorCall] = field(default_factory=list)
     unknown: list[OperatorCall] = field(default_factory=list)
     operators: int = 0
     missed: int = 0
+    functions: list[tuple[str, int]] = field(default_factory=list)
+    raised: str = ""
+
+    @property
+    def function(self) -> str:
+        """The public function to name for the case as a whole: the one that raised, else the one that ran most operators; "" if
+        there was none."""
+        return self.raised or max(self.functions, key=lambda f: f[1], default=("", 0))[0]
 
     def first(self, symptom: str = "values") -> OperatorCall | None:
         """The operator to blame: the first that is clearly outside, else the one farthest outside, else one that the CPU cannot
@@ -303,7 +318,7 @@ class Followed:
         A wrong shape or dtype is blamed for a finding of that kind, and otherwise only if nothing else differs: some operators
         hand on statistics in another dtype than the CPU's. Operators with several right answers (signs of vectors) come last.
         """
-        calls = [c for c in self.calls if (c.symptom == "metadata") == (symptom == "metadata")] or self.calls
+        calls = [c for c in self.calls if (c.symptom == "metadata") == (symptom == "metadata")]
         calls = [c for c in calls if c.base_name not in ATEN_NOT_UNIQUE] or calls
         clear = next((c for c in calls if c.ratio >= CLEAR), None)
         worst = max(calls, key=lambda c: c.ratio, default=None)
@@ -318,8 +333,33 @@ class Followed:
 def following(device: Device) -> Iterator[Followed]:
     """Compare every operator that runs on the device inside with the CPU."""
     seen = Followed()
-    with _Following(device, seen):
+    with _Naming(device, seen), _Following(device, seen):
         yield seen
+
+
+class _Naming(TorchFunctionMode):
+    """Notes which public functions are called on the device; those that they call themselves are not seen."""
+
+    def __init__(self, device: Device, seen: Followed) -> None:
+        super().__init__()
+        self._kind, self._seen = device.torch_device.type, seen
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = str(resolve_name(func) or "")
+        if not name.startswith("torch.") or name.startswith("torch.Tensor.") or not self._is_there((args, kwargs)):
+            return func(*args, **kwargs)
+        before = self._seen.operators
+        try:
+            result = func(*args, **kwargs)
+        except Exception:
+            self._seen.raised = name
+            raise
+        self._seen.functions.append((name, self._seen.operators - before))
+        return result
+
+    def _is_there(self, tree: Any) -> bool:
+        return any(isinstance(x, Tensor) and x.device.type == self._kind for x in tree_leaves(tree))
 
 
 class _Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it

@@ -226,6 +226,17 @@ class Cause:
         return f"{word}-{hashlib.blake2b(facts.encode(), digest_size=3).hexdigest()}"
 
 
+# Words for the deciding properties of causes. Layouts have others: "non-contiguous operand", "offset operand", "conj operand".
+STRIDED_DESTINATION = "strided destination"
+OTHER_DESTINATION = "destination of another dtype"
+CPU_OPERAND = "operand on the CPU"
+EMPTY_OPERAND = "empty operand"
+NON_FINITE = "NaN or Inf"
+EXTREME_VALUES = "extreme values"
+HALF_TYPES = "half types"
+NARROW_INTEGERS = "narrow integers"
+
+
 # The symptoms of causes, and what each says of the subject.
 SYMPTOMS = {
     "values": "gives wrong values",

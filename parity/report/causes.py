@@ -8,14 +8,20 @@ from collections import Counter
 from collections.abc import Sequence
 from textwrap import shorten
 
-from parity.core.results import SYMPTOMS, Cause
+from parity.core.results import EXTREME_VALUES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause
 from parity.report.words import listed, plural, reproduce
 from parity.runs.causes import OPERATORS, WEIGHTS, Gathered
 from parity.runs.rows import Header
 
 COMMENT = 65_536  # most characters of a comment on GitHub
+OF_NUMBERS = (EXTREME_VALUES, NON_FINITE, NARROW_INTEGERS)  # properties by which unlike faults are told together
 REASON = 110  # most characters of a reason
-PLURAL = {"values": "give wrong values", "memory": "write beside their destinations, or not at all"}
+LINE = 230  # most characters of a line that is printed while a run goes on
+PLURAL = {
+    "values": "give wrong values",
+    "memory": "write beside their destinations, or not at all",
+    "raises": "raise where the CPU computes",
+}
 
 
 def sentence(c: Cause) -> str:
@@ -26,12 +32,13 @@ def sentence(c: Cause) -> str:
         return f"the device {'hangs' if how == 'hang' else 'ends the process'} ({signal})"
     said = PLURAL.get(word, SYMPTOMS[word]) if c.subject == OPERATORS else SYMPTOMS[word]
     text = f"{c.subject} {said}" + (f" ({words})" if words else "")
-    return text + (f", with {listed(c.properties, 80)}" if c.properties else "")
+    several = "; each may have a fault of its own" if c.subject == OPERATORS and set(c.properties) & set(OF_NUMBERS) else ""
+    return text + (f", with {listed(c.properties, 80)}" if c.properties else "") + several
 
 
 def line(c: Gathered) -> str:
     """The cause in one line, as it is told when a run meets it."""
-    return f"{c.weight} [{c.cause.id}] {sentence(c.cause)}: {c.case}"
+    return shorten(f"{c.weight} [{c.cause.id}] {sentence(c.cause)}: {c.case}", LINE, placeholder=" ...")
 
 
 def counts_line(causes: Sequence[Gathered]) -> str:

@@ -27,7 +27,7 @@ from parity.generation import generate
 from parity.generation.generate import Drawn
 from parity.generation.shrink import shrink as least
 from parity.judging.rules import rule_of
-from parity.runs.causes import cause_of
+from parity.runs.locating import cause_of, unlocated
 from parity.runs.options import RunOptions
 from parity.runs.rows import ItemRow, Power
 from parity.runs.suite import ORACLE_EVERY, Item, RunProfile
@@ -45,6 +45,7 @@ EVERY = {Aspect.DOUBLE: (8, 3), Aspect.TANGENT: (12, 4), Aspect.TRANSFER: (6, 5)
 TWICE_EVERY = 3  # for OpInfo entries and factorizations, whose derivatives call kernels that the function does not call
 GIVE_UP_AFTER = 12  # after so many cases, all of them refused, the rest of an item is not drawn
 SHRINKING = 1 << 30  # the ordinal of all cases tried in shrinking: if one ends the process, the item is not shrunk
+LOCATING = SHRINKING + 1  # and of those tried for causes: if one ends the process, causes are told without experiments
 BASE_SECONDS = 20.0  # a case may take this long ...
 SECONDS_PER_ELEMENT = 2e-5  # ... and this per element of its operands
 
@@ -99,7 +100,7 @@ class RunPlan:
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One kind of difference of one item, with the least case that shows it and the first case that showed it. count: cases of
-    the item that showed this kind; cause: None if causes are not looked for."""
+    the item that showed this kind; cause: where it comes from."""
 
     item: Item
     result: Result
@@ -232,7 +233,9 @@ def examine(item: Item, plan: RunPlan, journal: CaseJournal, dead: frozenset[int
             journal.lost(f"this item: it refuses tensors of {item.dtype}, which it took at the start")
         journal.end()
         kinds = 0 if o.no_shrink or SHRINKING in dead else KINDS_SHRUNK
-        findings = tuple(_findings(item, plan, tally, notes, journal, kinds))
+        # An item is given up after three deaths: one more may happen here only if none but shrinking's came before.
+        locate = not o.no_shrink and LOCATING not in dead and (SHRINKING not in dead or len(dead) == 1)
+        findings = tuple(_findings(item, plan, tally, notes, journal, kinds, locate))
     for f in findings:
         texts = notation.case_text(f.first), notation.case_text(f.case)
         tally.records.append(replace(record(item, f.result, texts[0], f.digest, False, texts[1]), cause=f.cause))
@@ -267,9 +270,10 @@ def _alive(plan: RunPlan, journal: CaseJournal, why: str) -> None:
 
 
 def _findings(
-    item: Item, plan: RunPlan, tally: ItemTally, notes: list[str], journal: CaseJournal, kinds: int = KINDS_SHRUNK
+    item: Item, plan: RunPlan, tally: ItemTally, notes: list[str], journal: CaseJournal, kinds: int, locate: bool
 ) -> Iterator[Finding]:
-    """Each kind of finding with its least case. kinds: how many of them are shrunk."""
+    """Each kind of finding with its least case and its cause. kinds: how many of them are shrunk; locate: whether experiments
+    look for their causes."""
     spent = 0.0
     for k, (key, seen) in enumerate(tally.failing.items()):
         one, result = min(seen, key=lambda s: (len(s[0].picks), s[0].picks))
@@ -278,19 +282,20 @@ def _findings(
             case, result = shrink(item, plan, one, result, key, notes, journal)
         left = CAUSE_SECONDS - spent
         began = time.monotonic()
-        cause = _cause(item, plan, case, result, notes, journal, k < kinds) if kinds and left > 0 else None
+        look = locate and left > 0
+        cause = _cause(item, plan, case, result, notes, journal) if look else unlocated(item.row, result)
         spent += time.monotonic() - began
         yield Finding(item, result, case, one.case, len(seen), cause=cause)
 
 
-def _cause(item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal, least: bool) -> Cause:
+def _cause(item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal) -> Cause:
     """The cause of a finding; if the experiments end the process, the item is examined again without them."""
 
     def again(case: Case, only: Aspect) -> bool:
         return bool(failing(recheck(item, plan, case, notes, only, journal)))
 
-    journal.begin(SHRINKING, item.id, notation.case_text(case), plan.options.hang_after or patience(case))
-    cause = cause_of(item.row, case, result, plan.device, again, least)
+    journal.begin(LOCATING, item.id, notation.case_text(case), plan.options.hang_after or patience(case))
+    cause = cause_of(item.row, case, result, plan.device, again)
     _alive(plan, journal, f"looking for the cause of {result.verdict.reason[:80]}")
     notes.clear()
     journal.end()
