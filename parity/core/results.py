@@ -255,7 +255,8 @@ SYMPTOMS = {
 @dataclass(frozen=True, slots=True)
 class Record:
     """The stored result of one aspect of one case. shrunk: the least case; script: the file that shows the finding, in the
-    folder of the run's scripts; cause: of a finding."""
+    folder of the run's scripts; cause: of a finding; count: cases of its op and dtype that showed it; gone: whether it did not
+    come again in a fresh process, so that it does not count."""
 
     case: str
     op: str
@@ -270,6 +271,13 @@ class Record:
     shrunk: str = ""
     script: str = ""
     cause: Cause | None = None
+    count: int = 0
+    gone: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is a finding that fails a run."""
+        return self.status in FINDINGS and not self.gone
 
     @property
     def key(self) -> tuple[str, str, str]:

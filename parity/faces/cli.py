@@ -107,6 +107,9 @@ def _run(given: argparse.Namespace) -> int:
                 flush=True,
             )
             code = _pytest(o, workers, reporter)
+            if code == 1 and not o.no_again:
+                reporter.try_again(How(o.device, o.faults, o.setup), workers)
+                code = reporter.exit_code
             asked.hold()
         except KeyboardInterrupt:  # before pytest's session, or while it ends: what is done is kept all the same
             asked.hold()

@@ -15,12 +15,14 @@ import pytest
 
 from parity.core import untrusted
 from parity.core.errors import OutputError
-from parity.core.results import FINDINGS, Cause, Json, Record
+from parity.core.results import Cause, Json, Record
 from parity.coverage.features import Tally, unpack
+from parity.devices.flags import environment
 from parity.report import causes as causes_text
-from parity.report import output, summary
+from parity.report import output, power, summary
 from parity.report.words import clock, plural, reproduce
-from parity.runs import causes, run_file, suite
+from parity.runs import again, causes, run_file, suite
+from parity.runs.inquest import How
 from parity.runs.rows import CPU, OUTSIDE, Death, End, Header, ItemRow, Power, counted, totals
 from parity.runs.run_file import Writer
 
@@ -93,7 +95,8 @@ class Reporter:
             return
         if report.when == "teardown":
             return
-        self.failures += report.failed and not any("death" in part for part in parts)
+        # Findings fail the run only if they come again; the end sees to them.
+        self.failures += report.failed and not any("death" in part or part["findings"] for part in parts)
         try:
             for part in parts:
                 if "death" in part:
@@ -216,11 +219,29 @@ class Reporter:
 
     # ------------------------------------------------------------------------------------------------ the end
 
+    def try_again(self, how: How, workers: int) -> None:
+        """Try the findings once more in fresh processes: those that do not come again do not count."""
+        found = summary.kinds(self.records)
+        if not found or self.stopped or self.failed is not None:
+            return
+        started = time.monotonic()
+        done = again.again(found, how, workers, environment(how.device.partition(":")[0]))
+        self.records = list(again.marked(self.records, done))
+        came, left = sum(a.came for a in done), len(found) - len(done)
+        text = f"{came} of {plural(len(found), 'finding')} came again in fresh processes ({clock(time.monotonic() - started)})"
+        self.say(text + (f"; no time was left for {left}, which count" if left else ""))
+        try:
+            for row in done:
+                self._writer.write(row)
+        except OutputError as e:
+            self.failed = self.failed or e
+
     @property
     def exit_code(self) -> int:
         """0 for no findings, 1 for findings, 3 if nothing was compared."""
-        has_findings = bool(counted(self.deaths, self.items)) or any(r.status in FINDINGS for r in self.records)
-        if has_findings or self.broken or self.failures:
+        has_findings = bool(counted(self.deaths, self.items)) or any(r.counts for r in self.records)
+        asked = summary.unwanted(self.items, self.records, self.fail_on) or power.left(self.items, self.min_judged)
+        if has_findings or self.broken or self.failures or asked:
             return 1
         return 0 if any(summary.compared(i) for i in self.items) else 3
 

@@ -24,6 +24,7 @@ LEAST_ROOM = 12  # lines for causes, however long the other parts are
 PARTS = (6, 4, 2, 1)  # lines of each other part of the summary, the first that leaves room for the causes
 REASON = 110  # most characters of a reason
 UNJUDGED = 0.9  # items of which a smaller fraction was judged are listed
+ALL_AGREES = "everything that was compared agrees"
 INDENT = 11  # columns of the labels of the first lines
 
 
@@ -40,7 +41,7 @@ def device_line(header: Header) -> str:
 def kinds(records: Sequence[Record]) -> list[Record]:
     """The findings: one record for each kind of difference of an op in a dtype, with its least case. The other records hold
     cases of the same kinds as they were drawn."""
-    return [r for r in records if r.shrunk and r.status in FINDINGS]
+    return [r for r in records if r.shrunk and r.counts]
 
 
 def unwanted(items: Sequence[ItemRow], records: Sequence[Record], fail_on: Sequence[str]) -> dict[str, tuple[int, str]]:
@@ -194,6 +195,7 @@ def _rest(t: SummaryData, deaths: Sequence[Death], width: int | None, most: int)
     failing = unwanted(t.items, t.records, t.fail_on).items()
     for title, part in (
         ("the CPU itself died or hung in", [f"  {d.case} ({d.signal}; {d.why})" for d in acquitted]),
+        ("not reproduced in a fresh process, so they do not fail the run", _gone(t.records)),
         ("killed from outside, and run again since", [f"  {d.case} ({d.signal})" for d in again]),
         ("given up after several deaths: not compared", [f"  {item}" for item in t.lost]),
         ("failed in parity itself: please report", [f"  {b}" for b in t.broken]),
@@ -202,6 +204,15 @@ def _rest(t: SummaryData, deaths: Sequence[Death], width: int | None, most: int)
     ):
         rest += ["", title, *_cut(part, most)] if part else []
     return rest
+
+
+def _gone(records: Sequence[Record]) -> list[str]:
+    """The findings that did not come again, with how many cases showed them in the run."""
+    return [
+        f"  {r.op} {r.dtype} {r.aspect} {r.status}, in {plural(r.count, 'case')} of the run: {r.shrunk}"
+        for r in records
+        if r.gone and r.shrunk
+    ]
 
 
 def _cut(lines: list[str], most: int) -> list[str]:
@@ -279,15 +290,18 @@ def _with(items: Sequence[ItemRow], status: Status) -> list[str]:
 def last_line(t: SummaryData, code: int) -> str:
     """The verdict and the next command."""
     run_file = shlex.quote(t.run_file)
-    n = sum(v for s, v in totals(t.items).items() if s in FINDINGS)
+    found = kinds(t.records)
+    n = sum(v for s, v in totals(t.items).items() if s in FINDINGS) if found or not any(r.gone for r in t.records) else 0
     if code == 3:
         return f"nothing was compared: this is no success; widen the selection or see why above; stored in {run_file}"
-    parts = [f"{plural(max(1, len(kinds(t.records))), 'finding')} in {plural(n, 'check')}"] if n else []
+    parts = [f"{plural(max(1, len(found)), 'finding')} in {plural(n, 'check')}"] if n else []
     deaths = counted(t.deaths, t.items)
     parts += [f"{plural(len(deaths), 'case')} that ended or hung the process"] if deaths else []
     if not parts and not any(compared(i) for i in t.items):
         return f"nothing was compared; stored in {run_file}"
-    said = " and ".join(parts) or "everything that was compared agrees"
+    gone = sum(1 for r in t.records if r.gone and r.shrunk)
+    agrees = f"{plural(gone, 'finding')} did not come again, everything else agrees" if gone else ALL_AGREES
+    said = " and ".join(parts) or agrees
     if code == 1 and not parts:
         said += f", but {_failed(t)}: see above"
     if parts:

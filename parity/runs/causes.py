@@ -21,7 +21,6 @@ from parity.core.results import (
     CPU_OPERAND,
     EMPTY_OPERAND,
     EXTREME_VALUES,
-    FINDINGS,
     NARROW_INTEGERS,
     NON_FINITE,
     OTHER_DESTINATION,
@@ -84,7 +83,7 @@ def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gat
     first: Chen et al., Taming Compiler Fuzzers, PLDI 2013), so that a reader who stops early has met the most kinds."""
     by_cause: dict[Cause, list[Record]] = defaultdict(list)
     for r in records:
-        if r.shrunk and r.status in FINDINGS:
+        if r.shrunk and r.counts:
             by_cause[r.cause or Cause(r.op, _older(r))].append(r)
     causes = [_gathered(c, rs) for c, rs in _families(by_cause).items()]
     by_words: dict[str, list[Death]] = defaultdict(list)

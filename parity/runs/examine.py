@@ -238,7 +238,7 @@ def examine(item: Item, plan: RunPlan, journal: CaseJournal, dead: frozenset[int
         findings = tuple(_findings(item, plan, tally, notes, journal, kinds, locate))
     for f in findings:
         texts = notation.case_text(f.first), notation.case_text(f.case)
-        tally.records.append(replace(record(item, f.result, texts[0], f.digest, False, texts[1]), cause=f.cause))
+        tally.records.append(replace(record(item, f.result, texts[0], f.digest, False, texts[1]), cause=f.cause, count=f.count))
     summary = tally.summary(time.monotonic() - started, reached)
     return Examined(summary, tuple(tally.records), findings, tuple(tally.features), tuple(tally.power()))
 

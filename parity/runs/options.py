@@ -135,6 +135,7 @@ class RunOptions:
     faults: str | None = _option(None, FAULTS_HELP, metavar="FILE", read=read_text)
     no_screens: bool = _option(False, "send every pair to the float64 oracle")
     no_shrink: bool = _option(False, "tell findings as they were drawn")
+    no_again: bool = _option(False, "count findings without trying them again in a fresh process", in_pytest=False)
     power: int | None = _option(
         None,
         "how many comparisons that agree are judged once more with errors put in (by default 400, or 3 in 1,000 if less)",

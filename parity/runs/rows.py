@@ -81,6 +81,19 @@ class Power:
     why: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A finding that was tried once more in a fresh process. case, aspect, op: of the finding's least case; tried: how often;
+    came: whether it showed a finding in one of these; flag: the variable of the environment without which it does not."""
+
+    case: str
+    aspect: str
+    op: str
+    tried: int = 0
+    came: bool = False
+    flag: str = ""
+
+
 DEVICE, CPU, OUTSIDE, UNKNOWN = "device", "cpu", "outside", "unknown"  # who caused a death
 BLAMES = ("", DEVICE, CPU, OUTSIDE, UNKNOWN)
 
@@ -139,15 +152,17 @@ class Run:
     end: End | None = None
     coverage: tuple[Coverage, ...] = ()
     power: tuple[Power, ...] = ()
+    again: tuple[Again, ...] = ()
 
 
-Row: TypeAlias = Record | ItemRow | Death | Coverage | Power | End
+Row: TypeAlias = Record | ItemRow | Death | Coverage | Power | Again | End
 KINDS: dict[str, type[Row]] = {
     "record": Record,
     "item": ItemRow,
     "death": Death,
     "coverage": Coverage,
     "power": Power,
+    "again": Again,
     "end": End,
 }
 

@@ -15,7 +15,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING
+from dataclasses import MISSING, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,8 +24,9 @@ from parity.core import untrusted
 from parity.core.errors import OutputError, RunFileError
 from parity.core.results import SYMPTOMS, Cause, Fingerprint, Json, Measure, Record
 from parity.coverage.features import Coverage
+from parity.runs.again import marked
 from parity.runs.code import Code
-from parity.runs.rows import KINDS, Death, End, Header, ItemRow, Power, Row, Run
+from parity.runs.rows import KINDS, Again, Death, End, Header, ItemRow, Power, Row, Run
 from parity.runs.soundness import check_types, check_words, contradiction
 from parity.runs.upgrades import FORMAT, MAGIC, upgraded
 
@@ -139,7 +140,9 @@ def read(path: Path, partial: bool = False) -> Run:
         end,
         tuple(r for r in rows if isinstance(r, Coverage)),
         tuple(r for r in rows if isinstance(r, Power)),
+        tuple(r for r in rows if isinstance(r, Again)),
     )
+    run = replace(run, records=marked(run.records, run.again))
     if (end is None or rest) and not partial:
         how = "its last line is cut" if rest else "it has no end row"
         raise RunFileError(
