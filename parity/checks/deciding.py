@@ -24,6 +24,7 @@ from parity.core.results import (
     EMPTY_OPERAND,
     EXTREME_VALUES,
     HALF_TYPES,
+    LAZY_OPERAND,
     NARROW_INTEGERS,
     NON_FINITE,
     OTHER_DESTINATION,
@@ -54,17 +55,23 @@ def properties(call: OperatorCall, device: Device) -> tuple[str, ...]:
     if not (raises or call.differs):
         return ()
 
-    def asked(changed: OperatorCall) -> bool:
+    def differs(changed: OperatorCall) -> bool | None:
         again = compared(changed, device)
-        return again.unknown or (again.symptom == "raises" if raises else again.differs)  # what the CPU refuses decides nothing
+        if again.unknown:  # what the CPU refuses decides nothing
+            return None
+        return again.symptom == "raises" if raises else again.differs
+
+    def asked(changed: OperatorCall) -> bool:
+        return differs(changed) is not False
 
     needed: set[str] = set()
     for name in TAKEN:
         plainer = KINDS[name].without(call)
-        if plainer is not None and asked(plainer):
-            call = plainer
-        elif plainer is not None:
+        still = None if plainer is None else differs(plainer)
+        if still is False:
             needed.add(name)
+        elif still and plainer is not None:
+            call = plainer
     first = next((name for name in KINDS if name in needed), None)
     return tuple(dict.fromkeys(KINDS[first].words(call, asked))) if first is not None else ()
 
@@ -86,10 +93,9 @@ def _layouts(call: OperatorCall, asked: Asked) -> Iterator[str]:
     odd = _odd(call)
     for k in [k for k in odd if not asked(_changed(call, {k: dense_copy}))] or odd:
         x = call.operands[k]
-        bits = [word for word, has in (("conj", x.conj), ("neg", x.neg)) if has]
         # With both bits and strides: the strides, unless the call differs without them.
-        if bits and (not strides_word(x) or asked(_changed(call, {k: dense_with_bits}))):
-            yield from (f"{word} operand" for word in bits)
+        if (x.conj or x.neg) and (not strides_word(x) or asked(_changed(call, {k: dense_with_bits}))):
+            yield LAZY_OPERAND
         else:
             yield f"{strides_word(x)} operand" if k not in call.written else STRIDED_DESTINATION
 
@@ -122,7 +128,8 @@ def _of_values(x: Lain, values: Tensor) -> Lain:
 
 
 def _all_on_the_device(call: OperatorCall) -> OperatorCall | None:
-    there = [k for k, x in enumerate(call.operands) if x.on_cpu]
+    """With the operands of the CPU on the device; a copy between the two is none then."""
+    there = [k for k, x in enumerate(call.operands) if x.on_cpu and not call.is_copy]
     return _changed(call, dict.fromkeys(there, lambda x: replace(x, on_cpu=False))) if there else None
 
 
@@ -241,7 +248,8 @@ def _destination_of_the_dtype(call: OperatorCall) -> OperatorCall | None:
     if not read:
         return None
     computed = functools.reduce(torch.promote_types, read)
-    other = [k for k in sorted(call.written) if call.operands[k].base.dtype != computed]
+    written = {k: call.operands[k].base.dtype for k in sorted(call.written)}
+    other = [k for k, dtype in written.items() if dtype != computed and dtype != torch.int64]  # which are indices, or sums
     return _changed(call, dict.fromkeys(other, lambda x: replace(x, base=x.base.to(computed)))) if other else None
 
 

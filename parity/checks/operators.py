@@ -41,6 +41,7 @@ ATEN_NOT_UNIQUE = (
     "geqrf",
     "linalg_householder_product",
 )
+ATEN_COPIES = ("_to_copy", "copy", "clone", "contiguous", "_copy_from", "_copy_from_and_resize", "to")
 ATEN_UNWRITTEN = ("empty", "new_empty", "resize_", "set_", "_to_copy_uninitialized")
 
 
@@ -95,6 +96,11 @@ class OperatorCall:
         """The operator without its overload and without the underscore of its in-place form: "exp" of "exp_" and "exp.out"."""
         name = self.name.partition(".")[0]
         return name.rstrip("_") if name.endswith("_") and not name.startswith("__") else name
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it copies. Wrong values of a view are a copy's, too: a view computes nothing, but it was read."""
+        return self.base_name in ATEN_COPIES or (bool(self.operator.is_view) and self.symptom == "values")
 
     @property
     def differs(self) -> bool:
@@ -374,6 +380,8 @@ class _Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torc
         if has_number(func, args, kwargs):
             func = _for_numbers(func, args, kwargs)
         if not _is_followed(func, (args, kwargs), self._device.torch_device.type):
+            if torch.Tag.nondeterministic_seeded in func.tags and not _runs_on_the_cpu(func):  # `_cudnn_rnn` may drop out
+                self._seen.unknown.append(OperatorCall(func, (), {}, unknown=True))
             return func(*args, **kwargs)
         self._seen.operators += 1
         read = _Reader(self._device)
@@ -427,6 +435,11 @@ def _is_followed(func: Any, tree: Any, kind: str) -> bool:
     leaves = tree_leaves(tree)
     places = [x.device if isinstance(x, Tensor) else x for x in leaves if isinstance(x, (Tensor, torch.device))]
     return any(place.type == kind for place in places)
+
+
+def _runs_on_the_cpu(func: Any) -> bool:
+    keys = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
+    return any(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key) for key in keys)
 
 
 def _is_unwritten(func: Any) -> bool:

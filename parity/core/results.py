@@ -226,9 +226,10 @@ class Cause:
         return f"{word}-{hashlib.blake2b(facts.encode(), digest_size=3).hexdigest()}"
 
 
-# Words for the deciding properties of causes. Layouts have others: "non-contiguous operand", "offset operand", "conj operand".
+# Words for the deciding properties of causes. Layouts have others: "non-contiguous operand", "offset operand".
 STRIDED_DESTINATION = "strided destination"
 OTHER_DESTINATION = "destination of another dtype"
+LAZY_OPERAND = "lazy conj or neg operand"
 CPU_OPERAND = "operand on the CPU"
 EMPTY_OPERAND = "empty operand"
 NON_FINITE = "NaN or Inf"

@@ -113,7 +113,7 @@ def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
 def _mechanism(c: Cause) -> Cause:
     """The facts of a cause without its subject, if others may share them; else the cause."""
     raises = c.symptom.startswith("raises")
-    if c.properties and all(p in SHARED or p.endswith(SHARED_ENDINGS) for p in c.properties):
+    if c.properties and all(raises or p in SHARED or p.endswith(SHARED_ENDINGS) for p in c.properties):
         return Cause(OPERATORS, "raises" if raises else c.symptom, c.properties)
     return Cause(OPERATORS, c.symptom) if raises else c
 

@@ -18,13 +18,14 @@ from parity.checks.check import EVERYTHING, Result, Settings, check, failing
 from parity.checks.dispatched import Dispatched
 from parity.core import notation
 from parity.core.case import Case
-from parity.core.errors import CaseError, DeviceError
+from parity.core.errors import CaseError, DeviceError, ParityError
 from parity.core.results import Aspect, Cause, Record, Status
 from parity.coverage import op_dtype
 from parity.devices.base import Device
 from parity.devices.fallbacks import listening
 from parity.generation import generate
 from parity.generation.generate import Drawn
+from parity.generation.plainer import plainest
 from parity.generation.shrink import shrink as least
 from parity.judging.rules import rule_of
 from parity.runs.locating import cause_of, unlocated
@@ -34,8 +35,9 @@ from parity.runs.suite import ORACLE_EVERY, Item, RunProfile
 from parity.runs.tally import ItemTally, record
 from parity.tolerance import Tables
 
-KINDS_SHRUNK = 3  # kinds of findings of one item that are shrunk; the rest are reported as drawn
+KINDS_SHRUNK = 3  # kinds of findings of one item whose sizes are shrunk; the rest only lose what they do not need
 SHRINK_SECONDS = 6.0  # per kind
+PLAIN_SECONDS = 2.0  # and after that, for what the shrinker leaves
 CAUSE_SECONDS = 20.0  # of an item; its findings after that are told by op
 REPEAT_EVERY = 4  # one case in so many runs its forward twice
 OPERANDS_EVERY = 4  # one case in so many is checked for changes to its operands
@@ -272,14 +274,14 @@ def _alive(plan: RunPlan, journal: CaseJournal, why: str) -> None:
 def _findings(
     item: Item, plan: RunPlan, tally: ItemTally, notes: list[str], journal: CaseJournal, kinds: int, locate: bool
 ) -> Iterator[Finding]:
-    """Each kind of finding with its least case and its cause. kinds: how many of them are shrunk; locate: whether experiments
-    look for their causes."""
+    """Each kind of finding with its least case and its cause. kinds: of how many the sizes are shrunk; locate: whether
+    experiments look for their causes."""
     spent = 0.0
     for k, (key, seen) in enumerate(tally.failing.items()):
         one, result = min(seen, key=lambda s: (len(s[0].picks), s[0].picks))
         case = one.case
-        if k < kinds:
-            case, result = shrink(item, plan, one, result, key, notes, journal)
+        if kinds:
+            case, result = shrink(item, plan, one, result, key, notes, journal, k < kinds)
         left = CAUSE_SECONDS - spent
         began = time.monotonic()
         look = locate and left > 0
@@ -291,11 +293,11 @@ def _findings(
 def _cause(item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal) -> Cause:
     """The cause of a finding; if the experiments end the process, the item is examined again without them."""
 
-    def again(case: Case, only: Aspect) -> bool:
-        return bool(failing(recheck(item, plan, case, notes, only, journal)))
+    def found(case: Case, only: Aspect) -> tuple[Result, ...]:
+        return tuple(failing(recheck(item, plan, case, notes, only, journal)))
 
     journal.begin(LOCATING, item.id, notation.case_text(case), plan.options.hang_after or patience(case))
-    cause = cause_of(item.row, case, result, plan.device, again)
+    cause = cause_of(item.row, case, result, plan.device, found)
     _alive(plan, journal, f"looking for the cause of {result.verdict.reason[:80]}")
     notes.clear()
     journal.end()
@@ -303,10 +305,17 @@ def _cause(item: Item, plan: RunPlan, case: Case, result: Result, notes: list[st
 
 
 def shrink(
-    item: Item, plan: RunPlan, one: Drawn, result: Result, key: tuple[str, ...], notes: list[str], journal: CaseJournal
+    item: Item,
+    plan: RunPlan,
+    one: Drawn,
+    result: Result,
+    key: tuple[str, ...],
+    notes: list[str],
+    journal: CaseJournal,
+    sizes: bool = True,
 ) -> tuple[Case, Result]:
     """The least case that shows this kind of finding, and its result; the original case if it does not show the finding
-    again."""
+    again. sizes: whether to look for smaller sizes, too, which takes longest."""
     deadline = time.monotonic() + SHRINK_SECONDS
     hits: dict[Case, Result | None] = {}  # each case is tried once, so that an unstable device cannot confuse the shrinker
 
@@ -322,11 +331,22 @@ def shrink(
             hits[case] = next((shown for r in failing(again) if (shown := r.about(key)) is not None), None)
         return hits[case] is not None
 
-    smallest = least(item.row, item.dtype, plan.profile.sizes, one, fails)
-    hit = None if smallest is None else hits.get(smallest)
-    if smallest is None or hit is None:
+    def buildable(case: Case) -> bool:
+        """`fails` of a case that nobody drew, so that it may not be possible to build it."""
+        try:
+            return fails(case)
+        except ParityError:
+            raise
+        except Exception:
+            journal.end()
+            return False
+
+    smallest = least(item.row, item.dtype, plan.profile.sizes, one, fails) if sizes else one.case
+    if smallest is None or not (smallest in hits or fails(smallest)) or hits[smallest] is None:
         return one.case, result
-    return smallest, hit
+    deadline = time.monotonic() + PLAIN_SECONDS
+    smallest = plainest(smallest, result.aspect, buildable)
+    return smallest, hits[smallest] or result
 
 
 def recheck(item: Item, plan: RunPlan, case: Case, notes: list[str], only: Aspect, journal: CaseJournal) -> tuple[Result, ...]:

@@ -9,9 +9,12 @@ itself cannot lose.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+
+import torch
 
 from parity.catalog.row import Row
 from parity.checks import deciding, inputs_unchanged
@@ -23,6 +26,7 @@ from parity.core.results import (
     CPU_OPERAND,
     EMPTY_OPERAND,
     EXTREME_VALUES,
+    LAZY_OPERAND,
     NON_FINITE,
     OTHER_DESTINATION,
     STRIDED_DESTINATION,
@@ -35,27 +39,34 @@ from parity.devices.base import Device
 from parity.judging.rules import rule_of
 
 A_COPY = "a copy"
-ATEN_COPIES = ("_to_copy", "copy", "clone", "contiguous", "_copy_from", "_copy_from_and_resize", "to")
+ATEN_LAZY = ("_conj", "_neg_view", "conj", "resolve_conj", "resolve_neg")
 LOOKED_AT = 1000  # characters of a message that are looked at
 SKELETON = 100  # most characters of an error's message in a symptom
 DERIVATIVES = (Aspect.BACKWARD, Aspect.DOUBLE, Aspect.TANGENT)
+Outcomes = Callable[[Case, Aspect], tuple[Result, ...]]
 Again = Callable[[Case, Aspect], bool]
 
 
-def cause_of(row: Row, case: Case, result: Result, device: Device, again: Again) -> Cause:
-    """The cause of a finding. case: its least case, or the one that was drawn; again: checks a case once more, in the one
-    aspect, and says whether it still shows a finding.
+def cause_of(row: Row, case: Case, result: Result, device: Device, found: Outcomes) -> Cause:
+    """The cause of a finding. case: its least case, or the one that was drawn; found: checks a case once more, in the one
+    aspect, and returns what is wrong.
 
     Errors of a simulated device are not followed: torch 2.13 ends the process if a dispatch mode lets an exception of a
     backward pass through.
     """
+    raised = result.verdict.status is Status.ERROR
+
+    def again(case: Case, aspect: Aspect) -> bool:
+        """Whether an error is still one, and a wrong result still is one."""
+        return any((r.verdict.status is Status.ERROR) is raised for r in found(case, aspect))
+
     symptom = symptom_of(result)
     if symptom == "values" and (flag := _explaining_flag(case, result.aspect, device, again)):
         return Cause(flag, symptom)
     function = ""
     if symptom not in ("law", "accepts", "operands"):
         # An error of a backward pass often follows from a wrong result of the forward.
-        only = Aspect.FORWARD if result.verdict.status is Status.ERROR and result.aspect in DERIVATIVES else result.aspect
+        only = Aspect.FORWARD if raised and result.aspect in DERIVATIVES else result.aspect
         with following(device) as seen:
             again(replace(case, after=""), only)  # without the calls before it, which would be followed, too
         located = _of_operator(seen, symptom, device)
@@ -67,13 +78,25 @@ def cause_of(row: Row, case: Case, result: Result, device: Device, again: Again)
 
 def unlocated(row: Row, result: Result, properties: tuple[str, ...] = (), function: str = "") -> Cause:
     """The cause of a finding that no operator explains, or with which nothing was tried."""
-    public = row.call if row.call.startswith("torch.") else function or row.name
+    public = row.call if row.call.startswith("torch.") else function or _of_opinfo(row) or row.name
     if STRIDED_DESTINATION in properties:
         return Cause(public, "memory", (STRIDED_DESTINATION,))
     symptom = symptom_of(result)
     if symptom in ("values", "unstable", "law"):  # one fault shows in several of these ways
         symptom = "law" if rule_of(row).is_random else "values"
     return Cause(public, symptom, properties)
+
+
+def _of_opinfo(row: Row) -> str:
+    """The public function that torch's OpInfo has for a row, or ""."""
+    for entry in row.opinfo:
+        names = entry.partition(":")[0].split(".")
+        try:
+            functools.reduce(getattr, names, torch)
+        except AttributeError:
+            continue
+        return ".".join(("torch", *names))
+    return ""
 
 
 def _explaining_flag(case: Case, aspect: Aspect, device: Device, again: Again) -> str:
@@ -124,10 +147,12 @@ def _of_operator(seen: Followed, symptom: str, device: Device) -> Cause | None:
     if first is None:
         return None
     name = first.base_name
-    subject = A_COPY if name in ATEN_COPIES else f"aten::{name}"
     properties = deciding.properties(first, device)
+    if first.operator.is_view and first.is_copy and not properties:
+        properties = (LAZY_OPERAND,) if name in ATEN_LAZY else ()
+    subject = A_COPY if first.is_copy else f"aten::{name}"
     if first.symptom == "raises":
-        return Cause(subject if properties else f"aten::{name}", symptom, properties)
+        return Cause(f"aten::{name}", symptom, properties)
     if first.unknown:
         return Cause(f"aten::{name}", symptom)
     if STRIDED_DESTINATION in properties:
@@ -140,7 +165,7 @@ def _of_operator(seen: Followed, symptom: str, device: Device) -> Cause | None:
 
 LAYOUTS = {
     "transpose": "non-contiguous", "permute": "non-contiguous", "channels_last": "non-contiguous", "slice": "non-contiguous",
-    "step": "non-contiguous", "expand": "non-contiguous", "select": "offset", "flat": "offset", "conj": "conj", "neg": "neg",
+    "step": "non-contiguous", "expand": "non-contiguous", "select": "offset", "flat": "offset",
 }  # fmt: skip
 FINITE_WORDS = ("min", "max")  # special values that are not NaN or Inf, but at the ends of the range
 
@@ -196,7 +221,8 @@ def _layout_words(case: Case, aspect: Aspect, again: Again) -> Iterator[str]:
 
     needed = laid if len(laid) == 1 else [k for k in laid if not again(plain(k), aspect)]
     for k in needed or laid:
-        yield from (f"{LAYOUTS[str(step[0])]} operand" for step in specs[k].layout)
+        steps = [str(step[0]) for step in specs[k].layout]
+        yield from (f"{LAYOUTS[s]} operand" if s in LAYOUTS else LAZY_OPERAND for s in steps)
 
 
 def _value_words(case: Case, _aspect: Aspect, _again: Again) -> Iterator[str]:

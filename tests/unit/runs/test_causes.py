@@ -12,7 +12,7 @@ import torch
 
 from parity import tolerance
 from parity.checks import deciding
-from parity.checks.operators import Lain, OperatorCall, compared
+from parity.checks.operators import Lain, OperatorCall, _runs_on_the_cpu, compared
 from parity.core.results import Cause, Record, Status
 from parity.devices import Call, Fault, load_faults, resolve
 from parity.devices.flags import FLAGS, Flag
@@ -322,3 +322,33 @@ def test_a_finding_without_experiments_still_has_its_symptom() -> None:
     for dead in ({SHRINKING}, {SHRINKING, LOCATING}, {0, LOCATING}):
         subjects = {f.cause.subject for f in examine(item, plan, NoJournal(), frozenset(dead)).findings if f.cause}
         assert subjects == ({"aten::exp"} if LOCATING not in dead else {"torch.exp"})
+
+
+def test_destinations_of_several_dtypes_do_not_hide_the_layout() -> None:
+    """The indices of a pooling are int64: with another dtype torch refuses the call, which decides nothing."""
+
+    def dense(call: Call) -> Any:
+        result = call.run()
+        for out in call.outs:
+            if not out.is_contiguous():
+                out.fill_(7)
+        return result
+
+    fault = Fault("pool", ("max_pool2d_with_indices",), dense, lambda c: any(not o.is_contiguous() for o in c.outs))
+    made = causes(fault, ops=("max_pool2d_with_indices",), examples=30)
+    assert {(c.cause.symptom, c.cause.properties) for c in made} == {("memory", ("strided destination",))}
+
+
+def test_wrong_values_of_a_view_are_those_of_the_copy_that_read_it() -> None:
+    """A view computes nothing."""
+    aten = torch.ops.aten
+    views = [OperatorCall(op, (), {}, "values", 9.0) for op in (aten._neg_view.default, aten._conj.default, aten.t.default)]
+    assert all(v.is_copy for v in (*views, OperatorCall(aten.clone.default, (), {})))
+    assert not OperatorCall(aten.t.default, (), {}, "metadata", 9.0).is_copy
+    assert not OperatorCall(aten.exp.default, (), {}, "values", 9.0).is_copy
+
+
+def test_an_operator_that_only_the_device_has_is_named_although_it_may_draw_numbers() -> None:
+    """torch tags `_cudnn_rnn` so, because it can drop out."""
+    assert not _runs_on_the_cpu(torch.ops.aten._cudnn_rnn.default)
+    assert _runs_on_the_cpu(torch.ops.aten.native_dropout.default)
