@@ -248,6 +248,7 @@ SYMPTOMS = {
     "law": "draws from a wrong distribution",
     "unstable": "gives different results in equal calls",
     "raises": "raises where the CPU computes",
+    "flag": "is in force, and without it the device agrees",
     "memory exhausted": "runs out of memory",
     "dies": "ends or hangs the process",
 }

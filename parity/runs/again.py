@@ -60,7 +60,7 @@ def _marked(r: Record, a: Again | None, gone: set[tuple[str, str, str]]) -> Reco
         return r
     if a is None:
         return replace(r, gone=True) if not r.shrunk and _kind(r) in gone else r
-    cause = Cause(a.flag, "values") if a.flag else r.cause
+    cause = Cause(a.flag, "flag") if a.flag else r.cause
     return replace(r, gone=not a.came, cause=cause)
 
 

@@ -62,7 +62,7 @@ def cause_of(row: Row, case: Case, result: Result, device: Device, found: Outcom
 
     symptom = symptom_of(result)
     if symptom == "values" and (flag := _explaining_flag(case, result.aspect, device, again)):
-        return Cause(flag, symptom)
+        return Cause(flag, "flag")
     function = ""
     if symptom not in ("law", "accepts", "operands"):
         # An error of a backward pass often follows from a wrong result of the forward.

@@ -50,7 +50,7 @@ def test_a_flag_of_the_environment_that_explains_is_the_cause(how: How) -> None:
     """The variable is read when a process starts; nothing else changes."""
     found = [finding("exp"), finding("tanh")]
     told = marked(found, again(found, how, 1, (("EXACT", "1"),)))
-    assert [r.cause for r in told] == [Cause("aten::exp", "values"), Cause("EXACT", "values")]
+    assert [r.cause for r in told] == [Cause("aten::exp", "values"), Cause("EXACT", "flag")]
 
 
 def test_a_process_that_cannot_start_leaves_the_findings_as_they_are() -> None:
