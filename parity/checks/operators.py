@@ -9,6 +9,7 @@ pass as the operators that autograd calls. A kept call can be run again with oth
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -374,6 +375,7 @@ class _Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torc
     def __init__(self, device: Device, seen: Followed) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
         self._device, self._seen = device, seen
+        self._opened: set[Any] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -391,7 +393,7 @@ class _Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torc
             self._seen.missed += 1
             return func(*args, **kwargs)
         try:
-            result = func(*args, **kwargs)
+            result = self._run(func, args, kwargs)
         except Exception as e:
             self._keep(compared(call, self._device, e))
             if self._device.simulated and torch._C._current_graph_task_id() != OUTSIDE:
@@ -403,6 +405,20 @@ class _Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torc
         except Exception:  # whatever the device raises when it is read: the case itself tells it
             self._seen.missed += 1
         return result
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operator. One that torch composes of others for every device (`_safe_softmax`) is opened, so that those are
+        compared before it."""
+        whole = func in self._opened or OperatorCall(func, (), {}).is_copy or func.is_view
+        key = None if whole else _composed(func, self._device.torch_device.type)
+        if key is None:
+            return func(*args, **kwargs)
+        self._opened.add(func)
+        try:
+            with self:
+                return func._op_dk(key, *args, **kwargs)
+        finally:
+            self._opened.discard(func)
 
     def _keep(self, call: OperatorCall) -> None:
         if call.unknown:
@@ -435,6 +451,17 @@ def _is_followed(func: Any, tree: Any, kind: str) -> bool:
     leaves = tree_leaves(tree)
     places = [x.device if isinstance(x, Tensor) else x for x in leaves if isinstance(x, (Tensor, torch.device))]
     return any(place.type == kind for place in places)
+
+
+BACKENDS = {"cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}
+
+
+def _composed(func: Any, kind: str) -> Any | None:
+    """The key of the kernel that makes an operator of others, if devices of this type have none of their own."""
+    has = functools.partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name())
+    keys = ("CompositeExplicitAutograd", "CompositeImplicitAutograd")
+    made = None if has(BACKENDS.get(kind, "PrivateUse1")) else next(filter(has, keys), None)
+    return made and getattr(torch._C.DispatchKey, made)
 
 
 def _runs_on_the_cpu(func: Any) -> bool:

@@ -352,3 +352,32 @@ def test_an_operator_that_only_the_device_has_is_named_although_it_may_draw_numb
     """torch tags `_cudnn_rnn` so, because it can drop out."""
     assert not _runs_on_the_cpu(torch.ops.aten._cudnn_rnn.default)
     assert _runs_on_the_cpu(torch.ops.aten.native_dropout.default)
+
+
+def test_three_faults_at_once_are_three_causes() -> None:
+    """A kernel below other functions, destinations that are written as if dense, and a wrong derivative of a composite."""
+
+    def dense(call: Call) -> Any:
+        result = call.run()
+        for out in call.outs:
+            call.memory(out)[: out.numel()].copy_(out.clone().reshape(-1))
+        return result
+
+    def strided_destination(call: Call) -> bool:
+        return bool(call.outs) and not call.outs[0].is_contiguous() and call.args[0].is_contiguous()
+
+    def first_larger(call: Call) -> Any:
+        first, *rest = call.run()
+        return (None if first is None else first * 1.01, *rest)
+
+    faults = (
+        Fault("softmax", ("_softmax",), higher),
+        Fault("dense", ("exp", "cos", "tanh", "erf"), dense, strided_destination),
+        Fault("norm", ("native_layer_norm_backward",), first_larger),
+    )
+    made = causes(*faults, ops=("softmax", "exp", "cos", "tanh", "erf", "layer_norm", "attention_banned"), examples=16)
+    assert {(c.cause.subject, c.cause.symptom) for c in made} == {
+        ("aten::_softmax", "values"),
+        (OPERATORS, "memory"),
+        ("aten::native_layer_norm_backward", "values"),
+    }
