@@ -44,4 +44,4 @@ def _letters(level: npt.NDArray[np.int64]) -> str:
     whole = np.full((g.rows * g.tall, g.columns * g.wide), -1, dtype=np.int64)
     whole[: flat.shape[0], : flat.shape[1]] = flat
     worst = whole.reshape(g.rows, g.tall, g.columns, g.wide).max((1, 3))
-    return BYTES[worst + 1].tobytes().decode()
+    return str(BYTES[worst + 1].tobytes(), "ascii")

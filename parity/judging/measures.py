@@ -333,7 +333,7 @@ def _against(x: Array, truths: Sequence[Array], b: Budget, f: DtypeFacts) -> tup
 
 def _whole(ratio: Array, differs: Mask, unjudged: Mask) -> tuple[Array, Mask, Mask]:
     """Arrays of real and imaginary parts as arrays of complex elements: the worse part counts."""
-    return ratio.max(-1), differs.any(-1), unjudged.any(-1)
+    return np.asarray(ratio.max(-1)), np.asarray(differs.any(-1)), np.asarray(unjudged.any(-1))
 
 
 def _elements(where: Mask, is_complex: bool) -> int:
