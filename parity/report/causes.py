@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from textwrap import shorten
 
-from parity.core.results import EXTREME_VALUES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause
+from parity.core.results import EXTREME_VALUES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause, Json
 from parity.report.words import listed, plural, reproduce
 from parity.runs.causes import OPERATORS, WEIGHTS, Gathered
 from parity.runs.rows import Header
@@ -103,7 +103,8 @@ def render(causes: Sequence[Gathered], header: Header, members: bool = False) ->
 
 
 def as_json(causes: Sequence[Gathered], header: Header) -> str:
-    """All causes for other programs; the field names are those of the run file where both have one."""
+    """All causes for other programs, as `parity report --schema report` describes it; the field names are those of the run
+    file where both have one."""
     rows = [
         {
             "id": c.cause.id,
@@ -130,9 +131,14 @@ def as_json(causes: Sequence[Gathered], header: Header) -> str:
         }
         for c in causes
     ]
+    return json.dumps({"parity_causes": 1, "run": of_run(header), "causes": rows}, indent=1)
+
+
+def of_run(header: Header) -> Json:
+    """What a report for other programs says of the run."""
     f = header.fingerprint
     run = {"device": f.device, "device_name": f.device_name, "torch": f.torch, "parity": f.parity, "simulated": f.simulated}
-    return json.dumps({"parity_causes": 1, "run": run, "causes": rows}, indent=1)
+    return {**run, "profile": header.profile, "seed": header.seed, "started": header.started}
 
 
 def as_markdown(causes: Sequence[Gathered], header: Header) -> str:
@@ -151,6 +157,12 @@ def as_markdown(causes: Sequence[Gathered], header: Header) -> str:
         text += part
     weights = "; ".join(f"{w}: {words}" for w, words in WEIGHTS.items() if any(c.weight == w for c in causes))
     return text + (f"\n<sub>{weights}</sub>\n" if weights else "")
+
+
+def shortened(text: str, most: int) -> str:
+    """The text without line ends, cut to so many characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
 
 
 def inert(text: str) -> str:
