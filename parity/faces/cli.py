@@ -349,6 +349,7 @@ def _matrix(o: argparse.Namespace, run: Run) -> str:
 
 def _causes(o: argparse.Namespace, run: Run) -> str:
     from parity.report import causes as told
+    from parity.report import caveats
     from parity.runs import causes
 
     gathered = causes.gather(run.records, counted(run.deaths, run.items))
@@ -363,11 +364,12 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
         from parity.report import issue
 
         return issue.render(gathered[0], run.header)
+    known = caveats.sentences(run)
     if o.format == "json":
-        return told.as_json(gathered, run.header) + "\n"
+        return told.as_json(gathered, run.header, known) + "\n"
     if o.format == "markdown":
-        return told.as_markdown(gathered, run.header)
-    return told.render(gathered, run.header, bool(o.cause)) + "\n"
+        return told.as_markdown(gathered, run.header, known)
+    return told.render(gathered, run.header, bool(o.cause), () if o.cause else known) + "\n"
 
 
 def _coverage(o: argparse.Namespace) -> int:

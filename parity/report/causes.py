@@ -91,9 +91,9 @@ def full(c: Gathered, header: Header) -> list[str]:
     return text + ([f"    or run {script} (needs {needs})"] if script else [])
 
 
-def render(causes: Sequence[Gathered], header: Header, members: bool = False) -> str:
-    """All causes in full. members: list every finding, too."""
-    text = list[str]()
+def render(causes: Sequence[Gathered], header: Header, members: bool = False, caveats: Sequence[str] = ()) -> str:
+    """All causes in full. members: list every finding, too; caveats: what a reader must know before (`report.caveats`)."""
+    text = list(caveats)
     for w, words in WEIGHTS.items():
         of_weight = [c for c in causes if c.weight == w]
         text += [f"{w}: {words}"] if of_weight else []
@@ -102,7 +102,7 @@ def render(causes: Sequence[Gathered], header: Header, members: bool = False) ->
     return "\n".join([*text, f"{plural(len(causes), 'cause')}: {counts_line(causes)}" if causes else "no finding"])
 
 
-def as_json(causes: Sequence[Gathered], header: Header) -> str:
+def as_json(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = ()) -> str:
     """All causes for other programs, as `parity report --schema report` describes it; the field names are those of the run
     file where both have one."""
     rows = [
@@ -131,7 +131,7 @@ def as_json(causes: Sequence[Gathered], header: Header) -> str:
         }
         for c in causes
     ]
-    return json.dumps({"parity_causes": 1, "run": of_run(header), "causes": rows}, indent=1)
+    return json.dumps({"parity_causes": 1, "run": of_run(header), "caveats": list(caveats), "causes": rows}, indent=1)
 
 
 def of_run(header: Header) -> Json:
@@ -141,12 +141,14 @@ def of_run(header: Header) -> Json:
     return {**run, "profile": header.profile, "seed": header.seed, "started": header.started}
 
 
-def as_markdown(causes: Sequence[Gathered], header: Header) -> str:
+def as_markdown(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = ()) -> str:
     """The causes for a pull request's comment or a job's summary, the worst first, within GitHub's limit for a comment."""
     f = header.fingerprint
     device = f"{f.device} ({f.device_name})" if f.device_name else f.device
     text = f"**parity on {inert(device)}**, torch {inert(f.torch)}: {plural(len(causes), 'cause')}"
-    text += f" ({counts_line(causes)})\n" if causes else ", nothing found\n"
+    text += f" ({counts_line(causes)})\n" if causes else "\n"
+    text += "".join(f"\n> {inert(shortened(c, REASON * 4))}\n" for c in caveats)
+    text += "" if causes or caveats else "\nEverything that was compared agrees.\n"
     for k, c in enumerate(causes):
         kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
         where = f"{kinds} in {listed(c.ops, 120)} ({listed(c.dtypes, 60)})"

@@ -6,11 +6,9 @@ how many more there are. Causes of weight A, B and C are errors; what the device
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from parity.report import power
+from parity.report import caveats
 from parity.report.causes import counts_line, sentence, shortened
-from parity.report.summary import compared, not_reproduced
+from parity.report.summary import not_reproduced
 from parity.report.words import listed, plural, reproduce
 from parity.runs.causes import Gathered, gather
 from parity.runs.rows import Header, Run, counted
@@ -23,7 +21,9 @@ WARNINGS = ("R",)  # weights whose causes are not silent
 def render(run: Run) -> str:
     """The lines, each of which ends with its newline; at most `MOST` in all."""
     causes = gather(run.records, counted(run.deaths, run.items))
-    first = list(_of_the_run(run))
+    first = [command("error", f"parity: {what}", shortened(more, CASE)) for what, more in caveats.failures(run)]
+    notes = [(what, more) for what, more in caveats.notes(run) if what != caveats.SIMULATED]  # which each cause says
+    first += [command("warning", f"parity: {what}", more) for what, more in notes]
     room = MOST - len(first)
     shown = causes if len(causes) <= room else causes[: room - 1]
     lines = [*first, *(_line(c, run.header) for c in shown)]
@@ -50,24 +50,6 @@ def _data(text: str) -> str:
 
 def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
-
-
-def _of_the_run(run: Run) -> Iterator[str]:
-    """What a run without findings must say, too."""
-    end = run.end
-    if not any(map(compared, run.items)):
-        yield command("error", "parity: nothing was compared", "this is no success; widen the selection")
-    if end is None:
-        yield command("error", "parity: the run file is cut", "it has no end row, so findings may be missing")
-    elif end.stopped:
-        yield command("error", "parity: the run did not end", f"{end.stopped}: what it did not reach is missing")
-    elif (missing := end.expected - len(run.items)) > 0:
-        lost = f": {listed(end.lost, 300)}" if end.lost else ""
-        yield command("error", "parity: items are missing", f"{missing} of {end.expected:,} were not compared{lost}")
-    if end is not None and end.broken:
-        yield command("error", "parity itself failed", shortened(end.broken[0], CASE))
-    if weak := power.weak(run.power):
-        yield command("warning", "parity: low power", f"an agreement says less than it seems in {'; '.join(weak)}")
 
 
 def _line(c: Gathered, header: Header) -> str:

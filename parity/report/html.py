@@ -10,7 +10,7 @@ import math
 import shlex
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from parity.core.dtypes import DEFAULT
 from parity.core.errors import CaseError
 from parity.core.results import COMPARED, MEANING, Measure, Record, Status
 from parity.coverage.features import ASPECT, Coverage
-from parity.report import matrix, power, summary, svg, trends
+from parity.report import caveats, matrix, power, summary, svg, trends
 from parity.report.causes import counts_line, sentence
 from parity.report.minimal import minimal
 from parity.report.words import clock, listed, plural, reproduce
@@ -35,6 +35,7 @@ from parity.runs.rows import Death, Header, ItemRow, Run, counted, totals
 
 FOLDER = Path(__file__).with_name("page")
 SCRIPTS = 600  # findings with a script: each is built here, which takes some milliseconds
+ELEMENTS = 1024  # no case of more can be written as literal values that a person would read
 ROOM = 2_500_000  # characters for the details of findings; what comes after them is one line each
 UNJUDGED = 0.9  # items of which a smaller fraction was judged are listed
 GROUPS = ("dtype", "layout", "values", "special", "shape", "into", "cotangent", "mode", "after")  # first words of features
@@ -62,7 +63,7 @@ def render(run: Run, before: Run | None = None, name: str = "RUN") -> str:
         seed=run.header.seed,
         started=run.header.started,
         headline=_headline(run, causes),
-        warnings=list(_warnings(run)),
+        warnings=caveats.sentences(run),
         causes=causes,
         weights=[
             {"letter": w, "words": words, "causes": [described[id(c)] for c in causes if c.weight == w]}
@@ -103,24 +104,6 @@ def _headline(run: Run, causes: Sequence[Gathered]) -> str:
         if gone
         else "Everything that was compared agrees"
     )
-
-
-def _warnings(run: Run) -> Iterator[str]:
-    """What a reader must know before anything else."""
-    if run.header.fingerprint.simulated:
-        yield "A simulated device: this says nothing about any hardware."
-    if not any(map(summary.compared, run.items)):
-        yield "Nothing was compared: this is no success."
-    if run.end is None:
-        yield "The run file is cut: findings may be missing."
-    elif run.end.stopped:
-        yield f"The run did not end ({run.end.stopped}): what it did not reach is missing."
-    elif (missing := run.end.expected - len(run.items)) > 0:
-        yield f"{missing} of {run.end.expected:,} items are missing: {listed(run.end.lost, 200) or 'no reason is stored'}."
-    if run.end is not None and run.end.broken:
-        yield f"parity itself failed: {run.end.broken[0]}"
-    for weak in power.weak(run.power):
-        yield f"Low power: an agreement says less than it seems in {weak}."
 
 
 def _colour(letters: str) -> str:
@@ -175,7 +158,9 @@ class _Details:
         try:
             with warnings.catch_warnings():  # torch's, of a function that the case calls
                 warnings.simplefilter("ignore")
-                return minimal(notation.parse(case), r.aspect, self.header.fingerprint.device) or ""
+                parsed = notation.parse(case)
+                small = parsed.numel <= ELEMENTS
+                return (minimal(parsed, r.aspect, self.header.fingerprint.device) or "") if small else ""
         except CaseError:  # of another version
             return ""
 

@@ -13,6 +13,7 @@ from xml.etree.ElementTree import Element, SubElement
 from parity import catalog
 from parity.catalog import opinfo
 from parity.core.results import FINDINGS, Record, Status
+from parity.report import caveats
 from parity.report.causes import shortened
 from parity.report.summary import compared
 from parity.report.words import listed, plural, reproduce
@@ -41,9 +42,9 @@ def render(run: Run) -> str:
     for op, dtype in dict.fromkeys([*items, *dead]):
         found = [*records.get((op, dtype), ())], [*dead.get((op, dtype), ())]
         suite.append(_case(header, op, dtype, items.get((op, dtype)), *found, ids, (op, dtype) in gone))
-    for name, why in _unfinished(run):
-        case = SubElement(suite, "testcase", classname="parity", name=name, time="0")
-        SubElement(case, "error", type="incomplete", message=why)
+    for what, more in caveats.failures(run):
+        case = SubElement(suite, "testcase", classname="parity", name=what, time="0")
+        SubElement(case, "error", type="incomplete", message=shortened(more, MESSAGE))
     for kind, attribute in (("testcase", "tests"), ("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
         suite.set(attribute, str(len(suite.findall(f".//{kind}"))))
     suite.set("time", f"{run.end.seconds if run.end is not None else 0.0:.3f}")
@@ -129,20 +130,3 @@ def _why_nothing(item: ItemRow, counts: Counter[str]) -> str:
     words = ", ".join(f"{n} {s}" for s, n in counts.items() if n and s not in FINDINGS)
     reason = next(iter(item.void), "")
     return "nothing was compared" + (f": {words}" if words else "") + (f" ({reason})" if reason else "")
-
-
-def _unfinished(run: Run) -> Iterable[tuple[str, str]]:
-    """(name, reason) of what keeps a run without findings from being a success."""
-    end = run.end
-    if not any(map(compared, run.items)):
-        yield "anything", "nothing was compared: this is no success"
-    if end is None:
-        yield "the whole run", "the run file is cut: it has no end row"
-        return
-    for lost in end.lost:
-        yield f"{lost}", "given up after several deaths: not compared"
-    missing = end.expected - len(run.items) - len(end.lost)
-    if end.stopped or missing > 0:
-        yield "the whole run", f"{end.stopped or 'items are missing'}: {max(missing, 0):,} of {end.expected:,} items"
-    for b in end.broken:
-        yield "parity itself", shortened(b, MESSAGE)

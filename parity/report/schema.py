@@ -143,9 +143,10 @@ def of_report() -> Json:
         findings=_list({"$ref": "#/$defs/Finding"}), deaths=_list({"$ref": "#/$defs/Death"}),
     )  # fmt: skip
     causes = _object(
-        "The causes of a run, the worst first.",
+        "The causes of a run, the worst first. caveats: what a reader must know before, such as that nothing was compared.",
         parity_causes={"const": 1},
         run={"$ref": "#/$defs/Run"},
+        caveats=_list(TEXT),
         causes=_list({"$ref": "#/$defs/Cause"}),
     )
     passes = _object("The worst status of each pass.", **{name: {"enum": [*STATUSES, "not run"]} for name, _ in PASSES})

@@ -77,7 +77,7 @@ def test_what_a_file_holds_begins_no_command() -> None:
         (None, "parity: the run file is cut"),
         (End(1.0, stopped="interrupted"), "parity: the run did not end"),
         (End(1.0, expected=9), "parity: items are missing"),
-        (End(1.0, expected=1, broken=("it broke",)), "parity itself failed"),
+        (End(1.0, expected=1, broken=("it broke",)), "parity: parity itself failed"),
     ],
 )
 def test_a_run_that_is_not_whole_is_an_error(end: End | None, said: str) -> None:

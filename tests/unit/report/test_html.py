@@ -94,10 +94,10 @@ def test_a_run_that_agrees_and_one_that_compared_nothing_say_so() -> None:
 @pytest.mark.parametrize(
     ("end", "said"),
     [
-        (None, "The run file is cut"),
-        (End(1.0, stopped="interrupted", expected=9), "The run did not end (interrupted)"),
-        (End(1.0, expected=9, lost=("sin-float32",)), "4 of 9 items are missing: sin-float32"),
-        (End(1.0, expected=5, broken=("it broke",)), "parity itself failed: it broke"),
+        (None, "The run file is cut: it has no end row"),
+        (End(1.0, stopped="interrupted", expected=9), "The run did not end: interrupted"),
+        (End(1.0, expected=9, lost=("sin-float32",)), "Items are missing: 4 of 9 were not compared: sin-float32"),
+        (End(1.0, expected=5, broken=("it broke",)), "Parity itself failed: it broke"),
     ],
 )
 def test_a_run_that_is_not_whole_says_so_first(end: End | None, said: str) -> None:

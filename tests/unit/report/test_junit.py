@@ -58,11 +58,10 @@ def test_what_a_file_holds_stays_text() -> None:
 @pytest.mark.parametrize(
     ("end", "name", "said"),
     [
-        (None, "the whole run", "the run file is cut"),
-        (End(1.0, stopped="interrupted", expected=9), "the whole run", "interrupted: 4 of 9 items"),
-        (End(1.0, expected=9), "the whole run", "items are missing: 4 of 9 items"),
-        (End(1.0, expected=6, lost=("sin-float32",)), "sin-float32", "given up after several deaths"),
-        (End(1.0, expected=5, broken=("it broke",)), "parity itself", "it broke"),
+        (None, "the run file is cut", "it has no end row"),
+        (End(1.0, stopped="interrupted", expected=9), "the run did not end", "interrupted: what it did not reach is missing"),
+        (End(1.0, expected=9, lost=("sin-float32",)), "items are missing", "4 of 9 were not compared: sin-float32"),
+        (End(1.0, expected=5, broken=("it broke",)), "parity itself failed", "it broke"),
     ],
 )
 def test_what_did_not_end_is_an_error(end: End | None, name: str, said: str) -> None:
@@ -75,7 +74,7 @@ def test_what_did_not_end_is_an_error(end: End | None, name: str, said: str) -> 
 
 def test_a_run_that_compared_nothing_fails() -> None:
     idle = replace(stored.run(), records=(), deaths=(), items=stored.run().items[3:4], end=End(1.0, expected=1))
-    assert cases(idle)["anything"].find("error") is not None
+    assert cases(idle)["nothing was compared"].find("error") is not None
 
 
 def test_findings_that_did_not_come_again_fail_nothing() -> None:
