@@ -293,7 +293,7 @@ def _report(o: argparse.Namespace) -> int:
     if o.run is None:
         raise UsageError("report needs a run file: parity report RUN; parity run writes one")
     run = run_file.read(o.run, partial=True)
-    if run.end is None:
+    if run.end is None and (o.matrix or o.cause):  # every other report says so itself
         print(f"parity: {o.run} is cut: it has no end row, so findings may be missing", file=sys.stderr)
     if o.against and o.format != "html":
         raise UsageError("--against is for a page: parity report RUN --against BEFORE --format html -o FILE; else parity diff")
@@ -368,7 +368,7 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
     if o.format == "json":
         return told.as_json(gathered, run.header, known) + "\n"
     if o.format == "markdown":
-        return told.as_markdown(gathered, run.header, known)
+        return told.as_markdown(gathered, run.header, known, not any(caveats.failures(run)))
     return told.render(gathered, run.header, bool(o.cause), () if o.cause else known) + "\n"
 
 

@@ -141,14 +141,15 @@ def of_run(header: Header) -> Json:
     return {**run, "profile": header.profile, "seed": header.seed, "started": header.started}
 
 
-def as_markdown(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = ()) -> str:
-    """The causes for a pull request's comment or a job's summary, the worst first, within GitHub's limit for a comment."""
+def as_markdown(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = (), whole: bool = True) -> str:
+    """The causes for a pull request's comment or a job's summary, the worst first, within GitHub's limit for a comment. whole:
+    whether a run without causes is a success."""
     f = header.fingerprint
     device = f"{f.device} ({f.device_name})" if f.device_name else f.device
     text = f"**parity on {inert(device)}**, torch {inert(f.torch)}: {plural(len(causes), 'cause')}"
     text += f" ({counts_line(causes)})\n" if causes else "\n"
     text += "".join(f"\n> {inert(shortened(c, REASON * 4))}\n" for c in caveats)
-    text += "" if causes or caveats else "\nEverything that was compared agrees.\n"
+    text += "\nEverything that was compared agrees.\n" if whole and not causes else ""
     for k, c in enumerate(causes):
         kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
         where = f"{kinds} in {listed(c.ops, 120)} ({listed(c.dtypes, 60)})"
