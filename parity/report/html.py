@@ -51,7 +51,7 @@ def render(run: Run, before: Run | None = None, name: str = "RUN") -> str:
     loader = FileSystemLoader(FOLDER, encoding="utf-8")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, loader=loader, undefined=StrictUndefined)
     environment.filters |= {"colour": _colour, "number": lambda n: f"{n:,}"}
-    details = _Details(run.header)
+    details = _Details(run.header, _largest(run.records))
     against = None if before is None else trends.of_runs(before, run)
     described = {id(c): _cause(c, details, name) for c in causes}
     deaths = counted(run.deaths, run.items)
@@ -126,9 +126,11 @@ def _letters() -> dict[str, list[str]]:
 
 @dataclass(slots=True)
 class _Details:
-    """The findings of a page. room, scripts: what is left of `ROOM` and `SCRIPTS`."""
+    """The findings of a page. drawn: the largest pictures of cases as they were drawn, by kind of finding; room, scripts: what
+    is left of `ROOM` and `SCRIPTS`."""
 
     header: Header
+    drawn: dict[tuple[str, ...], tuple[Record, Measure]]
     room: int = ROOM
     scripts: int = SCRIPTS
 
@@ -147,9 +149,24 @@ class _Details:
             "replay": reproduce(case, f.device, self.header.faults.name, self.header.setup.name).partition(": ")[2],
             "script": self._script(r, case),
             **_of_measure(m),
+            "drawn": self._drawn(r, m),
         }
         self.room -= sum(len(str(v)) for v in made.values()) + 600  # and the tags around them
         return made
+
+    def _drawn(self, r: Record, m: Measure | None) -> dict[str, Any] | None:
+        """The picture of the same tensor in a larger case that was drawn; a least case often has one element."""
+        record, larger = self.drawn.get(_kind(r, m), (None, None)) if m is not None else (None, None)
+        if m is None or record is None or larger is None or larger.total <= m.total:
+            return None
+        caption = svg.map_caption(larger)
+        return {
+            "status": record.status,
+            "case": record.case,
+            "map": svg.heat_map(larger),
+            "map_caption": caption,
+            "bins": svg.of_bins(larger),
+        }
 
     def _script(self, r: Record, case: str) -> str:
         self.scripts -= 1
@@ -163,6 +180,21 @@ class _Details:
                 return (minimal(parsed, r.aspect, self.header.fingerprint.device) or "") if small else ""
         except CaseError:  # of another version
             return ""
+
+
+def _kind(r: Record, m: Measure) -> tuple[str, ...]:
+    return r.op, r.dtype, r.aspect, m.tensor
+
+
+def _largest(records: Sequence[Record]) -> dict[tuple[str, ...], tuple[Record, Measure]]:
+    """Findings of cases as they were drawn: for each tensor of an aspect of an op in a dtype the largest picture."""
+    by: dict[tuple[str, ...], tuple[Record, Measure]] = {}
+    for r in records:
+        for m in r.measures[:1] if r.counts and not r.shrunk else ():
+            known = by.get(_kind(r, m))
+            if m.errors and (known is None or known[1].total < m.total):
+                by[_kind(r, m)] = r, m
+    return by
 
 
 def _of_measure(m: Measure | None) -> dict[str, Any]:

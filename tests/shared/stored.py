@@ -14,6 +14,7 @@ MEASURE = Measure(
     "out", 37.2, 0.5, True, index=(0, 1), device="1.5", reference="1", truth="1.01", mismatched=1, total=2, problem="value",
     budget=(("rounding", 0.5), ("sum", 1.5)), shape=(1, 2), errors="br", bins=(0, 1, *[0] * 15, 1, *[0] * 6),
 )  # fmt: skip
+LARGER = replace(MEASURE, shape=(4, 6), errors="aaarrr" * 4, bins=(12, *[0] * 16, 12, *[0] * 6), mismatched=12, total=24)
 
 
 def run(evil: str = "") -> Run:
@@ -29,6 +30,7 @@ def run(evil: str = "") -> Run:
                measures=(m,), shrunk="exp(float32[2])", cause=cause),
         Record("exp(float32[3])" + evil, "exp", "float32", "backward", "drift", reason="2 times", measures=(m,),
                shrunk="exp(float32[3])" + evil, cause=cause),
+        Record("exp(float32[4, 6])" + evil, "exp", "float32", "forward", "wrong", measures=(replace(LARGER, tensor=m.tensor),)),
         Record("cos(float32[2])", "cos", "float32", "forward", "agree", measures=(replace(MEASURE, share=0.3),)),
     )  # fmt: skip
     items = (

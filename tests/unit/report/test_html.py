@@ -54,6 +54,8 @@ def test_the_parts_are_there() -> None:
         "1 of 2 elements above the budget",
         "each square is an element of [1, 2]",
         "torch.exp(t0)",
+        "each square is an element of [4, 6]",
+        "<dt>which is wrong</dt><dd><code>exp(float32[4, 6])</code></dd>",
         "ends the process",
         "parity replay &#39;exp(float32[2])&#39; --device sim --faults faults.py",
         "parity report &#39;my run.jsonl&#39; ",
