@@ -17,6 +17,7 @@ NOT_JUDGED = "-"
 LOWEST, HIGHEST = -11, 10  # powers of two of the letters `b` and `w`
 ONE = LETTERS.index("m")  # the first letter above the budget
 SIDE = 24  # most rows and most columns
+RANK = 64  # most dimensions; torch has no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ def check(shape: Sequence[int], errors: str, bins: Sequence[int]) -> None:
     """Raise ValueError unless the letters fit the shape and the counts are those of its elements."""
     if not errors and not bins and not shape:
         return
+    if len(shape) > RANK or len(bins) > len(LETTERS):
+        raise ValueError(f"a picture of errors has {len(shape)} dimensions and {len(bins)} counts")
     if any(n < 0 for n in (*shape, *bins)):
         raise ValueError("a size or a count in a picture of errors is negative")
     g = grid(shape)

@@ -36,7 +36,9 @@ from parity.runs.rows import Death, Header, ItemRow, Run, counted, totals
 FOLDER = Path(__file__).with_name("page")
 SCRIPTS = 600  # findings with a script: each is built here, which takes some milliseconds
 ELEMENTS = 1024  # no case of more can be written as literal values that a person would read
-ROOM = 2_500_000  # characters for the details of findings; what comes after them is one line each
+ROOM = 2_500_000  # characters for the details of findings; what comes after them is one line each, then a number
+LAST = -1_000_000  # characters of `ROOM` left, when only the number is told
+CAUSES = 2000  # most causes that are shown
 UNJUDGED = 0.9  # items of which a smaller fraction was judged are listed
 GROUPS = ("dtype", "layout", "values", "special", "shape", "into", "cotangent", "mode", "after")  # first words of features
 
@@ -53,7 +55,8 @@ def render(run: Run, before: Run | None = None, name: str = "RUN") -> str:
     environment.filters |= {"colour": _colour, "number": lambda n: f"{n:,}"}
     details = _Details(run.header, _largest(run.records))
     against = None if before is None else trends.of_runs(before, run)
-    described = {id(c): _cause(c, details, name) for c in causes}
+    shown = causes[:CAUSES]
+    described = {id(c): _cause(c, details, name) for c in shown}
     deaths = counted(run.deaths, run.items)
     return environment.get_template("page.html").render(
         device=f"{f.device} ({f.device_name})" if f.device_name and f.device_name != f.device else f.device,
@@ -65,10 +68,11 @@ def render(run: Run, before: Run | None = None, name: str = "RUN") -> str:
         headline=_headline(run, causes),
         warnings=caveats.sentences(run),
         causes=causes,
+        unshown=len(causes) - len(shown),
         weights=[
-            {"letter": w, "words": words, "causes": [described[id(c)] for c in causes if c.weight == w]}
+            {"letter": w, "words": words, "causes": [described[id(c)] for c in shown if c.weight == w]}
             for w, words in WEIGHTS.items()
-            if any(c.weight == w for c in causes)
+            if any(c.weight == w for c in shown)
         ],
         scale=[(svg.level_class(x), picture.between(k)) for k, x in enumerate(picture.LETTERS)],
         checks=_checks(run.items, deaths),
@@ -141,6 +145,7 @@ class _Details:
         tensor = f" in {m.tensor}" if m is not None and m.tensor else ""
         made: dict[str, Any] = {"title": f"{r.op} {r.dtype}: {r.status}{tensor}, {r.aspect}", "case": case, "whole": False}
         if self.room < 0:
+            self.room -= len(case) + 200
             return made
         made |= {
             "whole": True,
@@ -232,7 +237,12 @@ def _of_measure(m: Measure | None) -> dict[str, Any]:
 
 def _cause(c: Gathered, details: _Details, name: str) -> dict[str, Any]:
     kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
-    findings = [details.of(r) for r in c.records]
+    findings: list[dict[str, Any]] = []
+    for r in c.records:
+        if findings and details.room < LAST:
+            break
+        findings.append(details.of(r))
+    deaths = c.deaths[: 200 if details.room > 0 else 1]
     return {
         "id": c.cause.id,
         "sentence": sentence(c.cause),
@@ -241,7 +251,8 @@ def _cause(c: Gathered, details: _Details, name: str) -> dict[str, Any]:
         "issue": f"parity report {shlex.quote(name)} {c.cause.id} --issue",
         "first": findings[0] if findings else None,
         "others": findings[1:],
-        "deaths": [_death(d, details.header) for d in c.deaths],
+        "deaths": [_death(d, details.header) for d in deaths],
+        "more": len(c.records) - len(findings) + len(c.deaths) - len(deaths),
     }
 
 

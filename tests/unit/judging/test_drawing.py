@@ -61,6 +61,7 @@ def test_every_shape_has_a_picture_that_fits_it(shape: tuple[int, ...]) -> None:
         ((2,), "ab", (3, *[0] * 23)),
         ((2,), "ab", (1, 1)),
         ((-2,), "", ()),
+        ((1,) * 65, "a", (1, *[0] * 23)),
         ((2,), "", ()),
     ],
 )

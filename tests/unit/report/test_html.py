@@ -150,6 +150,17 @@ def test_a_page_of_200000_checks_has_less_than_5_megabytes() -> None:
     assert page.count("exp(float32[") >= 450
 
 
+def test_a_page_has_an_end_whatever_a_file_holds() -> None:
+    """9,000 findings of 2,500 causes, each with a long case; what finds no room is counted."""
+    base, big = stored.run().records[0], stored.large()
+    case = "no_op_of_this_parity(float32[" + "2, " * 60 + "2])"
+    records = [replace(base, shrunk=case, op=f"op{k}", cause=Cause(f"aten::{k % 2500}", "values")) for k in range(9_000)]
+    page = html.render(replace(big, records=tuple(records)))
+    assert len(page.encode()) < 8_000_000
+    assert "and 500 more causes" in page
+    assert "for which the page has no room" in page
+
+
 def test_a_picture_frames_the_worst_element_and_names_its_steps() -> None:
     """A path for each step, runs of equal elements in one piece."""
     m = Measure("out", index=(1, 0), mismatched=1, total=6, shape=(2, 3), errors="aaar-x", bins=(3, *[0] * 16, 1, *[0] * 5, 1))
