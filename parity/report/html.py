@@ -53,7 +53,7 @@ def render(run: Run, before: Run | None = None, name: str = "RUN") -> str:
     loader = FileSystemLoader(FOLDER, encoding="utf-8")
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, loader=loader, undefined=StrictUndefined)
     environment.filters |= {"colour": _colour, "number": lambda n: f"{n:,}"}
-    details = _Details(run.header, _largest(run.records))
+    details = _Details(run.header, _pictured(run.records))
     against = None if before is None else trends.of_runs(before, run)
     shown = causes[:CAUSES]
     described = {id(c): _cause(c, details, name) for c in shown}
@@ -130,7 +130,7 @@ def _letters() -> dict[str, list[str]]:
 
 @dataclass(slots=True)
 class _Details:
-    """The findings of a page. drawn: the largest pictures of cases as they were drawn, by kind of finding; room, scripts: what
+    """The findings of a page. drawn: pictures of cases as they were drawn, by kind of finding; room, scripts: what
     is left of `ROOM` and `SCRIPTS`."""
 
     header: Header
@@ -191,13 +191,19 @@ def _kind(r: Record, m: Measure) -> tuple[str, ...]:
     return r.op, r.dtype, r.aspect, m.tensor
 
 
-def _largest(records: Sequence[Record]) -> dict[tuple[str, ...], tuple[Record, Measure]]:
-    """Findings of cases as they were drawn: for each tensor of an aspect of an op in a dtype the largest picture."""
+def _telling(m: Measure) -> tuple[bool, int]:
+    """Many single elements show a pattern best; of pictures of blocks, the one with the smallest."""
+    whole = len(m.errors) == m.total
+    return whole, m.total if whole else -m.total
+
+
+def _pictured(records: Sequence[Record]) -> dict[tuple[str, ...], tuple[Record, Measure]]:
+    """Findings of cases as they were drawn: for each tensor of an aspect of an op in a dtype the picture that tells most."""
     by: dict[tuple[str, ...], tuple[Record, Measure]] = {}
     for r in records:
         for m in r.measures[:1] if r.counts and not r.shrunk else ():
             known = by.get(_kind(r, m))
-            if m.errors and (known is None or known[1].total < m.total):
+            if m.errors and (known is None or _telling(known[1]) < _telling(m)):
                 by[_kind(r, m)] = r, m
     return by
 

@@ -57,14 +57,16 @@ def heat_map(m: Measure) -> Markup | None:
         Markup('<path class="{}" d="{}"><title>{}</title></path>').format(level_class(x), "".join(d), _said(x, counts[x], g))
         for x, d in sorted(paths.items())
     ]
+    lines = [f"M{k} 0v{g.rows}" for k in range(1, g.columns)] + [f"M0 {k}h{g.columns}" for k in range(1, g.rows)]
+    parts.append(Markup('<path class="grid" d="{}"></path>').format("".join(lines)))
     where = picture.place(m.shape, m.index)
     if where is not None:
         parts.append(Markup('<rect class="worst" x="{}" y="{}" width="1" height="1"></rect>').format(where[1], where[0]))
     shape = " x ".join(map(str, m.shape)) or "one element"
     label = f"errors of {m.tensor or 'the result'}, {shape}: {m.mismatched:,} of {m.total:,} above the budget"
-    head = Markup('<svg class="map" viewBox="-.1 -.1 {:.1f} {:.1f}" width="{}" height="{}" role="img" aria-label="{}">').format(
-        g.columns + 0.2, g.rows + 0.2, SQUARE * g.columns, SQUARE * g.rows, label
-    )
+    wide, tall = g.columns + 0.2, g.rows + 0.2  # room for the frame of the worst
+    text = '<svg class="map" viewBox="-.1 -.1 {:.1f} {:.1f}" width="{:.0f}" height="{:.0f}" role="img" aria-label="{}">'
+    head = Markup(text).format(wide, tall, SQUARE * wide, SQUARE * tall, label)
     return head + Markup("").join(parts) + Markup("</svg>")
 
 
@@ -94,7 +96,7 @@ def of_bins(m: Measure) -> Markup | None:
         if n
     ]
     label = f"error of each of {sum(m.bins):,} elements: {m.mismatched:,} above the budget"
-    axis = [(0.0, "none", "start"), (picture.ONE * step, "1", "middle"), (WIDTH, "no size", "end")]
+    axis = [(0.0, "none", "start"), (picture.ONE * step, "1", "middle"), (WIDTH, f"{2.0**picture.HIGHEST:g} or more", "end")]
     return _framed(bars, picture.ONE * step, axis, label)
 
 

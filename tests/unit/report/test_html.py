@@ -165,7 +165,8 @@ def test_a_picture_frames_the_worst_element_and_names_its_steps() -> None:
     """A path for each step, runs of equal elements in one piece."""
     m = Measure("out", index=(1, 0), mismatched=1, total=6, shape=(2, 3), errors="aaar-x", bins=(3, *[0] * 16, 1, *[0] * 5, 1))
     text = str(svg.heat_map(m))
-    assert text.count("<path") == 4
+    assert text.count("<path") == 5
+    assert 'class="grid" d="M1 0v2M2 0v2M0 1h3"' in text
     assert '<path class="e-no" d="M0 0h3v1h-3z"><title>3 elements: no error</title></path>' in text
     assert '<rect class="worst" x="0" y="1"' in text
     assert "1 element: not judged" in text

@@ -95,7 +95,7 @@ def test_parts_show_and_a_cause_opens(opened: Callable[..., Opened]) -> None:
     assert "torch.exp(t0)" in cause.locator("pre").first.inner_text()
     box = cause.locator("svg.map").first.bounding_box()
     assert box is not None
-    assert (round(box["width"]), round(box["height"])) == (28, 14)
+    assert (round(box["width"]), round(box["height"])) == (31, 17)
     assert cause.locator("svg.map").first.get_attribute("aria-label") == "errors of out, 1 x 2: 1 of 2 above the budget"
     assert page.locator("#errors ~ .pictures svg").count() >= 3
 
