@@ -14,7 +14,8 @@ function show() {
     if (on) r.cells.forEach((td, k) => {
       const text = part(r.texts[k]);
       if (td.textContent !== text) td.textContent = text;
-      td.className = "mono" + ([...text].some((x) => bad.includes(x)) ? " bad" : /[uf]/.test(text) ? " cool" : "") + (columns[k] ? "" : " gone");
+      const style = "mono" + ([...text].some((x) => bad.includes(x)) ? " bad" : /[uf]/.test(text) ? " cool" : "") + (columns[k] ? "" : " gone");
+      if (td.className !== style) td.className = style;
     });
   }
   head.slice(1).forEach((h, k) => h.classList.toggle("gone", !columns[k]));
