@@ -150,7 +150,9 @@ class Measure:
     share: the device's worst error against the truth, divided by the budget; above 1 is a finding. reference_share: the same of
     the reference. measured: False if `share` is only an upper bound from a cheap test, which `screen` names.
     index: of the worst element; device, reference, truth: its three values. total: elements compared; mismatched: those above
-    their budget; unjudged: those where any value is accepted; why: the reason for that.
+    their budget; unjudged: those where any value is accepted; why: the reason for that. shape, errors, bins: of findings, the
+    tensor's shape, the errors of its elements as letters on a grid, and the number of elements of each letter
+    (`parity.core.picture`).
     """
 
     tensor: str
@@ -172,6 +174,9 @@ class Measure:
     certain: bool = False  # sums: the error of an element exceeds the bound for every order of summation
     unjudged: int = 0
     why: str = ""
+    shape: tuple[int, ...] = ()
+    errors: str = ""
+    bins: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

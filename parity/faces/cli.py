@@ -286,12 +286,29 @@ def _diff(o: argparse.Namespace) -> int:
 def _report(o: argparse.Namespace) -> int:
     if o.output:
         _writable(o.output.absolute().parent, "--output")
+    if o.schema:
+        from parity.report import schema
+
+        return _written(o, schema.text(o.schema))
+    if o.run is None:
+        raise UsageError("report needs a run file: parity report RUN; parity run writes one")
     run = run_file.read(o.run, partial=True)
-    if run.end is None:
+    if run.end is None and (o.matrix or o.cause):  # every other report says so itself
         print(f"parity: {o.run} is cut: it has no end row, so findings may be missing", file=sys.stderr)
-    text = _page(o, run) if o.format == "html" else _matrix(o, run) if o.matrix else _causes(o, run)
+    if o.against and o.format != "html":
+        raise UsageError("--against is for a page: parity report RUN --against BEFORE --format html -o FILE; else parity diff")
+    whole = {"html": _page, "junit": _junit, "github": _github}.get(o.format)
+    if whole and (o.cause or o.issue or o.matrix):
+        raise UsageError(f"--format {o.format} is of a whole run: parity report RUN --format {o.format} -o FILE")
+    return _written(o, (whole or (_matrix if o.matrix else _causes))(o, run))
+
+
+def _written(o: argparse.Namespace, text: str) -> int:
+    """Write a report to its file or to standard output."""
     if o.output:
         o.output.write_text(text, encoding="utf-8")
+    elif o.format == "github":  # commands, which printing would make inert; what they hold is escaped
+        output.control(sys.stdout, text)
     else:
         print(text, end="")
     return 0
@@ -300,17 +317,31 @@ def _report(o: argparse.Namespace) -> int:
 def _page(o: argparse.Namespace, run: Run) -> str:
     from parity.report import html
 
-    if o.cause or o.issue or o.matrix or not o.output:
-        raise UsageError("a page is of a whole run, in a file: parity report RUN --format html -o report.html")
-    return html.render(run)
+    if not o.output:
+        raise UsageError("a page goes to a file: parity report RUN --format html -o report.html")
+    return html.render(run, run_file.read(o.against, partial=True) if o.against else None, o.run.name)
+
+
+def _junit(o: argparse.Namespace, run: Run) -> str:
+    from parity.report import junit
+
+    return junit.render(run)
+
+
+def _github(o: argparse.Namespace, run: Run) -> str:
+    from parity.report import github
+
+    return github.render(run)
 
 
 def _matrix(o: argparse.Namespace, run: Run) -> str:
     from parity.report import matrix
 
     deaths = counted(run.deaths, run.items)
-    if o.cause or o.issue or o.format == "json":
-        raise UsageError("--matrix is of a whole run, as text or Markdown: parity report RUN --matrix [--format markdown]")
+    if o.cause or o.issue:
+        raise UsageError("--matrix is of a whole run: parity report RUN --matrix [--format markdown|json]")
+    if o.format == "json":
+        return matrix.as_json(run.header, run.items, deaths) + "\n"
     if o.format == "markdown":
         return matrix.as_markdown(run.items, deaths, o.verbose)
     return matrix.render(run.items, deaths, o.verbose) + "\n"
@@ -318,6 +349,7 @@ def _matrix(o: argparse.Namespace, run: Run) -> str:
 
 def _causes(o: argparse.Namespace, run: Run) -> str:
     from parity.report import causes as told
+    from parity.report import caveats
     from parity.runs import causes
 
     gathered = causes.gather(run.records, counted(run.deaths, run.items))
@@ -332,11 +364,12 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
         from parity.report import issue
 
         return issue.render(gathered[0], run.header)
+    known = caveats.sentences(run)
     if o.format == "json":
-        return told.as_json(gathered, run.header) + "\n"
+        return told.as_json(gathered, run.header, known) + "\n"
     if o.format == "markdown":
-        return told.as_markdown(gathered, run.header)
-    return told.render(gathered, run.header, bool(o.cause)) + "\n"
+        return told.as_markdown(gathered, run.header, known, not any(caveats.failures(run)))
+    return told.render(gathered, run.header, bool(o.cause), () if o.cause else known) + "\n"
 
 
 def _coverage(o: argparse.Namespace) -> int:

@@ -105,12 +105,18 @@ def parser() -> argparse.ArgumentParser:
     two.set_defaults(command="diff")
 
     causes = commands.add_parser("report", help="the causes of a run's findings", description=REPORT)
-    causes.add_argument("run", type=Path, metavar="RUN", help="the run file")
+    causes.add_argument("run", type=Path, nargs="?", metavar="RUN", help="the run file")
     causes.add_argument("cause", nargs="?", default="", metavar="CAUSE", help="the id of one cause, with all its findings")
     how = "instead of causes: a table of all ops by dtype, a letter for each pass (agrees, drifts, wrong, refused ...)"
     causes.add_argument("--matrix", action="store_true", help=how)
     causes.add_argument("-v", "--verbose", action="store_true", help="with --matrix: the ops too in which everything agrees")
-    causes.add_argument("--format", choices=("text", "markdown", "json", "html"), default="text", help="text by default")
+    how = "text by default; html: one page; junit: a test case for each op and dtype; github: annotations, the worst ten"
+    formats = ("text", "markdown", "json", "html", "junit", "github")
+    causes.add_argument("--format", choices=formats, default="text", help=how)
+    how = "with --format html: an earlier run, for trends and both side by side"
+    causes.add_argument("--against", type=Path, metavar="BEFORE", help=how)
+    how = "print the JSON schema of run files, or of reports in JSON, and do nothing else"
+    causes.add_argument("--schema", choices=("run", "report"), help=how)
     how = "the cause as a bug report in Markdown: a minimal script, which is run for it, and the versions"
     causes.add_argument("--issue", action="store_true", help=how)
     causes.add_argument("-o", "--output", type=read_path, metavar="FILE", help="write to this file")

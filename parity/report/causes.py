@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from textwrap import shorten
 
-from parity.core.results import EXTREME_VALUES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause
+from parity.core.results import EXTREME_VALUES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause, Json
 from parity.report.words import listed, plural, reproduce
 from parity.runs.causes import OPERATORS, WEIGHTS, Gathered
 from parity.runs.rows import Header
@@ -91,9 +91,9 @@ def full(c: Gathered, header: Header) -> list[str]:
     return text + ([f"    or run {script} (needs {needs})"] if script else [])
 
 
-def render(causes: Sequence[Gathered], header: Header, members: bool = False) -> str:
-    """All causes in full. members: list every finding, too."""
-    text = list[str]()
+def render(causes: Sequence[Gathered], header: Header, members: bool = False, caveats: Sequence[str] = ()) -> str:
+    """All causes in full. members: list every finding, too; caveats: what a reader must know before (`report.caveats`)."""
+    text = list(caveats)
     for w, words in WEIGHTS.items():
         of_weight = [c for c in causes if c.weight == w]
         text += [f"{w}: {words}"] if of_weight else []
@@ -102,8 +102,9 @@ def render(causes: Sequence[Gathered], header: Header, members: bool = False) ->
     return "\n".join([*text, f"{plural(len(causes), 'cause')}: {counts_line(causes)}" if causes else "no finding"])
 
 
-def as_json(causes: Sequence[Gathered], header: Header) -> str:
-    """All causes for other programs; the field names are those of the run file where both have one."""
+def as_json(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = ()) -> str:
+    """All causes for other programs, as `parity report --schema report` describes it; the field names are those of the run
+    file where both have one."""
     rows = [
         {
             "id": c.cause.id,
@@ -130,17 +131,25 @@ def as_json(causes: Sequence[Gathered], header: Header) -> str:
         }
         for c in causes
     ]
+    return json.dumps({"parity_causes": 1, "run": of_run(header), "caveats": list(caveats), "causes": rows}, indent=1)
+
+
+def of_run(header: Header) -> Json:
+    """What a report for other programs says of the run."""
     f = header.fingerprint
     run = {"device": f.device, "device_name": f.device_name, "torch": f.torch, "parity": f.parity, "simulated": f.simulated}
-    return json.dumps({"parity_causes": 1, "run": run, "causes": rows}, indent=1)
+    return {**run, "profile": header.profile, "seed": header.seed, "started": header.started}
 
 
-def as_markdown(causes: Sequence[Gathered], header: Header) -> str:
-    """The causes for a pull request's comment or a job's summary, the worst first, within GitHub's limit for a comment."""
+def as_markdown(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = (), whole: bool = True) -> str:
+    """The causes for a pull request's comment or a job's summary, the worst first, within GitHub's limit for a comment. whole:
+    whether a run without causes is a success."""
     f = header.fingerprint
     device = f"{f.device} ({f.device_name})" if f.device_name else f.device
     text = f"**parity on {inert(device)}**, torch {inert(f.torch)}: {plural(len(causes), 'cause')}"
-    text += f" ({counts_line(causes)})\n" if causes else ", nothing found\n"
+    text += f" ({counts_line(causes)})\n" if causes else "\n"
+    text += "".join(f"\n> {inert(shortened(c, REASON * 4))}\n" for c in caveats)
+    text += "\nEverything that was compared agrees.\n" if whole and not causes else ""
     for k, c in enumerate(causes):
         kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
         where = f"{kinds} in {listed(c.ops, 120)} ({listed(c.dtypes, 60)})"
@@ -151,6 +160,12 @@ def as_markdown(causes: Sequence[Gathered], header: Header) -> str:
         text += part
     weights = "; ".join(f"{w}: {words}" for w, words in WEIGHTS.items() if any(c.weight == w for c in causes))
     return text + (f"\n<sub>{weights}</sub>\n" if weights else "")
+
+
+def shortened(text: str, most: int) -> str:
+    """The text without line ends, cut to so many characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
 
 
 def inert(text: str) -> str:

@@ -195,7 +195,7 @@ def _rest(t: SummaryData, deaths: Sequence[Death], width: int | None, most: int)
     failing = unwanted(t.items, t.records, t.fail_on).items()
     for title, part in (
         ("the CPU itself died or hung in", [f"  {d.case} ({d.signal}; {d.why})" for d in acquitted]),
-        ("not reproduced in a fresh process, so they do not fail the run", _gone(t.records)),
+        ("not reproduced in a fresh process, so they do not fail the run", not_reproduced(t.records)),
         ("killed from outside, and run again since", [f"  {d.case} ({d.signal})" for d in again]),
         ("given up after several deaths: not compared", [f"  {item}" for item in t.lost]),
         ("failed in parity itself: please report", [f"  {b}" for b in t.broken]),
@@ -206,7 +206,7 @@ def _rest(t: SummaryData, deaths: Sequence[Death], width: int | None, most: int)
     return rest
 
 
-def _gone(records: Sequence[Record]) -> list[str]:
+def not_reproduced(records: Sequence[Record]) -> list[str]:
     """The findings that did not come again, with how many cases showed them in the run."""
     return [
         f"  {r.op} {r.dtype} {r.aspect} {r.status}, in {plural(r.count, 'case')} of the run: {r.shrunk}"

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from parity.core import untrusted
+from parity.core import picture, untrusted
 from parity.core.errors import OutputError, RunFileError
 from parity.core.results import SYMPTOMS, Cause, Fingerprint, Json, Measure, Record
 from parity.coverage.features import Coverage
@@ -226,8 +226,10 @@ def _measure(tree: Json) -> Measure:
     numbers = ("share", "reference_share", "max_abs", "max_ulp", "spread")
     floats = {k: float(tree[k]) for k in numbers if tree.get(k) is not None}
     terms = tuple((str(word), float(value)) for word, value in tree.get("budget", ()))
-    measure = Measure(**{**tree, **floats, "index": tuple(tree.get("index", ())), "budget": terms})
+    numbered = {k: tuple(tree.get(k, ())) for k in ("index", "shape", "bins")}
+    measure = Measure(**{**tree, **floats, **numbered, "budget": terms})
     check_types(measure)
+    picture.check(measure.shape, measure.errors, measure.bins)
     return measure
 
 
