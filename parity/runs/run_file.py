@@ -25,6 +25,7 @@ from parity.core.errors import OutputError, RunFileError
 from parity.core.results import SYMPTOMS, Cause, Fingerprint, Json, Measure, Record
 from parity.coverage.features import Coverage
 from parity.runs.code import Code
+from parity.runs.figures import Figures
 from parity.runs.rows import KINDS, Death, End, Header, ItemRow, Power, Row, Run
 from parity.runs.soundness import check_types, check_words, contradiction
 from parity.runs.upgrades import FORMAT, MAGIC, upgraded
@@ -139,6 +140,7 @@ def read(path: Path, partial: bool = False) -> Run:
         end,
         tuple(r for r in rows if isinstance(r, Coverage)),
         tuple(r for r in rows if isinstance(r, Power)),
+        tuple(r for r in rows if isinstance(r, Figures)),
     )
     if (end is None or rest) and not partial:
         how = "its last line is cut" if rest else "it has no end row"
@@ -220,7 +222,7 @@ def decode(line: str) -> Row:
 
 def _measure(tree: Json) -> Measure:
     """A Measure from JSON; NaN and Inf come back from their strings."""
-    numbers = ("share", "reference_share", "max_abs", "max_ulp", "spread")
+    numbers = ("share", "reference_share", "max_abs", "max_ulp", "spread", "reference_spread")
     floats = {k: float(tree[k]) for k in numbers if tree.get(k) is not None}
     terms = tuple((str(word), float(value)) for word, value in tree.get("budget", ()))
     measure = Measure(**{**tree, **floats, "index": tuple(tree.get("index", ())), "budget": terms})

@@ -9,6 +9,7 @@ from typing import Any
 
 from parity.core.results import Aspect, Record, Status
 from parity.coverage.features import Coverage
+from parity.runs.figures import Figures, unpacked
 from parity.runs.rows import BLAMES, Death, End, ItemRow, Row, Run, totals
 
 DEADLY = ("crash", "hang", "killed")
@@ -75,6 +76,8 @@ def check_words(row: Row) -> None:
             raise ValueError(f"no process ends by '{row.how}'; allowed: {', '.join(DEADLY)}")
         if row.blame not in BLAMES:
             raise ValueError(f"unknown blame '{row.blame}'; allowed: {', '.join(BLAMES[1:])}")
+    elif isinstance(row, Figures):
+        aspects = (*unpacked(row).ratios, *row.compared, *row.seconds)
     elif isinstance(row, End):
         statuses = row.totals
     for word in statuses:
@@ -90,6 +93,7 @@ def contradiction(run: Run, rows: Sequence[Row]) -> str:
     empty if nothing."""
     twice = Counter(f"item {i.op} {i.dtype}" for i in run.items)
     twice.update(f"coverage of {c.family}" for c in run.coverage)
+    twice.update(f"row of figures of {f.op} {f.dtype} with keys {f.keys}" for f in run.figures)
     # Pinned cases can be equal (an OpInfo entry with one sample), and older versions stored each of them.
     twice.update(f"record {r}" for r in run.records if not r.pinned)
     twice.update("end row" for r in rows if isinstance(r, End))
