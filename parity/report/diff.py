@@ -179,12 +179,11 @@ def terminal(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) ->
 def _groups(d: Diff, most: int, members: bool = False) -> list[str]:
     lines: list[str] = []
     for group, told in d.groups.items():
-        lines.append(f"{group.words}: {len(told)} ({MEANING[group]})")
+        shown = f", the first {most} here (-v for all)" if len(told) > most else ""
+        lines.append(f"{group.words}: {len(told)}{shown} ({MEANING[group]})")
         for t in told[:most]:
             lines += [f"  {about(t)}", *([f"    {t.case}"] if t.case else [])]
             lines += [f"      {m}" for m in _members(t)] if members else []
-        if len(told) > most:
-            lines.append(f"  ... and {len(told) - most} more (-v)")
     return lines
 
 

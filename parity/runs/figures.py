@@ -160,6 +160,11 @@ class Unpacked:
         return {key: (mask & ((1 << k) - 1)).bit_count() for key, k in self.places.items() if mask >> k & 1}
 
 
+def size(f: Figures) -> int:
+    """The number of cases of a row, which need not be unpacked for it."""
+    return len(f.keys) * 3 // 4 // KEY
+
+
 def by_item(rows: Iterable[Figures]) -> dict[tuple[str, str], Unpacked]:
     """The figures of each op and dtype; of several rows together. Raises ValueError if a row is impossible."""
     items: dict[tuple[str, str], Unpacked] = {}

@@ -9,7 +9,7 @@ from typing import Any
 
 from parity.core.results import Aspect, Record, Status
 from parity.coverage.features import Coverage
-from parity.runs.figures import Figures, unpacked
+from parity.runs.figures import Figures, size, unpacked
 from parity.runs.rows import BLAMES, Death, End, ItemRow, Row, Run, totals
 
 DEADLY = ("crash", "hang", "killed")
@@ -104,14 +104,30 @@ def contradiction(run: Run, rows: Sequence[Row]) -> str:
     for (op, dtype, aspect, status), n in kinds.items():
         if (op, dtype) in counts and n > counts[op, dtype].get(aspect, {}).get(status, 0):
             return f"{n} records of {op} {dtype} {aspect} are {status}, its item counts fewer"
-    if run.end is None:
-        return ""
+    return _other_end(run, run.end, rows) if run.end is not None else ""
+
+
+def _other_end(run: Run, end: End, rows: Sequence[Row]) -> str:
+    """What contradicts the end row, or cannot be in a run that has one."""
     if not isinstance(rows[-1], End):
         return "rows stand behind its end row"
-    stated, counted = run.end.totals, totals(run.items)
+    stated, counted = end.totals, totals(run.items)
     for status in sorted(stated.keys() | counted.keys()):
         if stated.get(status, 0) != counted[status]:
             return f"its items hold {counted[status]} checks {status}, its end row says {stated.get(status, 0)}"
-    if run.end.expected and len(run.items) > run.end.expected:
-        return f"it holds {len(run.items)} items, its end row says {run.end.expected}"
+    missing = end.expected - len(run.items) if end.expected else 0
+    if missing < 0:
+        return f"it holds {len(run.items)} items, its end row says {end.expected}"
+    if missing > len(set(end.lost)) and not (end.stopped or end.broken):
+        named = f"names {len(set(end.lost))} as lost" if end.lost else "names none as lost"
+        return f"it holds {len(run.items)} items, its end row says {end.expected} and {named}"
+    cases = Counter[tuple[str, str]]()
+    for f in run.figures:
+        cases[f.op, f.dtype] += size(f)
+    of_items = Counter[tuple[str, str]]()
+    for i in run.items:
+        of_items[i.op, i.dtype] += i.cases
+    for (op, dtype), n in cases.items():
+        if n != of_items[op, dtype]:
+            return f"it holds figures of {n} cases of {op} {dtype}, its item says {of_items[op, dtype]}"
     return ""
