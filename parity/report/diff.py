@@ -118,7 +118,7 @@ def about(t: Told) -> str:
     """What changed, in one line without its case."""
     where = f"{listed(t.ops)} ({listed(t.dtypes, 40)})"
     passes = f", {listed(t.aspects, 60)}" if t.aspects else ""
-    if t.shifts:
+    if t.shifts and not t.changes:
         s = max(t.shifts, key=lambda s: abs(s.median))
         subject = f"[{t.cause.id}] {sentence(t.cause)}; " if t.cause is not None else ""
         return f"{subject}{where}{passes}: {shift_words(s)}"
@@ -127,7 +127,9 @@ def about(t: Told) -> str:
         return f"{where}{passes}: {pace_words(p)}"
     moves = listed(dict.fromkeys(f"{c.before} -> {c.after}" for c in t.changes), 60)
     if t.cause is not None:
-        return f"{t.weight} [{t.cause.id}] {sentence(t.cause)}; {plural(len(t.cells), 'cell')} in {where}{passes}: {moves}"
+        inside = f"; errors {'grew' if t.shifts[0].is_worse else 'shrank'} inside the tolerance, too" if t.shifts else ""
+        cells = plural(len(t.cells), "cell")
+        return f"{t.weight} [{t.cause.id}] {sentence(t.cause)}; {cells} in {where}{passes}: {moves}{inside}"
     reason = f" ({shorten(t.reason, REASON, placeholder=' ...')})" if t.reason else ""
     return f"{where}{passes}{': ' + moves if t.changes else ''}{reason}"
 

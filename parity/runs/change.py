@@ -97,7 +97,8 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class Told:
     """What is told as one: the changes, shifts or paces of one cause, or else of one op. cause, weight: of the findings, if
-    they have a cause; reason: a message that all changes share."""
+    they have a cause; shifts: of findings, what their ops did inside the tolerance; reason: a message that all changes
+    share."""
 
     group: Group
     cells: tuple[Cell, ...]
@@ -156,8 +157,11 @@ def grouped(
         else:
             of_group[group] += _by_reason(group, own)
     causes = {c.cause.id: c for c in (*before, *after)}
-    for group, worse in ((Group.WORSE, True), (Group.BETTER, False)):
-        of_group[group] += _shifts(group, [s for s in drift.shifts if s.is_worse is worse], causes)
+    for group, findings, worse in ((Group.WORSE, Group.REGRESSED, True), (Group.BETTER, Group.FIXED, False)):
+        shifts = [s for s in drift.shifts if s.is_worse is worse]
+        of_group[findings] = [_with_shifts(t, shifts) for t in of_group[findings]]
+        told = {s for t in of_group[findings] for s in t.shifts}
+        of_group[group] += _shifts(group, [s for s in shifts if s not in told], causes)
     for group, some in ((Group.SLOWER, paces.slower), (Group.FASTER, paces.faster)):
         by_op: dict[str, list[Pace]] = defaultdict(list)
         for p in some:
@@ -167,11 +171,13 @@ def grouped(
 
 
 def _by_check(causes: Iterable[Gathered]) -> dict[tuple[str, ...], Gathered]:
-    """Op, dtype, aspect and status of each finding, and op, dtype and kind of each death, with the first cause that has it."""
+    """Op, dtype, aspect and status of each finding, and op, dtype and kind of each death, with the first cause that has it.
+    Cases of one kind may differ in their status, so a finding stands there without it, too."""
     found: dict[tuple[str, ...], Gathered] = {}
     for c in causes:
         for r in c.records:
             found.setdefault((r.op, r.dtype, r.aspect, r.status), c)
+            found.setdefault((r.op, r.dtype, r.aspect, ""), c)
         for d in c.deaths:
             found.setdefault((d.op, d.dtype, d.how), c)
     return found
@@ -184,7 +190,7 @@ def _by_cause(
     together: dict[tuple[str, ...], list[Change]] = defaultdict(list)
     cause_of: dict[tuple[str, ...], Gathered] = {}
     for c in changes:
-        keys = ((*c.cell, status(c)), (c.op, c.dtype, status(c)))
+        keys = ((*c.cell, status(c)), (c.op, c.dtype, status(c)), (*c.cell, "" if status(c) not in DEATHS else "death"))
         cause = next((causes[k] for k in keys if k in causes), None)
         key: tuple[str, ...] = ("op", c.op, status(c)) if cause is None else ("cause", cause.cause.id)
         together[key].append(c)
@@ -238,6 +244,11 @@ def _by_dtypes(group: Group, changes: Iterable[Change]) -> list[Told]:
         ops[tuple(some)].append(op)
     told = [Told(group, tuple((op, d, "") for op in names for d in some)) for some, names in ops.items()]
     return sorted(told, key=lambda t: (-len(t.ops), t.cells))
+
+
+def _with_shifts(t: Told, shifts: Iterable[Shift]) -> Told:
+    """Findings with what happened to the same ops inside the tolerance: most often that has the same reason."""
+    return replace(t, shifts=tuple(s for s in shifts if {c[0] for c in s.cells} <= set(t.ops)))
 
 
 def _shifts(group: Group, shifts: Iterable[Shift], causes: Mapping[str, Gathered]) -> list[Told]:

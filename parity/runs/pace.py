@@ -21,7 +21,8 @@ from parity.runs.rows import Run
 
 FACTOR = 1.5  # least change that is told
 NOISE = 4.0  # standard deviations of the series' medians among each other
-ENOUGH = 8  # series from which their spread is known
+LEAST_SIMULATED = 1e-3  # seconds that a simulated device must gain or lose: a fault's own Python takes some 0.1 ms
+ENOUGH = 5  # series from which their spread is known
 NORMAL = 1.4826  # standard deviation of a normal distribution with a median absolute deviation of 1
 GENERAL = 1.25  # from this factor on, what all series moved is said
 
@@ -66,12 +67,14 @@ def paces(before: Run, after: Run) -> Paces:
     general, around = (general, _deviation(list(middles.values()))) if len(series) >= ENOUGH else (0.0, 0.0)
     limit = max(math.log2(FACTOR), NOISE * around)
     signs = {c: (sum(d > general for d, _, _ in p), sum(d < general for d, _, _ in p)) for c, p in series.items()}
+    least = LEAST_SIMULATED if after.header.fingerprint.simulated else 0.0
     adjusted, _ = holm([sign_test(*s) for s in signs.values()], [sign_test(sum(s), 0) for s in signs.values()])
     told = [
         _pace(c, pairs, general)
         for (c, pairs), p in zip(series.items(), adjusted)
         if p <= ALARM and _quarter([d - general for d, _, _ in pairs]) >= limit
     ]
+    told = [p for p in told if abs(p.after - p.before) >= least]
     slower = sorted((p for p in told if p.factor > 1.0), key=lambda p: -p.factor)
     faster = sorted((p for p in told if p.factor < 1.0), key=lambda p: p.factor)
     return Paces(tuple(slower), tuple(faster), 2.0**general, len(series))

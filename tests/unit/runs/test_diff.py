@@ -297,3 +297,11 @@ def test_a_pinned_case_with_other_inputs_is_not_comparable() -> None:
 def test_another_set_of_pinned_cases_is_told() -> None:
     before, after = run(record("a", pinned=True), record("b")), run(record("c", pinned=True), record("b"))
     assert "the pinned cases differ in 1 item: add float32" in compare(before, after).warnings
+
+
+def test_a_finding_of_another_status_has_the_cause_of_its_cell() -> None:
+    """A kind of finding is recorded by its least case, which may drift where others are wrong."""
+    cause = Cause("aten::mm", "values")
+    after = run(record("a", "wrong", pinned=True), record("b", "drift", shrunk="c", cause=cause))
+    diff = compare(run(record("a", pinned=True)), after)
+    assert [(t.cause, len(t.changes)) for t in diff.groups[Group.REGRESSED]] == [(cause, 2)]

@@ -83,3 +83,10 @@ def test_another_torch_is_compared() -> None:
 
 def test_runs_without_common_cases_say_so() -> None:
     assert paces(run(figures("mm", noisy(1))), run(figures("bmm", noisy(1)))).why == "no case with a time is in both runs"
+
+
+def test_a_simulated_device_is_told_by_the_millisecond_only() -> None:
+    simulated = replace(PRINT, simulated=True)
+    before = run(figures("mm", noisy(1)), machine=simulated)
+    for more, told in ((4e-4, 0), (5e-3, 1)):
+        assert len(paces(before, run(figures("mm", [t + more for t in noisy(1)]), machine=simulated)).slower) == told

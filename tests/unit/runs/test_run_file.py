@@ -50,11 +50,10 @@ def write(path: Path, *rows: Row | Header) -> Path:
 
 
 def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    run = read(
-        write(tmp_path / "new" / "run.jsonl", HEADER, RECORD, FULL, FIGURES, replace(ITEM, cases=1), DEATH, DRAWN, FULL_END)
-    )
+    item = replace(ITEM, cases=1)
+    run = read(write(tmp_path / "new" / "run.jsonl", HEADER, RECORD, FULL, FIGURES, item, DEATH, DRAWN, FULL_END))
     assert run.header == HEADER
-    assert (run.records[0], run.items, run.deaths, run.end) == (RECORD, (replace(ITEM, cases=1),), (DEATH,), FULL_END)
+    assert (run.records[0], run.items, run.deaths, run.end) == (RECORD, (item,), (DEATH,), FULL_END)
     assert run.figures == (FIGURES,)
     assert run.coverage == (DRAWN,)
     # NaN is not equal to itself, so the texts are compared.
@@ -133,7 +132,7 @@ def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
 
 def row(kind: str, **fields: object) -> str:
     """A line of a run file, with these fields in place of good ones."""
-    made: dict[str, Row] = {"record": RECORD, "item": ITEM, "death": DEATH}
+    made: dict[str, Row] = {"record": RECORD, "item": ITEM, "death": DEATH, "figures": FIGURES}
     good = made[kind]
     return json.dumps({**json.loads(run_file.encode(good)), **fields})
 
@@ -275,6 +274,9 @@ def test_an_older_format_is_brought_up_to_date(tmp_path: Path, monkeypatch: pyte
         (row("item", counts={"sideways": {}}), f"unknown aspect 'sideways'; allowed: {', '.join(soundness.ASPECTS)}"),
         (row("item", counts={"forward": {"agree": "two"}}), "'counts' holds \"{'forward': {'agree': 'two'}}\""),
         (row("item", counts=[1]), "'counts' holds '[1]'"),
+        (row("figures", keys="A"), "'keys' is no base64"),
+        (row("figures", seconds={"forward": "AAAA"}), "'forward' holds 3 bytes, 1 are due"),
+        (row("figures", seconds={"sideways": "AQ"}), f"unknown aspect 'sideways'; allowed: {', '.join(soundness.ASPECTS)}"),
         (row("death", how="boredom"), f"unknown status 'boredom'; allowed: {', '.join(soundness.STATUSES)}"),
     ],
 )  # fmt: skip
