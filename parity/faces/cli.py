@@ -289,8 +289,7 @@ def _diff(o: argparse.Namespace) -> int:
     text = told.FORMATS[o.format](made, fail_on, o.verbose)
     if o.output:
         o.output.write_text(text, encoding="utf-8")
-        if o.format != "terminal":
-            print(told.headline(made, fail_on))
+        print(told.headline(made, fail_on))
     else:
         print(text, end="")
     return made.exit_code(fail_on)
