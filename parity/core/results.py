@@ -171,6 +171,7 @@ class Measure:
     problem: str = ""  # "" | value | class | shared | shape | dtype | beside | missing | index ...: kind of difference
     budget: tuple[tuple[str, float], ...] = ()  # the terms of the budget at that element
     spread: float | None = None  # sums: root mean square of the errors in units of its limit
+    reference_spread: float | None = None  # the same of the reference, in the same units
     certain: bool = False  # sums: the error of an element exceeds the bound for every order of summation
     unjudged: int = 0
     why: str = ""

@@ -27,7 +27,7 @@ from parity.faces.commandline import split
 from parity.faces.interruption import Interruptions
 from parity.report import output
 from parity.report.words import plural
-from parity.runs import diff, run_file, suite
+from parity.runs import run_file, suite
 from parity.runs.code import code_of
 from parity.runs.doctor import examined, fingerprint_of, named
 from parity.runs.inquest import How
@@ -278,9 +278,24 @@ def _first(o: argparse.Namespace) -> int:
 
 
 def _diff(o: argparse.Namespace) -> int:
-    made = diff.compare(run_file.read(o.before, o.partial), run_file.read(o.after, o.partial), o.partial)
-    print(diff.render(made))
-    return made.exit_code
+    runs = run_file.read(o.before, o.partial), run_file.read(o.after, o.partial)
+    from parity.report import diff as told  # torch is imported only by a command that needs it, and after the files were read
+    from parity.runs import diff
+    from parity.runs.change import groups
+
+    fail_on = groups(split(o.fail_on), "--fail-on")
+    if o.format == "html" and not o.output:
+        raise UsageError("a page is written to a file: parity diff BEFORE AFTER --format html -o diff.html")
+    if o.output:
+        _writable(o.output.absolute().parent, "--output")
+    made = diff.compare(*runs, o.partial)
+    text = told.FORMATS[o.format](made, fail_on, o.verbose)
+    if o.output:
+        o.output.write_text(text, encoding="utf-8")
+        print(told.headline(made, fail_on))
+    else:
+        print(text, end="")
+    return made.exit_code(fail_on)
 
 
 def _report(o: argparse.Namespace) -> int:

@@ -34,9 +34,11 @@ ZOO = (
     "torch.testing.assert_close, forward and first backward; both puts the two side by side."
 )
 DIFF = (
-    "Compare two run files: what regressed, was fixed, is lost or new, and where errors grew. Records pair by case (pinned "
-    "cases, and findings), everything else is compared by op, dtype and aspect. Ends with 1 where the second run has a finding "
-    "that the first one had not, or had as another kind (crash, then wrong), where something was lost, and where a run was "
+    "Compare two run files, by cause, the worst first: newly-dying, regressed, lost-support, drifted-worse, fallback-changed, "
+    "not-comparable, removed, slower, eased, added, newly-supported, drifted-better, faster, fixed. Findings pair by case "
+    "or, where the cases are others, by op, dtype and aspect; errors and times pair by case, explored ones too where both "
+    "runs have the same seed. Ends with 1 where the second run has a finding that the first one had not, or had as another "
+    "kind (crash, then wrong), where support was lost or moved to the CPU, for the groups of --fail-on, and where a run was "
     "interrupted or lacks items (--partial takes it); with 2 for a file that is damaged; with 3 where both compared nothing "
     "in common."
 )
@@ -102,6 +104,12 @@ def parser() -> argparse.ArgumentParser:
     two.add_argument("before", type=Path, metavar="BEFORE", help="the run file of the earlier run")
     two.add_argument("after", type=Path, metavar="AFTER", help="the run file of the later run")
     two.add_argument("--partial", action="store_true", help="take what a truncated file holds")
+    ways = ("terminal", "markdown", "json", "junit", "html")
+    two.add_argument("--format", choices=ways, default="terminal", help="terminal by default; html needs -o")
+    two.add_argument("-o", "--output", type=read_path, metavar="FILE", help="write to this file")
+    how = "also fail on this group of changes, such as slower or drifted-worse (repeatable, or separated by commas)"
+    two.add_argument("--fail-on", action="append", default=[], metavar="GROUP", help=how)
+    two.add_argument("-v", "--verbose", action="store_true", help="leave nothing out, and name every check that changed")
     two.set_defaults(command="diff")
 
     causes = commands.add_parser("report", help="the causes of a run's findings", description=REPORT)

@@ -199,7 +199,7 @@ class Checker:
             if isinstance(script, Path):
                 records[k] = replace(records[k], script=f"{script.parent.name}/{script.name}")
             texts.append(text(f, self._plan.device.name, script, options.faults or "", options.setup or ""))
-        rows = [*map(encode, records), *map(encode, done.power), encode(done.summary)]
+        rows = [*map(encode, records), *map(encode, done.power), *map(encode, done.figures), encode(done.summary)]
         part = {"rows": rows, "findings": texts, "features": pack(done.features)}
         self._request.node.user_properties.append(("parity", json.dumps(part)))
         if texts:

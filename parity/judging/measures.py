@@ -254,10 +254,11 @@ def measure(
     counted = ~_not_finite(t, f, truth.is_complex())
     if ignore is not None:
         counted = counted & ~ignore
-    spread = _spread(d, t, b, counted)
+    spread, theirs = _spread(d, t, b, counted), None
     if spread is not None:
         theirs = spread if alike else None if r is None else _spread(r, t, b, counted)
-        spread /= b.rms * allowed_ratio(None if theirs is None else theirs / b.rms)
+        unit = b.rms * allowed_ratio(None if theirs is None else theirs / b.rms)
+        spread, theirs = spread / unit, None if theirs is None else theirs / unit
     alone = None if differs.any() else _alone(d, r, t, ratio, own, b, f, excused, rounds_once)
     if alone is not None:
         worst = int(np.argmax(alone))
@@ -283,6 +284,7 @@ def measure(
         problem="class" if bool(differs.reshape(-1)[worst]) else "value" if alone is None else "alone",
         budget=b.at(worst),
         spread=spread,
+        reference_spread=theirs,
         certain=certain,
     )
     if not (top > 1.0 or (spread or 0.0) > 1.0 or differs.any()):

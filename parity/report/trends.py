@@ -6,16 +6,16 @@ gone, and how the counts moved.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from parity.core.results import COMPARED, FINDINGS, Fingerprint, Status
 from parity.report.causes import sentence
+from parity.report.diff import about
 from parity.report.words import clock
 from parity.runs.causes import WEIGHTS, Gathered, gather
-from parity.runs.diff import Change, Diff, Shift, compare
+from parity.runs.diff import Diff, compare
 from parity.runs.rows import Run, counted, totals
 
 LISTED = 300  # changes of one kind that a page lists
@@ -165,26 +165,6 @@ def _fingerprints(before: Run, after: Run) -> Iterator[tuple[str, str, str, bool
 
 
 def _changes(made: Diff) -> Iterator[tuple[str, int, tuple[str, ...]]]:
-    for title, changes in (
-        ("Regressed", made.regressed),
-        ("Lost", made.lost),
-        ("Eased", made.eased),
-        ("Gained", made.gained),
-        ("Fixed", made.fixed),
-    ):
-        if changes:
-            yield title, len(changes), tuple(_of_change(c) for c in changes[:LISTED])
-    for title, shifts in (("Errors grew", made.grown), ("Errors shrank", made.shrunk)):
-        if shifts:
-            yield title, len(shifts), tuple(_of_shift(s) for s in shifts[:LISTED])
-
-
-def _of_change(c: Change) -> str:
-    other = "" if c.paired else " (another case)"
-    return f"{c.op} {c.dtype} {c.aspect}: {c.before} -> {c.after}{other}" + (f": {c.case}" if c.case else "")
-
-
-def _of_shift(s: Shift) -> str:
-    worst = 2.0 ** abs(s.worst) if abs(s.worst) < 64 else math.inf
-    way = "larger" if s.worst > 0 else "smaller"
-    return f"{s.op} {s.dtype} {s.aspect}: {s.moved} of {s.pairs} pairs, at most {worst:.3g} times {way}: {s.case}"
+    for group, told in made.groups.items():
+        lines = tuple(about(t) + (f": {t.case}" if t.case else "") for t in told[:LISTED])
+        yield group.words.capitalize(), len(told), lines

@@ -28,6 +28,7 @@ from parity.generation.generate import Drawn
 from parity.generation.plainer import plainest
 from parity.generation.shrink import shrink as least
 from parity.judging.rules import rule_of
+from parity.runs.figures import Figures
 from parity.runs.locating import cause_of, unlocated
 from parity.runs.options import RunOptions
 from parity.runs.rows import ItemRow, Power
@@ -122,6 +123,7 @@ class Examined:
     findings: tuple[Finding, ...]
     features: tuple[frozenset[str], ...] = ()
     power: tuple[Power, ...] = ()
+    figures: tuple[Figures, ...] = ()
 
 
 def patience(case: Case) -> float:
@@ -209,7 +211,8 @@ def examine(item: Item, plan: RunPlan, journal: CaseJournal, dead: frozenset[int
                 how = settings(item, plan, ordinal, pinned)
                 how = replace(how, power=True) if _sampled(item, plan, ordinal) else how
                 there = plan.device, plan.cpu, plan.tables
-                results, digest = check(item.row, one.case, *there, how, journal.stage, notes, reached, tally.asked)
+                seconds = dict[str, float]()
+                results, digest = check(item.row, one.case, *there, how, journal.stage, notes, reached, tally.asked, seconds)
                 if failing(results) and _shares_the_kernels(plan.device):
                     again, _ = check(item.row, one.case, *there, how, journal.stage, notes, reached)
                     results = results if failing(again) else again
@@ -223,7 +226,7 @@ def examine(item: Item, plan: RunPlan, journal: CaseJournal, dead: frozenset[int
             if odd or one.case.refused:
                 _alive(plan, journal, odd[0] if odd else f"a call that is to be refused ({one.case.refused})")
             journal.end()
-            tally.add(one, results, text, digest, pinned)
+            tally.add(one, results, text, digest, pinned, seconds)
             if tally.cases >= GIVE_UP_AFTER and tally.all_refused:
                 break
             if o.count and op_dtype.fully_compared(item.row, item.dtype, tally.counts):
@@ -242,7 +245,8 @@ def examine(item: Item, plan: RunPlan, journal: CaseJournal, dead: frozenset[int
         texts = notation.case_text(f.first), notation.case_text(f.case)
         tally.records.append(replace(record(item, f.result, texts[0], f.digest, False, texts[1]), cause=f.cause, count=f.count))
     summary = tally.summary(time.monotonic() - started, reached)
-    return Examined(summary, tuple(tally.records), findings, tuple(tally.features), tuple(tally.power()))
+    more = tuple(tally.features), tuple(tally.power()), (tally.packed(not o.no_screens),)
+    return Examined(summary, tuple(tally.records), findings, *more)
 
 
 def _sampled(item: Item, plan: RunPlan, ordinal: int) -> bool:

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from parity.core.results import Fingerprint, Record
 from parity.coverage.features import Coverage
 from parity.runs.code import Code
+from parity.runs.figures import Figures
 
 Counts: TypeAlias = Mapping[str, Mapping[str, int]]
 
@@ -40,6 +41,9 @@ class ItemRow:
     the results into which errors were put, how many elements there are (total), are excused by an experiment (shown) or without
     one (unshown), have an honest budget of more than half their magnitude (loose), are not 0 (nonzero), and would be reported
     if off by 5 % (sharp).
+
+    device_seconds, device_spread: aspect -> median of the device's time per case, from the call until everything is computed,
+    and the median distance from it.
     """
 
     op: str
@@ -55,6 +59,8 @@ class ItemRow:
     judged: int = 0
     left: Mapping[str, int] = field(default_factory=dict)
     elements: Mapping[str, int] = field(default_factory=dict)
+    device_seconds: Mapping[str, float] = field(default_factory=dict)
+    device_spread: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def unjudged(self) -> int:
@@ -153,9 +159,10 @@ class Run:
     coverage: tuple[Coverage, ...] = ()
     power: tuple[Power, ...] = ()
     again: tuple[Again, ...] = ()
+    figures: tuple[Figures, ...] = ()
 
 
-Row: TypeAlias = Record | ItemRow | Death | Coverage | Power | Again | End
+Row: TypeAlias = Record | ItemRow | Death | Coverage | Power | Again | Figures | End
 KINDS: dict[str, type[Row]] = {
     "record": Record,
     "item": ItemRow,
@@ -163,6 +170,7 @@ KINDS: dict[str, type[Row]] = {
     "coverage": Coverage,
     "power": Power,
     "again": Again,
+    "figures": Figures,
     "end": End,
 }
 

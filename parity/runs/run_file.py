@@ -26,6 +26,7 @@ from parity.core.results import SYMPTOMS, Cause, Fingerprint, Json, Measure, Rec
 from parity.coverage.features import Coverage
 from parity.runs.again import marked
 from parity.runs.code import Code
+from parity.runs.figures import Figures
 from parity.runs.rows import KINDS, Again, Death, End, Header, ItemRow, Power, Row, Run
 from parity.runs.soundness import check_types, check_words, contradiction
 from parity.runs.upgrades import FORMAT, MAGIC, upgraded
@@ -141,6 +142,7 @@ def read(path: Path, partial: bool = False) -> Run:
         tuple(r for r in rows if isinstance(r, Coverage)),
         tuple(r for r in rows if isinstance(r, Power)),
         tuple(r for r in rows if isinstance(r, Again)),
+        tuple(r for r in rows if isinstance(r, Figures)),
     )
     run = replace(run, records=marked(run.records, run.again))
     if (end is None or rest) and not partial:
@@ -223,7 +225,7 @@ def decode(line: str) -> Row:
 
 def _measure(tree: Json) -> Measure:
     """A Measure from JSON; NaN and Inf come back from their strings."""
-    numbers = ("share", "reference_share", "max_abs", "max_ulp", "spread")
+    numbers = ("share", "reference_share", "max_abs", "max_ulp", "spread", "reference_spread")
     floats = {k: float(tree[k]) for k in numbers if tree.get(k) is not None}
     terms = tuple((str(word), float(value)) for word, value in tree.get("budget", ()))
     numbered = {k: tuple(tree.get(k, ())) for k in ("index", "shape", "bins")}
