@@ -20,14 +20,15 @@ from parity.catalog import lookup
 from parity.core import processes, resources
 from parity.core.devices import USUAL
 from parity.core.dtypes import DEFAULT, FACTS
-from parity.core.errors import DeviceError, OutputError, ParityError, UsageError, near
+from parity.core.errors import DeviceError, NothingCompared, OutputError, ParityError, UsageError, near
 from parity.core.results import statuses
 from parity.faces import commandline
 from parity.faces.commandline import split
 from parity.faces.interruption import Interruptions
 from parity.report import output
+from parity.report.summary import compared
 from parity.report.words import plural
-from parity.runs import diff, run_file, suite
+from parity.runs import diff, merging, run_file, suite
 from parity.runs.code import code_of
 from parity.runs.doctor import examined, fingerprint_of, named
 from parity.runs.inquest import How
@@ -70,11 +71,11 @@ def _run(given: argparse.Namespace) -> int:
     source = o.source or profile.source
     selection = " ".join([*o.op, *(f"family={f}" for f in o.family), *(f"dtype={d}" for d in o.dtype), f"source={source}"])
     o = replace(o, family=split(o.family), dtype=split(o.dtype))
-    items = suite.select(o.op, o.family, o.dtype, source)
+    items = suite.shard(suite.select(o.op, o.family, o.dtype, source), o.shard)
     o = replace(o, fail_on=split(o.fail_on))
     fail_on = statuses(o.fail_on, "--fail-on")
     if o.list:
-        return _list(items)
+        return _list(items) if items else NothingCompared.exit_code
     if o.junit_xml:
         _writable(Path(o.junit_xml).absolute().parent, "--junit-xml")
         if Path(o.junit_xml).is_dir():
@@ -89,7 +90,8 @@ def _run(given: argparse.Namespace) -> int:
     tolerance.load(o.device, known_ops={r.name for r in suite.rows("all")})  # a broken table, before workers start
     now = datetime.now(UTC).isoformat(timespec="seconds")
     code_given = code_of(o.faults), code_of(o.setup)
-    header = Header(fingerprint, o.seed, o.profile, selection, now, whole and not o.count, *code_given)
+    complete = whole and not o.count
+    header = Header(fingerprint, o.seed, o.profile, selection, now, complete, *code_given, o.for_header(), o.shard or "")
     _writable(Path(o.findings), "--findings")
     from parity.report.progress import Reporter  # pytest is imported only by the command that runs it
 
@@ -102,11 +104,12 @@ def _run(given: argparse.Namespace) -> int:
         try:
             ops, pairs_asked = plural(len({i.row.name for i in items}), "op"), plural(len(items), "op x dtype pair")
             print(
-                f"parity {__version__}: {ops}, {pairs_asked}, {o.profile} profile, {plural(workers, 'worker')}\n"
+                f"parity {__version__}: {ops}, {pairs_asked}, {o.profile} profile, {plural(workers, 'worker')}"
+                f"{f', shard {o.shard}' if o.shard else ''}\n"
                 f"device {named(probe)}, reference cpu, torch {fingerprint.torch}",
                 flush=True,
             )
-            code = _pytest(o, workers, reporter)
+            code = _pytest(o, workers, reporter) if items else NothingCompared.exit_code  # a shard may be empty
             asked.hold()
         except KeyboardInterrupt:  # before pytest's session, or while it ends: what is done is kept all the same
             asked.hold()
@@ -280,6 +283,22 @@ def _diff(o: argparse.Namespace) -> int:
     return made.exit_code
 
 
+def _merge(o: argparse.Namespace) -> int:
+    if len(o.runs) > suite.MOST_SHARDS:
+        raise UsageError(f"{len(o.runs)} files are more shards than a run has; name at most {suite.MOST_SHARDS}")
+    made = merging.merged([(path, run_file.read(path, o.partial)) for path in o.runs], o.mixed, o.partial)
+    run_file.write(o.output, made)
+    for text in made.header.machines:
+        print(f"parity: of different machines: {text}", file=sys.stderr)
+    if made.end is not None and made.end.stopped:
+        print(f"parity: not the whole run: {made.end.stopped}", file=sys.stderr)
+    held = f"{plural(len(made.items), 'item')}, {plural(len(made.records), 'record')}"
+    if not any(compared(i) for i in made.items):
+        raise NothingCompared(f"the {plural(len(o.runs), 'shard')} compared nothing ({held}); stored in {o.output}")
+    print(f"{plural(len(o.runs), 'shard')}: {held}; stored in {o.output}; its findings: parity report {o.output}")
+    return 0
+
+
 def _report(o: argparse.Namespace) -> int:
     if o.output:
         _writable(o.output.absolute().parent, "--output")
@@ -401,6 +420,7 @@ def _explain(o: argparse.Namespace) -> int:
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
     "diff": _diff,
+    "merge": _merge,
     "report": _report,
     "coverage": _coverage,
     "replay": _replay,

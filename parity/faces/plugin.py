@@ -100,14 +100,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test per op and dtype, for tests that take a `parity_item`."""
     if "parity_item" not in metafunc.fixturenames:
         return
-    from parity.core.errors import ParityError
+    from parity.core.errors import ParityError, UsageError
     from parity.runs import suite
 
     options = RunOptions.of_pytest(metafunc.config.option)
     items: tuple[suite.Item, ...] | ParityError
     try:
         source = options.source or suite.profile(options.profile).source
-        items = suite.select(options.op, options.family, options.dtype, source)
+        items = suite.shard(suite.select(options.op, options.family, options.dtype, source), options.shard)
+        if not items:
+            raise UsageError(f"shard {options.shard} holds none of the selected items; use fewer shards")
     except ParityError as e:
         items = e
     if isinstance(items, ParityError):  # outside of the handler, or pytest shows both tracebacks
@@ -149,6 +151,8 @@ def _sampled(tests: list[pytest.Item], options: RunOptions) -> float:
         return 0.0
     profile = suite.profile(options.profile)
     items = [t.callspec.params["parity_item"] for t in tests if hasattr(t, "callspec") and "parity_item" in t.callspec.params]
+    if options.shard:  # so that the shards together judge the cases that the whole run does
+        items = list(suite.select(options.op, options.family, options.dtype, options.source or profile.source))
     cases = sum(options.examples or profile.examples(i.row, i.dtype) for i in items) + profile.pinned * len(items)
     compared = max(1.0, COMPARED_PER_CASE * cases)
     return min(POWER / compared, POWER_SHARE) if options.power is None else min(1.0, options.power / compared)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -181,6 +181,13 @@ class RunOptions:
         read=read_text,
     )
     junit_xml: str | None = _option(None, "also write JUnit's XML", metavar="FILE", read=read_text, in_pytest=False)
+    shard: str | None = _option(
+        None,
+        "only the items of this shard, 3/7 for the third of seven, by a stable hash; parity merge joins the run files",
+        "only the items of this shard, 3/7 for the third of seven",
+        metavar="K/N",
+        read=read_text,
+    )
     reach: bool = _option(
         False,
         "for parity audit --reach: note which operators are dispatched",
@@ -219,6 +226,20 @@ class RunOptions:
                 yield o.pytest_flag
             else:
                 yield from (f"{o.pytest_flag}={v}" for v in (value if o.is_repeatable else (value,)))
+
+    def for_header(self) -> str:
+        """The options that decide what is drawn and how it is judged, for those that have no field of their own in a header."""
+        own = {o.pytest_flag for o in OPTIONS if o.name in IN_HEADER}
+        given = replace(self, power=0) if self.no_power else self
+        texts = (a for a in given.pytest_arguments() if a.partition("=")[0] not in own)
+        return " ".join(t.replace(f"--{PYTEST_PREFIX}-", "--", 1) for t in texts)
+
+
+# These have a field of their own in the header of a run file, or say only where it is run and written.
+IN_HEADER = (
+    *("op", "device", "dtype", "family", "profile", "source", "seed", "faults", "setup", "shard"),
+    *("findings", "hang_after", "fail_on", "min_judged"),
+)
 
 
 def _frozen(value: Any) -> Any:

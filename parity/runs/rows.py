@@ -17,7 +17,9 @@ Counts: TypeAlias = Mapping[str, Mapping[str, int]]
 @dataclass(frozen=True, slots=True)
 class Header:
     """What was run, and on what. started: ISO 8601 with offset; complete: whether the whole suite was selected; faults, setup:
-    the code that --faults and --setup named."""
+    the code that --faults and --setup named. options: those that decide what is drawn and how it is judged and that have no
+    field here ("--examples=20 --no-shrink"); shard: "3/7" if only that part of the selection was run; machines: how other
+    machines of the same run differ from the fingerprint, one text for each."""
 
     fingerprint: Fingerprint
     seed: str = ""
@@ -27,6 +29,9 @@ class Header:
     complete: bool = True
     faults: Code = field(default_factory=Code)
     setup: Code = field(default_factory=Code)
+    options: str = ""
+    shard: str = ""
+    machines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,19 @@ class Writer:
         self.close()
 
 
+def write(path: Path, run: Run) -> None:
+    """Write a whole run, its records and items before what sums them up. Raises OutputError, and RunFileError if its rows
+    contradict one another."""
+    rows: list[Row] = [*run.records, *run.power, *run.items, *run.deaths, *run.coverage]
+    rows += [run.end] if run.end is not None else []
+    if why := contradiction(run, rows):
+        raise RunFileError(f"the runs contradict one another: {why}; run the shards again")
+    with Writer(path) as writer:
+        writer.write(run.header)
+        for row in rows:
+            writer.write(row)
+
+
 # --------------------------------------------------------------------------------------------------------------- reading
 
 
@@ -167,6 +180,7 @@ def _header(path: Path, line: str) -> tuple[int, Header]:
         shown = body["fingerprint"]
         pairs = {k: tuple((str(a), str(b)) for a, b in shown.get(k, ())) for k in ("environment", "facts")}
         body |= {k: Code(**body[k]) for k in ("faults", "setup") if k in body}
+        body["machines"] = tuple(body.get("machines", ()))
         header = Header(**{**body, "fingerprint": Fingerprint(**{**shown, **pairs})})
         for part in (header, header.fingerprint, header.faults, header.setup):
             check_types(part)

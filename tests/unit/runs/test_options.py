@@ -15,12 +15,13 @@ GIVEN = (
     *("--source", "all", "--examples", "3", "--seed", "-1", "-n", "2", "--faults", "f.py", "--no-screens", "--no-shrink"),
     *("--power", "9", "--no-power", "--hang-after", "1.5", "--setup", "s.py", "--fail-on", "void", "--min-judged", "0.25"),
     *("--output", "run.jsonl", "--findings", "there", "--junit-xml", "x.xml", "--reach", "--count", "-v", "--list"),
+    *("--shard", "3/7"),
 )
 ASKED = RunOptions(
     op=("ad*", "mul"), device="sim", dtype=("int8", "bool"), family=("unary",), profile="full", source="all", examples=3,
     seed="-1", workers=2, faults="f.py", no_screens=True, no_shrink=True, power=9, no_power=True, hang_after=1.5, setup="s.py",
     fail_on=("void",), min_judged=0.25, output="run.jsonl", findings="there", junit_xml="x.xml", reach=True, count=True,
-    verbose=True, list=True,
+    verbose=True, list=True, shard="3/7",
 )  # fmt: skip
 
 
@@ -62,3 +63,9 @@ def test_no_power_is_a_power_of_none_in_pytest() -> None:
 def test_every_option_says_what_it_does(option: Option) -> None:
     assert option.help
     assert option.name in RunOptions.__slots__
+
+
+def test_a_header_keeps_what_decides_the_checks() -> None:
+    """And has its own fields for the rest; where a run is written and what fails it changes no check."""
+    assert ASKED.for_header() == "--examples=3 --no-screens --no-shrink --power=0 --reach --count"
+    assert RunOptions(device="sim", shard="1/2", output="x", fail_on=("void",)).for_header() == ""

@@ -15,13 +15,9 @@ from parity.runs.upgrades import FORMAT, UPGRADES
 
 FILES = Path(__file__).with_name("run_files")  # format_N.jsonl holds what the last version with format N wrote
 FINGERPRINT = Fingerprint("0.1.0", "2.13.0", "cf30153", "3.11.7", "Linux", "x86_64", "sim", "simulated")
-SETUPS = {1: Code(), 2: Code(), 3: Code("/some/low flags.py", "8ae8e1ea"), 4: Code("/some/low flags.py", "8ae8e1ea")}
-ITEMS = {
-    1: {},
-    2: {"operators": ("exp",), "idle": {"empty": "no case"}, "ids": "abcd"},
-    3: {"operators": ("exp",), "idle": {"empty": "no case"}, "ids": "abcd", "judged": 24, "left": {"range": 1}},
-    4: {"operators": ("exp",), "idle": {"empty": "no case"}, "ids": "abcd", "judged": 24, "left": {"range": 1}},
-}
+SETUPS = {1: Code(), 2: Code(), **dict.fromkeys((3, 4, 5), Code("/some/low flags.py", "8ae8e1ea"))}
+SINCE_3 = {"operators": ("exp",), "idle": {"empty": "no case"}, "ids": "abcd", "judged": 24, "left": {"range": 1}}
+ITEMS = {1: {}, 2: {"operators": ("exp",), "idle": {"empty": "no case"}, "ids": "abcd"}, **dict.fromkeys((3, 4, 5), SINCE_3)}
 
 
 def test_every_older_format_has_its_upgrade_and_its_file() -> None:
