@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -63,7 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
-    o = RunOptions.of_command_line(given)
+    o, began = RunOptions.of_command_line(given), time.monotonic()
+    if o.time and o.count:
+        raise UsageError("--count draws until all is counted, --time ends earlier; leave one of them out")
     profile = suite.profile(o.profile)
     whole = not (o.op or o.family or o.dtype or o.source or o.examples)
     if o.count:
@@ -96,7 +99,9 @@ def _run(given: argparse.Namespace) -> int:
     from parity.report.progress import Reporter  # pytest is imported only by the command that runs it
 
     path = Path(o.output or f"parity-run-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl")
-    reporter = Reporter(header, path, fail_on=fail_on, min_judged=o.min_judged, verbose=o.verbose)
+    reporter = Reporter(header, path, fail_on=fail_on, min_judged=o.min_judged, verbose=o.verbose, seconds=o.time)
+    if o.time:
+        reporter.started = began
     workers = o.workers or max(1, min(8, os.cpu_count() or 1))
     if probe["verdict"] == "suspect":
         print(f"the device is SUSPECT: {'; '.join(probe['reasons'])}")
@@ -109,6 +114,8 @@ def _run(given: argparse.Namespace) -> int:
                 f"device {named(probe)}, reference cpu, torch {fingerprint.torch}",
                 flush=True,
             )
+            if o.time:
+                o = replace(o, time=max(1.0, o.time - (time.monotonic() - began)))
             code = _pytest(o, workers, reporter) if items else NothingCompared.exit_code  # a shard may be empty
             asked.hold()
         except KeyboardInterrupt:  # before pytest's session, or while it ends: what is done is kept all the same

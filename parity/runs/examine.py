@@ -6,6 +6,7 @@ A finding never stops the drawing; the findings are complete only when all cases
 from __future__ import annotations
 
 import functools
+import math
 import time
 import zlib
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from parity.generation.shrink import shrink as least
 from parity.judging.rules import rule_of
 from parity.runs.causes import cause_of
 from parity.runs.options import RunOptions
+from parity.runs.rounds import Part, TimeLimit
 from parity.runs.rows import ItemRow, Power
 from parity.runs.suite import ORACLE_EVERY, Item, RunProfile
 from parity.runs.tally import ItemTally, record
@@ -85,7 +87,8 @@ class NoJournal:
 @dataclass(frozen=True, slots=True)
 class RunPlan:
     """What all items of a run share. profile: the sizes and numbers that `options.profile` names; power: the fraction of cases
-    that are judged once more with errors put in; takes: the dtypes that the device accepted at the start."""
+    that are judged once more with errors put in; takes: the dtypes that the device accepted at the start; limit: of time, if
+    the run has one."""
 
     device: Device
     cpu: Device
@@ -94,6 +97,12 @@ class RunPlan:
     options: RunOptions = field(default_factory=RunOptions)
     power: float = 0.0
     takes: frozenset[str] = frozenset()
+    limit: TimeLimit | None = None
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return math.inf if self.limit is None else self.limit.left
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +135,16 @@ def patience(case: Case) -> float:
     return BASE_SECONDS + SECONDS_PER_ELEMENT * case.numel
 
 
-def drawn(item: Item, plan: RunPlan) -> Iterator[tuple[int, bool, Drawn]]:
-    """(ordinal, pinned, case) of every case of an item; depends on item, profile and seed only."""
+def drawn(item: Item, plan: RunPlan, part: Part | None = None) -> Iterator[tuple[int, bool, Drawn]]:
+    """(ordinal, pinned, case) of every case of an item, or of a part of it; depends on item, profile and seed only."""
     p, o = plan.profile, plan.options
     if o.count:
         yield from ((k, False, generate.nth(item.row, item.dtype, p.sizes, o.seed, k)) for k in range(1, op_dtype.TRIES + 1))
         return
-    for k in range(p.pinned):
+    for k in range(p.pinned if part is None or part.pinned else 0):
         yield k, True, generate.nth(item.row, item.dtype, p.sizes, "pinned", k)
-    for k in range(p.examples(item.row, item.dtype) if o.examples is None else o.examples):
+    n = p.examples(item.row, item.dtype) if o.examples is None else o.examples
+    for k in range(n) if part is None else range(part.start, part.stop):
         yield p.pinned + k, False, generate.nth(item.row, item.dtype, p.sizes, o.seed, k + 1)
 
 
@@ -190,15 +200,20 @@ def _more(travels: bool, moves: bool, twice: bool, reach: bool, ordinal: int) ->
     return frozenset(more)
 
 
-def examine(item: Item, plan: RunPlan, journal: CaseJournal, dead: frozenset[int] = frozenset()) -> Examined:
-    """Check every case of an item. dead: ordinals of cases that ended a process before and are left out."""
+def examine(
+    item: Item, plan: RunPlan, journal: CaseJournal, dead: frozenset[int] = frozenset(), part: Part | None = None
+) -> Examined:
+    """Check every case of an item, or of a part of it; exploration ends when the time is over. dead: ordinals of cases that
+    ended a process before and are left out."""
     o, tally, started, notes = plan.options, ItemTally(item), time.monotonic(), list[str]()
     reached = Dispatched() if o.reach else None
     with plan.device.active(), listening(notes):
         ordinal, text = 0, ""
-        for ordinal, pinned, one in _valid(drawn(item, plan), tally):
+        for ordinal, pinned, one in _valid(drawn(item, plan, part), tally):
             if ordinal in dead:
                 continue
+            if not pinned and plan.left <= 0:
+                break
             text = notation.case_text(one.case)
             tally.texts.append(text)
             journal.begin(ordinal, item.id, text, o.hang_after or patience(one.case))
@@ -232,12 +247,27 @@ def examine(item: Item, plan: RunPlan, journal: CaseJournal, dead: frozenset[int
             journal.lost(f"this item: it refuses tensors of {item.dtype}, which it took at the start")
         journal.end()
         kinds = 0 if o.no_shrink or SHRINKING in dead else KINDS_SHRUNK
+        if part is not None and plan.limit is not None:
+            kinds = _kinds_in_time(part, plan.limit, tally, kinds)
+        began = time.monotonic()
         findings = tuple(_findings(item, plan, tally, notes, journal, kinds))
+        if plan.limit is not None:
+            plan.limit.causes += time.monotonic() - began
     for f in findings:
         texts = notation.case_text(f.first), notation.case_text(f.case)
         tally.records.append(replace(record(item, f.result, texts[0], f.digest, False, texts[1]), cause=f.cause))
-    summary = tally.summary(time.monotonic() - started, reached)
+    summary = replace(tally.summary(time.monotonic() - started, reached), round=0 if part is None else max(0, part.round))
     return Examined(summary, tuple(tally.records), findings, tuple(tally.features), tuple(tally.power()))
+
+
+def _kinds_in_time(part: Part, limit: TimeLimit, tally: ItemTally, kinds: int) -> int:
+    """How many kinds of findings may be shrunk. What this process has told of the item before is not told again."""
+    told = limit.told.setdefault(part.item.id, set())
+    for key in told & tally.failing.keys():
+        del tally.failing[key]
+    kinds = kinds if limit.may_look_for_causes(part) else 0
+    told.update(tally.failing if kinds else ())
+    return kinds
 
 
 def _sampled(item: Item, plan: RunPlan, ordinal: int) -> bool:
@@ -276,7 +306,7 @@ def _findings(
         case = one.case
         if k < kinds:
             case, result = shrink(item, plan, one, result, key, notes, journal)
-        left = CAUSE_SECONDS - spent
+        left = min(CAUSE_SECONDS - spent, plan.left)
         began = time.monotonic()
         cause = _cause(item, plan, case, result, notes, journal, k < kinds) if kinds and left > 0 else None
         spent += time.monotonic() - began
@@ -302,7 +332,7 @@ def shrink(
 ) -> tuple[Case, Result]:
     """The least case that shows this kind of finding, and its result; the original case if it does not show the finding
     again."""
-    deadline = time.monotonic() + SHRINK_SECONDS
+    deadline = time.monotonic() + min(SHRINK_SECONDS, plan.left)
     hits: dict[Case, Result | None] = {}  # each case is tried once, so that an unstable device cannot confuse the shrinker
 
     def fails(case: Case) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -171,4 +172,6 @@ def _end(ends: Sequence[End], missing: str) -> End:
         sum(e.expected for e in ends),
         tuple(x for e in ends for x in e.lost),
         tuple(x for e in ends for x in e.broken),
+        tuple(map(sum, itertools.zip_longest(*(e.rounds for e in ends), fillvalue=0))),
+        tuple(x for e in ends for x in e.lacking),
     )

@@ -19,6 +19,8 @@ SETUP_HELP = "Python that every process runs first: backend flags, a backend's i
 PROFILE_HELP = "quick (the default), full or deep"
 WORKERS_HELP = "worker processes; by default one per core, at most 8"
 MOST_WORKERS = 64  # or four per core, on machines with more than 16 cores
+DURATIONS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+LONGEST_RUN = 7 * 24 * 3600.0
 PYTEST_PREFIX = "parity"  # of the options in pytest, because other plugins have options too
 
 
@@ -67,6 +69,14 @@ def read_seconds(given: str) -> float:
     if value is None or not value > 0.0:
         raise ArgumentTypeError(f"'{given}' is no number of seconds above 0")
     return value
+
+
+def read_duration(given: str) -> float:
+    """Seconds, from a text such as 90s, 5m or 1h."""
+    value = _number(given[:-1])
+    if value is None or given[-1:] not in DURATIONS or not 0.0 < value * DURATIONS[given[-1]] <= LONGEST_RUN:
+        raise ArgumentTypeError(f"'{given}' is no time; give seconds, minutes or hours, such as 90s, 5m or 1h")
+    return value * DURATIONS[given[-1]]
 
 
 def _number(given: str) -> float | None:
@@ -129,6 +139,13 @@ class RunOptions:
         "cases per op and dtype instead of the profile's",
         metavar="N",
         read=read_count,
+    )
+    time: float | None = _option(
+        None,
+        "how long the run may take (90s, 5m, 1h): pinned cases of every item, then rounds of exploration until it is over",
+        "seconds that the run may take",
+        metavar="TIME",
+        read=read_duration,
     )
     seed: str = _option("0", "seed of the explored cases; the pinned ones are always the same")
     workers: int | None = _option(None, WORKERS_HELP, metavar="N", read=read_workers, flags=("-n",), in_pytest=False)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from parity.core.results import Fingerprint, Record
@@ -45,6 +46,9 @@ class ItemRow:
     the results into which errors were put, how many elements there are (total), are excused by an experiment (shown) or without
     one (unshown), have an honest budget of more than half their magnitude (loose), are not 0 (nonzero), and would be reported
     if off by 5 % (sharp).
+
+    round: of a run with a limit of time, which part of the item this row counts (`parity.runs.rounds`); of a row that sums up
+    several (`folded`), the last one.
     """
 
     op: str
@@ -60,6 +64,7 @@ class ItemRow:
     judged: int = 0
     left: Mapping[str, int] = field(default_factory=dict)
     elements: Mapping[str, int] = field(default_factory=dict)
+    round: int = 0
 
     @property
     def unjudged(self) -> int:
@@ -71,6 +76,43 @@ class ItemRow:
         """The fraction of the elements that was judged; 1 if there are none."""
         total = self.judged + self.unjudged
         return self.judged / total if total else 1.0
+
+
+def folded(items: Iterable[ItemRow]) -> tuple[ItemRow, ...]:
+    """One row for each op and dtype, in the order of the first ones: the sum of its rows."""
+    by: dict[tuple[str, str], list[ItemRow]] = {}
+    for i in items:
+        by.setdefault((i.op, i.dtype), []).append(i)
+    return tuple(rows[0] if len(rows) == 1 else _sum(sorted(rows, key=lambda r: r.round)) for rows in by.values())
+
+
+def _sum(rows: Sequence[ItemRow]) -> ItemRow:
+    counts: dict[str, Counter[str]] = {}
+    worst: dict[str, float] = {}
+    void, left, elements = Counter[str](), Counter[str](), Counter[str]()
+    for r in rows:
+        for aspect, n in r.counts.items():
+            counts.setdefault(aspect, Counter()).update(n)
+        for aspect, share in r.worst.items():
+            worst[aspect] = max(share, worst.get(aspect, 0.0))
+        void.update(r.void)
+        left.update(r.left)
+        elements.update(r.elements)
+    operators = sorted({o for r in rows for o in r.operators})
+    return replace(
+        rows[-1],
+        cases=sum(r.cases for r in rows),
+        counts={a: dict(n) for a, n in counts.items()},
+        worst=worst,
+        void=dict(void),
+        seconds=sum(r.seconds for r in rows),
+        operators=tuple(operators),
+        idle={o: why for r in rows for o, why in r.idle.items() if o not in operators},
+        ids=hashlib.blake2b("".join(r.ids for r in rows).encode(), digest_size=8).hexdigest(),
+        judged=sum(r.judged for r in rows),
+        left=dict(left),
+        elements=dict(elements),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +165,8 @@ def counted(deaths: Iterable[Death], items: Iterable[ItemRow]) -> list[Death]:
 class End:
     """The last row. seconds: wall time of the run; totals: status -> checks of all items; stopped: why it ended early, if it
     did. expected: number of items that were asked for (0 in older files); lost: items given up after several deaths; broken:
-    failures of parity itself."""
+    failures of parity itself. With a limit of time: rounds: how many items came to an end in round 0 (the pinned cases), 1, 2
+    ...; lacking: the items whose pinned cases were not checked."""
 
     seconds: float = 0.0
     totals: Mapping[str, int] = field(default_factory=dict)
@@ -131,6 +174,8 @@ class End:
     expected: int = 0
     lost: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
+    rounds: tuple[int, ...] = ()
+    lacking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

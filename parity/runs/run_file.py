@@ -25,7 +25,7 @@ from parity.core.errors import OutputError, RunFileError
 from parity.core.results import SYMPTOMS, Cause, Fingerprint, Json, Measure, Record
 from parity.coverage.features import Coverage
 from parity.runs.code import Code
-from parity.runs.rows import KINDS, Death, End, Header, ItemRow, Power, Row, Run
+from parity.runs.rows import KINDS, Death, End, Header, ItemRow, Power, Row, Run, folded
 from parity.runs.soundness import check_types, check_words, contradiction
 from parity.runs.upgrades import FORMAT, MAGIC, upgraded
 
@@ -147,7 +147,7 @@ def read(path: Path, partial: bool = False) -> Run:
     run = Run(
         header,
         tuple(r for r in rows if isinstance(r, Record)),
-        tuple(r for r in rows if isinstance(r, ItemRow)),
+        folded(r for r in rows if isinstance(r, ItemRow)),
         tuple(r for r in rows if isinstance(r, Death)),
         end,
         tuple(r for r in rows if isinstance(r, Coverage)),
@@ -223,7 +223,7 @@ def _row(path: Path, number: int, line: str, form: int) -> Row:
 
 
 TUPLES: Mapping[type[object], Sequence[str]] = {
-    ItemRow: ("operators",), Power: ("why",), Death: ("where",), End: ("lost", "broken"),
+    ItemRow: ("operators",), Power: ("why",), Death: ("where",), End: ("lost", "broken", "rounds", "lacking"),
 }  # fmt: skip
 
 

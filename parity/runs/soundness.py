@@ -88,7 +88,7 @@ def check_words(row: Row) -> None:
 def contradiction(run: Run, rows: Sequence[Row]) -> str:
     """What in a run is impossible, such as duplicate rows, rows after the end row, or counts that differ from the end row;
     empty if nothing."""
-    twice = Counter(f"item {i.op} {i.dtype}" for i in run.items)
+    twice = Counter(f"item {i.op} {i.dtype}" + (f" round {i.round}" if i.round else "") for i in rows if isinstance(i, ItemRow))
     twice.update(f"coverage of {c.family}" for c in run.coverage)
     # Pinned cases can be equal (an OpInfo entry with one sample), and older versions stored each of them.
     twice.update(f"record {r}" for r in run.records if not r.pinned)
