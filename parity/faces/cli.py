@@ -83,26 +83,34 @@ def _run(given: argparse.Namespace) -> int:
         _writable(Path(o.junit_xml).absolute().parent, "--junit-xml")
         if Path(o.junit_xml).is_dir():
             raise OutputError(f"cannot write {o.junit_xml}: it is a folder; name a file with --junit-xml")
-    probe = examined(o.device, o.faults, o.setup)
+    computers = _machines(o)
+    probe = computers[0].answer if computers else examined(o.device, o.faults, o.setup)
+    differing = _differing(computers, o.mixed)
     fingerprint = fingerprint_of(probe)
     if o.reach and probe["device"] == "cpu":
         raise UsageError("--reach tells the device's operators from the reference's; name a device other than the CPU: sim")
-    if probe["verdict"] == "unusable":
-        raise DeviceError(f"device {probe['device']} is unusable: {'; '.join(probe['reasons'])}")
+    for where, answer in [(f" of {m.spec}", m.answer) for m in computers] or [("", probe)]:
+        if answer["verdict"] == "unusable":
+            raise DeviceError(f"device {answer['device']}{where} is unusable: {'; '.join(answer['reasons'])}")
     o = replace(o, device=str(probe["device"]))
     tolerance.load(o.device, known_ops={r.name for r in suite.rows("all")})  # a broken table, before workers start
     now = datetime.now(UTC).isoformat(timespec="seconds")
     code_given = code_of(o.faults), code_of(o.setup)
     complete = whole and not o.count
-    header = Header(fingerprint, o.seed, o.profile, selection, now, complete, *code_given, o.for_header(), o.shard or "")
+    header = Header(
+        fingerprint, o.seed, o.profile, selection, now, complete, *code_given, o.for_header(), o.shard or "", differing
+    )
     _writable(Path(o.findings), "--findings")
     from parity.report.progress import Reporter  # pytest is imported only by the command that runs it
 
     path = Path(o.output or f"parity-run-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl")
     reporter = Reporter(header, path, fail_on=fail_on, min_judged=o.min_judged, verbose=o.verbose, seconds=o.time)
+    reporter.scripts = Path(o.findings)
     if o.time:
         reporter.started = began
-    workers = o.workers or max(1, min(8, os.cpu_count() or 1))
+    workers = sum(m.workers for m in computers) or o.workers or max(1, min(8, os.cpu_count() or 1))
+    for text in differing:
+        print(f"MIXED machines: {text}")
     if probe["verdict"] == "suspect":
         print(f"the device is SUSPECT: {'; '.join(probe['reasons'])}")
     with Interruptions() as asked:
@@ -130,6 +138,31 @@ def _run(given: argparse.Namespace) -> int:
     return code
 
 
+def _differing(computers: list[Any], mixed: bool) -> tuple[str, ...]:
+    if not computers:
+        return ()
+    from parity.runs import machines
+
+    return machines.differences(computers, mixed)
+
+
+def _machines(o: RunOptions) -> list[Any]:
+    """The machines of --tx, examined; none without it."""
+    if not o.tx:
+        if o.mixed:
+            raise UsageError("--mixed is for runs over several machines: name them with --tx")
+        return []
+    if o.workers:
+        raise UsageError(
+            "-n starts workers here, --tx where it says; leave one of them out (--tx '2*popen' is two workers here)"
+        )
+    from parity.runs import machines
+
+    faults = _located(o.faults) if o.faults else None
+    setup = str(Path(o.setup).absolute()) if o.setup else None
+    return machines.examine(machines.read_specs(o.tx), o.device, faults, setup)
+
+
 def _pytest(o: RunOptions, workers: int, reporter: Any) -> int:
     """The one engine. Raises what kept a worker from its first item."""
     import pytest
@@ -149,8 +182,10 @@ def _pytest(o: RunOptions, workers: int, reporter: Any) -> int:
             str(folder), "-c", str(folder / "pytest.ini"), "--rootdir", str(folder),
             *processes.PLUGINS, "-p", "no:terminal", "-p", "no:cacheprovider",
             "-p", "no:faulthandler",  # a death is told by the report, not by a dump of its threads
-            "-n", str(workers), "--dist", "worksteal", "--parity-rundir", scratch, *here.pytest_arguments(),
+            "--dist", "worksteal", f"--parity-rundir={scratch}", *here.pytest_arguments(),
         ]  # fmt: skip
+        # The suite is copied to machines that are elsewhere; parity itself is installed there.
+        args += [*(f"--tx={spec}" for spec in o.tx), "--rsyncdir", str(folder)] if o.tx else ["-n", str(workers)]
         args += ["--junit-xml", str(Path(o.junit_xml).absolute())] if o.junit_xml else []
         ended: int | pytest.ExitCode
         try:
@@ -315,6 +350,8 @@ def _report(o: argparse.Namespace) -> int:
     text = _page(o, run) if o.format == "html" else _matrix(o, run) if o.matrix else _causes(o, run)
     if o.output:
         o.output.write_text(text, encoding="utf-8")
+    elif o.format == "github":  # commands for GitHub's runner, which are escaped in all other output
+        output.control(sys.stdout, text)
     else:
         print(text, end="")
     return 0
@@ -332,7 +369,7 @@ def _matrix(o: argparse.Namespace, run: Run) -> str:
     from parity.report import matrix
 
     deaths = counted(run.deaths, run.items)
-    if o.cause or o.issue or o.format == "json":
+    if o.cause or o.issue or o.format in ("json", "github"):
         raise UsageError("--matrix is of a whole run, as text or Markdown: parity report RUN --matrix [--format markdown]")
     if o.format == "markdown":
         return matrix.as_markdown(run.items, deaths, o.verbose)
@@ -349,6 +386,10 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
         gathered = tuple(c for c in gathered if o.cause in (c.cause.id, *(m.id for m in c.members)))
         if not gathered:
             raise UsageError(f"{o.run} has no cause '{o.cause}'; {near(o.cause, ids) or 'it has ' + ', '.join(ids)}")
+    if o.format == "github" and not o.issue:
+        from parity.report import annotations
+
+        return annotations.render(gathered, run, str(o.run))
     if o.issue:
         if len(gathered) != 1:
             raise UsageError(f"--issue writes one cause: parity report {o.run} CAUSE --issue; it has {', '.join(ids[:8])}")

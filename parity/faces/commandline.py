@@ -122,7 +122,9 @@ def parser() -> argparse.ArgumentParser:
     how = "instead of causes: a table of all ops by dtype, a letter for each pass (agrees, drifts, wrong, refused ...)"
     causes.add_argument("--matrix", action="store_true", help=how)
     causes.add_argument("-v", "--verbose", action="store_true", help="with --matrix: the ops too in which everything agrees")
-    causes.add_argument("--format", choices=("text", "markdown", "json", "html"), default="text", help="text by default")
+    causes.add_argument(
+        "--format", choices=("text", "markdown", "json", "html", "github"), default="text", help="text by default"
+    )
     how = "the cause as a bug report in Markdown: a minimal script, which is run for it, and the versions"
     causes.add_argument("--issue", action="store_true", help=how)
     causes.add_argument("-o", "--output", type=read_path, metavar="FILE", help="write to this file")

@@ -9,7 +9,10 @@ from __future__ import annotations
 import functools
 import gc
 import json
+import os
 import signal
+import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -45,8 +48,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Check the options that need no torch. Under xdist, workers write journals, and the controller runs `Survival`."""
     config.addinivalue_line("markers", "parity: compares a device with the CPU")
     _check_fail_on(config)
-    if config.option.parity_time and _runs_the_suite(config):
-        left = getattr(config, "workerinput", {}).get("parity_left", config.option.parity_time)
+    worker: dict[str, Any] = getattr(config, "workerinput", {})
+    if worker.get("parity_far"):  # the controller's folders are on another disk
+        worker["parity_rundir"] = config.option.parity_rundir = _own_folder()
+    if config.option.parity_time and (_runs_the_suite(config) or "parity_left" in worker):
+        left = worker.get("parity_left", config.option.parity_time)
         config.stash[DEADLINE] = time.monotonic() + left
     if hasattr(config, "workerinput"):
         if "parity_rundir" in config.workerinput:
@@ -57,7 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Verbose(config), "parity-verbose")
     if not config.option.collectonly and _runs_the_suite(config):
         config.pluginmanager.register(Compared(config), "parity-compared")
-    if getattr(config.option, "numprocesses", None) and _runs_the_suite(config):
+    several = bool(getattr(config.option, "tx", None)) and config.option.dist != "no"
+    if (several or getattr(config.option, "numprocesses", None)) and _runs_the_suite(config):
         if getattr(config.option, "maxworkerrestart", None) is None:
             config.option.maxworkerrestart = "100000"  # xdist's own limit ends the run at the fifth death of a worker
         rounds = None
@@ -70,6 +77,28 @@ def pytest_configure(config: pytest.Config) -> None:
             rounds = Rounds(config.option.parity_time, told)
             config.pluginmanager.register(rounds, "parity-rounds")
         config.pluginmanager.register(Survival(config, rounds), "parity-survival")
+        if several and not getattr(config.option, "numprocesses", None):
+            from parity.faces.far import SeveralMachines
+
+            config.pluginmanager.register(SeveralMachines(), "parity-machines")
+
+
+def _own_folder() -> str:
+    """A folder for the journal of a worker on another machine, which ends itself when a case hangs: nobody else can see it."""
+    from parity.runs import journal
+
+    folder = tempfile.mkdtemp(prefix="parity-")
+
+    def watch() -> None:
+        while True:
+            time.sleep(0.5)
+            for path in Path(folder).glob("journal-*"):
+                entry = journal.read(path)
+                if entry is not None and entry.overdue:
+                    os._exit(journal.LOST)
+
+    threading.Thread(target=watch, daemon=True).start()
+    return folder
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -225,12 +254,18 @@ class Checker:
         texts: list[str] = []
         records = list(done.records)
         first = len(records) - len(done.findings)  # the records of the findings come last, in their order
+        far = getattr(self._request.config, "workerinput", {}).get("parity_far")
+        folder = Path(self._request.config.option.parity_rundir if far else options.findings)
+        scripts: dict[str, str] = {}  # that the controller is to write on its own disk
         for k, f in enumerate(done.findings, first):
             script: Path | OutputError | None
             try:
-                script = write_script(f, self._plan.device, Path(options.findings))
+                script = write_script(f, self._plan.device, folder)
             except OutputError as e:  # a full disk must not cost the finding
                 script = e
+            if far and isinstance(script, Path):
+                scripts[script.name] = script.read_text(encoding="utf-8")
+                script = Path(options.findings) / script.name
             if isinstance(script, Path):
                 records[k] = replace(records[k], script=f"{script.parent.name}/{script.name}")
             texts.append(text(f, self._plan.device.name, script, options.faults or "", options.setup or ""))
@@ -238,7 +273,7 @@ class Checker:
         features = pack(done.features)
         if part is not None and part.round == CAUSES:  # round 0 has reported the cases
             rows, features = list(map(encode, records[first:])), pack(())
-        told = {"rows": rows, "findings": texts, "features": features}
+        told = {"rows": rows, "findings": texts, "features": features, "scripts": scripts}
         self._request.node.user_properties.append(("parity", json.dumps(told)))
         if texts:
             pytest.fail("\n\n".join(texts), pytrace=False)

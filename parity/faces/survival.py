@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from parity.faces.far import is_far
 from parity.runs.options import RunOptions
 from parity.runs.rounds import CUT, GRACE_SECONDS, part_of
 
@@ -98,6 +99,9 @@ class Survival:
         self._nodes.pop(worker, None)
         entry = journal.read(self.folder / f"journal-{worker}")
         code = _exit_code(report.node)
+        if entry is None and is_far(report.node):
+            self._far_death(crashitem, report, sched)
+            return
         if entry is None:
             report.longrepr = f"worker {worker} died ({inquest.word(code)}) before its first case while it ran {crashitem}"
             return
@@ -117,6 +121,24 @@ class Survival:
                 sched.mark_test_pending(crashitem)
             except NotImplementedError:
                 pass  # loadscope and similar schedulers put the whole unit back themselves
+
+    def _far_death(self, crashitem: str, report: Any, sched: Any) -> None:
+        """A worker on another machine died: its journal is there, so nobody knows the case. The item is examined again, and
+        given up after several deaths; only the first one may have been the machine's."""
+        from parity.runs.rows import OUTSIDE, UNKNOWN
+
+        item = part_of(crashitem)[0]
+        before = [d for d in self.deaths if part_of(d["node"])[0] == item]
+        row = {
+            "node": crashitem, "item": item, "ordinal": -1, "case": "", "how": "killed", "stage": "unknown",
+            "signal": f"a worker on {report.node.gateway.spec.ssh or 'another machine'} ended", "after": 0.0,
+            "blame": UNKNOWN if before else OUTSIDE, "why": "its journal is on that machine",
+            "last": len(before) + 1 >= DEATHS_PER_ITEM,
+        }  # fmt: skip
+        self.deaths.append(row)
+        report.user_properties = [("parity", json.dumps({"death": row}))]
+        if not row["last"]:
+            sched.mark_test_pending(crashitem)
 
     def _row(self, crashitem: str, entry: Any, code: int | None, worker: str) -> dict[str, Any]:
         """The row to report for a death. A death between two cases is assigned to the earlier case, because damage shows late.

@@ -49,6 +49,7 @@ class Reporter:
         self.timed = None if seconds is None else Timed(seconds)
         self.stream = stream or sys.stdout
         self.live = self.stream.isatty()
+        self.scripts = Path("findings")
         self.items: list[ItemRow] = []
         self.records: list[Record] = []
         self.power: list[Power] = []
@@ -169,8 +170,17 @@ class Reporter:
             self.say(text + "\n")
         if not self.verbose:
             self._new_causes(r for r in rows if isinstance(r, Record))
+        self._write_scripts(part.get("scripts", {}))
         for line in lines:  # last, so that a full disk loses neither counts nor output
             self._writer.write_line(line)
+
+    def _write_scripts(self, scripts: dict[str, str]) -> None:
+        """The scripts of findings of another machine."""
+        for name, text in scripts.items():
+            try:
+                (self.scripts / Path(name).name).write_text(text, encoding="utf-8")
+            except OSError as e:  # a full disk must not cost the finding
+                self.say(f"cannot write {self.scripts / Path(name).name}: {e.strerror or e}")
 
     def _new_causes(self, records: Iterable[Record]) -> None:
         """One line for each cause that this run has not met before."""
@@ -202,7 +212,10 @@ class Reporter:
         if self.verbose or words not in self._dead:  # the summary counts the others
             self.say(
                 f"{op} {dtype} on {where}: {row['how']}, {how} at stage {row['stage']}\n"
-                f"  case: {row['case']}\n" + (f"  {why}\n" if why else "") + f"  {again}\n  {goes}\n"
+                + (f"  case: {row['case']}\n" if row["case"] else "")
+                + (f"  {why}\n" if why else "")
+                + (f"  {again}\n" if row["case"] else "")
+                + f"  {goes}\n"
             )
         self._dead.add(words)
         self._writer.write(death)

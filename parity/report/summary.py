@@ -224,6 +224,7 @@ def _head(t: SummaryData) -> list[str]:
     return [
         *([f"LOW POWER  an agreement says less than it seems in {'; '.join(weak)}"] if weak else []),
         f"device     {device_line(t.header)}",
+        *(f"machines   MIXED {text}" for text in t.header.machines),
         f"reference  cpu, torch {t.header.fingerprint.torch}; truth: float64 on the CPU",
         f"compared   {plural(len({i.op for i in done}), 'op')}, {plural(len(done), 'op x dtype pair')}, "
         f"{plural(checks, 'check')} ({_aspects(t.items)})",

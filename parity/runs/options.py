@@ -149,6 +149,17 @@ class RunOptions:
     )
     seed: str = _option("0", "seed of the explored cases; the pinned ones are always the same")
     workers: int | None = _option(None, WORKERS_HELP, metavar="N", read=read_workers, flags=("-n",), in_pytest=False)
+    tx: tuple[str, ...] = _option(
+        (),
+        "a worker on another machine or in another environment, as pytest-xdist takes it (repeatable): ssh=mac2//python=PATH, "
+        "2*popen//python=PATH; instead of -n",
+        metavar="SPEC",
+        read=read_text,
+        in_pytest=False,
+    )
+    mixed: bool = _option(
+        False, "run over machines that differ in torch, OS, chip or settings, and note how they differ", in_pytest=False
+    )
     faults: str | None = _option(None, FAULTS_HELP, metavar="FILE", read=read_text)
     no_screens: bool = _option(False, "send every pair to the float64 oracle")
     no_shrink: bool = _option(False, "tell findings as they were drawn")

@@ -15,13 +15,13 @@ GIVEN = (
     *("--source", "all", "--examples", "3", "--seed", "-1", "-n", "2", "--faults", "f.py", "--no-screens", "--no-shrink"),
     *("--power", "9", "--no-power", "--hang-after", "1.5", "--setup", "s.py", "--fail-on", "void", "--min-judged", "0.25"),
     *("--output", "run.jsonl", "--findings", "there", "--junit-xml", "x.xml", "--reach", "--count", "-v", "--list"),
-    *("--shard", "3/7", "--time", "5m"),
+    *("--shard", "3/7", "--time", "5m", "--tx", "popen", "--mixed"),
 )
 ASKED = RunOptions(
     op=("ad*", "mul"), device="sim", dtype=("int8", "bool"), family=("unary",), profile="full", source="all", examples=3,
     seed="-1", workers=2, faults="f.py", no_screens=True, no_shrink=True, power=9, no_power=True, hang_after=1.5, setup="s.py",
     fail_on=("void",), min_judged=0.25, output="run.jsonl", findings="there", junit_xml="x.xml", reach=True, count=True,
-    verbose=True, list=True, shard="3/7", time=300.0,
+    verbose=True, list=True, shard="3/7", time=300.0, tx=("popen",), mixed=True,
 )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def test_pytest_is_given_what_the_command_line_was() -> None:
     """All but what pytest has options of its own for, and nothing for a default."""
     back = by_pytest(list(ASKED.pytest_arguments()))
     own = {o.name for o in OPTIONS if not o.in_pytest}
-    assert own == {"workers", "no_power", "output", "junit_xml", "verbose", "list"}
+    assert own == {"workers", "no_power", "output", "junit_xml", "verbose", "list", "tx", "mixed"}
     for f in fields(RunOptions):
         assert getattr(back, f.name) == (f.default if f.name in own else getattr(ASKED, f.name)), f.name
     assert list(RunOptions().pytest_arguments()) == []
