@@ -99,4 +99,9 @@ def deaths(folder: Path, node: str) -> list[dict[str, Any]]:
     """The deaths of one test that the controller recorded, and of the other parts of its item, in order."""
     path = folder / DEATHS
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return [row for row in rows if part_of(row["node"])[0] == part_of(node)[0]]
+    return [row for row in rows if _whole(row["node"]) == _whole(node)]
+
+
+def _whole(node: str) -> tuple[str, str]:
+    """A test without the part of its item that it checks."""
+    return node.rpartition("[")[0], part_of(node)[0]
