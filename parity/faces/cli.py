@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,14 +22,15 @@ from parity.catalog import lookup
 from parity.core import processes, resources
 from parity.core.devices import USUAL
 from parity.core.dtypes import DEFAULT, FACTS
-from parity.core.errors import DeviceError, OutputError, ParityError, UsageError, near
+from parity.core.errors import DeviceError, NothingCompared, OutputError, ParityError, UsageError, near
 from parity.core.results import statuses
 from parity.faces import commandline
 from parity.faces.commandline import split
 from parity.faces.interruption import Interruptions
 from parity.report import output
+from parity.report.summary import compared
 from parity.report.words import plural
-from parity.runs import run_file, suite
+from parity.runs import merging, run_file, suite
 from parity.runs.code import code_of
 from parity.runs.doctor import examined, fingerprint_of, named
 from parity.runs.inquest import How
@@ -35,6 +38,7 @@ from parity.runs.options import RunOptions
 from parity.runs.rows import Header, Run, counted
 
 INTERRUPTED = 130
+AGAIN = 0.1  # share of --time that is kept for trying findings again
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,7 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
-    o = RunOptions.of_command_line(given)
+    o, began = RunOptions.of_command_line(given), time.monotonic()
+    if o.time and o.count:
+        raise UsageError("--count draws until all is counted, --time ends earlier; leave one of them out")
     profile = suite.profile(o.profile)
     whole = not (o.op or o.family or o.dtype or o.source or o.examples)
     if o.count:
@@ -70,46 +76,55 @@ def _run(given: argparse.Namespace) -> int:
     source = o.source or profile.source
     selection = " ".join([*o.op, *(f"family={f}" for f in o.family), *(f"dtype={d}" for d in o.dtype), f"source={source}"])
     o = replace(o, family=split(o.family), dtype=split(o.dtype))
-    items = suite.select(o.op, o.family, o.dtype, source)
+    items = suite.shard(suite.select(o.op, o.family, o.dtype, source), o.shard)
     o = replace(o, fail_on=split(o.fail_on))
     fail_on = statuses(o.fail_on, "--fail-on")
     if o.list:
-        return _list(items)
+        return _list(items) if items else NothingCompared.exit_code
     if o.junit_xml:
         _writable(Path(o.junit_xml).absolute().parent, "--junit-xml")
         if Path(o.junit_xml).is_dir():
             raise OutputError(f"cannot write {o.junit_xml}: it is a folder; name a file with --junit-xml")
-    probe = examined(o.device, o.faults, o.setup)
+    computers = _machines(o)
+    probe = computers[0].answer if computers else examined(o.device, o.faults, o.setup)
+    differing = _differing(computers, o.mixed)
     fingerprint = fingerprint_of(probe)
     if o.reach and probe["device"] == "cpu":
         raise UsageError("--reach tells the device's operators from the reference's; name a device other than the CPU: sim")
-    if probe["verdict"] == "unusable":
-        raise DeviceError(f"device {probe['device']} is unusable: {'; '.join(probe['reasons'])}")
+    for where, answer in [(f" of {m.spec}", m.answer) for m in computers] or [("", probe)]:
+        if answer["verdict"] == "unusable":
+            raise DeviceError(f"device {answer['device']}{where} is unusable: {'; '.join(answer['reasons'])}")
     o = replace(o, device=str(probe["device"]))
     tolerance.load(o.device, known_ops={r.name for r in suite.rows("all")})  # a broken table, before workers start
     now = datetime.now(UTC).isoformat(timespec="seconds")
     code_given = code_of(o.faults), code_of(o.setup)
-    header = Header(fingerprint, o.seed, o.profile, selection, now, whole and not o.count, *code_given)
+    complete = whole and not o.count
+    header = Header(
+        fingerprint, o.seed, o.profile, selection, now, complete, *code_given, o.for_header(), o.shard or "", differing
+    )
     _writable(Path(o.findings), "--findings")
     from parity.report.progress import Reporter  # pytest is imported only by the command that runs it
 
     path = Path(o.output or f"parity-run-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl")
-    reporter = Reporter(header, path, fail_on=fail_on, min_judged=o.min_judged, verbose=o.verbose)
-    workers = o.workers or max(1, min(8, os.cpu_count() or 1))
+    reporter = Reporter(header, path, fail_on=fail_on, min_judged=o.min_judged, verbose=o.verbose, seconds=o.time)
+    reporter.scripts = Path(o.findings)
+    if o.time:
+        reporter.started = began
+    workers = sum(m.workers for m in computers) or o.workers or max(1, min(8, os.cpu_count() or 1))
+    for text in differing:
+        print(f"MIXED machines: {text}")
     if probe["verdict"] == "suspect":
         print(f"the device is SUSPECT: {'; '.join(probe['reasons'])}")
     with Interruptions() as asked:
         try:
             ops, pairs_asked = plural(len({i.row.name for i in items}), "op"), plural(len(items), "op x dtype pair")
             print(
-                f"parity {__version__}: {ops}, {pairs_asked}, {o.profile} profile, {plural(workers, 'worker')}\n"
+                f"parity {__version__}: {ops}, {pairs_asked}, {o.profile} profile, {plural(workers, 'worker')}"
+                f"{f', shard {o.shard}' if o.shard else ''}\n"
                 f"device {named(probe)}, reference cpu, torch {fingerprint.torch}",
                 flush=True,
             )
-            code = _pytest(o, workers, reporter)
-            if code == 1 and not o.no_again:
-                reporter.try_again(How(o.device, o.faults, o.setup), workers)
-                code = reporter.exit_code
+            code = _compared(o, items, workers, reporter, began)
             asked.hold()
         except KeyboardInterrupt:  # before pytest's session, or while it ends: what is done is kept all the same
             asked.hold()
@@ -121,6 +136,45 @@ def _run(given: argparse.Namespace) -> int:
 
         print("\n" + pairs.render(pairs.of_run(reporter.items, whole), whole, o.verbose))
     return code
+
+
+def _compared(o: RunOptions, items: Sequence[suite.Item], workers: int, reporter: Any, began: float) -> int:
+    """Run the suite, and then its findings again in fresh processes. began: when the time of --time began."""
+    until = began + o.time if o.time else math.inf
+    if o.time:
+        # A part of the time is kept for the findings.
+        o = replace(o, time=max(1.0, until - time.monotonic() - (0.0 if o.no_again else AGAIN * o.time)))
+    code = _pytest(o, workers, reporter) if items else NothingCompared.exit_code  # a shard may be empty
+    if code != 1 or o.no_again or o.tx:  # on other machines nothing can be tried from here
+        return code
+    reporter.try_again(How(o.device, o.faults, o.setup), workers, max(0.0, until - time.monotonic()))
+    again: int = reporter.exit_code
+    return again
+
+
+def _differing(computers: list[Any], mixed: bool) -> tuple[str, ...]:
+    if not computers:
+        return ()
+    from parity.runs import machines
+
+    return machines.differences(computers, mixed)
+
+
+def _machines(o: RunOptions) -> list[Any]:
+    """The machines of --tx, examined; none without it."""
+    if not o.tx:
+        if o.mixed:
+            raise UsageError("--mixed is for runs over several machines: name them with --tx")
+        return []
+    if o.workers:
+        raise UsageError(
+            "-n starts workers here, --tx where it says; leave one of them out (--tx '2*popen' is two workers here)"
+        )
+    from parity.runs import machines
+
+    faults = _located(o.faults) if o.faults else None
+    setup = str(Path(o.setup).absolute()) if o.setup else None
+    return machines.examine(machines.read_specs(o.tx), o.device, faults, setup)
 
 
 def _pytest(o: RunOptions, workers: int, reporter: Any) -> int:
@@ -142,8 +196,10 @@ def _pytest(o: RunOptions, workers: int, reporter: Any) -> int:
             str(folder), "-c", str(folder / "pytest.ini"), "--rootdir", str(folder),
             *processes.PLUGINS, "-p", "no:terminal", "-p", "no:cacheprovider",
             "-p", "no:faulthandler",  # a death is told by the report, not by a dump of its threads
-            "-n", str(workers), "--dist", "worksteal", "--parity-rundir", scratch, *here.pytest_arguments(),
+            "--dist", "worksteal", f"--parity-rundir={scratch}", *here.pytest_arguments(),
         ]  # fmt: skip
+        # The suite is copied to machines that are elsewhere; parity itself is installed there.
+        args += [*(f"--tx={spec}" for spec in o.tx), "--rsyncdir", str(folder)] if o.tx else ["-n", str(workers)]
         args += ["--junit-xml", str(Path(o.junit_xml).absolute())] if o.junit_xml else []
         ended: int | pytest.ExitCode
         try:
@@ -296,6 +352,22 @@ def _diff(o: argparse.Namespace) -> int:
     else:
         print(text, end="")
     return made.exit_code(fail_on)
+
+
+def _merge(o: argparse.Namespace) -> int:
+    if len(o.runs) > suite.MOST_SHARDS:
+        raise UsageError(f"{len(o.runs)} files are more shards than a run has; name at most {suite.MOST_SHARDS}")
+    made = merging.merged([(path, run_file.read(path, o.partial)) for path in o.runs], o.mixed, o.partial)
+    run_file.write(o.output, made)
+    for text in made.header.machines:
+        print(f"parity: of different machines: {text}", file=sys.stderr)
+    if made.end is not None and made.end.stopped:
+        print(f"parity: not the whole run: {made.end.stopped}", file=sys.stderr)
+    held = f"{plural(len(made.items), 'item')}, {plural(len(made.records), 'record')}"
+    if not any(compared(i) for i in made.items):
+        raise NothingCompared(f"the {plural(len(o.runs), 'shard')} compared nothing ({held}); stored in {o.output}")
+    print(f"{plural(len(o.runs), 'shard')}: {held}; stored in {o.output}; its findings: parity report {o.output}")
+    return 0
 
 
 def _report(o: argparse.Namespace) -> int:
@@ -452,6 +524,7 @@ def _explain(o: argparse.Namespace) -> int:
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
     "diff": _diff,
+    "merge": _merge,
     "report": _report,
     "coverage": _coverage,
     "replay": _replay,

@@ -42,6 +42,11 @@ DIFF = (
     "interrupted or lacks items (--partial takes it); with 2 for a file that is damaged; with 3 where both compared nothing "
     "in common."
 )
+MERGE = (
+    "Merge the run files of all shards of a run (parity run --shard K/N) into the one that a run of all items would have "
+    "written. It judges nothing: each shard has ended with its own exit code. Ends with 0, with 3 where the shards compared "
+    "nothing, and with 2 where they do not belong together: other seeds, options or machines, a shard twice, one missing."
+)
 DOCTOR = (
     "Probe a device and say whether to trust it: known answers, memory, dtypes, subnormals, precision in effect. Ends with 0 "
     "where it is healthy, with 1 where it is suspect (a run goes on), with 4 where it is unusable or absent."
@@ -111,6 +116,13 @@ def parser() -> argparse.ArgumentParser:
     two.add_argument("--fail-on", action="append", default=[], metavar="GROUP", help=how)
     two.add_argument("-v", "--verbose", action="store_true", help="leave nothing out, and name every check that changed")
     two.set_defaults(command="diff")
+
+    shards = commands.add_parser("merge", help="join the run files of shards", description=MERGE)
+    shards.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the run files of all shards, in any order")
+    shards.add_argument("-o", "--output", type=read_path, required=True, metavar="FILE", help="the run file to write")
+    shards.add_argument("--mixed", action="store_true", help="take shards of machines that differ, and note how they differ")
+    shards.add_argument("--partial", action="store_true", help="take what is there of a run that lacks shards or is truncated")
+    shards.set_defaults(command="merge")
 
     causes = commands.add_parser("report", help="the causes of a run's findings", description=REPORT)
     causes.add_argument("run", type=Path, nargs="?", metavar="RUN", help="the run file")

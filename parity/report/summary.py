@@ -14,6 +14,7 @@ from parity.core.results import COMPARED, FINDINGS, MEANING, Aspect, Record, Sta
 from parity.coverage.features import Coverage
 from parity.report import causes as causes_text
 from parity.report import power
+from parity.report.timed import lacking_lines
 from parity.report.words import clock, folded, listed, plural, table
 from parity.runs import causes, suite
 from parity.runs.rows import Death, Header, ItemRow, Power, counted, totals
@@ -141,7 +142,8 @@ def tables_line(header: Header, items: Sequence[ItemRow]) -> str:
 class SummaryData:
     """The input of a summary. broken: tests that failed because of parity, not the device; run_file: where the run is stored;
     fail_on: statuses that fail in addition to the findings; min_judged: an item fails if a smaller fraction of its elements was
-    judged; lost: items that were given up; verbose: leave nothing out."""
+    judged; lost: items that were given up; verbose: leave nothing out; reached: what a run with a limit of time came to, in
+    words; lacking: the items whose pinned cases it did not check."""
 
     header: Header
     items: Sequence[ItemRow] = ()
@@ -156,6 +158,8 @@ class SummaryData:
     min_judged: float = 0.0
     lost: Sequence[str] = ()
     verbose: bool = False
+    reached: str = ""
+    lacking: Sequence[str] = ()
 
 
 def render(t: SummaryData, width: int | None = None) -> str:
@@ -197,6 +201,7 @@ def _rest(t: SummaryData, deaths: Sequence[Death], width: int | None, most: int)
         ("the CPU itself died or hung in", [f"  {d.case} ({d.signal}; {d.why})" for d in acquitted]),
         ("not reproduced in a fresh process, so they do not fail the run", not_reproduced(t.records)),
         ("killed from outside, and run again since", [f"  {d.case} ({d.signal})" for d in again]),
+        ("NOT WHOLE: the time was over before the pinned cases of these items", lacking_lines(t.lacking) if t.lacking else []),
         ("given up after several deaths: not compared", [f"  {item}" for item in t.lost]),
         ("failed in parity itself: please report", [f"  {b}" for b in t.broken]),
         ("failed by --fail-on", [f"  {s}: {plural(n, 'check')}; one of them: {one}" for s, (n, one) in failing]),
@@ -230,12 +235,14 @@ def _head(t: SummaryData) -> list[str]:
     return [
         *([f"LOW POWER  an agreement says less than it seems in {'; '.join(weak)}"] if weak else []),
         f"device     {device_line(t.header)}",
+        *(f"machines   MIXED {text}" for text in t.header.machines),
         f"reference  cpu, torch {t.header.fingerprint.torch}; truth: float64 on the CPU",
         f"compared   {plural(len({i.op for i in done}), 'op')}, {plural(len(done), 'op x dtype pair')}, "
         f"{plural(checks, 'check')} ({_aspects(t.items)})",
         *_judged(t.items),
         *_drawn(t.coverage, t.run_file),
         f"tables     {tables_line(t.header, t.items)}",
+        *([f"reached    {t.reached}"] if t.reached else []),
         f"took       {clock(t.seconds)}, {t.header.profile} profile, seed {t.header.seed}",
     ]
 
@@ -316,6 +323,8 @@ def _failed(t: SummaryData) -> str:
     asked = [f"{plural(n, 'check')} {s}" for s, (n, _) in unwanted(t.items, t.records, t.fail_on).items()]
     if asked:
         return f"--fail-on fails the run for {' and '.join(asked)}"
+    if t.lacking:
+        return f"the pinned cases of {plural(len(t.lacking), 'item')} were not checked"
     few = len(power.left(t.items, t.min_judged))
     if few:
         return f"--min-judged fails {plural(few, 'op x dtype pair')}"

@@ -30,11 +30,13 @@ DEATHS = 4  # of processes of one share of the findings, after which the rest is
 MARK = "parity again "  # before each line of the protocol, because a case may print, too
 
 
-def again(findings: Sequence[Record], how: How, workers: int, flags: Sequence[tuple[str, str]] = ()) -> tuple[Again, ...]:
+def again(
+    findings: Sequence[Record], how: How, workers: int, flags: Sequence[tuple[str, str]] = (), seconds: float = LIMIT
+) -> tuple[Again, ...]:
     """Try each finding once more; those for which the time did not suffice are left out. flags: variables of the environment
     that a process reads at its start, with the value for off: a finding that comes, but not with the flag off, is explained by
     it."""
-    until = time.monotonic() + LIMIT
+    until = time.monotonic() + min(LIMIT, seconds)
     done = _tried(findings, how, workers, until, {})
     for name, off in flags:
         came = [f for f in findings if (a := done.get(_key(f))) is not None and a.came and not a.flag]

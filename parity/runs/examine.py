@@ -6,6 +6,7 @@ A finding never stops the drawing; the findings are complete only when all cases
 from __future__ import annotations
 
 import functools
+import math
 import time
 import zlib
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ from parity.judging.rules import rule_of
 from parity.runs.figures import Figures
 from parity.runs.locating import cause_of, unlocated
 from parity.runs.options import RunOptions
+from parity.runs.rounds import Part, TimeLimit
 from parity.runs.rows import ItemRow, Power
 from parity.runs.suite import ORACLE_EVERY, Item, RunProfile
 from parity.runs.tally import ItemTally, record
@@ -89,7 +91,8 @@ class NoJournal:
 @dataclass(frozen=True, slots=True)
 class RunPlan:
     """What all items of a run share. profile: the sizes and numbers that `options.profile` names; power: the fraction of cases
-    that are judged once more with errors put in; takes: the dtypes that the device accepted at the start."""
+    that are judged once more with errors put in; takes: the dtypes that the device accepted at the start; limit: of time, if
+    the run has one."""
 
     device: Device
     cpu: Device
@@ -98,6 +101,12 @@ class RunPlan:
     options: RunOptions = field(default_factory=RunOptions)
     power: float = 0.0
     takes: frozenset[str] = frozenset()
+    limit: TimeLimit | None = None
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return math.inf if self.limit is None else self.limit.left
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +140,16 @@ def patience(case: Case) -> float:
     return BASE_SECONDS + SECONDS_PER_ELEMENT * case.numel
 
 
-def drawn(item: Item, plan: RunPlan) -> Iterator[tuple[int, bool, Drawn]]:
-    """(ordinal, pinned, case) of every case of an item; depends on item, profile and seed only."""
+def drawn(item: Item, plan: RunPlan, part: Part | None = None) -> Iterator[tuple[int, bool, Drawn]]:
+    """(ordinal, pinned, case) of every case of an item, or of a part of it; depends on item, profile and seed only."""
     p, o = plan.profile, plan.options
     if o.count:
         yield from ((k, False, generate.nth(item.row, item.dtype, p.sizes, o.seed, k)) for k in range(1, op_dtype.TRIES + 1))
         return
-    for k in range(p.pinned):
+    for k in range(p.pinned if part is None or part.pinned else 0):
         yield k, True, generate.nth(item.row, item.dtype, p.sizes, "pinned", k)
-    for k in range(p.examples(item.row, item.dtype) if o.examples is None else o.examples):
+    n = p.examples(item.row, item.dtype) if o.examples is None else o.examples
+    for k in range(n) if part is None else range(part.start, part.stop):
         yield p.pinned + k, False, generate.nth(item.row, item.dtype, p.sizes, o.seed, k + 1)
 
 
@@ -195,15 +205,20 @@ def _more(travels: bool, moves: bool, twice: bool, reach: bool, ordinal: int) ->
     return frozenset(more)
 
 
-def examine(item: Item, plan: RunPlan, journal: CaseJournal, dead: frozenset[int] = frozenset()) -> Examined:
-    """Check every case of an item. dead: ordinals of cases that ended a process before and are left out."""
+def examine(
+    item: Item, plan: RunPlan, journal: CaseJournal, dead: frozenset[int] = frozenset(), part: Part | None = None
+) -> Examined:
+    """Check every case of an item, or of a part of it; exploration ends when the time is over. dead: ordinals of cases that
+    ended a process before and are left out."""
     o, tally, started, notes = plan.options, ItemTally(item), time.monotonic(), list[str]()
     reached = Dispatched() if o.reach else None
     with plan.device.active(), listening(notes):
         ordinal, text = 0, ""
-        for ordinal, pinned, one in _valid(drawn(item, plan), tally):
+        for ordinal, pinned, one in _valid(drawn(item, plan, part), tally):
             if ordinal in dead:
                 continue
+            if not pinned and plan.left <= 0:
+                break
             text = notation.case_text(one.case)
             tally.texts.append(text)
             journal.begin(ordinal, item.id, text, o.hang_after or patience(one.case))
@@ -240,13 +255,28 @@ def examine(item: Item, plan: RunPlan, journal: CaseJournal, dead: frozenset[int
         kinds = 0 if o.no_shrink or SHRINKING in dead else KINDS_SHRUNK
         # An item is given up after three deaths: one more may happen here only if none but shrinking's came before.
         locate = not o.no_shrink and LOCATING not in dead and (SHRINKING not in dead or len(dead) == 1)
+        if part is not None and plan.limit is not None:
+            kinds = _kinds_in_time(part, plan.limit, tally, kinds)
+        began = time.monotonic()
         findings = tuple(_findings(item, plan, tally, notes, journal, kinds, locate))
+        if plan.limit is not None:
+            plan.limit.causes += time.monotonic() - began
     for f in findings:
         texts = notation.case_text(f.first), notation.case_text(f.case)
         tally.records.append(replace(record(item, f.result, texts[0], f.digest, False, texts[1]), cause=f.cause, count=f.count))
-    summary = tally.summary(time.monotonic() - started, reached)
+    summary = replace(tally.summary(time.monotonic() - started, reached), round=0 if part is None else max(0, part.round))
     more = tuple(tally.features), tuple(tally.power()), (tally.packed(not o.no_screens),)
     return Examined(summary, tuple(tally.records), findings, *more)
+
+
+def _kinds_in_time(part: Part, limit: TimeLimit, tally: ItemTally, kinds: int) -> int:
+    """How many kinds of findings may be shrunk. What this process has told of the item before is not told again."""
+    told = limit.told.setdefault(part.item.id, set())
+    for key in told & tally.failing.keys():
+        del tally.failing[key]
+    kinds = kinds if limit.may_look_for_causes(part) else 0
+    told.update(tally.failing if kinds else ())
+    return kinds
 
 
 def _sampled(item: Item, plan: RunPlan, ordinal: int) -> bool:
@@ -286,7 +316,7 @@ def _findings(
         case = one.case
         if kinds:
             case, result = shrink(item, plan, one, result, key, notes, journal, k < kinds)
-        left = CAUSE_SECONDS - spent
+        left = min(CAUSE_SECONDS - spent, plan.left)
         began = time.monotonic()
         look = locate and left > 0
         cause = _cause(item, plan, case, result, notes, journal) if look else unlocated(item.row, result)
@@ -320,7 +350,7 @@ def shrink(
 ) -> tuple[Case, Result]:
     """The least case that shows this kind of finding, and its result; the original case if it does not show the finding
     again. sizes: whether to look for smaller sizes, too, which takes longest."""
-    deadline = time.monotonic() + SHRINK_SECONDS
+    deadline = time.monotonic() + min(SHRINK_SECONDS, plan.left)
     hits: dict[Case, Result | None] = {}  # each case is tried once, so that an unstable device cannot confuse the shrinker
 
     def fails(case: Case) -> bool:
@@ -348,7 +378,7 @@ def shrink(
     smallest = least(item.row, item.dtype, plan.profile.sizes, one, fails) if sizes else one.case
     if smallest is None or not (smallest in hits or fails(smallest)) or hits[smallest] is None:
         return one.case, result
-    deadline = time.monotonic() + PLAIN_SECONDS
+    deadline = time.monotonic() + min(PLAIN_SECONDS, plan.left)
     smallest = plainest(smallest, result.aspect, buildable)
     return smallest, hits[smallest] or result
 

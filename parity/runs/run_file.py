@@ -27,7 +27,7 @@ from parity.coverage.features import Coverage
 from parity.runs.again import marked
 from parity.runs.code import Code
 from parity.runs.figures import Figures
-from parity.runs.rows import KINDS, Again, Death, End, Header, ItemRow, Power, Row, Run
+from parity.runs.rows import KINDS, Again, Death, End, Header, ItemRow, Power, Row, Run, folded
 from parity.runs.soundness import check_types, check_words, contradiction
 from parity.runs.upgrades import FORMAT, MAGIC, upgraded
 
@@ -109,6 +109,19 @@ class Writer:
         self.close()
 
 
+def write(path: Path, run: Run) -> None:
+    """Write a whole run, its records and items before what sums them up. Raises OutputError, and RunFileError if its rows
+    contradict one another."""
+    rows: list[Row] = [*run.records, *run.power, *run.figures, *run.items, *run.deaths, *run.coverage, *run.again]
+    rows += [run.end] if run.end is not None else []
+    if why := contradiction(run, rows):
+        raise RunFileError(f"the runs contradict one another: {why}; run the shards again")
+    with Writer(path) as writer:
+        writer.write(run.header)
+        for row in rows:
+            writer.write(row)
+
+
 # --------------------------------------------------------------------------------------------------------------- reading
 
 
@@ -136,7 +149,7 @@ def read(path: Path, partial: bool = False) -> Run:
     run = Run(
         header,
         tuple(r for r in rows if isinstance(r, Record)),
-        tuple(r for r in rows if isinstance(r, ItemRow)),
+        folded(r for r in rows if isinstance(r, ItemRow)),
         tuple(r for r in rows if isinstance(r, Death)),
         end,
         tuple(r for r in rows if isinstance(r, Coverage)),
@@ -172,6 +185,7 @@ def _header(path: Path, line: str) -> tuple[int, Header]:
         shown = body["fingerprint"]
         pairs = {k: tuple((str(a), str(b)) for a, b in shown.get(k, ())) for k in ("environment", "facts")}
         body |= {k: Code(**body[k]) for k in ("faults", "setup") if k in body}
+        body["machines"] = tuple(body.get("machines", ()))
         header = Header(**{**body, "fingerprint": Fingerprint(**{**shown, **pairs})})
         for part in (header, header.fingerprint, header.faults, header.setup):
             check_types(part)
@@ -214,7 +228,7 @@ def _row(path: Path, number: int, line: str, form: int) -> Row:
 
 
 TUPLES: Mapping[type[object], Sequence[str]] = {
-    ItemRow: ("operators",), Power: ("why",), Death: ("where",), End: ("lost", "broken"),
+    ItemRow: ("operators",), Power: ("why",), Death: ("where",), End: ("lost", "broken", "rounds", "lacking"),
 }  # fmt: skip
 
 

@@ -91,7 +91,7 @@ def check_words(row: Row) -> None:
 def contradiction(run: Run, rows: Sequence[Row]) -> str:
     """What in a run is impossible, such as duplicate rows, rows after the end row, or counts that differ from the end row;
     empty if nothing."""
-    twice = Counter(f"item {i.op} {i.dtype}" for i in run.items)
+    twice = Counter(f"item {i.op} {i.dtype}" + (f" round {i.round}" if i.round else "") for i in rows if isinstance(i, ItemRow))
     twice.update(f"coverage of {c.family}" for c in run.coverage)
     twice.update(f"row of figures of {f.op} {f.dtype} with keys {f.keys}" for f in run.figures)
     # Pinned cases can be equal (an OpInfo entry with one sample), and older versions stored each of them.
@@ -118,7 +118,7 @@ def _other_end(run: Run, end: End, rows: Sequence[Row]) -> str:
     missing = end.expected - len(run.items) if end.expected else 0
     if missing < 0:
         return f"it holds {len(run.items)} items, its end row says {end.expected}"
-    if missing > len(set(end.lost)) and not (end.stopped or end.broken):
+    if missing > len({*end.lost, *end.lacking}) and not (end.stopped or end.broken):
         named = f"names {len(set(end.lost))} as lost" if end.lost else "names none as lost"
         return f"it holds {len(run.items)} items, its end row says {end.expected} and {named}"
     cases = Counter[tuple[str, str]]()

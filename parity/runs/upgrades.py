@@ -9,13 +9,14 @@ from parity.core.errors import RunFileError
 from parity.core.results import Json
 
 # 2: rows of coverage, operators and case ids of items; 3: the setup of a run; 4: a digest of its faults, and what is lost;
-# 5: rows of coverage hold only counts, not what was expected; 6: figures of each case, and the device's times.
+# 5: rows of coverage hold only counts, not what was expected; 6: figures of each case, times, findings tried again,
+# shards, options, machines, parts of items, rounds.
 FORMAT = 6
 MAGIC = "parity_run"  # the key of the header by which a run file is recognized
 
 
 def _same(tree: Json) -> Json:
-    """Only new rows and new fields were added."""
+    """A format that only added rows and fields."""
     return tree
 
 
