@@ -305,3 +305,8 @@ def test_a_finding_of_another_status_has_the_cause_of_its_cell() -> None:
     after = run(record("a", "wrong", pinned=True), record("b", "drift", shrunk="c", cause=cause))
     diff = compare(run(record("a", pinned=True)), after)
     assert [(t.cause, len(t.changes)) for t in diff.groups[Group.REGRESSED]] == [(cause, 2)]
+
+
+def test_a_check_that_says_nothing_beside_new_findings_of_its_op_is_not_told() -> None:
+    diff = compare(run(record("a"), record("b")), run(record("a", "wrong"), record("b", "void")))
+    assert list(diff.groups) == [Group.REGRESSED]
