@@ -138,7 +138,8 @@ def _changes(
     lost += _vanished(cells_before, cells_after, after, {c.cell for c in lost}, forward=True)
     gained += _vanished(cells_after, cells_before, after, {c.cell for c in (*gained, *regressed)}, forward=False)
     silent += _silenced(cells_before, cells_after, {c.cell for c in (*silent, *eased)})
-    silent += _other_inputs(before, after)
+    wrong = {c.cell[:2] for c in regressed}  # where the reference is bad, too, a check of a wrong op may say nothing
+    silent = [c for c in silent if c.cell[:2] not in wrong] + _other_inputs(before, after)
     named = [(Group.REGRESSED, c) for c in regressed] + [(Group.LOST, c) for c in lost] + [(Group.EASED, c) for c in eased]
     named += [(Group.SUPPORTED, c) for c in gained] + [(Group.FIXED, c) for c in fixed]
     named += [(Group.INCOMPARABLE, c) for c in silent if c not in set(eased)]

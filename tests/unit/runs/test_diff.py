@@ -317,3 +317,8 @@ def test_what_did_not_come_again_is_no_difference() -> None:
     flaky = replace(healthy, records=(found,), items=(ItemRow("exp", "float32", 2, {"forward": {"agree": 1, "wrong": 1}}),))
     assert not compare(healthy, flaky, partial=True).groups
     assert compare(healthy, replace(flaky, records=(replace(found, gone=False),)), partial=True).groups
+
+
+def test_a_check_that_says_nothing_beside_new_findings_of_its_op_is_not_told() -> None:
+    diff = compare(run(record("a"), record("b")), run(record("a", "wrong"), record("b", "void")))
+    assert list(diff.groups) == [Group.REGRESSED]

@@ -18,6 +18,7 @@ from parity.runs import merging, run_file, suite
 from parity.runs.code import Code
 from parity.runs.rows import End, Header, ItemRow, Run, totals
 
+TIMES = ("seconds", "started", "device_seconds", "device_spread")
 PRINT = Fingerprint("0.1.0", "2.13.0", "cf30153", "3.11.7", "Linux", "x86_64", "sim", "simulated", simulated=True)
 FAULTS = """
 from parity.devices import Fault
@@ -119,7 +120,7 @@ def test_an_item_in_two_shards_is_a_contradiction(tmp_path: Path) -> None:
 def rows(path: Path) -> list[str]:
     """Every row of a run file but for its times, in an order of their own."""
     trees = [json.loads(line) for line in path.read_text().splitlines()]
-    return sorted(json.dumps({k: v for k, v in t.items() if k not in ("seconds", "started")}, sort_keys=True) for t in trees)
+    return sorted(json.dumps({k: v for k, v in t.items() if k not in TIMES}, sort_keys=True) for t in trees)
 
 
 def test_seven_shards_merged_are_the_whole_run(
