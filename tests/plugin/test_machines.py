@@ -17,6 +17,7 @@ from parity.runs import machines, run_file
 from parity.runs.rows import OUTSIDE
 
 ROOT = Path(__file__).parents[2]
+TIMES = ("seconds", "started", "setup", "device_seconds", "device_spread")
 ASKED = ("run", "exp", "log", "sin", "--dtype", "float32,int8", "--examples", "6", "--device", "sim", "--power", "40")
 # In the worker gw1: the process is killed some time after it began.
 KILL = """
@@ -67,11 +68,7 @@ def parity(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedPro
 def rows(path: Path) -> list[str]:
     """Every row but for times, deaths and what tells of the process, in an order of their own."""
     trees = [json.loads(line) for line in path.read_text().splitlines()]
-    keep = [
-        {k: v for k, v in t.items() if k not in ("seconds", "started", "setup", "device_seconds", "device_spread")}
-        for t in trees
-        if t.get("kind") != "death"
-    ]
+    keep = [{k: v for k, v in t.items() if k not in TIMES} for t in trees if t.get("kind") != "death"]
     return sorted(json.dumps(t, sort_keys=True) for t in keep)
 
 
