@@ -279,7 +279,7 @@ class Reporter:
         self.records = list(again.marked(self.records, done))
         came, left = sum(a.came for a in done), len(found) - len(done)
         text = f"{came} of {plural(len(found), 'finding')} came again in fresh processes ({clock(time.monotonic() - started)})"
-        self.say(text + (f"; no time was left for {left}, which count" if left else ""))
+        self.say(text + (f"; {left} could not be tried, and count" if left else ""))
         try:
             for row in done:
                 self._writer.write(row)

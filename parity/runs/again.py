@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from parity.core import processes
 from parity.core.results import FINDINGS, Cause, Record
@@ -26,6 +26,7 @@ STARTING = 120.0  # seconds that a process may take until its first finding
 PATIENCE = 60.0  # and for each finding
 LIMIT = 180.0  # for all findings of a run; those that are left count
 PER_PROCESS = 24  # findings for which another process is worth its start
+TICK = 0.5  # seconds between two looks at whether the time is over
 DEATHS = 4  # of processes of one share of the findings, after which the rest is left
 MARK = "parity again "  # before each line of the protocol, because a case may print, too
 
@@ -84,29 +85,46 @@ def _tried(
     shares = min(workers, -(-len(findings) // PER_PROCESS))
     if not shares:
         return {}
+    limit = Limit(until)
     with processes.isolated(), ThreadPoolExecutor(shares) as pool:
-        parts = pool.map(lambda k: list(_share(findings[k::shares], how, until, environment)), range(shares))
-        return {(a.case, a.aspect, a.op): a for part in parts for a in part}
+        try:
+            parts = list(pool.map(lambda k: list(_share(findings[k::shares], how, limit, environment)), range(shares)))
+        except BaseException:  # Ctrl-C: the threads must not go on
+            limit.until = 0.0
+            raise
+    return {(a.case, a.aspect, a.op): a for part in parts for a in part}
 
 
-def _share(findings: Sequence[Record], how: How, until: float, environment: Mapping[str, str]) -> Iterator[Again]:
+@dataclass(slots=True)
+class Limit:
+    """When all processes have to end, by `time.monotonic`."""
+
+    until: float
+
+    @property
+    def left(self) -> float:
+        """Seconds until then."""
+        return max(0.0, self.until - time.monotonic())
+
+
+def _share(findings: Sequence[Record], how: How, limit: Limit, environment: Mapping[str, str]) -> Iterator[Again]:
     """Try these findings, in as many processes as they end."""
     left = list(findings)
     for _ in range(DEATHS):
         at: Record | None = None
-        for word, count in _lines(left, how, until, environment):
+        for word, count in _lines(left, how, limit, environment):
             if word == "begin":
                 at = left[0]
             elif at is not None:
                 yield Again(at.shrunk, at.aspect, at.op, count, word == "came")
                 left, at = left[1:], None
-        if at is None or time.monotonic() > until:  # all are done, no process could start, or the time is over
+        if at is None or not limit.left:  # all are done, no process could start, or the time is over
             return
         yield Again(at.shrunk, at.aspect, at.op, 1, True)
         left = left[1:]
 
 
-def _lines(findings: Sequence[Record], how: How, until: float, environment: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+def _lines(findings: Sequence[Record], how: How, limit: Limit, environment: Mapping[str, str]) -> Iterator[tuple[str, int]]:
     """What a process says of these findings, until it ends or hangs: ("begin" | "came" | "gone", number of tries)."""
     asked = {
         "device": how.device,
@@ -120,17 +138,18 @@ def _lines(findings: Sequence[Record], how: How, until: float, environment: Mapp
     )  # fmt: skip
     said: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_hear, args=(process, json.dumps(asked), said), daemon=True).start()
-    patience = STARTING
+    patience = Limit(time.monotonic() + STARTING)
     try:
-        while True:
-            line = said.get(timeout=max(0.0, min(patience, until - time.monotonic())))
+        while patience.left and limit.left:  # else it hangs, or the time is over
+            try:
+                line = said.get(timeout=min(TICK, patience.left, limit.left))
+            except queue.Empty:
+                continue
             if line is None:
                 return
             word, _, count = line.partition(" ")
             yield word, int(count or 0)
-            patience = PATIENCE
-    except queue.Empty:  # it hangs, or the time is over
-        return
+            patience = Limit(time.monotonic() + PATIENCE)
     finally:
         process.kill()
         process.wait()
