@@ -263,8 +263,8 @@ SYMPTOMS = {
 @dataclass(frozen=True, slots=True)
 class Record:
     """The stored result of one aspect of one case. shrunk: the least case; script: the file that shows the finding, in the
-    folder of the run's scripts; cause: of a finding; count: cases of its op and dtype that showed it; gone: whether it did not
-    come again in a fresh process, so that it does not count."""
+    folder of the run's scripts; cause: of a finding; count: cases of its op and dtype that showed it; others:
+    some of those as they were drawn; gone: whether it did not come again in a fresh process, so that it does not count."""
 
     case: str
     op: str
@@ -280,6 +280,7 @@ class Record:
     script: str = ""
     cause: Cause | None = None
     count: int = 0
+    others: tuple[str, ...] = ()
     gone: bool = False
 
     @property

@@ -28,7 +28,6 @@ from parity.faces import commandline
 from parity.faces.commandline import split
 from parity.faces.interruption import Interruptions
 from parity.report import output
-from parity.report.summary import compared
 from parity.report.words import plural
 from parity.runs import merging, run_file, suite
 from parity.runs.code import code_of
@@ -145,7 +144,9 @@ def _compared(o: RunOptions, items: Sequence[suite.Item], workers: int, reporter
         # A part of the time is kept for the findings.
         o = replace(o, time=max(1.0, until - time.monotonic() - (0.0 if o.no_again else AGAIN * o.time)))
     code = _pytest(o, workers, reporter) if items else NothingCompared.exit_code  # a shard may be empty
-    if code != 1 or o.no_again or o.tx:  # on other machines nothing can be tried from here
+    if code == 1 and (o.no_again or o.tx):  # on other machines nothing can be tried from here
+        reporter.say(f"findings were not tried again in a fresh process ({'--no-again' if o.no_again else '--tx'})")
+    if code != 1 or o.no_again or o.tx:
         return code
     reporter.try_again(How(o.device, o.faults, o.setup), workers, max(0.0, until - time.monotonic()))
     again: int = reporter.exit_code
@@ -355,6 +356,8 @@ def _diff(o: argparse.Namespace) -> int:
 
 
 def _merge(o: argparse.Namespace) -> int:
+    from parity.report.summary import compared
+
     if len(o.runs) > suite.MOST_SHARDS:
         raise UsageError(f"{len(o.runs)} files are more shards than a run has; name at most {suite.MOST_SHARDS}")
     made = merging.merged([(path, run_file.read(path, o.partial)) for path in o.runs], o.mixed, o.partial)
@@ -392,6 +395,9 @@ def _report(o: argparse.Namespace) -> int:
 
 def _written(o: argparse.Namespace, text: str) -> int:
     """Write a report to its file or to standard output."""
+    for read in (o.run, o.against):
+        if o.output and read is not None and o.output.exists() and o.output.samefile(read):
+            raise UsageError(f"{o.output} is the run file itself, which a report would overwrite; name another file with -o")
     if o.output:
         o.output.write_text(text, encoding="utf-8")
     elif o.format == "github":  # commands, which printing would make inert; what they hold is escaped
@@ -423,7 +429,9 @@ def _github(o: argparse.Namespace, run: Run) -> str:
 
 def _matrix(o: argparse.Namespace, run: Run) -> str:
     from parity.report import matrix
+    from parity.runs.diff import without_gone
 
+    run = without_gone(run)
     deaths = counted(run.deaths, run.items)
     if o.cause or o.issue:
         raise UsageError("--matrix is of a whole run: parity report RUN --matrix [--format markdown|json]")
@@ -444,10 +452,12 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
     if o.cause:  # progress lines name the members of a cause before they are joined
         gathered = tuple(c for c in gathered if o.cause in (c.cause.id, *(m.id for m in c.members)))
         if not gathered:
-            raise UsageError(f"{o.run} has no cause '{o.cause}'; {near(o.cause, ids) or 'it has ' + ', '.join(ids)}")
+            what = near(o.cause, ids) or (f"it has {', '.join(ids)}" if ids else "it has none that counts")
+            raise UsageError(f"{o.run} has no cause '{o.cause}'; {what}")
     if o.issue:
         if len(gathered) != 1:
-            raise UsageError(f"--issue writes one cause: parity report {o.run} CAUSE --issue; it has {', '.join(ids[:8])}")
+            held = f"it has {', '.join(ids[:8])}" if ids else "it has no cause that counts"
+            raise UsageError(f"--issue writes one cause: parity report {o.run} CAUSE --issue; {held}")
         from parity.report import issue
 
         return issue.render(gathered[0], run.header)

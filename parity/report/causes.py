@@ -149,7 +149,7 @@ def as_markdown(causes: Sequence[Gathered], header: Header, caveats: Sequence[st
     text = f"**parity on {inert(device)}**, torch {inert(f.torch)}: {plural(len(causes), 'cause')}"
     text += f" ({counts_line(causes)})\n" if causes else "\n"
     text += "".join(f"\n> {inert(shortened(c, REASON * 4))}\n" for c in caveats)
-    text += "\nEverything that was compared agrees.\n" if whole and not causes else ""
+    text += "\nEverything that counts agrees.\n" if whole and not causes else ""
     for k, c in enumerate(causes):
         kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
         where = f"{kinds} in {listed(c.ops, 120)} ({listed(c.dtypes, 60)})"

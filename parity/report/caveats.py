@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parity.report import power
-from parity.report.summary import compared
-from parity.report.words import listed
+from parity.report.summary import compared, not_reproduced
+from parity.report.words import listed, plural
 from parity.runs.rows import Run
 
 SIMULATED = "a simulated device"
@@ -35,6 +35,8 @@ def notes(run: Run) -> Iterator[tuple[str, str]]:
     """(title, text) of what makes an agreement say less than it seems."""
     if weak := power.weak(run.power):
         yield "low power", f"an agreement says less than it seems in {'; '.join(weak)}"
+    if gone := len(not_reproduced(run.records)):
+        yield "not reproduced", f"{plural(gone, 'finding')} did not come again in a fresh process, and does not count"
     if run.header.fingerprint.simulated:
         yield SIMULATED, "this says nothing about any hardware"
 

@@ -13,7 +13,7 @@ from parity.report.causes import code, inert, sentence
 from parity.report.minimal import minimal
 from parity.report.words import listed, plural
 from parity.runs.causes import OPERATORS, Gathered
-from parity.runs.rows import Header
+from parity.runs.rows import Death, Header
 from parity.zoo.subjects import load
 
 SECONDS = 120
@@ -25,11 +25,13 @@ def render(c: Gathered, header: Header) -> str:
     """The whole report. The script runs on the run's device, or on the CPU alone if that is simulated; the text says which."""
     f = header.fingerprint
     parts = ["### Describe the bug", f"{inert(_capital(sentence(c.cause)))}. {inert(_where(c))}"]
-    if c.records:
-        parts += _shown(c.records[0], f)
+    parts += _shown(c.records[0], f) if c.records else _of_death(c.deaths[0], f)
     parts += [f"Least case, in parity's notation: {code(c.case)}"]
     if like := public(c):
-        parts.append("Public reports of the same operator:\n" + "\n".join(f"- {source} ({title})" for source, title in like))
+        parts.append(
+            "Public reports of the same operators, which may be of something else:\n"
+            + "\n".join(f"- {source} ({title})" for source, title in like)
+        )
     return "\n\n".join([*parts, "### Versions", _versions(f)]) + "\n"
 
 
@@ -38,8 +40,18 @@ def _capital(text: str) -> str:
 
 
 def _where(c: Gathered) -> str:
-    per = plural(len(c.records) or len(c.deaths), "kind" if c.records else "death")
-    return f"It shows in {per} of findings: {listed(c.ops, 300)}; dtypes {listed(c.dtypes, 120)}."
+    kinds, deaths = f"{plural(len(c.records), 'kind')} of findings", f"{plural(len(c.deaths), 'death')} of the process"
+    return f"It shows in {kinds if c.records else deaths}: {listed(c.ops, 300)}; dtypes {listed(c.dtypes, 120)}."
+
+
+def _of_death(d: Death, f: Fingerprint) -> list[str]:
+    """A script that is not run here, and how the process ended."""
+    try:
+        text = minimal(notation.parse(d.case), d.aspect or "forward", f.device)
+    except CaseError:
+        text = None
+    parts = [_fenced(text, "python"), "It was not run for this report, because it ends the process."] if text else []
+    return [*parts, f"How it ended: {inert(d.how)}, {inert(d.signal)}, at stage {inert(d.stage or 'unknown')}. {inert(d.why)}"]
 
 
 def _shown(r: Record, f: Fingerprint) -> list[str]:

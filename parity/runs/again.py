@@ -18,16 +18,17 @@ from dataclasses import dataclass, replace
 
 from parity.core import processes
 from parity.core.results import FINDINGS, Cause, Record
-from parity.runs.inquest import How
+from parity.runs.inquest import How, end
 from parity.runs.rows import Again
 
-TRIES = 3  # of the least case; then the case as it was drawn is tried once
+TRIES = 3  # of the least case; then cases as they were drawn are tried once each
 STARTING = 120.0  # seconds that a process may take until its first finding
 PATIENCE = 60.0  # and for each finding
 LIMIT = 180.0  # for all findings of a run; those that are left count
 PER_PROCESS = 24  # findings for which another process is worth its start
 TICK = 0.5  # seconds between two looks at whether the time is over
 DEATHS = 4  # of processes of one share of the findings, after which the rest is left
+BEGIN, CAME, GONE, UNABLE = "begin", "came", "gone", "unable"
 MARK = "parity again "  # before each line of the protocol, because a case may print, too
 
 
@@ -113,10 +114,11 @@ def _share(findings: Sequence[Record], how: How, limit: Limit, environment: Mapp
     for _ in range(DEATHS):
         at: Record | None = None
         for word, count in _lines(left, how, limit, environment):
-            if word == "begin":
+            if word == BEGIN:
                 at = left[0]
             elif at is not None:
-                yield Again(at.shrunk, at.aspect, at.op, count, word == "came")
+                if word != UNABLE:  # what cannot be built or compared there acquits nobody
+                    yield Again(at.shrunk, at.aspect, at.op, count, word == CAME)
                 left, at = left[1:], None
         if at is None or not limit.left:  # all are done, no process could start, or the time is over
             return
@@ -125,12 +127,12 @@ def _share(findings: Sequence[Record], how: How, limit: Limit, environment: Mapp
 
 
 def _lines(findings: Sequence[Record], how: How, limit: Limit, environment: Mapping[str, str]) -> Iterator[tuple[str, int]]:
-    """What a process says of these findings, until it ends or hangs: ("begin" | "came" | "gone", number of tries)."""
+    """What a process says of these findings, until it ends or hangs: (a word of the protocol, number of tries)."""
     asked = {
         "device": how.device,
         "faults": how.faults,
         "setup": how.setup,
-        "findings": [[f.shrunk, f.case, f.aspect] for f in findings],
+        "findings": [[[f.shrunk, f.case, *f.others], f.aspect] for f in findings],
     }
     process = subprocess.Popen(
         processes.command("parity.runs.trying"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -151,8 +153,7 @@ def _lines(findings: Sequence[Record], how: How, limit: Limit, environment: Mapp
             yield word, int(count or 0)
             patience = Limit(time.monotonic() + PATIENCE)
     finally:
-        process.kill()
-        process.wait()
+        end(process)
 
 
 def _hear(process: subprocess.Popen[str], asked: str, said: queue.Queue[str | None]) -> None:

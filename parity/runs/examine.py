@@ -40,6 +40,7 @@ from parity.tolerance import Tables
 
 KINDS_SHRUNK = 3  # kinds of findings of one item whose sizes are shrunk; the rest only lose what they do not need
 SHRINK_SECONDS = 6.0  # per kind
+OTHERS = 4  # further cases of a finding that are kept, for trying it again
 PLAIN_SECONDS = 2.0  # and after that, for what the shrinker leaves
 CAUSE_SECONDS = 20.0  # of an item; its findings after that are told by op
 REPEAT_EVERY = 4  # one case in so many runs its forward twice
@@ -112,13 +113,14 @@ class RunPlan:
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One kind of difference of one item, with the least case that shows it and the first case that showed it. count: cases of
-    the item that showed this kind; cause: where it comes from."""
+    the item that showed this kind; others: a few of them, the largest first; cause: where it comes from."""
 
     item: Item
     result: Result
     case: Case
     first: Case
     count: int
+    others: tuple[Case, ...] = ()
     digest: str = ""
     cause: Cause | None = None
 
@@ -263,7 +265,14 @@ def examine(
             plan.limit.causes += time.monotonic() - began
     for f in findings:
         texts = notation.case_text(f.first), notation.case_text(f.case)
-        tally.records.append(replace(record(item, f.result, texts[0], f.digest, False, texts[1]), cause=f.cause, count=f.count))
+        tally.records.append(
+            replace(
+                record(item, f.result, texts[0], f.digest, False, texts[1]),
+                cause=f.cause,
+                count=f.count,
+                others=tuple(map(notation.case_text, f.others)),
+            )
+        )
     summary = replace(tally.summary(time.monotonic() - started, reached), round=0 if part is None else max(0, part.round))
     more = tuple(tally.features), tuple(tally.power()), (tally.packed(not o.no_screens),)
     return Examined(summary, tuple(tally.records), findings, *more)
@@ -321,7 +330,8 @@ def _findings(
         look = locate and left > 0
         cause = _cause(item, plan, case, result, notes, journal) if look else unlocated(item.row, result)
         spent += time.monotonic() - began
-        yield Finding(item, result, case, one.case, len(seen), cause=cause)
+        drawn_cases = sorted({s[0].case for s in seen} - {one.case}, key=lambda c: (-c.numel, notation.case_text(c)))
+        yield Finding(item, result, case, one.case, len(seen), tuple(drawn_cases[:OTHERS]), cause=cause)
 
 
 def _cause(item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal) -> Cause:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from parity.core import processes
 from parity.runs import journal
@@ -64,7 +65,7 @@ def attempt(case: str, how: How, seconds: float, quiet: bool = False) -> Attempt
         except subprocess.TimeoutExpired:
             return Attempt(1, f"no answer within {seconds:.0f} s", True, _stage(notes))
         finally:
-            _end(process)
+            end(process)
         ended = notes.with_suffix(".code")
         if code >= 0 and ended.exists() and ended.read_text() == str(code):
             return Attempt(code)
@@ -72,7 +73,7 @@ def attempt(case: str, how: How, seconds: float, quiet: bool = False) -> Attempt
         return Attempt(1, why.read_text() if why.exists() else word(code), False, _stage(notes))
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[Any]) -> None:
     """End the process and all its children."""
     try:
         os.killpg(process.pid, OUTSIDERS[0])

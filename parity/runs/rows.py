@@ -138,8 +138,9 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """A finding that was tried once more in a fresh process. case, aspect, op: of the finding's least case; tried: how often;
-    came: whether it showed a finding in one of these; flag: the variable of the environment without which it does not."""
+    """A finding that was tried once more in a fresh process. case, aspect, op: of the finding's least case; tried: how often,
+    with this and other cases that had shown it; came: whether it showed a finding in one of these; flag: the variable of the
+    environment without which it does not."""
 
     case: str
     aspect: str

@@ -212,6 +212,7 @@ def _row(path: Path, number: int, line: str, form: int) -> Row:
         row_type = KINDS[tree.pop("kind")]
         if row_type is Record:
             tree["measures"] = tuple(_measure(m) for m in tree.get("measures", ()))
+            tree["others"] = tuple(tree.get("others", ()))
             tree["cause"] = _cause(tree["cause"]) if tree.get("cause") is not None else None
         if row_type is ItemRow:
             tree["worst"] = {k: float(v) for k, v in tree.get("worst", {}).items()}

@@ -1,6 +1,7 @@
 """The process that tries findings once more: `python -m parity.runs.trying` with JSON on its standard input.
 
-It writes "begin", then "came N" or "gone N" for each finding, where N is how often it was tried (`parity.runs.again`).
+It writes "begin", then "came N", "gone N" or "unable N" for each finding, where N is how often it was tried
+(`parity.runs.again`). Only a comparison that agrees acquits; what cannot be compared in this process does not.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from parity.devices.fallbacks import listening
 from parity.devices.preflight import is_fast
 from parity.devices.setup import run_setup
 from parity.runs import suite
-from parity.runs.again import MARK, TRIES
+from parity.runs.again import BEGIN, CAME, GONE, MARK, TRIES, UNABLE
 from parity.runs.examine import NoJournal, RunPlan, recheck
 from parity.runs.suite import Item
 
@@ -35,13 +36,14 @@ def main() -> None:
     device = resolve(asked["device"], load_faults(asked["faults"]) if asked["faults"] else ())
     tables = tolerance.load(device.name, known_ops={r.name for r in suite.rows("all")}, fast=is_fast(device))
     plan = RunPlan(device, resolve("cpu"), tables, suite.profile("quick"))
-    for least, drawn, aspect in asked["findings"]:
-        say("begin")
-        tried, came = 0, False
-        while not came and tried <= TRIES:
-            came = shows(least if tried < TRIES else drawn, Aspect(aspect), plan)
-            tried += 1
-        say(f"{'came' if came else 'gone'} {tried}")
+    for (least, *drawn), aspect in asked["findings"]:
+        say(BEGIN)
+        tried, able, came = 0, False, False
+        for text in dict.fromkeys((least, *drawn)):
+            for _ in range(TRIES if text == least else 1):
+                shown = None if came else shows(text, Aspect(aspect), plan)
+                tried, able, came = tried + (not came), able or shown is not None, came or bool(shown)
+        say(f"{CAME if came else GONE if able else UNABLE} {tried}")
 
 
 def say(word: str) -> None:
@@ -49,16 +51,18 @@ def say(word: str) -> None:
     print(f"{MARK}{word}", flush=True)
 
 
-def shows(text: str, aspect: Aspect, plan: RunPlan) -> bool:
-    """Whether a case shows a finding in this aspect."""
+def shows(text: str, aspect: Aspect, plan: RunPlan) -> bool | None:
+    """Whether a case shows a finding in this aspect; None if it compares nothing here, or cannot be built."""
     try:
         case = notation.parse(text)
         notes: list[str] = []
         with plan.device.active(), listening(notes):
             results = recheck(Item(suite.row(case.op), case.dtype), plan, case, notes, aspect, NoJournal())
-            return bool(failing(results)) or not plan.device.answers()
+            if failing(results) or not plan.device.answers():
+                return True
+            return False if any(r.verdict.status.is_comparison for r in results) else None
     except ParityError:
-        return False
+        return None
 
 
 if __name__ == "__main__":

@@ -83,7 +83,6 @@ def works(op: str, dtype: str, n: int) -> dict[str, Work]:
         near = {"out": other}
         verdict, (m,) = judge(bench, near, ours, "forward")
         assert verdict.status == "agree"
-        assert m.reference_share is None, "the pair needed the full rule"
 
         def anew() -> object:
             bench.verdicts.clear()  # the judge remembers what he said of these very bits

@@ -59,7 +59,7 @@ def test_markdown_is_inert_and_fits_a_comment() -> None:
     text = told.as_markdown(gather(many), header())
     assert len(text) <= 65_536
     assert re.search(r"and \d+ more causes", text)
-    assert "0 causes\n\nEverything that was compared agrees." in told.as_markdown((), header())
+    assert "0 causes\n\nEverything that counts agrees." in told.as_markdown((), header())
     cut = told.as_markdown((), header(), ["Nothing was compared: <b>."], whole=False)
     assert "> Nothing was compared: \\<b\\>." in cut
     assert "agrees" not in cut

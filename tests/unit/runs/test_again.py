@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from parity.core.results import Cause, Record
@@ -69,3 +72,28 @@ def test_drawn_cases_go_with_their_finding() -> None:
     assert not any(r.counts for r in gone)
     came = marked(records, (Again("exp(float32[3])", "forward", "exp", 1, True),))
     assert all(r.counts for r in came)
+
+
+LIE = """
+import os
+from parity.devices import Fault
+
+def grown(call): return call.run() * (1.01 if call.args[0].numel() >= 100 else 1.0)
+
+FAULTS = (Fault("grown", ("exp",), grown),)
+"""
+
+
+def test_a_least_case_that_agrees_does_not_acquit_the_other_cases(tmp_path: Path) -> None:
+    """The shrinker may have slipped to a case that failed for another reason."""
+    (tmp_path / "lie.py").write_text(LIE)
+    found = replace(finding("exp"), others=("exp(float32[200])",), count=9)
+    (one,) = again([found], How("sim", str(tmp_path / "lie.py")), 1)
+    assert one.came
+
+
+def test_what_cannot_be_built_or_compared_acquits_nobody(how: How) -> None:
+    """Such a finding counts."""
+    found = [finding("exp", "exp(float32[3], nonsense=1)"), finding("sin", "sine(float32[3])")]
+    assert not again(found, how, 1)
+    assert marked(found, ()) == tuple(found)
