@@ -149,6 +149,10 @@ def _compared(o: RunOptions, items: Sequence[suite.Item], workers: int, reporter
     if code != 1 or o.no_again or o.tx:
         return code
     reporter.try_again(How(o.device, o.faults, o.setup), workers, max(0.0, until - time.monotonic()))
+    if o.junit_xml and (acquitted := reporter.acquitted()) and Path(o.junit_xml).is_file():
+        from parity.report import junit
+
+        junit.acquit(Path(o.junit_xml), acquitted)
     again: int = reporter.exit_code
     return again
 

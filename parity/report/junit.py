@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
@@ -53,6 +54,23 @@ def render(run: Run) -> str:
     whole.append(suite)
     ElementTree.indent(whole, " ")
     return ElementTree.tostring(whole, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def acquit(path: Path, items: Collection[str]) -> None:
+    """Take back the failures of items whose findings did not come again, in the file that pytest wrote before they were tried.
+    items: their ids ("exp-float32")."""
+    tree = ElementTree.parse(path)
+    for suite in tree.iter("testsuite"):
+        for case in suite.findall("testcase"):
+            item = (case.get("name") or "").partition("[")[2].rpartition("]")[0]
+            failure = case.find("failure")
+            if failure is None or not any(item == i or item.startswith(f"{i} ") for i in items):
+                continue
+            case.remove(failure)
+            SubElement(case, "skipped", message="its findings did not come again in a fresh process")
+            for name, more in (("failures", -1), ("skipped", 1)):
+                suite.set(name, str(int(suite.get(name) or 0) + more))
+    tree.write(path, encoding="utf-8", xml_declaration=True)
 
 
 def _by_item(rows: Iterable[Record | Death]) -> dict[tuple[str, str], list[Record | Death]]:

@@ -286,6 +286,11 @@ class Reporter:
         except OutputError as e:
             self.failed = self.failed or e
 
+    def acquitted(self) -> tuple[str, ...]:
+        """The ids of the items of whose findings none came again."""
+        gone = {f"{r.op}-{r.dtype}" for r in self.records if r.gone}
+        return tuple(sorted(gone - {f"{r.op}-{r.dtype}" for r in self.records if r.counts}))
+
     @property
     def exit_code(self) -> int:
         """0 for no findings, 1 for findings, 3 if nothing was compared."""
