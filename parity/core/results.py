@@ -244,7 +244,9 @@ SYMPTOMS = {
 @dataclass(frozen=True, slots=True)
 class Record:
     """The stored result of one aspect of one case. shrunk: the least case; script: the file that shows the finding, in the
-    folder of the run's scripts; cause: of a finding."""
+    folder of the run's scripts; cause: of a finding; also: further drawn cases that showed it and that the least case does not
+    stand for (`parity.runs.recognition`); known: the entry of the file of known findings that it belongs to;
+    by_chance: whether the least case agreed when it was run again."""
 
     case: str
     op: str
@@ -259,6 +261,9 @@ class Record:
     shrunk: str = ""
     script: str = ""
     cause: Cause | None = None
+    also: tuple[str, ...] = ()
+    known: str = ""
+    by_chance: bool = False
 
     @property
     def key(self) -> tuple[str, str, str]:

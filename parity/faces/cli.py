@@ -9,7 +9,7 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,14 +21,16 @@ from parity.core import processes, resources
 from parity.core.devices import USUAL
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import DeviceError, OutputError, ParityError, UsageError, near
-from parity.core.results import statuses
+from parity.core.results import Fingerprint, statuses
 from parity.faces import commandline
+from parity.faces import known as known_command
 from parity.faces.commandline import split
 from parity.faces.interruption import Interruptions
 from parity.report import output
 from parity.report.words import plural
 from parity.runs import diff, run_file, suite
-from parity.runs.code import code_of
+from parity.runs import known as known_findings
+from parity.runs.code import Code, code_of
 from parity.runs.doctor import examined, fingerprint_of, named
 from parity.runs.inquest import How
 from parity.runs.options import RunOptions
@@ -75,6 +77,9 @@ def _run(given: argparse.Namespace) -> int:
     fail_on = statuses(o.fail_on, "--fail-on")
     if o.list:
         return _list(items)
+    if o.strict_known and not o.known:
+        raise UsageError("--strict-known is about known findings; name their file with --known")
+    known = known_findings.read(Path(o.known)) if o.known else None
     if o.junit_xml:
         _writable(Path(o.junit_xml).absolute().parent, "--junit-xml")
         if Path(o.junit_xml).is_dir():
@@ -88,13 +93,14 @@ def _run(given: argparse.Namespace) -> int:
     o = replace(o, device=str(probe["device"]))
     tolerance.load(o.device, known_ops={r.name for r in suite.rows("all")})  # a broken table, before workers start
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    code_given = code_of(o.faults), code_of(o.setup)
+    code_given = code_of(o.faults), code_of(o.setup), known.code if known else Code()
     header = Header(fingerprint, o.seed, o.profile, selection, now, whole and not o.count, *code_given)
     _writable(Path(o.findings), "--findings")
     from parity.report.progress import Reporter  # pytest is imported only by the command that runs it
 
     path = Path(o.output or f"parity-run-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl")
     reporter = Reporter(header, path, fail_on=fail_on, min_judged=o.min_judged, verbose=o.verbose)
+    reporter.known, reporter.strict = known, o.strict_known
     workers = o.workers or max(1, min(8, os.cpu_count() or 1))
     if probe["verdict"] == "suspect":
         print(f"the device is SUSPECT: {'; '.join(probe['reasons'])}")
@@ -106,6 +112,8 @@ def _run(given: argparse.Namespace) -> int:
                 f"device {named(probe)}, reference cpu, torch {fingerprint.torch}",
                 flush=True,
             )
+            if known is not None:
+                print(*_about_known(known, fingerprint), sep="\n", flush=True)
             code = _pytest(o, workers, reporter)
             asked.hold()
         except KeyboardInterrupt:  # before pytest's session, or while it ends: what is done is kept all the same
@@ -120,6 +128,12 @@ def _run(given: argparse.Namespace) -> int:
     return code
 
 
+def _about_known(known: known_findings.Known, fingerprint: Fingerprint) -> Iterator[str]:
+    """The file of known findings, and what is odd about it."""
+    yield f"known findings: {len(known.entries)} in {known.code}"
+    yield from (f"warning: {w}" for w in (*known.warnings(fingerprint), *known_command.unknown_ops(known)))
+
+
 def _pytest(o: RunOptions, workers: int, reporter: Any) -> int:
     """The one engine. Raises what kept a worker from its first item."""
     import pytest
@@ -132,6 +146,7 @@ def _pytest(o: RunOptions, workers: int, reporter: Any) -> int:
         power=0 if o.no_power else o.power,
         faults=_located(o.faults) if o.faults else None,
         setup=str(Path(o.setup).absolute()) if o.setup else None,
+        known=str(Path(o.known).absolute()) if o.known else None,
         findings=str(Path(o.findings).absolute()),
     )
     with tempfile.TemporaryDirectory(prefix="parity-", ignore_cleanup_errors=True) as scratch:
@@ -402,6 +417,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
     "diff": _diff,
     "report": _report,
+    "known": known_command.run,
     "coverage": _coverage,
     "replay": _replay,
     "explain": _explain,

@@ -21,8 +21,10 @@ from parity.report import causes as causes_text
 from parity.report import output, summary
 from parity.report.words import clock, plural, reproduce
 from parity.runs import causes, run_file, suite
-from parity.runs.rows import CPU, OUTSIDE, Death, End, Header, ItemRow, Power, counted, totals
+from parity.runs.known import Known
+from parity.runs.rows import CPU, OUTSIDE, Death, End, Header, ItemRow, Power, Sighting, counted, totals
 from parity.runs.run_file import Writer
+from parity.runs.standing import FIXED, standings
 
 BAR_SECONDS = 0.2
 BAR_LEAST = 5  # least columns of a useful bar
@@ -48,6 +50,9 @@ class Reporter:
         self.records: list[Record] = []
         self.power: list[Power] = []
         self.deaths: list[Death] = []
+        self.known: Known | None = None  # the file of known findings
+        self.strict = False  # whether known findings that are fixed fail the run
+        self.sightings: list[Sighting] = []
         self.broken: list[str] = []
         self._tallies: dict[str, Tally] = {}
         self._ended: set[str] = set()  # items that will report no more
@@ -134,11 +139,13 @@ class Reporter:
                 self.records.append(row)
             elif isinstance(row, Power):
                 self.power.append(row)
+            elif isinstance(row, Sighting):
+                self.sightings.append(row)
         self.findings += len(part["findings"])
         for text in part["findings"] if self.verbose else ():
             self.say(text + "\n")
         if not self.verbose:
-            self._new_causes(r for r in rows if isinstance(r, Record))
+            self._new_causes(r for r in rows if isinstance(r, Record) and not r.known)
         for line in part["rows"]:  # last, so that a full disk loses neither counts nor output
             self._writer.write_line(line)
 
@@ -156,9 +163,15 @@ class Reporter:
     def _death(self, row: dict[str, Any]) -> None:
         op, _, dtype = row["item"].rpartition("-")
         signal, why = untrusted.printable(row["signal"]), untrusted.printable(row["why"])
-        death = Death(op, dtype, row["case"], "", row["how"], signal, row["stage"], blame=row["blame"], why=why)
+        how, known = row["how"], row.get("known", "")
+        death = Death(op, dtype, row["case"], "", how, signal, row["stage"], blame=row["blame"], why=why, known=known)
         self.deaths.append(death)
-        self.findings += death.blame not in (CPU, OUTSIDE)
+        sighting = run_file.decode(row["sighting"]) if row.get("sighting") else None
+        if isinstance(sighting, Sighting):
+            self.sightings.append(sighting)
+            self._writer.write(sighting)
+        accepted = known and not row["fails"]
+        self.findings += death.blame not in (CPU, OUTSIDE) and not accepted
         self.lost += [row["item"]] if row["last"] else []
         where = "the CPU" if death.acquitted else self.header.fingerprint.device
         how = signal if row["how"] == "hang" else f"the process died ({signal})"
@@ -167,7 +180,7 @@ class Reporter:
         goes = "again" if death.blame == OUTSIDE else "without it"
         goes = f"the run goes on without what is left of {row['item']}" if row["last"] else f"the item is examined {goes}"
         words = causes.death_words(death)
-        if self.verbose or words not in self._dead:  # the summary counts the others
+        if self.verbose or (words not in self._dead and not accepted):  # the summary counts the others
             self.say(
                 f"{op} {dtype} on {where}: {row['how']}, {how} at stage {row['stage']}\n"
                 f"  case: {row['case']}\n" + (f"  {why}\n" if why else "") + f"  {again}\n  {goes}\n"
@@ -218,11 +231,17 @@ class Reporter:
 
     @property
     def exit_code(self) -> int:
-        """0 for no findings, 1 for findings, 3 if nothing was compared."""
-        has_findings = bool(counted(self.deaths, self.items)) or any(r.status in FINDINGS for r in self.records)
+        """0 for no findings but known ones, 1 for findings, 3 if nothing was compared."""
+        has_findings = any(not d.known for d in counted(self.deaths, self.items))
+        has_findings |= any(r.status in FINDINGS and not r.known for r in self.records)
+        has_findings |= any(s.fails for s in self.sightings) or (self.strict and self._has_fixed())
         if has_findings or self.broken or self.failures:
             return 1
         return 0 if any(summary.compared(i) for i in self.items) else 3
+
+    def _has_fixed(self) -> bool:
+        entries = self.known.entries if self.known is not None else ()
+        return any(s.state == FIXED for s in standings(entries, self.sightings))
 
     def finish(self, exit_code: int) -> None:
         """Write the end of the run file, and print the summary. Raises OutputError if the run file could not be written."""
@@ -244,7 +263,7 @@ class Reporter:
         width = shutil.get_terminal_size().columns if self.live else None
         data = summary.SummaryData(
             self.header, self.items, self.records, self.deaths, self.power, coverage, self.broken, seconds, str(self.output),
-            self.fail_on, self.min_judged, self.lost, self.verbose,
+            self.fail_on, self.min_judged, self.lost, self.verbose, self.known, self.sightings, self.strict,
         )  # fmt: skip
         screen = summary.render(data, width) + "\n\n" + summary.last_line(data, exit_code) + "\n"
         if self.stopped:

@@ -10,6 +10,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from datetime import date
 from typing import Protocol
 
 import torch
@@ -27,9 +28,12 @@ from parity.generation import generate
 from parity.generation.generate import Drawn
 from parity.generation.shrink import shrink as least
 from parity.judging.rules import rule_of
+from parity.runs import inquest
 from parity.runs.causes import cause_of
+from parity.runs.known import Entry, Known, aspect_and_case, cases_of
 from parity.runs.options import RunOptions
-from parity.runs.rows import ItemRow, Power
+from parity.runs.recognition import Recognition, uncovered
+from parity.runs.rows import ItemRow, Power, Sighting
 from parity.runs.suite import ORACLE_EVERY, Item, RunProfile
 from parity.runs.tally import ItemTally, record
 from parity.tolerance import Tables
@@ -45,6 +49,10 @@ EVERY = {Aspect.DOUBLE: (8, 3), Aspect.TANGENT: (12, 4), Aspect.TRANSFER: (6, 5)
 TWICE_EVERY = 3  # for OpInfo entries and factorizations, whose derivatives call kernels that the function does not call
 GIVE_UP_AFTER = 12  # after so many cases, all of them refused, the rest of an item is not drawn
 SHRINKING = 1 << 30  # the ordinal of all cases tried in shrinking: if one ends the process, the item is not shrunk
+REPLAYING = 1 << 29  # the ordinal of the first known case that is replayed
+AGAIN = 6  # how often a finding must come again, one time after the other, to count as none of chance
+REPLAYS = 3  # how often a known case must agree, one time after the other, to count as fixed
+USUAL = [Aspect.FORWARD, Aspect.BACKWARD, Aspect.OUT, Aspect.INPLACE]  # aspects of a known case that names none
 BASE_SECONDS = 20.0  # a case may take this long ...
 SECONDS_PER_ELEMENT = 2e-5  # ... and this per element of its operands
 
@@ -85,7 +93,8 @@ class NoJournal:
 @dataclass(frozen=True, slots=True)
 class RunPlan:
     """What all items of a run share. profile: the sizes and numbers that `options.profile` names; power: the fraction of cases
-    that are judged once more with errors put in; takes: the dtypes that the device accepted at the start."""
+    that are judged once more with errors put in; takes: the dtypes that the device accepted at the start; known: the
+    file of known findings."""
 
     device: Device
     cpu: Device
@@ -94,12 +103,15 @@ class RunPlan:
     options: RunOptions = field(default_factory=RunOptions)
     power: float = 0.0
     takes: frozenset[str] = frozenset()
+    known: Known | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One kind of difference of one item, with the least case that shows it and the first case that showed it. count: cases of
-    the item that showed this kind; cause: None if causes are not looked for."""
+    the item that showed this kind; cause: None if causes are not looked for; also: drawn cases that the least case does not
+    stand for; known: what it is to the known findings, None if it is new; by_chance: whether the case agreed when it was run
+    again."""
 
     item: Item
     result: Result
@@ -108,17 +120,23 @@ class Finding:
     count: int
     digest: str = ""
     cause: Cause | None = None
+    also: tuple[str, ...] = ()
+    known: Sighting | None = None
+    by_chance: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """Everything that examining an item gave. features: of every case, with the aspects in which it was compared."""
+    """Everything that examining an item gave. features: of every case, with the aspects in which it was compared; known: what
+    was seen of known findings; unknown: the summary without the refusals and fallbacks that are known."""
 
     summary: ItemRow
     records: tuple[Record, ...]
     findings: tuple[Finding, ...]
     features: tuple[frozenset[str], ...] = ()
     power: tuple[Power, ...] = ()
+    known: tuple[Sighting, ...] = ()
+    unknown: ItemRow | None = None
 
 
 def patience(case: Case) -> float:
@@ -194,13 +212,18 @@ def examine(item: Item, plan: RunPlan, journal: CaseJournal, dead: frozenset[int
     """Check every case of an item. dead: ordinals of cases that ended a process before and are left out."""
     o, tally, started, notes = plan.options, ItemTally(item), time.monotonic(), list[str]()
     reached = Dispatched() if o.reach else None
+    entries = plan.known.entries if plan.known is not None and not o.count else ()
+    known = Recognition(item.row.name, item.dtype, entries, date.today(), o.strict_known)
     with plan.device.active(), listening(notes):
+        _replay_known(item, plan, known, notes, journal, dead)
         ordinal, text = 0, ""
         for ordinal, pinned, one in _valid(drawn(item, plan), tally):
             if ordinal in dead:
                 continue
             text = notation.case_text(one.case)
             tally.texts.append(text)
+            if text in known.deadly:
+                continue
             journal.begin(ordinal, item.id, text, o.hang_after or patience(one.case))
             try:
                 how = settings(item, plan, ordinal, pinned)
@@ -232,12 +255,19 @@ def examine(item: Item, plan: RunPlan, journal: CaseJournal, dead: frozenset[int
             journal.lost(f"this item: it refuses tensors of {item.dtype}, which it took at the start")
         journal.end()
         kinds = 0 if o.no_shrink or SHRINKING in dead else KINDS_SHRUNK
-        findings = tuple(_findings(item, plan, tally, notes, journal, kinds))
-    for f in findings:
-        texts = notation.case_text(f.first), notation.case_text(f.case)
-        tally.records.append(replace(record(item, f.result, texts[0], f.digest, False, texts[1]), cause=f.cause))
+        accepted = _without_known(item, tally, known)
+        findings = tuple(_findings(item, plan, tally, known, notes, journal, kinds))
+    records = (*tally.records, *accepted, *map(_stored, findings))
     summary = tally.summary(time.monotonic() - started, reached)
-    return Examined(summary, tuple(tally.records), findings, tuple(tally.features), tuple(tally.power()))
+    unknown = known.without_known(summary, o.fail_on)
+    return Examined(summary, records, findings, tuple(tally.features), tuple(tally.power()), tuple(known.sightings), unknown)
+
+
+def _stored(f: Finding) -> Record:
+    """The record of a finding."""
+    made = record(f.item, f.result, notation.case_text(f.first), f.digest, False, notation.case_text(f.case))
+    known = f.known.id if f.known is not None else ""
+    return replace(made, cause=f.cause, also=f.also, known=known, by_chance=f.by_chance)
 
 
 def _sampled(item: Item, plan: RunPlan, ordinal: int) -> bool:
@@ -267,9 +297,9 @@ def _alive(plan: RunPlan, journal: CaseJournal, why: str) -> None:
 
 
 def _findings(
-    item: Item, plan: RunPlan, tally: ItemTally, notes: list[str], journal: CaseJournal, kinds: int = KINDS_SHRUNK
+    item: Item, plan: RunPlan, tally: ItemTally, known: Recognition, notes: list[str], journal: CaseJournal, kinds: int
 ) -> Iterator[Finding]:
-    """Each kind of finding with its least case. kinds: how many of them are shrunk."""
+    """Each kind of finding with its least case, and what it is to the known ones. kinds: how many of them are shrunk."""
     spent = 0.0
     for k, (key, seen) in enumerate(tally.failing.items()):
         one, result = min(seen, key=lambda s: (len(s[0].picks), s[0].picks))
@@ -280,7 +310,105 @@ def _findings(
         began = time.monotonic()
         cause = _cause(item, plan, case, result, notes, journal, k < kinds) if kinds and left > 0 else None
         spent += time.monotonic() - began
-        yield Finding(item, result, case, one.case, len(seen), cause=cause)
+        also = tuple(map(notation.case_text, uncovered((case,), (s.case for s, _ in seen))))
+        chance = bool(kinds) and _by_chance(item, plan, case, result, key, notes, journal)
+        found = Finding(item, result, case, one.case, len(seen), cause=cause, also=also, by_chance=chance)
+        if known.entries:
+            pinned = any(s in tally.pinned for s, _ in seen)
+            found = replace(found, known=known.matching(_stored(found), pinned))
+        if found.known is not None:
+            tally.mark(key, found.known.id)
+        yield found
+
+
+def _by_chance(
+    item: Item, plan: RunPlan, case: Case, result: Result, key: tuple[str, ...], notes: list[str], journal: CaseJournal
+) -> bool:
+    """Whether a finding comes and goes: it is unstable, or its case does not show it every time."""
+    if result.verdict.status is Status.UNSTABLE or result.aspect is Aspect.REPEAT:
+        return True
+    for _ in range(AGAIN):
+        journal.begin(SHRINKING, item.id, notation.case_text(case), plan.options.hang_after or patience(case))
+        again = recheck(item, plan, case, notes, result.aspect, journal)
+        notes.clear()
+        journal.end()
+        if not again:  # it cannot be built by itself
+            return False
+        if not any(r.about(key) is not None for r in failing(again)):
+            return True
+    return False
+
+
+# ------------------------------------------------------------------------------------------------------ known findings
+
+
+def _replay_known(
+    item: Item, plan: RunPlan, known: Recognition, notes: list[str], journal: CaseJournal, dead: frozenset[int]
+) -> None:
+    """Run the least cases of the known findings of this item; those that end the process, in one of their own."""
+    for k, (entry, text, case) in enumerate(cases_of(known.entries, item.row.name, item.dtype), REPLAYING):
+        if entry.dies and dead:  # the item was begun before, and each of these takes a process and its patience
+            known.skipped(entry, text)
+        elif entry.dies:
+            _replay_deadly(plan, known, entry, text, case)
+        elif k in dead:  # the controller tells this death
+            known.nothing(entry, text, "it ends the process now")
+        else:
+            journal.begin(k, item.id, notation.case_text(case), plan.options.hang_after or patience(case))
+            known.replayed(entry, text, _results_of_known(item, plan, entry, text, case, notes, journal))
+            journal.end()
+
+
+def _results_of_known(
+    item: Item, plan: RunPlan, entry: Entry, text: str, case: Case, notes: list[str], journal: CaseJournal
+) -> tuple[Result, ...]:
+    """The results of a known case in its aspect, or in those of its entry: of the first time that it does not agree, or of the
+    last."""
+    named = aspect_and_case(text)[0]
+    aspects = [Aspect(a) for a in ((named,) if named else entry.aspects)] or USUAL
+    results: tuple[Result, ...] = ()
+    for _ in range(REPLAYS):
+        again = ((a, recheck(item, plan, case, notes, a, journal)) for a in aspects)
+        results = tuple(r for a, some in again for r in some if r.aspect is a)
+        notes.clear()
+        if odd := [r.verdict.reason for r in results if r.verdict.status in (Status.ERROR, Status.VOID)]:
+            _alive(plan, journal, odd[0])
+        if any(r.verdict.status is not Status.AGREE for r in results):
+            break
+    return results
+
+
+def _replay_deadly(plan: RunPlan, known: Recognition, entry: Entry, text: str, case: Case) -> None:
+    o = plan.options
+    how = inquest.How(plan.device.name, o.faults, o.setup)
+    ended = inquest.attempt(notation.case_text(case), how, BASE_SECONDS + (o.hang_after or patience(case)), quiet=True)
+    if ended.died:
+        known.died(entry, text, ended.died)
+    elif ended.code == 0:
+        known.survived(entry, text)
+    else:
+        known.nothing(entry, text, "it does not end the process any more, and does not agree")
+
+
+def _without_known(item: Item, tally: ItemTally, known: Recognition) -> list[Record]:
+    """Take the cases of known findings out of `tally.failing`, so that they are not shrunk. Their records: one for each kind
+    and entry, with the known case that stands for it."""
+    made: list[Record] = []
+    for key, seen in list(tally.failing.items()):
+        hits = [(s, known.explaining(s[1], s[0].case)) for s in seen]
+        accepted: dict[str, Entry] = {}
+        for (one, result), hit in sorted(hits, key=lambda h: (len(h[0][0].picks), h[0][0].picks)):
+            if hit is not None and hit[0].id not in accepted:
+                entry, drawn = accepted.setdefault(hit[0].id, hit[0]), notation.case_text(one.case)
+                known.saw(entry, result.aspect, hit[1] or drawn)
+                finding = record(item, result, drawn, "", False, hit[1] or drawn)
+                made.append(replace(finding, cause=entry.cause, known=entry.id))
+        if new := [s for s, hit in hits if hit is None]:
+            tally.failing[key] = new
+        elif accepted:
+            del tally.failing[key]
+            tally.mark(key, next(iter(accepted)))
+    return made
 
 
 def _cause(item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal, least: bool) -> Cause:

@@ -10,6 +10,7 @@ import os
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
+from datetime import date
 from pathlib import Path
 from typing import Any, Self
 
@@ -67,6 +68,14 @@ def read_seconds(given: str) -> float:
     if value is None or not value > 0.0:
         raise ArgumentTypeError(f"'{given}' is no number of seconds above 0")
     return value
+
+
+def read_day(given: str) -> date:
+    """A day, as ISO 8601 writes it."""
+    try:
+        return date.fromisoformat(given)
+    except ValueError:
+        raise ArgumentTypeError(f"'{given}' is no day; write it as 2027-01-31") from None
 
 
 def _number(given: str) -> float | None:
@@ -158,6 +167,16 @@ class RunOptions:
         "a status that fails beside the findings: unsupported ...",
         "status that fails a test beside the findings: unsupported, ...",
         metavar="STATUS",
+    )
+    known: str | None = _option(
+        None,
+        "accept the findings in this file, which parity known add writes; their cases run first",
+        "a file of known findings, which do not fail; parity_known in an ini file names one, too",
+        metavar="FILE",
+        read=read_text,
+    )
+    strict_known: bool = _option(
+        False, "also fail on known findings that are fixed, or that grew where only exploration shows it: for nightly runs"
     )
     min_judged: float = _option(
         0.0,

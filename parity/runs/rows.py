@@ -17,7 +17,7 @@ Counts: TypeAlias = Mapping[str, Mapping[str, int]]
 @dataclass(frozen=True, slots=True)
 class Header:
     """What was run, and on what. started: ISO 8601 with offset; complete: whether the whole suite was selected; faults, setup:
-    the code that --faults and --setup named."""
+    the code that --faults and --setup named; known: the file of known findings."""
 
     fingerprint: Fingerprint
     seed: str = ""
@@ -27,6 +27,7 @@ class Header:
     complete: bool = True
     faults: Code = field(default_factory=Code)
     setup: Code = field(default_factory=Code)
+    known: Code = field(default_factory=Code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,8 @@ BLAMES = ("", DEVICE, CPU, OUTSIDE, UNKNOWN)
 @dataclass(frozen=True, slots=True)
 class Death:
     """A process that died, hung or was killed while it ran a case. how: crash, hang or killed; signal: its name, or another
-    description; where: the Python stack; blame: who caused it (see `inquest`), empty in older files; why: the evidence."""
+    description; where: the Python stack; blame: who caused it (see `inquest`), empty in older files; why: the evidence; known:
+    the entry of the file of known findings that it belongs to."""
 
     op: str
     dtype: str
@@ -100,6 +102,7 @@ class Death:
     where: tuple[str, ...] = ()
     blame: str = ""
     why: str = ""
+    known: str = ""
 
     @property
     def acquitted(self) -> bool:
@@ -112,6 +115,27 @@ def counted(deaths: Iterable[Death], items: Iterable[ItemRow]) -> list[Death]:
     completely afterwards."""
     whole = {(i.op, i.dtype) for i in items}
     return [d for d in deaths if not d.acquitted and not (d.blame == OUTSIDE and (d.op, d.dtype) in whole)]
+
+
+# What a run saw of a known finding.
+SEEN, GROWN, EXPIRED, AGREES, NOTHING = "seen", "grown", "expired", "agrees", "nothing"
+SIGHTED = (SEEN, GROWN, EXPIRED, AGREES, NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What one item of a run saw of an entry of the file of known findings. state: one of `SIGHTED`: it is there, it is there
+    and goes beyond what the entry says, it is there after the entry's last day, its case agrees, or its case compared nothing.
+    why: in words; fails: whether it fails the item."""
+
+    id: str
+    op: str
+    dtype: str
+    state: str
+    aspect: str = ""
+    case: str = ""
+    why: str = ""
+    fails: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +163,17 @@ class Run:
     end: End | None = None
     coverage: tuple[Coverage, ...] = ()
     power: tuple[Power, ...] = ()
+    known: tuple[Sighting, ...] = ()
 
 
-Row: TypeAlias = Record | ItemRow | Death | Coverage | Power | End
+Row: TypeAlias = Record | ItemRow | Death | Coverage | Power | Sighting | End
 KINDS: dict[str, type[Row]] = {
     "record": Record,
     "item": ItemRow,
     "death": Death,
     "coverage": Coverage,
     "power": Power,
+    "known": Sighting,
     "end": End,
 }
 

@@ -25,7 +25,7 @@ from parity.core.errors import OutputError, RunFileError
 from parity.core.results import SYMPTOMS, Cause, Fingerprint, Json, Measure, Record
 from parity.coverage.features import Coverage
 from parity.runs.code import Code
-from parity.runs.rows import KINDS, Death, End, Header, ItemRow, Power, Row, Run
+from parity.runs.rows import KINDS, Death, End, Header, ItemRow, Power, Row, Run, Sighting
 from parity.runs.soundness import check_types, check_words, contradiction
 from parity.runs.upgrades import FORMAT, MAGIC, upgraded
 
@@ -139,6 +139,7 @@ def read(path: Path, partial: bool = False) -> Run:
         end,
         tuple(r for r in rows if isinstance(r, Coverage)),
         tuple(r for r in rows if isinstance(r, Power)),
+        tuple(r for r in rows if isinstance(r, Sighting)),
     )
     if (end is None or rest) and not partial:
         how = "its last line is cut" if rest else "it has no end row"
@@ -166,9 +167,9 @@ def _header(path: Path, line: str) -> tuple[int, Header]:
         body = {k: v for k, v in tree.items() if k not in (MAGIC, "format")}
         shown = body["fingerprint"]
         pairs = {k: tuple((str(a), str(b)) for a, b in shown.get(k, ())) for k in ("environment", "facts")}
-        body |= {k: Code(**body[k]) for k in ("faults", "setup") if k in body}
+        body |= {k: Code(**body[k]) for k in ("faults", "setup", "known") if k in body}
         header = Header(**{**body, "fingerprint": Fingerprint(**{**shown, **pairs})})
-        for part in (header, header.fingerprint, header.faults, header.setup):
+        for part in (header, header.fingerprint, header.faults, header.setup, header.known):
             check_types(part)
         if not re.fullmatch(r"(\w[\w-]*(:\w+)?)?", header.fingerprint.device):
             raise ValueError(f"no device is called '{header.fingerprint.device}'")
@@ -209,7 +210,7 @@ def _row(path: Path, number: int, line: str, form: int) -> Row:
 
 
 TUPLES: Mapping[type[object], Sequence[str]] = {
-    ItemRow: ("operators",), Power: ("why",), Death: ("where",), End: ("lost", "broken"),
+    Record: ("also",), ItemRow: ("operators",), Power: ("why",), Death: ("where",), End: ("lost", "broken"),
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from parity.core.results import Aspect, Record, Status
 from parity.coverage.features import Coverage
-from parity.runs.rows import BLAMES, Death, End, ItemRow, Row, Run, totals
+from parity.runs.rows import BLAMES, SIGHTED, Death, End, ItemRow, Row, Run, Sighting, totals
 
 DEADLY = ("crash", "hang", "killed")
 STATUSES, ASPECTS = tuple(map(str, Status)), tuple(map(str, Aspect))
@@ -75,6 +75,10 @@ def check_words(row: Row) -> None:
             raise ValueError(f"no process ends by '{row.how}'; allowed: {', '.join(DEADLY)}")
         if row.blame not in BLAMES:
             raise ValueError(f"unknown blame '{row.blame}'; allowed: {', '.join(BLAMES[1:])}")
+    elif isinstance(row, Sighting):
+        aspects = (row.aspect,) if row.aspect else ()
+        if row.state not in SIGHTED:
+            raise ValueError(f"unknown state '{row.state}' of a known finding; allowed: {', '.join(SIGHTED)}")
     elif isinstance(row, End):
         statuses = row.totals
     for word in statuses:
