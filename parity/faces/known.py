@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from parity.core.errors import KnownError, UsageError, near
 from parity.core.results import Cause
 from parity.runs import known, run_file
 from parity.runs.known import Entry, Environment, Known
+from parity.runs.rows import EXPIRED, Run
 
 
 def run(o: argparse.Namespace) -> int:
@@ -40,17 +42,18 @@ def _add(o: argparse.Namespace) -> int:
     if o.cause:
         names = [c.cause.id for c in gathered]
         for name in o.cause:
-            if not any(name in (c.cause.id, *(m.id for m in c.members)) for c in gathered):
+            if name not in _expired(made) and not any(name in (c.cause.id, *(m.id for m in c.members)) for c in gathered):
                 raise UsageError(
                     f"{o.run} has no cause '{name}' to add; {near(name, names) or 'it has ' + ', '.join(names[:24])}"
                 )
         gathered = tuple(c for c in gathered if {c.cause.id, *(m.id for m in c.members)} & set(o.cause))
     for c in gathered:
         new += known_entries.of_cause(c, made, o.reason, o.link, o.until)
+    held = {e.id: e for e in (before.entries if before else ())}
+    new += _prolonged(o, made, held)
     if not new:
         print(f"{o.run} has nothing to add: no finding that {path} lacks")
         return 0
-    held = {e.id: e for e in (before.entries if before else ())}
     changed = _merged(held, new)
     for e in changed.values():
         if not e.reason.strip():
@@ -66,6 +69,20 @@ def _add(o: argparse.Namespace) -> int:
     )
     print(f"{counted}; next: parity run --known {path}")
     return 0
+
+
+def _expired(made: Run) -> set[str]:
+    """The entries that a run found after their last day."""
+    return {s.id for s in made.known if s.state == EXPIRED}
+
+
+def _prolonged(o: argparse.Namespace, made: Run, held: dict[str, Entry]) -> list[Entry]:
+    """Those entries with a new last day."""
+    ids = [id for id in held if id in _expired(made) and (not o.cause or id in o.cause)]
+    if ids and o.until is None:
+        print(f"expired, and left as they are: {', '.join(ids)}; --until DATE accepts them for longer")
+        return []
+    return [replace(held[id], until=o.until, reason=o.reason or held[id].reason, link=o.link or held[id].link) for id in ids]
 
 
 def _merged(held: dict[str, Entry], new: Sequence[Entry]) -> dict[str, Entry]:

@@ -65,7 +65,8 @@ def _of_records(
     also = [case for op, some in drawn.items() for case in uncovered([parsed_case(least[op])] if op in least else [], some)]
     ops, dtypes = _unique(r.op for r in records), _unique(r.dtype for r in records)
     aspects, shows = _unique(r.aspect for r in records), _unique(map(shown_of, records))
-    members = c.members if c.members != (c.cause,) else ()
+    members = tuple(m for m in c.members if any(r.cause == m for r in records))
+    members = members if members != (c.cause,) else ()
     status, texts = worst([r.status for r in records]), _unique(map(notation.case_text, also))
     cases = tuple(least.values())
     return Entry(name, reason, ops, status, c.cause, members, dtypes, aspects, shows, cases, texts, link, until, since)
@@ -116,7 +117,7 @@ def merged(old: Entry, new: Entry) -> Entry:
         aspects=_joined(old.aspects, new.aspects),
         shows=_joined(old.shows, new.shows),
         cases=(*old.cases, *added),
-        also=_unique((*old.also, *(text for text in rest if text not in held))),
+        also=() if old.by_chance else _unique((*old.also, *(text for text in rest if text not in held))),
     )
 
 

@@ -37,8 +37,7 @@ def parity(tmp_path: Path) -> Parity:
     def run(*argv: str) -> tuple[int, str]:
         given = [*argv]
         if argv[0] == "run":
-            ops = [a for a in argv[1:2] if not a.startswith("-")] or ["exp", "sin"]
-            given = ["run", *ops, *argv[1 + (ops == [*argv[1:2]]) :]]
+            given += ["exp", "sin"] if argv[1].startswith("-") else []
             given += ["--device", "sim", "--dtype", "float32", "--examples", "6", "-n", "1", "--no-power"]
             given += [] if "--faults" in argv else ["--faults", "faults.py"]
         path = os.pathsep.join(p for p in (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")) if p)
@@ -106,9 +105,10 @@ def test_an_expired_entry_and_one_for_another_device(parity: Parity, tmp_path: P
     parity("known", "add", "first.jsonl", "exp-b4c8f1", "--reason", "until the upgrade", "--until", str(date.today()))
     assert parity("run", "exp", "--known", "parity-known.toml")[0] == 0
     file.write_text(file.read_text().replace(str(date.today()), str(date.today() - timedelta(1))))
-    code, said = parity("run", "exp", "--known", "parity-known.toml")
+    code, said = parity("run", "exp", "--known", "parity-known.toml", "--output", "late.jsonl")
     assert code == 1
     assert "0 known, 0 new, 0 fixed, 0 grown, 1 expired" in said
+    assert "expired, and left as they are: exp-b4c8f1" in parity("known", "add", "late.jsonl", "--reason", "r")[1]
     assert (
         f"EXPIRED [exp-b4c8f1] aten::exp gives wrong values: accepted until {date.today() - timedelta(1)}: until the upg"
         in said
@@ -116,7 +116,10 @@ def test_an_expired_entry_and_one_for_another_device(parity: Parity, tmp_path: P
     code, said = parity("known", "check")
     assert code == 1
     assert "expired on" in said
-    file.write_text(file.read_text().replace('device = "sim"\n', 'device = "mps"\n').replace("until = ", "# until = "))
+    code, said = parity("known", "add", "late.jsonl", "exp-b4c8f1", "--until", "2090-01-31")
+    assert "0 added, 1 updated" in said
+    assert "until the upgrade" in file.read_text()
+    file.write_text(file.read_text().replace('device = "sim"\n', 'device = "mps"\n'))
     code, said = parity("run", "exp", "--known", "parity-known.toml")
     assert code == 0
     assert "warning: parity-known.toml was written for device mps, and this is sim: its entries are used all the same" in said
@@ -182,8 +185,8 @@ def test_an_ini_file_names_the_file_and_workers_use_it(pytester: pytest.Pytester
     (pytester.path / "known.toml").write_text(ENTRY)
     ini = pytester.path / "own.ini"
     ini.write_text(INI.format(name="known.toml"))
-    given = (str(SUITE), "-c", str(ini), "--rootdir", str(SUITE), "-p", "no:cacheprovider", "--parity-device", "sim")
-    given = (*given, "--parity-op", "exp", "--parity-dtype", "float32", "--parity-examples", "4")
+    given = ["--rootdir", str(SUITE), str(SUITE), "-c", str(ini), "-p", "no:cacheprovider", "--parity-device", "sim"]
+    given += ["--parity-op", "exp", "--parity-dtype", "float32", "--parity-examples", "4"]
     broken = ("--parity-faults", str(faults))
     done = pytester.runpytest_subprocess(*given, *broken)
     done.assert_outcomes(xfailed=1)

@@ -127,3 +127,4 @@ def test_what_a_run_adds_leaves_reason_and_day_alone() -> None:
     assert made.cases == ("forward: exp(float32[1])", "forward: sigmoid(float32[1])")
     assert made.also == (*ENTRY.also, "exp(float32[3])")
     assert known_entries.merged(replace(ENTRY, dtypes=()), grown).dtypes == ()
+    assert known_entries.merged(replace(ENTRY, by_chance=True, also=()), grown).also == ()
