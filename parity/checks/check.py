@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,15 +43,18 @@ def check(
     notes: list[str],
     dispatched: Dispatched | None = None,
     probes: list[ProbeResults] | None = None,
+    seconds: dict[str, float] | None = None,
 ) -> tuple[tuple[Result, ...], str]:
     """All aspects of one case: (results, digest of the inputs).
 
     mark: called with each stage (reference, device, compare) before it begins. notes: list to which the caller's `fallbacks`
     recorder appends. dispatched: records the operators of the device, except in cases with calls before them. probes: gets the
-    outcomes of errors put into results. Raises CaseError if the case cannot be built.
+    outcomes of errors put into results. seconds: gets the device's time for the forward and the backward. Raises CaseError if
+    the case cannot be built.
     """
     inputs = build(case)
     trial = Trial(ex.program(row), case, inputs, device, tables, settings, cpu, mark, notes)
+    trial.seconds = {} if seconds is None else seconds
     asked = refusal.check if case.refused else _aspects
     if dispatched is None or case.after:
         with ex.MODES["grad"]():
@@ -60,7 +64,7 @@ def check(
             asked(trial)
     if probes is not None:
         probes += trial.power
-    return tuple(trial.results), inputs.digest() if settings.always_use_oracle else ""
+    return tuple(trial.results), inputs.digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +93,9 @@ def _aspects(t: Trial) -> None:
         return
     if t.case.after:
         history.play(t, first.placed, reference, first.grad)
+    began = time.perf_counter()
     theirs = ex.attempt(lambda: ex.forward(t.program, t.case, t.inputs, there, first.grad), "run")
-    outcome = outcome_of(t, theirs if isinstance(theirs, Raised) else theirs.outputs)
+    outcome = outcome_of(t, theirs if isinstance(theirs, Raised) else theirs.outputs, (Aspect.FORWARD, began))
     t.mark("compare")
     bench = Bench(t.program.row, t.tables, oracle, _bound(t), t.settings.always_use_oracle)
     _expect_backward(t, first, oracle)

@@ -1,14 +1,16 @@
-"""Which properties of an operator's call decide that it differs: each is taken away in turn, and the call is run again.
+"""Which properties of an operator's call decide that it differs, by experiment.
 
-The answers are words for a person and part of a cause's id, so they depend on the call alone: not on its values, sizes or dtype
-as far as those do not matter.
+Each kind of property is taken away from the whole call, and the call is run again: what it can lose is gone for good, as in
+delta debugging, so that a special value cannot hide a layout. Of what is left the kind that tells most is named. The answers
+are words for a person and part of a cause's id, so they depend on the call alone: not on its values, sizes or dtype as far as
+those do not matter.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,51 +19,85 @@ from torch.utils._pytree import tree_map
 
 from parity.checks.operators import Lain, OperatorCall, compared
 from parity.core.layout import dense
+from parity.core.results import (
+    CPU_OPERAND,
+    EMPTY_OPERAND,
+    EXTREME_VALUES,
+    HALF_TYPES,
+    LAZY_OPERAND,
+    NARROW_INTEGERS,
+    NON_FINITE,
+    OTHER_DESTINATION,
+    STRIDED_DESTINATION,
+)
 from parity.devices.base import Device
 
 Change = Callable[[Lain], Lain]
+Asked = Callable[[OperatorCall], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of property. without: the call with all of the kind taken away, or None if it has none; words: the single
+    properties that are needed, given that the kind as a whole is."""
+
+    without: Callable[[OperatorCall], OperatorCall | None]
+    words: Callable[[OperatorCall, Asked], Iterator[str]]
 
 
 def properties(call: OperatorCall, device: Device) -> tuple[str, ...]:
-    """The deciding properties of a call that differs on the device; empty if it differs however it is called.
+    """The deciding properties of a call that differs on the device, or raises there; empty if it does so however it is called.
 
-    Layouts are tried first ("non-contiguous operand", "strided destination"), then special values ("NaN", "huge"), dtypes
-    ("half types"), and flags ("keepdim"). Later kinds are not tried once one decides: what hides a difference in one call need
-    not matter to another, and would split findings of one cause.
+    Only those of the first kind of `KINDS` that is needed are told. What else is needed in this call need not matter to another
+    one with the same fault, and would split its findings.
     """
-    if not call.differs:
+    raises = call.symptom == "raises"
+    if not (raises or call.differs):
         return ()
-    for asked in (_layouts, _values, _dtypes, _arguments):
-        if words := tuple(dict.fromkeys(asked(call, _asked(device)))):
-            return words
-    return ()
 
-
-def _asked(device: Device) -> Callable[[OperatorCall], bool]:
-    def differs(changed: OperatorCall) -> bool:
+    def differs(changed: OperatorCall) -> bool | None:
         again = compared(changed, device)
-        return again.differs or again.unknown  # a call that the CPU refuses decides nothing
+        if again.unknown:  # what the CPU refuses decides nothing
+            return None
+        return again.symptom == "raises" if raises else again.differs
 
-    return differs
+    def asked(changed: OperatorCall) -> bool:
+        return differs(changed) is not False
+
+    needed: set[str] = set()
+    for name in TAKEN:
+        plainer = KINDS[name].without(call)
+        still = None if plainer is None else differs(plainer)
+        if still is False:
+            needed.add(name)
+        elif still and plainer is not None:
+            call = plainer
+    first = next((name for name in KINDS if name in needed), None)
+    return tuple(dict.fromkeys(KINDS[first].words(call, asked))) if first is not None else ()
 
 
 # ------------------------------------------------------------------------------------------------------------- layouts
 
 
-def _layouts(call: OperatorCall, differs: Callable[[OperatorCall], bool]) -> Iterator[str]:
-    """The layouts without which the call agrees: of all operands at once first, because few findings need one."""
-    odd = [k for k, x in enumerate(call.operands) if x.conj or x.neg or strides_word(x)]
-    if not odd or differs(_changed(call, dict.fromkeys(odd, dense_copy))):
-        return
-    needed = [k for k in odd if not differs(_changed(call, {k: dense_copy}))] or odd
-    for k in needed:
+def _odd(call: OperatorCall) -> list[int]:
+    return [k for k, x in enumerate(call.operands) if x.conj or x.neg or strides_word(x)]
+
+
+def _dense(call: OperatorCall) -> OperatorCall | None:
+    odd = _odd(call)
+    return _changed(call, dict.fromkeys(odd, dense_copy)) if odd else None
+
+
+def _layouts(call: OperatorCall, asked: Asked) -> Iterator[str]:
+    """The layouts without which the call agrees, operand by operand."""
+    odd = _odd(call)
+    for k in [k for k in odd if not asked(_changed(call, {k: dense_copy}))] or odd:
         x = call.operands[k]
-        bits = [word for word, has in (("conj", x.conj), ("neg", x.neg)) if has]
         # With both bits and strides: the strides, unless the call differs without them.
-        if bits and (not strides_word(x) or differs(_changed(call, {k: dense_with_bits}))):
-            yield from (f"{word} operand" for word in bits)
+        if (x.conj or x.neg) and (not strides_word(x) or asked(_changed(call, {k: dense_with_bits}))):
+            yield LAZY_OPERAND
         else:
-            yield f"{strides_word(x)} operand" if k not in call.written else "strided destination"
+            yield f"{strides_word(x)} operand" if k not in call.written else STRIDED_DESTINATION
 
 
 def strides_word(x: Lain) -> str:
@@ -85,7 +121,28 @@ def dense_with_bits(x: Lain) -> Lain:
 
 
 def _of_values(x: Lain, values: Tensor) -> Lain:
-    return Lain(values.reshape(-1).clone(), x.shape, dense(x.shape), 0, False, False, -1)
+    return Lain(values.reshape(-1).clone(), x.shape, dense(x.shape), 0, False, False, -1, x.on_cpu)
+
+
+# ----------------------------------------------------------------------------------------------------- places and sizes
+
+
+def _all_on_the_device(call: OperatorCall) -> OperatorCall | None:
+    """With the operands of the CPU on the device; a copy between the two is none then."""
+    there = [k for k, x in enumerate(call.operands) if x.on_cpu and not call.is_copy]
+    return _changed(call, dict.fromkeys(there, lambda x: replace(x, on_cpu=False))) if there else None
+
+
+def _filled(call: OperatorCall) -> OperatorCall | None:
+    """With one element along every dimension that has none."""
+    empty = [k for k, x in enumerate(call.operands) if 0 in x.shape]
+    return _changed(call, dict.fromkeys(empty, _one_element)) if empty else None
+
+
+def _one_element(x: Lain) -> Lain:
+    shape = tuple(max(n, 1) for n in x.shape)
+    values = torch.full(shape, 0.5 if x.base.is_floating_point() else 0, dtype=x.base.dtype)
+    return Lain(values.reshape(-1), shape, dense(shape), 0, False, False, -1, x.on_cpu)
 
 
 # -------------------------------------------------------------------------------------------------------------- values
@@ -93,37 +150,49 @@ def _of_values(x: Lain, values: Tensor) -> Lain:
 
 def _tamed(x: Lain, which: Callable[[Tensor], Tensor]) -> Lain:
     """The operand with its own other numbers in place of some of its elements, in the same layout: those lie in the domain of
-    the operator. If there are no others, with their magnitudes, or with numbers around 0.5."""
+    the operator. If there are no others, with numbers around 0.5."""
     chosen = which(x.base)
     others = x.base[~chosen]
     if not others.numel():
-        n = x.base.numel()
-        sizes = x.base.abs() if bool((x.base.abs() > 0).all() & x.base.isfinite().all()) else torch.linspace(0.25, 0.75, n)
-        others = sizes.to(x.base.dtype)
+        others = torch.linspace(0.25, 0.75, max(x.base.numel(), 1)).to(x.base.dtype)
     ordinary = others[torch.arange(x.base.numel()) % others.numel()]
     return replace(x, base=torch.where(chosen, ordinary, x.base))
 
 
-def _magnitude(x: Tensor) -> Tensor:
-    return x.abs().to(torch.float64)
+def _extreme(x: Tensor) -> Tensor:
+    """Which numbers are so large or small that products of a few of them leave the range."""
+    info = torch.finfo(x.dtype)
+    root = 0.5 if x.dtype == torch.float16 else 0.25
+    size = x.abs().to(torch.float64)
+    extreme: Tensor = ((size > info.max**root) & x.isfinite()) | ((size < info.tiny**root) & (x != 0))
+    return extreme
 
 
-# What may be special about a number: (word, which elements have it).
+# What may be special about a number: (word, which elements are).
 SPECIAL: tuple[tuple[str, Callable[[Tensor], Tensor]], ...] = (
-    ("NaN", lambda x: x.isnan()),
-    ("Inf", lambda x: x.isinf()),
-    ("subnormal", lambda x: (_magnitude(x) < torch.finfo(x.dtype).tiny) & (x != 0)),
-    ("huge", lambda x: (_magnitude(x) > torch.finfo(x.dtype).max ** 0.5) & x.isfinite()),
-    ("tiny", lambda x: (_magnitude(x) < torch.finfo(x.dtype).tiny ** 0.5) & (x != 0)),
+    (NON_FINITE, lambda x: ~x.isfinite()),
+    (EXTREME_VALUES, _extreme),
 )
 
 
-def _values(call: OperatorCall, differs: Callable[[OperatorCall], bool]) -> Iterator[str]:
+def _having(call: OperatorCall, which: Callable[[Tensor], Tensor]) -> list[int]:
     inexact = [k for k, x in enumerate(call.operands) if x.base.is_floating_point() or x.base.is_complex()]
-    for word, which in SPECIAL:
-        having = [k for k in inexact if bool(which(call.operands[k].base).any())]
-        if having and not differs(_changed(call, dict.fromkeys(having, functools.partial(_tamed, which=which)))):
-            yield word
+    return [k for k in inexact if bool(which(call.operands[k].base).any())]
+
+
+def _ordinary(call: OperatorCall) -> OperatorCall | None:
+    changed = call
+    for _, which in SPECIAL:
+        changed = _changed(changed, dict.fromkeys(_having(changed, which), functools.partial(_tamed, which=which)))
+    return changed if any(_having(call, which) for _, which in SPECIAL) else None
+
+
+def _values(call: OperatorCall, asked: Asked) -> Iterator[str]:
+    having = [(word, which, ks) for word, which in SPECIAL if (ks := _having(call, which))]
+    needed = [
+        w for w, which, ks in having if not asked(_changed(call, dict.fromkeys(ks, functools.partial(_tamed, which=which))))
+    ]
+    yield from needed or [word for word, _, _ in having]
 
 
 # --------------------------------------------------------------------------------------------------- dtypes and arguments
@@ -142,36 +211,89 @@ WIDER = {
 }
 
 
-def _dtypes(call: OperatorCall, differs: Callable[[OperatorCall], bool]) -> Iterator[str]:
-    """The dtypes without which the call agrees: each is replaced by float32 or int64 in all operands."""
-    for dtype in sorted({x.base.dtype for x in call.operands} & WIDER.keys(), key=str):
-        wider = WIDER[dtype]
+def _recast(call: OperatorCall, dtype: torch.dtype) -> OperatorCall:
+    """With float32 or int64 in place of a dtype, in all operands and arguments."""
+    wider = WIDER[dtype]
 
-        def recast(leaf: Any, dtype: torch.dtype = dtype, wider: torch.dtype = wider) -> Any:
-            if isinstance(leaf, Lain) and leaf.base.dtype == dtype:
-                base = (leaf.base.real if leaf.base.is_complex() else leaf.base).to(wider)
-                return replace(leaf, base=base, conj=False, neg=leaf.neg and not leaf.base.is_complex())
-            return wider if leaf == dtype and isinstance(leaf, torch.dtype) else leaf
+    def recast(leaf: Any) -> Any:
+        if isinstance(leaf, Lain) and leaf.base.dtype == dtype:
+            base = (leaf.base.real if leaf.base.is_complex() else leaf.base).to(wider)
+            return replace(leaf, base=base, conj=False, neg=leaf.neg and not leaf.base.is_complex())
+        return wider if isinstance(leaf, torch.dtype) and leaf == dtype else leaf
 
-        other = OperatorCall(call.operator, tree_map(recast, call.args), tree_map(recast, call.kwargs))
-        if not differs(other):
-            yield "half types" if dtype in HALVES else "narrow integers" if wider is torch.int64 else str(dtype)[6:]
+    return OperatorCall(call.operator, tree_map(recast, call.args), tree_map(recast, call.kwargs))
 
 
-def _arguments(call: OperatorCall, differs: Callable[[OperatorCall], bool]) -> Iterator[str]:
-    """The flags and words without which the call agrees. Numbers are left out: another one can make a wrong result right."""
+def _narrow(call: OperatorCall) -> list[torch.dtype]:
+    return sorted({x.base.dtype for x in call.operands} & WIDER.keys(), key=str)
+
+
+def _wide(call: OperatorCall) -> OperatorCall | None:
+    narrow = _narrow(call)
+    for dtype in narrow:
+        call = _recast(call, dtype)
+    return call if narrow else None
+
+
+def _dtypes(call: OperatorCall, asked: Asked) -> Iterator[str]:
+    """The dtypes without which the call agrees: each is replaced by float32 or int64."""
+    narrow = _narrow(call)
+    for dtype in [d for d in narrow if not asked(_recast(call, d))] or narrow:
+        yield HALF_TYPES if dtype in HALVES else NARROW_INTEGERS if WIDER[dtype] is torch.int64 else str(dtype)[6:]
+
+
+def _destination_of_the_dtype(call: OperatorCall) -> OperatorCall | None:
+    """With destinations of the dtype that the call computes in."""
+    read = [x.base.dtype for k, x in enumerate(call.operands) if k not in call.written]
+    if not read:
+        return None
+    computed = functools.reduce(torch.promote_types, read)
+    written = {k: call.operands[k].base.dtype for k in sorted(call.written)}
+    other = [k for k, dtype in written.items() if dtype != computed and dtype != torch.int64]  # which are indices, or sums
+    return _changed(call, dict.fromkeys(other, lambda x: replace(x, base=x.base.to(computed)))) if other else None
+
+
+def _flags(call: OperatorCall) -> list[str]:
+    """The flags and words that are not the default. Numbers are left out: another one can make a wrong result right."""
     schema = call.operator._schema.arguments
     given = dict(zip((a.name for a in schema), call.args)) | call.kwargs
-    for a in schema:
-        if a.name not in given or not a.has_default_value():
-            continue
-        value = given[a.name]
-        if not isinstance(value, (bool, str)) or value == a.default_value:
-            continue
-        args = tuple(a.default_value if s.name == a.name else v for s, v in zip(schema, call.args))
-        kwargs = {k: a.default_value if k == a.name else v for k, v in call.kwargs.items()}
-        if not differs(OperatorCall(call.operator, args, kwargs)):
-            yield a.name
+    with_defaults = [a for a in schema if a.name in given and a.has_default_value()]
+    return [a.name for a in with_defaults if isinstance(given[a.name], (bool, str)) and given[a.name] != a.default_value]
+
+
+def _by_default(call: OperatorCall, names: list[str]) -> OperatorCall:
+    schema = call.operator._schema.arguments
+    args = tuple(a.default_value if a.name in names else v for a, v in zip(schema, call.args))
+    defaults = {a.name: a.default_value for a in schema if a.name in names}
+    return OperatorCall(call.operator, args, {k: defaults.get(k, v) for k, v in call.kwargs.items()})
+
+
+def _without_flags(call: OperatorCall) -> OperatorCall | None:
+    names = _flags(call)
+    return _by_default(call, names) if names else None
+
+
+def _arguments(call: OperatorCall, asked: Asked) -> Iterator[str]:
+    names = _flags(call)
+    yield from [n for n in names if not asked(_by_default(call, [n]))] or names
+
+
+def _one(word: str) -> Callable[[OperatorCall, Asked], Iterator[str]]:
+    return lambda _call, _asked: iter((word,))
+
+
+# In the order of what they tell.
+KINDS: dict[str, Kind] = {
+    "places": Kind(_all_on_the_device, _one(CPU_OPERAND)),
+    "sizes": Kind(_filled, _one(EMPTY_OPERAND)),
+    "layouts": Kind(_dense, _layouts),
+    "values": Kind(_ordinary, _values),
+    "destination": Kind(_destination_of_the_dtype, _one(OTHER_DESTINATION)),
+    "dtypes": Kind(_wide, _dtypes),
+    "arguments": Kind(_without_flags, _arguments),
+}
+# Layouts are taken away last: a destination that is written at all shows the other faults, too.
+TAKEN = ("values", "places", "sizes", "arguments", "destination", "dtypes", "layouts")
 
 
 def _changed(call: OperatorCall, changes: dict[int, Change]) -> OperatorCall:

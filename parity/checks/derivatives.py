@@ -7,6 +7,7 @@ further operands, so that the oracle knows their truth and conditioning.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -146,12 +147,17 @@ def _backward(t: Trial, s: Sides, tracked: Named, alike: bool) -> None:
         return
     t.mark("device")
 
+    began = 0.0
+
     def run() -> Named:
+        nonlocal began
         upload = t.device.upload if t.device.name != "cpu" else lambda base: base
         t.fed += [Lent(f"cotangent[{i}]", c.base, upload(c.base)) for i, c in enumerate(fed)]
+        began = time.perf_counter()
         return ex.backward(s.theirs, [cut(h.base, c.layout, c.shape) for h, c in zip(t.fed, fed)])
 
-    outcome = outcome_of(t, ex.attempt(run, "backward"))
+    raw = ex.attempt(run, "backward")
+    outcome = outcome_of(t, raw, (Aspect.BACKWARD, began))
     t.mark("compare")
 
     def again() -> Named:

@@ -21,6 +21,7 @@ from parity.execution import execute as ex
 from parity.execution.execute import Placed
 from parity.execution.inputs import Inputs, apply, build
 from parity.judging.destination import EXACT
+from parity.judging.drawing import drawn_exact
 from parity.judging.measures import at, bit_equal, bits
 
 PROBLEM = "operand"
@@ -130,7 +131,6 @@ def _changed(lent: Iterable[Lent], device: Device) -> list[tuple[str, Measure]]:
             continue
         index = tuple(int(i) for i in differs.nonzero()[0])
         values_at = at(after, index), at(x, index), at(x, index)
-        changed.append(
-            (name, Measure(name, math.inf, None, True, "", None, None, index, *values_at, count, x.numel(), PROBLEM))
-        )
+        m = Measure(name, math.inf, None, True, "", None, None, index, *values_at, count, x.numel(), PROBLEM)
+        changed.append((name, drawn_exact(m, differs)))
     return changed

@@ -9,14 +9,16 @@ pass as the operators that autograd calls. A kept call can be run again with oth
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -40,13 +42,15 @@ ATEN_NOT_UNIQUE = (
     "geqrf",
     "linalg_householder_product",
 )
+ATEN_COPIES = ("_to_copy", "copy", "clone", "contiguous", "_copy_from", "_copy_from_and_resize", "to")
 ATEN_UNWRITTEN = ("empty", "new_empty", "resize_", "set_", "_to_copy_uninitialized")
 
 
 @dataclass(frozen=True, slots=True)
 class Lain:
     """A tensor operand as it lay in the device's memory before the call. base: the whole storage as a flat CPU tensor, before
-    the call; group: operands of the same number share it. The strides and the offset are in elements."""
+    the call; group: operands of the same number share it; on_cpu: whether it lay on the CPU beside operands on the device. The
+    strides and the offset are in elements."""
 
     base: Tensor
     shape: tuple[int, ...]
@@ -55,6 +59,7 @@ class Lain:
     conj: bool
     neg: bool
     group: int
+    on_cpu: bool = False
 
     def on(self, base: Tensor) -> Tensor:
         """The operand on a copy of its base."""
@@ -92,6 +97,11 @@ class OperatorCall:
         """The operator without its overload and without the underscore of its in-place form: "exp" of "exp_" and "exp.out"."""
         name = self.name.partition(".")[0]
         return name.rstrip("_") if name.endswith("_") and not name.startswith("__") else name
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it copies. Wrong values of a view are a copy's, too: a view computes nothing, but it was read."""
+        return self.base_name in ATEN_COPIES or (bool(self.operator.is_view) and self.symptom == "values")
 
     @property
     def differs(self) -> bool:
@@ -152,7 +162,7 @@ class _Reader:
             flat = plain.as_strided((n,), (1,), 0)
             self._bases[key] = len(self._bases), self._device.download(flat) if not plain.is_cpu else flat.clone()
         group, base = self._bases[key]
-        return Lain(base, tuple(plain.shape), plain.stride(), int(plain.storage_offset()), conj, neg, group)
+        return Lain(base, tuple(plain.shape), plain.stride(), int(plain.storage_offset()), conj, neg, group, plain.is_cpu)
 
 
 KNOWN = frozenset(getattr(torch, name) for name in FACTS if hasattr(torch, name))
@@ -172,7 +182,7 @@ def run_on(call: OperatorCall, device: Device | None, wide: bool = False) -> Ran
     def copied(x: Lain) -> Tensor:
         if x.group not in copies:
             base = _widened(x.base) if wide else x.base.clone()
-            copies[x.group] = base if device is None else device.upload(base)
+            copies[x.group] = base if device is None or x.on_cpu else device.upload(base)
         return copies[x.group]
 
     place = torch.device("cpu") if device is None else device.torch_device
@@ -195,7 +205,10 @@ def run_on(call: OperatorCall, device: Device | None, wide: bool = False) -> Ran
         if view.shape == dense.shape:
             view.copy_(dense)
     tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
-    fetch: Callable[[Tensor], Tensor] = torch.clone if device is None else device.download
+
+    def fetch(t: Tensor) -> Tensor:
+        return t.clone() if device is None or t.is_cpu else device.download(t)
+
     results = tuple(fetch(t.detach()).resolve_conj().resolve_neg() for t in tensors)
     return Ran(results, tuple(fetch(b) for b in copies.values()), tuple(t.stride() for t in tensors))
 
@@ -289,12 +302,21 @@ def _parts(x: Tensor) -> Tensor:
 @dataclass(slots=True)
 class Followed:
     """The operators of a case, in the order in which the device ran them. calls: those whose results differ in any bit;
-    unknown: those that the CPU cannot run; missed: how many could not be described."""
+    unknown: those that the CPU cannot run; missed: how many could not be described; functions: the public functions that were
+    called with operands on the device, with the number of operators that each ran."""
 
     calls: list[OperatorCall] = field(default_factory=list)
     unknown: list[OperatorCall] = field(default_factory=list)
     operators: int = 0
     missed: int = 0
+    functions: list[tuple[str, int]] = field(default_factory=list)
+    raised: str = ""
+
+    @property
+    def function(self) -> str:
+        """The public function to name for the case as a whole: the one that raised, else the one that ran most operators; "" if
+        there was none."""
+        return self.raised or max(self.functions, key=lambda f: f[1], default=("", 0))[0]
 
     def first(self, symptom: str = "values") -> OperatorCall | None:
         """The operator to blame: the first that is clearly outside, else the one farthest outside, else one that the CPU cannot
@@ -303,7 +325,7 @@ class Followed:
         A wrong shape or dtype is blamed for a finding of that kind, and otherwise only if nothing else differs: some operators
         hand on statistics in another dtype than the CPU's. Operators with several right answers (signs of vectors) come last.
         """
-        calls = [c for c in self.calls if (c.symptom == "metadata") == (symptom == "metadata")] or self.calls
+        calls = [c for c in self.calls if (c.symptom == "metadata") == (symptom == "metadata")]
         calls = [c for c in calls if c.base_name not in ATEN_NOT_UNIQUE] or calls
         clear = next((c for c in calls if c.ratio >= CLEAR), None)
         worst = max(calls, key=lambda c: c.ratio, default=None)
@@ -318,8 +340,33 @@ class Followed:
 def following(device: Device) -> Iterator[Followed]:
     """Compare every operator that runs on the device inside with the CPU."""
     seen = Followed()
-    with _Following(device, seen):
+    with _Naming(device, seen), _Following(device, seen):
         yield seen
+
+
+class _Naming(TorchFunctionMode):
+    """Notes which public functions are called on the device; those that they call themselves are not seen."""
+
+    def __init__(self, device: Device, seen: Followed) -> None:
+        super().__init__()
+        self._kind, self._seen = device.torch_device.type, seen
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = str(resolve_name(func) or "")
+        if not name.startswith("torch.") or name.startswith("torch.Tensor.") or not self._is_there((args, kwargs)):
+            return func(*args, **kwargs)
+        before = self._seen.operators
+        try:
+            result = func(*args, **kwargs)
+        except Exception:
+            self._seen.raised = name
+            raise
+        self._seen.functions.append((name, self._seen.operators - before))
+        return result
+
+    def _is_there(self, tree: Any) -> bool:
+        return any(isinstance(x, Tensor) and x.device.type == self._kind for x in tree_leaves(tree))
 
 
 class _Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
@@ -328,12 +375,15 @@ class _Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torc
     def __init__(self, device: Device, seen: Followed) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
         self._device, self._seen = device, seen
+        self._opened: set[Any] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if has_number(func, args, kwargs):
             func = _for_numbers(func, args, kwargs)
         if not _is_followed(func, (args, kwargs), self._device.torch_device.type):
+            if torch.Tag.nondeterministic_seeded in func.tags and not _runs_on_the_cpu(func):  # `_cudnn_rnn` may drop out
+                self._seen.unknown.append(OperatorCall(func, (), {}, unknown=True))
             return func(*args, **kwargs)
         self._seen.operators += 1
         read = _Reader(self._device)
@@ -343,7 +393,7 @@ class _Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torc
             self._seen.missed += 1
             return func(*args, **kwargs)
         try:
-            result = func(*args, **kwargs)
+            result = self._run(func, args, kwargs)
         except Exception as e:
             self._keep(compared(call, self._device, e))
             if self._device.simulated and torch._C._current_graph_task_id() != OUTSIDE:
@@ -355,6 +405,20 @@ class _Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torc
         except Exception:  # whatever the device raises when it is read: the case itself tells it
             self._seen.missed += 1
         return result
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operator. One that torch composes of others for every device (`_safe_softmax`) is opened, so that those are
+        compared before it."""
+        whole = func in self._opened or OperatorCall(func, (), {}).is_copy or func.is_view
+        key = None if whole else _composed(func, self._device.torch_device.type)
+        if key is None:
+            return func(*args, **kwargs)
+        self._opened.add(func)
+        try:
+            with self:
+                return func._op_dk(key, *args, **kwargs)
+        finally:
+            self._opened.discard(func)
 
     def _keep(self, call: OperatorCall) -> None:
         if call.unknown:
@@ -387,6 +451,22 @@ def _is_followed(func: Any, tree: Any, kind: str) -> bool:
     leaves = tree_leaves(tree)
     places = [x.device if isinstance(x, Tensor) else x for x in leaves if isinstance(x, (Tensor, torch.device))]
     return any(place.type == kind for place in places)
+
+
+BACKENDS = {"cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}
+
+
+def _composed(func: Any, kind: str) -> Any | None:
+    """The key of the kernel that makes an operator of others, if devices of this type have none of their own."""
+    has = functools.partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name())
+    keys = ("CompositeExplicitAutograd", "CompositeImplicitAutograd")
+    made = None if has(BACKENDS.get(kind, "PrivateUse1")) else next(filter(has, keys), None)
+    return made and getattr(torch._C.DispatchKey, made)
+
+
+def _runs_on_the_cpu(func: Any) -> bool:
+    keys = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
+    return any(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key) for key in keys)
 
 
 def _is_unwritten(func: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -106,7 +107,8 @@ class Trial:
     """One case and where it is checked; lives as long as its check.
 
     notes: the fallbacks heard so far; results: so far; fed: the cotangents given to the device's backward; cotangents: as made,
-    and as the reference takes them, once requested; power: outcomes of errors put into results.
+    and as the reference takes them, once requested; power: outcomes of errors put into results; seconds: aspect -> time of its
+    call on the device, from the call until everything is computed.
     """
 
     program: Program
@@ -122,6 +124,7 @@ class Trial:
     fed: list[Lent] = field(default_factory=list)
     cotangents: tuple[list[Destination], list[Tensor]] | None = None
     power: list[ProbeResults] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +161,15 @@ def _bell(dtype: torch.dtype) -> Tensor:
     return pool("normal", str(dtype).removeprefix("torch."))
 
 
-def outcome_of(t: Trial, raw: Named | Raised) -> Outcome:
-    """Attach the fallbacks to the outcome of a run on the device; clear the list of them."""
-    outcome: Outcome = raw if isinstance(raw, Raised) else ex.computed(raw, t.device, t.notes)
+def outcome_of(t: Trial, raw: Named | Raised, timed: tuple[Aspect, float] | None = None) -> Outcome:
+    """Attach the fallbacks to the outcome of a run on the device; clear the list of them. timed: (aspect, when its call began)
+    if its time is to be noted in `t.seconds`."""
+
+    def computed() -> None:
+        if timed is not None:
+            t.seconds[timed[0]] = time.perf_counter() - timed[1]
+
+    outcome: Outcome = raw if isinstance(raw, Raised) else ex.computed(raw, t.device, t.notes, computed)
     t.notes.clear()
     return outcome
 

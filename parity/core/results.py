@@ -150,7 +150,9 @@ class Measure:
     share: the device's worst error against the truth, divided by the budget; above 1 is a finding. reference_share: the same of
     the reference. measured: False if `share` is only an upper bound from a cheap test, which `screen` names.
     index: of the worst element; device, reference, truth: its three values. total: elements compared; mismatched: those above
-    their budget; unjudged: those where any value is accepted; why: the reason for that.
+    their budget; unjudged: those where any value is accepted; why: the reason for that. shape, errors, bins: of findings, the
+    tensor's shape, the errors of its elements as letters on a grid, and the number of elements of each letter
+    (`parity.core.picture`).
     """
 
     tensor: str
@@ -169,9 +171,13 @@ class Measure:
     problem: str = ""  # "" | value | class | shared | shape | dtype | beside | missing | index ...: kind of difference
     budget: tuple[tuple[str, float], ...] = ()  # the terms of the budget at that element
     spread: float | None = None  # sums: root mean square of the errors in units of its limit
+    reference_spread: float | None = None  # the same of the reference, in the same units
     certain: bool = False  # sums: the error of an element exceeds the bound for every order of summation
     unjudged: int = 0
     why: str = ""
+    shape: tuple[int, ...] = ()
+    errors: str = ""
+    bins: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +232,18 @@ class Cause:
         return f"{word}-{hashlib.blake2b(facts.encode(), digest_size=3).hexdigest()}"
 
 
+# Words for the deciding properties of causes. Layouts have others: "non-contiguous operand", "offset operand".
+STRIDED_DESTINATION = "strided destination"
+OTHER_DESTINATION = "destination of another dtype"
+LAZY_OPERAND = "lazy conj or neg operand"
+CPU_OPERAND = "operand on the CPU"
+EMPTY_OPERAND = "empty operand"
+NON_FINITE = "NaN or Inf"
+EXTREME_VALUES = "extreme values"
+HALF_TYPES = "half types"
+NARROW_INTEGERS = "narrow integers"
+
+
 # The symptoms of causes, and what each says of the subject.
 SYMPTOMS = {
     "values": "gives wrong values",
@@ -236,6 +254,7 @@ SYMPTOMS = {
     "law": "draws from a wrong distribution",
     "unstable": "gives different results in equal calls",
     "raises": "raises where the CPU computes",
+    "flag": "is in force, and without it the device agrees",
     "memory exhausted": "runs out of memory",
     "dies": "ends or hangs the process",
 }
@@ -244,8 +263,9 @@ SYMPTOMS = {
 @dataclass(frozen=True, slots=True)
 class Record:
     """The stored result of one aspect of one case. shrunk: the least case; script: the file that shows the finding, in the
-    folder of the run's scripts; cause: of a finding; also: further drawn cases that showed it and that the least case does not
-    stand for (`parity.runs.recognition`); known: the entry of the file of known findings that it belongs to;
+    folder of the run's scripts; cause: of a finding; count: cases of its op and dtype that showed it; gone: whether it did not
+    come again in a fresh process, so that it does not count; also: further drawn cases that showed it and that the least case
+    does not stand for (`parity.runs.recognition`); known: the entry of the file of known findings that it belongs to;
     by_chance: whether the least case agreed when it was run again."""
 
     case: str
@@ -261,9 +281,16 @@ class Record:
     shrunk: str = ""
     script: str = ""
     cause: Cause | None = None
+    count: int = 0
+    gone: bool = False
     also: tuple[str, ...] = ()
     known: str = ""
     by_chance: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is a finding, and came again."""
+        return self.status in FINDINGS and not self.gone
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -161,14 +161,19 @@ class Tally:
         self._counts: Counter[str] = Counter()
         self._both: dict[str, Counter[str]] = {}
 
-    def add(self, cases: Iterable[Collection[str]]) -> None:
-        """Add cases, each given by its features."""
+    def add(self, cases: Iterable[Collection[str]]) -> int:
+        """Add cases, each given by its features; returns how many pairs of features are new."""
+        new = 0
         for case in cases:
             self.cases += 1
             self._counts.update(case)
             words = sorted(case)
             for k, f in enumerate(words):
-                self._both.setdefault(f, Counter()).update(words[k + 1 :])
+                both = self._both.setdefault(f, Counter())
+                before = len(both)
+                both.update(words[k + 1 :])
+                new += len(both) - before
+        return new
 
     def coverage(self) -> Coverage:
         """The counts so far."""

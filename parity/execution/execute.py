@@ -374,12 +374,16 @@ def download(named: Named, device: Device) -> Named:
     return tuple([(n, device.download(t)) for n, t in named])
 
 
-def computed(named: Named, device: Device, notes: Sequence[str] = ()) -> Outcome:
+def computed(
+    named: Named, device: Device, notes: Sequence[str] = (), synchronized: Callable[[], None] | None = None
+) -> Outcome:
     """The outcome with these tensors, downloaded. Synchronises first, so that pending errors of the device belong to this
-    call."""
+    call. synchronized: called when the device has computed everything, before the download."""
 
     def fetch() -> Named:
         device.synchronize()
+        if synchronized is not None:
+            synchronized()
         return download(named, device)
 
     got = attempt(fetch, "download")

@@ -64,14 +64,19 @@ class Inputs:
         """Hash of the bytes of all bases, 12 hex digits: equal on two machines if they ran the same inputs."""
         h = hashlib.blake2b(digest_size=6)
         for o in self.operands:
-            h.update(raw_bytes(o.base))
+            if o.base.numel():
+                h.update(_bytes_of(o.base))
         return h.hexdigest()
 
 
 def raw_bytes(t: Tensor) -> bytes:
     """The bytes of a tensor's elements, row-major."""
-    t = t.detach().resolve_conj().resolve_neg().contiguous()
-    return t.reshape(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b""
+    return _bytes_of(t).tobytes() if t.numel() else b""
+
+
+def _bytes_of(t: Tensor) -> memoryview:
+    """The bytes of the elements of a tensor that has some, row-major; they are copied only where its memory holds others."""
+    return t.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def apply(base: Tensor, layout: Layout, shape: tuple[int, ...]) -> Tensor:

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,7 +22,7 @@ from parity.catalog import lookup
 from parity.core import processes, resources
 from parity.core.devices import USUAL
 from parity.core.dtypes import DEFAULT, FACTS
-from parity.core.errors import DeviceError, OutputError, ParityError, UsageError, near
+from parity.core.errors import DeviceError, NothingCompared, OutputError, ParityError, UsageError, near
 from parity.core.results import Fingerprint, statuses
 from parity.faces import commandline
 from parity.faces import known as known_command
@@ -28,8 +30,8 @@ from parity.faces.commandline import split
 from parity.faces.interruption import Interruptions
 from parity.report import output
 from parity.report.words import plural
-from parity.runs import diff, run_file, suite
 from parity.runs import known as known_findings
+from parity.runs import merging, run_file, suite
 from parity.runs.code import Code, code_of
 from parity.runs.doctor import examined, fingerprint_of, named
 from parity.runs.inquest import How
@@ -37,6 +39,7 @@ from parity.runs.options import RunOptions
 from parity.runs.rows import Header, Run, counted
 
 INTERRUPTED = 130
+AGAIN = 0.1  # share of --time that is kept for trying findings again
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,7 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
-    o = RunOptions.of_command_line(given)
+    o, began = RunOptions.of_command_line(given), time.monotonic()
+    if o.time and o.count:
+        raise UsageError("--count draws until all is counted, --time ends earlier; leave one of them out")
     profile = suite.profile(o.profile)
     whole = not (o.op or o.family or o.dtype or o.source or o.examples)
     if o.count:
@@ -72,49 +77,58 @@ def _run(given: argparse.Namespace) -> int:
     source = o.source or profile.source
     selection = " ".join([*o.op, *(f"family={f}" for f in o.family), *(f"dtype={d}" for d in o.dtype), f"source={source}"])
     o = replace(o, family=split(o.family), dtype=split(o.dtype))
-    items = suite.select(o.op, o.family, o.dtype, source)
+    items = suite.shard(suite.select(o.op, o.family, o.dtype, source), o.shard)
     o = replace(o, fail_on=split(o.fail_on))
     fail_on = statuses(o.fail_on, "--fail-on")
     if o.list:
-        return _list(items)
-    if o.strict_known and not o.known:
-        raise UsageError("--strict-known is about known findings; name their file with --known")
-    known = known_findings.read(Path(o.known)) if o.known else None
+        return _list(items) if items else NothingCompared.exit_code
+    known = _known(o)
     if o.junit_xml:
         _writable(Path(o.junit_xml).absolute().parent, "--junit-xml")
         if Path(o.junit_xml).is_dir():
             raise OutputError(f"cannot write {o.junit_xml}: it is a folder; name a file with --junit-xml")
-    probe = examined(o.device, o.faults, o.setup)
+    computers = _machines(o)
+    probe = computers[0].answer if computers else examined(o.device, o.faults, o.setup)
+    differing = _differing(computers, o.mixed)
     fingerprint = fingerprint_of(probe)
     if o.reach and probe["device"] == "cpu":
         raise UsageError("--reach tells the device's operators from the reference's; name a device other than the CPU: sim")
-    if probe["verdict"] == "unusable":
-        raise DeviceError(f"device {probe['device']} is unusable: {'; '.join(probe['reasons'])}")
+    for where, answer in [(f" of {m.spec}", m.answer) for m in computers] or [("", probe)]:
+        if answer["verdict"] == "unusable":
+            raise DeviceError(f"device {answer['device']}{where} is unusable: {'; '.join(answer['reasons'])}")
     o = replace(o, device=str(probe["device"]))
     tolerance.load(o.device, known_ops={r.name for r in suite.rows("all")})  # a broken table, before workers start
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    code_given = code_of(o.faults), code_of(o.setup), known.code if known else Code()
-    header = Header(fingerprint, o.seed, o.profile, selection, now, whole and not o.count, *code_given)
+    code_given = code_of(o.faults), code_of(o.setup)
+    complete = whole and not o.count
+    header = Header(
+        fingerprint, o.seed, o.profile, selection, now, complete, *code_given, o.for_header(), o.shard or "", differing,
+        known.code if known is not None else Code(),
+    )  # fmt: skip
     _writable(Path(o.findings), "--findings")
     from parity.report.progress import Reporter  # pytest is imported only by the command that runs it
 
     path = Path(o.output or f"parity-run-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl")
-    reporter = Reporter(header, path, fail_on=fail_on, min_judged=o.min_judged, verbose=o.verbose)
-    reporter.known, reporter.strict = known, o.strict_known
-    workers = o.workers or max(1, min(8, os.cpu_count() or 1))
+    reporter = Reporter(header, path, fail_on=fail_on, min_judged=o.min_judged, verbose=o.verbose, seconds=o.time)
+    reporter.scripts, reporter.known, reporter.strict = Path(o.findings), known, o.strict_known
+    if o.time:
+        reporter.started = began
+    workers = sum(m.workers for m in computers) or o.workers or max(1, min(8, os.cpu_count() or 1))
+    for text in differing:
+        print(f"MIXED machines: {text}")
     if probe["verdict"] == "suspect":
         print(f"the device is SUSPECT: {'; '.join(probe['reasons'])}")
     with Interruptions() as asked:
         try:
             ops, pairs_asked = plural(len({i.row.name for i in items}), "op"), plural(len(items), "op x dtype pair")
             print(
-                f"parity {__version__}: {ops}, {pairs_asked}, {o.profile} profile, {plural(workers, 'worker')}\n"
+                f"parity {__version__}: {ops}, {pairs_asked}, {o.profile} profile, {plural(workers, 'worker')}"
+                f"{f', shard {o.shard}' if o.shard else ''}\n"
                 f"device {named(probe)}, reference cpu, torch {fingerprint.torch}",
                 flush=True,
             )
-            if known is not None:
-                print(*_about_known(known, fingerprint), sep="\n", flush=True)
-            code = _pytest(o, workers, reporter)
+            print(*_about_known(known, fingerprint), sep="\n", end="", flush=True)
+            code = _compared(o, items, workers, reporter, began)
             asked.hold()
         except KeyboardInterrupt:  # before pytest's session, or while it ends: what is done is kept all the same
             asked.hold()
@@ -128,10 +142,58 @@ def _run(given: argparse.Namespace) -> int:
     return code
 
 
-def _about_known(known: known_findings.Known, fingerprint: Fingerprint) -> Iterator[str]:
-    """The file of known findings, and what is odd about it."""
-    yield f"known findings: {len(known.entries)} in {known.code}"
-    yield from (f"warning: {w}" for w in (*known.warnings(fingerprint), *known_command.unknown_ops(known)))
+def _known(o: RunOptions) -> known_findings.Known | None:
+    """The known findings of a run; None without --known."""
+    if o.strict_known and not o.known:
+        raise UsageError("--strict-known is about known findings; name their file with --known")
+    return known_findings.read(Path(o.known)) if o.known else None
+
+
+def _about_known(known: known_findings.Known | None, fingerprint: Fingerprint) -> Iterator[str]:
+    """The file of known findings, and what is odd about it; the last line is empty."""
+    if known is not None:
+        yield f"known findings: {len(known.entries)} in {known.code}"
+        yield from (f"warning: {w}" for w in (*known.warnings(fingerprint), *known_command.unknown_ops(known)))
+        yield ""
+
+
+def _compared(o: RunOptions, items: Sequence[suite.Item], workers: int, reporter: Any, began: float) -> int:
+    """Run the suite, and then its findings again in fresh processes. began: when the time of --time began."""
+    until = began + o.time if o.time else math.inf
+    if o.time:
+        # A part of the time is kept for the findings.
+        o = replace(o, time=max(1.0, until - time.monotonic() - (0.0 if o.no_again else AGAIN * o.time)))
+    code = _pytest(o, workers, reporter) if items else NothingCompared.exit_code  # a shard may be empty
+    if code != 1 or o.no_again or o.tx:  # on other machines nothing can be tried from here
+        return code
+    reporter.try_again(How(o.device, o.faults, o.setup), workers, max(0.0, until - time.monotonic()))
+    again: int = reporter.exit_code
+    return again
+
+
+def _differing(computers: list[Any], mixed: bool) -> tuple[str, ...]:
+    if not computers:
+        return ()
+    from parity.runs import machines
+
+    return machines.differences(computers, mixed)
+
+
+def _machines(o: RunOptions) -> list[Any]:
+    """The machines of --tx, examined; none without it."""
+    if not o.tx:
+        if o.mixed:
+            raise UsageError("--mixed is for runs over several machines: name them with --tx")
+        return []
+    if o.workers:
+        raise UsageError(
+            "-n starts workers here, --tx where it says; leave one of them out (--tx '2*popen' is two workers here)"
+        )
+    from parity.runs import machines
+
+    faults = _located(o.faults) if o.faults else None
+    setup = str(Path(o.setup).absolute()) if o.setup else None
+    return machines.examine(machines.read_specs(o.tx), o.device, faults, setup)
 
 
 def _pytest(o: RunOptions, workers: int, reporter: Any) -> int:
@@ -154,8 +216,10 @@ def _pytest(o: RunOptions, workers: int, reporter: Any) -> int:
             str(folder), "-c", str(folder / "pytest.ini"), "--rootdir", str(folder),
             *processes.PLUGINS, "-p", "no:terminal", "-p", "no:cacheprovider",
             "-p", "no:faulthandler",  # a death is told by the report, not by a dump of its threads
-            "-n", str(workers), "--dist", "worksteal", "--parity-rundir", scratch, *here.pytest_arguments(),
+            "--dist", "worksteal", f"--parity-rundir={scratch}", *here.pytest_arguments(),
         ]  # fmt: skip
+        # The suite is copied to machines that are elsewhere; parity itself is installed there.
+        args += [*(f"--tx={spec}" for spec in o.tx), "--rsyncdir", str(folder)] if o.tx else ["-n", str(workers)]
         args += ["--junit-xml", str(Path(o.junit_xml).absolute())] if o.junit_xml else []
         ended: int | pytest.ExitCode
         try:
@@ -290,20 +354,72 @@ def _first(o: argparse.Namespace) -> int:
 
 
 def _diff(o: argparse.Namespace) -> int:
-    made = diff.compare(run_file.read(o.before, o.partial), run_file.read(o.after, o.partial), o.partial)
-    print(diff.render(made))
-    return made.exit_code
+    runs = run_file.read(o.before, o.partial), run_file.read(o.after, o.partial)
+    from parity.report import diff as told  # torch is imported only by a command that needs it, and after the files were read
+    from parity.runs import diff
+    from parity.runs.change import groups
+
+    fail_on = groups(split(o.fail_on), "--fail-on")
+    if o.format == "html" and not o.output:
+        raise UsageError("a page is written to a file: parity diff BEFORE AFTER --format html -o diff.html")
+    if o.output:
+        _writable(o.output.absolute().parent, "--output")
+    made = diff.compare(*runs, o.partial)
+    text = told.FORMATS[o.format](made, fail_on, o.verbose)
+    if o.output:
+        o.output.write_text(text, encoding="utf-8")
+        print(told.headline(made, fail_on))
+    else:
+        print(text, end="")
+    return made.exit_code(fail_on)
+
+
+def _merge(o: argparse.Namespace) -> int:
+    from parity.report.summary import compared  # it loads torch
+
+    if len(o.runs) > suite.MOST_SHARDS:
+        raise UsageError(f"{len(o.runs)} files are more shards than a run has; name at most {suite.MOST_SHARDS}")
+    made = merging.merged([(path, run_file.read(path, o.partial)) for path in o.runs], o.mixed, o.partial)
+    run_file.write(o.output, made)
+    for text in made.header.machines:
+        print(f"parity: of different machines: {text}", file=sys.stderr)
+    if made.end is not None and made.end.stopped:
+        print(f"parity: not the whole run: {made.end.stopped}", file=sys.stderr)
+    held = f"{plural(len(made.items), 'item')}, {plural(len(made.records), 'record')}"
+    for text in known_command.of_merged(made):
+        print(text)
+    if not any(compared(i) for i in made.items):
+        raise NothingCompared(f"the {plural(len(o.runs), 'shard')} compared nothing ({held}); stored in {o.output}")
+    print(f"{plural(len(o.runs), 'shard')}: {held}; stored in {o.output}; its findings: parity report {o.output}")
+    return 0
 
 
 def _report(o: argparse.Namespace) -> int:
     if o.output:
         _writable(o.output.absolute().parent, "--output")
+    if o.schema:
+        from parity.report import schema
+
+        return _written(o, schema.text(o.schema))
+    if o.run is None:
+        raise UsageError("report needs a run file: parity report RUN; parity run writes one")
     run = run_file.read(o.run, partial=True)
-    if run.end is None:
+    if run.end is None and (o.matrix or o.cause):  # every other report says so itself
         print(f"parity: {o.run} is cut: it has no end row, so findings may be missing", file=sys.stderr)
-    text = _page(o, run) if o.format == "html" else _matrix(o, run) if o.matrix else _causes(o, run)
+    if o.against and o.format != "html":
+        raise UsageError("--against is for a page: parity report RUN --against BEFORE --format html -o FILE; else parity diff")
+    whole = {"html": _page, "junit": _junit, "github": _github}.get(o.format)
+    if whole and (o.cause or o.issue or o.matrix):
+        raise UsageError(f"--format {o.format} is of a whole run: parity report RUN --format {o.format} -o FILE")
+    return _written(o, (whole or (_matrix if o.matrix else _causes))(o, run))
+
+
+def _written(o: argparse.Namespace, text: str) -> int:
+    """Write a report to its file or to standard output."""
     if o.output:
         o.output.write_text(text, encoding="utf-8")
+    elif o.format == "github":  # commands, which printing would make inert; what they hold is escaped
+        output.control(sys.stdout, text)
     else:
         print(text, end="")
     return 0
@@ -312,17 +428,31 @@ def _report(o: argparse.Namespace) -> int:
 def _page(o: argparse.Namespace, run: Run) -> str:
     from parity.report import html
 
-    if o.cause or o.issue or o.matrix or not o.output:
-        raise UsageError("a page is of a whole run, in a file: parity report RUN --format html -o report.html")
-    return html.render(run)
+    if not o.output:
+        raise UsageError("a page goes to a file: parity report RUN --format html -o report.html")
+    return html.render(run, run_file.read(o.against, partial=True) if o.against else None, o.run.name)
+
+
+def _junit(o: argparse.Namespace, run: Run) -> str:
+    from parity.report import junit
+
+    return junit.render(run)
+
+
+def _github(o: argparse.Namespace, run: Run) -> str:
+    from parity.report import github
+
+    return github.render(run)
 
 
 def _matrix(o: argparse.Namespace, run: Run) -> str:
     from parity.report import matrix
 
     deaths = counted(run.deaths, run.items)
-    if o.cause or o.issue or o.format == "json":
-        raise UsageError("--matrix is of a whole run, as text or Markdown: parity report RUN --matrix [--format markdown]")
+    if o.cause or o.issue:
+        raise UsageError("--matrix is of a whole run: parity report RUN --matrix [--format markdown|json]")
+    if o.format == "json":
+        return matrix.as_json(run.header, run.items, deaths) + "\n"
     if o.format == "markdown":
         return matrix.as_markdown(run.items, deaths, o.verbose)
     return matrix.render(run.items, deaths, o.verbose) + "\n"
@@ -330,6 +460,8 @@ def _matrix(o: argparse.Namespace, run: Run) -> str:
 
 def _causes(o: argparse.Namespace, run: Run) -> str:
     from parity.report import causes as told
+    from parity.report import caveats
+    from parity.report.known import marks
     from parity.runs import causes
 
     gathered = causes.gather(run.records, counted(run.deaths, run.items))
@@ -344,11 +476,12 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
         from parity.report import issue
 
         return issue.render(gathered[0], run.header)
+    before, known = caveats.sentences(run), marks(run, gathered)
     if o.format == "json":
-        return told.as_json(gathered, run.header) + "\n"
+        return told.as_json(gathered, run.header, before, known) + "\n"
     if o.format == "markdown":
-        return told.as_markdown(gathered, run.header)
-    return told.render(gathered, run.header, bool(o.cause)) + "\n"
+        return told.as_markdown(gathered, run.header, before, not any(caveats.failures(run)), known)
+    return told.render(gathered, run.header, bool(o.cause), () if o.cause else before, known) + "\n"
 
 
 def _coverage(o: argparse.Namespace) -> int:
@@ -416,6 +549,7 @@ def _explain(o: argparse.Namespace) -> int:
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
     "diff": _diff,
+    "merge": _merge,
     "report": _report,
     "known": known_command.run,
     "coverage": _coverage,

@@ -36,11 +36,18 @@ ZOO = (
     "torch.testing.assert_close, forward and first backward; both puts the two side by side."
 )
 DIFF = (
-    "Compare two run files: what regressed, was fixed, is lost or new, and where errors grew. Records pair by case (pinned "
-    "cases, and findings), everything else is compared by op, dtype and aspect. Ends with 1 where the second run has a finding "
-    "that the first one had not, or had as another kind (crash, then wrong), where something was lost, and where a run was "
+    "Compare two run files, by cause, the worst first: newly-dying, regressed, lost-support, drifted-worse, fallback-changed, "
+    "not-comparable, removed, slower, eased, added, newly-supported, drifted-better, faster, fixed. Findings pair by case "
+    "or, where the cases are others, by op, dtype and aspect; errors and times pair by case, explored ones too where both "
+    "runs have the same seed. Ends with 1 where the second run has a finding that the first one had not, or had as another "
+    "kind (crash, then wrong), where support was lost or moved to the CPU, for the groups of --fail-on, and where a run was "
     "interrupted or lacks items (--partial takes it); with 2 for a file that is damaged; with 3 where both compared nothing "
     "in common."
+)
+MERGE = (
+    "Merge the run files of all shards of a run (parity run --shard K/N) into the one that a run of all items would have "
+    "written. It judges nothing: each shard has ended with its own exit code. Ends with 0, with 3 where the shards compared "
+    "nothing, and with 2 where they do not belong together: other seeds, options or machines, a shard twice, one missing."
 )
 DOCTOR = (
     "Probe a device and say whether to trust it: known answers, memory, dtypes, subnormals, precision in effect. Ends with 0 "
@@ -110,15 +117,34 @@ def parser() -> argparse.ArgumentParser:
     two.add_argument("before", type=Path, metavar="BEFORE", help="the run file of the earlier run")
     two.add_argument("after", type=Path, metavar="AFTER", help="the run file of the later run")
     two.add_argument("--partial", action="store_true", help="take what a truncated file holds")
+    ways = ("terminal", "markdown", "json", "junit", "html")
+    two.add_argument("--format", choices=ways, default="terminal", help="terminal by default; html needs -o")
+    two.add_argument("-o", "--output", type=read_path, metavar="FILE", help="write to this file")
+    how = "also fail on this group of changes, such as slower or drifted-worse (repeatable, or separated by commas)"
+    two.add_argument("--fail-on", action="append", default=[], metavar="GROUP", help=how)
+    two.add_argument("-v", "--verbose", action="store_true", help="leave nothing out, and name every check that changed")
     two.set_defaults(command="diff")
 
+    shards = commands.add_parser("merge", help="join the run files of shards", description=MERGE)
+    shards.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the run files of all shards, in any order")
+    shards.add_argument("-o", "--output", type=read_path, required=True, metavar="FILE", help="the run file to write")
+    shards.add_argument("--mixed", action="store_true", help="take shards of machines that differ, and note how they differ")
+    shards.add_argument("--partial", action="store_true", help="take what is there of a run that lacks shards or is truncated")
+    shards.set_defaults(command="merge")
+
     causes = commands.add_parser("report", help="the causes of a run's findings", description=REPORT)
-    causes.add_argument("run", type=Path, metavar="RUN", help="the run file")
+    causes.add_argument("run", type=Path, nargs="?", metavar="RUN", help="the run file")
     causes.add_argument("cause", nargs="?", default="", metavar="CAUSE", help="the id of one cause, with all its findings")
     how = "instead of causes: a table of all ops by dtype, a letter for each pass (agrees, drifts, wrong, refused ...)"
     causes.add_argument("--matrix", action="store_true", help=how)
     causes.add_argument("-v", "--verbose", action="store_true", help="with --matrix: the ops too in which everything agrees")
-    causes.add_argument("--format", choices=("text", "markdown", "json", "html"), default="text", help="text by default")
+    how = "text by default; html: one page; junit: a test case for each op and dtype; github: annotations, the worst ten"
+    formats = ("text", "markdown", "json", "html", "junit", "github")
+    causes.add_argument("--format", choices=formats, default="text", help=how)
+    how = "with --format html: an earlier run, for trends and both side by side"
+    causes.add_argument("--against", type=Path, metavar="BEFORE", help=how)
+    how = "print the JSON schema of run files, or of reports in JSON, and do nothing else"
+    causes.add_argument("--schema", choices=("run", "report"), help=how)
     how = "the cause as a bug report in Markdown: a minimal script, which is run for it, and the versions"
     causes.add_argument("--issue", action="store_true", help=how)
     causes.add_argument("-o", "--output", type=read_path, metavar="FILE", help="write to this file")

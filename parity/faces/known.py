@@ -20,6 +20,21 @@ def run(o: argparse.Namespace) -> int:
     return {"add": _add, "list": _list, "check": _check, "drop": _drop}[o.action](o)
 
 
+def of_merged(made: Run) -> list[str]:
+    """What the shards of a run say together of the known findings, if the file that they were given is here."""
+    from parity.report.known import count_line, lines
+    from parity.runs import causes
+    from parity.runs.standing import new_of
+
+    name = Path(made.header.known.name)
+    for path in (name, Path(name.name)) if name.name else ():
+        if path.is_file() and (held := known.read(path)).code.same(made.header.known):
+            records, deaths = new_of(made)
+            new = causes.gather([r for r in records if not r.known], [d for d in deaths if not d.known])
+            return [count_line(held, made.known, len(new)), *lines(held, made.known, 20)]
+    return []
+
+
 def _add(o: argparse.Namespace) -> int:
     from parity.report.known import what
     from parity.report.words import plural

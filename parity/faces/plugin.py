@@ -9,7 +9,11 @@ from __future__ import annotations
 import functools
 import gc
 import json
+import os
 import signal
+import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +30,7 @@ from parity.runs.options import OPTIONS, RunOptions
 POWER = 400  # default number of comparisons that are judged once more with errors put in
 POWER_SHARE = 0.003  # and at most this fraction of a run's comparisons: each costs as much as about ten others
 COMPARED_PER_CASE = 2.2  # median number of comparisons per case
+DEADLINE = pytest.StashKey[float]()  # when the time of a run is over, on this process's monotonic clock
 UNABLE = "unable-"  # prefix of the file with a worker's reason why it cannot begin; the exit code follows
 
 
@@ -45,6 +50,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "parity: compares a device with the CPU")
     _check_fail_on(config)
     _check_known(config)
+    worker: dict[str, Any] = getattr(config, "workerinput", {})
+    if worker.get("parity_far"):  # the controller's folders are on another disk
+        worker["parity_rundir"] = config.option.parity_rundir = _own_folder()
+        if "parity_known" in worker:
+            config.option.parity_known = str(Path(worker["parity_rundir"]) / "known.toml")
+            Path(config.option.parity_known).write_text(worker["parity_known"], encoding="utf-8")
+    if config.option.parity_time and (_runs_the_suite(config) or "parity_left" in worker):
+        left = worker.get("parity_left", config.option.parity_time)
+        config.stash[DEADLINE] = time.monotonic() + left
     if hasattr(config, "workerinput"):
         if "parity_rundir" in config.workerinput:
             for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole process group; the controller ends the workers
@@ -56,10 +70,42 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Compared(config), "parity-compared")
         if config.option.parity_known:
             config.pluginmanager.register(KnownFindings(config), "parity-known")
-    if getattr(config.option, "numprocesses", None) and _runs_the_suite(config):
+    several = bool(getattr(config.option, "tx", None)) and config.option.dist != "no"
+    if (several or getattr(config.option, "numprocesses", None)) and _runs_the_suite(config):
         if getattr(config.option, "maxworkerrestart", None) is None:
             config.option.maxworkerrestart = "100000"  # xdist's own limit ends the run at the fifth death of a worker
-        config.pluginmanager.register(Survival(config), "parity-survival")
+        rounds = None
+        if config.option.parity_time:
+            from parity.faces.scheduling import Rounds  # it imports xdist
+
+            told: dict[str, float] = next(
+                (p.timed.yields for p in config.pluginmanager.get_plugins() if getattr(p, "timed", None)), {}
+            )
+            rounds = Rounds(config.option.parity_time, told)
+            config.pluginmanager.register(rounds, "parity-rounds")
+        config.pluginmanager.register(Survival(config, rounds), "parity-survival")
+        if several and not getattr(config.option, "numprocesses", None):
+            from parity.faces.far import SeveralMachines
+
+            config.pluginmanager.register(SeveralMachines(), "parity-machines")
+
+
+def _own_folder() -> str:
+    """A folder for the journal of a worker on another machine, which ends itself when a case hangs: nobody else can see it."""
+    from parity.runs import journal
+
+    folder = tempfile.mkdtemp(prefix="parity-")
+
+    def watch() -> None:
+        while True:
+            time.sleep(0.5)
+            for path in Path(folder).glob("journal-*"):
+                entry = journal.read(path)
+                if entry is not None and entry.overdue:
+                    os._exit(journal.LOST)
+
+    threading.Thread(target=watch, daemon=True).start()
+    return folder
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -125,14 +171,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test per op and dtype, for tests that take a `parity_item`."""
     if "parity_item" not in metafunc.fixturenames:
         return
-    from parity.core.errors import ParityError
-    from parity.runs import suite
+    from parity.core.errors import ParityError, UsageError
+    from parity.runs import rounds, suite
 
     options = RunOptions.of_pytest(metafunc.config.option)
-    items: tuple[suite.Item, ...] | ParityError
+    items: tuple[suite.Item, ...] | tuple[rounds.Part, ...] | ParityError
     try:
         source = options.source or suite.profile(options.profile).source
-        items = suite.select(options.op, options.family, options.dtype, source)
+        chosen = suite.shard(suite.select(options.op, options.family, options.dtype, source), options.shard)
+        items = chosen
+        if not chosen:
+            raise UsageError(f"shard {options.shard} holds none of the selected items; use fewer shards")
+        if options.time:
+            worker = getattr(metafunc.config, "workerinput", {})
+            about = suite.profile(options.profile), options.examples, options.time, int(worker.get("workercount", 1))
+            items = rounds.parts(chosen, *about, causes="parity_left" in worker and not options.no_shrink)
     except ParityError as e:
         items = e
     if isinstance(items, ParityError):  # outside of the handler, or pytest shows both tracebacks
@@ -141,8 +194,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @functools.lru_cache(maxsize=4)
-def _plan(options: RunOptions, power: float) -> Any:
-    """The RunPlan that all items of this process share. power: see `RunPlan`."""
+def _plan(options: RunOptions, power: float, left: float | None) -> Any:
+    """The RunPlan that all items of this process share. power: see `RunPlan`; left: seconds until the time is over."""
     import torch
 
     from parity import tolerance
@@ -152,6 +205,7 @@ def _plan(options: RunOptions, power: float) -> Any:
     from parity.devices.setup import run_setup
     from parity.runs import known, suite
     from parity.runs.examine import RunPlan
+    from parity.runs.rounds import TimeLimit
 
     torch.set_num_threads(1)
     torch.autograd.set_multithreading_enabled(False)  # backward on the calling thread: simulated devices need it
@@ -163,18 +217,23 @@ def _plan(options: RunOptions, power: float) -> Any:
     gc.freeze()  # torch and the catalog stay alive, so the collector need not scan them
     with device.active():
         takes = frozenset(d for d in FACTS if device.takes(getattr(torch, d)))
+    limit = None if left is None else TimeLimit(time.monotonic() + left)
     held = known.read(Path(options.known)) if options.known else None
-    return RunPlan(device, cpu, tables, profile, options, power, takes, held)
+    return RunPlan(device, cpu, tables, profile, options, power, takes, limit, held)
 
 
 def _sampled(tests: list[pytest.Item], options: RunOptions) -> float:
     """The fraction of the cases to judge once more with errors put in, so that the number of comparisons is as asked for."""
     from parity.runs import suite
+    from parity.runs.rounds import PINNED, Part
 
     if options.count:
         return 0.0
     profile = suite.profile(options.profile)
-    items = [t.callspec.params["parity_item"] for t in tests if hasattr(t, "callspec") and "parity_item" in t.callspec.params]
+    given = [t.callspec.params["parity_item"] for t in tests if hasattr(t, "callspec") and "parity_item" in t.callspec.params]
+    items = [i.item if isinstance(i, Part) else i for i in given if not isinstance(i, Part) or i.round == PINNED]
+    if options.shard:  # so that the shards together judge the cases that the whole run does
+        items = list(suite.select(options.op, options.family, options.dtype, options.source or profile.source))
     cases = sum(options.examples or profile.examples(i.row, i.dtype) for i in items) + profile.pinned * len(items)
     compared = max(1.0, COMPARED_PER_CASE * cases)
     return min(POWER / compared, POWER_SHARE) if options.power is None else min(1.0, options.power / compared)
@@ -187,7 +246,9 @@ def parity_plan(request: pytest.FixtureRequest) -> Any:
 
     options = RunOptions.of_pytest(request.config.option)
     try:
-        return _plan(options, _sampled(request.session.items, options))
+        deadline = request.config.stash.get(DEADLINE, None)
+        left = None if deadline is None else deadline - time.monotonic()
+        return _plan(options, _sampled(request.session.items, options), left)
     except ParityError as e:
         folder = getattr(request.config, "workerinput", {}).get("parity_rundir")
         if folder:  # a worker's own output is lost
@@ -201,9 +262,9 @@ class Checker:
     def __init__(self, request: pytest.FixtureRequest, plan: Any, journal: Any, dead: frozenset[int]) -> None:
         self._request, self._plan, self._journal, self._dead = request, plan, journal, dead
 
-    def examine(self, item: Any) -> None:
-        """Check all cases of an item. Fails the test on findings that are not known, marks it as an expected failure if all of
-        them are, and skips it if nothing was compared."""
+    def examine(self, what: Any) -> None:
+        """Check all cases of an item, or of a part of it. Fails the test on findings that are not known, marks it as an
+        expected failure if all of them are, and skips it if nothing was compared, or if the time is over."""
         from parity.core.errors import OutputError
         from parity.coverage.features import pack
         from parity.report import known
@@ -211,29 +272,44 @@ class Checker:
         from parity.report.outcome import statuses_text, write_script
         from parity.report.summary import compared
         from parity.runs.examine import examine
-        from parity.runs.rows import GROWN, SEEN
+        from parity.runs.rounds import CAUSES, CUT, Part
+        from parity.runs.rows import GROWN, SEEN, Row
         from parity.runs.run_file import encode
 
         options = self._plan.options
-        done = examine(item, self._plan, self._journal, self._dead)
+        item, part = (what.item, what) if isinstance(what, Part) else (what, None)
+        if self._plan.left <= 0:
+            self._request.node.user_properties.append(("parity", json.dumps({"cut": CUT})))
+            pytest.skip(CUT)
+        done = examine(item, self._plan, self._journal, self._dead, part)
         texts: list[str] = []
         records = list(done.records)
         first = len(records) - len(done.findings)  # the records of the findings come last, in their order
+        far = getattr(self._request.config, "workerinput", {}).get("parity_far")
+        folder = Path(self._request.config.option.parity_rundir if far else options.findings)
+        scripts: dict[str, str] = {}  # that the controller is to write on its own disk
         for k, f in enumerate(done.findings, first):
             script: Path | OutputError | None
             try:
-                script = write_script(f, self._plan.device, Path(options.findings))
+                script = write_script(f, self._plan.device, folder)
             except OutputError as e:  # a full disk must not cost the finding
                 script = e
+            if far and isinstance(script, Path):
+                scripts[script.name] = script.read_text(encoding="utf-8")
+                script = Path(options.findings) / script.name
             if isinstance(script, Path):
                 records[k] = replace(records[k], script=f"{script.parent.name}/{script.name}")
             if f.known is None or f.known.fails:
                 texts.append(text(f, self._plan.device.name, script, options.faults or "", options.setup or ""))
         held = self._plan.known
         texts += [known.failure(s, held.entry(s.id)) for s in done.known if s.fails]
-        rows = [*map(encode, records), *map(encode, done.power), *map(encode, done.known), encode(done.summary)]
-        part = {"rows": rows, "findings": texts, "features": pack(done.features)}
-        self._request.node.user_properties.append(("parity", json.dumps(part)))
+        rest: list[Row] = [*done.power, *done.figures, *done.known, done.summary]
+        features = pack(done.features)
+        if part is not None and part.round == CAUSES:  # round 0 has reported the cases
+            records, rest, features = records[first:], [*done.known], pack(())
+        told = {"rows": [encode(row) for row in (*records, *rest)], "findings": texts, "features": features}
+        told |= {"scripts": scripts, "explained": done.explained}
+        self._request.node.user_properties.append(("parity", json.dumps(told)))
         if texts:
             pytest.fail("\n\n".join(texts), pytrace=False)
         unwanted = statuses_text(done.unknown or done.summary, options.fail_on)
@@ -272,9 +348,9 @@ def parity_checker(request: pytest.FixtureRequest, parity_plan: Any) -> Iterator
 def _keep_numbers(properties: list[tuple[str, object]]) -> None:
     """Replace the rows of an item among the properties of its test by the number of its cases and findings."""
     parts = [json.loads(str(value)) for name, value in properties if name == "parity"]
-    items = [row for part in parts for row in map(json.loads, part["rows"]) if row["kind"] == "item"]
+    items = [row for part in parts for row in map(json.loads, part.get("rows", ())) if row["kind"] == "item"]
     short = [(name, sum(row.get("cases", 0) for row in items)) for name in ("cases",) if items]
-    short += [("findings", sum(len(part["findings"]) for part in parts))] if items else []
+    short += [("findings", sum(len(part["findings"]) for part in parts if "findings" in part))] if items else []
     properties[:] = [*((name, value) for name, value in properties if name != "parity"), *short]
 
 
@@ -288,7 +364,7 @@ class Compared:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take in the result of an item."""
-        if report.when == "call" and any(name == "parity" for name, _ in report.user_properties):
+        if report.when == "call" and any(name == "parity" and '"cut"' not in str(v)[:8] for name, v in report.user_properties):
             self._items += 1
             self._compared += not report.skipped or hasattr(report, "wasxfail")  # known findings were compared
 

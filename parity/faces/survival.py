@@ -13,10 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from parity.faces.far import is_far
 from parity.runs.options import RunOptions
+from parity.runs.rounds import CUT, GRACE_SECONDS, part_of
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController  # type: ignore[import-untyped]  # xdist ships no types
+
+    from parity.faces.scheduling import Rounds
 
 DEATHS_PER_ITEM = 3
 INQUESTS = 24  # most inquests of a run; each takes as long as starting six processes
@@ -28,8 +32,10 @@ class Survival:
     another one, without the case that killed it. At most three deaths per item; cases that are not run afterwards are
     reported."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self.config = config
+    def __init__(self, config: pytest.Config, rounds: Rounds | None = None) -> None:
+        """rounds: of a run with a limit of time, after which no worker may hold it up."""
+        self.config, self._rounds = config, rounds
+        self._cut: set[int] = set()  # workers that were ended because the time was over
         self._scratch = None if config.option.parity_rundir else tempfile.TemporaryDirectory(prefix="parity-")
         self.folder = Path(config.option.parity_rundir or (self._scratch.name if self._scratch else "."))
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -74,8 +80,12 @@ class Survival:
         from parity.runs import journal
 
         while not self._over.wait(WATCH_SECONDS):
+            late = self._rounds is not None and self._rounds.left < -GRACE_SECONDS
             for worker in list(self._nodes):
                 entry = journal.read(self.folder / f"journal-{worker}")
+                if entry is not None and late and entry.running and entry.pid not in self._killed:
+                    self._cut.add(entry.pid)
+                    _kill(entry.pid)
                 if entry is not None and entry.overdue and entry.pid not in self._killed:
                     self._killed[entry.pid] = entry  # its state before the kill
                     _kill(entry.pid)
@@ -89,8 +99,15 @@ class Survival:
         self._nodes.pop(worker, None)
         entry = journal.read(self.folder / f"journal-{worker}")
         code = _exit_code(report.node)
+        if entry is None and is_far(report.node):
+            self._far_death(crashitem, report, sched)
+            return
         if entry is None:
             report.longrepr = f"worker {worker} died ({inquest.word(code)}) before its first case while it ran {crashitem}"
+            return
+        if entry.pid in self._cut:
+            report.user_properties = [("parity", json.dumps({"cut": CUT, "case": entry.case}))]
+            report.outcome, report.longrepr = "skipped", (crashitem, 0, f"the time was over during {entry.case}")
             return
         entry = self._killed.get(entry.pid, entry)  # its state before the kill
         row = self._row(crashitem, entry, code, worker)
@@ -107,6 +124,24 @@ class Survival:
             except NotImplementedError:
                 pass  # loadscope and similar schedulers put the whole unit back themselves
 
+    def _far_death(self, crashitem: str, report: Any, sched: Any) -> None:
+        """A worker on another machine died: its journal is there, so nobody knows the case. The item is examined again, and
+        given up after several deaths; only the first one may have been the machine's."""
+        from parity.runs.rows import OUTSIDE, UNKNOWN
+
+        item = part_of(crashitem)[0]
+        before = [d for d in self.deaths if part_of(d["node"])[0] == item]
+        row = {
+            "node": crashitem, "item": item, "ordinal": -1, "case": "", "how": "killed", "stage": "unknown",
+            "signal": f"a worker on {report.node.gateway.spec.ssh or 'another machine'} ended", "after": 0.0,
+            "blame": UNKNOWN if before else OUTSIDE, "why": "its journal is on that machine",
+            "last": len(before) + 1 >= DEATHS_PER_ITEM,
+        }  # fmt: skip
+        self.deaths.append(row)
+        report.user_properties = [("parity", json.dumps({"death": row}))]
+        if not row["last"]:
+            sched.mark_test_pending(crashitem)
+
     def _row(self, crashitem: str, entry: Any, code: int | None, worker: str) -> dict[str, Any]:
         """The row to report for a death. A death between two cases is assigned to the earlier case, because damage shows late.
         The first kill from outside is nobody's fault, and the item is examined again including its case."""
@@ -115,13 +150,13 @@ class Survival:
 
         how = "hang" if entry.pid in self._killed else "crash"
         stage = entry.stage if entry.running else "after"
-        own = crashitem.endswith(f"[{entry.item}]")
+        own = part_of(crashitem)[0] == entry.item
         ordinal = entry.ordinal if own else -1
         lost = self.folder / f"journal-{worker}.lost"
         after = round(time.monotonic() - entry.started, 1)
         words = f"the device computes nothing any more after {lost.read_text()[:300]}" if lost.exists() else inquest.word(code)
         words = f"ended by parity after {after} s" if how == "hang" else words
-        before = [d for d in self.deaths if d["node"] == crashitem]
+        before = [d for d in self.deaths if part_of(d["node"])[0] == part_of(crashitem)[0]]
         outside = how == "crash" and code is not None and -code in inquest.OUTSIDERS
         if outside and not any(d["case"] == entry.case for d in before):
             how, blame, why, ordinal = "killed", OUTSIDE, "the first time; it is run again", -1

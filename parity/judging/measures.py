@@ -14,6 +14,7 @@ from torch import Tensor
 from parity.core.dtypes import FACTS, HALF, DtypeFacts
 from parity.core.results import Measure
 from parity.judging.budget import Array, Budget, ulp_of
+from parity.judging.drawing import drawn, drawn_exact
 from parity.judging.outliers import among_alike, among_error_ratios, among_sums
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -178,7 +179,7 @@ def exact_measure(name: str, device: Tensor, expected: Tensor, reference: Tensor
     if not count:
         return Measure(name, 0.0, 0.0, True, max_abs=0.0, total=device.numel())
     index = tuple(int(i) for i in differs.nonzero()[0])
-    return Measure(
+    m = Measure(
         name,
         float("inf"),
         None,
@@ -191,6 +192,7 @@ def exact_measure(name: str, device: Tensor, expected: Tensor, reference: Tensor
         total=device.numel(),
         problem="value",
     )
+    return drawn_exact(m, differs)
 
 
 def measure(
@@ -252,10 +254,11 @@ def measure(
     counted = ~_not_finite(t, f, truth.is_complex())
     if ignore is not None:
         counted = counted & ~ignore
-    spread = _spread(d, t, b, counted)
+    spread, theirs = _spread(d, t, b, counted), None
     if spread is not None:
         theirs = spread if alike else None if r is None else _spread(r, t, b, counted)
-        spread /= b.rms * allowed_ratio(None if theirs is None else theirs / b.rms)
+        unit = b.rms * allowed_ratio(None if theirs is None else theirs / b.rms)
+        spread, theirs = spread / unit, None if theirs is None else theirs / unit
     alone = None if differs.any() else _alone(d, r, t, ratio, own, b, f, excused, rounds_once)
     if alone is not None:
         worst = int(np.argmax(alone))
@@ -263,7 +266,8 @@ def measure(
         index = tuple(int(i) for i in (where[:-1] if truth.is_complex() else where))
         ratio = np.maximum(ratio, alone)
     top = float(ratio.reshape(-1)[worst])
-    return Measure(
+    unjudged = _unjudged(d, t, f, truth.is_complex(), ignore_nonfinite, ignore)
+    m = Measure(
         name,
         top if differs.reshape(-1)[worst] else max(top, spread or 0.0),
         None if own is None else _largest(own),
@@ -276,12 +280,16 @@ def measure(
         truth=at(truth, index),
         mismatched=_elements((ratio > 1.0) | differs, truth.is_complex()),
         total=device.numel(),
-        unjudged=_elements(_unjudged(d, t, f, truth.is_complex(), ignore_nonfinite, ignore), truth.is_complex()),
+        unjudged=_elements(unjudged, truth.is_complex()),
         problem="class" if bool(differs.reshape(-1)[worst]) else "value" if alone is None else "alone",
         budget=b.at(worst),
         spread=spread,
+        reference_spread=theirs,
         certain=certain,
     )
+    if not (top > 1.0 or (spread or 0.0) > 1.0 or differs.any()):
+        return m
+    return drawn(m, ratio, differs, unjudged) if not truth.is_complex() else drawn(m, *_whole(ratio, differs, unjudged))
 
 
 def _alone(
@@ -323,6 +331,11 @@ def _against(x: Array, truths: Sequence[Array], b: Budget, f: DtypeFacts) -> tup
         again, also = error_ratio_of(x, other, b.total, f)
         ratio, differs = np.minimum(ratio, again), differs & also
     return ratio, differs
+
+
+def _whole(ratio: Array, differs: Mask, unjudged: Mask) -> tuple[Array, Mask, Mask]:
+    """Arrays of real and imaginary parts as arrays of complex elements: the worse part counts."""
+    return np.asarray(ratio.max(-1)), np.asarray(differs.any(-1)), np.asarray(unjudged.any(-1))
 
 
 def _elements(where: Mask, is_complex: bool) -> int:

@@ -103,7 +103,10 @@ def _inside_the_least(t: RoundedResult) -> Verdict | None:
     if t.halves and (shared := _shared_error(t, b, t.device, None, False)) is not None and shared.ratio > 1.0:
         return None
     function = t.tol.ulp is not None
-    return Verdict(Status.AGREE, "", replace(least, measured=function, screen="" if function else "truth", budget=()), t.tol)
+    # The reference's error in the same unit: what a later run is compared with where its bits are the reference's.
+    own = None if t.reference is None else measure(t.name, t.reference, None, t.truth, b, sums=t.sums).share
+    found = replace(least, reference_share=own, measured=function, screen="" if function else "truth", budget=())
+    return Verdict(Status.AGREE, "", found, t.tol)
 
 
 # -------------------------------------------------------------------------------------------------------------- measure

@@ -15,6 +15,7 @@ from parity.catalog.row import Row
 from parity.core.dtypes import HALF, DtypeFacts
 from parity.core.results import Measure
 from parity.judging.budget import Array, Budget
+from parity.judging.drawing import drawn_exact
 from parity.judging.measures import at, parts
 from parity.oracle.protocol import Oracle
 from parity.oracle.rounding import extremes
@@ -131,7 +132,7 @@ def odd_zero(name: str, device: Tensor, reference: Tensor, truth: Tensor) -> Mea
     if not count:
         return None
     index = tuple(int(i) for i in odd.nonzero()[0])
-    return Measure(
+    m = Measure(
         name,
         float("inf"),
         None,
@@ -144,3 +145,4 @@ def odd_zero(name: str, device: Tensor, reference: Tensor, truth: Tensor) -> Mea
         total=device.numel(),
         problem="zero",
     )
+    return drawn_exact(m, odd)

@@ -5,17 +5,24 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import shorten
 
-from parity.core.results import SYMPTOMS, Cause
+from parity.core.results import EXTREME_VALUES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause, Json
 from parity.report.words import listed, plural, reproduce
 from parity.runs.causes import OPERATORS, WEIGHTS, Gathered
 from parity.runs.rows import Header
 
 COMMENT = 65_536  # most characters of a comment on GitHub
+OF_NUMBERS = (EXTREME_VALUES, NON_FINITE, NARROW_INTEGERS)  # properties by which unlike faults are told together
 REASON = 110  # most characters of a reason
-PLURAL = {"values": "give wrong values", "memory": "write beside their destinations, or not at all"}
+NONE: Mapping[str, str] = {}
+LINE = 230  # most characters of a line that is printed while a run goes on
+PLURAL = {
+    "values": "give wrong values",
+    "memory": "write beside their destinations, or not at all",
+    "raises": "raise where the CPU computes",
+}
 
 
 def sentence(c: Cause) -> str:
@@ -26,12 +33,13 @@ def sentence(c: Cause) -> str:
         return f"the device {'hangs' if how == 'hang' else 'ends the process'} ({signal})"
     said = PLURAL.get(word, SYMPTOMS[word]) if c.subject == OPERATORS else SYMPTOMS[word]
     text = f"{c.subject} {said}" + (f" ({words})" if words else "")
-    return text + (f", with {listed(c.properties, 80)}" if c.properties else "")
+    several = "; each may have a fault of its own" if c.subject == OPERATORS and set(c.properties) & set(OF_NUMBERS) else ""
+    return text + (f", with {listed(c.properties, 80)}" if c.properties else "") + several
 
 
 def line(c: Gathered) -> str:
     """The cause in one line, as it is told when a run meets it."""
-    return f"{c.weight} [{c.cause.id}] {sentence(c.cause)}: {c.case}"
+    return shorten(f"{c.weight} [{c.cause.id}] {sentence(c.cause)}: {c.case}", LINE, placeholder=" ...")
 
 
 def counts_line(causes: Sequence[Gathered]) -> str:
@@ -84,19 +92,29 @@ def full(c: Gathered, header: Header) -> list[str]:
     return text + ([f"    or run {script} (needs {needs})"] if script else [])
 
 
-def render(causes: Sequence[Gathered], header: Header, members: bool = False) -> str:
-    """All causes in full. members: list every finding, too."""
-    text = list[str]()
+def render(
+    causes: Sequence[Gathered],
+    header: Header,
+    members: bool = False,
+    caveats: Sequence[str] = (),
+    known: Mapping[str, str] = NONE,
+) -> str:
+    """All causes in full. members: list every finding, too; caveats: what a reader must know before (`report.caveats`); known:
+    what is to be said of known ones, by id (`report.known.marks`)."""
+    text = list(caveats)
     for w, words in WEIGHTS.items():
         of_weight = [c for c in causes if c.weight == w]
         text += [f"{w}: {words}"] if of_weight else []
         for c in of_weight:
-            text += [*full(c, header), *(_members(c) if members else ())]
+            first, *rest = full(c, header)
+            mark = [f"    {known[c.cause.id]}"] if c.cause.id in known else []
+            text += [first, *mark, *rest, *(_members(c) if members else ())]
     return "\n".join([*text, f"{plural(len(causes), 'cause')}: {counts_line(causes)}" if causes else "no finding"])
 
 
-def as_json(causes: Sequence[Gathered], header: Header) -> str:
-    """All causes for other programs; the field names are those of the run file where both have one."""
+def as_json(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = (), known: Mapping[str, str] = NONE) -> str:
+    """All causes for other programs, as `parity report --schema report` describes it; the field names are those of the run
+    file where both have one. known: as in `render`."""
     rows = [
         {
             "id": c.cause.id,
@@ -105,6 +123,7 @@ def as_json(causes: Sequence[Gathered], header: Header) -> str:
             "subject": c.cause.subject,
             "symptom": c.cause.symptom,
             "properties": list(c.cause.properties),
+            "known": known.get(c.cause.id, ""),
             "case": c.case,
             "ops": list(c.ops),
             "dtypes": list(c.dtypes),
@@ -123,27 +142,44 @@ def as_json(causes: Sequence[Gathered], header: Header) -> str:
         }
         for c in causes
     ]
+    return json.dumps({"parity_causes": 1, "run": of_run(header), "caveats": list(caveats), "causes": rows}, indent=1)
+
+
+def of_run(header: Header) -> Json:
+    """What a report for other programs says of the run."""
     f = header.fingerprint
     run = {"device": f.device, "device_name": f.device_name, "torch": f.torch, "parity": f.parity, "simulated": f.simulated}
-    return json.dumps({"parity_causes": 1, "run": run, "causes": rows}, indent=1)
+    return {**run, "profile": header.profile, "seed": header.seed, "started": header.started}
 
 
-def as_markdown(causes: Sequence[Gathered], header: Header) -> str:
-    """The causes for a pull request's comment or a job's summary, the worst first, within GitHub's limit for a comment."""
+def as_markdown(
+    causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = (), whole: bool = True, known: Mapping[str, str] = NONE
+) -> str:
+    """The causes for a pull request's comment or a job's summary, the worst first, within GitHub's limit for a comment. whole:
+    whether a run without causes is a success; known: as in `render`."""
     f = header.fingerprint
     device = f"{f.device} ({f.device_name})" if f.device_name else f.device
     text = f"**parity on {inert(device)}**, torch {inert(f.torch)}: {plural(len(causes), 'cause')}"
-    text += f" ({counts_line(causes)})\n" if causes else ", nothing found\n"
+    text += f" ({counts_line(causes)})\n" if causes else "\n"
+    text += "".join(f"\n> {inert(shortened(c, REASON * 4))}\n" for c in caveats)
+    text += "\nEverything that was compared agrees.\n" if whole and not causes else ""
     for k, c in enumerate(causes):
         kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
         where = f"{kinds} in {listed(c.ops, 120)} ({listed(c.dtypes, 60)})"
         part = f"\n- **{c.weight}** `{c.cause.id}` {inert(sentence(c.cause))}; {inert(where)}\n  {code(c.case)}\n"
+        part += f"  {inert(shortened(known[c.cause.id], REASON * 4))}\n" if c.cause.id in known else ""
         if len(text) + len(part) > COMMENT - 200:
             text += f"\n... and {plural(len(causes) - k, 'more cause')}: `parity report RUN`\n"
             break
         text += part
     weights = "; ".join(f"{w}: {words}" for w, words in WEIGHTS.items() if any(c.weight == w for c in causes))
     return text + (f"\n<sub>{weights}</sub>\n" if weights else "")
+
+
+def shortened(text: str, most: int) -> str:
+    """The text without line ends, cut to so many characters."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
 
 
 def inert(text: str) -> str:

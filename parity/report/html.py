@@ -1,71 +1,115 @@
-"""A run as one self-contained page: causes, the matrix of ops, errors, what was refused, power, and the environment.
+"""A run as one self-contained page: causes with their findings, the matrix of ops, distributions of errors, what was refused,
+power, coverage and the environment; against an earlier run, trends too.
 
-Everything from the run file is escaped by Jinja2, and the page's own policy forbids it to load anything. The histograms are
-drawn by hand, because a plotting library would add megabytes of script for some bars.
+Everything from the run file is escaped by Jinja2, and the page's own policy forbids it to load anything.
 """
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections import defaultdict
-from collections.abc import Sequence
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from parity.core import notation
+from parity import catalog
+from parity.catalog import opinfo
+from parity.checks.power import BLIND, ERRORS, SEEN
+from parity.core import notation, picture
+from parity.core.case import OpClass
 from parity.core.dtypes import DEFAULT
 from parity.core.errors import CaseError
-from parity.core.results import Status
-from parity.report import matrix, power, summary
+from parity.core.results import COMPARED, MEANING, Measure, Record, Status
+from parity.coverage.features import ASPECT, Coverage
+from parity.report import caveats, matrix, power, summary, svg, trends
 from parity.report.causes import counts_line, sentence
+from parity.report.known import marks
 from parity.report.minimal import minimal
 from parity.report.words import clock, listed, plural, reproduce
 from parity.runs.causes import WEIGHTS, Gathered, gather
-from parity.runs.rows import Header, Run, counted
+from parity.runs.rows import Death, Header, ItemRow, Run, counted, totals
 
-TEMPLATE = Path(__file__).with_name("page.html")
-SCRIPTS = 60  # causes with a script: each is built here, which takes some milliseconds
-MEMBERS = 200  # findings of a cause that are listed
-LOW, HIGH = -10, 10  # range of the histograms, as powers of two
-WIDTH, HEIGHT = 220, 75  # of a histogram, in pixels
+FOLDER = Path(__file__).with_name("page")
+SCRIPTS = 600  # findings with a script: each is built here, which takes some milliseconds
+ELEMENTS = 1024  # no case of more can be written as literal values that a person would read
+ROOM = 2_500_000  # characters for the details of findings; what comes after them is one line each, then a number
+LAST = -1_000_000  # characters of `ROOM` left, when only the number is told
+CAUSES = 2000  # most causes that are shown
+UNJUDGED = 0.9  # items of which a smaller fraction was judged are listed
+GROUPS = ("dtype", "layout", "values", "special", "shape", "into", "cotangent", "mode", "after")  # first words of features
 
 
-def render(run: Run) -> str:
-    """The page."""
+def render(run: Run, before: Run | None = None, name: str = "RUN") -> str:
+    """The page. before: an earlier run to set it against; name: of the run file, for the commands that the page shows.
+
+    Raises NothingCompared if the two runs have nothing in common.
+    """
     causes = gather(run.records, counted(run.deaths, run.items))
-    header, f = run.header, run.header.fingerprint
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["is_odd"] = _is_odd
-    environment.filters["colour"] = _colour
-    described = {id(c): _cause(c, header, k < SCRIPTS) for k, c in enumerate(causes)}
-    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+    f = run.header.fingerprint
+    loader = FileSystemLoader(FOLDER, encoding="utf-8")
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, loader=loader, undefined=StrictUndefined)
+    environment.filters |= {"colour": _colour, "number": lambda n: f"{n:,}"}
+    details = _Details(run.header, _pictured(run.records))
+    against = None if before is None else trends.of_runs(before, run)
+    shown = causes[:CAUSES]
+    known = marks(run, shown)
+    described = {id(c): _cause(c, details, name) | {"known": known.get(c.cause.id, "")} for c in shown}
+    deaths = counted(run.deaths, run.items)
+    return environment.get_template("page.html").render(
         device=f"{f.device} ({f.device_name})" if f.device_name and f.device_name != f.device else f.device,
         torch=f.torch,
         simulated=f.simulated,
-        profile=header.profile,
-        seed=header.seed,
-        started=header.started,
-        headline=f"{plural(len(causes), 'cause')} ({counts_line(causes)})" if causes else "Everything that was compared agrees",
+        profile=run.header.profile,
+        seed=run.header.seed,
+        started=run.header.started,
+        headline=_headline(run, causes),
+        warnings=caveats.sentences(run),
         causes=causes,
+        unshown=len(causes) - len(shown),
         weights=[
-            {"letter": w, "words": words, "causes": [described[id(c)] for c in causes if c.weight == w]}
+            {"letter": w, "words": words, "causes": [described[id(c)] for c in shown if c.weight == w]}
             for w, words in WEIGHTS.items()
-            if any(c.weight == w for c in causes)
+            if any(c.weight == w for c in shown)
         ],
-        matrix=matrix.rows(run.items, counted(run.deaths, run.items), everything=True),
-        legend=f"Four letters: {', '.join(name for name, _ in matrix.PASSES)}. {matrix.LEGEND}",
-        histograms=_histograms(run),
+        scale=[(svg.level_class(x), picture.between(k)) for k, x in enumerate(picture.LETTERS)],
+        checks=_checks(run.items, deaths),
+        matrix=matrix.rows(run.items, deaths, everything=True),
+        some_odd=len(matrix.rows(run.items, deaths)) > 1,
+        passes=[name for name, _ in matrix.PASSES],
+        letters=[(letter, ", ".join(s)) for letter, s in _letters().items()],
+        not_run=matrix.NOT_RUN,
+        meanings={
+            "passes": [name for name, _ in matrix.PASSES],
+            "letters": {**{x: ", ".join(s) for x, s in _letters().items()}, matrix.NOT_RUN: "not run"},
+        },
+        errors=_errors(run, before),
         lacks=_lacks(run),
-        power="\n".join(power.lines(run.power)),
+        power=_power(run),
+        judged=[x.strip() for x in power.left(run.items, UNJUDGED)],
+        worse=[x.strip() for x in summary.worse_reference(run.records)],
+        groups=GROUPS,
+        coverage=[_coverage(c) for c in run.coverage],
+        trends=against,
         facts=_facts(run),
     )
 
 
-def _is_odd(letters: str) -> bool:
-    return bool(set(letters) - set(".v-"))
+def _headline(run: Run, causes: Sequence[Gathered]) -> str:
+    if causes:
+        return f"{plural(len(causes), 'cause')} ({counts_line(causes)})"
+    if not any(map(summary.compared, run.items)):
+        return "Nothing was compared"
+    gone = len(summary.not_reproduced(run.records))
+    return (
+        f"{plural(gone, 'finding')} did not come again, everything else agrees"
+        if gone
+        else "Everything that was compared agrees"
+    )
 
 
 def _colour(letters: str) -> str:
@@ -75,74 +119,255 @@ def _colour(letters: str) -> str:
     return " cool" if set(letters) & set("uf") else ""
 
 
-def _cause(c: Gathered, header: Header, with_script: bool) -> dict[str, Any]:
+def _letters() -> dict[str, list[str]]:
+    """The statuses of each letter of the matrix."""
+    by: dict[str, list[str]] = defaultdict(list)
+    for status, letter in matrix.LETTERS.items():
+        by[letter].append(str(status))
+    return by
+
+
+# ---------------------------------------------------------------------------------------------------------------- causes
+
+
+@dataclass(slots=True)
+class _Details:
+    """The findings of a page. drawn: pictures of cases as they were drawn, by kind of finding; room, scripts: what
+    is left of `ROOM` and `SCRIPTS`."""
+
+    header: Header
+    drawn: dict[tuple[str, ...], tuple[Record, Measure]]
+    room: int = ROOM
+    scripts: int = SCRIPTS
+
+    def of(self, r: Record) -> dict[str, Any]:
+        """What the page tells of a finding; a title alone where no room is left."""
+        f = self.header.fingerprint
+        case, m = r.shrunk or r.case, r.measures[0] if r.measures else None
+        tensor = f" in {m.tensor}" if m is not None and m.tensor else ""
+        made: dict[str, Any] = {"title": f"{r.op} {r.dtype}: {r.status}{tensor}, {r.aspect}", "case": case, "whole": False}
+        if self.room < 0:
+            self.room -= len(case) + 200
+            return made
+        made |= {
+            "whole": True,
+            "says": r.reason,
+            "origin": r.origin,
+            "replay": reproduce(case, f.device, self.header.faults.name, self.header.setup.name).partition(": ")[2],
+            "script": self._script(r, case),
+            **_of_measure(m),
+            "drawn": self._drawn(r, m),
+        }
+        self.room -= sum(len(str(v)) for v in made.values()) + 600  # and the tags around them
+        return made
+
+    def _drawn(self, r: Record, m: Measure | None) -> dict[str, Any] | None:
+        """The picture of the same tensor in a larger case that was drawn; a least case often has one element."""
+        record, larger = self.drawn.get(_kind(r, m), (None, None)) if m is not None else (None, None)
+        if m is None or record is None or larger is None or larger.total <= m.total:
+            return None
+        caption = svg.map_caption(larger)
+        return {
+            "status": record.status,
+            "case": record.case,
+            "map": svg.heat_map(larger),
+            "map_caption": caption,
+            "bins": svg.of_bins(larger),
+        }
+
+    def _script(self, r: Record, case: str) -> str:
+        self.scripts -= 1
+        if self.scripts < 0:
+            return ""
+        try:
+            with warnings.catch_warnings():  # torch's, of a function that the case calls
+                warnings.simplefilter("ignore")
+                parsed = notation.parse(case)
+                small = parsed.numel <= ELEMENTS
+                return (minimal(parsed, r.aspect, self.header.fingerprint.device) or "") if small else ""
+        except CaseError:  # of another version
+            return ""
+
+
+def _kind(r: Record, m: Measure) -> tuple[str, ...]:
+    return r.op, r.dtype, r.aspect, m.tensor
+
+
+def _telling(m: Measure) -> tuple[bool, int]:
+    """Many single elements show a pattern best; of pictures of blocks, the one with the smallest."""
+    whole = len(m.errors) == m.total
+    return whole, m.total if whole else -m.total
+
+
+def _pictured(records: Sequence[Record]) -> dict[tuple[str, ...], tuple[Record, Measure]]:
+    """Findings of cases as they were drawn: for each tensor of an aspect of an op in a dtype the picture that tells most."""
+    by: dict[tuple[str, ...], tuple[Record, Measure]] = {}
+    for r in records:
+        for m in r.measures[:1] if r.counts and not r.shrunk else ():
+            known = by.get(_kind(r, m))
+            if m.errors and (known is None or _telling(known[1]) < _telling(m)):
+                by[_kind(r, m)] = r, m
+    return by
+
+
+def _of_measure(m: Measure | None) -> dict[str, Any]:
+    """Worst element, budget and pictures."""
+    if m is None:
+        return {
+            "undrawn": False,
+            "values": [],
+            "worst": "",
+            "counted": "",
+            "budget": [],
+            "map": None,
+            "map_caption": "",
+            "bins": None,
+        }
+    total = sum(v for _, v in m.budget)
+    counted_text = f"{m.mismatched:,} of {plural(m.total, 'element')} above the budget" if m.total else ""
+    if m.unjudged:
+        counted_text += f"; {m.unjudged:,} not judged: {m.why}"
+    share = f"{m.share:.3g} times the budget" if m.share is not None and math.isfinite(m.share) else ""
+    own = f"the CPU's own: {m.reference_share:.3g}" if m.reference_share is not None and share else ""
+    return {
+        "worst": f"at {list(m.index)}" + "".join(f"; {x}" for x in (share, own) if x) if m.device else "",
+        "values": [
+            (k, v) for k, v in (("device", m.device), ("CPU", m.reference), ("float64 truth", m.truth)) if v and m.device
+        ],
+        "counted": counted_text,
+        "budget": [(f"{v:.3g}", f"{100 * v / total:.0f}", name) for name, v in m.budget if v] if total > 0 else [],
+        "undrawn": bool(m.device and m.mismatched and not m.errors),
+        "map": svg.heat_map(m),
+        "map_caption": svg.map_caption(m) if m.errors else "",
+        "bins": svg.of_bins(m) if sum(m.bins) > picture.SIDE else None,
+    }
+
+
+def _cause(c: Gathered, details: _Details, name: str) -> dict[str, Any]:
     kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
-    r = c.records[0] if c.records else None
-    m = r.measures[0] if r is not None and r.measures else None
-    total = sum(v for _, v in m.budget) if m is not None else 0.0
-    members = [f"{x.status} {x.op} {x.dtype} {x.aspect}: {x.shrunk or x.case}" for x in c.records]
-    members += [f"{d.how} {d.op} {d.dtype} at stage {d.stage}: {d.case}" for d in c.deaths]
-    worst = ""
-    if m is not None and m.device:
-        values = [("device", m.device), ("reference", m.reference), ("truth", m.truth)]
-        worst = f"at {list(m.index)}: " + ", ".join(f"{who} {v}" for who, v in values if v)
+    findings: list[dict[str, Any]] = []
+    for r in c.records:
+        if findings and details.room < LAST:
+            break
+        findings.append(details.of(r))
+    deaths = c.deaths[: 200 if details.room > 0 else 1]
     return {
         "id": c.cause.id,
         "sentence": sentence(c.cause),
         "where": f"{kinds} in {listed(c.ops, 160)} ({listed(c.dtypes, 80)})",
         "case": c.case,
-        "says": f"{r.status}, {r.aspect}: {r.reason}" if r is not None else "",
-        "worst": worst,
-        "budget": [
-            {"value": f"{v:.3g}", "share": f"{100 * v / total:.0f}", "name": name} for name, v in (m.budget if m else ()) if v
-        ],
-        "replay": reproduce(c.case, header.fingerprint.device, header.faults.name, header.setup.name).partition(": ")[2],
-        "script": _script(c, header.fingerprint.device) if with_script else "",
-        "members": members[:MEMBERS],
+        "issue": f"parity report {shlex.quote(name)} {c.cause.id} --issue",
+        "first": findings[0] if findings else None,
+        "others": findings[1:],
+        "deaths": [_death(d, details.header) for d in deaths],
+        "more": len(c.records) - len(findings) + len(c.deaths) - len(deaths),
     }
 
 
-def _script(c: Gathered, device: str) -> str:
-    if not c.records:
-        return ""
-    try:
-        return minimal(notation.parse(c.case), c.records[0].aspect, device) or ""
-    except CaseError:  # of another version
-        return ""
+def _death(d: Death, header: Header) -> dict[str, str]:
+    replay = reproduce(d.case, header.fingerprint.device, header.faults.name, header.setup.name).partition(": ")[2]
+    stage = f" at stage {d.stage}" if d.stage else ""
+    return {"title": f"{d.op} {d.dtype}: {d.how}{stage}", "case": d.case, "says": d.signal, "why": d.why, "replay": replay}
 
 
-def _histograms(run: Run) -> list[dict[str, Any]]:
-    """Measured error ratios by dtype, in powers of two."""
-    ratios: dict[str, list[float]] = defaultdict(list)
-    for r in run.records:
-        for m in r.measures:
-            if m.measured and m.share is not None and m.share > 0.0 and math.isfinite(m.share):
-                ratios[r.dtype].append(m.share)
-    order = [d for d in DEFAULT if d in ratios] + sorted(set(ratios) - set(DEFAULT))
-    return [_histogram(d, ratios[d]) for d in order]
+# -------------------------------------------------------------------------------------------------------- the other parts
 
 
-def _histogram(dtype: str, ratios: Sequence[float]) -> dict[str, Any]:
-    bins = [0] * (HIGH - LOW)
-    for x in ratios:
-        bins[min(max(math.floor(math.log2(x)), LOW), HIGH - 1) - LOW] += 1
-    step, most = WIDTH / len(bins), max(bins)
-    bars = []
-    for k, n in enumerate(bins):
-        height = HEIGHT * n / most
-        kind, title = "over" if k + LOW >= 0 else "fill", f"{n} between {2.0 ** (k + LOW):g} and {2.0 ** (k + LOW + 1):g}"
-        place = {"x": f"{k * step:.1f}", "y": f"{HEIGHT - height:.1f}", "width": f"{step - 1:.1f}", "height": f"{height:.1f}"}
-        bars.append({**place, "kind": kind, "title": title})
-    label = f"{dtype}: {plural(len(ratios), 'comparison')}, {sum(x > 1 for x in ratios)} above the budget"
-    return {"bars": bars, "one": f"{-LOW * step:.1f}", "least": f"{2.0**LOW:.2g}", "most": f"{2.0**HIGH:g}", "label": label}
+def _in_order(dtypes: set[str]) -> list[str]:
+    return [d for d in DEFAULT if d in dtypes] + sorted(dtypes - set(DEFAULT))
+
+
+def _checks(items: Sequence[ItemRow], deaths: Sequence[Death]) -> dict[str, Any]:
+    """Checks by dtype and status."""
+    by: dict[str, Counter[str]] = defaultdict(Counter)
+    for i in items:
+        for counts in i.counts.values():
+            by[i.dtype].update(counts)
+    for d in deaths:
+        by[d.dtype][d.how] += 1
+    every = totals(items) + Counter(d.how for d in deaths)
+    seen = [s for s in Status if every[s]]
+    rows = [(d, [by[d][s] for s in seen]) for d in _in_order(set(by))]
+    return {
+        "statuses": [(str(s), MEANING[s], s.is_finding) for s in seen],
+        "rows": [*rows, ("all", [every[s] for s in seen])] if rows else [],
+        "compared": sum(n for s, n in every.items() if s in COMPARED),
+    }
+
+
+def _class_of(op: str) -> str:
+    """The class of an op by this parity's catalog."""
+    if op.startswith(opinfo.PREFIX):
+        return "torch's OpInfo entries"
+    row = catalog.ROWS.get(op)
+    return str(row.rule) if row is not None else "unknown to this parity"
+
+
+def _errors(run: Run, before: Run | None) -> list[dict[str, Any]]:
+    """The largest measured error ratio of each op, dtype and aspect, by dtype and by class of op."""
+    classes = [str(c) for c in OpClass]
+    made = []
+    for title, key, order in (
+        ("By dtype", lambda i: i.dtype, [*DEFAULT]),
+        ("By class of op", lambda i: _class_of(i.op), classes),
+    ):
+        now, earlier = _ratios(run, key), _ratios(before, key) if before is not None else {}
+        keys = [k for k in order if now.get(k)] + sorted(k for k in now if k not in order and now[k])
+        pictures = []
+        for k in keys:
+            exact, some = sum(x == 0.0 for x in now[k]), [x for x in now[k] if x != 0.0]
+            label = f"{k}: {plural(len(now[k]), 'cell')}"
+            label += f", {sum(not x <= 1 for x in some)} above the budget" + (f", {exact} without any error" if exact else "")
+            old = None if before is None else [x for x in earlier.get(k, ()) if x != 0.0]
+            pictures.append((svg.of_ratios(some, old, label), label))
+        made.append({"title": title, "pictures": pictures})
+    return made
+
+
+def _ratios(run: Run, key: Callable[[ItemRow], str]) -> dict[str, list[float]]:
+    by: dict[str, list[float]] = defaultdict(list)
+    for i in run.items:
+        by[key(i)] += [x for x in i.worst.values() if not math.isnan(x)]
+    return by
 
 
 def _lacks(run: Run) -> list[tuple[str, list[str]]]:
     parts = [("Refused", [x.strip() for x in summary.refused(run.items)])]
     fallen = sorted({i.op for i in run.items if any(c.get(Status.FALLBACK) for c in i.counts.values())})
-    parts.append(("Ran on the CPU unasked", [listed(fallen, 2000)] if fallen else []))
+    parts.append(("Ran on the CPU unasked", fallen))
     parts.append(("Compared nothing for a reason", [x.strip() for x in summary.voids(run.items)]))
+    acquitted = [f"{d.case} ({d.signal}; {d.why})" for d in run.deaths if d.acquitted]
+    parts.append(("The CPU itself died or hung in", acquitted))
+    gone = [x.strip() for x in summary.not_reproduced(run.records)]
+    parts.append(("Not reproduced in a fresh process, so these do not count", gone))
     return [(title, lines) for title, lines in parts if lines]
+
+
+def _power(run: Run) -> list[list[str]]:
+    """The table of power as cells: a head, and a row for each dtype."""
+    outcomes = power.counts(run.power)
+    dtypes = _in_order({d for d, _ in outcomes})
+    if not dtypes:
+        return []
+    rows = [["dtype", *ERRORS]]
+    for d in (*dtypes, "all"):
+        chosen = [sum((c for (t, e), c in outcomes.items() if e == x and d in (t, "all")), Counter[str]()) for x in ERRORS]
+        asked = [(c[SEEN], c[SEEN] + c[BLIND]) for c in chosen]
+        rows.append([d, *(f"{seen:,} of {n:,}" if n else "" for seen, n in asked)])
+    return rows
+
+
+def _coverage(c: Coverage) -> dict[str, Any]:
+    """What one family drew: the number of different features of each group."""
+    by = Counter(f.partition(" ")[0].partition("[")[0] for f in c.counts)
+    drawn = [f for f in c.counts if not f.startswith(ASPECT)]
+    return {
+        "family": c.family,
+        "cases": c.cases,
+        "features": len(drawn),
+        "pairs": sum(1 for _ in c.drawn()),
+        "groups": [by[g] for g in GROUPS],
+    }
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:

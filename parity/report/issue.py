@@ -47,7 +47,8 @@ def _shown(r: Record, f: Fingerprint) -> list[str]:
     m = r.measures[0] if r.measures else None
     parts = []
     try:
-        text = minimal(notation.parse(r.shrunk or r.case), r.aspect, f.device)
+        reads = r.cause is not None and r.cause.symptom == "operands"
+        text = minimal(notation.parse(r.shrunk or r.case), r.aspect, f.device, reads)
     except CaseError:
         text = None
     if text is None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from parity.core.dtypes import DEFAULT
 from parity.core.results import Aspect, Status
+from parity.report.causes import COMMENT, of_run
 from parity.report.words import plural, table
-from parity.runs.rows import Death, ItemRow
+from parity.runs.rows import Death, Header, ItemRow
 
 # One letter for each status, the worst first: a cell shows the worst that occurred.
 LETTERS: dict[Status, str] = {
@@ -34,27 +36,41 @@ PASSES: tuple[tuple[str, tuple[Aspect, ...]], ...] = (
 )
 LEGEND = (
     ". agrees  D drifts  W wrong  M wrong shape or aliasing  N changes from call to call  E raises  O out of memory  "
-    "X ended the process  u refused  f ran on the CPU  v says nothing  - not run; where several occurred, the worst"
+    "X ended the process  u refused  f ran on the CPU  v not judged  - not run; where several occurred, the worst"
 )
 
 
-def cell(counts: Mapping[str, Mapping[str, int]], died: bool = False) -> str:
-    """One letter per pass. counts: aspect -> status -> checks, of one op in one dtype."""
-    letters = []
-    for k, (_, aspects) in enumerate(PASSES):
-        seen = {s for a in aspects for s, n in counts.get(a, {}).items() if n}
-        letters.append("X" if died and k == 0 else next((x for s, x in LETTERS.items() if s in seen), NOT_RUN))
-    return "".join(letters)
+def passes_of(counts: Mapping[str, Mapping[str, int]], deaths: Iterable[Death] = ()) -> list[Status | None]:
+    """The worst status of each pass; None where nothing ran. counts: aspect -> status -> checks, of one op in one dtype;
+    deaths: of the same, in the forward pass if they name none."""
+    died = {(d.aspect or Aspect.FORWARD, d.how) for d in deaths}
+    worst = []
+    for _, aspects in PASSES:
+        seen = {s for a in aspects for s, n in counts.get(a, {}).items() if n} | {how for a, how in died if a in aspects}
+        worst.append(next((s for s in LETTERS if s in seen), None))
+    return worst
+
+
+def cell(counts: Mapping[str, Mapping[str, int]], deaths: Iterable[Death] = ()) -> str:
+    """One letter per pass."""
+    return "".join(NOT_RUN if s is None else LETTERS[s] for s in passes_of(counts, deaths))
+
+
+def _by_item(deaths: Iterable[Death]) -> dict[tuple[str, str], list[Death]]:
+    by: dict[tuple[str, str], list[Death]] = {}
+    for d in deaths:
+        by.setdefault((d.op, d.dtype), []).append(d)
+    return by
 
 
 def rows(items: Iterable[ItemRow], deaths: Iterable[Death] = (), everything: bool = False) -> list[list[str]]:
     """A head and one row per op, by name; only ops with a letter other than `.`, `v` and `-` unless everything is asked for."""
-    dead = {(d.op, d.dtype) for d in deaths}
+    dead = _by_item(deaths)
     cells: dict[str, dict[str, str]] = {}
     for i in items:
-        cells.setdefault(i.op, {})[i.dtype] = cell(i.counts, (i.op, i.dtype) in dead)
-    for op, dtype in dead:
-        cells.setdefault(op, {}).setdefault(dtype, cell({}, True))
+        cells.setdefault(i.op, {})[i.dtype] = cell(i.counts, dead.pop((i.op, i.dtype), ()))
+    for (op, dtype), died in dead.items():
+        cells.setdefault(op, {})[dtype] = cell({}, died)
     used = {d for by in cells.values() for d in by}
     dtypes = [d for d in DEFAULT if d in used] + sorted(used - set(DEFAULT))
     chosen = [op for op, by in sorted(cells.items()) if everything or set("".join(by.values())) - set(".v-")]
@@ -71,9 +87,39 @@ def render(items: Sequence[ItemRow], deaths: Sequence[Death] = (), everything: b
 
 
 def as_markdown(items: Sequence[ItemRow], deaths: Sequence[Death] = (), everything: bool = False) -> str:
-    """The table for GitHub. Names of ops and dtypes are words of the catalog, so that nothing needs to be escaped."""
+    """The table for GitHub, the worst ops first, cut to the length of a comment. Names of ops and dtypes are words of the
+    catalog, or escaped where they are not."""
     head, *body = rows(items, deaths, everything)
-    lines = [" | ".join(head), " | ".join("---" for _ in head)]
-    lines += [" | ".join(f"`{c}`" if c else "" for c in row) for row in body]
+    body.sort(key=lambda row: _badness("".join(row[1:])))
     passes = ", ".join(name for name, _ in PASSES)
-    return f"Four letters: {passes}. {LEGEND}\n\n" + "\n".join(f"| {line} |" for line in lines) + "\n"
+    text = f"Four letters: {passes}. {LEGEND}\n\n"
+    text += "".join(f"| {' | '.join(cells)} |\n" for cells in (list(map(_plain, head)), ["---"] * len(head)))
+    for k, row in enumerate(body):
+        line = f"| {' | '.join(f'`{_plain(c)}`' if c else '' for c in row)} |\n"
+        if len(text) + len(line) > COMMENT - 200:
+            return text + f"\n... and {plural(len(body) - k, 'more op')}: `parity report RUN --matrix`\n"
+        text += line
+    return text
+
+
+def _badness(letters: str) -> tuple[int, ...]:
+    """How often each letter occurs, the worst letter first: the smaller the worse."""
+    return tuple(-letters.count(x) for x in dict.fromkeys(LETTERS.values()) if x not in ".v")
+
+
+def _plain(name: str) -> str:
+    """A name without what would end its cell or its code."""
+    return name.replace("|", "\\|").replace("`", "'")
+
+
+def as_json(header: Header, items: Sequence[ItemRow], deaths: Sequence[Death] = ()) -> str:
+    """The whole table for other programs, as `parity report --schema report` describes it: for each op and dtype the worst
+    status of each pass, `not run` where there is none."""
+    dead, ops = _by_item(deaths), []
+    every = [(i.op, i.dtype, i.counts) for i in items]
+    every += [(*where, {}) for where in dead if where not in {(op, dtype) for op, dtype, _ in every}]
+    for op, dtype, counts in every:
+        worst = passes_of(counts, dead.get((op, dtype), ()))
+        words = {name: str(s or "not run") for (name, _), s in zip(PASSES, worst)}
+        ops.append({"op": op, "dtype": dtype, "passes": words})
+    return json.dumps({"parity_matrix": 1, "run": of_run(header), "ops": ops}, indent=1)

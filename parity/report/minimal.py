@@ -9,35 +9,38 @@ from __future__ import annotations
 import re
 
 from parity.core.case import Case
+from parity.core.dtypes import FACTS
 from parity.core.errors import ParityError
 from parity.core.results import Aspect
 from parity.report import script
 from parity.report.script import CaseScript, Unwritable
 
+SHOWN_BITS = 32  # of dtypes whose differences may not show in the four digits that torch prints
 LONGEST = 4000  # most characters of a script that is worth reading
 ASPECTS = (Aspect.FORWARD, Aspect.BACKWARD, Aspect.INPLACE, Aspect.OUT)
 
 
-def minimal(case: Case, aspect: str, device: str) -> str | None:
+def minimal(case: Case, aspect: str, device: str, operands: bool = False) -> str | None:
     """The script, which takes the device as its argument; None if the case cannot be written in a few lines of torch alone.
 
-    A destination and an operand that is written are printed whole, so that a write beside the view shows.
+    A destination and an operand that is written are printed whole, so that a write beside the view shows. operands: print the
+    operands after the call instead of its result.
     """
     if aspect not in ASPECTS:
         return None
     try:
         data = script.data_of(case, aspect)
-        text = "" if data is None else _text(data, device)
+        text = "" if data is None else _text(data, device, operands)
     except (Unwritable, ParityError):
         return None
     return text if text and len(text) <= LONGEST and "unpacked(" not in text else None
 
 
-def _text(t: CaseScript, device: str) -> str:
+def _text(t: CaseScript, device: str, operands: bool) -> str:
     function, sources = script.function_of(t)
     imports = [line for line in sources if line.startswith(("from ", "import "))]
     definitions = [s for s in sources if s not in imports]
-    body = [f"    {line}" for line in _body(t, function)]
+    body = [f"    {line}" for line in _body(t, function, operands)]
     mode = script.mode_line(t.case)
     if mode.startswith("with "):
         body = [f"    {mode}", *(f"    {line}" for line in body)]
@@ -45,7 +48,7 @@ def _text(t: CaseScript, device: str) -> str:
         body = [f"    {mode}", *body]
     default = "" if device.startswith("sim") else device
     last = [
-        "",
+        *(["", "torch.set_printoptions(precision=9)"] if FACTS[t.case.dtype].bits >= SHOWN_BITS else [""]),
         f'for device in ("cpu", sys.argv[1] if sys.argv[1:] else "{default or "mps"}"):',
         "    print(device, run(device))",
     ]
@@ -61,7 +64,7 @@ def _text(t: CaseScript, device: str) -> str:
     return text
 
 
-def _body(t: CaseScript, function: str) -> list[str]:
+def _body(t: CaseScript, function: str, operands: bool) -> list[str]:
     """The statements of `run`."""
     lines: list[str] = []
     written = t.row.mutates or t.aspect == Aspect.INPLACE
@@ -85,6 +88,8 @@ def _body(t: CaseScript, function: str) -> list[str]:
     if t.aspect == Aspect.OUT:
         return [*lines, *_into(t, function, arguments)]
     call = f"{function}({arguments})"
+    if operands and not written:
+        return [*lines, call, f"return {', '.join(f't{i}' for i in range(len(t.inputs.operands)))}"]
     if t.aspect == Aspect.BACKWARD:
         return [*lines, *_gradients(t, call, leaves)]
     return [*lines, call, "return base"] if written else [*lines, f"return {call}"]

@@ -17,12 +17,16 @@ from parity.core import untrusted
 from parity.core.errors import OutputError
 from parity.core.results import FINDINGS, Cause, Json, Record
 from parity.coverage.features import Tally, unpack
+from parity.devices.flags import environment
 from parity.report import causes as causes_text
-from parity.report import output, summary
+from parity.report import output, power, summary
+from parity.report.timed import Timed
 from parity.report.words import clock, plural, reproduce
-from parity.runs import causes, run_file, suite
+from parity.runs import again, causes, run_file, suite
+from parity.runs.inquest import How
 from parity.runs.known import Known
-from parity.runs.rows import CPU, OUTSIDE, Death, End, Header, ItemRow, Power, Sighting, counted, totals
+from parity.runs.rounds import PINNED
+from parity.runs.rows import CPU, OUTSIDE, Death, End, Header, ItemRow, Power, Sighting, counted, folded, totals
 from parity.runs.run_file import Writer
 from parity.runs.standing import FIXED, standings
 
@@ -42,10 +46,14 @@ class Reporter:
         fail_on: Sequence[str] = (),
         min_judged: float = 0.0,
         verbose: bool = False,
+        seconds: float | None = None,
     ) -> None:
+        """seconds: the limit of time, if the run has one."""
         self.header, self.output, self.fail_on, self.min_judged, self.verbose = header, output, fail_on, min_judged, verbose
+        self.timed = None if seconds is None else Timed(seconds)
         self.stream = stream or sys.stdout
         self.live = self.stream.isatty()
+        self.scripts = Path("findings")
         self.items: list[ItemRow] = []
         self.records: list[Record] = []
         self.power: list[Power] = []
@@ -53,10 +61,11 @@ class Reporter:
         self.known: Known | None = None  # the file of known findings
         self.strict = False  # whether known findings that are fixed fail the run
         self.sightings: list[Sighting] = []
+        self._seen: set[Sighting] = set()
         self.broken: list[str] = []
         self._tallies: dict[str, Tally] = {}
         self._ended: set[str] = set()  # items that will report no more
-        self._whole: set[tuple[str, str]] = set()  # items that were examined completely
+        self._whole: set[tuple[str, str, int]] = set()  # items, or parts of them, that were examined completely
         self._causes: set[Cause] = set()
         self._dead: set[str] = set()  # how processes died
         self.lost: list[str] = []
@@ -79,7 +88,9 @@ class Reporter:
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node: object, ids: list[str]) -> None:
         """The number of items is known once the first worker has collected."""
-        self.expected = len(ids)
+        if self.timed is not None:
+            self.timed.collected(ids)
+        self.expected = len(ids if self.timed is None else self.timed.items)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Record that the suite could not be collected."""
@@ -89,16 +100,23 @@ class Reporter:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take in one phase of one item."""
         parts = [json.loads(str(value)) for key, value in report.user_properties if key == "parity"]
+        if any("cut" in part for part in parts):  # the time was over
+            for case in (part["case"] for part in parts if "case" in part):
+                h = self.header
+                again = reproduce(case, h.fingerprint.device, h.faults.name, h.setup.name)
+                self.say(f"ended when the time was over, and not judged: a case that was still running\n  {again}")
+            return
         comes_again = any("death" in part and not part["death"].get("last") for part in parts)
         if not comes_again and (report.when == "call" or report.failed):
-            self._ended.add(report.nodeid)
+            self._end_of(report.nodeid)
         if report.when != "call" and not parts:
             if report.failed:
                 self.broken.append(f"{report.nodeid}: {_why(report)}")
             return
         if report.when == "teardown":
             return
-        self.failures += report.failed and not any("death" in part for part in parts)
+        # Findings fail the run only if they come again; the end sees to them.
+        self.failures += report.failed and not any("death" in part or part["findings"] for part in parts)
         try:
             for part in parts:
                 if "death" in part:
@@ -123,31 +141,59 @@ class Reporter:
 
     # ------------------------------------------------------------------------------------------------ what they mean
 
+    def _end_of(self, node: str) -> None:
+        """A test is over for good."""
+        if self.timed is None:
+            self._ended.add(node)
+            return
+        self.timed.ended(node)
+        self._ended = self.timed.done.get(PINNED, set())
+
     def _examined(self, part: dict[str, Any]) -> None:
-        rows = [run_file.decode(line) for line in part["rows"]]
-        items = {(r.op, r.dtype) for r in rows if isinstance(r, ItemRow)}
+        lines = {line: run_file.decode(line) for line in part["rows"]}
+        items = {(r.op, r.dtype, r.round) for r in lines.values() if isinstance(r, ItemRow)}
         if items & self._whole:  # its worker died after its last case, so another one examined it again
             return
         self._whole |= items
+        if self.timed is not None:
+            kept = set(map(id, self.timed.new((r for r in lines.values() if isinstance(r, Record)), part.get("explained", ()))))
+            lines = {line: r for line, r in lines.items() if not isinstance(r, Record) or id(r) in kept}
+        # The parts of an item see the same known findings.
+        lines = {line: r for line, r in lines.items() if not isinstance(r, Sighting) or r not in self._seen}
+        rows = list(lines.values())
         for row in rows:
             if isinstance(row, ItemRow):
-                self._drawn_features(row.op, part["features"])
+                pairs = self._drawn_features(row.op, part["features"])
                 self.items.append(row)
-                self.done += 1
+                self.done += row.round == PINNED
                 self.checks += sum(sum(c.values()) for c in row.counts.values())
+                if self.timed is not None:
+                    kinds = sum(isinstance(r, Record) and r.status in FINDINGS and not r.known for r in rows)
+                    self.timed.brought(row, pairs, kinds, summary.compared(row))
             elif isinstance(row, Record):
                 self.records.append(row)
             elif isinstance(row, Power):
                 self.power.append(row)
             elif isinstance(row, Sighting):
+                self._seen.add(row)
                 self.sightings.append(row)
-        self.findings += len(part["findings"])
+        found = [r for r in rows if isinstance(r, Record) and not r.known]
+        self.findings += len(part["findings"]) if self.timed is None else len(summary.kinds(found))
         for text in part["findings"] if self.verbose else ():
             self.say(text + "\n")
         if not self.verbose:
-            self._new_causes(r for r in rows if isinstance(r, Record) and not r.known)
-        for line in part["rows"]:  # last, so that a full disk loses neither counts nor output
+            self._new_causes(found)
+        self._write_scripts(part.get("scripts", {}))
+        for line in lines:  # last, so that a full disk loses neither counts nor output
             self._writer.write_line(line)
+
+    def _write_scripts(self, scripts: dict[str, str]) -> None:
+        """The scripts of findings of another machine."""
+        for name, text in scripts.items():
+            try:
+                (self.scripts / Path(name).name).write_text(text, encoding="utf-8")
+            except OSError as e:  # a full disk must not cost the finding
+                self.say(f"cannot write {self.scripts / Path(name).name}: {e.strerror or e}")
 
     def _new_causes(self, records: Iterable[Record]) -> None:
         """One line for each cause that this run has not met before."""
@@ -156,9 +202,9 @@ class Reporter:
                 self._causes.add(c.cause)
                 self.say(causes_text.line(c))
 
-    def _drawn_features(self, op: str, packed: Json) -> None:
+    def _drawn_features(self, op: str, packed: Json) -> int:
         row = suite.row(op)
-        self._tallies.setdefault(row.family, Tally(row.family)).add(unpack(packed))
+        return self._tallies.setdefault(row.family, Tally(row.family)).add(unpack(packed))
 
     def _death(self, row: dict[str, Any]) -> None:
         op, _, dtype = row["item"].rpartition("-")
@@ -173,6 +219,8 @@ class Reporter:
         accepted = known and not row["fails"]
         self.findings += death.blame not in (CPU, OUTSIDE) and not accepted
         self.lost += [row["item"]] if row["last"] else []
+        if self.timed is not None and row["last"]:
+            self.timed.given_up(row["item"])
         where = "the CPU" if death.acquitted else self.header.fingerprint.device
         how = signal if row["how"] == "hang" else f"the process died ({signal})"
         h = self.header
@@ -183,7 +231,10 @@ class Reporter:
         if self.verbose or (words not in self._dead and not accepted):  # the summary counts the others
             self.say(
                 f"{op} {dtype} on {where}: {row['how']}, {how} at stage {row['stage']}\n"
-                f"  case: {row['case']}\n" + (f"  {why}\n" if why else "") + f"  {again}\n  {goes}\n"
+                + (f"  case: {row['case']}\n" if row["case"] else "")
+                + (f"  {why}\n" if why else "")
+                + (f"  {again}\n" if row["case"] else "")
+                + f"  {goes}\n"
             )
         self._dead.add(words)
         self._writer.write(death)
@@ -211,8 +262,12 @@ class Reporter:
     def _progress(self) -> None:
         spent = time.monotonic() - self.started
         fraction = self.done / max(1, self.expected)
+        if self.timed is not None:
+            fraction = min(1.0, spent / self.timed.seconds)
         figures = f"{plural(self.checks, 'check')}  {plural(self.findings, 'finding')}  {clock(spent)}"
         text = f"{self.done}/{self.expected} items  {figures}"
+        if self.timed is not None and len(self.timed.rounds) > 1:
+            text = f"round {len(self.timed.rounds) - 1}  {figures}"
         if self.live:
             if time.monotonic() - self._drawn < BAR_SECONDS and self.done < self.expected:
                 return
@@ -229,25 +284,71 @@ class Reporter:
 
     # ------------------------------------------------------------------------------------------------ the end
 
+    def try_again(self, how: How, workers: int, seconds: float) -> None:
+        """Try the findings that are not known once more in fresh processes: those that do not come again do not count.
+        seconds: the time for it."""
+        found = summary.kinds([r for r in self.records if not r.known])
+        if not found or self.stopped or self.failed is not None:
+            return
+        started = time.monotonic()
+        done = again.again(found, how, workers, environment(how.device.partition(":")[0]), seconds)
+        self.records = list(again.marked(self.records, done))
+        came, left = sum(a.came for a in done), len(found) - len(done)
+        text = f"{came} of {plural(len(found), 'finding')} came again in fresh processes ({clock(time.monotonic() - started)})"
+        self.say(text + (f"; {left} could not be tried, and count" if left else ""))
+        try:
+            for row in done:
+                self._writer.write(row)
+        except OutputError as e:
+            self.failed = self.failed or e
+
     @property
     def exit_code(self) -> int:
         """0 for no findings but known ones, 1 for findings, 3 if nothing was compared."""
         has_findings = any(not d.known for d in counted(self.deaths, self.items))
-        has_findings |= any(r.status in FINDINGS and not r.known for r in self.records)
+        has_findings |= any(r.counts and not r.known for r in self._found())
         has_findings |= any(s.fails for s in self.sightings) or (self.strict and self._has_fixed())
-        if has_findings or self.broken or self.failures:
+        items = summary.unaccepted_of(self.items, self.known, self.fail_on)
+        asked = summary.unwanted(items, self.records, self.fail_on) or power.left(self.items, self.min_judged)
+        if has_findings or self.broken or self.failures or asked:
+            return 1
+        if self.timed is not None and self.timed.lacking:
             return 1
         return 0 if any(summary.compared(i) for i in self.items) else 3
+
+    def _found(self) -> list[Record]:
+        """The records that may fail the run. Of a run in parts, those with a least case: only a later part tells whether what
+        round 0 drew is known."""
+        if self.timed is None:
+            return self.records
+        return [*summary.kinds(self.records), *self.timed.without_cause()]
 
     def _has_fixed(self) -> bool:
         entries = self.known.entries if self.known is not None else ()
         return any(s.state == FIXED for s in standings(entries, self.sightings))
+
+    def _without_causes(self, timed: Timed) -> None:
+        """Store the findings for whose causes there was no time."""
+        for r in timed.without_cause():
+            self.records.append(r)
+            try:
+                self._writer.write(r)
+            except OutputError as e:
+                self.failed = self.failed or e
 
     def finish(self, exit_code: int) -> None:
         """Write the end of the run file, and print the summary. Raises OutputError if the run file could not be written."""
         seconds = time.monotonic() - self.started
         coverage = [t.coverage() for t in self._tallies.values()]
         whole = len(self._ended) >= self.expected
+        rounds: tuple[int, ...] = ()
+        lacking: tuple[str, ...] = ()
+        if self.timed is not None:
+            self._without_causes(self.timed)
+            self.items = list(folded(self.items))
+            rounds, lacking = self.timed.rounds, self.timed.lacking
+            if lacking and not self.stopped:
+                self.stopped = f"cut by --time: the pinned cases of {plural(len(lacking), 'item')} were not checked"
         if whole and self.expected and self.stopped == "interrupted":  # interrupted only while the workers shut down
             self.stopped = ""
         if not self.stopped and not whole:
@@ -256,14 +357,18 @@ class Reporter:
             for family in coverage:
                 self._writer.write(family)
             lost, broken = tuple(self.lost), tuple(untrusted.printable(b)[:400] for b in self.broken)
-            self._writer.write(End(seconds, dict(totals(self.items)), self.stopped, self.expected, lost, broken))
+            self._writer.write(
+                End(seconds, dict(totals(self.items)), self.stopped, self.expected, lost, broken, rounds, lacking)
+            )
             self._writer.close()
         except OutputError as e:
             self.failed = self.failed or e
         width = shutil.get_terminal_size().columns if self.live else None
         data = summary.SummaryData(
             self.header, self.items, self.records, self.deaths, self.power, coverage, self.broken, seconds, str(self.output),
-            self.fail_on, self.min_judged, self.lost, self.verbose, self.known, self.sightings, self.strict,
+            self.fail_on, self.min_judged, self.lost, self.verbose,
+            "" if self.timed is None else self.timed.in_words(sum(i.cases for i in self.items)), lacking,
+            self.known, self.sightings, self.strict,
         )  # fmt: skip
         screen = summary.render(data, width) + "\n\n" + summary.last_line(data, exit_code) + "\n"
         if self.stopped:

@@ -16,6 +16,7 @@ from parity.coverage.features import Coverage
 from parity.report import causes as causes_text
 from parity.report import known as known_text
 from parity.report import power
+from parity.report.timed import lacking_lines
 from parity.report.words import clock, folded, listed, plural, table
 from parity.runs import causes, suite
 from parity.runs.known import Known
@@ -29,6 +30,7 @@ KNOWN_LINES = 10  # lines of the known findings
 PARTS = (6, 4, 2, 1)  # lines of each other part of the summary, the first that leaves room for the causes
 REASON = 110  # most characters of a reason
 UNJUDGED = 0.9  # items of which a smaller fraction was judged are listed
+ALL_AGREES = "everything that was compared agrees"
 INDENT = 11  # columns of the labels of the first lines
 
 
@@ -45,7 +47,7 @@ def device_line(header: Header) -> str:
 def kinds(records: Sequence[Record]) -> list[Record]:
     """The findings: one record for each kind of difference of an op in a dtype, with its least case. The other records hold
     cases of the same kinds as they were drawn."""
-    return [r for r in records if r.shrunk and r.status in FINDINGS]
+    return [r for r in records if r.shrunk and r.counts]
 
 
 def unwanted(items: Sequence[ItemRow], records: Sequence[Record], fail_on: Sequence[str]) -> dict[str, tuple[int, str]]:
@@ -145,8 +147,9 @@ def tables_line(header: Header, items: Sequence[ItemRow]) -> str:
 class SummaryData:
     """The input of a summary. broken: tests that failed because of parity, not the device; run_file: where the run is stored;
     fail_on: statuses that fail in addition to the findings; min_judged: an item fails if a smaller fraction of its elements was
-    judged; lost: items that were given up; verbose: leave nothing out; known: the file of known findings; sightings: what was
-    seen of them; strict: whether those that are fixed fail."""
+    judged; lost: items that were given up; verbose: leave nothing out; reached: what a run with a limit of time came to, in
+    words; lacking: the items whose pinned cases it did not check; known: the file of known findings; sightings: what was seen
+    of them; strict: whether those that are fixed fail."""
 
     header: Header
     items: Sequence[ItemRow] = ()
@@ -161,6 +164,8 @@ class SummaryData:
     min_judged: float = 0.0
     lost: Sequence[str] = ()
     verbose: bool = False
+    reached: str = ""
+    lacking: Sequence[str] = ()
     known: Known | None = None
     sightings: Sequence[Sighting] = ()
     strict: bool = False
@@ -202,10 +207,12 @@ def _rest(t: SummaryData, deaths: Sequence[Death], width: int | None, most: int)
         ("power: errors put into results that agree, and seen by the judge", power.lines(t.power)),
     ):
         rest += ["", title, *_cut(folded(part, width, 4), most)] if part else []
-    failing = unwanted(_unaccepted(t), t.records, t.fail_on).items()
+    failing = unwanted(unaccepted_of(t.items, t.known, t.fail_on), t.records, t.fail_on).items()
     for title, part in (
         ("the CPU itself died or hung in", [f"  {d.case} ({d.signal}; {d.why})" for d in acquitted]),
+        ("not reproduced in a fresh process, so they do not fail the run", not_reproduced(t.records)),
         ("killed from outside, and run again since", [f"  {d.case} ({d.signal})" for d in again]),
+        ("NOT WHOLE: the time was over before the pinned cases of these items", lacking_lines(t.lacking) if t.lacking else []),
         ("given up after several deaths: not compared", [f"  {item}" for item in t.lost]),
         ("failed in parity itself: please report", [f"  {b}" for b in t.broken]),
         ("failed by --fail-on", [f"  {s}: {plural(n, 'check')}; one of them: {one}" for s, (n, one) in failing]),
@@ -213,6 +220,15 @@ def _rest(t: SummaryData, deaths: Sequence[Death], width: int | None, most: int)
     ):
         rest += ["", title, *_cut(part, most)] if part else []
     return rest
+
+
+def not_reproduced(records: Sequence[Record]) -> list[str]:
+    """The findings that did not come again, with how many cases showed them in the run."""
+    return [
+        f"  {r.op} {r.dtype} {r.aspect} {r.status}, in {plural(r.count, 'case')} of the run: {r.shrunk}"
+        for r in records
+        if r.gone and r.shrunk
+    ]
 
 
 def _cut(lines: list[str], most: int) -> list[str]:
@@ -230,12 +246,14 @@ def _head(t: SummaryData) -> list[str]:
     return [
         *([f"LOW POWER  an agreement says less than it seems in {'; '.join(weak)}"] if weak else []),
         f"device     {device_line(t.header)}",
+        *(f"machines   MIXED {text}" for text in t.header.machines),
         f"reference  cpu, torch {t.header.fingerprint.torch}; truth: float64 on the CPU",
         f"compared   {plural(len({i.op for i in done}), 'op')}, {plural(len(done), 'op x dtype pair')}, "
         f"{plural(checks, 'check')} ({_aspects(t.items)})",
         *_judged(t.items),
         *_drawn(t.coverage, t.run_file),
         f"tables     {tables_line(t.header, t.items)}",
+        *([f"reached    {t.reached}"] if t.reached else []),
         f"took       {clock(t.seconds)}, {t.header.profile} profile, seed {t.header.seed}",
     ]
 
@@ -253,10 +271,10 @@ def _judged(items: Sequence[ItemRow]) -> list[str]:
     return [f"judged     {judged / total:.2%} of {total:,} elements" + (f" ({partly})" if partly else "")]
 
 
-def _unaccepted(t: SummaryData) -> list[ItemRow]:
+def unaccepted_of(items: Sequence[ItemRow], known: Known | None, fail_on: Sequence[str]) -> list[ItemRow]:
     """The items without the refusals and fallbacks that are known."""
-    entries = t.known.entries if t.known is not None else ()
-    return [unaccepted(i, entries, t.fail_on, date.today()) for i in t.items]
+    entries = known.entries if known is not None else ()
+    return [unaccepted(i, entries, fail_on, date.today()) for i in items]
 
 
 def _new(t: SummaryData) -> tuple[causes.Gathered, ...]:
@@ -311,17 +329,20 @@ def _with(items: Sequence[ItemRow], status: Status) -> list[str]:
 def last_line(t: SummaryData, code: int) -> str:
     """The verdict and the next command."""
     run_file = shlex.quote(t.run_file)
-    n = sum(v for s, v in totals(t.items).items() if s in FINDINGS)
+    found = kinds(t.records)
+    n = sum(v for s, v in totals(t.items).items() if s in FINDINGS) if found or not any(r.gone for r in t.records) else 0
     if code == 3:
         return f"nothing was compared: this is no success; widen the selection or see why above; stored in {run_file}"
     if t.known is not None:
         return _last_line_with_known(t, t.known, code, run_file)
-    parts = [f"{plural(max(1, len(kinds(t.records))), 'finding')} in {plural(n, 'check')}"] if n else []
+    parts = [f"{plural(max(1, len(found)), 'finding')} in {plural(n, 'check')}"] if n else []
     deaths = counted(t.deaths, t.items)
     parts += [f"{plural(len(deaths), 'case')} that ended or hung the process"] if deaths else []
     if not parts and not any(compared(i) for i in t.items):
         return f"nothing was compared; stored in {run_file}"
-    said = " and ".join(parts) or "everything that was compared agrees"
+    gone = sum(1 for r in t.records if r.gone and r.shrunk)
+    agrees = f"{plural(gone, 'finding')} did not come again, everything else agrees" if gone else ALL_AGREES
+    said = " and ".join(parts) or agrees
     if code == 1 and not parts:
         said += f", but {_failed(t)}: see above"
     if parts:
@@ -340,7 +361,9 @@ def _last_line_with_known(t: SummaryData, known: Known, code: int, run_file: str
     if parts:
         add = f"accept them: parity known add {run_file} --reason TEXT --file {shlex.quote(known.code.name)}"
         return f"findings: {', '.join(parts)}; stored in {run_file}; all in full: parity report {run_file}; {add}"
-    said = "everything that was compared agrees, or is known"
+    gone = len(not_reproduced(t.records))
+    said = f"{plural(gone, 'finding')} did not come again, everything else" if gone else "everything that was compared"
+    said += " agrees, or is known"
     if code == 1:
         said += f", but {_failed(t)}: see above"
     return f"{said}; stored in {run_file}; compare with another run: parity diff {run_file} OTHER"
@@ -348,9 +371,12 @@ def _last_line_with_known(t: SummaryData, known: Known, code: int, run_file: str
 
 def _failed(t: SummaryData) -> str:
     """Why a run without findings fails."""
-    asked = [f"{plural(n, 'check')} {s}" for s, (n, _) in unwanted(_unaccepted(t), t.records, t.fail_on).items()]
+    items = unaccepted_of(t.items, t.known, t.fail_on)
+    asked = [f"{plural(n, 'check')} {s}" for s, (n, _) in unwanted(items, t.records, t.fail_on).items()]
     if asked:
         return f"--fail-on fails the run for {' and '.join(asked)}"
+    if t.lacking:
+        return f"the pinned cases of {plural(len(t.lacking), 'item')} were not checked"
     few = len(power.left(t.items, t.min_judged))
     if few:
         return f"--min-judged fails {plural(few, 'op x dtype pair')}"

@@ -1,177 +1,47 @@
-"""The cause of a finding, from experiments with its least case, and the causes of a run: findings whose facts are equal.
+"""The causes of a run: findings whose facts are equal, gathered, weighed and put in an order.
 
-The least case runs once more with every operator compared (`parity.checks.operators`). The operator that first differs is the
-subject, and `parity.checks.deciding` says which properties of its call matter. An error is named by the operator that raised it
-and by its message without the numbers. Where no operator differs by itself (drift that adds up, functions that are wrong above
-the operators, random laws), the subject is the public function of the row, and the properties are those of the least case.
-
-Findings with equal facts have one cause. So have findings of three operators or more in which nothing but the operator differs
-and the same layouts decide: a device reads strided operands, copies and writes destinations by code that its operators share.
+`parity.runs.locating` finds the facts of each finding by experiment. Findings with equal facts have one cause. So have findings
+of three operators or more in which nothing but the operator differs, if the deciding property is of a kind that operators share
+code for, or handle by one convention: layouts, operands on the CPU, empty operands, NaN and Inf, numbers near the ends of the
+range, destinations of another dtype. Where an operator gives wrong values without any deciding property, its findings with one
+belong to that cause.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from parity.catalog.row import Row
-from parity.checks import deciding, inputs_unchanged
-from parity.checks.operators import Followed, following
-from parity.checks.trial import Result
-from parity.core import layout as layouts
 from parity.core import notation
 from parity.core.case import Case, TensorSpec
 from parity.core.dtypes import HALF
 from parity.core.errors import CaseError
-from parity.core.results import FINDINGS, Aspect, Cause, Record, Status
-from parity.devices import flags
-from parity.devices.base import Device
-from parity.judging.rules import rule_of
+from parity.core.results import (
+    CPU_OPERAND,
+    EMPTY_OPERAND,
+    EXTREME_VALUES,
+    NARROW_INTEGERS,
+    NON_FINITE,
+    OTHER_DESTINATION,
+    Aspect,
+    Cause,
+    Record,
+    Status,
+)
+from parity.runs.locating import skeleton
 from parity.runs.rows import Death
 
-DESTINATION_WORD = "strided destination"
 OPERATORS = "several operators"
-A_COPY = "a copy"
-ATEN_COPIES = ("_to_copy", "copy", "clone", "contiguous", "_copy_from", "_copy_from_and_resize", "to")
-LAYOUT_WORDS = (" operand", " destination")
-LOOKED_AT = 1000  # characters of a message that are looked at
-SKELETON = 100  # most characters of an error's message in a symptom
+SHARED = (CPU_OPERAND, EMPTY_OPERAND, EXTREME_VALUES, NON_FINITE, OTHER_DESTINATION, NARROW_INTEGERS)
+SHARED_ENDINGS = (" operand", " destination")  # of layouts
 RARE_ASPECTS = (Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER, Aspect.REFUSAL, Aspect.REPEAT)
-DERIVATIVES = (Aspect.BACKWARD, Aspect.DOUBLE, Aspect.TANGENT)
 COMPARED_CAUSES = 200  # of one weight, the most frequent ones, are put in an order; the rest follow
 FAMILY = 3  # operators whose causes differ in nothing else are told as one
 ORDINARY_VALUES = ("uniform", "normal", "between", "inside", "index", "unique", "sample", "conditioned", "symmetric", "any")
 # Words of layouts that ordinary programs make without asking for them.
 ORDINARY_LAYOUTS = ("transpose", "permute", "channels_last", "slice", "select", "step", "flat", "expand")
 USUAL_SIZE = 1 << 16  # elements of a case's operands together
-
-
-# ------------------------------------------------------------------------------------------------------ of one finding
-
-
-def cause_of(
-    row: Row, case: Case, result: Result, device: Device, again: Callable[[Case, Aspect], bool], least: bool = True
-) -> Cause:
-    """The cause of a finding. case: its least case, or with least=False the one that was drawn; again: checks a case once
-    more, in the one aspect.
-
-    Errors of a simulated device are not followed: torch 2.13 ends the process if a dispatch mode lets an exception of a
-    backward pass through.
-    """
-    symptom = symptom_of(result)
-    if symptom == "values" and (flag := _explaining_flag(case, result.aspect, device, again)):
-        return Cause(flag, symptom)
-    if symptom not in ("law", "accepts", "operands"):
-        # An error of a backward pass often follows from a wrong result of the forward.
-        only = Aspect.FORWARD if result.verdict.status is Status.ERROR and result.aspect in DERIVATIVES else result.aspect
-        with following(device) as seen:
-            again(replace(case, after=""), only)  # without the calls before it, which would be followed, too
-        located = _of_operator(seen, symptom, device)
-        if located is not None and (only is result.aspect or located.symptom == "metadata" or "raises" in located.symptom):
-            return located
-    oddities = tuple(dict.fromkeys(_oddities(case, result))) if least else ()
-    properties = tuple(w for w in oddities if w.endswith(LAYOUT_WORDS)) or oddities
-    public = row.call if row.call.startswith("torch.") else row.name
-    if DESTINATION_WORD in properties:
-        return Cause(public, "memory", (DESTINATION_WORD,))
-    return Cause(public, _usual(symptom, row), properties)
-
-
-def _usual(symptom: str, row: Row) -> str:
-    """The symptom, with one word where one fault shows in several ways."""
-    if symptom in ("values", "unstable", "law"):
-        return "law" if rule_of(row).is_random else "values"
-    return symptom
-
-
-def _explaining_flag(case: Case, aspect: Aspect, device: Device, again: Callable[[Case, Aspect], bool]) -> str:
-    """The name of the flag in force without which the case agrees, or ""."""
-    candidates = flags.in_force(device.torch_device.type)
-    if not candidates or not again(case, aspect):
-        return ""
-    for flag in candidates:
-        with flag.off():
-            if not again(case, aspect):
-                return flag.name
-    return ""
-
-
-def symptom_of(result: Result) -> str:
-    """What is wrong, in a word of `SYMPTOMS`; for an error, also its message without numbers."""
-    v = result.verdict
-    problem = v.measure.problem if v.measure is not None else ""
-    if v.status is Status.ERROR:
-        return f"raises: {skeleton(v.reason)}"
-    if v.status is Status.OOM:
-        return "memory exhausted"
-    if v.status is Status.UNSTABLE:
-        return "unstable"
-    if problem == inputs_unchanged.PROBLEM:
-        return "operands"
-    if problem == "law":
-        return "law"
-    if result.aspect is Aspect.REFUSAL:
-        return "accepts"
-    if problem in ("beside", "missing"):
-        return "memory"
-    return "metadata" if v.status is Status.MALFORMED else "values"
-
-
-def skeleton(message: str) -> str:
-    """An error's first sentence without numbers, addresses, quoted names and shapes, so that equal errors read alike."""
-    text = message.strip()[:LOOKED_AT].splitlines()[0] if message.strip() else ""
-    text = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", text)
-    text = re.sub(r"\[[^\[\]]*\]|\([\d\s,x.]*\)", "", text)
-    text = re.sub(r"\b(Half|BFloat16|Float|Double|ComplexFloat|Int|Long|Short|Char|Byte|Bool)\b", "T", text)
-    text = re.sub(r"0x[0-9a-fA-F]+|[-+]?\d[\d.,]*(e[-+]?\d+)?", "N", text)
-    return " ".join(text.split())[:SKELETON].rstrip(" .,:;")
-
-
-def _of_operator(seen: Followed, symptom: str, device: Device) -> Cause | None:
-    first = seen.first(symptom)
-    if first is None:
-        return None
-    name = first.base_name
-    if first.unknown or first.symptom == "raises":
-        return Cause(f"aten::{name}", symptom)
-    properties = deciding.properties(first, device)
-    subject = A_COPY if name in ATEN_COPIES else f"aten::{name}"
-    if DESTINATION_WORD in properties:
-        return Cause(subject, "memory", (DESTINATION_WORD,))
-    return Cause(subject, first.symptom, properties)
-
-
-def _oddities(case: Case, result: Result) -> Iterator[str]:
-    """What is unusual about a least case: by construction of the shrinker it is needed."""
-    for spec in case.operands():
-        yield from (f"{WORDS[str(step[0])]} operand" for step in spec.layout)
-        yield from (word.lstrip("-") for _, word in spec.values.specials if word.lstrip("-") in ("nan", "inf"))
-        if spec.on_cpu:
-            yield "operand on the CPU"
-        if spec.numel == 0:
-            yield "empty operand"
-    if result.aspect is Aspect.OUT and case.into != "contiguous":
-        yield DESTINATION_WORD if case.into in layouts.WORDS else f"{case.into} destination"
-    if result.aspect in (Aspect.BACKWARD, Aspect.DOUBLE) and case.cotangent.layout != "contiguous":
-        yield f"{case.cotangent.layout} cotangent"
-    if case.under != "grad":
-        yield f"under {case.under}"
-    if case.after:
-        yield f"after {case.after}"
-    if case.refused:
-        yield f"error in {case.refused}"
-
-
-WORDS = {
-    "transpose": "non-contiguous", "permute": "non-contiguous", "channels_last": "non-contiguous", "slice": "non-contiguous",
-    "step": "non-contiguous", "expand": "non-contiguous", "select": "offset", "flat": "offset", "conj": "conj", "neg": "neg",
-}  # fmt: skip
-
-
-# ----------------------------------------------------------------------------------------------------------- of a run
-
 
 WEIGHTS = {
     "A": "ordinary calls: contiguous operands, finite values, default arguments, forward or first gradient",
@@ -213,7 +83,7 @@ def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gat
     first: Chen et al., Taming Compiler Fuzzers, PLDI 2013), so that a reader who stops early has met the most kinds."""
     by_cause: dict[Cause, list[Record]] = defaultdict(list)
     for r in records:
-        if r.shrunk and r.status in FINDINGS:
+        if r.shrunk and r.counts:
             by_cause[r.cause or Cause(r.op, _older(r))].append(r)
     causes = [_gathered(c, rs) for c, rs in _families(by_cause).items()]
     by_words: dict[str, list[Death]] = defaultdict(list)
@@ -226,22 +96,38 @@ def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gat
 
 
 def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
-    """The causes, with those of several subjects as one if the same layouts decide in all (such operators share the code that
-    reads their operands, copies, or writes their destinations), or if they raise with the same words."""
-    by_facts: dict[Cause, list[Cause]] = defaultdict(list)
-    for c in by_cause:
-        if c.symptom.startswith("raises"):
-            by_facts[Cause(OPERATORS, c.symptom)].append(c)
-        elif c.properties and all(p.endswith(LAYOUT_WORDS) for p in c.properties):
-            by_facts[Cause(OPERATORS, c.symptom, c.properties)].append(c)
-        else:
-            by_facts[c].append(c)
-    joined: dict[Cause, list[Record]] = {}
-    for facts, members in by_facts.items():
-        if len(members) >= (2 if facts.symptom.startswith("raises") else FAMILY):
-            joined[facts] = [r for c in members for r in by_cause[c]]
-        else:
-            joined |= {c: by_cause[c] for c in members}
+    """The causes, joined where several subjects share a mechanism, or raise with the same words."""
+    facts = {c: _mechanism(c) for c in by_cause}
+    subjects: dict[Cause, set[str]] = defaultdict(set)
+    for c, shared in facts.items():
+        subjects[shared].add(c.subject)
+    joined: dict[Cause, list[Record]] = defaultdict(list)
+    for c, records in by_cause.items():
+        shared = facts[c]
+        many = len(subjects[shared]) >= (FAMILY if shared.properties else 2)
+        whole = Cause(c.subject, c.symptom)
+        joined[shared if many else whole if c.symptom == "values" and whole in by_cause else c] += records
+    return _by_words(joined)
+
+
+def _mechanism(c: Cause) -> Cause:
+    """The facts of a cause without its subject, if others may share them; else the cause."""
+    raises = c.symptom.startswith("raises")
+    if c.properties and all(raises or p in SHARED or p.endswith(SHARED_ENDINGS) for p in c.properties):
+        return Cause(OPERATORS, "raises" if raises else c.symptom, c.properties)
+    return Cause(OPERATORS, c.symptom) if raises else c
+
+
+def _by_words(causes: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
+    """Errors with equal words as one, whatever decides: too few operators raised them for a family."""
+    words: dict[str, list[Cause]] = defaultdict(list)
+    for c in causes:
+        if c.symptom.startswith("raises: "):
+            words[c.symptom].append(c)
+    joined = dict(causes)
+    for symptom, members in words.items():
+        if len(members) > 1:
+            joined[Cause(OPERATORS, symptom)] = [r for c in members for r in joined.pop(c)]
     return joined
 
 

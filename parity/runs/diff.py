@@ -6,86 +6,64 @@ of the same kind (status) in the same check or, if the check has no partner, in 
 each run unless seed and profile are equal. It does not matter what the earlier run had instead: agreement, a refusal, a
 fallback, nothing, or a finding of another kind (a crash that became `wrong` is new to users who worked around the crash). The
 exception is a change from `wrong` to `drift`, which is an improvement.
+
+Errors that grew or shrank inside their budgets are `parity.runs.drift`, times `parity.runs.pace`; `parity.runs.change` has the
+groups, and gathers the changes by cause.
 """
 
 from __future__ import annotations
 
-import math
 import shlex
-import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import TypeAlias
+from dataclasses import dataclass, field, fields, replace
 
 from parity.core.errors import NothingCompared
 from parity.core.results import Fingerprint, Record, Status
+from parity.runs import change
+from parity.runs.causes import gather
+from parity.runs.change import Change, Group, Told
+from parity.runs.drift import Cell, Drift, drift
+from parity.runs.pace import Paces, paces
 from parity.runs.rows import Header, Run, counted
 
-Cell: TypeAlias = tuple[str, str, str]
-
-FLOOR = 2.0**-7  # error ratios below this are noise: a ratio must reach twice as much, 2**-6, to count as grown
 ABSENT = frozenset({Status.UNSUPPORTED, Status.FALLBACK})
-DEATHS = frozenset({Status.CRASH, Status.HANG, Status.KILLED})
-SHOWN = 12  # lines per list of the summary
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A check whose status changed. paired: whether both runs have the very same case; otherwise only op, dtype and aspect are
-    the same."""
-
-    op: str
-    dtype: str
-    aspect: str
-    case: str
-    before: str
-    after: str
-    reason: str = ""
-    paired: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Shift:
-    """How the error ratios of one cell moved: log2(after / before) over its pairs. moved: pairs that moved by a factor of 2 or
-    more in this direction; case: the one that moved most."""
-
-    op: str
-    dtype: str
-    aspect: str
-    pairs: int
-    moved: int
-    median: float
-    worst: float
-    case: str
+CODES = frozenset(f.name for f in fields(Header) if str(f.type) == "Code")  # what a run was given: faults, setup
+VOIDS = 8  # checks of an aspect that say nothing, from which the aspect counts as not comparable
 
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """What changed. only_before, only_after: number of records without a partner; changed: (field, before, after) of the
-    fingerprints."""
+    """What changed.
 
+    before, after: the headers. paired: records of the same case in both; cells: op x dtype x aspect in both; checks: in these,
+    before and after. groups: what changed, by cause, the worst group first. only_before, only_after: number of records without
+    a partner. changed: (field, before, after) of the fingerprints and of the code that the runs were given. options: how to
+    replay a case of the later run; incomplete: what a run lacks of what it was asked for.
+    """
+
+    before: Header
+    after: Header
     paired: int
     cells: int
-    checks: tuple[int, int] = (0, 0)  # in the common cells: before, after
-    regressed: tuple[Change, ...] = ()
-    eased: tuple[Change, ...] = ()  # still no agreement, but less severe: wrong -> drift, crash -> unsupported
-    fixed: tuple[Change, ...] = ()
-    lost: tuple[Change, ...] = ()
-    gained: tuple[Change, ...] = ()
-    grown: tuple[Shift, ...] = ()
-    shrunk: tuple[Shift, ...] = ()
+    checks: tuple[int, int] = (0, 0)
+    groups: Mapping[Group, tuple[Told, ...]] = field(default_factory=dict)
+    drift: Drift = field(default_factory=Drift)
+    paces: Paces = field(default_factory=Paces)
     only_before: int = 0
     only_after: int = 0
     changed: tuple[tuple[str, str, str], ...] = ()
     warnings: tuple[str, ...] = ()
-    options: str = ""  # how to replay a case of the later run: its device, its faults and its setup
-    incomplete: tuple[str, ...] = ()  # what a run lacks of what it was asked for
+    options: str = ""
+    incomplete: tuple[str, ...] = ()
 
-    @property
-    def exit_code(self) -> int:
-        """1 if anything regressed or was lost, or if a run is incomplete, else 0."""
-        return 1 if self.regressed or self.lost or self.incomplete else 0
+    def fails(self, fail_on: Collection[Group] = ()) -> tuple[Group, ...]:
+        """The groups that make the diff fail. fail_on: groups that fail whatever is in them, beside those that always do."""
+        return tuple(g for g, told in self.groups.items() if g in fail_on or any(t.fails for t in told))
+
+    def exit_code(self, fail_on: Collection[Group] = ()) -> int:
+        """1 if a group fails or if a run is incomplete, else 0."""
+        return 1 if self.fails(fail_on) or self.incomplete else 0
 
 
 # ------------------------------------------------------------------------------------------------------------- comparing
@@ -96,6 +74,8 @@ def compare(before: Run, after: Run, partial: bool = False) -> Diff:
 
     Raises NothingCompared if the runs have no comparison in common and nothing changed.
     """
+    before, after = without_gone(before), without_gone(after)
+    causes_before, causes_after = (gather(r.records, counted(r.deaths, r.items)) for r in (before, after))
     before, after = with_deaths(before), with_deaths(after)
     old, new = {r.key: r for r in before.records}, {r.key: r for r in after.records}
     pairs = [(r, new[key]) for key, r in old.items() if key in new]
@@ -103,54 +83,139 @@ def compare(before: Run, after: Run, partial: bool = False) -> Diff:
     shared = cells_before.keys() & cells_after.keys()
     lacking = tuple(_lacking(before, after))
     warnings = (*_warnings(before, after, len(pairs)), *lacking)
-    changes = [(a, b, _change(a, b)) for a, b in pairs if a.status != b.status]
-    regressed = [c for a, b, c in changes if _new(b.status, (a.status,))]
-    fixed = [c for a, b, c in changes if Status(a.status).is_finding and _agreed(b)]
-    lost = [c for a, b, c in changes if Status(a.status).is_comparison and b.status in ABSENT]
-    gained = [c for a, b, c in changes if a.status in ABSENT and _agreed(b)]
-    listed = {*regressed, *fixed, *lost}
-    eased = [c for a, _, c in changes if Status(a.status).is_finding and c not in listed]
     alone_before = [r for key, r in old.items() if key not in new]
-    alone_after = [r for key, r in new.items() if key not in old]
-    regressed += _appeared(cells_before, cells_after, after, {(_cell(c), c.after) for c in regressed})
-    regressed += _multiplied(cells_before, cells_after, {_cell(c) for c in regressed})
-    fixed += _cleared(alone_before, cells_after, {_cell(c) for c in fixed})
-    lost += _vanished(cells_before, cells_after, after, {_cell(c) for c in lost}, forward=True)
-    gained += _vanished(cells_after, cells_before, after, {_cell(c) for c in (*gained, *regressed)}, forward=False)
+    changes = _changes(before, after, pairs, alone_before, cells_before, cells_after)
     both = any(Status(a.status).is_comparison and Status(b.status).is_comparison for a, b in pairs)
     both = both or any(_compares(cells_before[c]) and _compares(cells_after[c]) for c in shared)
-    if not (both or regressed or lost or gained or fixed or eased):
+    if not (both or changes):
         raise NothingCompared(
             "the two runs have no comparison in common, so nothing was compared"
             + "".join(f"; {w}" for w in warnings)
             + "; run both with the same selection, profile and seed, on a device that runs them"
         )
-    # An error ratio that changed the status is already in the changes above.
-    grown, shrunk = _shifts((a, b) for a, b in pairs if a.status == b.status)
+    changes += _items_of_one(before, after, {c.cell[:2] for c in changes})
+    # What changed its status says more than its error ratio.
+    moved = drift(before, after, change.cells_of((*causes_before, *causes_after)), {c.cell for c in changes})
+    pace = paces(before, after)
     return Diff(
+        before.header,
+        after.header,
         paired=len(pairs),
         cells=len(shared),
         checks=(_checks(cells_before, shared), _checks(cells_after, shared)),
-        regressed=tuple(regressed),
-        eased=tuple(eased),
-        fixed=tuple(fixed),
-        lost=tuple(lost),
-        gained=tuple(gained),
-        grown=grown,
-        shrunk=shrunk,
+        groups=change.grouped(changes, moved, pace, causes_before, causes_after),
+        drift=moved,
+        paces=pace,
         only_before=len(alone_before),
-        only_after=len(alone_after),
-        changed=tuple(_changed(before.header.fingerprint, after.header.fingerprint)),
+        only_after=sum(key not in old for key in new),
+        changed=tuple(_changed(before.header, after.header)),
         warnings=warnings,
         options=_options(after.header),
         incomplete=() if partial else lacking,
     )
 
 
+def _changes(
+    before: Run,
+    after: Run,
+    pairs: Iterable[tuple[Record, Record]],
+    alone_before: Iterable[Record],
+    cells_before: Mapping[Cell, Counter[str]],
+    cells_after: Mapping[Cell, Counter[str]],
+) -> list[Change]:
+    """Every check and every cell whose status changed."""
+    paired = [(a, b, _change(a, b)) for a, b in pairs if a.status != b.status]
+    regressed = [c for a, b, c in paired if _new(b.status, (a.status,))]
+    fixed = [c for a, b, c in paired if Status(a.status).is_finding and _agreed(b)]
+    lost = [c for a, b, c in paired if Status(a.status).is_comparison and b.status in ABSENT]
+    gained = [c for a, b, c in paired if a.status in ABSENT and (_agreed(b) or b.status in ABSENT)]
+    silent = [c for a, b, c in paired if Status(a.status).is_comparison and b.status == Status.VOID]
+    listed = {*regressed, *fixed, *lost}
+    eased = [c for a, _, c in paired if Status(a.status).is_finding and c not in listed]
+    regressed += _appeared(cells_before, cells_after, after, {(c.cell, c.after) for c in regressed})
+    regressed += _multiplied(cells_before, cells_after, {c.cell for c in regressed})
+    fixed += _cleared(alone_before, cells_after, {c.cell for c in fixed})
+    lost += _vanished(cells_before, cells_after, after, {c.cell for c in lost}, forward=True)
+    gained += _vanished(cells_after, cells_before, after, {c.cell for c in (*gained, *regressed)}, forward=False)
+    silent += _silenced(cells_before, cells_after, {c.cell for c in (*silent, *eased)})
+    wrong = {c.cell[:2] for c in regressed}  # where the reference is bad, too, a check of a wrong op may say nothing
+    silent = [c for c in silent if c.cell[:2] not in wrong] + _other_inputs(before, after)
+    named = [(Group.REGRESSED, c) for c in regressed] + [(Group.LOST, c) for c in lost] + [(Group.EASED, c) for c in eased]
+    named += [(Group.SUPPORTED, c) for c in gained] + [(Group.FIXED, c) for c in fixed]
+    named += [(Group.INCOMPARABLE, c) for c in silent if c not in set(eased)]
+    return [replace(c, group=_group(g, c)) for g, c in named]
+
+
+def _group(group: Group, c: Change) -> Group:
+    """The group of a change, of which some are told apart by what is new."""
+    if group is Group.REGRESSED:
+        return Group.DYING if c.after in change.DEATHS else group
+    moved = Status.FALLBACK in (c.before, c.after)
+    return Group.FALLBACK if moved and group in (Group.LOST, Group.SUPPORTED) else group
+
+
+def _silenced(before: Mapping[Cell, Counter[str]], after: Mapping[Cell, Counter[str]], listed: set[Cell]) -> list[Change]:
+    """Cells that compared something before, and of which every check says nothing now."""
+    return [
+        Change(*cell, "", "compared", str(Status.VOID), paired=False)
+        for cell, counts in after.items()
+        if cell not in listed and set(counts) == {Status.VOID} and counts[Status.VOID] >= VOIDS
+        if _compares(before.get(cell, {}))
+    ]
+
+
+def _other_inputs(before: Run, after: Run) -> list[Change]:
+    """Pinned cases that have other inputs than before."""
+    old = {(r.case, r.aspect): r for r in before.records if r.pinned and r.digest}
+    pairs = [(old[r.case, r.aspect], r) for r in after.records if r.pinned and r.digest and (r.case, r.aspect) in old]
+    return [
+        Change(r.op, r.dtype, r.aspect, r.case, f"inputs {a.digest}", f"inputs {r.digest}", "other inputs for the same case")
+        for a, r in pairs
+        if a.digest != r.digest
+    ]
+
+
+def _items_of_one(before: Run, after: Run, told: set[tuple[str, str]]) -> list[Change]:
+    """Ops and dtypes that only one run has. told: those that are told for another reason. What an incomplete run did not reach
+    is not removed."""
+    old, new = ({c[:2] for c in (*_cells(r), *((i.op, i.dtype, "") for i in r.items))} for r in (before, after))
+    sides = ((Group.ADDED, new - old, before), (Group.REMOVED, old - new, after))
+    return [
+        Change(op, dtype, "", "", "not run", "run", group=group)
+        if group is Group.ADDED
+        else Change(op, dtype, "", "", "run", "not run", group=group)
+        for group, items, lacks in sides
+        if _is_whole(lacks)
+        for op, dtype in sorted(items - told)
+    ]
+
+
+def _is_whole(run: Run) -> bool:
+    """Whether the run has all that it was asked for."""
+    return run.end is not None and not run.end.stopped and len(run.items) >= run.end.expected
+
+
 def _options(h: Header) -> str:
     files = ("--faults", h.faults.name), ("--setup", h.setup.name)
     given = "".join(f" {option} {shlex.quote(name)}" for option, name in files if name)
     return f" --device {shlex.quote(h.fingerprint.device)}{given}" if h.fingerprint.device else ""
+
+
+def without_gone(run: Run) -> Run:
+    """The run without findings that did not come again in a fresh process: a difference in what does not count is none."""
+    gone = {(r.op, r.dtype, r.aspect) for r in run.records if r.gone}
+    gone -= {(r.op, r.dtype, r.aspect) for r in run.records if r.counts}
+    if not gone:
+        return run
+    items = tuple(
+        replace(i, counts={a: c if (i.op, i.dtype, a) not in gone else _agreeing(c) for a, c in i.counts.items()})
+        for i in run.items
+    )
+    return replace(run, items=items, records=tuple(r for r in run.records if not r.gone))
+
+
+def _agreeing(counts: Mapping[str, int]) -> dict[str, int]:
+    return {s: n for s, n in counts.items() if not Status(s).is_finding}
 
 
 def with_deaths(run: Run) -> Run:
@@ -190,8 +255,8 @@ def _change(before: Record, after: Record) -> Change:
     return Change(after.op, after.dtype, after.aspect, after.case, before.status, after.status, after.reason)
 
 
-def _cell(x: Record | Change) -> Cell:
-    return x.op, x.dtype, x.aspect
+def _cell(r: Record) -> Cell:
+    return r.op, r.dtype, r.aspect
 
 
 def _cells(run: Run) -> dict[Cell, Counter[str]]:
@@ -203,7 +268,7 @@ def _cells(run: Run) -> dict[Cell, Counter[str]]:
             cells.setdefault((item.op, item.dtype, aspect), Counter()).update({s: n for s, n in counts.items() if n})
     ended = {(item.op, item.dtype) for item in run.items}
     for cell, status, _ in dict.fromkeys((_cell(r), r.status, r.key) for r in run.records):
-        if cell[:2] not in ended or status in DEATHS:
+        if cell[:2] not in ended or status in change.DEATHS:
             cells.setdefault(cell, Counter())[status] += 1
     return cells
 
@@ -281,34 +346,6 @@ def _vanished(
     return changes
 
 
-def _error_ratio(r: Record) -> float | None:
-    """The largest measured error ratio of a record; None if screens decided or it is NaN."""
-    shares = [m.share for m in r.measures if m.measured and m.share is not None and not math.isnan(m.share)]
-    return max(shares, default=None)
-
-
-def _shifts(pairs: Iterable[tuple[Record, Record]]) -> tuple[tuple[Shift, ...], tuple[Shift, ...]]:
-    """Cells whose error ratios grew, and cells whose error ratios shrank, by a factor of 2 or more in some pair; the largest
-    shift first."""
-    moves: dict[Cell, list[tuple[float, str]]] = {}
-    for a, b in pairs:
-        old, new = _error_ratio(a), _error_ratio(b)
-        if old is not None and new is not None:
-            # Infinity has no ratio, so it counts as 2**64 budgets.
-            low, high = (min(max(s, FLOOR), 2.0**64) for s in (old, new))
-            moves.setdefault(_cell(b), []).append((math.log2(high / low), b.case))
-    grown: list[Shift] = []
-    shrunk: list[Shift] = []
-    for cell, ratios in moves.items():
-        median = statistics.median(x for x, _ in ratios)
-        for sign, into in ((1, grown), (-1, shrunk)):
-            worst, case = max(ratios, key=lambda pair: sign * pair[0])
-            if sign * worst >= 1:
-                moved = sum(sign * x >= 1 for x, _ in ratios)
-                into.append(Shift(*cell, len(ratios), moved, median, worst, case))
-    return tuple(sorted(grown, key=lambda s: -s.worst)), tuple(sorted(shrunk, key=lambda s: s.worst))
-
-
 def _warnings(before: Run, after: Run, paired: int) -> Iterator[str]:
     a, b = before.header, after.header
     if a.fingerprint.device != b.fingerprint.device or a.fingerprint.device_name != b.fingerprint.device_name:
@@ -317,11 +354,29 @@ def _warnings(before: Run, after: Run, paired: int) -> Iterator[str]:
         x, y = getattr(a, what), getattr(b, what)
         if x != y:
             yield f"the {what}s differ: '{x}' and '{y}'"
-    for what, one, other in (("setups", a.setup, b.setup), ("faults", a.faults, b.faults)):
-        if not one.same(other):
-            yield f"the {what} differ: {one} and {other}"
     if not paired:
         yield "no case is in both runs"
+    if odd := _other_sets(before, after):
+        items = f"{len(odd)} item{'s' if len(odd) > 1 else ''}"
+        yield f"the pinned cases differ in {items}: {', '.join(odd[:3])}{' ...' if len(odd) > 3 else ''}"
+
+
+def _other_sets(before: Run, after: Run) -> list[str]:
+    """Items that were run with the same profile and have other pinned cases."""
+    if before.header.profile != after.header.profile:
+        return []
+    old, new = (_pinned(r) for r in (before, after))
+    return [f"{op} {dtype}" for op, dtype in sorted(old.keys() & new.keys()) if old[op, dtype] != new[op, dtype]]
+
+
+def _pinned(run: Run) -> dict[tuple[str, str], set[str]]:
+    """The pinned cases of the items that nothing kept from running them all."""
+    died = {(d.op, d.dtype) for d in run.deaths}
+    cases: dict[tuple[str, str], set[str]] = {}
+    for r in run.records:
+        if r.pinned and (r.op, r.dtype) not in died:
+            cases.setdefault((r.op, r.dtype), set()).add(r.case)
+    return cases
 
 
 def _lacking(before: Run, after: Run) -> Iterator[str]:
@@ -343,8 +398,10 @@ def _device(h: Header) -> str:
     return f"{h.fingerprint.device} ({h.fingerprint.device_name})"
 
 
-def _changed(a: Fingerprint, b: Fingerprint) -> Iterator[tuple[str, str, str]]:
-    """Fields of the fingerprint that differ; environment variables and facts one by one."""
+def _changed(before: Header, after: Header) -> Iterator[tuple[str, str, str]]:
+    """What differs in the fingerprint (environment variables and facts one by one), and in the code that the runs were
+    given."""
+    a, b = before.fingerprint, after.fingerprint
     for f in fields(Fingerprint):
         x, y = getattr(a, f.name), getattr(b, f.name)
         if not isinstance(x, tuple):
@@ -352,55 +409,10 @@ def _changed(a: Fingerprint, b: Fingerprint) -> Iterator[tuple[str, str, str]]:
                 yield f.name, str(x), str(y)
             continue
         old, new = dict(x), dict(y)
-        for key in sorted(old.keys() | new.keys()):
+        for key in sorted((old.keys() | new.keys()) - CODES):
             if old.get(key) != new.get(key):
                 yield key, old.get(key, "unset"), new.get(key, "unset")
-
-
-# ------------------------------------------------------------------------------------------------------------- rendering
-
-
-def render(diff: Diff) -> str:
-    """A short summary in plain text; its last line is the next command."""
-    before, after = diff.checks
-    lines = [
-        f"compared: {diff.paired:,} {'record' if diff.paired == 1 else 'records'} of the same case in both runs, and by count "
-        f"{diff.cells:,} op x dtype x aspect cells ({before:,} checks before, {after:,} after)"
-    ]
-    lines += [f"warning: {w}" for w in diff.warnings]
-    lines += [f"changed: {name} {a} -> {b}" for name, a, b in diff.changed]
-    if diff.only_before or diff.only_after:
-        lines.append(f"records without a partner: {diff.only_before:,} before, {diff.only_after:,} after")
-    for word in ("regressed", "lost", "eased", "gained", "fixed"):
-        lines += _listed(word, [_change_line(c) for c in getattr(diff, word)])
-    for word in ("grown", "shrunk"):
-        lines += _listed(word, [_shift_line(s) for s in getattr(diff, word)])
-    partly = bool(diff.warnings) and bool(diff.only_before or diff.only_after)
-    worth: tuple[Change | Shift, ...] = (*diff.regressed, *diff.lost, *diff.grown)
-    case = next((c.case for c in worth if c.case), "")
-    if diff.incomplete:
-        lines.append("incomplete: what a run lacks cannot be compared; run it again, or take what is there with --partial")
-    if not any((*worth, *diff.eased, *diff.gained, *diff.fixed, *diff.shrunk)):
-        lines.append("nothing changed in what is in both runs" if partly else "nothing changed")
-    idle = "run both whole, with the same selection, profile and seed" if partly else "nothing to do"
-    lines.append(f"next: parity replay {shlex.quote(case)}{diff.options}" if case else f"next: {idle}")
-    return "\n".join(lines)
-
-
-def _listed(word: str, lines: list[str]) -> list[str]:
-    if not lines:
-        return []
-    rest = [f"  and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
-    return [f"{word}: {len(lines)}", *(f"  {line}" for line in lines[:SHOWN]), *rest]
-
-
-def _change_line(c: Change) -> str:
-    where = f": {c.case}" if c.case else ""
-    return f"{c.op} {c.dtype} {c.aspect} {c.before} -> {c.after}{'' if c.paired else ' (another case)'}{where}"
-
-
-def _shift_line(s: Shift) -> str:
-    return (
-        f"{s.op} {s.dtype} {s.aspect} {s.moved} of {s.pairs} pairs by a bit or more: "
-        f"median {s.median:+.1f} bits, worst {s.worst:+.1f}: {s.case}"
-    )
+    for name in sorted(CODES):
+        given, other = getattr(before, name), getattr(after, name)
+        if not given.same(other):
+            yield name, str(given), str(other)

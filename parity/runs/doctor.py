@@ -26,14 +26,22 @@ def examined(name: str, faults: str | None = None, setup: str | None = None) -> 
             command = processes.command("parity.devices.preflight", *options, "--", name)
             done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        raise DeviceError(f"device {name} did not answer its probe within {PROBE_SECONDS} s{after}; it is unusable") from None
-    line = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+        return answer_of(name, None, "", "", after)
+    return answer_of(name, done.returncode, done.stdout, done.stderr, after)
+
+
+def answer_of(name: str, code: int | None, out: str, err: str, after: str = "") -> dict[str, Any]:
+    """The answer in what a probe's process printed. code: its exit code, None if it never answered; after: more words for an
+    error. Raises as `examined` does."""
+    if code is None:
+        raise DeviceError(f"device {name} did not answer its probe within {PROBE_SECONDS} s{after}; it is unusable")
+    line = out.strip().splitlines()[-1] if out.strip() else ""
     try:
         answer: dict[str, Any] = json.loads(line)
         if not isinstance(answer, dict):
             raise ValueError
     except ValueError:
-        last = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}"
+        last = err.strip().splitlines()[-1] if err.strip() else f"exit code {code}"
         raise DeviceError(f"the probe of device {name} died{after} ({last}); it is unusable") from None
     if "error" in answer:
         raise (UsageError if answer["exit_code"] == UsageError.exit_code else DeviceError)(answer["error"])

@@ -6,6 +6,7 @@ A finding never stops the drawing; the findings are complete only when all cases
 from __future__ import annotations
 
 import functools
+import math
 import time
 import zlib
 from collections.abc import Iterator
@@ -19,27 +20,31 @@ from parity.checks.check import EVERYTHING, Result, Settings, check, failing
 from parity.checks.dispatched import Dispatched
 from parity.core import notation
 from parity.core.case import Case
-from parity.core.errors import CaseError, DeviceError
+from parity.core.errors import CaseError, DeviceError, ParityError
 from parity.core.results import Aspect, Cause, Record, Status
 from parity.coverage import op_dtype
 from parity.devices.base import Device
 from parity.devices.fallbacks import listening
 from parity.generation import generate
 from parity.generation.generate import Drawn
+from parity.generation.plainer import plainest
 from parity.generation.shrink import shrink as least
 from parity.judging.rules import rule_of
 from parity.runs import inquest
-from parity.runs.causes import cause_of
+from parity.runs.figures import Figures
 from parity.runs.known import Entry, Known, aspect_and_case, cases_of
+from parity.runs.locating import cause_of, unlocated
 from parity.runs.options import RunOptions
 from parity.runs.recognition import Recognition, uncovered
+from parity.runs.rounds import PINNED, Part, TimeLimit
 from parity.runs.rows import ItemRow, Power, Sighting
 from parity.runs.suite import ORACLE_EVERY, Item, RunProfile
 from parity.runs.tally import ItemTally, record
 from parity.tolerance import Tables
 
-KINDS_SHRUNK = 3  # kinds of findings of one item that are shrunk; the rest are reported as drawn
+KINDS_SHRUNK = 3  # kinds of findings of one item whose sizes are shrunk; the rest only lose what they do not need
 SHRINK_SECONDS = 6.0  # per kind
+PLAIN_SECONDS = 2.0  # and after that, for what the shrinker leaves
 CAUSE_SECONDS = 20.0  # of an item; its findings after that are told by op
 REPEAT_EVERY = 4  # one case in so many runs its forward twice
 OPERANDS_EVERY = 4  # one case in so many is checked for changes to its operands
@@ -49,6 +54,7 @@ EVERY = {Aspect.DOUBLE: (8, 3), Aspect.TANGENT: (12, 4), Aspect.TRANSFER: (6, 5)
 TWICE_EVERY = 3  # for OpInfo entries and factorizations, whose derivatives call kernels that the function does not call
 GIVE_UP_AFTER = 12  # after so many cases, all of them refused, the rest of an item is not drawn
 SHRINKING = 1 << 30  # the ordinal of all cases tried in shrinking: if one ends the process, the item is not shrunk
+LOCATING = SHRINKING + 1  # and of those tried for causes: if one ends the process, causes are told without experiments
 REPLAYING = 1 << 29  # the ordinal of the first known case that is replayed
 AGAIN = 6  # how often a finding must come again, one time after the other, to count as none of chance
 REPLAYS = 3  # how often a known case must agree, one time after the other, to count as fixed
@@ -93,8 +99,8 @@ class NoJournal:
 @dataclass(frozen=True, slots=True)
 class RunPlan:
     """What all items of a run share. profile: the sizes and numbers that `options.profile` names; power: the fraction of cases
-    that are judged once more with errors put in; takes: the dtypes that the device accepted at the start; known: the
-    file of known findings."""
+    that are judged once more with errors put in; takes: the dtypes that the device accepted at the start; limit: of time, if
+    the run has one; known: the file of known findings."""
 
     device: Device
     cpu: Device
@@ -103,15 +109,21 @@ class RunPlan:
     options: RunOptions = field(default_factory=RunOptions)
     power: float = 0.0
     takes: frozenset[str] = frozenset()
+    limit: TimeLimit | None = None
     known: Known | None = None
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return math.inf if self.limit is None else self.limit.left
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One kind of difference of one item, with the least case that shows it and the first case that showed it. count: cases of
-    the item that showed this kind; cause: None if causes are not looked for; also: drawn cases that the least case does not
-    stand for; known: what it is to the known findings, None if it is new; by_chance: whether the case agreed when it was run
-    again."""
+    the item that showed this kind; cause: where it comes from, None if a later part of the item looks for it; also: drawn cases
+    that the least case does not stand for; known: what it is to the known findings, None if it is new; by_chance: whether the
+    case agreed when it was run again."""
 
     item: Item
     result: Result
@@ -128,15 +140,18 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Examined:
     """Everything that examining an item gave. features: of every case, with the aspects in which it was compared; known: what
-    was seen of known findings; unknown: the summary without the refusals and fallbacks that are known."""
+    was seen of known findings; unknown: the summary without the refusals and fallbacks that are known; explained: the cases of
+    the records that known cases stand for."""
 
     summary: ItemRow
     records: tuple[Record, ...]
     findings: tuple[Finding, ...]
     features: tuple[frozenset[str], ...] = ()
     power: tuple[Power, ...] = ()
+    figures: tuple[Figures, ...] = ()
     known: tuple[Sighting, ...] = ()
     unknown: ItemRow | None = None
+    explained: tuple[str, ...] = ()
 
 
 def patience(case: Case) -> float:
@@ -144,15 +159,16 @@ def patience(case: Case) -> float:
     return BASE_SECONDS + SECONDS_PER_ELEMENT * case.numel
 
 
-def drawn(item: Item, plan: RunPlan) -> Iterator[tuple[int, bool, Drawn]]:
-    """(ordinal, pinned, case) of every case of an item; depends on item, profile and seed only."""
+def drawn(item: Item, plan: RunPlan, part: Part | None = None) -> Iterator[tuple[int, bool, Drawn]]:
+    """(ordinal, pinned, case) of every case of an item, or of a part of it; depends on item, profile and seed only."""
     p, o = plan.profile, plan.options
     if o.count:
         yield from ((k, False, generate.nth(item.row, item.dtype, p.sizes, o.seed, k)) for k in range(1, op_dtype.TRIES + 1))
         return
-    for k in range(p.pinned):
+    for k in range(p.pinned if part is None or part.pinned else 0):
         yield k, True, generate.nth(item.row, item.dtype, p.sizes, "pinned", k)
-    for k in range(p.examples(item.row, item.dtype) if o.examples is None else o.examples):
+    n = p.examples(item.row, item.dtype) if o.examples is None else o.examples
+    for k in range(n) if part is None else range(part.start, part.stop):
         yield p.pinned + k, False, generate.nth(item.row, item.dtype, p.sizes, o.seed, k + 1)
 
 
@@ -208,18 +224,26 @@ def _more(travels: bool, moves: bool, twice: bool, reach: bool, ordinal: int) ->
     return frozenset(more)
 
 
-def examine(item: Item, plan: RunPlan, journal: CaseJournal, dead: frozenset[int] = frozenset()) -> Examined:
-    """Check every case of an item. dead: ordinals of cases that ended a process before and are left out."""
+def examine(
+    item: Item, plan: RunPlan, journal: CaseJournal, dead: frozenset[int] = frozenset(), part: Part | None = None
+) -> Examined:
+    """Check every case of an item, or of a part of it; exploration ends when the time is over. dead: ordinals of cases that
+    ended a process before and are left out."""
     o, tally, started, notes = plan.options, ItemTally(item), time.monotonic(), list[str]()
     reached = Dispatched() if o.reach else None
     entries = plan.known.entries if plan.known is not None and not o.count else ()
     known = Recognition(item.row.name, item.dtype, entries, date.today(), o.strict_known)
     with plan.device.active(), listening(notes):
-        _replay_known(item, plan, known, notes, journal, dead)
+        if part is None or part.round == PINNED:  # each known case is run once
+            _replay_known(item, plan, known, notes, journal, dead)
+        else:
+            known.leave_out_deadly()
         ordinal, text = 0, ""
-        for ordinal, pinned, one in _valid(drawn(item, plan), tally):
+        for ordinal, pinned, one in _valid(drawn(item, plan, part), tally):
             if ordinal in dead:
                 continue
+            if not pinned and plan.left <= 0:
+                break
             text = notation.case_text(one.case)
             tally.texts.append(text)
             if text in known.deadly:
@@ -229,7 +253,8 @@ def examine(item: Item, plan: RunPlan, journal: CaseJournal, dead: frozenset[int
                 how = settings(item, plan, ordinal, pinned)
                 how = replace(how, power=True) if _sampled(item, plan, ordinal) else how
                 there = plan.device, plan.cpu, plan.tables
-                results, digest = check(item.row, one.case, *there, how, journal.stage, notes, reached, tally.asked)
+                seconds = dict[str, float]()
+                results, digest = check(item.row, one.case, *there, how, journal.stage, notes, reached, tally.asked, seconds)
                 if failing(results) and _shares_the_kernels(plan.device):
                     again, _ = check(item.row, one.case, *there, how, journal.stage, notes, reached)
                     results = results if failing(again) else again
@@ -243,7 +268,7 @@ def examine(item: Item, plan: RunPlan, journal: CaseJournal, dead: frozenset[int
             if odd or one.case.refused:
                 _alive(plan, journal, odd[0] if odd else f"a call that is to be refused ({one.case.refused})")
             journal.end()
-            tally.add(one, results, text, digest, pinned)
+            tally.add(one, results, text, digest, pinned, seconds)
             if tally.cases >= GIVE_UP_AFTER and tally.all_refused:
                 break
             if o.count and op_dtype.fully_compared(item.row, item.dtype, tally.counts):
@@ -255,19 +280,38 @@ def examine(item: Item, plan: RunPlan, journal: CaseJournal, dead: frozenset[int
             journal.lost(f"this item: it refuses tensors of {item.dtype}, which it took at the start")
         journal.end()
         kinds = 0 if o.no_shrink or SHRINKING in dead else KINDS_SHRUNK
+        # An item is given up after three deaths: one more may happen here only if none but shrinking's came before.
+        locate = not o.no_shrink and LOCATING not in dead and (SHRINKING not in dead or len(dead) == 1)
         accepted = _without_known(item, tally, known)
-        findings = tuple(_findings(item, plan, tally, known, notes, journal, kinds))
+        now = part is None or plan.limit is None or _told_now(part, plan.limit, tally)
+        began = time.monotonic()
+        how_far = kinds if now else 0, locate and now, not now and not o.no_shrink
+        findings = tuple(_findings(item, plan, tally, known, notes, journal, *how_far))
+        if plan.limit is not None:
+            plan.limit.causes += time.monotonic() - began
     records = (*tally.records, *accepted, *map(_stored, findings))
-    summary = tally.summary(time.monotonic() - started, reached)
+    summary = replace(tally.summary(time.monotonic() - started, reached), round=0 if part is None else max(0, part.round))
+    more = tuple(tally.features), tuple(tally.power()), (tally.packed(not o.no_screens),)
     unknown = known.without_known(summary, o.fail_on)
-    return Examined(summary, records, findings, tuple(tally.features), tuple(tally.power()), tuple(known.sightings), unknown)
+    return Examined(summary, records, findings, *more, tuple(known.sightings), unknown, tuple(r.shrunk for r in accepted))
 
 
 def _stored(f: Finding) -> Record:
     """The record of a finding."""
     made = record(f.item, f.result, notation.case_text(f.first), f.digest, False, notation.case_text(f.case))
     known = f.known.id if f.known is not None else ""
-    return replace(made, cause=f.cause, also=f.also, known=known, by_chance=f.by_chance)
+    return replace(made, cause=f.cause, count=f.count, also=f.also, known=known, by_chance=f.by_chance)
+
+
+def _told_now(part: Part, limit: TimeLimit, tally: ItemTally) -> bool:
+    """Whether findings may be shrunk now, and their causes looked for; else a later part tells them. What this process has
+    told of the item before is not told again."""
+    told = limit.told.setdefault(part.item.id, set())
+    for key in told & tally.failing.keys():
+        del tally.failing[key]
+    now = limit.may_look_for_causes(part)
+    told.update(tally.failing if now else ())
+    return now
 
 
 def _sampled(item: Item, plan: RunPlan, ordinal: int) -> bool:
@@ -297,23 +341,28 @@ def _alive(plan: RunPlan, journal: CaseJournal, why: str) -> None:
 
 
 def _findings(
-    item: Item, plan: RunPlan, tally: ItemTally, known: Recognition, notes: list[str], journal: CaseJournal, kinds: int
-) -> Iterator[Finding]:
-    """Each kind of finding with its least case, and what it is to the known ones. kinds: how many of them are shrunk."""
+    item: Item, plan: RunPlan, tally: ItemTally, known: Recognition, notes: list[str], journal: CaseJournal,
+    kinds: int, locate: bool, later: bool,
+) -> Iterator[Finding]:  # fmt: skip
+    """Each kind of finding with its least case and its cause, and what it is to the known ones. kinds: of how many the sizes
+    are shrunk; locate: whether experiments look for their causes; later: whether another part of the item will tell them."""
     spent = 0.0
     for k, (key, seen) in enumerate(tally.failing.items()):
         one, result = min(seen, key=lambda s: (len(s[0].picks), s[0].picks))
         case = one.case
-        if k < kinds:
-            case, result = shrink(item, plan, one, result, key, notes, journal)
-        left = CAUSE_SECONDS - spent
+        if kinds:
+            case, result = shrink(item, plan, one, result, key, notes, journal, k < kinds)
+        left = min(CAUSE_SECONDS - spent, plan.left)
         began = time.monotonic()
-        cause = _cause(item, plan, case, result, notes, journal, k < kinds) if kinds and left > 0 else None
+        look = locate and left > 0
+        cause = None if later else unlocated(item.row, result)
+        if look:
+            cause = _cause(item, plan, case, result, notes, journal)
         spent += time.monotonic() - began
         also = tuple(map(notation.case_text, uncovered((case,), (s.case for s, _ in seen))))
-        chance = bool(kinds) and _by_chance(item, plan, case, result, key, notes, journal)
+        chance = kinds > 0 and plan.left > 0 and _by_chance(item, plan, case, result, key, notes, journal)
         found = Finding(item, result, case, one.case, len(seen), cause=cause, also=also, by_chance=chance)
-        if known.entries:
+        if known.entries and not later:
             pinned = any(s in tally.pinned for s, _ in seen)
             found = replace(found, known=known.matching(_stored(found), pinned))
         if found.known is not None:
@@ -348,7 +397,11 @@ def _replay_known(
     """Run the least cases of the known findings of this item; those that end the process, in one of their own."""
     for k, (entry, text, case) in enumerate(cases_of(known.entries, item.row.name, item.dtype), REPLAYING):
         if entry.dies and dead:  # the item was begun before, and each of these takes a process and its patience
-            known.skipped(entry, text)
+            known.skipped(entry, text, "not run again after another death")
+        elif entry.dies and plan.left < (seconds := BASE_SECONDS + (plan.options.hang_after or patience(case))):
+            known.skipped(entry, text, f"less than {seconds:.0f} s of the time were left")
+        elif plan.left <= 0:
+            known.nothing(entry, text, "the time was over")
         elif entry.dies:
             _replay_deadly(plan, known, entry, text, case)
         elif k in dead:  # the controller tells this death
@@ -383,7 +436,7 @@ def _replay_deadly(plan: RunPlan, known: Recognition, entry: Entry, text: str, c
     how = inquest.How(plan.device.name, o.faults, o.setup)
     ended = inquest.attempt(notation.case_text(case), how, BASE_SECONDS + (o.hang_after or patience(case)), quiet=True)
     if ended.died:
-        known.died(entry, text, ended.died)
+        known.died(entry, text)
     elif ended.code == 0:
         known.survived(entry, text)
     else:
@@ -402,7 +455,8 @@ def _without_known(item: Item, tally: ItemTally, known: Recognition) -> list[Rec
                 entry, drawn = accepted.setdefault(hit[0].id, hit[0]), notation.case_text(one.case)
                 known.saw(entry, result.aspect, hit[1] or drawn)
                 finding = record(item, result, drawn, "", False, hit[1] or drawn)
-                made.append(replace(finding, cause=entry.cause, known=entry.id))
+                count = sum(h is not None and h[0].id == entry.id for _, h in hits)
+                made.append(replace(finding, cause=entry.cause, known=entry.id, count=count))
         if new := [s for s, hit in hits if hit is None]:
             tally.failing[key] = new
         elif accepted:
@@ -411,14 +465,14 @@ def _without_known(item: Item, tally: ItemTally, known: Recognition) -> list[Rec
     return made
 
 
-def _cause(item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal, least: bool) -> Cause:
+def _cause(item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal) -> Cause:
     """The cause of a finding; if the experiments end the process, the item is examined again without them."""
 
-    def again(case: Case, only: Aspect) -> bool:
-        return bool(failing(recheck(item, plan, case, notes, only, journal)))
+    def found(case: Case, only: Aspect) -> tuple[Result, ...]:
+        return tuple(failing(recheck(item, plan, case, notes, only, journal)))
 
-    journal.begin(SHRINKING, item.id, notation.case_text(case), plan.options.hang_after or patience(case))
-    cause = cause_of(item.row, case, result, plan.device, again, least)
+    journal.begin(LOCATING, item.id, notation.case_text(case), plan.options.hang_after or patience(case))
+    cause = cause_of(item.row, case, result, plan.device, found)
     _alive(plan, journal, f"looking for the cause of {result.verdict.reason[:80]}")
     notes.clear()
     journal.end()
@@ -426,11 +480,18 @@ def _cause(item: Item, plan: RunPlan, case: Case, result: Result, notes: list[st
 
 
 def shrink(
-    item: Item, plan: RunPlan, one: Drawn, result: Result, key: tuple[str, ...], notes: list[str], journal: CaseJournal
+    item: Item,
+    plan: RunPlan,
+    one: Drawn,
+    result: Result,
+    key: tuple[str, ...],
+    notes: list[str],
+    journal: CaseJournal,
+    sizes: bool = True,
 ) -> tuple[Case, Result]:
     """The least case that shows this kind of finding, and its result; the original case if it does not show the finding
-    again."""
-    deadline = time.monotonic() + SHRINK_SECONDS
+    again. sizes: whether to look for smaller sizes, too, which takes longest."""
+    deadline = time.monotonic() + min(SHRINK_SECONDS, plan.left)
     hits: dict[Case, Result | None] = {}  # each case is tried once, so that an unstable device cannot confuse the shrinker
 
     def fails(case: Case) -> bool:
@@ -445,11 +506,22 @@ def shrink(
             hits[case] = next((shown for r in failing(again) if (shown := r.about(key)) is not None), None)
         return hits[case] is not None
 
-    smallest = least(item.row, item.dtype, plan.profile.sizes, one, fails)
-    hit = None if smallest is None else hits.get(smallest)
-    if smallest is None or hit is None:
+    def buildable(case: Case) -> bool:
+        """`fails` of a case that nobody drew, so that it may not be possible to build it."""
+        try:
+            return fails(case)
+        except ParityError:
+            raise
+        except Exception:
+            journal.end()
+            return False
+
+    smallest = least(item.row, item.dtype, plan.profile.sizes, one, fails) if sizes else one.case
+    if smallest is None or not (smallest in hits or fails(smallest)) or hits[smallest] is None:
         return one.case, result
-    return smallest, hit
+    deadline = time.monotonic() + min(PLAIN_SECONDS, plan.left)
+    smallest = plainest(smallest, result.aspect, buildable)
+    return smallest, hits[smallest] or result
 
 
 def recheck(item: Item, plan: RunPlan, case: Case, notes: list[str], only: Aspect, journal: CaseJournal) -> tuple[Result, ...]:

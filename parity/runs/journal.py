@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from parity.runs.rounds import part_of
+
 SIZE = 1 << 16
 HEAD = struct.Struct("<BBIIddQ")  # state, stage, ordinal, payload length, started, allowed seconds, pid
 IDLE, RUNNING = 0, 1
@@ -94,7 +96,12 @@ def read(path: Path) -> JournalEntry | None:
 
 
 def deaths(folder: Path, node: str) -> list[dict[str, Any]]:
-    """The deaths of one test that the controller recorded, in order."""
+    """The deaths of one test that the controller recorded, and of the other parts of its item, in order."""
     path = folder / DEATHS
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return [row for row in rows if row["node"] == node]
+    return [row for row in rows if _whole(row["node"]) == _whole(node)]
+
+
+def _whole(node: str) -> tuple[str, str]:
+    """A test without the part of its item that it checks."""
+    return node.rpartition("[")[0], part_of(node)[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import date
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +20,8 @@ SETUP_HELP = "Python that every process runs first: backend flags, a backend's i
 PROFILE_HELP = "quick (the default), full or deep"
 WORKERS_HELP = "worker processes; by default one per core, at most 8"
 MOST_WORKERS = 64  # or four per core, on machines with more than 16 cores
+DURATIONS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+LONGEST_RUN = 7 * 24 * 3600.0
 PYTEST_PREFIX = "parity"  # of the options in pytest, because other plugins have options too
 
 
@@ -76,6 +78,14 @@ def read_day(given: str) -> date:
         return date.fromisoformat(given)
     except ValueError:
         raise ArgumentTypeError(f"'{given}' is no day; write it as 2027-01-31") from None
+
+
+def read_duration(given: str) -> float:
+    """Seconds, from a text such as 90s, 5m or 1h."""
+    value = _number(given[:-1])
+    if value is None or given[-1:] not in DURATIONS or not 0.0 < value * DURATIONS[given[-1]] <= LONGEST_RUN:
+        raise ArgumentTypeError(f"'{given}' is no time; give seconds, minutes or hours, such as 90s, 5m or 1h")
+    return value * DURATIONS[given[-1]]
 
 
 def _number(given: str) -> float | None:
@@ -139,11 +149,30 @@ class RunOptions:
         metavar="N",
         read=read_count,
     )
+    time: float | None = _option(
+        None,
+        "how long the run may take (90s, 5m, 1h): pinned cases of every item, then rounds of exploration until it is over",
+        "seconds that the run may take",
+        metavar="TIME",
+        read=read_duration,
+    )
     seed: str = _option("0", "seed of the explored cases; the pinned ones are always the same")
     workers: int | None = _option(None, WORKERS_HELP, metavar="N", read=read_workers, flags=("-n",), in_pytest=False)
+    tx: tuple[str, ...] = _option(
+        (),
+        "a worker on another machine or in another environment, as pytest-xdist takes it (repeatable): ssh=mac2//python=PATH, "
+        "2*popen//python=PATH; instead of -n",
+        metavar="SPEC",
+        read=read_text,
+        in_pytest=False,
+    )
+    mixed: bool = _option(
+        False, "run over machines that differ in torch, OS, chip or settings, and note how they differ", in_pytest=False
+    )
     faults: str | None = _option(None, FAULTS_HELP, metavar="FILE", read=read_text)
     no_screens: bool = _option(False, "send every pair to the float64 oracle")
     no_shrink: bool = _option(False, "tell findings as they were drawn")
+    no_again: bool = _option(False, "count findings without trying them again in a fresh process", in_pytest=False)
     power: int | None = _option(
         None,
         "how many comparisons that agree are judged once more with errors put in (by default 400, or 3 in 1,000 if less)",
@@ -200,6 +229,13 @@ class RunOptions:
         read=read_text,
     )
     junit_xml: str | None = _option(None, "also write JUnit's XML", metavar="FILE", read=read_text, in_pytest=False)
+    shard: str | None = _option(
+        None,
+        "only the items of this shard, 3/7 for the third of seven, by a stable hash; parity merge joins the run files",
+        "only the items of this shard, 3/7 for the third of seven",
+        metavar="K/N",
+        read=read_text,
+    )
     reach: bool = _option(
         False,
         "for parity audit --reach: note which operators are dispatched",
@@ -238,6 +274,20 @@ class RunOptions:
                 yield o.pytest_flag
             else:
                 yield from (f"{o.pytest_flag}={v}" for v in (value if o.is_repeatable else (value,)))
+
+    def for_header(self) -> str:
+        """The options that decide what is drawn and how it is judged, for those that have no field of their own in a header."""
+        own = {o.pytest_flag for o in OPTIONS if o.name in IN_HEADER}
+        given = replace(self, power=0) if self.no_power else self
+        texts = (a for a in given.pytest_arguments() if a.partition("=")[0] not in own)
+        return " ".join(t.replace(f"--{PYTEST_PREFIX}-", "--", 1) for t in texts)
+
+
+# These have a field of their own in the header of a run file, or say only where it is run and written.
+IN_HEADER = (
+    *("op", "device", "dtype", "family", "profile", "source", "seed", "faults", "setup", "shard"),
+    *("findings", "hang_after", "fail_on", "min_judged", "known", "strict_known"),
+)
 
 
 def _frozen(value: Any) -> Any:

@@ -20,7 +20,7 @@ from parity.checks.trial import Result
 from parity.core.case import Case, Word
 from parity.core.results import Aspect, Record, Status, Verdict
 from parity.coverage.features import features
-from parity.runs import causes, known
+from parity.runs import causes, known, locating
 from parity.runs.known import Entry
 from parity.runs.rows import AGREES, EXPIRED, GROWN, NOTHING, SEEN, Death, ItemRow, Sighting
 from parity.runs.standing import unaccepted
@@ -33,7 +33,7 @@ ALSO_NEEDED = ("shape empty", "operand on the CPU", "operands of several dtypes"
 def shown(r: Result) -> str:
     """How a finding shows: its symptom, and the tensor. Equal calls that differ are wrong values, too: whether they differ is
     chance."""
-    symptom = causes.symptom_of(r)
+    symptom = locating.symptom_of(r)
     symptom = "values" if symptom == "unstable" else symptom
     return symptom if symptom.startswith("raises") or not r.verdict.tensor else f"{symptom} in {r.verdict.tensor}"
 
@@ -75,7 +75,7 @@ def _unplaced(feature: str) -> str:
     if not feature.startswith("layout["):
         return feature
     word = feature.partition("] ")[2]
-    return f"layout {causes.WORDS.get(word, word)}"
+    return f"layout {locating.LAYOUTS.get(word, word)}"
 
 
 def uncovered(least: Iterable[Case], drawn: Iterable[Case]) -> list[Case]:
@@ -139,7 +139,7 @@ class Recognition:
         if e.expired(self.today):
             self._add(e, EXPIRED, aspect, case, f"accepted until {e.until}: {e.reason}", fails)
         else:
-            self._add(e, SEEN, aspect, case)
+            self._add(e, SEEN, aspect, case, e.why)
 
     def matching(self, r: Record, pinned: bool) -> Sighting | None:
         """What a new finding is to the known ones, after its cause was looked for; None if it is none of them. pinned: whether
@@ -178,16 +178,19 @@ class Recognition:
             elif self.explaining(r, known.parsed_case(text)) is None:
                 self._grown(e, r.aspect, text, f"{why}: {r.verdict.reason[:120]}", not e.by_chance)
 
-    def died(self, e: Entry, text: str, how: str) -> None:
+    def died(self, e: Entry, text: str) -> None:
         """Take note that a case that is known to end the process does so."""
         self.deadly.update(_cases(e))
         self.saw(e, "", text)
-        self.sightings[-1] = replace(self.sightings[-1], why=self.sightings[-1].why or how)
 
-    def skipped(self, e: Entry, text: str) -> None:
+    def skipped(self, e: Entry, text: str, why: str) -> None:
         """Leave out the cases of a finding that ends the process."""
         self.deadly.update(_cases(e))
-        self.nothing(e, text, "not run again after another death")
+        self.nothing(e, text, why)
+
+    def leave_out_deadly(self) -> None:
+        """Leave out the cases of all findings that end the process: another part of the item runs them."""
+        self.deadly.update(text for e in self.entries if e.dies and self.op in e.ops for text in _cases(e))
 
     def nothing(self, e: Entry, text: str, why: str) -> None:
         """Take note that a known case said nothing."""
@@ -232,7 +235,7 @@ def known_death(entries: Sequence[Entry], d: Death, pinned: bool, today: date, s
     if e.expired(today):
         return Sighting(e.id, d.op, d.dtype, EXPIRED, "", d.case, f"accepted until {e.until}: {e.reason}", True)
     if not beyond:
-        return Sighting(e.id, d.op, d.dtype, SEEN, "", d.case)
+        return Sighting(e.id, d.op, d.dtype, SEEN, "", d.case, e.why)
     how = "in a pinned case" if pinned else "by exploration"
     return Sighting(e.id, d.op, d.dtype, GROWN, "", d.case, f"{beyond} ({how})", pinned or strict)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from parity.core.results import Fingerprint, Record
 from parity.coverage.features import Coverage
 from parity.runs.code import Code
+from parity.runs.figures import Figures
 
 Counts: TypeAlias = Mapping[str, Mapping[str, int]]
 
@@ -17,7 +19,9 @@ Counts: TypeAlias = Mapping[str, Mapping[str, int]]
 @dataclass(frozen=True, slots=True)
 class Header:
     """What was run, and on what. started: ISO 8601 with offset; complete: whether the whole suite was selected; faults, setup:
-    the code that --faults and --setup named; known: the file of known findings."""
+    the code that --faults and --setup named. options: those that decide what is drawn and how it is judged and that have no
+    field here ("--examples=20 --no-shrink"); shard: "3/7" if only that part of the selection was run; machines: how other
+    machines of the same run differ from the fingerprint, one text for each; known: the file of known findings."""
 
     fingerprint: Fingerprint
     seed: str = ""
@@ -27,6 +31,9 @@ class Header:
     complete: bool = True
     faults: Code = field(default_factory=Code)
     setup: Code = field(default_factory=Code)
+    options: str = ""
+    shard: str = ""
+    machines: tuple[str, ...] = ()
     known: Code = field(default_factory=Code)
 
 
@@ -41,6 +48,11 @@ class ItemRow:
     the results into which errors were put, how many elements there are (total), are excused by an experiment (shown) or without
     one (unshown), have an honest budget of more than half their magnitude (loose), are not 0 (nonzero), and would be reported
     if off by 5 % (sharp).
+
+    device_seconds, device_spread: aspect -> median of the device's time per case, from the call until everything is computed,
+    and the median distance from it.
+    round: of a run with a limit of time, which part of the item this row counts (`parity.runs.rounds`); of a row that sums up
+    several (`folded`), the last one.
     """
 
     op: str
@@ -56,6 +68,9 @@ class ItemRow:
     judged: int = 0
     left: Mapping[str, int] = field(default_factory=dict)
     elements: Mapping[str, int] = field(default_factory=dict)
+    device_seconds: Mapping[str, float] = field(default_factory=dict)
+    device_spread: Mapping[str, float] = field(default_factory=dict)
+    round: int = 0
 
     @property
     def unjudged(self) -> int:
@@ -69,6 +84,46 @@ class ItemRow:
         return self.judged / total if total else 1.0
 
 
+def folded(items: Iterable[ItemRow]) -> tuple[ItemRow, ...]:
+    """One row for each op and dtype, in the order of the first ones: the sum of its rows."""
+    by: dict[tuple[str, str], list[ItemRow]] = {}
+    for i in items:
+        by.setdefault((i.op, i.dtype), []).append(i)
+    return tuple(rows[0] if len(rows) == 1 else _sum(sorted(rows, key=lambda r: r.round)) for rows in by.values())
+
+
+def _sum(rows: Sequence[ItemRow]) -> ItemRow:
+    counts: dict[str, Counter[str]] = {}
+    worst: dict[str, float] = {}
+    void, left, elements = Counter[str](), Counter[str](), Counter[str]()
+    for r in rows:
+        for aspect, n in r.counts.items():
+            counts.setdefault(aspect, Counter()).update(n)
+        for aspect, share in r.worst.items():
+            worst[aspect] = max(share, worst.get(aspect, 0.0))
+        void.update(r.void)
+        left.update(r.left)
+        elements.update(r.elements)
+    operators = sorted({o for r in rows for o in r.operators})
+    by_cases = sorted(rows, key=lambda r: r.cases)  # a part of more cases tells more of the device's times
+    return replace(
+        rows[-1],
+        cases=sum(r.cases for r in rows),
+        counts={a: dict(n) for a, n in counts.items()},
+        worst=worst,
+        void=dict(void),
+        seconds=sum(r.seconds for r in rows),
+        operators=tuple(operators),
+        idle={o: why for r in rows for o, why in r.idle.items() if o not in operators},
+        ids=hashlib.blake2b("".join(r.ids for r in rows).encode(), digest_size=8).hexdigest(),
+        judged=sum(r.judged for r in rows),
+        left=dict(left),
+        elements=dict(elements),
+        device_seconds={a: t for r in by_cases for a, t in r.device_seconds.items()},
+        device_spread={a: t for r in by_cases for a, t in r.device_spread.items()},
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Power:
     """What the judge said of errors that were put into results of one op. dtype: of the results; counts: outcome
@@ -80,6 +135,19 @@ class Power:
     error: str
     counts: Mapping[str, int] = field(default_factory=dict)
     why: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A finding that was tried once more in a fresh process. case, aspect, op: of the finding's least case; tried: how often;
+    came: whether it showed a finding in one of these; flag: the variable of the environment without which it does not."""
+
+    case: str
+    aspect: str
+    op: str
+    tried: int = 0
+    came: bool = False
+    flag: str = ""
 
 
 DEVICE, CPU, OUTSIDE, UNKNOWN = "device", "cpu", "outside", "unknown"  # who caused a death
@@ -126,7 +194,7 @@ SIGHTED = (SEEN, GROWN, EXPIRED, AGREES, NOTHING)
 class Sighting:
     """What one item of a run saw of an entry of the file of known findings. state: one of `SIGHTED`: it is there, it is there
     and goes beyond what the entry says, it is there after the entry's last day, its case agrees, or its case compared nothing.
-    why: in words; fails: whether it fails the item."""
+    why: in words, or the reason why it is accepted; fails: whether it fails the item."""
 
     id: str
     op: str
@@ -142,7 +210,8 @@ class Sighting:
 class End:
     """The last row. seconds: wall time of the run; totals: status -> checks of all items; stopped: why it ended early, if it
     did. expected: number of items that were asked for (0 in older files); lost: items given up after several deaths; broken:
-    failures of parity itself."""
+    failures of parity itself. With a limit of time: rounds: how many items came to an end in round 0 (the pinned cases), 1, 2
+    ...; lacking: the items whose pinned cases were not checked."""
 
     seconds: float = 0.0
     totals: Mapping[str, int] = field(default_factory=dict)
@@ -150,6 +219,8 @@ class End:
     expected: int = 0
     lost: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
+    rounds: tuple[int, ...] = ()
+    lacking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,16 +234,20 @@ class Run:
     end: End | None = None
     coverage: tuple[Coverage, ...] = ()
     power: tuple[Power, ...] = ()
+    again: tuple[Again, ...] = ()
+    figures: tuple[Figures, ...] = ()
     known: tuple[Sighting, ...] = ()
 
 
-Row: TypeAlias = Record | ItemRow | Death | Coverage | Power | Sighting | End
+Row: TypeAlias = Record | ItemRow | Death | Coverage | Power | Again | Figures | Sighting | End
 KINDS: dict[str, type[Row]] = {
     "record": Record,
     "item": ItemRow,
     "death": Death,
     "coverage": Coverage,
     "power": Power,
+    "again": Again,
+    "figures": Figures,
     "known": Sighting,
     "end": End,
 }

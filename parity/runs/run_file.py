@@ -15,17 +15,19 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING
+from dataclasses import MISSING, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from parity.core import untrusted
+from parity.core import picture, untrusted
 from parity.core.errors import OutputError, RunFileError
 from parity.core.results import SYMPTOMS, Cause, Fingerprint, Json, Measure, Record
 from parity.coverage.features import Coverage
+from parity.runs.again import marked
 from parity.runs.code import Code
-from parity.runs.rows import KINDS, Death, End, Header, ItemRow, Power, Row, Run, Sighting
+from parity.runs.figures import Figures
+from parity.runs.rows import KINDS, Again, Death, End, Header, ItemRow, Power, Row, Run, Sighting, folded
 from parity.runs.soundness import check_types, check_words, contradiction
 from parity.runs.upgrades import FORMAT, MAGIC, upgraded
 
@@ -107,6 +109,19 @@ class Writer:
         self.close()
 
 
+def write(path: Path, run: Run) -> None:
+    """Write a whole run, its records and items before what sums them up. Raises OutputError, and RunFileError if its rows
+    contradict one another."""
+    rows: list[Row] = [*run.records, *run.power, *run.figures, *run.known, *run.items, *run.deaths, *run.coverage, *run.again]
+    rows += [run.end] if run.end is not None else []
+    if why := contradiction(run, rows):
+        raise RunFileError(f"the runs contradict one another: {why}; run the shards again")
+    with Writer(path) as writer:
+        writer.write(run.header)
+        for row in rows:
+            writer.write(row)
+
+
 # --------------------------------------------------------------------------------------------------------------- reading
 
 
@@ -134,13 +149,16 @@ def read(path: Path, partial: bool = False) -> Run:
     run = Run(
         header,
         tuple(r for r in rows if isinstance(r, Record)),
-        tuple(r for r in rows if isinstance(r, ItemRow)),
+        folded(r for r in rows if isinstance(r, ItemRow)),
         tuple(r for r in rows if isinstance(r, Death)),
         end,
         tuple(r for r in rows if isinstance(r, Coverage)),
         tuple(r for r in rows if isinstance(r, Power)),
+        tuple(r for r in rows if isinstance(r, Again)),
+        tuple(r for r in rows if isinstance(r, Figures)),
         tuple(r for r in rows if isinstance(r, Sighting)),
     )
+    run = replace(run, records=marked(run.records, run.again))
     if (end is None or rest) and not partial:
         how = "its last line is cut" if rest else "it has no end row"
         raise RunFileError(
@@ -168,6 +186,7 @@ def _header(path: Path, line: str) -> tuple[int, Header]:
         shown = body["fingerprint"]
         pairs = {k: tuple((str(a), str(b)) for a, b in shown.get(k, ())) for k in ("environment", "facts")}
         body |= {k: Code(**body[k]) for k in ("faults", "setup", "known") if k in body}
+        body["machines"] = tuple(body.get("machines", ()))
         header = Header(**{**body, "fingerprint": Fingerprint(**{**shown, **pairs})})
         for part in (header, header.fingerprint, header.faults, header.setup, header.known):
             check_types(part)
@@ -210,7 +229,8 @@ def _row(path: Path, number: int, line: str, form: int) -> Row:
 
 
 TUPLES: Mapping[type[object], Sequence[str]] = {
-    Record: ("also",), ItemRow: ("operators",), Power: ("why",), Death: ("where",), End: ("lost", "broken"),
+    Record: ("also",), ItemRow: ("operators",), Power: ("why",), Death: ("where",),
+    End: ("lost", "broken", "rounds", "lacking"),
 }  # fmt: skip
 
 
@@ -221,11 +241,13 @@ def decode(line: str) -> Row:
 
 def _measure(tree: Json) -> Measure:
     """A Measure from JSON; NaN and Inf come back from their strings."""
-    numbers = ("share", "reference_share", "max_abs", "max_ulp", "spread")
+    numbers = ("share", "reference_share", "max_abs", "max_ulp", "spread", "reference_spread")
     floats = {k: float(tree[k]) for k in numbers if tree.get(k) is not None}
     terms = tuple((str(word), float(value)) for word, value in tree.get("budget", ()))
-    measure = Measure(**{**tree, **floats, "index": tuple(tree.get("index", ())), "budget": terms})
+    numbered = {k: tuple(tree.get(k, ())) for k in ("index", "shape", "bins")}
+    measure = Measure(**{**tree, **floats, **numbered, "budget": terms})
     check_types(measure)
+    picture.check(measure.shape, measure.errors, measure.bins)
     return measure
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from parity.core.results import Aspect, Record, Status
 from parity.coverage.features import Coverage
+from parity.runs.figures import Figures, size, unpacked
 from parity.runs.rows import BLAMES, SIGHTED, Death, End, ItemRow, Row, Run, Sighting, totals
 
 DEADLY = ("crash", "hang", "killed")
@@ -70,30 +71,30 @@ def check_words(row: Row) -> None:
         if max(row.counts.values(), default=0) > row.cases:
             raise ValueError("a feature counts more cases than there are")
     elif isinstance(row, Death):
-        statuses, aspects = (row.how,), (row.aspect,) if row.aspect else ()
+        statuses, aspects = (row.how,), filter(None, [row.aspect])
         if row.how in STATUSES and row.how not in DEADLY:
             raise ValueError(f"no process ends by '{row.how}'; allowed: {', '.join(DEADLY)}")
         if row.blame not in BLAMES:
             raise ValueError(f"unknown blame '{row.blame}'; allowed: {', '.join(BLAMES[1:])}")
+    elif isinstance(row, Figures):
+        aspects = (*unpacked(row).ratios, *row.compared, *row.seconds)
     elif isinstance(row, Sighting):
-        aspects = (row.aspect,) if row.aspect else ()
+        aspects = filter(None, [row.aspect])
         if row.state not in SIGHTED:
             raise ValueError(f"unknown state '{row.state}' of a known finding; allowed: {', '.join(SIGHTED)}")
     elif isinstance(row, End):
         statuses = row.totals
-    for word in statuses:
-        if word not in STATUSES:
-            raise ValueError(f"unknown status '{word}'; allowed: {', '.join(STATUSES)}")
-    for word in aspects:
-        if word not in ASPECTS:
-            raise ValueError(f"unknown aspect '{word}'; allowed: {', '.join(ASPECTS)}")
+    for what, words, allowed in (("status", statuses, STATUSES), ("aspect", aspects, ASPECTS)):
+        if wrong := [w for w in words if w not in allowed]:
+            raise ValueError(f"unknown {what} '{wrong[0]}'; allowed: {', '.join(allowed)}")
 
 
 def contradiction(run: Run, rows: Sequence[Row]) -> str:
     """What in a run is impossible, such as duplicate rows, rows after the end row, or counts that differ from the end row;
     empty if nothing."""
-    twice = Counter(f"item {i.op} {i.dtype}" for i in run.items)
+    twice = Counter(f"item {i.op} {i.dtype}" + (f" round {i.round}" if i.round else "") for i in rows if isinstance(i, ItemRow))
     twice.update(f"coverage of {c.family}" for c in run.coverage)
+    twice.update(f"row of figures of {f.op} {f.dtype} with keys {f.keys}" for f in run.figures)
     # Pinned cases can be equal (an OpInfo entry with one sample), and older versions stored each of them.
     twice.update(f"record {r}" for r in run.records if not r.pinned)
     twice.update("end row" for r in rows if isinstance(r, End))
@@ -104,14 +105,30 @@ def contradiction(run: Run, rows: Sequence[Row]) -> str:
     for (op, dtype, aspect, status), n in kinds.items():
         if (op, dtype) in counts and n > counts[op, dtype].get(aspect, {}).get(status, 0):
             return f"{n} records of {op} {dtype} {aspect} are {status}, its item counts fewer"
-    if run.end is None:
-        return ""
+    return _other_end(run, run.end, rows) if run.end is not None else ""
+
+
+def _other_end(run: Run, end: End, rows: Sequence[Row]) -> str:
+    """What contradicts the end row, or cannot be in a run that has one."""
     if not isinstance(rows[-1], End):
         return "rows stand behind its end row"
-    stated, counted = run.end.totals, totals(run.items)
+    stated, counted = end.totals, totals(run.items)
     for status in sorted(stated.keys() | counted.keys()):
         if stated.get(status, 0) != counted[status]:
             return f"its items hold {counted[status]} checks {status}, its end row says {stated.get(status, 0)}"
-    if run.end.expected and len(run.items) > run.end.expected:
-        return f"it holds {len(run.items)} items, its end row says {run.end.expected}"
+    missing = end.expected - len(run.items) if end.expected else 0
+    if missing < 0:
+        return f"it holds {len(run.items)} items, its end row says {end.expected}"
+    if missing > len({*end.lost, *end.lacking}) and not (end.stopped or end.broken):
+        named = f"names {len(set(end.lost))} as lost" if end.lost else "names none as lost"
+        return f"it holds {len(run.items)} items, its end row says {end.expected} and {named}"
+    cases = Counter[tuple[str, str]]()
+    for f in run.figures:
+        cases[f.op, f.dtype] += size(f)
+    of_items = Counter[tuple[str, str]]()
+    for i in run.items:
+        of_items[i.op, i.dtype] += i.cases
+    for (op, dtype), n in cases.items():
+        if n != of_items[op, dtype]:
+            return f"it holds figures of {n} cases of {op} {dtype}, its item says {of_items[op, dtype]}"
     return ""

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
-from parity.core.results import Status
+from parity.core.results import Record, Status
 from parity.runs.known import Entry
-from parity.runs.rows import AGREES, EXPIRED, GROWN, SEEN, ItemRow, Sighting
+from parity.runs.rows import AGREES, EXPIRED, GROWN, SEEN, Death, ItemRow, Run, Sighting, counted
 
 KNOWN, FIXED, NOT_SEEN = "known", "fixed", "not seen"
 STATES = (KNOWN, GROWN, FIXED, EXPIRED, NOT_SEEN)
@@ -55,6 +55,23 @@ def _standing(e: Entry, seen: Sequence[Sighting]) -> Standing:
 
 def _grown(s: Sighting) -> str:
     return f"{s.op} {s.dtype}{f' {s.aspect}' if s.aspect else ''}: {s.why}"
+
+
+def known_of(run: Run) -> set[tuple[str, str, str]]:
+    """(entry, op, dtype) of all findings and deaths of a run that belong to an entry."""
+    found: list[Record | Death] = [*run.records, *run.deaths]
+    return {(x.known, x.op, x.dtype) for x in found if x.known}
+
+
+def new_of(run: Run) -> tuple[tuple[Record, ...], tuple[Death, ...]]:
+    """The records and deaths of a run that no entry accepts: they are new, or have grown, or their entry has expired."""
+    fails = {(s.id, s.op, s.dtype) for s in run.known if s.fails}
+    deaths = counted(run.deaths, run.items)
+
+    def accepted(x: Record | Death) -> bool:
+        return bool(x.known) and (x.known, x.op, x.dtype) not in fails
+
+    return tuple(r for r in run.records if not accepted(r)), tuple(d for d in deaths if not accepted(d))
 
 
 def counts(some: Iterable[Standing]) -> Counter[str]:

@@ -7,6 +7,7 @@ order.
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import UsageError, near
 
 SOURCES = ("native", "opinfo", "all")
+MOST_SHARDS = 999
 ORACLE_EVERY = 50  # one explored case in so many goes to the oracle even if the screens decide
 
 
@@ -127,6 +129,27 @@ class Item:
     def id(self) -> str:
         """Stable name in pytest and reports."""
         return f"{self.row.name}-{self.dtype}"
+
+
+def shard(items: Sequence[Item], which: str | None) -> tuple[Item, ...]:
+    """The items of one shard ("3/7" is the third of seven), or all. An item's shard depends on its id and the number of
+    shards alone, so it is the same in every run, on every machine. Raises UsageError."""
+    if not which:
+        return tuple(items)
+    number, count = shard_numbers(which)
+    return tuple(i for i in items if _hashed(i.id) % count == number - 1)
+
+
+def shard_numbers(which: str) -> tuple[int, int]:
+    """(number, count) of a shard in words, from "3/7". Raises UsageError."""
+    number, _, count = which.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) <= MOST_SHARDS):
+        raise UsageError(f"'{which}' is no shard; name one of at most {MOST_SHARDS}, such as 3/7: the third of seven")
+    return int(number), int(count)
+
+
+def _hashed(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 @functools.cache

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from parity.checks.check import Result
 from parity.checks.dispatched import Dispatched
@@ -13,9 +14,11 @@ from parity.checks.power import Probe, ProbeResults
 from parity.core.results import COMPARED, Record, Status
 from parity.coverage.features import features
 from parity.generation.generate import Drawn
+from parity.runs.figures import Collected, Figures
 from parity.runs.rows import ItemRow, Power
 from parity.runs.suite import Item
 
+Timing: TypeAlias = Mapping[str, float]
 NOTHING = (Status.UNSUPPORTED, Status.VOID)
 
 
@@ -24,7 +27,7 @@ class ItemTally:
     """The counts of one item while `examine` runs.
 
     counts, worst, void, judged, left: as in ItemRow. failing: kind of finding -> the cases that showed it. recorded: what was
-    stored of explored cases, to store each kind once. texts: the ids of all cases.
+    stored of explored cases, to store each kind once. texts: the ids of all cases. figures: of each case.
     """
 
     item: Item
@@ -43,15 +46,17 @@ class ItemTally:
     asked: list[ProbeResults] = field(default_factory=list)
     judged: int = 0
     left: Counter[str] = field(default_factory=Counter)
+    figures: Collected = field(default_factory=Collected)
 
     @property
     def all_refused(self) -> bool:
         """Whether no case was compared, and every one ended in a refusal or compared nothing."""
         return not self.compared and all(status in NOTHING for c in self.counts.values() for status in c)
 
-    def add(self, one: Drawn, results: Sequence[Result], text: str, digest: str, pinned: bool) -> None:
-        """Count one case. text: its id; digest: of its inputs."""
+    def add(self, one: Drawn, results: Sequence[Result], text: str, digest: str, pinned: bool, seconds: Timing) -> None:
+        """Count one case. text: its id; digest: of its inputs; seconds: aspect -> the device's time."""
         self.cases += 1
+        self.figures.add(text, digest, ((r.aspect, r.verdict.status, r.measures) for r in results), seconds)
         compared = [r.aspect for r in results if r.verdict.status in COMPARED]
         self.features.append(features(one.case, compared))
         for r in results:
@@ -104,7 +109,12 @@ class ItemTally:
             self.judged,
             dict(self.left),
             self._elements(),
+            *self.figures.medians(),
         )
+
+    def packed(self, screens: bool) -> Figures:
+        """The figures of all cases. screens: whether cheap tests decide some comparisons."""
+        return self.figures.packed(self.item.row.name, self.item.dtype, screens)
 
     def power(self) -> Iterator[Power]:
         """What became of all errors that were put in, by dtype, aspect and error."""

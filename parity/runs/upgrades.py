@@ -9,9 +9,15 @@ from parity.core.errors import RunFileError
 from parity.core.results import Json
 
 # 2: rows of coverage, operators and case ids of items; 3: the setup of a run; 4: a digest of its faults, and what is lost;
-# 5: rows of coverage hold only counts, not what was expected.
-FORMAT = 5
+# 5: rows of coverage hold only counts, not what was expected; 6: figures of each case, times, findings tried again,
+# shards, options, machines, parts of items, rounds.
+FORMAT = 6
 MAGIC = "parity_run"  # the key of the header by which a run file is recognized
+
+
+def _same(tree: Json) -> Json:
+    """A format that only added rows and fields."""
+    return tree
 
 
 def _as_code(tree: Json) -> Json:
@@ -32,7 +38,7 @@ def _counted(tree: Json) -> Json:
 
 
 # From format n to n + 1, applied to every row (the header too) of an older file.
-UPGRADES: dict[int, Callable[[Json], Json]] = {1: lambda tree: tree, 2: lambda tree: tree, 3: _as_code, 4: _counted}
+UPGRADES: dict[int, Callable[[Json], Json]] = {1: _same, 2: _same, 3: _as_code, 4: _counted, 5: _same}
 
 
 def upgraded(path: Path, tree: Json, form: int) -> Json:

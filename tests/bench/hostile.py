@@ -21,6 +21,7 @@ from parity import tolerance
 from parity.core import notation, resources
 from parity.core.errors import ParityError
 from parity.core.results import Fingerprint, Measure, Record
+from parity.report import diff as report
 from parity.runs import diff, run_file
 from parity.runs.rows import Death, End, Header, ItemRow
 from parity.runs.run_file import Writer
@@ -98,7 +99,7 @@ def files(folder: Path, count: int, r: random.Random) -> Iterator[tuple[str, Cal
 def both(path: Path) -> str:
     """A run compared with itself."""
     run = run_file.read(path, partial=True)
-    return diff.render(diff.compare(run, run, partial=True))
+    return report.terminal(diff.compare(run, run, partial=True))
 
 
 def asked(what: str, ask: Callable[[], object]) -> str:

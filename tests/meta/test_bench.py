@@ -210,3 +210,10 @@ def test_the_rehearsal_finds_what_products_in_tf32_change(tmp_path: Path, monkey
     monkeypatch.setenv("LOWERED_DEVICE", "cpu")
     bench.affected("tf32", str(out))
     assert json.loads(out.read_text()) == {}
+
+
+def test_stable_counts_the_diffs_of_an_unchanged_device_that_tell_something(capsys: pytest.CaptureFixture[str]) -> None:
+    assert loaded("stable").main(["exp", "--runs", "1", "--same-seed", "-n", "1", "--more", "--dtype", "float32"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("1 diffs, ")
+    assert told.endswith(" tests of drift; 0 with an alarm\n")

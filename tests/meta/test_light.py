@@ -9,7 +9,8 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "module", ["parity", "parity.faces.plugin", "parity.faces.cli", "parity.runs.suite", "parity.catalog", "parity.runs.diff"]
+    "module",
+    ["parity", "parity.faces.plugin", "parity.faces.cli", "parity.runs.suite", "parity.catalog", "parity.runs.run_file"],
 )
 def test_module_loads_nothing_heavy(module: str) -> None:
     """Importing it imports neither torch nor hypothesis nor numpy."""

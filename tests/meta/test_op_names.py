@@ -28,6 +28,7 @@ VOCABULARY = {
     "judging/laws": frozenset(LAWS),
     "checks/gauge.py": frozenset(RELATIONS),
     "devices/flags.py": FLAGS,
+    "report/schema.py": frozenset({"minimum"}),  # of JSON Schema
     "devices/mps.py": frozenset({"aten::op.out"}),  # no operator: what stands in a message's place for one, in examples
 }
 # Constants of operators, and of words that calls take as arguments.

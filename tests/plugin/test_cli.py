@@ -217,6 +217,44 @@ def test_a_truncated_run_file_says_what_could_be_read(capsys: pytest.CaptureFixt
     assert "is no run file of parity" in err
 
 
+def two_runs(folder: Path, after: str) -> tuple[str, str]:
+    """Two run files of one check, which agrees in the first."""
+    paths = []
+    for name, status in (("before", "agree"), ("after", after)):
+        with run_file.Writer(folder / f"{name}.jsonl") as writer:
+            writer.write(Header(Fingerprint("0.1", "2.13.0", "abc", "3.11", "Linux", "x86_64", "sim", "simulated")))
+            writer.write(Record("exp(float32[2])", "exp", "float32", "forward", status))
+            writer.write(End())
+        paths.append(str(folder / f"{name}.jsonl"))
+    return paths[0], paths[1]
+
+
+@pytest.mark.parametrize("form", ["terminal", "markdown", "json", "junit", "html"])
+def test_diff_writes_every_format_and_fails_alike(capsys: pytest.CaptureFixture[str], tmp_path: Path, form: str) -> None:
+    paths, out = two_runs(tmp_path, "wrong"), tmp_path / "diff.out"
+    code, said, err = told(capsys, "diff", *paths, "--format", form, "-o", str(out))
+    assert (code, err) == (1, "")
+    assert "regressed" in out.read_text()
+    assert said == "regressed 1; fails for regressed\n"
+    if form != "html":
+        code, said, _ = told(capsys, "diff", *paths, "--format", form)
+        assert (code, said) == (1, out.read_text())
+
+
+def test_diff_fails_on_the_groups_that_are_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    after, before = two_runs(tmp_path, "unsupported")
+    assert told(capsys, "diff", before, after)[0] == 0
+    assert told(capsys, "diff", before, after, "--fail-on", "slower,newly-supported")[0] == 1
+    code, _, err = told(capsys, "diff", before, after, "--fail-on", "slowr")
+    assert (code, err) == (2, "parity: unknown group 'slowr' for --fail-on; did you mean 'slower'?\n")
+
+
+def test_a_page_of_a_diff_needs_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, err = told(capsys, "diff", *two_runs(tmp_path, "agree"), "--format", "html")
+    assert code == 2
+    assert "--format html -o diff.html" in err
+
+
 def test_explain_prints_the_row_that_applies_and_those_it_beat(capsys: pytest.CaptureFixture[str]) -> None:
     """With the place of each in the tables."""
     code, out, _ = told(capsys, "explain", "softmax", "float16", "--device", "mps")

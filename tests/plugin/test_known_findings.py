@@ -202,3 +202,30 @@ def test_an_ini_file_names_the_file_and_workers_use_it(pytester: pytest.Pytester
     done = pytester.runpytest_subprocess(*given)
     assert done.ret == 2
     assert "there is no file of known findings" in done.stderr.str() + done.stdout.str()
+
+
+def test_parts_of_items_and_reports_know_them(parity: Parity, tmp_path: Path) -> None:
+    """With a limit of time, each known case is run once; reports mark what is known, and gates leave it out."""
+    assert parity("run", "--output", "first.jsonl")[0] == 1
+    assert parity("known", "add", "first.jsonl", "--reason", "planted")[0] == 0
+    code, said = parity("run", "--known", "parity-known.toml", "--time", "90s", "--output", "timed.jsonl")
+    assert code == 0, said
+    run = run_file.read(tmp_path / "timed.jsonl")
+    assert run.end is not None
+    assert len(run.end.rounds) > 1
+    assert len(run.known) == len(set(run.known)) > 0
+    assert all(r.known for r in run.records if r.shrunk)
+    for form in ("text", "markdown", "json"):
+        assert "known: planted" in parity("report", "timed.jsonl", "--format", form)[1]
+    assert parity("report", "timed.jsonl", "--format", "html", "-o", "page.html")[0] == 0
+    assert "known: planted" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "::error" not in parity("report", "timed.jsonl", "--format", "github")[1]
+    suite = ElementTree.fromstring(parity("report", "timed.jsonl", "--format", "junit")[1])
+    assert (suite.get("failures"), suite.get("errors")) == ("0", "0")
+    assert "known none -> " in parity("diff", "first.jsonl", "timed.jsonl")[1].splitlines()[0]
+
+    head = (tmp_path / "parity-known.toml").read_text(encoding="utf-8")
+    (tmp_path / "parity-known.toml").write_text(head[: head.index("[[known]]")], encoding="utf-8")
+    code, said = parity("run", "exp", "--known", "parity-known.toml", "--time", "60s", "--output", "new.jsonl")
+    assert code == 1, "what is in no entry is new in every part"
+    assert "findings: 1 new" in said

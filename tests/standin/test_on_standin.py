@@ -6,12 +6,11 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from standin_runs import HERE, ROOT, SECONDS, environment, needs_standin, parity, plain, python
+from workflow import machine
 
 from parity import catalog
 from parity.core.results import COMPARED, FINDINGS, Status
@@ -231,47 +230,18 @@ def test_the_fixture_and_assert_parity(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------ the workflow
 
 
-def steps() -> Iterator[tuple[str, str]]:
-    """Name and script of the steps of the workflow that run parity."""
-    workflow = yaml.safe_load((ROOT / ".github/workflows/parity.yml").read_text())
-    for step in workflow["jobs"]["mps"]["steps"]:
-        if "bin/parity" in step.get("run", "") or "after.jsonl" in step.get("run", ""):
-            yield step["name"], step["run"]
-
-
-CAUSES = "Causes, for the summary and as a page"
-
-
-def test_the_steps_of_the_workflow(tmp_path: Path) -> None:
-    """As they stand, on three ops; the set-up file is the only thing that a Mac does not have."""
-    (tmp_path / ".venv/bin").mkdir(parents=True)
-    command = tmp_path / ".venv/bin/parity"
-    more = f"--setup {shlex.quote(str(HERE / 'standin.py'))}"
-    ops = shlex.join(["add", "linear", "conv2d", *BRIEF, "--dtype", "float32"])
-    cases = f'doctor) set -- "$@" {more};; run) set -- "$@" {more} {ops};;'
-    python_ = shlex.quote(sys.executable)
-    command.write_text(f'#!/bin/sh\ncase "$1" in {cases} esac\nexec {python_} -m parity "$@"\n')
-    command.chmod(0o755)
-    env = environment(GITHUB_STEP_SUMMARY=str(tmp_path / "summary.md"))
-    scripts = dict(steps())
-    assert list(scripts) == [
-        "Examine the device", "Quick profile", CAUSES, "Regressions against the last run", "Keep the run file for the next run",
-    ]  # fmt: skip
-    order = ["Examine the device", "Quick profile", CAUSES]
-    order += ["Keep the run file for the next run", "Regressions against the last run"]
-    for name in order:
-        done = subprocess.run(
-            ["bash", "-e", "-c", scripts[name]],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        assert done.returncode == 0, (name, done.stdout + done.stderr)
-    summary = (tmp_path / "summary.md").read_text()
-    assert "device mps (Apple M2 Pro (stand-in))" in summary
+def test_the_action_of_the_workflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it stands, on three ops, twice; the set-up file is the only thing that a Mac does not have."""
+    inputs = {"device": "mps", "setup": str(HERE / "standin.py"), "ops": "add linear conv2d"}
+    runner = machine(tmp_path, inputs | {"arguments": shlex.join([*BRIEF, "--dtype", "float32"])})
+    monkeypatch.delenv("PYTORCH_ENABLE_MPS_FALLBACK", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", environment()["OMP_NUM_THREADS"])
+    for number in (1, 2):
+        runner.run_id = number
+        result = runner.job("gate", [{"uses": "./.github/actions/parity"}], runner.given())
+        assert result["result"] == "success", runner.output
+    summary = (tmp_path / "store/summary.md").read_text()
+    assert "device mps (Apple M2 Pro (stand-in))" in runner.output
     assert "nothing changed\n" in summary
     assert "torch 2.13.0\\+cpu: 0 causes, nothing found" in summary
-    assert "Everything that was compared agrees" in (tmp_path / "report.html").read_text()
+    assert "Everything that was compared agrees" in (runner.folder / "parity-out/report.html").read_text()

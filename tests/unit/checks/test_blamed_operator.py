@@ -99,7 +99,7 @@ def test_a_faint_difference_is_blamed_if_it_is_the_only_one() -> None:
         (
             Fault("nan", ("maximum",), lambda c: torch.fmax(*c.operands[:2])),
             lambda d: torch.maximum(at(d, X), at(d, torch.where(X > 0, math.nan, X))),
-            ("NaN",),
+            ("NaN or Inf",),
         ),
         (
             Fault("half", ("exp",), doubled, lambda c: c.args[0].dtype is torch.float16),

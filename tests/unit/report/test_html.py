@@ -1,49 +1,20 @@
-"""The page of a run: its parts are there, nothing in it can run or be fetched, and its filter works in a browser."""
+"""The page of a run, read as text: its parts are there, nothing in it can run or be fetched, and it stays small."""
 
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
+import stored
 
-from parity.core.results import Cause, Fingerprint, Measure, Record
-from parity.report import html
-from parity.runs.rows import Death, End, Header, ItemRow, Power, Run
+from parity.core.errors import NothingCompared
+from parity.core.results import Cause, Measure
+from parity.report import html, svg
+from parity.runs.rows import End, Run
 
-EVIL = "<script>alert(1)</script>\"'&"
-M = Measure(
-    "out",
-    37.2,
-    measured=True,
-    index=(0, 1),
-    device="1.5",
-    reference="1",
-    truth="1.01",
-    budget=(("rounding", 0.5), ("sum", 1.5)),
-)
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-
-
-def run(evil: str = "") -> Run:
-    f = Fingerprint("0.1.0", "2.13.0", "cf30", "3.11.7", "Linux" + evil, "x86_64", "sim", "simulated" + evil, simulated=True)
-    records = [
-        Record("exp(float32[2])", "exp", "float32", "forward", "wrong", reason="37.2 times" + evil, measures=(M,),
-               shrunk="exp(float32[2])", cause=Cause("aten::exp" + evil, "values")),
-        Record("cos(float32[2])", "cos", "float32", "forward", "agree", measures=(replace(M, share=0.3),)),
-    ]  # fmt: skip
-    items = [
-        ItemRow("exp", "float32", 2, {"forward": {"wrong": 1, "agree": 1}}, void={"reason" + evil: 1}),
-        ItemRow("cos", "float32", 2, {"forward": {"agree": 2}}),
-        ItemRow("mode", "int64", 1, {"forward": {"unsupported": 1}}),
-    ]
-    deaths = (Death("sin", "float32", "sin(float32[2])", signal="SIGABRT" + evil, stage="device"),)
-    powers = (Power("exp", "float32", "forward", "every element by half", {"seen": 3}),)
-    return Run(Header(f, "0", "quick", started="2026-01-01"), tuple(records), tuple(items), deaths, End(1.5), (), powers)
+OTHER = "another_op"
 
 
 class Reader(HTMLParser):
@@ -69,69 +40,138 @@ def read(page: str) -> Reader:
 
 
 def test_the_parts_are_there() -> None:
-    """Causes by weight with script and budget, the matrix, histograms, what was refused, power, the run."""
-    page = html.render(run())
+    """Causes with script, budget and picture, the matrix, distributions, what was refused, power, coverage, the run."""
+    page = html.render(stored.run(), name="my run.jsonl")
     parts = read(page)
-    assert {"causes", "matrix", "errors", "lacks", "power", "run", "filter", "odd", "table"} <= parts.ids
+    assert {"causes", "checks", "matrix", "errors", "lacks", "power", "coverage", "run", "filter", "table"} <= parts.ids
+    assert "trends" not in parts.ids
     assert page.count('class="weight A"') == 1
     for text in (
-        "aten::exp gives wrong values",
-        "worst element",
-        "at [0, 1]: device 1.5",
-        "75 %",
+        "aten::exp gives wrong values, with offset operand",
+        "37.2 times the budget; the CPU&#39;s own: 0.5",
+        '<td>float64 truth</td><td class="mono">1.01</td>',
+        '<td class="n">75 %</td><td>sum</td>',
+        "1 of 2 elements above the budget",
+        "each square is an element of [1, 2]",
         "torch.exp(t0)",
+        "each square is an element of [4, 6]",
+        "<dt>which is wrong</dt><dd><code>exp(float32[4, 6])</code></dd>",
         "ends the process",
+        "parity replay &#39;exp(float32[2])&#39; --device sim --faults faults.py",
+        "parity report &#39;my run.jsonl&#39; ",
+        "A simulated device",
+        "float32: 4 cells, 2 above the budget",
+        "elementwise: 4 cells",
+        "no kernel in any dtype: mode",
+        "<li>pinv</li>",
+        '<td class="n">3 of 3</td>',
+        "PYTORCH_X",
     ):
-        assert text in page
-    assert "parity replay &#39;exp(float32[2])&#39; --device sim" in page
-    assert parts.tags.count("svg") == 1
-    assert "float32: 2 comparisons, 1 above the budget" in page
-    assert "simulated" in page
+        assert text in page, text
 
 
 def test_nothing_can_be_fetched_and_what_a_file_holds_is_inert() -> None:
-    """One script and one style, the page's own; only addresses within the page."""
-    page = html.render(run(EVIL))
+    """The scripts are the page's own, and all addresses lie within it."""
+    honest, page = read(html.render(stored.run())), html.render(stored.run(stored.EVIL))
     parts = read(page)
-    assert parts.tags.count("script") == 1
+    assert parts.tags.count("script") == honest.tags.count("script") == 2
+    assert "img" not in parts.tags
     assert parts.addresses
     assert all(a.startswith("#") for a in parts.addresses)
-    assert "alert(1)</script>" not in page
-    assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
+    assert "default-src 'none'" in page
     assert not re.search(r"https?://", page)
 
 
-def test_a_run_that_agrees_says_so() -> None:
-    healthy = replace(run(), records=(), deaths=(), items=run().items[1:2])
+def test_a_run_that_agrees_and_one_that_compared_nothing_say_so() -> None:
+    whole = stored.run()
+    healthy = replace(whole, records=(), deaths=(), items=whole.items[1:2], end=End(1.0, {"agree": 2}, expected=1))
     page = html.render(healthy)
     assert "Everything that was compared agrees" in page
-    assert "No finding" in page
+    assert "no success" not in page
+    idle = html.render(replace(healthy, items=whole.items[3:4], end=End(1.0, {"unsupported": 1}, expected=1)))
+    assert "<h1>Nothing was compared</h1>" in idle
+    assert "this is no success" in idle
 
 
-def test_a_page_of_a_large_run_is_small() -> None:
-    """800 ops in 10 dtypes, 400 causes."""
-    big = run()
-    items = [
-        ItemRow(f"op{k}", d, 9, {"forward": {"agree": 9}}) for k in range(800) for d in ("float32", "float16", "int64", "bool")
-    ]
-    records = [replace(big.records[0], cause=Cause(f"aten::{k}", "values")) for k in range(400)]
-    assert len(html.render(replace(big, items=tuple(items), records=tuple(records)))) < 2_000_000
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (None, "The run file is cut: it has no end row"),
+        (End(1.0, stopped="interrupted", expected=9), "The run did not end: interrupted"),
+        (End(1.0, expected=9, lost=("sin-float32",)), "Items are missing: 4 of 9 were not compared: sin-float32"),
+        (End(1.0, expected=5, broken=("it broke",)), "Parity itself failed: it broke"),
+    ],
+)
+def test_a_run_that_is_not_whole_says_so_first(end: End | None, said: str) -> None:
+    assert said in html.render(replace(stored.run(), end=end)).partition("<main>")[0]
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no page was tested in a browser: there is no chromium on this machine")
-def test_the_filter_works_in_a_browser(tmp_path: Path) -> None:
-    """The script runs under the page's own policy: it hides what agrees, and counts what it shows."""
-    path = tmp_path / "page.html"
-    path.write_text(html.render(run()), encoding="utf-8")
-    command = [
-        str(CHROMIUM),
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--user-data-dir={tmp_path}",
-        "--dump-dom",
-        path.as_uri(),
-    ]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stdout
-    assert "3 of 4 ops" in shown
-    assert re.search(r'<tr hidden=""><th scope="row">cos', shown)
+def test_a_finding_that_did_not_come_again_is_listed_and_is_no_cause() -> None:
+    whole = stored.run()
+    records = tuple(replace(r, gone=True, count=3) if r.shrunk else r for r in whole.records)
+    page = html.render(replace(whole, records=records, deaths=()))
+    assert "2 findings did not come again, everything else agrees" in page
+    assert "exp float32 forward wrong, in 3 cases of the run" in page
+
+
+def test_two_runs_give_trends() -> None:
+    """New, gone and common causes, counts, changes, and both machines."""
+    before, after = stored.run(), stored.run()
+    moved = replace(after.records[0], op=OTHER, cause=Cause("aten::other", "values"))
+    items = (*after.items, replace(after.items[0], op=OTHER))
+    fingerprint = replace(after.header.fingerprint, torch="2.14.0")
+    after = replace(
+        after, records=(*after.records[2:], moved), items=items, header=replace(after.header, fingerprint=fingerprint)
+    )
+    page = html.render(after, before)
+    for text in (
+        "Causes of what the earlier run did not run: 1",
+        "Causes that are gone: 1",
+        "Causes in both: 1",
+        '<td class="bad">2.13.0</td><td class="bad">2.14.0</td>',
+        "Regressed: ",
+        "the line is the earlier run",
+        'class="earlier"',
+    ):
+        assert text in page, text
+    assert "by chance" not in page
+    assert "by chance" in html.render(replace(after, header=replace(after.header, seed="7")), before)
+    other: Run = replace(stored.run(), records=(), deaths=(), items=(replace(after.items[0], op=OTHER, dtype="int8"),))
+    with pytest.raises(NothingCompared):
+        html.render(replace(after, records=(), deaths=(), items=after.items[1:2]), other)
+
+
+def test_a_page_of_200000_checks_has_less_than_5_megabytes() -> None:
+    """Although every finding has the largest picture, a script and a budget; what finds no room is one line."""
+    big = stored.large()
+    assert sum(n for i in big.items for c in i.counts.values() for n in c.values()) == 200_000
+    page = html.render(big)
+    assert len(page.encode()) < 5_000_000
+    assert page.count("exp(float32[") >= 450
+
+
+def test_a_page_has_an_end_whatever_a_file_holds() -> None:
+    """9,000 findings of 2,500 causes, each with a long case; what finds no room is counted."""
+    base, big = stored.run().records[0], stored.large()
+    case = "no_op_of_this_parity(float32[" + "2, " * 60 + "2])"
+    records = [replace(base, shrunk=case, op=f"op{k}", cause=Cause(f"aten::{k % 2500}", "values")) for k in range(9_000)]
+    page = html.render(replace(big, records=tuple(records)))
+    assert len(page.encode()) < 8_000_000
+    assert "and 500 more causes" in page
+    assert "for which the page has no room" in page
+
+
+def test_a_picture_frames_the_worst_element_and_names_its_steps() -> None:
+    """A path for each step, runs of equal elements in one piece."""
+    m = Measure("out", index=(1, 0), mismatched=1, total=6, shape=(2, 3), errors="aaar-x", bins=(3, *[0] * 16, 1, *[0] * 5, 1))
+    text = str(svg.heat_map(m))
+    assert text.count("<path") == 5
+    assert 'class="grid" d="M1 0v2M2 0v2M0 1h3"' in text
+    assert '<path class="e-no" d="M0 0h3v1h-3z"><title>3 elements: no error</title></path>' in text
+    assert '<rect class="worst" x="0" y="1"' in text
+    assert "1 element: not judged" in text
+    assert svg.heat_map(replace(m, errors="", shape=(), bins=())) is None
+    assert [svg.level_class(x) for x in "-ablmwx"] == ["e-un", "e-no", "e-in1", "e-in3", "e-out1", "e-out4", "e-odd"]
+    bars = str(svg.of_bins(m))
+    assert bars.count("<rect") == 3
+    assert "1: differs where no size says how far" in bars

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from parity.core.results import Status
+import json
+
+from parity.core.results import Fingerprint, Status
 from parity.report import matrix
-from parity.runs.rows import Death, ItemRow
+from parity.runs.rows import Death, Header, ItemRow
 
 ITEMS = (
     ItemRow(
@@ -42,3 +44,24 @@ def test_ops_that_agree_are_counted_and_those_that_died_are_shown() -> None:
     assert any(line.split() == ["cos", "X---"] for line in text.splitlines())
     assert "| `add` | `.DW-` |" in matrix.as_markdown(ITEMS)
     assert "| `sin` |" not in matrix.as_markdown(ITEMS)
+
+
+def test_a_death_stands_in_its_pass() -> None:
+    """Beside what the op's other cases gave."""
+    dead = Death("add", "float32", "add(float32[2], float32[2])", "backward", "hang")
+    assert matrix.rows(ITEMS, (dead,))[1] == ["add", ".XW-", "", ".---"]
+    tree = json.loads(matrix.as_json(Header(Fingerprint(*"abcdefgh")), ITEMS, (dead,)))
+    assert tree["ops"][0]["passes"] == {
+        "forward": "agree", "backward": "hang", "out= and in-place": "wrong", "transfer and refusal": "not run",
+    }  # fmt: skip
+
+
+def test_markdown_fits_a_comment_worst_first() -> None:
+    """And a name of another's file ends no cell."""
+    items = [ItemRow(f"op_{k:04}", "float32", 1, {"forward": {"fallback": 1}}) for k in range(5000)]
+    text = matrix.as_markdown([*items, *ITEMS])
+    assert len(text) <= 65_536
+    body = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| `")]
+    assert body[:2] == ["`add`", "`pinv`"]
+    assert "more ops: `parity report RUN --matrix`" in text
+    assert "| `a\\|b'c` |" in matrix.as_markdown([ItemRow("a|b`c", "float32", 1, {"forward": {"wrong": 1}})])

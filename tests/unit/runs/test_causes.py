@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from parity import tolerance
+from parity.checks import deciding
+from parity.checks.operators import Lain, OperatorCall, _runs_on_the_cpu, compared
 from parity.core.results import Cause, Record, Status
 from parity.devices import Call, Fault, load_faults, resolve
 from parity.devices.flags import FLAGS, Flag
 from parity.runs import suite
-from parity.runs.causes import OPERATORS, Gathered, gather, skeleton, weight
-from parity.runs.examine import NoJournal, RunPlan, examine
+from parity.runs.causes import OPERATORS, Gathered, gather, weight
+from parity.runs.examine import LOCATING, SHRINKING, NoJournal, RunPlan, examine
+from parity.runs.locating import skeleton
 from parity.runs.options import RunOptions
 from parity.runs.rows import Death
 
@@ -117,10 +121,10 @@ def test_a_flag_that_explains_a_finding_is_its_cause(monkeypatch: pytest.MonkeyP
     assert {"forward", "backward"} <= {r.aspect for r in flagged.records}
 
 
-def test_without_shrinking_no_cause_is_looked_for() -> None:
+def test_without_shrinking_nothing_is_tried() -> None:
     """Findings of one op are kept together, because nothing else is known of them."""
     (one,) = causes(Fault("exp", ("exp",), larger), ops=("exp",), no_shrink=True)
-    assert one.cause.subject == "exp"
+    assert one.cause == Cause("torch.exp", "values")
 
 
 @pytest.mark.parametrize(
@@ -218,3 +222,162 @@ def test_deaths_by_a_bare_signal_are_told_apart_by_their_op() -> None:
 
 def test_a_long_message_costs_nothing() -> None:
     assert skeleton("[" * 200_000)
+
+
+def test_operators_that_refuse_the_same_layout_are_one_cause_whatever_they_say() -> None:
+    """From three operators on."""
+
+    def refuse(call: Call) -> Any:
+        raise RuntimeError(f"{'view size' if len(call.op) > 3 else 'input'} must be contiguous")
+
+    fault = Fault("strided", ("exp", "cos", "tanh", "erf"), refuse, lambda c: not c.args[0].is_contiguous())
+    (one,) = causes(fault, ops=("exp", "cos", "tanh", "erf"))
+    assert one.cause == Cause(OPERATORS, "raises", ("non-contiguous operand",))
+
+
+def test_a_special_value_does_not_hide_a_layout() -> None:
+    """Taking the layout away would leave a difference that the special value makes."""
+
+    def spread(call: Call) -> Any:
+        return call.run() * (1.01 if not call.args[0].is_contiguous() else 1.0) + (1.0 if call.args[0].isnan().any() else 0.0)
+
+    device = resolve("sim", (Fault("exp", ("exp",), spread),))
+    call = _call(torch.ops.aten.exp.default, torch.tensor([[1.0, float("nan")], [2.0, 3.0]]).t())
+    assert deciding.properties(compared(call, device), device) == ("non-contiguous operand",)
+
+
+@pytest.mark.parametrize(
+    ("when", "operand", "words"),
+    [
+        (lambda x: bool(x.isnan().any()), torch.tensor([1.0, float("nan")]), ("NaN or Inf",)),
+        (lambda x: bool((x.abs() > 1e30).any()), torch.tensor([1e38, 2e38]), ("extreme values",)),
+        (lambda x: x.numel() == 0, torch.empty(0, 2), ("empty operand",)),
+        (lambda x: x.dtype == torch.float16, torch.ones(3, dtype=torch.float16), ("half types",)),
+        (lambda x: True, torch.ones(3), ()),
+    ],
+)
+def test_what_a_refusal_needs_is_found(
+    when: Callable[[torch.Tensor], bool], operand: torch.Tensor, words: tuple[str, ...]
+) -> None:
+    """Each kind of property, with an operator that raises."""
+
+    def refuse(call: Call) -> Any:
+        raise RuntimeError("no")
+
+    device = resolve("sim", (Fault("sin", ("sin",), refuse, lambda c: when(c.args[0])),))
+    assert deciding.properties(compared(_call(torch.ops.aten.sin.default, operand), device), device) == words
+
+
+def _call(operator: Any, *operands: torch.Tensor) -> OperatorCall:
+    laid = [
+        Lain(x.as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,), 0).clone(), tuple(x.shape), x.stride(),
+             0, False, False, k)
+        for k, x in enumerate(operands)
+    ]  # fmt: skip
+    return OperatorCall(operator, tuple(laid), {})
+
+
+def test_values_of_one_kind_are_one_cause_from_three_operators_on() -> None:
+    """Two are told apart."""
+
+    def spread(call: Call) -> Any:
+        return call.run() * 1.01
+
+    def of(*ops: str) -> tuple[Gathered, ...]:
+        return causes(Fault("nan", ops, spread, lambda c: bool(c.args[0].isnan().any())), ops=ops, examples=40)
+
+    (one,) = of("relu", "floor", "erf", "cos")
+    assert one.cause == Cause(OPERATORS, "values", ("NaN or Inf",))
+    assert len(of("erf", "cos")) == 2
+
+
+def test_an_operator_that_is_wrong_anyway_is_one_cause() -> None:
+    """What decides in one of its findings says nothing new."""
+    records = [
+        Record("a", "conv", "float32", "forward", "wrong", shrunk="a", cause=Cause("aten::convolution", "values", p))
+        for p in ((), ("NaN or Inf",), ("half types",))
+    ]
+    assert [g.cause for g in gather(records)] == [Cause("aten::convolution", "values")]
+    assert len(gather(records[1:])) == 2
+
+
+def test_the_function_is_named_if_no_operator_differs_alone() -> None:
+    """Not the row that called it."""
+
+    def shifted(call: Call) -> Any:
+        return call.run() + 0.01
+
+    (one,) = causes(
+        Fault("f", ("torch.nn.functional.scaled_dot_product_attention",), shifted, level="function"), ops=("attention_banned",)
+    )
+    assert one.cause.subject == "torch.nn.functional.scaled_dot_product_attention"
+
+
+def test_a_finding_without_experiments_still_has_its_symptom() -> None:
+    """The process died while they were made."""
+    options = RunOptions(examples=10, no_power=True)
+    there = resolve("sim", (Fault("exp", ("exp",), larger),))
+    plan = RunPlan(there, resolve("cpu"), tolerance.load("sim"), suite.profile("quick"), options)
+    (item,) = suite.select(("exp",), dtypes=("float32",))
+    for dead in ({SHRINKING}, {SHRINKING, LOCATING}, {0, LOCATING}):
+        subjects = {f.cause.subject for f in examine(item, plan, NoJournal(), frozenset(dead)).findings if f.cause}
+        assert subjects == ({"aten::exp"} if LOCATING not in dead else {"torch.exp"})
+
+
+def test_destinations_of_several_dtypes_do_not_hide_the_layout() -> None:
+    """The indices of a pooling are int64: with another dtype torch refuses the call, which decides nothing."""
+
+    def dense(call: Call) -> Any:
+        result = call.run()
+        for out in call.outs:
+            if not out.is_contiguous():
+                out.fill_(7)
+        return result
+
+    fault = Fault("pool", ("max_pool2d_with_indices",), dense, lambda c: any(not o.is_contiguous() for o in c.outs))
+    made = causes(fault, ops=("max_pool2d_with_indices",), examples=30)
+    assert {(c.cause.symptom, c.cause.properties) for c in made} == {("memory", ("strided destination",))}
+
+
+def test_wrong_values_of_a_view_are_those_of_the_copy_that_read_it() -> None:
+    """A view computes nothing."""
+    aten = torch.ops.aten
+    views = [OperatorCall(op, (), {}, "values", 9.0) for op in (aten._neg_view.default, aten._conj.default, aten.t.default)]
+    assert all(v.is_copy for v in (*views, OperatorCall(aten.clone.default, (), {})))
+    assert not OperatorCall(aten.t.default, (), {}, "metadata", 9.0).is_copy
+    assert not OperatorCall(aten.exp.default, (), {}, "values", 9.0).is_copy
+
+
+def test_an_operator_that_only_the_device_has_is_named_although_it_may_draw_numbers() -> None:
+    """torch tags `_cudnn_rnn` so, because it can drop out."""
+    assert not _runs_on_the_cpu(torch.ops.aten._cudnn_rnn.default)
+    assert _runs_on_the_cpu(torch.ops.aten.native_dropout.default)
+
+
+def test_three_faults_at_once_are_three_causes() -> None:
+    """A kernel below other functions, destinations that are written as if dense, and a wrong derivative of a composite."""
+
+    def dense(call: Call) -> Any:
+        result = call.run()
+        for out in call.outs:
+            call.memory(out)[: out.numel()].copy_(out.clone().reshape(-1))
+        return result
+
+    def strided_destination(call: Call) -> bool:
+        return bool(call.outs) and not call.outs[0].is_contiguous() and call.args[0].is_contiguous()
+
+    def first_larger(call: Call) -> Any:
+        first, *rest = call.run()
+        return (None if first is None else first * 1.01, *rest)
+
+    faults = (
+        Fault("softmax", ("_softmax",), higher),
+        Fault("dense", ("exp", "cos", "tanh", "erf"), dense, strided_destination),
+        Fault("norm", ("native_layer_norm_backward",), first_larger),
+    )
+    made = causes(*faults, ops=("softmax", "exp", "cos", "tanh", "erf", "layer_norm", "attention_banned"), examples=16)
+    assert {(c.cause.subject, c.cause.symptom) for c in made} == {
+        ("aten::_softmax", "values"),
+        (OPERATORS, "memory"),
+        ("aten::native_layer_norm_backward", "values"),
+    }

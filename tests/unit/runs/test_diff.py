@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from parity.core.errors import NothingCompared
-from parity.core.results import Fingerprint, Measure, Record
+from parity.core.results import Cause, Fingerprint, Record
+from parity.runs.change import Change, Group
 from parity.runs.code import Code
-from parity.runs.diff import Change, Shift, compare, render
+from parity.runs.diff import Diff, compare
 from parity.runs.rows import Death, End, Header, ItemRow, Run
 
 PRINT = Fingerprint("0.1", "2.13.0", "abc", "3.11", "macOS 15", "arm64", "mps", "Apple M2", environment=(("A", "1"),))
@@ -17,15 +18,16 @@ HEADER = Header(PRINT, "0", "default", "all")
 def record(
     case: str,
     status: str = "agree",
-    share: float | None = None,
     op: str = "add",
     *,
     digest: str = "",
     reason: str = "",
     shrunk: str = "",
+    pinned: bool = False,
+    dtype: str = "float32",
+    cause: Cause | None = None,
 ) -> Record:
-    measures = (Measure("output", share, measured=True),) if share is not None else ()
-    return Record(case, op, "float32", "forward", status, digest, reason=reason, measures=measures, shrunk=shrunk)
+    return Record(case, op, dtype, "forward", status, digest, pinned, reason, shrunk=shrunk, cause=cause)
 
 
 def run(*records: Record, items: tuple[ItemRow, ...] = (), header: Header = HEADER) -> Run:
@@ -36,88 +38,97 @@ def item(op: str = "add", **counts: int) -> ItemRow:
     return ItemRow(op, "float32", sum(counts.values()), {"forward": counts})
 
 
-def words(changes: tuple[Change, ...]) -> list[tuple[str, str, str, bool]]:
-    return [(c.case, c.before, c.after, c.paired) for c in changes]
+def of(diff: Diff, group: Group) -> tuple[Change, ...]:
+    """The changes of a group."""
+    return tuple(c for told in diff.groups.get(group, ()) for c in told.changes)
+
+
+def words(diff: Diff, group: Group) -> list[tuple[str, str, str, bool]]:
+    return [(c.case, c.before, c.after, c.paired) for c in of(diff, group)]
 
 
 def test_equal_runs_have_nothing_to_tell() -> None:
     same = run(record("a"), record("b", "wrong"), items=(item(agree=5),))
     diff = compare(same, same)
-    assert diff.exit_code == 0
-    assert render(diff) == (
-        "compared: 2 records of the same case in both runs, and by count 1 op x dtype x aspect cells "
-        "(5 checks before, 5 after)\nnothing changed\nnext: nothing to do"
-    )
+    assert (dict(diff.groups), diff.exit_code()) == ({}, 0)
 
 
 def test_what_agreed_and_is_a_finding_now_has_regressed() -> None:
     diff = compare(run(record("a"), record("b")), run(record("a", "wrong"), record("b", "crash")))
-    assert words(diff.regressed) == [("a", "agree", "wrong", True), ("b", "agree", "crash", True)]
-    assert (diff.exit_code, diff.fixed) == (1, ())
+    assert words(diff, Group.REGRESSED) == [("a", "agree", "wrong", True)]
+    assert words(diff, Group.DYING) == [("b", "agree", "crash", True)]
+    assert (diff.exit_code(), of(diff, Group.FIXED)) == (1, ())
 
 
 def test_a_finding_that_agrees_now_is_fixed() -> None:
     diff = compare(run(record("a", "drift")), run(record("a")))
-    assert (words(diff.fixed), diff.exit_code) == ([("a", "drift", "agree", True)], 0)
+    assert (words(diff, Group.FIXED), diff.exit_code()) == ([("a", "drift", "agree", True)], 0)
 
 
-@pytest.mark.parametrize("status", ["unsupported", "fallback"])
-def test_what_was_compared_and_is_refused_now_is_lost_and_counts_as_a_regression(status: str) -> None:
+@pytest.mark.parametrize(("status", "group"), [("unsupported", Group.LOST), ("fallback", Group.FALLBACK)])
+def test_what_was_compared_and_is_refused_now_is_lost_and_counts_as_a_regression(status: str, group: Group) -> None:
     diff = compare(run(record("a"), record("b", "drift")), run(record("a", status), record("b", status)))
-    assert [c.before for c in diff.lost] == ["agree", "drift"]
-    assert diff.exit_code == 1
+    assert [c.before for c in of(diff, group)] == ["agree", "drift"]
+    assert list(diff.groups) == [group]
+    assert diff.exit_code() == 1
 
 
 def test_what_was_refused_and_agrees_now_is_gained() -> None:
     diff = compare(run(record("a", "unsupported")), run(record("a")))
-    assert (words(diff.gained), diff.exit_code) == ([("a", "unsupported", "agree", True)], 0)
+    assert (words(diff, Group.SUPPORTED), diff.exit_code()) == ([("a", "unsupported", "agree", True)], 0)
 
 
 @pytest.mark.parametrize("before", ["unsupported", "fallback", "void", "crash", "hang", "error", "oom", "drift"])
 def test_a_finding_of_a_new_kind_has_regressed_whatever_came_before(before: str) -> None:
     """The classic upgrade: a device refuses an op, then computes it wrong. By the same case, and by count alone."""
     diff = compare(run(record("a", before)), run(record("a", "wrong")))
-    assert (words(diff.regressed), diff.exit_code) == ([("a", before, "wrong", True)], 1)
-    assert [diff.gained, diff.eased, diff.fixed, diff.lost] == [()] * 4
+    assert (words(diff, Group.REGRESSED), diff.exit_code()) == ([("a", before, "wrong", True)], 1)
+    assert [of(diff, Group.SUPPORTED), of(diff, Group.EASED), of(diff, Group.FIXED), of(diff, Group.LOST)] == [()] * 4
     counted = ItemRow("add", "float32", 9, {"forward": {before: 9}})
     diff = compare(run(items=(counted,)), run(record("b", "wrong", shrunk="least"), items=(item(wrong=9),)))
-    assert (words(diff.regressed), diff.gained, diff.exit_code) == ([("least", before, "wrong", False)], (), 1)
-    assert render(diff).endswith("next: parity replay least --device mps")
+    assert (words(diff, Group.REGRESSED), of(diff, Group.SUPPORTED), diff.exit_code()) == (
+        [("least", before, "wrong", False)],
+        (),
+        1,
+    )
+    assert [t.case for t in diff.groups[Group.REGRESSED]] == ["least"]
 
 
 def test_a_crash_that_turned_into_wrong_results_has_regressed() -> None:
     """An item that died three times has no counts; the deaths are all that is known of it."""
     died = replace(run(record("x", op="sub")), deaths=(Death("add", "float32", "f", "", "crash", "SIGABRT", "device"),))
     diff = compare(died, run(record("x", op="sub"), record("b", "wrong"), items=(item(wrong=104),)))
-    assert (words(diff.regressed), diff.exit_code) == ([("b", "crash", "wrong", False)], 1)
+    assert (words(diff, Group.REGRESSED), diff.exit_code()) == ([("b", "crash", "wrong", False)], 1)
 
 
 def test_a_finding_in_what_the_first_run_did_not_compare_is_new() -> None:
     """Another aspect of an op that was refused, and an op that was not run."""
     refused = run(items=(item(unsupported=12),))
     backward = ItemRow("add", "float32", 12, {"forward": {"agree": 12}, "backward": {"wrong": 3}})
-    assert [(c.aspect, c.before) for c in compare(refused, run(items=(backward,))).regressed] == [("backward", "not compared")]
+    assert [(c.aspect, c.before) for c in of(compare(refused, run(items=(backward,))), Group.REGRESSED)] == [
+        ("backward", "not compared")
+    ]
     diff = compare(refused, run(items=(item(unsupported=12), item("sort", agree=3, hang=1))))
-    assert ([(c.op, c.before, c.after) for c in diff.regressed], diff.exit_code) == ([("sort", "not run", "hang")], 1)
+    assert ([(c.op, c.before, c.after) for c in of(diff, Group.DYING)], diff.exit_code()) == ([("sort", "not run", "hang")], 1)
 
 
 def test_each_kind_of_a_cell_is_told_once() -> None:
     """By its case where one is in both runs, and a second kind beside it."""
     before = run(record("a"), items=(item(agree=9),))
     after = run(record("a", "wrong"), record("b", "wrong"), record("c", "error"), items=(item(wrong=5, error=4),))
-    assert words(compare(before, after).regressed) == [("a", "agree", "wrong", True), ("c", "agree", "error", False)]
+    assert words(compare(before, after), Group.REGRESSED) == [("a", "agree", "wrong", True), ("c", "agree", "error", False)]
 
 
 @pytest.mark.parametrize(("before", "after"), [("wrong", "drift"), ("crash", "unsupported"), ("error", "void")])
 def test_a_finding_that_became_less_is_told_and_is_no_regression(before: str, after: str) -> None:
     diff = compare(run(record("a", before)), run(record("a", after)))
-    assert (words(diff.eased), diff.regressed, diff.exit_code) == ([("a", before, after, True)], (), 0)
-    assert "eased: 1\n" in render(diff)
+    assert (words(diff, Group.EASED), of(diff, Group.REGRESSED), diff.exit_code()) == ([("a", before, after, True)], (), 0)
+    assert list(diff.groups) == [Group.EASED]
 
 
 def test_other_inputs_are_another_check() -> None:
     diff = compare(run(record("a", digest="1")), run(record("a", digest="2")))
-    assert (diff.paired, diff.only_before, diff.only_after, diff.exit_code) == (0, 1, 1, 0)
+    assert (diff.paired, diff.only_before, diff.only_after, diff.exit_code()) == (0, 1, 1, 0)
     assert diff.warnings == ("no case is in both runs",)
 
 
@@ -125,76 +136,33 @@ def test_a_new_finding_where_the_cell_had_agreed_throughout_has_regressed() -> N
     before = run(items=(item(agree=200),))
     after = run(record("b", "wrong", shrunk="least"), record("c", "wrong"), items=(item(agree=198, wrong=2),))
     diff = compare(before, after)
-    assert words(diff.regressed) == [("least", "agree", "wrong", False)]
-    assert diff.exit_code == 1
-    assert words(compare(after, before).fixed) == [("least", "wrong", "agree", False)]
+    assert words(diff, Group.REGRESSED) == [("least", "agree", "wrong", False)]
+    assert diff.exit_code() == 1
+    assert words(compare(after, before), Group.FIXED) == [("least", "wrong", "agree", False)]
 
 
 def test_a_new_finding_where_there_were_findings_before_has_not() -> None:
     before = run(record("a", "wrong"), items=(item(agree=199, wrong=1),))
-    assert compare(before, run(record("b", "wrong"), items=(item(agree=199, wrong=1),))).exit_code == 0
+    assert compare(before, run(record("b", "wrong"), items=(item(agree=199, wrong=1),))).exit_code() == 0
 
 
 def test_a_new_finding_in_a_cell_that_had_compared_nothing_has_regressed() -> None:
     diff = compare(run(record("x"), items=(item("sort", void=3),)), run(record("x"), record("b", "wrong", op="sort")))
-    assert (words(diff.regressed), diff.exit_code) == ([("b", "void", "wrong", False)], 1)
+    assert (words(diff, Group.REGRESSED), diff.exit_code()) == ([("b", "void", "wrong", False)], 1)
 
 
 def test_a_cell_that_is_only_refused_now_is_lost() -> None:
     after = run(record("b", "unsupported", reason="no kernel"), items=(item(unsupported=9),))
     diff = compare(run(items=(item(agree=9),)), after)
-    assert diff.lost == (Change("add", "float32", "forward", "b", "compared", "unsupported", "no kernel", paired=False),)
+    assert of(diff, Group.LOST) == (
+        Change("add", "float32", "forward", "b", "compared", "unsupported", "no kernel", False, Group.LOST),
+    )
     back = compare(after, run(items=(item(agree=9),)))
-    assert [(c.before, c.after) for c in back.gained] == [("unsupported", "compared")]
+    assert [(c.before, c.after) for c in of(back, Group.SUPPORTED)] == [("unsupported", "compared")]
 
 
 def test_one_refusal_beside_comparisons_loses_no_cell() -> None:
-    assert compare(run(items=(item(agree=9),)), run(items=(item(agree=8, unsupported=1),))).exit_code == 0
-
-
-# -------------------------------------------------------------------------------------------------------------- shares
-
-
-def shifts(*pairs: tuple[float, float]) -> tuple[tuple[Shift, ...], tuple[Shift, ...]]:
-    before = run(*(record(str(k), share=a) for k, (a, _) in enumerate(pairs)))
-    after = run(*(record(str(k), share=b) for k, (_, b) in enumerate(pairs)))
-    diff = compare(before, after)
-    assert diff.exit_code == 0
-    return diff.grown, diff.shrunk
-
-
-def test_a_share_that_doubled_has_grown_paired_by_case() -> None:
-    grown, shrunk = shifts((0.1, 0.1), (0.1, 0.2), (0.05, 0.4))
-    assert grown == (Shift("add", "float32", "forward", 3, 2, 1.0, 3.0, "2"),)
-    assert shrunk == ()
-
-
-def test_a_share_that_carried_its_check_over_the_limit_is_told_once() -> None:
-    diff = compare(run(record("a", share=0.5)), run(record("a", "drift", share=9.0)))
-    assert (words(diff.regressed), diff.grown) == ([("a", "agree", "drift", True)], ())
-
-
-def test_a_share_that_halved_has_shrunk() -> None:
-    assert shifts((0.4, 0.1)) == ((), (Shift("add", "float32", "forward", 1, 1, -2.0, -2.0, "0"),))
-
-
-@pytest.mark.parametrize("before, after", [(0.1, 0.199), (0.0, 0.015), (1e-9, 1e-4), (0.0, 0.0)])
-def test_less_than_a_bit_and_less_than_a_64th_of_the_budget_is_luck(before: float, after: float) -> None:
-    assert shifts((before, after)) == ((), ())
-
-
-def test_from_nothing_to_a_64th_has_grown() -> None:
-    assert [s.worst for s in shifts((0.0, 2**-6))[0]] == [1.0]
-
-
-def test_an_infinite_share_still_has_a_number_and_nan_has_none() -> None:
-    assert [s.worst for s in shifts((1.0, float("inf")))[0]] == [64.0]
-    assert shifts((1.0, float("nan"))) == ((), ())
-
-
-def test_upper_limits_from_screens_are_not_shares() -> None:
-    screened = replace(record("a"), measures=(Measure("output", 0.9, measured=False, screen="ulp"),))
-    assert compare(run(record("a", share=0.1)), run(screened)).grown == ()
+    assert compare(run(items=(item(agree=9),)), run(items=(item(agree=8, unsupported=1),))).exit_code() == 0
 
 
 # --------------------------------------------------------------------------------------------------------------- frames
@@ -216,14 +184,14 @@ def test_runs_without_a_common_check_compare_nothing() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        (Code(), Code("low.py", "1a2b"), ("the setups differ: none and low.py (1a2b)",)),
-        (Code("low.py", "1a2b"), Code("low.py", "9f9f"), ("the setups differ: low.py (1a2b) and low.py (9f9f)",)),
+        (Code(), Code("low.py", "1a2b"), (("setup", "none", "low.py (1a2b)"),)),
+        (Code("low.py", "1a2b"), Code("low.py", "9f9f"), (("setup", "low.py (1a2b)", "low.py (9f9f)"),)),
         (Code("low.py", "1a2b"), Code("moved.py", "1a2b"), ()),
     ],
 )
-def test_runs_under_other_setups_are_told(before: Code, after: Code, told: tuple[str, ...]) -> None:
+def test_runs_under_other_setups_are_told(before: Code, after: Code, told: tuple[tuple[str, str, str], ...]) -> None:
     one, other = (replace(HEADER, setup=s) for s in (before, after))
-    assert compare(run(record("a"), header=one), run(record("a"), header=other)).warnings == told
+    assert compare(run(record("a"), header=one), run(record("a"), header=other)).changed == told
 
 
 def test_two_empty_runs_compare_nothing() -> None:
@@ -231,64 +199,126 @@ def test_two_empty_runs_compare_nothing() -> None:
         compare(run(), run())
 
 
-def test_the_summary_tells_machines_counts_changes_and_the_next_command() -> None:
-    changed = replace(PRINT, os="macOS 26", environment=(("A", "2"), ("B", "on")))
-    before = run(record("add(float32[2])", share=0.1), record("f"), record("l", op="sort"), record("g", "unsupported"))
-    after = run(
-        record("add(float32[2])", share=0.5),
-        record("f", "wrong"),
-        record("l", "fallback", op="sort"),
-        record("g"),
-        record("n"),
-        header=replace(HEADER, fingerprint=changed),
-    )
-    assert render(compare(before, replace(after, end=None))) == (
-        "compared: 4 records of the same case in both runs, and by count 2 op x dtype x aspect cells "
-        "(4 checks before, 5 after)\n"
-        "warning: the second run is truncated\n"
-        "changed: os macOS 15 -> macOS 26\n"
-        "changed: A 1 -> 2\n"
-        "changed: B unset -> on\n"
-        "records without a partner: 0 before, 1 after\n"
-        "regressed: 1\n"
-        "  add float32 forward agree -> wrong: f\n"
-        "lost: 1\n"
-        "  sort float32 forward agree -> fallback: l\n"
-        "gained: 1\n"
-        "  add float32 forward unsupported -> agree: g\n"
-        "grown: 1\n"
-        "  add float32 forward 1 of 1 pairs by a bit or more: median +2.3 bits, worst +2.3: add(float32[2])\n"
-        "incomplete: what a run lacks cannot be compared; run it again, or take what is there with --partial\n"
-        "next: parity replay f --device mps"
-    )
-
-
-def test_a_long_list_is_cut_and_a_case_is_quoted_for_the_shell() -> None:
-    cases = [f"add(float32[{k}])" for k in range(20)]
-    text = render(compare(run(*map(record, cases)), run(*(record(c, "wrong") for c in cases))))
-    assert "regressed: 20\n" in text
-    assert "  and 8 more\n" in text
-    assert text.endswith("next: parity replay 'add(float32[0])' --device mps")
-
-
 def test_a_crash_is_a_regression() -> None:
     """Deaths are no records, and yet the worst of findings."""
     died = replace(run(record("g")), deaths=(Death("add", "float32", "f", "", "crash", "SIGABRT", "device"),))
     told = compare(run(record("f"), record("g")), died)
-    assert [(c.before, c.after) for c in told.regressed] == [("agree", "crash")]
-    assert told.exit_code == 1
+    assert [(c.before, c.after) for c in of(told, Group.DYING)] == [("agree", "crash")]
+    assert told.exit_code() == 1
 
 
 def test_a_reference_that_dies_is_no_regression_of_the_device() -> None:
     """The CPU's own trouble is told by the run, not by the diff."""
     died = replace(run(record("g")), deaths=(Death("add", "float32", "f", "", "crash", "SIGSEGV", "reference", blame="cpu"),))
-    assert compare(run(record("f"), record("g")), died).exit_code == 0
+    assert compare(run(record("f"), record("g")), died).exit_code() == 0
 
 
 def test_a_cell_with_findings_is_still_watched() -> None:
     """Drift that turns into wrong regresses; so does a share of findings that doubles."""
-    assert compare(run(record("f", "drift")), run(record("f", "wrong"))).exit_code == 1
+    assert compare(run(record("f", "drift")), run(record("f", "wrong"))).exit_code() == 1
     few = ItemRow("neg", "float32", 40, {"forward": {"agree": 35, "wrong": 5}})
     many = ItemRow("neg", "float32", 40, {"forward": {"agree": 3, "wrong": 37}})
     told = compare(replace(run(record("f")), items=(few,)), replace(run(record("f")), items=(many,)))
-    assert [c.after for c in told.regressed] == ["37 findings of 40"]
+    assert [c.after for c in of(told, Group.REGRESSED)] == ["37 findings of 40"]
+
+
+# ------------------------------------------------------------------------------------------------------------- groups
+
+
+def test_one_kernel_behind_forty_ops_is_one_entry() -> None:
+    """Forty ops that call it, in two dtypes, and an op that is wrong for itself."""
+    cause, own = Cause("aten::mul", "values"), Cause("torch.sort", "values")
+    ops = [f"op{k}" for k in range(40)]
+    cells = [(op, d) for op in ops for d in ("float32", "float16")]
+    healthy = tuple(ItemRow(op, d, 9, {"forward": {"agree": 9}}) for op, d in [*cells, ("sort", "float32")])
+    broken = tuple(replace(i, counts={"forward": {"agree": 8, "wrong": 1}}) for i in healthy)
+    found = [record(f"{op}(2)", "wrong", op, dtype=d, shrunk=f"{op}(1)", cause=cause) for op, d in cells]
+    found.append(record("sort(2)", "wrong", "sort", shrunk="sort(1)", cause=own))
+    diff = compare(run(items=healthy), run(*found, items=broken))
+    assert list(diff.groups) == [Group.REGRESSED]
+    many, one = diff.groups[Group.REGRESSED]
+    assert (many.cause, len(many.ops), len(many.cells)) == (cause, 40, 80)
+    assert (one.cause, one.case) == (own, "sort(1)")
+    back = compare(run(*found, items=broken), run(items=healthy))
+    assert [(t.cause, len(t.ops)) for t in back.groups[Group.FIXED]] == [(cause, 40), (own, 1)]
+    assert (list(back.groups), back.exit_code()) == ([Group.FIXED], 0)
+
+
+def test_the_worst_status_comes_first() -> None:
+    before = run(record("a"), record("b"), record("c"), record("d", "wrong"), record("e", "unsupported"))
+    after = run(record("a", "drift"), record("b", "wrong"), record("c", "hang"), record("d"), record("e"))
+    diff = compare(before, after)
+    assert list(diff.groups) == [Group.DYING, Group.REGRESSED, Group.SUPPORTED, Group.FIXED]
+    assert [t.changes[0].after for t in diff.groups[Group.REGRESSED]] == ["wrong", "drift"]
+
+
+def test_refusals_with_the_same_words_are_one_entry() -> None:
+    before = run(*(record(op, op=op) for op in ("add", "mul", "sort")))
+    words = {"add": "no kernel for 'aten::add'", "mul": "no kernel for 'aten::mul'", "sort": "sort takes no bool"}
+    diff = compare(before, run(*(record(op, "unsupported", op=op, reason=words[op]) for op in words)))
+    assert [t.ops for t in diff.groups[Group.LOST]] == [("add", "mul"), ("sort",)]
+
+
+def test_a_fallback_that_ended_is_told_and_fails_only_when_asked() -> None:
+    diff = compare(run(record("a", "fallback")), run(record("a")))
+    assert list(diff.groups) == [Group.FALLBACK]
+    assert (diff.exit_code(), diff.exit_code([Group.FALLBACK])) == (0, 1)
+    assert compare(run(record("a")), run(record("a", "fallback"))).exit_code() == 1
+
+
+def test_items_of_one_run_are_added_or_removed() -> None:
+    one, two = run(items=(item(agree=3),)), run(items=(item(agree=3), item("sort", agree=3)))
+    diff = compare(one, two)
+    assert [(g, [t.ops for t in told]) for g, told in diff.groups.items()] == [(Group.ADDED, [("sort",)])]
+    assert [(g, [t.ops for t in told]) for g, told in compare(two, one).groups.items()] == [(Group.REMOVED, [("sort",)])]
+    assert (diff.exit_code(), diff.exit_code([Group.ADDED])) == (0, 1)
+
+
+def test_what_an_interrupted_run_did_not_reach_is_not_removed() -> None:
+    two = run(items=(item(agree=3), item("sort", agree=3)))
+    broken_off = replace(run(items=(item(agree=3),)), end=End(stopped="interrupted", expected=2))
+    diff = compare(two, broken_off)
+    assert (dict(diff.groups), diff.exit_code()) == ({}, 1)
+    assert compare(two, broken_off, partial=True).exit_code() == 0
+
+
+def test_a_cell_that_says_nothing_any_more_is_not_comparable() -> None:
+    diff = compare(run(record("x", op="sub"), items=(item(agree=9),)), run(record("x", op="sub"), items=(item(void=9),)))
+    assert list(diff.groups) == [Group.INCOMPARABLE]
+    assert diff.exit_code() == 0
+
+
+def test_a_pinned_case_with_other_inputs_is_not_comparable() -> None:
+    before, after = run(record("a", digest="1", pinned=True)), run(record("a", digest="2", pinned=True))
+    diff = compare(before, after)
+    assert [(c.before, c.after) for c in of(diff, Group.INCOMPARABLE)] == [("inputs 1", "inputs 2")]
+
+
+def test_another_set_of_pinned_cases_is_told() -> None:
+    before, after = run(record("a", pinned=True), record("b")), run(record("c", pinned=True), record("b"))
+    assert "the pinned cases differ in 1 item: add float32" in compare(before, after).warnings
+
+
+def test_a_finding_of_another_status_has_the_cause_of_its_cell() -> None:
+    """A kind of finding is recorded by its least case, which may drift where others are wrong."""
+    cause = Cause("aten::mm", "values")
+    after = run(record("a", "wrong", pinned=True), record("b", "drift", shrunk="c", cause=cause))
+    diff = compare(run(record("a", pinned=True)), after)
+    assert [(t.cause, len(t.changes)) for t in diff.groups[Group.REGRESSED]] == [(cause, 2)]
+
+
+def test_what_did_not_come_again_is_no_difference() -> None:
+    """Neither its record nor the count of its item."""
+    healthy = Run(
+        Header(Fingerprint("0", "2", "", "3", "", "", "sim", "")),
+        items=(ItemRow("exp", "float32", 2, {"forward": {"agree": 2}}),),
+    )
+    found = Record("exp(float32[2])", "exp", "float32", "forward", "wrong", shrunk="exp(float32[2])", count=1, gone=True)
+    flaky = replace(healthy, records=(found,), items=(ItemRow("exp", "float32", 2, {"forward": {"agree": 1, "wrong": 1}}),))
+    assert not compare(healthy, flaky, partial=True).groups
+    assert compare(healthy, replace(flaky, records=(replace(found, gone=False),)), partial=True).groups
+
+
+def test_a_check_that_says_nothing_beside_new_findings_of_its_op_is_not_told() -> None:
+    diff = compare(run(record("a"), record("b")), run(record("a", "wrong"), record("b", "void")))
+    assert list(diff.groups) == [Group.REGRESSED]

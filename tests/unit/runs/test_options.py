@@ -8,21 +8,23 @@ from dataclasses import fields
 import pytest
 
 from parity.faces import commandline
-from parity.runs.options import OPTIONS, Option, RunOptions
+from parity.runs.options import OPTIONS, Option, RunOptions, read_duration
 
 GIVEN = (
     *("run", "ad*", "mul", "--device", "sim", "--dtype", "int8", "--dtype", "bool", "--family", "unary", "--profile", "full"),
-    *("--source", "all", "--examples", "3", "--seed", "-1", "-n", "2", "--faults", "f.py", "--no-screens", "--no-shrink"),
+    *("--source", "all", "--examples", "3", "--seed", "-1", "-n", "2", "--faults", "f.py"),
+    *("--no-screens", "--no-shrink", "--no-again"),
     *("--power", "9", "--no-power", "--hang-after", "1.5", "--setup", "s.py", "--fail-on", "void", "--min-judged", "0.25"),
     *("--known", "k.toml", "--strict-known"),
     *("--output", "run.jsonl", "--findings", "there", "--junit-xml", "x.xml", "--reach", "--count", "-v", "--list"),
+    *("--shard", "3/7", "--time", "5m", "--tx", "popen", "--mixed"),
 )
 ASKED = RunOptions(
     op=("ad*", "mul"), device="sim", dtype=("int8", "bool"), family=("unary",), profile="full", source="all", examples=3,
-    seed="-1", workers=2, faults="f.py", no_screens=True, no_shrink=True, power=9, no_power=True, hang_after=1.5, setup="s.py",
-    fail_on=("void",), known="k.toml", strict_known=True,
+    seed="-1", workers=2, faults="f.py", no_screens=True, no_shrink=True, power=9, no_again=True, no_power=True,
+    hang_after=1.5, setup="s.py", fail_on=("void",), known="k.toml", strict_known=True,
     min_judged=0.25, output="run.jsonl", findings="there", junit_xml="x.xml", reach=True, count=True,
-    verbose=True, list=True,
+    verbose=True, list=True, shard="3/7", time=300.0, tx=("popen",), mixed=True,
 )  # fmt: skip
 
 
@@ -48,7 +50,7 @@ def test_pytest_is_given_what_the_command_line_was() -> None:
     """All but what pytest has options of its own for, and nothing for a default."""
     back = by_pytest(list(ASKED.pytest_arguments()))
     own = {o.name for o in OPTIONS if not o.in_pytest}
-    assert own == {"workers", "no_power", "output", "junit_xml", "verbose", "list"}
+    assert own == {"workers", "no_again", "no_power", "output", "junit_xml", "verbose", "list", "tx", "mixed"}
     for f in fields(RunOptions):
         assert getattr(back, f.name) == (f.default if f.name in own else getattr(ASKED, f.name)), f.name
     assert list(RunOptions().pytest_arguments()) == []
@@ -64,3 +66,20 @@ def test_no_power_is_a_power_of_none_in_pytest() -> None:
 def test_every_option_says_what_it_does(option: Option) -> None:
     assert option.help
     assert option.name in RunOptions.__slots__
+
+
+def test_a_header_keeps_what_decides_the_checks() -> None:
+    """And has its own fields for the rest; where a run is written and what fails it changes no check."""
+    assert ASKED.for_header() == "--examples=3 --time=300.0 --no-screens --no-shrink --power=0 --reach --count"
+    assert RunOptions(device="sim", shard="1/2", output="x", fail_on=("void",)).for_header() == ""
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("90s", 90.0), ("5m", 300.0), ("1.5h", 5400.0)])
+def test_a_time_has_a_unit(given: str, seconds: float) -> None:
+    assert read_duration(given) == seconds
+
+
+@pytest.mark.parametrize("given", ["5", "", "m", "-5m", "0s", "nanm", "infs", "8d", "1000h", "5 minutes"])
+def test_what_is_no_time_is_refused(given: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is no time; give seconds, minutes or hours, such as 90s, 5m or 1h"):
+        read_duration(given)

@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from parity.core.results import Fingerprint, Measure, Record, Status
 from parity.coverage.features import Coverage
 from parity.runs import run_file, soundness, upgrades
 from parity.runs.code import Code, code_of
+from parity.runs.figures import Figures
 from parity.runs.rows import Death, End, Header, ItemRow, Row, Run
 from parity.runs.run_file import Writer, read
 
@@ -25,7 +27,8 @@ FULL = Record(
     "softmax(float16[1, 3].flat(1, 0), dim=-1)", "softmax", "float16", "backward", "drift", "0a1b2c", True, "37 times",
     "tolerances/mps.toml: composite float16 backward",
     (
-        Measure("grad[input]", 37.5, 0.4, True, "", 5e-4, 12.0, (2, 7), "0.1253", "0.1248", "0.12481", 3, 21, "value"),
+        Measure("grad[input]", 37.5, 0.4, True, "", 5e-4, 12.0, (2, 7), "0.1253", "0.1248", "0.12481", 3, 21, "value",
+                shape=(1, 3), errors="a-x", bins=(1, *[0] * 22, 1)),
         Measure("output", math.inf, math.nan, max_abs=-math.inf, device="nan", screen="bit-equal"),
     ),
     "softmax(float16[1], dim=-1)", "findings/softmax.py",
@@ -36,6 +39,8 @@ DEATH = Death("sort", "int8", "sort(int8[0])", "forward", "crash", "SIGSEGV", "r
 DRAWN = Coverage("binary", 9, {"into rows": 2, "special nan": 3}, {"into rows": {"special nan": 2}})
 END = End(12.5)
 FULL_END = End(12.5, {"agree": 198, "void": 2}, "stopped", 1, ("sort-int8",), ("it broke",))
+WHOLE_END = replace(FULL_END, stopped="", lost=(), broken=())
+FIGURES = Figures("add", "float32", "AAAA", {"forward": ""}, {"forward out": "AQE"}, {"forward": "Ag"})
 
 
 def write(path: Path, *rows: Row | Header) -> Path:
@@ -46,9 +51,11 @@ def write(path: Path, *rows: Row | Header) -> Path:
 
 
 def test_a_run_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    run = read(write(tmp_path / "new" / "run.jsonl", HEADER, RECORD, FULL, ITEM, DEATH, DRAWN, FULL_END))
+    item = replace(ITEM, cases=1)
+    run = read(write(tmp_path / "new" / "run.jsonl", HEADER, RECORD, FULL, FIGURES, item, DEATH, DRAWN, FULL_END))
     assert run.header == HEADER
-    assert (run.records[0], run.items, run.deaths, run.end) == (RECORD, (ITEM,), (DEATH,), FULL_END)
+    assert (run.records[0], run.items, run.deaths, run.end) == (RECORD, (item,), (DEATH,), FULL_END)
+    assert run.figures == (FIGURES,)
     assert run.coverage == (DRAWN,)
     # NaN is not equal to itself, so the texts are compared.
     assert repr(run.records[1]) == repr(FULL)
@@ -126,7 +133,7 @@ def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
 
 def row(kind: str, **fields: object) -> str:
     """A line of a run file, with these fields in place of good ones."""
-    made: dict[str, Row] = {"record": RECORD, "item": ITEM, "death": DEATH}
+    made: dict[str, Row] = {"record": RECORD, "item": ITEM, "death": DEATH, "figures": FIGURES}
     good = made[kind]
     return json.dumps({**json.loads(run_file.encode(good)), **fields})
 
@@ -218,11 +225,21 @@ def test_a_header_of_the_third_format_names_its_code(tmp_path: Path) -> None:
     ((FULL_END,), "its items hold 0 checks agree, its end row says 198"),
     ((END, RECORD), "rows stand behind its end row"),
     ((ITEM, replace(ITEM, op="mul", counts={}), FULL_END), "it holds 2 items, its end row says 1"),
+    ((ITEM, replace(WHOLE_END, expected=2)), "it holds 1 items, its end row says 2 and names none as lost"),
+    ((ITEM, replace(WHOLE_END, expected=3, lost=("a", "a"))), "it holds 1 items, its end row says 3 and names 1 as lost"),
+    ((FIGURES, FIGURES, END), "the row of figures of add float32 with keys AAAA stands in it twice"),
+    ((FIGURES, ITEM, FULL_END), "it holds figures of 1 cases of add float32, its item says 200"),
+    ((FIGURES, END), "it holds figures of 1 cases of add float32, its item says 0"),
 ])  # fmt: skip
 def test_a_file_that_contradicts_itself_is_damaged(tmp_path: Path, rows: tuple[Row, ...], why: str) -> None:
     told = failure(write(tmp_path / "run.jsonl", HEADER, *rows))
     assert f"contradicts itself: {why}" in told
     assert told.endswith("the file was damaged or edited, run it again")
+
+
+@pytest.mark.parametrize("why", [{"stopped": "interrupted"}, {"broken": ("it broke",)}, {"lost": ("mul-float32",)}])
+def test_a_run_that_says_what_it_lacks_is_sound(tmp_path: Path, why: dict[str, Any]) -> None:
+    assert read(write(tmp_path / "run.jsonl", HEADER, ITEM, replace(WHOLE_END, expected=2, **why))).end is not None
 
 
 def test_a_newer_format_asks_for_an_upgrade(tmp_path: Path) -> None:
@@ -258,6 +275,9 @@ def test_an_older_format_is_brought_up_to_date(tmp_path: Path, monkeypatch: pyte
         (row("item", counts={"sideways": {}}), f"unknown aspect 'sideways'; allowed: {', '.join(soundness.ASPECTS)}"),
         (row("item", counts={"forward": {"agree": "two"}}), "'counts' holds \"{'forward': {'agree': 'two'}}\""),
         (row("item", counts=[1]), "'counts' holds '[1]'"),
+        (row("figures", keys="A"), "'keys' is no base64"),
+        (row("figures", seconds={"forward": "AAAA"}), "'forward' holds 3 bytes, 1 are due"),
+        (row("figures", seconds={"sideways": "AQ"}), f"unknown aspect 'sideways'; allowed: {', '.join(soundness.ASPECTS)}"),
         (row("death", how="boredom"), f"unknown status 'boredom'; allowed: {', '.join(soundness.STATUSES)}"),
     ],
 )  # fmt: skip

@@ -15,12 +15,21 @@ from parity.runs.upgrades import FORMAT, UPGRADES
 
 FILES = Path(__file__).with_name("run_files")  # format_N.jsonl holds what the last version with format N wrote
 FINGERPRINT = Fingerprint("0.1.0", "2.13.0", "cf30153", "3.11.7", "Linux", "x86_64", "sim", "simulated")
-SETUPS = {1: Code(), 2: Code(), 3: Code("/some/low flags.py", "8ae8e1ea"), 4: Code("/some/low flags.py", "8ae8e1ea")}
+SETUP = Code("/some/low flags.py", "8ae8e1ea")
+SETUPS = {1: Code(), 2: Code(), 3: SETUP, 4: SETUP, 5: SETUP}
 ITEMS = {
     1: {},
     2: {"operators": ("exp",), "idle": {"empty": "no case"}, "ids": "abcd"},
     3: {"operators": ("exp",), "idle": {"empty": "no case"}, "ids": "abcd", "judged": 24, "left": {"range": 1}},
     4: {"operators": ("exp",), "idle": {"empty": "no case"}, "ids": "abcd", "judged": 24, "left": {"range": 1}},
+    5: {
+        "operators": ("exp",),
+        "idle": {"empty": "no case"},
+        "ids": "abcd",
+        "judged": 24,
+        "left": {"range": 1},
+        "elements": {"total": 4, "sharp": 3},
+    },
 }
 
 

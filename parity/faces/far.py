@@ -1,0 +1,52 @@
+"""A run over several machines (`parity run --tx`), in the controller: how its workers start, and what happens without one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from parity.faces import far_worker
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController  # type: ignore[import-untyped]  # xdist ships no types
+
+
+class SeveralMachines:
+    """A plugin of the controller. A machine that is gone for good costs its workers and not the run."""
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_getremotemodule(self) -> ModuleType:
+        """Workers keep the `sys.path` of their own Python."""
+        return far_worker
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: WorkerController) -> None:
+        """Tell a worker whether its disk is another one, and if so, what the file of known findings holds."""
+        node.workerinput["parity_far"] = is_far(node)
+        if is_far(node) and node.config.option.parity_known:
+            node.workerinput["parity_known"] = Path(node.config.option.parity_known).read_text(encoding="utf-8")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Guard the replacement of workers, for which xdist has no hook."""
+        runner: Any = session.config.pluginmanager.getplugin("dsession")
+        clone = runner._clone_node
+
+        def cloned(node: Any) -> Any:
+            try:
+                return clone(node)
+            except Exception as e:  # whatever a gateway raises; the other workers go on
+                why = str(e).strip().splitlines()[-1:] or [type(e).__name__]
+                print(f"machine {node.gateway.spec} is gone ({why[0]}); the run goes on without its worker", file=sys.stderr)
+                return None
+
+        runner._clone_node = cloned
+
+
+def is_far(node: Any) -> bool:
+    """Whether a worker is on another machine than the controller, as far as its gateway tells."""
+    return not node.gateway.spec.popen

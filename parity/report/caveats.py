@@ -1,0 +1,44 @@
+"""What a reader must know of a run before its findings: a report without findings says little if the run was cut, or compared
+nothing. Every report of a whole run tells these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from parity.report import power
+from parity.report.summary import compared
+from parity.report.words import listed
+from parity.runs.rows import Run
+
+SIMULATED = "a simulated device"
+LOST = 200  # most characters of the names of items
+
+
+def failures(run: Run) -> Iterator[tuple[str, str]]:
+    """(what is lacking, more about it) of everything that keeps a run without findings from being a success."""
+    end = run.end
+    if not any(map(compared, run.items)):
+        yield "nothing was compared", "this is no success; widen the selection"
+    if end is None:
+        yield "the run file is cut", "it has no end row, so findings may be missing"
+        return
+    if end.stopped:
+        yield "the run did not end", f"{end.stopped}: what it did not reach is missing"
+    elif (missing := end.expected - len(run.items)) > 0:
+        lost = f": {listed(end.lost, LOST)}" if end.lost else ""
+        yield "items are missing", f"{missing:,} of {end.expected:,} were not compared{lost}"
+    if end.broken:
+        yield "parity itself failed", end.broken[0]
+
+
+def notes(run: Run) -> Iterator[tuple[str, str]]:
+    """(title, text) of what makes an agreement say less than it seems."""
+    if weak := power.weak(run.power):
+        yield "low power", f"an agreement says less than it seems in {'; '.join(weak)}"
+    if run.header.fingerprint.simulated:
+        yield SIMULATED, "this says nothing about any hardware"
+
+
+def sentences(run: Run) -> list[str]:
+    """All of them, each as one sentence."""
+    return [f"{title[:1].upper()}{title[1:]}: {text}." for title, text in (*failures(run), *notes(run))]

@@ -1,0 +1,357 @@
+"""What changed between two runs, as text for a screen, a pull request, a program, a CI server or a browser.
+
+Every text says first what is new in the fingerprint, then what was compared, then the groups of changes from the worst on.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+from xml.etree import ElementTree
+
+from jinja2 import Environment
+
+from parity.core.untrusted import printable
+from parity.report.causes import COMMENT, code, inert, sentence
+from parity.report.words import listed, plural
+from parity.runs.change import MEANING, Change, Group, Told
+from parity.runs.diff import Diff
+from parity.runs.drift import ALARM, Cell, Shift
+from parity.runs.pace import FACTOR, GENERAL, Pace
+from parity.runs.rows import Header
+
+SCREEN = 60  # most lines without -v
+PARTS = (12, 8, 6, 4, 3, 2, 1)  # entries of a group, the first number with which all fits
+WARNINGS = 6  # lines of warnings without -v
+CHANGED = 6  # fields in the first line without -v
+VALUE = 48  # most characters of a value in the first line
+REASON = 110  # most characters of a message
+FIRST = ("torch", "os", "device_name", "device", "parity", "known", "setup", "faults")  # of the fields that changed
+NAMES = {"device_name": "chip", "torch_git": "torch's commit"}
+TEMPLATE = Path(__file__).with_name("diff.html")
+
+
+# ----------------------------------------------------------------------------------------------------- parts of all texts
+
+
+def fingerprint_line(d: Diff, room: int = CHANGED) -> str:
+    """What differs in the fingerprint, or what both runs have in common. room: most fields."""
+    if not d.changed:
+        f = d.after.fingerprint
+        where = f"{f.device} ({f.device_name})" if f.device_name and f.device_name != f.device else f.device
+        simulated = ", SIMULATED: this says nothing about any hardware" if f.simulated else ""
+        return f"same fingerprint: {where}, torch {f.torch}, {f.os}, parity {f.parity}{simulated}"
+    order = sorted(d.changed, key=lambda c: FIRST.index(c[0]) if c[0] in FIRST else len(FIRST))
+    shown = [f"{NAMES.get(n, n)} {_value(a)} -> {_value(b)}" for n, a, b in order[:room]]
+    more = [f"{len(order) - room} more"] if len(order) > room else []
+    return "changed: " + "; ".join((*shown, *more))
+
+
+def _value(text: str) -> str:
+    return text if len(text) <= VALUE else f"... {text[4 - VALUE :]}"
+
+
+def compared_line(d: Diff) -> str:
+    """What was compared with what."""
+    before, after = d.checks
+    alone = f"; {d.only_before:,} and {d.only_after:,} records have no partner" if d.only_before or d.only_after else ""
+    return (
+        f"compared: {plural(d.paired, 'record')} and {plural(d.drift.pairs, 'error')} of equal cases, and by count "
+        f"{plural(d.cells, 'cell')} of op x dtype x aspect ({before:,} checks before, {after:,} after){alone}"
+    )
+
+
+def drift_line(d: Diff) -> str:
+    """How many series of errors were tested, and how often equal devices would be told to differ."""
+    if not d.drift.pairs:
+        return "drift: no case with equal inputs is in both runs"
+    units = "; parity changed, and its budgets may have" if any(n == "parity" for n, _, _ in d.changed) else ""
+    return (
+        f"drift: errors differ in {d.drift.series:,} cells, ops and causes, {d.drift.tests:,} tested (paired sign test, "
+        f"Holm); at most {ALARM:.0%} of diffs of equal devices tell any{units}"
+    )
+
+
+def pace_line(d: Diff) -> str:
+    """How many times were compared, and what all did."""
+    p = d.paces
+    if p.why:
+        return f"speed: not compared, {p.why}"
+    g = p.general
+    general = ""
+    if max(g, 1 / g) >= GENERAL:
+        general = (
+            f"; all are {max(g, 1 / g):.2g} times {'slower' if g > 1 else 'faster'}, as by a machine with other work to do"
+        )
+    told = f"told from {FACTOR:g} times on, in three quarters of equal cases"
+    return f"speed: {p.series:,} times of op x dtype x pass compared, {told}{general}"
+
+
+def headline(d: Diff, fail_on: Collection[Group]) -> str:
+    """How many of what changed, in one line."""
+    counts = [f"{g.words} {len(told)}" for g, told in d.groups.items()]
+    if d.incomplete:
+        counts.append("a run is incomplete")
+    if not counts:
+        partly = bool(d.warnings) and bool(d.only_before or d.only_after)
+        return "nothing changed in what is in both runs" if partly else "nothing changed"
+    failing = d.fails(fail_on)
+    words = ", ".join(g.words for g in failing)
+    return f"{', '.join(counts)}; {'fails for ' + words if failing else 'fails: incomplete' if d.incomplete else 'no failure'}"
+
+
+def next_line(d: Diff) -> str:
+    """The next command."""
+    told = [t for g in d.groups for t in d.groups[g] if t.case and g is not Group.FIXED]
+    case = next((t.case for t in told), "")
+    if case:
+        return f"next: parity replay {shlex.quote(case)}{d.options}"
+    partly = bool(d.warnings) and bool(d.only_before or d.only_after)
+    return f"next: {'run both whole, with the same selection, profile and seed' if partly else 'nothing to do'}"
+
+
+def about(t: Told) -> str:
+    """What changed, in one line without its case."""
+    where = f"{listed(t.ops)} ({listed(t.dtypes, 40)})"
+    passes = f", {listed(t.aspects, 60)}" if t.aspects else ""
+    if t.shifts and not t.changes:
+        s = max(t.shifts, key=lambda s: abs(s.median))
+        subject = f"[{t.cause.id}] {sentence(t.cause)}; " if t.cause is not None else ""
+        return f"{subject}{where}{passes}: {shift_words(s)}"
+    if t.paces:
+        p = max(t.paces, key=lambda p: max(p.factor, 1 / p.factor))
+        return f"{where}{passes}: {pace_words(p)}"
+    moves = listed(dict.fromkeys(f"{c.before} -> {c.after}" for c in t.changes), 60)
+    if t.cause is not None:
+        inside = f"; errors {'grew' if t.shifts[0].is_worse else 'shrank'} inside the tolerance, too" if t.shifts else ""
+        cells = plural(len(t.cells), "cell")
+        return f"{t.weight} [{t.cause.id}] {sentence(t.cause)}; {cells} in {where}{passes}: {moves}{inside}"
+    reason = f" ({shorten(t.reason, REASON, placeholder=' ...')})" if t.reason else ""
+    return f"{where}{passes}{': ' + moves if t.changes else ''}{reason}"
+
+
+def shift_words(s: Shift) -> str:
+    """By how much errors moved, and in how many cases."""
+    many, few = (s.worse, s.better) if s.is_worse else (s.better, s.worse)
+    word = "larger" if s.is_worse else "smaller"
+    return (
+        f"errors {_times(s.median)} {word} in the middle, {_times(s.high)} at the 99th percentile; {many} of {s.pairs} cases "
+        f"{'worse' if s.is_worse else 'better'}, {few} {'better' if s.is_worse else 'worse'} (p = {s.p:.1g})"
+    )
+
+
+def _times(power: float) -> str:
+    return f"{2.0 ** abs(power):.2g} times"
+
+
+def pace_words(p: Pace) -> str:
+    """How much slower or faster."""
+    factor, word = (p.factor, "slower") if p.factor > 1.0 else (1.0 / p.factor, "faster")
+    moved = f"{_time(p.before)} -> {_time(p.after)}, noise {p.noise:.2g} times"
+    return f"{factor:.2g} times {word} in {plural(p.pairs, 'case')} ({moved})"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e6:.3g} us" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+# --------------------------------------------------------------------------------------------------------------- terminal
+
+
+def terminal(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) -> str:
+    """At most `SCREEN` lines, or everything; the last one is the next command."""
+    warnings = [f"warning: {w}" for w in d.warnings]
+    if not verbose and len(warnings) > WARNINGS:
+        warnings = [*warnings[: WARNINGS - 1], f"warning: {len(warnings) - WARNINGS + 1} more (-v)"]
+    head = [fingerprint_line(d, 1000 if verbose else CHANGED), compared_line(d), *warnings]
+    notes = [drift_line(d), pace_line(d)]
+    tail = [headline(d, fail_on), next_line(d)]
+    if d.incomplete:
+        tail.insert(0, "incomplete: what a run lacks cannot be compared; run it again, or take what is there with --partial")
+    room = SCREEN - len(head) - len(notes) - len(tail)
+    parts = next((p for p in (_groups(d, n) for n in PARTS) if len(p) <= room), _groups(d, 1)[:room])
+    body = _groups(d, 1 << 30, members=True) if verbose else parts
+    return "\n".join([*head, *body, *notes, *tail]) + "\n"
+
+
+def _groups(d: Diff, most: int, members: bool = False) -> list[str]:
+    lines: list[str] = []
+    for group, told in d.groups.items():
+        shown = f", the first {most} here (-v for all)" if len(told) > most else ""
+        lines.append(f"{group.words}: {len(told)}{shown} ({MEANING[group]})")
+        for t in told[:most]:
+            lines += [f"  {about(t)}", *([f"    {t.case}"] if t.case else [])]
+            lines += [f"      {m}" for m in _members(t)] if members else []
+    return lines
+
+
+def _members(t: Told) -> list[str]:
+    """Every check or series of an entry."""
+    lines = [_change_line(c) for c in t.changes]
+    lines += [f"{listed(map(_cell_words, s.cells), 200)}: {shift_words(s)}" for s in t.shifts]
+    return lines + [f"{_cell_words(p.cell)}: {pace_words(p)}" for p in t.paces]
+
+
+def _change_line(c: Change) -> str:
+    where = f": {c.case}" if c.case else ""
+    return f"{_cell_words(c.cell)} {c.before} -> {c.after}{'' if c.paired else ' (another case)'}{where}"
+
+
+def _cell_words(c: Cell) -> str:
+    return " ".join(c).strip()
+
+
+# ----------------------------------------------------------------------------------------------------------- for programs
+
+
+def as_markdown(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) -> str:
+    """A comment for a pull request, within GitHub's limit."""
+    text = f"**{inert(headline(d, fail_on))}**\n\n{inert(fingerprint_line(d, 1000 if verbose else CHANGED))}  \n"
+    text += f"{inert(compared_line(d))}\n"
+    text += "".join(f"\n> {inert(w)}\n" for w in (d.warnings if verbose else d.warnings[:WARNINGS]))
+    notes = f"\n<sub>{inert(drift_line(d))}. {inert(pace_line(d))}.</sub>\n\n{code(next_line(d).removeprefix('next: '))}\n"
+    left, cut = COMMENT - len(text) - len(notes) - 200, 0
+    for group, told in d.groups.items():
+        part = f"\n### {group.words}: {len(told)}\n\n"
+        for t in told:
+            entry = f"- {inert(about(t))}\n" + (f"  {code(t.case)}\n" if t.case else "")
+            entry += "".join(f"  - {inert(m)}\n" for m in _members(t)) if verbose else ""
+            if len(part) + len(entry) > left:
+                cut += 1
+                continue
+            part += entry
+        left -= len(part)
+        text += part
+    return text + (f"\n... and {cut} more: `parity diff BEFORE AFTER -v`\n" if cut else "") + notes
+
+
+def as_json(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) -> str:
+    """Everything, for other programs."""
+    tree = {
+        "parity_diff": 1,
+        "exit_code": d.exit_code(fail_on),
+        "fails": [g.value for g in d.fails(fail_on)],
+        "headline": headline(d, fail_on),
+        "before": _run(d.before),
+        "after": _run(d.after),
+        "changed": [{"field": n, "before": a, "after": b} for n, a, b in d.changed],
+        "warnings": list(d.warnings),
+        "incomplete": list(d.incomplete),
+        "compared": {"records": d.paired, "errors": d.drift.pairs, "cells": d.cells, "checks": list(d.checks)},
+        "drift": {"series": d.drift.series, "tests": d.drift.tests, "false_alarms": ALARM, "correction": "Holm, Tarone"},
+        "speed": {"series": d.paces.series, "general": d.paces.general, "not_compared": d.paces.why},
+        "groups": {g.value: [_entry(t) for t in told] for g, told in d.groups.items()},
+        "next": next_line(d).removeprefix("next: "),
+    }
+    return json.dumps(tree, indent=1, allow_nan=False) + "\n"
+
+
+def _run(h: Header) -> dict[str, Any]:
+    f = h.fingerprint
+    own = {"device": f.device, "device_name": f.device_name, "simulated": f.simulated, "torch": f.torch, "os": f.os}
+    return own | {"parity": f.parity, "seed": h.seed, "profile": h.profile, "selection": h.selection, "started": h.started}
+
+
+def _entry(t: Told) -> dict[str, Any]:
+    cause = None if t.cause is None else {"id": t.cause.id, "weight": t.weight, "sentence": sentence(t.cause)}
+    return {
+        "about": about(t),
+        "cause": cause,
+        "ops": list(t.ops),
+        "dtypes": list(t.dtypes),
+        "aspects": list(t.aspects),
+        "case": t.case,
+        "changes": [
+            _of_cell(c.cell) | {"before": c.before, "after": c.after, "case": c.case, "same_case": c.paired, "reason": c.reason}
+            for c in t.changes
+        ],
+        "shifts": [
+            {
+                "cells": [list(c) for c in s.cells],
+                "cases": s.pairs,
+                "worse": s.worse,
+                "better": s.better,
+                "median": 2.0**s.median,
+                "percentile_99": 2.0**s.high,
+                "p": s.p,
+            }
+            for s in t.shifts
+        ],
+        "times": [
+            _of_cell(p.cell) | {"cases": p.pairs, "factor": p.factor, "before": p.before, "after": p.after, "noise": p.noise}
+            for p in t.paces
+        ],
+    }
+
+
+def _of_cell(c: Cell) -> dict[str, str]:
+    return dict(zip(("op", "dtype", "aspect"), c))
+
+
+def as_junit(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) -> str:
+    """One test case for each group, which fails where the diff does, and one for each thing that a run lacks."""
+    failing = d.fails(fail_on)
+    suite = ElementTree.Element(
+        "testsuite",
+        name="parity diff",
+        tests=str(len(Group) + len(d.incomplete)),
+        failures=str(len(failing)),
+        errors=str(len(d.incomplete)),
+    )
+    facts = ElementTree.SubElement(suite, "properties")
+    for name, value in (("fingerprint", fingerprint_line(d, 1000)), ("compared", compared_line(d)), ("drift", drift_line(d))):
+        ElementTree.SubElement(facts, "property", name=name, value=_in_xml(value))
+    for group in Group:
+        told = d.groups.get(group, ())
+        case = ElementTree.SubElement(suite, "testcase", classname="parity.diff", name=group.value)
+        text = "\n".join(line for t in told for line in (about(t), *([f"  {t.case}"] if t.case else [])))
+        if group in failing:
+            message = f"{group.words}: {len(told)} ({MEANING[group]})"
+            ElementTree.SubElement(case, "failure", message=message).text = _in_xml(text)
+        elif told:
+            ElementTree.SubElement(case, "system-out").text = _in_xml(text)
+    for why in d.incomplete:
+        case = ElementTree.SubElement(suite, "testcase", classname="parity.diff", name="incomplete")
+        ElementTree.SubElement(case, "error", message=_in_xml(why))
+    ElementTree.indent(suite)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
+
+
+def _in_xml(text: str) -> str:
+    """Text without characters that XML forbids."""
+    return "\n".join(map(printable, text.split("\n"))).encode("utf-8", "backslashreplace").decode()
+
+
+def as_html(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) -> str:
+    """A page that loads nothing."""
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    failing = d.fails(fail_on)
+    groups = [
+        {
+            "words": g.words,
+            "meaning": MEANING[g],
+            "fails": g in failing,
+            "entries": [{"about": about(t), "case": t.case, "members": _members(t)} for t in told],
+        }
+        for g, told in d.groups.items()
+    ]
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        headline=headline(d, fail_on),
+        fingerprint=fingerprint_line(d, 1000),
+        compared=compared_line(d),
+        warnings=d.warnings,
+        groups=groups,
+        notes=[drift_line(d), pace_line(d)],
+        next=next_line(d).removeprefix("next: "),
+        runs=[("before", _run(d.before)), ("after", _run(d.after))],
+    )
+
+
+Format = Callable[[Diff, Sequence[Group], bool], str]
+FORMATS: Mapping[str, Format] = {
+    "terminal": terminal, "markdown": as_markdown, "json": as_json, "junit": as_junit, "html": as_html,
+}  # fmt: skip

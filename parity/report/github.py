@@ -1,0 +1,67 @@
+"""The causes of a run as GitHub's annotations: workflow commands that a step prints, shown beside the job and the pull request.
+
+GitHub shows ten errors and ten warnings of a step, so there are ten lines at most: the worst causes first, and in the last line
+how many more there are. Causes of weight A, B and C are errors; what the device says in words is a warning. Known findings
+that are accepted are left out.
+"""
+
+from __future__ import annotations
+
+from parity.report import caveats
+from parity.report.causes import counts_line, sentence, shortened
+from parity.report.summary import not_reproduced
+from parity.report.words import listed, plural, reproduce
+from parity.runs.causes import Gathered, gather
+from parity.runs.rows import Header, Run
+from parity.runs.standing import known_of, new_of
+
+MOST = 10  # annotations of a kind that GitHub takes from one step
+TITLE, CASE = 120, 1000  # most characters
+WARNINGS = ("R",)  # weights whose causes are not silent
+
+
+def render(run: Run) -> str:
+    """The lines, each of which ends with its newline; at most `MOST` in all."""
+    causes = gather(*new_of(run))
+    first = [command("error", f"parity: {what}", shortened(more, CASE)) for what, more in caveats.failures(run)]
+    notes = [(what, more) for what, more in caveats.notes(run) if what != caveats.SIMULATED]  # which each cause says
+    first += [command("warning", f"parity: {what}", more) for what, more in notes]
+    room = MOST - len(first)
+    shown = causes if len(causes) <= room else causes[: room - 1]
+    lines = [*first, *(_line(c, run.header) for c in shown)]
+    if len(shown) < len(causes):
+        rest = causes[len(shown) :]
+        title = f"parity: {plural(len(rest), 'more cause')}"
+        lines.append(command("warning", title, f"{counts_line(rest)}: parity report RUN shows all {len(causes)}"))
+    if not lines:
+        device, gone = run.header.fingerprint.device, len(not_reproduced(run.records))
+        but = f"; {plural(gone, 'finding')} did not come again in a fresh process" if gone else ""
+        known = ", or is known" if known_of(run) else ""
+        lines = [command("notice", "parity", f"everything that counts agrees on {device}{known}{but}")]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def command(kind: str, title: str, message: str) -> str:
+    """One workflow command, escaped as GitHub's runner takes it back."""
+    return f"::{kind} title={_property(shortened(title, TITLE))}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return text.replace("##[", "#\\#[")  # the runner's older commands begin anywhere in a line
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _line(c: Gathered, header: Header) -> str:
+    f = header.fingerprint
+    kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
+    message = [
+        f"{sentence(c.cause)}; {kinds} in {listed(c.ops, 200)} ({listed(c.dtypes, 80)})",
+        shortened(reproduce(c.case, f.device, header.faults.name, header.setup.name), CASE),
+    ]
+    if f.simulated:
+        message.append("a simulated device: this says nothing about any hardware")
+    return command("warning" if c.weight in WARNINGS else "error", f"parity {c.weight} {c.cause.id}", "\n".join(message))

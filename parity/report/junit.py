@@ -1,0 +1,138 @@
+"""A stored run as JUnit's XML: a test case for each op and dtype, so that a CI shows what failed and since when.
+
+`parity run --junit-xml` lets pytest write the same while a run goes on; this needs only the run file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element, SubElement
+
+from parity import catalog
+from parity.catalog import opinfo
+from parity.core.results import FINDINGS, Record, Status
+from parity.report import caveats
+from parity.report.causes import shortened
+from parity.report.summary import compared
+from parity.report.words import listed, plural, reproduce
+from parity.runs.causes import Gathered, gather
+from parity.runs.rows import Death, Header, ItemRow, Run
+from parity.runs.standing import known_of, new_of
+
+GONE = "findings of this op did not come again in a fresh process, so they do not count"
+KNOWN = "findings of this op are known"
+LISTED = 10  # findings of a test case that are told
+MESSAGE = 300  # most characters of a message
+# The worst first: the type of a failure.
+ORDER = (Status.WRONG, Status.MALFORMED, Status.UNSTABLE, Status.DRIFT, Status.ERROR, Status.OOM)
+
+
+def render(run: Run) -> str:
+    """The XML. What was asked for and never finished is an error, and so is a run that compared nothing."""
+    header, f = run.header, run.header.fingerprint
+    found, deaths = new_of(run)
+    causes = gather(found, deaths)
+    suite = Element("testsuite", name=f"parity on {f.device}")
+    properties = SubElement(suite, "properties")
+    facts = {"device": f.device_name or f.device, "torch": f.torch, "parity": f.parity, "profile": header.profile}
+    for name, value in {**facts, "seed": header.seed, "simulated": str(f.simulated).lower()}.items():
+        SubElement(properties, "property", name=name, value=value)
+    records, dead, ids = _by_item(r for c in causes for r in c.records), _by_item(deaths), _ids(causes)
+    excused = {(x.op, x.dtype): GONE for x in run.records if x.gone}
+    excused |= {(op, dtype): KNOWN for _, op, dtype in known_of(run)}
+    items = {(i.op, i.dtype): i for i in run.items}
+    for op, dtype in dict.fromkeys([*items, *dead]):
+        both = [*records.get((op, dtype), ())], [*dead.get((op, dtype), ())]
+        suite.append(_case(header, op, dtype, items.get((op, dtype)), *both, ids, excused.get((op, dtype), "")))
+    for what, more in caveats.failures(run):
+        case = SubElement(suite, "testcase", classname="parity", name=what, time="0")
+        SubElement(case, "error", type="incomplete", message=shortened(more, MESSAGE))
+    for kind, attribute in (("testcase", "tests"), ("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
+        suite.set(attribute, str(len(suite.findall(f".//{kind}"))))
+    suite.set("time", f"{run.end.seconds if run.end is not None else 0.0:.3f}")
+    suite.set("timestamp", header.started)
+    whole = Element("testsuites", {k: v for k, v in suite.attrib.items() if k not in ("name", "timestamp")}, name="parity")
+    whole.append(suite)
+    ElementTree.indent(whole, " ")
+    return ElementTree.tostring(whole, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _by_item(rows: Iterable[Record | Death]) -> dict[tuple[str, str], list[Record | Death]]:
+    by: dict[tuple[str, str], list[Record | Death]] = defaultdict(list)
+    for r in rows:
+        by[r.op, r.dtype].append(r)
+    return by
+
+
+def _ids(causes: Sequence[Gathered]) -> dict[int, str]:
+    """The cause of each record and death, by the object."""
+    return {id(x): c.cause.id for c in causes for x in (*c.records, *c.deaths)}
+
+
+def _family(op: str) -> str:
+    if op.startswith(opinfo.PREFIX):
+        return "opinfo"
+    return catalog.ROWS[op].family if op in catalog.ROWS else "unknown"
+
+
+def _case(
+    header: Header,
+    op: str,
+    dtype: str,
+    item: ItemRow | None,
+    records: Sequence[Record | Death],
+    deaths: Sequence[Record | Death],
+    ids: dict[int, str],
+    excused: str,
+) -> Element:
+    """excused: why some of its findings do not count, if that is so."""
+    seconds = item.seconds if item is not None else 0.0
+    case = Element("testcase", classname=f"parity.{_family(op)}", name=f"{op} {dtype}", time=f"{seconds:.3f}")
+    counts: Counter[str] = Counter()
+    for by_status in item.counts.values() if item is not None else ():
+        counts.update(by_status)
+    findings = {s: counts[s] for s in ORDER if counts[s] and (records or not excused)}
+    properties = SubElement(case, "properties")
+    numbers = {"cases": item.cases if item is not None else 0, "findings": sum(findings.values())}
+    causes = list(dict.fromkeys(ids[id(x)] for x in (*records, *deaths)))
+    for name, value in {**numbers, **({"causes": listed(causes, 120)} if causes else {})}.items():
+        SubElement(properties, "property", name=name, value=str(value))
+    text = "\n".join([*(_line(x, ids, header) for x in (*deaths, *records)[:LISTED]), *_more(len(deaths) + len(records))])
+    if deaths:
+        first = deaths[0]
+        assert isinstance(first, Death)
+        SubElement(case, "error", type=first.how, message=shortened(first.signal, MESSAGE)).text = text
+    elif findings:
+        worst = next(iter(findings))
+        message = ", ".join(f"{n} {s}" for s, n in findings.items()) + f" of {plural(sum(counts.values()), 'check')}"
+        reason = next((r.reason for r in records if isinstance(r, Record) and r.status == worst), "")
+        said = f"{message}: {reason}" if reason else message
+        SubElement(case, "failure", type=str(worst), message=shortened(said, MESSAGE)).text = text
+    elif item is not None and not compared(item):
+        SubElement(case, "skipped", message=shortened(_why_nothing(item, counts), MESSAGE))
+    elif excused == KNOWN:
+        SubElement(case, "skipped", message=KNOWN)
+    elif excused:
+        SubElement(case, "system-out").text = excused
+    return case
+
+
+def _line(x: Record | Death, ids: dict[int, str], header: Header) -> str:
+    """A finding with the command that shows it again."""
+    given = header.fingerprint.device, header.faults.name, header.setup.name
+    if isinstance(x, Death):
+        return f"{x.how} [{ids[id(x)]}] at stage {x.stage}: {x.signal}\n  {reproduce(x.case, *given)}"
+    return f"{x.status} [{ids[id(x)]}] {x.aspect}: {x.reason}\n  {reproduce(x.shrunk or x.case, *given)}"
+
+
+def _more(n: int) -> list[str]:
+    return [f"... and {plural(n - LISTED, 'more finding')}"] if n > LISTED else []
+
+
+def _why_nothing(item: ItemRow, counts: Counter[str]) -> str:
+    """Why an item compared nothing."""
+    words = ", ".join(f"{n} {s}" for s, n in counts.items() if n and s not in FINDINGS)
+    reason = next(iter(item.void), "")
+    return "nothing was compared" + (f": {words}" if words else "") + (f" ({reason})" if reason else "")

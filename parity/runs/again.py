@@ -1,0 +1,170 @@
+"""Findings are tried once more in fresh processes before they count: what a process left behind must not fail a run.
+
+`parity.runs.trying` is the process: it checks one finding after another and writes a line before and after each. If it ends or
+hangs, the finding that it was at has come again, and another process goes on with the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from parity.core import processes
+from parity.core.results import FINDINGS, Cause, Record
+from parity.runs.inquest import How
+from parity.runs.rows import Again
+
+TRIES = 3  # of the least case; then the case as it was drawn is tried once
+STARTING = 120.0  # seconds that a process may take until its first finding
+PATIENCE = 60.0  # and for each finding
+LIMIT = 180.0  # for all findings of a run; those that are left count
+PER_PROCESS = 24  # findings for which another process is worth its start
+TICK = 0.5  # seconds between two looks at whether the time is over
+DEATHS = 4  # of processes of one share of the findings, after which the rest is left
+MARK = "parity again "  # before each line of the protocol, because a case may print, too
+
+
+def again(
+    findings: Sequence[Record], how: How, workers: int, flags: Sequence[tuple[str, str]] = (), seconds: float = LIMIT
+) -> tuple[Again, ...]:
+    """Try each finding once more; those for which the time did not suffice are left out. flags: variables of the environment
+    that a process reads at its start, with the value for off: a finding that comes, but not with the flag off, is explained by
+    it."""
+    until = time.monotonic() + min(LIMIT, seconds)
+    done = _tried(findings, how, workers, until, {})
+    for name, off in flags:
+        came = [f for f in findings if (a := done.get(_key(f))) is not None and a.came and not a.flag]
+        without = _tried(
+            [f for f in came if f.cause is not None and f.cause.symptom == "values"], how, workers, until, {name: off}
+        )
+        done |= {key: replace(done[key], flag=name) for key, a in without.items() if not a.came}
+    return tuple(done.values())
+
+
+def marked(records: Sequence[Record], done: Sequence[Again]) -> tuple[Record, ...]:
+    """The records, with those that did not come again marked, also the drawn cases of the same kind, and with the cause of
+    those that a flag explains."""
+    by = {(a.case, a.aspect, a.op): a for a in done}
+    findings = [r for r in records if r.shrunk and r.status in FINDINGS and not r.known]  # known ones are not tried
+    came = {_kind(r) for r in findings if (a := by.get(_key(r))) is None or a.came}
+    gone = {_kind(r) for r in findings} - came
+    return tuple(_marked(r, by.get(_key(r)) if r.shrunk else None, gone) for r in records)
+
+
+def _marked(r: Record, a: Again | None, gone: set[tuple[str, str, str]]) -> Record:
+    if r.status not in FINDINGS or r.known:
+        return r
+    if a is None:
+        return replace(r, gone=True) if not r.shrunk and _kind(r) in gone else r
+    cause = Cause(a.flag, "flag") if a.flag else r.cause
+    return replace(r, gone=not a.came, cause=cause)
+
+
+def _kind(r: Record) -> tuple[str, str, str]:
+    return r.op, r.dtype, r.aspect
+
+
+def _key(r: Record) -> tuple[str, str, str]:
+    return r.shrunk, r.aspect, r.op
+
+
+# ------------------------------------------------------------------------------------------------------- the processes
+
+
+def _tried(
+    findings: Sequence[Record], how: How, workers: int, until: float, environment: Mapping[str, str]
+) -> dict[tuple[str, str, str], Again]:
+    """By case, aspect and op. environment: variables of the processes."""
+    shares = min(workers, -(-len(findings) // PER_PROCESS))
+    if not shares:
+        return {}
+    limit = Limit(until)
+    with processes.isolated(), ThreadPoolExecutor(shares) as pool:
+        try:
+            parts = list(pool.map(lambda k: list(_share(findings[k::shares], how, limit, environment)), range(shares)))
+        except BaseException:  # Ctrl-C: the threads must not go on
+            limit.until = 0.0
+            raise
+    return {(a.case, a.aspect, a.op): a for part in parts for a in part}
+
+
+@dataclass(slots=True)
+class Limit:
+    """When all processes have to end, by `time.monotonic`."""
+
+    until: float
+
+    @property
+    def left(self) -> float:
+        """Seconds until then."""
+        return max(0.0, self.until - time.monotonic())
+
+
+def _share(findings: Sequence[Record], how: How, limit: Limit, environment: Mapping[str, str]) -> Iterator[Again]:
+    """Try these findings, in as many processes as they end."""
+    left = list(findings)
+    for _ in range(DEATHS):
+        at: Record | None = None
+        for word, count in _lines(left, how, limit, environment):
+            if word == "begin":
+                at = left[0]
+            elif at is not None:
+                yield Again(at.shrunk, at.aspect, at.op, count, word == "came")
+                left, at = left[1:], None
+        if at is None or not limit.left:  # all are done, no process could start, or the time is over
+            return
+        yield Again(at.shrunk, at.aspect, at.op, 1, True)
+        left = left[1:]
+
+
+def _lines(findings: Sequence[Record], how: How, limit: Limit, environment: Mapping[str, str]) -> Iterator[tuple[str, int]]:
+    """What a process says of these findings, until it ends or hangs: ("begin" | "came" | "gone", number of tries)."""
+    asked = {
+        "device": how.device,
+        "faults": how.faults,
+        "setup": how.setup,
+        "findings": [[f.shrunk, f.case, f.aspect] for f in findings],
+    }
+    process = subprocess.Popen(
+        processes.command("parity.runs.trying"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, start_new_session=True, env={**os.environ, **environment},
+    )  # fmt: skip
+    said: queue.Queue[str | None] = queue.Queue()
+    threading.Thread(target=_hear, args=(process, json.dumps(asked), said), daemon=True).start()
+    patience = Limit(time.monotonic() + STARTING)
+    try:
+        while patience.left and limit.left:  # else it hangs, or the time is over
+            try:
+                line = said.get(timeout=min(TICK, patience.left, limit.left))
+            except queue.Empty:
+                continue
+            if line is None:
+                return
+            word, _, count = line.partition(" ")
+            yield word, int(count or 0)
+            patience = Limit(time.monotonic() + PATIENCE)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _hear(process: subprocess.Popen[str], asked: str, said: queue.Queue[str | None]) -> None:
+    """Give the process its findings, and pass on what it says; None at its end."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(asked)
+        process.stdin.close()
+        for line in process.stdout:
+            if line.startswith(MARK):
+                said.put(line.removeprefix(MARK).strip())
+    except (OSError, ValueError):  # it ended, or was killed because it hangs
+        pass
+    said.put(None)

@@ -1,0 +1,81 @@
+"""How often a diff of two runs of an unchanged device tells something: every such line is a false alarm.
+
+    python tests/bench/stable.py --runs 20                       # a few ops on sim, another seed each time
+    python tests/bench/stable.py --runs 20 --same-seed           # explored cases pair too, so that errors and times are tested
+    python tests/bench/stable.py 'nn.*' --device mps --runs 5    # a real device
+    python tests/bench/stable.py --device sim --faults parity.zoo.honest --runs 20
+
+Each run is compared with the one before it. It ends with 1 if any diff tells a regression, a death, lost support, a drift, or a
+change of speed, and says what was told; with a device that errs by chance that is a figure to be read, not a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from parity.report.diff import about
+from parity.runs import run_file
+from parity.runs.change import Group
+from parity.runs.diff import Diff, compare
+
+OPS = ("exp", "add", "softmax", "layer_norm", "mm", "cumsum", "sort", "conv2d")
+ALARMS = (
+    Group.DYING, Group.REGRESSED, Group.LOST, Group.FALLBACK, Group.WORSE, Group.BETTER, Group.SLOWER, Group.FASTER,
+)  # fmt: skip
+
+
+def ran(folder: Path, k: int, seed: str, o: argparse.Namespace) -> Path:
+    """The file of one run. Ends the program if the run could not be made."""
+    path = folder / f"{k}.jsonl"
+    asked = [*o.ops, "--device", o.device, "--seed", seed, "--no-power", "--no-shrink", "--output", str(path), *o.more]
+    asked += ["--findings", str(folder), *(["--faults", o.faults] if o.faults else []), *(["-n", o.n] if o.n else [])]
+    done = subprocess.run([sys.executable, "-m", "parity", "run", *asked], capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"run {k} ended with {done.returncode}: {done.stderr or done.stdout[-500:]}")
+    return path
+
+
+def alarms(diff: Diff) -> list[str]:
+    """What a diff of equal devices should not tell."""
+    return [f"{g.words}: {about(t)}" for g in ALARMS for t in diff.groups.get(g, ())]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Make the runs, compare them, and tell the alarms."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ops", nargs="*", default=list(OPS), help="ops by name")
+    parser.add_argument("--runs", type=int, default=20, metavar="N", help="how many pairs of runs (20)")
+    parser.add_argument("--same-seed", action="store_true", help="the same cases in every run")
+    parser.add_argument("--device", default="sim")
+    parser.add_argument("--faults", default="")
+    parser.add_argument("-n", default="", help="worker processes")
+    parser.add_argument("--more", nargs=argparse.REMAINDER, default=[], help="further options of parity run, last")
+    o = parser.parse_args(argv)
+    told: Counter[str] = Counter()
+    tested = errors = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        paths = [ran(Path(scratch), k, "0" if o.same_seed else str(k), o) for k in range(o.runs + 1)]
+        for a, b in pairwise(paths):
+            diff = compare(run_file.read(a), run_file.read(b))
+            tested, errors = tested + diff.drift.tests, errors + diff.drift.pairs
+            found = alarms(diff)
+            told["diffs with an alarm"] += bool(found)
+            for line in found:
+                told[line] += 1
+    print(
+        f"{o.runs} diffs, {errors:,} errors paired, {tested:,} tests of drift; {told.pop('diffs with an alarm')} with an alarm"
+    )
+    for line, n in told.most_common():
+        print(f"  {n} times {line}")
+    return 1 if told else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""Findings count only if they come again in a fresh process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from parity.core.results import Cause, Record
+from parity.runs.again import again, marked
+from parity.runs.causes import gather
+from parity.runs.inquest import How
+from parity.runs.rows import Again
+
+FAULTS = """
+import os
+from parity.devices import Fault
+
+def larger(call): return call.run() * 1.01
+def die(call): os.abort()
+def flagged(call): return call.run() * (1.0 if os.environ.get("EXACT") == "1" else 1.01)
+
+FAULTS = (Fault("larger", ("exp",), larger), Fault("dies", ("cos",), die), Fault("flagged", ("tanh",), flagged))
+"""
+
+
+def finding(op: str, case: str = "") -> Record:
+    text = case or f"{op}(float32[3])"
+    return Record(text, op, "float32", "forward", "wrong", shrunk=text, cause=Cause(f"aten::{op}", "values"))
+
+
+@pytest.fixture(scope="module")
+def how(tmp_path_factory: pytest.TempPathFactory) -> How:
+    path = tmp_path_factory.mktemp("again") / "faults.py"
+    path.write_text(FAULTS)
+    return How("sim", str(path))
+
+
+def test_what_comes_again_counts_and_what_ends_the_process_too(how: How) -> None:
+    """One process dies in the midst; the rest is tried all the same."""
+    found = [finding("exp"), finding("cos"), finding("sin"), finding("exp", "exp(float32[2, 2])")]
+    done = again(found, how, 2)
+    assert {(a.case, a.came) for a in done} == {
+        ("exp(float32[3])", True), ("cos(float32[3])", True), ("sin(float32[3])", False), ("exp(float32[2, 2])", True),
+    }  # fmt: skip
+    told = marked(found, done)
+    assert [r.gone for r in told] == [False, False, True, False]
+    assert {op for g in gather(told) for op in g.ops} == {"exp", "cos"}
+
+
+def test_a_flag_of_the_environment_that_explains_is_the_cause(how: How) -> None:
+    """The variable is read when a process starts; nothing else changes."""
+    found = [finding("exp"), finding("tanh")]
+    told = marked(found, again(found, how, 1, (("EXACT", "1"),)))
+    assert [r.cause for r in told] == [Cause("aten::exp", "values"), Cause("EXACT", "flag")]
+
+
+def test_a_process_that_cannot_start_leaves_the_findings_as_they_are() -> None:
+    """Nothing was tried, so nothing is excused."""
+    found = [finding("exp")]
+    done = again(found, How("no_such_device"), 1)
+    assert not done
+    assert marked(found, done) == tuple(found)
+
+
+def test_drawn_cases_go_with_their_finding() -> None:
+    """Pinned cases are stored as drawn; they fail a run only if a finding of their kind comes again."""
+    drawn = Record("exp(float32[9])", "exp", "float32", "forward", "wrong", pinned=True)
+    records = (drawn, finding("exp"))
+    gone = marked(records, (Again("exp(float32[3])", "forward", "exp", 4, False),))
+    assert not any(r.counts for r in gone)
+    came = marked(records, (Again("exp(float32[3])", "forward", "exp", 1, True),))
+    assert all(r.counts for r in came)
+
+
+def test_known_findings_are_not_tried_and_hold_up_nothing() -> None:
+    """A new finding that is gone takes its drawn cases with it, though a known one of the same op and pass is there."""
+    drawn = Record("exp(float32[4])", "exp", "float32", "forward", "wrong")
+    known = replace(finding("exp", "exp(float32[2, 2])"), known="exp-1")
+    records = (drawn, finding("exp"), known)
+    assert [(r.gone, r.counts) for r in marked(records, [Again("exp(float32[3])", "forward", "exp", 4, False)])] == [
+        (True, False), (True, False), (False, True),
+    ]  # fmt: skip
