@@ -263,8 +263,10 @@ SYMPTOMS = {
 @dataclass(frozen=True, slots=True)
 class Record:
     """The stored result of one aspect of one case. shrunk: the least case; script: the file that shows the finding, in the
-    folder of the run's scripts; cause: of a finding; count: cases of its op and dtype that showed it; others:
-    some of those as they were drawn; gone: whether it did not come again in a fresh process, so that it does not count."""
+    folder of the run's scripts; cause: of a finding; count: cases of its op and dtype that showed it; others: some of those as
+    they were drawn; gone: whether it did not come again in a fresh process, so that it does not count; also: further drawn
+    cases that showed it and that the least case does not stand for (`parity.runs.recognition`); known: the entry of the file of
+    known findings that it belongs to; by_chance: whether the least case agreed when it was run again."""
 
     case: str
     op: str
@@ -282,10 +284,13 @@ class Record:
     count: int = 0
     others: tuple[str, ...] = ()
     gone: bool = False
+    also: tuple[str, ...] = ()
+    known: str = ""
+    by_chance: bool = False
 
     @property
     def counts(self) -> bool:
-        """Whether it is a finding that fails a run."""
+        """Whether it is a finding, and came again."""
         return self.status in FINDINGS and not self.gone
 
     @property

@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,14 +23,16 @@ from parity.core import processes, resources
 from parity.core.devices import USUAL
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import DeviceError, NothingCompared, OutputError, ParityError, UsageError, near
-from parity.core.results import statuses
+from parity.core.results import Fingerprint, statuses
 from parity.faces import commandline
+from parity.faces import known as known_command
 from parity.faces.commandline import split
 from parity.faces.interruption import Interruptions
 from parity.report import output
 from parity.report.words import plural
+from parity.runs import known as known_findings
 from parity.runs import merging, run_file, suite
-from parity.runs.code import code_of
+from parity.runs.code import Code, code_of
 from parity.runs.doctor import examined, fingerprint_of, named
 from parity.runs.inquest import How
 from parity.runs.options import RunOptions
@@ -80,6 +82,7 @@ def _run(given: argparse.Namespace) -> int:
     fail_on = statuses(o.fail_on, "--fail-on")
     if o.list:
         return _list(items) if items else NothingCompared.exit_code
+    known = _known(o)
     if o.junit_xml:
         _writable(Path(o.junit_xml).absolute().parent, "--junit-xml")
         if Path(o.junit_xml).is_dir():
@@ -99,14 +102,15 @@ def _run(given: argparse.Namespace) -> int:
     code_given = code_of(o.faults), code_of(o.setup)
     complete = whole and not o.count
     header = Header(
-        fingerprint, o.seed, o.profile, selection, now, complete, *code_given, o.for_header(), o.shard or "", differing
-    )
+        fingerprint, o.seed, o.profile, selection, now, complete, *code_given, o.for_header(), o.shard or "", differing,
+        known.code if known is not None else Code(),
+    )  # fmt: skip
     _writable(Path(o.findings), "--findings")
     from parity.report.progress import Reporter  # pytest is imported only by the command that runs it
 
     path = Path(o.output or f"parity-run-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl")
     reporter = Reporter(header, path, fail_on=fail_on, min_judged=o.min_judged, verbose=o.verbose, seconds=o.time)
-    reporter.scripts = Path(o.findings)
+    reporter.scripts, reporter.known, reporter.strict = Path(o.findings), known, o.strict_known
     if o.time:
         reporter.started = began
     workers = sum(m.workers for m in computers) or o.workers or max(1, min(8, os.cpu_count() or 1))
@@ -123,6 +127,7 @@ def _run(given: argparse.Namespace) -> int:
                 f"device {named(probe)}, reference cpu, torch {fingerprint.torch}",
                 flush=True,
             )
+            print(*_about_known(known, fingerprint), sep="\n", end="", flush=True)
             code = _compared(o, items, workers, reporter, began)
             asked.hold()
         except KeyboardInterrupt:  # before pytest's session, or while it ends: what is done is kept all the same
@@ -135,6 +140,21 @@ def _run(given: argparse.Namespace) -> int:
 
         print("\n" + pairs.render(pairs.of_run(reporter.items, whole), whole, o.verbose))
     return code
+
+
+def _known(o: RunOptions) -> known_findings.Known | None:
+    """The known findings of a run; None without --known."""
+    if o.strict_known and not o.known:
+        raise UsageError("--strict-known is about known findings; name their file with --known")
+    return known_findings.read(Path(o.known)) if o.known else None
+
+
+def _about_known(known: known_findings.Known | None, fingerprint: Fingerprint) -> Iterator[str]:
+    """The file of known findings, and what is odd about it; the last line is empty."""
+    if known is not None:
+        yield f"known findings: {len(known.entries)} in {known.code}"
+        yield from (f"warning: {w}" for w in (*known.warnings(fingerprint), *known_command.unknown_ops(known)))
+        yield ""
 
 
 def _compared(o: RunOptions, items: Sequence[suite.Item], workers: int, reporter: Any, began: float) -> int:
@@ -194,6 +214,7 @@ def _pytest(o: RunOptions, workers: int, reporter: Any) -> int:
         power=0 if o.no_power else o.power,
         faults=_located(o.faults) if o.faults else None,
         setup=str(Path(o.setup).absolute()) if o.setup else None,
+        known=str(Path(o.known).absolute()) if o.known else None,
         findings=str(Path(o.findings).absolute()),
     )
     with tempfile.TemporaryDirectory(prefix="parity-", ignore_cleanup_errors=True) as scratch:
@@ -360,7 +381,7 @@ def _diff(o: argparse.Namespace) -> int:
 
 
 def _merge(o: argparse.Namespace) -> int:
-    from parity.report.summary import compared
+    from parity.report.summary import compared  # it loads torch
 
     if len(o.runs) > suite.MOST_SHARDS:
         raise UsageError(f"{len(o.runs)} files are more shards than a run has; name at most {suite.MOST_SHARDS}")
@@ -371,6 +392,8 @@ def _merge(o: argparse.Namespace) -> int:
     if made.end is not None and made.end.stopped:
         print(f"parity: not the whole run: {made.end.stopped}", file=sys.stderr)
     held = f"{plural(len(made.items), 'item')}, {plural(len(made.records), 'record')}"
+    for text in known_command.of_merged(made):
+        print(text)
     if not any(compared(i) for i in made.items):
         raise NothingCompared(f"the {plural(len(o.runs), 'shard')} compared nothing ({held}); stored in {o.output}")
     print(f"{plural(len(o.runs), 'shard')}: {held}; stored in {o.output}; its findings: parity report {o.output}")
@@ -449,6 +472,7 @@ def _matrix(o: argparse.Namespace, run: Run) -> str:
 def _causes(o: argparse.Namespace, run: Run) -> str:
     from parity.report import causes as told
     from parity.report import caveats
+    from parity.report.known import marks
     from parity.runs import causes
 
     gathered = causes.gather(run.records, counted(run.deaths, run.items))
@@ -465,12 +489,12 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
         from parity.report import issue
 
         return issue.render(gathered[0], run.header)
-    known = caveats.sentences(run)
+    before, known = caveats.sentences(run), marks(run, gathered)
     if o.format == "json":
-        return told.as_json(gathered, run.header, known) + "\n"
+        return told.as_json(gathered, run.header, before, known) + "\n"
     if o.format == "markdown":
-        return told.as_markdown(gathered, run.header, known, not any(caveats.failures(run)))
-    return told.render(gathered, run.header, bool(o.cause), () if o.cause else known) + "\n"
+        return told.as_markdown(gathered, run.header, before, not any(caveats.failures(run)), known)
+    return told.render(gathered, run.header, bool(o.cause), () if o.cause else before, known) + "\n"
 
 
 def _coverage(o: argparse.Namespace) -> int:
@@ -540,6 +564,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "diff": _diff,
     "merge": _merge,
     "report": _report,
+    "known": known_command.run,
     "coverage": _coverage,
     "replay": _replay,
     "explain": _explain,

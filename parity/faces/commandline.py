@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from parity import __version__
 from parity.core.errors import UsageError
 from parity.core.results import FINDINGS, MEANING, Status
+from parity.runs.known import NAME
 from parity.runs.options import (
     DEVICE_HELP,
     FAULTS_HELP,
@@ -18,6 +19,7 @@ from parity.runs.options import (
     SETUP_HELP,
     WORKERS_HELP,
     read_count,
+    read_day,
     read_path,
     read_seconds,
     read_text,
@@ -78,6 +80,12 @@ FIRST = (
     "of every family, and count the operators that were reached. It goes on after whatever dies, and writes what it has after "
     "Ctrl-C, too. The archive holds plain texts, without your names, folders and variables (but for PYTORCH_...)."
 )
+KNOWN = """\
+A file of findings that are accepted, with a reason for each: parity run --known FILE fails on all others.
+
+  parity known add run.jsonl --reason "torch 2.13 has it" --link URL --until 2027-01-31
+  parity run --known parity-known.toml
+  parity known drop parity-known.toml _softmax-6ea5ad"""
 EXIT_CODES = """\
 Exit codes: 0 nothing to report, 1 findings or regressions, 2 usage,
 3 nothing was compared, 4 device absent or unusable, 130 interrupted."""
@@ -141,6 +149,8 @@ def parser() -> argparse.ArgumentParser:
     causes.add_argument("--issue", action="store_true", help=how)
     causes.add_argument("-o", "--output", type=read_path, metavar="FILE", help="write to this file")
     causes.set_defaults(command="report")
+
+    _add_known(commands)
 
     drawn = commands.add_parser("coverage", help="which features a run drew, and which two together", description=COVERAGE)
     drawn.add_argument("run", type=Path, help="the run file")
@@ -206,6 +216,29 @@ def parser() -> argparse.ArgumentParser:
     first.add_argument("--output", type=read_path, metavar="FILE", help="the archive (by default parity-first-DATE-TIME.zip)")
     first.set_defaults(command="first")
     return made
+
+
+def _add_known(commands: Any) -> None:
+    """The command `known` with its actions."""
+    known = commands.add_parser("known", help="findings that are accepted", description=KNOWN, formatter_class=_Raw)
+    known.set_defaults(command="known")
+    actions = known.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    add = actions.add_parser("add", help="write the causes of a run into the file", description="Write causes of a run.")
+    add.add_argument("run", type=Path, metavar="RUN", help="the run file")
+    add.add_argument("cause", nargs="*", metavar="CAUSE", help="ids of causes (parity report RUN lists them); all by default")
+    add.add_argument("--reason", default="", metavar="TEXT", help="why they are accepted; a new entry needs it")
+    add.add_argument("--link", default="", metavar="URL", help="where they are reported or discussed")
+    add.add_argument("--until", type=read_day, metavar="DATE", help="the last day on which they are accepted: 2027-01-31")
+    add.add_argument("--file", type=read_path, default=Path(NAME), metavar="FILE", help=f"the file ({NAME} by default)")
+    how = "what the run's device refuses (unsupported) or leaves to the CPU (fallback), for runs with --fail-on"
+    add.add_argument("--status", action="append", default=[], metavar="STATUS", help=how)
+    for name, how in (("list", "list the entries with their reasons"), ("check", "say whether the file can be used")):
+        one = actions.add_parser(name, help=how, description=how.capitalize() + ".")
+        one.add_argument("file", nargs="?", type=read_path, default=Path(NAME), metavar="FILE", help=f"{NAME} by default")
+    drop = actions.add_parser("drop", help="take entries out of the file", description="Take entries out of the file.")
+    drop.add_argument("file", type=read_path, metavar="FILE", help="the file")
+    drop.add_argument("cause", nargs="*", metavar="ID", help="ids of entries")
 
 
 class _Raw(argparse.RawDescriptionHelpFormatter):

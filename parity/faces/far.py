@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,10 @@ class SeveralMachines:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
-        """Tell a worker whether its disk is another one."""
+        """Tell a worker whether its disk is another one, and if so, what the file of known findings holds."""
         node.workerinput["parity_far"] = is_far(node)
+        if is_far(node) and node.config.option.parity_known:
+            node.workerinput["parity_known"] = Path(node.config.option.parity_known).read_text(encoding="utf-8")
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:

@@ -41,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         if option.in_pytest:
             name, keywords = option.for_pytest()
             group.addoption(name, **keywords)
+    parser.addini("parity_known", "a file of known findings, relative to the ini file (as --parity-known)", default="")
     group.addoption("--parity-rundir", dest="parity_rundir", default=None, help="folder for journals (made by the controller)")
 
 
@@ -48,9 +49,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Check the options that need no torch. Under xdist, workers write journals, and the controller runs `Survival`."""
     config.addinivalue_line("markers", "parity: compares a device with the CPU")
     _check_fail_on(config)
+    _check_known(config)
     worker: dict[str, Any] = getattr(config, "workerinput", {})
     if worker.get("parity_far"):  # the controller's folders are on another disk
         worker["parity_rundir"] = config.option.parity_rundir = _own_folder()
+        if "parity_known" in worker:
+            config.option.parity_known = str(Path(worker["parity_rundir"]) / "known.toml")
+            Path(config.option.parity_known).write_text(worker["parity_known"], encoding="utf-8")
     if config.option.parity_time and (_runs_the_suite(config) or "parity_left" in worker):
         left = worker.get("parity_left", config.option.parity_time)
         config.stash[DEADLINE] = time.monotonic() + left
@@ -63,6 +68,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Verbose(config), "parity-verbose")
     if not config.option.collectonly and _runs_the_suite(config):
         config.pluginmanager.register(Compared(config), "parity-compared")
+        if config.option.parity_known:
+            config.pluginmanager.register(KnownFindings(config), "parity-known")
     several = bool(getattr(config.option, "tx", None)) and config.option.dist != "no"
     if (several or getattr(config.option, "numprocesses", None)) and _runs_the_suite(config):
         if getattr(config.option, "maxworkerrestart", None) is None:
@@ -131,6 +138,27 @@ def _check_fail_on(config: pytest.Config) -> None:
         pytest.exit(f"parity: {problem}", returncode=problem.exit_code)
 
 
+def _check_known(config: pytest.Config) -> None:
+    """Take the file of known findings of the ini file where no option names one, and read it; ends a run of the suite if it
+    cannot be used."""
+    named = str(config.getini("parity_known"))
+    if named and not config.option.parity_known and config.inipath is not None:
+        config.option.parity_known = str(config.inipath.parent / named)
+    if not config.option.parity_known or hasattr(config, "workerinput") or not _runs_the_suite(config):
+        return
+    config.option.parity_known = str(Path(config.option.parity_known).absolute())
+    from parity.core.errors import KnownError
+    from parity.runs import known
+
+    problem: KnownError | None = None
+    try:
+        known.read(Path(config.option.parity_known))
+    except KnownError as e:
+        problem = e
+    if problem is not None:
+        pytest.exit(f"parity: {problem}", returncode=problem.exit_code)
+
+
 def _runs_the_suite(config: pytest.Config) -> bool:
     """Whether this run is of parity's own suite; other runs under xdist are left alone."""
     from parity.core import resources
@@ -175,7 +203,7 @@ def _plan(options: RunOptions, power: float, left: float | None) -> Any:
     from parity.devices import load_faults, resolve
     from parity.devices.preflight import is_fast
     from parity.devices.setup import run_setup
-    from parity.runs import suite
+    from parity.runs import known, suite
     from parity.runs.examine import RunPlan
     from parity.runs.rounds import TimeLimit
 
@@ -190,7 +218,8 @@ def _plan(options: RunOptions, power: float, left: float | None) -> Any:
     with device.active():
         takes = frozenset(d for d in FACTS if device.takes(getattr(torch, d)))
     limit = None if left is None else TimeLimit(time.monotonic() + left)
-    return RunPlan(device, cpu, tables, profile, options, power, takes, limit)
+    held = known.read(Path(options.known)) if options.known else None
+    return RunPlan(device, cpu, tables, profile, options, power, takes, limit, held)
 
 
 def _sampled(tests: list[pytest.Item], options: RunOptions) -> float:
@@ -234,15 +263,17 @@ class Checker:
         self._request, self._plan, self._journal, self._dead = request, plan, journal, dead
 
     def examine(self, what: Any) -> None:
-        """Check all cases of an item, or of a part of it. Fails the test on findings, skips it if nothing was compared, or if
-        the time is over."""
+        """Check all cases of an item, or of a part of it. Fails the test on findings that are not known, marks it as an
+        expected failure if all of them are, and skips it if nothing was compared, or if the time is over."""
         from parity.core.errors import OutputError
         from parity.coverage.features import pack
+        from parity.report import known
         from parity.report.finding import text
         from parity.report.outcome import statuses_text, write_script
         from parity.report.summary import compared
         from parity.runs.examine import examine
         from parity.runs.rounds import CAUSES, CUT, Part
+        from parity.runs.rows import GROWN, SEEN, Row
         from parity.runs.run_file import encode
 
         options = self._plan.options
@@ -268,23 +299,31 @@ class Checker:
                 script = Path(options.findings) / script.name
             if isinstance(script, Path):
                 records[k] = replace(records[k], script=f"{script.parent.name}/{script.name}")
-            texts.append(text(f, self._plan.device.name, script, options.faults or "", options.setup or ""))
-        rows = [*map(encode, records), *map(encode, done.power), *map(encode, done.figures), encode(done.summary)]
+            if f.known is None or f.known.fails:
+                texts.append(text(f, self._plan.device.name, script, options.faults or "", options.setup or ""))
+        held = self._plan.known
+        texts += [known.failure(s, held.entry(s.id)) for s in done.known if s.fails]
+        rest: list[Row] = [*done.power, *done.figures, *done.known, done.summary]
         features = pack(done.features)
         if part is not None and part.round == CAUSES:  # round 0 has reported the cases
-            rows, features = list(map(encode, records[first:])), pack(())
-        told = {"rows": rows, "findings": texts, "features": features, "scripts": scripts}
+            records, rest, features = records[first:], [*done.known], pack(())
+        told = {"rows": [encode(row) for row in (*records, *rest)], "findings": texts, "features": features}
+        told |= {"scripts": scripts, "explained": done.explained}
         self._request.node.user_properties.append(("parity", json.dumps(told)))
         if texts:
             pytest.fail("\n\n".join(texts), pytrace=False)
-        unwanted = statuses_text(done.summary, options.fail_on)
+        unwanted = statuses_text(done.unknown or done.summary, options.fail_on)
         if unwanted:
             pytest.fail(unwanted, pytrace=False)
         judged = done.summary.judged_share
         if judged < options.min_judged:
             pytest.fail(f"{item.id}: {judged:.1%} of the elements judged, less than --min-judged", pytrace=False)
+        there = [held.entry(id) for id in dict.fromkeys(s.id for s in done.known if s.state in (SEEN, GROWN))]
         if not compared(done.summary):
-            pytest.skip(statuses_text(done.summary, ("unsupported", "fallback", "void")) or "nothing was compared")
+            why = known.accepted(there) if there else ""
+            pytest.skip(statuses_text(done.summary, ("unsupported", "fallback", "void")) or why or "nothing was compared")
+        if there:
+            pytest.xfail(known.accepted(there))
 
 
 @pytest.fixture
@@ -327,7 +366,7 @@ class Compared:
         """Take in the result of an item."""
         if report.when == "call" and any(name == "parity" and '"cut"' not in str(v)[:8] for name, v in report.user_properties):
             self._items += 1
-            self._compared += not report.skipped
+            self._compared += not report.skipped or hasattr(report, "wasxfail")  # known findings were compared
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -339,3 +378,44 @@ class Compared:
         """Say that nothing was compared."""
         if self._items and not self._compared:
             terminalreporter.write_line(f"parity: nothing was compared in {self._items} items: this is no success", red=True)
+
+
+class KnownFindings:
+    """In the controller of a run with known findings: says at the end what became of them, and fails a strict run for what is
+    fixed."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._options = RunOptions.of_pytest(config.option)
+        self._sightings: list[Any] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take in what an item saw of them."""
+        from parity.runs.run_file import decode
+
+        if report.when == "teardown":
+            return
+        for part in (json.loads(str(value)) for name, value in report.user_properties if name == "parity"):
+            lines = [line for line in part.get("rows", ()) if json.loads(line)["kind"] == "known"]
+            lines += [part["death"]["sighting"]] if part.get("death", {}).get("sighting") else []
+            self._sightings += map(decode, lines)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Fail a strict run for what is fixed."""
+        from parity.runs import known
+        from parity.runs.standing import FIXED, standings
+
+        entries = known.read(Path(str(self._options.known))).entries
+        fixed = any(s.state == FIXED for s in standings(entries, self._sightings))
+        if self._options.strict_known and fixed and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Say what became of them."""
+        from parity.report.known import lines
+        from parity.runs import known
+
+        held = known.read(Path(str(self._options.known)))
+        terminalreporter.section("known findings")
+        for text in lines(held, self._sightings, 1000):
+            terminalreporter.write_line(text)

@@ -116,6 +116,8 @@ class Survival:
             f.write(json.dumps(row) + "\n")
         report.user_properties = [("parity", json.dumps({"death": row}))]
         report.longrepr = f"{row['how']} ({row['signal']}) at stage {row['stage']}: {row['case']}"
+        if row["known"] and not row["fails"]:
+            report.outcome, report.wasxfail = "skipped", f"known: [{row['known']}] {report.longrepr}"
         if not row["last"]:
             try:
                 sched.mark_test_pending(crashitem)
@@ -171,7 +173,30 @@ class Survival:
         return {
             "node": crashitem, "item": entry.item, "ordinal": ordinal, "case": entry.case, "how": how, "stage": stage,
             "signal": words, "after": after, "blame": blame, "why": why, "last": len(before) + 1 >= DEATHS_PER_ITEM,
+            **self._known(entry, how, words, stage, blame),
         }  # fmt: skip
+
+    def _known(self, entry: Any, how: str, words: str, stage: str, blame: str) -> dict[str, Any]:
+        """Whether a death is known: the entry's id, whether it fails all the same, and the row to store."""
+        from datetime import date
+
+        from parity.core import untrusted
+        from parity.runs import known, suite
+        from parity.runs.examine import REPLAYING, SHRINKING
+        from parity.runs.recognition import known_death
+        from parity.runs.rows import CPU, OUTSIDE, Death
+        from parity.runs.run_file import encode
+
+        o = RunOptions.of_pytest(self.config.option)
+        nothing = {"known": "", "fails": False, "sighting": ""}
+        if not o.known or blame in (CPU, OUTSIDE):
+            return nothing
+        op, _, dtype = entry.item.rpartition("-")
+        death = Death(op, dtype, entry.case, "", how, untrusted.printable(words), stage)
+        pinned = entry.ordinal < suite.profile(o.profile).pinned or REPLAYING <= entry.ordinal < SHRINKING
+        entries = known.read(Path(o.known)).entries
+        seen = known_death(entries, death, pinned, date.today(), o.strict_known)
+        return nothing if seen is None else {"known": seen.id, "fails": seen.fails, "sighting": encode(seen)}
 
 
 def _kill(pid: int) -> None:

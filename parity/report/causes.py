@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import shorten
 
 from parity.core.results import EXTREME_VALUES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause, Json
@@ -16,6 +16,7 @@ from parity.runs.rows import Header
 COMMENT = 65_536  # most characters of a comment on GitHub
 OF_NUMBERS = (EXTREME_VALUES, NON_FINITE, NARROW_INTEGERS)  # properties by which unlike faults are told together
 REASON = 110  # most characters of a reason
+NONE: Mapping[str, str] = {}
 LINE = 230  # most characters of a line that is printed while a run goes on
 PLURAL = {
     "values": "give wrong values",
@@ -91,20 +92,29 @@ def full(c: Gathered, header: Header) -> list[str]:
     return text + ([f"    or run {script} (needs {needs})"] if script else [])
 
 
-def render(causes: Sequence[Gathered], header: Header, members: bool = False, caveats: Sequence[str] = ()) -> str:
-    """All causes in full. members: list every finding, too; caveats: what a reader must know before (`report.caveats`)."""
+def render(
+    causes: Sequence[Gathered],
+    header: Header,
+    members: bool = False,
+    caveats: Sequence[str] = (),
+    known: Mapping[str, str] = NONE,
+) -> str:
+    """All causes in full. members: list every finding, too; caveats: what a reader must know before (`report.caveats`); known:
+    what is to be said of known ones, by id (`report.known.marks`)."""
     text = list(caveats)
     for w, words in WEIGHTS.items():
         of_weight = [c for c in causes if c.weight == w]
         text += [f"{w}: {words}"] if of_weight else []
         for c in of_weight:
-            text += [*full(c, header), *(_members(c) if members else ())]
+            first, *rest = full(c, header)
+            mark = [f"    {known[c.cause.id]}"] if c.cause.id in known else []
+            text += [first, *mark, *rest, *(_members(c) if members else ())]
     return "\n".join([*text, f"{plural(len(causes), 'cause')}: {counts_line(causes)}" if causes else "no finding"])
 
 
-def as_json(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = ()) -> str:
+def as_json(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = (), known: Mapping[str, str] = NONE) -> str:
     """All causes for other programs, as `parity report --schema report` describes it; the field names are those of the run
-    file where both have one."""
+    file where both have one. known: as in `render`."""
     rows = [
         {
             "id": c.cause.id,
@@ -113,6 +123,7 @@ def as_json(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] =
             "subject": c.cause.subject,
             "symptom": c.cause.symptom,
             "properties": list(c.cause.properties),
+            "known": known.get(c.cause.id, ""),
             "case": c.case,
             "ops": list(c.ops),
             "dtypes": list(c.dtypes),
@@ -141,9 +152,11 @@ def of_run(header: Header) -> Json:
     return {**run, "profile": header.profile, "seed": header.seed, "started": header.started}
 
 
-def as_markdown(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = (), whole: bool = True) -> str:
+def as_markdown(
+    causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = (), whole: bool = True, known: Mapping[str, str] = NONE
+) -> str:
     """The causes for a pull request's comment or a job's summary, the worst first, within GitHub's limit for a comment. whole:
-    whether a run without causes is a success."""
+    whether a run without causes is a success; known: as in `render`."""
     f = header.fingerprint
     device = f"{f.device} ({f.device_name})" if f.device_name else f.device
     text = f"**parity on {inert(device)}**, torch {inert(f.torch)}: {plural(len(causes), 'cause')}"
@@ -154,6 +167,7 @@ def as_markdown(causes: Sequence[Gathered], header: Header, caveats: Sequence[st
         kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
         where = f"{kinds} in {listed(c.ops, 120)} ({listed(c.dtypes, 60)})"
         part = f"\n- **{c.weight}** `{c.cause.id}` {inert(sentence(c.cause))}; {inert(where)}\n  {code(c.case)}\n"
+        part += f"  {inert(shortened(known[c.cause.id], REASON * 4))}\n" if c.cause.id in known else ""
         if len(text) + len(part) > COMMENT - 200:
             text += f"\n... and {plural(len(causes) - k, 'more cause')}: `parity report RUN`\n"
             break

@@ -1,7 +1,8 @@
 """The causes of a run as GitHub's annotations: workflow commands that a step prints, shown beside the job and the pull request.
 
 GitHub shows ten errors and ten warnings of a step, so there are ten lines at most: the worst causes first, and in the last line
-how many more there are. Causes of weight A, B and C are errors; what the device says in words is a warning.
+how many more there are. Causes of weight A, B and C are errors; what the device says in words is a warning. Known findings
+that are accepted are left out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from parity.report.causes import counts_line, sentence, shortened
 from parity.report.summary import not_reproduced
 from parity.report.words import listed, plural, reproduce
 from parity.runs.causes import Gathered, gather
-from parity.runs.rows import Header, Run, counted
+from parity.runs.rows import Header, Run
+from parity.runs.standing import known_of, new_of
 
 MOST = 10  # annotations of a kind that GitHub takes from one step
 TITLE, CASE = 120, 1000  # most characters
@@ -20,7 +22,7 @@ WARNINGS = ("R",)  # weights whose causes are not silent
 
 def render(run: Run) -> str:
     """The lines, each of which ends with its newline; at most `MOST` in all."""
-    causes = gather(run.records, counted(run.deaths, run.items))
+    causes = gather(*new_of(run))
     first = [command("error", f"parity: {what}", shortened(more, CASE)) for what, more in caveats.failures(run)]
     notes = [(what, more) for what, more in caveats.notes(run) if what != caveats.SIMULATED]  # which each cause says
     first += [command("warning", f"parity: {what}", more) for what, more in notes]
@@ -34,7 +36,8 @@ def render(run: Run) -> str:
     if not lines:
         device, gone = run.header.fingerprint.device, len(not_reproduced(run.records))
         but = f"; {plural(gone, 'finding')} did not come again in a fresh process" if gone else ""
-        lines = [command("notice", "parity", f"everything that counts agrees on {device}{but}")]
+        known = ", or is known" if known_of(run) else ""
+        lines = [command("notice", "parity", f"everything that counts agrees on {device}{known}{but}")]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -28,6 +28,7 @@ from parity.core.results import COMPARED, MEANING, Measure, Record, Status
 from parity.coverage.features import ASPECT, Coverage
 from parity.report import caveats, matrix, power, summary, svg, trends
 from parity.report.causes import counts_line, sentence
+from parity.report.known import marks
 from parity.report.minimal import minimal
 from parity.report.words import clock, listed, plural, reproduce
 from parity.runs.causes import WEIGHTS, Gathered, gather
@@ -56,7 +57,8 @@ def render(run: Run, before: Run | None = None, name: str = "RUN") -> str:
     details = _Details(run.header, _pictured(run.records))
     against = None if before is None else trends.of_runs(before, run)
     shown = causes[:CAUSES]
-    described = {id(c): _cause(c, details, name) for c in shown}
+    known = marks(run, shown)
+    described = {id(c): _cause(c, details, name) | {"known": known.get(c.cause.id, "")} for c in shown}
     deaths = counted(run.deaths, run.items)
     return environment.get_template("page.html").render(
         device=f"{f.device} ({f.device_name})" if f.device_name and f.device_name != f.device else f.device,

@@ -19,8 +19,11 @@ from parity.report.causes import shortened
 from parity.report.summary import compared
 from parity.report.words import listed, plural, reproduce
 from parity.runs.causes import Gathered, gather
-from parity.runs.rows import Death, Header, ItemRow, Run, counted
+from parity.runs.rows import Death, Header, ItemRow, Run
+from parity.runs.standing import known_of, new_of
 
+GONE = "findings of this op did not come again in a fresh process, so they do not count"
+KNOWN = "findings of this op are known"
 LISTED = 10  # findings of a test case that are told
 MESSAGE = 300  # most characters of a message
 # The worst first: the type of a failure.
@@ -30,19 +33,20 @@ ORDER = (Status.WRONG, Status.MALFORMED, Status.UNSTABLE, Status.DRIFT, Status.E
 def render(run: Run) -> str:
     """The XML. What was asked for and never finished is an error, and so is a run that compared nothing."""
     header, f = run.header, run.header.fingerprint
-    deaths = counted(run.deaths, run.items)
-    causes = gather(run.records, deaths)
+    found, deaths = new_of(run)
+    causes = gather(found, deaths)
     suite = Element("testsuite", name=f"parity on {f.device}")
     properties = SubElement(suite, "properties")
     facts = {"device": f.device_name or f.device, "torch": f.torch, "parity": f.parity, "profile": header.profile}
     for name, value in {**facts, "seed": header.seed, "simulated": str(f.simulated).lower()}.items():
         SubElement(properties, "property", name=name, value=value)
     records, dead, ids = _by_item(r for c in causes for r in c.records), _by_item(deaths), _ids(causes)
-    gone = {(r.op, r.dtype) for r in run.records if r.gone}
+    excused = {(x.op, x.dtype): GONE for x in run.records if x.gone}
+    excused |= {(op, dtype): KNOWN for _, op, dtype in known_of(run)}
     items = {(i.op, i.dtype): i for i in run.items}
     for op, dtype in dict.fromkeys([*items, *dead]):
-        found = [*records.get((op, dtype), ())], [*dead.get((op, dtype), ())]
-        suite.append(_case(header, op, dtype, items.get((op, dtype)), *found, ids, (op, dtype) in gone))
+        both = [*records.get((op, dtype), ())], [*dead.get((op, dtype), ())]
+        suite.append(_case(header, op, dtype, items.get((op, dtype)), *both, ids, excused.get((op, dtype), "")))
     for what, more in caveats.failures(run):
         case = SubElement(suite, "testcase", classname="parity", name=what, time="0")
         SubElement(case, "error", type="incomplete", message=shortened(more, MESSAGE))
@@ -99,15 +103,15 @@ def _case(
     records: Sequence[Record | Death],
     deaths: Sequence[Record | Death],
     ids: dict[int, str],
-    gone: bool,
+    excused: str,
 ) -> Element:
-    """gone: whether some of its findings did not come again, so that they do not count."""
+    """excused: why some of its findings do not count, if that is so."""
     seconds = item.seconds if item is not None else 0.0
     case = Element("testcase", classname=f"parity.{_family(op)}", name=f"{op} {dtype}", time=f"{seconds:.3f}")
     counts: Counter[str] = Counter()
     for by_status in item.counts.values() if item is not None else ():
         counts.update(by_status)
-    findings = {s: counts[s] for s in ORDER if counts[s] and (records or not gone)}
+    findings = {s: counts[s] for s in ORDER if counts[s] and (records or not excused)}
     properties = SubElement(case, "properties")
     numbers = {"cases": item.cases if item is not None else 0, "findings": sum(findings.values())}
     causes = list(dict.fromkeys(ids[id(x)] for x in (*records, *deaths)))
@@ -126,8 +130,10 @@ def _case(
         SubElement(case, "failure", type=str(worst), message=shortened(said, MESSAGE)).text = text
     elif item is not None and not compared(item):
         SubElement(case, "skipped", message=shortened(_why_nothing(item, counts), MESSAGE))
-    elif gone:
-        SubElement(case, "system-out").text = "findings of this op did not come again in a fresh process, so they do not count"
+    elif excused == KNOWN:
+        SubElement(case, "skipped", message=KNOWN)
+    elif excused:
+        SubElement(case, "system-out").text = excused
     return case
 
 

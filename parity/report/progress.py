@@ -24,9 +24,11 @@ from parity.report.timed import Timed
 from parity.report.words import clock, plural, reproduce
 from parity.runs import again, causes, run_file, suite
 from parity.runs.inquest import How
+from parity.runs.known import Known
 from parity.runs.rounds import PINNED
-from parity.runs.rows import CPU, OUTSIDE, Death, End, Header, ItemRow, Power, counted, folded, totals
+from parity.runs.rows import CPU, OUTSIDE, Death, End, Header, ItemRow, Power, Sighting, counted, folded, totals
 from parity.runs.run_file import Writer
+from parity.runs.standing import FIXED, standings
 
 BAR_SECONDS = 0.2
 BAR_LEAST = 5  # least columns of a useful bar
@@ -56,6 +58,10 @@ class Reporter:
         self.records: list[Record] = []
         self.power: list[Power] = []
         self.deaths: list[Death] = []
+        self.known: Known | None = None  # the file of known findings
+        self.strict = False  # whether known findings that are fixed fail the run
+        self.sightings: list[Sighting] = []
+        self._seen: set[Sighting] = set()
         self.broken: list[str] = []
         self._tallies: dict[str, Tally] = {}
         self._ended: set[str] = set()  # items that will report no more
@@ -150,8 +156,10 @@ class Reporter:
             return
         self._whole |= items
         if self.timed is not None:
-            kept = set(map(id, self.timed.new(r for r in lines.values() if isinstance(r, Record))))
+            kept = set(map(id, self.timed.new((r for r in lines.values() if isinstance(r, Record)), part.get("explained", ()))))
             lines = {line: r for line, r in lines.items() if not isinstance(r, Record) or id(r) in kept}
+        # The parts of an item see the same known findings.
+        lines = {line: r for line, r in lines.items() if not isinstance(r, Sighting) or r not in self._seen}
         rows = list(lines.values())
         for row in rows:
             if isinstance(row, ItemRow):
@@ -160,19 +168,21 @@ class Reporter:
                 self.done += row.round == PINNED
                 self.checks += sum(sum(c.values()) for c in row.counts.values())
                 if self.timed is not None:
-                    kinds = sum(isinstance(r, Record) and r.status in FINDINGS for r in rows)
+                    kinds = sum(isinstance(r, Record) and r.status in FINDINGS and not r.known for r in rows)
                     self.timed.brought(row, pairs, kinds, summary.compared(row))
             elif isinstance(row, Record):
                 self.records.append(row)
             elif isinstance(row, Power):
                 self.power.append(row)
-        self.findings += (
-            len(part["findings"]) if self.timed is None else len(summary.kinds([r for r in rows if isinstance(r, Record)]))
-        )
+            elif isinstance(row, Sighting):
+                self._seen.add(row)
+                self.sightings.append(row)
+        found = [r for r in rows if isinstance(r, Record) and not r.known]
+        self.findings += len(part["findings"]) if self.timed is None else len(summary.kinds(found))
         for text in part["findings"] if self.verbose else ():
             self.say(text + "\n")
         if not self.verbose:
-            self._new_causes(r for r in rows if isinstance(r, Record))
+            self._new_causes(found)
         self._write_scripts(part.get("scripts", {}))
         for line in lines:  # last, so that a full disk loses neither counts nor output
             self._writer.write_line(line)
@@ -199,9 +209,15 @@ class Reporter:
     def _death(self, row: dict[str, Any]) -> None:
         op, _, dtype = row["item"].rpartition("-")
         signal, why = untrusted.printable(row["signal"]), untrusted.printable(row["why"])
-        death = Death(op, dtype, row["case"], "", row["how"], signal, row["stage"], blame=row["blame"], why=why)
+        how, known = row["how"], row.get("known", "")
+        death = Death(op, dtype, row["case"], "", how, signal, row["stage"], blame=row["blame"], why=why, known=known)
         self.deaths.append(death)
-        self.findings += death.blame not in (CPU, OUTSIDE)
+        sighting = run_file.decode(row["sighting"]) if row.get("sighting") else None
+        if isinstance(sighting, Sighting):
+            self.sightings.append(sighting)
+            self._writer.write(sighting)
+        accepted = known and not row["fails"]
+        self.findings += death.blame not in (CPU, OUTSIDE) and not accepted
         self.lost += [row["item"]] if row["last"] else []
         if self.timed is not None and row["last"]:
             self.timed.given_up(row["item"])
@@ -212,7 +228,7 @@ class Reporter:
         goes = "again" if death.blame == OUTSIDE else "without it"
         goes = f"the run goes on without what is left of {row['item']}" if row["last"] else f"the item is examined {goes}"
         words = causes.death_words(death)
-        if self.verbose or words not in self._dead:  # the summary counts the others
+        if self.verbose or (words not in self._dead and not accepted):  # the summary counts the others
             self.say(
                 f"{op} {dtype} on {where}: {row['how']}, {how} at stage {row['stage']}\n"
                 + (f"  case: {row['case']}\n" if row["case"] else "")
@@ -269,9 +285,9 @@ class Reporter:
     # ------------------------------------------------------------------------------------------------ the end
 
     def try_again(self, how: How, workers: int, seconds: float) -> None:
-        """Try the findings once more in fresh processes: those that do not come again do not count. seconds: the time for
-        it."""
-        found = summary.kinds(self.records)
+        """Try the findings that are not known once more in fresh processes: those that do not come again do not count.
+        seconds: the time for it."""
+        found = summary.kinds([r for r in self.records if not r.known])
         if not found or self.stopped or self.failed is not None:
             return
         started = time.monotonic()
@@ -293,14 +309,28 @@ class Reporter:
 
     @property
     def exit_code(self) -> int:
-        """0 for no findings, 1 for findings, 3 if nothing was compared."""
-        has_findings = bool(counted(self.deaths, self.items)) or any(r.counts for r in self.records)
-        asked = summary.unwanted(self.items, self.records, self.fail_on) or power.left(self.items, self.min_judged)
+        """0 for no findings but known ones, 1 for findings, 3 if nothing was compared."""
+        has_findings = any(not d.known for d in counted(self.deaths, self.items))
+        has_findings |= any(r.counts and not r.known for r in self._found())
+        has_findings |= any(s.fails for s in self.sightings) or (self.strict and self._has_fixed())
+        items = summary.unaccepted_of(self.items, self.known, self.fail_on)
+        asked = summary.unwanted(items, self.records, self.fail_on) or power.left(self.items, self.min_judged)
         if has_findings or self.broken or self.failures or asked:
             return 1
         if self.timed is not None and self.timed.lacking:
             return 1
         return 0 if any(summary.compared(i) for i in self.items) else 3
+
+    def _found(self) -> list[Record]:
+        """The records that may fail the run. Of a run in parts, those with a least case: only a later part tells whether what
+        round 0 drew is known."""
+        if self.timed is None:
+            return self.records
+        return [*summary.kinds(self.records), *self.timed.without_cause()]
+
+    def _has_fixed(self) -> bool:
+        entries = self.known.entries if self.known is not None else ()
+        return any(s.state == FIXED for s in standings(entries, self.sightings))
 
     def _without_causes(self, timed: Timed) -> None:
         """Store the findings for whose causes there was no time."""
@@ -343,6 +373,7 @@ class Reporter:
             self.header, self.items, self.records, self.deaths, self.power, coverage, self.broken, seconds, str(self.output),
             self.fail_on, self.min_judged, self.lost, self.verbose,
             "" if self.timed is None else self.timed.in_words(sum(i.cases for i in self.items)), lacking,
+            self.known, self.sightings, self.strict,
         )  # fmt: skip
         screen = summary.render(data, width) + "\n\n" + summary.last_line(data, exit_code) + "\n"
         if self.stopped:

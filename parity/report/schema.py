@@ -19,7 +19,7 @@ from parity.core.results import SYMPTOMS, Aspect, Cause, Fingerprint, Json, Meas
 from parity.report.matrix import PASSES
 from parity.runs.causes import WEIGHTS
 from parity.runs.code import Code
-from parity.runs.rows import BLAMES, KINDS, Death, Header
+from parity.runs.rows import BLAMES, KINDS, SIGHTED, Death, Header, Sighting
 from parity.runs.soundness import DEADLY
 from parity.runs.upgrades import FORMAT, MAGIC
 
@@ -72,6 +72,8 @@ WORDS: Mapping[tuple[type, str], Json] = {
     (Death, "how"): {"enum": list(DEADLY)},
     (Death, "aspect"): {"enum": ["", *ASPECTS]},
     (Death, "blame"): {"enum": list(BLAMES)},
+    (Sighting, "state"): {"enum": list(SIGHTED)},
+    (Sighting, "aspect"): {"enum": ["", *ASPECTS]},
     (Cause, "symptom"): {"type": "string", "pattern": f"^({'|'.join(SYMPTOMS)})"},
     (Measure, "errors"): {"type": "string", "pattern": f"^[{picture.LETTERS[0]}-{picture.LETTERS[-1]}-]*$"},
 }
@@ -136,10 +138,11 @@ def of_report() -> Json:
     )
     cause = _object(
         "Findings with one origin. id: equal for equal facts, in every run; sentence: for a person; subject, symptom, "
-        "properties: the facts; case: the least case of its plainest finding.",
+        "properties: the facts; known: why it is accepted, empty if it is new; case: the least case of its plainest finding.",
         id=TEXT,
         weight={"enum": list(WEIGHTS), "description": "; ".join(f"{w}: {words}" for w, words in WEIGHTS.items())},
-        sentence=TEXT, subject=TEXT, symptom=TEXT, properties=_list(TEXT), case=TEXT, ops=_list(TEXT), dtypes=_list(TEXT),
+        sentence=TEXT, subject=TEXT, symptom=TEXT, properties=_list(TEXT), known=TEXT, case=TEXT,
+        ops=_list(TEXT), dtypes=_list(TEXT),
         findings=_list({"$ref": "#/$defs/Finding"}), deaths=_list({"$ref": "#/$defs/Death"}),
     )  # fmt: skip
     causes = _object(

@@ -6,6 +6,7 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from textwrap import shorten
 
 from parity import tolerance
@@ -13,15 +14,19 @@ from parity.core.dtypes import DEFAULT, HALF
 from parity.core.results import COMPARED, FINDINGS, MEANING, Aspect, Record, Status
 from parity.coverage.features import Coverage
 from parity.report import causes as causes_text
+from parity.report import known as known_text
 from parity.report import power
 from parity.report.timed import lacking_lines
 from parity.report.words import clock, folded, listed, plural, table
 from parity.runs import causes, suite
-from parity.runs.rows import Death, Header, ItemRow, Power, counted, totals
+from parity.runs.known import Known
+from parity.runs.rows import Death, Header, ItemRow, Power, Sighting, counted, totals
+from parity.runs.standing import FIXED, standings, unaccepted
 
 SCREEN = 56  # lines of a summary without -v; the last lines of the run come after it
 EVERYTHING = 1 << 30  # lines of a summary with -v
 LEAST_ROOM = 12  # lines for causes, however long the other parts are
+KNOWN_LINES = 10  # lines of the known findings
 PARTS = (6, 4, 2, 1)  # lines of each other part of the summary, the first that leaves room for the causes
 REASON = 110  # most characters of a reason
 UNJUDGED = 0.9  # items of which a smaller fraction was judged are listed
@@ -143,7 +148,8 @@ class SummaryData:
     """The input of a summary. broken: tests that failed because of parity, not the device; run_file: where the run is stored;
     fail_on: statuses that fail in addition to the findings; min_judged: an item fails if a smaller fraction of its elements was
     judged; lost: items that were given up; verbose: leave nothing out; reached: what a run with a limit of time came to, in
-    words; lacking: the items whose pinned cases it did not check."""
+    words; lacking: the items whose pinned cases it did not check; known: the file of known findings; sightings: what was seen
+    of them; strict: whether those that are fixed fail."""
 
     header: Header
     items: Sequence[ItemRow] = ()
@@ -160,6 +166,9 @@ class SummaryData:
     verbose: bool = False
     reached: str = ""
     lacking: Sequence[str] = ()
+    known: Known | None = None
+    sightings: Sequence[Sighting] = ()
+    strict: bool = False
 
 
 def render(t: SummaryData, width: int | None = None) -> str:
@@ -170,9 +179,11 @@ def render(t: SummaryData, width: int | None = None) -> str:
     if t.items or deaths:
         lines += by_dtype(t.items, Counter((d.dtype, d.how) for d in deaths))
     if t.verbose:
-        return "\n".join([*lines, *_findings(t, deaths, EVERYTHING), *_rest(t, deaths, width, EVERYTHING)])
+        return "\n".join(
+            [*lines, *_findings(t, deaths, EVERYTHING), *_known(t, EVERYTHING), *_rest(t, deaths, width, EVERYTHING)]
+        )
     for size in PARTS:
-        rest = _rest(t, deaths, width, size)
+        rest = [*_known(t, KNOWN_LINES), *_rest(t, deaths, width, size)]
         if len(lines) + len(rest) + LEAST_ROOM <= SCREEN:
             break
     return "\n".join([*lines, *_findings(t, deaths, max(SCREEN - len(lines) - len(rest), LEAST_ROOM)), *rest])
@@ -196,7 +207,7 @@ def _rest(t: SummaryData, deaths: Sequence[Death], width: int | None, most: int)
         ("power: errors put into results that agree, and seen by the judge", power.lines(t.power)),
     ):
         rest += ["", title, *_cut(folded(part, width, 4), most)] if part else []
-    failing = unwanted(t.items, t.records, t.fail_on).items()
+    failing = unwanted(unaccepted_of(t.items, t.known, t.fail_on), t.records, t.fail_on).items()
     for title, part in (
         ("the CPU itself died or hung in", [f"  {d.case} ({d.signal}; {d.why})" for d in acquitted]),
         ("not reproduced in a fresh process, so they do not fail the run", not_reproduced(t.records)),
@@ -260,13 +271,34 @@ def _judged(items: Sequence[ItemRow]) -> list[str]:
     return [f"judged     {judged / total:.2%} of {total:,} elements" + (f" ({partly})" if partly else "")]
 
 
+def unaccepted_of(items: Sequence[ItemRow], known: Known | None, fail_on: Sequence[str]) -> list[ItemRow]:
+    """The items without the refusals and fallbacks that are known."""
+    entries = known.entries if known is not None else ()
+    return [unaccepted(i, entries, fail_on, date.today()) for i in items]
+
+
+def _new(t: SummaryData) -> tuple[causes.Gathered, ...]:
+    """The causes that are not known."""
+    return causes.gather([r for r in t.records if not r.known], [d for d in counted(t.deaths, t.items) if not d.known])
+
+
+def _known(t: SummaryData, most: int) -> list[str]:
+    """What became of the known findings, in so many lines."""
+    if t.known is None:
+        return []
+    head = known_text.count_line(t.known, t.sightings, len(_new(t)))
+    return ["", head, *known_text.lines(t.known, t.sightings, most)]
+
+
 def _findings(t: SummaryData, deaths: Sequence[Death], room: int) -> list[str]:
     """The causes of what was found, by weight, in so many lines."""
-    gathered = causes.gather(t.records, deaths)
+    gathered = _new(t)
     if not gathered:
         return []
     checks = sum(n for s, n in totals(t.items).items() if s in FINDINGS)
-    kinds_text = f"{plural(len(kinds(t.records)), 'kind')} of findings in {plural(checks, 'check')}" if checks else ""
+    deaths, found = [d for d in deaths if not d.known], kinds([r for r in t.records if not r.known])
+    where = "" if any(r.known for r in t.records) else f" in {plural(checks, 'check')}"  # checks count the known ones
+    kinds_text = f"{plural(len(found), 'kind')} of findings{where}" if found else ""
     died = plural(len(deaths), "death") + " of the process" if deaths else ""
     of = " and ".join(x for x in (kinds_text, died) if x)
     head = f"{plural(len(gathered), 'cause')} ({causes_text.counts_line(gathered)}) of {of}"
@@ -301,6 +333,8 @@ def last_line(t: SummaryData, code: int) -> str:
     n = sum(v for s, v in totals(t.items).items() if s in FINDINGS) if found or not any(r.gone for r in t.records) else 0
     if code == 3:
         return f"nothing was compared: this is no success; widen the selection or see why above; stored in {run_file}"
+    if t.known is not None:
+        return _last_line_with_known(t, t.known, code, run_file)
     parts = [f"{plural(max(1, len(found)), 'finding')} in {plural(n, 'check')}"] if n else []
     deaths = counted(t.deaths, t.items)
     parts += [f"{plural(len(deaths), 'case')} that ended or hung the process"] if deaths else []
@@ -318,9 +352,27 @@ def last_line(t: SummaryData, code: int) -> str:
     return f"{said}; stored in {run_file}; compare with another run: parity diff {run_file} OTHER"
 
 
+def _last_line_with_known(t: SummaryData, known: Known, code: int, run_file: str) -> str:
+    """The verdict of a run that was given known findings."""
+    some, gathered = standings(known.entries, t.sightings), _new(t)
+    failing = [f"{len(s)} {word}" for word in ("grown", "expired") if (s := [x for x in some if x.fails and x.state == word])]
+    failing += [f"{n} fixed"] if t.strict and (n := sum(s.state == FIXED for s in some)) else []
+    parts = [*([f"{len(gathered)} new"] if gathered else []), *failing]
+    if parts:
+        add = f"accept them: parity known add {run_file} --reason TEXT --file {shlex.quote(known.code.name)}"
+        return f"findings: {', '.join(parts)}; stored in {run_file}; all in full: parity report {run_file}; {add}"
+    gone = len(not_reproduced(t.records))
+    said = f"{plural(gone, 'finding')} did not come again, everything else" if gone else "everything that was compared"
+    said += " agrees, or is known"
+    if code == 1:
+        said += f", but {_failed(t)}: see above"
+    return f"{said}; stored in {run_file}; compare with another run: parity diff {run_file} OTHER"
+
+
 def _failed(t: SummaryData) -> str:
     """Why a run without findings fails."""
-    asked = [f"{plural(n, 'check')} {s}" for s, (n, _) in unwanted(t.items, t.records, t.fail_on).items()]
+    items = unaccepted_of(t.items, t.known, t.fail_on)
+    asked = [f"{plural(n, 'check')} {s}" for s, (n, _) in unwanted(items, t.records, t.fail_on).items()]
     if asked:
         return f"--fail-on fails the run for {' and '.join(asked)}"
     if t.lacking:

@@ -41,14 +41,18 @@ class Timed:
         if number != CAUSES:
             self.done.setdefault(number, set()).add(item)
 
-    def new(self, records: Iterable[Record]) -> list[Record]:
+    def new(self, records: Iterable[Record], explained: Sequence[str] = ()) -> list[Record]:
         """The records to store: each kind of finding once, and other records once for each of their kinds as in a whole item.
-        Findings without a cause are held back until the end."""
+        Findings without a cause are held back until the end. explained: least cases of known findings; what they do not stand
+        for may be of the same kind, and is not known."""
         out = []
         for r in records:
             if r.shrunk and r.status in FINDINGS:
                 kind = _kind(r)
-                if r.cause is None:
+                if r.known and r.shrunk in explained:
+                    out += [] if (*kind, r.known) in self._recorded else [r]
+                    self._recorded.add((*kind, r.known))
+                elif r.cause is None:
                     self.held += [] if kind in self._kinds else [r]
                 elif (*kind, r.cause.id) not in self._kinds:
                     self._kinds |= {kind, (*kind, r.cause.id)}

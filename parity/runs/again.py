@@ -53,14 +53,14 @@ def marked(records: Sequence[Record], done: Sequence[Again]) -> tuple[Record, ..
     """The records, with those that did not come again marked, also the drawn cases of the same kind, and with the cause of
     those that a flag explains."""
     by = {(a.case, a.aspect, a.op): a for a in done}
-    findings = [r for r in records if r.shrunk and r.status in FINDINGS]
+    findings = [r for r in records if r.shrunk and r.status in FINDINGS and not r.known]  # known ones are not tried
     came = {_kind(r) for r in findings if (a := by.get(_key(r))) is None or a.came}
     gone = {_kind(r) for r in findings} - came
     return tuple(_marked(r, by.get(_key(r)) if r.shrunk else None, gone) for r in records)
 
 
 def _marked(r: Record, a: Again | None, gone: set[tuple[str, str, str]]) -> Record:
-    if r.status not in FINDINGS:
+    if r.status not in FINDINGS or r.known:
         return r
     if a is None:
         return replace(r, gone=True) if not r.shrunk and _kind(r) in gone else r

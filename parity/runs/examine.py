@@ -11,6 +11,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from datetime import date
 from typing import Protocol
 
 import torch
@@ -29,11 +30,14 @@ from parity.generation.generate import Drawn
 from parity.generation.plainer import plainest
 from parity.generation.shrink import shrink as least
 from parity.judging.rules import rule_of
+from parity.runs import inquest
 from parity.runs.figures import Figures
+from parity.runs.known import Entry, Known, aspect_and_case, cases_of
 from parity.runs.locating import cause_of, unlocated
 from parity.runs.options import RunOptions
-from parity.runs.rounds import Part, TimeLimit
-from parity.runs.rows import ItemRow, Power
+from parity.runs.recognition import Recognition, uncovered
+from parity.runs.rounds import PINNED, Part, TimeLimit
+from parity.runs.rows import ItemRow, Power, Sighting
 from parity.runs.suite import ORACLE_EVERY, Item, RunProfile
 from parity.runs.tally import ItemTally, record
 from parity.tolerance import Tables
@@ -52,6 +56,10 @@ TWICE_EVERY = 3  # for OpInfo entries and factorizations, whose derivatives call
 GIVE_UP_AFTER = 12  # after so many cases, all of them refused, the rest of an item is not drawn
 SHRINKING = 1 << 30  # the ordinal of all cases tried in shrinking: if one ends the process, the item is not shrunk
 LOCATING = SHRINKING + 1  # and of those tried for causes: if one ends the process, causes are told without experiments
+REPLAYING = 1 << 29  # the ordinal of the first known case that is replayed
+AGAIN = 6  # how often a finding must come again, one time after the other, to count as none of chance
+REPLAYS = 3  # how often a known case must agree, one time after the other, to count as fixed
+USUAL = [Aspect.FORWARD, Aspect.BACKWARD, Aspect.OUT, Aspect.INPLACE]  # aspects of a known case that names none
 BASE_SECONDS = 20.0  # a case may take this long ...
 SECONDS_PER_ELEMENT = 2e-5  # ... and this per element of its operands
 
@@ -93,7 +101,7 @@ class NoJournal:
 class RunPlan:
     """What all items of a run share. profile: the sizes and numbers that `options.profile` names; power: the fraction of cases
     that are judged once more with errors put in; takes: the dtypes that the device accepted at the start; limit: of time, if
-    the run has one."""
+    the run has one; known: the file of known findings."""
 
     device: Device
     cpu: Device
@@ -103,6 +111,7 @@ class RunPlan:
     power: float = 0.0
     takes: frozenset[str] = frozenset()
     limit: TimeLimit | None = None
+    known: Known | None = None
 
     @property
     def left(self) -> float:
@@ -113,7 +122,9 @@ class RunPlan:
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One kind of difference of one item, with the least case that shows it and the first case that showed it. count: cases of
-    the item that showed this kind; others: a few of them, the largest first; cause: where it comes from."""
+    the item that showed this kind; others: a few of them, the largest first; cause: where it comes from, None if a later part
+    of the item looks for it; also: drawn cases that the least case does not stand for; known: what it is to the known findings,
+    None if it is new; by_chance: whether the case agreed when it was run again."""
 
     item: Item
     result: Result
@@ -123,11 +134,16 @@ class Finding:
     others: tuple[Case, ...] = ()
     digest: str = ""
     cause: Cause | None = None
+    also: tuple[str, ...] = ()
+    known: Sighting | None = None
+    by_chance: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """Everything that examining an item gave. features: of every case, with the aspects in which it was compared."""
+    """Everything that examining an item gave. features: of every case, with the aspects in which it was compared; known: what
+    was seen of known findings; unknown: the summary without the refusals and fallbacks that are known; explained: the cases of
+    the records that known cases stand for."""
 
     summary: ItemRow
     records: tuple[Record, ...]
@@ -135,6 +151,9 @@ class Examined:
     features: tuple[frozenset[str], ...] = ()
     power: tuple[Power, ...] = ()
     figures: tuple[Figures, ...] = ()
+    known: tuple[Sighting, ...] = ()
+    unknown: ItemRow | None = None
+    explained: tuple[str, ...] = ()
 
 
 def patience(case: Case) -> float:
@@ -214,7 +233,13 @@ def examine(
     ended a process before and are left out."""
     o, tally, started, notes = plan.options, ItemTally(item), time.monotonic(), list[str]()
     reached = Dispatched() if o.reach else None
+    entries = plan.known.entries if plan.known is not None and not o.count else ()
+    known = Recognition(item.row.name, item.dtype, entries, date.today(), o.strict_known)
     with plan.device.active(), listening(notes):
+        if part is None or part.round == PINNED:  # each known case is run once
+            _replay_known(item, plan, known, notes, journal, dead)
+        else:
+            known.leave_out_deadly()
         ordinal, text = 0, ""
         for ordinal, pinned, one in _valid(drawn(item, plan, part), tally):
             if ordinal in dead:
@@ -223,6 +248,8 @@ def examine(
                 break
             text = notation.case_text(one.case)
             tally.texts.append(text)
+            if text in known.deadly:
+                continue
             journal.begin(ordinal, item.id, text, o.hang_after or patience(one.case))
             try:
                 how = settings(item, plan, ordinal, pinned)
@@ -257,35 +284,37 @@ def examine(
         kinds = 0 if o.no_shrink or SHRINKING in dead else KINDS_SHRUNK
         # An item is given up after three deaths: one more may happen here only if none but shrinking's came before.
         locate = not o.no_shrink and LOCATING not in dead and (SHRINKING not in dead or len(dead) == 1)
-        if part is not None and plan.limit is not None:
-            kinds = _kinds_in_time(part, plan.limit, tally, kinds)
+        accepted = _without_known(item, tally, known)
+        now = part is None or plan.limit is None or _told_now(part, plan.limit, tally)
         began = time.monotonic()
-        findings = tuple(_findings(item, plan, tally, notes, journal, kinds, locate))
+        how_far = kinds if now else 0, locate and now, not now and not o.no_shrink
+        findings = tuple(_findings(item, plan, tally, known, notes, journal, *how_far))
         if plan.limit is not None:
             plan.limit.causes += time.monotonic() - began
-    for f in findings:
-        texts = notation.case_text(f.first), notation.case_text(f.case)
-        tally.records.append(
-            replace(
-                record(item, f.result, texts[0], f.digest, False, texts[1]),
-                cause=f.cause,
-                count=f.count,
-                others=tuple(map(notation.case_text, f.others)),
-            )
-        )
+    records = (*tally.records, *accepted, *map(_stored, findings))
     summary = replace(tally.summary(time.monotonic() - started, reached), round=0 if part is None else max(0, part.round))
     more = tuple(tally.features), tuple(tally.power()), (tally.packed(not o.no_screens),)
-    return Examined(summary, tuple(tally.records), findings, *more)
+    unknown = known.without_known(summary, o.fail_on)
+    return Examined(summary, records, findings, *more, tuple(known.sightings), unknown, tuple(r.shrunk for r in accepted))
 
 
-def _kinds_in_time(part: Part, limit: TimeLimit, tally: ItemTally, kinds: int) -> int:
-    """How many kinds of findings may be shrunk. What this process has told of the item before is not told again."""
+def _stored(f: Finding) -> Record:
+    """The record of a finding."""
+    made = record(f.item, f.result, notation.case_text(f.first), f.digest, False, notation.case_text(f.case))
+    known = f.known.id if f.known is not None else ""
+    others = tuple(map(notation.case_text, f.others))
+    return replace(made, cause=f.cause, count=f.count, others=others, also=f.also, known=known, by_chance=f.by_chance)
+
+
+def _told_now(part: Part, limit: TimeLimit, tally: ItemTally) -> bool:
+    """Whether findings may be shrunk now, and their causes looked for; else a later part tells them. What this process has
+    told of the item before is not told again."""
     told = limit.told.setdefault(part.item.id, set())
     for key in told & tally.failing.keys():
         del tally.failing[key]
-    kinds = kinds if limit.may_look_for_causes(part) else 0
-    told.update(tally.failing if kinds else ())
-    return kinds
+    now = limit.may_look_for_causes(part)
+    told.update(tally.failing if now else ())
+    return now
 
 
 def _sampled(item: Item, plan: RunPlan, ordinal: int) -> bool:
@@ -315,10 +344,11 @@ def _alive(plan: RunPlan, journal: CaseJournal, why: str) -> None:
 
 
 def _findings(
-    item: Item, plan: RunPlan, tally: ItemTally, notes: list[str], journal: CaseJournal, kinds: int, locate: bool
-) -> Iterator[Finding]:
-    """Each kind of finding with its least case and its cause. kinds: of how many the sizes are shrunk; locate: whether
-    experiments look for their causes."""
+    item: Item, plan: RunPlan, tally: ItemTally, known: Recognition, notes: list[str], journal: CaseJournal,
+    kinds: int, locate: bool, later: bool,
+) -> Iterator[Finding]:  # fmt: skip
+    """Each kind of finding with its least case and its cause, and what it is to the known ones. kinds: of how many the sizes
+    are shrunk; locate: whether experiments look for their causes; later: whether another part of the item will tell them."""
     spent = 0.0
     for k, (key, seen) in enumerate(tally.failing.items()):
         one, result = min(seen, key=lambda s: (len(s[0].picks), s[0].picks))
@@ -328,10 +358,116 @@ def _findings(
         left = min(CAUSE_SECONDS - spent, plan.left)
         began = time.monotonic()
         look = locate and left > 0
-        cause = _cause(item, plan, case, result, notes, journal) if look else unlocated(item.row, result)
+        cause = None if later else unlocated(item.row, result)
+        if look:
+            cause = _cause(item, plan, case, result, notes, journal)
         spent += time.monotonic() - began
         drawn_cases = sorted({s[0].case for s in seen} - {one.case}, key=lambda c: (-c.numel, notation.case_text(c)))
-        yield Finding(item, result, case, one.case, len(seen), tuple(drawn_cases[:OTHERS]), cause=cause)
+        also = tuple(map(notation.case_text, uncovered((case,), (s.case for s, _ in seen))))
+        chance = kinds > 0 and plan.left > 0 and _by_chance(item, plan, case, result, key, notes, journal)
+        others = tuple(drawn_cases[:OTHERS])
+        found = Finding(item, result, case, one.case, len(seen), others, cause=cause, also=also, by_chance=chance)
+        if known.entries and not later:
+            pinned = any(s in tally.pinned for s, _ in seen)
+            found = replace(found, known=known.matching(_stored(found), pinned))
+        if found.known is not None:
+            tally.mark(key, found.known.id)
+        yield found
+
+
+def _by_chance(
+    item: Item, plan: RunPlan, case: Case, result: Result, key: tuple[str, ...], notes: list[str], journal: CaseJournal
+) -> bool:
+    """Whether a finding comes and goes: it is unstable, or its case does not show it every time."""
+    if result.verdict.status is Status.UNSTABLE or result.aspect is Aspect.REPEAT:
+        return True
+    for _ in range(AGAIN):
+        journal.begin(SHRINKING, item.id, notation.case_text(case), plan.options.hang_after or patience(case))
+        again = recheck(item, plan, case, notes, result.aspect, journal)
+        notes.clear()
+        journal.end()
+        if not again:  # it cannot be built by itself
+            return False
+        if not any(r.about(key) is not None for r in failing(again)):
+            return True
+    return False
+
+
+# ------------------------------------------------------------------------------------------------------ known findings
+
+
+def _replay_known(
+    item: Item, plan: RunPlan, known: Recognition, notes: list[str], journal: CaseJournal, dead: frozenset[int]
+) -> None:
+    """Run the least cases of the known findings of this item; those that end the process, in one of their own."""
+    for k, (entry, text, case) in enumerate(cases_of(known.entries, item.row.name, item.dtype), REPLAYING):
+        if entry.dies and dead:  # the item was begun before, and each of these takes a process and its patience
+            known.skipped(entry, text, "not run again after another death")
+        elif entry.dies and plan.left < (seconds := BASE_SECONDS + (plan.options.hang_after or patience(case))):
+            known.skipped(entry, text, f"less than {seconds:.0f} s of the time were left")
+        elif plan.left <= 0:
+            known.nothing(entry, text, "the time was over")
+        elif entry.dies:
+            _replay_deadly(plan, known, entry, text, case)
+        elif k in dead:  # the controller tells this death
+            known.nothing(entry, text, "it ends the process now")
+        else:
+            journal.begin(k, item.id, notation.case_text(case), plan.options.hang_after or patience(case))
+            known.replayed(entry, text, _results_of_known(item, plan, entry, text, case, notes, journal))
+            journal.end()
+
+
+def _results_of_known(
+    item: Item, plan: RunPlan, entry: Entry, text: str, case: Case, notes: list[str], journal: CaseJournal
+) -> tuple[Result, ...]:
+    """The results of a known case in its aspect, or in those of its entry: of the first time that it does not agree, or of the
+    last."""
+    named = aspect_and_case(text)[0]
+    aspects = [Aspect(a) for a in ((named,) if named else entry.aspects)] or USUAL
+    results: tuple[Result, ...] = ()
+    for _ in range(REPLAYS):
+        again = ((a, recheck(item, plan, case, notes, a, journal)) for a in aspects)
+        results = tuple(r for a, some in again for r in some if r.aspect is a)
+        notes.clear()
+        if odd := [r.verdict.reason for r in results if r.verdict.status in (Status.ERROR, Status.VOID)]:
+            _alive(plan, journal, odd[0])
+        if any(r.verdict.status is not Status.AGREE for r in results):
+            break
+    return results
+
+
+def _replay_deadly(plan: RunPlan, known: Recognition, entry: Entry, text: str, case: Case) -> None:
+    o = plan.options
+    how = inquest.How(plan.device.name, o.faults, o.setup)
+    ended = inquest.attempt(notation.case_text(case), how, BASE_SECONDS + (o.hang_after or patience(case)), quiet=True)
+    if ended.died:
+        known.died(entry, text)
+    elif ended.code == 0:
+        known.survived(entry, text)
+    else:
+        known.nothing(entry, text, "it does not end the process any more, and does not agree")
+
+
+def _without_known(item: Item, tally: ItemTally, known: Recognition) -> list[Record]:
+    """Take the cases of known findings out of `tally.failing`, so that they are not shrunk. Their records: one for each kind
+    and entry, with the known case that stands for it."""
+    made: list[Record] = []
+    for key, seen in list(tally.failing.items()):
+        hits = [(s, known.explaining(s[1], s[0].case)) for s in seen]
+        accepted: dict[str, Entry] = {}
+        for (one, result), hit in sorted(hits, key=lambda h: (len(h[0][0].picks), h[0][0].picks)):
+            if hit is not None and hit[0].id not in accepted:
+                entry, drawn = accepted.setdefault(hit[0].id, hit[0]), notation.case_text(one.case)
+                known.saw(entry, result.aspect, hit[1] or drawn)
+                finding = record(item, result, drawn, "", False, hit[1] or drawn)
+                count = sum(h is not None and h[0].id == entry.id for _, h in hits)
+                made.append(replace(finding, cause=entry.cause, known=entry.id, count=count))
+        if new := [s for s, hit in hits if hit is None]:
+            tally.failing[key] = new
+        elif accepted:
+            del tally.failing[key]
+            tally.mark(key, next(iter(accepted)))
+    return made
 
 
 def _cause(item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal) -> Cause:

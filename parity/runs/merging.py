@@ -56,6 +56,7 @@ def merged(parts: Sequence[Part], mixed: bool = False, partial: bool = False) ->
         by_item(x for r in runs for x in r.power),
         tuple(x for r in runs for x in r.again),
         by_item(x for r in runs for x in r.figures),
+        by_item(x for r in runs for x in r.known),
     )
 
 
@@ -86,7 +87,7 @@ def _same_question(path: Path, a: Header, other: Path, b: Header) -> None:
         x, y = getattr(a, name), getattr(b, name)
         if x != y:
             raise UsageError(f"{path} and {other} differ in {word}: '{x}' and '{y}'; merge shards of one run")
-    for option, one, two in (("--faults", a.faults, b.faults), ("--setup", a.setup, b.setup)):
+    for option, one, two in (("--faults", a.faults, b.faults), ("--setup", a.setup, b.setup), ("--known", a.known, b.known)):
         if not one.same(two):
             raise UsageError(f"{path} and {other} differ in {option}: '{one}' and '{two}'; merge shards of one run")
 

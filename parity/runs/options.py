@@ -10,6 +10,7 @@ import os
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
+from datetime import date
 from pathlib import Path
 from typing import Any, Self
 
@@ -69,6 +70,14 @@ def read_seconds(given: str) -> float:
     if value is None or not value > 0.0:
         raise ArgumentTypeError(f"'{given}' is no number of seconds above 0")
     return value
+
+
+def read_day(given: str) -> date:
+    """A day, as ISO 8601 writes it."""
+    try:
+        return date.fromisoformat(given)
+    except ValueError:
+        raise ArgumentTypeError(f"'{given}' is no day; write it as 2027-01-31") from None
 
 
 def read_duration(given: str) -> float:
@@ -188,6 +197,16 @@ class RunOptions:
         "status that fails a test beside the findings: unsupported, ...",
         metavar="STATUS",
     )
+    known: str | None = _option(
+        None,
+        "accept the findings in this file, which parity known add writes; their cases run first",
+        "a file of known findings, which do not fail; parity_known in an ini file names one, too",
+        metavar="FILE",
+        read=read_text,
+    )
+    strict_known: bool = _option(
+        False, "also fail on known findings that are fixed, or that grew where only exploration shows it: for nightly runs"
+    )
     min_judged: float = _option(
         0.0,
         "fail an op of whose elements less than this share was judged (0.9 for nine in ten; none by default)",
@@ -267,7 +286,7 @@ class RunOptions:
 # These have a field of their own in the header of a run file, or say only where it is run and written.
 IN_HEADER = (
     *("op", "device", "dtype", "family", "profile", "source", "seed", "faults", "setup", "shard"),
-    *("findings", "hang_after", "fail_on", "min_judged"),
+    *("findings", "hang_after", "fail_on", "min_judged", "known", "strict_known"),
 )
 
 

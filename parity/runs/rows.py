@@ -21,7 +21,7 @@ class Header:
     """What was run, and on what. started: ISO 8601 with offset; complete: whether the whole suite was selected; faults, setup:
     the code that --faults and --setup named. options: those that decide what is drawn and how it is judged and that have no
     field here ("--examples=20 --no-shrink"); shard: "3/7" if only that part of the selection was run; machines: how other
-    machines of the same run differ from the fingerprint, one text for each."""
+    machines of the same run differ from the fingerprint, one text for each; known: the file of known findings."""
 
     fingerprint: Fingerprint
     seed: str = ""
@@ -34,6 +34,7 @@ class Header:
     options: str = ""
     shard: str = ""
     machines: tuple[str, ...] = ()
+    known: Code = field(default_factory=Code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,8 @@ BLAMES = ("", DEVICE, CPU, OUTSIDE, UNKNOWN)
 @dataclass(frozen=True, slots=True)
 class Death:
     """A process that died, hung or was killed while it ran a case. how: crash, hang or killed; signal: its name, or another
-    description; where: the Python stack; blame: who caused it (see `inquest`), empty in older files; why: the evidence."""
+    description; where: the Python stack; blame: who caused it (see `inquest`), empty in older files; why: the evidence; known:
+    the entry of the file of known findings that it belongs to."""
 
     op: str
     dtype: str
@@ -169,6 +171,7 @@ class Death:
     where: tuple[str, ...] = ()
     blame: str = ""
     why: str = ""
+    known: str = ""
 
     @property
     def acquitted(self) -> bool:
@@ -181,6 +184,27 @@ def counted(deaths: Iterable[Death], items: Iterable[ItemRow]) -> list[Death]:
     completely afterwards."""
     whole = {(i.op, i.dtype) for i in items}
     return [d for d in deaths if not d.acquitted and not (d.blame == OUTSIDE and (d.op, d.dtype) in whole)]
+
+
+# What a run saw of a known finding.
+SEEN, GROWN, EXPIRED, AGREES, NOTHING = "seen", "grown", "expired", "agrees", "nothing"
+SIGHTED = (SEEN, GROWN, EXPIRED, AGREES, NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What one item of a run saw of an entry of the file of known findings. state: one of `SIGHTED`: it is there, it is there
+    and goes beyond what the entry says, it is there after the entry's last day, its case agrees, or its case compared nothing.
+    why: in words, or the reason why it is accepted; fails: whether it fails the item."""
+
+    id: str
+    op: str
+    dtype: str
+    state: str
+    aspect: str = ""
+    case: str = ""
+    why: str = ""
+    fails: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +237,10 @@ class Run:
     power: tuple[Power, ...] = ()
     again: tuple[Again, ...] = ()
     figures: tuple[Figures, ...] = ()
+    known: tuple[Sighting, ...] = ()
 
 
-Row: TypeAlias = Record | ItemRow | Death | Coverage | Power | Again | Figures | End
+Row: TypeAlias = Record | ItemRow | Death | Coverage | Power | Again | Figures | Sighting | End
 KINDS: dict[str, type[Row]] = {
     "record": Record,
     "item": ItemRow,
@@ -224,6 +249,7 @@ KINDS: dict[str, type[Row]] = {
     "power": Power,
     "again": Again,
     "figures": Figures,
+    "known": Sighting,
     "end": End,
 }
 

@@ -27,7 +27,7 @@ from parity.coverage.features import Coverage
 from parity.runs.again import marked
 from parity.runs.code import Code
 from parity.runs.figures import Figures
-from parity.runs.rows import KINDS, Again, Death, End, Header, ItemRow, Power, Row, Run, folded
+from parity.runs.rows import KINDS, Again, Death, End, Header, ItemRow, Power, Row, Run, Sighting, folded
 from parity.runs.soundness import check_types, check_words, contradiction
 from parity.runs.upgrades import FORMAT, MAGIC, upgraded
 
@@ -112,7 +112,7 @@ class Writer:
 def write(path: Path, run: Run) -> None:
     """Write a whole run, its records and items before what sums them up. Raises OutputError, and RunFileError if its rows
     contradict one another."""
-    rows: list[Row] = [*run.records, *run.power, *run.figures, *run.items, *run.deaths, *run.coverage, *run.again]
+    rows: list[Row] = [*run.records, *run.power, *run.figures, *run.known, *run.items, *run.deaths, *run.coverage, *run.again]
     rows += [run.end] if run.end is not None else []
     if why := contradiction(run, rows):
         raise RunFileError(f"the runs contradict one another: {why}; run the shards again")
@@ -156,6 +156,7 @@ def read(path: Path, partial: bool = False) -> Run:
         tuple(r for r in rows if isinstance(r, Power)),
         tuple(r for r in rows if isinstance(r, Again)),
         tuple(r for r in rows if isinstance(r, Figures)),
+        tuple(r for r in rows if isinstance(r, Sighting)),
     )
     run = replace(run, records=marked(run.records, run.again))
     if (end is None or rest) and not partial:
@@ -184,10 +185,10 @@ def _header(path: Path, line: str) -> tuple[int, Header]:
         body = {k: v for k, v in tree.items() if k not in (MAGIC, "format")}
         shown = body["fingerprint"]
         pairs = {k: tuple((str(a), str(b)) for a, b in shown.get(k, ())) for k in ("environment", "facts")}
-        body |= {k: Code(**body[k]) for k in ("faults", "setup") if k in body}
+        body |= {k: Code(**body[k]) for k in ("faults", "setup", "known") if k in body}
         body["machines"] = tuple(body.get("machines", ()))
         header = Header(**{**body, "fingerprint": Fingerprint(**{**shown, **pairs})})
-        for part in (header, header.fingerprint, header.faults, header.setup):
+        for part in (header, header.fingerprint, header.faults, header.setup, header.known):
             check_types(part)
         if not re.fullmatch(r"(\w[\w-]*(:\w+)?)?", header.fingerprint.device):
             raise ValueError(f"no device is called '{header.fingerprint.device}'")
@@ -229,7 +230,8 @@ def _row(path: Path, number: int, line: str, form: int) -> Row:
 
 
 TUPLES: Mapping[type[object], Sequence[str]] = {
-    ItemRow: ("operators",), Power: ("why",), Death: ("where",), End: ("lost", "broken", "rounds", "lacking"),
+    Record: ("also",), ItemRow: ("operators",), Power: ("why",), Death: ("where",),
+    End: ("lost", "broken", "rounds", "lacking"),
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from parity.core.results import Aspect, Record, Status
 from parity.coverage.features import Coverage
 from parity.runs.figures import Figures, size, unpacked
-from parity.runs.rows import BLAMES, Death, End, ItemRow, Row, Run, totals
+from parity.runs.rows import BLAMES, SIGHTED, Death, End, ItemRow, Row, Run, Sighting, totals
 
 DEADLY = ("crash", "hang", "killed")
 STATUSES, ASPECTS = tuple(map(str, Status)), tuple(map(str, Aspect))
@@ -71,21 +71,22 @@ def check_words(row: Row) -> None:
         if max(row.counts.values(), default=0) > row.cases:
             raise ValueError("a feature counts more cases than there are")
     elif isinstance(row, Death):
-        statuses, aspects = (row.how,), (row.aspect,) if row.aspect else ()
+        statuses, aspects = (row.how,), filter(None, [row.aspect])
         if row.how in STATUSES and row.how not in DEADLY:
             raise ValueError(f"no process ends by '{row.how}'; allowed: {', '.join(DEADLY)}")
         if row.blame not in BLAMES:
             raise ValueError(f"unknown blame '{row.blame}'; allowed: {', '.join(BLAMES[1:])}")
     elif isinstance(row, Figures):
         aspects = (*unpacked(row).ratios, *row.compared, *row.seconds)
+    elif isinstance(row, Sighting):
+        aspects = filter(None, [row.aspect])
+        if row.state not in SIGHTED:
+            raise ValueError(f"unknown state '{row.state}' of a known finding; allowed: {', '.join(SIGHTED)}")
     elif isinstance(row, End):
         statuses = row.totals
-    for word in statuses:
-        if word not in STATUSES:
-            raise ValueError(f"unknown status '{word}'; allowed: {', '.join(STATUSES)}")
-    for word in aspects:
-        if word not in ASPECTS:
-            raise ValueError(f"unknown aspect '{word}'; allowed: {', '.join(ASPECTS)}")
+    for what, words, allowed in (("status", statuses, STATUSES), ("aspect", aspects, ASPECTS)):
+        if wrong := [w for w in words if w not in allowed]:
+            raise ValueError(f"unknown {what} '{wrong[0]}'; allowed: {', '.join(allowed)}")
 
 
 def contradiction(run: Run, rows: Sequence[Row]) -> str:

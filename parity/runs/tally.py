@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from parity.checks.check import Result
@@ -37,6 +37,8 @@ class ItemTally:
     records: list[Record] = field(default_factory=list)
     failing: dict[tuple[str, ...], list[tuple[Drawn, Result]]] = field(default_factory=lambda: defaultdict(list))
     recorded: set[tuple[str, str, str]] = field(default_factory=set)
+    keys: list[tuple[str, ...]] = field(default_factory=list)  # the kind of each of `records`
+    pinned: set[Drawn] = field(default_factory=set)  # those of the failing cases that are pinned
     cases: int = 0
     compared: bool = False
     features: list[frozenset[str]] = field(default_factory=list)
@@ -66,12 +68,20 @@ class ItemTally:
             self._add_measures(r)
             if status.is_finding:
                 self.failing[r.key].append((one, r))
+                if pinned:
+                    self.pinned.add(one)
             what = r.aspect, status, r.verdict.reason[:60]
             if pinned and self.texts.count(text) < 2:  # some OpInfo entries have fewer samples than there are pinned cases
                 self.records.append(record(self.item, r, text, digest, True))
+                self.keys.append(r.key)
             elif status is not Status.AGREE and what not in self.recorded:
                 self.recorded.add(what)
                 self.records.append(record(self.item, r, text, digest, False))
+                self.keys.append(r.key)
+
+    def mark(self, key: tuple[str, ...], known: str) -> None:
+        """Write into the records of a kind of finding that it is known. known: the id of its entry."""
+        self.records = [replace(r, known=known) if k == key else r for k, r in zip(self.keys, self.records)]
 
     def _add_measures(self, r: Result) -> None:
         for m in r.measures if r.verdict.status in COMPARED or r.verdict.status is Status.VOID else ():

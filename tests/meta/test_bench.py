@@ -118,6 +118,15 @@ def test_speed_counts_comparisons_of_both_sides_and_says_where_the_time_goes(cap
 # -------------------------------------------------------------------------------------------------------- precision flags
 
 
+def test_known_plants_the_same_bugs_each_time_and_runs_the_ops_that_reach_them() -> None:
+    bench = loaded("known")
+    ids, rows = bench.chosen([], 5, "0")
+    assert (ids, rows) == bench.chosen([], 5, "0")
+    assert len(ids) == 5
+    assert rows[-2:] == list(bench.CHANCE_ROWS)
+    assert bench.chosen([], 5, "1")[0] != ids
+
+
 def _lowered_tally(bench: ModuleType, equal: list[list[float]], low: list[float], truth: list[float]) -> Any:
     tally = bench.Tally()
     tally.take([[torch.tensor(r)] for r in equal], [torch.tensor(low)], [torch.tensor(truth, dtype=torch.float64)])

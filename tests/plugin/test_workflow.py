@@ -109,6 +109,11 @@ def test_a_night_proposes_what_it_found(runner: Runner) -> None:
     ).stdout  # fmt: skip
     assert "Add the causes that parity found last night" in log
     assert "parity-known.toml" in log
+    given = FEW["ops"].split() + runner.inputs["arguments"].split()
+    again = [sys.executable, "-m", "parity", "run", *given, "--device", "sim", "--output", "next.jsonl"]
+    for more, code in ((), 1), (("--known", "parity-known.toml"), 0):
+        done = subprocess.run([*again, *more], cwd=runner.folder, env=os.environ | {"PYTHONPATH": str(ROOT)})
+        assert done.returncode == code, "it is green once a person has agreed"
     asked = (runner.store.parent / "gh.log").read_text()
     assert asked.startswith("pr create --base main --head parity-known-77 --title parity: causes found last night --body-file ")
 

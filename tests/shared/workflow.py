@@ -18,8 +18,6 @@ from typing import Any
 
 import yaml
 
-from parity.faces import cli
-
 ROOT = Path(__file__).parents[2]
 SECONDS = 120
 # python3 of the runner: makes an "environment" of two scripts, and installs nothing but checks what it is told to install.
@@ -36,13 +34,11 @@ case "$*" in
   [ -d "$root" ] || exit 0
   grep -q '^name = "torch-parity"' "$root/pyproject.toml"
   [ "$5" != -c ] || grep -q '^pytest==' "$6"
-  printf '#!/bin/bash\\n{known}\\nPYTHONPATH=%s exec {python} -m parity "$@"\\n' "$root" > "$(dirname "$0")/parity"
+  printf '#!/bin/bash\\nPYTHONPATH=%s exec {python} -m parity "$@"\\n' "$root" > "$(dirname "$0")/parity"
   chmod +x "$(dirname "$0")/parity" ;;
 *) exec {python} "$@" ;;
 esac
 """
-# As long as this parity has no known findings: a file that is one, so that the scripts around it can run.
-STUB = r'[ "$1" != known ] || {{ printf "# %%s\\\\n" "$*" > "${{@: -1}}"; exit 0; }}'
 TOKEN = re.compile(r"\s*(?:(?P<string>'(?:[^']|'')*')|(?P<number>\d+)|(?P<op>==|!=|&&|\|\||!|\(|\)|,)|(?P<name>[\w.-]+))")
 
 
@@ -285,9 +281,8 @@ def machine(folder: Path, inputs: Mapping[str, str]) -> Runner:
     with the Python of this process. inputs: what the action gets instead of what a workflow says."""
     for name in ("model", "bin", "store"):
         (folder / name).mkdir()
-    known = "" if "known" in cli.COMMANDS else STUB.format()
     programs = {
-        "python3": PYTHON.format(python=sys.executable, log=folder / "pip.log", known=known),
+        "python3": PYTHON.format(python=sys.executable, log=folder / "pip.log"),
         "gh": f'#!/bin/bash\necho "$*" >> {folder / "gh.log"}\n',
     }
     for name, text in programs.items():

@@ -97,3 +97,13 @@ def test_what_cannot_be_built_or_compared_acquits_nobody(how: How) -> None:
     found = [finding("exp", "exp(float32[3], nonsense=1)"), finding("sin", "sine(float32[3])")]
     assert not again(found, how, 1)
     assert marked(found, ()) == tuple(found)
+
+
+def test_known_findings_are_not_tried_and_hold_up_nothing() -> None:
+    """A new finding that is gone takes its drawn cases with it, though a known one of the same op and pass is there."""
+    drawn = Record("exp(float32[4])", "exp", "float32", "forward", "wrong")
+    known = replace(finding("exp", "exp(float32[2, 2])"), known="exp-1")
+    records = (drawn, finding("exp"), known)
+    assert [(r.gone, r.counts) for r in marked(records, [Again("exp(float32[3])", "forward", "exp", 4, False)])] == [
+        (True, False), (True, False), (False, True),
+    ]  # fmt: skip

@@ -16,7 +16,9 @@ from parity.coverage.features import Coverage
 from parity.faces import cli
 from parity.runs import merging, run_file, suite
 from parity.runs.code import Code
-from parity.runs.rows import End, Header, ItemRow, Run, totals
+from parity.runs.known import Entry
+from parity.runs.rows import AGREES, SEEN, End, Header, ItemRow, Run, Sighting, totals
+from parity.runs.standing import FIXED, KNOWN, NOT_SEEN, standings
 
 TIMES = ("seconds", "started", "device_seconds", "device_spread")
 PRINT = Fingerprint("0.1.0", "2.13.0", "cf30153", "3.11.7", "Linux", "x86_64", "sim", "simulated", simulated=True)
@@ -156,3 +158,26 @@ def test_seven_shards_merged_are_the_whole_run(
     capsys.readouterr()
     assert cli.main(["merge", "3.jsonl", "5.jsonl", "-o", "two.jsonl"]) == 2
     assert "parity: shards 1, 2, 4, 6, 7 of 7 missing" in capsys.readouterr().err
+
+
+def test_what_shards_saw_of_known_findings_is_that_of_the_whole(tmp_path: Path) -> None:
+    """An entry is fixed only if its cases agree in all shards, and none of them still shows it."""
+    code = Code("known.toml", "00")
+    cases = "forward: exp(float32[1])", "forward: log(float32[1])"
+    entry = Entry("exp-1", "planted", ("exp", "log"), "wrong", cases=cases)
+    agrees = [Sighting("exp-1", op, "float32", AGREES, "", case) for op, case in zip(("exp", "log"), cases)]
+    there = Sighting("exp-1", "log", "float32", SEEN, "forward", "log(float32[9])", "planted")
+
+    def standing(*seen: tuple[Sighting, ...]) -> str:
+        shards = [(path, replace(run, known=some)) for (path, run), some in zip(parts, seen)]
+        run_file.write(tmp_path / "whole.jsonl", merging.merged(shards))
+        run = run_file.read(tmp_path / "whole.jsonl")
+        assert (run.header.known, len(run.known)) == (code, sum(map(len, seen)))
+        return standings([entry], run.known)[0].state
+
+    parts = [part(1, 2, "exp", known=code), part(2, 2, "log", known=code)]
+    assert standing((agrees[0],), ()) == NOT_SEEN
+    assert standing((agrees[0],), (agrees[1],)) == FIXED
+    assert standing((agrees[0],), (agrees[1], there)) == KNOWN
+    with pytest.raises(UsageError, match=r"differ in --known"):
+        merging.merged([parts[0], part(2, 2, "log", known=Code("known.toml", "11"))])

@@ -15,14 +15,15 @@ GIVEN = (
     *("--source", "all", "--examples", "3", "--seed", "-1", "-n", "2", "--faults", "f.py"),
     *("--no-screens", "--no-shrink", "--no-again"),
     *("--power", "9", "--no-power", "--hang-after", "1.5", "--setup", "s.py", "--fail-on", "void", "--min-judged", "0.25"),
+    *("--known", "k.toml", "--strict-known"),
     *("--output", "run.jsonl", "--findings", "there", "--junit-xml", "x.xml", "--reach", "--count", "-v", "--list"),
     *("--shard", "3/7", "--time", "5m", "--tx", "popen", "--mixed"),
 )
 ASKED = RunOptions(
     op=("ad*", "mul"), device="sim", dtype=("int8", "bool"), family=("unary",), profile="full", source="all", examples=3,
     seed="-1", workers=2, faults="f.py", no_screens=True, no_shrink=True, power=9, no_again=True, no_power=True,
-    hang_after=1.5, setup="s.py",
-    fail_on=("void",), min_judged=0.25, output="run.jsonl", findings="there", junit_xml="x.xml", reach=True, count=True,
+    hang_after=1.5, setup="s.py", fail_on=("void",), known="k.toml", strict_known=True,
+    min_judged=0.25, output="run.jsonl", findings="there", junit_xml="x.xml", reach=True, count=True,
     verbose=True, list=True, shard="3/7", time=300.0, tx=("popen",), mixed=True,
 )  # fmt: skip
 

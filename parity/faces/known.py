@@ -1,0 +1,167 @@
+"""The command `parity known`: entries of the file of known findings, added from a run, listed, checked and dropped."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+from parity.core.errors import KnownError, UsageError, near
+from parity.core.results import Cause
+from parity.runs import known, run_file
+from parity.runs.known import Entry, Environment, Known
+from parity.runs.rows import EXPIRED, Run
+
+
+def run(o: argparse.Namespace) -> int:
+    """Carry out one of the four actions; the exit code."""
+    return {"add": _add, "list": _list, "check": _check, "drop": _drop}[o.action](o)
+
+
+def of_merged(made: Run) -> list[str]:
+    """What the shards of a run say together of the known findings, if the file that they were given is here."""
+    from parity.report.known import count_line, lines
+    from parity.runs import causes
+    from parity.runs.standing import new_of
+
+    name = Path(made.header.known.name)
+    for path in (name, Path(name.name)) if name.name else ():
+        if path.is_file() and (held := known.read(path)).code.same(made.header.known):
+            records, deaths = new_of(made)
+            new = causes.gather([r for r in records if not r.known], [d for d in deaths if not d.known])
+            return [count_line(held, made.known, len(new)), *lines(held, made.known, 20)]
+    return []
+
+
+def _add(o: argparse.Namespace) -> int:
+    from parity.report.known import what
+    from parity.report.words import plural
+    from parity.runs import known_entries, known_file
+
+    made = run_file.read(o.run, partial=True)
+    path: Path = o.file
+    text = known.content(path) if path.exists() else ""
+    before = known.parse(path, text) if text.strip() else None
+    environment = Environment.of(made.header.fingerprint)
+    if before is not None and before.environment.device not in ("", environment.device):
+        other = f"{path} is for {before.environment.device}, and {o.run} is of {environment.device}"
+        raise UsageError(f"{other}; a file is for one family of devices: name another with --file")
+    new: list[Entry] = []
+    for status in o.status:
+        if status not in known_entries.refusals(known.WORST):
+            raise UsageError(f"--status takes unsupported and fallback, not '{status}'; findings are added by their cause")
+        new += known_entries.of_status(status, made, o.reason, o.link, o.until)
+    gathered = known_entries.causes_of(made) if o.cause or not o.status else ()
+    if o.cause:
+        names = [c.cause.id for c in gathered]
+        for name in o.cause:
+            if name not in _expired(made) and not any(name in (c.cause.id, *(m.id for m in c.members)) for c in gathered):
+                raise UsageError(
+                    f"{o.run} has no cause '{name}' to add; {near(name, names) or 'it has ' + ', '.join(names[:24])}"
+                )
+        gathered = tuple(c for c in gathered if {c.cause.id, *(m.id for m in c.members)} & set(o.cause))
+    for c in gathered:
+        new += known_entries.of_cause(c, made, o.reason, o.link, o.until)
+    held = {e.id: e for e in (before.entries if before else ())}
+    new += _prolonged(o, made, held)
+    if not new:
+        print(f"{o.run} has nothing to add: no finding that {path} lacks")
+        return 0
+    changed = _merged(held, new)
+    for e in changed.values():
+        if not e.reason.strip():
+            raise UsageError(
+                f"'{e.id}' needs a reason: parity known add {o.run} {e.id} --reason TEXT; a reviewer will ask for it"
+            )
+    fresh = [e for e in changed.values() if e.id not in held]
+    known_file.write(path, known_file.updated(text, [(e, what(e)) for e in changed.values()], environment))
+    for e in changed.values():
+        print(f"{'added' if e.id not in held else 'updated'} [{e.id}] {what(e)}")
+    counted = (
+        f"{len(fresh)} added, {len(changed) - len(fresh)} updated, {plural(len(held) + len(fresh), 'known finding')} in {path}"
+    )
+    print(f"{counted}; next: parity run --known {path}")
+    return 0
+
+
+def _expired(made: Run) -> set[str]:
+    """The entries that a run found after their last day."""
+    return {s.id for s in made.known if s.state == EXPIRED}
+
+
+def _prolonged(o: argparse.Namespace, made: Run, held: dict[str, Entry]) -> list[Entry]:
+    """Those entries with a new last day."""
+    ids = [id for id in held if id in _expired(made) and (not o.cause or id in o.cause)]
+    if ids and o.until is None:
+        print(f"expired, and left as they are: {', '.join(ids)}; --until DATE accepts them for longer")
+        return []
+    return [replace(held[id], until=o.until, reason=o.reason or held[id].reason, link=o.link or held[id].link) for id in ids]
+
+
+def _merged(held: dict[str, Entry], new: Sequence[Entry]) -> dict[str, Entry]:
+    """The entries that are added or changed, by id. What has the cause of an entry that is there already belongs to it."""
+    from parity.runs import known_entries
+
+    changed: dict[str, Entry] = {}
+    for e in new:
+        there = {**held, **changed}
+        like = [t for t in there.values() if e.cause is not None and _alike(t, e, e.cause)]
+        old = there.get(e.id) or (like[0] if like else None)
+        made = e if old is None else known_entries.merged(old, e)
+        changed[made.id] = made
+    return changed
+
+
+def _alike(one: Entry, e: Entry, cause: Cause) -> bool:
+    """Whether an entry of a cause belongs to another one."""
+    return one.same_cause(cause) and one.by_chance == e.by_chance and known.step(one.status)[0] == known.step(e.status)[0]
+
+
+def _list(o: argparse.Namespace) -> int:
+    from parity.report.known import render
+
+    print(render(known.read(o.file), date.today()))
+    return 0
+
+
+def _check(o: argparse.Namespace) -> int:
+    """Read the file, and compare its names with the catalog."""
+    held = known.read(o.file)
+    problems = [
+        *unknown_ops(held),
+        *(f"[{e.id}] expired on {e.until}: {e.reason}" for e in held.entries if e.expired(date.today())),
+    ]
+    for p in problems:
+        print(p)
+    print(f"{o.file}: {len(held.entries)} entries, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+def unknown_ops(held: Known) -> list[str]:
+    """Sentences on ops that this parity has not."""
+    from parity.runs import suite
+
+    names = {r.name for r in suite.rows("native")}
+    asked = {op: e for e in held.entries for op in e.ops if op not in names}
+    if any(op.startswith("opinfo:") for op in asked):
+        names |= {r.name for r in suite.rows("all")}
+    place, hint = Path(held.code.name).name, "parity run --list lists them"
+    return [
+        f"{place}:{e.line}: known '{e.id}': no op is called '{op}'; {near(op, names) or hint}"
+        for op, e in asked.items()
+        if op not in names
+    ]
+
+
+def _drop(o: argparse.Namespace) -> int:
+    from parity.runs import known_file
+
+    held = known.read(o.file)
+    ids = [held.entry(id).id for id in o.cause]
+    if not ids:
+        raise KnownError(f"name the entries to drop: parity known drop {o.file} ID; parity known list {o.file} lists them")
+    known_file.write(o.file, known_file.dropped(known.content(o.file), ids))
+    print(f"dropped {', '.join(ids)}; {len(held.entries) - len(set(ids))} left in {o.file}")
+    return 0
