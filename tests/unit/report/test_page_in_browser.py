@@ -21,7 +21,7 @@ from parity.runs.rows import Run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 NARROW, WIDE = 400, 1200
-SECONDS = 2.0  # in which a large page must be there
+SECONDS = 20.0  # in which a large page must be there; how fast it is on a quiet machine is not a test
 
 if CHROMIUM is None:
     pytest.skip("no page was tested in a browser: there is no chromium here", allow_module_level=True)
