@@ -124,6 +124,8 @@ def _share(findings: Sequence[Record], how: How, limit: Limit, environment: Mapp
             return
         yield Again(at.shrunk, at.aspect, at.op, 1, True)
         left = left[1:]
+        if not left:
+            return
 
 
 def _lines(findings: Sequence[Record], how: How, limit: Limit, environment: Mapping[str, str]) -> Iterator[tuple[str, int]]:
