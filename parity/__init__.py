@@ -10,27 +10,44 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parity.assertion import Comparison as Comparison
+    from parity.assertion import Located as Located
     from parity.assertion import ParityFailure as ParityFailure
     from parity.assertion import ParityWarning as ParityWarning
     from parity.assertion import assert_parity as assert_parity
     from parity.assertion import compare as compare
+    from parity.assertion import locate as locate
     from parity.devices import Call as Call
     from parity.devices import Fault as Fault
     from parity.generation.shrink import cases as cases
+    from parity.generation.strategies import tensors as tensors
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "assert_parity": "parity.assertion",
     "compare": "parity.assertion",
+    "locate": "parity.assertion",
     "Comparison": "parity.assertion",
+    "Located": "parity.assertion",
     "ParityFailure": "parity.assertion",
     "ParityWarning": "parity.assertion",
     "Fault": "parity.devices",
     "Call": "parity.devices",
     "cases": "parity.generation.shrink",
+    "tensors": "parity.generation.strategies",
 }
-__all__ = ["Call", "Comparison", "Fault", "ParityFailure", "ParityWarning", "assert_parity", "cases", "compare"]
+__all__ = [
+    "Call",
+    "Comparison",
+    "Fault",
+    "ParityFailure",
+    "ParityWarning",
+    "assert_parity",
+    "cases",
+    "compare",
+    "locate",
+    "tensors",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,5 +8,6 @@ on_cpu, x)` judges two existing results.
 from parity.assertion.asserting import assert_parity
 from parity.assertion.comparison import Comparison, ParityFailure, ParityWarning
 from parity.assertion.pair import compare
+from parity.assertion.parting import Located, locate
 
-__all__ = ["Comparison", "ParityFailure", "ParityWarning", "assert_parity", "compare"]
+__all__ = ["Comparison", "Located", "ParityFailure", "ParityWarning", "assert_parity", "compare", "locate"]

@@ -13,6 +13,8 @@ from pathlib import Path
 from parity.core.results import Measure, Status, Verdict
 from parity.judging.limits import Limits, detectable_error, left_unjudged
 
+SHOWN = 8  # findings that are told in full; the others are named
+LISTED = 400  # most characters of their names
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
@@ -61,6 +63,9 @@ class Comparison:
     notes: tuple[str, ...] = ()
     next: str = ""
     limits: Mapping[str, Limits] = field(default_factory=dict)
+    dtype: str = ""
+    device: str = ""
+    parts: str = ""
 
     @property
     def findings(self) -> tuple[tuple[str, Verdict], ...]:
@@ -77,7 +82,14 @@ class Comparison:
 
     def __str__(self) -> str:
         agreed = [(n, v.measure) for n, v in self.verdicts if v.status is Status.AGREE]
-        lines = [line for n, v in self.findings for line in _finding_lines(self.subject, n, v)]
+        findings = self.findings
+        shown = findings if len(findings) <= SHOWN + 1 else findings[:SHOWN]
+        lines = [f"{self.subject} {self.parts}"] if self.parts else []
+        lines += [line for n, v in shown for line in _finding_lines(self.subject, n, v)]
+        if len(shown) < len(findings):
+            lines.append(
+                f"... and {len(findings) - len(shown)} more tensors: {', '.join(n for n, _ in findings[SHOWN:])[:LISTED]}"
+            )
         if agreed:
             total = sum(1 for n, _ in self.verdicts if n)
             lines.append(f"{self.subject}: {len(agreed)} of {total} tensors agree; {'; '.join(_agreement(agreed))}")

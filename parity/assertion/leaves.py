@@ -47,7 +47,7 @@ def _numbered(spec: TreeSpec, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]
         yield path
         return
     named = spec.type in (dict, OrderedDict) and isinstance(spec.context, list)
-    for i, child in enumerate(spec.children_specs if hasattr(spec, "children_specs") else spec.children()):
+    for i, child in enumerate(spec.children() if hasattr(spec, "children") else spec.children_specs):
         yield from _numbered(child, (*path, MappingKey(spec.context[i]) if named else SequenceKey(i)))
 
 

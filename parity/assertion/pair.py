@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.assertion.asserting import tables_of
+from parity.assertion.comparing import tables_of
 from parity.assertion.comparison import Comparison, Notes
 from parity.assertion.subject import Subject, coarsest, forward, known, outputs_of, subject, word
 from parity.assertion.truth import FunctionTruth

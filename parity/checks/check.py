@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from parity.catalog.row import Row
-from parity.checks import derivatives, history, inputs_unchanged, refusal, repeat, transfer, writes
+from parity.checks import derivatives, history, inputs_unchanged, poison, refusal, repeat, transfer, writes
 from parity.checks.dispatched import Dispatched
 from parity.checks.power import ProbeResults
 from parity.checks.trial import EVERYTHING, RAISED, Mark, Result, Settings, Sides, Trial, compare, is_known, outcome_of, raised
+from parity.core import processes
 from parity.core.case import Case
 from parity.core.results import Aspect, Computed, Measure, Outcome, Raised, Status, Verdict
 from parity.devices.base import Device
@@ -30,6 +31,8 @@ from parity.oracle.oracle import CaseOracle
 from parity.tolerance import Tables
 
 __all__ = ["EVERYTHING", "RAISED", "Mark", "Result", "Settings", "check", "failing", "quiet"]
+
+FORKED = "the call forked its process; the copy was ended"
 
 
 def check(
@@ -55,13 +58,15 @@ def check(
     inputs = build(case)
     trial = Trial(ex.program(row), case, inputs, device, tables, settings, cpu, mark, notes)
     trial.seconds = {} if seconds is None else seconds
-    asked = refusal.check if case.refused else _aspects
+    asked, forked = refusal.check if case.refused else _aspects, processes.forks()
     if dispatched is None or case.after:
         with ex.MODES["grad"]():
             asked(trial)
     else:
         with ex.MODES["grad"](), dispatched.watching(device, trial.results):
             asked(trial)
+    if processes.forks() != forked and trial.results:
+        trial.results[0] = Result(trial.results[0].aspect, Verdict(Status.ERROR, FORKED))
     if probes is not None:
         probes += trial.power
     return tuple(trial.results), inputs.digest()
@@ -93,6 +98,8 @@ def _aspects(t: Trial) -> None:
         return
     if t.case.after:
         history.play(t, first.placed, reference, first.grad)
+    if t.settings.poison:
+        poison.fill_freed_memory(t, reference, t.settings.poison)
     began = time.perf_counter()
     theirs = ex.attempt(lambda: ex.forward(t.program, t.case, t.inputs, there, first.grad), "run")
     outcome = outcome_of(t, theirs if isinstance(theirs, Raised) else theirs.outputs, (Aspect.FORWARD, began))
@@ -110,6 +117,8 @@ def _aspects(t: Trial) -> None:
     _further_calls(t, sides, first, known)
     if t.settings.operands or t.settings.always_use_oracle or failing(t.results):
         inputs_unchanged.check(t, sides)
+    if t.settings.guards:
+        poison.check_guards(t, sides)
     if t.settings.wants_more(Aspect.TRANSFER):
         transfer.check(t, there)
 

@@ -39,7 +39,7 @@ def check(t: Trial, s: Sides) -> None:
     t.mark("device")
     if ex.attempt(lambda: _changed(lent, t.device), "download") == []:
         return
-    for aspect, stage in _stages(t, s):
+    for aspect, stage in stages(t, s):
         t.mark("device")
         places = [k for k, r in enumerate(t.results) if r.aspect is aspect]
         written = _written(t, stage, t.device)
@@ -64,7 +64,7 @@ def _blame(results: list[Result], k: int, m: Measure) -> None:
             results[j] = replace(r, verdict=void)
 
 
-def _stages(t: Trial, s: Sides) -> Iterator[tuple[Aspect, Stage]]:
+def stages(t: Trial, s: Sides) -> Iterator[tuple[Aspect, Stage]]:
     """Each call of the case alone, a backward with its forward."""
     p, case = t.program, t.case
 

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.checks.dispatched import has_number
+from parity.checks.equivalents import on_the_cpu
 from parity.core.dtypes import FACTS
 from parity.devices.base import Device
 
@@ -136,11 +137,17 @@ class Ran:
 # ------------------------------------------------------------------------------------------------------ operands in memory
 
 
-class _Reader:
-    """Copies of operands from the device, each storage once."""
+class Reader:
+    """Copies of operands from the device, each storage once. largest: most bytes of all storages together."""
 
-    def __init__(self, device: Device) -> None:
-        self._device, self._bases, self._bytes = device, dict[tuple[int, torch.dtype], tuple[int, Tensor]](), 0
+    def __init__(self, device: Device, largest: int = LARGEST) -> None:
+        self._device, self._largest, self._bytes = device, largest, 0
+        self._bases: dict[tuple[int, torch.dtype], tuple[int, Tensor]] = {}
+
+    @property
+    def bases(self) -> tuple[Tensor, ...]:
+        """The storages that were read."""
+        return tuple(b for _, b in self._bases.values())
 
     def __call__(self, leaf: Any) -> Any:
         """The operand as `Lain`; anything else as it is. Raises ValueError for what cannot be described."""
@@ -157,7 +164,7 @@ class _Reader:
         if key not in self._bases:
             n = storage.nbytes() // plain.element_size()
             self._bytes += storage.nbytes()
-            if self._bytes > LARGEST:
+            if self._bytes > self._largest:
                 raise ValueError("too large to be run again")
             flat = plain.as_strided((n,), (1,), 0)
             self._bases[key] = len(self._bases), self._device.download(flat) if not plain.is_cpu else flat.clone()
@@ -177,11 +184,12 @@ def run_on(call: OperatorCall, device: Device | None, wide: bool = False) -> Ran
     copies: dict[int, Tensor] = {}
     places: list[tuple[Tensor, Tensor]] = []
     written = call.written if device is None else frozenset[int]()
+    writes = bool(call.written)
     count = itertools.count()
 
     def copied(x: Lain) -> Tensor:
         if x.group not in copies:
-            base = _widened(x.base) if wide else x.base.clone()
+            base = _widened(x.base) if wide else x.base.clone() if writes or device is not None else x.base
             copies[x.group] = base if device is None or x.on_cpu else device.upload(base)
         return copies[x.group]
 
@@ -200,7 +208,7 @@ def run_on(call: OperatorCall, device: Device | None, wide: bool = False) -> Ran
 
     args, kwargs = tree_map(realised, call.args), tree_map(realised, call.kwargs)
     with torch.no_grad():
-        result = call.operator(*args, **kwargs)
+        result = (on_the_cpu(call.operator) if device is None else call.operator)(*args, **kwargs)
     for view, dense in places:
         if view.shape == dense.shape:
             view.copy_(dense)
@@ -303,7 +311,8 @@ def _parts(x: Tensor) -> Tensor:
 class Followed:
     """The operators of a case, in the order in which the device ran them. calls: those whose results differ in any bit;
     unknown: those that the CPU cannot run; missed: how many could not be described; functions: the public functions that were
-    called with operands on the device, with the number of operators that each ran."""
+    called with operands on the device, with the number of operators that each ran; draws: the operators that drew random
+    numbers there."""
 
     calls: list[OperatorCall] = field(default_factory=list)
     unknown: list[OperatorCall] = field(default_factory=list)
@@ -311,6 +320,7 @@ class Followed:
     missed: int = 0
     functions: list[tuple[str, int]] = field(default_factory=list)
     raised: str = ""
+    draws: set[str] = field(default_factory=set)
 
     @property
     def function(self) -> str:
@@ -340,7 +350,7 @@ class Followed:
 def following(device: Device) -> Iterator[Followed]:
     """Compare every operator that runs on the device inside with the CPU."""
     seen = Followed()
-    with _Naming(device, seen), _Following(device, seen):
+    with _Naming(device, seen), Following(device, seen):
         yield seen
 
 
@@ -369,12 +379,13 @@ class _Naming(TorchFunctionMode):
         return any(isinstance(x, Tensor) and x.device.type == self._kind for x in tree_leaves(tree))
 
 
-class _Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
-    """Runs each operator on the device, and once more on the CPU with the operands as they were."""
+class Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
+    """Runs each operator on the device, and once more on the CPU with the operands as they were. largest: most bytes of the
+    storages of a call's operands."""
 
-    def __init__(self, device: Device, seen: Followed) -> None:
+    def __init__(self, device: Device, seen: Followed, largest: int = LARGEST) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
-        self._device, self._seen = device, seen
+        self._device, self._seen, self._largest = device, seen, largest
         self._opened: set[Any] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -382,11 +393,13 @@ class _Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torc
         if has_number(func, args, kwargs):
             func = _for_numbers(func, args, kwargs)
         if not _is_followed(func, (args, kwargs), self._device.torch_device.type):
+            if torch.Tag.nondeterministic_seeded in func.tags and _lies_on(self._device.torch_device.type, (args, kwargs)):
+                self._seen.draws.add(OperatorCall(func, (), {}).base_name)
             if torch.Tag.nondeterministic_seeded in func.tags and not _runs_on_the_cpu(func):  # `_cudnn_rnn` may drop out
-                self._seen.unknown.append(OperatorCall(func, (), {}, unknown=True))
+                self._keep(OperatorCall(func, (), {}, unknown=True))
             return func(*args, **kwargs)
         self._seen.operators += 1
-        read = _Reader(self._device)
+        read = Reader(self._device, self._largest)
         try:
             call = OperatorCall(func, tree_map(read, tuple(args)), tree_map(read, dict(kwargs)))
         except Exception:  # what cannot be described is not run again, and the case must go on
@@ -395,13 +408,13 @@ class _Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torc
         try:
             result = self._run(func, args, kwargs)
         except Exception as e:
-            self._keep(compared(call, self._device, e))
+            self.failed(call, e)
             if self._device.simulated and torch._C._current_graph_task_id() != OUTSIDE:
                 returns = func._schema.returns  # torch 2.13 ends the process if an exception passes the device's guard
                 return None if len(returns) == 1 else tuple(None for _ in returns)
             raise
         try:
-            self._keep(compared(call, self._device, self._ran(args, kwargs, result)))
+            self.finished(call, args, kwargs, result)
         except Exception:  # whatever the device raises when it is read: the case itself tells it
             self._seen.missed += 1
         return result
@@ -420,6 +433,14 @@ class _Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torc
         finally:
             self._opened.discard(func)
 
+    def failed(self, call: OperatorCall, error: Exception) -> None:
+        """The device raised in a call."""
+        self._keep(compared(call, self._device, error))
+
+    def finished(self, call: OperatorCall, args: Any, kwargs: Any, result: Any) -> None:
+        """A call came to its end: compare it."""
+        self._keep(compared(call, self._device, self._ran(args, kwargs, result)))
+
     def _keep(self, call: OperatorCall) -> None:
         if call.unknown:
             self._seen.unknown.append(call)
@@ -428,11 +449,11 @@ class _Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torc
 
     def _ran(self, args: Any, kwargs: Any, result: Any) -> Ran:
         """What this very call left, so that a fault that does not come twice is seen."""
-        read = _Reader(self._device)
+        read = Reader(self._device, self._largest)
         tree_map(read, (tuple(args), dict(kwargs)))
         tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
         results = tuple(self._device.download(t.detach()) if not t.is_cpu else t.detach().clone() for t in tensors)
-        return Ran(results, tuple(b for _, b in read._bases.values()), tuple(t.stride() for t in tensors))
+        return Ran(results, read.bases, tuple(t.stride() for t in tensors))
 
 
 def _for_numbers(func: Any, args: Any, kwargs: Any) -> Any:
@@ -446,8 +467,12 @@ def _for_numbers(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _is_followed(func: Any, tree: Any, kind: str) -> bool:
     """Whether an operator computes on the device something that must be the same each time."""
-    if func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags or _is_unwritten(func):
+    if func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags or is_unwritten(func):
         return False
+    return _lies_on(kind, tree)
+
+
+def _lies_on(kind: str, tree: Any) -> bool:
     leaves = tree_leaves(tree)
     places = [x.device if isinstance(x, Tensor) else x for x in leaves if isinstance(x, (Tensor, torch.device))]
     return any(place.type == kind for place in places)
@@ -469,6 +494,7 @@ def _runs_on_the_cpu(func: Any) -> bool:
     return any(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key) for key in keys)
 
 
-def _is_unwritten(func: Any) -> bool:
+def is_unwritten(func: Any) -> bool:
+    """Whether an operator returns memory that nobody wrote."""
     base: str = func.name().partition("::")[2].partition(".")[0]
     return any(base.startswith(name) for name in ATEN_UNWRITTEN)

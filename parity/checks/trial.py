@@ -29,6 +29,8 @@ from parity.tolerance import Tables
 
 Mark = Callable[[str], None]
 Again = Callable[[], Named]
+# Bytes of poison: NaN in every float dtype (-1 in integers), and 61,280 in float16, 1.3e36 in float32.
+NAN, LARGE = 0xFF, 0x7B
 RERUNS = 2  # uninitialised memory often holds the same bytes twice, so it is overwritten before each rerun
 RAISED = {"refused": Status.UNSUPPORTED, "oom": Status.OOM, "error": Status.ERROR}
 
@@ -69,7 +71,9 @@ class Settings:
     always_use_oracle: judge every result by the oracle. repeat: run the forward twice and compare the bits. only: the one
     aspect to check (the forward always runs), or None for all. more: which of the expensive aspects (`SELDOM`) to check. law:
     draw a random op repeatedly and test its law; without, each result only has to be possible. operands: check that the calls
-    left their operands unchanged (always_use_oracle implies it). power: judge agreements again with errors put in.
+    left their operands unchanged (always_use_oracle implies it). power: judge agreements again with errors put in. poison: the
+    byte with which freed memory of the device is filled before the calls (`parity.checks.poison`), 0 for none. guards: run the
+    calls once more between guards.
     """
 
     always_use_oracle: bool = False
@@ -79,6 +83,8 @@ class Settings:
     law: bool = True
     operands: bool = False
     power: bool = False
+    poison: int = 0
+    guards: bool = False
 
     def wants(self, aspect: Aspect) -> bool:
         """Whether to check this aspect."""
@@ -91,7 +97,7 @@ class Settings:
 
 KNOWN = frozenset(getattr(torch, name) for name in FACTS if hasattr(torch, name))
 SELDOM = frozenset({Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER})
-EVERYTHING = Settings(True, True, None, SELDOM)
+EVERYTHING = Settings(True, True, None, SELDOM, poison=NAN, guards=True)
 
 
 class Lent(NamedTuple):
@@ -221,9 +227,12 @@ def compare(
     if t.settings.power and verdict.status is Status.AGREE and aspect is not Aspect.REPEAT:
         probes = power.probe(bench, theirs, ours, pass_, parts, aspect, repr(t.case))
         t.power += [probes] if probes is not None else []
-    if outcome.notes and verdict.status is Status.AGREE:
+    if outcome.notes:
         text = "ran on the CPU: " + ", ".join(sorted(set(outcome.notes)))
-        verdict = Verdict(Status.FALLBACK, text, verdict.measure, verdict.tolerance)
+        if verdict.status is Status.AGREE:
+            verdict = Verdict(Status.FALLBACK, text, verdict.measure, verdict.tolerance)
+        elif verdict.status.is_finding:  # the fallback itself may be at fault: it copies operands and results
+            verdict = replace(verdict, reason=f"{verdict.reason} ({text})")
     return Result(aspect, verdict, measures)
 
 

@@ -4,26 +4,61 @@ library; parity's processes run without it."""
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 SAFE, PATH = "PYTHONSAFEPATH", "PYTHONPATH"
-OPTIONS, AUTOLOAD = "PYTEST_ADDOPTS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
+OPTIONS, MORE_PLUGINS, AUTOLOAD = "PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
 _OURS: list[str] = []  # the folder that Python itself put on the `sys.path` of this process
 
 
 def command(module: str, *args: str) -> list[str]:
-    """The command line that runs a module of parity in a new process. Start it inside `isolated`."""
-    return [sys.executable, "-P", "-m", module, *args]
+    """The command line that runs a module of parity in a new process, which ends when this one does. Start it inside
+    `isolated`."""
+    return [sys.executable, "-P", "-m", "parity.core.child", str(os.getpid()), module, *args]
+
+
+def asked_to_stop(e: BaseException) -> bool:
+    """Whether an exception is a person's Ctrl-C. Where the signal is ignored, as in all workers, it is none: whatever was
+    called has raised a KeyboardInterrupt of its own."""
+    return isinstance(e, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
+DEADLY = "PARITY_DEADLY_OPERATORS"  # in the environment of every process of a run: names with commas between them
+
+
+def deadly() -> frozenset[str]:
+    """The operators that ended the process which examined the device at the start of this run."""
+    return frozenset(filter(None, os.environ.get(DEADLY, "").split(",")))
+
+
+_forks = [0]
+
+
+def forks() -> int:
+    """How often this process was forked since `end_forks`."""
+    return _forks[0]
+
+
+def end_forks() -> None:
+    """End every copy that a call makes of this process by `os.fork`: it would go on as a second worker, and report everything
+    twice. Processes that `subprocess` starts are no such copies."""
+
+    def count() -> None:
+        _forks[0] += 1
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_parent=count, after_in_child=lambda: os._exit(0))
 
 
 @contextmanager
 def isolated() -> Iterator[None]:
     """While active, every process that is started, by whatever library, runs without its current folder on `sys.path`, and
     imports the same parity as this process."""
-    with _kept(SAFE, PATH):
+    with restored(SAFE, PATH):
         os.environ[SAFE] = "1"
         if not _is_found():
             os.environ[PATH] = os.pathsep.join([p for p in (str(_root()), os.environ.get(PATH)) if p])
@@ -38,14 +73,15 @@ PLUGINS = ("-p", "xdist.plugin", "-p", "parity.faces.plugin")
 def only_our_plugins() -> Iterator[None]:
     """While active, pytest loads no plugin but those that it is told of (`PLUGINS`), in its workers, too, and takes no options
     from the environment."""
-    with _kept(OPTIONS, AUTOLOAD):
-        os.environ.pop(OPTIONS, None)
+    with restored(OPTIONS, MORE_PLUGINS, AUTOLOAD):
+        for name in (OPTIONS, MORE_PLUGINS):
+            os.environ.pop(name, None)
         os.environ[AUTOLOAD] = "1"
         yield
 
 
 @contextmanager
-def _kept(*names: str) -> Iterator[None]:
+def restored(*names: str) -> Iterator[None]:
     """Restore these variables of the environment at the end."""
     before = {name: os.environ.get(name) for name in names}
     try:
@@ -70,8 +106,12 @@ def _is_found() -> bool:
 
 def leave_the_current_folder() -> None:
     """Remove the folder that `python -m` puts first on this process's `sys.path`; move it to the end if parity lies in it."""
-    if not sys.flags.safe_path and sys.path and sys.path[0] in ("", os.getcwd()):
+    try:
+        current = os.getcwd()
+    except FileNotFoundError:  # somebody has removed it
+        return
+    if not sys.flags.safe_path and sys.path and sys.path[0] in ("", current):
         here = sys.path.pop(0)
-        _OURS.append(here or os.getcwd())
+        _OURS.append(here or current)
         if Path(here or ".").resolve() == _root():
             sys.path.append(_OURS[0])

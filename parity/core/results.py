@@ -225,14 +225,21 @@ class Cause:
     properties: tuple[str, ...] = ()
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        """The properties without what chance decides: of a slice, the least case keeps the offset or the strides."""
+        return tuple(dict.fromkeys(OFFSET_OPERAND if p == NON_CONTIGUOUS_OPERAND else p for p in self.properties))
+
+    @property
     def id(self) -> str:
         """Equal for equal facts, in every run and on every machine."""
-        facts = "|".join((self.subject, self.symptom, *self.properties))
+        facts = "|".join((self.subject, self.symptom, *self.kinds))
         word = re.sub(r"\W+", "-", self.subject.rpartition(":")[2].rpartition(".")[2]).strip("-")[:40] or "cause"
         return f"{word}-{hashlib.blake2b(facts.encode(), digest_size=3).hexdigest()}"
 
 
-# Words for the deciding properties of causes. Layouts have others: "non-contiguous operand", "offset operand".
+# Words for the deciding properties of causes.
+NON_CONTIGUOUS_OPERAND = "non-contiguous operand"
+OFFSET_OPERAND = "offset operand"
 STRIDED_DESTINATION = "strided destination"
 OTHER_DESTINATION = "destination of another dtype"
 LAZY_OPERAND = "lazy conj or neg operand"

@@ -141,6 +141,35 @@ class Coverage:
             yield from ((f, g) for g in others if not f.startswith(ASPECT) and not g.startswith(ASPECT))
 
 
+@dataclass(frozen=True, slots=True)
+class DrawnFeatures:
+    """The features of the cases of one item, from which the rest of an interrupted run counts them. words: each feature once;
+    cases: the places of a case's features among the words, with spaces between them, and commas between cases. round: as in
+    ItemRow."""
+
+    op: str
+    dtype: str
+    words: tuple[str, ...] = ()
+    cases: str = ""
+    round: int = 0
+
+    @staticmethod
+    def of(op: str, dtype: str, round: int, tree: Json) -> DrawnFeatures:
+        """From what `pack` made, in an order of its own."""
+        words = sorted(tree["words"])
+        place = {k: words.index(w) for k, w in enumerate(tree["words"])}
+        rows = (" ".join(map(str, sorted(place[k] for k in row))) for row in tree["cases"])
+        return DrawnFeatures(op, dtype, tuple(words), ",".join(rows), round)
+
+    @property
+    def packed(self) -> Json:
+        """As `pack` made it. Raises ValueError if the places are no numbers of words."""
+        rows = [[int(k) for k in row.split()] for row in self.cases.split(",")] if self.cases else []
+        if any(not 0 <= k < len(self.words) for row in rows for k in row):
+            raise ValueError("a case has a feature that has no word")
+        return {"words": list(self.words), "cases": rows}
+
+
 def pack(cases: Iterable[Collection[str]]) -> Json:
     """The features of the cases of one item as JSON, with each text stored once."""
     words: dict[str, int] = {}

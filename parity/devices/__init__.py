@@ -3,8 +3,8 @@
 `python -m parity.devices.preflight` examines a device; import `parity.devices.preflight` to do so in this process.
 """
 
+from parity.core.health import Health
 from parity.devices.base import Device
-from parity.devices.health import Health
 from parity.devices.refusals import classify
 from parity.devices.resolve import resolve
 from parity.devices.sim import Call, Fault, load_faults

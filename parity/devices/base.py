@@ -9,17 +9,21 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from parity.core.processes import asked_to_stop, deadly
+
 
 class Device(ABC):
     """A place where torch computes.
 
     name: as a person writes it ("cpu", "mps", "cuda:0", "sim:mps"). torch_device: the device of tensors on it (always with an
-    index if torch gives one). simulated: whether the results say nothing about real hardware.
+    index if torch gives one). simulated: whether the results say nothing about real hardware. shares_memory: whether what it
+    reserves is the machine's own memory, beside what the process occupies.
     """
 
     name: str
     torch_device: torch.device
     simulated: bool = False
+    shares_memory: bool = False
 
     def upload(self, t: Tensor) -> Tensor:
         """A copy on the device of a dense CPU tensor (a base storage; views are made on the device)."""
@@ -44,23 +48,44 @@ class Device(ABC):
         """Seed the device's own random generator."""
 
     def answers(self) -> bool:
-        """Whether the device still computes. After some errors every further call fails until the process is restarted."""
+        """Whether the device still computes. After some errors every further call fails until the process is restarted; one
+        that lacks memory is asked once more without its caches."""
+        if deadly():  # the examination uses no operator where one of them ends the process
+            return self.takes(torch.float32)
+        if self.computes():
+            return True
+        self.release()
+        return self.computes()
+
+    def computes(self) -> bool:
+        """Whether one sum is right."""
         try:
             return float(self.download(self.upload(torch.ones(2)) + 1.0).sum()) == 4.0
-        except Exception:  # whatever a backend raises
+        except BaseException as e:  # whatever a backend raises
+            if asked_to_stop(e):
+                raise
             return False
 
     def takes(self, dtype: torch.dtype) -> bool:
         """Whether a tensor of this dtype can be uploaded and downloaded."""
         try:
             self.download(self.upload(torch.ones(2, dtype=dtype)))
-        except Exception:  # whatever a backend raises
+        except BaseException as e:  # whatever a backend raises
+            if asked_to_stop(e):
+                raise
             return False
         return True
 
     def memory(self) -> dict[str, int]:
         """Numbers of bytes that the backend reports ("allocated", "reserved", "recommended_max", "total")."""
         return {}
+
+    def used(self) -> int | None:
+        """Bytes in use, to be compared before and after calls; None where the backend does not say."""
+        return self.memory().get("allocated")
+
+    def release(self) -> None:  # noqa: B027 -- most backends keep nothing
+        """Give back the memory that the backend keeps for later calls."""
 
     def facts(self) -> dict[str, str]:
         """Identification of the hardware and its software ("chip", "driver" ...), as far as the backend reports it."""

@@ -4,36 +4,44 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 from collections.abc import Mapping
-from importlib import metadata
 
 import torch
 
+from parity import __version__
+from parity.core.health import Health
+from parity.core.machine import asked
 from parity.core.results import Fingerprint
+from parity.devices import mps
 from parity.devices.base import Device
-from parity.devices.health import Health
 
 # Variables of torch, including those of its MPS library, are recognized by these prefixes.
 PREFIXES = ("PYTORCH_", "TORCH_ALLOW_TF32", "MTL_")
-VARIABLES = (
-    "ATEN_CPU_CAPABILITY",
-    "CUBLAS_WORKSPACE_CONFIG",
-    "CUDA_LAUNCH_BLOCKING",
-    "CUDNN_LOGDEST_DBG",
-    "DNNL_DEFAULT_FPMATH_MODE",
-    "MKL_CBWR",
-    "MKL_NUM_THREADS",
-    "NVIDIA_TF32_OVERRIDE",
-    "OMP_NUM_THREADS",
-)
+# Variable -> what it does to results.
+VARIABLES = {
+    **mps.VARIABLES,
+    **mps.MORE_VARIABLES,
+    "ATEN_CPU_CAPABILITY": "kernels of the reference for other vector instructions",
+    "CUBLAS_WORKSPACE_CONFIG": "which algorithms cuBLAS may take; :4096:8 and :16:8 make it deterministic",
+    "CUDA_LAUNCH_BLOCKING": "1 waits after every kernel, which hides races",
+    "CUDNN_LOGDEST_DBG": "cuDNN writes what it runs",
+    "DNNL_DEFAULT_FPMATH_MODE": "oneDNN may compute float32 in a narrower dtype",
+    "ONEDNN_DEFAULT_FPMATH_MODE": "oneDNN may compute float32 in a narrower dtype",
+    "DNNL_MAX_CPU_ISA": "kernels of the reference for other vector instructions",
+    "ONEDNN_MAX_CPU_ISA": "kernels of the reference for other vector instructions",
+    "MKL_CBWR": "in which order MKL sums",
+    "MKL_NUM_THREADS": "in how many parts the reference sums",
+    "NVIDIA_TF32_OVERRIDE": "0 forbids TF32 in NVIDIA's libraries, whatever torch asks for",
+    "OMP_NUM_THREADS": "in how many parts the reference sums",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1 lets cuBLAS compute float32 products in TF32",
+}
 
 
 def fingerprint(device: Device, health: Health | None = None) -> Fingerprint:
     """The fingerprint of a device in its current state. health: what its probe measured, if it was probed."""
     own = device.facts()
     return Fingerprint(
-        parity=_own_version(),
+        parity=__version__,
         torch=torch.__version__,
         torch_git=torch.version.git_version or "",
         python=platform.python_version(),
@@ -56,27 +64,12 @@ def environment(variables: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 def operating_system() -> str:
     """Name, version and build: "macOS 15.5 (24F74)", "Linux 6.8.0-41-generic". The build identifies Apple's GPU library."""
     if platform.system() == "Darwin":
-        build = _asked("sw_vers", "-buildVersion") or platform.release()
+        build = asked("sw_vers", "-buildVersion") or platform.release()
         return f"macOS {platform.mac_ver()[0]} ({build})"
     return f"{platform.system()} {platform.release()}"
 
 
 def machine() -> str:
     """Architecture and, on a Mac, the hardware model: "arm64 Mac14,9"."""
-    model = _asked("sysctl", "-n", "hw.model") if platform.system() == "Darwin" else ""
+    model = asked("sysctl", "-n", "hw.model") if platform.system() == "Darwin" else ""
     return f"{platform.machine()} {model}".strip()
-
-
-def _asked(*command: str) -> str:
-    """The output of a system tool; empty if it fails."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""
-
-
-def _own_version() -> str:
-    try:
-        return metadata.version("torch-parity")
-    except metadata.PackageNotFoundError:
-        return "source"

@@ -194,7 +194,7 @@ REFUSALS: tuple[Wording, ...] = (
     # A kernel of the CPU and CUDA that asks a table with no entry for MPS.
     _says(
         RuntimeError,
-        r"DispatchStub: missing kernel for mps",
+        r"DispatchStub: missing kernel for (mps|sim)",
         _text("DispatchStub: missing kernel for ", "{device}"),
         source="native/DispatchStub.cpp",
     ),
@@ -483,20 +483,27 @@ MEMORY_FUNCTIONS = {
     "reserved": "driver_allocated_memory",
     "recommended_max": "recommended_max_memory",
 }
+CLEAR_GRAPHS = "clear_graph_cache"  # of torch.mps in versions to come; not in 2.13
 FACTS = {"chip": "get_name", "cores": "get_core_count"}  # of torch.backends.mps
 FUNCTIONS: dict[str, tuple[str, ...]] = {  # file of torch -> functions in it that parity calls
     "torch/mps/__init__.py": ("is_available", "device_count", SYNCHRONIZE, SEED, *MEMORY_FUNCTIONS.values()),
     "torch/backends/mps/__init__.py": ("is_built", "is_available", *FACTS.values()),
 }
-# Variables that change what the library computes or does. A fingerprint takes all that start with PYTORCH_.
+# Variables that change what the library computes or does, with the effect. A fingerprint takes all that start with PYTORCH_.
 FALLBACK_VARIABLE = "PYTORCH_ENABLE_MPS_FALLBACK"  # read once, when the library is loaded
-VARIABLES = (
-    FALLBACK_VARIABLE,
-    "PYTORCH_MPS_FAST_MATH",
-    "PYTORCH_MPS_PREFER_METAL",
-    "PYTORCH_MPS_HIGH_WATERMARK_RATIO",
-    "PYTORCH_MPS_LOW_WATERMARK_RATIO",
-)
+VARIABLES = {
+    FALLBACK_VARIABLE: "1 runs operators without a kernel on the CPU",
+    "PYTORCH_MPS_FAST_MATH": "1 compiles kernels at run time with fast functions",
+    "PYTORCH_MPS_PREFER_METAL": "1 multiplies matrices by Metal kernels instead of MPSGraph",
+    "PYTORCH_MPS_HIGH_WATERMARK_RATIO": "limit of memory, as a multiple of what is recommended (1.7); 0 for none",
+    "PYTORCH_MPS_LOW_WATERMARK_RATIO": "memory from which on torch collects what is freed (1.4)",
+}
+# Read in the library of 2.13 alone; torch documents none of them.
+MORE_VARIABLES = {
+    "PYTORCH_MPS_DISABLE_PREFILL_ATTENTION": "another kernel computes attention",
+    "PYTORCH_UNARY_FORCE_FLAVOR": "one variant of elementwise kernels is forced",
+    "PYTORCH_BINARY_FORCE_FLAVOR": "one variant of elementwise kernels is forced",
+}
 KEY = "MPS"  # its dispatch key in torch's operator table
 
 

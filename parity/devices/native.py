@@ -59,6 +59,10 @@ class NativeDevice(Device):
         figures["total"] = getattr(properties, "total_memory", None)
         return {k: int(v) for k, v in figures.items() if v is not None}
 
+    def release(self) -> None:
+        """Give back what torch's allocator keeps."""
+        _call(self.module, "empty_cache")
+
     def facts(self) -> dict[str, str]:
         """Name, compute capability and driver, as far as the backend says."""
         index = self.torch_device
@@ -72,6 +76,8 @@ class NativeDevice(Device):
 
 class MpsDevice(NativeDevice):
     """Apple's GPU. `torch.mps` knows one device, and its functions take none as an argument."""
+
+    shares_memory = True
 
     def __init__(self, torch_device: torch.device, module: Any, backend: Any) -> None:
         """module: `torch.mps`. backend: `torch.backends.mps`, which names the chip."""
@@ -95,6 +101,11 @@ class MpsDevice(NativeDevice):
         """Bytes in tensors, bytes that Metal has given out, and the size that the system recommends to stay under."""
         figures = {key: _call(self.module, name) for key, name in mps.MEMORY_FUNCTIONS.items()}
         return {k: int(v) for k, v in figures.items() if v is not None}
+
+    def release(self) -> None:
+        """Give back what the allocator keeps, and the compiled graphs where this torch can: 2.13 cannot."""
+        super().release()
+        _call(self.module, mps.CLEAR_GRAPHS)
 
     def facts(self) -> dict[str, str]:
         """Chip, number of GPU cores, and the macOS version and build: its MPSGraph is the driver."""

@@ -9,122 +9,64 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from parity.core import dtypes as known
+from parity.core import machine
 from parity.core.errors import ParityError
+from parity.core.health import DOCTOR, HEALTHY, SUSPECT, UNUSABLE, Health
+from parity.core.processes import deadly
 from parity.devices.base import Device
+from parity.devices.canaries import CANARIES, problem, said
 from parity.devices.fingerprint import fingerprint
-from parity.devices.health import HEALTHY, SUSPECT, UNUSABLE, Health
+from parity.devices.guard import guarded, reasons
 from parity.devices.refusals import OOM, REFUSED, classify
 from parity.devices.resolve import resolve
 from parity.devices.setup import run_setup
 from parity.devices.sim.loading import load_faults
 
-SIZES = (1 << 10, 1 << 20, 1 << 26)  # bytes; the last is what a suite of small cases may have in use at once
-# Largest absolute error of a canary. Inputs are whole numbers from -4 to 4, so that sums of products are exact in float32
-# in whatever order, and in any reduced matmul precision too. A convolution may go by way of a transform with fractions.
-BOUNDS = {"softmax": 1e-5, "conv2d": 1e-2}
+# Bytes. A virtual machine may fail at the first, and the last is what a suite of small cases may have in use at once.
+SIZES = (1 << 8, 1 << 20, 1 << 26)
 
 
 def probe(device: Device) -> Health:
     """Examine a device. Whatever it does wrong is a reason, never an exception."""
     with device.active():
-        if (fatal := _memory(device)) is not None:
-            return Health(UNUSABLE, (fatal,), (), tuple(device.facts().items()))
-        reasons = [r for name, run in CANARIES.items() if (r := _canary(device, name, run)) is not None]
+        fatal, reasons = _memory(device)
+        if fatal:
+            return Health(UNUSABLE, (fatal,), (), tuple(device.facts().items()), tuple(_machine(device)))
+        reasons += [r for name, run in CANARIES.items() if (r := problem(device, name, run)) is not None]
         supported, broken = _dtypes(device)
         reasons += broken
-        facts = (*device.facts().items(), *_subnormals(device, supported), *_precision(device), ("math", math_mode(device)))
-    return Health(SUSPECT if reasons else HEALTHY, tuple(reasons), supported, facts)
+        facts = [*device.facts().items(), *_subnormals(device, supported), *_precision(device), ("math", math_mode(device))]
+        if reasons:
+            facts.append((DOCTOR, f"{SUSPECT}: {'; '.join(dict.fromkeys(r.partition(':')[0] for r in reasons))}"))
+        about = tuple(_machine(device))
+    return Health(SUSPECT if reasons else HEALTHY, tuple(reasons), supported, tuple(facts), about)
 
 
-def _said(e: BaseException) -> str:
-    return f"{type(e).__name__}: {(str(e).splitlines() or [''])[0][:200]}"
-
-
-def _memory(device: Device) -> str | None:
-    """Why the device cannot be used at all, or None. Some hosted machines fail at the first byte, with none in use."""
-    used = 0
+def _memory(device: Device) -> tuple[str, list[str]]:
+    """Why the device cannot be used at all, or an empty text; and what is wrong with what it allocates."""
+    wrong: list[str] = []
     for size in SIZES:
+        used = 0
         try:
             used = device.memory().get("allocated", 0)
             back = device.download(torch.add(device.upload(torch.zeros(size, dtype=torch.uint8)), 1))
             device.synchronize()
             if back.numel() != size:
-                return f"a tensor of {size} bytes came back with {back.numel()}"
+                return f"a tensor of {size} bytes came back with {back.numel()}", wrong
+            if bad := size - int((back == 1).sum()):
+                wrong.append(f"allocation of {size} bytes: 0 + 1 is not 1 in {bad} of them")
         except Exception as e:
             if classify(e) == OOM:
-                return f"out of memory at {size} bytes with {used} bytes allocated"
-            return f"cannot compute on {size} bytes ({_said(e)})"
-    return None
-
-
-# ----------------------------------------------------------------------------------------------------------- known answers
-
-
-def _integers(*shape: int) -> Tensor:
-    """Whole numbers from -4 to 4, no two neighbours alike, as float32."""
-    count = torch.Size(shape).numel()
-    return ((torch.arange(count) * 7 + 3) % 9 - 4).to(torch.float32).reshape(shape)
-
-
-Place = Callable[[Tensor], Tensor]  # from the CPU to where it is to run: the identity, float64, or an upload
-Canary = Callable[[Place], Tensor]
-
-
-def _strided_copy(at: Place) -> Tensor:
-    return at(_integers(6, 8)).t()[1::2, 1:].clone()
-
-
-def _into_stepped(at: Place) -> Tensor:
-    base = at(torch.zeros(6, 8))
-    base[1:, ::2].copy_(at(_integers(4, 5)).t())
-    base[0, ::3].add_(at(_integers(3)))
-    return base
-
-
-CANARIES: dict[str, Canary] = {
-    "copy": lambda at: at(_integers(5, 7)) + 0,
-    "copy of a strided view": _strided_copy,
-    "write into a strided view": _into_stepped,
-    "sum": lambda at: at(_integers(33, 65)).sum(1),
-    "cumsum": lambda at: at(_integers(5, 40)).cumsum(-1),
-    "matmul": lambda at: at(_integers(17, 33)) @ at(_integers(33, 9)),
-    "matmul, transposed": lambda at: at(_integers(33, 17)).t() @ at(_integers(9, 33)).t(),
-    "matmul, batched": lambda at: at(_integers(3, 5, 7)) @ at(_integers(3, 7, 4)),
-    "linear, 2-D": lambda at: F.linear(at(_integers(6, 16)), at(_integers(5, 16))),
-    "linear, 2-D, bias": lambda at: F.linear(at(_integers(6, 16)), at(_integers(5, 16)), at(_integers(5))),
-    "linear, 3-D": lambda at: F.linear(at(_integers(2, 6, 16)), at(_integers(5, 16))),
-    "linear, 3-D, bias": lambda at: F.linear(at(_integers(2, 6, 16)), at(_integers(5, 16)), at(_integers(5))),
-    "linear, 1-D input": lambda at: F.linear(at(_integers(16)), at(_integers(5, 16)), at(_integers(5))),
-    "conv2d": lambda at: F.conv2d(at(_integers(2, 3, 8, 8)), at(_integers(4, 3, 3, 3)), at(_integers(4)), padding=1),
-    "softmax": lambda at: at(_integers(5, 33)).softmax(-1),
-}
-
-
-def _canary(device: Device, name: str, run: Canary) -> str | None:
-    """What is wrong with this one, or None. The answer is computed in float64 on the CPU from the same whole numbers."""
-    truth = run(lambda t: t.to(torch.float64))
-    try:
-        answer = device.download(run(device.upload))
-        device.synchronize()
-    except Exception as e:
-        return f"{name}: raised {_said(e)}"
-    if answer.shape != truth.shape:
-        return f"{name}: shape {list(answer.shape)}, should be {list(truth.shape)}"
-    off = (answer.to(torch.float64) - truth).abs()
-    bad = ~(off <= BOUNDS.get(name, 0.0))  # NaN is bad
-    if not bad.any():
-        return None
-    worst = int(torch.where(off.isnan(), torch.inf, off).argmax())
-    got, right = answer.flatten()[worst].item(), truth.flatten()[worst].item()
-    return f"{name}: {int(bad.sum())} of {bad.numel()} elements are wrong, e.g. {got:g} for {right:g}"
+                return f"out of memory at {size} bytes with {used} bytes allocated", wrong
+            return f"cannot compute on {size} bytes ({said(e)})", wrong
+    return "", wrong
 
 
 # --------------------------------------------------------------------------------------------------------- what it can hold
@@ -146,7 +88,7 @@ def _dtypes(device: Device) -> tuple[tuple[str, ...], list[str]]:
             back = device.download(on_device)
         except Exception as e:
             if classify(e) != REFUSED:
-                broken.append(f"{name}: raised {_said(e)}")
+                broken.append(f"{name}: raised {said(e)}")
             continue
         if back.dtype != dtype or not torch.equal(back, ones):
             broken.append(f"{name}: 1 + 1 gave {back.tolist()} in {str(back.dtype).removeprefix('torch.')}")
@@ -168,7 +110,7 @@ def _subnormal(device: Device, facts: known.DtypeFacts) -> str:
         held = device.upload(number)
         back = [device.download(t) for t in (held, held * 2, held + held)]
     except Exception as e:
-        return f"raised {_said(e)}"
+        return f"raised {said(e)}"
     if not back[0].any():
         return "lost in the copy"
     return "kept" if all(bool((b == number * 2).all()) for b in back[1:]) else "flushed"
@@ -190,7 +132,7 @@ def math_mode(device: Device) -> str:
             off = (device.download(function(device.upload(x))).double() - truth).abs() / spacing
             worst = max(worst, float(off.nan_to_num(torch.inf).max()))
     except Exception as e:
-        return f"raised {_said(e)}"
+        return f"raised {said(e)}"
     return "precise" if worst <= 5.0 else "fast"
 
 
@@ -207,7 +149,19 @@ def _precision(device: Device) -> Iterator[tuple[str, str]]:
                 return
         yield "float32_matmul", "below bfloat16"
     except Exception as e:
-        yield "float32_matmul", f"raised {_said(e)}"
+        yield "float32_matmul", f"raised {said(e)}"
+
+
+def _machine(device: Device) -> Iterator[tuple[str, str]]:
+    """Whether the machine is virtual, and the memory of the machine and of the device."""
+    yield "virtual machine", machine.is_virtual(device.facts().get("chip", ""))
+    if total := machine.total_memory():
+        free = machine.free_memory()
+        yield "memory of the machine", machine.size(total) + (f", {machine.size(free)} of it free" if free else "")
+    words = {"total": "in all", "recommended_max": "recommended at most", "reserved": "reserved", "allocated": "in tensors"}
+    figures = device.memory()
+    if said := ", ".join(f"{machine.size(figures[key])} {word}" for key, word in words.items() if key in figures):
+        yield "memory of the device", said
 
 
 # ------------------------------------------------------------------------------------------------------- as a child process
@@ -219,6 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("name")
     parser.add_argument("--faults", default=None, metavar="FILE")
     parser.add_argument("--setup", default=None, metavar="FILE")
+    parser.add_argument("--calls", default=None, metavar="FILE", help="note each operator here before it is called")
     options = parser.parse_args(argv)
     try:
         if options.setup:  # before the device is looked for: it may import the backend
@@ -227,7 +182,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ParityError as e:
         print(json.dumps({"error": str(e), "exit_code": e.exit_code}))
         return 0
-    health = probe(device)
+    with guarded(device, Path(options.calls) if options.calls else None):
+        health = probe(device)
+    if deadly():
+        verdict = SUSPECT if health.verdict == HEALTHY else health.verdict
+        health = replace(health, verdict=verdict, reasons=(*reasons(), *health.reasons))
     print(json.dumps({"device": device.name, **asdict(health), "fingerprint": asdict(fingerprint(device, health))}))
     return 0
 

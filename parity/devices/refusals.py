@@ -9,9 +9,11 @@ import re
 
 import torch
 
+from parity.core.processes import asked_to_stop
 from parity.devices import mps
 
 REFUSED, OOM, ERROR = "refused", "oom", "error"
+MOST_WORDS = 6000  # characters of a message that are read
 STAGES = ("upload", "run", "backward", "download")
 
 # (exception types, pattern): read in this order, by type and text.
@@ -66,6 +68,16 @@ _OUT_OF_MEMORY = re.compile(
 )
 
 
+def words(exc: BaseException) -> str:
+    """What an exception says, cut to `MOST_WORDS` characters; its own `str` may raise, too."""
+    try:
+        return str(exc)[:MOST_WORDS]
+    except BaseException as broken:
+        if asked_to_stop(broken):
+            raise
+        return f"(its message cannot be made: {type(broken).__name__})"
+
+
 def classify(exc: BaseException, stage: str = "run") -> str:
     """One of the words "refused", "oom" and "error".
 
@@ -74,7 +86,7 @@ def classify(exc: BaseException, stage: str = "run") -> str:
     """
     if stage not in STAGES:
         raise ValueError(f"stage '{stage}' is not one of {', '.join(STAGES)}")
-    text = str(exc)
+    text = words(exc)
     if isinstance(exc, (torch.OutOfMemoryError, MemoryError)):
         return OOM
     if stage != "download" and any(isinstance(exc, types) and pattern.search(text) for types, pattern in _RULES):

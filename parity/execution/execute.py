@@ -24,9 +24,10 @@ from parity.core import layout as layouts
 from parity.core.case import Case, Cotangent, Layout
 from parity.core.dtypes import FACTS
 from parity.core.errors import UsageError
+from parity.core.processes import asked_to_stop
 from parity.core.results import Computed, Outcome, Raised
 from parity.devices.base import Device
-from parity.devices.refusals import classify
+from parity.devices.refusals import classify, words
 from parity.execution.inputs import Inputs, apply, cut, fill_like, realise, torch_word
 
 Named = tuple[tuple[str, Tensor], ...]
@@ -351,19 +352,15 @@ def attempt(run: Callable[[], Any], stage: str, classified: bool = True) -> Any 
     """The value of `run`, or a Raised if it raised. classified: whether to determine the kind of error, which has a cost."""
     try:
         return run()
-    except KeyboardInterrupt:
-        raise
     except BaseException as e:  # whatever a device raises is a result of the check
+        if asked_to_stop(e):
+            raise
         return Raised(classify(e, stage) if classified else "error", type(e).__name__, said(e), stage)
 
 
 def said(e: BaseException) -> str:
     """The message of an exception on one line of at most 600 printable characters."""
-    try:
-        text = str(e)
-    except Exception as broken:  # str() of a device's exception may fail too
-        text = f"(its message cannot be made: {type(broken).__name__})"
-    plain = "".join(c if c.isprintable() else " " for c in text.encode("utf-8", "backslashreplace").decode())
+    plain = "".join(c if c.isprintable() else " " for c in words(e).encode("utf-8", "backslashreplace").decode())
     return " ".join(plain.split())[:600]
 
 

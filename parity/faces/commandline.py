@@ -20,8 +20,8 @@ from parity.runs.options import (
     WORKERS_HELP,
     read_count,
     read_day,
+    read_minutes,
     read_path,
-    read_seconds,
     read_text,
     read_workers,
 )
@@ -49,9 +49,21 @@ MERGE = (
     "written. It judges nothing: each shard has ended with its own exit code. Ends with 0, with 3 where the shards compared "
     "nothing, and with 2 where they do not belong together: other seeds, options or machines, a shard twice, one missing."
 )
+LOCATE = (
+    "Run a model on the device, forward and backward, each of its operators compared with the CPU's on the operands that it "
+    "really got, and name the first module and operator whose own result is outside, with your line. A wrong layer blames none "
+    "behind it. FUNCTION takes no parameters and returns a model or function and then its inputs. Ends with 0 where no "
+    "operator parts, with 1 where one does."
+)
+UPGRADE = (
+    "Run the same cases in two Python environments on this machine, one after the other, and tell what changed, with a verdict "
+    "in one sentence. parity need not be installed in them. Where both cannot stand side by side (another macOS or chip), run "
+    "parity run before and after, and then parity diff. Ends with 0 where nothing got worse, with 1 where something did."
+)
 DOCTOR = (
-    "Probe a device and say whether to trust it: known answers, memory, dtypes, subnormals, precision in effect. Ends with 0 "
-    "where it is healthy, with 1 where it is suspect (a run goes on), with 4 where it is unusable or absent."
+    "Examine a device and say whether to trust it: known answers, memory, dtypes, subnormals, precision in effect, virtual or "
+    "real machine, driver, variables that change numbers. Ends with 0 where it is healthy, with 1 where it is suspect (a run "
+    "goes on under a banner), with 4 where it is unusable or absent. Every run begins with it."
 )
 AUDIT = """\
 List the operators that have an MPS kernel in the installed torch, and which of them a run of the suite dispatches.
@@ -117,13 +129,20 @@ def parser() -> argparse.ArgumentParser:
     two.add_argument("before", type=Path, metavar="BEFORE", help="the run file of the earlier run")
     two.add_argument("after", type=Path, metavar="AFTER", help="the run file of the later run")
     two.add_argument("--partial", action="store_true", help="take what a truncated file holds")
-    ways = ("terminal", "markdown", "json", "junit", "html")
-    two.add_argument("--format", choices=ways, default="terminal", help="terminal by default; html needs -o")
-    two.add_argument("-o", "--output", type=read_path, metavar="FILE", help="write to this file")
-    how = "also fail on this group of changes, such as slower or drifted-worse (repeatable, or separated by commas)"
-    two.add_argument("--fail-on", action="append", default=[], metavar="GROUP", help=how)
-    two.add_argument("-v", "--verbose", action="store_true", help="leave nothing out, and name every check that changed")
+    _add_formats(two)
     two.set_defaults(command="diff")
+
+    _add_upgrade(commands)
+
+    first = commands.add_parser("locate", help="the first module and operator of a model that part", description=LOCATE)
+    first.add_argument(
+        "model", type=read_text, metavar="FILE.py[:FUNCTION]", help="functions that return a model and its inputs"
+    )
+    first.add_argument("--device", default="auto", help=DEVICE_HELP + " (auto by default)")
+    first.add_argument("--no-backward", action="store_true", help="leave the gradients out")
+    first.add_argument("--faults", metavar="FILE", type=read_text, help=FAULTS_HELP)
+    first.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
+    first.set_defaults(command="locate")
 
     shards = commands.add_parser("merge", help="join the run files of shards", description=MERGE)
     shards.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the run files of all shards, in any order")
@@ -192,7 +211,10 @@ def parser() -> argparse.ArgumentParser:
     zoo.set_defaults(command="zoo")
 
     audit = commands.add_parser("audit", help="what a run leaves out", description=AUDIT, formatter_class=_Raw)
-    audit.add_argument("--reach", action="store_true", required=True, help="audit the operators that are dispatched")
+    what = audit.add_mutually_exclusive_group(required=True)
+    what.add_argument("--reach", action="store_true", help="audit the operators that are dispatched")
+    how = "which operators gained or lost an MPS kernel: two Pythons, virtual environments, wheels or native_functions.yaml"
+    what.add_argument("--between", nargs=2, type=read_text, metavar=("OLD", "NEW"), help=how)
     audit.add_argument("--run", action="append", default=[], type=Path, metavar="FILE", help="a run file (repeatable)")
     how = "a wheel of torch whose operators to take instead of the installed torch's; it is only read"
     audit.add_argument("--wheel", type=read_path, metavar="FILE", help=how)
@@ -205,17 +227,60 @@ def parser() -> argparse.ArgumentParser:
     doctor.add_argument("--device", default="auto", help=DEVICE_HELP + " (auto by default)")
     doctor.add_argument("--faults", metavar="FILE", type=read_text, help=FAULTS_HELP)
     doctor.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
+    doctor.add_argument("--json", action="store_true", help="print the answer as JSON")
     doctor.set_defaults(command="doctor")
 
     first = commands.add_parser("first", help="the most telling checks, in one archive to send back", description=FIRST)
     first.add_argument("patterns", nargs="*", metavar="PATTERN", help="ops by name; some of every family by default")
     first.add_argument("--device", default="auto", help=DEVICE_HELP + " (auto by default)")
-    first.add_argument("--minutes", type=read_seconds, default=10.0, metavar="N", help="when to come to an end (10 by default)")
+    first.add_argument("--minutes", type=read_minutes, default=10.0, metavar="N", help="when to come to an end (10 by default)")
     first.add_argument("-n", type=read_workers, dest="workers", metavar="N", help=WORKERS_HELP)
     first.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
     first.add_argument("--output", type=read_path, metavar="FILE", help="the archive (by default parity-first-DATE-TIME.zip)")
     first.set_defaults(command="first")
     return made
+
+
+def _add_upgrade(commands: Any) -> None:
+    """The command `upgrade`, which hands most of its options to `run`."""
+    both = commands.add_parser(
+        "upgrade", help="the same cases with two versions of torch, and what changed", description=UPGRADE
+    )
+    both.add_argument("patterns", nargs="*", metavar="PATTERN", help="ops by name, with * and ?, and models.py; all by default")
+    how = "a Python, the folder of a virtual environment, or a requirement such as 'torch==2.14.*', which is installed for it"
+    both.add_argument("--before", type=read_text, metavar="PYTHON", help=f"{how}; by default this Python")
+    both.add_argument("--after", type=read_text, required=True, metavar="PYTHON", help="the same, for the other side")
+    shared = {o.name: o for o in OPTIONS}
+    for name in (
+        "device",
+        "dtype",
+        "family",
+        "profile",
+        "examples",
+        "seed",
+        "time",
+        "workers",
+        "faults",
+        "setup",
+        "model",
+        "known",
+    ):
+        names, keywords = shared[name].for_command_line()
+        both.add_argument(*names, **keywords)
+    where = "folder for the two run files and the scripts of findings (parity-upgrade by default)"
+    both.add_argument("--folder", type=read_path, default=Path("parity-upgrade"), metavar="FOLDER", help=where)
+    _add_formats(both)
+    both.set_defaults(command="upgrade")
+
+
+def _add_formats(of: argparse.ArgumentParser) -> None:
+    """How a diff is told, and when it fails."""
+    ways = ("terminal", "markdown", "json", "junit", "html")
+    of.add_argument("--format", choices=ways, default="terminal", help="terminal by default; html needs -o")
+    of.add_argument("-o", "--output", type=read_path, metavar="FILE", help="write to this file")
+    how = "also fail on this group of changes, such as slower or drifted-worse (repeatable, or separated by commas)"
+    of.add_argument("--fail-on", action="append", default=[], metavar="GROUP", help=how)
+    of.add_argument("-v", "--verbose", action="store_true", help="leave nothing out, and name every check that changed")
 
 
 def _add_known(commands: Any) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from parity.faces.recording import recorded
+
 AGREEMENT = "parity_agreement"  # the report's property that holds what each agreement excludes
 
 
@@ -17,10 +19,14 @@ class Caller:
     the error of a call that compared nothing; agreements: with -v, the size of error that each agreement excludes."""
 
     def __init__(self, **options: Any) -> None:
+        self._options = options
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the test before."""
         self.used = False
         self.failed = ""
         self.agreements: list[str] = []
-        self._options = options
 
     def __call__(self, fn: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Any:
         """As `parity.assert_parity`; arguments given here override the options."""
@@ -57,12 +63,12 @@ def _own(device: str, faults: str | None, setup: str | None) -> Any:
     return device if device == "auto" and not faults else resolved
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")  # hypothesis refuses fixtures of a function, which do not begin anew for each example
 def parity(request: pytest.FixtureRequest) -> Any:
     """`parity(fn, *inputs)`: assert that a function or module computes the same on the device of this run as on the CPU.
 
     The device is that of --parity-device, with --parity-faults and after --parity-setup; --parity-fail-on applies too. See
-    `parity.assert_parity` for all arguments. A test that never calls it fails.
+    `parity.assert_parity` for all arguments. A test that takes it and never calls it fails.
     """
     from parity.core.errors import ParityError
 
@@ -73,7 +79,7 @@ def parity(request: pytest.FixtureRequest) -> Any:
         device = e
     if isinstance(device, ParityError):  # outside of the handler, or pytest shows both errors
         pytest.fail(f"parity: {device}", pytrace=False)
-    caller = request.node.stash[_CALLER] = Caller(
+    caller = request.config.stash[_CALLER] = Caller(
         device=device, fail_on=tuple(o.parity_fail_on), detail=request.config.get_verbosity() > 0
     )
     return caller
@@ -81,9 +87,12 @@ def parity(request: pytest.FixtureRequest) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Fail a test that requests the fixture and passes without calling it."""
-    result = yield  # exceptions that skip or fail the test propagate from here
-    caller = item.stash.get(_CALLER, None)
+    """Fail a test that requests the fixture and passes without calling it. With --parity-output, keep what tests compare."""
+    caller = item.config.stash.get(_CALLER, None) if "parity" in getattr(item, "fixturenames", ()) else None
+    if caller is not None:
+        caller.begin()
+    with recorded(item):
+        result = yield  # exceptions that skip or fail the test propagate from here
     if caller is not None and not caller.used:
         pytest.fail(
             "parity: the test takes the `parity` fixture and never called it, so nothing was compared; call parity(fn, "

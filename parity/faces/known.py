@@ -142,9 +142,10 @@ def _check(o: argparse.Namespace) -> int:
 def unknown_ops(held: Known) -> list[str]:
     """Sentences on ops that this parity has not."""
     from parity.runs import suite
+    from parity.runs.rows import is_own
 
     names = {r.name for r in suite.rows("native")}
-    asked = {op: e for e in held.entries for op in e.ops if op not in names}
+    asked = {op: e for e in held.entries for op in e.ops if op not in names and not is_own(op)}
     if any(op.startswith("opinfo:") for op in asked):
         names |= {r.name for r in suite.rows("all")}
     place, hint = Path(held.code.name).name, "parity run --list lists them"

@@ -7,7 +7,7 @@ parity that does, until a test needs it.
 from __future__ import annotations
 
 import functools
-import gc
+import itertools
 import json
 import os
 import signal
@@ -21,17 +21,25 @@ from typing import Any
 
 import pytest
 
+from parity.core import parent, processes
 from parity.faces.fixture import Verbose
 from parity.faces.fixture import parity as parity
 from parity.faces.fixture import pytest_runtest_call as pytest_runtest_call
-from parity.faces.survival import Survival
+from parity.faces.recording import Recording
+from parity.faces.survival import ALONE_AFTER, UNABLE, Survival
 from parity.runs.options import OPTIONS, RunOptions
 
 POWER = 400  # default number of comparisons that are judged once more with errors put in
 POWER_SHARE = 0.003  # and at most this fraction of a run's comparisons: each costs as much as about ten others
 COMPARED_PER_CASE = 2.2  # median number of comparisons per case
 DEADLINE = pytest.StashKey[float]()  # when the time of a run is over, on this process's monotonic clock
-UNABLE = "unable-"  # prefix of the file with a worker's reason why it cannot begin; the exit code follows
+INI = {"device": "the device to compare with (as --parity-device)", "profile": "quick, full or deep (as --parity-profile)"}
+# Where pytest looks for its settings -> what the file must hold.
+INI_FILES = {
+    "pytest.toml": "", "pytest.ini": "", ".pytest.ini": "",
+    "pyproject.toml": "[tool.pytest", "tox.ini": "[pytest]", "setup.cfg": "[tool:pytest]",
+}  # fmt: skip
+FULL = pytest.StashKey[bool]()  # whether this worker has passed its share of the memory
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,13 +49,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         if option.in_pytest:
             name, keywords = option.for_pytest()
             group.addoption(name, **keywords)
+    for name, how in INI.items():
+        parser.addini(f"parity_{name}", how, default="")
     parser.addini("parity_known", "a file of known findings, relative to the ini file (as --parity-known)", default="")
+    how = "a run file for what the tests compare, for parity diff (relative to the current folder)"
+    group.addoption("--parity-output", dest="parity_output", default=None, metavar="FILE", help=how)
+    group.addoption("--parity-done", dest="parity_done", default=None, help="file of items to leave out (parity run --resume)")
     group.addoption("--parity-rundir", dest="parity_rundir", default=None, help="folder for journals (made by the controller)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Check the options that need no torch. Under xdist, workers write journals, and the controller runs `Survival`."""
     config.addinivalue_line("markers", "parity: compares a device with the CPU")
+    _check_root(config)
+    _take_ini(config)
     _check_fail_on(config)
     _check_known(config)
     worker: dict[str, Any] = getattr(config, "workerinput", {})
@@ -60,12 +75,13 @@ def pytest_configure(config: pytest.Config) -> None:
         left = worker.get("parity_left", config.option.parity_time)
         config.stash[DEADLINE] = time.monotonic() + left
     if hasattr(config, "workerinput"):
-        if "parity_rundir" in config.workerinput:
-            for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole process group; the controller ends the workers
-                signal.signal(number, signal.SIG_IGN)
+        if "parity_rundir" in worker:
+            _guard_worker(worker)
         return
     if config.get_verbosity() > 0:
         config.pluginmanager.register(Verbose(config), "parity-verbose")
+    if config.option.parity_output and not config.option.collectonly:
+        config.pluginmanager.register(Recording(config), "parity-recording")
     if not config.option.collectonly and _runs_the_suite(config):
         config.pluginmanager.register(Compared(config), "parity-compared")
         if config.option.parity_known:
@@ -88,6 +104,45 @@ def pytest_configure(config: pytest.Config) -> None:
             from parity.faces.far import SeveralMachines
 
             config.pluginmanager.register(SeveralMachines(), "parity-machines")
+
+
+def _guard_worker(worker: dict[str, Any]) -> None:
+    """In a worker: leave interrupts to the controller, end with it, and let no fork report the items, too."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole process group; the controller ends the workers
+        signal.signal(number, signal.SIG_IGN)
+    if worker.get("parity_parent") == os.getppid():  # else it runs on another machine
+        parent.end_with(os.getppid())
+        parent.note(Path(worker["parity_rundir"]), worker["workerid"])
+    processes.end_forks()
+
+
+def _check_root(config: pytest.Config) -> None:
+    """End a run whose root folder pytest moved: it looks for its ini file before it knows the options of plugins, and takes
+    PATH of `--parity-faults PATH` for a test's."""
+    given = [str(a) for a in config.invocation_params.args]
+    here = config.invocation_params.dir
+    flags = [o.pytest_flag for o in OPTIONS if o.in_pytest and o.metavar == "FILE"] + ["--parity-output"]
+    paths = [(flag, path) for flag, path in itertools.pairwise(given) if flag in flags and (here / path).exists()]
+    own = next((p for p in (here, *here.parents) if any(_is_ini(p / name, words) for name, words in INI_FILES.items())), None)
+    chosen = any(a.startswith(("--rootdir", "--config-file", "-c")) for a in given)
+    if paths and own is not None and own != config.rootpath and not chosen and not _runs_the_suite(config):
+        flag, path = paths[0]
+        moved = f"pytest took {path} for a test, so {config.rootpath} became its root folder and the settings in {own} are lost"
+        pytest.exit(f"parity: {moved}; write {flag}={path}", returncode=2)
+
+
+def _is_ini(path: Path, words: str) -> bool:
+    """Whether a file holds settings of pytest."""
+    return path.is_file() and words in path.read_text(encoding="utf-8", errors="replace")
+
+
+def _take_ini(config: pytest.Config) -> None:
+    """Take device and profile from the ini file where no option names them."""
+    for name in INI:
+        given, dest = str(config.getini(f"parity_{name}")), f"parity_{name}"
+        default = next(o.default for o in OPTIONS if o.name == name)
+        if given and getattr(config.option, dest) == default:
+            setattr(config.option, dest, given)
 
 
 def _own_folder() -> str:
@@ -179,7 +234,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     try:
         source = options.source or suite.profile(options.profile).source
         chosen = suite.shard(suite.select(options.op, options.family, options.dtype, source), options.shard)
-        items = chosen
+        done = _done(metafunc.config)
+        items = chosen = tuple(i for i in chosen if i.id not in done)
         if not chosen:
             raise UsageError(f"shard {options.shard} holds none of the selected items; use fewer shards")
         if options.time:
@@ -193,37 +249,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("parity_item", items, ids=[i.id for i in items])
 
 
+def _done(config: pytest.Config) -> frozenset[str]:
+    """The ids of the items that an interrupted run has examined."""
+    path = config.option.parity_done
+    return frozenset(Path(path).read_text(encoding="utf-8").splitlines()) if path else frozenset()
+
+
 @functools.lru_cache(maxsize=4)
 def _plan(options: RunOptions, power: float, left: float | None) -> Any:
-    """The RunPlan that all items of this process share. power: see `RunPlan`; left: seconds until the time is over."""
-    import torch
+    """The RunPlan that all items of this process share; see `run_plan`."""
+    from parity.runs.planning import run_plan
 
-    from parity import tolerance
-    from parity.core.dtypes import FACTS
-    from parity.devices import load_faults, resolve
-    from parity.devices.preflight import is_fast
-    from parity.devices.setup import run_setup
-    from parity.runs import known, suite
-    from parity.runs.examine import RunPlan
-    from parity.runs.rounds import TimeLimit
-
-    torch.set_num_threads(1)
-    torch.autograd.set_multithreading_enabled(False)  # backward on the calling thread: simulated devices need it
-    if options.setup:  # before OpInfo is imported, which freezes the backend flags
-        run_setup(options.setup)
-    device = resolve(options.device, load_faults(options.faults) if options.faults else ())
-    tables = tolerance.load(device.name, known_ops={r.name for r in suite.rows("all")}, fast=is_fast(device))
-    cpu, profile = resolve("cpu"), suite.profile(options.profile)
-    gc.freeze()  # torch and the catalog stay alive, so the collector need not scan them
-    with device.active():
-        takes = frozenset(d for d in FACTS if device.takes(getattr(torch, d)))
-    limit = None if left is None else TimeLimit(time.monotonic() + left)
-    held = known.read(Path(options.known)) if options.known else None
-    return RunPlan(device, cpu, tables, profile, options, power, takes, limit, held)
+    return run_plan(options, power, left)
 
 
-def _sampled(tests: list[pytest.Item], options: RunOptions) -> float:
-    """The fraction of the cases to judge once more with errors put in, so that the number of comparisons is as asked for."""
+def _sampled(tests: list[pytest.Item], options: RunOptions, whole: bool) -> float:
+    """The fraction of the cases to judge once more with errors put in, so that the number of comparisons is as asked for.
+    whole: whether these are all tests of the run."""
     from parity.runs import suite
     from parity.runs.rounds import PINNED, Part
 
@@ -232,7 +274,7 @@ def _sampled(tests: list[pytest.Item], options: RunOptions) -> float:
     profile = suite.profile(options.profile)
     given = [t.callspec.params["parity_item"] for t in tests if hasattr(t, "callspec") and "parity_item" in t.callspec.params]
     items = [i.item if isinstance(i, Part) else i for i in given if not isinstance(i, Part) or i.round == PINNED]
-    if options.shard:  # so that the shards together judge the cases that the whole run does
+    if options.shard or not whole:  # so that the shards together judge the cases that the whole run does
         items = list(suite.select(options.op, options.family, options.dtype, options.source or profile.source))
     cases = sum(options.examples or profile.examples(i.row, i.dtype) for i in items) + profile.pinned * len(items)
     compared = max(1.0, COMPARED_PER_CASE * cases)
@@ -248,7 +290,7 @@ def parity_plan(request: pytest.FixtureRequest) -> Any:
     try:
         deadline = request.config.stash.get(DEADLINE, None)
         left = None if deadline is None else deadline - time.monotonic()
-        return _plan(options, _sampled(request.session.items, options), left)
+        return _plan(options, _sampled(request.session.items, options, not _done(request.config)), left)
     except ParityError as e:
         folder = getattr(request.config, "workerinput", {}).get("parity_rundir")
         if folder:  # a worker's own output is lost
@@ -259,21 +301,43 @@ def parity_plan(request: pytest.FixtureRequest) -> Any:
 class Checker:
     """What the suite's test calls: examine an item, add the result to the report, and fail or skip the test."""
 
-    def __init__(self, request: pytest.FixtureRequest, plan: Any, journal: Any, dead: frozenset[int]) -> None:
-        self._request, self._plan, self._journal, self._dead = request, plan, journal, dead
+    def __init__(self, request: pytest.FixtureRequest, plan: Any, journal: Any, deaths: list[dict[str, Any]]) -> None:
+        """deaths: of the item before, as the controller told them."""
+        self._request, self._plan, self._journal, self._deaths = request, plan, journal, deaths
+
+    def _examined(self, item: Any, part: Any) -> Any:
+        """Examine the item: without the cases that ended a worker, or with all cases in other processes if there were
+        several."""
+        from parity.runs.alone import Alone
+        from parity.runs.examine import LOCATING, REPLAYING, SHRINKING, examine
+        from parity.runs.rows import OUTSIDE
+
+        dead = frozenset(row["ordinal"] for row in self._deaths)
+        own = [row for row in self._deaths if row["blame"] != OUTSIDE]
+        if len(own) < ALONE_AFTER:
+            return examine(item, self._plan, self._journal, dead, part)
+        dead = frozenset(k for k in dead if k >= REPLAYING)
+        if len(own) > ALONE_AFTER:  # it has died here again: nothing that can be left out runs in this process
+            dead |= {SHRINKING, LOCATING}
+        alone = Alone(item, part, self._plan.options, self._plan.power, self._request.node.nodeid, own)
+        try:
+            return examine(item, self._plan, self._journal, dead, part, alone)
+        finally:
+            alone.close()
 
     def examine(self, what: Any) -> None:
         """Check all cases of an item, or of a part of it. Fails the test on findings that are not known, marks it as an
         expected failure if all of them are, and skips it if nothing was compared, or if the time is over."""
+        from parity.core import machine
         from parity.core.errors import OutputError
         from parity.coverage.features import pack
         from parity.report import known
         from parity.report.finding import text
         from parity.report.outcome import statuses_text, write_script
         from parity.report.summary import compared
-        from parity.runs.examine import examine
+        from parity.runs import known_deaths, memory
         from parity.runs.rounds import CAUSES, CUT, Part
-        from parity.runs.rows import GROWN, SEEN, Row
+        from parity.runs.rows import CPU, GROWN, OUTSIDE, SEEN, Row
         from parity.runs.run_file import encode
 
         options = self._plan.options
@@ -281,7 +345,15 @@ class Checker:
         if self._plan.left <= 0:
             self._request.node.user_properties.append(("parity", json.dumps({"cut": CUT})))
             pytest.skip(CUT)
-        done = examine(item, self._plan, self._journal, self._dead, part)
+        config, before = self._request.config, machine.resident_memory()
+        try:
+            done = self._examined(item, part)
+        except KeyboardInterrupt as e:
+            if processes.asked_to_stop(e):
+                raise
+            raise RuntimeError(f"an operator of {item.id} raised KeyboardInterrupt outside of its cases") from None
+        self._plan.device.release()
+        full = _is_full(config, self._plan.device)
         texts: list[str] = []
         records = list(done.records)
         first = len(records) - len(done.findings)  # the records of the findings come last, in their order
@@ -308,8 +380,15 @@ class Checker:
         if part is not None and part.round == CAUSES:  # round 0 has reported the cases
             records, rest, features = records[first:], [*done.known], pack(())
         told = {"rows": [encode(row) for row in (*records, *rest)], "findings": texts, "features": features}
-        told |= {"scripts": scripts, "explained": done.explained}
+        deaths = [row | known_deaths.about(row, options) for row in done.deaths]
+        told |= {"scripts": scripts, "explained": done.explained, "deaths": deaths}
+        told["memory"] = {"before": before, "after": memory.occupied(self._plan.device), "full": full}
         self._request.node.user_properties.append(("parity", json.dumps(told)))
+        texts += [
+            f"{row['how']} ({row['signal']}) at stage {row['stage']}: {row['case']}"
+            for row in deaths
+            if row["blame"] not in (CPU, OUTSIDE) and (row["fails"] or not row["known"])
+        ]
         if texts:
             pytest.fail("\n\n".join(texts), pytrace=False)
         unwanted = statuses_text(done.unknown or done.summary, options.fail_on)
@@ -326,6 +405,27 @@ class Checker:
             pytest.xfail(known.accepted(there))
 
 
+def _is_full(config: pytest.Config, device: Any) -> bool:
+    """Whether this worker has passed its share of the memory, so that another one is to take its place."""
+    from parity.runs import memory
+
+    worker: dict[str, Any] = getattr(config, "workerinput", {})
+    full = "parity_share" in worker and memory.has_passed(device, worker["parity_share"], worker["workercount"])
+    config.stash[FULL] = full
+    return full
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """End a worker that has passed its share of the memory, before it begins another item: what it has reported is sent."""
+    if item.config.stash.get(FULL, False):
+        from parity.runs import journal
+
+        worker: dict[str, Any] = item.config.workerinput  # type: ignore[attr-defined]  # xdist's
+        (Path(worker["parity_rundir"]) / f"journal-{worker['workerid']}{journal.FULL}").touch()
+        os._exit(journal.LOST)
+
+
 @pytest.fixture
 def parity_checker(request: pytest.FixtureRequest, parity_plan: Any) -> Iterator[Checker]:
     """A Checker, with a journal if the worker may die."""
@@ -335,9 +435,9 @@ def parity_checker(request: pytest.FixtureRequest, parity_plan: Any) -> Iterator
     worker = getattr(request.config, "workerinput", None)
     folder = Path(worker["parity_rundir"]) if worker is not None and "parity_rundir" in worker else None
     journal = Journal(folder / f"journal-{worker['workerid']}") if folder and worker else None
-    dead = frozenset(row["ordinal"] for row in deaths(folder, request.node.nodeid)) if folder else frozenset()
+    earlier = deaths(folder, request.node.nodeid) if folder else []
     try:
-        yield Checker(request, parity_plan, journal or NoJournal(), dead)
+        yield Checker(request, parity_plan, journal or NoJournal(), earlier)
     finally:
         if journal:
             journal.close()
@@ -396,7 +496,8 @@ class KnownFindings:
             return
         for part in (json.loads(str(value)) for name, value in report.user_properties if name == "parity"):
             lines = [line for line in part.get("rows", ()) if json.loads(line)["kind"] == "known"]
-            lines += [part["death"]["sighting"]] if part.get("death", {}).get("sighting") else []
+            deaths = [part["death"]] if "death" in part else part.get("deaths", [])
+            lines += [death["sighting"] for death in deaths if death.get("sighting")]
             self._sightings += map(decode, lines)
 
     @pytest.hookimpl(tryfirst=True)

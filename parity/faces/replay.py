@@ -16,7 +16,7 @@ from parity.runs import diff, inquest, run_file, suite
 from parity.runs.code import code_of
 from parity.runs.doctor import examined
 from parity.runs.inquest import How
-from parity.runs.rows import CPU, Header, Run
+from parity.runs.rows import CPU, Header, Run, is_own
 
 SECONDS = 120
 
@@ -33,7 +33,10 @@ def replay(subject: str, how: How) -> int:
     if not subject or not path.exists():
         raise CaseError(f"'{subject}' is neither a case id nor a run file; a case id looks like add(float32[2], float32[2])")
     run = run_file.read(path, partial=True)
-    cases = findings(run)
+    found = findings(run)
+    cases = tuple(case for case in found if not is_own(case))
+    if found and not cases:
+        raise RunFileError(f"all findings of {path} are of your own functions; run them again: parity run {found[0]}")
     if not cases:
         raise RunFileError(f"{path} holds no finding to replay; name a case id, in quotes")
     for case in cases:
@@ -50,7 +53,7 @@ def findings(run: Run) -> tuple[str, ...]:
     findings_ = [
         r for r in run.records if r.status in FINDINGS and (r.shrunk or (r.op, r.dtype, r.aspect, r.status) not in shrunk)
     ]
-    return tuple(dict.fromkeys([*(r.shrunk or r.case for r in findings_), *(d.case for d in run.deaths)]))
+    return tuple(dict.fromkeys([*(r.shrunk or r.case for r in findings_), *(d.least for d in run.deaths)]))
 
 
 def as_then(run: str, header: Header, how: How) -> How:
@@ -82,7 +85,7 @@ def explain_run(path: Path, part: str) -> None:
     Raises RunFileError if there is none.
     """
     records = diff.with_deaths(run_file.read(path, partial=True)).records
-    chosen = [r for r in records if (_holds(r, part) if part else r.status in FINDINGS)]
+    chosen = [r for r in records if (_holds(r, part) if part else r.status in FINDINGS) and not is_own(r.op)]
     if not chosen:
         what = f"no record with '{part}'" if part else "no finding"
         raise RunFileError(

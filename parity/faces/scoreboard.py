@@ -154,6 +154,8 @@ def _why(report: pytest.TestReport) -> str:
 class _Deaths(Survival):
     """`Survival` for the scoreboard's tests; the journal of firings shows whether the fault caused a death."""
 
+    again_from_nothing = False  # the journal says what the next worker must know
+
     def __init__(self, config: pytest.Config, most: int) -> None:
         super().__init__(config)
         self._most = most

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
-import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from parity.core import parent
 from parity.faces.far import is_far
+from parity.runs import memory
+from parity.runs.journal import FULL
 from parity.runs.options import RunOptions
 from parity.runs.rounds import CUT, GRACE_SECONDS, part_of
 
@@ -22,59 +26,94 @@ if TYPE_CHECKING:
 
     from parity.faces.scheduling import Rounds
 
-DEATHS_PER_ITEM = 3
+ALONE_AFTER = 3  # deaths of an item, after which its cases run in processes of their own
+DEATHS_PER_ITEM = 6  # after which it is given up
+KILLS_PER_ITEM = 20  # from outside: by a person, or for the machine's memory
+STILLBORN = 10  # workers that end one after another before any case, after which the run ends
 INQUESTS = 24  # most inquests of a run; each takes as long as starting six processes
 WATCH_SECONDS = 0.2
+UNABLE = "unable-"  # prefix of the file with a reason why a run cannot begin; the exit code follows
 
 
 class Survival:
     """In the controller: reads the journals, kills a worker whose case is overdue, and gives the item of a dead worker to
-    another one, without the case that killed it. At most three deaths per item; cases that are not run afterwards are
-    reported."""
+    another one, without the case that killed it. After several deaths the item's cases run in processes of their own."""
+
+    again_from_nothing = True  # whether an item is run again whose worker died before its first case
 
     def __init__(self, config: pytest.Config, rounds: Rounds | None = None) -> None:
         """rounds: of a run with a limit of time, after which no worker may hold it up."""
         self.config, self._rounds = config, rounds
         self._cut: set[int] = set()  # workers that were ended because the time was over
-        self._scratch = None if config.option.parity_rundir else tempfile.TemporaryDirectory(prefix="parity-")
-        self.folder = Path(config.option.parity_rundir or (self._scratch.name if self._scratch else "."))
+        self._open = contextlib.ExitStack()
+        folder = config.option.parity_rundir or self._open.enter_context(parent.guarded_folder())
+        self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.deaths: list[dict[str, Any]] = []
         self._nodes: dict[str, Any] = {}
         self._killed: dict[int, Any] = {}
-        self._inquests = 0
+        self._inquests = self._stillborn = 0
+        self._session: pytest.Session | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     @pytest.hookimpl
-    def pytest_sessionstart(self) -> None:
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
         """Start the watching thread."""
+        self._session = session
         self._thread.start()
 
     @pytest.hookimpl
     def pytest_sessionfinish(self) -> None:
         """Stop the watching thread."""
         self._over.set()
-        if self._scratch is not None:
-            self._scratch.cleanup()
+        self._open.close()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
         """Tell a new worker the path of its journal."""
         node.workerinput["parity_rundir"] = str(self.folder)
+        if not is_far(node):
+            node.workerinput["parity_share"] = memory.share(int(self.config.option.numprocesses or 1))
+        node.workerinput["parity_parent"] = os.getpid()
         self._nodes[node.gateway.id] = node
 
     @pytest.hookimpl
     def pytest_keyboard_interrupt(self) -> None:
         """End the workers at once: they ignore Ctrl-C, and xdist would wait ten seconds for them. From here on, another Ctrl-C
         must not interrupt the report and the run file."""
-        from parity.runs import journal
-
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        for worker in list(self._nodes):
-            entry = journal.read(self.folder / f"journal-{worker}")
-            if entry is not None:
-                _kill(entry.pid)
+        for node in self._nodes.values():
+            if (process := _process(node)) is not None:
+                _kill(process.pid)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: WorkerController, error: object) -> None:
+        """A worker is gone. What one that ended for its memory had left to do is put back, before xdist takes its first item
+        for a death. A run whose workers end one after another before they come to a case would never end."""
+        from parity.core.errors import DeviceError
+        from parity.runs import inquest, journal
+
+        self._nodes.pop(node.gateway.id, None)
+        if (self.folder / f"journal-{node.gateway.id}{FULL}").exists():
+            sched = self.config.pluginmanager.getplugin("dsession").sched
+            if (item := sched.remove_node(node)) is not None:
+                with suppress(NotImplementedError):  # loadscope and similar schedulers put it back themselves
+                    sched.mark_test_pending(item)
+            return
+        if not error or journal.read(self.folder / f"journal-{node.gateway.id}") is not None or is_far(node):
+            return
+        self._stillborn += 1
+        if self._stillborn >= STILLBORN and self._session is not None:
+            why = f"{STILLBORN} workers ended one after another ({inquest.word(_exit_code(node))}) before their first case"
+            text = f"{why}; try the device with parity doctor, and the run with fewer workers (-n 1)"
+            (self.folder / f"{UNABLE}{DeviceError.exit_code}").write_text(text, encoding="utf-8")
+            self._session.shouldstop = why
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A worker has done something."""
+        if report.when == "call":
+            self._stillborn = 0
 
     def _watch(self) -> None:
         from parity.runs import journal
@@ -102,14 +141,14 @@ class Survival:
         if entry is None and is_far(report.node):
             self._far_death(crashitem, report, sched)
             return
-        if entry is None:
-            report.longrepr = f"worker {worker} died ({inquest.word(code)}) before its first case while it ran {crashitem}"
-            return
-        if entry.pid in self._cut:
+        if entry is not None and entry.pid in self._cut:
             report.user_properties = [("parity", json.dumps({"cut": CUT, "case": entry.case}))]
             report.outcome, report.longrepr = "skipped", (crashitem, 0, f"the time was over during {entry.case}")
             return
-        entry = self._killed.get(entry.pid, entry)  # its state before the kill
+        if entry is None and not self.again_from_nothing:
+            report.longrepr = f"worker {worker} died ({inquest.word(code)}) before its first case while it ran {crashitem}"
+            return
+        entry = entry and self._killed.get(entry.pid, entry)  # its state before the kill
         row = self._row(crashitem, entry, code, worker)
         self.deaths.append(row)
         with (self.folder / journal.DEATHS).open("a") as f:  # before another worker gets the item
@@ -135,7 +174,7 @@ class Survival:
             "node": crashitem, "item": item, "ordinal": -1, "case": "", "how": "killed", "stage": "unknown",
             "signal": f"a worker on {report.node.gateway.spec.ssh or 'another machine'} ended", "after": 0.0,
             "blame": UNKNOWN if before else OUTSIDE, "why": "its journal is on that machine",
-            "last": len(before) + 1 >= DEATHS_PER_ITEM,
+            "last": len(before) + 1 >= ALONE_AFTER,
         }  # fmt: skip
         self.deaths.append(row)
         report.user_properties = [("parity", json.dumps({"death": row}))]
@@ -143,20 +182,56 @@ class Survival:
             sched.mark_test_pending(crashitem)
 
     def _row(self, crashitem: str, entry: Any, code: int | None, worker: str) -> dict[str, Any]:
-        """The row to report for a death. A death between two cases is assigned to the earlier case, because damage shows late.
-        The first kill from outside is nobody's fault, and the item is examined again including its case."""
+        """The row to report for a death. entry: of the worker's journal, None if no case began."""
+        from parity.runs import known_deaths
+
+        between = entry is None or (entry.item != part_of(crashitem)[0] and entry.pid not in self._killed)
+        row = (self._between if between else self._within)(crashitem, entry, code, worker)
+        return row | known_deaths.about(row, RunOptions.of_pytest(self.config.option))
+
+    def _between(self, crashitem: str, entry: Any, code: int | None, worker: str) -> dict[str, Any]:
+        """The row to report for a worker that died before the first case of this item. Damage shows late: a death after the
+        last case of the item before it is told as that case's. Nothing of this item is left out."""
+        from parity.runs import inquest
+        from parity.runs.rows import OUTSIDE, UNKNOWN
+
+        how, blame, why = "crash", UNKNOWN, "it ended before its first case"
+        if outside := code is not None and -code in inquest.OUTSIDERS:
+            how, blame, why = "killed", OUTSIDE, "between two items; the second is run"
+        row = {
+            "node": crashitem, "item": part_of(crashitem)[0], "ordinal": -1, "case": "", "how": how, "stage": "before",
+            "signal": inquest.word(code), "after": 0.0, "blame": blame, "why": why, "last": self._is_last(crashitem, outside),
+        }  # fmt: skip
+        if entry is None or outside:
+            return row
+        return {**self._within(crashitem, entry, code, worker), "ordinal": -1, "last": row["last"]}
+
+    def _before(self, crashitem: str) -> list[dict[str, Any]]:
+        """The earlier deaths of an item."""
+        return [d for d in self.deaths if part_of(d["node"])[0] == part_of(crashitem)[0]]
+
+    def _is_last(self, crashitem: str, outside: bool) -> bool:
+        """Whether the item is given up after one more death."""
+        from parity.runs.rows import OUTSIDE
+
+        before = self._before(crashitem)
+        own = sum(d["blame"] != OUTSIDE for d in before) + (not outside)
+        return own >= DEATHS_PER_ITEM or len(before) + 1 >= KILLS_PER_ITEM
+
+    def _within(self, crashitem: str, entry: Any, code: int | None, worker: str) -> dict[str, Any]:
+        """The row to report for a death in a case, or after it. The first kill from outside is nobody's fault, and the item is
+        examined again including its case."""
         from parity.runs import inquest
         from parity.runs.rows import DEVICE, OUTSIDE, UNKNOWN
 
         how = "hang" if entry.pid in self._killed else "crash"
         stage = entry.stage if entry.running else "after"
-        own = part_of(crashitem)[0] == entry.item
-        ordinal = entry.ordinal if own else -1
+        ordinal = entry.ordinal
         lost = self.folder / f"journal-{worker}.lost"
         after = round(time.monotonic() - entry.started, 1)
         words = f"the device computes nothing any more after {lost.read_text()[:300]}" if lost.exists() else inquest.word(code)
         words = f"ended by parity after {after} s" if how == "hang" else words
-        before = [d for d in self.deaths if part_of(d["node"])[0] == part_of(crashitem)[0]]
+        before = self._before(crashitem)
         outside = how == "crash" and code is not None and -code in inquest.OUTSIDERS
         if outside and not any(d["case"] == entry.case for d in before):
             how, blame, why, ordinal = "killed", OUTSIDE, "the first time; it is run again", -1
@@ -172,31 +247,9 @@ class Survival:
             how = "killed" if outside and blame == UNKNOWN else how
         return {
             "node": crashitem, "item": entry.item, "ordinal": ordinal, "case": entry.case, "how": how, "stage": stage,
-            "signal": words, "after": after, "blame": blame, "why": why, "last": len(before) + 1 >= DEATHS_PER_ITEM,
-            **self._known(entry, how, words, stage, blame),
+            "signal": words, "after": after, "blame": blame, "why": why,
+            "last": self._is_last(crashitem, blame == OUTSIDE),
         }  # fmt: skip
-
-    def _known(self, entry: Any, how: str, words: str, stage: str, blame: str) -> dict[str, Any]:
-        """Whether a death is known: the entry's id, whether it fails all the same, and the row to store."""
-        from datetime import date
-
-        from parity.core import untrusted
-        from parity.runs import known, suite
-        from parity.runs.examine import REPLAYING, SHRINKING
-        from parity.runs.recognition import known_death
-        from parity.runs.rows import CPU, OUTSIDE, Death
-        from parity.runs.run_file import encode
-
-        o = RunOptions.of_pytest(self.config.option)
-        nothing = {"known": "", "fails": False, "sighting": ""}
-        if not o.known or blame in (CPU, OUTSIDE):
-            return nothing
-        op, _, dtype = entry.item.rpartition("-")
-        death = Death(op, dtype, entry.case, "", how, untrusted.printable(words), stage)
-        pinned = entry.ordinal < suite.profile(o.profile).pinned or REPLAYING <= entry.ordinal < SHRINKING
-        entries = known.read(Path(o.known)).entries
-        seen = known_death(entries, death, pinned, date.today(), o.strict_known)
-        return nothing if seen is None else {"known": seen.id, "fails": seen.fails, "sighting": encode(seen)}
 
 
 def _kill(pid: int) -> None:
@@ -207,10 +260,14 @@ def _kill(pid: int) -> None:
 
 
 def _exit_code(node: Any) -> int | None:
-    """The exit code of a worker's process, by private attributes: execnet has no public access to it. A remote worker has
-    none."""
+    """The exit code of a worker's process. A remote worker has none."""
+    process = _process(node)
     try:
-        code: int = node.gateway._io.popen.wait(timeout=5)
-    except Exception:  # private attributes may be missing in another version; the code is only reported
+        return None if process is None else process.wait(timeout=5)
+    except Exception:  # it has not ended; the code is only reported
         return None
-    return code
+
+
+def _process(node: Any) -> Any:
+    """The process of a worker, by private attributes, which may be missing in another version."""
+    return getattr(getattr(getattr(node, "gateway", None), "_io", None), "popen", None)

@@ -102,7 +102,7 @@ def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes) -> Case:
     if row.promotes:
         kept = int(row.mask)
         specs = [*specs[:kept], *(_typed(s, len(specs), row, pick) for s in specs[kept:])]
-    layouts = [_layout(s, i, row, pick) for i, s in enumerate(specs)]
+    layouts = [layout_of(s, i, row, pick) for i, s in enumerate(specs)]
     specs = [
         s if s.layout == cut else TensorSpec(s.dtype, s.shape, cut, s.values, s.grad, s.on_cpu)
         for s, cut in zip(specs, layouts)
@@ -180,7 +180,7 @@ def _one_on_cpu(specs: list[TensorSpec], row: Row, call: Arguments, pick: Pick) 
     return specs
 
 
-def _layout(spec: TensorSpec, position: int, row: Row, pick: Pick) -> Layout:
+def layout_of(spec: TensorSpec, position: int, row: Row, pick: Pick) -> Layout:
     """A layout for one operand: contiguous, one recipe, or two applied one after the other."""
     rank = len(spec.shape)
     kind = pick(12)

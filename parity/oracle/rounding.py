@@ -283,7 +283,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         kernel = kernel_of(func)
         formula = None if func in self._apart else kernel.formula
         if self._steps is not None and not self._apart and not kernel.exact and not (kernel.aliases and not kernel.writes):
-            args = self._step(kernel.name, args)
+            args = self._step(kernel, args)
         if formula is not None:
             self._apart.append(func)
             try:
@@ -329,14 +329,16 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         change = self._rounded_but_whole if self._apart and name in ARITHMETIC else self._rounded
         return change(result) if isinstance(result, Tensor) else tree_map(change, result)
 
-    def _step(self, name: str, args: Any) -> Any:
+    def _step(self, kernel: Kernel, args: Any) -> Any:
         """Use the rounding of the step's own dtype, for its operands too, because autocast casts them first."""
         assert self._steps is not None
-        self._u, self._least = self._steps(name)
+        self._u, self._least = self._steps(kernel.name)
         if self._u <= self._inside:
             return args
         cast = tree_map(self._cast, args)
-        return (*cast[:3], *args[3:]) if "batch_norm" in name else cast  # batch_norm writes its running statistics
+        if kernel.writes:  # in place: a copy would take what it writes
+            return (args[0], *cast[1:])
+        return (*cast[:3], *args[3:]) if "batch_norm" in kernel.name else cast  # batch_norm writes its running statistics
 
     def _cast(self, x: Any) -> Any:
         return rounded(x, self._u, self._key) if _wide(x) and x.layout is torch.strided and not x._is_zerotensor() else x

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -74,7 +75,13 @@ class OwnEpsilon(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is torch.rms_norm and self._eps is not None and kwargs.get("eps") is None and args[3:] in ((), (None,)):
+        # Inside of the public function no mode is in force, so that it is known by both names.
+        if (
+            func in (torch.rms_norm, F.rms_norm)
+            and self._eps is not None
+            and kwargs.get("eps") is None
+            and args[3:] in ((), (None,))
+        ):
             args, kwargs = args[:3], {**kwargs, "eps": self._eps}
         return func(*args, **kwargs)
 

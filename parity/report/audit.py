@@ -10,7 +10,7 @@ from textwrap import wrap
 
 from parity import __version__
 from parity.core.errors import OutputError
-from parity.runs.audit import Audit, Operator, State
+from parity.runs.audit import Audit, Kernels, Operator, State
 
 WIDTH = 120
 MEANING = {
@@ -31,6 +31,16 @@ def render(audit: Audit) -> str:
         lines += ["", f"{State.MISSED} ({len(missed)})", *_reasons(missed)]
     lines += ["", *_table(audit), "", last_line(audit)]
     return "\n".join(lines)
+
+
+def kernels(k: Kernels) -> str:
+    """Which operators gained or lost an MPS kernel, and in the last line how many."""
+    lines = [f"MPS kernels from torch {k.before} to {k.after}"]
+    for word, some, new in (("lost", k.lost, "no such operator any more"), ("gained", k.gained, "a new operator")):
+        for is_new, names in (("", [n for n, x in some.items() if not x]), (f", {new}", [n for n, x in some.items() if x])):
+            text = wrap("  ".join(names), WIDTH - 2, break_long_words=False, break_on_hyphens=False)
+            lines += ["", f"{word}{is_new} ({len(names)})", *(f"  {line}" for line in text)] if names else []
+    return "\n".join([*lines, "", f"{k.kept} kept, {len(k.gained)} gained, {len(k.lost)} lost"])
 
 
 def last_line(audit: Audit) -> str:

@@ -87,7 +87,7 @@ def full(c: Gathered, header: Header) -> list[str]:
             truth = f", truth {m.truth}" if m.truth and m.truth != m.reference else ""
             text.append(f"    worst at {list(m.index)}: device {m.device}, reference {m.reference}{truth}")
     text.append(f"    {reproduce(c.case, header.fingerprint.device, header.faults.name, header.setup.name)}")
-    script = next((r.script for r in c.records if r.script), "")
+    script = next(filter(None, [*(r.script for r in c.records), *(d.script for d in c.deaths)]), "")
     needs = "torch only" + (", and a real device to show it on" if header.fingerprint.simulated else "")
     return text + ([f"    or run {script} (needs {needs})"] if script else [])
 
@@ -138,7 +138,7 @@ def as_json(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] =
                 }
                 for r in c.records
             ],
-            "deaths": [{"op": d.op, "dtype": d.dtype, "how": d.how, "case": d.case, "signal": d.signal} for d in c.deaths],
+            "deaths": [{"op": d.op, "dtype": d.dtype, "how": d.how, "case": d.least, "signal": d.signal} for d in c.deaths],
         }
         for c in causes
     ]
@@ -196,5 +196,5 @@ def code(text: str) -> str:
 
 def _members(c: Gathered) -> list[str]:
     findings = [f"{r.status} {r.op} {r.dtype} {r.aspect}: {r.shrunk or r.case}" for r in c.records]
-    deaths = [f"{d.how} {d.op} {d.dtype} at stage {d.stage}: {d.case}" for d in c.deaths]
+    deaths = [f"{d.how} {d.op} {d.dtype} at stage {d.stage}: {d.least}" for d in c.deaths]
     return ["    findings:", *(f"      {line}" for line in (*findings, *deaths))]

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parity.report import power
-from parity.report.summary import compared, not_reproduced
+from parity.report.summary import compared, leaks, not_reproduced
 from parity.report.words import listed, plural
-from parity.runs.rows import Run
+from parity.runs.doctor import suspicion
+from parity.runs.rows import Run, is_own
 
 SIMULATED = "a simulated device"
 LOST = 200  # most characters of the names of items
@@ -28,7 +29,8 @@ def failures(run: Run) -> Iterator[tuple[str, str]]:
         lost = f": {listed(end.lost, LOST)}" if end.lost else ""
         yield "items are missing", f"{missing:,} of {end.expected:,} were not compared{lost}"
     if end.broken:
-        yield "parity itself failed", end.broken[0]
+        own = is_own(end.broken[0].partition(" ")[0])
+        yield "an own function compared nothing" if own else "parity itself failed", end.broken[0]
 
 
 def notes(run: Run) -> Iterator[tuple[str, str]]:
@@ -37,6 +39,11 @@ def notes(run: Run) -> Iterator[tuple[str, str]]:
         yield "low power", f"an agreement says less than it seems in {'; '.join(weak)}"
     if gone := len(not_reproduced(run.records)):
         yield "not reproduced", f"{plural(gone, 'finding')} did not come again in a fresh process, and does not count"
+    if lines := leaks(run.items):
+        said = listed([x.strip() for x in lines], LOST)
+        yield "memory leaks", f"every repeat of a call leaves memory on the device in {plural(len(lines), 'item')}: {said}"
+    if suspect := suspicion(run.header.fingerprint):
+        yield "the device is suspect", f"findings may be this machine's own; the doctor found wrong {suspect}"
     if run.header.fingerprint.simulated:
         yield SIMULATED, "this says nothing about any hardware"
 

@@ -22,7 +22,7 @@ from parity.runs.change import MEANING, Change, Group, Told
 from parity.runs.diff import Diff
 from parity.runs.drift import ALARM, Cell, Shift
 from parity.runs.pace import FACTOR, GENERAL, Pace
-from parity.runs.rows import Header
+from parity.runs.rows import Header, is_own
 
 SCREEN = 60  # most lines without -v
 PARTS = (12, 8, 6, 4, 3, 2, 1)  # entries of a group, the first number with which all fits
@@ -108,8 +108,10 @@ def next_line(d: Diff) -> str:
     """The next command."""
     told = [t for g in d.groups for t in d.groups[g] if t.case and g is not Group.FIXED]
     case = next((t.case for t in told), "")
+    if "::" in case and is_own(case):
+        return f"next: pytest {shlex.quote(case)} --parity-device={shlex.quote(d.after.fingerprint.device)}"
     if case:
-        return f"next: parity replay {shlex.quote(case)}{d.options}"
+        return f"next: parity {'run' if is_own(case) else 'replay'} {shlex.quote(case)}{d.options}"
     partly = bool(d.warnings) and bool(d.only_before or d.only_after)
     return f"next: {'run both whole, with the same selection, profile and seed' if partly else 'nothing to do'}"
 
@@ -132,6 +134,20 @@ def about(t: Told) -> str:
         return f"{t.weight} [{t.cause.id}] {sentence(t.cause)}; {cells} in {where}{passes}: {moves}{inside}"
     reason = f" ({shorten(t.reason, REASON, placeholder=' ...')})" if t.reason else ""
     return f"{where}{passes}{': ' + moves if t.changes else ''}{reason}"
+
+
+def verdict(d: Diff, fail_on: Collection[Group] = ()) -> str:
+    """What to do about an upgrade, in one sentence."""
+    moved = [f"{n} {_value(a)} -> {_value(b)}" for n, a, b in d.changed if n in ("torch", "os", "driver", "device_name")]
+    what = ", ".join(moved) or "the second environment"
+    if failing := d.fails(fail_on):
+        worst = d.groups[failing[0]][0]
+        count = " and ".join(f"{len(d.groups[g])} {g.words}" for g in failing)
+        return f"{what}: look before you upgrade, {count}; the worst: {about(worst)}"
+    if d.incomplete:
+        return f"{what}: no verdict, because a run is incomplete: {d.incomplete[0]}"
+    better = ", ".join(f"{len(d.groups[g])} {g.words}" for g in (Group.FIXED, Group.SUPPORTED) if d.groups.get(g))
+    return f"{what}: nothing that was compared got worse ({d.checks[1]:,} checks){f'; {better}' if better else ''}"
 
 
 def shift_words(s: Shift) -> str:

@@ -265,9 +265,9 @@ def _cause(c: Gathered, details: _Details, name: str) -> dict[str, Any]:
 
 
 def _death(d: Death, header: Header) -> dict[str, str]:
-    replay = reproduce(d.case, header.fingerprint.device, header.faults.name, header.setup.name).partition(": ")[2]
+    replay = reproduce(d.least, header.fingerprint.device, header.faults.name, header.setup.name).partition(": ")[2]
     stage = f" at stage {d.stage}" if d.stage else ""
-    return {"title": f"{d.op} {d.dtype}: {d.how}{stage}", "case": d.case, "says": d.signal, "why": d.why, "replay": replay}
+    return {"title": f"{d.op} {d.dtype}: {d.how}{stage}", "case": d.least, "says": d.signal, "why": d.why, "replay": replay}
 
 
 # -------------------------------------------------------------------------------------------------------- the other parts

@@ -47,7 +47,7 @@ def _where(c: Gathered) -> str:
 def _of_death(d: Death, f: Fingerprint) -> list[str]:
     """A script that is not run here, and how the process ended."""
     try:
-        text = minimal(notation.parse(d.case), d.aspect or "forward", f.device)
+        text = minimal(notation.parse(d.least), d.shrunk_aspect or d.aspect or "forward", f.device)
     except CaseError:
         text = None
     parts = [_fenced(text, "python"), "It was not run for this report, because it ends the process."] if text else []

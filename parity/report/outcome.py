@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from parity.checks import inputs_unchanged
+from parity.core import notation
 from parity.core.errors import OutputError
+from parity.core.results import Aspect
 from parity.devices.base import Device
 from parity.report.script import standalone
 from parity.runs.examine import Finding
-from parity.runs.rows import ItemRow
+from parity.runs.rows import Death, ItemRow
 
 
 def statuses_text(item: ItemRow, statuses: Collection[str]) -> str:
@@ -32,11 +35,25 @@ def write_script(f: Finding, device: Device, folder: Path) -> Path | None:
     if script is None:
         return None
     words = (f.item.row.name, f.item.dtype, f.result.aspect, f.result.verdict.tensor)
+    return _write(script, words, folder)
+
+
+def write_script_of_death(d: Death, device: str, folder: Path) -> Path | None:
+    """Write the script that dies as a shrunk death did; None if it cannot be written in torch alone. Raises OutputError."""
+    aspect = d.shrunk_aspect or Aspect.FORWARD
+    title = f"{d.op} {d.dtype} on {device}: {d.how} ({d.signal}) in {aspect}; the process that runs this ends or hangs there"
+    script = standalone(notation.parse(d.shrunk), aspect, device, title)
+    return None if script is None else _write(script, (d.op, d.dtype, aspect, d.how), folder)
+
+
+def _write(script: str, words: Sequence[str], folder: Path) -> Path:
     name = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(w for w in words if w)).strip("-")
     path = folder / f"{name}.py"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(script, encoding="utf-8")
+        own = path.with_suffix(f".{os.getpid()}")  # another run may write the same script now
+        own.write_text(script, encoding="utf-8")
+        own.replace(path)
     except OSError as e:
         raise OutputError(f"cannot write {path}: {e.strerror or e}; name another folder with --findings") from None
     return path

@@ -56,7 +56,10 @@ def nowhere() -> TextIO:
 @contextmanager
 def patient() -> Iterator[None]:
     """Survive the loss of the readers of standard output and standard error, and escape what is printed. A stream that was
-    closed before the start is replaced by one that discards everything."""
+    closed before the start is replaced by one that discards everything, and standard input by one that holds nothing: else a
+    file that is opened would take its number, which pytest closes."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115 -- never closed, as in `nowhere`
     before = {}
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:

@@ -8,25 +8,30 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
 
 from parity.core import untrusted
-from parity.core.errors import OutputError
+from parity.core.errors import CaseError, OutputError
 from parity.core.results import FINDINGS, Cause, Json, Record
-from parity.coverage.features import Tally, unpack
+from parity.coverage.features import DrawnFeatures, Tally, unpack
 from parity.devices.flags import environment
 from parity.report import causes as causes_text
 from parity.report import output, power, summary
+from parity.report.growth import Growth
+from parity.report.outcome import write_script_of_death
 from parity.report.timed import Timed
 from parity.report.words import clock, plural, reproduce
-from parity.runs import again, causes, run_file, suite
+from parity.runs import again, causes, own, run_file, shrinking, suite
 from parity.runs.inquest import How
 from parity.runs.known import Known
+from parity.runs.resuming import Kept, as_part
 from parity.runs.rounds import PINNED
-from parity.runs.rows import CPU, OUTSIDE, Death, End, Header, ItemRow, Power, Sighting, counted, folded, totals
+from parity.runs.rows import CPU, OUTSIDE, SEEN, Death, End, Header, ItemRow, Power, Row, Sighting, counted, folded, totals
 from parity.runs.run_file import Writer
 from parity.runs.standing import FIXED, standings
 
@@ -62,8 +67,11 @@ class Reporter:
         self.strict = False  # whether known findings that are fixed fail the run
         self.sightings: list[Sighting] = []
         self._seen: set[Sighting] = set()
+        self._own: list[Record] = []  # of the own function whose item has not come yet
+        self.own_left = False  # whether own functions are still being compared
         self.broken: list[str] = []
         self._tallies: dict[str, Tally] = {}
+        self.memory = Growth()
         self._ended: set[str] = set()  # items that will report no more
         self._whole: set[tuple[str, str, int]] = set()  # items, or parts of them, that were examined completely
         self._causes: set[Cause] = set()
@@ -76,8 +84,32 @@ class Reporter:
         self._session: pytest.Session | None = None
         self._drawn = 0.0
         self._step = 0
+        self._kept = 0  # items that an interrupted run has examined
+        self._muted = False
         self._writer = Writer(output)
         self._writer.write(header)
+
+    def resume(self, kept: Kept) -> None:
+        """Take what is whole in the file of an interrupted run, and go on in that file. Until it is replaced, it stays as it
+        is."""
+        self._muted = True
+        for rows in kept.parts.values():
+            for d in (r for r in rows if isinstance(r, Death)):
+                self.deaths.append(d)
+                self._dead.add(causes.death_words(d))
+                self.findings += d.blame not in (CPU, OUTSIDE) and not d.known
+                self._writer.write(d)
+            self._examined(as_part(rows))
+        self._muted = False
+        self._kept = self.expected = len(kept.parts)
+        self._ended |= {f"kept {item}" for item in kept.ids}
+        try:
+            os.replace(self.output, kept.path)
+        except OSError as e:
+            raise OutputError(
+                f"cannot write the run file {kept.path}: {e.strerror or e}; free the disk or the folder"
+            ) from None
+        self.output = self._writer.path = kept.path
 
     # ------------------------------------------------------------------------------------------------ pytest's hooks
 
@@ -90,7 +122,7 @@ class Reporter:
         """The number of items is known once the first worker has collected."""
         if self.timed is not None:
             self.timed.collected(ids)
-        self.expected = len(ids if self.timed is None else self.timed.items)
+        self.expected = self._kept + len(ids if self.timed is None else self.timed.items)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Record that the suite could not be collected."""
@@ -116,7 +148,7 @@ class Reporter:
         if report.when == "teardown":
             return
         # Findings fail the run only if they come again; the end sees to them.
-        self.failures += report.failed and not any("death" in part or part["findings"] for part in parts)
+        self.failures += report.failed and not any("death" in p or p["findings"] or p.get("deaths") for p in parts)
         try:
             for part in parts:
                 if "death" in part:
@@ -155,14 +187,17 @@ class Reporter:
         if items & self._whole:  # its worker died after its last case, so another one examined it again
             return
         self._whole |= items
+        for death in part.get("deaths", ()):
+            self._death(death)
         if self.timed is not None:
             kept = set(map(id, self.timed.new((r for r in lines.values() if isinstance(r, Record)), part.get("explained", ()))))
             lines = {line: r for line, r in lines.items() if not isinstance(r, Record) or id(r) in kept}
         # The parts of an item see the same known findings.
         lines = {line: r for line, r in lines.items() if not isinstance(r, Sighting) or r not in self._seen}
-        rows = list(lines.values())
+        rows, drawn = list(lines.values()), None
         for row in rows:
             if isinstance(row, ItemRow):
+                drawn = DrawnFeatures.of(row.op, row.dtype, row.round, part["features"])
                 pairs = self._drawn_features(row.op, part["features"])
                 self.items.append(row)
                 self.done += row.round == PINNED
@@ -183,9 +218,48 @@ class Reporter:
             self.say(text + "\n")
         if not self.verbose:
             self._new_causes(found)
+        self.memory.add(part.get("memory", {}), rows)
         self._write_scripts(part.get("scripts", {}))
+        if drawn is not None:
+            self._writer.write(drawn)
         for line in lines:  # last, so that a full disk loses neither counts nor output
             self._writer.write_line(line)
+
+    def own(self, row: Row | str) -> None:
+        """Take in a row of a user's own function; the records of an item come before it. A text: why a function says
+        nothing."""
+        if isinstance(row, Record):
+            self._own.append(row)
+        elif isinstance(row, ItemRow):
+            self._expect_own(row.op)
+            entries = self.known.entries if self.known is not None else ()
+            seen = [*own.sightings(entries, row, self._own, date.today())]
+            accepted = {(s.op, s.aspect): s.id for s in seen if s.state == SEEN}
+            records = [replace(r, known=accepted.get((r.op, r.aspect), "")) if r.shrunk else r for r in self._own]
+            self._own = []
+            self.items.append(row)
+            self.records += records
+            self.sightings += seen
+            self.done += 1
+            self.checks += sum(sum(c.values()) for c in row.counts.values())
+            self._new_causes(r for r in records if not r.known)
+            rows: list[Row] = [*records, *seen, row]
+            for r in rows:
+                self._writer.write(r)
+        elif isinstance(row, Death):
+            self._expect_own(row.op)
+            self.deaths.append(row)
+            self.lost.append(f"{row.op}-{row.dtype}")
+            self.say(f"{row.op} on {self.header.fingerprint.device}: {row.how} ({row.signal})")
+            self._writer.write(row)
+        elif isinstance(row, str):
+            self._expect_own(row)
+            self.broken.append(row)
+            self.say(row)
+
+    def _expect_own(self, name: str) -> None:
+        self.expected += 1
+        self._ended.add(name)
 
     def _write_scripts(self, scripts: dict[str, str]) -> None:
         """The scripts of findings of another machine."""
@@ -226,7 +300,7 @@ class Reporter:
         h = self.header
         again = reproduce(row["case"], h.fingerprint.device, h.faults.name, h.setup.name)
         goes = "again" if death.blame == OUTSIDE else "without it"
-        goes = f"the run goes on without what is left of {row['item']}" if row["last"] else f"the item is examined {goes}"
+        goes = f"the item is examined {goes}" if not row["last"] else f"the run goes on without what is left of {row['item']}"
         words = causes.death_words(death)
         if self.verbose or (words not in self._dead and not accepted):  # the summary counts the others
             self.say(
@@ -249,6 +323,8 @@ class Reporter:
     def _write(self, text: str, wiped: bool = False) -> None:
         """Write to the stream, and continue without output if its reader is gone: the run file and the exit code are still
         needed. wiped: whether to overwrite the bar."""
+        if self._muted:
+            return
         try:
             if wiped and self.live:
                 output.control(self.stream, "\r\033[K")
@@ -283,6 +359,36 @@ class Reporter:
             self._write(f"{fraction:4.0%}  {text}\n")
 
     # ------------------------------------------------------------------------------------------------ the end
+
+    def shrink_deaths(self, how: How, workers: int, seconds: float, hang_after: float | None) -> None:
+        """Look for the least case of each kind of death, and write its script. seconds: the time for it; hang_after: see
+        the option."""
+        wanted = [d for d in counted(self.deaths, self.items) if d.blame != OUTSIDE and not d.known]
+        if not wanted or self.stopped or self.failed is not None:
+            return
+        started = time.monotonic()
+        done = shrinking.shrunk(wanted, how, workers, seconds, hang_after)
+        told = [s for s in done if s.death.shrunk]
+        took = f"{clock(time.monotonic() - started)} ({plural(sum(s.died for s in done), 'process')})"
+        text = f"{len(told)} of {plural(len(done), 'kind')} of deaths shrunk in {took}"
+        why = dict.fromkeys(f"{s.death.op}: {s.why}" for s in done if s.why)
+        self.say("; ".join([text, *why]))
+        try:
+            for s in told:
+                before = replace(s.death, shrunk="", shrunk_aspect="")
+                death = self._with_script(s.death, how.device)
+                self.deaths = [death if d == before else d for d in self.deaths]
+                self._writer.write(death)
+        except OutputError as e:
+            self.failed = self.failed or e
+
+    def _with_script(self, d: Death, device: str) -> Death:
+        try:
+            path = write_script_of_death(d, device, self.scripts)
+        except (OutputError, CaseError) as e:  # a full disk must not cost the least case
+            self.say(f"no script of {d.shrunk}: {e}")
+            return d
+        return d if path is None else replace(d, script=f"{path.parent.name}/{path.name}")
 
     def try_again(self, how: How, workers: int, seconds: float) -> None:
         """Try the findings that are not known once more in fresh processes: those that do not come again do not count.
@@ -345,7 +451,7 @@ class Reporter:
         """Write the end of the run file, and print the summary. Raises OutputError if the run file could not be written."""
         seconds = time.monotonic() - self.started
         coverage = [t.coverage() for t in self._tallies.values()]
-        whole = len(self._ended) >= self.expected
+        whole = len(self._ended) >= self.expected and not self.own_left
         rounds: tuple[int, ...] = ()
         lacking: tuple[str, ...] = ()
         if self.timed is not None:
@@ -373,7 +479,7 @@ class Reporter:
             self.header, self.items, self.records, self.deaths, self.power, coverage, self.broken, seconds, str(self.output),
             self.fail_on, self.min_judged, self.lost, self.verbose,
             "" if self.timed is None else self.timed.in_words(sum(i.cases for i in self.items)), lacking,
-            self.known, self.sightings, self.strict,
+            self.known, self.sightings, self.strict, self.memory.in_words(),
         )  # fmt: skip
         screen = summary.render(data, width) + "\n\n" + summary.last_line(data, exit_code) + "\n"
         if self.stopped:

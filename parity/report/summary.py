@@ -19,8 +19,9 @@ from parity.report import power
 from parity.report.timed import lacking_lines
 from parity.report.words import clock, folded, listed, plural, table
 from parity.runs import causes, suite
+from parity.runs.doctor import suspicion
 from parity.runs.known import Known
-from parity.runs.rows import Death, Header, ItemRow, Power, Sighting, counted, totals
+from parity.runs.rows import Death, Header, ItemRow, Power, Sighting, counted, is_own, totals
 from parity.runs.standing import FIXED, standings, unaccepted
 
 SCREEN = 56  # lines of a summary without -v; the last lines of the run come after it
@@ -133,7 +134,7 @@ def tables_line(header: Header, items: Sequence[ItemRow]) -> str:
     inside."""
     fast = header.fingerprint.device.startswith("mps") and dict(header.fingerprint.facts).get("math") == "fast"
     tables = tolerance.load(header.fingerprint.device, fast=fast)
-    names = {i.op for i in items if i.dtype in HALF}
+    names = {i.op for i in items if i.dtype in HALF and not is_own(i.op)}
     rows = [suite.row(op) for op in names]
     between = sum(r.rounds_between for r in rows)
     adds = sum(bool(r.accumulates) for r in rows)
@@ -149,7 +150,7 @@ class SummaryData:
     fail_on: statuses that fail in addition to the findings; min_judged: an item fails if a smaller fraction of its elements was
     judged; lost: items that were given up; verbose: leave nothing out; reached: what a run with a limit of time came to, in
     words; lacking: the items whose pinned cases it did not check; known: the file of known findings; sightings: what was seen
-    of them; strict: whether those that are fixed fail."""
+    of them; strict: whether those that are fixed fail; memory: of the workers, in words."""
 
     header: Header
     items: Sequence[ItemRow] = ()
@@ -169,6 +170,7 @@ class SummaryData:
     known: Known | None = None
     sightings: Sequence[Sighting] = ()
     strict: bool = False
+    memory: str = ""
 
 
 def render(t: SummaryData, width: int | None = None) -> str:
@@ -189,6 +191,12 @@ def render(t: SummaryData, width: int | None = None) -> str:
     return "\n".join([*lines, *_findings(t, deaths, max(SCREEN - len(lines) - len(rest), LEAST_ROOM)), *rest])
 
 
+def leaks(items: Sequence[ItemRow]) -> list[str]:
+    """The items whose repeats leave memory on the device, with the bytes of each call."""
+    found = [(n, i, case) for i in items for case, n in i.leaks.items()]
+    return [f"  {i.op} {i.dtype}: {n:,} bytes per call of {case}" for n, i, case in sorted(found, key=lambda f: -f[0])]
+
+
 def _rest(t: SummaryData, deaths: Sequence[Death], width: int | None, most: int) -> list[str]:
     """What comes after the findings. most: lines of each part."""
     acquitted = [d for d in t.deaths if d.acquitted]
@@ -196,7 +204,7 @@ def _rest(t: SummaryData, deaths: Sequence[Death], width: int | None, most: int)
     rest: list[str] = []
     for title, part in (
         ("unsupported", refused(t.items)),
-        ("fallback (ran on the CPU unasked)", _with(t.items, Status.FALLBACK)),
+        ("fallback: ran on the CPU unasked, in so many checks; a case of each pass is in the run file", fallbacks(t.items)),
         (f"void: {MEANING[Status.VOID]}", voids(t.items)),
         ("of more than a tenth of their elements nothing was judged", power.left(t.items, UNJUDGED)),
         (
@@ -204,6 +212,7 @@ def _rest(t: SummaryData, deaths: Sequence[Death], width: int | None, most: int)
             "the device's budget is wider, up to 8 times",
             worse_reference(t.records),
         ),
+        ("leaks: every repeat of a call leaves memory on the device (no failure)", leaks(t.items)),
         ("power: errors put into results that agree, and seen by the judge", power.lines(t.power)),
     ):
         rest += ["", title, *_cut(folded(part, width, 4), most)] if part else []
@@ -213,13 +222,23 @@ def _rest(t: SummaryData, deaths: Sequence[Death], width: int | None, most: int)
         ("not reproduced in a fresh process, so they do not fail the run", not_reproduced(t.records)),
         ("killed from outside, and run again since", [f"  {d.case} ({d.signal})" for d in again]),
         ("NOT WHOLE: the time was over before the pinned cases of these items", lacking_lines(t.lacking) if t.lacking else []),
+        ("not run, because they or others of their item ended the process", not_run(t.items)),
         ("given up after several deaths: not compared", [f"  {item}" for item in t.lost]),
-        ("failed in parity itself: please report", [f"  {b}" for b in t.broken]),
+        ("your own functions that compared nothing", [f"  {b}" for b in t.broken if is_own(b.partition(" ")[0])]),
+        ("failed in parity itself: please report", [f"  {b}" for b in t.broken if not is_own(b.partition(" ")[0])]),
         ("failed by --fail-on", [f"  {s}: {plural(n, 'check')}; one of them: {one}" for s, (n, one) in failing]),
         ("failed by --min-judged", power.left(t.items, t.min_judged)),
     ):
         rest += ["", title, *_cut(part, most)] if part else []
     return rest
+
+
+def not_run(items: Sequence[ItemRow]) -> list[str]:
+    """The cases that were left out, by item."""
+    some = [i for i in items if i.not_run]
+    return [
+        x for i in some for x in (f"  {i.op} {i.dtype}: {plural(len(i.not_run), 'case')}", *(f"    {c}" for c in i.not_run))
+    ]
 
 
 def not_reproduced(records: Sequence[Record]) -> list[str]:
@@ -246,6 +265,7 @@ def _head(t: SummaryData) -> list[str]:
     return [
         *([f"LOW POWER  an agreement says less than it seems in {'; '.join(weak)}"] if weak else []),
         f"device     {device_line(t.header)}",
+        *([f"SUSPECT    the doctor found wrong {suspect}"] if (suspect := suspicion(t.header.fingerprint)) else []),
         *(f"machines   MIXED {text}" for text in t.header.machines),
         f"reference  cpu, torch {t.header.fingerprint.torch}; truth: float64 on the CPU",
         f"compared   {plural(len({i.op for i in done}), 'op')}, {plural(len(done), 'op x dtype pair')}, "
@@ -255,6 +275,7 @@ def _head(t: SummaryData) -> list[str]:
         f"tables     {tables_line(t.header, t.items)}",
         *([f"reached    {t.reached}"] if t.reached else []),
         f"took       {clock(t.seconds)}, {t.header.profile} profile, seed {t.header.seed}",
+        *([f"memory     {t.memory}"] if t.memory else []),
     ]
 
 
@@ -321,9 +342,17 @@ def _aspects(items: Sequence[ItemRow]) -> str:
     return ", ".join(f"{a} {n:,}" for a, n in per.items()) or "none"
 
 
-def _with(items: Sequence[ItemRow], status: Status) -> list[str]:
-    ops = [i.op for i in items if any(c.get(status) for c in i.counts.values())]
-    return [f"  {listed(ops, 400)}"] if ops else []
+def fallbacks(items: Sequence[ItemRow]) -> list[str]:
+    """The ops that ran on the CPU, by pass and dtype, with the number of checks."""
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for i in items:
+        for aspect, counts in i.counts.items():
+            if n := counts.get(Status.FALLBACK, 0):
+                found.setdefault(i.op, {}).setdefault(aspect, {})[i.dtype] = n
+    return [
+        f"  {op}: " + "; ".join(f"{aspect} {', '.join(f'{d} {n}' for d, n in dtypes.items())}" for aspect, dtypes in by.items())
+        for op, by in found.items()
+    ]
 
 
 def last_line(t: SummaryData, code: int) -> str:
@@ -380,4 +409,5 @@ def _failed(t: SummaryData) -> str:
     few = len(power.left(t.items, t.min_judged))
     if few:
         return f"--min-judged fails {plural(few, 'op x dtype pair')}"
-    return "parity itself failed in some items"
+    whose = bool(t.broken) and all(is_own(b.partition(" ")[0]) for b in t.broken)
+    return f"{plural(len(t.broken), 'function')} of yours compared nothing" if whose else "parity itself failed in some items"

@@ -6,12 +6,14 @@ import shlex
 from collections.abc import Iterable, Sequence
 from textwrap import TextWrapper
 
+from parity.runs.rows import is_own
+
 NAMES = 60  # most characters of a list of ops
 
 
 def plural(n: int, word: str) -> str:
-    """`1 op`, `2 ops`."""
-    return f"{n:,} {word}" + ("" if n == 1 else "s")
+    """`1 op`, `2 ops`, `2 processes`."""
+    return f"{n:,} {word}" + ("" if n == 1 else "es" if word.endswith("ss") else "s")
 
 
 def clock(seconds: float) -> str:
@@ -21,6 +23,13 @@ def clock(seconds: float) -> str:
 
 def reproduce(case: str, device: str, faults: str = "", setup: str = "") -> str:
     """The command that runs a case again. faults, setup: the files that the run was given."""
+    if is_own(case):
+        tool, dashes = ("pytest", "--parity-") if "::" in case else ("parity run", "--")
+        given = "".join(
+            f" {dashes}{k}={shlex.quote(x)}" for k, x in (("device", device), ("faults", faults), ("setup", setup)) if x
+        )
+        where = f"; where it parts: parity locate {shlex.quote(case)}{given}" if tool == "parity run" else ""
+        return f"reproduce: {tool} {shlex.quote(case)}{given}{where}"
     named = f" --device {shlex.quote(device)}" + (f" --faults {shlex.quote(faults)}" if faults else "")
     return f"reproduce: parity replay {shlex.quote(case)}{named}" + (f" --setup {shlex.quote(setup)}" if setup else "")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -159,6 +159,26 @@ def _told(run: Run, of: str) -> str:
         what += f" with torch {h.fingerprint.torch}"
     dead = f"; {len(run.deaths)} cases ended their process and are left out" if run.deaths else ""
     return f"{what}: {len({i.op for i in run.items})} ops, {len(run.items)} op x dtype pairs, {compared:,} comparisons{dead}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """How the operators with an MPS kernel differ between two tables. gained: those that have one now, with whether the
+    operator itself is new; lost: those that have none any more, with whether the operator is gone."""
+
+    before: str
+    after: str
+    gained: Mapping[str, bool]
+    lost: Mapping[str, bool]
+    kept: int
+
+
+def between(old: Table, new: Table) -> Kernels:
+    """Which operators gained or lost an MPS kernel from one table to another."""
+    had, has = ({n for n, keys in t.keys.items() if KEY in keys} for t in (old, new))
+    gained = {n: n not in old.keys for n in sorted(has - had)}
+    lost = {n: n not in new.keys for n in sorted(had - has)}
+    return Kernels(old.torch, new.torch, gained, lost, len(had & has))
 
 
 # ---------------------------------------------------------------------------------------------------------------- running

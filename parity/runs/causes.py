@@ -10,8 +10,8 @@ belong to that cause.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from parity.core import notation
 from parity.core.case import Case, TensorSpec
@@ -30,7 +30,7 @@ from parity.core.results import (
     Status,
 )
 from parity.runs.locating import skeleton
-from parity.runs.rows import Death
+from parity.runs.rows import Death, is_own
 
 OPERATORS = "several operators"
 SHARED = (CPU_OPERAND, EMPTY_OPERAND, EXTREME_VALUES, NON_FINITE, OTHER_DESTINATION, NARROW_INTEGERS)
@@ -75,7 +75,7 @@ class Gathered:
     @property
     def case(self) -> str:
         """The least case."""
-        return (self.records[0].shrunk or self.records[0].case) if self.records else self.deaths[0].case
+        return (self.records[0].shrunk or self.records[0].case) if self.records else self.deaths[0].least
 
 
 def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gathered, ...]:
@@ -91,12 +91,14 @@ def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gat
         by_words[death_words(d)].append(d)
     for words, ds in by_words.items():
         cause = Cause(words, "dies")
-        causes.append(Gathered(cause, min(map(_weight_of_death, ds)), (), tuple(sorted(ds, key=lambda d: len(d.case)))))
+        order = tuple(sorted(ds, key=lambda d: (not d.shrunk, len(d.least))))
+        causes.append(Gathered(cause, min(map(_weight_of_death, ds)), (), order))
     return tuple(c for w in WEIGHTS for c in _furthest_first([c for c in causes if c.weight == w]))
 
 
 def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
     """The causes, joined where several subjects share a mechanism, or raise with the same words."""
+    by_cause = _by_id(by_cause)
     facts = {c: _mechanism(c) for c in by_cause}
     subjects: dict[Cause, set[str]] = defaultdict(set)
     for c, shared in facts.items():
@@ -107,14 +109,29 @@ def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
         many = len(subjects[shared]) >= (FAMILY if shared.properties else 2)
         whole = Cause(c.subject, c.symptom)
         joined[shared if many else whole if c.symptom == "values" and whole in by_cause else c] += records
-    return _by_words(joined)
+    return _by_words(_by_id(joined))
+
+
+def _by_id(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
+    """The causes, those with equal ids as one: with the properties of all that its findings need."""
+    alike: dict[str, list[Cause]] = defaultdict(list)
+    for c in by_cause:
+        alike[c.id].append(c)
+    joined = {}
+    for some in alike.values():
+        records = [r for c in some for r in by_cause[c]]
+        told = [p for r in records for p in (r.cause.properties if r.cause is not None else ())]
+        kinds = set(some[0].kinds)
+        properties = [p for p in (*told, *some[0].properties) if kinds.issuperset(replace(some[0], properties=(p,)).kinds)]
+        joined[replace(some[0], properties=tuple(dict.fromkeys(properties)))] = records
+    return joined
 
 
 def _mechanism(c: Cause) -> Cause:
     """The facts of a cause without its subject, if others may share them; else the cause."""
     raises = c.symptom.startswith("raises")
     if c.properties and all(raises or p in SHARED or p.endswith(SHARED_ENDINGS) for p in c.properties):
-        return Cause(OPERATORS, "raises" if raises else c.symptom, c.properties)
+        return Cause(OPERATORS, "raises" if raises else c.symptom, c.kinds)
     return Cause(OPERATORS, c.symptom) if raises else c
 
 
@@ -154,13 +171,15 @@ def _gathered(cause: Cause, records: Sequence[Record]) -> Gathered:
 
 
 def _weight_of_death(d: Death) -> str:
-    return weight(Record(d.case, d.op, d.dtype, d.aspect or "forward", d.how, shrunk=d.case))
+    return weight(Record(d.case, d.op, d.dtype, d.shrunk_aspect or d.aspect or "forward", d.how, shrunk=d.least))
 
 
 def weight(r: Record) -> str:
     """The class of a finding by its least case: a key of `WEIGHTS`."""
     if r.status in (Status.ERROR, Status.OOM):
         return "R"
+    if is_own(r.op):
+        return "A"
     try:
         case = notation.parse(r.shrunk or r.case)
     except CaseError:  # of another version

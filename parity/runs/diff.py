@@ -25,7 +25,7 @@ from parity.runs.causes import gather
 from parity.runs.change import Change, Group, Told
 from parity.runs.drift import Cell, Drift, drift
 from parity.runs.pace import Paces, paces
-from parity.runs.rows import Header, Run, counted
+from parity.runs.rows import Header, Run, counted, is_own
 
 ABSENT = frozenset({Status.UNSUPPORTED, Status.FALLBACK})
 CODES = frozenset(f.name for f in fields(Header) if str(f.type) == "Code")  # what a run was given: faults, setup
@@ -391,7 +391,9 @@ def _lacking(before: Run, after: Run) -> Iterator[str]:
             named = f" ({', '.join(run.end.lost[:3])})" if run.end.lost else ""
             yield f"the {word} run lacks {missing} of its {run.end.expected:,} items{named}"
         if run.end.broken:
-            yield f"parity itself failed in the {word} run: {run.end.broken[0]}"
+            first = run.end.broken[0]
+            what = "an own function compared nothing" if is_own(first.partition(" ")[0]) else "parity itself failed"
+            yield f"{what} in the {word} run: {first}"
 
 
 def _device(h: Header) -> str:

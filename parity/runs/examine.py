@@ -6,6 +6,7 @@ A finding never stops the drawing; the findings are complete only when all cases
 from __future__ import annotations
 
 import functools
+import gc
 import math
 import time
 import zlib
@@ -16,21 +17,26 @@ from typing import Protocol
 
 import torch
 
-from parity.checks.check import EVERYTHING, Result, Settings, check, failing
+from parity.checks.check import EVERYTHING, Mark, Result, Settings, check, failing
 from parity.checks.dispatched import Dispatched
+from parity.checks.leaks import leak_of
+from parity.checks.power import ProbeResults
+from parity.checks.trial import LARGE, NAN
 from parity.core import notation
 from parity.core.case import Case
 from parity.core.errors import CaseError, DeviceError, ParityError
-from parity.core.results import Aspect, Cause, Record, Status
+from parity.core.results import Aspect, Cause, Json, Record, Status
 from parity.coverage import op_dtype
 from parity.devices.base import Device
 from parity.devices.fallbacks import listening
+from parity.execution.execute import program
 from parity.generation import generate
 from parity.generation.generate import Drawn
 from parity.generation.plainer import plainest
 from parity.generation.shrink import shrink as least
 from parity.judging.rules import rule_of
 from parity.runs import inquest
+from parity.runs.alone import Alone, Checked
 from parity.runs.figures import Figures
 from parity.runs.known import Entry, Known, aspect_and_case, cases_of
 from parity.runs.locating import cause_of, unlocated
@@ -49,6 +55,7 @@ PLAIN_SECONDS = 2.0  # and after that, for what the shrinker leaves
 CAUSE_SECONDS = 20.0  # of an item; its findings after that are told by op
 REPEAT_EVERY = 4  # one case in so many runs its forward twice
 OPERANDS_EVERY = 4  # one case in so many is checked for changes to its operands
+GUARDS_EVERY = 4  # one case in so many of a profile with poison runs its calls once more between guards
 LAW_EVERY = 8  # one case in so many of a random op, and every pinned one, is drawn until its law can be judged
 # Expensive aspects: (n, k) means the cases whose ordinal is k modulo n.
 EVERY = {Aspect.DOUBLE: (8, 3), Aspect.TANGENT: (12, 4), Aspect.TRANSFER: (6, 5)}
@@ -60,8 +67,9 @@ REPLAYING = 1 << 29  # the ordinal of the first known case that is replayed
 AGAIN = 6  # how often a finding must come again, one time after the other, to count as none of chance
 REPLAYS = 3  # how often a known case must agree, one time after the other, to count as fixed
 USUAL = [Aspect.FORWARD, Aspect.BACKWARD, Aspect.OUT, Aspect.INPLACE]  # aspects of a known case that names none
-BASE_SECONDS = 20.0  # a case may take this long ...
+BASE_SECONDS = 20.0  # each call of a case may take this long ...
 SECONDS_PER_ELEMENT = 2e-5  # ... and this per element of its operands
+PATIENCE_ALONE, PROCESSES_ALONE = 900.0, 6  # seconds for starting processes, and how many of them one case may need
 
 
 class CaseJournal(Protocol):
@@ -143,7 +151,7 @@ class Finding:
 class Examined:
     """Everything that examining an item gave. features: of every case, with the aspects in which it was compared; known: what
     was seen of known findings; unknown: the summary without the refusals and fallbacks that are known; explained: the cases of
-    the records that known cases stand for."""
+    the records that known cases stand for; deaths: of other processes, as rows for the controller."""
 
     summary: ItemRow
     records: tuple[Record, ...]
@@ -154,10 +162,11 @@ class Examined:
     known: tuple[Sighting, ...] = ()
     unknown: ItemRow | None = None
     explained: tuple[str, ...] = ()
+    deaths: tuple[Json, ...] = ()
 
 
 def patience(case: Case) -> float:
-    """Seconds that a case may take before it counts as hung."""
+    """Seconds that each call of a case may take before it counts as hung."""
     return BASE_SECONDS + SECONDS_PER_ELEMENT * case.numel
 
 
@@ -227,10 +236,15 @@ def _more(travels: bool, moves: bool, twice: bool, reach: bool, ordinal: int) ->
 
 
 def examine(
-    item: Item, plan: RunPlan, journal: CaseJournal, dead: frozenset[int] = frozenset(), part: Part | None = None
+    item: Item,
+    plan: RunPlan,
+    journal: CaseJournal,
+    dead: frozenset[int] = frozenset(),
+    part: Part | None = None,
+    alone: Alone | None = None,
 ) -> Examined:
     """Check every case of an item, or of a part of it; exploration ends when the time is over. dead: ordinals of cases that
-    ended a process before and are left out."""
+    ended a process before and are left out; alone: checks the cases in other processes."""
     o, tally, started, notes = plan.options, ItemTally(item), time.monotonic(), list[str]()
     reached = Dispatched() if o.reach else None
     entries = plan.known.entries if plan.known is not None and not o.count else ()
@@ -243,6 +257,7 @@ def examine(
         ordinal, text = 0, ""
         for ordinal, pinned, one in _valid(drawn(item, plan, part), tally):
             if ordinal in dead:
+                tally.not_run.append(notation.case_text(one.case))
                 continue
             if not pinned and plan.left <= 0:
                 break
@@ -250,39 +265,42 @@ def examine(
             tally.texts.append(text)
             if text in known.deadly:
                 continue
-            journal.begin(ordinal, item.id, text, o.hang_after or patience(one.case))
-            try:
-                how = settings(item, plan, ordinal, pinned)
-                how = replace(how, power=True) if _sampled(item, plan, ordinal) else how
-                there = plan.device, plan.cpu, plan.tables
-                seconds = dict[str, float]()
-                results, digest = check(item.row, one.case, *there, how, journal.stage, notes, reached, tally.asked, seconds)
-                if failing(results) and _shares_the_kernels(plan.device):
-                    again, _ = check(item.row, one.case, *there, how, journal.stage, notes, reached)
-                    results = results if failing(again) else again
-            except CaseError as e:
-                _alive(plan, journal, str(e))
-                tally.void[str(e)[:120]] += 1
+            allowed = o.hang_after or patience(one.case)
+            if alone is not None:
+                journal.begin(ordinal, item.id, text, PATIENCE_ALONE + PROCESSES_ALONE * allowed)
+                checked = alone.checked(ordinal, text, allowed)
                 journal.end()
+            else:
+                journal.begin(ordinal, item.id, text, allowed)
+                checked = _checked_here(item, plan, ordinal, pinned, one, journal, notes, reached)
+            if checked is None:
+                tally.not_run.append(text)
                 continue
-            # A call that the CPU refuses as well may still have broken the device for all later calls.
-            odd = [r.verdict.reason for r in results if r.verdict.status in (Status.ERROR, Status.VOID)]
-            if odd or one.case.refused:
-                _alive(plan, journal, odd[0] if odd else f"a call that is to be refused ({one.case.refused})")
-            journal.end()
-            tally.add(one, results, text, digest, pinned, seconds)
+            if checked.void:
+                tally.void[checked.void[:120]] += 1
+                continue
+            tally.asked += checked.power
+            tally.add(one, checked.results, text, checked.digest, pinned, checked.seconds)
+            tally.keep(ordinal, one.case, checked.results)
             if tally.cases >= GIVE_UP_AFTER and tally.all_refused:
                 break
             if o.count and op_dtype.fully_compared(item.row, item.dtype, tally.counts):
                 break
         # Some kernels fail asynchronously. Without this check the next item would find a dead device and compare nothing.
-        journal.begin(ordinal, item.id, text, o.hang_after or BASE_SECONDS)
-        _alive(plan, journal, next(iter(tally.void), "the last case, or one before it that said nothing"))
-        if item.dtype in plan.takes and not plan.device.takes(getattr(torch, item.dtype)):
-            journal.lost(f"this item: it refuses tensors of {item.dtype}, which it took at the start")
-        journal.end()
+        leaks: dict[str, int] = {}
+        if alone is None:
+            journal.begin(ordinal, item.id, text, o.hang_after or BASE_SECONDS)
+            _alive(plan, journal, next(iter(tally.void), "the last case, or one before it that said nothing"))
+            if item.dtype in plan.takes and not plan.device.takes(getattr(torch, item.dtype)):
+                journal.lost(f"this item: it refuses tensors of {item.dtype}, which it took at the start")
+            journal.end()
+            if not (o.count or o.reach or (part is not None and part.round != PINNED)):
+                leaks = _leaks(item, plan, tally, journal)
+            notes.clear()
+        else:
+            alone.close()
         kinds = 0 if o.no_shrink or SHRINKING in dead else KINDS_SHRUNK
-        # An item is given up after three deaths: one more may happen here only if none but shrinking's came before.
+        # Each death costs a process: one more may happen here only if none but shrinking's came before.
         locate = not o.no_shrink and LOCATING not in dead and (SHRINKING not in dead or len(dead) == 1)
         accepted = _without_known(item, tally, known)
         now = part is None or plan.limit is None or _told_now(part, plan.limit, tally)
@@ -293,9 +311,72 @@ def examine(
             plan.limit.causes += time.monotonic() - began
     records = (*tally.records, *accepted, *map(_stored, findings))
     summary = replace(tally.summary(time.monotonic() - started, reached), round=0 if part is None else max(0, part.round))
+    summary = replace(summary, leaks=leaks)
     more = tuple(tally.features), tuple(tally.power()), (tally.packed(not o.no_screens),)
     unknown = known.without_known(summary, o.fail_on)
-    return Examined(summary, records, findings, *more, tuple(known.sightings), unknown, tuple(r.shrunk for r in accepted))
+    deaths = () if alone is None else tuple(alone.deaths)
+    explained = tuple(r.shrunk for r in accepted)
+    return Examined(summary, records, findings, *more, tuple(known.sightings), unknown, explained, deaths)
+
+
+def check_case(
+    item: Item, plan: RunPlan, ordinal: int, pinned: bool, one: Drawn, mark: Mark, notes: list[str], reached: Dispatched | None
+) -> Checked:
+    """Check one case of an item. What may be none of the device's doing is tried once more: a case without memory, after the
+    caches were emptied, and a finding of a device that computes with the CPU's own kernels. Raises CaseError if the case cannot
+    be built."""
+    how = settings(item, plan, ordinal, pinned)
+    how = replace(how, power=True) if _sampled(item, plan, ordinal) else how
+    how = _poisoned(how, plan, ordinal)
+    there = plan.device, plan.cpu, plan.tables
+    seconds, power = dict[str, float](), list[ProbeResults]()
+    results, digest = check(item.row, one.case, *there, how, mark, notes, reached, power, seconds)
+    if any(r.verdict.status is Status.OOM for r in results):
+        gc.collect()
+        plan.device.release()
+        results, digest = check(item.row, one.case, *there, how, mark, notes, reached, None, seconds)
+    elif failing(results) and _shares_the_kernels(plan.device):
+        again, _ = check(item.row, one.case, *there, how, mark, notes, reached)
+        results = results if failing(again) else again
+    return Checked(results, digest, seconds, tuple(power))
+
+
+def _checked_here(
+    item: Item,
+    plan: RunPlan,
+    ordinal: int,
+    pinned: bool,
+    one: Drawn,
+    journal: CaseJournal,
+    notes: list[str],
+    reached: Dispatched | None,
+) -> Checked:
+    """Check one case, which the journal holds, in this process; it ends if the device computes nothing any more afterwards."""
+    try:
+        checked = check_case(item, plan, ordinal, pinned, one, journal.stage, notes, reached)
+    except CaseError as e:
+        _alive(plan, journal, str(e))
+        checked = Checked(void=str(e))
+    # A call that the CPU refuses as well may still have broken the device for all later calls.
+    odd = [r.verdict.reason for r in checked.results if r.verdict.status in (Status.ERROR, Status.VOID)]
+    if odd or (one.case.refused and not checked.void):
+        _alive(plan, journal, odd[0] if odd else f"a call that is to be refused ({one.case.refused})")
+    journal.end()
+    return checked
+
+
+def _leaks(item: Item, plan: RunPlan, tally: ItemTally, journal: CaseJournal) -> dict[str, int]:
+    """The case of the item that agreed and was kept for this, if each of its repeats leaves memory on the device. Looked for in
+    one dtype of each op, because it takes as long as some cases."""
+    if tally.agreed is None or item.dtype != item.row.dtypes[0]:
+        return {}
+    ordinal, case, differentiated = tally.agreed
+    text = notation.case_text(case)
+    journal.begin(ordinal, item.id, text, plan.options.hang_after or patience(case))
+    journal.stage("device")
+    left = leak_of(program(item.row), case, plan.device, differentiated)
+    journal.end()
+    return {text: left} if left else {}
 
 
 def _stored(f: Finding) -> Record:
@@ -315,6 +396,13 @@ def _told_now(part: Part, limit: TimeLimit, tally: ItemTally) -> bool:
     now = limit.may_look_for_causes(part)
     told.update(tally.failing if now else ())
     return now
+
+
+def _poisoned(how: Settings, plan: RunPlan, ordinal: int) -> Settings:
+    """The settings of a case of a profile that fills freed memory: with NaN and with large numbers in turn."""
+    if not plan.profile.poison or plan.options.count or plan.options.reach:
+        return how
+    return replace(how, poison=LARGE if ordinal % 2 else NAN, guards=ordinal % GUARDS_EVERY == 0)
 
 
 def _sampled(item: Item, plan: RunPlan, ordinal: int) -> bool:
@@ -531,7 +619,8 @@ def shrink(
 
 def recheck(item: Item, plan: RunPlan, case: Case, notes: list[str], only: Aspect, journal: CaseJournal) -> tuple[Result, ...]:
     """The results of one aspect of a case, with every tensor judged by the oracle; empty if the case cannot be built."""
-    how = Settings(True, only is Aspect.REPEAT, only)
+    hard = plan.profile.poison
+    how = Settings(True, only is Aspect.REPEAT, only, poison=NAN if hard else 0, guards=hard)
     try:
         results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, how, journal.stage, notes)
     except CaseError:

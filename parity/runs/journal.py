@@ -19,9 +19,12 @@ from parity.runs.rounds import part_of
 
 SIZE = 1 << 16
 HEAD = struct.Struct("<BBIIddQ")  # state, stage, ordinal, payload length, started, allowed seconds, pid
+CLOCK = struct.Struct("<d")  # of the head: started
+CLOCK_AT = struct.calcsize("<BBII")
 IDLE, RUNNING = 0, 1
 LOST = 86  # exit code of a worker whose device no longer computes
 DEATHS = "deaths.jsonl"
+FULL = ".full"  # of a file beside the journal: the worker ended itself between two items, because of its memory
 STAGES = ("build", "reference", "device", "compare")
 
 
@@ -36,14 +39,18 @@ class Journal:
         self._pid = os.getpid()
 
     def begin(self, ordinal: int, item: str, case: str, allowed: float) -> None:
-        """Record that a case begins. ordinal: of the case in its item; allowed: seconds it may take."""
+        """Record that a case begins. ordinal: of the case in its item; allowed: seconds that each of its stages may take."""
+        if os.getpid() != self._pid:  # native code has forked the worker: its copy must not report the item, too
+            os._exit(LOST)
         payload = f"{item}\0{case}".encode()[: SIZE - HEAD.size]
         self._map[HEAD.size : HEAD.size + len(payload)] = payload
         self._map[: HEAD.size] = HEAD.pack(RUNNING, 0, ordinal, len(payload), time.monotonic(), allowed, self._pid)
 
     def stage(self, name: str) -> None:
-        """Record the stage that the case has reached."""
+        """Record the stage that the case has reached; each may take as long as a whole case is allowed to, so that many calls
+        on a slow device are no hang."""
         self._map[1] = STAGES.index(name)
+        CLOCK.pack_into(self._map, CLOCK_AT, time.monotonic())
 
     def end(self) -> None:
         """Record that the case is done."""
@@ -63,7 +70,8 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """The content of a journal. started: on the machine's monotonic clock, which all its processes share."""
+    """The content of a journal. started: when its stage began, on the machine's monotonic clock, which all its processes
+    share; allowed: seconds that a stage may take."""
 
     running: bool
     stage: str
@@ -76,7 +84,7 @@ class JournalEntry:
 
     @property
     def overdue(self) -> bool:
-        """Whether the case has exceeded its time limit."""
+        """Whether the stage has exceeded its time limit."""
         return self.running and time.monotonic() > self.started + self.allowed
 
 

@@ -34,7 +34,7 @@ def of_cause(c: Gathered, run: Run, reason: str, link: str = "", until: date | N
     come and go are entries of their ops: what the experiments said of their causes is chance."""
     since = Environment.of(run.header.fingerprint)
     if c.deaths:
-        texts = _unique(d.case for d in c.deaths if _parses(d.case))
+        texts = _unique(t for d in c.deaths for t in (d.least, d.case) if _parses(t))
         cases, also = texts[:1], texts[1:]  # each case that is run again takes a process, and a hang takes its time
         cause = replace(c.cause, symptom=DIES)
         how = worst([d.how for d in c.deaths])

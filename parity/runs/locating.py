@@ -73,6 +73,11 @@ def cause_of(row: Row, case: Case, result: Result, device: Device, found: Outcom
         if located is not None and (only is result.aspect or "raises" in located.symptom):
             return located
         function = seen.function
+    if rule_of(row).is_random and symptom in ("values", "unstable", "law"):
+        with following(device) as seen:
+            again(case, result.aspect)
+        if len(seen.draws) == 1:  # the public functions that draw by one operator share its faults
+            return Cause(f"aten::{seen.draws.pop()}", "law", _properties(case, result.aspect, again))
     return unlocated(row, result, _properties(case, result.aspect, again), function)
 
 

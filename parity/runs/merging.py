@@ -57,6 +57,7 @@ def merged(parts: Sequence[Part], mixed: bool = False, partial: bool = False) ->
         tuple(x for r in runs for x in r.again),
         by_item(x for r in runs for x in r.figures),
         by_item(x for r in runs for x in r.known),
+        by_item(x for r in runs for x in r.features),
     )
 
 

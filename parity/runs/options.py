@@ -18,9 +18,11 @@ DEVICE_HELP = "mps, cuda, xpu, sim, sim:mps, cpu, or auto: the first accelerator
 FAULTS_HELP = "faults for a simulated device: a Python file, or an installed module by its name"
 SETUP_HELP = "Python that every process runs first: backend flags, a backend's import"
 PROFILE_HELP = "quick (the default), full or deep"
-WORKERS_HELP = "worker processes; by default one per core, at most 8"
+WORKERS_HELP = "worker processes; by default one per core, at most 8, and no more than the memory holds"
 MOST_WORKERS = 64  # or four per core, on machines with more than 16 cores
 DURATIONS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+MOST_COUNT = 10**9
+QUOTED = 30  # most characters of a value in a message
 LONGEST_RUN = 7 * 24 * 3600.0
 PYTEST_PREFIX = "parity"  # of the options in pytest, because other plugins have options too
 
@@ -42,9 +44,22 @@ def read_path(given: str) -> Path:
 
 def read_count(given: str) -> int:
     """A whole number of 1 or more."""
-    if not given.isdigit() or int(given) < 1:
-        raise ArgumentTypeError(f"'{given}' is no number of 1 or more")
-    return int(given)
+    if not given.isdecimal() or not given.strip("0"):
+        raise ArgumentTypeError(f"'{_cut(given)}' is no number of 1 or more")
+    return _not_too_large(given)
+
+
+def read_amount(given: str) -> int:
+    """A whole number of 0 or more."""
+    if not given.isdecimal():
+        raise ArgumentTypeError(f"'{_cut(given)}' is no number of 0 or more")
+    return _not_too_large(given)
+
+
+def _not_too_large(digits: str) -> int:
+    if len(digits) > len(str(MOST_COUNT)) or int(digits) > MOST_COUNT:
+        raise ArgumentTypeError(f"'{_cut(digits)}' is too large a number; give at most {MOST_COUNT}")
+    return int(digits)
 
 
 def read_workers(given: str) -> int:
@@ -60,15 +75,23 @@ def read_share(given: str) -> float:
     """A number between 0 and 1."""
     value = _number(given)
     if value is None or not 0.0 <= value <= 1.0:
-        raise ArgumentTypeError(f"'{given}' is no share between 0 and 1, such as 0.9")
+        raise ArgumentTypeError(f"'{_cut(given)}' is no share between 0 and 1, such as 0.9")
     return value
 
 
 def read_seconds(given: str) -> float:
-    """A number above 0."""
+    """Seconds: a number above 0, up to a week."""
     value = _number(given)
-    if value is None or not value > 0.0:
-        raise ArgumentTypeError(f"'{given}' is no number of seconds above 0")
+    if value is None or not 0.0 < value <= LONGEST_RUN:
+        raise ArgumentTypeError(f"'{_cut(given)}' is no number of seconds above 0; give at most {LONGEST_RUN:.0f}, a week")
+    return value
+
+
+def read_minutes(given: str) -> float:
+    """Minutes: a number above 0, up to a week."""
+    value = _number(given)
+    if value is None or not 0.0 < value <= LONGEST_RUN / 60:
+        raise ArgumentTypeError(f"'{_cut(given)}' is no number of minutes above 0; give at most {LONGEST_RUN / 60:.0f}, a week")
     return value
 
 
@@ -84,8 +107,14 @@ def read_duration(given: str) -> float:
     """Seconds, from a text such as 90s, 5m or 1h."""
     value = _number(given[:-1])
     if value is None or given[-1:] not in DURATIONS or not 0.0 < value * DURATIONS[given[-1]] <= LONGEST_RUN:
-        raise ArgumentTypeError(f"'{given}' is no time; give seconds, minutes or hours, such as 90s, 5m or 1h")
+        how = "give seconds, minutes or hours, such as 90s, 5m or 1h, a week at most"
+        raise ArgumentTypeError(f"'{_cut(given)}' is no time; {how}")
     return value * DURATIONS[given[-1]]
+
+
+def _cut(given: str) -> str:
+    """A value as messages quote it."""
+    return given if len(given) <= QUOTED else f"{given[:QUOTED]}..."
 
 
 def _number(given: str) -> float | None:
@@ -183,8 +212,8 @@ class RunOptions:
     no_power: bool = _option(False, "judge nothing once more with errors put in", in_pytest=False)
     hang_after: float | None = _option(
         None,
-        "seconds after which a case counts as hung (by default 20 and more)",
-        "seconds after which a case counts as hung",
+        "seconds after which a call counts as hung (by default 20, and more for large operands)",
+        "seconds after which a call counts as hung",
         metavar="SECONDS",
         read=read_seconds,
     )
@@ -196,6 +225,14 @@ class RunOptions:
         "a status that fails beside the findings: unsupported ...",
         "status that fails a test beside the findings: unsupported, ...",
         metavar="STATUS",
+    )
+    model: tuple[str, ...] = _option(
+        (),
+        "also compare the functions of a Python file (models.py, or one of them: models.py:bert), each of which returns a "
+        "model or function and its inputs (repeatable); with PATTERN models.py nothing else is run",
+        metavar="FILE",
+        read=read_text,
+        in_pytest=False,
     )
     known: str | None = _option(
         None,
@@ -218,6 +255,13 @@ class RunOptions:
         None,
         "the run file to write (JSON lines; by default parity-run-DATE-TIME.jsonl)",
         metavar="FILE",
+        read=read_text,
+        in_pytest=False,
+    )
+    resume: str | None = _option(
+        None,
+        "finish this run file of an interrupted run, with the options that it says; only what is not whole is run",
+        metavar="RUN",
         read=read_text,
         in_pytest=False,
     )
@@ -302,8 +346,8 @@ class Option:
     """How a field of `RunOptions` is offered.
 
     plain: the type of its value. pytest_help: the help in pytest if it differs. read: how the command line parses and checks
-    its text; pytest accepts every value of the plain type. flags: its names on the command line if they are not derived from
-    the field's name; one without a dash is positional. in_pytest: whether pytest offers it too.
+    its text; pytest reads numbers by `IN_PYTEST`, and every other value by the plain type. flags: its names on the command line
+    if they are not derived from the field's name; one without a dash is positional. in_pytest: whether pytest offers it too.
     """
 
     name: str
@@ -347,7 +391,7 @@ class Option:
     def for_pytest(self) -> tuple[str, dict[str, Any]]:
         """Name and keywords for `addoption` of a group of pytest's parser."""
         how = {"dest": self.pytest_dest, "help": self.pytest_help or self.help, **self._action()}
-        return self.pytest_flag, how if self.is_switch else how | {"type": self.plain}
+        return self.pytest_flag, how if self.is_switch else how | {"type": IN_PYTEST.get(self.name, self.plain)}
 
     def _action(self) -> dict[str, Any]:
         if self.is_switch:
@@ -355,6 +399,14 @@ class Option:
         return {"action": "append", "default": []} if self.is_repeatable else {"action": "store", "default": self.default}
 
 
+# In pytest a time is in seconds, and a power of 0 is none at all.
+IN_PYTEST: dict[str, Callable[[str], Any]] = {
+    "examples": read_count,
+    "time": read_seconds,
+    "power": read_amount,
+    "hang_after": read_seconds,
+    "min_judged": read_share,
+}
 PLAIN = {"int": int, "float": float}
 OPTIONS = tuple(
     Option(f.name, f.default, PLAIN.get(str(f.type).partition(" | ")[0], str), **f.metadata) for f in fields(RunOptions)

@@ -9,11 +9,16 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from parity.core.results import Fingerprint, Record
-from parity.coverage.features import Coverage
+from parity.coverage.features import Coverage, DrawnFeatures
 from parity.runs.code import Code
 from parity.runs.figures import Figures
 
 Counts: TypeAlias = Mapping[str, Mapping[str, int]]
+
+
+def is_own(op: str) -> bool:
+    """Whether an item is a user's own function or test ("models.py:bert", "test_net.py::test_bert") and no op."""
+    return ".py:" in op
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +54,13 @@ class ItemRow:
     one (unshown), have an honest budget of more than half their magnitude (loose), are not 0 (nonzero), and would be reported
     if off by 5 % (sharp).
 
+    leaks: case -> bytes that every repeat of its call left on the device.
+
     device_seconds, device_spread: aspect -> median of the device's time per case, from the call until everything is computed,
     and the median distance from it.
     round: of a run with a limit of time, which part of the item this row counts (`parity.runs.rounds`); of a row that sums up
     several (`folded`), the last one.
+    not_run: cases that were left out: each ended or hung a process, or so many others did that no more were started.
     """
 
     op: str
@@ -71,6 +79,8 @@ class ItemRow:
     device_seconds: Mapping[str, float] = field(default_factory=dict)
     device_spread: Mapping[str, float] = field(default_factory=dict)
     round: int = 0
+    leaks: Mapping[str, int] = field(default_factory=dict)
+    not_run: tuple[str, ...] = ()
 
     @property
     def unjudged(self) -> int:
@@ -121,6 +131,8 @@ def _sum(rows: Sequence[ItemRow]) -> ItemRow:
         elements=dict(elements),
         device_seconds={a: t for r in by_cases for a, t in r.device_seconds.items()},
         device_spread={a: t for r in by_cases for a, t in r.device_spread.items()},
+        leaks={case: n for r in rows for case, n in r.leaks.items()},
+        not_run=tuple(c for r in rows for c in r.not_run),
     )
 
 
@@ -159,7 +171,8 @@ BLAMES = ("", DEVICE, CPU, OUTSIDE, UNKNOWN)
 class Death:
     """A process that died, hung or was killed while it ran a case. how: crash, hang or killed; signal: its name, or another
     description; where: the Python stack; blame: who caused it (see `inquest`), empty in older files; why: the evidence; known:
-    the entry of the file of known findings that it belongs to."""
+    the entry of the file of known findings that it belongs to. shrunk: the least case that dies in the same way, found after
+    the items; shrunk_aspect: the one aspect in which it dies, empty if it needs several; script: the file that shows it."""
 
     op: str
     dtype: str
@@ -172,11 +185,34 @@ class Death:
     blame: str = ""
     why: str = ""
     known: str = ""
+    shrunk: str = ""
+    shrunk_aspect: str = ""
+    script: str = ""
+
+    @property
+    def least(self) -> str:
+        """The least case that is known."""
+        return self.shrunk or self.case
 
     @property
     def acquitted(self) -> bool:
         """Whether the device is proved innocent: the CPU alone dies of the case every time."""
         return self.blame == CPU
+
+
+def with_least(deaths: Iterable[Death]) -> tuple[Death, ...]:
+    """The deaths of a run file, in which one that was shrunk stands a second time, with its least case."""
+    by: dict[Death, Death] = {}
+    told: list[Death] = []
+    for d in deaths:
+        if d.shrunk:
+            by[replace(d, shrunk="", shrunk_aspect="", script="")] = d
+        else:
+            told.append(d)
+    made = []
+    for d in told:
+        made.append(by.pop(d, d))
+    return (*made, *by.values())
 
 
 def counted(deaths: Iterable[Death], items: Iterable[ItemRow]) -> list[Death]:
@@ -238,9 +274,10 @@ class Run:
     again: tuple[Again, ...] = ()
     figures: tuple[Figures, ...] = ()
     known: tuple[Sighting, ...] = ()
+    features: tuple[DrawnFeatures, ...] = ()
 
 
-Row: TypeAlias = Record | ItemRow | Death | Coverage | Power | Again | Figures | Sighting | End
+Row: TypeAlias = Record | ItemRow | Death | Coverage | Power | Again | Figures | Sighting | DrawnFeatures | End
 KINDS: dict[str, type[Row]] = {
     "record": Record,
     "item": ItemRow,
@@ -250,6 +287,7 @@ KINDS: dict[str, type[Row]] = {
     "again": Again,
     "figures": Figures,
     "known": Sighting,
+    "features": DrawnFeatures,
     "end": End,
 }
 

@@ -17,19 +17,25 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, replace
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, Self
 
 from parity.core import picture, untrusted
 from parity.core.errors import OutputError, RunFileError
 from parity.core.results import SYMPTOMS, Cause, Fingerprint, Json, Measure, Record
-from parity.coverage.features import Coverage
+from parity.coverage.features import Coverage, DrawnFeatures
 from parity.runs.again import marked
 from parity.runs.code import Code
 from parity.runs.figures import Figures
-from parity.runs.rows import KINDS, Again, Death, End, Header, ItemRow, Power, Row, Run, Sighting, folded
+from parity.runs.rows import KINDS, Again, Death, End, Header, ItemRow, Power, Row, Run, Sighting, folded, with_least
 from parity.runs.soundness import check_types, check_words, contradiction
 from parity.runs.upgrades import FORMAT, MAGIC, upgraded
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 LARGEST = 256 << 20  # largest size of a run file, in bytes
 LONGEST = 4 << 20  # most characters of a row
@@ -75,7 +81,13 @@ class Writer:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("w", encoding="utf-8", buffering=1, newline="\n")
+            self._file = path.open("a", encoding="utf-8", buffering=1, newline="\n")
+            if path.is_file():
+                _lock(self._file.fileno())
+                self._file.truncate(0)
+        except BlockingIOError:
+            self._file.close()
+            raise OutputError(f"another run is writing {path} now; wait for its end, or name another with --output") from None
         except OSError as e:
             raise self._failed(e) from None
 
@@ -109,10 +121,32 @@ class Writer:
         self.close()
 
 
+def _lock(file: int) -> None:
+    """Keep other runs from this file until it is closed. Raises BlockingIOError where another one has it."""
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:  # a file system without locks
+        return
+
+
 def write(path: Path, run: Run) -> None:
     """Write a whole run, its records and items before what sums them up. Raises OutputError, and RunFileError if its rows
     contradict one another."""
-    rows: list[Row] = [*run.records, *run.power, *run.figures, *run.known, *run.items, *run.deaths, *run.coverage, *run.again]
+    rows: list[Row] = [
+        *run.records,
+        *run.power,
+        *run.figures,
+        *run.known,
+        *run.features,
+        *run.items,
+        *run.deaths,
+        *run.coverage,
+        *run.again,
+    ]
     rows += [run.end] if run.end is not None else []
     if why := contradiction(run, rows):
         raise RunFileError(f"the runs contradict one another: {why}; run the shards again")
@@ -127,6 +161,40 @@ def write(path: Path, run: Run) -> None:
 
 def read(path: Path, partial: bool = False) -> Run:
     """The content of a run file. partial: accept a truncated file. Raises RunFileError with a one-sentence reason."""
+    header, rows, rest = _parsed(path)
+    end = next((r for r in rows if isinstance(r, End)), None)
+    run = Run(
+        header,
+        tuple(r for r in rows if isinstance(r, Record)),
+        folded(r for r in rows if isinstance(r, ItemRow)),
+        with_least(r for r in rows if isinstance(r, Death)),
+        end,
+        tuple(r for r in rows if isinstance(r, Coverage)),
+        tuple(r for r in rows if isinstance(r, Power)),
+        tuple(r for r in rows if isinstance(r, Again)),
+        tuple(r for r in rows if isinstance(r, Figures)),
+        tuple(r for r in rows if isinstance(r, Sighting)),
+        tuple(r for r in rows if isinstance(r, DrawnFeatures)),
+    )
+    run = replace(run, records=marked(run.records, run.again))
+    if (end is None or rest) and not partial:
+        how = "its last line is cut" if rest else "it has no end row"
+        raise RunFileError(
+            f"the run file {path} is truncated: {how}, {len(run.records)} records and {len(run.items)} items could be "
+            "read; run it again, or read what is there with --partial"
+        )
+    if why := contradiction(run, rows):
+        raise RunFileError(f"the run file {path} contradicts itself: {why}; the file was damaged or edited, run it again")
+    return run
+
+
+def rows_of(path: Path) -> Sequence[Row]:
+    """The rows of a run file as they stand there, without a last one that is cut. Raises RunFileError."""
+    return _parsed(path)[1]
+
+
+def _parsed(path: Path) -> tuple[Header, Sequence[Row], str]:
+    """Header and rows of a run file, and what is there of a last line that is cut."""
     try:
         text = untrusted.content(path, LARGEST).decode("utf-8")
     except FileNotFoundError:
@@ -145,29 +213,7 @@ def read(path: Path, partial: bool = False) -> Run:
         whole, rest = [*whole, rest], ""
     form, header = _header(path, whole[0])
     rows = [_row(path, number, line, form) for number, line in enumerate(whole[1:], 2) if line.strip()]
-    end = next((r for r in rows if isinstance(r, End)), None)
-    run = Run(
-        header,
-        tuple(r for r in rows if isinstance(r, Record)),
-        folded(r for r in rows if isinstance(r, ItemRow)),
-        tuple(r for r in rows if isinstance(r, Death)),
-        end,
-        tuple(r for r in rows if isinstance(r, Coverage)),
-        tuple(r for r in rows if isinstance(r, Power)),
-        tuple(r for r in rows if isinstance(r, Again)),
-        tuple(r for r in rows if isinstance(r, Figures)),
-        tuple(r for r in rows if isinstance(r, Sighting)),
-    )
-    run = replace(run, records=marked(run.records, run.again))
-    if (end is None or rest) and not partial:
-        how = "its last line is cut" if rest else "it has no end row"
-        raise RunFileError(
-            f"the run file {path} is truncated: {how}, {len(run.records)} records and {len(run.items)} items could be "
-            "read; run it again, or read what is there with --partial"
-        )
-    if why := contradiction(run, rows):
-        raise RunFileError(f"the run file {path} contradicts itself: {why}; the file was damaged or edited, run it again")
-    return run
+    return header, rows, rest
 
 
 def _header(path: Path, line: str) -> tuple[int, Header]:
@@ -230,8 +276,8 @@ def _row(path: Path, number: int, line: str, form: int) -> Row:
 
 
 TUPLES: Mapping[type[object], Sequence[str]] = {
-    Record: ("also",), ItemRow: ("operators",), Power: ("why",), Death: ("where",),
-    End: ("lost", "broken", "rounds", "lacking"),
+    Record: ("also",), ItemRow: ("operators", "not_run"), Power: ("why",), Death: ("where",),
+    DrawnFeatures: ("words",), End: ("lost", "broken", "rounds", "lacking"),
 }  # fmt: skip
 
 

@@ -95,8 +95,10 @@ def contradiction(run: Run, rows: Sequence[Row]) -> str:
     twice = Counter(f"item {i.op} {i.dtype}" + (f" round {i.round}" if i.round else "") for i in rows if isinstance(i, ItemRow))
     twice.update(f"coverage of {c.family}" for c in run.coverage)
     twice.update(f"row of figures of {f.op} {f.dtype} with keys {f.keys}" for f in run.figures)
-    # Pinned cases can be equal (an OpInfo entry with one sample), and older versions stored each of them.
-    twice.update(f"record {r}" for r in run.records if not r.pinned)
+    # Pinned cases of an OpInfo entry with one sample are equal, and older versions stored each of them.
+    twice.update(f"record {r}" for r in run.records if not (r.pinned and r.op.startswith("opinfo:")))
+    twice.update(f"finding tried again {a.op} {a.aspect} {a.case}" for a in run.again)
+    twice.update(f"row of features of {f.op} {f.dtype} round {f.round}" for f in run.features)
     twice.update("end row" for r in rows if isinstance(r, End))
     if what := next((k for k, n in twice.items() if n > 1), ""):
         return f"the {what[:100]} stands in it twice"

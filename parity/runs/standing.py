@@ -9,7 +9,7 @@ from datetime import date
 
 from parity.core.results import Record, Status
 from parity.runs.known import Entry
-from parity.runs.rows import AGREES, EXPIRED, GROWN, SEEN, Death, ItemRow, Run, Sighting, counted
+from parity.runs.rows import AGREES, EXPIRED, GROWN, SEEN, Death, ItemRow, Run, Sighting, counted, is_own
 
 KNOWN, FIXED, NOT_SEEN = "known", "fixed", "not seen"
 STATES = (KNOWN, GROWN, FIXED, EXPIRED, NOT_SEEN)
@@ -46,7 +46,8 @@ def _standing(e: Entry, seen: Sequence[Sighting]) -> Standing:
     if SEEN in states:
         return Standing(e, KNOWN)
     agree = {s.case for s in seen if s.state == AGREES}
-    if e.cases and agree >= set(e.cases):
+    due = set(e.cases) or {op for op in e.ops if is_own(op)}
+    if due and agree >= due:
         # That it did not come this time says little.
         return Standing(e, NOT_SEEN, ("its cases agree, and it comes and goes",)) if e.by_chance else Standing(e, FIXED)
     some = f"{len(agree)} of its {len(e.cases)} cases agree, the others were not run" if agree else ""

@@ -28,7 +28,8 @@ class RunProfile:
     """How much a run does. examples: cases per op by dtype (`""` for all others), for native and for OpInfo rows.
 
     pinned: number of cases per item that are the same in every run, whatever the seed; baselines use them. often: family ->
-    factor for the number of cases, for families in which few ops can combine certain features.
+    factor for the number of cases, for families in which few ops can combine certain features. poison: fill freed memory of the
+    device before cases, and look for writes beside tensors.
     """
 
     name: str
@@ -38,6 +39,7 @@ class RunProfile:
     pinned: int
     sizes: Sizes
     often: dict[str, int] = field(default_factory=dict)
+    poison: bool = False
 
     def examples(self, row: Row, dtype: str) -> int:
         """Explored cases of one item, in addition to the pinned ones."""
@@ -80,6 +82,7 @@ PROFILES: dict[str, RunProfile] = {
                 "scans": 2,
                 "vision": 2,
             },
+            poison=True,
         ),
         RunProfile(
             "deep",
@@ -113,6 +116,7 @@ PROFILES: dict[str, RunProfile] = {
                 border_odds=6,
                 limit=1 << 25,
             ),
+            poison=True,
         ),
     )
 }

@@ -11,7 +11,8 @@ from typing import TypeAlias
 from parity.checks.check import Result
 from parity.checks.dispatched import Dispatched
 from parity.checks.power import Probe, ProbeResults
-from parity.core.results import COMPARED, Record, Status
+from parity.core.case import Case
+from parity.core.results import COMPARED, Aspect, Record, Status
 from parity.coverage.features import features
 from parity.generation.generate import Drawn
 from parity.runs.figures import Collected, Figures
@@ -20,6 +21,7 @@ from parity.runs.suite import Item
 
 Timing: TypeAlias = Mapping[str, float]
 NOTHING = (Status.UNSUPPORTED, Status.VOID)
+KEPT_NUMEL = 1000  # most elements of the operands of a case that is repeated to look for leaks
 
 
 @dataclass(slots=True)
@@ -27,7 +29,9 @@ class ItemTally:
     """The counts of one item while `examine` runs.
 
     counts, worst, void, judged, left: as in ItemRow. failing: kind of finding -> the cases that showed it. recorded: what was
-    stored of explored cases, to store each kind once. texts: the ids of all cases. figures: of each case.
+    stored of explored cases, to store each kind once. texts: the ids of all cases. figures: of each case. agreed: (ordinal,
+    case, whether it is differentiated) of the largest case in which everything agreed; not_run: the cases that were left out,
+    because they or others ended processes.
     """
 
     item: Item
@@ -47,6 +51,8 @@ class ItemTally:
     judged: int = 0
     left: Counter[str] = field(default_factory=Counter)
     figures: Collected = field(default_factory=Collected)
+    agreed: tuple[int, Case, bool] | None = None
+    not_run: list[str] = field(default_factory=list)
 
     @property
     def all_refused(self) -> bool:
@@ -79,6 +85,21 @@ class ItemTally:
                 self.records.append(record(self.item, r, text, digest, False))
                 self.keys.append(r.key)
 
+    def keep(self, ordinal: int, case: Case, results: Sequence[Result]) -> None:
+        """Remember a case of which everything agrees, the largest that is not too large, and one with a backward if any has."""
+        if (
+            case.numel > KEPT_NUMEL
+            or case.refused
+            or case.after
+            or any(r.verdict.status is not Status.AGREE for r in results)
+            or not results
+        ):
+            return
+        differentiated = any(r.aspect is Aspect.BACKWARD for r in results)
+        before = (-1, -1) if self.agreed is None else (self.agreed[2], self.agreed[1].numel)
+        if (differentiated, case.numel) > before:
+            self.agreed = ordinal, case, differentiated
+
     def mark(self, key: tuple[str, ...], known: str) -> None:
         """Write into the records of a kind of finding that it is known. known: the id of its entry."""
         self.records = [replace(r, known=known) if k == key else r for k, r in zip(self.keys, self.records)]
@@ -110,6 +131,7 @@ class ItemTally:
             dict(self.left),
             self._elements(),
             *self.figures.medians(),
+            not_run=tuple(self.not_run),
         )
 
     def packed(self, screens: bool) -> Figures:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import torch
 
@@ -35,7 +36,7 @@ def main() -> None:
     torch.autograd.set_multithreading_enabled(False)
     device = resolve(asked["device"], load_faults(asked["faults"]) if asked["faults"] else ())
     tables = tolerance.load(device.name, known_ops={r.name for r in suite.rows("all")}, fast=is_fast(device))
-    plan = RunPlan(device, resolve("cpu"), tables, suite.profile("quick"))
+    plan = RunPlan(device, resolve("cpu"), tables, replace(suite.profile("quick"), poison=True))
     for (least, *drawn), aspect in asked["findings"]:
         say(BEGIN)
         tried, able, came = 0, False, False

@@ -1,21 +1,26 @@
-"""Twenty ways to die outside the device's stage: `python tests/bench/deaths.py [-n 1] [NAME ...]`.
+"""Fifty ways to die: `python tests/bench/deaths.py [-n 1] [NAME ...]`.
 
-Each is planted in a simulated device (or, under another name, in the CPU), and `parity run` must not end with 0 unless the CPU
-was the one. It prints what each run ended with, and what was said of the deaths; the exit code is 1 where one was acquitted
-wrongly.
+Each is planted in a simulated device (in a kernel, a backward, a transfer or an allocation, at once or later, in this thread or
+another), or, under another name, in the CPU. `parity run` of the op and of a healthy one must tell the right status, name the
+case, shrink it and write its script where it comes every time. What the fault does not touch must have the rows of a run
+without it. Where the CPU dies the device must be acquitted. The exit code is 1 where one of these fails.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from parity.core.errors import RunFileError
 from parity.runs import run_file
+from parity.runs.rows import Run
 
 HEAD = """
 import ctypes, os, signal, sys, threading, time, torch
@@ -32,77 +37,190 @@ def corrupt():
         libc.free(ctypes.c_void_p(b))
 def poison():
     torch.Tensor.isfinite = torch.equal = torch.isnan = lambda *a, **k: os.abort()
+def raises(error):
+    raise error
+class Mute(RuntimeError):
+    def __str__(self):
+        raise ValueError
+def odd(shape):
+    return len(shape) == 3 and "preflight" not in sys.argv[0]  # a device that dies of transfers in the probe is unusable
 def effect(call):
     out = call.run()
     {act}
     return out
-FAULTS = [Fault("dies", ops=("exp", "exp_", "exp.out"), effect=effect, level="kernel")]
+def when(call):
+    if call.level == "allocation":
+        return odd(call.args[0]) and call.kwargs.get("dtype") is torch.float32
+    return bool(call.operands) and odd(call.operands[0].shape) and call.operands[0].dtype is torch.float32
+FAULTS = [Fault("dies", ops={ops}, effect=effect, when=when, level="{level}")]
 """
-DEVICE = {
-    "abort after 4 ms": "later(0.004, os.abort)",
-    "abort after 1 ms": "later(0.001, os.abort)",
-    "abort after 50 ms": "later(0.05, os.abort)",
-    "abort after 200 ms": "later(0.2, os.abort)",
-    "abort in another thread at once": "later(0.0, os.abort)",
-    "segfault after 4 ms": "later(0.004, lambda: ctypes.string_at(0))",
-    "exit code 0 after 4 ms": "later(0.004, lambda: os._exit(0))",
-    "exit code 1 after 4 ms": "later(0.004, lambda: os._exit(1))",
-    "exit code 0 at once": "os._exit(0)",
-    "heap corruption": "corrupt()",
-    "closed descriptors": "os.closerange(3, 64)",
-    "closed descriptors after 4 ms": "later(0.004, lambda: os.closerange(3, 64))",
-    "closed standard streams": "os.closerange(0, 3)",
-    "killed by itself after 4 ms": "later(0.004, lambda: os.kill(os.getpid(), signal.SIGKILL))",
-    "killed by itself at once": "os.kill(os.getpid(), signal.SIGKILL)",
-    "bus error after 4 ms": "later(0.004, lambda: os.kill(os.getpid(), signal.SIGBUS))",
-    "abort in the comparison": "poison()",
-    "one abort in three after 4 ms": "later(0.004, lambda: time.time_ns() % 3 or os.abort())",
-}
 SETUP = """
 import os, torch
 real = torch.exp
 def exp(x, *a, **k):
-    return {act} if x.is_cpu and x.dtype is torch.float32 else real(x, *a, **k)
+    return {act} if x.is_cpu and x.dtype is torch.float32 and x.dim() == 3 else real(x, *a, **k)
 torch.exp = exp
 """
+FORWARD, BACKWARD = '("exp", "exp_", "exp.out")', '("sigmoid_backward",)'
+PLACES = {
+    "forward": (FORWARD, "kernel", "exp"),
+    "backward": (BACKWARD, "kernel", "sigmoid"),
+    "upload": ('("upload",)', "transfer", "exp"),
+    "download": ('("download",)', "transfer", "exp"),
+    "allocation": ('("empty",)', "allocation", "exp"),
+}
+AT_ONCE = {
+    "abort": "os.abort()",
+    "segfault": "ctypes.string_at(0)",
+    "exit code 0": "os._exit(0)",
+    "exit code 1": "os._exit(1)",
+    "killed by itself": "os.kill(os.getpid(), signal.SIGKILL)",
+    "bus error": "os.kill(os.getpid(), signal.SIGBUS)",
+    "hang": "time.sleep(1000)",
+}
+LATER = {
+    "abort after 1 ms": "later(0.001, os.abort)",
+    "abort after 4 ms": "later(0.004, os.abort)",
+    "abort after 50 ms": "later(0.05, os.abort)",
+    "abort in another thread at once": "later(0.0, os.abort)",
+    "segfault after 4 ms": "later(0.004, lambda: ctypes.string_at(0))",
+    "exit code 0 after 4 ms": "later(0.004, lambda: os._exit(0))",
+    "exit code 1 after 4 ms": "later(0.004, lambda: os._exit(1))",
+    "bus error after 4 ms": "later(0.004, lambda: os.kill(os.getpid(), signal.SIGBUS))",
+}
+ODD = {
+    "heap corruption": "corrupt()",
+    "closed descriptors": "os.closerange(3, 64)",
+    "closed standard streams": "os.closerange(0, 3)",
+    "abort in the comparison": "poison()",
+    "killed by itself after 4 ms": "later(0.004, lambda: os.kill(os.getpid(), signal.SIGKILL))",
+    "one abort in three after 4 ms": "later(0.004, lambda: time.time_ns() % 3 or os.abort())",
+    "abort after 200 ms": "later(0.2, os.abort)",
+}
+ERRORS = {
+    "KeyboardInterrupt": "raises(KeyboardInterrupt())",
+    "SystemExit": "raises(SystemExit(3))",
+    "an exception without words": "raises(Mute())",
+    "five megabytes of words": "raises(RuntimeError('long ' * 1_000_000))",
+    "a fork": "os.fork()",
+    "a generator's end": "raises(StopIteration())",
+}
 CPU = {"the CPU aborts": "os.abort()", "the CPU is killed": "os.kill(os.getpid(), 9)"}
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to die. status: what it must be told as, empty if that is left to chance; sure: whether it comes every time, so
+    that it must be shrunk."""
+
+    name: str
+    code: str
+    op: str
+    option: str = "--faults"
+    status: str = "crash"
+    sure: bool = True
+
+
+def ways() -> Iterator[Way]:
+    """All of them."""
+    for place, (ops, level, op) in PLACES.items():
+        acts = AT_ONCE | (LATER if place in ("forward", "backward") else {k: LATER[k] for k in list(LATER)[1:3]})
+        for name, act in acts.items():
+            status = "hang" if name == "hang" else "" if "killed" in name else "crash"
+            code = HEAD.replace("{act}", act).replace("{ops}", ops).replace("{level}", level)
+            yield Way(f"{place}: {name}", code, op, status=status, sure=name in AT_ONCE and "killed" not in name)
+    for name, act in (ODD | ERRORS).items():
+        code = HEAD.replace("{act}", act).replace("{ops}", FORWARD).replace("{level}", "kernel")
+        yield Way(name, code, "exp", status="error" if name in ERRORS else "", sure=False)
+    for name, act in CPU.items():
+        yield Way(name, SETUP.format(act=act), "exp", "--setup", "cpu", False)
+
+
+def healthy_rows(path: Path, touched: bool) -> list[str]:
+    """The rows of the healthy op, without times. touched: whether the fault reaches every op in float32."""
+    times = ("seconds", "device_seconds", "device_spread")
+    trees = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    kinds = ("item", "record", "figures", "power", "features")
+    others = (t for t in trees if t["kind"] in kinds and t["op"] == "neg" and (t["dtype"] == "int64" or not touched))
+    return sorted(json.dumps({k: v for k, v in t.items() if k not in times}, sort_keys=True) for t in others)
+
+
+def problems(w: Way, run: Run, code: int, path: Path, healthy: dict[bool, list[str]], folder: Path) -> Iterator[str]:
+    """What is wrong with how a way to die was told."""
+    deaths = [d for d in run.deaths if d.blame != "outside"]
+    if w.status == "cpu":  # its other results may change with the function that the setup replaces
+        acquitted = bool(deaths) and all(d.acquitted for d in deaths)
+        if acquitted != (code == 0) or ("killed" not in w.name and not acquitted):  # a kill proves nothing
+            yield "the CPU was not convicted"
+        return
+    touched = w.name.partition(":")[0] in ("upload", "download", "allocation")
+    if healthy_rows(path, touched) != healthy[touched]:
+        yield "the rest of the run is another one"
+    if code != 1:
+        yield f"exit code {code}"
+    if any(d.acquitted for d in deaths):
+        yield "the device was acquitted"
+    item = next((i for i in run.items if i.op == w.op), None)
+    if item is None:
+        yield "the item is lost"
+    if w.status == "error":
+        yield from () if any(r.status == "error" and r.op == w.op for r in run.records) else ("no error was told",)
+        return
+    allowed = {w.op, "neg"} if touched else {w.op}
+    if not deaths or not {d.op for d in deaths} <= allowed or not all(d.case.startswith(d.op) for d in deaths):
+        yield f"the deaths are named {sorted({d.op for d in deaths})}"
+    if w.status and {d.how for d in deaths} != {w.status}:
+        yield f"told as {sorted({d.how for d in deaths})}"
+    if w.sure and not any(d.shrunk and (folder / "findings" / Path(d.script).name).is_file() for d in deaths):
+        yield "not shrunk, or no script"
 
 
 def main() -> int:
     """Run all; the exit code."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("names", nargs="*")
+    p.add_argument("names", nargs="*", help="parts of the names of the ways")
     p.add_argument("-n", type=int, default=1)
+    p.add_argument("--list", action="store_true", help="name the ways")
     o = p.parse_args()
+    chosen = [w for w in ways() if not o.names or any(part in w.name for part in o.names)]
+    if o.list:
+        print("\n".join([*(w.name for w in chosen), f"{len(chosen)} ways to die"]))
+        return 0
     bad = 0
-    for name, act in {**DEVICE, **CPU}.items():
-        if o.names and not any(part in name for part in o.names):
-            continue
-        cpu = name in CPU
+    with tempfile.TemporaryDirectory() as folder:
+        ended("exp", Path(folder), [], o.n)
+        healthy = {touched: healthy_rows(Path(folder, "run.jsonl"), touched) for touched in (False, True)}
+    for w in chosen:
         with tempfile.TemporaryDirectory() as folder:
-            file, run = Path(folder, "code.py"), Path(folder, "run.jsonl")
-            file.write_text(SETUP.format(act=act) if cpu else HEAD.replace("{act}", act))
-            command = [
-                sys.executable, "-P", "-m", "parity", "run", "exp", "--device", "sim", "--dtype", "float32", "--examples", "6",
-                "-n", str(o.n), "--no-shrink", "--no-power", "--setup" if cpu else "--faults", str(file), "--output", str(run),
-                "--findings", folder,
-            ]  # fmt: skip
+            Path(folder, "code.py").write_text(w.code)
             begun = time.monotonic()
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+            done = ended(w.op, Path(folder), [w.option, "code.py", "--hang-after", "4"], o.n)
+            path = Path(folder, "run.jsonl")
+            said: list[str] = []
             try:
-                deaths = run_file.read(run, partial=True).deaths
-            except RunFileError:
-                deaths = ()
-            said = sorted({f"{d.how} ({d.signal}) at {d.stage}: {d.blame or '?'}" for d in deaths})
-            wrong = done.returncode == 0 and not (deaths and all(d.acquitted for d in deaths))
-            wrong |= (not cpu and any(d.acquitted for d in deaths)) or "Traceback" in done.stderr
-            bad += wrong
-            mark = "WRONG " if wrong else ""
-            print(f"{mark}{name}: exit code {done.returncode}, {time.monotonic() - begun:.0f} s; {'; '.join(said)}", flush=True)
+                run = run_file.read(path, partial=True)
+                wrong = list(problems(w, run, done.returncode, path, healthy, Path(folder)))
+                said = sorted({f"{d.how} ({d.signal}) at {d.stage}: {d.blame or '?'}" for d in run.deaths})
+                said += [f"least: {d.shrunk}" for d in run.deaths if d.shrunk]
+            except RunFileError as e:
+                wrong = [str(e)]
+            wrong += ["a traceback"] if "Traceback" in done.stderr else []
+            bad += bool(wrong)
+            mark = f"WRONG ({'; '.join(wrong)}) " if wrong else ""
+            print(
+                f"{mark}{w.name}: exit code {done.returncode}, {time.monotonic() - begun:.0f} s; {'; '.join(said)}", flush=True
+            )
             if wrong:
                 print(done.stdout[-1500:] + done.stderr[-1500:])
-    print(f"{bad} acquitted wrongly")
+    print(f"{len(chosen)} ways to die, {bad} told wrongly")
     return 1 if bad else 0
+
+
+def ended(op: str, folder: Path, more: list[str], workers: int) -> subprocess.CompletedProcess[str]:
+    """A run of an op and a healthy one."""
+    asked = [op, "neg", "--device", "sim", "--dtype", "float32,int64", "--examples", "8", "--no-power", "-n", str(workers)]
+    command = [sys.executable, "-P", "-m", "parity", "run", *asked, *more, "--output", "run.jsonl"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=900)
 
 
 if __name__ == "__main__":

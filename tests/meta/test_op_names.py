@@ -20,7 +20,7 @@ from parity.judging.laws import LAWS
 from parity.judging.relations import RELATIONS
 
 PACKAGE = Path(__file__).parents[2] / "parity"
-FREE = ("catalog", "zoo", "devices/sim", "devices/preflight.py")
+FREE = ("catalog", "zoo", "devices/sim", "devices/preflight.py", "devices/canaries.py")
 # Names of flags, which look like paths of functions.
 FLAGS = frozenset({"torch.backends.cudnn.allow_tf32", "torch.backends.cudnn.benchmark", "torch.set_float32_matmul_precision"})
 VOCABULARY = {

@@ -21,10 +21,11 @@ def test_the_table_of_statuses_is_the_vocabulary() -> None:
 def test_every_command_of_the_readme_parses() -> None:
     """Each `parity ...` line is one that the command line understands."""
     parser = commandline.parser()
-    lines = [re.sub(r"\s+#.*", "", x) for x in re.findall(r"^parity (.+)$", README, re.M)]
+    page = (REPO / ".github" / "LIBRARIES.md").read_text(encoding="utf-8")
+    lines = [re.sub(r"\s+#.*", "", x) for x in re.findall(r"^parity (.+)$", README + page, re.M)]
     assert len(lines) >= 9
     for line in lines:
-        if re.match(r"(run|diff|replay|explain|audit|coverage|doctor|first|known)\b", line):
+        if re.match(r"(run|diff|upgrade|locate|replay|explain|audit|coverage|doctor|first|known)\b", line):
             parser.parse_args([part.strip("'") for part in re.findall(r"'[^']*'|\S+", line)])
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,6 +75,56 @@ def test_a_signal_before_the_first_item_ends_the_run_file_too(tmp_path: Path) ->
     assert run.items or "nothing was compared" in told
     assert run.end is not None
     assert run.end.stopped == "interrupted"
+
+
+def plain(path: Path) -> list[str]:
+    """The rows of a run file without times, in an order of their own."""
+    times = ("seconds", "started", "device_seconds", "device_spread")
+    trees = [json.loads(line) for line in path.read_text().splitlines()]
+    return sorted(json.dumps({k: v for k, v in t.items() if k not in times}, sort_keys=True) for t in trees)
+
+
+def marked(mark: str) -> list[str]:
+    """The processes that carry a mark in their environment, where the system tells."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in (folder / "environ").read_bytes() and ") Z " not in (folder / "stat").read_text():
+                found.append(folder.name)
+    return found
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs a signal that nobody can catch")
+def test_a_run_that_is_killed_leaves_nothing_and_is_finished(tmp_path: Path) -> None:
+    """No process and no folder after five seconds; the file that --resume finishes is that of a quiet run, and so is what it
+    says at the end. Options that would make it another run are refused."""
+    ops = ("exp", "svd", "conv3d", "lstm", "stft")
+    asked = ("run", *ops, "--device", "sim", "--dtype", "float32", "--examples", "3", "-n", "1", "--power", "40")
+    code, quiet, _ = command(tmp_path, *asked, "--output", "quiet.jsonl")
+    assert code == 0
+    (tmp_path / "tmp").mkdir()
+    env = {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "PARITY_MARK": str(tmp_path)}
+    one: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True, "cwd": tmp_path, "env": env, "start_new_session": True}
+    with subprocess.Popen((*PARITY, *asked, "--output", "run.jsonl"), **one) as run:
+        assert any("%  " in line for line in run.stdout or ())
+        run.kill()
+    until = time.monotonic() + 5
+    while time.monotonic() < until and (marked(str(tmp_path)) or any((tmp_path / "tmp").iterdir())):
+        time.sleep(0.1)
+    assert not marked(str(tmp_path))
+    assert not any((tmp_path / "tmp").iterdir())
+    done = len(run_file.read(tmp_path / "run.jsonl", partial=True).items)
+    assert 0 < done < len(ops)
+    code, _, err = command(tmp_path, "run", "--resume", "run.jsonl", "--seed", "1")
+    assert (code, "leave --seed out" in err) == (2, True)
+    code, resumed, _ = command(tmp_path, "run", "--resume", "run.jsonl", "-n", "1")
+    assert code == 0
+    assert f"{done} item{'s' if done > 1 else ''} of 5 are whole in run.jsonl; the rest is run" in resumed
+    assert plain(tmp_path / "run.jsonl") == plain(tmp_path / "quiet.jsonl")
+    ends = [[x for x in text[text.rindex("\ndevice ") :].splitlines() if not x.startswith("took")] for text in (quiet, resumed)]
+    assert ends[0] == [line.replace("run.jsonl", "quiet.jsonl") for line in ends[1]]
+    code, _, err = command(tmp_path, "run", "--resume", "run.jsonl")
+    assert (code, "holds a whole run" in err) == (2, True)
 
 
 def written(path: Path, faults: str = "", status: str = "wrong") -> Path:

@@ -271,7 +271,7 @@ def test_a_device_that_starts_refusing_is_lost(tmp_path: Path) -> None:
         "    return real(self, *args, **more)\nSimDevice.upload = upload\n"
     )
     options = ("--device", "sim", "--dtype", "float32", "-n", "1", "--output", "run.jsonl", "--no-shrink")
-    done = command(tmp_path, "run", "exp", "sin", *options, "--setup", "setup.py")
+    done = command(tmp_path, "run", "exp", "--examples", "16", *options, "--setup", "setup.py")
     assert done.returncode == 1, done.stdout
     assert "the device computes nothing any more" in done.stdout
 

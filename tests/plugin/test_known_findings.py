@@ -208,7 +208,7 @@ def test_parts_of_items_and_reports_know_them(parity: Parity, tmp_path: Path) ->
     """With a limit of time, each known case is run once; reports mark what is known, and gates leave it out."""
     assert parity("run", "--output", "first.jsonl")[0] == 1
     assert parity("known", "add", "first.jsonl", "--reason", "planted")[0] == 0
-    code, said = parity("run", "--known", "parity-known.toml", "--time", "90s", "--output", "timed.jsonl")
+    code, said = parity("run", "--known", "parity-known.toml", "--time", "45s", "--output", "timed.jsonl")
     assert code == 0, said
     run = run_file.read(tmp_path / "timed.jsonl")
     assert run.end is not None
@@ -226,6 +226,6 @@ def test_parts_of_items_and_reports_know_them(parity: Parity, tmp_path: Path) ->
 
     head = (tmp_path / "parity-known.toml").read_text(encoding="utf-8")
     (tmp_path / "parity-known.toml").write_text(head[: head.index("[[known]]")], encoding="utf-8")
-    code, said = parity("run", "exp", "--known", "parity-known.toml", "--time", "60s", "--output", "new.jsonl")
+    code, said = parity("run", "exp", "--known", "parity-known.toml", "--time", "30s", "--output", "new.jsonl")
     assert code == 1, "what is in no entry is new in every part"
     assert "findings: 1 new" in said

@@ -7,6 +7,7 @@ import os
 import time
 
 from parity.catalog.row import Row
+from parity.core import processes
 from parity.devices.sim import SimDevice
 from parity.faces import scoreboard
 from parity.runs.examine import RunPlan
@@ -30,6 +31,7 @@ items.record = record  # type: ignore[attr-defined]
 items.RECORDING = 3.0
 
 if __name__ == "__main__":
+    processes.PLUGINS = (*processes.PLUGINS, "-p", "recording")  # type: ignore[assignment]  # this file, in the workers, too
     ROWS = ("add", "abs", "mul", "softmax", "sum_dim", "neg")
     seen, interrupted = scoreboard._answers(Job("", False, "quick", 4.0, ROWS), 2, scoreboard.TWICE)
     print(interrupted, *sorted(f"{name}: {', '.join(reach.kernels)}" for name, reach in seen.items()), sep="\n")

@@ -346,7 +346,7 @@ def test_rows_whose_recording_dies_hangs_or_fails_take_no_other_with_them() -> N
     """What dies once is recorded once more; what dies twice, hangs or fails is left out."""
     program = FILE.with_name("recording.py")
     path = os.pathsep.join([str(program.parent), str(program.parents[2])])
-    env = {**os.environ, "PYTEST_PLUGINS": "recording", "PYTHONPATH": path}
+    env = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run([sys.executable, str(program)], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["False", "add: add", "mul: mul", "neg: neg"]
 

@@ -15,7 +15,7 @@ from parity.devices.sim.branches import as_on_mps
 from parity.devices.sim.faults import Fault
 from parity.devices.sim.functions import PublicCalls
 from parity.devices.sim.install import install
-from parity.devices.sim.memory import NAME, to_host, to_sim
+from parity.devices.sim.memory import NAME, in_use, to_host, to_sim
 from parity.devices.sim.profile import PERMISSIVE, Profile, mps_profile
 from parity.devices.sim.seats import SEATS, Seat, leave_seat, take_seat
 
@@ -73,7 +73,7 @@ class SimDevice(Device):
             return super().download(t)
         return to_host(t).clone().resolve_conj().resolve_neg()
 
-    def answers(self) -> bool:
+    def computes(self) -> bool:
         """Whether a sum can still be computed; a planted fault that raises does not count."""
         try:
             self.download(self.upload(torch.ones(2)) + 1.0)
@@ -87,6 +87,10 @@ class SimDevice(Device):
     def seed(self, n: int) -> None:
         """Seed the CPU's default generator, which is the device's random stream."""
         torch.default_generator.manual_seed(n)
+
+    def used(self) -> int | None:
+        """The bytes that this process has allocated: the device's memory is the host's."""
+        return in_use()
 
     def facts(self) -> dict[str, str]:
         """The chip is 'simulated'; the faults are named."""

@@ -223,6 +223,9 @@ def rms_norm_composed(*args: Any) -> Any:
     return aten._fused_rms_norm.default._op_dk(_COMPOSED, *(args + (None,) * (4 - len(args))))[0]
 
 
+_TAKES_GROUPS = any(a.name == "enable_gqa" for a in aten._scaled_dot_product_attention_math_for_mps.default._schema.arguments)
+
+
 def attention_whole(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, p: float = 0.0, *rest: Any, **named: Any
 ) -> Any:
@@ -230,6 +233,8 @@ def attention_whole(
     if p != 0.0:
         return None
     causal = rest[0] if rest else named.pop("is_causal", False)
+    if not _TAKES_GROUPS and named.pop("enable_gqa", False):  # until torch 2.11 the heads are repeated before
+        k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) if x.dim() > 2 and x.shape[-3] else x for x in (k, v))
     return aten._scaled_dot_product_attention_math_for_mps(q, k, v, mask, p, causal, None, **named)[0]
 
 

@@ -10,6 +10,8 @@ own alias (that frees its memory).
 from __future__ import annotations
 
 import ctypes
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -84,6 +86,35 @@ def to_host_in_place(t: Tensor) -> Tensor:
         return to_host(t)
     flat = torch.ops.aten.as_strided.default.redispatch(CPU_KEYS, t, (elements,), (1,), 0)
     return to_host(flat).as_strided(t.shape, t.stride(), t.storage_offset())
+
+
+class _Heap(ctypes.Structure):
+    """`struct mallinfo2` of the C library."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"
+    )]  # fmt: skip
+
+
+@functools.cache
+def _mallinfo() -> Callable[[], _Heap] | None:
+    """The C library's count of its heap; None where it has none (it is glibc's, from 2.33 on)."""
+    try:
+        function = ctypes.CDLL(None).mallinfo2
+    except (AttributeError, OSError, TypeError):
+        return None
+    function.restype = _Heap
+    count: Callable[[], _Heap] = function
+    return count
+
+
+def in_use() -> int | None:
+    """Bytes of the host's heap that are allocated, by whomever; None where the C library does not say."""
+    count = _mallinfo()
+    if count is None:
+        return None
+    heap = count()
+    return int(heap.uordblks) + int(heap.hblkhd)
 
 
 def adopt(destination: Tensor, result: Tensor) -> None:

@@ -12,6 +12,7 @@ from parity.assertion import Comparison, ParityFailure, ParityWarning, assert_pa
 from parity.core.errors import NothingCompared, UsageError
 from parity.core.results import Status
 from parity.devices import Call, Device, Fault, resolve
+from parity.zoo.honest import FAULTS as HONEST
 
 
 def planted(*ops: str, effect: Any, **more: Any) -> Device:
@@ -164,7 +165,11 @@ def test_a_wrong_weight_gradient_is_named_and_told_in_full() -> None:
 
     bad = failure(net(), normal(5, 8), device=planted("linear_backward", effect=off))
     assert [n for n, v in bad.verdicts if v.status.is_finding] == ["grad[0.weight]"]
-    lines = str(bad).splitlines()
+    first, *lines = str(bad).splitlines()
+    assert first.startswith(
+        "Sequential float32 on sim parts from the CPU first in 0 (Linear), backward: aten::linear_backward "
+    )
+    assert "; of torch.nn.functional.linear at " in first
     assert lines[0].startswith("Sequential float32 on sim: ")
     assert " in grad[0.weight], " in lines[0]
     assert lines[0].endswith("times the budget (tolerances/default.toml: composite float32 backward)")
@@ -264,3 +269,12 @@ def test_a_device_may_be_named_as_torch_names_it() -> None:
         else:
             assert not assert_parity(torch.exp, normal(3), device=device).findings
         assert not compare(torch.exp, normal(3).exp(), normal(3).exp(), normal(3), device=device).findings
+
+
+def test_a_norm_without_an_epsilon_takes_that_of_its_inputs_dtype() -> None:
+    """Also in the float64 truth, where another one would change small numbers by more than any rounding."""
+    x = (normal(2, 64) / 64).requires_grad_()
+    for size in (1.0, 0.01):
+        assert not assert_parity(nn.RMSNorm(64), (x * size).detach().requires_grad_(), device=resolve("sim", HONEST)).findings
+    with pytest.raises(ParityFailure):  # a device with another epsilon
+        assert_parity(lambda t: nn.functional.rms_norm(t, (64,), eps=None if t.is_cpu else 1e-16), x, device="sim")

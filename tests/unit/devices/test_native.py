@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from parity.devices import classify, resolve
-from parity.devices.native import MpsDevice, NativeDevice
+from parity.devices.native import CpuDevice, MpsDevice, NativeDevice
 
 
 class FakeMps:
@@ -116,3 +117,27 @@ def test_the_cpu_copies_both_ways() -> None:
     first = torch.rand(1)
     cpu.seed(3)
     assert torch.equal(first, torch.rand(1))
+
+
+@pytest.mark.parametrize("functions", [("empty_cache",), ("empty_cache", "clear_graph_cache"), ()])
+def test_mps_gives_back_what_this_torch_can(functions: tuple[str, ...]) -> None:
+    """The allocator's pools, and the compiled graphs in versions of torch that have a function for it."""
+    called: list[str] = []
+    module = SimpleNamespace(**{name: functools.partial(called.append, name) for name in functions})
+    MpsDevice(torch.device("mps"), module, None).release()
+    assert tuple(called) == functions
+
+
+def test_a_device_without_memory_is_asked_once_more_without_its_caches() -> None:
+    """Lack of memory is no death."""
+
+    class Full(CpuDevice):
+        full = True
+
+        def release(self) -> None:
+            self.full = False
+
+        def computes(self) -> bool:
+            return not self.full
+
+    assert Full().answers()

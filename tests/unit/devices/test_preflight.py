@@ -63,7 +63,7 @@ def test_no_memory_at_all_is_an_unusable_machine() -> None:
 
     health = probe(resolve("sim", (Fault("m", ("empty", "empty_strided"), effect=full),)))
     assert health.verdict == "unusable"
-    assert health.reasons == ("out of memory at 1024 bytes with 0 bytes allocated",)
+    assert health.reasons == ("out of memory at 256 bytes with 0 bytes allocated",)
 
 
 def test_flushed_subnormals_are_measured() -> None:

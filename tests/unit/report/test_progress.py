@@ -126,7 +126,7 @@ def test_a_cause_is_told_once_and_each_finding_with_verbose(tmp_path: Path) -> N
     """One line at its first finding; deaths with equal words, too."""
     for verbose in (False, True):
         log = io.StringIO()
-        made = reporter(tmp_path / "run.jsonl", log)
+        made = reporter(tmp_path / f"run-{verbose}.jsonl", log)
         made.verbose = verbose
         for k in (1, 2):
             bad = Record(

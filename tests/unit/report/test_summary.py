@@ -124,3 +124,23 @@ def test_what_fails_on_demand_is_told_with_one_of_them() -> None:
     assert line.startswith("everything that was compared agrees, but --fail-on fails the run for 9 checks unsupported: see ")
     assert "but parity itself failed in some items: see above" in last_line(SummaryData(header(), ITEMS[3:4]), 1)
     assert "--fail-on" not in render(SummaryData(header(), ITEMS, refused))
+
+
+def test_it_names_what_fell_back_by_pass_and_dtype() -> None:
+    """With the number of checks."""
+    items = (
+        ItemRow("svd", "float32", 3, {"forward": {"fallback": 3}, "backward": {"fallback": 2, "agree": 1}}),
+        ItemRow("svd", "complex64", 3, {"forward": {"fallback": 1}}),
+        ItemRow("exp", "float32", 3, {"forward": {"agree": 3}}),
+    )
+    text = render(SummaryData(header(), items))
+    assert "  svd: forward float32 3, complex64 1; backward float32 2" in text
+    assert "fallback: " not in render(SummaryData(header(), items[2:]))
+
+
+def test_it_names_leaks_and_the_memory_of_workers() -> None:
+    leaky = replace(ITEMS[0], leaks={"add(float32[2], float32[2])": 4096})
+    text = render(SummaryData(header(), (leaky, *ITEMS[1:]), memory="a worker occupied 1.0 GB at most"))
+    assert "  add float32: 4,096 bytes per call of add(float32[2], float32[2])" in text
+    assert "memory     a worker occupied 1.0 GB at most" in text
+    assert "leaks:" not in render(SummaryData(header(), ITEMS))

@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from parity.runs import journal
 
 
@@ -41,6 +43,23 @@ def test_a_case_is_overdue_when_its_time_is_over(tmp_path: Path) -> None:
     assert not entry.overdue
 
 
+def test_each_stage_has_the_time_of_a_whole_case(tmp_path: Path) -> None:
+    """Many calls on a slow device are no hang, and one that never returns is."""
+    j = journal.Journal(tmp_path / "j")
+    j.begin(0, "i", "c", 0.05)
+    for _ in range(4):
+        time.sleep(0.03)
+        j.stage("device")
+        entry = journal.read(tmp_path / "j")
+        assert entry is not None
+        assert not entry.overdue
+    time.sleep(0.06)
+    entry = journal.read(tmp_path / "j")
+    assert entry is not None
+    assert (entry.overdue, entry.case, entry.stage) == (True, "c", "device")
+    j.close()
+
+
 def test_it_survives_the_death_of_its_writer(tmp_path: Path) -> None:
     """Written through a mapping, read after an abort."""
     program = (
@@ -73,3 +92,14 @@ def test_no_journal_yet_is_none(tmp_path: Path) -> None:
     fresh = journal.Journal(tmp_path / "fresh")
     assert journal.read(tmp_path / "fresh") is None, "its pid is 0, which would mean a process group"
     fresh.close()
+
+
+def test_a_copy_of_the_worker_ends_before_its_next_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Native code may fork without Python's hooks."""
+    j = journal.Journal(tmp_path / "journal")
+    j.begin(1, "exp-float32", "exp(float32[2])", 20.0)
+    ended: list[int] = []
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    monkeypatch.setattr("os._exit", ended.append)
+    j.begin(2, "exp-float32", "exp(float32[3])", 20.0)
+    assert ended == [journal.LOST]

@@ -17,14 +17,14 @@ GIVEN = (
     *("--power", "9", "--no-power", "--hang-after", "1.5", "--setup", "s.py", "--fail-on", "void", "--min-judged", "0.25"),
     *("--known", "k.toml", "--strict-known"),
     *("--output", "run.jsonl", "--findings", "there", "--junit-xml", "x.xml", "--reach", "--count", "-v", "--list"),
-    *("--shard", "3/7", "--time", "5m", "--tx", "popen", "--mixed"),
+    *("--shard", "3/7", "--time", "5m", "--tx", "popen", "--mixed", "--model", "m.py", "--resume", "old.jsonl"),
 )
 ASKED = RunOptions(
     op=("ad*", "mul"), device="sim", dtype=("int8", "bool"), family=("unary",), profile="full", source="all", examples=3,
     seed="-1", workers=2, faults="f.py", no_screens=True, no_shrink=True, power=9, no_again=True, no_power=True,
     hang_after=1.5, setup="s.py", fail_on=("void",), known="k.toml", strict_known=True,
     min_judged=0.25, output="run.jsonl", findings="there", junit_xml="x.xml", reach=True, count=True,
-    verbose=True, list=True, shard="3/7", time=300.0, tx=("popen",), mixed=True,
+    verbose=True, list=True, shard="3/7", time=300.0, tx=("popen",), mixed=True, model=("m.py",), resume="old.jsonl",
 )  # fmt: skip
 
 
@@ -50,7 +50,19 @@ def test_pytest_is_given_what_the_command_line_was() -> None:
     """All but what pytest has options of its own for, and nothing for a default."""
     back = by_pytest(list(ASKED.pytest_arguments()))
     own = {o.name for o in OPTIONS if not o.in_pytest}
-    assert own == {"workers", "no_again", "no_power", "output", "junit_xml", "verbose", "list", "tx", "mixed"}
+    assert own == {
+        "workers",
+        "no_again",
+        "no_power",
+        "output",
+        "junit_xml",
+        "verbose",
+        "list",
+        "tx",
+        "mixed",
+        "model",
+        "resume",
+    }
     for f in fields(RunOptions):
         assert getattr(back, f.name) == (f.default if f.name in own else getattr(ASKED, f.name)), f.name
     assert list(RunOptions().pytest_arguments()) == []
@@ -83,3 +95,41 @@ def test_a_time_has_a_unit(given: str, seconds: float) -> None:
 def test_what_is_no_time_is_refused(given: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="is no time; give seconds, minutes or hours, such as 90s, 5m or 1h"):
         read_duration(given)
+
+
+NUMBERS = {
+    "--examples": ("run", "3"), "--power": ("run", "3"), "-n": ("run", "2"), "--time": ("run", "5m"),
+    "--hang-after": ("run", "1.5"), "--min-judged": ("run", "0.25"), "--repeat": ("zoo", "2"), "--minutes": ("first", "3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("option", NUMBERS)
+@pytest.mark.parametrize("given", ["nan", "inf", "-inf", "1e999", "-1", "9" * 5000, "\u00b2", "", "x"])
+def test_what_is_no_number_for_an_option_is_refused_in_one_line(
+    option: str, given: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the value and what is allowed; every command ends with 2."""
+    name, good = NUMBERS[option]
+    parser = commandline.parser()
+    parser.parse_args([name, f"{option}={good}"])
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args([name, f"{option}={given}"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said.count("\n") == 1
+    assert said.startswith(f"parity: argument {option}")
+    assert f"'{given[:30]}" in said
+    assert len(said) < 200
+
+
+@pytest.mark.parametrize("option", [o for o in NUMBERS if o != "--min-judged"])
+def test_nothing_is_no_number_either(option: str) -> None:
+    with pytest.raises(SystemExit):
+        commandline.parser().parse_args([NUMBERS[option][0], f"{option}=0"])
+
+
+@pytest.mark.parametrize("name", ["examples", "time", "hang-after", "min-judged", "power"])
+@pytest.mark.parametrize("given", ["nan", "inf", "-1"])
+def test_pytest_refuses_the_same(name: str, given: str) -> None:
+    with pytest.raises(SystemExit):
+        by_pytest([f"--parity-{name}={given}"])

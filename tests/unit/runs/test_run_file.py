@@ -10,11 +10,11 @@ import pytest
 
 from parity.core.errors import OutputError, RunFileError
 from parity.core.results import Fingerprint, Measure, Record, Status
-from parity.coverage.features import Coverage
+from parity.coverage.features import Coverage, DrawnFeatures
 from parity.runs import run_file, soundness, upgrades
 from parity.runs.code import Code, code_of
 from parity.runs.figures import Figures
-from parity.runs.rows import Death, End, Header, ItemRow, Row, Run
+from parity.runs.rows import Again, Death, End, Header, ItemRow, Row, Run
 from parity.runs.run_file import Writer, read
 
 PRINT = Fingerprint(
@@ -40,6 +40,8 @@ DRAWN = Coverage("binary", 9, {"into rows": 2, "special nan": 3}, {"into rows": 
 END = End(12.5)
 FULL_END = End(12.5, {"agree": 198, "void": 2}, "stopped", 1, ("sort-int8",), ("it broke",))
 WHOLE_END = replace(FULL_END, stopped="", lost=(), broken=())
+PINNED, FEATURES = replace(RECORD, pinned=True), DrawnFeatures("add", "float32", ("count 1",), "0")
+AGAIN = Again(RECORD.case, "forward", "add", 3, True)
 FIGURES = Figures("add", "float32", "AAAA", {"forward": ""}, {"forward out": "AQE"}, {"forward": "Ag"})
 
 
@@ -144,6 +146,21 @@ def failure(path: Path) -> str:
     return str(e.value)
 
 
+@pytest.mark.skipif(run_file.fcntl is None, reason="the system has no locks of this kind")
+def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
+    """The second one is told, and what the first one wrote stays."""
+    path = tmp_path / "run.jsonl"
+    path.write_text("what an earlier run left\n")
+    with Writer(path) as first:
+        first.write_line("one")
+        with pytest.raises(OutputError, match=r"another run is writing .*run\.jsonl now; wait for its end, or name another"):
+            Writer(path)
+        first.write_line("two")
+    assert path.read_text() == "one\ntwo\n"
+    Writer(path).close()
+    assert path.read_text() == ""
+
+
 def test_a_run_without_its_end_is_truncated_and_can_be_read_in_part(tmp_path: Path) -> None:
     path = write(tmp_path / "run.jsonl", HEADER, RECORD, ITEM)
     assert failure(path) == (
@@ -228,6 +245,9 @@ def test_a_header_of_the_third_format_names_its_code(tmp_path: Path) -> None:
     ((ITEM, replace(WHOLE_END, expected=2)), "it holds 1 items, its end row says 2 and names none as lost"),
     ((ITEM, replace(WHOLE_END, expected=3, lost=("a", "a"))), "it holds 1 items, its end row says 3 and names 1 as lost"),
     ((FIGURES, FIGURES, END), "the row of figures of add float32 with keys AAAA stands in it twice"),
+    ((PINNED, PINNED, END), "the record Record(case='add(float32[2], float32[2])', op='add', dtype='float32'"),
+    ((FEATURES, FEATURES, END), "the row of features of add float32 round 0 stands in it twice"),
+    ((AGAIN, AGAIN, END), "the finding tried again add forward add(float32[2], float32[2]) stands in it twice"),
     ((FIGURES, ITEM, FULL_END), "it holds figures of 1 cases of add float32, its item says 200"),
     ((FIGURES, END), "it holds figures of 1 cases of add float32, its item says 0"),
 ])  # fmt: skip

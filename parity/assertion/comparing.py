@@ -1,0 +1,364 @@
+"""Run a user's function on the CPU, on the device and in float64, and judge all results."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import re
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from parity import tolerance
+from parity.assertion.captured import Kept, captured
+from parity.assertion.comparison import PACKAGE, Comparison, Notes, warn
+from parity.assertion.leaves import loose
+from parity.assertion.subject import (
+    SEED,
+    ForwardRun,
+    Subject,
+    fixed_cotangents,
+    forward,
+    gradients,
+    known,
+    subject,
+    tracked_outputs,
+    word,
+)
+from parity.assertion.truth import FunctionTruth, seeded
+from parity.assertion.verdicts import ROW, bare, described, judged, settled, verdicts
+from parity.assertion.watch import PlacementWatch, command
+from parity.checks.trial import RAISED
+from parity.core.errors import NothingCompared, ParityError, UsageError
+from parity.core.results import Computed, Raised, Status, Verdict
+from parity.devices import Device, resolve
+from parity.devices.fallbacks import listening
+from parity.execution import execute as ex
+from parity.judging.bench import Bench
+from parity.judging.limits import Limits
+from parity.judging.measures import bit_equal
+
+TORCH = str(Path(torch.__file__).parent)
+SIDES = re.compile(r"same device|two devices|Placeholder storage|is on cpu\b|on cpu,? but|device type", re.IGNORECASE)
+
+
+@functools.lru_cache(maxsize=16)
+def _resolved(name: str) -> Device:
+    device = resolve(name)
+    if name == "auto" and device.simulated:
+        warn(
+            f"parity: torch reports no accelerator, so everything is compared on {device.name}, a SIMULATED device: that says "
+            "nothing about any hardware. Name a device to be sure of it"
+        )
+    return device
+
+
+def target(device: str | torch.device | Device) -> Device:
+    """The device that the caller names. Raises UsageError if the argument names none, and what `resolve` raises."""
+    if isinstance(device, Device):
+        return device
+    if not isinstance(device, (str, torch.device)):
+        raise UsageError(f"the device is {device!r}; give its name, like 'mps' or 'cuda:1', or a torch.device")
+    return _resolved(str(device).removesuffix(":0") if str(device).startswith("sim") else str(device))
+
+
+@functools.lru_cache(maxsize=16)
+def tables_of(name: str) -> tolerance.Tables:
+    """The tolerance tables that judge a device."""
+    return tolerance.load(name)
+
+
+def compared(
+    fn: Callable[..., Any],
+    inputs: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    device: str | torch.device | Device = "auto",
+    backward: bool = True,
+    atol: float | None = None,
+    fail_on: Sequence[Status] = (),
+    keep_on_cpu: Sequence[str] = (),
+    detail: bool = False,
+) -> tuple[Comparison, BaseException | None, Notes]:
+    """What `assert_parity` judges, without failing for what it finds: the comparison, the device's exception if it raised one,
+    and the notes. The arguments are those of `assert_parity`, which raises as this does."""
+    __tracebackhide__ = True
+    number = atol is None or (isinstance(atol, Real) and not isinstance(atol, bool))
+    if not number or (atol is not None and not 0 <= atol < math.inf):
+        raise UsageError(f"atol is {atol!r}; give a number that is 0 or more, or None for the tolerance tables alone")
+    notes = Notes()
+    s, place = subject(fn, inputs, kwargs, keep_on_cpu), target(device)
+    comparison, cause = _judged(s, place, backward, atol, fail_on, notes, detail)
+    return replace(comparison, dtype=word(s.coarsest), device=place.name), cause, notes
+
+
+def _judged(
+    s: Subject, device: Device, backward: bool, atol: float | None, fail_on: Sequence[Status], notes: Notes, detail: bool
+) -> tuple[Comparison, BaseException | None]:
+    """The comparison, and the device's exception if it raised one."""
+    __tracebackhide__ = True
+    if not s.moves:
+        raise NothingCompared(f"{s.name}: no input is a tensor, so nothing would reach {device.name}; give it tensors")
+    if device.simulated and s.odd:
+        raise UsageError(
+            f"'{s.odd}' of {s.name} is sparse, nested or quantized, and {device.name}, a simulated device, holds dense tensors "
+            "alone; give a dense one, or name a real device"
+        )
+    title = f"{s.name} {word(s.coarsest)} on {device.name}"
+    if device.name == "cpu":
+        notes.say("the device is the CPU itself, so this says nothing about any other; name one with device=", loud=True)
+    run, reference = _reference(s, backward)
+    bare(run.bare, notes)
+    cotangents = fixed_cotangents(run) if backward and run.leaves else []
+    tracked = tracked_outputs(run) if cotangents else ()
+    if backward and not cotangents:
+        notes.say("no gradients: no output depends on an input or parameter that requires one")
+    ours, problem = _with_gradients(run, reference, tracked, cotangents)
+    if problem is not None:
+        notes.say(f"no gradients: the CPU has none ({problem.message})", loud=True)
+        tracked, cotangents = (), []
+    fallbacks: list[str] = []
+    with listening(fallbacks):
+        theirs, cause = _on_device(s, device, backward, tracked, cotangents)
+    ran = f"ran on the CPU: {', '.join(sorted(set(fallbacks)))}"
+    if fallbacks and Status.FALLBACK not in fail_on:
+        notes.say(ran, loud=True)
+    extra = (("", Verdict(Status.FALLBACK, ran)),) if fallbacks and Status.FALLBACK in fail_on else ()
+    watch = _watched(s, device, backward) if device.name != "cpu" and not _spent(theirs) else None
+    if isinstance(theirs, Raised):
+        left = _left_behind(s) if SIDES.search(theirs.message) else ""
+        if left:
+            notes.say(left)
+        verdict = Verdict(RAISED[theirs.kind], _raised_text(theirs, cause))
+        culprit = [watch.last] if watch is not None and theirs.stage == "run" and watch.last else []
+        next_ = "" if left else _next(s, device, watch, culprit)
+        return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_), cause
+    results, outside = theirs
+    if watch is not None:
+        _placed_there(title, device, watch, outside, len(run.outputs), run.computed, notes)
+    truth = FunctionTruth(s, backward, cotangents, ours)
+    idle = _untouched(s, results, ours)
+    results, ours = ({n: t for n, t in side.items() if n not in idle} for side in (results, ours))
+    limits: dict[str, Limits] | None = {} if detail else None
+    judgements = verdicts(Bench(ROW, tables_of(device.name), truth, None, detail, limits), results, ours, notes, atol)
+    if not judged(judgements, ours):
+        raise NothingCompared(f"{title}: {_nothing(run)}; return what is to be compared")
+    if truth.refused:
+        notes.say(f"judged against the reference: it does not run in float64 ({truth.refused})")
+    judgements = (*extra, *settled(judgements, fail_on, notes))
+    failed = any(v.status is not Status.AGREE for _, v in judgements)
+    return Comparison(title, judgements, tuple(notes.lines), _next(s, device, watch) if failed else "", limits or {}), cause
+
+
+def _nothing(run: ForwardRun) -> str:
+    came = [f"{n} is {described(t)}" for n, t in run.outputs if not known(t)] + [f"{n} is a {t}" for n, t in run.bare]
+    return "no tensor with elements came out that parity compares" + (f" ({', '.join(came[:3])})" if came else "")
+
+
+# -------------------------------------------------------------------------------------------------------- the reference
+
+
+def _reference(s: Subject, backward: bool) -> tuple[ForwardRun, dict[str, Tensor]]:
+    """The run on the CPU and its results. Raises UsageError if it fails there, or if two runs differ."""
+    __tracebackhide__ = True
+    kept = Kept(s.function)
+    with seeded():
+        run, cause = _attempted(lambda: forward(s, torch.clone, backward), "run")
+    if name := kept.changed():
+        raise UsageError(
+            f"{s.name} changes '{name}', which it uses without being given it (what the first run changed was put back): pass "
+            "model and optimizer as arguments, so that each side works on a copy of its own"
+        )
+    if isinstance(run, Raised):
+        raise UsageError(
+            f"{s.name} raises on the CPU, so there is nothing to compare with: {run.type}: {run.message}{_where(cause)}; "
+            "give inputs that it takes there"
+        ) from cause
+    results: dict[str, Tensor] = {n: t.detach() for n, t in (*run.outputs, *run.written)}
+    if not _alike(results, _again(s, backward, SEED + 1)):
+        if _alike(results, _again(s, backward, SEED)):
+            raise UsageError(f"{s.name} draws random numbers, which no two devices share; call .eval() or fix the mask")
+        if not _alike(results, _again(s, backward, SEED), 1e-3):
+            raise UsageError(
+                f"two equal runs of {s.name} on the CPU differ by more than rounding; call .eval(), fix the random numbers "
+                "that it draws, or write to all memory that it reads"
+            )
+    return run, results
+
+
+def _again(s: Subject, backward: bool, seed: int) -> dict[str, Tensor]:
+    with seeded(seed):
+        run = forward(s, torch.clone, backward)
+    return {n: t.detach() for n, t in (*run.outputs, *run.written)}
+
+
+def _alike(a: Mapping[str, Tensor], b: Mapping[str, Tensor], relative: float | None = None) -> bool:
+    """Whether two runs gave the same bits or, with `relative`, differ by at most that fraction of each tensor's largest
+    magnitude."""
+    if list(a) != list(b):
+        return False
+    for x, y in zip(a.values(), b.values()):
+        if not known(x) or not known(y):
+            continue
+        if x.shape != y.shape or x.dtype != y.dtype:
+            return False
+        if bit_equal(x, y):
+            continue
+        if relative is None:
+            return False
+        p, q = (torch.nan_to_num(t.abs().to(torch.float64)) for t in (x, y))
+        if p.numel() and float((p - q).abs().max()) > relative * float(p.max()):
+            return False
+    return True
+
+
+def _with_gradients(
+    run: ForwardRun, results: Mapping[str, Tensor], tracked: Sequence[str], cotangents: Sequence[Tensor]
+) -> tuple[dict[str, Tensor], Raised | None]:
+    if not cotangents:
+        return dict(results), None
+    with seeded():
+        grads = ex.attempt(lambda: gradients(run, tracked, cotangents), "backward")
+    return (dict(results), grads) if isinstance(grads, Raised) else ({**results, **dict(grads)}, None)
+
+
+# ----------------------------------------------------------------------------------------------------------- the device
+
+
+def _on_device(
+    s: Subject, device: Device, backward: bool, tracked: Sequence[str], cotangents: Sequence[Tensor]
+) -> tuple[tuple[dict[str, Tensor], frozenset[str]] | Raised, BaseException | None]:
+    """All results of the device, copied to the CPU, and the names of the outputs that were not on the device; or what it
+    raised."""
+    with torch.random.fork_rng(devices=[]), device.active():
+        device.seed(SEED)
+        run, cause = _attempted(lambda: forward(s, device.upload, backward, stay=torch.clone), "run")
+        if isinstance(run, Raised):
+            return run, cause
+        outside = frozenset(n for n, t in run.outputs if t.device.type != device.torch_device.type)
+        results = ex.computed((*((n, t.detach()) for n, t in run.outputs), *run.written), device)
+        if isinstance(results, Raised):
+            return results, None
+        assert isinstance(results, Computed)
+        if not cotangents or tracked_outputs(run) != tuple(tracked):
+            return (dict(results.tensors), outside), None
+        fed = [device.upload(c) for c in cotangents]
+        grads, cause = _attempted(lambda: gradients(run, tracked, fed), "backward")
+        more = grads if isinstance(grads, Raised) else ex.computed(grads, device)
+        if isinstance(more, Raised):
+            return more, cause
+        assert isinstance(more, Computed)
+        return ({**dict(results.tensors), **dict(more.tensors)}, outside), None
+
+
+def _watched(s: Subject, device: Device, backward: bool) -> PlacementWatch:
+    """Where the operators ran in one more run of the subject; up to the error if it raises."""
+    watch = PlacementWatch(device.torch_device.type)
+    with torch.random.fork_rng(devices=[]), device.active(), listening([]):
+        device.seed(SEED)
+        got = ex.attempt(lambda: forward(s, device.upload, backward, watch.over(), torch.clone), "run")
+    watch.whole = not isinstance(got, Raised)
+    return watch
+
+
+def _spent(theirs: Any) -> bool:
+    """Whether the device must not be used again: it is out of memory."""
+    return isinstance(theirs, Raised) and theirs.kind == "oom"
+
+
+def _placed_there(
+    title: str,
+    device: Device,
+    watch: PlacementWatch,
+    outside: frozenset[str],
+    total: int,
+    numbers: frozenset[str],
+    notes: Notes,
+) -> None:
+    """Note what lies or ran elsewhere. Raises NothingCompared if nothing ran on the device."""
+    away = sorted(outside - numbers)
+    nowhere = total > 0 and len(outside) == total
+    if watch.whole and (watch.idle or (nowhere and not watch.there)):
+        ran = f"; on the CPU ran {', '.join(list(watch.here)[:6])}" if watch.here else ""
+        raise NothingCompared(f"{title}: no operator ran on {device.name}{ran}; let the function compute where its inputs lie")
+    if away:
+        ran = f"; what ran there: {', '.join(list(watch.there)[:12])}" if watch.there else ""
+        what = f"no output lies on {device.name}" if nowhere else f"{', '.join(away)} does not lie on {device.name}"
+        notes.say(f"{what}: make sure that the function computes there{ran}", loud=True)
+    if watch.after:
+        notes.say(f"ran on the CPU, after a copy from {device.name}: {', '.join(list(watch.after)[:12])}", loud=True)
+
+
+def _untouched(s: Subject, theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor]) -> set[str]:
+    """Names of the inputs and buffers that neither side wrote. Their bits decide: batch_norm writes without a new version."""
+    before = {f"after[{n}]": x for n, x in s.given}
+    before |= {f"buffer[{n}]": b for n, b in s.module.named_buffers()} if s.module is not None else {}
+    return {n for n, x in before.items() if n in ours and n in theirs and _kept(x, theirs[n]) and _kept(x, ours[n])}
+
+
+def _kept(before: Tensor, after: Tensor) -> bool:
+    if not known(before):
+        return True
+    before = before.detach().cpu()
+    return before.shape == after.shape and before.dtype == after.dtype and bit_equal(before, after)
+
+
+# ------------------------------------------------------------------------------------------------------- what was raised
+
+
+def _attempted(run: Callable[[], Any], stage: str) -> tuple[Any, BaseException | None]:
+    """`execute.attempt`, which also returns the exception itself. A ParityError is raised again."""
+    caught: list[BaseException] = []
+
+    def kept() -> Any:
+        try:
+            return run()
+        except BaseException as e:
+            caught.append(e)
+            raise
+
+    got = ex.attempt(kept, stage)
+    if caught and isinstance(caught[0], ParityError):
+        raise caught[0]
+    return got, caught[0] if caught else None
+
+
+def _raised_text(raised: Raised, cause: BaseException | None) -> str:
+    return f"{raised.type} in {raised.stage}: {raised.message}{_where(cause)}"
+
+
+def _where(e: BaseException | None) -> str:
+    """The last line of the caller's code that led to an exception; empty if the caller called torch directly."""
+    line = ""
+    for frame in traceback.extract_tb(e.__traceback__) if e is not None else ():
+        if frame.filename.startswith(os.path.join(PACKAGE, "devices", "")):
+            break
+        if not frame.filename.startswith((PACKAGE, TORCH, "<")):
+            near = os.path.relpath(frame.filename)
+            line = f" ({frame.filename if near.startswith('..') else near}:{frame.lineno}, in {frame.name})"
+    return line
+
+
+def _left_behind(s: Subject) -> str:
+    """Which tensors stayed on the CPU, and what to do about it; empty if none can be named."""
+    if s.module is not None and (names := [n for n, _ in loose(s.module)]):
+        return (
+            f"'{names[0]}' of {type(s.module).__name__} is a tensor that is neither a parameter nor a buffer, so it stays on "
+            "the CPU: register it (self.register_buffer) or pass it in"
+        )
+    for name, value in captured(s.function):
+        what = "pass model and optimizer as arguments" if isinstance(value, (nn.Module, Optimizer)) else "pass it in"
+        return f"'{name}' is used by {s.name} without being an input, so it stays on the CPU: {what}"
+    return "a tensor stayed on the CPU: pass it in, or make it on the device of the inputs"
+
+
+def _next(s: Subject, device: Device, watch: PlacementWatch | None, culprit: Sequence[str] = ()) -> str:
+    names = list(culprit) or (list(watch.calls) if watch is not None else [])
+    return command(names, word(s.coarsest), device.name, bool(getattr(device, "faults", ())))

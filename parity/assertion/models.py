@@ -1,0 +1,150 @@
+"""Users' own models and functions in a file, each compared as by `assert_parity`.
+
+A file holds functions without parameters. Each returns what is to be compared, a model or a function and then its inputs:
+
+    def bert():
+        return make_bert().eval(), torch.randint(1000, (2, 16))
+
+`python -m parity.assertion.models JSON` is the process that `parity run --model` starts (`parity.runs.own`). Before each
+function is called, torch's seed is set to 0, so that two runs compare equal weights.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from parity.assertion.comparing import compared
+from parity.assertion.rows import rows
+from parity.assertion.subject import SEED, coarsest, subject, word
+from parity.core.errors import NothingCompared, ParityError, UsageError
+from parity.core.results import Status
+from parity.devices import load_faults, resolve
+from parity.devices.setup import add_folder_to_path, run_setup
+from parity.runs import own
+from parity.runs.rows import ItemRow
+from parity.runs.run_file import encode
+
+Made = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+# ------------------------------------------------------------------------------------------------------ what a file holds
+
+
+def functions(place: str) -> dict[str, Callable[[], Made]]:
+    """The functions of a place, "models.py" or "models.py:bert", by their names in run files; each returns (function, inputs).
+
+    Raises UsageError if the file does not run or holds no such function.
+    """
+    file, _, only = place.partition(":")
+    module = _module(Path(file))
+    public = {n: f for n, f in vars(module).items() if inspect.isfunction(f) and not n.startswith("_")}
+    found = {n: f for n, f in public.items() if f.__module__ == module.__name__ and _takes_nothing(f)}
+    if only:
+        if only not in public:
+            raise UsageError(f"{file} has no function '{only}'; it has {', '.join(found) or 'none without parameters'}")
+        if not _takes_nothing(public[only]):
+            raise UsageError(f"{place} has parameters; give a function without any, which returns a model and its inputs")
+        found = {only: public[only]}
+    if not found:
+        raise UsageError(f"{file} has no public function without parameters; write one that returns a model and its inputs")
+    return {f"{Path(file).name}:{n}": _maker(f"{Path(file).name}:{n}", f) for n, f in found.items()}
+
+
+def _takes_nothing(f: Callable[..., Any]) -> bool:
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return all(p.default is not p.empty or p.kind in kinds for p in inspect.signature(f).parameters.values())
+
+
+def _maker(name: str, f: Callable[[], Any]) -> Callable[[], Made]:
+    def made() -> Made:
+        torch.manual_seed(SEED)
+        try:
+            got = f()
+        except Exception as e:
+            raise UsageError(f"{name} raises {type(e).__name__}: {(str(e).splitlines() or [''])[0][:200]}") from e
+        parts = got if isinstance(got, tuple) else (got,)
+        if not callable(parts[0]):
+            raise UsageError(f"{name} returns {_spelt(got)}; return a model or a function, and its inputs after it")
+        return parts[0], tuple(parts[1:])
+
+    return made
+
+
+def _spelt(got: object) -> str:
+    if isinstance(got, tuple):
+        return f"a tuple that begins with {type(got[0]).__name__}" if got else "an empty tuple"
+    return "nothing" if got is None else repr(got)[:40]
+
+
+def _module(path: Path) -> Any:
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}; name a Python file with functions that return a model and its inputs")
+    add_folder_to_path(path)
+    name = f"parity_models_{path.stem}"
+    spec: Any = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as e:  # a user's file may raise anything
+        raise UsageError(f"{path} does not run ({type(e).__name__}: {e}); mend it") from e
+    return module
+
+
+# ---------------------------------------------------------------------------------------------------------- the process
+
+
+def main() -> None:
+    """Compare what JSON in the first argument asks for; a line of the protocol before and after each function."""
+    asked = json.loads(sys.argv[1])
+    torch.set_num_threads(1)
+    torch.autograd.set_multithreading_enabled(False)  # simulated devices need the backward pass on the calling thread
+    try:
+        if asked["setup"]:
+            run_setup(asked["setup"])
+        device = resolve(asked["device"], load_faults(asked["faults"]) if asked["faults"] else ())
+        made: dict[str, Callable[[], Made]] = {}
+        for place in asked["places"]:
+            for name, make in functions(place).items():
+                if name in made:
+                    raise UsageError(f"two functions are called {name}; give the files different names")
+                made[name] = make
+    except ParityError as e:
+        _say(own.FAILED, {"why": str(e)})
+        return
+    fail_on = tuple(map(Status, asked["fail_on"]))
+    for name, make in made.items():
+        if name not in asked["done"]:
+            for word_, told in _compared(name, make, device, fail_on):
+                _say(word_, told)
+
+
+def _compared(name: str, make: Callable[[], Made], device: Any, fail_on: tuple[Status, ...]) -> Iterator[tuple[str, Any]]:
+    yield own.BEGIN, {"name": name, "dtype": ""}
+    try:
+        fn, inputs = make()
+        yield own.BEGIN, {"name": name, "dtype": word(subject(fn, inputs, {}).coarsest)}
+        comparison, _, _ = compared(fn, inputs, {}, device, fail_on=fail_on)
+        item, records = rows(name, (comparison,))
+    except NothingCompared as e:
+        item, records = ItemRow(name, word(coarsest([])), 1, {"forward": {"void": 1}}, void={str(e): 1}), []
+    except ParityError as e:
+        yield own.FAILED, {"name": name, "why": f"{name} {str(e).removeprefix(name).lstrip(': ')}"}
+        return
+    yield own.ROWS, {"name": name, "rows": [*map(encode, records), encode(item)]}
+
+
+def _say(kind: str, told: Mapping[str, Any]) -> None:
+    print(f"{own.MARK}{kind} {json.dumps(told)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

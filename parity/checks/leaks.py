@@ -1,0 +1,68 @@
+"""Calls that leave memory behind: the same call many times, and what the device says is in use after each."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Callable
+from contextlib import suppress
+
+from parity.checks.trial import values
+from parity.core.case import Case
+from parity.core.errors import CaseError
+from parity.core.results import Raised
+from parity.devices.base import Device
+from parity.execution import execute as ex
+from parity.execution.execute import Program
+from parity.execution.inputs import apply, build
+
+WARM, REPEATS = 2, 4  # calls that fill caches, and calls that must all leave memory behind to count as a leak
+
+
+def leaked(device: Device, call: Callable[[], object]) -> int:
+    """Bytes that every repeat of a call leaves on the device; 0 where one of them leaves none, where the call raises, and where
+    the device does not say."""
+    if device.used() is None:
+        return 0
+    with suppress(Exception):  # another check tells of a call that raises
+        for _ in range(WARM):
+            call()
+        device.synchronize()
+        before = device.used() or 0
+        for _ in range(REPEATS):
+            call()
+        device.synchronize()
+        if (device.used() or 0) - before >= REPEATS:  # a figure may cost as much as many calls
+            return _least_growth(device, call)
+    return 0
+
+
+def _least_growth(device: Device, call: Callable[[], object]) -> int:
+    """The least growth of any of some repeats. Cycles of Python objects, which may hold tensors for a while, are collected."""
+    figures = []
+    for _ in range(REPEATS + 1):
+        call()
+        device.synchronize()
+        gc.collect(1)  # what a call made is young; to look at all objects takes half a second
+        figures.append(device.used() or 0)
+    return max(0, min(b - a for a, b in itertools.pairwise(figures)))
+
+
+def leak_of(program: Program, case: Case, device: Device, differentiated: bool) -> int:
+    """Bytes that a case's forward, and its backward if it is differentiated, leave on the device each time."""
+    try:
+        inputs = build(case)
+    except CaseError:
+        return 0
+    placed = ex.attempt(lambda: ex.place(inputs, device, case.under), "upload")
+    if isinstance(placed, Raised):
+        return 0
+
+    def call() -> None:
+        with ex.MODES["grad"]():
+            live = ex.forward(program, case, inputs, placed, differentiated)
+            if differentiated and live.leaves and ex.differentiable(live):
+                fed = [ex.cotangent(case.cotangent, x, i, values) for i, (_, x) in enumerate(ex.differentiable(live))]
+                ex.backward(live, [apply(device.upload(c.base), c.layout, c.shape) for c in fed])
+
+    return leaked(device, call)

@@ -1,0 +1,84 @@
+"""The machine that parity runs on: virtual or real, and how much memory it has."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+GIB = float(1 << 30)
+PARAVIRTUAL = "Paravirtual"  # in the name of the GPU that Apple gives to a virtual machine
+
+
+def is_virtual(chip: str = "") -> str:
+    """Whether it is virtual: yes or no, with what says so, or unknown. chip: the device's name."""
+    if platform.system() == "Darwin":
+        model = asked("sysctl", "-n", "hw.model")
+        if PARAVIRTUAL in chip or model.startswith("Virtual") or asked("sysctl", "-n", "kern.hv_vmm_present") == "1":
+            return f"yes ({chip if PARAVIRTUAL in chip else model or 'a hypervisor is present'})"
+        return f"no ({model})" if model else "unknown"
+    if platform.system() != "Linux":
+        return "unknown"
+    if PARAVIRTUAL in chip:
+        return f"yes ({chip})"
+    board = " ".join(filter(None, (_line(f"/sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name"))))
+    flags = _text("/proc/cpuinfo")
+    if " hypervisor" in flags:
+        return f"yes ({board or 'a hypervisor is present'})"
+    return f"no ({board or 'no hypervisor is present'})" if board or "flags" in flags else "unknown"
+
+
+def total_memory() -> int:
+    """Bytes of memory that this machine gives to processes; 0 where it does not say. In a container it is the container's."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        said = asked("sysctl", "-n", "hw.memsize")
+        return int(said) if said.isdigit() else 0
+    limits = [_text(p).strip() for p in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")]
+    return min([total, *(int(t) for t in limits if t.isdigit() and int(t) > 0)])
+
+
+def free_memory() -> int:
+    """Bytes that could be had without swapping; 0 where the system does not say."""
+    for line in _text("/proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def asked(*command: str) -> str:
+    """The output of a system tool; empty if it fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def resident_memory() -> int:
+    """Bytes of memory that this process occupies; where the system tells only the most that it ever occupied, that."""
+    if figures := _text("/proc/self/statm").split():
+        return int(figures[1]) * os.sysconf("SC_PAGE_SIZE")
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return 0
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if platform.system() == "Darwin" else most * 1024
+
+
+def size(n: int) -> str:
+    """A number of bytes for a person."""
+    return f"{n / GIB:.1f} GB" if n >= GIB / 10 else f"{n / (1 << 20):.1f} MB"
+
+
+def _line(path: str) -> str:
+    return (_text(path).splitlines() or [""])[0].strip()
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,90 @@
+"""The operators that the examination of a device itself calls: noted before each call, so that one that ends the process has a
+name, and computed on the CPU where one did so before.
+
+Names come from a variable of the environment, because every process of a run needs them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from parity.core.processes import deadly
+from parity.devices.base import Device
+from parity.devices.refusals import words
+
+LONGEST = 64  # characters of a name
+ATEN_TRANSFERS = (
+    "to",
+    "resolve_conj",
+    "resolve_neg",
+    "detach",
+)  # what uploads and downloads call: without them nothing can be done
+
+
+class _Calls(TorchFunctionMode):
+    """Notes each public function in a file, and turns whatever it raises into an exception with words."""
+
+    def __init__(self, device: Device, notes: Path | None) -> None:
+        super().__init__()
+        self._device, self._without = device, deadly()
+        self._file = notes.open("wb", buffering=0) if notes is not None else None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", str(func))
+        if name in self._without and name not in ATEN_TRANSFERS and any(map(self._is_there, tree_leaves((args, kwargs)))):
+            return self._on_cpu(func, args, kwargs or {})
+        if self._file is not None:
+            self._file.seek(0)
+            name = "" if name in ATEN_TRANSFERS else name
+            self._file.write(name.encode()[:LONGEST].ljust(LONGEST))
+        try:
+            return func(*args, **(kwargs or {}))
+        except BaseException as e:
+            said = words(e)
+            if isinstance(e, Exception) and said == str(e):
+                raise
+            raise RuntimeError(f"{name} raised {type(e).__name__}: {said}") from None
+
+    def _is_there(self, x: Any) -> bool:
+        return isinstance(x, Tensor) and x.device.type == self._device.torch_device.type
+
+    def _on_cpu(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if func.__name__.endswith("_"):  # what it writes would stay on the CPU
+            raise RuntimeError(f"{func.__name__} ended the process before")
+
+        def down(x: Any) -> Any:
+            return x.detach().to("cpu") if self._is_there(x) else x
+
+        with torch._C.DisableTorchFunction():
+            result = func(*tree_map(down, args), **tree_map(down, kwargs))
+            return tree_map(lambda x: self._device.upload(x) if isinstance(x, Tensor) else x, result)
+
+
+@contextlib.contextmanager
+def guarded(device: Device, notes: Path | None = None) -> Iterator[None]:
+    """While active, the device's calls are noted in a file, and those of the deadly operators are computed on the CPU."""
+    active = device.active
+
+    @contextlib.contextmanager
+    def both() -> Iterator[None]:
+        with active(), _Calls(device, notes):
+            yield
+
+    setattr(device, "active", both)  # noqa: B010 -- a method of one object
+    try:
+        yield
+    finally:
+        delattr(device, "active")
+
+
+def reasons() -> tuple[str, ...]:
+    """What is wrong with a device whose operators have ended an examination."""
+    return tuple(f"{name}: ended the process that examined the device; its own findings tell more" for name in sorted(deadly()))

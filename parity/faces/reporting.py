@@ -1,0 +1,110 @@
+"""`parity report`: a run file as text, Markdown, JSON, JUnit, annotations or a page."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from parity.core.errors import UsageError, near
+from parity.faces.files import writable
+from parity.report import output
+from parity.runs import run_file
+from parity.runs.rows import Run, counted
+
+
+def report(o: argparse.Namespace) -> int:
+    """Print or write a report of a run file, or a schema; the exit code."""
+    if o.output:
+        writable(o.output.absolute().parent, "--output")
+    if o.schema:
+        from parity.report import schema
+
+        return _written(o, schema.text(o.schema))
+    if o.run is None:
+        raise UsageError("report needs a run file: parity report RUN; parity run writes one")
+    run = run_file.read(o.run, partial=True)
+    if run.end is None and (o.matrix or o.cause):  # every other report says so itself
+        print(f"parity: {o.run} is cut: it has no end row, so findings may be missing", file=sys.stderr)
+    if o.against and o.format != "html":
+        raise UsageError("--against is for a page: parity report RUN --against BEFORE --format html -o FILE; else parity diff")
+    whole = {"html": _page, "junit": _junit, "github": _github}.get(o.format)
+    if whole and (o.cause or o.issue or o.matrix):
+        raise UsageError(f"--format {o.format} is of a whole run: parity report RUN --format {o.format} -o FILE")
+    return _written(o, (whole or (_matrix if o.matrix else _causes))(o, run))
+
+
+def _written(o: argparse.Namespace, text: str) -> int:
+    """Write a report to its file or to standard output."""
+    for read in (o.run, o.against):
+        if o.output and read is not None and o.output.exists() and o.output.samefile(read):
+            raise UsageError(f"{o.output} is the run file itself, which a report would overwrite; name another file with -o")
+    if o.output:
+        o.output.write_text(text, encoding="utf-8")
+    elif o.format == "github":  # commands, which printing would make inert; what they hold is escaped
+        output.control(sys.stdout, text)
+    else:
+        print(text, end="")
+    return 0
+
+
+def _page(o: argparse.Namespace, run: Run) -> str:
+    from parity.report import html
+
+    if not o.output:
+        raise UsageError("a page goes to a file: parity report RUN --format html -o report.html")
+    return html.render(run, run_file.read(o.against, partial=True) if o.against else None, o.run.name)
+
+
+def _junit(o: argparse.Namespace, run: Run) -> str:
+    from parity.report import junit
+
+    return junit.render(run)
+
+
+def _github(o: argparse.Namespace, run: Run) -> str:
+    from parity.report import github
+
+    return github.render(run)
+
+
+def _matrix(o: argparse.Namespace, run: Run) -> str:
+    from parity.report import matrix
+    from parity.runs.diff import without_gone
+
+    run = without_gone(run)
+    deaths = counted(run.deaths, run.items)
+    if o.cause or o.issue:
+        raise UsageError("--matrix is of a whole run: parity report RUN --matrix [--format markdown|json]")
+    if o.format == "json":
+        return matrix.as_json(run.header, run.items, deaths) + "\n"
+    if o.format == "markdown":
+        return matrix.as_markdown(run.items, deaths, o.verbose)
+    return matrix.render(run.items, deaths, o.verbose) + "\n"
+
+
+def _causes(o: argparse.Namespace, run: Run) -> str:
+    from parity.report import causes as told
+    from parity.report import caveats
+    from parity.report.known import marks
+    from parity.runs import causes
+
+    gathered = causes.gather(run.records, counted(run.deaths, run.items))
+    ids = [c.cause.id for c in gathered]
+    if o.cause:  # progress lines name the members of a cause before they are joined
+        gathered = tuple(c for c in gathered if o.cause in (c.cause.id, *(m.id for m in c.members)))
+        if not gathered:
+            what = near(o.cause, ids) or (f"it has {', '.join(ids)}" if ids else "it has none that counts")
+            raise UsageError(f"{o.run} has no cause '{o.cause}'; {what}")
+    if o.issue:
+        if len(gathered) != 1:
+            held = f"it has {', '.join(ids[:8])}" if ids else "it has no cause that counts"
+            raise UsageError(f"--issue writes one cause: parity report {o.run} CAUSE --issue; {held}")
+        from parity.report import issue
+
+        return issue.render(gathered[0], run.header)
+    before, known = caveats.sentences(run), marks(run, gathered)
+    if o.format == "json":
+        return told.as_json(gathered, run.header, before, known) + "\n"
+    if o.format == "markdown":
+        return told.as_markdown(gathered, run.header, before, not any(caveats.failures(run)), known)
+    return told.render(gathered, run.header, bool(o.cause), () if o.cause else before, known) + "\n"

@@ -1,0 +1,337 @@
+"""`parity run`: everything around the suite, which pytest runs."""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from parity import __version__, tolerance
+from parity.core import machine, parent, processes, resources
+from parity.core.errors import DeviceError, NothingCompared, OutputError, UsageError
+from parity.core.health import SUSPECT, UNUSABLE
+from parity.core.results import Fingerprint, statuses
+from parity.faces import known as known_command
+from parity.faces.commandline import split
+from parity.faces.files import in_words, located, writable
+from parity.faces.interruption import Interruptions
+from parity.report.words import plural
+from parity.runs import known as known_findings
+from parity.runs import memory, own, resuming, suite
+from parity.runs.code import Code, code_of
+from parity.runs.doctor import banner, examined, fingerprint_of, named
+from parity.runs.inquest import How
+from parity.runs.options import RunOptions
+from parity.runs.rows import Header
+
+INTERRUPTED = 130
+AGAIN = 0.1  # share of --time that is kept for trying findings again
+
+
+def run(given: argparse.Namespace) -> int:
+    """Run the suite and the user's own functions as the options say; the exit code."""
+    o, began = RunOptions.of_command_line(given), time.monotonic()
+    with parent.guarded_folder():
+        return _run_with(o, began)
+
+
+def _run_with(o: RunOptions, began: float) -> int:
+    kept = resuming.kept(Path(o.resume)) if o.resume else None
+    o = resuming.options(kept.header, o) if kept is not None else o
+    o, only_own = _with_models(o)
+    if o.time and o.count:
+        raise UsageError("--count draws until all is counted, --time ends earlier; leave one of them out")
+    profile = suite.profile(o.profile)
+    whole = not (o.op or o.family or o.dtype or o.source or o.examples)
+    if o.count:
+        o = replace(o, source=o.source or "all", device="cpu" if o.device == "auto" else o.device)
+    source = o.source or profile.source
+    own_words = o.model if only_own else [f"model={m}" for m in o.model]
+    words = [*o.op, *own_words, *(f"family={f}" for f in o.family), *(f"dtype={d}" for d in o.dtype), f"source={source}"]
+    selection = " ".join(words)
+    o = replace(o, family=split(o.family), dtype=split(o.dtype))
+    items = () if only_own else suite.shard(suite.select(o.op, o.family, o.dtype, source), o.shard)
+    selected = len(items)
+    items = tuple(i for i in items if kept is None or i.id not in kept.ids)
+    o = replace(o, fail_on=split(o.fail_on))
+    fail_on = statuses(o.fail_on, "--fail-on")
+    if o.list:
+        return _list(items) if items else NothingCompared.exit_code
+    known = _known(o)
+    _sendable(o)
+    _check_junit(o.junit_xml)
+    computers = _machines(o)
+    probe = computers[0].answer if computers else examined(o.device, o.faults, o.setup)
+    differing = _differing(computers, o.mixed)
+    fingerprint = fingerprint_of(probe)
+    if kept is not None:
+        resuming.check_same(kept.path, kept.header.fingerprint, fingerprint)
+    if o.reach and probe["device"] == "cpu":
+        raise UsageError("--reach tells the device's operators from the reference's; name a device other than the CPU: sim")
+    for where, answer in [(f" of {m.spec}", m.answer) for m in computers] or [("", probe)]:
+        if answer["verdict"] == UNUSABLE:
+            raise DeviceError(f"device {answer['device']}{where} is unusable: {'; '.join(answer['reasons'])}")
+    o = replace(o, device=str(probe["device"]))
+    os.environ[processes.DEADLY] = ",".join(probe.get("deadly", ()))  # restored by `main`
+    tolerance.load(o.device, known_ops={r.name for r in suite.rows("all")})  # a broken table, before workers start
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    code_given = code_of(o.faults), code_of(o.setup)
+    complete = whole and not o.count
+    header = Header(
+        fingerprint, o.seed, o.profile, selection, now, complete, *code_given, o.for_header(), o.shard or "", differing,
+        known.code if known is not None else Code(),
+    )  # fmt: skip
+    header = header if kept is None else kept.header
+    writable(Path(o.findings), "--findings")
+    from parity.report.progress import Reporter  # pytest is imported only by the command that runs it
+
+    path = Path(o.output) if o.output else fresh(f"parity-run-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+    path = path if kept is None else kept.path.with_name(f"{kept.path.name}.tmp")
+    reporter = Reporter(header, path, fail_on=fail_on, min_judged=o.min_judged, verbose=o.verbose, seconds=o.time)
+    reporter.scripts, reporter.known, reporter.strict = Path(o.findings), known, o.strict_known
+    if o.time:
+        reporter.started = began
+    if kept is not None:
+        reporter.resume(kept)
+        print(f"{plural(len(kept.ids), 'item')} of {selected} are whole in {kept.path}; the rest is run")
+    workers = sum(m.workers for m in computers) or o.workers or memory.default_workers()
+    for text in differing:
+        print(f"MIXED machines: {text}")
+    if probe["verdict"] == SUSPECT:
+        print(banner(probe["reasons"]))
+    with Interruptions() as asked:
+        try:
+            print(
+                f"parity {__version__}: {_asked_for(o, items)}, {o.profile} profile, {plural(workers, 'worker')}"
+                f"{_room(o)}{f', shard {o.shard}' if o.shard else ''}\n"
+                f"device {named(probe)}, reference cpu, torch {fingerprint.torch}",
+                flush=True,
+            )
+            print(*_about_known(known, fingerprint), sep="\n", end="", flush=True)
+            code = _compared(o, items, workers, reporter, began, () if kept is None else kept.ids)
+            if o.model and code in (0, 1, NothingCompared.exit_code):
+                code = _own(o, reporter)
+            asked.hold()
+        except KeyboardInterrupt:  # before pytest's session, or while it ends: what is done is kept all the same
+            asked.hold()
+            reporter.pytest_keyboard_interrupt()
+            code = INTERRUPTED
+        reporter.finish(code)
+    if o.count:
+        from parity.report import pairs
+
+        print("\n" + pairs.render(pairs.of_run(reporter.items, whole), whole, o.verbose))
+    return code
+
+
+def _with_models(o: RunOptions) -> tuple[RunOptions, bool]:
+    """The options with the Python files among the patterns as models, and whether nothing else was named."""
+    named = tuple(p for p in o.op if p.endswith(".py") or ".py:" in p)
+    alone = bool(named) and len(named) == len(o.op)
+    return replace(o, op=tuple(p for p in o.op if p not in named), model=own.names((*o.model, *named))), alone
+
+
+def _asked_for(o: RunOptions, items: Sequence[suite.Item]) -> str:
+    """What is run, in words."""
+    texts = [plural(len({i.row.name for i in items}), "op"), plural(len(items), "op x dtype pair")] if items else []
+    return ", ".join([*texts, *([f"the functions of {', '.join(o.model)}"] if o.model else [])])
+
+
+def _own(o: RunOptions, reporter: Any) -> int:
+    """Compare the user's own functions; the exit code of the whole run."""
+    if o.shard and not o.shard.startswith("1/"):  # they are no items that could be shared out
+        return int(reporter.exit_code)
+    reporter.own_left = True  # until all have been heard of
+    for row in own.compared(o.model, How(o.device, o.faults, o.setup), o.fail_on):
+        reporter.own(row)
+    reporter.own_left = False
+    code: int = reporter.exit_code
+    return code
+
+
+def fresh(name: str) -> Path:
+    """A run file of that name that no other run has begun in the same second."""
+    for path in (Path(f"{name}{more}.jsonl") for more in ("", *(f"-{k}" for k in range(2, 100)))):
+        try:
+            path.touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        except OSError:  # whoever writes it says so
+            pass
+        return path
+    return path
+
+
+def _sendable(o: RunOptions) -> None:
+    """Refuse paths that workers cannot be told of: they are sent as UTF-8."""
+    paths = {"--findings": o.findings, "--faults": o.faults, "--setup": o.setup, "--known": o.known}
+    try:
+        paths |= {"the current folder": os.getcwd(), "the folder of temporary files": tempfile.gettempdir()}
+    except FileNotFoundError:
+        raise UsageError(
+            "the current folder is not there any more, or there is none for temporary files; go elsewhere"
+        ) from None
+    utf8 = codecs.lookup(sys.getfilesystemencoding()).name == "utf-8"
+    for what, path in paths.items():
+        try:
+            (path or "").encode()
+        except UnicodeEncodeError:
+            shown = os.fsencode(path or "").decode("utf-8", "backslashreplace")
+            remedy = "take a path that is" if utf8 else f"this locale has {sys.getfilesystemencoding()} only: set PYTHONUTF8=1"
+            raise UsageError(f"{what} '{shown}' is no UTF-8, so that no worker can be told of it; {remedy}") from None
+
+
+def _room(o: RunOptions) -> str:
+    """How much memory the workers here may occupy, in words."""
+    most = memory.ceiling()
+    return f" with {machine.size(most)} of memory at most" if most and not o.tx else ""
+
+
+def _check_junit(given: str | None) -> None:
+    """Refuse a place where JUnit's XML cannot be written, before the run."""
+    if not given:
+        return
+    writable(Path(given).absolute().parent, "--junit-xml")
+    if Path(given).is_dir():
+        raise OutputError(f"cannot write {given}: it is a folder; name a file with --junit-xml")
+
+
+def _known(o: RunOptions) -> known_findings.Known | None:
+    """The known findings of a run; None without --known."""
+    if o.strict_known and not o.known:
+        raise UsageError("--strict-known is about known findings; name their file with --known")
+    return known_findings.read(Path(o.known)) if o.known else None
+
+
+def _about_known(known: known_findings.Known | None, fingerprint: Fingerprint) -> Iterator[str]:
+    """The file of known findings, and what is odd about it; the last line is empty."""
+    if known is not None:
+        yield f"known findings: {len(known.entries)} in {known.code}"
+        yield from (f"warning: {w}" for w in (*known.warnings(fingerprint), *known_command.unknown_ops(known)))
+        yield ""
+
+
+def _compared(
+    o: RunOptions, items: Sequence[suite.Item], workers: int, reporter: Any, began: float, done: Collection[str]
+) -> int:
+    """Run the suite, and then its findings again in fresh processes. began: when the time of --time began; done: ids of items
+    that an interrupted run has examined."""
+    until = began + o.time if o.time else math.inf
+    if o.time:
+        # A part of the time is kept for the findings.
+        o = replace(o, time=max(1.0, until - time.monotonic() - (0.0 if o.no_again else AGAIN * o.time)))
+    code = _pytest(o, workers, reporter, done) if items else reporter.exit_code  # a shard may be empty, or a run whole
+    if code == 1 and not (o.no_shrink or o.tx):
+        left = max(0.0, until - time.monotonic())
+        reporter.shrink_deaths(How(o.device, o.faults, o.setup), workers, left / 2, o.hang_after)
+    if code == 1 and (o.no_again or o.tx):  # on other machines nothing can be tried from here
+        reporter.say(f"findings were not tried again in a fresh process ({'--no-again' if o.no_again else '--tx'})")
+    if code != 1 or o.no_again or o.tx:
+        return code
+    reporter.try_again(How(o.device, o.faults, o.setup), workers, max(0.0, until - time.monotonic()))
+    if o.junit_xml and (acquitted := reporter.acquitted()) and Path(o.junit_xml).is_file():
+        from parity.report import junit
+
+        junit.acquit(Path(o.junit_xml), acquitted)
+    again: int = reporter.exit_code
+    return again
+
+
+def _differing(computers: list[Any], mixed: bool) -> tuple[str, ...]:
+    if not computers:
+        return ()
+    from parity.runs import machines
+
+    return machines.differences(computers, mixed)
+
+
+def _machines(o: RunOptions) -> list[Any]:
+    """The machines of --tx, examined; none without it."""
+    if not o.tx:
+        if o.mixed:
+            raise UsageError("--mixed is for runs over several machines: name them with --tx")
+        return []
+    if o.workers:
+        raise UsageError(
+            "-n starts workers here, --tx where it says; leave one of them out (--tx '2*popen' is two workers here)"
+        )
+    from parity.runs import machines
+
+    faults = located(o.faults) if o.faults else None
+    setup = str(Path(o.setup).absolute()) if o.setup else None
+    return machines.examine(machines.read_specs(o.tx), o.device, faults, setup)
+
+
+def _pytest(o: RunOptions, workers: int, reporter: Any, done: Collection[str] = ()) -> int:
+    """The one engine. Raises what kept a worker from its first item."""
+    import pytest
+
+    from parity.faces.survival import UNABLE
+
+    folder = resources.folder("conformance")
+    here = replace(  # workers may stand in another folder
+        o,
+        power=0 if o.no_power else o.power,
+        faults=located(o.faults) if o.faults else None,
+        setup=str(Path(o.setup).absolute()) if o.setup else None,
+        known=str(Path(o.known).absolute()) if o.known else None,
+        findings=str(Path(o.findings).absolute()),
+    )
+    with tempfile.TemporaryDirectory(prefix="parity-", ignore_cleanup_errors=True) as scratch:
+        args = [
+            str(folder), "-c", str(folder / "pytest.ini"), "--rootdir", str(folder),
+            *processes.PLUGINS, "-p", "no:terminal", "-p", "no:cacheprovider",
+            "-p", "no:faulthandler",  # a death is told by the report, not by a dump of its threads
+            "--dist", "worksteal", f"--parity-rundir={scratch}", *here.pytest_arguments(),
+        ]  # fmt: skip
+        # The suite is copied to machines that are elsewhere; parity itself is installed there.
+        args += [*(f"--tx={spec}" for spec in o.tx), "--rsyncdir", str(folder)] if o.tx else ["-n", str(workers)]
+        if done:
+            Path(scratch, "done").write_text("\n".join(done), encoding="utf-8")
+            args.append(f"--parity-done={Path(scratch, 'done')}")
+        args += ["--junit-xml", str(Path(o.junit_xml).absolute())] if o.junit_xml else []
+        ended: int | pytest.ExitCode
+        try:
+            with processes.only_our_plugins():
+                ended = pytest.main(args, plugins=[reporter])
+        except OSError as e:  # pytest writes the XML last, and hears of a full disk only then: nothing else may be lost by it
+            e.filename = e.filename or o.junit_xml
+            said = in_words(e, "name another file with --junit-xml, or free the disk", "write")
+            reporter.failed = reporter.failed or OutputError(said)
+            ended = pytest.ExitCode.TESTS_FAILED
+        unable = [path for path in Path(scratch).iterdir() if path.name.startswith(UNABLE)]
+        if unable:
+            kinds = {kind.exit_code: kind for kind in (UsageError, DeviceError)}
+            raise kinds.get(int(unable[0].name.removeprefix(UNABLE)), UsageError)(unable[0].read_text(encoding="utf-8"))
+    if ended == pytest.ExitCode.INTERRUPTED:
+        return INTERRUPTED
+    if ended in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
+        reporter.broken.append(f"pytest ended with {pytest.ExitCode(ended).name}")
+        return UsageError.exit_code
+    if ended not in set(pytest.ExitCode):
+        return int(ended)
+    code: int = reporter.exit_code
+    return code
+
+
+def _list(items: Sequence[suite.Item]) -> int:
+    dtypes: dict[str, list[str]] = {}
+    families: dict[str, str] = {}
+    for i in items:
+        dtypes.setdefault(i.row.name, []).append(i.dtype)
+        families[i.row.name] = i.row.family
+    wide = max(len(n) for n in dtypes)
+    for name, some in dtypes.items():
+        print(f"{name:<{wide}}  {families[name]:<14} {' '.join(some)}")
+    counted = f"{plural(len(dtypes), 'op')}, {plural(len(items), 'op x dtype pair')}"
+    print(f"\n{counted}, families: {', '.join(dict.fromkeys(families.values()))}")
+    return 0

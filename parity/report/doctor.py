@@ -1,0 +1,41 @@
+"""What the doctor found, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from parity.core.dtypes import FACTS
+from parity.core.health import UNUSABLE
+from parity.devices.fingerprint import VARIABLES
+from parity.runs.doctor import fingerprint_of, in_words, named
+
+WIDE = 28
+DEFAULTS = "none of those that change numbers is set"
+
+
+def render(found: dict[str, Any]) -> str:
+    """An examination's answer as text."""
+    f = fingerprint_of(found)
+    lines = [f"device   {named(found)}", f"verdict  {in_words(found['verdict'])}", *(f"         {r}" for r in found["reasons"])]
+    if found["dtypes"]:
+        lines.append(f"dtypes   {', '.join(found['dtypes'])}")
+        lines.append(f"         not: {', '.join(d for d in FACTS if d not in found['dtypes']) or 'none'}")
+    software = ("torch", f"{f.torch} ({f.torch_git[:10]})"), ("os", f.os), ("machine", f.machine)
+    lines += [f"{key:<{WIDE}}{value}" for key, value in (*f.facts, *found["machine"], *software)]
+    lines.append(f"environment{'' if f.environment else ': ' + DEFAULTS}")
+    lines += [f"  {f'{k}={v}':<{WIDE + 12}}  {VARIABLES.get(k, '')}".rstrip() for k, v in f.environment]
+    return "\n".join(lines)
+
+
+def as_json(found: dict[str, Any]) -> str:
+    """The same for other programs: the probe's answer, the meaning of its verdict, and what each variable does."""
+    f = fingerprint_of(found)
+    environment = [{"name": k, "value": v, "effect": VARIABLES.get(k, "")} for k, v in f.environment]
+    pairs = {key: dict(found[key]) for key in ("facts", "machine")}
+    return json.dumps({**found, **pairs, "means": in_words(found["verdict"]), "environment": environment}, indent=1)
+
+
+def absent_as_json(name: str, why: str) -> str:
+    """The answer for a device that is not there, or whose examination died."""
+    return json.dumps({"device": name, "verdict": UNUSABLE, "reasons": [why], "means": in_words(UNUSABLE)}, indent=1)

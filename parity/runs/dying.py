@@ -1,0 +1,62 @@
+"""The process in which deaths are tried: `python -m parity.runs.dying`, with JSON lines on its standard input.
+
+The first line says where ("device", "faults", "setup"); each later one is a case with the aspect to check, "" for all, and the
+seconds to live on after it. It says "ready", then "begin" and "lives" or "unable" for each case (`parity.runs.shrinking`).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import torch
+
+from parity import tolerance
+from parity.checks.check import EVERYTHING, Settings, check, quiet
+from parity.core import notation
+from parity.core.results import Aspect
+from parity.devices import load_faults, resolve
+from parity.devices.fallbacks import listening
+from parity.devices.preflight import is_fast
+from parity.devices.setup import run_setup
+from parity.runs import suite
+from parity.runs.shrinking import BEGIN, LIVES, MARK, READY, UNABLE
+
+
+def main() -> None:
+    """Check the cases in their order."""
+    where = json.loads(sys.stdin.readline())
+    if where["setup"]:
+        run_setup(where["setup"])
+    torch.set_num_threads(1)
+    torch.autograd.set_multithreading_enabled(False)
+    device = resolve(where["device"], load_faults(where["faults"]) if where["faults"] else ())
+    tables = tolerance.load(device.name, known_ops={r.name for r in suite.rows("all")}, fast=is_fast(device))
+    there, notes = (device, resolve("cpu"), tables), list[str]()
+    say(READY)
+    for line in sys.stdin:
+        text, aspect, linger = json.loads(line)
+        how = Settings(True, aspect == Aspect.REPEAT, aspect) if aspect else EVERYTHING
+        word = LIVES
+        try:
+            case = notation.parse(text)
+            say(BEGIN)
+            with device.active(), listening(notes):
+                check(suite.row(case.op), case, *there, how, quiet, notes)
+                if not device.answers():
+                    return
+        except Exception:  # a reduced case may fit no call
+            word = UNABLE
+        notes.clear()
+        time.sleep(linger)
+        say(word)
+
+
+def say(word: str) -> None:
+    """One line of the protocol."""
+    print(f"{MARK}{word}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""How much memory the workers of a run may occupy together. Nothing here imports torch.
+
+MPS compiles and keeps a graph for every new shape and gives none of them back (55 KB each by one report, 13.7 GB after 315
+batches by another), so a worker that passes its share ends between two items, and another one takes its place.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+from parity.core import machine
+
+MOST = 8  # workers by default
+PART = 0.6  # of the machine's memory, and of the device's, for all workers: the rest is for the system and for inquests
+NEED = 1 << 30  # bytes of a worker after all items of the quick profile on `sim`, rounded up
+LEAST = 3 << 28  # a share is never less: importing torch and the first items take this much
+VIRTUAL_MPS = 1 << 30  # bytes that Apple's virtual machines give to MPS, whatever they recommend (actions/runner-images#11899)
+
+
+class Measurable(Protocol):
+    """What is asked of a device here (`parity.devices.base.Device`)."""
+
+    shares_memory: bool
+
+    def memory(self) -> dict[str, int]:
+        """Bytes that the backend reports."""
+
+    def facts(self) -> dict[str, str]:
+        """Its chip."""
+
+
+def ceiling() -> int:
+    """Bytes that all workers together may occupy; 0 where the machine does not say how much it has."""
+    return int(PART * machine.total_memory())
+
+
+def default_workers() -> int:
+    """One for each core, at most 8, and no more than fit under the ceiling."""
+    fit = ceiling() // NEED if ceiling() else MOST
+    return max(1, min(MOST, os.cpu_count() or 1, fit))
+
+
+def share(workers: int) -> int:
+    """Bytes that each of so many workers may occupy; 0 for no limit."""
+    return max(LEAST, ceiling() // max(1, workers)) if ceiling() else 0
+
+
+def occupied(device: Measurable) -> int:
+    """Bytes of the machine's memory that this process and its device occupy."""
+    return machine.resident_memory() + (device.memory().get("reserved", 0) if device.shares_memory else 0)
+
+
+def has_passed(device: Measurable, share: int, workers: int) -> bool:
+    """Whether this worker occupies more than its share of the machine's memory, or of the device's. share: 0 for no limit."""
+    figures = device.memory()
+    most = figures.get("recommended_max") or figures.get("total") or 0
+    if machine.PARAVIRTUAL in device.facts().get("chip", ""):
+        most = min(most or VIRTUAL_MPS, VIRTUAL_MPS)
+    own = PART * most / max(1, workers)
+    return (share > 0 and occupied(device) > share) or (own > 0 and figures.get("reserved", 0) > own)

@@ -1,0 +1,121 @@
+"""What is whole in the run file of an interrupted run, and the options with which it was run, so that the rest can be run.
+
+An item is whole if its row is there, which is written last. Everything else of the file is made again: rows of items without
+one, what was tried again, and what the end sums up.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from parity.core.errors import RunFileError, UsageError
+from parity.core.results import Fingerprint, Json, Record
+from parity.coverage.features import DrawnFeatures
+from parity.runs import run_file
+from parity.runs.code import Code, code_of
+from parity.runs.figures import Figures
+from parity.runs.merging import difference
+from parity.runs.options import OPTIONS, PYTEST_PREFIX, RunOptions
+from parity.runs.rows import Death, Header, ItemRow, Power, Row, Sighting, is_own
+
+# Options that may be given beside --resume; the file says all others.
+BESIDE = (
+    *("resume", "workers", "faults", "setup", "known", "strict_known", "hang_after", "fail_on", "min_judged", "findings"),
+    "verbose",
+)
+CODE = ("faults", "setup", "known")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The whole items of a run. parts: op and dtype -> rows; deaths: of these items."""
+
+    path: Path
+    header: Header
+    parts: dict[tuple[str, str], tuple[Row, ...]]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The items' ids."""
+        return tuple(f"{op}-{dtype}" for op, dtype in self.parts)
+
+
+def kept(path: Path) -> Kept:
+    """What is whole in a run file. Raises RunFileError, and UsageError if there is nothing left to run."""
+    run = run_file.read(path, partial=True)
+    if run.end is not None and not run.end.stopped and len(run.items) == run.end.expected:
+        raise UsageError(f"{path} holds a whole run: nothing is left to run; compare it with another one: parity diff")
+    whole = {(i.op, i.dtype) for i in run.items if not is_own(i.op)}  # users' own functions are compared again
+    parts: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    of_items = (Record, Power, Figures, Sighting, ItemRow, Death, DrawnFeatures)
+    for row in run_file.rows_of(path):
+        again = isinstance(row, Death) and row.shrunk  # it is shrunk once more at the end
+        if isinstance(row, of_items) and (row.op, row.dtype) in whole and not again:
+            parts[row.op, row.dtype].append(row)
+    lacking = [k for k, rows in parts.items() if not any(isinstance(r, DrawnFeatures) for r in rows)]
+    if lacking:
+        raise RunFileError(f"{path} was written by a parity that could not resume: run it again")
+    return Kept(path, run.header, {k: tuple(rows) for k, rows in parts.items()})
+
+
+def options(header: Header, given: RunOptions) -> RunOptions:
+    """The options of the run, with those that were given beside --resume. Raises UsageError for what would make it another
+    run."""
+    path = given.resume
+    for o in OPTIONS:
+        if o.name not in BESIDE and getattr(given, o.name) != o.default:
+            names, _ = o.for_command_line()
+            why = "and writes into it" if o.name == "output" else "and runs the rest alike"
+            raise UsageError(f"--resume takes the options of {path} {why}; leave {names[0]} out")
+    then = dict(_said(header))
+    if "time" in then:
+        raise UsageError(f"{path} is a run with --time, which has no rest; run it again")
+    for name in CODE:
+        _check_code(f"--{name}", str(path), getattr(header, name), getattr(given, name))
+    return replace(given, **then)
+
+
+def check_same(path: Path, then: Fingerprint, now: Fingerprint) -> None:
+    """Refuse another device, torch, parity or machine: the halves would not be one run. Raises UsageError."""
+    if said := difference(then, now):
+        raise UsageError(f"{path} cannot be finished here, it was begun elsewhere: {said}; run it again as a new one")
+
+
+def _check_code(option: str, path: str, then: Code, given: str | None) -> None:
+    if then.name and not given:
+        raise UsageError(
+            f"{path} was run with {option} {then}; parity takes no file because a run file names it. Look at it, then type: "
+            f"parity run --resume {path} {option} {then.name}"
+        )
+    if given and not code_of(given).same(then):
+        what = f"{option} {code_of(given)} is not what {path} was run with"
+        raise UsageError(f"{what}: {then if then.name else 'none'}; the halves would not be one run")
+
+
+def _said(header: Header) -> Iterator[tuple[str, Any]]:
+    """The options that a header tells, by name."""
+    yield from {"device": header.fingerprint.device, "seed": header.seed, "profile": header.profile}.items()
+    yield "shard", header.shard or None
+    words = header.selection.split()
+    for name in ("family", "dtype", "model"):
+        yield name, tuple(w.partition("=")[2] for w in words if w.startswith(f"{name}="))
+    yield "source", next((w.partition("=")[2] for w in words if w.startswith("source=")), None)
+    yield "op", tuple(w for w in words if w.partition("=")[0] not in ("family", "dtype", "model", "source"))
+    by_flag = {f"--{o.pytest_flag.removeprefix(f'--{PYTEST_PREFIX}-')}": o for o in OPTIONS if o.in_pytest}
+    for word in header.options.split():
+        flag, _, value = word.partition("=")
+        if (o := by_flag.get(flag)) is None:
+            raise UsageError(f"the run file was run with {flag}, which this parity does not know; run it again")
+        yield o.name, True if o.is_switch else o.plain(value)
+
+
+def as_part(rows: tuple[Row, ...]) -> Json:
+    """The rows of an item as its worker told them."""
+    found = [r for r in rows if isinstance(r, Record) and r.shrunk and not r.known]
+    features = next(r for r in rows if isinstance(r, DrawnFeatures))
+    lines = [run_file.encode(r) for r in rows if not isinstance(r, (Death, DrawnFeatures))]
+    return {"rows": lines, "findings": [""] * len(found), "features": features.packed}

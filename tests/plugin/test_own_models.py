@@ -1,0 +1,193 @@
+"""Users' own models and tests as items of a run file, and two environments compared: as a person would type it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from parity.runs import run_file
+from parity.runs.rows import Run
+
+MODELS = """
+import torch
+from torch import nn
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)), torch.randn(8, 16)
+
+
+def of_sine():
+    return lambda x: x.sin().sum(), torch.randn(5, requires_grad=True)
+
+
+def three():
+    return 3
+
+
+def _helper():
+    raise AssertionError
+"""
+FAULTS = """
+import os
+from parity.devices import Fault
+
+FAULTS = [Fault("sin", ("sin",), lambda c: c.run() * 1.01, lambda c: os.environ.get("SIDE", "after") == "after")]
+"""
+DEADLY = """
+import os
+from parity.devices import Fault
+
+FAULTS = [Fault("gelu", ("gelu",), lambda c: os.abort())]
+"""
+Parity = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def parity_in(tmp_path: Path) -> Parity:
+    """A command of parity in a folder with models and faults: (exit code, everything it said)."""
+    (tmp_path / "models.py").write_text(MODELS)
+    (tmp_path / "faults.py").write_text(FAULTS)
+    (tmp_path / "deadly.py").write_text(DEADLY)
+    path = os.pathsep.join(p for p in (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")) if p)
+
+    def run(*argv: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "parity", *argv], capture_output=True, text=True, cwd=tmp_path, check=False,
+            env={**os.environ, "PYTHONPATH": path},
+        )  # fmt: skip
+        assert "Traceback" not in done.stdout + done.stderr
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+def of(run: Run, op: str) -> dict[str, str]:
+    """aspect -> status of the records of an item."""
+    return {r.aspect: r.status for r in run.records if r.op == op}
+
+
+def test_own_functions_are_items_of_a_run(parity_in: Parity, tmp_path: Path) -> None:
+    """One that is wrong is told with its name and can be accepted; one that says nothing fails the run; one that ends its
+    process costs no other."""
+    (tmp_path / "models.py").write_text(MODELS.replace("def three", "def _three"))
+    faulty = shlex.split("run sinh --dtype float32 --model models.py --device sim --faults faults.py -n 1")
+    code, said = parity_in(*faulty, "--output", "faulty.jsonl")
+    assert code == 1
+    assert "] models.py:of_sine gives wrong values" in said
+    assert "reproduce: parity run models.py:of_sine --device=sim --faults=" in said
+    run = run_file.read(tmp_path / "faulty.jsonl")
+    assert {i.op for i in run.items} == {"sinh", "models.py:mlp", "models.py:of_sine"}
+    assert of(run, "models.py:mlp") == {"forward": "agree", "backward": "agree"}
+    assert of(run, "models.py:of_sine") == {"forward": "drift", "backward": "agree"}
+
+    assert parity_in("known", "add", "faulty.jsonl", "--reason", "planted")[0] == 0
+    code, said = parity_in(*faulty, "--known", "parity-known.toml", "--output", "known.jsonl")
+    assert (code, "1 known, 0 new, 0 fixed" in said) == (0, True), said
+
+    (tmp_path / "models.py").write_text(MODELS)
+    code, said = parity_in("run", "models.py", "--device", "sim", "--faults", "deadly.py", "--output", "dead.jsonl")
+    assert code == 1
+    assert "models.py:three returns 3; return a model or a function, and its inputs after it" in said
+    assert "your own functions that compared nothing" in said
+    assert "please report" not in said
+    assert "models.py:mlp on sim: crash (SIGABRT)" in said
+    run = run_file.read(tmp_path / "dead.jsonl")
+    assert [d.op for d in run.deaths] == ["models.py:mlp"]
+    assert of(run, "models.py:of_sine") == {"forward": "agree", "backward": "agree"}
+
+
+def interpreter(folder: Path, side: str) -> Path:
+    """A virtual environment of the same Python, which says on which side it stands."""
+    python = folder / side / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nSIDE={side} exec {shlex.quote(sys.executable)} "$@"\n')
+    python.chmod(0o755)
+    return folder / side
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the interpreters of the test are shell scripts")
+def test_an_upgrade_is_one_command(parity_in: Parity, tmp_path: Path) -> None:
+    """What differs between two environments is told by op and by model, with a verdict; equal ones are said to be equal."""
+    (tmp_path / "models.py").write_text(MODELS.replace("def three", "def _three"))
+    sides = ("--before", str(interpreter(tmp_path, "before")), "--after", str(interpreter(tmp_path, "after")))
+    given = ("sin", "--dtype", "float32", "--examples", "4", "--model", "models.py", "--device", "sim", "-n", "1")
+    code, said = parity_in("upgrade", *sides, *given, "--faults", "faults.py", "--folder", "there")
+    assert code == 1
+    verdict = said.splitlines()[-2]
+    assert verdict.startswith("the second environment: look before you upgrade, 2 regressed; the worst: A [")
+    assert "models.py:of_sine (float32), forward: agree -> drift" in said
+    before, after = (run_file.read(tmp_path / "there" / f"{side}.jsonl") for side in ("before", "after"))
+    assert not any(r.counts for r in before.records)
+    assert {r.op for r in after.records if r.counts} == {"sin", "models.py:of_sine"}
+    code, said = parity_in("upgrade", "--before", sides[3], *sides[2:], "models.py:mlp", "--device", "sim", "--format", "json")
+    assert code == 0
+    assert "the second environment: nothing that was compared got worse (5 checks)" in said
+    code, said = parity_in("upgrade", "--after", "no/python", "sin")
+    assert (code, said.count("\n")) == (2, 1)
+    assert "there is no Python at no/python; give the path of a Python" in said
+
+
+TESTS = """
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import parity as p
+
+
+def test_plain(parity):
+    parity(torch.cos, torch.randn(3))
+
+
+@settings(max_examples=3, deadline=None, derandomize=True)
+@given(n=st.integers(1, 6))
+def test_drawn(parity, n):
+    parity(torch.sin, torch.full((n,), 0.5))
+
+
+def test_without_the_fixture():
+    p.assert_parity(torch.nn.Linear(4, 2), torch.randn(3, 4), device="sim")
+
+
+def test_never_called(parity):
+    pass
+"""
+
+
+def test_what_tests_compare_is_a_run_file(pytester: pytest.Pytester) -> None:
+    """Under the tests' ids, whether they pass or fail; @given works with the fixture; ini options name the device."""
+    pytester.makepyfile(test_net=TESTS)
+    faults = pytester.makepyfile(faults=FAULTS)
+    pytester.makeini("[pytest]\nparity_device = sim\n")
+    done = pytester.runpytest_subprocess("--parity-output", "healthy.jsonl")
+    done.assert_outcomes(passed=3, failed=1)
+    done.stdout.fnmatch_lines(["*the test takes the `parity` fixture and never called it*"])
+    done.stdout.fnmatch_lines(["*the comparisons of 3 tests are stored in healthy.jsonl*"])
+    done = pytester.runpytest_subprocess(f"--parity-faults={faults}", "--parity-output=faulty.jsonl", "-n", "1")
+    done.assert_outcomes(passed=2, failed=2)
+    before, after = (run_file.read(pytester.path / name) for name in ("healthy.jsonl", "faulty.jsonl"))
+    assert before.header.fingerprint.device == "sim"
+    names = [f"test_net.py::{name}" for name in ("test_plain", "test_drawn", "test_without_the_fixture")]
+    assert [i.op for i in before.items] == [i.op for i in after.items] == names
+    assert [r.op for r in after.records if r.counts] == names[1:2]
+    assert after.items[2].counts == before.items[2].counts == {"forward": {"agree": 1}, "backward": {"agree": 2}}
+
+
+def test_a_moved_root_folder_is_refused(pytester: pytest.Pytester) -> None:
+    """pytest takes the value of an option that it does not know yet for a test, and looks for its ini file there."""
+    project, elsewhere = pytester.mkdir("project"), pytester.mkdir("elsewhere")
+    (project / "pytest.ini").write_text("[pytest]\nparity_device = sim\n")
+    (project / "test_one.py").write_text("def test_one():\n    pass\n")
+    (elsewhere / "faults.py").write_text(FAULTS)
+    os.chdir(project)
+    done = pytester.runpytest_subprocess("--parity-faults", "../elsewhere/faults.py")
+    assert done.ret == 2
+    assert "write --parity-faults=../elsewhere/faults.py" in done.stdout.str() + done.stderr.str()
+    pytester.runpytest_subprocess("--parity-faults=../elsewhere/faults.py").assert_outcomes(passed=1)

@@ -1,0 +1,71 @@
+"""What a file of users' own functions may hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from parity.assertion.models import functions
+from parity.core.errors import UsageError
+from parity.runs import own
+
+FILE = """
+import torch
+from torch import nn
+
+
+def net():
+    return nn.Linear(2, 1), torch.randn(3, 2)
+
+
+def with_a_parameter(n):
+    return None
+
+
+def nothing():
+    pass
+
+
+def fails():
+    raise ValueError("no data")
+
+
+def _helper():
+    return 3
+"""
+
+
+def test_functions_without_parameters_are_taken(tmp_path: Path) -> None:
+    """All public ones, or the one that is named; each call has the same random numbers."""
+    path = tmp_path / "models.py"
+    path.write_text(FILE)
+    found = functions(str(path))
+    assert list(found) == ["models.py:net", "models.py:nothing", "models.py:fails"]
+    (one, x), (_, y) = found["models.py:net"](), found["models.py:net"]()
+    assert x is not y
+    assert torch.equal(x[0], y[0])
+    assert callable(one)
+    assert list(functions(f"{path}:net")) == ["models.py:net"]
+    for name, why in (("nothing", "returns nothing; return a model or a function"), ("fails", "raises ValueError: no data")):
+        with pytest.raises(UsageError, match=why):
+            found[f"models.py:{name}"]()
+
+
+def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
+    """About the file, and about the function."""
+    path = tmp_path / "models.py"
+    path.write_text(FILE)
+    for place, why in (("five", "has no function 'five'; it has net, nothing, fails"), ("with_a_parameter", "has parameters")):
+        with pytest.raises(UsageError, match=why):
+            functions(f"{path}:{place}")
+    path.write_text("import nowhere")
+    with pytest.raises(UsageError, match=r"does not run \(ModuleNotFoundError"):
+        functions(str(path))
+    path.write_text("x = 3")
+    with pytest.raises(UsageError, match="no public function without parameters"):
+        functions(str(path))
+    for place, why in (("models", "give a Python file"), ("none.py", "there is no file none.py")):
+        with pytest.raises(UsageError, match=why):
+            own.names([place])

@@ -1,0 +1,166 @@
+"""`parity.locate` names the module, the operator and the line where a device parts, and blames no healthy one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import parity
+from parity.core.errors import NothingCompared, UsageError
+from parity.core.results import Status
+from parity.devices import Call, Fault, resolve
+from parity.zoo.honest import FAULTS as HONEST
+
+
+class Layer(nn.Module):
+    """A linear layer with layer_norm and GELU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up = nn.LayerNorm(16), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (batch, 16)."""
+        return x + F.gelu(self.up(self.norm(x)))
+
+
+class Net(nn.Module):
+    """Three layers after an embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.layers = nn.Embedding(20, 16), nn.ModuleList(Layer() for _ in range(3))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids: (batch)."""
+        x: Tensor = self.words(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def only(number: int, effect: Callable[[Call], Any]) -> Callable[[Call], Any]:
+    """An effect that strikes one call."""
+    calls: list[None] = []
+
+    def struck(call: Call) -> Any:
+        calls.append(None)
+        return effect(call) if len(calls) == number else call.run()
+
+    return struck
+
+
+def larger(call: Call) -> Any:
+    """The first result 3 % too large."""
+    result = call.run()
+    return (result[0] * 1.03, *result[1:]) if isinstance(result, tuple) else result * 1.03
+
+
+def located(*faults: Fault, net: nn.Module | None = None, dtype: torch.dtype = torch.float32, **how: Any) -> parity.Located:
+    """What is located on a device with these faults."""
+    torch.manual_seed(0)
+    return parity.locate((net or Net()).to(dtype), torch.randint(20, (6,)), device=resolve("sim", faults), **how)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_struck_layer_is_named_and_no_other(dtype: torch.dtype) -> None:
+    """Forward and backward; a device that rounds as real ones do is not blamed."""
+    found = located(Fault("norm", ("native_layer_norm",), only(2, larger)), dtype=dtype)
+    assert found.first is not None
+    assert [(p.operator, p.pass_, p.place.module) for p in found.partings] == [
+        ("aten::native_layer_norm", "forward", "layers.1.norm")
+    ]
+    assert found.first.place.function == "torch.nn.functional.layer_norm"
+    assert "test_parting.py:" in found.first.place.line
+    assert found.first.call is not None
+    assert f"Net {str(dtype)[6:]} on sim parts from the CPU first in layers.1.norm (LayerNorm), forward" in str(found)
+    back = located(Fault("gelu", ("gelu_backward",), only(3, larger)), dtype=dtype)
+    assert [(p.operator, p.pass_, p.place.module) for p in back.partings] == [("aten::gelu_backward", "backward", "layers.0")]
+    for faults in ((), HONEST):
+        healthy = located(*faults, dtype=dtype)
+        assert healthy.first is None
+        assert healthy.compared > 40
+        assert not healthy.left
+    assert not located(Fault("gelu", ("gelu_backward",), larger), dtype=dtype, backward=False).partings
+
+
+def test_what_the_cpu_has_no_operator_for_is_compared_as_a_function() -> None:
+    """An LSTM is one operator on MPS; attention may be wrong above its operators."""
+    torch.manual_seed(0)
+    net, x = nn.LSTM(5, 7, batch_first=True), torch.randn(2, 4, 5, requires_grad=True)
+    fault = Fault("lstm", ("lstm_mps_backward",), larger)
+    found = parity.locate(net, x, device=resolve("sim", (fault,)))
+    assert [(p.operator, p.pass_, p.place.kind) for p in found.partings] == [("torch.lstm", "backward", "LSTM")]
+    assert parity.locate(net, x, device="sim").first is None
+
+    def attention(q: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+    fault = Fault("mask", ("scaled_dot_product_attention",), larger, level="function")
+    found = parity.locate(attention, torch.randn(1, 2, 6, 4), device=resolve("sim", (fault,)))
+    assert [p.operator for p in found.partings] == ["torch.nn.functional.scaled_dot_product_attention"]
+
+
+def test_an_operator_that_raises_is_named() -> None:
+    """With the device's words; what the CPU refuses, too, is none."""
+
+    def fails(call: Call) -> Any:
+        raise RuntimeError("the kernel broke")
+
+    found = located(Fault("gelu", ("gelu",), fails))
+    assert found.first is not None
+    assert (found.first.operator, found.first.verdict.status) == ("aten::gelu", Status.ERROR)
+    assert "RuntimeError: the kernel broke" in str(found)
+
+
+def test_what_agrees_part_by_part_is_no_agreement_of_the_whole() -> None:
+    """Statistics that a kernel writes, an error on the device alone, no backward pass; random numbers are left out."""
+
+    def off(call: Call) -> Any:
+        result = call.run()
+        call.args[4].mul_(1.05)
+        return result
+
+    norm, x = nn.BatchNorm1d(8), torch.randn(4, 8)
+    found = parity.locate(norm, x, device=resolve("sim", (Fault("bn", ("native_batch_norm",), off),)))
+    assert (found.first, found.agrees) == (None, False)
+    assert "the results differ: buffer[running_var]" in found.headline
+
+    def fails(t: Tensor) -> Tensor:
+        y = t.exp()
+        if t.device.type != "cpu":
+            raise ValueError("mine")
+        return y
+
+    found = parity.locate(fails, x, device="sim")
+    assert not found.agrees
+    assert "raises on the device (ValueError in run: mine)" in found.headline
+    frozen = parity.locate(nn.Linear(8, 2).requires_grad_(False), x, device="sim")
+    assert "note: no backward pass: no output depends on" in str(frozen)
+    noisy = parity.locate(nn.Sequential(nn.Dropout(), nn.Linear(8, 8), nn.Dropout()), x, device=resolve("sim", HONEST))
+    assert noisy.agrees
+    assert any("random numbers" in why for why in noisy.left)
+    with pytest.raises(UsageError, match="the device is the CPU itself"):
+        parity.locate(norm, x, device="cpu")
+
+
+def test_what_cannot_be_located_is_said() -> None:
+    """A function that fails on the CPU, or takes no tensor."""
+    with pytest.raises(UsageError, match="raises on the CPU"):
+        parity.locate(lambda x: x @ torch.ones(3), torch.ones(2, 2), device="sim")
+    with pytest.raises(NothingCompared, match="no input is a tensor"):
+        parity.locate(lambda x: x, 3, device="sim")
+
+
+def test_half_types_written_in_place_have_the_budget_of_their_steps() -> None:
+    """A GRU adds and multiplies in place; a rounding of its steps moves what is near zero by more than a roundoff of it."""
+    torch.manual_seed(0)
+    net, x = nn.GRU(32, 32, batch_first=True).half(), torch.randn(2, 8, 32).half()
+    parity.assert_parity(net, x, device="sim")
+    with pytest.raises(parity.ParityFailure):
+        parity.assert_parity(net, x, device=resolve("sim", (Fault("gru", ("_thnn_fused_gru_cell",), larger),)))

@@ -1,0 +1,55 @@
+"""The operators that the examination of a device calls: named before each call, and replaced where one ended it before."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from parity.core.processes import DEADLY
+from parity.devices import Fault, guard, resolve
+from parity.devices.sim.call import Call
+from parity.runs import doctor
+
+
+def interrupts(call: Call) -> object:
+    raise KeyboardInterrupt
+
+
+def test_each_call_is_noted_and_whatever_it_raises_has_words(tmp_path: Path) -> None:
+    device = resolve("sim", (Fault("interrupts", ("exp",), interrupts),))
+    notes = tmp_path / "calls"
+    with guard.guarded(device, notes), device.active():
+        x = device.upload(torch.ones(3))
+        total = x.sum()
+        assert notes.read_text().strip() == "sum"
+        assert device.download(total).item() == 3.0
+        with pytest.raises(RuntimeError, match="exp raised KeyboardInterrupt"):
+            x.exp()
+        assert notes.read_text().strip() == "exp"
+    with device.active(), pytest.raises(KeyboardInterrupt):
+        device.upload(torch.ones(3)).exp()
+
+
+def test_a_deadly_operator_is_computed_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DEADLY, "exp")
+    device = resolve("sim", (Fault("interrupts", ("exp",), interrupts),))
+    with guard.guarded(device), device.active():
+        got = torch.exp(device.upload(torch.zeros(2)))
+        assert got.device.type == device.torch_device.type
+        assert device.download(got).tolist() == [1.0, 1.0]
+    assert guard.reasons() == ("exp: ended the process that examined the device; its own findings tell more",)
+    assert device.answers()  # by transfers alone
+
+
+def test_a_device_that_dies_in_the_examination_is_suspect_by_name(tmp_path: Path) -> None:
+    (tmp_path / "faults.py").write_text(
+        "import os\nfrom parity.devices import Fault\nFAULTS = [Fault('dies', ('cumsum',), lambda call: os.abort())]\n"
+    )
+    answer = doctor.examined("sim", str(tmp_path / "faults.py"))
+    assert answer["verdict"] == "suspect"
+    assert answer["deadly"] == ["cumsum"]
+    assert answer["reasons"] == ["cumsum: ended the process that examined the device; its own findings tell more"]
+    assert DEADLY not in os.environ
