@@ -103,3 +103,36 @@ def test_a_copy_of_the_worker_ends_before_its_next_case(tmp_path: Path, monkeypa
     monkeypatch.setattr("os._exit", ended.append)
     j.begin(2, "exp-float32", "exp(float32[3])", 20.0)
     assert ended == [journal.LOST]
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from parity.runs.journal import STAGES, Journal
+j = Journal(Path(sys.argv[1]))
+print(flush=True)
+until = time.monotonic() + 60
+for i in range(10**9):
+    j.begin(i, "i", "x" * (i % 300), 10.0)
+    for stage in STAGES:
+        j.stage(stage)
+    j.end()
+    if time.monotonic() > until:
+        break
+"""
+
+
+def test_no_reader_sees_half_of_a_change(tmp_path: Path) -> None:
+    """A time that is not written yet would be a hang since the machine was started."""
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "j")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        try:
+            assert writer.stdout is not None
+            writer.stdout.readline()
+            entries = [journal.read(tmp_path / "j") for _ in range(20_000)]
+        finally:
+            writer.kill()
+    seen = [e for e in entries if e is not None]
+    assert len({e.ordinal for e in seen}) > 100
+    assert not any(e.overdue for e in seen)
+    assert all(e.case == "x" * (e.ordinal % 300) for e in seen)
