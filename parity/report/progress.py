@@ -16,7 +16,7 @@ from typing import Any, TextIO
 import pytest
 
 from parity.core import untrusted
-from parity.core.errors import CaseError, OutputError
+from parity.core.errors import CaseError, OutputError, RunFileError
 from parity.core.results import FINDINGS, Cause, Json, Record
 from parity.coverage.features import DrawnFeatures, Tally, unpack
 from parity.devices.flags import environment
@@ -155,6 +155,8 @@ class Reporter:
                     self._death(part["death"])
                 else:
                     self._examined(part)
+        except RunFileError as e:  # one item's rows must not take those of all others with them
+            self.broken.append(f"{report.nodeid}: {e}")
         except OutputError as e:  # a full disk must not cause a traceback or lose what is on the screen
             self.failed = self.failed or e
             self.stopped = "stopped: the run file cannot be written"

@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from parity.core.results import COMPARED, Measure, Status
+from parity.core.results import COMPARED, Aspect, Measure, Status
 
 KEY = 3  # bytes of a key; in an item of 1,000 cases, 1 of 17,000 pairs is none
 STEPS = 8  # codes per factor of two of an error ratio
@@ -92,7 +92,7 @@ class Collected:
         )
 
     def _column(self, name: str, codes: Mapping[int, bytes]) -> str:
-        cases = sorted(self.compared[name.rpartition(" ")[0]])
+        cases = sorted(self.compared[_parts(name)[0]])
         return _text(b"".join(codes.get(k, b"\0\0") for k in cases))
 
     def medians(self) -> tuple[dict[str, float], dict[str, float]]:
@@ -128,6 +128,14 @@ def ratio_code(ratio: float) -> int:
 def time_code(seconds: float) -> int:
     """The code of a time."""
     return max(1, min(EXACT_BYTES, 1 + round(TIME_STEPS * math.log2(max(seconds, TICK) / TICK))))
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """(aspect, tensor) of a column's name; either may hold spaces. Raises ValueError."""
+    for aspect in Aspect:
+        if name.startswith(f"{aspect} "):
+            return aspect, name[len(aspect) + 1 :]
+    raise ValueError(f"no aspect begins '{name[:60]}'; allowed: {', '.join(Aspect)}")
 
 
 def _text(raw: bytes) -> str:
@@ -203,7 +211,7 @@ def unpacked(f: Figures) -> Unpacked:
         raise ValueError("'compared' holds more cases than there are")
     ratios: dict[str, dict[str, bytes]] = defaultdict(dict)
     for name, text in f.ratios.items():
-        aspect, _, tensor = name.rpartition(" ")
+        aspect, tensor = _parts(name)
         ratios[aspect][tensor] = _bytes(text, name, 2 * compared.get(aspect, 0).bit_count())
     return Unpacked(n, places, compared, ratios, {a: _bytes(text, a, n) for a, text in f.seconds.items()}, f.screens)
 

@@ -77,3 +77,10 @@ def test_what_is_impossible_is_refused(change: dict[str, str]) -> None:
     unpacked(whole)
     with pytest.raises(ValueError, match="'"):
         unpacked(replace(whole, **change))  # type: ignore[arg-type]
+
+
+def test_a_tensor_whose_name_has_spaces_comes_back_under_its_aspect() -> None:
+    """As the copies of a transfer have."""
+    name = "copy to the device[0]"
+    u = unpacked(packed(("a", str(Aspect.TRANSFER), Status.WRONG, (measured(3.0, 0.0, tensor=name),))))
+    assert {a: set(t) for a, t in u.ratios.items()} == {Aspect.TRANSFER: {name}}
