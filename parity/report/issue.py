@@ -19,13 +19,21 @@ from parity.zoo.subjects import load
 SECONDS = 120
 LONGEST = 6000  # most characters of an output
 LIKE = 3  # most public reports that are named
+TRIED = 3  # findings of a cause whose scripts are run until one shows the difference
+SAME = (
+    "Run here, it prints the same on both sides, so the difference is elsewhere (in memory beside the result) or was not there:"
+)
 
 
 def render(c: Gathered, header: Header) -> str:
     """The whole report. The script runs on the run's device, or on the CPU alone if that is simulated; the text says which."""
     f = header.fingerprint
     parts = ["### Describe the bug", f"{inert(_capital(sentence(c.cause)))}. {inert(_where(c))}"]
-    parts += _shown(c.records[0], f) if c.records else _of_death(c.deaths[0], f)
+    shown: list[str] = []
+    for r in c.records[:TRIED]:
+        if shown := _shown(r, f):
+            break
+    parts += shown or (_shown(c.records[0], f, anyhow=True) if c.records else _of_death(c.deaths[0], f))
     parts += [f"Least case, in parity's notation: {code(c.case)}"]
     if like := public(c):
         parts.append(
@@ -54,8 +62,8 @@ def _of_death(d: Death, f: Fingerprint) -> list[str]:
     return [*parts, f"How it ended: {inert(d.how)}, {inert(d.signal)}, at stage {inert(d.stage or 'unknown')}. {inert(d.why)}"]
 
 
-def _shown(r: Record, f: Fingerprint) -> list[str]:
-    """Script, output, and the worst element."""
+def _shown(r: Record, f: Fingerprint, anyhow: bool = False) -> list[str]:
+    """Script, output, and the worst element. Empty if no script of a few lines shows the difference here, unless anyhow."""
     m = r.measures[0] if r.measures else None
     parts = []
     try:
@@ -64,9 +72,13 @@ def _shown(r: Record, f: Fingerprint) -> list[str]:
     except CaseError:
         text = None
     if text is None:
+        if not anyhow:
+            return []
         parts.append(f"The case takes more than a few lines of torch; `{r.script or 'parity replay'}` shows it.")
     else:
         how, output = _run(text, f)
+        if how == SAME and not anyhow:
+            return []
         parts += [_fenced(text, "python"), f"{how}\n\n{_fenced(output, 'text')}"]
     if m is not None and m.device:
         worst = f"device {m.device}, CPU {m.reference}" + (f", float64 {m.truth}" if m.truth else "")
@@ -87,14 +99,17 @@ def _run(text: str, f: Fingerprint) -> tuple[str, str]:
     if f.simulated:
         text = re.sub(r"^for device in .*:$", 'for device in ("cpu",):', text, flags=re.MULTILINE)
     device = "cpu" if f.simulated else f.device
-    command = [sys.executable, "-P", "-", device]
+    command = [sys.executable, "-P", "-W", "ignore", "-", device]
     try:
         done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return f"Run here with `{device}`, it did not end within {SECONDS} s.", ""
-    output = (done.stdout + done.stderr)[-LONGEST:]
+    output = (done.stdout + (done.stderr if done.returncode else ""))[-LONGEST:]
     if f.simulated:
         return "Run here on the CPU alone, because the finding is a simulated device's:", output
+    cpu, _, other = done.stdout.partition(f"\n{device} ")
+    if done.returncode == 0 and cpu.removeprefix("cpu ").split() == other.replace(f", device='{device}'", "").split():
+        return SAME, output
     ended = "" if done.returncode == 0 else f" It ended with {done.returncode}."
     return f"Run here, it prints:{ended}", output
 

@@ -9,7 +9,7 @@ belong to that cause.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,7 +29,7 @@ from parity.core.results import (
     Record,
     Status,
 )
-from parity.runs.locating import skeleton
+from parity.runs.locating import A_COPY, skeleton
 from parity.runs.rows import Death, is_own
 
 OPERATORS = "several operators"
@@ -37,6 +37,7 @@ SHARED = (CPU_OPERAND, EMPTY_OPERAND, EXTREME_VALUES, NON_FINITE, OTHER_DESTINAT
 SHARED_ENDINGS = (" operand", " destination")  # of layouts
 RARE_ASPECTS = (Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER, Aspect.REFUSAL, Aspect.REPEAT)
 COMPARED_CAUSES = 200  # of one weight, the most frequent ones, are put in an order; the rest follow
+SELDOM = 10  # a pass that has less than one in so many of a cause's findings is not the one that is shown
 FAMILY = 3  # operators whose causes differ in nothing else are told as one
 ORDINARY_VALUES = ("uniform", "normal", "between", "inside", "index", "unique", "sample", "conditioned", "symmetric", "any")
 # Words of layouts that ordinary programs make without asking for them.
@@ -130,6 +131,8 @@ def _by_id(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
 def _mechanism(c: Cause) -> Cause:
     """The facts of a cause without its subject, if others may share them; else the cause."""
     raises = c.symptom.startswith("raises")
+    if c.subject == A_COPY:  # what goes wrong between the devices is no kernel's
+        return c
     if c.properties and all(raises or p in SHARED or p.endswith(SHARED_ENDINGS) for p in c.properties):
         return Cause(OPERATORS, "raises" if raises else c.symptom, c.kinds)
     return Cause(OPERATORS, c.symptom) if raises else c
@@ -163,9 +166,14 @@ def _older(r: Record) -> str:
 
 def _gathered(cause: Cause, records: Sequence[Record]) -> Gathered:
     weights = {id(r): weight(r) for r in records}
+    often = Counter(r.aspect for r in records)
     order = sorted(
-        records, key=lambda r: (weights[id(r)], r.dtype != "float32", r.aspect != Aspect.FORWARD, len(r.shrunk), r.shrunk)
-    )
+        records,
+        key=lambda r: (
+            weights[id(r)], SELDOM * often[r.aspect] < len(records), r.dtype != "float32", r.aspect != Aspect.FORWARD,
+            len(r.shrunk), r.shrunk,
+        ),
+    )  # fmt: skip
     members = tuple(dict.fromkeys(r.cause for r in order if r.cause is not None))
     return Gathered(cause, weights[id(order[0])], tuple(order), members=members)
 
@@ -211,6 +219,7 @@ def _is_ordinary(case: Case, r: Record) -> bool:
     specs = case.operands()
     plain = all(not s.layout for s in specs) and case.cotangent.layout == "contiguous"
     numbers = not case.kwargs and not any(isinstance(a, (bool, str, float)) for a in case.args)
+    numbers &= r.aspect != Aspect.INPLACE or len({s.dtype for s in specs}) <= 1
     usual = case.dtype not in HALF and not case.dtype.startswith("complex") and case.numel <= USUAL_SIZE
     return plain and numbers and usual and r.aspect in (Aspect.FORWARD, Aspect.BACKWARD, Aspect.INPLACE)
 
