@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from parity.core.probes import BLIND, ERRORS, PROVED, SEEN
 from parity.core.results import FINDINGS, Measure, Status
 from parity.execution.inputs import apply
 from parity.judging.bench import Bench
@@ -24,8 +25,6 @@ from parity.judging.limits import Limits
 from parity.judging.measures import Mask, parts, same_bits
 from parity.judging.rules import rule_of
 
-ERRORS = ("every element by half", "one element by 5 %", "every element by 1 %", "one NaN or Inf")
-SEEN, PROVED, BLIND = "seen", "proved", "blind"
 SMALL = 0.05  # relative error put into one element
 
 

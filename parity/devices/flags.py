@@ -6,7 +6,6 @@ Importing torch's OpInfo freezes the flags of `torch.backends.cudnn`; its own co
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -74,15 +73,6 @@ FLAGS: dict[str, tuple[Flag, ...]] = {
         Flag("torch.backends.cudnn.benchmark", lambda: bool(torch.backends.cudnn.benchmark), lambda: _cudnn(benchmark=False)),
     )
 }
-
-
-# Flags that a process reads from its environment at its start: (name, value that turns it off), by the type of the device.
-ENVIRONMENT: dict[str, tuple[tuple[str, str], ...]] = {"mps": (("PYTORCH_MPS_FAST_MATH", "0"),)}
-
-
-def environment(kind: str) -> tuple[tuple[str, str], ...]:
-    """The variables of the environment that are set to another value than off, with that value."""
-    return tuple((name, off) for name, off in ENVIRONMENT.get(kind, ()) if os.environ.get(name, off) != off)
 
 
 def in_force(kind: str) -> tuple[Flag, ...]:

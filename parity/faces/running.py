@@ -231,8 +231,7 @@ def _compared(
         o = replace(o, time=max(1.0, until - time.monotonic() - (0.0 if o.no_again else AGAIN * o.time)))
     code = _pytest(o, workers, reporter, done) if items else reporter.exit_code  # a shard may be empty, or a run whole
     if code == 1 and not (o.no_shrink or o.tx):
-        left = max(0.0, until - time.monotonic())
-        reporter.shrink_deaths(How(o.device, o.faults, o.setup), workers, left / 2, o.hang_after)
+        _shrink_deaths(o, workers, reporter, until)
     if code == 1 and (o.no_again or o.tx):  # on other machines nothing can be tried from here
         reporter.say(f"findings were not tried again in a fresh process ({'--no-again' if o.no_again else '--tx'})")
     if code != 1 or o.no_again or o.tx:
@@ -269,6 +268,18 @@ def _machines(o: RunOptions) -> list[Any]:
     faults = located(o.faults) if o.faults else None
     setup = str(Path(o.setup).absolute()) if o.setup else None
     return machines.examine(machines.read_specs(o.tx), o.device, faults, setup)
+
+
+def _shrink_deaths(o: RunOptions, workers: int, reporter: Any, until: float) -> None:
+    """Look for the least case of each kind of death, within half of the time that is left."""
+    if not (deaths := reporter.to_shrink):
+        return
+    from parity.report.outcome import write_script_of_death  # torch is loaded where there is something to shrink
+    from parity.runs.shrinking import shrunk
+
+    began = time.monotonic()
+    done = shrunk(deaths, How(o.device, o.faults, o.setup), workers, max(0.0, until - began) / 2, o.hang_after)
+    reporter.take_shrunk(done, o.device, time.monotonic() - began, write_script_of_death)
 
 
 def _pytest(o: RunOptions, workers: int, reporter: Any, done: Collection[str] = ()) -> int:

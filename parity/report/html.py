@@ -19,11 +19,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from parity import catalog
 from parity.catalog import opinfo
-from parity.checks.power import BLIND, ERRORS, SEEN
 from parity.core import notation, picture
 from parity.core.case import OpClass
 from parity.core.dtypes import DEFAULT
 from parity.core.errors import CaseError
+from parity.core.probes import BLIND, ERRORS, SEEN
 from parity.core.results import COMPARED, MEANING, Measure, Record, Status
 from parity.coverage.features import ASPECT, Coverage
 from parity.report import caveats, matrix, power, summary, svg, trends

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from math import sqrt
 
-from parity.checks.power import BLIND, ERRORS, SEEN
 from parity.core.dtypes import DEFAULT
+from parity.core.probes import BLIND, ERRORS, SEEN
 from parity.report.words import table
 from parity.runs.rows import ItemRow, Power
 

@@ -7,11 +7,11 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias
 
 import pytest
 
@@ -19,25 +19,40 @@ from parity.core import untrusted
 from parity.core.errors import CaseError, OutputError, RunFileError
 from parity.core.results import FINDINGS, Cause, Json, Record
 from parity.coverage.features import DrawnFeatures, Tally, unpack
-from parity.devices.flags import environment
 from parity.report import causes as causes_text
 from parity.report import output, power, summary
 from parity.report.growth import Growth
-from parity.report.outcome import write_script_of_death
 from parity.report.timed import Timed
 from parity.report.words import clock, plural, reproduce
-from parity.runs import again, causes, own, run_file, shrinking, suite
+from parity.runs import again, causes, own, run_file, suite
 from parity.runs.inquest import How
 from parity.runs.known import Known
 from parity.runs.resuming import Kept, as_part
 from parity.runs.rounds import PINNED
-from parity.runs.rows import CPU, OUTSIDE, SEEN, Death, End, Header, ItemRow, Power, Row, Sighting, counted, folded, totals
+from parity.runs.rows import (
+    CPU,
+    OUTSIDE,
+    SEEN,
+    Death,
+    End,
+    Header,
+    ItemRow,
+    Power,
+    Row,
+    Shrunk,
+    Sighting,
+    counted,
+    folded,
+    totals,
+)
 from parity.runs.run_file import Writer
 from parity.runs.standing import FIXED, standings
 
 BAR_SECONDS = 0.2
 BAR_LEAST = 5  # least columns of a useful bar
 LOG_STEPS = 10  # number of progress lines in a log
+# Writes the script of a death for a device into a folder; None if it cannot be written in torch alone.
+WriteScript: TypeAlias = Callable[[Death, str, Path], Path | None]
 
 
 class Reporter:
@@ -362,31 +377,32 @@ class Reporter:
 
     # ------------------------------------------------------------------------------------------------ the end
 
-    def shrink_deaths(self, how: How, workers: int, seconds: float, hang_after: float | None) -> None:
-        """Look for the least case of each kind of death, and write its script. seconds: the time for it; hang_after: see
-        the option."""
-        wanted = [d for d in counted(self.deaths, self.items) if d.blame != OUTSIDE and not d.known]
-        if not wanted or self.stopped or self.failed is not None:
-            return
-        started = time.monotonic()
-        done = shrinking.shrunk(wanted, how, workers, seconds, hang_after)
+    @property
+    def to_shrink(self) -> list[Death]:
+        """The deaths whose least case is of interest; none if the run was stopped."""
+        if self.stopped or self.failed is not None:
+            return []
+        return [d for d in counted(self.deaths, self.items) if d.blame != OUTSIDE and not d.known]
+
+    def take_shrunk(self, done: Sequence[Shrunk], device: str, seconds: float, write: WriteScript) -> None:
+        """Tell and store the least case of each kind of death. seconds: that it took; write: writes the script of one."""
         told = [s for s in done if s.death.shrunk]
-        took = f"{clock(time.monotonic() - started)} ({plural(sum(s.died for s in done), 'process')})"
+        took = f"{clock(seconds)} ({plural(sum(s.died for s in done), 'process')})"
         text = f"{len(told)} of {plural(len(done), 'kind')} of deaths shrunk in {took}"
         why = dict.fromkeys(f"{s.death.op}: {s.why}" for s in done if s.why)
         self.say("; ".join([text, *why]))
         try:
             for s in told:
                 before = replace(s.death, shrunk="", shrunk_aspect="")
-                death = self._with_script(s.death, how.device)
+                death = self._with_script(s.death, device, write)
                 self.deaths = [death if d == before else d for d in self.deaths]
                 self._writer.write(death)
         except OutputError as e:
             self.failed = self.failed or e
 
-    def _with_script(self, d: Death, device: str) -> Death:
+    def _with_script(self, d: Death, device: str, write: WriteScript) -> Death:
         try:
-            path = write_script_of_death(d, device, self.scripts)
+            path = write(d, device, self.scripts)
         except (OutputError, CaseError) as e:  # a full disk must not cost the least case
             self.say(f"no script of {d.shrunk}: {e}")
             return d
@@ -399,7 +415,7 @@ class Reporter:
         if not found or self.stopped or self.failed is not None:
             return
         started = time.monotonic()
-        done = again.again(found, how, workers, environment(how.device.partition(":")[0]), seconds)
+        done = again.again(found, how, workers, again.set_variables(how.device.partition(":")[0]), seconds)
         self.records = list(again.marked(self.records, done))
         came, left = sum(a.came for a in done), len(found) - len(done)
         text = f"{came} of {plural(len(found), 'finding')} came again in fresh processes ({clock(time.monotonic() - started)})"

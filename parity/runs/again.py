@@ -29,6 +29,8 @@ PER_PROCESS = 24  # findings for which another process is worth its start
 TICK = 0.5  # seconds between two looks at whether the time is over
 DEATHS = 4  # of processes of one share of the findings, after which the rest is left
 BEGIN, CAME, GONE, UNABLE = "begin", "came", "gone", "unable"
+# Flags that a process reads from its environment at its start: (name, value that turns it off), by the type of the device.
+ENVIRONMENT: dict[str, tuple[tuple[str, str], ...]] = {"mps": (("PYTORCH_MPS_FAST_MATH", "0"),)}
 MARK = "parity again "  # before each line of the protocol, because a case may print, too
 
 
@@ -47,6 +49,11 @@ def again(
         )
         done |= {key: replace(done[key], flag=name) for key, a in without.items() if not a.came}
     return tuple(done.values())
+
+
+def set_variables(kind: str) -> tuple[tuple[str, str], ...]:
+    """The flags of the environment that are set to another value than off, with that value. kind: the type of the device."""
+    return tuple((name, off) for name, off in ENVIRONMENT.get(kind, ()) if os.environ.get(name, off) != off)
 
 
 def marked(records: Sequence[Record], done: Sequence[Again]) -> tuple[Record, ...]:

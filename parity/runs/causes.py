@@ -29,8 +29,8 @@ from parity.core.results import (
     Record,
     Status,
 )
-from parity.runs.locating import A_COPY, skeleton
 from parity.runs.rows import Death, is_own
+from parity.runs.symptoms import A_COPY, skeleton
 
 OPERATORS = "several operators"
 SHARED = (CPU_OPERAND, EMPTY_OPERAND, EXTREME_VALUES, NON_FINITE, OTHER_DESTINATION, NARROW_INTEGERS)

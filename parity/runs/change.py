@@ -11,8 +11,8 @@ from parity.core.errors import UsageError, near
 from parity.core.results import Cause, Status
 from parity.runs.causes import WEIGHTS, Gathered
 from parity.runs.drift import Cell, Drift, Shift
-from parity.runs.locating import skeleton
 from parity.runs.pace import Pace, Paces
+from parity.runs.symptoms import skeleton
 
 DEATHS = frozenset({Status.CRASH, Status.HANG, Status.KILLED})
 

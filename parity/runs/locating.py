@@ -10,7 +10,6 @@ itself cannot lose.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -37,11 +36,9 @@ from parity.core.results import (
 from parity.devices import flags
 from parity.devices.base import Device
 from parity.judging.rules import rule_of
+from parity.runs.symptoms import A_COPY, skeleton
 
-A_COPY = "a copy"
 ATEN_LAZY = ("_conj", "_neg_view", "conj", "resolve_conj", "resolve_neg")
-LOOKED_AT = 1000  # characters of a message that are looked at
-SKELETON = 100  # most characters of an error's message in a symptom
 DERIVATIVES = (Aspect.BACKWARD, Aspect.DOUBLE, Aspect.TANGENT)
 Outcomes = Callable[[Case, Aspect], tuple[Result, ...]]
 Again = Callable[[Case, Aspect], bool]
@@ -135,16 +132,6 @@ def symptom_of(result: Result) -> str:
     if problem in ("beside", "missing"):
         return "memory"
     return "metadata" if v.status is Status.MALFORMED else "values"
-
-
-def skeleton(message: str) -> str:
-    """An error's first sentence without numbers, addresses, quoted names and shapes, so that equal errors read alike."""
-    text = message.strip()[:LOOKED_AT].splitlines()[0] if message.strip() else ""
-    text = re.sub(r"'[^']*'|\"[^\"]*\"", "'...'", text)
-    text = re.sub(r"\[[^\[\]]*\]|\([\d\s,x.]*\)", "", text)
-    text = re.sub(r"\b(Half|BFloat16|Float|Double|ComplexFloat|Int|Long|Short|Char|Byte|Bool)\b", "T", text)
-    text = re.sub(r"0x[0-9a-fA-F]+|[-+]?\d[\d.,]*(e[-+]?\d+)?", "N", text)
-    return " ".join(text.split())[:SKELETON].rstrip(" .,:;")
 
 
 def _of_operator(seen: Followed, symptom: str, device: Device) -> Cause | None:

@@ -215,6 +215,17 @@ def with_least(deaths: Iterable[Death]) -> tuple[Death, ...]:
     return (*made, *by.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Shrunk:
+    """A death with its least case. death: with `shrunk` and `shrunk_aspect`, or as it was if `why` says why it was not shrunk;
+    tries: cases that were tried; died: processes that it took."""
+
+    death: Death
+    tries: int = 0
+    died: int = 0
+    why: str = ""
+
+
 def counted(deaths: Iterable[Death], items: Iterable[ItemRow]) -> list[Death]:
     """The deaths that count against a run: all except those of the CPU alone, and kills from outside if the item was examined
     completely afterwards."""

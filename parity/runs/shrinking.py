@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from parity.catalog.draw import Sizes
 from parity.core import notation, processes
@@ -28,7 +28,7 @@ from parity.runs.again import Limit
 from parity.runs.causes import death_words
 from parity.runs.examine import patience
 from parity.runs.inquest import How, end, word
-from parity.runs.rows import Death
+from parity.runs.rows import Death, Shrunk
 
 EACH = 60.0  # seconds for one death
 ALL = 240.0  # and for all of a run
@@ -40,17 +40,6 @@ READY, BEGIN, LIVES, UNABLE = "ready", "begin", "lives", "unable"
 MARK = "parity dying "  # before each line of the protocol, because a case may print, too
 ASPECTS = (Aspect.FORWARD, Aspect.BACKWARD, Aspect.OUT, Aspect.INPLACE, Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER,
            Aspect.REPEAT)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Shrunk:
-    """A death with its least case. death: with `shrunk` and `shrunk_aspect`, or as it was if `why` says why it was not shrunk;
-    tries: cases that were tried; died: processes that it took."""
-
-    death: Death
-    tries: int = 0
-    died: int = 0
-    why: str = ""
 
 
 def shrunk(

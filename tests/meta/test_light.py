@@ -10,7 +10,10 @@ import pytest
 
 @pytest.mark.parametrize(
     "module",
-    ["parity", "parity.faces.plugin", "parity.faces.cli", "parity.runs.suite", "parity.catalog", "parity.runs.run_file"],
+    [
+        *("parity", "parity.faces.plugin", "parity.faces.cli", "parity.runs.suite", "parity.catalog", "parity.runs.run_file"),
+        *("parity.report.progress", "parity.report.diff", "parity.report.causes"),  # the main process of a run
+    ],
 )
 def test_module_loads_nothing_heavy(module: str) -> None:
     """Importing it imports neither torch nor hypothesis nor numpy."""

@@ -11,8 +11,9 @@ import pytest
 from parity import catalog, tolerance
 from parity.checks import power
 from parity.checks.check import Settings, check, quiet
-from parity.checks.power import BLIND, ERRORS, PROVED, SEEN, ProbeResults
+from parity.checks.power import ProbeResults
 from parity.core.notation import parse
+from parity.core.probes import BLIND, ERRORS, PROVED, SEEN
 from parity.core.results import Fingerprint, Status
 from parity.devices import resolve
 from parity.judging.bench import Bench

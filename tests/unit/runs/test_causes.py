@@ -19,9 +19,9 @@ from parity.devices.flags import FLAGS, Flag
 from parity.runs import suite
 from parity.runs.causes import OPERATORS, Gathered, gather, weight
 from parity.runs.examine import LOCATING, SHRINKING, NoJournal, RunPlan, examine
-from parity.runs.locating import skeleton
 from parity.runs.options import RunOptions
 from parity.runs.rows import Death
+from parity.runs.symptoms import skeleton
 
 
 def causes(*faults: Fault, ops: tuple[str, ...], dtypes: tuple[str, ...] = ("float32",), **more: Any) -> tuple[Gathered, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -74,8 +75,9 @@ def test_a_worker_passes_its_share(monkeypatch: pytest.MonkeyPatch, chip: str, r
 
 def test_this_process_occupies_something() -> None:
     before = machine.resident_memory()
-    kept = torch.ones(1 << 24)
-    assert machine.resident_memory() - before >= kept.numel() * 3
+    with mmap.mmap(-1, 1 << 26) as new:  # torch may use memory again that it has
+        new.write(b"1" * len(new))
+        assert machine.resident_memory() - before >= len(new) * 3 / 4
     assert machine.total_memory() > machine.resident_memory()
 
 
