@@ -129,7 +129,7 @@ def test_findings_of_a_run_with_a_limit_have_causes(
     monkeypatch.chdir(tmp_path)
     Path("faults.py").write_text(FAULTS)
     asked = ("run", "exp", "softmax", "log", "--dtype", "float32", "--device", "sim", "--faults", "faults.py", "-n", "2")
-    assert cli.main([*asked, "--output", "run.jsonl", "--time", "45s"]) == 1
+    assert cli.main([*asked, "--output", "run.jsonl", "--time", "30s"]) == 1
     out = capsys.readouterr().out
     run = run_file.read(Path("run.jsonl"))
     kinds = [r for r in run.records if r.shrunk]
