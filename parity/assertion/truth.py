@@ -6,6 +6,7 @@ import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from parity.oracle.limited_range import Limited, Range, range_of
 from parity.oracle.oracle import SAMPLES
 from parity.oracle.protocol import Oracle
 from parity.oracle.rounding import Rounding, extremes, perturbed
-from parity.oracle.sensitivity import Changes, RoundingEffect, changes_of, kept_of, least_of
+from parity.oracle.sensitivity import Changes, changes_of, kept_of, least_of
 from parity.oracle.step_dtypes import OwnEpsilon, Recorded, Steps, Widened
 
 # If a function cannot run in float64, its inputs are moved by this many roundoffs: well above its own rounding.
@@ -35,8 +36,7 @@ class FunctionTruth(Oracle):
         self._s, self._backward, self._fed, self._reference = s, backward, cotangents, reference
         self._truths: dict[str, Tensor] | None = None
         self._samples = SAMPLES[0]
-        self._effects: dict[int, RoundingEffect] = {}
-        self._amplified: dict[tuple[int, float], RoundingEffect] = {}
+        self._effects: dict[float, _Samples] = {}
         self._limits: dict[tuple[Range, Range], dict[str, Tensor]] = {}
         self.refused = ""
 
@@ -91,13 +91,15 @@ class FunctionTruth(Oracle):
 
     def amplified(self, name: str, u: float, between: float, times: float) -> Tensor | None:
         """The largest change if every step is moved by `times` roundoffs."""
-        if (self._samples, times) not in self._amplified:
-            self._amplified[self._samples, times] = self._sampled(times)
-        return self._amplified[self._samples, times].moved.get(name)
+        return self._by(times).moved.get(name)
 
     def changes(self, name: str, u: float, between: float) -> Changes | None:
         """How the result moved in each sample."""
-        return self._by().changes.get(name)
+        rows = self._by().changes.get(name)
+        if not rows:
+            return None
+        assert self._truths is not None
+        return changes_of(rows, self._truths[name].numel() * (1 + self._truths[name].is_complex()))
 
     def largest(self, u: float, between: float) -> float:
         """The largest magnitude among the inputs and the results of all kernels."""
@@ -126,51 +128,59 @@ class FunctionTruth(Oracle):
         self._samples = more[0] if more else self._samples
         return bool(more)
 
-    def _by(self) -> RoundingEffect:
-        if self._samples not in self._effects:
-            self._effects[self._samples] = self._sampled()
-        return self._effects[self._samples]
+    def _by(self, times: float = 1.0) -> _Samples:
+        """The samples with so many roundoffs; those that were taken before are kept."""
+        taken = self._effects.setdefault(times, _Samples())
+        while taken.count < self._samples:
+            self._take_one(taken, taken.count, times)
+            taken.count += 1
+        return taken
 
-    def _sampled(self, times: float = 1.0) -> RoundingEffect:
+    def _take_one(self, taken: _Samples, k: int, times: float) -> None:
+        """Run the function with everything rounded, and keep by how much its results moved."""
         assert self._truths is not None
         u, factor = FACTS["float32"].unit_roundoff, COARSE if self.refused else 1.0
         if FACTS[word(self._s.coarsest)].unit_roundoff < u or self.refused:
             u = FACTS[word(self._s.coarsest)].unit_roundoff
         u, half = times * u, times / BETWEEN_KERNELS
-        moved: dict[str, Tensor] = {}
-        changes: dict[str, list[Tensor]] = {}
-        high = 0.0
-        for k in range(self._samples):
-            count, steps = itertools.count(101 * k), Steps(self._dtypes)
+        count, steps = itertools.count(101 * k), Steps(self._dtypes)
 
-            def put(t: Tensor, count: Iterator[int] = count) -> Tensor:
-                nonlocal high
-                if t.is_floating_point() or t.is_complex():
-                    high = max(high, extremes(t)[1])
-                moved_input = perturbed(_fresh_wide(t), factor * u, next(count))
-                return moved_input.to(t.dtype) if self.refused else moved_input
+        def put(t: Tensor) -> Tensor:
+            if not k and (t.is_floating_point() or t.is_complex()):
+                taken.largest = max(taken.largest, extremes(t)[1])
+            moved_input = perturbed(_fresh_wide(t), factor * u, next(count))
+            return moved_input.to(t.dtype) if self.refused else moved_input
 
-            def step(name: str, steps: Steps = steps) -> tuple[float, float]:
-                f = FACTS.get(steps.dtype(name), FACTS["float32"])
-                return (half * f.unit_roundoff if f.name in HALF else u), least_of(f)
+        def step(name: str) -> tuple[float, float]:
+            f = FACTS.get(steps.dtype(name), FACTS["float32"])
+            return (half * f.unit_roundoff if f.name in HALF else u), least_of(f)
 
-            fed = [perturbed(widen(c, None), factor * u, 101 * k + 50) for c in self._fed]
-            run = self._all if self.refused else self._in_double
-            least, steps_ = least_of(FACTS["float32"]), None if self.refused else step
-            with Rounding(factor * u, k, u, inside_least=least, steps=steps_) as mode:
-                got = ex.attempt(functools.partial(run, put, fed), "run")
-            high = max(high, mode.largest)
-            for n, t in {} if isinstance(got, Raised) else got.items():
-                at = self._truths.get(n)
-                if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
-                    signed = (widen(t, None) - at) / factor
-                    change = torch.nan_to_num(signed.abs().to(torch.float64), 0.0, 0.0, 0.0)
-                    moved[n] = torch.maximum(moved[n], change) if n in moved else change
-                    changes.setdefault(n, []).append(kept_of(signed))
-        kept = {
-            n: changes_of(rows, self._truths[n].numel() * (1 + self._truths[n].is_complex())) for n, rows in changes.items()
-        }
-        return RoundingEffect(moved, {}, kept, high)
+        fed = [perturbed(widen(c, None), factor * u, 101 * k + 50) for c in self._fed]
+        run = self._all if self.refused else self._in_double
+        least, steps_ = least_of(FACTS["float32"]), None if self.refused else step
+        with Rounding(factor * u, k, u, inside_least=least, steps=steps_) as mode:
+            got = ex.attempt(functools.partial(run, put, fed), "run")
+        taken.largest = max(taken.largest, mode.largest)
+        for n, t in {} if isinstance(got, Raised) else got.items():
+            at = self._truths.get(n)
+            if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
+                signed = widen(t, None) - at
+                signed = signed / factor if factor != 1.0 else signed
+                change = signed.abs().to(torch.float64).nan_to_num_(0.0, 0.0, 0.0)
+                moved = taken.moved.get(n)
+                taken.moved[n] = change if moved is None else torch.maximum(moved, change)
+                taken.changes.setdefault(n, []).append(kept_of(signed))
+
+
+@dataclass(slots=True)
+class _Samples:
+    """How the results moved in the samples taken so far. count: how many; moved: name -> largest change of each element;
+    changes: name -> a row for each sample, as `kept_of` gives it; largest: see `FunctionTruth.largest`."""
+
+    count: int = 0
+    moved: dict[str, Tensor] = field(default_factory=dict)
+    changes: dict[str, list[Tensor]] = field(default_factory=dict)
+    largest: float = 0.0
 
 
 def _fresh_wide(t: Tensor) -> Tensor:

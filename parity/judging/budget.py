@@ -17,6 +17,9 @@ from parity.core.results import Tolerance
 Array = npt.NDArray[np.float64]
 
 
+EXPONENT = np.int64(0x7FF << 52)  # the bits of a float64 that hold its exponent: alone, a power of two
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Allowed errors of all elements; arrays have the shape of the truth's real parts. terms: named summands of `total`.
@@ -63,14 +66,20 @@ class Budget:
 
 def ulp_of(magnitude: Array, f: DtypeFacts) -> Array:
     """The spacing of the dtype's numbers at these magnitudes: 2u * 2**exponent, at least the smallest subnormal."""
-    size = np.where(np.isfinite(magnitude), magnitude, f.max)
-    exponent = np.frexp(np.where(size > 0.0, size, f.smallest))[1] - 1  # frexp(0) has exponent 0, like numbers near 1
-    return np.asarray(np.maximum(np.ldexp(2.0 * f.unit_roundoff, exponent), f.smallest), dtype=np.float64)
+    size = magnitude if is_finite(magnitude) else np.where(np.isfinite(magnitude), magnitude, f.max)
+    power = (np.ascontiguousarray(size, dtype=np.float64).view(np.int64) & EXPONENT).view(np.float64)
+    return np.maximum(2.0 * f.unit_roundoff * power.reshape(np.shape(size)), f.smallest)
+
+
+def is_finite(x: Array) -> bool:
+    """Whether all elements are known to be finite. A sum tells it in one pass; one that overflows says no."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return bool(np.isfinite(np.add.reduce(x, None)))
 
 
 def _finite(truth: Array) -> Array:
     magnitude = np.abs(truth)
-    return np.where(np.isfinite(magnitude), magnitude, 0.0)
+    return magnitude if is_finite(magnitude) else np.where(np.isfinite(magnitude), magnitude, 0.0)
 
 
 def _summed(*terms: tuple[str, Array]) -> tuple[Array, tuple[tuple[str, Array], ...]]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from parity.core.dtypes import FACTS, HALF, DtypeFacts
 from parity.core.results import Measure
-from parity.judging.budget import Array, Budget, ulp_of
+from parity.judging.budget import Array, Budget, is_finite, ulp_of
 from parity.judging.drawing import drawn, drawn_exact
 from parity.judging.outliers import among_alike, among_error_ratios, among_sums
 
@@ -136,6 +136,10 @@ def error_ratio_of(x: Array, truth: Array, b: Array, f: DtypeFacts) -> tuple[Arr
     number, and wrong for 1.0.
     """
     edge = f.max * (1.0 + 2.0 * f.unit_roundoff) if f.max < 1e300 else f.max
+    if is_finite(x) and is_finite(truth) and x.size and max(truth.max(), -truth.min()) <= edge:
+        with np.errstate(invalid="ignore", over="ignore"):
+            plain = np.abs(x - truth) / b
+        return plain, np.zeros(plain.shape, dtype=bool)
     with np.errstate(invalid="ignore", over="ignore"):
         clipped = np.clip(truth, -edge, edge)
         err = np.abs(_overflowed(x, f) - clipped)
@@ -207,6 +211,7 @@ def measure(
     ignore: Mask | None = None,
     sums: bool = False,
     rounds_once: bool = False,
+    draws: bool = True,
 ) -> Measure:
     """The device's and the reference's error against the truth, in units of the budget, with the worst element.
 
@@ -218,6 +223,7 @@ def measure(
     on the way) is then unspecified, but the result must be non-finite.
     rounds_once: the result has a half type and is rounded once, at the end, so the errors before that can be compared between
     elements.
+    draws: keep the picture of errors that are outside the budget.
     A class that differs from the truth's but equals the reference's agrees. So does a number within the budget of the
     reference's if that one is far from the truth: both sides then share a property of the formula (torch's, for gradients).
     """
@@ -238,23 +244,29 @@ def measure(
         differs = np.zeros_like(differs)
     elif r is not None:
         own, own_differs = _against(r, truths, b, f)
-        shared = differs & own_differs & (classes(d) == classes(r))
-        ratio, differs, own = np.where(shared, 0.0, ratio), differs & ~shared, np.where(shared, 0.0, own)
-        near, apart = error_ratio_of(d, r, b.total, f)
-        ratio = np.where((own > WIDENING_LIMIT) & ~own_differs & ~apart & (near <= 1.0), np.minimum(ratio, 1.0), ratio)
-        own = np.where(_excused(r, t, f, truth.is_complex(), sums, ignore_nonfinite, ignore), 0.0, own)
-    ratio, differs = np.where(excused, 0.0, ratio), differs & ~excused
-    worst = int(np.argmax(np.where(differs, np.inf, ratio)))
+        if differs.any() and own_differs.any():
+            shared = differs & own_differs & (classes(d) == classes(r))
+            ratio, differs, own = np.where(shared, 0.0, ratio), differs & ~shared, np.where(shared, 0.0, own)
+        far = own > WIDENING_LIMIT
+        if far.any():
+            near, apart = error_ratio_of(d, r, b.total, f)
+            ratio = np.where(far & ~own_differs & ~apart & (near <= 1.0), np.minimum(ratio, 1.0), ratio)
+        theirs_excused = _excused(r, t, f, truth.is_complex(), sums, ignore_nonfinite, ignore)
+        own = np.where(theirs_excused, 0.0, own) if theirs_excused.any() else own
+    if excused.any():
+        ratio, differs = np.where(excused, 0.0, ratio), differs & ~excused
+    worst = int(np.argmax(np.where(differs, np.inf, ratio) if differs.any() else ratio))
     where = np.unravel_index(worst, ratio.shape)
     index = tuple(int(i) for i in (where[:-1] if truth.is_complex() else where))
     with np.errstate(invalid="ignore"):
         err = np.abs(d - t)
-    finite_err = err[np.isfinite(err)]
+    finite_err = err if is_finite(err) else err[np.isfinite(err)]
     certain = b.certain is not None and bool((err > b.certain)[(ratio > 1.0) & ~differs].any())
-    counted = ~_not_finite(t, f, truth.is_complex())
-    if ignore is not None:
-        counted = counted & ~ignore
-    spread, theirs = _spread(d, t, b, counted), None
+    spread = theirs = None
+    if b.scale is not None and d.size >= SPREAD_ELEMENTS:
+        counted = ~_not_finite(t, f, truth.is_complex())
+        counted = counted if ignore is None else counted & ~ignore
+        spread = _spread(d, t, b, counted)
     if spread is not None:
         theirs = spread if alike else None if r is None else _spread(r, t, b, counted)
         unit = b.rms * allowed_ratio(None if theirs is None else theirs / b.rms)
@@ -273,7 +285,7 @@ def measure(
         None if own is None else _largest(own),
         True,
         max_abs=float(finite_err.max()) if finite_err.size else None,
-        max_ulp=float((err / ulp_of(np.abs(t), f)).reshape(-1)[worst]) if np.isfinite(err.reshape(-1)[worst]) else None,
+        max_ulp=_in_ulp(err, t, worst, f),
         index=index,
         device=at(device, index),
         reference=at(reference, index),
@@ -287,9 +299,15 @@ def measure(
         reference_spread=theirs,
         certain=certain,
     )
-    if not (top > 1.0 or (spread or 0.0) > 1.0 or differs.any()):
+    if not draws or not (top > 1.0 or (spread or 0.0) > 1.0 or differs.any()):
         return m
     return drawn(m, ratio, differs, unjudged) if not truth.is_complex() else drawn(m, *_whole(ratio, differs, unjudged))
+
+
+def _in_ulp(err: Array, truth: Array, element: int, f: DtypeFacts) -> float | None:
+    """The error of an element in ULP of its truth; None if it is not finite."""
+    one = err.reshape(-1)[element : element + 1]
+    return float((one / ulp_of(np.abs(truth.reshape(-1)[element : element + 1]), f))[0]) if np.isfinite(one[0]) else None
 
 
 def _alone(
@@ -362,7 +380,7 @@ def _excused(
 
 
 def _largest(ratio: Array) -> float:
-    finite = ratio[np.isfinite(ratio)]
+    finite = ratio if is_finite(ratio) else ratio[np.isfinite(ratio)]
     return float(finite.max()) if finite.size else 0.0
 
 

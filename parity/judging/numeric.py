@@ -97,7 +97,7 @@ def _at_truth(t: RoundedResult) -> Verdict | None:
 def _inside_the_least(t: RoundedResult) -> Verdict | None:
     """An agreement where the error is within the smallest possible budget, else None."""
     b = t.budget(None)
-    least = measure(t.name, t.device, None, t.truth, b, sums=t.sums)
+    least = measure(t.name, t.device, None, t.truth, b, sums=t.sums, draws=False)
     if is_outside(least) or (least.spread or 0.0) > 1.0 or (t.tests_bias and has_enough_steps(t.device, t.truth)):
         return None
     if t.halves and (shared := _shared_error(t, b, t.device, None, False)) is not None and shared.ratio > 1.0:

@@ -68,11 +68,22 @@ def perturbed(t: Tensor, u: float, key: int) -> Tensor:
         return t
     n, stream = t.numel(), _factors(u)
     start = (key * 4099) % (1 << 16)
+    if n > MANY and not t.is_complex():
+        return _tiled(t.contiguous().view(-1), stream.roll(-start)).view(t.shape)
     some = stream[start : start + n] if start + n <= 1 << 16 else stream[torch.arange(start, start + n) % (1 << 16)]
     factors = some.view(t.shape)
     if t.is_complex():  # part by part: a complex product makes both parts NaN if one is NaN or Inf
         return torch.complex(t.real * factors, t.imag * factors)
     return t * factors
+
+
+def _tiled(t: Tensor, tile: Tensor) -> Tensor:
+    """A flat tensor times a tile that is repeated along it: one pass over memory."""
+    whole = t.numel() // tile.numel() * tile.numel()
+    moved = torch.empty_like(t)
+    torch.mul(t[:whole].view(-1, tile.numel()), tile, out=moved[:whole].view(-1, tile.numel()))
+    torch.mul(t[whole:], tile[: t.numel() - whole], out=moved[whole:])
+    return moved
 
 
 def shifted(t: Tensor, u: float, key: int) -> Tensor:
@@ -91,6 +102,8 @@ def shifted(t: Tensor, u: float, key: int) -> Tensor:
 _MIX = np.int64(0x2545F4914F6CDD1D)
 _CHOICE = 0b10111  # of a hash shifted by 58: three bits, and one for the sign
 _PLACES = np.arange(1 << 10, dtype=np.int64) * 0x9E3779B9
+MANY = 1 << 17  # elements above which factors are taken from a tile: a hash of each number costs as much as the kernel
+_TILE = 65_521  # a prime, so that rows of usual lengths meet it at other places
 
 
 @functools.lru_cache(maxsize=16)
@@ -114,11 +127,25 @@ def _hashed(raw: npt.NDArray[np.int64], u: float, key: int) -> Factors:
     return factors
 
 
+@functools.lru_cache(maxsize=16)
+def _tile(u: float) -> Factors:
+    """Factors as `_steps` has them, in a fixed random order."""
+    tile: Factors = _steps(u)[(values.words(1, _TILE) >> np.uint64(58)).astype(np.int64) & _CHOICE]
+    return tile
+
+
+def _start(numbers: Factors, key: int) -> int:
+    """Where a tile begins: another place for other numbers, so that two kernels in a row do not move an element alike."""
+    some = numbers[:: max(1, numbers.size // 7)].view(np.int64)
+    return (int(np.bitwise_xor.reduce(some)) * int(_MIX) + key * 4099) % _TILE
+
+
 def rounded(t: Tensor, u: float, key: int) -> Tensor:
     """t with every element moved by a relative u / 2 to u, up or down.
 
     A constant u would let two kernels in a row cancel in every fourth case. Even keys hash the value, so that equal numbers
-    stay equal, as under rounding. Odd keys hash value and place, as if equal numbers were computed in different ways.
+    stay equal, as under rounding. Odd keys hash value and place, as if equal numbers were computed in different ways. Of many
+    elements, each takes its factor from its place alone.
     """
     if t.dtype not in DOUBLE:
         return t
@@ -135,6 +162,9 @@ def _numbers(t: Tensor) -> Factors:
 
 def _times(t: Tensor, numbers: Factors, u: float, key: int) -> Tensor:
     """`rounded` for a tensor whose numbers are already known."""
+    if numbers.size > MANY:
+        tile = torch.from_numpy(np.roll(_tile(u), -_start(numbers, key)))
+        return _tiled(torch.from_numpy(numbers), tile).view(t.shape)
     return t * torch.from_numpy(_hashed(numbers.view(np.int64), u, key).reshape(t.shape))
 
 
@@ -353,6 +383,10 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
 
     def _off_by(self, x: Tensor, lost: Tensor) -> Tensor:
         plain = torch.view_as_real(x).select(-1, 0) if x.is_complex() else x
+        if plain.numel() > MANY:
+            numbers = _numbers(plain.detach().resolve_neg().contiguous())
+            signs = torch.from_numpy(np.roll(np.sign(_tile(0.5) - 1.0), -_start(numbers, self._key)))
+            return x + _tiled(lost.contiguous().view(-1), signs).view(x.shape)
         return x + torch.where(rounded(plain, 0.5, self._key) < plain, -lost, lost)
 
     def _rounded(self, x: Any) -> Any:

@@ -55,8 +55,8 @@ class RoundingEffect:
 def kept_of(change: Tensor) -> Tensor:
     """The flattened real parts of one signed change, every `stride_of` of them."""
     real = torch.view_as_real(change.resolve_conj()) if change.is_complex() else change
-    row = torch.nan_to_num(real.reshape(-1).to(torch.float64), 0.0, 0.0, 0.0)
-    return row[:: stride_of(row.numel())]
+    row = real.reshape(-1)
+    return torch.nan_to_num(row[:: stride_of(row.numel())].to(torch.float64), 0.0, 0.0, 0.0)
 
 
 def stride_of(elements: int) -> int:
