@@ -34,6 +34,7 @@ from parity.assertion.watch import command, row_of
 from parity.checks.equivalents import on_the_cpu
 from parity.checks.operators import (
     ATEN_NOT_UNIQUE,
+    CLEAR,
     OUTSIDE,
     Followed,
     Following,
@@ -233,6 +234,20 @@ def _whole(
     return ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
 
 
+def locate_run(name: str, run: Callable[[], Any], device: Device, seconds: float = math.inf) -> Located:
+    """`locate` for a program that has its tensors on the device already, and runs its own backward pass (a training step).
+    name: how it is called. Operators that write in place and return nothing are compared by what they leave in memory."""
+    search = _Search(device, time.monotonic() + seconds)
+    mode = _Operators(search, in_place=True)
+    with warnings.catch_warnings(), search.places.watching(), mode:
+        warnings.simplefilter("ignore", ParityWarning)
+        got = ex.attempt(run, "run")
+    if isinstance(got, Raised):
+        search.broken = f"{got.type}: {got.message}"
+    order = tuple(search.partings)
+    return Located(name, "", device.name, order, search.compared, dict(search.left), "" if order else search.broken)
+
+
 def parted(
     comparison: Comparison,
     fn: Callable[..., Any],
@@ -337,6 +352,14 @@ class _Search:
         else:
             ratio = max(error_ratio(b, a) for _, b, a in doubtful)
             self._taken[shape] = max(self._taken.get(shape, 1.0), EASED * ratio)
+
+    def written(self, call: OperatorCall, theirs: tuple[Tensor, ...]) -> None:
+        """Judge what an operator without results left in the storages of its operands. Raises what the CPU raises."""
+        ours = run_on(call, None).bases
+        self.compared += 1
+        off = max((error_ratio(b, a) for b, a in zip(theirs, ours)), default=0.0)
+        if off > CLEAR:
+            self._parts(call, Verdict(Status.WRONG, f"{off:.3g} times what roundings explain"))
 
     def raised(self, call: OperatorCall, e: Exception) -> None:
         """The device raised in an operator that the CPU may run."""
@@ -463,9 +486,9 @@ def _is_settled(got: Tensor, cpu: Tensor, ratio: float = 1.0) -> bool:
 class _Operators(Following):  # type: ignore[no-untyped-call]  # as torch has it
     """Hands each call on the device to the search."""
 
-    def __init__(self, search: _Search) -> None:
+    def __init__(self, search: _Search, in_place: bool = False) -> None:
         super().__init__(search.device, Followed(), LARGEST)
-        self._search = search
+        self._search, self._in_place = search, in_place
 
     @property
     def seen(self) -> Followed:
@@ -488,7 +511,10 @@ class _Operators(Following):  # type: ignore[no-untyped-call]  # as torch has it
             tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
             theirs = tuple(_plain(self._device.download(t.detach()) if not t.is_cpu else t.detach().clone()) for t in tensors)
             try:
-                self._search.operator(call, theirs)
+                if not tensors and self._in_place:
+                    self._search.written(call, self._ran(args, kwargs, result).bases)
+                else:
+                    self._search.operator(call, theirs)
             except Exception:  # the CPU cannot run it, or refuses it
                 self._keep(OperatorCall(call.operator, (), {}, unknown=True))
 
