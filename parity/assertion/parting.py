@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from parity.assertion.comparing import compared, target
 from parity.assertion.comparison import Comparison, ParityWarning
+from parity.assertion.modules import ModuleError, module_errors, shown
 from parity.assertion.pair import compare
 from parity.assertion.places import Place, Places
 from parity.assertion.subject import SEED, Subject, fixed_cotangents, forward, gradients, subject, tracked_outputs, word
@@ -86,7 +87,8 @@ class Parting:
 class Located:
     """What `locate` found. subject: "Net float32 on mps"; partings: the operators whose own results are outside, in the order
     in which they ran; compared: number of calls of operators that were; left: reason -> number of those that were not. broken:
-    what the function raised on the device; whole: what differs in its results although no operator parts alone."""
+    what the function raised on the device; whole: what differs in its results although no operator parts alone; modules: how
+    far each is off as errors add up, in the order in which they ran, where that was asked for."""
 
     subject: str
     dtype: str
@@ -97,6 +99,7 @@ class Located:
     broken: str = ""
     whole: str = ""
     notes: tuple[str, ...] = ()
+    modules: tuple[ModuleError, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -134,6 +137,9 @@ class Located:
         if self.first is not None:
             lines.append(f"{plural(self.compared, 'call')} of operators compared")
         lines += [f"note: {plural(n, 'call')} of operators not compared: {why}" for why, n in self.left.items()]
+        if self.modules:
+            lines += ["each module, as errors add up, in units of what rounding explains there:"]
+            lines += [f"  {line}" for line in shown(self.modules)]
         lines += [f"note: {n}" for n in self.notes]
         return "\n".join(lines)
 
@@ -174,6 +180,7 @@ def locate(
     keep_on_cpu: str | Iterable[str] = (),
     seconds: float = math.inf,
     whole: bool = True,
+    modules: bool = False,
     **kwargs: Any,
 ) -> Located:
     """Find the first module and the first operator of `fn(*inputs, **kwargs)` whose own result on the device is wrong, forward
@@ -181,7 +188,8 @@ def locate(
 
     Each operator is judged by itself, on the operands that it got on the device. The caller's objects stay unchanged.
     keep_on_cpu: as for `assert_parity`; seconds: the time after which no more operators are compared;
-    whole: compare the results as well where no operator parts. Raises UsageError for a
+    whole: compare the results as well where no operator parts; modules: also tell how far each module's outputs and gradients
+    are off as errors add up, which needs six more runs. Raises UsageError for a
     function that does not run on the CPU, NothingCompared if no operator ran on the device, DeviceError for a device that is
     not available.
     """
@@ -213,8 +221,10 @@ def locate(
         search.left[f"the CPU does not run them ({', '.join(sorted(set(names)))[:80]})"] += len(names)
     order = sorted(search.partings, key=lambda p: PASSES.index(p.pass_))
     title = f"{s.name} {word(s.coarsest)} on {place.name}"
+    table, more = module_errors(s, cotangents, place) if modules else ((), "")
+    notes += (more,) if more else ()
     left, broken = dict(search.left), "" if search.partings else search.broken
-    return Located(title, word(s.coarsest), place.name, tuple(order), search.compared, left, broken, differs, notes)
+    return Located(title, word(s.coarsest), place.name, tuple(order), search.compared, left, broken, differs, notes, table)
 
 
 def _whole(

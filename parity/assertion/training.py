@@ -46,6 +46,7 @@ MARGIN = 4.0
 LEANING = 8.0  # typical common factors by which an honest device's roundings may lean to one side at every step
 HALF_LEANING = 0.25  # the same in half types, where the rounding of results, which is without bias, outweighs all else
 GATE = 10.0  # typical errors from which on a result is looked at again
+HIGHER = 1.5  # times as far off as what was looked at for nothing, the next has to be
 FREE = 2  # trainings on the CPU from a start moved by a rounding
 KINDS = ("loss", "gradient", "weights")
 SHOWN = 5
@@ -448,6 +449,7 @@ class _Judge:
     def __init__(self, steps: int, tensors: int) -> None:
         self._p = FALSE_ALARMS / (2 * steps * tensors)
         self._past: dict[tuple[str, str], Past] = {}
+        self._gates: dict[tuple[str, str], float] = {}  # higher where a closer look has found nothing
 
     def step(
         self, before: State, cpu: Took, theirs: Took, truth: Took, runs: list[Took], u: float, half: bool
@@ -459,7 +461,8 @@ class _Judge:
             o = off(got, own, exact, others, least, past)
             mean, chance = past.steady(max(-GATE, min(GATE, o.beside)), self._p)
             steady = key[0] == "gradient" and abs(mean) > (HALF_LEANING if half else LEANING) + chance
-            loud = o.lost or o.ratio > GATE or abs(o.lean) > GATE
+            gate = self._gates.get(key, GATE)
+            loud = o.lost or o.ratio > gate or abs(o.lean) > gate
             found[key] = _Suspect(o, mean, steady, loud or steady)
         return found
 
@@ -497,6 +500,8 @@ class _Judge:
                 words = f"too {_side(was.mean)} by a common factor at every step so far, {abs(was.mean):.3g} times"
                 words += " what rounding explains"
                 sure[key] = o, words
+            else:
+                self._gates[key] = HIGHER * max(was.off.ratio, abs(was.off.lean))
         return sure
 
 

@@ -51,8 +51,8 @@ class State:
 @dataclass(slots=True)
 class Took:
     """A step that was taken. loss: 0-d; gradients: as the last backward pass left them, by parameter; tensors: parameters and
-    buffers afterwards. stepped: whether an optimizer stepped; draws: operators that drew random numbers; left: those that drew by
-    themselves."""
+    buffers afterwards. stepped: whether an optimizer stepped; draws: operators that drew random numbers; left: those that drew
+    by themselves."""
 
     loss: Tensor = field(default_factory=lambda: torch.tensor(float("nan")))
     gradients: dict[str, Tensor] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class Side:
             for n, t in self._tensors():
                 t.copy_(s.tensors[n] if t.is_cpu else self._put(s.tensors[n]))
                 if t.requires_grad or t.grad is not None:
-                    t.grad = self._put(s.gradients[n]).to(t.dtype) if n in s.gradients else None
+                    t.grad = self._put(s.gradients[n]).to(t.dtype, copy=True) if n in s.gradients else None
         for optimizer, kept in zip(self.optimizers, s.optimizers):
             optimizer.load_state_dict(copy.deepcopy(kept))
         for other, kept in zip(self.others, s.others):

@@ -193,7 +193,7 @@ def ema(device: torch.device) -> Made:
     """An exponential moving average of the weights, and dropout."""
     net = Dense(drop=0.1).to(device)
     optimizer = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9, nesterov=True)
-    mean = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+    mean = torch.optim.swa_utils.AveragedModel(net, use_buffers=False, avg_fn=lambda mean, new, n: 0.9 * mean + 0.1 * new)
 
     def step(batch: Any) -> Tensor:
         optimizer.zero_grad()
@@ -319,9 +319,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             continue
         planted = OfTwo(**vars(recipe.planted)) if name in FIRST_OF_TWO else recipe.planted
         middle = o.steps // 2
+        # A recomputation in the backward pass is not seen by faults of public functions: it would not match the forward pass.
+        honest = [f for f in HONEST if f.level == "kernel"] if name == "checkpointing" else HONEST
         devices: list[tuple[str, Device, int]] = [
             ("healthy", resolve("sim"), 0),
-            ("honest", resolve("sim", tuple(HONEST)), 0),
+            ("honest", resolve("sim", tuple(honest)), 0),
             ("from the start", resolve("sim", (planted.fault(1),)), 1),
             ("from the middle", resolve("sim", (planted.fault(middle),)), middle),
         ]
