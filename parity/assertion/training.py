@@ -51,6 +51,10 @@ FREE = 2  # trainings on the CPU from a start moved by a rounding
 KINDS = ("loss", "gradient", "weights")
 SHOWN = 5
 PATIENCE = 120.0  # seconds for locating in the step that is told
+LEGEND = (
+    "distance: of the weights from the CPU's, beside how far these have moved; rounding: the same of trainings on the CPU",
+    "whose start and batches are moved by a rounding; this step: its own largest error, in units of what rounding explains",
+)
 TOO_OFTEN = 2  # steps in a row that only the device skips
 
 
@@ -144,7 +148,7 @@ class Training:
             what = (
                 self.located.broken or f"{plural(self.located.compared, 'call')} of operators agree, each on its own operands"
             )
-            return [f"no operator of that step parts by itself ({what})"]
+            return [f"taken again from the same state, no operator of that step parts by itself ({what})"]
         text = str(self.located).splitlines()
         return [text[0].removeprefix(self.located.subject).strip(), *text[1:]]
 
@@ -158,7 +162,7 @@ class Training:
             if p.step in wanted:
                 losses = f"{p.step:>6}  {p.loss:>12.6g}  {p.device_loss:>12.6g}"
                 lines.append(f"{losses}  {p.distance:>9.2g}  {p.explained:>9.2g}  {p.ratio:>9.2g}")
-        return lines
+        return [*lines, *LEGEND]
 
 
 def compare_training(
@@ -210,11 +214,9 @@ def _batches(data: Any, steps: int) -> list[Any]:
         before = len(kept)
         kept += itertools.islice(source, steps - before)
         if len(kept) == before:
-            had = (
-                f"gives {plural(before, 'batch')[:-1] + 'es' if before != 1 else 'one batch'} and cannot start over"
-                if before
-                else "gives no batch"
-            )
+            had = "gives no batch"
+            if before:
+                had = f"gives {'one batch' if before == 1 else f'{before} batches'} and cannot start over"
             raise UsageError(f"data {had}; {steps} steps need as many: give a list, or fewer steps")
     return kept
 
@@ -263,6 +265,12 @@ class _Trainings:
         for number, batch in enumerate(self.batches):
             broken = self._step(number, batch)
             if broken:
+                break
+            if self.departures and not math.isfinite(self.curve[-1].device_loss):
+                more = len(self.batches) - number - 1
+                self.notes += (
+                    [f"the last {plural(more, 'step')} were left out: the device's loss is not finite"] if more else []
+                )
                 break
         found = sorted(self.departures.values(), key=lambda d: d.step)
         located = self._located(title) if self.told is not None and self.locates else None

@@ -56,8 +56,8 @@ LOCATE = (
     "operator parts, with 1 where one does."
 )
 TRAIN = (
-    "Train a model on the CPU and on the device from the same weights with the same batches, and name the first step, layer and "
-    "operator of the device that rounding does not explain, in loss, gradients or weights. Each step is judged from the "
+    "Train a model on the CPU and on the device, from the same weights with the same batches, and name the first step, layer "
+    "and operator of the device that rounding does not explain, in loss, gradients or weights. Each step is judged from the "
     "device's own state, so that differences which only grow from step to step blame nothing. FUNCTION takes no parameters and "
     "returns make and the batches; make(device) returns the model, its optimizer, anything else with a state_dict, and "
     "step(batch), which returns the loss. Ends with 0 where rounding explains all steps, with 1 where it does not."

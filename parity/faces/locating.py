@@ -35,7 +35,7 @@ def run(o: argparse.Namespace) -> int:
     def located(fn: Any, *inputs: Any) -> Any:
         return locate(fn, *inputs, device=device, backward=not o.no_backward, modules=o.verbose)
 
-    return _each(o.model, located, "located")
+    return _each(o.model, located, "located", "a model and its inputs")
 
 
 def train(o: argparse.Namespace) -> int:
@@ -47,12 +47,12 @@ def train(o: argparse.Namespace) -> int:
             raise UsageError(f"it returns {1 + len(rest)} things; return two, make and the batches")
         return compare_training(make, rest[0], steps=o.steps, device=device)
 
-    return _each(o.training, trained, "compared")
+    return _each(o.training, trained, "compared", "make and the batches")
 
 
-def _each(place: str, ask: Any, done: str) -> int:
+def _each(place: str, ask: Any, done: str, returns: str) -> int:
     code = 0
-    for name, make in functions(place).items():
+    for name, make in functions(place, returns).items():
         try:
             fn, inputs = make()
             found = ask(fn, *inputs)
