@@ -25,6 +25,7 @@ ATEN_MADE = (
 )
 # Operators that are tagged as random and draw nothing unless they are asked to drop out.
 ATEN_SOMETIMES = ("scaled_dot_product", "_scaled_dot_product", "_cudnn_rnn", "miopen_rnn", "rrelu_with_noise")
+ATEN_ASKED = ("dropout_p", "dropout", "training")  # their arguments that ask for it
 
 
 class Handed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
@@ -95,5 +96,4 @@ def _drops(func: Any, args: Any, kwargs: Any) -> bool:
     """Whether an operator that may drop out is asked to."""
     names = [a.name for a in func._schema.arguments]
     given = {**dict(zip(names, args)), **kwargs}
-    asked = (given.get("dropout_p", 0.0), given.get("dropout", 0.0), given.get("training", False))
-    return any(isinstance(x, (float, bool)) and bool(x) for x in asked)
+    return any(isinstance(given.get(name), (float, bool)) and bool(given[name]) for name in ATEN_ASKED)

@@ -125,6 +125,7 @@ class Past:
 
     KEPT = 8  # steps whose typical errors are borrowed
     FEWEST = 12  # steps that a steady lean needs
+    LONGEST = 192  # steps that are looked at for it
 
     def __init__(self) -> None:
         self._norms: list[float] = []
@@ -142,9 +143,15 @@ class Past:
         return found[0] * size, found[1]
 
     def steady(self, beside: float, p: float) -> tuple[float, float]:
-        """(mean of `Off.beside` over all steps with this one, what its size exceeds with probability p by chance alone)."""
+        """(mean of `Off.beside` over the last steps with this one, what its size exceeds with probability p by chance alone).
+        Of the last `FEWEST` steps, twice as many, and so on, those in which it stands out most."""
         self._leans.append(beside)
-        mean, n = statistics.fmean(self._leans), len(self._leans)
-        if n < self.FEWEST:
-            return mean, math.inf
-        return mean, student(p, n - 1) * statistics.stdev(self._leans) / n**0.5
+        found = statistics.fmean(self._leans), math.inf
+        n = self.FEWEST
+        while n <= len(self._leans):
+            last = self._leans[-n:]
+            mean, chance = statistics.fmean(last), student(p, n - 1) * statistics.stdev(last) / n**0.5
+            found = max(found, (mean, chance), key=lambda mc: abs(mc[0]) - mc[1])
+            n = len(self._leans) if n < len(self._leans) < 2 * n else 2 * n
+        del self._leans[: -self.LONGEST]
+        return found

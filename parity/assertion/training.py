@@ -40,6 +40,7 @@ from parity.oracle.rounding import perturbed
 from parity.oracle.step_dtypes import Recorded
 
 SAMPLES = 4  # rounded runs of every step
+FEW = 4  # with larger roundings, which show at once where a rounding decides it
 MORE = 32  # of a step that seems to leave what rounding explains
 FALSE_ALARMS = 1e-4  # of a whole training on a device whose roundings are at most `MARGIN` times the CPU's
 MARGIN = 4.0
@@ -382,8 +383,11 @@ class _Trainings:
         wanted = {k: s for k, s in suspects.items() if s.suspicious and k[0] not in self.departures}
         if wanted:
             keys = [997 * number + 500 + k for k in range(MORE)]
+            larger = self._rounded(before, number, batch, dtypes, [k + MORE for k in keys[:FEW]], MARGIN)
+            wanted = self.judge.left(wanted, self.judge.bounds(wanted, before, cpu, theirs, truth, runs, larger, self.u))
+        if wanted:
             runs += self._rounded(before, number, batch, dtypes, keys)
-            larger = self._rounded(before, number, batch, dtypes, [k + MORE for k in keys], MARGIN)
+            larger += self._rounded(before, number, batch, dtypes, [k + MORE for k in keys[FEW:]], MARGIN)
             sure = self.judge.again(wanted, before, cpu, theirs, truth, runs, larger, self.u)
             self._tell([self._departure(number, k, o, how) for k, (o, how) in sure.items()], before)
         return worst
@@ -474,6 +478,34 @@ class _Judge:
             found[key] = _Suspect(o, mean, steady, loud or steady)
         return found
 
+    def bounds(
+        self, wanted: Mapping[tuple[str, str], _Suspect], before: State, cpu: Took, theirs: Took, truth: Took, runs: list[Took],
+        larger: list[Took], u: float,
+    ) -> dict[tuple[str, str], tuple[float, float]]:  # fmt: skip
+        """(largest ratio, largest lean) of the runs with larger roundings, for each result."""
+        found: dict[tuple[str, str], tuple[float, float]] = {}
+        pairs = zip(_results(before, cpu, theirs, truth, runs, u), _results(before, cpu, theirs, truth, larger, u))
+        for (key, _, own, exact, others, least), (_, _, _, _, big, _) in pairs:
+            if key in wanted:
+                each = [off(r, own, exact, others, least) for r in big]
+                found[key] = max((o.ratio for o in each), default=0.0), max((abs(o.lean) for o in each), default=0.0)
+        return found
+
+    def left(
+        self, wanted: Mapping[tuple[str, str], _Suspect], bounds: Mapping[tuple[str, str], tuple[float, float]]
+    ) -> dict[tuple[str, str], _Suspect]:
+        """Those that are farther off than runs with larger roundings."""
+        kept: dict[tuple[str, str], _Suspect] = {}
+        for key, s in wanted.items():
+            if s.steady or s.off.lost or s.off.ratio > bounds[key][0] or abs(s.off.lean) > bounds[key][1]:
+                kept[key] = s
+            else:
+                self._dismiss(key, s)
+        return kept
+
+    def _dismiss(self, key: tuple[str, str], s: _Suspect) -> None:
+        self._gates[key] = HIGHER * max(s.off.ratio, abs(s.off.lean))
+
     def again(
         self, wanted: Mapping[Any, _Suspect], before: State, cpu: Took, theirs: Took, truth: Took, runs: list[Took],
         larger: list[Took], u: float,
@@ -482,34 +514,23 @@ class _Judge:
         none may be as far off as the device."""
         limit = student(self._p, len(runs))
         sure: dict[tuple[str, str], tuple[Off, str]] = {}
-        bounds = {
-            key: [off(r, own, exact, others, least) for r in big]
-            for (key, _, own, exact, others, least), (_, _, _, _, big, _) in zip(
-                _results(before, cpu, theirs, truth, runs, u), _results(before, cpu, theirs, truth, larger, u)
-            )
-            if key in wanted
-        }
+        bounds = self.bounds(wanted, before, cpu, theirs, truth, runs, larger, u)
         for key, got, own, exact, others, least in _results(before, cpu, theirs, truth, runs, u):
             if key not in wanted:
                 continue
             o, was = off(got, own, exact, others, least), wanted[key]
-            most = max((b.ratio for b in bounds[key]), default=0.0)
-            widest = max((abs(b.lean) for b in bounds[key]), default=0.0)
-            if o.lost:
-                sure[key] = o, ""
-            elif o.ratio > max(MARGIN * limit, most):
-                sure[key] = o, f"{o.error:.2g} off, {o.ratio:.3g} times what rounding explains"
+            most, widest = bounds[key]
+            by = f"{o.error:.2g} off, {o.ratio:.3g}"
+            leaning = f"all of it too {_side(o.lean)} by a common factor, {abs(o.lean):.3g}"
+            steady = f"too {_side(was.mean)} by a common factor, step after step, {abs(was.mean):.3g}"
+            if o.lost or o.ratio > max(MARGIN * limit, most):
+                sure[key] = o, f"{by} times what rounding explains"
             elif key[0] != "loss" and abs(o.lean) > max(MARGIN * limit, widest):
-                sure[key] = (
-                    o,
-                    f"all of it too {_side(o.lean)} by a common factor, {abs(o.lean):.3g} times what rounding explains",
-                )
+                sure[key] = o, f"{leaning} times what rounding explains"
             elif was.steady:
-                words = f"too {_side(was.mean)} by a common factor at every step so far, {abs(was.mean):.3g} times"
-                words += " what rounding explains"
-                sure[key] = o, words
+                sure[key] = o, f"{steady} times what rounding explains"
             else:
-                self._gates[key] = HIGHER * max(was.off.ratio, abs(was.off.lean))
+                self._dismiss(key, was)
         return sure
 
 

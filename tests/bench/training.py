@@ -282,6 +282,7 @@ RECIPES = {
     "ema": Recipe(ema, vectors, Planted("linear_backward", (48, 56), "back")),
     "checkpointing": Recipe(checkpointing, texts, Planted("linear_backward", (48, 24), "blocks.1.up")),
 }
+HALF = ("amp", "scaler")  # 0.1 % is less than the spacing of numbers there: it shows only over many steps
 # In the transformers both blocks have a layer of this shape; the backward pass comes to the last one first.
 FIRST_OF_TWO = ("adam", "checkpointing")
 
@@ -312,7 +313,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     o = parser.parse_args(argv)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    alarms = silent = found = named = dated = asked = 0
+    alarms = silent = found = named = dated = asked = exact = 0
     ratios: list[float] = []
     for name, recipe in RECIPES.items():
         if o.recipes and name not in o.recipes:
@@ -342,10 +343,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             found += first is not None
             named += first is not None and first.name.startswith(f"{planted.layer}.") and at in ("", planted.layer)
             dated += first is not None and first.step == since
+            exact += name not in HALF
             print(f"{'':<14} {'located':<15} {got.located.headline if got.located is not None else 'nothing'}")
     print(
-        f"{asked} planted: found {found}, the layer named in {named}, the very step in {dated}; {silent + alarms} healthy and "
-        f"honest devices, {alarms} blamed; a healthy one takes {statistics.median(ratios):.0f} times plain training on both "
+        f"{asked} planted: found {found}, the layer named in {named}, the very step in {dated} ({exact} are in float32); "
+        f"{silent + alarms} healthy and honest devices, {alarms} blamed; a healthy one takes {statistics.median(ratios):.0f} times plain training on both "
         f"sides in the middle, {max(ratios):.0f} at most"
     )
     return 0
