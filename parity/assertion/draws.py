@@ -24,7 +24,10 @@ ATEN_MADE = (
     *("multinomial", "poisson", "binomial"),
 )
 # Operators that are tagged as random and draw nothing unless they are asked to drop out.
-ATEN_SOMETIMES = ("scaled_dot_product", "_scaled_dot_product", "_cudnn_rnn", "miopen_rnn", "rrelu_with_noise")
+ATEN_SOMETIMES = (
+    *("scaled_dot_product", "_scaled_dot_product", "_flash_attention", "_efficient_attention", "_cudnn_attention"),
+    *("_fused_sdp_choice", "_cudnn_rnn", "miopen_rnn", "_lstm_mps", "lstm", "gru", "rnn_", "rrelu_with_noise"),
+)
 ATEN_ASKED = ("dropout_p", "dropout", "training")  # their arguments that ask for it
 
 

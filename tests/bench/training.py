@@ -345,11 +345,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             dated += first is not None and first.step == since
             exact += name not in HALF
             print(f"{'':<14} {'located':<15} {got.located.headline if got.located is not None else 'nothing'}")
-    print(
-        f"{asked} planted: found {found}, the layer named in {named}, the very step in {dated} ({exact} are in float32); "
-        f"{silent + alarms} healthy and honest devices, {alarms} blamed; a healthy one takes {statistics.median(ratios):.0f} times plain training on both "
-        f"sides in the middle, {max(ratios):.0f} at most"
-    )
+    healthy = silent + alarms
+    print(f"{asked} planted: found {found}, the layer named in {named}, the very step in {dated} ({exact} are in float32)")
+    times = f"{statistics.median(ratios):.0f} times plain training on both sides in the middle, {max(ratios):.0f} at most"
+    print(f"{healthy} healthy and honest devices, {alarms} blamed; a healthy one takes {times}")
     return 0
 
 

@@ -177,6 +177,41 @@ def test_a_make_without_parameters_and_a_model_that_returns_its_loss() -> None:
     assert compared(make).agrees
 
 
+class Words(nn.Module):
+    """An LSTM behind an embedding whose weight the head shares, and layers that are frozen and unused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head, self.unused = nn.Embedding(9, 6), nn.Linear(6, 9, bias=False), nn.Linear(2, 2)
+        self.head.weight = self.words.weight
+        self.frozen, self.net = nn.Linear(6, 6).requires_grad_(False), nn.LSTM(6, 6, batch_first=True)
+
+    def forward(self, ids: Tensor) -> Any:
+        """ids: (batch, length)."""
+        return self.head(self.frozen(self.net(self.words(ids))[0]))
+
+
+def test_odd_recipes_are_taken() -> None:
+    """Two optimizers, shared, frozen and unused weights, an LSTM, noise that the step draws itself, a loss that is a number."""
+
+    def make(device: torch.device) -> Any:
+        net = Words().to(device)
+        both = torch.optim.Adam([net.words.weight], 1e-2), torch.optim.SGD(net.net.parameters(), 0.1)
+
+        def step(ids: Tensor) -> float:
+            loss = F.cross_entropy(net(ids).flatten(0, 1), ids.flatten())
+            loss = loss * (1.0 + 0.01 * torch.randn((), device=ids.device))
+            torch.autograd.backward(loss)
+            for optimizer in both:
+                optimizer.step()
+                optimizer.zero_grad()
+            return loss.item()
+
+        return net, *both, step
+
+    assert parity.compare_training(make, [torch.randint(9, (2, 4))], steps=3, device="sim").agrees
+
+
 def _without_optimizer(device: torch.device) -> Any:
     return nn.Linear(8, 4).to(device)
 
