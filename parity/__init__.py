@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from parity.assertion import Located as Located
     from parity.assertion import ParityFailure as ParityFailure
     from parity.assertion import ParityWarning as ParityWarning
+    from parity.assertion import Training as Training
     from parity.assertion import assert_parity as assert_parity
     from parity.assertion import compare as compare
+    from parity.assertion import compare_training as compare_training
     from parity.assertion import locate as locate
     from parity.devices import Call as Call
     from parity.devices import Fault as Fault
@@ -26,11 +28,13 @@ __version__ = "0.1.0"
 _HOMES = {
     "assert_parity": "parity.assertion",
     "compare": "parity.assertion",
+    "compare_training": "parity.assertion",
     "locate": "parity.assertion",
     "Comparison": "parity.assertion",
     "Located": "parity.assertion",
     "ParityFailure": "parity.assertion",
     "ParityWarning": "parity.assertion",
+    "Training": "parity.assertion",
     "Fault": "parity.devices",
     "Call": "parity.devices",
     "cases": "parity.generation.shrink",
@@ -42,9 +46,11 @@ __all__ = [
     "Fault",
     "ParityFailure",
     "ParityWarning",
+    "Training",
     "assert_parity",
     "cases",
     "compare",
+    "compare_training",
     "locate",
     "tensors",
 ]

@@ -9,5 +9,16 @@ from parity.assertion.asserting import assert_parity
 from parity.assertion.comparison import Comparison, ParityFailure, ParityWarning
 from parity.assertion.pair import compare
 from parity.assertion.parting import Located, locate
+from parity.assertion.training import Training, compare_training
 
-__all__ = ["Comparison", "Located", "ParityFailure", "ParityWarning", "assert_parity", "compare", "locate"]
+__all__ = [
+    "Comparison",
+    "Located",
+    "ParityFailure",
+    "ParityWarning",
+    "Training",
+    "assert_parity",
+    "compare",
+    "compare_training",
+    "locate",
+]

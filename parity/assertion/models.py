@@ -38,23 +38,24 @@ Made = tuple[Callable[..., Any], tuple[Any, ...]]
 # ------------------------------------------------------------------------------------------------------ what a file holds
 
 
-def functions(place: str) -> dict[str, Callable[[], Made]]:
+def functions(place: str, returns: str = "a model and its inputs") -> dict[str, Callable[[], Made]]:
     """The functions of a place, "models.py" or "models.py:bert", by their names in run files; each returns (function, inputs).
+    returns: what they return, in words.
 
     Raises UsageError if the file does not run or holds no such function.
     """
     file, _, only = place.partition(":")
-    module = _module(Path(file))
+    module = _module(Path(file), returns)
     public = {n: f for n, f in vars(module).items() if inspect.isfunction(f) and not n.startswith("_")}
     found = {n: f for n, f in public.items() if f.__module__ == module.__name__ and _takes_nothing(f)}
     if only:
         if only not in public:
             raise UsageError(f"{file} has no function '{only}'; it has {', '.join(found) or 'none without parameters'}")
         if not _takes_nothing(public[only]):
-            raise UsageError(f"{place} has parameters; give a function without any, which returns a model and its inputs")
+            raise UsageError(f"{place} has parameters; give a function without any, which returns {returns}")
         found = {only: public[only]}
     if not found:
-        raise UsageError(f"{file} has no public function without parameters; write one that returns a model and its inputs")
+        raise UsageError(f"{file} has no public function without parameters; write one that returns {returns}")
     return {f"{Path(file).name}:{n}": _maker(f"{Path(file).name}:{n}", f) for n, f in found.items()}
 
 
@@ -84,9 +85,9 @@ def _spelt(got: object) -> str:
     return "nothing" if got is None else repr(got)[:40]
 
 
-def _module(path: Path) -> Any:
+def _module(path: Path, returns: str) -> Any:
     if not path.is_file():
-        raise UsageError(f"there is no file {path}; name a Python file with functions that return a model and its inputs")
+        raise UsageError(f"there is no file {path}; name a Python file with functions that return {returns}")
     add_folder_to_path(path)
     name = f"parity_models_{path.stem}"
     spec: Any = importlib.util.spec_from_file_location(name, path)

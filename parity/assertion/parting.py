@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from parity.assertion.comparing import compared, target
 from parity.assertion.comparison import Comparison, ParityWarning
+from parity.assertion.modules import ModuleError, module_errors, shown
 from parity.assertion.pair import compare
 from parity.assertion.places import Place, Places
 from parity.assertion.subject import SEED, Subject, fixed_cotangents, forward, gradients, subject, tracked_outputs, word
@@ -34,6 +35,7 @@ from parity.assertion.watch import command, row_of
 from parity.checks.equivalents import on_the_cpu
 from parity.checks.operators import (
     ATEN_NOT_UNIQUE,
+    CLEAR,
     OUTSIDE,
     Followed,
     Following,
@@ -85,7 +87,8 @@ class Parting:
 class Located:
     """What `locate` found. subject: "Net float32 on mps"; partings: the operators whose own results are outside, in the order
     in which they ran; compared: number of calls of operators that were; left: reason -> number of those that were not. broken:
-    what the function raised on the device; whole: what differs in its results although no operator parts alone."""
+    what the function raised on the device; whole: what differs in its results although no operator parts alone; modules: how
+    far each is off as errors add up, in the order in which they ran, where that was asked for."""
 
     subject: str
     dtype: str
@@ -96,6 +99,7 @@ class Located:
     broken: str = ""
     whole: str = ""
     notes: tuple[str, ...] = ()
+    modules: tuple[ModuleError, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -133,6 +137,9 @@ class Located:
         if self.first is not None:
             lines.append(f"{plural(self.compared, 'call')} of operators compared")
         lines += [f"note: {plural(n, 'call')} of operators not compared: {why}" for why, n in self.left.items()]
+        if self.modules:
+            lines += ["each module, as errors add up, in units of what rounding explains there:"]
+            lines += [f"  {line}" for line in shown(self.modules)]
         lines += [f"note: {n}" for n in self.notes]
         return "\n".join(lines)
 
@@ -173,6 +180,7 @@ def locate(
     keep_on_cpu: str | Iterable[str] = (),
     seconds: float = math.inf,
     whole: bool = True,
+    modules: bool = False,
     **kwargs: Any,
 ) -> Located:
     """Find the first module and the first operator of `fn(*inputs, **kwargs)` whose own result on the device is wrong, forward
@@ -180,7 +188,8 @@ def locate(
 
     Each operator is judged by itself, on the operands that it got on the device. The caller's objects stay unchanged.
     keep_on_cpu: as for `assert_parity`; seconds: the time after which no more operators are compared;
-    whole: compare the results as well where no operator parts. Raises UsageError for a
+    whole: compare the results as well where no operator parts; modules: also tell how far each module's outputs and gradients
+    are off as errors add up, which needs six more runs. Raises UsageError for a
     function that does not run on the CPU, NothingCompared if no operator ran on the device, DeviceError for a device that is
     not available.
     """
@@ -212,8 +221,10 @@ def locate(
         search.left[f"the CPU does not run them ({', '.join(sorted(set(names)))[:80]})"] += len(names)
     order = sorted(search.partings, key=lambda p: PASSES.index(p.pass_))
     title = f"{s.name} {word(s.coarsest)} on {place.name}"
+    table, more = module_errors(s, cotangents, place) if modules else ((), "")
+    notes += (more,) if more else ()
     left, broken = dict(search.left), "" if search.partings else search.broken
-    return Located(title, word(s.coarsest), place.name, tuple(order), search.compared, left, broken, differs, notes)
+    return Located(title, word(s.coarsest), place.name, tuple(order), search.compared, left, broken, differs, notes, table)
 
 
 def _whole(
@@ -231,6 +242,20 @@ def _whole(
         return ""
     found = [f"{n or 'the call'} ({v.status}: {v.reason})" for n, v in comparison.findings]
     return ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
+
+
+def locate_run(name: str, run: Callable[[], Any], device: Device, seconds: float = math.inf) -> Located:
+    """`locate` for a program that has its tensors on the device already, and runs its own backward pass (a training step).
+    name: how it is called. Operators that write in place and return nothing are compared by what they leave in memory."""
+    search = _Search(device, time.monotonic() + seconds)
+    mode = _Operators(search, in_place=True)
+    with warnings.catch_warnings(), search.places.watching(), mode:
+        warnings.simplefilter("ignore", ParityWarning)
+        got = ex.attempt(run, "run")
+    if isinstance(got, Raised):
+        search.broken = f"{got.type}: {got.message}"
+    order = tuple(search.partings)
+    return Located(name, "", device.name, order, search.compared, dict(search.left), "" if order else search.broken)
 
 
 def parted(
@@ -337,6 +362,14 @@ class _Search:
         else:
             ratio = max(error_ratio(b, a) for _, b, a in doubtful)
             self._taken[shape] = max(self._taken.get(shape, 1.0), EASED * ratio)
+
+    def written(self, call: OperatorCall, theirs: tuple[Tensor, ...]) -> None:
+        """Judge what an operator without results left in the storages of its operands. Raises what the CPU raises."""
+        ours = run_on(call, None).bases
+        self.compared += 1
+        off = max((error_ratio(b, a) for b, a in zip(theirs, ours)), default=0.0)
+        if off > CLEAR:
+            self._parts(call, Verdict(Status.WRONG, f"{off:.3g} times what roundings explain"))
 
     def raised(self, call: OperatorCall, e: Exception) -> None:
         """The device raised in an operator that the CPU may run."""
@@ -463,9 +496,9 @@ def _is_settled(got: Tensor, cpu: Tensor, ratio: float = 1.0) -> bool:
 class _Operators(Following):  # type: ignore[no-untyped-call]  # as torch has it
     """Hands each call on the device to the search."""
 
-    def __init__(self, search: _Search) -> None:
+    def __init__(self, search: _Search, in_place: bool = False) -> None:
         super().__init__(search.device, Followed(), LARGEST)
-        self._search = search
+        self._search, self._in_place = search, in_place
 
     @property
     def seen(self) -> Followed:
@@ -488,7 +521,10 @@ class _Operators(Following):  # type: ignore[no-untyped-call]  # as torch has it
             tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
             theirs = tuple(_plain(self._device.download(t.detach()) if not t.is_cpu else t.detach().clone()) for t in tensors)
             try:
-                self._search.operator(call, theirs)
+                if not tensors and self._in_place:
+                    self._search.written(call, self._ran(args, kwargs, result).bases)
+                else:
+                    self._search.operator(call, theirs)
             except Exception:  # the CPU cannot run it, or refuses it
                 self._keep(OperatorCall(call.operator, (), {}, unknown=True))
 

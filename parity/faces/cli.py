@@ -182,6 +182,12 @@ def _locate(o: argparse.Namespace) -> int:
     return locating.run(o)
 
 
+def _train(o: argparse.Namespace) -> int:
+    from parity.faces import locating
+
+    return locating.train(o)
+
+
 def _merge(o: argparse.Namespace) -> int:
     from parity.report.summary import compared  # it loads torch
 
@@ -269,6 +275,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "diff": _diff,
     "upgrade": _upgrade,
     "locate": _locate,
+    "train": _train,
     "merge": _merge,
     "report": reporting.report,
     "known": known_command.run,

@@ -55,6 +55,13 @@ LOCATE = (
     "behind it. FUNCTION takes no parameters and returns a model or function and then its inputs. Ends with 0 where no "
     "operator parts, with 1 where one does."
 )
+TRAIN = (
+    "Train a model on the CPU and on the device, from the same weights with the same batches, and name the first step, layer "
+    "and operator of the device that rounding does not explain, in loss, gradients or weights. Each step is judged from the "
+    "device's own state, so that differences which only grow from step to step blame nothing. FUNCTION takes no parameters and "
+    "returns make and the batches; make(device) returns the model, its optimizer, anything else with a state_dict, and "
+    "step(batch), which returns the loss. Ends with 0 where rounding explains all steps, with 1 where it does not."
+)
 UPGRADE = (
     "Run the same cases in two Python environments on this machine, one after the other, and tell what changed, with a verdict "
     "in one sentence. parity need not be installed in them. Where both cannot stand side by side (another macOS or chip), run "
@@ -140,9 +147,20 @@ def parser() -> argparse.ArgumentParser:
     )
     first.add_argument("--device", default="auto", help=DEVICE_HELP + " (auto by default)")
     first.add_argument("--no-backward", action="store_true", help="leave the gradients out")
+    how = "also a table of all modules: how far outputs and gradients are off as errors add up, the worst first"
+    first.add_argument("-v", "--verbose", action="store_true", help=how)
     first.add_argument("--faults", metavar="FILE", type=read_text, help=FAULTS_HELP)
     first.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
     first.set_defaults(command="locate")
+
+    trained = commands.add_parser("train", help="the first step and layer of a training that part", description=TRAIN)
+    how = "functions that return what builds model and optimizer, and the batches"
+    trained.add_argument("training", type=read_text, metavar="FILE.py[:FUNCTION]", help=how)
+    trained.add_argument("--steps", type=read_count, default=20, metavar="N", help="steps of each training (20 by default)")
+    trained.add_argument("--device", default="auto", help=DEVICE_HELP + " (auto by default)")
+    trained.add_argument("--faults", metavar="FILE", type=read_text, help=FAULTS_HELP)
+    trained.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
+    trained.set_defaults(command="train")
 
     shards = commands.add_parser("merge", help="join the run files of shards", description=MERGE)
     shards.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the run files of all shards, in any order")

@@ -25,7 +25,7 @@ def test_every_command_of_the_readme_parses() -> None:
     lines = [re.sub(r"\s+#.*", "", x) for x in re.findall(r"^parity (.+)$", README + page, re.M)]
     assert len(lines) >= 9
     for line in lines:
-        if re.match(r"(run|diff|upgrade|locate|replay|explain|audit|coverage|doctor|first|known)\b", line):
+        if re.match(r"(run|diff|upgrade|locate|train|replay|explain|audit|coverage|doctor|first|known)\b", line):
             parser.parse_args([part.strip("'") for part in re.findall(r"'[^']*'|\S+", line)])
 
 

@@ -1,0 +1,102 @@
+"""Random numbers that every side of a comparison gets alike: drawn on the CPU in float32, and handed to the side that asks.
+
+No two devices share a stream of random numbers, so that a dropout on the device drops other elements than on the CPU. Inside
+`Handed` every draw comes from the CPU's default generator: with the same seed before, the CPU, the device and float64 get the
+same numbers, in recomputations of checkpoints too, because these restore the state of that generator.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_map
+
+FLOATS = (torch.float64, torch.float16, torch.bfloat16)
+# Operators that drop out and return their mask.
+ATEN_MASKED = ("native_dropout",)
+# Operators that draw into what they are given, and those that return what they drew.
+ATEN_INTO = ("bernoulli_", "uniform_", "normal_", "random_", "exponential_", "log_normal_", "cauchy_", "geometric_")
+ATEN_MADE = (
+    *("rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "bernoulli", "normal"),
+    *("multinomial", "poisson", "binomial"),
+)
+# Operators that are tagged as random and draw nothing unless they are asked to drop out.
+ATEN_SOMETIMES = (
+    *("scaled_dot_product", "_scaled_dot_product", "_flash_attention", "_efficient_attention", "_cudnn_attention"),
+    *("_fused_sdp_choice", "_cudnn_rnn", "miopen_rnn", "_lstm_mps", "lstm", "gru", "rnn_", "rrelu_with_noise"),
+)
+ATEN_ASKED = ("dropout_p", "dropout", "training")  # their arguments that ask for it
+
+
+class Handed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
+    """Draws every random number inside on the CPU. draws: how many operators drew; left: those that drew by themselves, whose
+    numbers no other side has."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
+        self.draws = 0
+        self.left: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        name = func.name().partition("::")[2].partition(".")[0]
+        if kwargs.get("generator") is None and name in ATEN_MASKED:
+            self.draws += 1
+            return _dropped(*args, **kwargs)
+        if kwargs.get("generator") is None and name in (*ATEN_INTO, *ATEN_MADE) and ".out" not in func.name():
+            self.draws += 1
+            return _into(func, args, kwargs) if name in ATEN_INTO else _made(func, args, kwargs)
+        if not name.startswith(ATEN_SOMETIMES) or _drops(func, args, kwargs):
+            self.left.add(name)
+        return func(*args, **kwargs)
+
+
+def _near(x: Any) -> Any:
+    """An argument for the draw on the CPU: tensors there, floats in float32."""
+    if isinstance(x, Tensor):
+        return x.detach().to("cpu", torch.float32) if x.dtype in FLOATS else x.detach().to("cpu")
+    if isinstance(x, torch.device):
+        return torch.device("cpu")
+    return torch.float32 if x in FLOATS else x
+
+
+def _into(func: Any, args: Any, kwargs: Any) -> Any:
+    there = args[0]
+    with _disable_current_modes():
+        drawn = _near(torch.empty(there.shape, dtype=there.dtype))
+        rest, named = tree_map(_near, (tuple(args[1:]), dict(kwargs)))
+        func(drawn, *rest, **named)
+        there.detach().copy_(drawn)
+    return there
+
+
+def _made(func: Any, args: Any, kwargs: Any) -> Any:
+    given = next((x for x in args if isinstance(x, Tensor)), None)
+    place = kwargs.get("device") or (given.device if given is not None else torch.device("cpu"))
+    dtype = kwargs.get("dtype") or (given.dtype if given is not None and given.is_floating_point() else None)
+    with _disable_current_modes():
+        near, named = tree_map(_near, (tuple(args), {**kwargs, "pin_memory": None} if "pin_memory" in kwargs else dict(kwargs)))
+        drawn = func(*near, **named)
+        if dtype is None and drawn.is_floating_point():
+            dtype = torch.get_default_dtype()
+        return drawn.to(place, dtype) if drawn.is_floating_point() else drawn.to(place)
+
+
+def _dropped(x: Tensor, p: float, train: bool | None = None) -> Any:
+    with _disable_current_modes():
+        mask = torch.empty(x.shape).bernoulli_(1.0 - p).to(torch.bool).to(x.device)
+    if train is False:
+        return x.clone(), torch.ones_like(mask)
+    return x * mask * (1.0 / (1.0 - p) if p < 1.0 else 0.0), mask
+
+
+def _drops(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operator that may drop out is asked to."""
+    names = [a.name for a in func._schema.arguments]
+    given = {**dict(zip(names, args)), **kwargs}
+    return any(isinstance(given.get(name), (float, bool)) and bool(given[name]) for name in ATEN_ASKED)

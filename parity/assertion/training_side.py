@@ -1,0 +1,326 @@
+"""One side of a training: model, optimizer and step as the user's own code builds them, and all its state as CPU tensors.
+
+The state of one side can be loaded into another, whatever its device and dtype, so that both take a step from the same place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import inspect
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map
+
+from parity.assertion.draws import Handed
+from parity.assertion.subject import SEED, coarsest
+from parity.core.errors import ParityError, UsageError
+from parity.devices import Device
+from parity.execution import execute as ex
+
+CPU = torch.device("cpu")
+PLAIN = (bool, int, float, str, type(None))  # what a step may keep in variables of its own
+RETURNS = (
+    "let make return the model, its optimizer, then anything else with a state_dict, "
+    "and last step(batch), which returns the loss"
+)
+Put = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that a step depends on, on the CPU. tensors: parameters and buffers by name; gradients: those that are there;
+    optimizers, others: state_dicts; kept: what the step's own variables hold."""
+
+    tensors: Mapping[str, Tensor]
+    gradients: Mapping[str, Tensor]
+    optimizers: tuple[Any, ...]
+    others: tuple[Any, ...]
+    kept: tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class Took:
+    """A step that was taken. loss: 0-d; gradients: as the last backward pass left them, by parameter; tensors: parameters and
+    buffers afterwards. stepped: whether an optimizer stepped; draws: operators that drew random numbers; left: those that drew
+    by themselves."""
+
+    loss: Tensor = field(default_factory=lambda: torch.tensor(float("nan")))
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    stepped: bool = False
+    draws: int = 0
+    left: frozenset[str] = frozenset()
+
+
+class Side:
+    """What `make` built on one device. device: None for the CPU; wide: in float64."""
+
+    def __init__(self, make: Callable[..., Any], device: Device | None = None, wide: bool = False) -> None:
+        self.device, self.wide = device, wide
+        self.place = CPU if device is None else device.torch_device
+        parts = _built(make, self.place)
+        self.modules = [p for p in parts if isinstance(p, nn.Module)]
+        self.optimizers = [p for p in parts if isinstance(p, Optimizer)]
+        known = {id(p) for p in (*self.modules, *self.optimizers)}
+        self.others = [p for p in parts if id(p) not in known and hasattr(p, "state_dict")]
+        known |= {id(p) for p in self.others}
+        steps = [p for p in parts if id(p) not in known]
+        if not self.modules or not self.optimizers or len(steps) > 1 or not all(map(callable, steps)):
+            raise UsageError(f"make returns {', '.join(type(p).__name__ for p in parts)[:120] or 'nothing'}; {RETURNS}")
+        self.model = self.modules[0]
+        self.dtype = coarsest(p.dtype for p in self.model.parameters())
+        self.step: Callable[[Any], Any] = steps[0] if steps else self._plain_step
+        self.order: list[str] = []  # parameters in the order in which the first backward pass was done with them
+        self._check()
+        if wide:
+            for m in self.modules:
+                m.double()
+        self._scales = [_exact(o) for o in self.others if wide and _is_scaler(o)]
+
+    @property
+    def name(self) -> str:
+        """The model's class."""
+        return type(self.model).__name__
+
+    def _check(self) -> None:
+        away = next(
+            (n for n, t in (*self.model.named_parameters(), *self.model.named_buffers()) if t.device.type != self.place.type),
+            "",
+        )
+        if away:
+            raise UsageError(
+                f"make left '{away}' on another device than {self.place.type}: take the device as make's parameter, and build "
+                "the model there before its optimizer"
+            )
+        own = {id(p) for m in self.modules for p in m.parameters()}
+        if not any(id(p) in own for o in self.optimizers for g in o.param_groups for p in g["params"]):
+            raise UsageError(
+                "no optimizer that make returns holds a parameter of its model; move the model before the optimizer is made"
+            )
+
+    def _plain_step(self, batch: Any) -> Any:
+        """What is done where make returns no step: the model returns the loss, or an object that has it."""
+        out = (
+            self.model(**batch)
+            if isinstance(batch, Mapping)
+            else self.model(*(batch if isinstance(batch, (tuple, list)) else [batch]))
+        )
+        loss = getattr(out, "loss", out)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise UsageError(f"the model returns {type(out).__name__}, which is no loss; {RETURNS}")
+        for o in self.optimizers:
+            o.zero_grad()
+        torch.autograd.backward(loss)
+        for any_ in (*self.optimizers, *(o for o in self.others if hasattr(o, "step"))):
+            any_.step()
+        return loss
+
+    # ------------------------------------------------------------------------------------------------------------- state
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for k, m in enumerate(self.modules):
+            for n, t in (*m.named_parameters(), *m.named_buffers()):
+                yield (n if k == 0 else f"{type(m).__name__}.{n}"), t
+
+    def _cells(self) -> list[Any]:
+        return [c for c in (getattr(self.step, "__closure__", None) or ()) if _holds_plain(c)]
+
+    def state(self) -> State:
+        """A copy of everything."""
+        return State(
+            {n: self._near(t) for n, t in self._tensors()},
+            {n: self._near(t.grad) for n, t in self._tensors() if t.grad is not None},
+            tuple(tree_map(self._copied, o.state_dict()) for o in self.optimizers),
+            tuple(tree_map(self._copied, o.state_dict()) for o in self.others),
+            tuple(c.cell_contents for c in self._cells()),
+        )
+
+    def load(self, s: State) -> None:
+        """Continue from a state, of this side or of another."""
+        with torch.no_grad():
+            for n, t in self._tensors():
+                t.copy_(s.tensors[n] if t.is_cpu else self._put(s.tensors[n]))
+                if t.requires_grad or t.grad is not None:
+                    t.grad = self._put(s.gradients[n]).to(t.dtype, copy=True) if n in s.gradients else None
+        for optimizer, kept in zip(self.optimizers, s.optimizers):
+            optimizer.load_state_dict(copy.deepcopy(kept))
+        for other, kept in zip(self.others, s.others):
+            if kept:  # a GradScaler that is not enabled has nothing
+                other.load_state_dict(copy.deepcopy(kept))
+        for scale, kept in zip(self._scales, (k for o, k in zip(self.others, s.others) if _is_scaler(o))):
+            scale.factor = float(kept.get("scale", 1.0))
+        for cell, value in zip(self._cells(), s.kept):
+            cell.cell_contents = value
+
+    def _near(self, t: Tensor) -> Tensor:
+        with _disable_current_modes():
+            if t.layout is not torch.strided:
+                t = t.to_dense()
+            return t.detach().clone() if self.device is None or t.is_cpu else self.device.download(t)
+
+    def _put(self, t: Tensor) -> Tensor:
+        return t if self.device is None else self.device.upload(t)
+
+    def _copied(self, x: Any) -> Any:
+        return self._near(x) if isinstance(x, Tensor) else copy.deepcopy(x)
+
+    # -------------------------------------------------------------------------------------------------------------- step
+
+    def batch(self, given: Any, change: Put | None = None) -> Any:
+        """A copy of a batch for this side. change: what is done to its floating tensors first."""
+
+        def placed(x: Any) -> Any:
+            if not isinstance(x, Tensor):
+                return x.to(self.place) if hasattr(x, "to") and not isinstance(x, type) else x
+            x = x.detach().cpu()
+            if x.is_floating_point():
+                x = x.to(torch.float64) if self.wide else x
+                x = change(x) if change is not None else x
+            return x.clone() if self.device is None else self.device.upload(x)
+
+        return tree_map(placed, given)
+
+    def take(self, batch: Any, number: int, around: contextlib.AbstractContextManager[Any] | None = None) -> Took:
+        """Take a step with a batch that `batch` returned. number: of the step, for the seed; around: in force during the step.
+        Raises what the user's code raises."""
+        took = Took()
+
+        def stepping(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            took.stepped = True
+
+        def accumulated(name: str, p: Tensor) -> None:  # before anything clips it
+            if name not in self.order:
+                self.order.append(name)
+            if p.grad is not None:
+                took.gradients[name] = self._near(p.grad)
+
+        hooks: list[Any] = [o.register_step_pre_hook(stepping) for o in self.optimizers]
+        for n, p in self.model.named_parameters():
+            if p.requires_grad:
+                hooks.append(p.register_post_accumulate_grad_hook(functools.partial(accumulated, n)))  # type: ignore[no-untyped-call]
+        try:
+            with _seeded(number, self.device), around or contextlib.nullcontext(), Handed() as random_:
+                loss = self.step(batch)
+        finally:
+            for h in hooks:
+                h.remove()
+        if not isinstance(loss, (Tensor, float)) or (isinstance(loss, Tensor) and loss.numel() != 1):
+            raise UsageError(
+                f"step returns {type(loss).__name__}; let it return the loss, a number or a tensor with one element"
+            )
+        took.loss = self._near(loss).reshape(()) if isinstance(loss, Tensor) else torch.tensor(loss, dtype=torch.float64)
+        took.tensors = {n: self._near(t) for n, t in self._tensors()}
+        took.draws, took.left = random_.draws, frozenset(random_.left)
+        return took
+
+
+def _built(make: Callable[..., Any], place: torch.device) -> tuple[Any, ...]:
+    """What make returns. One that takes no device runs with `place` as the default one."""
+    try:
+        wanted = [
+            p
+            for p in inspect.signature(make).parameters.values()
+            if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+    except (TypeError, ValueError):
+        wanted = []
+    if len(wanted) > 1:
+        raise UsageError(f"make has {len(wanted)} parameters; let it take the device, or nothing")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        try:
+            if wanted:
+                got = make(place)
+            else:
+                with torch.device(place):
+                    got = make()
+        except ParityError:
+            raise
+        except Exception as e:
+            raise UsageError(
+                f"make raises {type(e).__name__} for {place.type}: {(str(e).splitlines() or [''])[0][:200]}"
+            ) from e
+    return got if isinstance(got, tuple) else (got,)
+
+
+def _holds_plain(cell: Any) -> bool:
+    try:
+        return isinstance(cell.cell_contents, PLAIN)
+    except ValueError:  # an empty cell
+        return False
+
+
+@contextlib.contextmanager
+def _seeded(number: int, device: Device | None) -> Iterator[None]:
+    """The same random numbers in Python, numpy and torch for every side's step; the caller's streams go on as before."""
+    python, numbers = random.getstate(), np.random.get_state()
+    full = ex.full_precision() if device is None else contextlib.nullcontext()
+    single = torch.autograd.set_multithreading_enabled(False)  # simulated devices need the backward pass on the calling thread
+    with torch.random.fork_rng(devices=[]), full, single, torch.enable_grad():
+        seed = SEED + 1 + number
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.default_generator.manual_seed(seed)
+        if device is not None:
+            device.seed(seed)
+        try:
+            with device.active() if device is not None else contextlib.nullcontext():
+                yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numbers)
+
+
+# ------------------------------------------------------------------------------------------------------------ GradScaler
+
+
+def _is_scaler(x: Any) -> bool:
+    return isinstance(x, torch.amp.GradScaler)
+
+
+class _Exact:
+    """What a GradScaler does, in float64: it scales and divides by the same number, and finds nothing infinite."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+        self._divided: set[int] = set()
+
+    def scale(self, outputs: Any) -> Any:
+        return tree_map(lambda x: x * self.factor, outputs)
+
+    def unscale_(self, optimizer: Optimizer) -> None:
+        if id(optimizer) in self._divided:
+            return
+        self._divided.add(id(optimizer))
+        for g in optimizer.param_groups:
+            for p in g["params"]:
+                if p.grad is not None:
+                    p.grad.div_(self.factor)
+
+    def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        self.unscale_(optimizer)
+        return optimizer.step(*args, **kwargs)
+
+    def update(self, new_scale: Any = None) -> None:
+        self._divided.clear()
+
+    def get_scale(self) -> float:
+        return self.factor
+
+
+def _exact(scaler: Any) -> _Exact:
+    """Let a GradScaler compute in float64, which its kernels refuse."""
+    made = _Exact()
+    for name in ("scale", "unscale_", "step", "update", "get_scale"):
+        setattr(scaler, name, getattr(made, name))
+    return made

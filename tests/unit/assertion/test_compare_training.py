@@ -1,0 +1,335 @@
+"""`parity.compare_training` names the first step and layer that rounding does not explain, and blames no healthy device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import parity
+from parity.core.errors import UsageError
+from parity.devices import Call, Fault, resolve
+from parity.faces.cli import main
+from parity.zoo.honest import FAULTS as HONEST
+
+
+class Net(nn.Module):
+    """Three linear layers with layer_norm, GELU and dropout."""
+
+    def __init__(self, drop: float = 0.0) -> None:
+        super().__init__()
+        self.one, self.two, self.three = nn.Linear(8, 12), nn.Linear(12, 16), nn.Linear(16, 4)
+        self.norm, self.drop = nn.LayerNorm(16), nn.Dropout(drop)
+
+    def forward(self, x: Tensor) -> Any:
+        """x: (batch, 8)."""
+        return self.three(self.drop(F.gelu(self.norm(self.two(F.relu(self.one(x)))))))
+
+
+def recipe(drop: float = 0.0, dtype: torch.dtype | None = None, every: int = 1) -> Callable[[torch.device], Any]:
+    """What builds a training. dtype: of autocast; every: how many batches a step of the optimizer has."""
+
+    def make(device: torch.device) -> Any:
+        net = Net(drop).to(device)
+        optimizer = torch.optim.AdamW(net.parameters(), 1e-3)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+        scaler = torch.amp.GradScaler(device.type, enabled=dtype is torch.float16)
+        number = 0
+
+        def step(batch: Any) -> Tensor:
+            nonlocal number
+            with torch.autocast(device.type, dtype or torch.bfloat16, enabled=dtype is not None):
+                loss = F.cross_entropy(net(batch[0]), batch[1])
+            torch.autograd.backward(scaler.scale(loss))
+            number += 1
+            if number % every == 0:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+                scheduler.step()
+            return loss
+
+        return net, optimizer, scheduler, scaler, step
+
+    return make
+
+
+def batches() -> list[Any]:
+    """Three batches of eight."""
+    torch.manual_seed(1)
+    return [(torch.randn(8, 8), torch.randint(4, (8,))) for _ in range(3)]
+
+
+def compared(make: Any, *faults: Fault, steps: int = 4, **how: Any) -> parity.Training:
+    """The comparison on a device with these faults."""
+    return parity.compare_training(make, batches(), steps=steps, device=resolve("sim", faults), **how)
+
+
+def off(since: int, factor: float = 1.001) -> Fault:
+    """The gradient of `two.weight` times a factor, from one step on."""
+    calls: list[None] = []
+
+    def effect(call: Call) -> Any:
+        result = call.run()
+        if tuple(result[1].shape) != (16, 12):
+            return result
+        calls.append(None)
+        return (result[0], result[1] * factor, result[2]) if len(calls) >= since else result
+
+    return Fault("off", ("linear_backward",), effect, level="kernel")
+
+
+@pytest.mark.parametrize("how", [{}, {"drop": 0.2}, {"dtype": torch.bfloat16}, {"dtype": torch.float16}, {"every": 2}])
+def test_rounding_is_not_blamed(how: Any) -> None:
+    """Neither on a healthy device nor on one that rounds as real ones do."""
+    for faults in ((), tuple(HONEST)):
+        found = compared(recipe(**how), *faults)
+        assert found.agrees, found
+        assert found
+        assert len(found.curve) == 4
+        assert "rounding explains every one of 4 steps" in str(found).splitlines()[0]
+
+
+@pytest.mark.parametrize("since", [1, 3])
+@pytest.mark.parametrize("every", [1, 2])
+def test_step_and_layer_of_a_wrong_gradient_are_named(since: int, every: int) -> None:
+    """0.1 % in one layer, although the gradients are clipped all together afterwards."""
+    found = compared(recipe(every=every), off(since))
+    first = found.first
+    assert first is not None
+    assert (first.step, first.kind, first.name) == (since, "gradient", "two.weight")
+    assert found.located is not None
+    assert found.located.first is not None
+    assert found.located.first.place.module == "two"
+    assert found.located.first.operator == "aten::linear_backward"
+    assert f"at step {since} of 4, first in the gradient of two.weight" in str(found).splitlines()[0]
+    assert not found
+
+
+def test_nan_is_told_at_its_step() -> None:
+    """With the operator that makes it; the steps behind it say nothing, and are left out."""
+    calls: list[None] = []
+
+    def nan(call: Call) -> Any:
+        calls.append(None)
+        return call.run() * (float("nan") if len(calls) >= 3 else 1.0)
+
+    found = compared(recipe(), Fault("nan", ("gelu",), nan, level="kernel"), steps=6)
+    assert found.first is not None
+    assert (found.first.step, found.first.kind) == (3, "loss")
+    assert "NaN or Inf where the CPU" in found.headline
+    assert found.located is not None
+    assert found.located.first is not None
+    assert found.located.first.operator == "aten::gelu"
+    assert len(found.curve) == 3
+
+
+def test_a_wrong_optimizer_is_found() -> None:
+    """The gradients are right, and the weights are not; the operators that write lists in place are compared, too."""
+
+    def far(call: Call) -> Any:
+        return call.run().mul_(1.0001)
+
+    found = compared(recipe(), Fault("adam", ("addcdiv",), far, level="kernel"))
+    assert found.first is not None
+    assert (found.first.step, found.first.kind) == (1, "weights")
+    assert found.located is not None
+    assert found.located.first is not None
+    assert "addcdiv" in found.located.first.operator
+
+
+def test_what_the_device_raises_is_told() -> None:
+    """With the step; it is a finding, not an error of usage."""
+
+    def raises(call: Call) -> Any:
+        raise RuntimeError("no such kernel")
+
+    found = compared(recipe(), Fault("gone", ("gelu",), raises, level="kernel"))
+    assert not found.agrees
+    assert "raises at step 1 of 4 (RuntimeError: no such kernel" in found.headline
+
+
+def test_dropout_is_the_same_on_both_sides() -> None:
+    """It is said in a note."""
+    found = compared(recipe(0.5), steps=2)
+    assert found.curve[-1].distance < 1e-5
+    assert any("handed to both sides" in n for n in found.notes)
+
+
+def test_a_make_without_parameters_and_a_model_that_returns_its_loss() -> None:
+    """No step of its own is needed then."""
+
+    class Lossy(nn.Linear):
+        def forward(self, x: Tensor, y: Tensor) -> Any:  # type: ignore[override]  # a loss
+            return F.cross_entropy(super().forward(x), y)
+
+    def make() -> Any:
+        net = Lossy(8, 4)
+        return net, torch.optim.SGD(net.parameters(), 0.1)
+
+    assert compared(make).agrees
+
+
+class Words(nn.Module):
+    """An LSTM behind an embedding whose weight the head shares, and layers that are frozen and unused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head, self.unused = nn.Embedding(9, 6), nn.Linear(6, 9, bias=False), nn.Linear(2, 2)
+        self.head.weight = self.words.weight
+        self.frozen, self.net = nn.Linear(6, 6).requires_grad_(False), nn.LSTM(6, 6, batch_first=True)
+
+    def forward(self, ids: Tensor) -> Any:
+        """ids: (batch, length)."""
+        return self.head(self.frozen(self.net(self.words(ids))[0]))
+
+
+def test_odd_recipes_are_taken() -> None:
+    """Two optimizers, shared, frozen and unused weights, an LSTM, noise that the step draws itself, a loss that is a number."""
+
+    def make(device: torch.device) -> Any:
+        net = Words().to(device)
+        both = torch.optim.Adam([net.words.weight], 1e-2), torch.optim.SGD(net.net.parameters(), 0.1)
+
+        def step(ids: Tensor) -> float:
+            loss = F.cross_entropy(net(ids).flatten(0, 1), ids.flatten())
+            loss = loss * (1.0 + 0.01 * torch.randn((), device=ids.device))
+            torch.autograd.backward(loss)
+            for optimizer in both:
+                optimizer.step()
+                optimizer.zero_grad()
+            return loss.item()
+
+        return net, *both, step
+
+    assert parity.compare_training(make, [torch.randint(9, (2, 4))], steps=3, device="sim").agrees
+
+
+def _without_optimizer(device: torch.device) -> Any:
+    return nn.Linear(8, 4).to(device)
+
+
+def _elsewhere(device: torch.device) -> Any:
+    net = nn.Linear(8, 4)
+    return net, torch.optim.SGD(net.parameters(), 0.1), lambda batch: 0.0
+
+
+def _no_loss(device: torch.device) -> Any:
+    net = nn.Linear(8, 4).to(device)
+    return net, torch.optim.SGD(net.parameters(), 0.1), lambda batch: None
+
+
+def _raises(device: torch.device) -> Any:
+    net = nn.Linear(8, 4).to(device)
+
+    def step(batch: Any) -> Tensor:
+        raise ValueError("no data")
+
+    return net, torch.optim.SGD(net.parameters(), 0.1), step
+
+
+def _once() -> Iterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    "make, data, how, why",
+    [
+        (3, [1], {}, "make is int; give the function"),
+        (_without_optimizer, [1], {}, "make returns Linear; let make return the model, its optimizer"),
+        (_elsewhere, [1], {}, "make left 'weight' on another device than sim"),
+        (_no_loss, [1], {}, "step returns NoneType; let it return the loss"),
+        (_raises, [1], {}, "step 1 raises on the CPU: ValueError: no data"),
+        (recipe(), [], {}, "data gives no batch"),
+        (recipe(), _once(), {}, "data gives one batch and cannot start over; 20 steps"),
+        (recipe(), torch.ones(3), {}, "data is Tensor; give the batches as a list"),
+        (recipe(), [1], {"steps": 0}, "steps is 0; give a whole number from 1 on"),
+        (recipe(), [1], {"samples": 1}, "samples is 1"),
+        (recipe(), [1], {"device": "cpu"}, "the device is the CPU itself"),
+    ],
+)
+def test_wrong_usage_is_told_in_a_sentence(make: Any, data: Any, how: Any, why: str) -> None:
+    """What is wrong, and what to give."""
+    with pytest.raises(UsageError, match=why.replace("(", r"\(")):
+        parity.compare_training(make, data, **{"device": "sim", **how})
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """0 where rounding explains all, 1 where it does not, 2 for wrong usage."""
+    file, faults = tmp_path / "own_training.py", tmp_path / "own_faults.py"
+    file.write_text(
+        """
+import torch
+
+
+def make(device):
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).to(device)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def step(batch):
+        optimizer.zero_grad()
+        loss = net(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return net, optimizer, step
+
+
+def small():
+    return make, [torch.randn(3, 4)]
+
+
+def odd():
+    return make, 1, 2
+"""
+    )
+    faults.write_text(
+        "from parity.devices import Fault\n"
+        "FAULTS = [Fault('g', ('gelu_backward',), lambda call: call.run() * 1.01, level='kernel')]\n"
+    )
+    asked = ["train", f"{file}:small", "--device", "sim", "--steps", "2"]
+    assert main(asked) == 0
+    assert "own_training.py:small: Sequential float32 on sim: rounding explains" in capsys.readouterr().out
+    assert main([*asked, "--faults", str(faults)]) == 1
+    assert "1 (GELU), backward: aten::gelu_backward" in capsys.readouterr().out
+    assert main(["train", f"{file}:odd", "--device", "sim"]) == 2
+    assert "odd: not compared: it returns 3 things; return two, make and the batches" in capsys.readouterr().out
+    assert main(["train", f"{file}:make", "--device", "sim"]) == 2
+
+
+def test_the_table_of_modules() -> None:
+    """The module whose weight has the wrong gradient is the worst; a healthy device is within what rounding explains."""
+    torch.manual_seed(0)
+    net, x = Net(), torch.randn(8, 8, requires_grad=True)
+    for faults in ((), tuple(HONEST)):
+        healthy = parity.locate(net, x, device=resolve("sim", faults), modules=True)
+        assert [m.module for m in healthy.modules] == ["", "one", "two", "norm", "drop", "three"]
+        assert max(m.worst for m in healthy.modules) < 8
+    found = parity.locate(net, x, device=resolve("sim", (off(1),)), modules=True)
+    worst = max(found.modules, key=lambda m: m.worst)
+    assert (worst.module, worst.kind) == ("two", "Linear")
+    assert worst.parameters["weight"] > 100 > max(m.outputs or 0.0 for m in found.modules)
+    table = str(found).partition("what rounding explains there:\n")[2].splitlines()
+    assert table[1].lstrip().startswith("two (Linear)")
+
+
+def test_errors_add_up_in_the_table() -> None:
+    """Every module behind a wrong one is off, too, and those before it are not; nothing is shown that was not asked for."""
+
+    def larger(call: Call) -> Any:
+        result = call.run()
+        return (result[0] * 1.01, *result[1:])
+
+    device = resolve("sim", (Fault("norm", ("native_layer_norm",), larger, level="kernel"),))
+    found = parity.locate(Net(), torch.randn(8, 8), device=device, modules=True)
+    off_ = {m.module: m.outputs or 0.0 for m in found.modules}
+    assert max(off_["one"], off_["two"]) < 8 < 100 < min(off_["norm"], off_["three"], off_[""])
+    assert not parity.locate(Net(), torch.randn(8, 8), device="sim").modules
