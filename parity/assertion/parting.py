@@ -12,11 +12,13 @@ computes by operators that the CPU does not have (`_lstm_mps`) with their gradie
 from __future__ import annotations
 
 import math
+import os
 import time
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,6 +54,7 @@ from parity.core.results import Raised, Status, Verdict
 from parity.devices import Device
 from parity.devices.refusals import REFUSED, classify
 from parity.execution import execute as ex
+from parity.runs.journal import NOTES, Journal
 
 LARGEST = 2 << 30  # most bytes of the storages of a call's operands; larger calls are left out, and counted
 MOST = 200  # parting operators after which the search ends
@@ -314,6 +317,8 @@ class _Search:
         self.foreign: dict[int, list[str]] = defaultdict(list)
         self.odd: set[int] = set()  # numbers of the calls that draw random numbers, or return memory that nobody wrote
         self.broken = ""
+        notes = os.environ.get(NOTES)  # of a process that the device may end: its parent reads what it was at
+        self._journal = Journal(Path(notes)) if notes else None
         self._taken: dict[Any, float] = {}  # operator and shapes -> the largest ratio that the judge took for agreement
 
     # ---------------------------------------------------------------------------------------------------- operators
@@ -332,6 +337,20 @@ class _Search:
             self.broken = f"{got.type} in {got.stage}: {got.message}"
         if mode.seen.missed:
             self.left["their operands cannot be read, or are too large"] += mode.seen.missed
+
+    def begins(self, name: str) -> None:
+        """The device is about to run an operator: note it where its death would be looked into."""
+        if self._journal is not None:
+            now = self.places.now
+            at = f" at {now.line}" if now.line else ""
+            pass_ = PASSES[torch._C._current_graph_task_id() != OUTSIDE]
+            self._journal.begin(self.compared, name, f"{name}, {pass_} of {now}{at}", math.inf)
+            self._journal.stage("device")
+
+    def ended(self) -> None:
+        """The device has run it."""
+        if self._journal is not None:
+            self._journal.stage("compare")
 
     def operator(self, call: OperatorCall, theirs: tuple[Tensor, ...]) -> None:
         """Judge the results of an operator. Raises what the CPU raises."""
@@ -508,7 +527,11 @@ class _Operators(Following):  # type: ignore[no-untyped-call]  # as torch has it
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.Tag.nondeterministic_seeded in func.tags or is_unwritten(func):
             self._search.odd.add(self._search.places.now.order)
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        self._search.begins(func._schema.name)
+        try:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        finally:
+            self._search.ended()
 
     def failed(self, call: OperatorCall, error: Exception) -> None:
         """The device raised in a call."""
@@ -517,6 +540,7 @@ class _Operators(Following):  # type: ignore[no-untyped-call]  # as torch has it
 
     def finished(self, call: OperatorCall, args: Any, kwargs: Any, result: Any) -> None:
         """A call came to its end: judge it, unless the CPU cannot run it."""
+        self._search.ended()
         with self._search.places.paused():
             tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
             theirs = tuple(_plain(self._device.download(t.detach()) if not t.is_cpu else t.detach().clone()) for t in tensors)

@@ -20,15 +20,15 @@ from parity.core.devices import USUAL
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import DeviceError, NothingCompared, OutputError, ParityError, UsageError, near
 from parity.core.health import HEALTHY, SUSPECT
-from parity.faces import commandline, reporting, running
+from parity.faces import commandline, guarded, reporting, running
 from parity.faces import known as known_command
 from parity.faces.commandline import split
 from parity.faces.files import in_words, located, writable
 from parity.faces.running import INTERRUPTED as INTERRUPTED
 from parity.report import output
 from parity.report.words import plural
+from parity.runs import journal, memory, merging, own, run_file, suite
 from parity.runs import known as known_findings
-from parity.runs import memory, merging, own, run_file, suite
 from parity.runs.doctor import examined
 from parity.runs.inquest import How
 
@@ -36,6 +36,7 @@ from parity.runs.inquest import How
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code. A user's mistake is one sentence on standard error."""
     options = commandline.parser().parse_args(argv)
+    options.argv = [*(sys.argv[1:] if argv is None else argv)]
     with output.patient(), processes.isolated(), processes.restored(processes.DEADLY):
         try:
             code = COMMANDS[options.command](options)
@@ -177,12 +178,16 @@ def _upgrade(o: argparse.Namespace) -> int:
 
 
 def _locate(o: argparse.Namespace) -> int:
+    if journal.NOTES not in os.environ:
+        return guarded.run(o.argv)
     from parity.faces import locating
 
     return locating.run(o)
 
 
 def _train(o: argparse.Namespace) -> int:
+    if journal.NOTES not in os.environ:
+        return guarded.run(o.argv)
     from parity.faces import locating
 
     return locating.train(o)

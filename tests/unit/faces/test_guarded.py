@@ -1,0 +1,48 @@
+"""A device that ends the process of a command is told with the operator that it was at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parity.faces.cli import main
+
+MODEL = """
+import torch
+
+
+def net():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()), torch.randn(2, 4)
+"""
+FAULT = """
+import os
+from parity.devices import Fault
+FAULTS = [Fault("dies", ("gelu_backward",), lambda call: {act}, level="kernel")]
+"""
+
+
+@pytest.mark.parametrize(
+    ("act", "told"),
+    [
+        ("os.abort()", "the device ends the process (SIGABRT) in aten::gelu_backward, backward of 1 (GELU)"),
+        ("os._exit(0)", "the device ends the process (exit code 0) in aten::gelu_backward, backward of 1 (GELU)"),
+    ],
+)
+def test_the_operator_is_named(
+    act: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An exit code of 0 is no agreement."""
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(MODEL)
+    Path("faults.py").write_text(FAULT.format(act=act))
+    assert main(["locate", "model.py:net", "--device", "sim", "--faults", "faults.py"]) == 1
+    assert told in capsys.readouterr().out
+
+
+def test_what_a_healthy_device_ends_with_is_passed_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Findings, agreement and mistakes."""
+    (tmp_path / "model.py").write_text(MODEL)
+    assert main(["locate", f"{tmp_path / 'model.py'}:net", "--device", "sim"]) == 0
+    assert main(["locate", f"{tmp_path / 'model.py'}:other", "--device", "sim"]) == 2
+    assert "other" in capfd.readouterr().err
