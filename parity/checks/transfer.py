@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from parity.checks.trial import RAISED, Result, Trial
+from parity.core.case import TensorSpec
 from parity.core.results import Aspect, Measure, Raised, Status, Verdict
 from parity.devices.base import Device
 from parity.execution import execute as ex
@@ -73,10 +74,14 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and same_values(a, b)
 
 
+def copied_as(spec: TensorSpec) -> str:
+    """The dtype of the copies of an operand."""
+    return CASTS.get(spec.dtype, spec.dtype) if spec.values.seed % CAST_EVERY == 0 else spec.dtype
+
+
 def _ways(into: str, o: Operand) -> Iterator[tuple[str, Way]]:
     """(name, copy) of every way; a copy takes the device and the operand's view there, and returns a CPU tensor."""
-    cast = CASTS.get(o.spec.dtype) if o.spec.values.seed % CAST_EVERY == 0 else None
-    dtype: torch.dtype = getattr(torch, cast or o.spec.dtype)
+    dtype: torch.dtype = getattr(torch, copied_as(o.spec))
     target = ex.destination(torch.empty(o.spec.shape, dtype=dtype, device="meta"), into)
 
     def upload(device: Device, _: Tensor) -> Tensor:

@@ -7,7 +7,9 @@ plain view calls, one call on the CPU and on the device, and what both print.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+from parity.checks import transfer
 from parity.core.case import Case
 from parity.core.dtypes import FACTS
 from parity.core.errors import ParityError
@@ -17,7 +19,7 @@ from parity.report.script import CaseScript, Unwritable
 
 SHOWN_BITS = 32  # of dtypes whose differences may not show in the four digits that torch prints
 LONGEST = 4000  # most characters of a script that is worth reading
-ASPECTS = (Aspect.FORWARD, Aspect.BACKWARD, Aspect.INPLACE, Aspect.OUT)
+ASPECTS = (Aspect.FORWARD, Aspect.BACKWARD, Aspect.INPLACE, Aspect.OUT, Aspect.TRANSFER)
 
 
 def minimal(case: Case, aspect: str, device: str, operands: bool = False) -> str | None:
@@ -29,7 +31,9 @@ def minimal(case: Case, aspect: str, device: str, operands: bool = False) -> str
     if aspect not in ASPECTS:
         return None
     try:
-        data = script.data_of(case, aspect)
+        data = script.data_of(case, Aspect.FORWARD if aspect == Aspect.TRANSFER else aspect)
+        if data is not None and aspect == Aspect.TRANSFER:
+            data = replace(data, aspect=Aspect.TRANSFER)
         text = "" if data is None else _text(data, device, operands)
     except (Unwritable, ParityError):
         return None
@@ -37,7 +41,7 @@ def minimal(case: Case, aspect: str, device: str, operands: bool = False) -> str
 
 
 def _text(t: CaseScript, device: str, operands: bool) -> str:
-    function, sources = script.function_of(t)
+    function, sources = ("", []) if t.aspect == Aspect.TRANSFER else script.function_of(t)
     imports = [line for line in sources if line.startswith(("from ", "import "))]
     definitions = [s for s in sources if s not in imports]
     body = [f"    {line}" for line in _body(t, function, operands)]
@@ -66,6 +70,8 @@ def _text(t: CaseScript, device: str, operands: bool) -> str:
 
 def _body(t: CaseScript, function: str, operands: bool) -> list[str]:
     """The statements of `run`."""
+    if t.aspect == Aspect.TRANSFER:
+        return _copies(t)
     lines: list[str] = []
     written = t.row.mutates or t.aspect == Aspect.INPLACE
     leaves = []
@@ -93,6 +99,23 @@ def _body(t: CaseScript, function: str, operands: bool) -> list[str]:
     if t.aspect == Aspect.BACKWARD:
         return [*lines, *_gradients(t, call, leaves)]
     return [*lines, call, "return base"] if written else [*lines, f"return {call}"]
+
+
+def _copies(t: CaseScript) -> list[str]:
+    """Every way of `parity.checks.transfer` for the operands that it copies."""
+    lines, copies = [], []
+    for i, o in enumerate(t.inputs.operands[: transfer.OPERANDS]):
+        if o.spec.on_cpu:
+            continue
+        base, dtype = _literal(script.base_text(o.base)), f"torch.{transfer.copied_as(o.spec)}"
+        for name, place in (("near", ""), ("far", ".to(device)")):
+            lines.append(f"{name}{i} = {script.view_text(f'{base}{place}', o.spec.layout, o.spec.shape)}")
+        empty = f"torch.empty({tuple(o.spec.shape)}, dtype={dtype}"
+        copies += [f"near{i}.to(device, {dtype}, copy=True).cpu()", f"{empty}, device=device).copy_(near{i}).cpu()"]
+        copies += [f'far{i}.to("cpu", {dtype}, copy=True)', f"{empty}).copy_(far{i})"]
+    if not copies:
+        raise Unwritable("no operand is copied")
+    return [*lines, "return (", *(f"    {c}," for c in copies), ")"]
 
 
 def _gradients(t: CaseScript, call: str, leaves: list[str]) -> list[str]:

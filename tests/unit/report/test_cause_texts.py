@@ -88,6 +88,7 @@ def test_json_holds_every_finding() -> None:
         ("max_pool2d(float32[1, 1, 4, 4], 2, return_indices=True)", "backward", 20),
         ("linear(complex64[1, 2].conj(), complex64[1, 2])", "backward", 15),
         ("sum(bool[2], dtype=float64)", "forward", 13),
+        ("clone(bfloat16[2].neg())", "transfer", 20),
     ],
 )
 def test_a_minimal_script_is_short_and_runs_on_the_cpu(
