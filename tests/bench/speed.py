@@ -1,9 +1,10 @@
 """How fast parity checks, beside the bare OpInfo loop, in one process and one run: `python tests/bench/speed.py --all`.
 
-The bare loop takes every OpInfo sample in float32, runs it on the CPU and on a CPU copy, forward and backward with a cotangent
-of ones, and compares with `torch.testing.assert_close`. Parity examines the rows that cover the same entries, in the quick
-profile, with screens: --all takes every native row, which the quick profile consists of, --rest also the rows over OpInfo's
-samples for the entries that no native row covers. Both sides run op by op, one after the other; which goes first alternates,
+The bare loop takes every OpInfo sample in float32, runs it on the CPU and on the same device as parity (a CPU copy by default),
+forward and backward with a cotangent of ones, and compares with `torch.testing.assert_close`. A device that rounds otherwise
+gives the judge work, as real hardware does: `--device cuda`, or `--device sim --faults parity.zoo.honest`. Parity examines
+the rows that cover the same entries, in the quick profile, with screens: --all takes every native row, which the quick profile
+consists of, --rest also the rows over OpInfo's samples for the entries that no native row covers. Both sides run op by op, one after the other; which goes first alternates,
 and what only the first call of an op costs falls to either alike.
 
 A check is one comparison of all results of a call with the CPU's: forward, backward and so on of one case. Equal calls that are
@@ -25,6 +26,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from types import FrameType
@@ -38,7 +40,7 @@ import parity
 from parity.catalog import opinfo
 from parity.core.errors import ParityError
 from parity.core.results import Aspect, Status
-from parity.devices import resolve
+from parity.devices import Device, load_faults, resolve
 from parity.runs import suite
 from parity.runs.examine import Examined, NoJournal, RunPlan, examine
 from parity.runs.options import RunOptions
@@ -117,38 +119,47 @@ def ratio(pairs: Iterable[Pair]) -> float:
 # ---------------------------------------------------------------------------------------------------------- the bare loop
 
 
-def bare(key: str, side: Side) -> None:
-    """Every sample of an entry, generated, copied, run twice and compared."""
+def bare(key: str, side: Side, device: Device) -> None:
+    """Every sample of an entry, generated, copied to the device, run on both sides and compared."""
     info = opinfo._info(key)
     grad = DTYPE in opinfo.ENTRIES[key].backward
     for sample in info.sample_inputs("cpu", getattr(torch, DTYPE), requires_grad=grad):
         side.cases += 1
         ours = (sample.input, *sample.args), sample.kwargs
-        theirs = tree_map(_copied, ours)
+        theirs = tree_map(partial(_copied, device), ours)
         try:
             here, there = _outputs(info.op, ours), _outputs(info.op, theirs)
         except Exception:  # the samples of some entries are not meant for the plain function
             side.refused += 1
             continue
-        _compare(here, there, Aspect.FORWARD, side)
+        _compare(here, [_home(device, x) for x in there], Aspect.FORWARD, side)
         if not grad:
             continue
         tracked = [(a, b) for a, b in zip(here, there) if isinstance(a, Tensor) and a.requires_grad]
         leaves, copies = _leaves(ours), _leaves(theirs)
         if not tracked or not leaves:
             continue
-        cotangents = [torch.ones_like(a) for a, _ in tracked]
         try:
-            first = torch.autograd.grad([a for a, _ in tracked], leaves, cotangents, allow_unused=True)
-            second = torch.autograd.grad([b for _, b in tracked], copies, cotangents, allow_unused=True)
+            first, second = (
+                torch.autograd.grad(outputs, inputs, [torch.ones_like(t) for t in outputs], allow_unused=True)
+                for outputs, inputs in (([a for a, _ in tracked], leaves), ([b for _, b in tracked], copies))
+            )
         except RuntimeError:
             side.refused += 1
             continue
-        _compare([g for g in first if g is not None], [g for g in second if g is not None], Aspect.BACKWARD, side)
+        got = [_home(device, g) for g in second if g is not None]
+        _compare([g for g in first if g is not None], got, Aspect.BACKWARD, side)
 
 
-def _copied(x: Any) -> Any:
-    return x.detach().clone().requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x
+def _copied(device: Device, x: Any) -> Any:
+    if not isinstance(x, Tensor):
+        return x
+    there = x.detach().clone() if device.name == "cpu" else device.upload(x.detach())
+    return there.requires_grad_(x.requires_grad)
+
+
+def _home(device: Device, x: Any) -> Any:
+    return device.download(x.detach()) if isinstance(x, Tensor) and not x.is_cpu else x
 
 
 def _outputs(op: Any, call: tuple[tuple[Any, ...], dict[str, Any]]) -> list[Any]:
@@ -278,8 +289,9 @@ def one(item: Item, plan: RunPlan, parity_first: bool) -> Pair:
             ours.seconds = time.process_time() - started
             account(done, ours)
         else:
-            for key in entries(item):
-                bare(key, theirs)
+            with plan.device.active():
+                for key in entries(item):
+                    bare(key, theirs, plan.device)
             theirs.seconds = time.process_time() - started
     return ours, theirs
 
@@ -292,11 +304,11 @@ def show(name: str, side: Side) -> None:
     print(f"{'':12} not agreed: {side.failed}, not compared: {side.refused}")
 
 
-def _planned(device: str, seed: str) -> RunPlan:
+def _planned(device: str, faults: str, seed: str) -> RunPlan:
     """What a worker of the suite has: one thread, backward on it, and everything loaded before the first case."""
     torch.set_num_threads(1)
     torch.autograd.set_multithreading_enabled(False)
-    there = resolve(device)
+    there = resolve(device, load_faults(faults) if faults else ())
     gc.freeze()
     return RunPlan(there, resolve("cpu"), load(there.name), suite.profile("quick"), RunOptions(seed=seed))
 
@@ -305,7 +317,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="parity beside the bare OpInfo loop: checks per second in one run")
     parser.add_argument("--ops", default="", help="comma-separated ops or patterns; all by default")
-    parser.add_argument("--device", default="cpu", help="parity's device; the bare loop is always CPU against CPU copy")
+    parser.add_argument("--device", default="cpu", help="the device of both; the CPU means a CPU copy for the bare loop")
+    parser.add_argument("--faults", default="", help="faults of a simulated device: parity.zoo.honest rounds as hardware may")
     parser.add_argument("--opinfo", action="store_true", help="parity's rows over OpInfo's samples instead of its native rows")
     parser.add_argument("--all", action="store_true", help=f"all rows instead of {ROWS} spread over the families")
     parser.add_argument("--rest", action="store_true", help="also the OpInfo entries that no native row covers")
@@ -314,7 +327,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.simplefilter("ignore")
     try:
         chosen = items(a.ops, "opinfo" if a.opinfo else "native", a.all, a.rest)
-        plan = _planned(a.device, "0")
+        plan = _planned(a.device, a.faults, "0")
         warm = suite.select([WARM], dtypes=(DTYPE,))[0]
     except ParityError as e:
         print(e, file=sys.stderr)
