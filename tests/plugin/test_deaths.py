@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -173,7 +174,7 @@ def test_deaths_are_shrunk_and_get_scripts_that_die(tmp_path: Path) -> None:
     assert least["cos"].shrunk.startswith("cos(float32[")
     assert len([d for d in deaths if d.shrunk]) == 2
     assert least["sigmoid"].shrunk_aspect == "backward"  # when the late one strikes is chance
-    assert "2 of 2 kinds of deaths shrunk in" in done.stdout
+    assert re.search(r"2 of [23] kinds of deaths shrunk in", done.stdout), done.stdout  # the late one may strike in two places
     assert f"or run {least['sigmoid'].script}" in done.stdout
     assert dies(tmp_path, tmp_path / least["sigmoid"].script, 60) == -6
     assert sum("features" in line for line in (tmp_path / "run.jsonl").read_text().splitlines()) == 2
