@@ -9,11 +9,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from parity.assertion import Captured as Captured
     from parity.assertion import Comparison as Comparison
     from parity.assertion import Located as Located
     from parity.assertion import ParityFailure as ParityFailure
     from parity.assertion import ParityWarning as ParityWarning
     from parity.assertion import assert_parity as assert_parity
+    from parity.assertion import capture as capture
     from parity.assertion import compare as compare
     from parity.assertion import locate as locate
     from parity.devices import Call as Call
@@ -25,8 +27,10 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "assert_parity": "parity.assertion",
+    "capture": "parity.assertion",
     "compare": "parity.assertion",
     "locate": "parity.assertion",
+    "Captured": "parity.assertion",
     "Comparison": "parity.assertion",
     "Located": "parity.assertion",
     "ParityFailure": "parity.assertion",
@@ -38,11 +42,13 @@ _HOMES = {
 }
 __all__ = [
     "Call",
+    "Captured",
     "Comparison",
     "Fault",
     "ParityFailure",
     "ParityWarning",
     "assert_parity",
+    "capture",
     "cases",
     "compare",
     "locate",

@@ -6,8 +6,20 @@ on_cpu, x)` judges two existing results.
 """
 
 from parity.assertion.asserting import assert_parity
+from parity.assertion.capturing import Captured, capture
 from parity.assertion.comparison import Comparison, ParityFailure, ParityWarning
+from parity.assertion.locating import locate
 from parity.assertion.pair import compare
-from parity.assertion.parting import Located, locate
+from parity.assertion.parting import Located
 
-__all__ = ["Comparison", "Located", "ParityFailure", "ParityWarning", "assert_parity", "compare", "locate"]
+__all__ = [
+    "Captured",
+    "Comparison",
+    "Located",
+    "ParityFailure",
+    "ParityWarning",
+    "assert_parity",
+    "capture",
+    "compare",
+    "locate",
+]

@@ -182,6 +182,12 @@ def _locate(o: argparse.Namespace) -> int:
     return locating.run(o)
 
 
+def _capture(o: argparse.Namespace) -> int:
+    from parity.faces import locating
+
+    return locating.record(o)
+
+
 def _merge(o: argparse.Namespace) -> int:
     from parity.report.summary import compared  # it loads torch
 
@@ -269,6 +275,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "diff": _diff,
     "upgrade": _upgrade,
     "locate": _locate,
+    "capture": _capture,
     "merge": _merge,
     "report": reporting.report,
     "known": known_command.run,
