@@ -9,12 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from parity.assertion import Captured as Captured
     from parity.assertion import Comparison as Comparison
     from parity.assertion import Located as Located
     from parity.assertion import ParityFailure as ParityFailure
     from parity.assertion import ParityWarning as ParityWarning
     from parity.assertion import Training as Training
     from parity.assertion import assert_parity as assert_parity
+    from parity.assertion import capture as capture
     from parity.assertion import compare as compare
     from parity.assertion import compare_training as compare_training
     from parity.assertion import locate as locate
@@ -27,9 +29,11 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "assert_parity": "parity.assertion",
+    "capture": "parity.assertion",
     "compare": "parity.assertion",
     "compare_training": "parity.assertion",
     "locate": "parity.assertion",
+    "Captured": "parity.assertion",
     "Comparison": "parity.assertion",
     "Located": "parity.assertion",
     "ParityFailure": "parity.assertion",
@@ -42,12 +46,14 @@ _HOMES = {
 }
 __all__ = [
     "Call",
+    "Captured",
     "Comparison",
     "Fault",
     "ParityFailure",
     "ParityWarning",
     "Training",
     "assert_parity",
+    "capture",
     "cases",
     "compare",
     "compare_training",

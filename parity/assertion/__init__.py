@@ -6,18 +6,22 @@ on_cpu, x)` judges two existing results.
 """
 
 from parity.assertion.asserting import assert_parity
+from parity.assertion.capturing import Captured, capture
 from parity.assertion.comparison import Comparison, ParityFailure, ParityWarning
+from parity.assertion.locating import locate
 from parity.assertion.pair import compare
-from parity.assertion.parting import Located, locate
+from parity.assertion.parting import Located
 from parity.assertion.training import Training, compare_training
 
 __all__ = [
+    "Captured",
     "Comparison",
     "Located",
     "ParityFailure",
     "ParityWarning",
     "Training",
     "assert_parity",
+    "capture",
     "compare",
     "compare_training",
     "locate",

@@ -34,7 +34,7 @@ from parity.assertion.subject import (
     word,
 )
 from parity.assertion.truth import FunctionTruth, seeded
-from parity.assertion.verdicts import ROW, bare, described, judged, settled, verdicts
+from parity.assertion.verdicts import ROW, Verdicts, bare, described, judged, settled, verdicts
 from parity.assertion.watch import PlacementWatch, command
 from parity.checks.trial import RAISED
 from parity.core.errors import NothingCompared, ParityError, UsageError
@@ -155,6 +155,32 @@ def _judged(
     judgements = (*extra, *settled(judgements, fail_on, notes))
     failed = any(v.status is not Status.AGREE for _, v in judgements)
     return Comparison(title, judgements, tuple(notes.lines), _next(s, device, watch) if failed else "", limits or {}), cause
+
+
+def device_results(s: Subject, device: Device, backward: bool) -> Mapping[str, Tensor] | Raised:
+    """All results of the device with the fixed cotangents, by name, on the CPU; or what it raised. Raises UsageError as
+    `compared` does."""
+    run, reference = _reference(s, backward)
+    cotangents = fixed_cotangents(run) if backward and run.leaves else []
+    tracked = tracked_outputs(run) if cotangents else ()
+    if _with_gradients(run, reference, tracked, cotangents)[1] is not None:
+        tracked, cotangents = (), []
+    theirs, _ = _on_device(s, device, backward, tracked, cotangents)
+    return theirs if isinstance(theirs, Raised) else theirs[0]
+
+
+def judged_results(
+    s: Subject, tables: str, backward: bool, given: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+) -> Verdicts:
+    """The verdicts of results that a device gave elsewhere. tables: its name; given: makes them of the CPU's own results.
+    Raises UsageError as `compared` does."""
+    run, reference = _reference(s, backward)
+    cotangents = fixed_cotangents(run) if backward and run.leaves else []
+    ours, problem = _with_gradients(run, reference, tracked_outputs(run) if cotangents else (), cotangents)
+    theirs, truth = given(ours), FunctionTruth(s, backward, () if problem is not None else cotangents, ours)
+    idle = _untouched(s, theirs, ours)
+    theirs, ours = ({n: t for n, t in side.items() if n not in idle} for side in (theirs, ours))
+    return verdicts(Bench(ROW, tables_of(tables), truth, None, False, None), theirs, ours, Notes())
 
 
 def _nothing(run: ForwardRun) -> str:

@@ -1,4 +1,4 @@
-"""`parity.locate`: which module and which operator of a model first compute something else on the device than on the CPU.
+"""The search of `parity.locate`: which module and operator of a model first compute something else on the device than the CPU.
 
 The model runs once on the device, forward and backward. Each operator of aten that it dispatches there runs once more on the
 CPU with the very operands that it got, and is judged by itself: a wrong layer does not blame those behind it. Results that are
@@ -91,7 +91,8 @@ class Located:
     """What `locate` found. subject: "Net float32 on mps"; partings: the operators whose own results are outside, in the order
     in which they ran; compared: number of calls of operators that were; left: reason -> number of those that were not. broken:
     what the function raised on the device; whole: what differs in its results although no operator parts alone; modules: how
-    far each is off as errors add up, in the order in which they ran, where that was asked for."""
+    far each is off as errors add up, in the order in which they ran, where that was asked for. here: of a comparison with a
+    capture, what was located on the device of this machine (None for the CPU)."""
 
     subject: str
     dtype: str
@@ -103,11 +104,12 @@ class Located:
     whole: str = ""
     notes: tuple[str, ...] = ()
     modules: tuple[ModuleError, ...] = ()
+    here: Located | None = None
 
     @property
     def agrees(self) -> bool:
         """Whether the run came to its end, and nothing differs."""
-        return not (self.partings or self.broken or self.whole)
+        return not (self.partings or self.broken or self.whole) and (self.here is None or self.here.agrees)
 
     @property
     def first(self) -> Parting | None:
@@ -144,6 +146,7 @@ class Located:
             lines += ["each module, as errors add up, in units of what rounding explains there:"]
             lines += [f"  {line}" for line in shown(self.modules)]
         lines += [f"note: {n}" for n in self.notes]
+        lines += [f"and here: {self.here}"] if self.here is not None else []
         return "\n".join(lines)
 
 
@@ -175,7 +178,7 @@ def _called(p: Parting) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------------------- locating
 
 
-def locate(
+def located(
     fn: Callable[..., Any],
     *inputs: Any,
     device: str | torch.device | Device = "auto",
@@ -186,28 +189,20 @@ def locate(
     modules: bool = False,
     **kwargs: Any,
 ) -> Located:
-    """Find the first module and the first operator of `fn(*inputs, **kwargs)` whose own result on the device is wrong, forward
-    and (`backward`) backward.
-
-    Each operator is judged by itself, on the operands that it got on the device. The caller's objects stay unchanged.
-    keep_on_cpu: as for `assert_parity`; seconds: the time after which no more operators are compared;
-    whole: compare the results as well where no operator parts; modules: also tell how far each module's outputs and gradients
-    are off as errors add up, which needs six more runs. Raises UsageError for a
-    function that does not run on the CPU, NothingCompared if no operator ran on the device, DeviceError for a device that is
-    not available.
-    """
+    """What parts on a device of this machine. The arguments are those of `locate`, which raises as this does. seconds: the time
+    after which no more operators are compared; whole: compare the results as well where no operator parts."""
     near = (keep_on_cpu,) if isinstance(keep_on_cpu, str) else tuple(keep_on_cpu)
     s, place = subject(fn, inputs, kwargs, near), target(device)
     if not s.moves:
         raise NothingCompared(f"{s.name}: no input is a tensor, so nothing would reach {place.name}; give it tensors")
     if place.name == "cpu":
         raise UsageError("the device is the CPU itself, which cannot part from itself; name another with device=")
-    cotangents = _cotangents(s) if backward else []
+    cotangents = cotangents_of(s) if backward else []
     why = "no backward pass: no output depends on an input or parameter that requires a gradient"
     notes: tuple[str, ...] = (why,) if backward and not cotangents else ()
     if type(fn).__name__ == "OptimizedModule" or hasattr(fn, "_torchdynamo_orig_callable"):
         notes += ("it is compiled, and what was compared here is its eager code",)
-    search = _Search(place, time.monotonic() + seconds)
+    search = Search(place, time.monotonic() + seconds)
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), place.active():
         warnings.simplefilter("ignore", ParityWarning)
         place.seed(SEED)
@@ -250,8 +245,8 @@ def _whole(
 def locate_run(name: str, run: Callable[[], Any], device: Device, seconds: float = math.inf) -> Located:
     """`locate` for a program that has its tensors on the device already, and runs its own backward pass (a training step).
     name: how it is called. Operators that write in place and return nothing are compared by what they leave in memory."""
-    search = _Search(device, time.monotonic() + seconds)
-    mode = _Operators(search, in_place=True)
+    search = Search(device, time.monotonic() + seconds)
+    mode = Operators(search, in_place=True)
     with warnings.catch_warnings(), search.places.watching(), mode:
         warnings.simplefilter("ignore", ParityWarning)
         got = ex.attempt(run, "run")
@@ -275,7 +270,7 @@ def parted(
     if not any(v.status in LOCATABLE for _, v in comparison.verdicts):
         return comparison
     try:
-        found = locate(
+        found = located(
             fn, *inputs, device=device, backward=backward, keep_on_cpu=keep_on_cpu, seconds=PATIENCE, whole=False, **kwargs
         )
     except Exception:  # the findings must be told all the same
@@ -291,7 +286,7 @@ def parted(
     return replace(comparison, verdicts=tuple(order), parts=where, next=next_)
 
 
-def _cotangents(s: Subject) -> list[Tensor]:
+def cotangents_of(s: Subject) -> list[Tensor]:
     """Those of the outputs that require a gradient. Raises UsageError if the subject does not run on the CPU."""
 
     def run() -> list[Tensor]:
@@ -304,11 +299,12 @@ def _cotangents(s: Subject) -> list[Tensor]:
     return got
 
 
-class _Search:
+class Search:
     """One search: the modes of both passes tell it what ran, and it keeps what parts."""
 
     def __init__(self, device: Device, until: float = math.inf) -> None:
         self.device, self.until = device, until
+        self.tables: Device | str = device  # whose tolerance tables judge
         self.partings: list[Parting] = []
         self.compared = 0
         self.left: Counter[str] = Counter()
@@ -323,9 +319,17 @@ class _Search:
 
     # ---------------------------------------------------------------------------------------------------- operators
 
+    def mode(self) -> Operators:
+        """What hands the calls of operators to this search."""
+        return Operators(self)
+
+    def where(self) -> tuple[str, Place]:
+        """The pass and the place of the operator that runs now."""
+        return PASSES[torch._C._current_graph_task_id() != OUTSIDE], self.places.now
+
     def operators(self, s: Subject, cotangents: Sequence[Tensor]) -> None:
         """Run the subject with every operator compared."""
-        mode = _Operators(self)
+        mode = self.mode()
         # Places come first, because the operators' own runs on the CPU must not be taken for the program's.
         with self.places.watching(), mode:
             run = ex.attempt(lambda: forward(s, self.device.upload, bool(cotangents), stay=torch.clone), "run")
@@ -366,7 +370,7 @@ class _Search:
         shape = call.name, tuple((x.shape, x.base.dtype) for x in call.operands)
         if _chooses(call.base_name):
             pairs = [(n, b, a) for n, b, a in pairs if a.is_floating_point() or b.shape != a.shape]
-        doubtful = [(n, b, a) for n, b, a in pairs if not _is_settled(b, a, self._taken.get(shape, 1.0))]
+        doubtful = [(n, b, a) for n, b, a in pairs if not is_settled(b, a, self._taken.get(shape, 1.0))]
         if not doubtful or call.base_name in ATEN_NOT_UNIQUE:
             return
         keep = [k for k in range(len(ours)) if any(theirs[k] is b for _, b, _ in pairs)]
@@ -402,8 +406,8 @@ class _Search:
         self._parts(call, Verdict(Status.UNSUPPORTED if refused else Status.ERROR, text))
 
     def _parts(self, call: OperatorCall, verdict: Verdict) -> None:
-        pass_ = PASSES[torch._C._current_graph_task_id() != OUTSIDE]
-        now, operator = self.places.now, f"aten::{call.base_name}"
+        pass_, now = self.where()
+        operator = f"aten::{call.base_name}"
         last = self.partings[-1] if self.partings else None
         nested = (operator, f"{operator}_impl", f"aten::_{call.base_name}_impl")
         if last is not None and now.order and (last.place, last.pass_) == (now, pass_) and last.operator in nested:
@@ -417,7 +421,7 @@ class _Search:
         """The worst verdict of a call's results; None if they cannot be judged."""
         with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
             try:
-                found: Comparison = compare(fn, tuple(theirs), tuple(ours), *operands, device=self.device)
+                found: Comparison = compare(fn, tuple(theirs), tuple(ours), *operands, device=self.tables)
             except ParityError:
                 return None
         bad = [v for _, v in found.findings if v.status.is_finding]
@@ -427,15 +431,20 @@ class _Search:
 
     def functions(self, s: Subject) -> None:
         """Run the forward pass with every public function compared."""
-        with self.places.watching(), _Calls(self):
+        with self.places.watching(), Calls(self):
             ex.attempt(lambda: forward(s, self.device.upload, True, stay=torch.clone), "run")
 
     def with_gradients(self, func: Any, name: str, given: Any, place: Place) -> None:
         """Compare a public function by itself, with its gradients."""
         comparison, _, _ = compared(func, given[0], given[1], self.device)
         self.compared += len(self.foreign.pop(place.order))
+        self.judged_alone(name, place, comparison.findings)
+
+    def judged_alone(self, name: str, place: Place, findings: Iterable[tuple[str, Verdict]]) -> None:
+        """Keep the findings of a function that was compared by itself, with its gradients."""
+        findings = list(findings)
         for pass_ in PASSES[: 1 if _chooses(name) else 2]:
-            found = [v for n, v in comparison.findings if n.startswith("grad[") is (pass_ == "backward")]
+            found = [v for n, v in findings if n.startswith("grad[") is (pass_ == "backward")]
             if found:
                 self.partings.append(Parting(name, pass_, place, max(found, key=_share)))
 
@@ -444,7 +453,7 @@ class _Search:
         ours = func(*tree_map(_copy, given[0]), **tree_map(_copy, given[1]))
         results = [[t.detach() for t in tree_leaves(side) if isinstance(t, Tensor)] for side in (theirs, ours)]
         there = [self.device.download(t) if not t.is_cpu else t for t in results[0]]
-        if len(there) != len(results[1]) or all(_is_settled(b, a) for b, a in zip(there, results[1])):
+        if len(there) != len(results[1]) or all(is_settled(b, a) for b, a in zip(there, results[1])):
             return
         leaves, tree = tree_flatten(given)
         which = [k for k, x in enumerate(leaves) if isinstance(x, Tensor)]
@@ -488,7 +497,7 @@ def _called_with(call: OperatorCall, tensors: Sequence[Tensor]) -> Any:
     return tuple(t for t in tree_leaves(on_the_cpu(call.operator)(*args, **kwargs)) if isinstance(t, Tensor))
 
 
-def _is_settled(got: Tensor, cpu: Tensor, ratio: float = 1.0) -> bool:
+def is_settled(got: Tensor, cpu: Tensor, ratio: float = 1.0) -> bool:
     """Whether two results are equal, or differ by roundings alone: no element is far off, and the errors have no factor in
     common. ratio: how far off an element may be, in units of what one operator's roundings explain."""
     if got.shape != cpu.shape or got.dtype != cpu.dtype:
@@ -512,10 +521,10 @@ def _is_settled(got: Tensor, cpu: Tensor, ratio: float = 1.0) -> bool:
     return bool(common <= FACTOR * max(alone, torch.finfo(cpu.dtype).eps / d.numel() ** 0.5))
 
 
-class _Operators(Following):  # type: ignore[no-untyped-call]  # as torch has it
+class Operators(Following):  # type: ignore[no-untyped-call]  # as torch has it
     """Hands each call on the device to the search."""
 
-    def __init__(self, search: _Search, in_place: bool = False) -> None:
+    def __init__(self, search: Search, in_place: bool = False) -> None:
         super().__init__(search.device, Followed(), LARGEST)
         self._search, self._in_place = search, in_place
 
@@ -561,10 +570,10 @@ def _plain(t: Tensor) -> Tensor:
     return t.resolve_conj().resolve_neg()
 
 
-class _Calls(TorchFunctionMode):
+class Calls(TorchFunctionMode):
     """Hands each public function on the device's tensors to the search."""
 
-    def __init__(self, search: _Search) -> None:
+    def __init__(self, search: Search) -> None:
         super().__init__()
         self._search = search
 

@@ -219,7 +219,7 @@ def forward(
             memo[id(t)] = c = _placed(t, near if name in s.kept else place, backward)
             wanted += [(n, c)] if t.requires_grad and backward else []
             watched += [(f"after[{n}]", c)] if is_dense(t) else []
-        copies.append(memo[id(x)] if isinstance(x, Tensor) else _copied(x, memo, name) if inner else x)
+        copies.append(memo[id(x)] if isinstance(x, Tensor) else copied(x, memo, name) if inner else x)
     function = s.function
     if s.module is not None:
         for name, p in s.module.named_parameters():
@@ -230,7 +230,7 @@ def forward(
             memo[id(b)] = c = _own(place(b), b)
             if is_dense(b):
                 watched.append((f"buffer[{name}]", c))
-        module = _copied(s.module, memo, s.name)
+        module = copied(s.module, memo, s.name)
         function = getattr(module, s.method) if s.method else module
     args, kwargs = tree_unflatten(copies, s.tree)
     with torch.set_grad_enabled(backward), around or nullcontext():
@@ -246,7 +246,7 @@ def _placed(t: Tensor, place: Put, backward: bool) -> Tensor:
     return place(t).requires_grad_(t.requires_grad and backward)
 
 
-def _copied(x: Any, memo: dict[int, Any], name: str) -> Any:
+def copied(x: Any, memo: dict[int, Any], name: str) -> Any:
     """A deep copy in which the placed tensors replace the originals. Raises UsageError if Python cannot copy it."""
     twin = ex.attempt(lambda: copy.deepcopy(x, memo), "run")
     if not isinstance(twin, Raised):

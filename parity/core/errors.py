@@ -28,6 +28,10 @@ class RunFileError(ParityError):
     """A run file that is missing, truncated, foreign or of another format."""
 
 
+class CaptureError(ParityError):
+    """A capture that is missing, truncated, edited, foreign or of another format."""
+
+
 class KnownError(ParityError):
     """A file of known findings that cannot be trusted: names the file, the entry and the remedy."""
 

@@ -193,6 +193,14 @@ def _train(o: argparse.Namespace) -> int:
     return locating.train(o)
 
 
+def _capture(o: argparse.Namespace) -> int:
+    if journal.NOTES not in os.environ:
+        return guarded.run(o.argv)
+    from parity.faces import locating
+
+    return locating.record(o)
+
+
 def _merge(o: argparse.Namespace) -> int:
     from parity.report.summary import compared  # it loads torch
 
@@ -281,6 +289,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "upgrade": _upgrade,
     "locate": _locate,
     "train": _train,
+    "capture": _capture,
     "merge": _merge,
     "report": reporting.report,
     "known": known_command.run,

@@ -22,6 +22,7 @@ from parity.runs.options import (
     read_day,
     read_minutes,
     read_path,
+    read_size,
     read_text,
     read_workers,
 )
@@ -52,8 +53,15 @@ MERGE = (
 LOCATE = (
     "Run a model on the device, forward and backward, each of its operators compared with the CPU's on the operands that it "
     "really got, and name the first module and operator whose own result is outside, with your line. A wrong layer blames none "
-    "behind it. FUNCTION takes no parameters and returns a model or function and then its inputs. Ends with 0 where no "
-    "operator parts, with 1 where one does."
+    "behind it. FUNCTION takes no parameters and returns a model or function and then its inputs. With --against, what parity "
+    "capture recorded on another machine is compared with this CPU; --device then names a device of this machine that is "
+    "compared beside it. Ends with 0 where no operator parts, with 1 where one does."
+)
+CAPTURE = (
+    "Run a model on one device, forward and backward, and record what each of its operators took and gave, for parity locate "
+    "--against on another machine, which need not have that device. FUNCTION takes no parameters and returns a model or "
+    "function and then its inputs. The file holds numbers and names, and nothing that is run: inputs and results, the weights "
+    "if they are small, and where in your code each operator was called."
 )
 TRAIN = (
     "Train a model on the CPU and on the device, from the same weights with the same batches, and name the first step, layer "
@@ -145,12 +153,14 @@ def parser() -> argparse.ArgumentParser:
     first.add_argument(
         "model", type=read_text, metavar="FILE.py[:FUNCTION]", help="functions that return a model and its inputs"
     )
-    first.add_argument("--device", default="auto", help=DEVICE_HELP + " (auto by default)")
+    first.add_argument("--device", help=DEVICE_HELP + " (auto by default; cpu with --against)")
     first.add_argument("--no-backward", action="store_true", help="leave the gradients out")
     how = "also a table of all modules: how far outputs and gradients are off as errors add up, the worst first"
     first.add_argument("-v", "--verbose", action="store_true", help=how)
     first.add_argument("--faults", metavar="FILE", type=read_text, help=FAULTS_HELP)
     first.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
+    how = "judge what this file of parity capture recorded on another machine, with its inputs and weights"
+    first.add_argument("--against", metavar="CAPTURE", type=read_path, help=how)
     first.set_defaults(command="locate")
 
     trained = commands.add_parser("train", help="the first step and layer of a training that part", description=TRAIN)
@@ -161,6 +171,18 @@ def parser() -> argparse.ArgumentParser:
     trained.add_argument("--faults", metavar="FILE", type=read_text, help=FAULTS_HELP)
     trained.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
     trained.set_defaults(command="train")
+    kept = commands.add_parser("capture", help="record a model's operators for parity locate --against", description=CAPTURE)
+    kept.add_argument(
+        "model", type=read_text, metavar="FILE.py[:FUNCTION]", help="a function that returns a model and its inputs"
+    )
+    kept.add_argument("-o", "--output", type=read_path, required=True, metavar="FILE", help="the file to write")
+    kept.add_argument("--device", default="auto", help=DEVICE_HELP + " (auto by default)")
+    kept.add_argument("--no-backward", action="store_true", help="leave the gradients out")
+    how = "size of the tensors that are kept whole (64M by default), of others sketches are kept"
+    kept.add_argument("--limit", metavar="SIZE", type=read_size, default=64 << 20, help=how)
+    kept.add_argument("--faults", metavar="FILE", type=read_text, help=FAULTS_HELP)
+    kept.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
+    kept.set_defaults(command="capture")
 
     shards = commands.add_parser("merge", help="join the run files of shards", description=MERGE)
     shards.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the run files of all shards, in any order")

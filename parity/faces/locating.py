@@ -1,46 +1,53 @@
-"""`parity locate FILE.py:function`: the first module and operator of a user's model that part from the CPU. `parity train`: the
-first step of a training, too."""
+"""`parity locate FILE.py:function`: the first module and operator of a user's model that part from the CPU, here or in a
+capture; `parity capture`, which makes one; and `parity train`: the first step of a training, too."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from parity.assertion import compare_training, locate
+from parity.assertion import capture, compare_training, locate
 from parity.assertion.models import functions
 from parity.core.errors import ParityError, UsageError
 from parity.devices import Device, load_faults, resolve
 from parity.devices.setup import run_setup
+from parity.faces.files import writable
 
-
-def _device(o: argparse.Namespace) -> Device:
-    """The device that the options name; it is told. Raises UsageError if that is the CPU."""
-    import torch
-
-    if o.setup:
-        run_setup(o.setup)
-    device = resolve(o.device, load_faults(o.faults) if o.faults else ())
-    if device.name == "cpu":
-        raise UsageError("the device is the CPU itself, which cannot part from itself; name another with --device")
-    print(f"device {device.name}{' (SIMULATED: this says nothing about any hardware)' if device.simulated else ''}", flush=True)
-    torch.autograd.set_multithreading_enabled(False)  # simulated devices need the backward pass on the calling thread
-    return device
+ITSELF = "the device is the CPU itself, which cannot part from itself; name another with --device"
 
 
 def run(o: argparse.Namespace) -> int:
     """Print what was located in each function: 0 if nothing parts, 1 if something does, 2 if a function cannot be run. Raises
-    UsageError for a file without such functions."""
-    device = _device(o)
+    UsageError for a file without such functions, and for --against with more than one."""
+    device = _device(o, o.device or ("cpu" if o.against else "auto"))
+    if device.name == "cpu" and not o.against:
+        raise UsageError(ITSELF)
+    if o.against:
+        _one(o.model)
 
     def located(fn: Any, *inputs: Any) -> Any:
-        return locate(fn, *inputs, device=device, backward=not o.no_backward, modules=o.verbose)
+        return locate(fn, *inputs, device=device, backward=not o.no_backward, modules=o.verbose, against=o.against)
 
-    return _each(o.model, located, "located", "a model and its inputs")
+    return _each(o.model, located, "located", "a model and its inputs", bool(o.against))
+
+
+def record(o: argparse.Namespace) -> int:
+    """Write the capture of a function: 0. Raises UsageError for a file without one, or with more than one."""
+    writable(o.output.parent, "-o")
+    device = _device(o, o.device)
+    name, make = _one(o.model)
+    fn, inputs = make()
+    made = capture(fn, *inputs, path=o.output, device=device, backward=not o.no_backward, limit=o.limit)
+    print(f"{name}: {made}")
+    print(f"compare it on another machine: parity locate {o.model} --against {o.output}")
+    return 0
 
 
 def train(o: argparse.Namespace) -> int:
     """Print where each training parts; the exit codes are those of `run`."""
-    device = _device(o)
+    device = _device(o, o.device)
+    if device.name == "cpu":
+        raise UsageError(ITSELF)
 
     def trained(make: Any, *rest: Any) -> Any:
         if len(rest) != 1:
@@ -50,16 +57,44 @@ def train(o: argparse.Namespace) -> int:
     return _each(o.training, trained, "compared", "make and the batches")
 
 
-def _each(place: str, ask: Any, done: str, returns: str) -> int:
+def _each(place: str, ask: Any, done: str, returns: str, alone: bool = False) -> int:
+    """Ask for each function of a file. alone: there is one, whose error is the command's."""
     code = 0
     for name, make in functions(place, returns).items():
         try:
             fn, inputs = make()
             found = ask(fn, *inputs)
         except ParityError as e:
+            if alone:
+                raise
             print(f"{name}: not {done}: {str(e).removeprefix(name).lstrip(': ')}", flush=True)
             code = UsageError.exit_code
             continue
         print(f"{name}: {found}", flush=True)
         code = max(code, int(not found.agrees))
     return code
+
+
+def _one(model: str) -> tuple[str, Any]:
+    """The name and the function of a file with a single one. Raises UsageError."""
+    found = functions(model)
+    if len(found) > 1:
+        first = next(iter(found)).rpartition(":")[2]
+        raise UsageError(f"a capture is of one function, and {model} has {len(found)}; name one: {model}:{first}")
+    return next(iter(found.items()))
+
+
+def _device(o: argparse.Namespace, name: str) -> Device:
+    """The device that was asked for, and a line that says so."""
+    import torch
+
+    if o.setup:
+        run_setup(o.setup)
+    device = resolve(name, load_faults(o.faults) if o.faults else ())
+    torch.autograd.set_multithreading_enabled(False)  # simulated devices need the backward pass on the calling thread
+    if name == "cpu" and o.command == "locate":
+        print("judged on the CPU of this machine", flush=True)
+    elif device.name != "cpu" or o.command == "capture":
+        simulated = " (SIMULATED: this says nothing about any hardware)" if device.simulated else ""
+        print(f"device {device.name}{simulated}", flush=True)
+    return device

@@ -49,6 +49,15 @@ def read_count(given: str) -> int:
     return _not_too_large(given)
 
 
+def read_size(given: str) -> int:
+    """A number of bytes, like 64M or 2G."""
+    unit = {"K": 10, "M": 20, "G": 30}.get(given[-1:].upper(), 0)
+    digits = given[:-1] if unit else given
+    if not digits.isdecimal() or not digits.strip("0") or (bytes_ := _not_too_large(digits) << unit) > 1 << 40:
+        raise ArgumentTypeError(f"'{_cut(given)}' is no size; give one like 64M or 2G, and at most 1024G")
+    return bytes_
+
+
 def read_amount(given: str) -> int:
     """A whole number of 0 or more."""
     if not given.isdecimal():

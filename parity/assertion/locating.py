@@ -1,0 +1,47 @@
+"""`parity.locate`: which module and which operator of a model first compute something else on a device than on the CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from parity.assertion.against import located_against
+from parity.assertion.parting import Located, located
+from parity.devices import Device
+
+
+def locate(
+    fn: Callable[..., Any],
+    *inputs: Any,
+    device: str | torch.device | Device | None = None,
+    backward: bool = True,
+    keep_on_cpu: str | Iterable[str] = (),
+    against: str | Path | None = None,
+    seconds: float = math.inf,
+    whole: bool = True,
+    modules: bool = False,
+    **kwargs: Any,
+) -> Located:
+    """Find the first module and the first operator of `fn(*inputs, **kwargs)` whose own result on the device is wrong, forward
+    and (`backward`) backward.
+
+    Each operator is judged by itself, on the operands that it got on the device. The caller's objects stay unchanged.
+    device: "auto" by default. keep_on_cpu: as for `assert_parity`. against: a file of `capture`; then the calls that it holds
+    are judged here, with the capture's weights and inputs, and `device` (by default the CPU) is a device of this machine that
+    is searched beside it (`Located.here`). Without a capture, seconds: the time after which no more operators are compared;
+    whole: compare the results as well where no operator parts; modules: also tell how far each module's outputs and gradients
+    are off as errors add up, which needs six more runs. Raises UsageError for a function that does not run on the CPU, and for
+    another model, or other weights that the capture does not hold; NothingCompared if no operator ran on the device;
+    DeviceError for a device that is not available; CaptureError for a file that is no sound capture.
+    """
+    near = (keep_on_cpu,) if isinstance(keep_on_cpu, str) else tuple(keep_on_cpu)
+    if against is not None:
+        return located_against(fn, inputs, kwargs, against, "cpu" if device is None else device, backward, near)
+    place = "auto" if device is None else device
+    return located(
+        fn, *inputs, device=place, backward=backward, keep_on_cpu=near, seconds=seconds, whole=whole, modules=modules, **kwargs
+    )
