@@ -25,15 +25,15 @@ from torch.overrides import get_overridable_functions, resolve_name
 from torch.utils._pytree import tree_leaves, tree_map, tree_unflatten
 
 from parity.assertion.capture_file import Capture, Ran, Ref, read, refs
-from parity.assertion.capturing import elements, flat, given, runs_on_the_cpu
+from parity.assertion.capturing import elements, flat, given, runs_on_the_cpu, storages
 from parity.assertion.comparing import judged_results, target
 from parity.assertion.comparison import ParityWarning
-from parity.assertion.parting import PASSES, SHOWN, Located, Search, cotangents_of, located, plural
+from parity.assertion.parting import MOST, PASSES, SHOWN, Located, Search, called_with, chooses, cotangents_of, located, plural
 from parity.assertion.places import Place
-from parity.assertion.subject import Subject, copied, is_dense, known, subject
-from parity.assertion.values import SAMPLES, Sketch
+from parity.assertion.subject import Subject, copied, subject
+from parity.assertion.values import SAMPLES, Sketch, block_sums, key_of, sums_agree
 from parity.checks.equivalents import on_the_cpu
-from parity.checks.operators import OperatorCall, error_ratio, run_on
+from parity.checks.operators import ATEN_NOT_UNIQUE, OperatorCall, error_ratio, run_on
 from parity.core.errors import CaptureError, NothingCompared, ParityError, UsageError
 from parity.core.results import Fingerprint, Status, Verdict
 from parity.devices import Device
@@ -172,8 +172,8 @@ class _Replay(Search):
         self._at: tuple[str, Place] = (PASSES[0], Place())
         missing = {g.digest for g in capture.tensors} - set(self.known)
         for _, t in s.tensors if missing else ():
-            if known(t) and is_dense(t):
-                self.known.setdefault(elements(t), flat(t))
+            for base in storages(s, t):
+                self.known.setdefault(key_of(base), base)
         if capture.backward and any(k not in self.known for k in capture.store.sketches):
             for t in cotangents_of(s):
                 self.known.setdefault(elements(t), flat(t))
@@ -182,10 +182,13 @@ class _Replay(Search):
     def kept(self) -> Iterator[str]:
         """What was judged of less than everything."""
         if self.sketched:
-            yield f"of {plural(self.sketched, 'call')} the results are kept as sketches: {SAMPLES} elements of each were judged"
+            many = plural(self.sketched, "call")
+            yield f"the results of {many} are kept as sketches: {SAMPLES} elements of each, and sums of all, were judged"
         if self.joined:
-            many = plural(self.joined, "call")
-            yield f"{many} got operands that are sketches, and were judged together with those before them: an upper bound"
+            yield (
+                f"{plural(self.joined, 'call')} got operands that are sketches, and were judged together with those before "
+                "them: an upper bound, and small errors show later than they arise; capture with a larger --limit to be exact"
+            )
 
     def where(self) -> tuple[str, Place]:
         """The recorded pass and place."""
@@ -232,6 +235,8 @@ class _Replay(Search):
             self.operator(call, theirs)
         elif results is not None:
             self._stretch(call, ran, theirs, results)
+        if len(self.partings) == before and results is not None:
+            self._sums(call, ran, results, own)
         if len(self.partings) > before:
             self._spoil(ran)
         elif ours is not None:
@@ -282,6 +287,30 @@ class _Replay(Search):
                     f"{self.partings[-1].operator} of {ran.place} is judged with the {many} before it whose results "
                     "are not kept whole: an upper bound of its own error"
                 )
+
+    def _sums(self, call: OperatorCall, ran: Ran, ours: Sequence[Tensor], own: bool) -> None:
+        """Judge the sums of results that are sketches, which show what lies between the elements that were kept."""
+        if call.base_name in ATEN_NOT_UNIQUE or chooses(call.base_name):
+            return
+        run = None if own else _Stretch(ran, self.known, self.made)
+        for k, r in enumerate(ran.results):
+            sketch = None if r.storage in self.known else self.capture.store.sketches[r.storage]
+            if sketch is None or sketch.count != math.prod(r.shape) or any(x.storage == r.storage for x in ran.results[:k]):
+                continue
+            base = _laid(r, ours[k], sketch)
+            here = block_sums(base)
+            if sums_agree(sketch.sums, here, base, 1 if run is None else len(run.calls)):
+                continue
+
+            def summed(*given: Tensor, k: int = k, r: Ref = r, sketch: Sketch = sketch) -> tuple[Tensor]:
+                results = called_with(call, given) if run is None else run(*given)
+                return (block_sums(_laid(r, results[k], sketch)),)
+
+            operands = [x.values for x in call.operands] if run is None else run.sources
+            verdict = self._judged(summed, operands, (sketch.sums,), (here,))
+            if verdict is not None and verdict.status.is_finding and len(self.partings) < MOST:
+                self._parts(call, Verdict(Status.WRONG, f"sums over its elements are {verdict.reason}"))
+                return
 
     # ---------------------------------------------------------------------------------------------------- functions
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from parity.assertion.places import Place
 from parity.assertion.subject import word
-from parity.assertion.values import Sketch, Store, key_of, positions
+from parity.assertion.values import BLOCKS, Sketch, Store, key_of, positions
 from parity.checks.operators import Lain
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaptureError, OutputError
@@ -179,7 +179,8 @@ def _body(c: Capture) -> dict[str, Any]:
         "tensors": [[g.name, g.dtype, list(g.shape), g.digest] for g in c.tensors],
         "storages": {k: word(t.dtype) for k, t in c.store.whole.items()},
         "sketches": {
-            k: [word(s.dtype), s.count, s.nan, s.inf, encoded(s.norm), key_of(s.samples)] for k, s in c.store.sketches.items()
+            k: [word(s.dtype), s.count, s.nan, s.inf, key_of(s.samples), key_of(s.sums)]
+            for k, s in c.store.sketches.items()
         },
         "calls": [_row(x) for x in c.calls], "left": dict(c.left), "broken": c.broken,
         "whole": None if c.whole is None else _named(c.whole), "notes": list(c.notes), "aside": dict(c.aside),
@@ -188,8 +189,12 @@ def _body(c: Capture) -> dict[str, Any]:
 
 def write(capture: Capture, path: Path) -> int:
     """Write a capture; returns the number of bytes. Raises OutputError if that cannot be done."""
+    if path.is_dir() or not path.name:
+        raise OutputError(f"{path} is a folder; name a file for the capture")
     body = json.dumps(_body(capture), separators=(",", ":"), allow_nan=False)
-    flat = dict(capture.store.whole) | {f"sketch:{k}": s.samples for k, s in capture.store.sketches.items()}
+    sketches = capture.store.sketches
+    flat = dict(capture.store.whole) | {f"sketch:{k}": s.samples for k, s in sketches.items()}
+    flat |= {f"sums:{k}": s.sums for k, s in sketches.items()}
     plain = {k: torch.view_as_real(t).contiguous() if t.is_complex() else t.contiguous() for k, t in flat.items()}
     said = {"format": f"{MADE_BY} {FORMAT}", "digest": _digest(body), "body": body}
     save = _safetensors("torch").save
@@ -266,11 +271,11 @@ def _capture(body: Json, tensors: Mapping[str, Tensor]) -> Capture:
             raise ValueError("a tensor is not what was written")
         store.whole[key] = flat
         store.bytes += flat.numel() * flat.element_size()
-    for key, (dtype, count, nan, inf, norm, digest) in body["sketches"].items():
-        samples = _flat(tensors[f"sketch:{key}"], dtype)
-        if key_of(samples) != digest or len(samples) != len(positions(_whole(count))):
+    for key, (dtype, count, nan, inf, *digests) in body["sketches"].items():
+        samples, sums = _flat(tensors[f"sketch:{key}"], dtype), _flat(tensors[f"sums:{key}"], "float64")
+        if [key_of(samples), key_of(sums)] != digests or len(samples) != len(positions(_whole(count))) or len(sums) != BLOCKS:
             raise ValueError("a sketch is not what was written")
-        store.sketches[key] = Sketch(samples.dtype, count, _whole(nan), _whole(inf), float(decoded(norm)), samples)
+        store.sketches[key] = Sketch(samples.dtype, count, _whole(nan), _whole(inf), samples, sums)
     machine: dict[str, Any] = {k: tuple(map(tuple, v)) if isinstance(v, list) else v for k, v in body["machine"].items()}
     return Capture(
         _text(body["title"]), _text(body["subject"]), _text(body["dtype"]), Fingerprint(**machine), bool(body["backward"]),

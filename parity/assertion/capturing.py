@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,6 +128,15 @@ def elements(t: Tensor) -> str:
     return key_of(flat(t))
 
 
+def storages(s: Subject, t: Tensor) -> Iterator[Tensor]:
+    """The flat tensors in which an operator may get a tensor that goes in: its elements in order, and its storage."""
+    if known(t):
+        yield flat(t)
+    key = t.untyped_storage().data_ptr(), t.dtype
+    if known(t) and t.numel() and not t.is_contiguous() and not t.is_conj() and not t.is_neg():
+        yield t.detach().as_strided((s.extents[key],), (1,), 0).cpu()
+
+
 def flat(t: Tensor) -> Tensor:
     """A tensor's elements in order, on the CPU."""
     return t.detach().cpu().resolve_conj().resolve_neg().contiguous().view(-1)
@@ -146,7 +155,7 @@ class _Recorder(Search):
             if id(t) in names or not large:
                 store.add(flat(t).clone(), False)
             else:
-                store.absent.add(elements(t))
+                store.absent |= {key_of(base) for base in storages(s, t)}
 
     def mode(self) -> Operators:
         """Records operators."""

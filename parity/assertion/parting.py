@@ -368,14 +368,14 @@ class Search:
             return
         pairs = [(f"out[{k}]" if len(ours) > 1 else "out", b, a) for k, (b, a) in enumerate(zip(theirs, ours))]
         shape = call.name, tuple((x.shape, x.base.dtype) for x in call.operands)
-        if _chooses(call.base_name):
+        if chooses(call.base_name):
             pairs = [(n, b, a) for n, b, a in pairs if a.is_floating_point() or b.shape != a.shape]
         doubtful = [(n, b, a) for n, b, a in pairs if not is_settled(b, a, self._taken.get(shape, 1.0))]
         if not doubtful or call.base_name in ATEN_NOT_UNIQUE:
             return
         keep = [k for k in range(len(ours)) if any(theirs[k] is b for _, b, _ in pairs)]
         verdict = self._judged(
-            lambda *x: tuple(_called_with(call, x)[k] for k in keep), [x.values for x in call.operands],
+            lambda *x: tuple(called_with(call, x)[k] for k in keep), [x.values for x in call.operands],
             [theirs[k] for k in keep], [ours[k] for k in keep],
         )  # fmt: skip
         if verdict is None:
@@ -443,7 +443,7 @@ class Search:
     def judged_alone(self, name: str, place: Place, findings: Iterable[tuple[str, Verdict]]) -> None:
         """Keep the findings of a function that was compared by itself, with its gradients."""
         findings = list(findings)
-        for pass_ in PASSES[: 1 if _chooses(name) else 2]:
+        for pass_ in PASSES[: 1 if chooses(name) else 2]:
             found = [v for n, v in findings if n.startswith("grad[") is (pass_ == "backward")]
             if found:
                 self.partings.append(Parting(name, pass_, place, max(found, key=_share)))
@@ -474,7 +474,8 @@ def _share(v: Verdict) -> float:
     return (v.measure.share or 0.0) if v.measure is not None else 0.0
 
 
-def _chooses(name: str) -> bool:
+def chooses(name: str) -> bool:
+    """Whether an operator or function chooses among elements, of which several may be equal."""
     last = name.rpartition(".")[2].strip("_")
     return any(last == word or last.startswith(f"{word}_") or "max_pool" in last for word in ATEN_CHOOSING)
 
@@ -483,7 +484,7 @@ def _copy(x: Any) -> Any:
     return x.clone() if isinstance(x, Tensor) else x
 
 
-def _called_with(call: OperatorCall, tensors: Sequence[Tensor]) -> Any:
+def called_with(call: OperatorCall, tensors: Sequence[Tensor]) -> Any:
     """The results of an operator on these operands in place of its own."""
     following = iter(tensors)
     place = torch.device("cpu")

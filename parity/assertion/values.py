@@ -15,8 +15,11 @@ import torch
 from torch import Tensor
 
 from parity.assertion.subject import word
+from parity.checks.operators import OWN_ROUNDINGS, SUM_ROUNDINGS
 
 SAMPLES = 256  # elements of a storage that a sketch keeps
+BLOCKS = 64  # sums that a sketch keeps
+SIGMAS = 6.0  # standard deviations that a sum of independent roundings is allowed
 DIGEST = 16  # bytes
 GOLDEN = 0.6180339887498949  # its multiples fall evenly into every interval
 
@@ -34,28 +37,53 @@ def positions(count: int) -> Tensor:
     return torch.tensor(sorted({p for p in (*spread, count - 1) if 0 <= p < count}), dtype=torch.int64)
 
 
+def block_sums(flat: Tensor) -> Tensor:
+    """The sums of `BLOCKS` equal parts of a flat tensor in float64, with signs that seem random, so that errors of one sign do
+    not add up. What is not finite counts as 0; real and imaginary parts are elements of their own."""
+    parts = torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+    length = -(-parts.numel() // BLOCKS)
+    sums = []
+    for k in range(BLOCKS):
+        part = parts[k * length : (k + 1) * length].to(torch.float64)
+        at = torch.arange(k * length, k * length + len(part), dtype=torch.int64)
+        signs = 1.0 - 2.0 * ((at * 0x9E3779B1 >> 15) & 1).to(torch.float64)
+        sums.append((torch.where(part.isfinite(), part, 0.0) * signs).sum())
+    return torch.stack(sums)
+
+
+def sums_agree(theirs: Tensor, ours: Tensor, flat: Tensor, calls: int) -> bool:
+    """Whether two `block_sums` differ by no more than the roundings of so many calls explain. flat: the CPU's elements."""
+    if not flat.is_floating_point() and not flat.is_complex():
+        return bool(torch.equal(theirs, ours))
+    parts = (torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat).to(torch.float64)
+    parts = torch.where(parts.isfinite(), parts, 0.0)
+    length = max(1, -(-parts.numel() // BLOCKS))
+    most = float(parts.abs().max()) if parts.numel() else 0.0
+    each = OWN_ROUNDINGS * parts.abs() + SUM_ROUNDINGS * most
+    padded = torch.nn.functional.pad(each, (0, BLOCKS * length - len(each)))
+    allowed = calls * SIGMAS * torch.finfo(flat.dtype).eps * padded.view(BLOCKS, length).norm(dim=1)
+    return bool(((theirs - ours).abs() <= allowed + torch.finfo(flat.dtype).tiny).all())
+
+
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """What is kept of a storage that is too large. count: its elements; nan, inf: how many of them are; norm: the square root
-    of the sum of the squares of the finite ones; samples: the elements at `positions(count)`."""
+    """What is kept of a storage that is too large. count: its elements; nan, inf: how many of them are; samples: the elements
+    at `positions(count)`; sums: those of `block_sums`, which every element moves."""
 
     dtype: torch.dtype
     count: int
     nan: int
     inf: int
-    norm: float
     samples: Tensor
+    sums: Tensor
 
     @classmethod
     def of(cls, flat: Tensor) -> Sketch:
         """The sketch of a flat CPU tensor."""
         nan = inf = 0
-        norm = 0.0
         if flat.is_floating_point() or flat.is_complex():
             nan, inf = int(flat.isnan().sum()), int(flat.isinf().sum())
-            wide = flat.to(torch.complex128 if flat.is_complex() else torch.float64).abs().nan_to_num(0.0, 0.0, 0.0)
-            norm = float(wide.norm())
-        return cls(flat.dtype, flat.numel(), nan, inf, norm, flat[positions(flat.numel())].clone())
+        return cls(flat.dtype, flat.numel(), nan, inf, flat[positions(flat.numel())].clone(), block_sums(flat))
 
     def over(self, ours: Tensor) -> Tensor:
         """A storage of the CPU with what is known of the other in place of its own: the samples, and a NaN or an Inf more, at

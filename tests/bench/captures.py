@@ -8,6 +8,7 @@ that names another module or operator; then how many are the same, and sizes and
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import subprocess
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from locating import FAULTS, NETWORKS, Made, callers, plain
+from locating import FAULTS, NETWORKS, Made, Planted, callers, plain
 
 import parity
 from parity.devices import Device, resolve
@@ -48,7 +49,12 @@ def devices(name: str, dtype: str) -> Iterator[tuple[str, str, Callable[[], Devi
         if calling:
             at = len(calling) // 2
             number = len(calling) - 1 - at if planted.backward else at
-            yield what, calling[at], lambda p=planted, k=number, n=len(calling): resolve("sim", (p.fault(k, n),))  # type: ignore[misc]
+            yield what, calling[at], functools.partial(struck, planted, number, len(calling))
+
+
+def struck(planted: Planted, number: int, of: int) -> Device:
+    """A device with a fault in one of its calls."""
+    return resolve("sim", (planted.fault(number, of),))
 
 
 def answer(found: parity.Located) -> list[str]:
@@ -79,7 +85,8 @@ def record(names: Sequence[str], dtypes: Sequence[str], limit: int, folder: Path
                 took = (time.perf_counter() - began) / usual
                 row = {
                     "name": name, "dtype": dtype, "what": what, "module": module, "both": answer(both), "path": str(path),
-                    "size": kept.size, "calls": kept.operators, "sketched": kept.sketched, "took": took, "usual": usual, "locating": locating,
+                    "size": kept.size, "calls": kept.operators, "sketched": kept.sketched, "took": took, "usual": usual,
+                    "locating": locating,
                 }  # fmt: skip
                 print(json.dumps(row), flush=True)
 

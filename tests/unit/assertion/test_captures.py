@@ -19,8 +19,8 @@ from torch import Tensor, nn
 import parity
 from parity.assertion import capture_file
 from parity.assertion.capture_file import decoded, encoded
-from parity.assertion.values import SAMPLES, Sketch, Store, key_of, positions
-from parity.core.errors import CaptureError, UsageError
+from parity.assertion.values import SAMPLES, Sketch, Store, block_sums, key_of, positions, sums_agree
+from parity.core.errors import CaptureError, OutputError, UsageError
 from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
 from parity.faces import commandline, locating
@@ -210,6 +210,18 @@ def test_other_weights_are_replaced_by_those_of_the_capture_or_refused(tmp_path:
         parity.locate(net, ids[:3], against=file)
 
 
+def test_weights_that_lie_otherwise_are_found_here(tmp_path: Path) -> None:
+    """A convolution's channels_last weight, which is too large for the capture."""
+    file, x = tmp_path / "a.capture", torch.randn(1, 8, 6, 6)
+    torch.manual_seed(0)
+    net: nn.Module = nn.Sequential(nn.Conv2d(8, 32, 3), nn.ReLU(), nn.Conv2d(32, 8, 3))
+    net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch does not declare it
+    parity.capture(net, x, device="sim", path=file, limit=16 << 10)
+    found = parity.locate(net, x, against=file)
+    assert found.agrees
+    assert not any("operands are not in the capture" in why for why in found.left)
+
+
 def test_a_store_keeps_what_fits_and_sketches_the_rest() -> None:
     """Operands that nothing made are kept before results; equal storages are kept once."""
     store = Store(1000)
@@ -223,6 +235,32 @@ def test_a_store_keeps_what_fits_and_sketches_the_rest() -> None:
     assert positions(0).tolist() == []
     assert len(positions(1 << 20)) == SAMPLES
     assert int(positions(1 << 20)[-1]) == (1 << 20) - 1
+
+
+def test_sums_find_what_lies_between_the_samples(tmp_path: Path) -> None:
+    """One element of thousands is off, which no sample holds."""
+
+    def off(call: Call) -> Any:
+        result = call.run().clone()
+        result.view(-1)[1234] += 0.1
+        return result
+
+    assert 1234 not in positions(256 * 32)
+    torch.manual_seed(0)
+    net, x, file = nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 4)), torch.randn(256, 32), tmp_path / "a.capture"
+    for faults in ((Fault("gelu", ("gelu",), off),), (), HONEST):
+        parity.capture(net, x, device=resolve("sim", faults), path=file, limit=36 << 10)
+        found = parity.locate(net, x, against=file)
+        assert found.agrees is (faults in ((), HONEST))
+        if not found.agrees:
+            assert names(found)[0] == ("aten::gelu", "forward", "1")
+            assert "aten::gelu wrong, sums over its elements are" in found.headline
+    wide = torch.randn(1000).to(torch.complex64)
+    assert sums_agree(block_sums(wide), block_sums(wide), wide, 1)
+    more = wide.clone()
+    more[500] += 1j
+    assert not sums_agree(block_sums(more), block_sums(wide), wide, 1)
+    assert not sums_agree(block_sums(torch.tensor([1, 3])), block_sums(torch.tensor([1, 2])), torch.tensor([1, 2]), 9)
 
 
 def test_a_sketch_shows_what_it_knows() -> None:
@@ -279,6 +317,8 @@ def test_a_file_that_is_no_sound_capture_gets_one_sentence(tmp_path: Path) -> No
         refused(raw[:cut], "no sound capture, it may be truncated or edited")
     refused(raw[:-8] + b"\x01" * 8, "not what was written")
     refused(raw.replace(b"native_layer_norm", b"native_layer_narm", 1), "its description is not what was written")
+    with pytest.raises(OutputError, match="is a folder; name a file for the capture"):
+        parity.capture(net, ids, device="sim", path=tmp_path)
     refused(pickle.dumps([print]), "no sound capture")
     refused(safetensors.torch.save({"a": torch.ones(2)}), "a file of safetensors, but no capture")
     refused(
