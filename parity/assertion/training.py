@@ -28,9 +28,10 @@ from torch import Tensor
 
 from parity.assertion.comparing import target
 from parity.assertion.comparison import ParityWarning
+from parity.assertion.draws import ATEN_INTO, ATEN_MADE
 from parity.assertion.parting import Located, locate_run, plural
 from parity.assertion.rounded_runs import Off, Past, by_chance, in_double, off, student, unit_roundoff
-from parity.assertion.training_side import Side, State, Took
+from parity.assertion.training_side import Side, State, Took, widened
 from parity.core.dtypes import HALF
 from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Raised
@@ -205,21 +206,29 @@ def compare_training(
 
 def _batches(data: Any, steps: int) -> list[Any]:
     """As many batches as there are steps. Raises UsageError where data gives none."""
-    source = data() if callable(data) and not hasattr(data, "__iter__") else data
-    if isinstance(source, (Tensor, str)) or not isinstance(source, Iterable):
-        raise UsageError(
-            f"data is {type(source).__name__}; give the batches as a list, a DataLoader, or a function that returns one"
-        )
+    makes = callable(data) and not hasattr(data, "__iter__")
     kept: list[Any] = []
     while len(kept) < steps:
         before = len(kept)
-        kept += itertools.islice(source, steps - before)
+        got = ex.attempt(functools.partial(_some, data, makes, steps - before), "run")
+        if isinstance(got, Raised):
+            raise UsageError(got.message if got.type == "UsageError" else f"data raises {got.type}: {got.message}")
+        kept += got
         if len(kept) == before:
             had = "gives no batch"
             if before:
                 had = f"gives {'one batch' if before == 1 else f'{before} batches'} and cannot start over"
             raise UsageError(f"data {had}; {steps} steps need as many: give a list, or fewer steps")
     return kept
+
+
+def _some(data: Any, makes: bool, most: int) -> list[Any]:
+    source = data() if makes else data
+    if isinstance(source, (Tensor, str)) or not isinstance(source, Iterable):
+        raise UsageError(
+            f"data is {type(source).__name__}; give the batches as a list, a DataLoader, or a function that returns one"
+        )
+    return list(itertools.islice(source, most))
 
 
 # ------------------------------------------------------------------------------------------------------------- the trainings
@@ -232,7 +241,12 @@ class _Trainings:
         self.make, self.batches, self.device, self.samples, self.locates = make, batches, device, samples, locates
         self.plain = self.total = 0.0
         began = time.perf_counter()
-        self.near, self.free, self.wide = Side(make), Side(make), Side(make, wide=True)
+        self.near, self.free = Side(make), Side(make)
+        if self.near.shares(self.free):
+            raise UsageError(
+                "make returns the same model again; let it build another each time, or return a copy.deepcopy of it"
+            )
+        self.wide = Side(make, wide=True)
         self.start = self.free.state()
         self.there = Side(make, device)
         self._same_parts(self.there)
@@ -247,6 +261,7 @@ class _Trainings:
         self.curve: list[Point] = []
         self.notes: list[str] = []
         self.draws, self.skipped = 0, 0
+        self.trained = self.stepped = self.narrow = False
         self.told: tuple[int, State] | None = None
         self.began = began
 
@@ -277,6 +292,13 @@ class _Trainings:
         located = self._located(title) if self.told is not None and self.locates else None
         if not self.curve and not broken:
             raise NothingCompared(f"{title}: no step was compared")
+        if not (self.trained or broken):
+            raise UsageError(
+                "step trains nothing: it computes no gradient and changes no weight; let it call loss.backward() and "
+                "optimizer.step(), and return the loss"
+            )
+        if not (self.stepped or broken):
+            self.notes.append("no optimizer stepped, so that new weights were not compared")
         if self.draws:
             self.notes.append("random numbers (dropout) were drawn on the CPU and handed to both sides")
         whole = time.perf_counter() - self.began
@@ -307,6 +329,7 @@ class _Trainings:
             self.told = self.told or (number, before)
             return f"raises at step {number + 1} of {len(self.batches)} ({theirs.type}: {theirs.message})"
         self._random(cpu, theirs, number)
+        self._alive(number, before, cpu)
         ratio = self._compared(number, batch, before, cpu, theirs, recorded.dtypes)
         self.curve.append(self._point(number, ours, theirs, moved, ratio))
         return ""
@@ -327,6 +350,11 @@ class _Trainings:
 
     def _random(self, cpu: Took, theirs: Took, number: int) -> None:
         self.draws += cpu.draws
+        if own := sorted(n for n in cpu.left | theirs.left if n in (*ATEN_INTO, *ATEN_MADE)):
+            raise UsageError(
+                f"step {number + 1} draws random numbers in {', '.join(own)} with a generator of its own (or out=), which "
+                "parity cannot hand over; leave generator= out"
+            )
         if left := cpu.left | theirs.left:
             raise UsageError(
                 f"step {number + 1} draws random numbers in {', '.join(sorted(left))}, which no two devices share and parity "
@@ -338,6 +366,17 @@ class _Trainings:
                 "so that they cannot be handed over; set dropout to 0"
             )
 
+    def _alive(self, number: int, before: State, cpu: Took) -> None:
+        """Whether there is something to judge in a step."""
+        changed = any(
+            not torch.equal(t, before.tensors[n]) for n, t in cpu.tensors.items() if before.tensors[n].shape == t.shape
+        )
+        self.stepped |= cpu.stepped or changed
+        self.trained |= cpu.stepped or changed or bool(cpu.gradients)
+        note = "is NaN or Inf on the CPU, too, from the same state: what is not finite there was not judged"
+        if not math.isfinite(float(cpu.loss)) and not any(n.endswith(note) for n in self.notes):
+            self.notes.append(f"from step {number + 1} on the loss {note}")
+
     def _wide(self, before: State, number: int, batch: Any, around: Any, change: Any = None) -> Took | Raised:
         self.wide.load(before)
         given = self.wide.batch(batch, change)
@@ -347,14 +386,24 @@ class _Trainings:
     def _rounded(
         self, before: State, number: int, batch: Any, dtypes: Any, keys: Iterable[int], times: float = 1.0
     ) -> list[Took]:
-        """The step in float64, rounded by chance."""
+        """The step in float64, rounded by chance; where it does not run in float64, on the CPU from a state and with a batch
+        that are moved by a rounding."""
         got = []
         for key in keys:
+            if self.narrow:
+                got.append(self._shaken(before, number, batch, key, times))
+                continue
             around = by_chance(dtypes, self.near.dtype, key, times)
             change = functools.partial(perturbed, u=times * self.u, key=key)
             one = self._wide(before, number, batch, around, change)
             got += [one] if isinstance(one, Took) else []
         return got
+
+    def _shaken(self, before: State, number: int, batch: Any, key: int, times: float) -> Took:
+        u = times * self.u
+        tensors = {n: _moved(t, u, 1000 * key + i) for i, (n, t) in enumerate(before.tensors.items())}
+        self.near.load(replace(before, tensors=tensors))
+        return self._on_the_cpu(self.near, number, batch, change=functools.partial(_moved, u=u, key=key))
 
     def _compared(
         self, number: int, batch: Any, before: State, cpu: Took, theirs: Took, dtypes: Mapping[str, list[str]]
@@ -376,7 +425,17 @@ class _Trainings:
             note = f"judged against the CPU: a step does not run in float64 ({truth.type}: {truth.message})"
             self.notes += [] if note in self.notes else [note]
             truth = cpu
+        self.narrow = truth is cpu
         runs = self._rounded(before, number, batch, dtypes, [997 * number + k for k in range(self.samples)])
+        scaled = any(isinstance(o, torch.amp.GradScaler) for o in self.near.others)  # which skips no step in float64
+        alike = [r for r in runs if scaled or r.stepped == cpu.stepped]
+        if (truth.stepped != cpu.stepped and not scaled) or (runs and 2 * len(alike) <= len(runs)):
+            does = "does not step" if cpu.stepped else "steps"
+            raise UsageError(
+                f"step {number + 1} taken again from the same state {does} the optimizer; let step keep its counts in "
+                "variables of make, or in its own object's attributes"
+            )
+        runs = alike
         half = any(d in HALF for some in dtypes.values() for d in some)
         suspects = self.judge.step(before, cpu, theirs, truth, runs, self.u, half)
         worst = max((s.off.ratio for s in suspects.values()), default=0.0)
@@ -438,8 +497,8 @@ def _moved(t: Tensor, u: float, key: int) -> Tensor:
 def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     total = 0.0
     for n, x in a.items():
-        if x.is_floating_point() and n in b and b[n].shape == x.shape:
-            total += float((x.to(torch.float64) - b[n].to(torch.float64)).square().sum())
+        if (x.is_floating_point() or x.is_complex()) and n in b and b[n].shape == x.shape:
+            total += float((widened(x) - widened(b[n])).abs().square().sum())
     return total**0.5 if math.isfinite(total) else math.nan
 
 
@@ -512,7 +571,7 @@ class _Judge:
     ) -> dict[tuple[str, str], tuple[Off, str]]:  # fmt: skip
         """Those that rounding does not explain, with many runs at hand, in words. larger: runs with larger roundings, of which
         none may be as far off as the device."""
-        limit = student(self._p, len(runs))
+        limit = student(self._p, max(1, len(runs)))
         sure: dict[tuple[str, str], tuple[Off, str]] = {}
         bounds = self.bounds(wanted, before, cpu, theirs, truth, runs, larger, u)
         for key, got, own, exact, others, least in _results(before, cpu, theirs, truth, runs, u):
@@ -550,11 +609,11 @@ def _results(before: State, cpu: Took, theirs: Took, truth: Took, runs: list[Too
             least = u * (float(g.norm()) + 0.1 * whole * math.sqrt(g.numel() / total)) + torch.finfo(torch.float32).tiny
             yield ("gradient", n), *(_picked([s.gradients[n] for s in sides])), least
     for n, t in truth.tensors.items():
-        if t.is_floating_point() and all(s.tensors[n].shape == t.shape for s in sides):
-            was = before.tensors[n].to(torch.float64)
+        if (t.is_floating_point() or t.is_complex()) and all(s.tensors[n].shape == t.shape for s in sides):
+            was = widened(before.tensors[n])
             own = unit_roundoff(before.tensors[n].dtype)
             least = own * float(was.norm()) + torch.finfo(torch.float32).tiny
-            yield ("weights", n), *(_picked([s.tensors[n].to(torch.float64) - was for s in sides])), least
+            yield ("weights", n), *(_picked([widened(s.tensors[n]) - was for s in sides])), least
 
 
 def _picked(sides: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
@@ -562,4 +621,4 @@ def _picked(sides: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
 
 
 def _norm(tensors: Iterable[Tensor]) -> float:
-    return math.sqrt(sum(float(t.to(torch.float64).square().sum()) for t in tensors))
+    return math.sqrt(sum(float(widened(t).abs().square().sum()) for t in tensors))

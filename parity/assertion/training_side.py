@@ -28,7 +28,8 @@ from parity.devices import Device
 from parity.execution import execute as ex
 
 CPU = torch.device("cpu")
-PLAIN = (bool, int, float, str, type(None))  # what a step may keep in variables of its own
+PLAIN = (bool, int, float, str, type(None))  # what a step may keep in variables of its own, also in lists and dicts
+LARGEST = 1 << 16  # elements of a tensor that it may keep; a larger one is data
 RETURNS = (
     "let make return the model, its optimizer, then anything else with a state_dict, "
     "and last step(batch), which returns the loss"
@@ -39,13 +40,13 @@ Put = Callable[[Tensor], Tensor]
 @dataclass(frozen=True, slots=True)
 class State:
     """All that a step depends on, on the CPU. tensors: parameters and buffers by name; gradients: those that are there;
-    optimizers, others: state_dicts; kept: what the step's own variables hold."""
+    optimizers, others: state_dicts; kept: what the step's own variables hold, by name."""
 
     tensors: Mapping[str, Tensor]
     gradients: Mapping[str, Tensor]
     optimizers: tuple[Any, ...]
     others: tuple[Any, ...]
-    kept: tuple[Any, ...]
+    kept: Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -84,7 +85,7 @@ class Side:
         self._check()
         if wide:
             for m in self.modules:
-                m.double()
+                m._apply(widened)  # type: ignore[no-untyped-call]  # as torch has it
         self._scales = [_exact(o) for o in self.others if wide and _is_scaler(o)]
 
     @property
@@ -92,7 +93,17 @@ class Side:
         """The model's class."""
         return type(self.model).__name__
 
+    def shares(self, other: Side) -> bool:
+        """Whether `make` returned a model for this side that it had returned for another."""
+        theirs = {id(t) for _, t in other._tensors()}
+        return any(id(t) in theirs for _, t in self._tensors())
+
     def _check(self) -> None:
+        lazy = next((n for n, t in self._tensors() if nn.parameter.is_lazy(t)), "")
+        if lazy:
+            raise UsageError(
+                f"make left '{lazy}' without a shape; let make run the model on one input before its optimizer is made"
+            )
         away = next(
             (n for n, t in (*self.model.named_parameters(), *self.model.named_buffers()) if t.device.type != self.place.type),
             "",
@@ -110,11 +121,16 @@ class Side:
 
     def _plain_step(self, batch: Any) -> Any:
         """What is done where make returns no step: the model returns the loss, or an object that has it."""
-        out = (
-            self.model(**batch)
-            if isinstance(batch, Mapping)
-            else self.model(*(batch if isinstance(batch, (tuple, list)) else [batch]))
-        )
+        try:
+            out = (
+                self.model(**batch)
+                if isinstance(batch, Mapping)
+                else self.model(*(batch if isinstance(batch, (tuple, list)) else [batch]))
+            )
+        except TypeError as e:
+            if self.device is not None:  # the device's own, which is a finding
+                raise
+            raise UsageError(f"make returns no step, and model(*batch) raises TypeError: {e}; {RETURNS}") from e
         loss = getattr(out, "loss", out)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise UsageError(f"the model returns {type(out).__name__}, which is no loss; {RETURNS}")
@@ -132,8 +148,44 @@ class Side:
             for n, t in (*m.named_parameters(), *m.named_buffers()):
                 yield (n if k == 0 else f"{type(m).__name__}.{n}"), t
 
-    def _cells(self) -> list[Any]:
-        return [c for c in (getattr(self.step, "__closure__", None) or ()) if _holds_plain(c)]
+    def _variables(self) -> dict[str, tuple[Any, str]]:
+        """Where the step keeps what is its own: in variables of make, and in attributes of the function or of the object whose
+        method it is. (object, attribute) by name."""
+        cells = getattr(self.step, "__closure__", None) or ()
+        owner = getattr(self.step, "__self__", self.step)
+        own = () if owner is self else getattr(owner, "__dict__", ())
+        return {
+            **{f"cell {k}": (c, "cell_contents") for k, c in enumerate(cells)},
+            **{n: (owner, n) for n in own if not n.startswith("__")},
+        }
+
+    def _kept(self) -> dict[str, Any]:
+        models = {id(t) for _, t in self._tensors()}
+        found: dict[str, Any] = {}
+        for name, (where, attribute) in self._variables().items():
+            with contextlib.suppress(ValueError):  # an empty cell
+                value = getattr(where, attribute)
+                if _is_plain(value) and id(value) not in models:
+                    found[name] = self._copied(value)
+        return found
+
+    def _keep(self, kept: Mapping[str, Any]) -> None:
+        places = self._variables()
+        for name, value in kept.items():
+            if name not in places:
+                continue
+            where, attribute = places[name]
+            now = getattr(where, attribute, None)
+            if isinstance(value, Tensor):
+                t = widened(value) if self.wide else value
+                setattr(where, attribute, self._put(t) if self.device is not None else t.clone())
+            elif type(value) is dict and type(now) is dict:  # which others may hold, too
+                now.clear()
+                now.update(copy.deepcopy(value))
+            elif type(value) is list and type(now) is list:
+                now[:] = copy.deepcopy(value)
+            else:
+                setattr(where, attribute, copy.deepcopy(value))
 
     def state(self) -> State:
         """A copy of everything."""
@@ -142,7 +194,7 @@ class Side:
             {n: self._near(t.grad) for n, t in self._tensors() if t.grad is not None},
             tuple(tree_map(self._copied, o.state_dict()) for o in self.optimizers),
             tuple(tree_map(self._copied, o.state_dict()) for o in self.others),
-            tuple(c.cell_contents for c in self._cells()),
+            self._kept(),
         )
 
     def load(self, s: State) -> None:
@@ -159,8 +211,7 @@ class Side:
                 other.load_state_dict(copy.deepcopy(kept))
         for scale, kept in zip(self._scales, (k for o, k in zip(self.others, s.others) if _is_scaler(o))):
             scale.factor = float(kept.get("scale", 1.0))
-        for cell, value in zip(self._cells(), s.kept):
-            cell.cell_contents = value
+        self._keep(s.kept)
 
     def _near(self, t: Tensor) -> Tensor:
         with _disable_current_modes():
@@ -183,8 +234,8 @@ class Side:
             if not isinstance(x, Tensor):
                 return x.to(self.place) if hasattr(x, "to") and not isinstance(x, type) else x
             x = x.detach().cpu()
+            x = widened(x) if self.wide else x
             if x.is_floating_point():
-                x = x.to(torch.float64) if self.wide else x
                 x = change(x) if change is not None else x
             return x.clone() if self.device is None else self.device.upload(x)
 
@@ -253,11 +304,17 @@ def _built(make: Callable[..., Any], place: torch.device) -> tuple[Any, ...]:
     return got if isinstance(got, tuple) else (got,)
 
 
-def _holds_plain(cell: Any) -> bool:
-    try:
-        return isinstance(cell.cell_contents, PLAIN)
-    except ValueError:  # an empty cell
-        return False
+def _is_plain(x: Any) -> bool:
+    """Whether it is state that a step may keep between batches, and can be copied."""
+    if isinstance(x, Tensor):
+        return not x.requires_grad and x.layout is torch.strided and x.numel() <= LARGEST
+    values = x.values() if type(x) is dict else x if type(x) is list else ()
+    return isinstance(x, PLAIN) or (type(x) in (dict, list) and all(isinstance(v, PLAIN) for v in values))
+
+
+def widened(t: Tensor) -> Tensor:
+    """In float64, or complex128, unless it holds integers."""
+    return t.to(torch.complex128) if t.is_complex() else t.double() if t.is_floating_point() else t
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from typing import Any
 
 from parity.assertion import capture, compare_training, locate
 from parity.assertion.models import functions
+from parity.assertion.parting import plural
 from parity.core.errors import ParityError, UsageError
 from parity.devices import Device, load_faults, resolve
 from parity.devices.setup import run_setup
@@ -51,7 +52,7 @@ def train(o: argparse.Namespace) -> int:
 
     def trained(make: Any, *rest: Any) -> Any:
         if len(rest) != 1:
-            raise UsageError(f"it returns {1 + len(rest)} things; return two, make and the batches")
+            raise UsageError(f"it returns {plural(1 + len(rest), 'thing')}; return two, make and the batches")
         return compare_training(make, rest[0], steps=o.steps, device=device)
 
     return _each(o.training, trained, "compared", "make and the batches")

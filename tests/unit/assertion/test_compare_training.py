@@ -212,6 +212,173 @@ def test_odd_recipes_are_taken() -> None:
     assert parity.compare_training(make, [torch.randint(9, (2, 4))], steps=3, device="sim").agrees
 
 
+def _counting(kind: str) -> Callable[[torch.device], Any]:
+    """A step of the optimizer at every second batch, and a mean of the losses, kept as people do: in a dictionary, in the
+    object whose method the step is, or in attributes of the function; "hidden": where nobody sees it."""
+
+    def make(device: torch.device) -> Any:
+        net = Net().to(device)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        counts, mean = {"n": 0}, torch.zeros((), device=device)
+
+        def taken(batch: Any, n: int, mean: Tensor) -> Tensor:
+            loss = F.cross_entropy(net(batch[0]), batch[1])
+            torch.autograd.backward((loss - mean).square() / 2)
+            if n % 2 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+            return loss
+
+        def step(batch: Any) -> Tensor:
+            nonlocal mean
+            counts["n"] += 1
+            loss = taken(batch, counts["n"], mean)
+            mean = 0.9 * mean + 0.1 * loss.detach()
+            return loss
+
+        class Trainer:
+            def __init__(self) -> None:
+                self.n, self.mean = 0, torch.zeros((), device=device)
+
+            def step(self, batch: Any) -> Tensor:
+                self.n += 1
+                loss = taken(batch, self.n, self.mean)
+                self.mean = 0.9 * self.mean + 0.1 * loss.detach()
+                return loss
+
+        def with_attributes(batch: Any) -> Tensor:
+            with_attributes.n += 1  # type: ignore[attr-defined]  # that is the point
+            return taken(batch, with_attributes.n, mean)  # type: ignore[attr-defined]
+
+        with_attributes.n = 0  # type: ignore[attr-defined]
+        trainer = Trainer()
+        steps = {"dictionary": step, "object": trainer.step, "attributes": with_attributes, "hidden": lambda b: trainer.step(b)}
+        return net, optimizer, steps[kind]
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["dictionary", "object", "attributes"])
+def test_what_a_step_keeps_is_its_state(kind: str) -> None:
+    """Whatever it keeps it in: so that each side that takes a step again takes the same one."""
+    assert compared(_counting(kind)).agrees
+    first = compared(_counting(kind), off(3)).first
+    assert first is not None
+    assert (first.step, first.name) == (3, "two.weight")
+
+
+def test_a_count_that_nobody_sees_is_told() -> None:
+    """Nothing could be judged where the sides take different steps."""
+    with pytest.raises(UsageError, match=r"taken again from the same state (does not step|steps) the optimizer; let step keep"):
+        compared(_counting("hidden"))
+
+
+def test_the_users_own_model_stays_as_it_is() -> None:
+    """A make that returns the same one each time is refused before it is trained."""
+    net = nn.Linear(8, 4)
+    before = net.weight.detach().clone()
+    with pytest.raises(UsageError, match="make returns the same model again; let it build another each time"):
+        compared(lambda device: (net.to(device), torch.optim.SGD(net.parameters(), 0.1)))
+    assert net.weight.dtype == torch.float32
+    assert torch.equal(net.weight, before)
+
+
+def test_nan_on_both_sides_is_said() -> None:
+    """What could not be judged is in a note; the device is not blamed."""
+
+    def make(device: torch.device) -> Any:
+        net = nn.Linear(8, 4).to(device)
+        number = 0
+
+        def step(batch: Any) -> Tensor:
+            nonlocal number
+            number += 1
+            loss: Tensor = net(batch[0]).sum() * (float("nan") if number >= 3 else 1.0)
+            torch.autograd.backward(loss)
+            return loss
+
+        return net, torch.optim.SGD(net.parameters(), 0.1), step
+
+    found = compared(make)
+    assert found.agrees
+    assert any(n.startswith("from step 3 on the loss is NaN or Inf on the CPU, too") for n in found.notes)
+    assert "no optimizer stepped, so that new weights were not compared" in found.notes
+
+
+class Single(torch.autograd.Function):
+    """A square that does not run in float64."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Any:
+        """x * x."""
+        if torch.get_default_dtype() == torch.float64:
+            raise RuntimeError("only float32")
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """2 * x."""
+        return 2 * grads[0] * ctx.saved_tensors[0]
+
+
+class Squares(Net):
+    """With a function that has no float64."""
+
+    def forward(self, x: Tensor) -> Any:
+        """x: (batch, 8)."""
+        return self.three(self.two(Single.apply(self.one(x))))  # type: ignore[no-untyped-call]  # as torch has it
+
+
+class Waves(nn.Module):
+    """Complex weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.two = nn.Linear(8, 4, dtype=torch.complex64)
+
+    def forward(self, x: Tensor) -> Any:
+        """x: (batch, 8)."""
+        return self.two(x + 0j).abs()
+
+
+@pytest.mark.parametrize("net", [Squares, Waves])
+def test_without_float64_and_with_complex_weights(net: Callable[[], nn.Module]) -> None:
+    """Healthy and honest devices are not blamed, and a wrong one is found."""
+
+    def make(device: torch.device) -> Any:
+        made = net().to(device)
+        optimizer = torch.optim.SGD(made.parameters(), 0.1)
+
+        def step(batch: Any) -> Tensor:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(made(batch[0]), batch[1])
+            torch.autograd.backward(loss)
+            optimizer.step()
+            return loss
+
+        return made, optimizer, step
+
+    def larger(call: Call) -> Any:
+        result = call.run()
+        if tuple(result[1].shape) not in ((16, 12), (4, 8)):
+            return result
+        turned = 1 + 0.01j if result[1].is_complex() else 1.01  # by an angle: the real part of a complex number hides it
+        return (result[0], result[1] * turned, result[2])
+
+    assert compared(make).agrees
+    assert compared(make, *HONEST).agrees
+    first = compared(make, Fault("large", ("linear_backward",), larger, level="kernel")).first
+    assert first is not None
+    assert (first.step, first.kind, first.name) == (1, "gradient", "two.weight")
+
+
+def test_data_starts_over() -> None:
+    """A function is called again where its batches end."""
+    found = parity.compare_training(recipe(), lambda: iter(batches()), steps=4, device="sim")
+    assert len(found.curve) == 4
+
+
 def _without_optimizer(device: torch.device) -> Any:
     return nn.Linear(8, 4).to(device)
 
@@ -235,6 +402,30 @@ def _raises(device: torch.device) -> Any:
     return net, torch.optim.SGD(net.parameters(), 0.1), step
 
 
+def _no_training(device: torch.device) -> Any:
+    net = nn.Linear(8, 4).to(device)
+    return net, torch.optim.SGD(net.parameters(), 0.1), lambda batch: net(torch.ones(8, device=device)).sum()
+
+
+def _no_step(device: torch.device) -> Any:
+    net = nn.Linear(8, 4).to(device)
+    return net, torch.optim.SGD(net.parameters(), 0.1)
+
+
+def _lazy(device: torch.device) -> Any:
+    net = nn.LazyLinear(4).to(device)
+    return net, torch.optim.SGD(net.parameters(), 0.1), lambda batch: 0.0
+
+
+def _own_generator(device: torch.device) -> Any:
+    net, own = nn.Linear(8, 4).to(device), torch.Generator(device).manual_seed(0)
+    return net, torch.optim.SGD(net.parameters(), 0.1), lambda batch: torch.randn(1, generator=own, device=device)
+
+
+def _broken() -> Iterator[int]:
+    raise OSError("file gone")
+
+
 def _once() -> Iterator[int]:
     yield 1
 
@@ -247,6 +438,11 @@ def _once() -> Iterator[int]:
         (_elsewhere, [1], {}, "make left 'weight' on another device than sim"),
         (_no_loss, [1], {}, "step returns NoneType; let it return the loss"),
         (_raises, [1], {}, "step 1 raises on the CPU: ValueError: no data"),
+        (_no_training, [1], {}, "step trains nothing"),
+        (_no_step, [(torch.ones(8), 1)], {}, "make returns no step, and model"),
+        (_lazy, [1], {}, "make left 'weight' without a shape"),
+        (_own_generator, [1], {}, "step 1 draws random numbers in randn with a generator of its own"),
+        (recipe(), _broken, {}, "data raises OSError: file gone"),
         (recipe(), [], {}, "data gives no batch"),
         (recipe(), _once(), {}, "data gives one batch and cannot start over; 20 steps"),
         (recipe(), torch.ones(3), {}, "data is Tensor; give the batches as a list"),
