@@ -237,11 +237,8 @@ class _Recorder(Search):
             return None
         if isinstance(theirs, Raised):
             return None
-        read, made = Reader(self.device, LARGEST), {}
-        for name, t in theirs.items():
-            if known(t):
-                made[name] = self.ref(read(t.contiguous()), True)
-        return made
+        # A reader for each, because one knows storages by their addresses, and these copies do not last.
+        return {n: self.ref(Reader(self.device, LARGEST)(t.contiguous()), True) for n, t in theirs.items() if known(t)}
 
 
 class _Recording(Operators):  # type: ignore[no-untyped-call]  # as torch has it

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 from parity.assertion.comparison import PACKAGE
 
 TORCH = str(Path(torch.__file__).parent) + os.sep
-RUNNER = str(Path(__file__).with_name("subject.py"))  # it calls the program
+START = str(Path(__file__).parents[1] / "__main__.py")  # of the command
 LABEL = "parity place"  # key of a node's metadata
 DEEPEST = 256  # nodes of autograd that one call may make
 
@@ -140,11 +140,11 @@ class _Functions(TorchFunctionMode):
 
 
 def _line() -> str:
-    """The innermost line outside of torch and of parity that is running; "" if torch's own code alone runs."""
+    """The innermost line outside of torch and of parity that is running; "" if there is none but the command's own."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if name == RUNNER:  # what called parity is not the program
+        if name == START:
             break
         if not name.startswith((PACKAGE, TORCH, "<")) and f"{os.sep}torch{os.sep}" not in name:
             return f"{_shown(name)}:{frame.f_lineno}, in {frame.f_code.co_name}"
