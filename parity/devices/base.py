@@ -17,13 +17,15 @@ class Device(ABC):
 
     name: as a person writes it ("cpu", "mps", "cuda:0", "sim:mps"). torch_device: the device of tensors on it (always with an
     index if torch gives one). simulated: whether the results say nothing about real hardware. shares_memory: whether what it
-    reserves is the machine's own memory, beside what the process occupies.
+    reserves is the machine's own memory, beside what the process occupies. keeps_graphs: whether it compiles and keeps a graph
+    for every new combination of shapes, dtypes and scalars.
     """
 
     name: str
     torch_device: torch.device
     simulated: bool = False
     shares_memory: bool = False
+    keeps_graphs: bool = False
 
     def upload(self, t: Tensor) -> Tensor:
         """A copy on the device of a dense CPU tensor (a base storage; views are made on the device)."""

@@ -78,6 +78,7 @@ class MpsDevice(NativeDevice):
     """Apple's GPU. `torch.mps` knows one device, and its functions take none as an argument."""
 
     shares_memory = True
+    keeps_graphs = True
 
     def __init__(self, torch_device: torch.device, module: Any, backend: Any) -> None:
         """module: `torch.mps`. backend: `torch.backends.mps`, which names the chip."""

@@ -65,10 +65,9 @@ class Drawn:
     picks: tuple[int, ...]
 
 
-def source(text: str) -> tuple[Pick, list[int]]:
-    """(pick, list that records its results). The picks depend on the text alone: they come from a hash in counter mode, which
+def source(text: str, picks: list[int]) -> Pick:
+    """A source of picks, which it adds to the list. They depend on the text alone: they come from a hash in counter mode, which
     starts ten times faster than a Mersenne twister."""
-    picks: list[int] = []
     blocks = map(functools.partial(_block, text.encode()), itertools.count())
     following, remember = itertools.chain.from_iterable(blocks).__next__, picks.append
 
@@ -79,7 +78,7 @@ def source(text: str) -> tuple[Pick, list[int]]:
         remember(k)
         return k
 
-    return pick, picks
+    return pick
 
 
 def _block(text: bytes, block: int) -> tuple[int, ...]:
@@ -93,12 +92,13 @@ _WORDS = struct.Struct("<16I").unpack
 # -------------------------------------------------------------------------------------------------------------- decoding
 
 
-def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes) -> Case:
+def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes, structure: Pick | None = None) -> Case:
     """One case of a row in a dtype. Structure is picked first, features after it, seeds last, so that shrinking leads to a
-    small, contiguous, plain case. Raises CaseError where the row's samples cannot be made (OpInfo rows)."""
-    call, specs = _draw_call(row, Draw(pick, dtype, sizes))
+    small, contiguous, plain case. structure: picks the structure, if that has a source of its own. Raises CaseError where the
+    row's samples cannot be made (OpInfo rows)."""
+    call, specs = _draw_call(row, Draw(structure or pick, dtype, sizes))
     if sum([s.numel for s in specs]) > max(sizes.limit, ROOM):
-        call, specs = _draw_call(row, Draw(pick, dtype, Sizes(border=sizes.plain, limit=0)))
+        call, specs = _draw_call(row, Draw(structure or pick, dtype, Sizes(border=sizes.plain, limit=0)))
     if row.promotes:
         kept = int(row.mask)
         specs = [*specs[:kept], *(_typed(s, len(specs), row, pick) for s in specs[kept:])]
@@ -313,10 +313,13 @@ def search(row: Row, dtype: str, sizes: Sizes, seed: str, count: int) -> Iterato
         yield nth(row, dtype, sizes, seed, ordinal)
 
 
-def nth(row: Row, dtype: str, sizes: Sizes, seed: str, ordinal: int) -> Drawn:
-    """Case number `ordinal` of `search`. Case 0 is the simplest case of the row."""
+def nth(row: Row, dtype: str, sizes: Sizes, seed: str, ordinal: int, alike: int = 1) -> Drawn:
+    """Case number `ordinal` of `search`. Case 0 is the simplest case of the row. alike: so many cases in a row share their
+    structure (shapes, scalars and flags), and differ in layouts, values, modes and destinations."""
     if ordinal == 0:
         return Drawn(decode(row, dtype, lambda n: 0, sizes), ())
-    pick, picks = source(f"{seed}:{row.name}:{dtype}:{ordinal}")
-    case = decode(row, dtype, pick, sizes)
+    picks: list[int] = []
+    pick = source(f"{seed}:{row.name}:{dtype}:{ordinal}", picks)
+    structure = source(f"{seed}:{row.name}:{dtype}:structure:{(ordinal - 1) // alike}", picks) if alike > 1 else None
+    case = decode(row, dtype, pick, sizes, structure)
     return Drawn(case, tuple(picks))

@@ -60,6 +60,9 @@ LAW_EVERY = 8  # one case in so many of a random op, and every pinned one, is dr
 # Expensive aspects: (n, k) means the cases whose ordinal is k modulo n.
 EVERY = {Aspect.DOUBLE: (8, 3), Aspect.TANGENT: (12, 4), Aspect.TRANSFER: (6, 5)}
 TWICE_EVERY = 3  # for OpInfo entries and factorizations, whose derivatives call kernels that the function does not call
+# So many explored cases in a row have the same shapes, scalars and flags on a device that compiles and keeps a graph for each.
+# Two cost 3 of 164 bugs of the zoo and save 29 % of the graphs, three cost 6 and save 42 % (tests/bench/graphs.py).
+ALIKE = 2
 GIVE_UP_AFTER = 12  # after so many cases, all of them refused, the rest of an item is not drawn
 SHRINKING = 1 << 30  # the ordinal of all cases tried in shrinking: if one ends the process, the item is not shrunk
 LOCATING = SHRINKING + 1  # and of those tried for causes: if one ends the process, causes are told without experiments
@@ -171,8 +174,10 @@ def patience(case: Case) -> float:
 
 
 def drawn(item: Item, plan: RunPlan, part: Part | None = None) -> Iterator[tuple[int, bool, Drawn]]:
-    """(ordinal, pinned, case) of every case of an item, or of a part of it; depends on item, profile and seed only."""
+    """(ordinal, pinned, case) of every case of an item, or of a part of it; depends on item, profile, seed, and whether the
+    device keeps graphs."""
     p, o = plan.profile, plan.options
+    alike = ALIKE if plan.device.keeps_graphs and item.row.family != "opinfo" else 1  # an entry's samples are its structures
     if o.count:
         yield from ((k, False, generate.nth(item.row, item.dtype, p.sizes, o.seed, k)) for k in range(1, op_dtype.TRIES + 1))
         return
@@ -180,7 +185,7 @@ def drawn(item: Item, plan: RunPlan, part: Part | None = None) -> Iterator[tuple
         yield k, True, generate.nth(item.row, item.dtype, p.sizes, "pinned", k)
     n = p.examples(item.row, item.dtype) if o.examples is None else o.examples
     for k in range(n) if part is None else range(part.start, part.stop):
-        yield p.pinned + k, False, generate.nth(item.row, item.dtype, p.sizes, o.seed, k + 1)
+        yield p.pinned + k, False, generate.nth(item.row, item.dtype, p.sizes, o.seed, k + 1, alike)
 
 
 def settings(item: Item, plan: RunPlan, ordinal: int, pinned: bool) -> Settings:

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -175,43 +176,45 @@ def problems(w: Way, run: Run, code: int, path: Path, healthy: dict[bool, list[s
         yield "not shrunk, or no script"
 
 
+def wrongly_told(w: Way, workers: int, healthy: dict[bool, list[str]]) -> bool:
+    """Run one way to die, and print how it was told."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "code.py").write_text(w.code)
+        begun = time.monotonic()
+        done = ended(w.op, Path(folder), [w.option, "code.py", "--hang-after", "4"], workers)
+        path = Path(folder, "run.jsonl")
+        said: list[str] = []
+        try:
+            run = run_file.read(path, partial=True)
+            wrong = list(problems(w, run, done.returncode, path, healthy, Path(folder)))
+            said = sorted({f"{d.how} ({d.signal}) at {d.stage}: {d.blame or '?'}" for d in run.deaths})
+            said += [f"least: {d.shrunk}" for d in run.deaths if d.shrunk]
+        except RunFileError as e:
+            wrong = [str(e)]
+        wrong += ["a traceback"] if "Traceback" in done.stderr else []
+        mark = f"WRONG ({'; '.join(wrong)}) " if wrong else ""
+        text = f"{mark}{w.name}: exit code {done.returncode}, {time.monotonic() - begun:.0f} s; {'; '.join(said)}"
+        print(text + (f"\n{done.stdout[-1500:]}{done.stderr[-1500:]}" if wrong else ""), flush=True)
+    return bool(wrong)
+
+
 def main() -> int:
     """Run all; the exit code."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("names", nargs="*", help="parts of the names of the ways")
     p.add_argument("-n", type=int, default=1)
+    p.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     p.add_argument("--list", action="store_true", help="name the ways")
     o = p.parse_args()
     chosen = [w for w in ways() if not o.names or any(part in w.name for part in o.names)]
     if o.list:
         print("\n".join([*(w.name for w in chosen), f"{len(chosen)} ways to die"]))
         return 0
-    bad = 0
     with tempfile.TemporaryDirectory() as folder:
         ended("exp", Path(folder), [], o.n)
         healthy = {touched: healthy_rows(Path(folder, "run.jsonl"), touched) for touched in (False, True)}
-    for w in chosen:
-        with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "code.py").write_text(w.code)
-            begun = time.monotonic()
-            done = ended(w.op, Path(folder), [w.option, "code.py", "--hang-after", "4"], o.n)
-            path = Path(folder, "run.jsonl")
-            said: list[str] = []
-            try:
-                run = run_file.read(path, partial=True)
-                wrong = list(problems(w, run, done.returncode, path, healthy, Path(folder)))
-                said = sorted({f"{d.how} ({d.signal}) at {d.stage}: {d.blame or '?'}" for d in run.deaths})
-                said += [f"least: {d.shrunk}" for d in run.deaths if d.shrunk]
-            except RunFileError as e:
-                wrong = [str(e)]
-            wrong += ["a traceback"] if "Traceback" in done.stderr else []
-            bad += bool(wrong)
-            mark = f"WRONG ({'; '.join(wrong)}) " if wrong else ""
-            print(
-                f"{mark}{w.name}: exit code {done.returncode}, {time.monotonic() - begun:.0f} s; {'; '.join(said)}", flush=True
-            )
-            if wrong:
-                print(done.stdout[-1500:] + done.stderr[-1500:])
+    with ThreadPoolExecutor(o.jobs) as pool:
+        bad = sum(pool.map(lambda w: wrongly_told(w, o.n, healthy), chosen))
     print(f"{len(chosen)} ways to die, {bad} told wrongly")
     return 1 if bad else 0
 

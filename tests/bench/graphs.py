@@ -1,6 +1,6 @@
 """How many graphs MPS would compile and keep in a run: calls with differing operators, dtypes, shapes and scalars.
 
-    python tests/bench/graphs.py [--profile quick] [--every 12] [--seed 0]
+    python tests/bench/graphs.py [--profile quick] [--every 12] [--seed 0] [--alike 1]
 
 MPS's cache keys hold the operator, the dtypes, the logical sizes and the scalars of a call, and no strides; it has no eviction,
 and an entry costs some 55 KB by one public report. Every n-th item of a profile runs on sim:mps, and the calls that reach the
@@ -20,6 +20,7 @@ import torch
 from parity import tolerance
 from parity.core.results import COMPARED
 from parity.devices import Call, Fault, resolve
+from parity.runs import examine as examining
 from parity.runs import suite
 from parity.runs.examine import NoJournal, RunPlan, examine
 from parity.runs.options import RunOptions
@@ -68,7 +69,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--profile", default="quick")
     parser.add_argument("--every", type=int, default=12)
     parser.add_argument("--seed", default="0")
+    parser.add_argument("--alike", type=int, default=examining.ALIKE, help="explored cases in a row with the same structure")
     given = parser.parse_args(argv)
+    examining.ALIKE = given.alike
     torch.set_num_threads(1)
     torch.autograd.set_multithreading_enabled(False)
     counted = Counted()

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 OPS = ("sin", "svd", "conv2d", "lstm", "softmax", "add", "stft", "neg")
@@ -86,7 +87,7 @@ def workers(main: int, mark: str) -> list[int]:
 
 def one(k: int, kind: str, moment: float, o: argparse.Namespace, whole: tuple[list[str], list[str]]) -> list[str]:
     """Hit one run; what was wrong afterwards."""
-    mark, wrong = f"PARITY_KILLS={os.getpid()}-{k}", []
+    mark, wrong = f"PARITY_KILLS={os.getpid()}-{k}-", []
     with tempfile.TemporaryDirectory() as home:
         folder, temporary, run = Path(home, "work"), Path(home, "tmp"), Path(home, "work/run.jsonl")
         folder.mkdir()
@@ -145,6 +146,7 @@ def main() -> int:
     p.add_argument("count", nargs="?", type=int, default=10)
     p.add_argument("-n", type=int, default=1)
     p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     o = p.parse_args()
     drawn = random.Random(o.seed)
     with tempfile.TemporaryDirectory() as home:
@@ -155,7 +157,10 @@ def main() -> int:
         took = time.monotonic() - began
         whole = rows(run), summary(done.stdout)
     print(f"a run takes {took:.1f} s, {len(whole[0])} rows", flush=True)
-    wrong = [w for k in range(o.count) for w in one(k, KINDS[k % len(KINDS)], drawn.uniform(0.3, took), o, whole)]
+    moments = [drawn.uniform(0.3, took) for _ in range(o.count)]
+    with ThreadPoolExecutor(o.jobs) as pool:
+        said = pool.map(lambda k: one(k, KINDS[k % len(KINDS)], moments[k], o, whole), range(o.count))
+        wrong = [w for some in said for w in some]
     print(f"{o.count} kills, {len(wrong)} wrong")
     return 1 if wrong else 0
 

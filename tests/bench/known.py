@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,6 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", default="0", help="of the first run, and of the choice of bugs")
     parser.add_argument("--folder", help="keep the files there")
     parser.add_argument("-n", default="1")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
     o = parser.parse_args(argv)
     ids, rows = chosen(o.patterns, o.bugs, o.seed)
     with tempfile.TemporaryDirectory() as scratch:
@@ -102,12 +104,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"known add: code {added.code}, {text.count('[[known]]')} entries, {len(text.splitlines())} lines", flush=True)
         green = {}
         for what, seeds in (("same seed", [o.seed] * o.runs), ("other seeds", [f"other-{k}" for k in range(o.runs)])):
-            ends = []
-            for k, seed in enumerate(seeds):
-                more = ("--seed", seed, "--known", "parity-known.toml", "--output", f"{what[:4]}-{k}.jsonl")
-                ends.append(parity(*asked, *usual, *more, folder=folder))
-                print(f"{what} {k}: code {ends[-1].code}, {ends[-1].seconds:.0f} s, {ends[-1].line}", flush=True)
-                print("".join(f"    {x[:200]}\n" for x in ends[-1].new), end="", flush=True)
+
+            def again(k: int, what: str = what, seeds: Sequence[str] = seeds) -> Ended:
+                more = ("--seed", seeds[k], "--known", "parity-known.toml", "--output", f"{what[:4]}-{k}.jsonl")
+                end = parity(*asked, *usual, *more, "--findings", f"{what[:4]}-{k}", folder=folder)
+                lines = [f"{what} {k}: code {end.code}, {end.seconds:.0f} s, {end.line}", *(f"    {x[:200]}" for x in end.new)]
+                print("\n".join(lines), flush=True)
+                return end
+
+            with ThreadPoolExecutor(o.jobs) as pool:
+                ends = list(pool.map(again, range(len(seeds))))
             green[what] = sum(e.code == 0 for e in ends)
             seconds = sum(e.seconds for e in ends) / max(1, len(ends))
             print(

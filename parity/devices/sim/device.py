@@ -35,7 +35,7 @@ class SimDevice(Device):
     def __init__(self, profile: Profile, faults: Sequence[Fault] = ()) -> None:
         install()
         torch.autograd.set_multithreading_enabled(False)
-        self.name = profile.name
+        self.name, self.keeps_graphs = profile.name, not profile.is_permissive
         self.faults = tuple(faults)
         standing = profile.name in PROFILE_NAMES and not faults
         index = PROFILE_NAMES.index(profile.name) if standing else take_seat()

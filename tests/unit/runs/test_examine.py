@@ -196,3 +196,18 @@ def test_what_the_cpus_own_kernels_do_once_is_no_finding(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(module, "check", once)
     assert not examine(item("exp"), plan(), NoJournal()).findings
+
+
+def test_two_explored_cases_share_their_structure_where_the_device_keeps_a_graph_for_each() -> None:
+    """So that half as many graphs are compiled. Elsewhere each case draws its own; pinned cases are the same on all devices."""
+
+    def shapes(device: str) -> tuple[list[str], list[tuple[tuple[int, ...], ...]]]:
+        cases = [(p, d.case) for _, p, d in drawn(item("addmm"), plan(device=device, examples=60))]
+        explored = [tuple(x.shape for x in c.operands()) for p, c in cases if not p and not c.refused]
+        return [notation.case_text(c) for p, c in cases if p], explored
+
+    (pinned, alike), (same, apart) = shapes("sim:mps"), shapes("sim")
+    assert pinned == same
+    assert len(set(alike)) < 0.65 * len(set(apart))
+    cases = [notation.case_text(d.case) for _, _, d in drawn(item("addmm"), plan(device="sim:mps", examples=60))]
+    assert len(set(cases)) == len(cases)  # layouts and values differ
