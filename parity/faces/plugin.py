@@ -26,6 +26,7 @@ from parity.faces.fixture import Verbose
 from parity.faces.fixture import parity as parity
 from parity.faces.fixture import pytest_runtest_call as pytest_runtest_call
 from parity.faces.recording import Recording
+from parity.faces.starting import Starting
 from parity.faces.survival import ALONE_AFTER, UNABLE, Survival
 from parity.runs.options import OPTIONS, RunOptions
 
@@ -100,6 +101,7 @@ def pytest_configure(config: pytest.Config) -> None:
             rounds = Rounds(config.option.parity_time, told)
             config.pluginmanager.register(rounds, "parity-rounds")
         config.pluginmanager.register(Survival(config, rounds), "parity-survival")
+        config.pluginmanager.register(Starting(config), "parity-starting")
         if several and not getattr(config.option, "numprocesses", None):
             from parity.faces.far import SeveralMachines
 
