@@ -108,9 +108,12 @@ def built() -> Path:
 
 
 def folder() -> Path:
-    """Where libraries are kept: $STANDIN_BUILD, or a folder of the user's own under the temporary one. Raises PermissionError
-    where that is somebody else's."""
-    path = Path(os.environ.get("STANDIN_BUILD") or f"{tempfile.gettempdir()}/parity-standin-{os.getuid()}")
+    """Where libraries are kept: $STANDIN_BUILD, or a folder of the user's own. It is no temporary one, because each run of
+    parity has its own for those, in which the library would be built again. Raises PermissionError where it is somebody
+    else's."""
+    home = os.path.expanduser("~")
+    cache = Path(home, ".cache") if os.access(home, os.W_OK) else Path(tempfile.gettempdir())
+    path = Path(os.environ.get("STANDIN_BUILD") or cache / f"parity-standin-{os.getuid()}")
     path.mkdir(mode=0o700, exist_ok=True, parents=True)
     if path.stat().st_uid != os.getuid():
         raise PermissionError(f"{path} belongs to somebody else; name a folder of your own with STANDIN_BUILD")

@@ -153,16 +153,37 @@ def test_a_missing_operator_falls_back_or_is_refused(tmp_path: Path) -> None:
 
 def test_a_finding_has_a_script_and_can_be_replayed(tmp_path: Path) -> None:
     """torch's own lu_solve is wrong on MPS where batches are broadcast: found, told in plain torch, found again."""
-    run = run_of(tmp_path, "lu_solve", "--examples", "40", code=1)
-    record = next(r for r in run.records if r.status in FINDINGS)
-    assert (record.op, record.status, record.aspect) == ("lu_solve", Status.WRONG, "forward")
+    run = run_of(tmp_path, "lu_solve", "--examples", "90", code=1)
+    record = next(r for r in run.records if r.status == Status.WRONG)
+    assert (record.op, record.aspect) == ("lu_solve", "forward")
     done = parity("replay", record.case, cwd=tmp_path)
     assert done.returncode == 1
     assert "wrong in" in done.stdout
-    (script,) = (tmp_path / "findings").glob("*forward*.py")
+    (script,) = (tmp_path / "findings").glob("*forward-out.py")
     done = python(f"import runpy\nrunpy.run_path({str(script)!r}, run_name='__main__')\n")
     assert "mps" in done.stdout, done.stderr
     assert done.returncode == 1
+
+
+def test_the_first_red_day_ends_green(tmp_path: Path) -> None:
+    """A Mac with four bugs that MPS had, one of them deadly: the doctor calls it healthy, the run is red, `known add` accepts
+    the four causes, and the next run is green, and says which are known and why."""
+    ops = ("cumsum", "clamp", "addcmul", "topk")
+    brief = ("--dtype", "float32,int64", "--no-power", "-n", "2")
+    assert parity("doctor", setup="sick.py", cwd=tmp_path).returncode == 0
+    red = parity("run", *ops, *brief, "--output", "first.jsonl", setup="sick.py", cwd=tmp_path)
+    assert red.returncode == 1, red.stdout + red.stderr
+    assert "4 causes" in red.stdout
+    for subject in ("aten::cumsum", "aten::clamp", "aten::addcmul", "SIGABRT in topk"):
+        assert subject in red.stdout
+    link = "https://github.com/pytorch/pytorch/issues/90635"
+    added = plain("known", "add", "first.jsonl", "--reason", "torch 2.13", "--link", link, cwd=tmp_path)
+    assert "4 added, 0 updated" in added.stdout
+    again = ("--known", "parity-known.toml", "--output", "second.jsonl")
+    green = parity("run", *ops, *brief, *again, setup="sick.py", cwd=tmp_path)
+    assert green.returncode == 0, green.stdout + green.stderr
+    assert "4 known, 0 new, 0 fixed, 0 grown" in green.stdout
+    assert f"aten::cumsum gives wrong values (torch 2.13; {link})" in green.stdout
 
 
 def test_a_run_on_mps_is_audited(tmp_path: Path) -> None:
