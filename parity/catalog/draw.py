@@ -124,6 +124,10 @@ class Draw:
             return max(low, self.choice(self.sizes.border))
         return low + self.choice(self.sizes.plain) - 1
 
+    def extent(self, sizes: Sequence[int]) -> int:
+        """The size of one dimension, or its excess over another size: one of these."""
+        return sizes[self.pick(len(sizes))]
+
     def long(self, size: int) -> int:
         """The length of a sum: `size` (simplest), or long enough that order and precision of the summation matter."""
         return self.choice((16, 257, 33, 64, 513, 256, 256)) if self.flag() else size
@@ -240,3 +244,43 @@ class Draw:
         upper (triangular with a large diagonal), full_rank (m x n with a dominant diagonal).
         """
         return TensorSpec(self.dtype, shape, values=Values(kind), grad=grad)
+
+
+class Sweep(Draw):
+    """Draws a call in which one dimension has a border size and all others are small.
+
+    at: which dimension, in the order in which the row draws them; drawn: how many it has drawn.
+    """
+
+    __slots__ = ("at", "border", "drawn")
+
+    def __init__(self, pick: Pick, dtype: str, at: int, border: int) -> None:
+        super().__init__(pick, dtype, Sizes())
+        self.at, self.border, self.drawn = at, border, 0
+
+    def size(self, low: int = 1) -> int:
+        """The size of one dimension, at least `low`."""
+        self.drawn += 1
+        small = low + self.pick(2)
+        return max(low, self.border) if self.drawn - 1 == self.at else small
+
+    def extent(self, sizes: Sequence[int]) -> int:
+        """The size of one dimension: one of the two smallest of these."""
+        least = min(sizes)
+        return self.size(least)
+
+    def long(self, size: int) -> int:
+        """The length of a sum: that of its dimension."""
+        return size
+
+    def rare(self, odds: int) -> bool:
+        """False: what a row draws now and then has sizes of its own."""
+        return False
+
+    def shape(self, low: int = 0, high: int = 4, empty: bool = True) -> Shape:
+        """A shape of rank low..high, without a dimension of 0."""
+        return tuple(self.size() for _ in range(low + self.pick(high - low + 1)))
+
+    def grown(self, shape: Shape, dim: int | None = None) -> Shape:
+        """The shape."""
+        return shape

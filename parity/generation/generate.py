@@ -12,10 +12,11 @@ import hashlib
 import itertools
 import math
 import struct
-from collections.abc import Callable, Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from parity.catalog.draw import Arguments, Draw, Pick, Sizes
+from parity.catalog.draw import Arguments, Draw, Pick, Sizes, Sweep
 from parity.catalog.row import Row
 from parity.core.case import HISTORIES, Arg, Case, Cotangent, Layout, TensorSpec, Values, map_operands_in, operands_in
 from parity.core.dtypes import FACTS
@@ -54,6 +55,8 @@ ROOM = 1 << 22
 NO_LAYOUT = 5  # of 12 operands are contiguous
 FAR = 4099  # elements between the start of the memory and the view, or between rows of the view
 FAR_LIMIT = 1 << 17  # limit for the elements of a base with such gaps
+SHORTEST = 256  # a row may cut a border size (the side of a kernel), but not below this
+SWEEP_TRIES = 6  # structures that are drawn until one has a dimension of that size
 DISPLACED = 12  # one in this many views also gets an offset, like a slice of a larger batch
 
 
@@ -323,3 +326,61 @@ def nth(row: Row, dtype: str, sizes: Sizes, seed: str, ordinal: int, alike: int 
     structure = source(f"{seed}:{row.name}:{dtype}:structure:{(ordinal - 1) // alike}", picks) if alike > 1 else None
     case = decode(row, dtype, pick, sizes, structure)
     return Drawn(case, tuple(picks))
+
+
+# ----------------------------------------------------------------------------------------------------------------- sweep
+
+
+def swept(row: Row, dtype: str, borders: Sequence[int], limit: int, seed: str, ordinal: int) -> Drawn | None:
+    """Case number `ordinal` of the sweep: a plain case in which one dimension has a border size and all others are small; None
+    where the row draws no dimension. The dimensions and the borders come in turn. A border with which the operands have more
+    than `limit` elements gives way to the next smaller one."""
+
+    def draw(at: int, border: int) -> tuple[Sweep, Arguments, list[TensorSpec]]:
+        one = Sweep(source(text, []), dtype, at, border)
+        return one, *_draw_call(row, one)
+
+    for attempt in range(SWEEP_TRIES):  # some calls have no dimension: 0-d operands, sizes that the row fixes or cuts
+        text = f"{seed}:{row.name}:{dtype}:sweep:{ordinal}:{attempt}"
+        if not (count := draw(-1, 1)[0].drawn):
+            continue
+        at = (_offset(f"{seed}:{row.name}:{dtype}") + ordinal) % count
+        first = (_offset(f"{row.name}:{seed}:{dtype}:{at}") + ordinal // count) % len(borders)
+        for border in (borders[first], *sorted((b for b in borders if b < borders[first]), reverse=True)):
+            _, call, specs = draw(at, border)
+            if sum(s.numel for s in specs) <= limit:
+                break
+        if max(_numbers((call.args, call.kwargs)), default=0) >= min(border, SHORTEST) and sum(s.numel for s in specs) <= limit:
+            break
+    else:
+        return None
+    pick = source(f"{text}:seeds", [])
+    specs = [_in_whole_numbers(s, pick) for s in specs]
+    args, kwargs = _with_operands(call, specs)
+    cotangent = Cotangent("normal", "contiguous", pick(SEEDS)) if dtype in row.grad else Cotangent()
+    return Drawn(Case(row.name, dtype, args, kwargs, cotangent), ())
+
+
+def _in_whole_numbers(spec: TensorSpec, pick: Pick) -> TensorSpec:
+    """The operand with small whole numbers where it may have any, so that sums of many are exact in any order."""
+    v = spec.values
+    if v.family == "any":
+        v = Values("integers" if FACTS[spec.dtype].kind == "float" else "uniform")
+    return _with_seed(
+        replace(spec, values=v), spec.grad and FACTS[spec.dtype].is_inexact, pick(SEEDS) if _seeded(v) else v.seed
+    )
+
+
+def _numbers(tree: Arg) -> Iterator[int]:
+    """All sizes and whole numbers in an argument, or in a tuple of arguments."""
+    if isinstance(tree, TensorSpec):
+        yield from tree.shape
+    elif isinstance(tree, tuple):
+        for a in tree:
+            yield from _numbers(a)
+    elif isinstance(tree, int):
+        yield tree
+
+
+def _offset(text: str) -> int:
+    return zlib.crc32(text.encode())

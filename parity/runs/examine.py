@@ -44,7 +44,7 @@ from parity.runs.options import RunOptions
 from parity.runs.recognition import Recognition, uncovered
 from parity.runs.rounds import PINNED, Part, TimeLimit
 from parity.runs.rows import ItemRow, Power, Sighting
-from parity.runs.suite import ORACLE_EVERY, Item, RunProfile
+from parity.runs.suite import BORDERS, ORACLE_EVERY, SWEPT_LIMIT, Item, RunProfile
 from parity.runs.tally import ItemTally, record
 from parity.tolerance import Tables
 
@@ -66,6 +66,8 @@ ALIKE = 2
 GIVE_UP_AFTER = 12  # after so many cases, all of them refused, the rest of an item is not drawn
 SHRINKING = 1 << 30  # the ordinal of all cases tried in shrinking: if one ends the process, the item is not shrunk
 LOCATING = SHRINKING + 1  # and of those tried for causes: if one ends the process, causes are told without experiments
+SWEPT = 1 << 28  # the ordinal of the first case of the sweep over border sizes
+SWEPT_ROUND = 1  # the part of a run with a limit of time that sweeps
 REPLAYING = 1 << 29  # the ordinal of the first known case that is replayed
 AGAIN = 6  # how often a finding must come again, one time after the other, to count as none of chance
 REPLAYS = 3  # how often a known case must agree, one time after the other, to count as fixed
@@ -186,6 +188,11 @@ def drawn(item: Item, plan: RunPlan, part: Part | None = None) -> Iterator[tuple
     n = p.examples(item.row, item.dtype) if o.examples is None else o.examples
     for k in range(n) if part is None else range(part.start, part.stop):
         yield p.pinned + k, False, generate.nth(item.row, item.dtype, p.sizes, o.seed, k + 1, alike)
+    sweeps = o.examples is None and (part is None or part.round == SWEPT_ROUND)
+    for k in range(p.sweeps(item.row, item.dtype) if sweeps else 0):
+        one = generate.swept(item.row, item.dtype, BORDERS, SWEPT_LIMIT, o.seed, k)
+        if one is not None:
+            yield SWEPT + k, False, one
 
 
 def settings(item: Item, plan: RunPlan, ordinal: int, pinned: bool) -> Settings:

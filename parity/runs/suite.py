@@ -20,6 +20,10 @@ from parity.core.errors import UsageError, near
 
 SOURCES = ("native", "opinfo", "all")
 MOST_SHARDS = 999
+# Sizes at which kernels change their path or a counter ends, for the sweep: tiles and threads of a group (1,024), blocks
+# (4,096), 16-bit integers with a sign and without, the limit of a grid's second and third dimension (65,535).
+BORDERS = (1024, 1025, 4097, 32767, 32768, 32769, 65535, 65536, 65537)
+SWEPT_LIMIT = 1 << 18  # elements of the operands of a case of the sweep
 ORACLE_EVERY = 50  # one explored case in so many goes to the oracle even if the screens decide
 
 
@@ -29,7 +33,7 @@ class RunProfile:
 
     pinned: number of cases per item that are the same in every run, whatever the seed; baselines use them. often: family ->
     factor for the number of cases, for families in which few ops can combine certain features. poison: fill freed memory of the
-    device before cases, and look for writes beside tensors.
+    device before cases, and look for writes beside tensors. swept: cases of the sweep over `BORDERS` per native item, by dtype.
     """
 
     name: str
@@ -40,6 +44,11 @@ class RunProfile:
     sizes: Sizes
     often: dict[str, int] = field(default_factory=dict)
     poison: bool = False
+    swept: dict[str, int] = field(default_factory=dict)
+
+    def sweeps(self, row: Row, dtype: str) -> int:
+        """Cases of one item in which one dimension has a border size."""
+        return 0 if row.family == "opinfo" else self.swept.get(dtype, self.swept.get("", 0))
 
     def examples(self, row: Row, dtype: str) -> int:
         """Explored cases of one item, in addition to the pinned ones."""
@@ -58,6 +67,7 @@ PROFILES: dict[str, RunProfile] = {
             {"float32": 6, "": 3},
             2,
             Sizes(),
+            swept={"float32": 2, "float16": 1, "int64": 1},
         ),
         RunProfile(
             "full",
@@ -83,6 +93,7 @@ PROFILES: dict[str, RunProfile] = {
                 "vision": 2,
             },
             poison=True,
+            swept={"float32": 12, "float16": 8, "int64": 6, "": 3},
         ),
         RunProfile(
             "deep",
@@ -117,6 +128,7 @@ PROFILES: dict[str, RunProfile] = {
                 limit=1 << 25,
             ),
             poison=True,
+            swept={"float32": 48, "float16": 32, "int64": 24, "": 12},
         ),
     )
 }

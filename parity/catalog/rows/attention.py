@@ -71,12 +71,12 @@ def _mask(draw: Draw, lead: Shape, queries: int, keys: int) -> TensorSpec | None
 
 def _extents(draw: Draw) -> tuple[Shape, int, int, int]:
     """Leading dimensions, queries, keys, width: small ones, those of special kernels, sometimes a long sequence."""
-    heads = draw.choice((1, 2, 3))
+    heads = draw.extent((1, 2, 3))
     kind = draw.pick(16)
     if kind < 8:
         lead = draw.choice(((1,), (heads,), (1, heads), (2, heads), (), (2, 1, heads), (0, heads), (0, 1, heads)))
-        queries, keys = draw.choice((1, 2, 3, 4, 5, 7, 8, 9)), draw.choice((1, 2, 3, 5, 8, 16, 31, 33))
-        return lead, queries, keys, draw.choice((1, 2, 4, 8, 3))
+        queries, keys = draw.extent((1, 2, 3, 4, 5, 7, 8, 9)), draw.extent((1, 2, 3, 5, 8, 16, 31, 33))
+        return lead, queries, keys, draw.extent((1, 2, 4, 8, 3))
     if kind < 14:
         lead = draw.choice(((1, 1), (1, 2), (2, 2), (1, 1, 2)))
         width, queries = (
@@ -150,7 +150,7 @@ def _multi_head(draw: Draw) -> Arguments:
 def _multi_head_cross(draw: Draw) -> Arguments:
     """Keys and values of other lengths and widths; bias_k and bias_v, padding keys, a mask per head; need_weights."""
     heads, width = draw.choice(((1, 2), (2, 4), (4, 16), (1, 64)))
-    queries, keys, batch = draw.choice((1, 2, 5, 9)), draw.choice((1, 2, 5, 33)), draw.choice((1, 2, 3, 2, 1, 0))
+    queries, keys, batch = draw.extent((1, 2, 5, 9)), draw.extent((1, 2, 5, 33)), draw.choice((1, 2, 3, 2, 1, 0))
     wide = draw.choice((width, 3, 8)), draw.choice((width, 2, 5))
     operands = (draw.inside(s, -2, 2) for s in ((queries, batch, width), (keys, batch, wide[0]), (keys, batch, wide[1])))
     projections = tuple(draw.inside((width, n), -1, 1) for n in (width, *wide))

@@ -35,18 +35,21 @@ def _channels(draw: Draw) -> tuple[int, int, int]:
     groups = draw.choice((1, 1, 1, 2, 3, 8))
     if groups == 8:
         return 8, 1, draw.choice((1, 2))
-    inner, outer = draw.choice((1, 2, 3, 4, 8)), draw.choice((1, 2, 3, 5, 8))
+    inner, outer = draw.extent((1, 2, 3, 4, 8)), draw.extent((1, 2, 3, 5, 8))
     if draw.pick(8) == 7:
         border = draw.choice((16, 17, 32, 33, 64))
         inner, outer = (border, 2) if draw.flag() else (2, border)
     return groups, inner, outer
 
 
+LONGEST = 300  # side of a kernel: the CPU takes minutes for transposed ones with thousands
+
+
 def _kernel(draw: Draw, spatial: int) -> tuple[int, ...]:
     if draw.pick(12) == 11:  # one long side
         side = draw.choice((9, 17, 32))
         return (side, *(1,) * (spatial - 1)) if draw.flag() else (*(1,) * (spatial - 1), side)
-    return tuple(draw.choice((1, 2, 3, 4) if spatial < 3 else (1, 2, 3)) for _ in range(spatial))
+    return tuple(min(LONGEST, draw.extent((1, 2, 3, 4) if spatial < 3 else (1, 2, 3))) for _ in range(spatial))
 
 
 def _conv(spatial: int) -> Signature:
@@ -62,7 +65,7 @@ def _conv(spatial: int) -> Signature:
         if stride is None and draw.pick(6) == 5:
             padding = draw.choice(("same", "valid"))
         reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, _per_dim(dilation, 1, spatial)))
-        size = tuple(r + draw.choice((0, 1, 2, 3, 5) if spatial < 3 else (0, 1, 2)) for r in reach)
+        size = tuple(r + draw.extent((0, 1, 2, 3, 5) if spatial < 3 else (0, 1, 2)) for r in reach)
         batch = draw.choice(((1,), (2,), (), (3,), (0,)))
         x = draw.tensor((*batch, groups * inner, *size))
         weight = draw.tensor((groups * outer, inner, *kernel))

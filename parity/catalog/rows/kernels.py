@@ -21,8 +21,8 @@ def _pad(spatial: int, most: Callable[[int], int]) -> Signature:
     """(cotangent, operand, padding); amounts may be 0 or negative."""
 
     def signature(draw: Draw) -> Arguments:
-        sizes = tuple(draw.choice((3, 2, 1, 4, 7)) for _ in range(spatial))
-        lead = (draw.choice((2, 1, 3)),) if draw.flag() else (draw.choice((1, 2)), draw.choice((2, 1, 3)))
+        sizes = tuple(draw.extent((3, 2, 1, 4, 7)) for _ in range(spatial))
+        lead = (draw.extent((2, 1, 3)),) if draw.flag() else (draw.extent((1, 2)), draw.extent((2, 1, 3)))
         padding = tuple(draw.choice(tuple(p for p in (1, 0, 2, 3) if p <= most(s))) for s in reversed(sizes) for _ in (0, 1))
         padded = tuple(s + padding[2 * k] + padding[2 * k + 1] for k, s in zip(reversed(range(spatial)), sizes))
         return Arguments((draw.tensor((*lead, *padded)), draw.tensor((*lead, *sizes), grad=False), padding))
@@ -69,9 +69,9 @@ def _resampled(spatial: int, corners: bool, backward: bool, least: int = 1) -> S
     """To a size (and back), with the scales left out or given as `interpolate` gives them."""
 
     def signature(draw: Draw) -> Arguments:
-        sizes = tuple(max(least, draw.choice((2, 1, 3, 4, 5, 7, 16))) for _ in range(spatial))
-        target = tuple(max(least, draw.choice((3, 1, 2, 4, 6, 11))) for _ in range(spatial))
-        lead = draw.choice((1, 2)), draw.choice((1, 2, 3, 5))
+        sizes = tuple(max(least, draw.extent((2, 1, 3, 4, 5, 7, 16))) for _ in range(spatial))
+        target = tuple(max(least, draw.extent((3, 1, 2, 4, 6, 11))) for _ in range(spatial))
+        lead = draw.extent((1, 2)), draw.extent((1, 2, 3, 5))
         scales = tuple(t / s for t, s in zip(target, sizes)) if draw.pick(4) == 3 else ()
         aligned: tuple[Arg, ...] = (draw.flag(),) if corners else ()
         if backward:
@@ -93,7 +93,7 @@ def _windows(draw: Draw, spatial: int) -> tuple[Shape, Shape, Shape, Shape, bool
     kernel = tuple(draw.choice((2, 1, 3)) for _ in range(spatial))
     stride = tuple(draw.choice((1, 2, 3)) for _ in range(spatial))
     padding = tuple(draw.choice((0, 1)) if k > 1 else 0 for k in kernel)
-    sizes = tuple(k + draw.choice((0, 1, 2, 5)) for k in kernel)
+    sizes = tuple(k + draw.extent((0, 1, 2, 5)) for k in kernel)
     return kernel, stride, padding, sizes, draw.flag()
 
 
@@ -129,7 +129,7 @@ def _max_pool(spatial: int) -> Signature:
 
 def _adaptive_max(draw: Draw) -> Arguments:
     lead = _channels(draw)
-    sizes = tuple(draw.choice((3, 1, 2, 5, 7)) for _ in range(2))
+    sizes = tuple(draw.extent((3, 1, 2, 5, 7)) for _ in range(2))
     out = tuple(draw.choice((2, 1, 3, 5)) for _ in range(2))
     return Arguments((draw.tensor((*lead, *out)), draw.inside((*lead, *sizes), -9, 9, grad=False), out))
 
@@ -140,9 +140,9 @@ def _patches(fold: bool) -> Signature:
     def signature(draw: Draw) -> Arguments:
         pairs = [tuple(draw.choice(v) for _ in (0, 1)) for v in ((1, 2, 3), (1, 2), (0, 1), (1, 2, 3))]
         kernel, dilation, padding, stride = pairs
-        image = tuple((k - 1) * d + 1 + draw.choice((0, 1, 2, 4)) for k, d in zip(kernel, dilation))
+        image = tuple((k - 1) * d + 1 + draw.extent((0, 1, 2, 4)) for k, d in zip(kernel, dilation))
         lead = draw.choice(((1,), (2,), ()))
-        channels = draw.choice((1, 2, 3))
+        channels = draw.extent((1, 2, 3))
         if not fold:
             return Arguments((draw.tensor((*lead, channels, *image)), kernel, dilation, padding, stride))
         blocks = [(i + 2 * p - d * (k - 1) - 1) // s + 1 for i, k, d, p, s in zip(image, kernel, dilation, padding, stride)]

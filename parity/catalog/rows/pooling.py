@@ -15,7 +15,7 @@ _row = partial(Row, family="pooling", dtypes=FLOATS, grad=FLOATS, call="torch.nn
 
 def _lead(draw: Draw) -> Shape:
     """(batch, channels) or (channels,)."""
-    channels = draw.choice((1, 2, 3, 5, 16))
+    channels = draw.extent((1, 2, 3, 5, 16))
     return draw.choice(((1, channels), (channels,), (2, channels), (3, channels)))
 
 
@@ -48,7 +48,7 @@ def _pool(spatial: int, more: Callable[[Draw], dict[str, Arg]], dilated: bool = 
         padding: Arg = draw.option(*range(1, half + 1)) if half else None
         if draw.pick(4) == 3:
             padding = tuple(draw.pick(k // 2 + 1) for k in sizes)
-        shape = tuple((k - 1) * (dilation or 1) + 1 + draw.choice((0, 1, 2, 3, 5, 17)) for k in sizes)
+        shape = tuple((k - 1) * (dilation or 1) + 1 + draw.extent((0, 1, 2, 3, 5, 17)) for k in sizes)
         # Smaller than the window, which the padding fills; torch 2.13's CPU wants one for 3-d averages all the same. Where a
         # dilation steps over the whole input, a window holds nothing: its index lies outside, its gradient is written there.
         if isinstance(padding, int) and (dilated or spatial < 3) and draw.pick(4) == 3:
@@ -77,7 +77,7 @@ def _adaptive(spatial: int, more: Callable[[Draw], dict[str, Arg]]) -> Signature
     """Output sizes that divide the input size or not, smaller and larger ones, and None (the size of the input)."""
 
     def signature(draw: Draw) -> Arguments:
-        shape = tuple(draw.choice((1, 2, 3, 4, 5, 6, 7, 9)) for _ in range(spatial))
+        shape = tuple(draw.extent((1, 2, 3, 4, 5, 6, 7, 9)) for _ in range(spatial))
         size: Arg = draw.choice((1, 2, 3, 4))
         if draw.flag():
             optional: tuple[int | None, ...] = (1, 2, 3, 5, 8) if spatial == 1 else (1, 2, 3, 5, 8, None)
@@ -94,7 +94,7 @@ def _nothing(draw: Draw) -> dict[str, Arg]:
 def _norms(spatial: int) -> Signature:
     def signature(draw: Draw) -> Arguments:
         k = draw.choice((2, 1, 3))
-        shape = tuple(k + draw.choice((0, 1, 2, 3)) for _ in range(spatial))
+        shape = tuple(k + draw.extent((0, 1, 2, 3)) for _ in range(spatial))
         p = draw.choice((2.0, 1.0, 3.0))
         x = draw.inside((*_lead(draw), *shape), 0.25, 4)  # roots of numbers near 0 are steep, of negative ones NaN
         return Arguments((x, p, k), keywords(stride=draw.option(1, 2), ceil_mode=draw.option(True)))
@@ -107,9 +107,9 @@ def _fractional(spatial: int) -> Signature:
 
     def signature(draw: Draw) -> Arguments:
         k = tuple(draw.choice((2, 1, 3)) for _ in range(spatial))
-        shape = tuple(s + draw.choice((1, 2, 4)) for s in k)
+        shape = tuple(s + draw.extent((1, 2, 4)) for s in k)
         size = tuple(1 + draw.pick(s - n) for s, n in zip(shape, k))
-        batch, channels = draw.choice((1, 2)), draw.choice((1, 2, 3))
+        batch, channels = draw.extent((1, 2)), draw.extent((1, 2, 3))
         samples = draw.inside((batch, channels, spatial), 0, 0.96875, grad=False)
         return Arguments((draw.tensor((batch, channels, *shape)), k, size, draw.flag(), samples))
 
@@ -121,7 +121,7 @@ def _unpool(spatial: int) -> Signature:
 
     def signature(draw: Draw) -> Arguments:
         k = draw.choice((2, 1, 3))
-        shape = tuple(draw.choice((1, 2, 3)) for _ in range(spatial))
+        shape = tuple(draw.extent((1, 2, 3)) for _ in range(spatial))
         lead = _lead(draw)
         inner = outer = 1
         for s in shape:

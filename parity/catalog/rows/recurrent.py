@@ -49,8 +49,8 @@ def _layers(gates: int, states: int) -> Signature:
     must ignore; sometimes long sequences."""
 
     def signature(draw: Draw) -> Arguments:
-        length, batch = draw.choice((1, 2, 3, 5)), draw.choice((1, 2, 3, 5))
-        features, hidden = draw.choice((1, 2, 3, 5, 16)), draw.choice((1, 2, 3, 5, 17))
+        length, batch = draw.choice((1, 2, 3, 5)), draw.extent((1, 2, 3, 5))
+        features, hidden = draw.extent((1, 2, 3, 5, 16)), draw.extent((1, 2, 3, 5, 17))
         layers, two, first, biases = draw.choice((1, 2, 3)), draw.flag(), draw.flag(), not draw.flag()
         if draw.rare(20):  # one long dimension
             length, batch, features, hidden = draw.choice(LONG)
@@ -75,7 +75,7 @@ def _packed(gates: int, states: int) -> Signature:
         lengths = [draw.choice((1, 2, 3, 5))]
         while len(lengths) < 4 and draw.flag():
             lengths.append(max(1, lengths[-1] - draw.pick(3)))
-        features, hidden = draw.choice((1, 2, 3, 16)), draw.choice((1, 2, 3, 17))
+        features, hidden = draw.extent((1, 2, 3, 16)), draw.extent((1, 2, 3, 17))
         layers, two, biases, train = draw.choice((1, 2)), draw.flag(), not draw.flag(), draw.flag()
         ways = 2 if two else 1
         x = draw.between((sum(lengths), features), -2, 2)

@@ -18,8 +18,8 @@ def _interpolate(mode: str, ranks: tuple[int, ...]) -> Signature:
 
     def signature(draw: Draw) -> Arguments:
         spatial = draw.choice(ranks)
-        sizes = tuple(draw.choice((1, 2, 3, 4, 5, 7, 20) if spatial == 1 else (1, 2, 3, 4, 5)) for _ in range(spatial))
-        lead = draw.choice((1, 2)), draw.choice((1, 2, 3, 5))
+        sizes = tuple(draw.extent((1, 2, 3, 4, 5, 7, 20) if spatial == 1 else (1, 2, 3, 4, 5)) for _ in range(spatial))
+        lead = draw.extent((1, 2)), draw.extent((1, 2, 3, 5))
         if draw.rare(6):  # with size-1 dimensions a tensor is both contiguous and channels_last
             k = draw.pick(spatial)
             lead, sizes = (1, 1) if draw.flag() else (1, lead[1]), (*sizes[:k], 1, *sizes[k + 1 :])
@@ -30,7 +30,7 @@ def _interpolate(mode: str, ranks: tuple[int, ...]) -> Signature:
         size: Arg = None
         factor: Arg = None
         if draw.pick(3) < 2:
-            target = tuple(draw.choice((1, 2, 3, 4, 5, 6, 11, 13)) for _ in range(spatial))
+            target = tuple(draw.extent((1, 2, 3, 4, 5, 6, 11, 13)) for _ in range(spatial))
             size = target[0] if spatial == 1 else target
         else:
             factor = draw.choice((2.0, 1.0, 1.5, 3.0, 1.25, 2.3, 4.7))
@@ -50,9 +50,9 @@ def _grid_sample(spatial: int) -> Signature:
     """Positions inside the image and slightly outside; every padding and mode."""
 
     def signature(draw: Draw) -> Arguments:
-        batch, channels = draw.choice((1, 2)), draw.choice((1, 2, 3))
-        source = tuple(draw.choice((2, 1, 3, 4)) for _ in range(spatial))
-        target = tuple(draw.choice((1, 2, 3, 5)) for _ in range(spatial))
+        batch, channels = draw.extent((1, 2)), draw.extent((1, 2, 3))
+        source = tuple(draw.extent((2, 1, 3, 4)) for _ in range(spatial))
+        target = tuple(draw.extent((1, 2, 3, 5)) for _ in range(spatial))
         if draw.rare(16):  # no positions, or no images
             batch, target = (0, target) if draw.flag() else (batch, (0, *target[1:]))
         # Never NaN: torch 2.13 on the CPU reads out of bounds for a NaN in the grid under reflection padding.
@@ -70,7 +70,7 @@ def _grid_sample(spatial: int) -> Signature:
 def _affine_grid(draw: Draw) -> Arguments:
     batch = draw.choice((1, 2))
     spatial = draw.choice((2, 3))
-    size = (batch, draw.choice((1, 3)), *(draw.choice((2, 1, 3, 5)) for _ in range(spatial)))
+    size = (batch, draw.extent((1, 3)), *(draw.extent((2, 1, 3, 5)) for _ in range(spatial)))
     theta = draw.between((batch, spatial, spatial + 1), -1, 1)
     return Arguments((theta, size), keywords(align_corners=draw.choice((False, True))))
 
@@ -80,13 +80,13 @@ def _lead(draw: Draw) -> Shape:
 
 
 def _shuffle(draw: Draw) -> Arguments:
-    r, channels = draw.choice((2, 1, 3)), draw.choice((1, 2, 3))
-    return Arguments((draw.tensor((*_lead(draw), channels * r * r, draw.choice((1, 2, 3)), draw.choice((1, 2, 3)))), r))
+    r, channels = draw.choice((2, 1, 3)), draw.extent((1, 2, 3))
+    return Arguments((draw.tensor((*_lead(draw), channels * r * r, draw.extent((1, 2, 3)), draw.extent((1, 2, 3)))), r))
 
 
 def _unshuffle(draw: Draw) -> Arguments:
-    r, channels = draw.choice((2, 1, 3)), draw.choice((1, 2, 3))
-    return Arguments((draw.tensor((*_lead(draw), channels, r * draw.choice((1, 2, 3)), r * draw.choice((1, 2, 3)))), r))
+    r, channels = draw.choice((2, 1, 3)), draw.extent((1, 2, 3))
+    return Arguments((draw.tensor((*_lead(draw), channels, r * draw.extent((1, 2, 3)), r * draw.extent((1, 2, 3)))), r))
 
 
 def _channel_shuffle(draw: Draw) -> Arguments:
@@ -100,7 +100,7 @@ def _blocks(draw: Draw) -> tuple[tuple[int, int], tuple[int, int], tuple[tuple[s
     stride, padding, dilation = draw.option(2, 3), draw.option(1), draw.option(2)
     s, p, d = stride or 1, padding or 0, dilation or 1
     reach = (kernel[0] - 1) * d + 1, (kernel[1] - 1) * d + 1
-    image = reach[0] + draw.choice((0, 1, 2, 4, 9)), reach[1] + draw.choice((0, 1, 2, 4))
+    image = reach[0] + draw.extent((0, 1, 2, 4, 9)), reach[1] + draw.extent((0, 1, 2, 4))
     counts = (image[0] + 2 * p - reach[0]) // s + 1, (image[1] + 2 * p - reach[1]) // s + 1
     return image, kernel, keywords(stride=stride, padding=padding, dilation=dilation), counts
 
