@@ -16,6 +16,19 @@ import torch
 
 
 @contextlib.contextmanager
+def without_other_backends() -> Iterator[None]:
+    """Let torch's Python code not know the simulated device for a backend that takes CUDA's ways: the fused layers of
+    `torch.nn.TransformerEncoder` and `MultiheadAttention`, and `torch.norm`'s, which MPS does not take."""
+    registration: Any = importlib.import_module("torch.utils.backend_registration")
+    name = registration._privateuse1_backend_name
+    registration._privateuse1_backend_name = "privateuseone"
+    try:
+        yield
+    finally:
+        registration._privateuse1_backend_name = name
+
+
+@contextlib.contextmanager
 def as_on_mps() -> Iterator[None]:
     """Let torch's Python code see a device without such kernels."""
     optimizer: Any = importlib.import_module("torch.optim.optimizer")  # torch.optim hides the name

@@ -51,7 +51,10 @@ def run_composed(op: Any, key: Any) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         on_device = (a for a in tree_leaves((args, kwargs)) if isinstance(a, Tensor) and not a.is_cpu)
         if (first := next(on_device, None)) is not None:
-            SEATS[first.get_device()].profile.admit(plan.qualified, plan.overload)
+            seat = SEATS[first.get_device()]
+            seat.profile.admit(plan.qualified, plan.overload)
+            if seat.witness is not None:
+                seat.witness(plan.qualified, args, kwargs, first)
         with composing(plan.overload):
             return op._op_dk(key, *args, **kwargs)
 
@@ -291,6 +294,8 @@ def _watched(plan: Plan, seat: Seat, host: list[Any], kwhost: dict[str, Any], ar
         for r in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(r, Tensor):
                 profile.check(r.dtype, r.dim())
+    if seat.witness is not None:
+        seat.witness(plan.qualified, host, kwhost, result)
     return result
 
 

@@ -6,7 +6,8 @@ Index 0 is `sim`, 1 is `sim:mps`; devices with faults take the next free one. `b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from parity.core.errors import DeviceError
 from parity.devices.sim.faults import Fault, Planted
@@ -21,10 +22,14 @@ FIRST_FREE = 2
 ALSO_CALLED = {"convolution_overrideable": "convolution", "convolution_backward_overrideable": "convolution_backward"}
 
 
+Witness: TypeAlias = Callable[[str, Sequence[Any], Mapping[str, Any], Any], None]
+
+
 class Seat:
     """The current state of one device index. Mutable: `sit` changes it.
 
-    resolved: memory of operands whose lazy conj or neg bit torch has resolved for the next kernel -> the bits.
+    resolved: memory of operands whose lazy conj or neg bit torch has resolved for the next kernel -> the bits. witness: is told of
+    each operator that came to its end, with its arguments on the host and its result.
     """
 
     __slots__ = (
@@ -38,11 +43,13 @@ class Seat:
         "log",
         "profile",
         "resolved",
+        "witness",
     )
 
     def __init__(self) -> None:
         self.history: deque[str] = deque(maxlen=HISTORY)
         self.log: list[str] | None = None
+        self.witness: Witness | None = None
         self.sit(PERMISSIVE, ())
 
     def sit(self, profile: Profile, faults: Sequence[Fault]) -> None:

@@ -34,6 +34,8 @@ def _allocate(device: torch.device | None, name: str, make: Callable[[], Tensor]
         call = Call(name, "kernel", [fresh.shape], {"dtype": fresh.dtype}, (), seat.history, lambda c: fresh)
         fresh = settle(_FRESH, run_through(faults, call), (), name)
     seat.note(name)
+    if seat.witness is not None:
+        seat.witness(f"aten::{name}", (), {}, fresh)
     return to_sim(fresh, index)
 
 
@@ -124,6 +126,8 @@ def _watched_copy(src: Tensor, dst: Tensor, onto: Seat | None, off: Seat | None)
         )
         settle(_WRITTEN, run_through(faults, call), call.outs, name)
     seat.note(name)
+    if seat.witness is not None:
+        seat.witness("aten::_copy_from", (src,), {}, dst)
 
 
 def _plain_copy(src: Tensor, dst: Tensor) -> None:

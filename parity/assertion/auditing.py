@@ -1,0 +1,422 @@
+"""Which operators and dtypes a model needs that MPS lacks, told without a Mac.
+
+The model runs once, forward and backward, on the simulated device, which composes operators as MPS does (`linear`, `_lstm_mps`,
+attention whole where no gradient is wanted ...), and not on the CPU, which takes other operators. The device refuses nothing
+here, so that all that is lacking shows in one run; it computes what MPS would refuse.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from parity.assertion.parting import PASSES, cotangents_of, plural
+from parity.assertion.places import Place, Places
+from parity.assertion.subject import SEED, Subject, forward, gradients, subject, tracked_outputs, word
+from parity.core.errors import NothingCompared
+from parity.core.results import Raised
+from parity.devices import Call, Fault, mps
+from parity.devices.mps_calls import LACKING, Answer, answer, refusal
+from parity.devices.operator_table import Table, installed
+from parity.devices.sim import SimDevice
+from parity.devices.sim.branches import without_other_backends
+from parity.devices.sim.profile import LenientProfile, is_on_cpu, lenient_mps_profile
+from parity.execution import execute as ex
+
+# What torch takes on the simulated device -> on MPS; with convolutions, where their seventh argument says that they are transposed.
+ATEN_AS_ON_MPS: dict[str, tuple[str, str]] = {
+    "convolution_overrideable": ("_mps_convolution", "_mps_convolution_transpose"),
+    "convolution_backward_overrideable": ("mps_convolution_backward", "mps_convolution_transpose_backward"),
+}
+TRANSPOSED = 6
+# Cells that torch fuses on the simulated device and composes on MPS, and the function that composes them, with the number of its gates.
+ATEN_CELLS = {
+    "_thnn_fused_lstm_cell": ("lstm_cell", 4, "forward"),
+    "_thnn_fused_lstm_cell_backward_impl": ("lstm_cell", 4, "backward"),
+    "_thnn_fused_gru_cell": ("gru_cell", 3, "forward"),
+    "_thnn_fused_gru_cell_backward": ("gru_cell", 3, "backward"),
+}
+SHOWN = 8  # of each kind of what is lacking, in the text
+MIXED = re.compile(r"at least two devices")
+CASTS = {"float64": "float32", "complex128": "complex64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """An operator of aten in one dtype and pass. operator: "aten::add.out"; dtype: of its first tensor, or the one that is
+    refused; pass_: one of `PASSES`; calls: how many; place: of the first; why: MPS's words, where it refuses."""
+
+    operator: str
+    dtype: str
+    pass_: str
+    answer: Answer
+    calls: int
+    place: Place
+    why: str = ""
+
+    @property
+    def lacks(self) -> bool:
+        """Whether MPS cannot run it."""
+        return self.answer in LACKING
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A known bug whose condition holds at calls of the model. id: of the fault; calls: how many; place: of the first."""
+
+    id: str
+    operator: str
+    calls: int
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Needs:
+    """What a model needs, and what MPS makes of it. subject: "Net"; torch: whose operator table answers; needs: in the order of
+    their first calls; held: dtype -> the names of inputs, parameters and buffers that MPS refuses; matches: known bugs.
+    broken: what was raised on the way, behind which nothing was seen; mixed: whether it says that tensors lie on two devices.
+    """
+
+    subject: str
+    torch: str
+    needs: tuple[Need, ...]
+    held: Mapping[str, tuple[str, ...]]
+    matches: tuple[Match, ...] = ()
+    broken: str = ""
+    mixed: Place | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def lacking(self) -> tuple[Need, ...]:
+        """What MPS cannot run, in the order of the first calls."""
+        return tuple(n for n in self.needs if n.lacks)
+
+    @property
+    def complete(self) -> bool:
+        """Whether MPS has all that is needed, and all was seen."""
+        return not (self.lacking or self.held or self.broken)
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """Those that MPS lacks in every dtype, each once."""
+        return tuple(dict.fromkeys(n.operator for n in self.lacking if n.answer is Answer.MISSING))
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Those that MPS lacks for every operator, each once."""
+        own = (n.dtype for n in self.lacking if n.answer is Answer.REFUSED and n.operator == "")
+        return tuple(dict.fromkeys((*self.held, *own)))
+
+    @property
+    def refusing(self) -> tuple[str, ...]:
+        """Operators that MPS has, and that refuse the model's calls."""
+        return tuple(dict.fromkeys(n.operator for n in self.lacking if n.answer is Answer.REFUSED and n.operator))
+
+    @property
+    def headline(self) -> str:
+        """The answer in one line."""
+        parts = []
+        if self.operators:
+            parts.append(f"{plural(len(self.operators), 'operator')} that MPS lacks: {', '.join(self.operators)}")
+        if self.dtypes:
+            parts.append(f"{' and '.join(self.dtypes)}, which MPS does not have")
+        if self.refusing:
+            parts.append(f"calls that MPS refuses: {', '.join(self.refusing)}")
+        if parts:
+            return f"{self.subject} needs {'; '.join(parts)} (torch {self.torch})"
+        if self.mixed is not None:
+            return f"{self.subject} will not run on MPS, nor on any GPU: it leaves a tensor on the CPU (torch {self.torch})"
+        if self.broken:
+            return f"{self.subject} was not seen to its end: {self.broken}"
+        slow = tuple(dict.fromkeys(n.operator for n in self.needs if n.answer is Answer.ON_CPU))
+        where = f", {', '.join(slow)} always on the CPU" if slow else ""
+        many = len({n.operator for n in self.needs if n.answer is not Answer.UNKNOWN})
+        return f"{self.subject} will run on MPS (torch {self.torch}): it has all {plural(many, 'operator')}{where}"
+
+    def __repr__(self) -> str:
+        return f"<{self.headline}>"
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *self.lines()])
+
+    def lines(self) -> Iterator[str]:
+        """What is lacking, where it is called, and what to do."""
+        for dtype, names in self.held.items():
+            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+            yield f"  {dtype}: {', '.join(names[:SHOWN])}{more}"
+            yield f"    do: {_cast(dtype)}; no fallback helps"
+        told = self.lacking
+        for n in told[:SHOWN]:
+            times = f", {plural(n.calls, 'call')}" if n.calls > 1 else ""
+            yield f"  {n.operator or 'a tensor'} {n.dtype}".rstrip() + f": {n.answer}, {n.pass_}{times}"
+            yield f"    {where(n.place, n.pass_)}"
+            yield from (f"    MPS says: {n.why}",) if n.why else ()
+            yield f"    do: {remedy(n)}"
+        if len(told) > SHOWN:
+            yield f"  ... and {len(told) - SHOWN} more (-v lists all)"
+        if self.mixed is not None:
+            yield f"  {self.broken}"
+            yield f"    {where(self.mixed, PASSES[0])}"
+            yield "    do: make it where the others are: device=x.device, or a buffer of the module"
+        elif self.broken and told:
+            yield f"  not seen to its end: {self.broken}"
+        yield from (f"note: {n}" for n in self.notes)
+
+
+def where(place: Place, pass_: str) -> str:
+    """Module, function and line in words."""
+    of = "of " if pass_ == PASSES[1] else ""
+    called = f"{of}{place.function or 'a call'}" + (f" at {place.line}" if place.line else "")
+    return f"in {place}: {called}" if place.module or place.kind else called
+
+
+def remedy(n: Need) -> str:
+    """What the user may do about something that is lacking."""
+    if n.answer is Answer.MISSING:
+        return (
+            f"set {mps.FALLBACK_VARIABLE}=1 before Python starts, which runs it on the CPU (slower), or move this part there: "
+            "x.cpu() before, .to(device) behind"
+        )
+    if n.operator:
+        return f"another dtype or shape here, or this part on the CPU; {mps.FALLBACK_VARIABLE} does not help"
+    return f"{_cast(n.dtype)}; no fallback helps" if n.dtype else "fewer dimensions"
+
+
+def _cast(dtype: str) -> str:
+    to = CASTS.get(dtype)
+    return f"use {to}: .to(torch.{to}), or dtype=torch.{to} where it is made" if to else "use a dtype that MPS has"
+
+
+# -------------------------------------------------------------------------------------------------------------- auditing
+
+
+def audit(
+    fn: Callable[..., Any],
+    *inputs: Any,
+    backward: bool = True,
+    table: Table | None = None,
+    faults: Iterable[Fault] = (),
+    **kwargs: Any,
+) -> Needs:
+    """What `fn(*inputs, **kwargs)` needs of MPS, forward and (`backward`) backward, on the CPU alone.
+
+    The caller's objects stay unchanged. table: the operator table of another torch; the installed one's by default. faults:
+    known bugs whose conditions are asked at each call; what they do is not done. Raises UsageError for a function that does not
+    run on the CPU, NothingCompared where no operator ran, DeviceError where torch cannot carry the simulated device.
+    """
+    s = subject(fn, inputs, kwargs, ())
+    if not s.moves:
+        raise NothingCompared(f"{s.name}: no input is a tensor, so nothing would reach MPS; give it tensors")
+    cotangents = cotangents_of(s)[: None if backward else 0]
+    table = table or installed()
+    profile = lenient_mps_profile()
+    witness = _Witness(table, profile)
+    device = SimDevice(profile, [witness.watcher(f) for f in faults])
+    got = _run(s, device, witness, cotangents)
+    broken = _said(got) if isinstance(got, Raised) else ""
+    if not witness.counts and not broken:
+        raise NothingCompared(f"{s.name}: no operator ran on the device")
+    mixed = witness.places.now if broken and MIXED.search(broken) else None
+    held: dict[str, list[str]] = {}
+    for name, t in s.tensors:
+        if t.dtype in profile.refused_dtypes:
+            held.setdefault(word(t.dtype), []).append(name)
+    why = "no backward pass: no output depends on an input or parameter that requires a gradient"
+    notes = [why] if backward and not cotangents else []
+    if broken and got.stage == "backward" and _raises_on_cpu(s, cotangents):
+        notes.append(f"the backward pass raises on the CPU as well ({broken}), and was not seen to its end")
+        broken = ""
+    foreign = tuple(dict.fromkeys(n.operator for n in witness.needs() if n.answer is Answer.UNKNOWN))
+    if foreign:
+        notes.append(f"not in the operator table of torch {table.torch}, so nothing is known of them: {', '.join(foreign)}")
+    if witness.followed:
+        notes.append(f"{plural(witness.followed, 'call')} on tensors that MPS would have refused to make before are left out")
+    names = {d: tuple(n) for d, n in held.items()}
+    return Needs(s.name, table.torch, witness.needs(), names, witness.matches(), broken, mixed, tuple(notes))
+
+
+def _said(r: Raised) -> str:
+    """An exception in one line, with MPS for the simulated device."""
+    return f"{r.type} in {r.stage}: " + re.sub(r"\bsim:\d+", "mps:0", (r.message.splitlines() or [""])[0])
+
+
+def _raises_on_cpu(s: Subject, cotangents: Sequence[Tensor]) -> bool:
+    """Whether the backward pass raises on the CPU, too."""
+    with torch.random.fork_rng(devices=[]):
+        run = forward(s, torch.clone, True)
+        return isinstance(ex.attempt(lambda: gradients(run, tracked_outputs(run), cotangents), "backward"), Raised)
+
+
+def _run(s: Subject, device: SimDevice, witness: _Witness, cotangents: Sequence[Tensor]) -> Any:
+    """Run the subject on the device: what the last step gave, or raised."""
+    _cells()
+    device.seat.witness = witness
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), device.active(), without_other_backends():
+        warnings.simplefilter("ignore")
+        device.seed(SEED)
+        with witness.places.watching():
+            run = ex.attempt(lambda: forward(s, device.upload, bool(cotangents), witness.listening()), "run")
+            if isinstance(run, Raised) or not cotangents or len(tracked_outputs(run)) != len(cotangents):
+                return run
+            fed = [device.upload(c) for c in cotangents]
+            with witness.listening():
+                return ex.attempt(lambda: gradients(run, tracked_outputs(run), fed), "backward")
+
+
+_Key = tuple[str, str, str, Answer, str]
+
+
+class _Witness:
+    """Is told of each operator that the device runs, and keeps what MPS makes of it. counts: operator, dtype, pass, answer and
+    MPS's words -> calls. followed: number of calls that need what was refused before."""
+
+    def __init__(self, table: Table, profile: LenientProfile) -> None:
+        self.table, self.profile = table, profile
+        self.places = Places("sim")
+        self.counts: Counter[_Key] = Counter()
+        self.followed = 0
+        self.follows = False  # whether the function that runs now got what MPS cannot have
+        self._first: dict[_Key, Place] = {}
+        self._matches: Counter[str] = Counter()
+        self._matched: dict[str, tuple[str, Place]] = {}
+        self._listens = False
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """What runs inside is the model, and not a copy to the device."""
+        self._listens = True
+        self.profile.refused.clear()
+        try:
+            with _Functions(self):
+                yield
+        finally:
+            self._listens = False
+
+    def __call__(self, qualified: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        refused = list(self.profile.refused)
+        self.profile.refused.clear()
+        if not self._listens or self.places.pausing or is_on_cpu():
+            return
+        tensors = [x for x in tree_leaves((tuple(args), result)) if isinstance(x, Tensor)]
+        dtype = word(tensors[0].dtype) if tensors else ""
+        for name in _as_on_mps(qualified, args):
+            found = answer(name, self.table)
+            why = refusal(name, args, kwargs, self.table.torch) if found is not Answer.MISSING else ""
+            self._note(name, dtype, Answer.REFUSED if why else found, why)
+        for what, why in dict.fromkeys(refused):
+            if self.follows:
+                self.followed += 1
+            else:
+                self._note("", what, Answer.REFUSED, why)
+
+    def _note(self, name: str, dtype: str, found: Answer, why: str) -> None:
+        pass_ = PASSES[torch._C._current_graph_task_id() != -1]
+        key = name, dtype, pass_, found, why
+        if found in LACKING:  # each place of its own
+            place = self.places.now
+            key = name, dtype, pass_, found, f"{why}\0{place.module}\0{place.line}"
+        self.counts[key] += 1
+        if key not in self._first:
+            self._first[key] = self.places.now
+
+    def needs(self) -> tuple[Need, ...]:
+        """All that was seen, in the order of the first calls."""
+        return tuple(
+            Need(name, dtype, pass_, found, n, self._first[name, dtype, pass_, found, why], why.partition("\0")[0])
+            for (name, dtype, pass_, found, why), n in self.counts.items()
+        )
+
+    def watcher(self, fault: Fault) -> Fault:
+        """A fault that does nothing, and tells where the condition of a known bug holds."""
+
+        def holds(call: Call) -> bool:
+            with suppress(Exception):  # conditions were written for the cases of reports, and may not know such a call
+                return self._listens and bool(fault.when(call))
+            return False
+
+        def noted(call: Call) -> Any:
+            self._matches[fault.id] += 1
+            self._matched.setdefault(fault.id, (call.op, self.places.now))
+            return call.run()
+
+        return replace(fault, when=holds, effect=noted)
+
+    def matches(self) -> tuple[Match, ...]:
+        """The known bugs whose conditions held."""
+        return tuple(Match(id, *self._pair(id, n)) for id, n in self._matches.items())
+
+    def _pair(self, id: str, n: int) -> tuple[str, int, Place]:
+        operator, place = self._matched[id]
+        return operator, n, place
+
+
+class _Functions(TorchFunctionMode):
+    """Tells the witness whether the function that runs now got a tensor that MPS cannot have."""
+
+    def __init__(self, witness: _Witness) -> None:
+        super().__init__()
+        self._witness = witness
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, witness = kwargs or {}, self._witness
+        before, refused = witness.follows, witness.profile.refused_dtypes
+        given = (x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
+        witness.follows = any(x.dtype in refused and not x.is_cpu for x in given)
+        try:
+            return func(*args, **kwargs)
+        finally:
+            witness.follows = before
+
+
+def _as_on_mps(qualified: str, args: Sequence[Any]) -> tuple[str, ...]:
+    """The operators that MPS takes for one of the simulated device."""
+    name = qualified.removeprefix("aten::")
+    if name in ATEN_AS_ON_MPS:
+        return (f"aten::{ATEN_AS_ON_MPS[name][bool(args[TRANSPOSED])]}",)
+    return _cells().get(name, (qualified,))
+
+
+@functools.cache
+def _cells() -> dict[str, tuple[str, ...]]:
+    """Fused cells -> the operators of which torch composes them. To be called outside of any kernel."""
+    return {fused: _composed(*how) for fused, how in ATEN_CELLS.items()}
+
+
+def _composed(function: str, gates: int, pass_: str) -> tuple[str, ...]:
+    """The operators of which torch composes a recurrent cell."""
+    x, h = torch.ones(1, 2), torch.ones(1, 2, requires_grad=True)
+    weights = [torch.ones(2 * gates, 2, requires_grad=True) for _ in range(2)]
+    biases = [torch.ones(2 * gates, requires_grad=True) for _ in range(2)]
+    state: Any = (h, torch.ones(1, 2, requires_grad=True)) if gates == 4 else h
+    with torch.enable_grad(), _Names() as names:
+        result = getattr(torch, function)(x, state, *weights, *biases)
+        if pass_ == PASSES[1]:
+            names.found.clear()
+            total = sum(t.sum() for t in (result if isinstance(result, tuple) else (result,)))
+            torch.autograd.grad(total, [*weights, *biases])
+    return tuple(names.found)
+
+
+class _Names(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
+    """Keeps the names of the operators that are dispatched."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
+        self.found: dict[str, None] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name()
+        self.found.setdefault(name.removesuffix(".default"))
+        return func(*args, **(kwargs or {}))
