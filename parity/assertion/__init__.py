@@ -6,6 +6,7 @@ on_cpu, x)` judges two existing results.
 """
 
 from parity.assertion.asserting import assert_parity
+from parity.assertion.auditing import Needs, audit
 from parity.assertion.capturing import Captured, capture
 from parity.assertion.comparison import Comparison, ParityFailure, ParityWarning
 from parity.assertion.locating import locate
@@ -17,10 +18,12 @@ __all__ = [
     "Captured",
     "Comparison",
     "Located",
+    "Needs",
     "ParityFailure",
     "ParityWarning",
     "Training",
     "assert_parity",
+    "audit",
     "capture",
     "compare",
     "compare_training",

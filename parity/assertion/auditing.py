@@ -143,7 +143,7 @@ class Needs:
         slow = tuple(dict.fromkeys(n.operator for n in self.needs if n.answer is Answer.ON_CPU))
         where = f", {', '.join(slow)} always on the CPU" if slow else ""
         many = len({n.operator for n in self.needs if n.answer is not Answer.UNKNOWN})
-        return f"{self.subject} will run on MPS (torch {self.torch}): it has all {plural(many, 'operator')}{where}"
+        return f"{self.subject} will run on MPS (torch {self.torch}): it has all {plural(many, 'operator')} that are called{where}"
 
     def __repr__(self) -> str:
         return f"<{self.headline}>"
@@ -151,20 +151,20 @@ class Needs:
     def __str__(self) -> str:
         return "\n".join([self.headline, *self.lines()])
 
-    def lines(self) -> Iterator[str]:
-        """What is lacking, where it is called, and what to do."""
+    def lines(self, all_: bool = False) -> Iterator[str]:
+        """What is lacking, where it is called, and what to do. all_: however many they are."""
         for dtype, names in self.held.items():
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
             yield f"  {dtype}: {', '.join(names[:SHOWN])}{more}"
             yield f"    do: {_cast(dtype)}; no fallback helps"
         told = self.lacking
-        for n in told[:SHOWN]:
-            times = f", {plural(n.calls, 'call')}" if n.calls > 1 else ""
+        for n in told if all_ else told[:SHOWN]:
+            times = f", {plural(n.calls, 'call')}" if n.operator and n.calls > 1 else ""
             yield f"  {n.operator or 'a tensor'} {n.dtype}".rstrip() + f": {n.answer}, {n.pass_}{times}"
             yield f"    {where(n.place, n.pass_)}"
             yield from (f"    MPS says: {n.why}",) if n.why else ()
             yield f"    do: {remedy(n)}"
-        if len(told) > SHOWN:
+        if len(told) > SHOWN and not all_:
             yield f"  ... and {len(told) - SHOWN} more (-v lists all)"
         if self.mixed is not None:
             yield f"  {self.broken}"
@@ -244,7 +244,7 @@ def audit(
     if witness.followed:
         notes.append(f"{plural(witness.followed, 'call')} on tensors that MPS would have refused to make before are left out")
     names = {d: tuple(n) for d, n in held.items()}
-    return Needs(s.name, table.torch, witness.needs(), names, witness.matches(), broken, mixed, tuple(notes))
+    return Needs(s.name, table.torch.partition("+")[0], witness.needs(), names, witness.matches(), broken, mixed, tuple(notes))
 
 
 def _said(r: Raised) -> str:
@@ -292,6 +292,7 @@ class _Witness:
         self._matches: Counter[str] = Counter()
         self._matched: dict[str, tuple[str, Place]] = {}
         self._listens = False
+        self._refused = {word(d) for d in profile.refused_dtypes}
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -311,8 +312,11 @@ class _Witness:
             return
         tensors = [x for x in tree_leaves((tuple(args), result)) if isinstance(x, Tensor)]
         dtype = word(tensors[0].dtype) if tensors else ""
+        unable = dtype in self._refused and torch._C._current_graph_task_id() == -1  # it is told where such a tensor is made
         for name in _as_on_mps(qualified, args):
             found = answer(name, self.table)
+            if unable and found is not Answer.MISSING:
+                continue
             why = refusal(name, args, kwargs, self.table.torch) if found is not Answer.MISSING else ""
             self._note(name, dtype, Answer.REFUSED if why else found, why)
         for what, why in dict.fromkeys(refused):
@@ -403,9 +407,10 @@ def _composed(function: str, gates: int, pass_: str) -> tuple[str, ...]:
     with torch.enable_grad(), _Names() as names:
         result = getattr(torch, function)(x, state, *weights, *biases)
         if pass_ == PASSES[1]:
+            outs = result if isinstance(result, tuple) else (result,)
+            ones = [torch.ones(1, 2) for _ in outs]
             names.found.clear()
-            total = sum(t.sum() for t in (result if isinstance(result, tuple) else (result,)))
-            torch.autograd.grad(total, [*weights, *biases])
+            torch.autograd.grad(outs, [*weights, *biases], ones)
     return tuple(names.found)
 
 
