@@ -48,6 +48,11 @@ ATEN_CELLS = {
     "_thnn_fused_gru_cell": ("gru_cell", 3, "forward"),
     "_thnn_fused_gru_cell_backward": ("gru_cell", 3, "backward"),
 }
+# What the CPU makes of the `linear` in them, which the simulated device takes whole before the cell, as MPS does.
+ATEN_OF_LINEAR = ("aten::t", "aten::addmm", "aten::mm", "aten::sum.dim_IntList", "aten::view")
+# Functions in which the fused way multiplies matrices where the composed one calls `linear`.
+ATEN_RECURRENT = ("torch.lstm", "torch.gru", "torch.lstm_cell", "torch.gru_cell")
+ATEN_PRODUCTS = {"mm.out": ("aten::linear", "aten::linear_backward")}
 SHOWN = 8  # of each kind of what is lacking, in the text
 MIXED = re.compile(r"at least two devices")
 CASTS = {"float64": "float32", "complex128": "complex64"}
@@ -284,6 +289,7 @@ class _Witness:
 
     def __init__(self, table: Table, profile: LenientProfile) -> None:
         self.table, self.profile = table, profile
+        self.version = table.torch if re.match(r"\d+\.\d+", table.torch) else str(torch.__version__)
         self.places = Places("sim")
         self.counts: Counter[_Key] = Counter()
         self.followed = 0
@@ -313,17 +319,26 @@ class _Witness:
         tensors = [x for x in tree_leaves((tuple(args), result)) if isinstance(x, Tensor)]
         dtype = word(tensors[0].dtype) if tensors else ""
         unable = dtype in self._refused and torch._C._current_graph_task_id() == -1  # it is told where such a tensor is made
-        for name in _as_on_mps(qualified, args):
+        for name in self._as_on_mps(qualified, args):
             found = answer(name, self.table)
             if unable and found is not Answer.MISSING:
                 continue
-            why = refusal(name, args, kwargs, self.table.torch) if found is not Answer.MISSING else ""
+            why = refusal(name, args, kwargs, self.version) if found is not Answer.MISSING else ""
             self._note(name, dtype, Answer.REFUSED if why else found, why)
         for what, why in dict.fromkeys(refused):
             if self.follows:
                 self.followed += 1
             else:
                 self._note("", what, Answer.REFUSED, why)
+
+    def _as_on_mps(self, qualified: str, args: Sequence[Any]) -> tuple[str, ...]:
+        """The operators that MPS takes for one of the simulated device."""
+        name = qualified.removeprefix("aten::")
+        if name in ATEN_AS_ON_MPS:
+            return (f"aten::{ATEN_AS_ON_MPS[name][bool(args[TRANSPOSED])]}",)
+        if name in ATEN_PRODUCTS and self.places.now.function in ATEN_RECURRENT:
+            return (ATEN_PRODUCTS[name][torch._C._current_graph_task_id() != -1],)
+        return _cells().get(name, (qualified,))
 
     def _note(self, name: str, dtype: str, found: Answer, why: str) -> None:
         pass_ = PASSES[torch._C._current_graph_task_id() != -1]
@@ -384,14 +399,6 @@ class _Functions(TorchFunctionMode):
             witness.follows = before
 
 
-def _as_on_mps(qualified: str, args: Sequence[Any]) -> tuple[str, ...]:
-    """The operators that MPS takes for one of the simulated device."""
-    name = qualified.removeprefix("aten::")
-    if name in ATEN_AS_ON_MPS:
-        return (f"aten::{ATEN_AS_ON_MPS[name][bool(args[TRANSPOSED])]}",)
-    return _cells().get(name, (qualified,))
-
-
 @functools.cache
 def _cells() -> dict[str, tuple[str, ...]]:
     """Fused cells -> the operators of which torch composes them. To be called outside of any kernel."""
@@ -411,7 +418,7 @@ def _composed(function: str, gates: int, pass_: str) -> tuple[str, ...]:
             ones = [torch.ones(1, 2) for _ in outs]
             names.found.clear()
             torch.autograd.grad(outs, [*weights, *biases], ones)
-    return tuple(names.found)
+    return tuple(n for n in names.found if n not in ATEN_OF_LINEAR)
 
 
 class _Names(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -54,8 +55,11 @@ def run(o: argparse.Namespace) -> int:
     if o.pytest:
         return _write_test(o)
     torch.autograd.set_multithreading_enabled(False)  # the simulated device needs the backward pass on the calling thread
-    place = o.torch or o.wheel
-    table = operator_table(str(place)) if place else None
+    place = str(o.torch or o.wheel or "")
+    if place and not Path(place).expanduser().exists() and shutil.which(place) is None:
+        what = "a Python, the folder of a virtual environment, a wheel of torch for any system, or a native_functions.yaml"
+        raise UsageError(f"there is no {place}; name {what}")
+    table = operator_table(place) if place else None
     runs = [(str(path), run_file.read(path)) for path in o.run]
     gathered = [(path, causes.gather(r.records, r.deaths)) for path, r in runs]
     bugs = {b.fault.id: b for b in BUGS if not b.fault.scaled and b.kind not in ANSWERED}

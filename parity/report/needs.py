@@ -59,7 +59,9 @@ def concerns(causes: Sequence[Gathered], needs: Needs) -> tuple[Concern, ...]:
 
 def render(name: str, needs: Needs, bugs: dict[str, Bug], found: Sequence[Concern], ran: str, verbose: bool) -> str:
     """The verdict first; then what is lacking, known bugs, findings of a run, and the rest. ran: the run file, "" for none."""
-    lines = [f"{name}: {needs.headline}", *needs.lines(verbose), *_known(needs.matches, needs.torch, bugs, verbose)]
+    worst = dict.fromkeys(o for c in found if c.weight == ORDINARY for o in c.operators)
+    but = f"; {plural(len(worst), 'operator')} of it with findings of class {ORDINARY} in {ran}" if worst else ""
+    lines = [f"{name}: {needs.headline}{but}", *needs.lines(verbose), *_known(needs.matches, needs.torch, bugs, verbose)]
     lines += _found(found, ran)
     return "\n".join([*lines, *(_all(needs) if verbose else (_rest(needs),))])
 

@@ -296,11 +296,49 @@ def fell_back(name: str) -> set[str]:
     """Operators for which torch on the stand-in warns that they fall back. To be called in a process of its own."""
     sys.path.append(str(STANDIN))
     importlib.import_module("standin_library").install()
+    return _warned(name)
+
+
+def _warned(name: str) -> set[str]:
     torch.set_warn_always(True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         _run(name, torch.device("mps"))
     return {m[1] for w in caught if (m := OPERATOR.search(str(w.message)))}
+
+
+def dispatched_there(name: str) -> set[str]:
+    """Base names of the operators that torch dispatches under the key of MPS, on a stand-in on which all of them fall back but
+    those that torch composes where there is no kernel. To be called in a process of its own."""
+    sys.path.append(str(STANDIN))
+    module = importlib.import_module("standin_library")
+    every = module.with_kernel()
+    module.with_kernel = lambda: [n for n in every if composes(f"aten::{n}")]
+    module.install()
+    return {base(n) for n in _warned(name)}
+
+
+def dispatched_here(name: str) -> set[str]:
+    """The same by the audit, without what `dispatched_there` cannot tell."""
+    sys.path.append(str(STANDIN))
+    own = (importlib.import_module(m) for m in ("standin_library", "standin_kernels"))
+    library, kernels = own
+    silent = {base(f"aten::{n}") for n in (*library.OWN, *library.VIEWS, *kernels.WHOLE)}
+    fn, inputs = made(name)
+    needs = importlib.import_module("parity").audit(fn, *inputs).needs
+    names = [n.operator for n in needs if n.operator and n.answer in ("kernel", "no kernel") and not composes(n.operator)]
+    return {base(n) for n in names} - silent
+
+
+def composes(operator: str) -> bool:
+    """Whether torch has a composition of an operator ("aten::linear") that runs without a kernel."""
+    keys = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
+    return any(torch._C._dispatch_has_kernel_for_dispatch_key(operator, k) for k in keys)
+
+
+def base(operator: str) -> str:
+    """Without overload and underscore: one way calls `add.out`, another one `add.Tensor`."""
+    return operator.partition(".")[0].rstrip("_")
 
 
 def _run(name: str, device: torch.device) -> None:
@@ -310,13 +348,13 @@ def _run(name: str, device: torch.device) -> None:
     given = [x.detach().to(device).requires_grad_(x.requires_grad) for x in inputs]
     found = fn(*given)
     outs = [t for t in (found if isinstance(found, (list, tuple)) else [found]) if t.requires_grad]
-    if outs:
-        torch.autograd.backward(outs, [torch.ones_like(t) for t in outs])
+    if outs:  # cotangents come from the CPU, since making them on the device would be counted
+        torch.autograd.backward(outs, [torch.ones(t.shape, dtype=t.dtype).to(device) for t in outs])
 
 
-def standin(name: str) -> set[str] | str:
-    """What `fell_back` says in a process of its own, or why it says nothing."""
-    command = [sys.executable, __file__, "--child", name]
+def standin(name: str, what: Callable[[str], set[str]]) -> set[str] | str:
+    """What a function says in a process of its own on the stand-in, or why it says nothing."""
+    command = [sys.executable, __file__, "--child", what.__name__, name]
     environment = {**os.environ, "PYTORCH_ENABLE_MPS_FALLBACK": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
     last = (done.stdout.splitlines() or [""])[-1]
@@ -336,13 +374,14 @@ def main() -> int:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     o = parser.parse_args()
     if o.child:
-        print(json.dumps(sorted(fell_back(o.child))))
+        warnings.simplefilter("ignore")
+        print(json.dumps(sorted(globals()[o.child](o.models[0]))))
         return 0
     if unknown := [m for m in o.models if m not in MODELS]:
         parser.error(f"no model {unknown[0]}; allowed: {', '.join(MODELS)}")
     torch.autograd.set_multithreading_enabled(False)
     warnings.simplefilter("ignore")
-    wrong = compared = told = 0
+    wrong = compared = told = same = apart = 0
     for name in o.models or MODELS:
         try:
             operators, dtypes = told_by_audit(name)
@@ -354,17 +393,27 @@ def main() -> int:
         off = [*_apart("sim:mps", operators, there), *_apart("sim:mps", dtypes, kinds)]
         note = ""
         if not o.no_standin and not kinds:  # no fallback helps a dtype, so that the stand-in would end there
-            seen = standin(name)
+            seen, every = standin(name, fell_back), standin(name, dispatched_there)
             if isinstance(seen, str):
                 note = f"; stand-in: {seen}"
             else:
                 told += 1
                 # Warned of and run on the CPU, too, whatever the environment says: no lack.
                 off += _apart("the stand-in", operators, {n for n in seen if n not in ALWAYS})
+            if isinstance(every, set):
+                mine = dispatched_here(name)
+                same += len(mine & every)
+                note += f"; dispatched under MPS's key: {len(mine & every)} the same"
+                note += "".join(f", {x} only here" for x in sorted(mine - every))
+                note += "".join(f", {x} only there" for x in sorted(every - mine))
+                apart += len(mine ^ every)
+            else:
+                note += f"; dispatched under MPS's key: {every}"
         wrong += len(off)
         lacks = ", ".join(sorted({*operators, *dtypes})) or "nothing"
-        print(f"{name:<20} lacks {lacks}: {'; '.join(off) or 'as on ' + ('both' if not note and not kinds else 'sim:mps')}{note}")
-    print(f"{compared} models against sim:mps, {told} against the stand-in: {wrong} missed or invented")
+        print(f"{name:<20} lacks {lacks}: {'; '.join(off) or 'none missed, none invented'}{note}", flush=True)
+    print(f"{compared} models against sim:mps, {told} against the stand-in: {wrong} operators or dtypes missed or invented")
+    print(f"operators dispatched under MPS's key, by model: {same} the same, {apart} otherwise")
     return 1 if wrong or not compared else 0
 
 
