@@ -35,13 +35,13 @@ from parity.devices.sim.branches import without_other_backends
 from parity.devices.sim.profile import LenientProfile, is_on_cpu, lenient_mps_profile
 from parity.execution import execute as ex
 
-# What torch takes on the simulated device -> on MPS; with convolutions, where their seventh argument says that they are transposed.
+# What torch takes on the simulated device -> on MPS, and on MPS where the seventh argument says that it is transposed.
 ATEN_AS_ON_MPS: dict[str, tuple[str, str]] = {
     "convolution_overrideable": ("_mps_convolution", "_mps_convolution_transpose"),
     "convolution_backward_overrideable": ("mps_convolution_backward", "mps_convolution_transpose_backward"),
 }
 TRANSPOSED = 6
-# Cells that torch fuses on the simulated device and composes on MPS, and the function that composes them, with the number of its gates.
+# Cells that torch fuses on the simulated device and composes on MPS -> the function that composes them, its gates, the pass.
 ATEN_CELLS = {
     "_thnn_fused_lstm_cell": ("lstm_cell", 4, "forward"),
     "_thnn_fused_lstm_cell_backward_impl": ("lstm_cell", 4, "backward"),
@@ -147,8 +147,8 @@ class Needs:
             return f"{self.subject} was not seen to its end: {self.broken}"
         slow = tuple(dict.fromkeys(n.operator for n in self.needs if n.answer is Answer.ON_CPU))
         where = f", {', '.join(slow)} always on the CPU" if slow else ""
-        many = len({n.operator for n in self.needs if n.answer is not Answer.UNKNOWN})
-        return f"{self.subject} will run on MPS (torch {self.torch}): it has all {plural(many, 'operator')} that are called{where}"
+        many = plural(len({n.operator for n in self.needs if n.answer is not Answer.UNKNOWN}), "operator")
+        return f"{self.subject} will run on MPS (torch {self.torch}): all {many} that it calls are there{where}"
 
     def __repr__(self) -> str:
         return f"<{self.headline}>"
@@ -191,8 +191,8 @@ def remedy(n: Need) -> str:
     """What the user may do about something that is lacking."""
     if n.answer is Answer.MISSING:
         return (
-            f"set {mps.FALLBACK_VARIABLE}=1 before Python starts, which runs it on the CPU (slower), or move this part there: "
-            "x.cpu() before, .to(device) behind"
+            f"{mps.FALLBACK_VARIABLE}=1 in the environment runs it on the CPU (slower); or move this part there, "
+            "x.cpu() before and .to(device) behind"
         )
     if n.operator:
         return f"another dtype or shape here, or this part on the CPU; {mps.FALLBACK_VARIABLE} does not help"
@@ -361,8 +361,11 @@ class _Witness:
         """A fault that does nothing, and tells where the condition of a known bug holds."""
 
         def holds(call: Call) -> bool:
+            refused = self.profile.refused_dtypes  # MPS would not have come so far
+            if not self._listens or any(t.dtype in refused for t in (*call.operands, *call.outs)):
+                return False
             with suppress(Exception):  # conditions were written for the cases of reports, and may not know such a call
-                return self._listens and bool(fault.when(call))
+                return bool(fault.when(call))
             return False
 
         def noted(call: Call) -> Any:

@@ -81,7 +81,8 @@ DOCTOR = (
     "goes on under a banner), with 4 where it is unusable or absent. Every run begins with it."
 )
 AUDIT = """\
-What a model needs that MPS lacks (--model), how two versions of torch differ (--between), or what the suite leaves out (--reach).
+What a model needs that MPS lacks (--model), how two versions of torch differ (--between), or what the suite leaves out
+(--reach).
 
 --model runs your model on this machine's CPU, forward and backward, composed of operators as MPS composes it, and lists those
 that MPS lacks or refuses, with your line and what to do; then public bugs whose conditions your calls meet. Ends with 0 where
@@ -265,7 +266,7 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--between", nargs=2, type=read_text, metavar=("OLD", "NEW"), help=how)
     how = "a run file (repeatable); with --model, one whose findings are held against the model's operators"
     audit.add_argument("--run", action="append", default=[], type=Path, metavar="FILE", help=how)
-    how = "with --model: ask the torch of this Python or virtual environment, this wheel for any system or native_functions.yaml"
+    how = "with --model: the torch to ask about: a Python, a virtual environment, a wheel for any system, native_functions.yaml"
     audit.add_argument("--torch", type=read_text, metavar="PLACE", help=how)
     audit.add_argument("--no-backward", action="store_true", help="with --model: leave the gradients out")
     audit.add_argument("--json", action="store_true", help="with --model: print the answer as JSON")

@@ -69,7 +69,8 @@ def render(name: str, needs: Needs, bugs: dict[str, Bug], found: Sequence[Concer
 def _known(matches: Sequence[Match], torch: str, bugs: dict[str, Bug], verbose: bool) -> Iterator[str]:
     if not matches:
         return
-    yield f"{plural(len(matches), 'known bug')} of MPS that such calls met (whether torch {torch} has it still stands in the thread):"
+    many = plural(len(matches), "known bug")
+    yield f"{many} of MPS that such calls met (whether torch {torch} still has it stands in the thread):"
     for m in matches if verbose else matches[:SHOWN]:
         fault = bugs[m.id].fault
         yield f"  {m.id}: {fault.title} ({plural(m.calls, 'call')}, first {where(m.place, PASSES[0])})"

@@ -43,7 +43,8 @@ _kept: list[Any] = []  # a Library unregisters when it is collected
 def _declare() -> None:
     """torchvision's wheel for CUDA loads no operators beside a torch for the CPU, and asks for some when it is imported, which
     transformers does as well. The models here call none of them."""
-    _kept.append(torch.library.Library("torchvision", "DEF"))
+    new: Any = torch.library.Library  # untyped in torch
+    _kept.append(new("torchvision", "DEF"))
     for _ in range(ROUNDS):
         try:
             importlib.import_module("torchvision")
@@ -153,7 +154,7 @@ class Packed(nn.Module):
         super().__init__()
         self.lstm, self.gru, self.dense = nn.LSTM(4, 5, 2), nn.GRU(5, 5, bidirectional=True), nn.LSTM(10, 3, batch_first=True)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([6, 4, 1]))
         y, _ = self.lstm(packed)
         y, _ = self.gru(y)
@@ -174,7 +175,7 @@ class UNet(nn.Module):
         self.up, self.last = nn.ConvTranspose2d(16, 8, 2, stride=2), nn.Conv2d(16, 2, 1)
         self.norm, self.group = nn.BatchNorm2d(8), nn.GroupNorm(4, 16)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         a = F.silu(self.norm(self.down(x)))
         b = F.gelu(self.group(self.deep(F.max_pool2d(a, 2))))
         c = F.interpolate(self.up(F.avg_pool2d(b, 2)), scale_factor=2.0, mode="bilinear")
@@ -192,7 +193,7 @@ class Scorer(nn.Module):
         super().__init__()
         self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         with torch.no_grad():
             y = self.encoder(x)
         return F.scaled_dot_product_attention(y, y, y) + torch.norm(self.encoder(x), dim=-1, keepdim=True)
@@ -203,14 +204,14 @@ def encoder() -> Made:
 
 
 def in_double() -> Made:
-    def fn(x: Tensor) -> Tensor:
+    def fn(x: Tensor) -> Any:
         return (x.double().cumsum(-1) / 3).float() + x
 
     return fn, (torch.randn(3, 4, requires_grad=True),)
 
 
 def fourier() -> Made:
-    def fn(x: Tensor) -> Tensor:
+    def fn(x: Tensor) -> Any:
         y = torch.fft.rfft2(x)
         return torch.fft.irfft2(y * y.conj(), s=x.shape[-2:]) + torch.view_as_real(torch.fft.fft(x)).abs().sum()
 
@@ -218,7 +219,7 @@ def fourier() -> Made:
 
 
 def lacking() -> Made:
-    def fn(x: Tensor) -> Tensor:
+    def fn(x: Tensor) -> Any:
         y = torch.special.log_ndtr(x) + F.adaptive_max_pool3d(x[None, None], 2).mean()
         values, _ = torch.mode(x, -1)
         return y + values.unsqueeze(-1) + torch.linalg.eigvalsh(x @ x.mT).sum() + torch.logspace(0, 1, 3).sum()
@@ -229,7 +230,7 @@ def lacking() -> Made:
 def decomposed() -> Made:
     """What is always on the CPU, and what torch composes with float64 in between."""
 
-    def fn(x: Tensor) -> Tensor:
+    def fn(x: Tensor) -> Any:
         u, s, v = torch.linalg.svd(x)
         return u @ v * s.sum() + torch.linalg.pinv(x) + torch.linalg.lu_solve(*torch.linalg.lu_factor(x), x)
 
@@ -311,7 +312,7 @@ def dispatched_there(name: str) -> set[str]:
     """Base names of the operators that torch dispatches under the key of MPS, on a stand-in on which all of them fall back but
     those that torch composes where there is no kernel. To be called in a process of its own."""
     sys.path.append(str(STANDIN))
-    module = importlib.import_module("standin_library")
+    module: Any = importlib.import_module("standin_library")
     every = module.with_kernel()
     module.with_kernel = lambda: [n for n in every if composes(f"aten::{n}")]
     module.install()
@@ -321,9 +322,8 @@ def dispatched_there(name: str) -> set[str]:
 def dispatched_here(name: str) -> set[str]:
     """The same by the audit, without what `dispatched_there` cannot tell."""
     sys.path.append(str(STANDIN))
-    own = (importlib.import_module(m) for m in ("standin_library", "standin_kernels"))
-    library, kernels = own
-    silent = {base(f"aten::{n}") for n in (*library.OWN, *library.VIEWS, *kernels.WHOLE)}
+    there, kernels = (importlib.import_module(m) for m in ("standin_library", "standin_kernels"))
+    silent = {base(f"aten::{n}") for n in (*there.OWN, *there.VIEWS, *kernels.WHOLE)}
     fn, inputs = made(name)
     needs = importlib.import_module("parity").audit(fn, *inputs).needs
     names = [n.operator for n in needs if n.operator and n.answer in ("kernel", "no kernel") and not composes(n.operator)]

@@ -66,7 +66,7 @@ def test_what_is_lacking_ends_with_1_and_has_line_and_remedy(models: Path, capsy
     out = capsys.readouterr().out
     assert "Lacking needs 1 operator that MPS lacks: aten::special_log_ndtr.out; float64, which MPS does not have" in out
     assert "in Lacking: torch.special.log_ndtr at nets.py:17, in forward" in out
-    assert "do: set PYTORCH_ENABLE_MPS_FALLBACK=1" in out
+    assert "do: PYTORCH_ENABLE_MPS_FALLBACK=1" in out
     assert "do: use float32" in out
     assert "nets.py:net: Net will run on MPS" in out
 

@@ -93,8 +93,8 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class LenientProfile(Profile):
-    """MPS's limits, of which is told and which hold nobody up. refused: the (dtype, text) of what has been refused, "" for a rank;
-    whoever reads it empties it."""
+    """MPS's limits, which hold nobody up. refused: (dtype, text) of what MPS would have refused, with "" for a rank; whoever
+    reads it empties it."""
 
     refused: list[tuple[str, str]] = field(default_factory=list, hash=False, compare=False)
 

@@ -28,8 +28,8 @@ Witness: TypeAlias = Callable[[str, Sequence[Any], Mapping[str, Any], Any], None
 class Seat:
     """The current state of one device index. Mutable: `sit` changes it.
 
-    resolved: memory of operands whose lazy conj or neg bit torch has resolved for the next kernel -> the bits. witness: is told of
-    each operator that came to its end, with its arguments on the host and its result.
+    resolved: memory of operands whose lazy conj or neg bit torch has resolved for the next kernel -> the bits.
+    witness: is told of each operator that came to its end, with its arguments on the host and its result.
     """
 
     __slots__ = (

@@ -49,7 +49,8 @@ def test_operators_are_those_of_mps_and_not_of_the_cpu() -> None:
     needs = parity.audit(Recurrent(), torch.randn(2, 2, 8, 8))
     assert operators(needs) >= {"aten::_mps_convolution", "aten::_mps_convolution_transpose", "aten::_lstm_mps", "aten::linear"}
     assert "aten::max_pool2d" in operators(needs)
-    assert operators(needs, "backward") >= {"aten::lstm_mps_backward", "aten::linear_backward", "aten::mps_convolution_backward"}
+    behind = {"aten::lstm_mps_backward", "aten::linear_backward", "aten::mps_convolution_backward"}
+    assert operators(needs, "backward") >= behind
     seen = operators(needs) | operators(needs, "backward")
     assert not [n for n in seen if "fused" in n or "overrideable" in n or "mkldnn" in n]
     assert {"aten::sigmoid_", "aten::tanh_"} <= seen  # the GRU's cells
@@ -88,10 +89,9 @@ def test_a_missing_operator_is_named_with_its_place() -> None:
 def test_an_operator_that_only_the_backward_lacks() -> None:
     needs = parity.audit(nn.AdaptiveMaxPool3d(2), torch.randn(1, 2, 4, 4, 4, requires_grad=True))
     assert [n.pass_ for n in needs.lacking] == ["forward", "backward"]
-    needs = parity.audit(lambda x: F.interpolate(x, 5, mode="bilinear", antialias=True), torch.ones(1, 1, 3, 3, requires_grad=True))
-    assert [(n.operator, n.pass_) for n in needs.lacking] == [
-        ("aten::_upsample_bilinear2d_aa_backward.grad_input", "backward")
-    ]
+    x = torch.ones(1, 1, 3, 3, requires_grad=True)
+    needs = parity.audit(lambda t: F.interpolate(t, 5, mode="bilinear", antialias=True), x)
+    assert [(n.operator, n.pass_) for n in needs.lacking] == [("aten::_upsample_bilinear2d_aa_backward.grad_input", "backward")]
 
 
 def test_float64_inside_is_told_where_it_comes_in() -> None:

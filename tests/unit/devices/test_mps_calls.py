@@ -67,6 +67,6 @@ def test_a_refusal(operator: str, args: Sequence[Any], kwargs: dict[str, Any], b
 
 
 def test_a_refusal_holds_for_the_versions_that_have_its_text() -> None:
-    call = ("aten::linalg_qr.out", (torch.eye(2, dtype=torch.float16),), {})
+    call: tuple[str, Any, dict[str, Any]] = ("aten::linalg_qr.out", (torch.eye(2, dtype=torch.float16),), {})
     assert refusal(*call, "2.13.0")
     assert not refusal(*call, "2.14.1")
