@@ -7,6 +7,7 @@ here, so that all that is lacking shows in one run; it computes what MPS would r
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
 import warnings
@@ -17,10 +18,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.assertion.parting import PASSES, cotangents_of, plural
 from parity.assertion.places import Place, Places
@@ -32,7 +33,9 @@ from parity.devices.mps_calls import LACKING, Answer, answer, refusal
 from parity.devices.operator_table import Table, installed
 from parity.devices.sim import SimDevice
 from parity.devices.sim.branches import without_other_backends
+from parity.devices.sim.memory import to_sim
 from parity.devices.sim.profile import LenientProfile, is_on_cpu, lenient_mps_profile
+from parity.devices.sim.shapes import unwritten
 from parity.execution import execute as ex
 
 # What torch takes on the simulated device -> on MPS, and on MPS where the seventh argument says that it is transposed.
@@ -55,6 +58,7 @@ ATEN_RECURRENT = ("torch.lstm", "torch.gru", "torch.lstm_cell", "torch.gru_cell"
 ATEN_PRODUCTS = {"mm.out": ("aten::linear", "aten::linear_backward")}
 SHOWN = 8  # of each kind of what is lacking, in the text
 MIXED = re.compile(r"at least two devices")
+LARGE = 1 << 16  # elements of the tensors of a call from which on it is not computed, where only shapes are wanted
 CASTS = {"float64": "float32", "complex128": "complex64"}
 
 
@@ -213,23 +217,28 @@ def audit(
     backward: bool = True,
     table: Table | None = None,
     faults: Iterable[Fault] = (),
+    shapes: bool = False,
     **kwargs: Any,
 ) -> Needs:
     """What `fn(*inputs, **kwargs)` needs of MPS, forward and (`backward`) backward, on the CPU alone.
 
     The caller's objects stay unchanged. table: the operator table of another torch; the installed one's by default. faults:
-    known bugs whose conditions are asked at each call; what they do is not done. Raises UsageError for a function that does not
+    known bugs whose conditions are asked at each call; what they do is not done. shapes: compute nothing large, for models that
+    this machine cannot run; tensors may be on torch's meta device. Raises UsageError for a function that does not
     run on the CPU, NothingCompared where no operator ran, DeviceError where torch cannot carry the simulated device.
     """
+    if shapes:
+        fn, inputs, kwargs = _with_memory(fn, inputs, kwargs)
     s = subject(fn, inputs, kwargs, ())
     if not s.moves:
         raise NothingCompared(f"{s.name}: no input is a tensor, so nothing would reach MPS; give it tensors")
-    cotangents = cotangents_of(s)[: None if backward else 0]
+    cotangents = [] if shapes else cotangents_of(s)[: None if backward else 0]
     table = table or installed()
     profile = lenient_mps_profile()
     witness = _Witness(table, profile)
     device = SimDevice(profile, [witness.watcher(f) for f in faults])
-    got = _run(s, device, witness, cotangents)
+    device.seat.computes = LARGE if shapes else None
+    got = _run(s, device, witness, cotangents if not shapes else None if backward else [])
     broken = _said(got) if isinstance(got, Raised) else ""
     if not witness.counts and not broken:
         raise NothingCompared(f"{s.name}: no operator ran on the device")
@@ -239,8 +248,10 @@ def audit(
         if t.dtype in profile.refused_dtypes:
             held.setdefault(word(t.dtype), []).append(name)
     why = "no backward pass: no output depends on an input or parameter that requires a gradient"
-    notes = [why] if backward and not cotangents else []
-    if broken and got.stage == "backward" and _raises_on_cpu(s, cotangents):
+    notes = [why] if backward and not shapes and not cotangents else []
+    if shapes:
+        notes.append("nothing large was computed: where your code asks for values, it may have taken another branch")
+    if broken and not shapes and got.stage == "backward" and _raises_on_cpu(s, cotangents):
         notes.append(f"the backward pass raises on the CPU as well ({broken}), and was not seen to its end")
         broken = ""
     foreign = tuple(dict.fromkeys(n.operator for n in witness.needs() if n.answer is Answer.UNKNOWN))
@@ -264,18 +275,48 @@ def _raises_on_cpu(s: Subject, cotangents: Sequence[Tensor]) -> bool:
         return isinstance(ex.attempt(lambda: gradients(run, tracked_outputs(run), cotangents), "backward"), Raised)
 
 
-def _run(s: Subject, device: SimDevice, witness: _Witness, cotangents: Sequence[Tensor]) -> Any:
-    """Run the subject on the device: what the last step gave, or raised."""
+def _with_memory(fn: Any, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The same with tensors of the CPU, which nobody has written, in place of those on the meta device."""
+
+    def near(x: Any) -> Any:
+        if isinstance(x, Tensor) and x.is_meta:
+            return unwritten(x, LARGE).requires_grad_(x.requires_grad)
+        return x
+
+    tensors = [*fn.parameters(), *fn.buffers()] if isinstance(fn, nn.Module) else []
+    if any(t.is_meta for t in tensors):
+        fn = copy.deepcopy(fn)
+        for m in fn.modules():
+            held: Any = (m._parameters, m._buffers)
+            for some in held:
+                for name, t in some.items():
+                    if t is not None and t.is_meta:
+                        made = unwritten(t, LARGE)
+                        some[name] = nn.Parameter(made, t.requires_grad) if isinstance(t, nn.Parameter) else made
+    return fn, tree_map(near, tuple(inputs)), tree_map(near, dict(kwargs))
+
+
+def _run(s: Subject, device: SimDevice, witness: _Witness, cotangents: Sequence[Tensor] | None) -> Any:
+    """Run the subject on the device: what the last step gave, or raised. cotangents: None for some of the outputs' own form."""
+
+    def put(t: Tensor) -> Tensor:
+        return device.upload(t) if t.numel() <= LARGE else to_sim(unwritten(t, LARGE), device.torch_device.index)
+
+    put = put if device.seat.computes is not None else device.upload
     _cells()
     device.seat.witness = witness
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), device.active(), without_other_backends():
         warnings.simplefilter("ignore")
         device.seed(SEED)
         with witness.places.watching():
-            run = ex.attempt(lambda: forward(s, device.upload, bool(cotangents), witness.listening()), "run")
-            if isinstance(run, Raised) or not cotangents or len(tracked_outputs(run)) != len(cotangents):
+            run = ex.attempt(lambda: forward(s, put, cotangents is None or bool(cotangents), witness.listening()), "run")
+            if isinstance(run, Raised):
                 return run
-            fed = [device.upload(c) for c in cotangents]
+            tracked = [t for _, t in run.outputs if t.requires_grad]
+            cotangents = [unwritten(t, LARGE) for t in tracked] if cotangents is None else cotangents
+            if not cotangents or len(tracked) != len(cotangents):
+                return run
+            fed = [put(c) for c in cotangents]
             with witness.listening():
                 return ex.attempt(lambda: gradients(run, tracked_outputs(run), fed), "backward")
 

@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-OF_MODELS = ("--torch", "--no-backward", "--json", "--verbose", "--pytest")  # options of audit
+OF_MODELS = ("--torch", "--no-backward", "--shapes", "--json", "--verbose", "--pytest")  # options of audit
 
 
 def _zoo(o: argparse.Namespace) -> int:

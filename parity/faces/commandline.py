@@ -269,6 +269,8 @@ def parser() -> argparse.ArgumentParser:
     how = "with --model: the torch to ask about: a Python, a virtual environment, a wheel for any system, native_functions.yaml"
     audit.add_argument("--torch", type=read_text, metavar="PLACE", help=how)
     audit.add_argument("--no-backward", action="store_true", help="with --model: leave the gradients out")
+    how = "with --model: compute nothing large, for a model that this machine cannot run; build it under torch.device('meta')"
+    audit.add_argument("--shapes", action="store_true", help=how)
     audit.add_argument("--json", action="store_true", help="with --model: print the answer as JSON")
     audit.add_argument("-v", "--verbose", action="store_true", help="with --model: list all operators and known bugs")
     how = "with --model: write a test for pytest, to -o, that fails where the model needs what MPS lacks"

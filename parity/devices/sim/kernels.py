@@ -19,6 +19,7 @@ from parity.devices.sim.memory import NAME, adopt, set_conj, to_host, to_host_in
 from parity.devices.sim.plans import DEVICE, LIST, NUMBERS, TENSOR, Plan, plan_of, plans
 from parity.devices.sim.profile import composing
 from parity.devices.sim.seats import SEATS, Seat
+from parity.devices.sim.shapes import shaped
 
 
 def run_as(op: Any, ours: bool = True) -> Callable[..., Any]:
@@ -266,6 +267,7 @@ def _watched(plan: Plan, seat: Seat, host: list[Any], kwhost: dict[str, Any], ar
             if isinstance(a, torch.dtype):
                 profile.check(a)
     faults = seat.faults_for(plan.overload, plan.base)
+    run = _run if seat.computes is None else functools.partial(shaped, seat.computes, _run)
     if faults:
         host = [_true_view(h, a) for h, a in zip(host, args)]
         kwhost = {k: _true_view(h, kwargs[k]) for k, h in kwhost.items()}
@@ -276,13 +278,13 @@ def _watched(plan: Plan, seat: Seat, host: list[Any], kwhost: dict[str, Any], ar
             kwhost,
             _destinations(plan, host, kwhost),
             seat.history,
-            lambda c: _run(plan, c.args, c.kwargs),
+            lambda c: run(plan, c.args, c.kwargs),
             origin=(args, kwargs),
             resolved=dict(seat.resolved),
         )
         result = settle(plan.returns, run_through(faults, call), call.outs, plan.overload)
     else:
-        result = _run(plan, host, kwhost)
+        result = run(plan, host, kwhost)
     seat.note(plan.overload)
     if seat.resolved:
         seat.resolved.clear()

@@ -30,6 +30,7 @@ class Seat:
 
     resolved: memory of operands whose lazy conj or neg bit torch has resolved for the next kernel -> the bits.
     witness: is told of each operator that came to its end, with its arguments on the host and its result.
+    computes: calls with more elements than that give results of the right form, in memory that nobody writes; None for no limit.
     """
 
     __slots__ = (
@@ -37,6 +38,7 @@ class Seat:
         "_named",
         "allocation_faults",
         "busy",
+        "computes",
         "faulty",
         "function_faults",
         "history",
@@ -50,6 +52,7 @@ class Seat:
         self.history: deque[str] = deque(maxlen=HISTORY)
         self.log: list[str] | None = None
         self.witness: Witness | None = None
+        self.computes: int | None = None
         self.sit(PERMISSIVE, ())
 
     def sit(self, profile: Profile, faults: Sequence[Fault]) -> None:

@@ -109,7 +109,9 @@ def _watched_copy(src: Tensor, dst: Tensor, onto: Seat | None, off: Seat | None)
     if src.is_conj() != dst.is_conj() or src.is_neg() != dst.is_neg():
         seat.resolved[dst.data_ptr()] = frozenset(w for w, bit in (("conj", src.is_conj()), ("neg", src.is_neg())) if bit)
     faults = seat.faults_for(name, name)
-    if not faults:
+    if seat.computes is not None and src.numel() + dst.numel() > seat.computes:
+        pass  # neither side is read or written
+    elif not faults:
         _plain_copy(src, dst)
     else:
         level = "kernel" if name == "copy_" else "transfer"
