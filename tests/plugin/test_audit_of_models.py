@@ -78,6 +78,13 @@ def test_all_operators_are_listed(models: Path, capsys: pytest.CaptureFixture[st
     assert ["aten::linear_backward", "float32", "0", "1", "kernel"] in rows
 
 
+def test_shapes_alone(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    meta = "\n\ndef huge():\n    with torch.device('meta'):\n        return nn.Linear(30000, 30000), torch.ones(2, 30000)\n"
+    (models / "huge.py").write_text("import torch\nfrom torch import nn" + meta)
+    assert audit("huge.py", "--shapes") == 0
+    assert "huge.py:huge: Linear will run on MPS" in capsys.readouterr().out
+
+
 def test_json(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert audit("nets.py:lacking", "--json", "-o", "needs.json") == 1
     (made,) = json.loads(capsys.readouterr().out)["functions"]

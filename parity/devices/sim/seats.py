@@ -30,7 +30,7 @@ class Seat:
 
     resolved: memory of operands whose lazy conj or neg bit torch has resolved for the next kernel -> the bits.
     witness: is told of each operator that came to its end, with its arguments on the host and its result.
-    computes: calls with more elements than that give results of the right form, in memory that nobody writes; None for no limit.
+    computes: calls with more elements give results of the right form, in memory that nobody writes; None for no limit.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""Calls that are too large to be computed: results of the right form, in memory that nobody writes and that so takes no room."""
+"""Calls that are too large to be computed: results of the right form, in memory that nobody writes and that takes no room."""
 
 from __future__ import annotations
 

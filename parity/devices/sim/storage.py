@@ -29,6 +29,8 @@ def _allocate(device: torch.device | None, name: str, make: Callable[[], Tensor]
     if not seat.busy:
         return to_sim(fresh, index)
     seat.profile.check(fresh.dtype, fresh.dim())
+    if seat.computes is not None and fresh.numel() <= seat.computes:
+        fresh.zero_()  # a call that is not computed may leave it so, and a smaller one take it for indices
     fresh = allocated(seat, fresh) if name.startswith("empty") else fresh
     if faults := seat.faults_for(name, name.partition(".")[0]):
         call = Call(name, "kernel", [fresh.shape], {"dtype": fresh.dtype}, (), seat.history, lambda c: fresh)

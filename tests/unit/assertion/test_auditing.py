@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import parity
-from parity.assertion.auditing import Needs
+from parity.assertion import auditing
+from parity.assertion.needs import Needs
 from parity.core.errors import NothingCompared, UsageError
 from parity.devices import Fault
 from parity.devices.mps_calls import Answer
@@ -180,6 +182,34 @@ def test_a_known_bug_does_nothing_here() -> None:
     assert [m.id for m in needs.matches] == ["planted"]
     broken = Fault("broken", ("exp",), dies, lambda call: bool(call.kwargs["none"]))
     assert parity.audit(lambda x: x.exp(), torch.randn(3), faults=[broken]).complete
+
+
+def kinds(needs: Needs) -> set[tuple[str, str, str, str]]:
+    return {(n.operator, n.dtype, n.pass_, n.answer) for n in needs.needs}
+
+
+@pytest.mark.parametrize("limit", [0, 50, auditing.LARGE])
+def test_shapes_alone_need_the_same(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = Recurrent(), torch.randn(2, 2, 8, 8)
+    computed = parity.audit(net, x)
+    monkeypatch.setattr(auditing, "LARGE", limit)
+    by_shapes = parity.audit(net, x, shapes=True)
+    assert kinds(by_shapes) == kinds(computed)
+    assert by_shapes.complete
+    lacks = parity.audit(lambda t: torch.special.log_ndtr(t).double(), torch.randn(3), backward=False, shapes=True)
+    assert (lacks.operators, lacks.dtypes) == (("aten::special_log_ndtr.out",), ("float64",))
+
+
+def test_a_model_without_memory_takes_none() -> None:
+    """5 GB of weights, and as much of each gradient."""
+    with torch.device("meta"):
+        net = nn.Sequential(nn.Linear(36000, 36000), nn.ReLU())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    needs = parity.audit(net, torch.randn(2, 36000), shapes=True)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # KiB
+    assert needs.complete, needs
+    assert "aten::linear_backward" in operators(needs, "backward")
+    assert next(net.parameters()).is_meta
 
 
 def test_nothing_to_audit() -> None:
