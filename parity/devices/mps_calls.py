@@ -107,7 +107,7 @@ _POOLED: tuple[_Limit, ...] = (
 )
 _CONVOLVED: _Limit = (_is_integer, "Convolution is supported only for Floating types")
 # Base name of an operator -> at which calls it is refused, and how the words begin.
-_ATEN_BEGINNINGS: dict[str, tuple[_Limit, ...]] = {
+ATEN_LIMITS: dict[str, tuple[_Limit, ...]] = {
     "_adaptive_avg_pool2d": _POOLED,
     "adaptive_max_pool2d": _POOLED,
     "_mps_convolution": (_CONVOLVED,),
@@ -129,10 +129,5 @@ _ATEN_BEGINNINGS: dict[str, tuple[_Limit, ...]] = {
 }
 
 
-def _texts() -> dict[str, mps.Text]:
-    """The text that begins with each of the beginnings. Raises StopIteration for one that no text has."""
-    known = [t for w in mps.REFUSALS for t in w.texts]
-    return {b: next(t for t in known if t.text.startswith(b)) for some in _ATEN_BEGINNINGS.values() for _, b in some}
-
-
-ATEN_LIMITS, TEXTS = _ATEN_BEGINNINGS, _texts()
+_KNOWN = [t for w in mps.REFUSALS for t in w.texts]
+TEXTS = {start: next(t for t in _KNOWN if t.text.startswith(start)) for some in ATEN_LIMITS.values() for _, start in some}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -46,6 +46,8 @@ def lacking():
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a file of models, in which the commands are typed."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the file that is written adds the folder
+    monkeypatch.delitem(sys.modules, "nets", raising=False)
     (tmp_path / "nets.py").write_text(MODELS)
     return tmp_path
 
@@ -109,13 +111,13 @@ def test_findings_of_a_run_that_concern_it(models: Path, capsys: pytest.CaptureF
 
 def test_a_test_is_written_that_fails_where_something_is_lacking(models: Path) -> None:
     assert audit("nets.py", "--pytest", "-o", "test_on_mps.py") == 0
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "test_on_mps.py"],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert "1 failed, 1 passed" in done.stdout
-    assert "Lacking needs 1 operator that MPS lacks: aten::special_log_ndtr.out" in done.stdout
+    written = runpy.run_path("test_on_mps.py")
+    (mark,) = written["test_runs_on_mps"].pytestmark
+    makes = {make.__name__: make for make in mark.args[1]}
+    assert [*makes] == ["net", "lacking"]
+    written["test_runs_on_mps"](makes["net"])
+    with pytest.raises(pytest.fail.Exception, match=r"Lacking needs 1 operator that MPS lacks: aten::special_log_ndtr\.out"):
+        written["test_runs_on_mps"](makes["lacking"])
     assert audit("nets.py", "--pytest", "-o", "test_on_mps.py") == UsageError.exit_code  # never over a file
 
 

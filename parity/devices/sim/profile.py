@@ -115,7 +115,11 @@ def lenient_mps_profile() -> LenientProfile:
     """A new profile with MPS's limits that refuses nothing."""
     mps = mps_profile()
     return LenientProfile(
-        "sim:mps", table=mps.table, refused_dtypes=mps.refused_dtypes, max_rank=mps.max_rank, always_on_cpu=mps.always_on_cpu
+        "sim:mps, lenient",
+        table=mps.table,
+        refused_dtypes=mps.refused_dtypes,
+        max_rank=mps.max_rank,
+        always_on_cpu=mps.always_on_cpu,
     )
 
 

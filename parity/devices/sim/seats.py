@@ -51,13 +51,13 @@ class Seat:
     def __init__(self) -> None:
         self.history: deque[str] = deque(maxlen=HISTORY)
         self.log: list[str] | None = None
-        self.witness: Witness | None = None
-        self.computes: int | None = None
         self.sit(PERMISSIVE, ())
 
     def sit(self, profile: Profile, faults: Sequence[Fault]) -> None:
         """Set profile and faults, and forget what ran before."""
         self.profile = profile
+        self.witness: Witness | None = None
+        self.computes: int | None = None
         planted = [Planted(f) for f in faults]
         self.function_faults = tuple(p for p in planted if p.fault.level == "function")
         self.allocation_faults = tuple(p for p in planted if p.fault.level == "allocation")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import parity
 from parity.assertion import auditing
 from parity.assertion.needs import Needs
 from parity.core.errors import NothingCompared, UsageError
-from parity.devices import Fault
+from parity.devices import Fault, resolve
 from parity.devices.mps_calls import Answer
 from parity.devices.operator_table import Table, installed
 from parity.zoo import BUGS
@@ -198,6 +199,18 @@ def test_shapes_alone_need_the_same(limit: int, monkeypatch: pytest.MonkeyPatch)
     assert by_shapes.complete
     lacks = parity.audit(lambda t: torch.special.log_ndtr(t).double(), torch.randn(3), backward=False, shapes=True)
     assert (lacks.operators, lacks.dtypes) == (("aten::special_log_ndtr.out",), ("float64",))
+
+
+def test_other_simulated_devices_stay_as_they_are() -> None:
+    faulty = Fault("wrong", ("exp",), lambda call: call.run() * 2)
+    for _ in range(3):
+        parity.audit(lambda x: x.exp(), torch.zeros(100_000), shapes=True)
+        gc.collect()  # frees the seat of the audit
+        x = torch.zeros(100_000)
+        for device, value in ((resolve("sim:mps"), 1.0), (resolve("sim", (faulty,)), 2.0)):
+            assert float(device.download(device.upload(x).exp()).max()) == value
+    with pytest.raises(NotImplementedError, match="not currently implemented for the MPS device"):
+        torch.heaviside(*(resolve("sim:mps").upload(torch.ones(2)) for _ in range(2)))
 
 
 def test_a_model_without_memory_takes_none() -> None:
