@@ -314,7 +314,7 @@ def dispatched_there(name: str) -> set[str]:
     sys.path.append(str(STANDIN))
     module: Any = importlib.import_module("standin_library")
     every = module.with_kernel()
-    module.with_kernel = lambda: [n for n in every if composes(f"aten::{n}")]
+    module.with_kernel = lambda: [n for n in every if composes(f"aten::{n}") or n in module.MIXING]
     module.install()
     return {base(n) for n in _warned(name)}
 
@@ -323,7 +323,7 @@ def dispatched_here(name: str) -> set[str]:
     """The same by the audit, without what `dispatched_there` cannot tell."""
     sys.path.append(str(STANDIN))
     there, kernels = (importlib.import_module(m) for m in ("standin_library", "standin_kernels"))
-    silent = {base(f"aten::{n}") for n in (*there.OWN, *there.VIEWS, *kernels.WHOLE)}
+    silent = {base(f"aten::{n}") for n in (*there.OWN, *there.VIEWS, *there.MIXING, *kernels.WHOLE)}
     fn, inputs = made(name)
     needs = importlib.import_module("parity").audit(fn, *inputs).needs
     names = [n.operator for n in needs if n.operator and n.answer in ("kernel", "no kernel") and not composes(n.operator)]
@@ -360,7 +360,8 @@ def standin(name: str, what: Callable[[str], set[str]]) -> set[str] | str:
     last = (done.stdout.splitlines() or [""])[-1]
     if done.returncode == 0 and last.startswith("["):
         return set(json.loads(last))
-    return (done.stderr.splitlines() or [f"exit code {done.returncode}"])[-1][:120]
+    said = done.stderr.splitlines() if done.returncode == 1 else []
+    return f"it ends ({said[-1][:120] if said else f'exit code {done.returncode}'})"
 
 
 # ---------------------------------------------------------------------------------------------------------------- the page

@@ -113,14 +113,8 @@ class LenientProfile(Profile):
 
 def lenient_mps_profile() -> LenientProfile:
     """A new profile with MPS's limits that refuses nothing."""
-    mps = mps_profile()
-    return LenientProfile(
-        "sim:mps, lenient",
-        table=mps.table,
-        refused_dtypes=mps.refused_dtypes,
-        max_rank=mps.max_rank,
-        always_on_cpu=mps.always_on_cpu,
-    )
+    limits = mps_profile()
+    return LenientProfile("sim:mps, lenient", limits.table, limits.refused_dtypes, limits.max_rank, limits.always_on_cpu)
 
 
 def is_on_cpu() -> bool:
