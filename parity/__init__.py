@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from parity.assertion import Captured as Captured
     from parity.assertion import Comparison as Comparison
     from parity.assertion import Located as Located
+    from parity.assertion import Needs as Needs
     from parity.assertion import ParityFailure as ParityFailure
     from parity.assertion import ParityWarning as ParityWarning
     from parity.assertion import Training as Training
     from parity.assertion import assert_parity as assert_parity
+    from parity.assertion import audit as audit
     from parity.assertion import capture as capture
     from parity.assertion import compare as compare
     from parity.assertion import compare_training as compare_training
@@ -29,6 +31,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "assert_parity": "parity.assertion",
+    "audit": "parity.assertion",
     "capture": "parity.assertion",
     "compare": "parity.assertion",
     "compare_training": "parity.assertion",
@@ -36,6 +39,7 @@ _HOMES = {
     "Captured": "parity.assertion",
     "Comparison": "parity.assertion",
     "Located": "parity.assertion",
+    "Needs": "parity.assertion",
     "ParityFailure": "parity.assertion",
     "ParityWarning": "parity.assertion",
     "Training": "parity.assertion",
@@ -53,6 +57,7 @@ __all__ = [
     "ParityWarning",
     "Training",
     "assert_parity",
+    "audit",
     "capture",
     "cases",
     "compare",

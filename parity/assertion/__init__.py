@@ -6,9 +6,11 @@ on_cpu, x)` judges two existing results.
 """
 
 from parity.assertion.asserting import assert_parity
+from parity.assertion.auditing import audit
 from parity.assertion.capturing import Captured, capture
 from parity.assertion.comparison import Comparison, ParityFailure, ParityWarning
 from parity.assertion.locating import locate
+from parity.assertion.needs import Needs
 from parity.assertion.pair import compare
 from parity.assertion.parting import Located
 from parity.assertion.training import Training, compare_training
@@ -17,10 +19,12 @@ __all__ = [
     "Captured",
     "Comparison",
     "Located",
+    "Needs",
     "ParityFailure",
     "ParityWarning",
     "Training",
     "assert_parity",
+    "audit",
     "capture",
     "compare",
     "compare_training",

@@ -54,6 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+OF_MODELS = ("--torch", "--no-backward", "--shapes", "--json", "--verbose", "--pytest")  # options of audit
+
+
 def _zoo(o: argparse.Namespace) -> int:
     suite.profile(o.profile)
     if o.output:
@@ -91,12 +94,18 @@ def _zoo(o: argparse.Namespace) -> int:
 
 
 def _audit(o: argparse.Namespace) -> int:
+    if not o.model and (only := next((w for w in OF_MODELS if getattr(o, w.strip("-").replace("-", "_"))), "")):
+        raise UsageError(f"{only} goes with --model: parity audit --model FILE.py {only}")
     if o.output:
         writable(o.output.absolute().parent, "--output")
     from parity.devices.mac_wheel import MacWheel
     from parity.report import audit as told
     from parity.runs import audit
 
+    if o.model:
+        from parity.faces import auditing
+
+        return auditing.run(o)
     if o.between:
         from parity.runs.environments import operator_table
 

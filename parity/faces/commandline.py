@@ -81,7 +81,14 @@ DOCTOR = (
     "goes on under a banner), with 4 where it is unusable or absent. Every run begins with it."
 )
 AUDIT = """\
-List the operators that have an MPS kernel in the installed torch, and which of them a run of the suite dispatches.
+What a model needs that MPS lacks (--model), how two versions of torch differ (--between), or what the suite leaves out
+(--reach).
+
+--model runs your model on this machine's CPU, forward and backward, composed of operators as MPS composes it, and lists those
+that MPS lacks or refuses, with your line and what to do; then public bugs whose conditions your calls meet. Ends with 0 where
+all is there, with 1 where something is lacking or a finding of class A in --run concerns it, with 3 where not all was seen.
+
+--reach lists the operators that have an MPS kernel in the installed torch, and which of them a run of the suite dispatches.
 
 What is counted: overloads (add.Tensor, add_.Tensor, add.out) of torch's own native_functions.yaml that name MPS as a dispatch
 key, or whose structured_delegate does. One is reached where a result that holds a comparison dispatched it on the device,
@@ -254,13 +261,25 @@ def parser() -> argparse.ArgumentParser:
     what = audit.add_mutually_exclusive_group(required=True)
     what.add_argument("--reach", action="store_true", help="audit the operators that are dispatched")
     how = "which operators gained or lost an MPS kernel: two Pythons, virtual environments, wheels or native_functions.yaml"
+    how = "what functions of yours need of MPS, each of which returns a model and its inputs; no device is needed"
+    what.add_argument("--model", type=read_text, metavar="FILE.py[:FUNCTION]", help=how)
     what.add_argument("--between", nargs=2, type=read_text, metavar=("OLD", "NEW"), help=how)
-    audit.add_argument("--run", action="append", default=[], type=Path, metavar="FILE", help="a run file (repeatable)")
+    how = "a run file (repeatable); with --model, one whose findings are held against the model's operators"
+    audit.add_argument("--run", action="append", default=[], type=Path, metavar="FILE", help=how)
+    how = "with --model: the torch to ask about: a Python, a virtual environment, a wheel for any system, native_functions.yaml"
+    audit.add_argument("--torch", type=read_text, metavar="PLACE", help=how)
+    audit.add_argument("--no-backward", action="store_true", help="with --model: leave the gradients out")
+    how = "with --model: compute nothing large, for a model that this machine cannot run; build it under torch.device('meta')"
+    audit.add_argument("--shapes", action="store_true", help=how)
+    audit.add_argument("--json", action="store_true", help="with --model: print the answer as JSON")
+    audit.add_argument("-v", "--verbose", action="store_true", help="with --model: list all operators and known bugs")
+    how = "with --model: write a test for pytest, to -o, that fails where the model needs what MPS lacks"
+    audit.add_argument("--pytest", action="store_true", help=how)
     how = "a wheel of torch whose operators to take instead of the installed torch's; it is only read"
     audit.add_argument("--wheel", type=read_path, metavar="FILE", help=how)
     audit.add_argument("--seed", default="0", help="seed of the explored cases, where it runs them itself")
     audit.add_argument("-n", type=read_workers, dest="workers", metavar="N", help=WORKERS_HELP)
-    audit.add_argument("--output", type=read_path, metavar="FILE", help="also write everything to this file (JSON)")
+    audit.add_argument("-o", "--output", type=read_path, metavar="FILE", help="also write everything to this file (JSON)")
     audit.set_defaults(command="audit")
 
     doctor = commands.add_parser("doctor", help="examine a device", description=DOCTOR)

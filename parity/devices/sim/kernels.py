@@ -19,6 +19,7 @@ from parity.devices.sim.memory import NAME, adopt, set_conj, to_host, to_host_in
 from parity.devices.sim.plans import DEVICE, LIST, NUMBERS, TENSOR, Plan, plan_of, plans
 from parity.devices.sim.profile import composing
 from parity.devices.sim.seats import SEATS, Seat
+from parity.devices.sim.shapes import shaped
 
 
 def run_as(op: Any, ours: bool = True) -> Callable[..., Any]:
@@ -51,7 +52,10 @@ def run_composed(op: Any, key: Any) -> Callable[..., Any]:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         on_device = (a for a in tree_leaves((args, kwargs)) if isinstance(a, Tensor) and not a.is_cpu)
         if (first := next(on_device, None)) is not None:
-            SEATS[first.get_device()].profile.admit(plan.qualified, plan.overload)
+            seat = SEATS[first.get_device()]
+            seat.profile.admit(plan.qualified, plan.overload)
+            if seat.witness is not None:
+                seat.witness(plan.qualified, args, kwargs, first)
         with composing(plan.overload):
             return op._op_dk(key, *args, **kwargs)
 
@@ -263,6 +267,7 @@ def _watched(plan: Plan, seat: Seat, host: list[Any], kwhost: dict[str, Any], ar
             if isinstance(a, torch.dtype):
                 profile.check(a)
     faults = seat.faults_for(plan.overload, plan.base)
+    run = _run if seat.computes is None else functools.partial(shaped, seat.computes, _run)
     if faults:
         host = [_true_view(h, a) for h, a in zip(host, args)]
         kwhost = {k: _true_view(h, kwargs[k]) for k, h in kwhost.items()}
@@ -273,13 +278,13 @@ def _watched(plan: Plan, seat: Seat, host: list[Any], kwhost: dict[str, Any], ar
             kwhost,
             _destinations(plan, host, kwhost),
             seat.history,
-            lambda c: _run(plan, c.args, c.kwargs),
+            lambda c: run(plan, c.args, c.kwargs),
             origin=(args, kwargs),
             resolved=dict(seat.resolved),
         )
         result = settle(plan.returns, run_through(faults, call), call.outs, plan.overload)
     else:
-        result = _run(plan, host, kwhost)
+        result = run(plan, host, kwhost)
     seat.note(plan.overload)
     if seat.resolved:
         seat.resolved.clear()
@@ -291,6 +296,8 @@ def _watched(plan: Plan, seat: Seat, host: list[Any], kwhost: dict[str, Any], ar
         for r in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(r, Tensor):
                 profile.check(r.dtype, r.dim())
+    if seat.witness is not None:
+        seat.witness(plan.qualified, host, kwhost, result)
     return result
 
 

@@ -91,6 +91,37 @@ class Profile:
             raise NotImplementedError(MISSING_TEXT.format(op=qualified, sha=torch.version.git_version))
 
 
+@dataclass(frozen=True, slots=True)
+class LenientProfile(Profile):
+    """MPS's limits, which hold nobody up. refused: (dtype, text) of what MPS would have refused, with "" for a rank; whoever
+    reads it empties it."""
+
+    refused: list[tuple[str, str]] = field(default_factory=list, hash=False, compare=False)
+
+    def check(self, dtype: torch.dtype | None, rank: int = 0) -> None:
+        """Note what MPS refuses."""
+        try:
+            Profile.check(self, dtype, rank)
+        except TypeError as e:
+            self.refused.append((str(dtype).removeprefix("torch."), str(e)))
+        except RuntimeError as e:
+            self.refused.append(("", str(e)))
+
+    def admit(self, qualified: str, overload: str) -> None:
+        """Let every operator pass."""
+
+
+def lenient_mps_profile() -> LenientProfile:
+    """A new profile with MPS's limits that refuses nothing."""
+    limits = mps_profile()
+    return LenientProfile("sim:mps, lenient", limits.table, limits.refused_dtypes, limits.max_rank, limits.always_on_cpu)
+
+
+def is_on_cpu() -> bool:
+    """Whether what runs now is inside of an operator that leaves the device unasked."""
+    return bool(_within.on_cpu)
+
+
 def _in_backward() -> bool:
     """Formulas of derivatives accumulate in float64 too (renorm's does); no one asks for a dtype by name in there."""
     return bool(torch._C._current_graph_task_id() != -1)

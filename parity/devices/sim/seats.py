@@ -6,7 +6,8 @@ Index 0 is `sim`, 1 is `sim:mps`; devices with faults take the next free one. `b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from parity.core.errors import DeviceError
 from parity.devices.sim.faults import Fault, Planted
@@ -21,10 +22,15 @@ FIRST_FREE = 2
 ALSO_CALLED = {"convolution_overrideable": "convolution", "convolution_backward_overrideable": "convolution_backward"}
 
 
+Witness: TypeAlias = Callable[[str, Sequence[Any], Mapping[str, Any], Any], None]
+
+
 class Seat:
     """The current state of one device index. Mutable: `sit` changes it.
 
     resolved: memory of operands whose lazy conj or neg bit torch has resolved for the next kernel -> the bits.
+    witness: is told of each operator that came to its end, with its arguments on the host and its result.
+    computes: calls with more elements give results of the right form, in memory that nobody writes; None for no limit.
     """
 
     __slots__ = (
@@ -32,12 +38,14 @@ class Seat:
         "_named",
         "allocation_faults",
         "busy",
+        "computes",
         "faulty",
         "function_faults",
         "history",
         "log",
         "profile",
         "resolved",
+        "witness",
     )
 
     def __init__(self) -> None:
@@ -48,6 +56,8 @@ class Seat:
     def sit(self, profile: Profile, faults: Sequence[Fault]) -> None:
         """Set profile and faults, and forget what ran before."""
         self.profile = profile
+        self.witness: Witness | None = None
+        self.computes: int | None = None
         planted = [Planted(f) for f in faults]
         self.function_faults = tuple(p for p in planted if p.fault.level == "function")
         self.allocation_faults = tuple(p for p in planted if p.fault.level == "allocation")

@@ -29,11 +29,15 @@ def _allocate(device: torch.device | None, name: str, make: Callable[[], Tensor]
     if not seat.busy:
         return to_sim(fresh, index)
     seat.profile.check(fresh.dtype, fresh.dim())
+    if seat.computes is not None and fresh.numel() <= seat.computes:
+        fresh.zero_()  # a call that is not computed may leave it so, and a smaller one take it for indices
     fresh = allocated(seat, fresh) if name.startswith("empty") else fresh
     if faults := seat.faults_for(name, name.partition(".")[0]):
         call = Call(name, "kernel", [fresh.shape], {"dtype": fresh.dtype}, (), seat.history, lambda c: fresh)
         fresh = settle(_FRESH, run_through(faults, call), (), name)
     seat.note(name)
+    if seat.witness is not None:
+        seat.witness(f"aten::{name}", (), {}, fresh)
     return to_sim(fresh, index)
 
 
@@ -107,7 +111,9 @@ def _watched_copy(src: Tensor, dst: Tensor, onto: Seat | None, off: Seat | None)
     if src.is_conj() != dst.is_conj() or src.is_neg() != dst.is_neg():
         seat.resolved[dst.data_ptr()] = frozenset(w for w, bit in (("conj", src.is_conj()), ("neg", src.is_neg())) if bit)
     faults = seat.faults_for(name, name)
-    if not faults:
+    if seat.computes is not None and src.numel() + dst.numel() > seat.computes:
+        pass  # neither side is read or written
+    elif not faults:
         _plain_copy(src, dst)
     else:
         level = "kernel" if name == "copy_" else "transfer"
@@ -124,6 +130,8 @@ def _watched_copy(src: Tensor, dst: Tensor, onto: Seat | None, off: Seat | None)
         )
         settle(_WRITTEN, run_through(faults, call), call.outs, name)
     seat.note(name)
+    if seat.witness is not None:
+        seat.witness("aten::_copy_from", (src,), {}, dst)
 
 
 def _plain_copy(src: Tensor, dst: Tensor) -> None:

@@ -1,0 +1,115 @@
+"""`parity audit --model FILE.py:function`: what a user's model needs that MPS lacks, and a test of it for pytest."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+
+from parity.assertion.auditing import audit
+from parity.assertion.models import functions
+from parity.core.errors import NothingCompared, OutputError, ParityError, UsageError
+from parity.report import needs as told
+from parity.runs import causes, run_file
+from parity.runs.environments import operator_table
+from parity.zoo import BUGS
+
+ANSWERED = ("unsupported_op", "fallback")  # kinds of bugs that say no more than the operator table of a torch
+TEST = '''\
+"""{models} needs no operator and no dtype that MPS lacks: asked on the CPU, so that it runs on any machine.
+
+Written by: {command}
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import parity
+
+sys.path.insert(0, str(Path(__file__).parent / {folder!r}))
+import {module}  # noqa: E402  # found by the line before
+
+
+@pytest.mark.parametrize("make", [{makes}])
+def test_runs_on_mps(make):
+    torch.manual_seed(0)
+    model, *inputs = make()
+    found = parity.audit(model, *inputs{options})
+    if not found.complete:
+        pytest.fail(str(found), pytrace=False)
+'''
+
+
+def run(o: argparse.Namespace) -> int:
+    """Print the answers: 0 where MPS has all, 1 where it lacks something or a run's findings of class A concern it, 2 where a
+    function cannot be run, 3 where not all was seen. Raises UsageError for a file without such functions."""
+    if o.torch and o.wheel:
+        raise UsageError("--torch and --wheel both name a torch; give one of them")
+    if o.pytest:
+        return _write_test(o)
+    torch.autograd.set_multithreading_enabled(False)  # the simulated device needs the backward pass on the calling thread
+    place = str(o.torch or o.wheel or "")
+    if place and not Path(place).expanduser().exists() and shutil.which(place) is None:
+        what = "a Python, the folder of a virtual environment, a wheel of torch for any system, or a native_functions.yaml"
+        raise UsageError(f"there is no {place}; name {what}")
+    table = operator_table(place) if place else None
+    runs = [(str(path), run_file.read(path)) for path in o.run]
+    gathered = [(path, causes.gather(r.records, r.deaths)) for path, r in runs]
+    bugs = {b.fault.id: b for b in BUGS if not b.fault.scaled and b.kind not in ANSWERED}
+    answers, code = [], 0
+    for name, make in functions(o.model).items():
+        try:
+            fn, inputs = make()
+            faults = [] if o.shapes else [b.fault for b in bugs.values()]  # their conditions may read values
+            found = audit(fn, *inputs, backward=not o.no_backward, table=table, faults=faults, shapes=o.shapes)
+        except ParityError as e:
+            print(f"{name}: not audited: {str(e).removeprefix(name).lstrip(': ')}", file=sys.stderr, flush=True)
+            code = max(code, e.exit_code)
+            continue
+        concerns = [c for _, some in gathered for c in told.concerns(some, found)]
+        answers.append((name, found, concerns))
+        if not o.json:
+            print(told.render(name, found, bugs, concerns, ", ".join(path for path, _ in runs), o.verbose), flush=True)
+        lacking = bool(found.lacking or found.held or found.mixed) or any(c.weight == told.ORDINARY for c in concerns)
+        code = max(code, 1 if lacking else NothingCompared.exit_code if found.broken else 0)
+    if o.json:
+        print(told.as_json(answers, bugs))
+    if o.output:
+        _write(o.output, told.as_json(answers, bugs) + "\n")
+    return code
+
+
+def _write_test(o: argparse.Namespace) -> int:
+    """Write the test: 0."""
+    if not o.output:
+        raise UsageError(f"a test is written to a file: parity audit --model {o.model} --pytest -o test_on_mps.py")
+    if o.output.exists():
+        raise UsageError(f"{o.output} is there already; remove it, or name another file with -o")
+    made = functions(o.model)
+    file = Path(o.model.partition(":")[0])
+    names = [name.rpartition(":")[2] for name in made]
+    text = TEST.format(
+        models=", ".join(made),
+        command=f"parity audit --model {o.model} --pytest -o {o.output}" + (" --no-backward" if o.no_backward else ""),
+        folder=Path(os.path.relpath(file.parent.resolve(), o.output.parent.resolve())).as_posix(),
+        module=file.stem,
+        makes=", ".join(f"{file.stem}.{n}" for n in names),
+        options=", backward=False" if o.no_backward else "",
+    )
+    _write(o.output, text)
+    print(f"wrote {o.output}; run it with: python -m pytest {o.output}")
+    return 0
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as e:
+        raise OutputError(f"cannot write {path}: {e.strerror or e}; name another with -o") from None
