@@ -111,8 +111,8 @@ CPU = {"the CPU aborts": "os.abort()", "the CPU is killed": "os.kill(os.getpid()
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to die. status: what it must be told as, empty if that is left to chance, as whether it comes at all; sure: whether
-    it comes every time, so that it must be shrunk."""
+    """One way to die. status: what it must be told as; empty if that is left to chance, as whether it comes at all. sure:
+    whether it comes every time, so that it must be shrunk."""
 
     name: str
     code: str
