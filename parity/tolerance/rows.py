@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parity.core.case import OpClass
+from parity.core.case import OpClass, entry_of
 from parity.core.dtypes import FACTS
 from parity.core.errors import TableError
 from parity.core.results import Tolerance
@@ -69,7 +69,7 @@ class TableRow:
 
     def is_exception_for(self, op: str) -> bool:
         """Whether the row is an exception for this op."""
-        return self.kind == "exception" and self.subject in (op, op.removeprefix("opinfo:"))
+        return self.kind == "exception" and self.subject in (op, entry_of(op))
 
     def applies_to(self, op: str, rule: OpClass, dtype: str, pass_: str, function: str) -> bool:
         """Whether the row applies to this op, class, dtype, pass and ULP function."""
@@ -192,4 +192,4 @@ def _why_beaten(beaten: TableRow, better: TableRow | None) -> str:
 
 def short(op: str) -> str:
     """Name of an op in [[special]]: "relu" for "opinfo:nn.functional.relu", "fft" for "fft.fft"."""
-    return op.removeprefix("opinfo:").partition(":")[0].split(".")[-1]
+    return entry_of(op).partition(":")[0].split(".")[-1]
