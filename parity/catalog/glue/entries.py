@@ -13,6 +13,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 from torch.optim import optimizer as optimizers
+from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 Group = tuple[Tensor | None, ...]
 
@@ -108,7 +109,7 @@ CAPTURABLE = "_get_capturable_supported_devices"
 def _available(options: dict[str, Any], device: str) -> dict[str, Any]:
     """The options without those that torch has for other devices only: `capturable` is for graphs, `fused` needs a kernel."""
     takes = {"capturable": ("cpu", *optimizers._get_capturable_supported_devices())}
-    takes["fused"] = tuple(optimizers._get_fused_kernels_supported_devices())
+    takes["fused"] = tuple(_get_fused_kernels_supported_devices())
     return {name: value for name, value in options.items() if name not in takes or device in takes[name]}
 
 
@@ -132,10 +133,11 @@ def _closure(own: list[Tensor], step: Group) -> Callable[[], Tensor]:
 
     def closure() -> Tensor:
         with torch.enable_grad():
-            loss = sum([((p - g).square() * (0.5 + k)).sum() for k, (p, g) in enumerate(zip(own, step)) if g is not None])
+            distances = [((p - g).square() * (0.5 + k)).sum() for k, (p, g) in enumerate(zip(own, step)) if g is not None]
             for p in own:
                 p.grad = None
-            loss.backward()
+            loss = torch.stack(distances).sum()
+            loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
     return closure
@@ -171,8 +173,9 @@ def run_optimizer(
     gradients, a "closure", or "differentiable": gradients flow from the results to parameters and gradients."""
     options = _available(options, params[0].device.type)
     through = kind == "differentiable"
-    own = [p.clone() if through else torch.nn.Parameter(p.detach().clone()) for p in params]
-    optimizer, found = getattr(torch.optim, name)(own, **options), {}
+    dense = torch.contiguous_format if kind == "closure" else torch.preserve_format  # LBFGS takes no other gradients
+    own = [p.clone() if through else torch.nn.Parameter(p.detach().clone(memory_format=dense)) for p in params]
+    optimizer, found = getattr(torch.optim, name)(own, **options), dict[str, Any]()
     with warnings.catch_warnings(), _capturable_on_the_cpu(type(optimizer)):
         warnings.simplefilter("ignore")  # gradients of results that are no leaves
         for k, step in enumerate(grads, 1):
