@@ -9,6 +9,7 @@ then parameters and buffers. What torch's database expects to fail on a device i
 from __future__ import annotations
 
 import functools
+import importlib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from parity.catalog import module_rules as rules
 from parity.catalog import opinfo
 from parity.catalog.draw import Arguments, Draw
-from parity.catalog.opinfo_trees import generators, tensors_of
+from parity.catalog.opinfo_trees import generators, rebuilt, tensors_of
 from parity.catalog.row import Row
 from parity.catalog.samples import Sample, draw_sample, evenly, sample_of, stored, torch_version, write
 from parity.core.case import OpClass
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 PREFIX = "modules:"
 NAMES = Path(__file__).with_name("module_names.json")
-GLUE = "parity.catalog.glue.entries."
+GLUE = "parity.catalog.glue.entries"
 KEPT = 64  # samples per module, mode and dtype, evenly spaced
 KEPT_STATES = 8  # and for its state
 DTYPES = tuple(d for d in DEFAULT if FACTS[d].is_inexact)
@@ -88,7 +89,7 @@ def _as_row(key: str, entry: ModuleEntry, functions: dict[str, Row]) -> Row:
         "grad": entry.backward,
         "opinfo": (key,),
     }
-    own |= {"updates": entry.updates, "call": GLUE + _runner(key)}
+    own |= {"updates": entry.updates, "call": f"{GLUE}.{_runner(key)}"}
     if mode_of(key) == "state":
         return Row(PREFIX + key, rule=OpClass.EXACT, places=True, **own)
     function = functions.get(opinfo.PREFIX + rules.FUNCTION_OF.get(module_of(key), ""))
@@ -197,9 +198,7 @@ def _refused(key: str, sample: Sample) -> bool:
 
 
 def _run(key: str, sample: Sample) -> Any:
-    from parity.catalog.glue import entries
-
-    return getattr(entries, _runner(key))(*sample.args, **sample.kwargs)
+    return getattr(importlib.import_module(GLUE), _runner(key))(*sample.args, **sample.kwargs)
 
 
 def _torch_dtype(dtype: str) -> Any:
@@ -215,8 +214,23 @@ def _inputs(key: str, dtype: str) -> Iterator[Any]:
     if module_of(key) in rules.PACKED:
         asked["with_packed_sequence"] = True
     yield from info.module_inputs_func(info, training=mode_of(key) != "eval", **asked)
+    if module_of(key) in rules.PACKED_BY_PARITY:
+        yield _packed(asked["dtype"])
     if module_of(key) in rules.PADDED:
         yield _padded(key, asked["dtype"])
+
+
+def _packed(dtype: Any) -> Any:
+    """Two packed sequences of 5 and 3 steps."""
+    import torch
+    from torch.nn.utils.rnn import pack_padded_sequence
+    from torch.testing._internal.common_modules import FunctionInput, ModuleInput
+
+    make: Any = FunctionInput  # untyped, as torch has it
+    given: Any = ModuleInput
+    packed = pack_padded_sequence(torch.randn(5, 2, 3, dtype=torch.float32).to(dtype), torch.tensor([5, 3]))
+    packed.data.requires_grad_()
+    return given(make(3, 4, num_layers=2), make(packed))
 
 
 def _padded(key: str, dtype: Any) -> Any:
@@ -364,8 +378,6 @@ def _facts(key: str, info: Any) -> dict[str, str]:
 def _tried(key: str, sample: Sample) -> tuple[bool, bool, bool]:
     """Whether the CPU computes a sample, and its gradient, and whether the call changes an operand."""
     import torch
-
-    from parity.catalog.opinfo_trees import rebuilt
 
     flags = iter(sample.grads)
 

@@ -9,6 +9,7 @@ rows; `python -m parity.catalog.optimizer_entries` regenerates it.
 from __future__ import annotations
 
 import functools
+import importlib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,12 +27,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PREFIX = "optimizers:"
+GLUE = "parity.catalog.glue.entries"
 NAMES = Path(__file__).with_name("optimizer_names.json")
 DTYPES = tuple(d for d in DEFAULT if FACTS[d].is_inexact)
 IMPLEMENTATIONS = ("foreach", "fused", "capturable", "differentiable")
 STEPS = 3
-# RAdam rectifies from its sixth step on. With `capturable` it computes the factor in float32 with a cancellation that leaves two
-# of its digits, so that there only the steps before that are compared.
+# RAdam rectifies from its sixth step on. With `capturable` it computes the factor in float32, where a cancellation leaves two
+# of its digits, so that only the steps before that are compared.
 LATE = {"RAdam": 7, "RAdam:foreach": 7, "RAdam:differentiable": 7}
 # Iterations of a step that calls its closure; once it has converged, the next ones are made of roundings.
 ITERATIONS = 2
@@ -84,7 +86,7 @@ def _as_row(key: str, entry: OptimizerEntry) -> Row:
         functools.partial(_draw, key),
         family="optimizers",
         rule=COMPOSITE,
-        call="parity.catalog.glue.entries.run_optimizer",
+        call=f"{GLUE}.run_optimizer",
         dtypes=entry.dtypes,
         grad=entry.backward,
         updates=True,
@@ -195,8 +197,6 @@ def _runs(sample: Sample, through: bool = False) -> bool:
     """Whether the CPU takes a sample. through: and gives gradients through the steps."""
     import torch
 
-    from parity.catalog.glue.entries import run_optimizer
-
     flags = iter(sample.grads)
 
     def leaf(x: Any) -> Any:
@@ -206,7 +206,7 @@ def _runs(sample: Sample, through: bool = False) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            outs = [t for t in tensors_of(run_optimizer(*args)) if t.requires_grad]
+            outs = [t for t in tensors_of(importlib.import_module(GLUE).run_optimizer(*args)) if t.requires_grad]
             if through:
                 leaves = [t for t in tensors_of(args) if t.requires_grad]
                 torch.autograd.grad([t.abs().sum() for t in outs], leaves, allow_unused=True)

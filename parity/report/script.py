@@ -45,7 +45,12 @@ ATEN = "parity.catalog.glue.aten"
 # Names that a glue function may use in addition to builtins and its own module's functions, with their imports.
 IMPORTS = {
     "Callable": "from collections.abc import Callable",
+    "contextlib": "import contextlib",
     "copy": "import copy",
+    "mock": "from unittest import mock",
+    "optimizers": "from torch.optim import optimizer as optimizers",
+    "_get_fused_kernels_supported_devices": "from torch.utils._foreach_utils import _get_fused_kernels_supported_devices",
+    "sys": "import sys",
     "warnings": "import warnings",
     "F": "from torch.nn import functional as F",
     "Tensor": "from torch import Tensor",

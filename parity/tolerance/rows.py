@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from parity.catalog.module_rules import FUNCTION_OF
 from parity.core.case import OpClass, entry_of
 from parity.core.dtypes import FACTS
 from parity.core.errors import TableError
@@ -191,5 +192,7 @@ def _why_beaten(beaten: TableRow, better: TableRow | None) -> str:
 
 
 def short(op: str) -> str:
-    """Name of an op in [[special]]: "relu" for "opinfo:nn.functional.relu", "fft" for "fft.fft"."""
-    return entry_of(op).partition(":")[0].split(".")[-1]
+    """Name of an op in [[special]]: "relu" for "opinfo:nn.functional.relu" and "modules:nn.ReLU", "fft" for "fft.fft"."""
+    entry, _, mode = entry_of(op).partition(":")
+    function = FUNCTION_OF.get(entry, entry) if mode != "state" else entry
+    return function.partition(":")[0].split(".")[-1]
