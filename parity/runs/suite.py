@@ -19,7 +19,8 @@ from parity.core.case import TORCH_DATA, source_of
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import UsageError, near
 
-SOURCES = ("native", *TORCH_DATA, "all")
+SOURCES = ("native", *TORCH_DATA, "ops", "all")
+MEMBERS = {"ops": ("native", "opinfo"), "all": ("native", *TORCH_DATA)}  # sources that stand for several
 MOST_SHARDS = 999
 ORACLE_EVERY = 50  # one explored case in so many goes to the oracle even if the screens decide
 
@@ -163,9 +164,8 @@ def rows(source: str) -> tuple[Row, ...]:
     """All rows of a source, in the order of a report. Raises UsageError for an unknown source."""
     if source not in SOURCES:
         raise UsageError(f"unknown source '{source}'; allowed: {', '.join(SOURCES)}")
-    native = tuple(catalog.ROWS.values()) if source in ("native", "all") else ()
-    asked = TORCH_DATA if source == "all" else (source,) if source in TORCH_DATA else ()
-    return (*native, *(r for data in asked for r in entries.rows(data)))
+    asked = MEMBERS.get(source, (source,))
+    return tuple(r for one in asked for r in (catalog.ROWS.values() if one == "native" else entries.rows(one)))
 
 
 def row(name: str) -> Row:
@@ -186,6 +186,18 @@ def profile(name: str) -> RunProfile:
     return PROFILES[name]
 
 
+def _elsewhere(pattern: str, source: str) -> str:
+    """Where a pattern that matches nothing in a source matches, or what is like it there; "" if nothing is."""
+    others = list(dict.fromkeys(source_of(r.name) for r in lookup.matching(pattern, rows("all"))))
+    if source != "native" and "native" in others:
+        return "it is in parity's own rows only: add --source all"
+    if "opinfo" in others:
+        return "it is in torch's OpInfo only: add --source all"
+    hint = lookup.hint(pattern, rows(source))
+    also = f"it is in torch's {' and '.join(others)}: add --source {others[0]}" if others else ""
+    return f"{hint} As a whole {also}" if hint and also else hint or also
+
+
 def select(
     patterns: Sequence[str] = (), families: Collection[str] = (), dtypes: Collection[str] = (), source: str = "native"
 ) -> tuple[Item, ...]:
@@ -198,9 +210,7 @@ def select(
     for pattern in patterns:
         matching = lookup.matching(pattern, pool)
         if not matching:
-            others = dict.fromkeys(source_of(r.name) for r in lookup.matching(pattern, rows("all")))
-            elsewhere = f"it is in another source: add --source {' or '.join(others)}" if others else ""
-            said = elsewhere or lookup.hint(pattern, pool) or lookup.hint(pattern, rows("all"))
+            said = _elsewhere(pattern, source) or lookup.hint(pattern, rows("all"))
             raise UsageError(f"no op matches '{pattern}'; {said or 'parity run --list lists all'}")
         named |= {r.name for r in matching}
     kinds = tuple(dict.fromkeys(r.family for r in pool))

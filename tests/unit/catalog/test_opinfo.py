@@ -236,7 +236,7 @@ def test_words_that_are_no_devices_stay(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def refusal(**changed: Any) -> str:
-    known: dict[str, Any] = {"name": "opinfo:neg", "dtype": "float32", "index": 0, "tensors": [torch.ones(20, 20)]}
+    known: dict[str, Any] = {"op": "opinfo:neg", "dtype": "float32", "index": 0, "tensors": [torch.ones(20, 20)]}
     known |= {"torch": torch_version(), "digest": samples("neg", "float32")[0].digest} | changed
     with pytest.raises(CaseError) as e:
         assemble(**known)
@@ -263,10 +263,10 @@ def test_a_missing_sample_tensor_or_entry_is_refused() -> None:
         f"opinfo:neg has no sample 99 in float32 here (it has {count}, up to {count - 1}); draw the case anew"
     )
     assert refusal(tensors=[]) == "sample 0 of opinfo:neg in float32 takes 1 tensors, the case has 0"
-    assert refusal(name="opinfo:neq") == (f"torch {torch_version()} has no OpInfo 'neq'; did you mean 'ne' or 'eq' or 'neg'?")
+    assert refusal(op="opinfo:neq") == (f"torch {torch_version()} has no OpInfo 'neq'; did you mean 'ne' or 'eq' or 'neg'?")
     with pytest.raises(CaseError) as e:
-        sample_tensor("neg", "float32", 0, 5)
-    assert str(e.value) == "sample 0 of neg in float32 has 1 tensors, none at 5; draw the case anew"
+        sample_tensor("opinfo:neg", "float32", 0, 5)
+    assert str(e.value) == "sample 0 of opinfo:neg in float32 has 1 tensors, none at 5; draw the case anew"
 
 
 def test_a_dtype_that_the_entry_cannot_make_is_a_case_error() -> None:
