@@ -2,8 +2,7 @@
 
 `opinfo_names.json` lists the entries, so that rows exist without importing torch; `python -m parity.catalog.opinfo` regenerates
 it. OpInfo is private, changes between versions, and importing it freezes `torch.backends` flags, so the first sample loads it.
-A sample's `output_process_fn_grad`, which hides phases and
-ambiguities, is not used; the relations of the rows replace it.
+A sample's `output_process_fn_grad`, which hides phases and ambiguities, is not used; the relations of the rows replace it.
 """
 
 from __future__ import annotations

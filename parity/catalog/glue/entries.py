@@ -77,7 +77,7 @@ def _layout(t: Tensor) -> list[int]:
 
 def run_state(make: Callable[[], Any], state: dict[str, Tensor]) -> dict[str, Any]:
     """The parameters and buffers of a module that goes to the device, gets its `state_dict` from the CPU, and comes back: their
-    values, and for each whether dtype, strides and `requires_grad` are kept on both ways, and no two share memory."""
+    values, and whether dtypes, strides and `requires_grad` are kept on both ways."""
     device = next(iter(state.values())).device
     ours = {name: t.detach().to("cpu", copy=True) for name, t in state.items()}
     module = copy.deepcopy(make())
