@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
-from parity.catalog.opinfo import PREFIX
 from parity.catalog.row import Row
+from parity.core.case import entry_of
 from parity.core.errors import near
 
 SHORT = (("torch.ops.aten.", "aten::"), ("torch._C._nn.", "nn.functional."), ("torch.", ""), ("F.", "nn.functional."))
@@ -18,8 +18,9 @@ PLACES = ("", "nn", "nn.functional", "nn.init", "Tensor", "aten::", "linalg", "s
 
 
 def names_of(r: Row) -> tuple[str, ...]:
-    """The names of a row: its own, and for OpInfo rows also the entry, the entry without its variant, and its last word."""
-    entry = r.name.removeprefix(PREFIX)
+    """The names of a row: its own, and for a row of torch's test data also the entry, the same without its variant, and its
+    last word."""
+    entry = entry_of(r.name)
     base = entry.partition(":")[0]
     return (r.name, entry, base, base.rpartition(".")[2]) if entry != r.name else (r.name,)
 

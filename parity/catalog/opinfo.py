@@ -2,32 +2,28 @@
 
 `opinfo_names.json` lists the entries, so that rows exist without importing torch; `python -m parity.catalog.opinfo` regenerates
 it. OpInfo is private, changes between versions, and importing it freezes `torch.backends` flags, so the first sample loads it.
-A case names its sample by index, torch version and digest. A sample's `output_process_fn_grad`, which hides phases and
-ambiguities, is not used; the relations of the rows replace it.
+A sample's `output_process_fn_grad`, which hides phases and ambiguities, is not used; the relations of the rows replace it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from parity.catalog import opinfo_rules as rules
 from parity.catalog.draw import Arguments, Draw
 from parity.catalog.opinfo_trees import digest_of, dtype_of, generators, outline, rebuilt, runs_dense
 from parity.catalog.opinfo_trees import tensors_of as tensors_of
 from parity.catalog.row import Row
-from parity.core.case import OpClass, TensorSpec, Values
+from parity.catalog.samples import Sample, draw_sample, evenly, sample_of, stored, torch_version, write
+from parity.core.case import OpClass, entry_of
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import CaseError, near
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 PREFIX = "opinfo:"
 NAMES = Path(__file__).with_name("opinfo_names.json")
@@ -48,21 +44,6 @@ class OpInfoEntry:
     forward_ad: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OpInfoSample:
-    """One call: args and kwargs as OpInfo gave them, their tensors in tree order, and which of these may require a gradient.
-
-    out_of_range: the call must be refused because of an index out of range.
-    """
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    tensors: tuple[Tensor, ...]
-    grads: tuple[bool, ...]
-    digest: str
-    out_of_range: bool = False
-
-
 def _entry(tree: dict[str, Any]) -> OpInfoEntry:
     flags = tree.get("flags", "").split()
     return OpInfoEntry(
@@ -75,13 +56,7 @@ def _entry(tree: dict[str, Any]) -> OpInfoEntry:
     )
 
 
-@functools.cache
-def _stored() -> dict[str, Any]:
-    stored: dict[str, Any] = json.loads(NAMES.read_text(encoding="utf-8"))
-    return stored
-
-
-ENTRIES: dict[str, OpInfoEntry] = {name: _entry(tree) for name, tree in _stored()["entries"].items()}
+ENTRIES: dict[str, OpInfoEntry] = {name: _entry(tree) for name, tree in stored(NAMES)["entries"].items()}
 
 MUTATES = rules.MUTATES
 OUT_OF_REACH: dict[str, str] = {
@@ -148,33 +123,11 @@ def _spatial(base: str) -> int:
 
 
 def _draw(key: str, draw: Draw) -> Arguments:
-    """One of the entry's samples: its index, a spec per tensor, torch version and digest. Most samples of some entries are
-    empty matrices (46 of 64 of svd), so three of four cases are drawn from the others."""
-    kept = samples(key, draw.dtype)
-    full = tuple([index for index, s in kept.items() if all(t.numel() for t in s.tensors)])
-    index = draw.choice(full if 0 < len(full) < len(kept) and draw.pick(4) else tuple(kept))
-    return _call(index, kept[index], on_cpu=key == "tensor_split")
-
-
-def _call(index: int, sample: OpInfoSample, on_cpu: bool = False) -> Arguments:
-    """A sample with TensorSpecs for its tensors. on_cpu: all but the first stay on the CPU."""
-    specs = tuple(
-        TensorSpec(
-            dtype_of(t), tuple(t.shape), values=Values("sample", (index, position)), grad=grad, on_cpu=on_cpu and position > 0
-        )
-        for position, (t, grad) in enumerate(zip(sample.tensors, sample.grads))
-    )
-    return Arguments((index, *specs), (("torch", torch_version()), ("digest", sample.digest)))
+    """One of the entry's samples."""
+    return draw_sample(samples(key, draw.dtype), draw, on_cpu=key == "tensor_split")
 
 
 # --------------------------------------------------------------------------------------------------------- with torch
-
-
-def torch_version() -> str:
-    """The version of the installed torch without its build ("2.13.0" for "2.13.0+cpu")."""
-    import torch
-
-    return str(torch.__version__).partition("+")[0]
 
 
 @functools.cache
@@ -190,7 +143,7 @@ def _database() -> dict[str, Any]:
 
 
 def _info(name: str) -> Any:
-    key = name.removeprefix(PREFIX)
+    key = entry_of(name)
     if key not in _database():
         raise CaseError(f"torch {torch_version()} has no OpInfo '{key}'; {near(key, _database()) or 'see parity run --list'}")
     return _database()[key]
@@ -200,44 +153,37 @@ def callables(name: str) -> tuple[Callable[..., Any], Callable[..., Any] | None,
     """The function of an entry, its in-place form or None, and whether it takes out=. Raises CaseError."""
     info = _info(name)
     function: Callable[..., Any] = info.op
-    if name.removeprefix(PREFIX) in rules.FIRST_ONLY:
+    if entry_of(name) in rules.FIRST_ONLY:
 
         def function(*args: Any, **kwargs: Any) -> Any:
             return info.op(*args, **kwargs)[0]
 
-    return function, info.inplace_variant, bool(info.supports_out) and name.removeprefix(PREFIX) not in rules.FIRST_ONLY
+    return function, info.inplace_variant, bool(info.supports_out) and entry_of(name) not in rules.FIRST_ONLY
 
 
 @functools.lru_cache(maxsize=4)
-def _samples(key: str, dtype: str) -> dict[int, OpInfoSample]:
+def samples(key: str, dtype: str) -> dict[int, Sample]:
+    """The samples of an entry in a dtype by their index in OpInfo's own order. Raises CaseError."""
     info = _info(key)
     fit = {index: s for index, s in enumerate(_make_samples(info, dtype, grad=False)) if _fits(key, s)}
     if not fit:
         raise CaseError(f"OpInfo '{key}' has no sample in {dtype} that parity can take; choose another dtype or op")
-    indices = list(fit)
-    if len(indices) > KEPT:
-        indices = [indices[k * len(indices) // KEPT] for k in range(KEPT)]
     graded = list(_make_samples(info, dtype, grad=True)) if dtype in ENTRIES.get(key, OpInfoEntry()).backward else []
     # With gradients some entries give other samples. Their flags cannot be matched, so all inexact tensors get a gradient.
     match = [list(map(outline, tensors_of(g))) for g in graded]
     kept = {}
-    for index in indices:
+    for index in evenly(list(fit), KEPT):
         tensors = tuple(tensors_of(fit[index]))
         grads = tuple(FACTS[dtype_of(t)].is_inexact for t in tensors)
         if index < len(match) and match[index] == list(map(outline, tensors)):
             grads = tuple(bool(t.requires_grad) for t in tensors_of(graded[index]))
         args, kwargs = fit[index]
-        kept[index] = OpInfoSample(args, kwargs, tensors, grads, digest_of((args, kwargs), tensors))
+        kept[index] = Sample(args, kwargs, tensors, grads, digest_of((args, kwargs), tensors))
     return kept
 
 
-def samples(name: str, dtype: str) -> dict[int, OpInfoSample]:
-    """The samples of an entry in a dtype by their index in OpInfo's own order. Raises CaseError."""
-    return _samples(name.removeprefix(PREFIX), dtype)
-
-
 @functools.lru_cache(maxsize=64)
-def errors(key: str) -> dict[int, OpInfoSample]:
+def errors(key: str) -> dict[int, Sample]:
     """OpInfo's error inputs by index -1, -2 ...; only those that the CPU also refuses with dense operands.
 
     Empty if the entry has none, or fails to make them. Raises CaseError if OpInfo cannot be imported.
@@ -247,7 +193,7 @@ def errors(key: str) -> dict[int, OpInfoSample]:
     def dense(x: Any) -> Any:
         return x.detach().clone(memory_format=torch.contiguous_format) if isinstance(x, torch.Tensor) else x
 
-    info, kept = _info(key), dict[int, OpInfoSample]()
+    info, kept = _info(key), dict[int, Sample]()
     for k, (args, kwargs) in enumerate(_error_inputs(info)):
         tensors = tuple(tensors_of((args, kwargs)))
         if not _fits(key, (args, kwargs)) or any(t.device.type != "cpu" for t in tensors):
@@ -258,7 +204,7 @@ def errors(key: str) -> dict[int, OpInfoSample]:
                 info.op(*again[0], **again[1])
         except Exception as e:
             out = any(word in str(e) for word in OUT_OF_RANGE)
-            kept[-1 - k] = OpInfoSample(args, kwargs, tensors, (False,) * len(tensors), digest_of((args, kwargs), tensors), out)
+            kept[-1 - k] = sample_of(args, kwargs, lambda t: False, out)
     return kept
 
 
@@ -268,12 +214,6 @@ def _error_inputs(info: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         stream = () if info.error_inputs_func is None else info.error_inputs("cpu")
         return [((e.sample_input.input, *e.sample_input.args), dict(e.sample_input.kwargs)) for e in stream]
     return []
-
-
-def refusals(name: str) -> Iterator[tuple[Arguments, bool]]:
-    """(arguments, whether an index is out of range) of each error input of an entry. Raises CaseError."""
-    for index, sample in errors(name.removeprefix(PREFIX)).items():
-        yield _call(index, sample), sample.out_of_range
 
 
 def raw_samples(name: str, dtype: str, grad: bool) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
@@ -305,78 +245,11 @@ def _fits(key: str, sample: tuple[tuple[Any, ...], dict[str, Any]]) -> bool:
     return known and small and not drops and (key.partition(":")[0] not in rules.MEMORY or runs_dense(_info(key).op, sample))
 
 
-def _sample(name: str, dtype: str, index: int) -> OpInfoSample:
-    kept = errors(name.removeprefix(PREFIX)) if index < 0 else samples(name, dtype)
-    if index not in kept:
-        raise CaseError(
-            f"{name} has no sample {index} in {dtype} here (it has {len(kept)}, up to {max(kept, key=abs, default=0)}); "
-            "draw the case anew"
-        )
-    return kept[index]
-
-
-def sample_tensor(name: str, dtype: str, index: int, position: int) -> Tensor:
-    """The tensor at a position of a sample; do not write into it. Raises CaseError."""
-    tensors = _sample(name, dtype, index).tensors
-    if not 0 <= position < len(tensors):
-        raise CaseError(
-            f"sample {index} of {name} in {dtype} has {len(tensors)} tensors, none at {position}; draw the case anew"
-        )
-    return tensors[position]
-
-
-def _is_device(word: str) -> bool:
-    """Whether torch knows a device of this name."""
-    import torch
-
-    try:
-        torch.device(word)
-    except RuntimeError:
-        return False
-    return True
-
-
-def assemble(
-    name: str, dtype: str, index: int, tensors: Iterable[Any], torch: str, digest: str, device: str = "cpu"
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """(args, kwargs) of a sample with these tensors instead of its own, and with `device` instead of any device that it names.
-
-    torch, digest: from the case. Raises CaseError if they differ from those of the sample here.
-    """
-    import torch as library
-
-    if torch != torch_version():
-        raise CaseError(
-            f"the case was drawn from the samples of torch {torch}, this is torch {torch_version()}; "
-            "install that one, or draw anew"
-        )
-    sample = _sample(name, dtype, index)
-    if digest != sample.digest:
-        raise CaseError(
-            f"sample {index} of {name} in {dtype} has digest {sample.digest} here and {digest} in the case: "
-            "other values on another machine; replay it where it was found, or draw anew"
-        )
-    given = list(tensors)
-    if len(given) != len(sample.tensors):
-        raise CaseError(f"sample {index} of {name} in {dtype} takes {len(sample.tensors)} tensors, the case has {len(given)}")
-    it = iter(given)
-
-    def leaf(x: Any) -> Any:
-        if isinstance(x, library.Tensor):
-            return next(it)
-        if isinstance(x, str) and _is_device(x):
-            return device
-        return library.device(device) if isinstance(x, library.device) else x
-
-    args, kwargs = rebuilt((sample.args, sample.kwargs), leaf)
-    return args, kwargs
-
-
 # ---------------------------------------------------------------------------------------------------------- the list
 
 
 def generate() -> dict[str, Any]:
-    """The content of `opinfo_names.json` for the installed torch."""
+    """The entries of `opinfo_names.json` for the installed torch."""
     import torch
 
     entries = {}
@@ -394,16 +267,8 @@ def generate() -> dict[str, Any]:
             "flags": " ".join(flag for flag, is_set in flags.items() if is_set),
         }
         entries[key] = {word: text for word, text in tree.items() if text}
-    return {"torch": torch_version(), "entries": entries}
-
-
-def text(tree: dict[str, Any]) -> str:
-    """The text of the file: one line per entry, so that a new torch gives a readable diff."""
-    lines = [f"{json.dumps(key)}: {json.dumps(entry)}" for key, entry in tree["entries"].items()]
-    return f'{{"torch": {json.dumps(tree["torch"])}, "entries": {{\n' + ",\n".join(lines) + "\n}}\n"
+    return entries
 
 
 if __name__ == "__main__":
-    tree = generate()
-    NAMES.write_text(text(tree), encoding="utf-8")
-    print(f"wrote {len(tree['entries'])} entries of torch {tree['torch']} to {NAMES.name}")
+    write(NAMES, generate())

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
 from parity.catalog.draw import Arguments, Draw
-from parity.core.case import Arg, Case, OpClass
+from parity.core.case import Arg, Case, OpClass, source_of
 from parity.core.dtypes import BOOL, COMPLEX, FLOATS, INTS
 
 Signature = Callable[[Draw], Arguments]
@@ -181,3 +181,8 @@ class Row:
         object.__setattr__(self, "inplace", self.inplace.replace("*", self.name))
         object.__setattr__(self, "law", self.law.replace("*", self.name))
         object.__setattr__(self, "opinfo", tuple([public if entry in OWN else entry for entry in self.opinfo]))
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether its calls are samples of torch's own test data, which say neither what an operand is for nor its domain."""
+        return source_of(self.name) != "native"

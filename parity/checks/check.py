@@ -88,7 +88,7 @@ def _aspects(t: Trial) -> None:
     first = _on_reference(t)
     reference = first.reference
     oracle = CaseOracle(t.program, t.case, t.inputs, _result_dtype(reference))
-    if isinstance(reference, Raised) and oracle.truth("out") is None and oracle.truth("out[0]") is None:
+    if isinstance(reference, Raised) and not oracle.runs():
         t.results.append(Result(Aspect.FORWARD, Verdict(Status.VOID, f"the reference refuses: {reference.message}")))
         return
     t.mark("device")
@@ -238,7 +238,7 @@ def _bound(t: Trial) -> Bound | None:
     if not t.program.row.relation:
         return None
     views = [o.view for o in t.inputs.operands]
-    if t.program.row.family == "opinfo":
+    if t.program.row.is_sampled:
         args, kwargs = ex.arguments(t.case, t.inputs, views, torch_word)
         return Bound(t.program.row, tuple(args), kwargs)
     return Bound(

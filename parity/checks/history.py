@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from parity.catalog import opinfo
+from parity.catalog import entries
 from parity.catalog.draw import Arguments, Draw, Sizes
 from parity.checks.trial import Trial
 from parity.core.case import Case, Layout, TensorSpec
@@ -147,7 +147,7 @@ def _changed(function: Callable[..., Any], k: int, number: Any) -> Callable[...,
 
 
 def _other_values(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
-    if t.program.row.family != "opinfo":
+    if not t.program.row.is_sampled:
         case = t.case.map_operands(lambda s: replace(s, values=replace(s.values, seed=s.values.seed + 1, literal=None)))
         yield t.program, case, build(case)
         return
@@ -230,7 +230,7 @@ def _built(t: Trial, case: Case | None) -> Step | None:
 def _resized(t: Trial, change: Callable[[int], int]) -> Case | None:
     """The case with every size above 1, and its indices, changed; None if nothing changes or it is too large."""
     row = t.program.row
-    if row.family == "opinfo" or row.family in WINDOWS or row.unchecked:
+    if row.is_sampled or row.family in WINDOWS or row.unchecked:
         return None
 
     def sized(s: TensorSpec) -> TensorSpec:
@@ -250,8 +250,8 @@ def _resized(t: Trial, change: Callable[[int], int]) -> Case | None:
 def _drawn(t: Trial, larger: bool) -> Iterator[Case]:
     """Undecorated calls drawn from the row: the simplest, or some with more elements than the case."""
     row, size = t.program.row, sum(o.view.numel() for o in t.inputs.operands)
-    if row.family == "opinfo":
-        kept = opinfo.samples(t.case.op, t.case.dtype)
+    if row.is_sampled:
+        kept = entries.samples(t.case.op, t.case.dtype)
         sizes = [sum(x.numel() for x in s.tensors) for s in kept.values()]
         k = sizes.index(max(sizes) if larger else min(sizes))
         if (sizes[k] > size) if larger else (sizes[k] < size):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -128,6 +129,22 @@ class Cotangent:
     seed: int = 0
 
 
+# torch's own test data. Their rows are named "<source>:<entry>"; a case of theirs names a sample by its index.
+TORCH_DATA = ("opinfo", "modules", "optimizers")
+
+
+@functools.cache
+def source_of(op: str) -> str:
+    """Which of torch's own test data an op is an entry of, or "native"."""
+    source, found, _ = op.partition(":")
+    return source if found and source in TORCH_DATA else "native"
+
+
+def entry_of(op: str) -> str:
+    """The name of an op without its source: "nn.LSTM:train" of "modules:nn.LSTM:train", "add" of "opinfo:add" and of "add"."""
+    return op if source_of(op) == "native" else op.partition(":")[2]
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One call of one op, described completely: enough to rebuild it on any machine.
@@ -161,6 +178,11 @@ class Case:
         """The case with these operands in place of its own; there must be as many."""
         following = iter(specs)
         return self.map_operands(lambda _: next(following))
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether the case names a sample of torch's own test data."""
+        return source_of(self.op) != "native"
 
     @property
     def numel(self) -> int:

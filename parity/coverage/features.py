@@ -36,7 +36,7 @@ def features(case: Case, aspects: Collection[str] = ()) -> frozenset[str]:
             words.add("operand on the CPU")
     if len({s.dtype for s in specs}) > 1:
         words.add("operands of several dtypes")
-    if not case.op.startswith("opinfo:"):
+    if not case.is_sample:
         words.update(_arguments(case))
     if case.under != "grad":
         words.add(f"mode {case.under}")

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from parity.catalog import opinfo
+from parity.catalog import module_entries, opinfo, optimizer_entries
 from parity.catalog.row import Row
 from parity.checks.derivatives import TWICE, promises
 from parity.checks.gauge import GAUGES
@@ -62,7 +62,14 @@ def _names(row: Row) -> tuple[str, ...]:
 
 
 def applies(unit: str, dtype: str, aspect: Aspect) -> bool:
-    """Whether OpInfo says that a pair has this aspect on the CPU; False if the unit is no entry."""
+    """Whether torch's own test data says that a pair has this aspect on the CPU; False if the unit is no entry."""
+    if unit in module_entries.ENTRIES:
+        m = module_entries.ENTRIES[unit]
+        held = {Aspect.FORWARD: m.dtypes, Aspect.BACKWARD: m.backward, Aspect.DOUBLE: m.backward if m.gradgrad else ()}
+        return dtype in held.get(aspect, ())
+    if unit in optimizer_entries.ENTRIES:
+        o = optimizer_entries.ENTRIES[unit]
+        return dtype in {Aspect.FORWARD: o.dtypes, Aspect.BACKWARD: o.backward}.get(aspect, ())
     e = opinfo.ENTRIES.get(unit, opinfo.OpInfoEntry())
     return {
         Aspect.FORWARD: dtype in e.dtypes,
@@ -115,7 +122,7 @@ class ItemRecords:
 @dataclass(frozen=True, slots=True)
 class Pair:
     """One pair in one aspect. state: compared, void or not reached. entry: whether OpInfo itself has the pair in this aspect.
-    by: the sources that compared it ("native", "opinfo")."""
+    by: what compared it: "native" rows, or a "sample" of torch's own."""
 
     unit: str
     dtype: str
@@ -168,4 +175,4 @@ def _records(s: ItemRecords, unit: str, aspect: Aspect) -> Mapping[str, int]:
 
 
 def _source(row: Row) -> str:
-    return "opinfo" if row.family == "opinfo" else "native"
+    return "sample" if row.is_sampled else "native"

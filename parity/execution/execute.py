@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from parity.catalog import opinfo
+from parity.catalog import entries, opinfo
 from parity.catalog.row import Row
 from parity.core import layout as layouts
 from parity.core.case import Case, Cotangent, Layout
@@ -114,7 +114,7 @@ def arguments(
 ) -> tuple[Any, dict[str, Any]]:
     """Positional and keyword arguments of the call, with these tensors as operands. word: turns the name of a torch attribute
     into an argument. device: the one that OpInfo samples name."""
-    if not inputs.fed and not case.op.startswith("opinfo:"):
+    if not inputs.fed and not case.is_sample:
         args = tuple([realise(a, tensors, word) for a in inputs.args])
         return args, {k: realise(v, tensors, word) for k, v in inputs.kwargs.items()} if inputs.kwargs else {}
     if inputs.fed:
@@ -124,7 +124,7 @@ def arguments(
     pinned = dict(case.kwargs)
     index = case.args[0]
     assert isinstance(index, int)
-    tree = opinfo.assemble(
+    tree = entries.assemble(
         case.op, case.dtype, index, list(tensors), str(pinned.get("torch")), str(pinned.get("digest")), device
     )
     return tree if word is torch_word else tree_map(lambda a: word(_name(a)) if isinstance(a, torch.dtype) else a, tree)
@@ -135,25 +135,26 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def outputs(result: Any) -> Named:
-    """Every tensor in a result, named: `out`, or `out[0]`, `out[1]` ...; Python numbers become 0-d tensors."""
+    """Every tensor in a result, named: `out`, or `out[0]`, `out[1]` ..., and those of a dict by its keys; Python numbers become
+    0-d tensors."""
     if isinstance(result, Tensor):
         return (("out", result),)
-    tensors: list[Tensor] = []
+    tensors: list[tuple[str, Tensor]] = []
 
-    def walk(r: Any) -> None:
+    def walk(r: Any, name: str = "") -> None:
         if isinstance(r, Tensor):
-            tensors.append(r)
+            tensors.append((f"out[{name or len(tensors)}]", r))
         elif isinstance(r, (tuple, list)):
             for x in r:
                 walk(x)
         elif isinstance(r, dict):
-            for x in r.values():
-                walk(x)
+            for key, x in r.items():
+                walk(x, str(key))
         elif isinstance(r, (bool, int, float, complex)):
-            tensors.append(torch.tensor(r, dtype=torch.float64 if isinstance(r, float) else None))
+            walk(torch.tensor(r, dtype=torch.float64 if isinstance(r, float) else None), name)
 
     walk(result)
-    return tuple((f"out[{i}]", t) for i, t in enumerate(tensors))
+    return tuple(tensors)
 
 
 # ------------------------------------------------------------------------------------------------------------ one place

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.catalog import opinfo
+from parity.catalog import entries
 from parity.core import layout as layouts
 from parity.core.case import Case, Layout, Slice, TensorSpec, Word, map_operands_in
 from parity.core.dtypes import FACTS, DtypeFacts
@@ -176,9 +176,9 @@ def build(case: Case) -> Inputs:
 
 
 def _sample(case: Case, spec: TensorSpec) -> Tensor:
-    """The tensor of an OpInfo sample, or its leading corner where the shape is smaller than the sample's."""
+    """The tensor of a sample, or its leading corner where the shape is smaller than the sample's."""
     index, position = (int(p) for p in spec.values.params)
-    whole = opinfo.sample_tensor(case.op, case.dtype, index, position).detach()
+    whole = entries.sample_tensor(case.op, case.dtype, index, position).detach()
     smaller = len(spec.shape) == whole.dim() and all(n <= m for n, m in zip(spec.shape, whole.shape))
     if not smaller or whole.dtype != getattr(torch, spec.dtype):
         raise CaseError(

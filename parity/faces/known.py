@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+from parity.core.case import source_of
 from parity.core.errors import KnownError, UsageError, near
 from parity.core.results import Cause
 from parity.runs import known, run_file
@@ -146,7 +147,7 @@ def unknown_ops(held: Known) -> list[str]:
 
     names = {r.name for r in suite.rows("native")}
     asked = {op: e for e in held.entries for op in e.ops if op not in names and not is_own(op)}
-    if any(op.startswith("opinfo:") for op in asked):
+    if any(source_of(op) != "native" for op in asked):
         names |= {r.name for r in suite.rows("all")}
     place, hint = Path(held.code.name).name, "parity run --list lists them"
     return [

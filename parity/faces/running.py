@@ -53,7 +53,7 @@ def _run_with(o: RunOptions, began: float) -> int:
     profile = suite.profile(o.profile)
     whole = not (o.op or o.family or o.dtype or o.source or o.examples)
     if o.count:
-        o = replace(o, source=o.source or "all", device="cpu" if o.device == "auto" else o.device)
+        o = replace(o, source=o.source or "ops", device="cpu" if o.device == "auto" else o.device)
     source = o.source or profile.source
     own_words = o.model if only_own else [f"model={m}" for m in o.model]
     words = [*o.op, *own_words, *(f"family={f}" for f in o.family), *(f"dtype={d}" for d in o.dtype), f"source={source}"]

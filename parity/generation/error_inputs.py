@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from parity.catalog import opinfo
+from parity.catalog import entries, opinfo
 from parity.catalog.draw import Pick
 from parity.catalog.row import Row
 from parity.core.case import Arg, Case, TensorSpec, Values, operands_in
@@ -29,8 +29,8 @@ OTHERS = {
 
 def error_case(row: Row, case: Case, pick: Pick) -> Case:
     """The case with one of the errors that fit it; the case itself if none does."""
-    if row.family == "opinfo":
-        return _from_opinfo(case, pick)
+    if row.is_sampled:
+        return _from_samples(case, pick)
     fit = tuple(_error_inputs(row, case))
     if not fit:
         return case
@@ -40,9 +40,9 @@ def error_case(row: Row, case: Case, pick: Pick) -> Case:
     return replace(ways[pick(len(ways))](), refused=word)
 
 
-def _from_opinfo(case: Case, pick: Pick) -> Case:
-    """One of OpInfo's error inputs, in the mode of the case."""
-    listed = tuple(opinfo.refusals(case.op))
+def _from_samples(case: Case, pick: Pick) -> Case:
+    """One of the error inputs of torch's test data, in the mode of the case."""
+    listed = tuple(entries.refusals(case.op))
     if not listed:
         return case
     call, beyond = listed[pick(len(listed))]

@@ -35,7 +35,7 @@ ATEN_UNSTRUCTURED = (
 )
 # The dispatch key of the shape functions of kernels; on the meta device Python replaces many of them, and checks less.
 STRUCTURED = "CompositeExplicitAutogradNonFunctional"
-WHOLE = ("opinfo", "optimizers")  # samples do not say which operands are which; optimizers take lists of one device
+WHOLE = "optimizers"  # they take lists of one device; samples do not say which operands are which
 ATEN_COPIES = ("copy_", "_to_copy")
 ATEN_BY_INDEX = ("index.Tensor", "index_put", "index_put_", "_index_put_impl_", "index.Tensor_out")  # take indices from the CPU
 
@@ -44,7 +44,7 @@ def is_possible(row: Row, specs: Sequence[TensorSpec]) -> bool:
     """Whether some operand is likely to be accepted on the CPU, so that `pick_operand` is worth its cost."""
     if row.on_cpu == "either":
         return True
-    return row.family not in WHOLE and any(_likely(row, k, s) for k, s in enumerate(specs))
+    return not row.is_sampled and row.family != WHOLE and any(_likely(row, k, s) for k, s in enumerate(specs))
 
 
 def _likely(row: Row, k: int, s: TensorSpec) -> bool:

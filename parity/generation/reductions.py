@@ -32,7 +32,7 @@ LISTED = 40  # dimensions; with more of them, pairs are not tried
 
 def _locked(case: Case) -> int:
     """Number of leading arguments that identify the sample."""
-    return 1 if case.op.startswith("opinfo:") else 0
+    return 1 if case.is_sample else 0
 
 
 def _fits(spec: TensorSpec) -> bool:

@@ -76,7 +76,7 @@ def problems(
     seed = zlib.crc32(repr(case).encode()) >> 2 if seed is None else seed
     with _undisturbed():
         drawn = RandomCase(program, case, inputs, bound, device, ex.place(inputs, device))
-        if program.row.family == "opinfo":  # the entry seeds its own call, so there is only one draw
+        if program.row.is_sampled:  # the entry seeds its own call, so there is only one draw
             draws = [drawn.draw()]
             return law.outside(bound, draws[0]) or _judged(law, drawn, draws)
         return _problems(law, drawn, seed)

@@ -110,14 +110,22 @@ class CaseOracle(Oracle):
         """The cotangents for runs: the current ones, else the announced ones."""
         return self._expected if self._cotangents is None else self._cotangents
 
+    def runs(self) -> bool:
+        """Whether the function runs in float64."""
+        return self._results() is not None
+
     def truth(self, name: str) -> Tensor | None:
         """The truth of one result, or None."""
+        results = self._results()
+        return None if results is None else results.tensors.get(name)
+
+    def _results(self) -> Float64Results | None:
         if not self._computed:
             self._computed, self._truth = True, self._compute_truth()
             if self._truth is None and self._cotangents is None and self._expected is not None:
                 self._expected = None  # the backward may be what fails
                 self._truth = self._compute_truth()
-        return None if self._truth is None else self._truth.tensors.get(name)
+        return self._truth
 
     def _compute_truth(self) -> Float64Results | None:
         asked = self._p, self._case, self._inputs

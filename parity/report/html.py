@@ -18,9 +18,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from parity import catalog
-from parity.catalog import opinfo
 from parity.core import notation, picture
-from parity.core.case import OpClass
+from parity.core.case import OpClass, source_of
 from parity.core.dtypes import DEFAULT
 from parity.core.errors import CaseError
 from parity.core.probes import BLIND, ERRORS, SEEN
@@ -297,8 +296,8 @@ def _checks(items: Sequence[ItemRow], deaths: Sequence[Death]) -> dict[str, Any]
 
 def _class_of(op: str) -> str:
     """The class of an op by this parity's catalog."""
-    if op.startswith(opinfo.PREFIX):
-        return "torch's OpInfo entries"
+    if (source := source_of(op)) != "native":
+        return {"opinfo": "torch's OpInfo entries"}.get(source, f"torch's {source}")
     row = catalog.ROWS.get(op)
     return str(row.rule) if row is not None else "unknown to this parity"
 

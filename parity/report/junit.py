@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 from parity import catalog
-from parity.catalog import opinfo
+from parity.core.case import source_of
 from parity.core.results import FINDINGS, Record, Status
 from parity.report import caveats
 from parity.report.causes import shortened
@@ -90,8 +90,8 @@ def _ids(causes: Sequence[Gathered]) -> dict[int, str]:
 
 
 def _family(op: str) -> str:
-    if op.startswith(opinfo.PREFIX):
-        return "opinfo"
+    if source_of(op) != "native":
+        return source_of(op)
     return catalog.ROWS[op].family if op in catalog.ROWS else "unknown"
 
 

@@ -27,7 +27,7 @@ def render(pairs: Sequence[Pair], whole: bool, verbose: bool = False) -> str:
 
     whole: whether all ops were asked for; only then are the numbers of test_mps shown.
     """
-    head = ["op x dtype", "compared", "of OpInfo's own", "by native", "by OpInfo rows", "void", "not reached"]
+    head = ["op x dtype", "compared", "of torch's own", "by native", "by torch's samples", "void", "not reached"]
     rows = [head + ["test_mps"] * whole]
     for aspect in ASPECTS:
         own = [p for p in pairs if p.aspect is aspect]
@@ -38,7 +38,7 @@ def render(pairs: Sequence[Pair], whole: bool, verbose: bool = False) -> str:
                 aspect,
                 f"{len(done):,}",
                 f"{sum(p.entry for p in done):,} of {len(entries):,}",
-                *(f"{sum(source in p.by for p in done):,}" for source in ("native", "opinfo")),
+                *(f"{sum(source in p.by for p in done):,}" for source in ("native", "sample")),
                 *(f"{sum(p.state == state for p in own):,}" for state in ("void", "not reached")),
                 *([f"{TEST_MPS[aspect]:,}"] if whole else []),
             ]

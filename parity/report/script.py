@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from parity import catalog
-from parity.catalog import opinfo
+from parity.catalog import entries, module_entries, opinfo
 from parity.catalog.row import Row
 from parity.checks.trial import SELDOM, values
 from parity.core import notation
-from parity.core.case import Case, Layout, Slice, Word
+from parity.core.case import Case, Layout, Slice, Word, source_of
 from parity.core.dtypes import FACTS
 from parity.core.errors import ParityError
 from parity.core.layout import base_shape, channels_last_permutation
@@ -40,10 +40,22 @@ from parity.report.script_text import AGAIN, HEAD, NAMED, REAL, TAIL
 LITERAL = 64  # most elements to write out; larger tensors are written as compressed bytes
 MODES = {"no_grad": "with torch.no_grad():", "inference": "with torch.inference_mode():"}
 DETERMINISTIC = "torch.use_deterministic_algorithms(True)"
-CALLS = "parity.catalog.glue.calls", "parity.catalog.glue.steps", "parity.catalog.glue.into", "parity.catalog.glue.layers"
+CALLS = tuple(f"parity.catalog.glue.{module}" for module in ("calls", "steps", "into", "layers", "entries"))
 ATEN = "parity.catalog.glue.aten"
 # Names that a glue function may use in addition to builtins and its own module's functions, with their imports.
-IMPORTS = {"F": "from torch.nn import functional as F", "Tensor": "from torch import Tensor", "Any": "from typing import Any"}
+IMPORTS = {
+    "Callable": "from collections.abc import Callable",
+    "contextlib": "import contextlib",
+    "copy": "import copy",
+    "mock": "from unittest import mock",
+    "optimizers": "from torch.optim import optimizer as optimizers",
+    "_get_fused_kernels_supported_devices": "from torch.utils._foreach_utils import _get_fused_kernels_supported_devices",
+    "sys": "import sys",
+    "warnings": "import warnings",
+    "F": "from torch.nn import functional as F",
+    "Tensor": "from torch import Tensor",
+    "Any": "from typing import Any",
+}
 
 
 class Unwritable(Exception):  # not an error: it only stops the writing
@@ -88,9 +100,9 @@ def data_of(case: Case, aspect: str, kept: bool = False) -> CaseScript | None:
 
 
 def _row(op: str) -> Row:
-    if not op.startswith(opinfo.PREFIX):
+    if source_of(op) == "native":
         return catalog.row(op)
-    row = next((r for r in opinfo.rows() if r.name == op), None)
+    row = next((r for r in entries.rows(source_of(op)) if r.name == op), None)
     if row is None:
         raise Unwritable(op)
     return row
@@ -181,14 +193,14 @@ def _public(entry: str, function: Callable[..., Any] | None, inplace: bool) -> s
 
 def arguments_text(t: CaseScript) -> str:
     """The arguments as text, with the operands as t0, t1 ..."""
-    if t.row.family != "opinfo":
+    if not t.row.is_sampled:
         args, kwargs = t.inputs.args, t.inputs.kwargs
     else:
         pinned, index = dict(t.case.kwargs), t.case.args[0]
         assert isinstance(index, int)
         slots = [Slot(i) for i in range(len(t.inputs.operands))]
         pinned_by = str(pinned.get("torch")), str(pinned.get("digest"))
-        args, kwargs = opinfo.assemble(t.case.op, t.case.dtype, index, slots, *pinned_by)
+        args, kwargs = entries.assemble(t.case.op, t.case.dtype, index, slots, *pinned_by)
     return ", ".join([*map(_plain, args), *(f"{k}={_plain(v)}" for k, v in kwargs.items())])
 
 
@@ -217,8 +229,17 @@ def _plain(a: Any) -> str:
         return notation.number(a)
     if type(a) is complex:
         return f"complex({notation.number(a.real)}, {notation.number(a.imag)})"
+    return _special(a)
+
+
+def _special(a: Any) -> str:
+    """`_plain` of what only samples hold, and of `...`."""
     if a is Ellipsis:
         return "..."
+    if isinstance(a, dict):
+        return "{" + ", ".join(f"{k!r}: {_plain(v)}" for k, v in a.items()) + "}"
+    if isinstance(a, module_entries.Make) and a.text:
+        return f"lambda: {a.text}"
     raise Unwritable(repr(a))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from parity import __version__
-from parity.catalog import opinfo
+from parity.catalog.samples import torch_version
 from parity.core.errors import OutputError
 from parity.report.words import clock, plural
 from parity.zoo.bug import KINDS
@@ -69,7 +69,7 @@ def header(board: Board) -> list[str]:
     early = [f"INTERRUPTED: {board.left} of {board.left + len(board.scores)} were not scored."] if board.left else []
     return [
         f"parity {__version__} zoo: {plural(len(board.subjects), 'fault')}{origin}, {board.profile} profile, {many}, "
-        f"{plural(board.workers, 'worker')}, torch {opinfo.torch_version()}, took {clock(board.seconds)}",
+        f"{plural(board.workers, 'worker')}, torch {torch_version()}, took {clock(board.seconds)}",
         HONEST,
         *early,
     ]
@@ -233,7 +233,7 @@ def tree(board: Board) -> dict[str, Any]:
     """The whole board as plain types."""
     return {
         "parity": __version__,
-        "torch": opinfo.torch_version(),
+        "torch": torch_version(),
         "simulated": True,
         "profile": board.profile,
         "generators": board.generators,

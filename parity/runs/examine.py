@@ -201,7 +201,7 @@ def settings(item: Item, plan: RunPlan, ordinal: int, pinned: bool) -> Settings:
     if o.count:
         return Settings(more=frozenset({Aspect.DOUBLE}))
     family = item.row.family
-    twice = family == "opinfo" or rule_of(item.row).differentiated_often
+    twice = item.row.is_sampled or rule_of(item.row).differentiated_often
     kind = item.row.transfers, family == "movement", twice
     if not (o.no_screens or pinned):
         return _screened(_start(item.id), *kind, o.reach, ordinal)

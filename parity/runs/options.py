@@ -176,8 +176,8 @@ class RunOptions:
     profile: str = _option("quick", PROFILE_HELP, "quick, full or deep")
     source: str | None = _option(
         None,
-        "native, opinfo or all (by default the profile's: quick native, full and deep all)",
-        "native, opinfo or all; the profile's own by default",
+        "native, opinfo, both as ops, modules, optimizers, or all (by default the profile's: quick native, full and deep all)",
+        "native, opinfo, both as ops, modules, optimizers, or all; the profile's own by default",
         read=read_text,
     )
     examples: int | None = _option(

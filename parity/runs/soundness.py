@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from parity.core.case import source_of
 from parity.core.results import Aspect, Record, Status
 from parity.coverage.features import Coverage
 from parity.runs.figures import Figures, size, unpacked
@@ -96,7 +97,7 @@ def contradiction(run: Run, rows: Sequence[Row]) -> str:
     twice.update(f"coverage of {c.family}" for c in run.coverage)
     twice.update(f"row of figures of {f.op} {f.dtype} with keys {f.keys}" for f in run.figures)
     # Pinned cases of an OpInfo entry with one sample are equal, and older versions stored each of them.
-    twice.update(f"record {r}" for r in run.records if not (r.pinned and r.op.startswith("opinfo:")))
+    twice.update(f"record {r}" for r in run.records if not (r.pinned and source_of(r.op) != "native"))
     twice.update(f"finding tried again {a.op} {a.aspect} {a.case}" for a in run.again)
     twice.update(f"row of features of {f.op} {f.dtype} round {f.round}" for f in run.features)
     twice.update("end row" for r in rows if isinstance(r, End))

@@ -12,13 +12,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from parity import catalog
-from parity.catalog import lookup, opinfo
+from parity.catalog import entries, lookup
 from parity.catalog.draw import Sizes
 from parity.catalog.row import Row
+from parity.core.case import TORCH_DATA, source_of
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import UsageError, near
 
-SOURCES = ("native", "opinfo", "all")
+SOURCES = ("native", *TORCH_DATA, "ops", "all")
+MEMBERS = {"ops": ("native", "opinfo"), "all": ("native", *TORCH_DATA)}  # sources that stand for several
 MOST_SHARDS = 999
 # Sizes at which kernels change their path or a counter ends, for the sweep: tiles and threads of a group (1,024), blocks
 # (4,096), 16-bit integers with a sign and without, the limit of a grid's second and third dimension (65,535).
@@ -29,7 +31,8 @@ ORACLE_EVERY = 50  # one explored case in so many goes to the oracle even if the
 
 @dataclass(frozen=True, slots=True)
 class RunProfile:
-    """How much a run does. examples: cases per op by dtype (`""` for all others), for native and for OpInfo rows.
+    """How much a run does. examples: cases per op by dtype (`""` for all others), for native rows and for
+    those of torch's test data.
 
     pinned: number of cases per item that are the same in every run, whatever the seed; baselines use them. often: family ->
     factor for the number of cases, for families in which few ops can combine certain features. poison: fill freed memory of the
@@ -39,7 +42,7 @@ class RunProfile:
     name: str
     source: str
     native: dict[str, int]
-    opinfo: dict[str, int]
+    sampled: dict[str, int]
     pinned: int
     sizes: Sizes
     often: dict[str, int] = field(default_factory=dict)
@@ -52,7 +55,7 @@ class RunProfile:
 
     def examples(self, row: Row, dtype: str) -> int:
         """Explored cases of one item, in addition to the pinned ones."""
-        table = self.opinfo if row.family == "opinfo" else self.native
+        table = self.sampled if row.is_sampled else self.native
         return table.get(dtype, table[""]) * self.often.get(row.family, 1)
 
 
@@ -173,18 +176,18 @@ def rows(source: str) -> tuple[Row, ...]:
     """All rows of a source, in the order of a report. Raises UsageError for an unknown source."""
     if source not in SOURCES:
         raise UsageError(f"unknown source '{source}'; allowed: {', '.join(SOURCES)}")
-    native = tuple(catalog.ROWS.values()) if source != "opinfo" else ()
-    return (*native, *(opinfo.rows() if source != "native" else ()))
+    asked = MEMBERS.get(source, (source,))
+    return tuple(r for one in asked for r in (catalog.ROWS.values() if one == "native" else entries.rows(one)))
 
 
 def row(name: str) -> Row:
-    """The row of either source with this full name. Raises UsageError."""
-    if name.startswith(opinfo.PREFIX):
-        for r in rows("opinfo"):
+    """The row of any source with this full name. Raises UsageError."""
+    if (source := source_of(name)) != "native":
+        for r in rows(source):
             if r.name == name:
                 return r
-        known = [r.name for r in rows("opinfo")]
-        raise UsageError(f"unknown op '{name}'; {near(name, known) or 'parity run --list --source opinfo lists them'}")
+        known = [r.name for r in rows(source)]
+        raise UsageError(f"unknown op '{name}'; {near(name, known) or f'parity run --list --source {source} lists them'}")
     return catalog.row(name)
 
 
@@ -193,6 +196,18 @@ def profile(name: str) -> RunProfile:
     if name not in PROFILES:
         raise UsageError(f"unknown profile '{name}'; allowed: {', '.join(PROFILES)}")
     return PROFILES[name]
+
+
+def _elsewhere(pattern: str, source: str) -> str:
+    """Where a pattern that matches nothing in a source matches, or what is like it there; "" if nothing is."""
+    others = list(dict.fromkeys(source_of(r.name) for r in lookup.matching(pattern, rows("all"))))
+    if source != "native" and "native" in others:
+        return "it is in parity's own rows only: add --source all"
+    if "opinfo" in others:
+        return "it is in torch's OpInfo only: add --source all"
+    hint = lookup.hint(pattern, rows(source))
+    also = f"it is in torch's {' and '.join(others)}: add --source {others[0]}" if others else ""
+    return f"{hint} As a whole {also}" if hint and also else hint or also
 
 
 def select(
@@ -207,9 +222,7 @@ def select(
     for pattern in patterns:
         matching = lookup.matching(pattern, pool)
         if not matching:
-            there = "torch's OpInfo" if source == "native" else "parity's own rows"
-            elsewhere = f"it is in {there} only: add --source all" if lookup.matching(pattern, rows("all")) else ""
-            said = elsewhere or lookup.hint(pattern, pool) or lookup.hint(pattern, rows("all"))
+            said = _elsewhere(pattern, source) or lookup.hint(pattern, rows("all"))
             raise UsageError(f"no op matches '{pattern}'; {said or 'parity run --list lists all'}")
         named |= {r.name for r in matching}
     kinds = tuple(dict.fromkeys(r.family for r in pool))

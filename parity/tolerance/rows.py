@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parity.core.case import OpClass
+from parity.catalog.module_rules import FUNCTION_OF
+from parity.core.case import OpClass, entry_of
 from parity.core.dtypes import FACTS
 from parity.core.errors import TableError
 from parity.core.results import Tolerance
@@ -69,7 +70,7 @@ class TableRow:
 
     def is_exception_for(self, op: str) -> bool:
         """Whether the row is an exception for this op."""
-        return self.kind == "exception" and self.subject in (op, op.removeprefix("opinfo:"))
+        return self.kind == "exception" and self.subject in (op, entry_of(op))
 
     def applies_to(self, op: str, rule: OpClass, dtype: str, pass_: str, function: str) -> bool:
         """Whether the row applies to this op, class, dtype, pass and ULP function."""
@@ -191,5 +192,7 @@ def _why_beaten(beaten: TableRow, better: TableRow | None) -> str:
 
 
 def short(op: str) -> str:
-    """Name of an op in [[special]]: "relu" for "opinfo:nn.functional.relu", "fft" for "fft.fft"."""
-    return op.removeprefix("opinfo:").partition(":")[0].split(".")[-1]
+    """Name of an op in [[special]]: "relu" for "opinfo:nn.functional.relu" and "modules:nn.ReLU", "fft" for "fft.fft"."""
+    entry, _, mode = entry_of(op).partition(":")
+    function = FUNCTION_OF.get(entry, entry) if mode != "state" else entry
+    return function.partition(":")[0].split(".")[-1]

@@ -161,7 +161,7 @@ def choose(subject: FaultSubject, seen: Mapping[str, Reach], profile: suite.RunP
     """Where to look for one fault among the rows of the profile's source. seen: what the native rows were recorded to call."""
     fault = subject.fault
     rows = {r.name: r for r in suite.rows(profile.source)}
-    native = {n: r for n, r in rows.items() if r.family != "opinfo"}
+    native = {n: r for n, r in rows.items() if not r.is_sampled}
     words = _spoken(fault)
     everywhere = fault.level in ("transfer", "allocation")
     reached = [] if everywhere else _by_directness((n for n in native if reaches(fault, seen.get(n, Reach()))), seen)

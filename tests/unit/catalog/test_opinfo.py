@@ -10,9 +10,12 @@ import pytest
 import torch
 
 from parity.catalog import opinfo, opinfo_rules
+from parity.catalog import samples as samples_of_torch
 from parity.catalog.draw import Arguments, Draw, Sizes
-from parity.catalog.opinfo import ENTRIES, OUT_OF_REACH, assemble, callables, rows, sample_tensor, samples
+from parity.catalog.entries import assemble, sample_tensor
+from parity.catalog.opinfo import ENTRIES, OUT_OF_REACH, callables, rows, samples
 from parity.catalog.row import Row
+from parity.catalog.samples import torch_version
 from parity.core.case import OpClass, TensorSpec
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import CaseError
@@ -54,12 +57,12 @@ def words(call: Arguments) -> dict[str, Any]:
 
 
 def test_the_list_is_that_of_the_installed_torch() -> None:
-    stored = opinfo._stored()
-    if stored["torch"] != opinfo.torch_version():
-        pytest.skip(f"the list is of torch {stored['torch']}, this is {opinfo.torch_version()}")
-    assert opinfo.text(opinfo.generate()) == opinfo.NAMES.read_text(encoding="utf-8"), (
-        "regenerate it: python -m parity.catalog.opinfo"
-    )
+    stored = samples_of_torch.stored(opinfo.NAMES)
+    if stored["torch"] != torch_version():
+        pytest.skip(f"the list is of torch {stored['torch']}, this is {torch_version()}")
+    assert samples_of_torch.text({"torch": torch_version(), "entries": opinfo.generate()}) == opinfo.NAMES.read_text(
+        encoding="utf-8"
+    ), "regenerate it: python -m parity.catalog.opinfo"
 
 
 def test_every_entry_is_a_row_or_out_of_reach_with_a_reason() -> None:
@@ -166,14 +169,14 @@ def test_the_simplest_draw_is_the_first_sample() -> None:
 
 
 def test_samples_are_the_same_whatever_was_seeded_and_leave_the_generators_alone() -> None:
-    opinfo._samples.cache_clear()
+    opinfo.samples.cache_clear()
     torch.manual_seed(3), random.seed(3), np.random.seed(3)
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()  # type: ignore[index]  # the state may be of another shape, by its type
     first = {k: s.digest for k, s in samples("addmm", "float32").items()}
     assert torch.equal(states[0], torch.get_rng_state())
     assert states[1] == random.getstate()
     assert (states[2] == np.random.get_state()[1]).all()  # type: ignore[index]  # the state may be of another shape, by its type
-    opinfo._samples.cache_clear()
+    opinfo.samples.cache_clear()
     torch.manual_seed(4)
     assert {k: s.digest for k, s in samples("addmm", "float32").items()} == first
 
@@ -215,26 +218,26 @@ def test_a_sample_that_names_the_cpu_names_the_device_instead() -> None:
 def test_a_sample_that_names_an_accelerator_runs_where_its_operands_lie(monkeypatch: pytest.MonkeyPatch, word: Any) -> None:
     """On a machine with a GPU some samples of factories ask for it by name: for the reference that is the CPU."""
     x = torch.ones(3)
-    sample = opinfo.OpInfoSample((x, (3,)), {"device": word}, (x,), (False,), "d")
-    monkeypatch.setattr(opinfo, "_samples", lambda key, dtype: {0: sample})
+    sample = samples_of_torch.Sample((x, (3,)), {"device": word}, (x,), (False,), "d")
+    monkeypatch.setattr(opinfo, "samples", lambda key, dtype: {0: sample})
     for device in ("cpu", "meta"):
-        args, kwargs = assemble("opinfo:new_ones", "float32", 0, [x], opinfo.torch_version(), "d", device)
+        args, kwargs = assemble("opinfo:new_ones", "float32", 0, [x], torch_version(), "d", device)
         assert callables("opinfo:new_ones")[0](*args, **kwargs).device.type == device
 
 
 def test_words_that_are_no_devices_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.ones(3)
-    sample = opinfo.OpInfoSample((x,), {"reduction": "mean"}, (x,), (False,), "d")
-    monkeypatch.setattr(opinfo, "_samples", lambda key, dtype: {0: sample})
-    assert assemble("opinfo:nn.functional.l1_loss", "float32", 0, [x], opinfo.torch_version(), "d")[1] == {"reduction": "mean"}
+    sample = samples_of_torch.Sample((x,), {"reduction": "mean"}, (x,), (False,), "d")
+    monkeypatch.setattr(opinfo, "samples", lambda key, dtype: {0: sample})
+    assert assemble("opinfo:nn.functional.l1_loss", "float32", 0, [x], torch_version(), "d")[1] == {"reduction": "mean"}
 
 
 # ------------------------------------------------------------------------------------------------------------- refusals
 
 
 def refusal(**changed: Any) -> str:
-    known: dict[str, Any] = {"name": "opinfo:neg", "dtype": "float32", "index": 0, "tensors": [torch.ones(20, 20)]}
-    known |= {"torch": opinfo.torch_version(), "digest": samples("neg", "float32")[0].digest} | changed
+    known: dict[str, Any] = {"op": "opinfo:neg", "dtype": "float32", "index": 0, "tensors": [torch.ones(20, 20)]}
+    known |= {"torch": torch_version(), "digest": samples("neg", "float32")[0].digest} | changed
     with pytest.raises(CaseError) as e:
         assemble(**known)
     return str(e.value)
@@ -242,8 +245,7 @@ def refusal(**changed: Any) -> str:
 
 def test_another_torch_is_refused_saying_both() -> None:
     assert refusal(torch="2.9.1") == (
-        f"the case was drawn from the samples of torch 2.9.1, this is torch {opinfo.torch_version()}; "
-        "install that one, or draw anew"
+        f"the case was drawn from the samples of torch 2.9.1, this is torch {torch_version()}; install that one, or draw anew"
     )
 
 
@@ -261,12 +263,10 @@ def test_a_missing_sample_tensor_or_entry_is_refused() -> None:
         f"opinfo:neg has no sample 99 in float32 here (it has {count}, up to {count - 1}); draw the case anew"
     )
     assert refusal(tensors=[]) == "sample 0 of opinfo:neg in float32 takes 1 tensors, the case has 0"
-    assert refusal(name="opinfo:neq") == (
-        f"torch {opinfo.torch_version()} has no OpInfo 'neq'; did you mean 'ne' or 'eq' or 'neg'?"
-    )
+    assert refusal(op="opinfo:neq") == (f"torch {torch_version()} has no OpInfo 'neq'; did you mean 'ne' or 'eq' or 'neg'?")
     with pytest.raises(CaseError) as e:
-        sample_tensor("neg", "float32", 0, 5)
-    assert str(e.value) == "sample 0 of neg in float32 has 1 tensors, none at 5; draw the case anew"
+        sample_tensor("opinfo:neg", "float32", 0, 5)
+    assert str(e.value) == "sample 0 of opinfo:neg in float32 has 1 tensors, none at 5; draw the case anew"
 
 
 def test_a_dtype_that_the_entry_cannot_make_is_a_case_error() -> None:

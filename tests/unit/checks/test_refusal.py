@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from parity import catalog, tolerance
-from parity.catalog import opinfo
+from parity.catalog import entries, opinfo
 from parity.catalog.draw import Sizes
 from parity.checks.check import Settings, check, quiet
 from parity.checks.trial import Result
@@ -191,9 +191,9 @@ def test_a_lenient_device_is_found_by_a_run_and_shrunk() -> None:
 def test_entries_of_opinfo_take_the_calls_that_it_says_must_be_refused(name: str, flaws: set[str]) -> None:
     """All of them, the same ones every time; each is read back, and refused by a healthy device as by the CPU."""
     row = suite_row(name)
-    calls = [c for c, _ in opinfo.refusals(name)]
+    calls = [c for c, _ in entries.refusals(name)]
     opinfo.errors.cache_clear()
-    assert [c for c, _ in opinfo.refusals(name)] == calls
+    assert [c for c, _ in entries.refusals(name)] == calls
     cases = [error_case(row, Case(name, "float32", ()), lambda n, k=k: k) for k in range(len(calls))]  # type: ignore[misc]  # k is bound early
     assert {c.refused for c in cases} == flaws
     device = resolve("sim")

@@ -22,7 +22,7 @@ def test_a_native_row_and_its_entry_are_one_pair() -> None:
     )
     assert [p.unit for p in pairs if p.aspect is Aspect.FORWARD] == ["add"]
     assert one(pairs, "add", Aspect.FORWARD) == Pair(
-        "add", "float32", Aspect.FORWARD, "compared", True, frozenset({"native", "opinfo"})
+        "add", "float32", Aspect.FORWARD, "compared", True, frozenset({"native", "sample"})
     )
 
 

@@ -10,6 +10,7 @@ import torch
 from parity import catalog
 from parity.catalog import opinfo
 from parity.catalog.draw import Sizes
+from parity.catalog.samples import torch_version
 from parity.core.case import Case, TensorSpec
 from parity.core.errors import CaseError
 from parity.core.notation import case_text, parse
@@ -24,7 +25,7 @@ def pinned(name: str, dtype: str, index: int, *tails: str) -> str:
     """The text of a case of an OpInfo row: its operands' shapes with what follows them."""
     sample = opinfo.samples(name, dtype)[index]
     given = ", ".join(f"{tail.replace('@', f'.sample({index}, {k})')}" for k, tail in enumerate(tails))
-    return f"op(\"opinfo:{name}\", \"{dtype}\")({index}, {given}, torch='{opinfo.torch_version()}', digest='{sample.digest}')"
+    return f"op(\"opinfo:{name}\", \"{dtype}\")({index}, {given}, torch='{torch_version()}', digest='{sample.digest}')"
 
 
 def first(case: Case, k: int = 0) -> TensorSpec:

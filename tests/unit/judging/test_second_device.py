@@ -13,6 +13,7 @@ from torch import Tensor
 
 from parity import catalog, tolerance
 from parity.catalog import opinfo
+from parity.catalog.samples import torch_version
 from parity.checks.check import Settings, check, quiet
 from parity.checks.trial import EVERYTHING, Result
 from parity.core.notation import parse
@@ -99,7 +100,7 @@ def test_nan_for_infinity_without_a_truth_is_a_sum_that_left_the_range() -> None
     kept = opinfo.samples(row.name, "float32")
     index = next(i for i, s in kept.items() if len(s.tensors) == 2 and s.tensors[0].numel() > 3)
     given = ", ".join(f"float32{list(t.shape)}.sample({index}, {k})" for k, t in enumerate(kept[index].tensors))
-    text = f'op("{row.name}", "float32")({index}, {given}, torch={opinfo.torch_version()!r}, digest={kept[index].digest!r})'
+    text = f'op("{row.name}", "float32")({index}, {given}, torch={torch_version()!r}, digest={kept[index].digest!r})'
     case = parse(text)
     inputs, p = build(case), execute.program(row)
     live = execute.forward(p, case, inputs, execute.place(inputs, CPU), False)
@@ -307,7 +308,7 @@ def test_unpooling_to_a_place_twice_is_no_finding_whichever_came_last() -> None:
     for index in drawn[:6]:
         x, places = kept[index].tensors
         given = f"float32{list(x.shape)}.expand(-2).sample({index}, 0), int64{list(places.shape)}.sample({index}, 1)"
-        text = f'op("{row.name}", "float32")({index}, {given}, torch={opinfo.torch_version()!r}, digest={kept[index].digest!r})'
+        text = f'op("{row.name}", "float32")({index}, {given}, torch={torch_version()!r}, digest={kept[index].digest!r})'
         for made, statuses in ((device, {"agree"}), (wrong, {"wrong"})):
             with made.active():
                 found, _ = check(row, parse(text), made, CPU, TABLES, Settings(only=Aspect.FORWARD), quiet, [])

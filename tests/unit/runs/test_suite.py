@@ -57,7 +57,7 @@ def test_a_pattern_names_opinfo_rows_by_their_last_word() -> None:
         ((["bitwise_and"], (), ["float32"]), "the selection is empty: no op of bitwise_and takes float32"),
         ((["exp"], ["losses"]), "no op of exp is of family losses; leave --family out, or name another: unary"),
         (((), ["losses"], ["bool"]), "no op of the catalog of family losses takes bool"),
-        (((), (), (), "nativ"), "unknown source 'nativ'; allowed: native, opinfo, all"),
+        (((), (), (), "nativ"), "unknown source 'nativ'; allowed: native, opinfo, modules, optimizers, ops, all"),
     ],
 )
 def test_unknown_names_are_refused_with_what_is_allowed(arguments: tuple[object, ...], words: str) -> None:

@@ -1,0 +1,253 @@
+"""torch's optimizers as rows, from the option sets of its own optimizer tests (`optim_db`).
+
+A row is an optimizer in an implementation: "optimizers:Adam" is the plain loop, "optimizers:Adam:foreach", ":fused",
+":capturable" and ":differentiable" are the others that it has. A sample is an option set; its operands are two or three
+parameters and their gradients at each step, and a learning rate or betas that are tensors. `optimizer_names.json` lists the
+rows; `python -m parity.catalog.optimizer_entries` regenerates it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parity.catalog.draw import Arguments, Draw, Shape
+from parity.catalog.opinfo_trees import generators, rebuilt, tensors_of
+from parity.catalog.row import COMPOSITE, Row
+from parity.catalog.samples import Sample, draw_sample, sample_of, stored, torch_version, write
+from parity.core.dtypes import DEFAULT, FACTS
+from parity.core.errors import CaseError, near
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PREFIX = "optimizers:"
+GLUE = "parity.catalog.glue.entries"
+NAMES = Path(__file__).with_name("optimizer_names.json")
+DTYPES = tuple(d for d in DEFAULT if FACTS[d].is_inexact)
+IMPLEMENTATIONS = ("foreach", "fused", "capturable", "differentiable")
+STEPS = 3
+# RAdam rectifies from its sixth step on. With `capturable` it computes the factor in float32, where a cancellation leaves two
+# of its digits, so that only the steps before that are compared.
+LATE = {"RAdam": 7, "RAdam:foreach": 7, "RAdam:differentiable": 7}
+# Iterations of a step that calls its closure; once it has converged, the next ones are made of roundings.
+ITERATIONS = 2
+# Shapes of the parameters of a sample, in turn; the last parameter of the second has no gradient.
+SHAPES: tuple[tuple[Shape, ...], ...] = (((2, 3), (4,)), ((3, 4), (2,), (2, 2)), ((2, 3, 2, 2), ()))
+MATRICES: tuple[tuple[Shape, ...], ...] = (((2, 3), (3, 3)), ((4, 2), (3, 5), (2, 2)))
+WITHOUT_GRADIENT = 1
+MATRICES_ONLY = ("Muon", "SparseAdam")
+# Muon orthogonalizes its update in bfloat16 whatever its parameters are, for which float64 is no truth.
+IN_BFLOAT16 = ("Muon",)
+# In half types torch 2.13's CPU kernel reads uninitialized memory: two equal calls differ.
+UNREPEATABLE = {"SGD:fused": ("float16", "bfloat16")}
+OUT_OF_REACH: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerEntry:
+    """Facts about an optimizer in an implementation, without importing it: the dtypes of parameters that the CPU takes, and
+    those with gradients through the steps."""
+
+    dtypes: tuple[str, ...] = ()
+    backward: tuple[str, ...] = ()
+
+
+ENTRIES: dict[str, OptimizerEntry] = {
+    key: OptimizerEntry(tuple(tree.get("dtypes", "").split()), tuple(tree.get("backward", "").split()))
+    for key, tree in stored(NAMES)["entries"].items()
+}
+
+
+def optimizer_of(key: str) -> str:
+    """The optimizer of an entry: "Adam" of "Adam:foreach"."""
+    return key.partition(":")[0]
+
+
+def implementation_of(key: str) -> str:
+    """The implementation of an entry, or "" for the plain loop."""
+    return key.partition(":")[2]
+
+
+@functools.cache
+def rows() -> tuple[Row, ...]:
+    """A row per optimizer and implementation."""
+    return tuple(_as_row(key, entry) for key, entry in ENTRIES.items() if key not in OUT_OF_REACH)
+
+
+def _as_row(key: str, entry: OptimizerEntry) -> Row:
+    return Row(
+        PREFIX + key,
+        functools.partial(_draw, key),
+        family="optimizers",
+        rule=COMPOSITE,
+        call=f"{GLUE}.run_optimizer",
+        dtypes=entry.dtypes,
+        grad=entry.backward,
+        updates=True,
+        rounds_between=True,
+        places=True,  # a gradient of NaN or Inf stays in the state, and hides the later steps
+        finite=True,
+        opinfo=(key,),
+    )
+
+
+def _draw(key: str, draw: Draw) -> Arguments:
+    return draw_sample(samples(key, draw.dtype), draw)
+
+
+# ------------------------------------------------------------------------------------------------------------- with torch
+
+
+@functools.cache
+def _database() -> dict[str, Any]:
+    """All OptimizerInfos by the name of their class. Raises CaseError if they cannot be imported."""
+    try:
+        from torch.testing._internal.common_optimizers import optim_db
+    except Exception as e:
+        raise CaseError(
+            f"torch's optimizer tests cannot be imported ({type(e).__name__}: {e}); install what they need: "
+            "pip install numpy expecttest"
+        ) from e
+    database: list[Any] = optim_db
+    return {info.optim_cls.__name__: info for info in database}
+
+
+def _info(key: str) -> Any:
+    name = optimizer_of(key)
+    if name not in _database():
+        raise CaseError(
+            f"torch {torch_version()} has no test data for '{name}'; {near(name, _database()) or 'see parity run --list'}"
+        )
+    return _database()[name]
+
+
+def _options(key: str, dtype: str) -> Iterator[dict[str, Any]]:
+    """torch's option sets of an implementation, without those of the others. Those for CUDA are those with `capturable`."""
+    import torch
+
+    info, how = _info(key), implementation_of(key)
+    for given in info.optim_inputs_func("cuda"):
+        if bool(given.kwargs.get("capturable")) != (how == "capturable"):
+            continue
+        limited = {"max_iter": ITERATIONS} if info.step_requires_closure else {}
+        options = {**given.kwargs, **limited, **{flag: flag == how for flag in info.supported_impls}}
+        if optimizer_of(key) == "Adafactor":  # else eps is that of the dtype, which is another one for the truth
+            options.setdefault("eps", (torch.finfo(getattr(torch, dtype)).eps, 1e-3))
+        yield options
+        if how == "capturable" and "foreach" in info.supported_impls:
+            yield {**options, "foreach": True}
+
+
+@functools.lru_cache(maxsize=4)
+def samples(key: str, dtype: str) -> dict[int, Sample]:
+    """The samples of an entry in a dtype, by their index in torch's own order of the option sets. Raises CaseError."""
+    with generators(seeded=True):
+        made = {k: _sample(key, dtype, k, options) for k, options in enumerate(_options(key, dtype))}
+        kept = {k: s for k, s in made.items() if _runs(s)}
+    if not kept:
+        raise CaseError(f"{key} has no sample in {dtype} that the CPU takes; choose another dtype or optimizer")
+    return kept
+
+
+def errors(key: str) -> dict[int, Sample]:
+    """No calls that must be refused: torch's are wrong options, which Python refuses before any device."""
+    return {}
+
+
+def _sample(key: str, dtype: str, index: int, options: dict[str, Any]) -> Sample:
+    """Parameters within 2, gradients between 1/8 and 2 of both signs: no step decides on the sign of a rounding."""
+    import torch
+
+    name = optimizer_of(key)
+    listed = MATRICES if name in MATRICES_ONLY else SHAPES
+    shapes = listed[index % len(listed)]
+    spared = len(shapes) - 1 if index % len(listed) == WITHOUT_GRADIENT else None
+
+    def drawn(shape: Shape, low: float) -> Tensor:
+        size = torch.rand(shape, dtype=torch.float64) * (2 - low) + low
+        sign = torch.where(torch.rand(shape) < 0.5, -1.0, 1.0)
+        turn = torch.polar(torch.ones(shape, dtype=torch.float64), torch.rand(shape, dtype=torch.float64))
+        return (size * sign * turn if dtype.startswith("complex") else size * sign).to(getattr(torch, dtype))
+
+    params = tuple(drawn(s, 0) for s in shapes)
+    grads = tuple(
+        tuple(None if k == spared else drawn(s, 0.125) for k, s in enumerate(shapes)) for _ in range(LATE.get(key, STEPS))
+    )
+    through = implementation_of(key) == "differentiable"
+    kind = "sparse" if _info(key).only_supports_sparse_grads else "closure" if _info(key).step_requires_closure else ""
+    graded = {id(t) for t in tensors_of((params, grads))} if through else set()
+    kind = "differentiable" if through else kind
+    return sample_of((name, params, grads, _copied(options), kind), {}, lambda t: id(t) in graded)
+
+
+def _copied(options: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    copied: dict[str, Any] = rebuilt(options, lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x)
+    return copied
+
+
+def _runs(sample: Sample, through: bool = False) -> bool:
+    """Whether the CPU takes a sample. through: and gives gradients through the steps."""
+    import torch
+
+    flags = iter(sample.grads)
+
+    def leaf(x: Any) -> Any:
+        return x.clone().requires_grad_(next(flags) and through) if isinstance(x, torch.Tensor) else x
+
+    args = rebuilt(sample.args, leaf)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            outs = [t for t in tensors_of(importlib.import_module(GLUE).run_optimizer(*args)) if t.requires_grad]
+            if through:
+                leaves = [t for t in tensors_of(args) if t.requires_grad]
+                torch.autograd.grad([t.abs().sum() for t in outs], leaves, allow_unused=True)
+        except Exception:  # a dtype that the CPU lacks, or an option that torch has for other devices
+            return False
+    return not through or bool(outs)
+
+
+# ---------------------------------------------------------------------------------------------------------- the list
+
+
+def generate() -> dict[str, Any]:
+    """The entries of `optimizer_names.json` for the installed torch: what its CPU computes."""
+    entries: dict[str, Any] = {}
+    for name, info in _database().items():
+        others = [
+            how for how in IMPLEMENTATIONS if how in info.supported_impls or (how == "capturable" and info.has_capturable_arg)
+        ]
+        for key in (name, *(f"{name}:{how}" for how in others)):
+            tree = _facts(key, info)
+            entries[key] = {word: said for word, said in tree.items() if said}
+    return entries
+
+
+def _facts(key: str, info: Any) -> dict[str, str]:
+    forward, backward = list[str](), list[str]()
+    for dtype in DTYPES:
+        if dtype in UNREPEATABLE.get(key, ()) or (dtype == "complex64" and not info.supports_complex):
+            continue
+        if optimizer_of(key) in IN_BFLOAT16 and dtype != "bfloat16":
+            continue
+        try:
+            kept = samples(key, dtype).values()
+        except CaseError:
+            continue
+        forward.append(dtype)
+        with generators(seeded=True):
+            graded = implementation_of(key) == "differentiable" and any(_runs(s, through=True) for s in kept)
+        backward += [dtype] if graded else []
+    return {"dtypes": " ".join(forward), "backward": " ".join(backward)}
+
+
+if __name__ == "__main__":
+    write(NAMES, generate())
