@@ -179,7 +179,7 @@ def drawn(item: Item, plan: RunPlan, part: Part | None = None) -> Iterator[tuple
     """(ordinal, pinned, case) of every case of an item, or of a part of it; depends on item, profile, seed, and whether the
     device keeps graphs."""
     p, o = plan.profile, plan.options
-    alike = ALIKE if plan.device.keeps_graphs and item.row.family != "opinfo" else 1  # an entry's samples are its structures
+    alike = ALIKE if plan.device.keeps_graphs and not item.row.is_sampled else 1  # an entry's samples are its structures
     if o.count:
         yield from ((k, False, generate.nth(item.row, item.dtype, p.sizes, o.seed, k)) for k in range(1, op_dtype.TRIES + 1))
         return

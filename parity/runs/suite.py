@@ -51,7 +51,7 @@ class RunProfile:
 
     def sweeps(self, row: Row, dtype: str) -> int:
         """Cases of one item in which one dimension has a border size."""
-        return 0 if row.family == "opinfo" else self.swept.get(dtype, self.swept.get("", 0))
+        return 0 if row.is_sampled else self.swept.get(dtype, self.swept.get("", 0))
 
     def examples(self, row: Row, dtype: str) -> int:
         """Explored cases of one item, in addition to the pinned ones."""

@@ -109,7 +109,7 @@ def test_speed_counts_comparisons_of_both_sides_and_says_where_the_time_goes(cap
     assert loaded("speed").main(["--ops", "neg,bernoulli"]) == 0
     told = capsys.readouterr().out
     loop, parity = (next(line for line in told.splitlines() if line.startswith(name)) for name in ("OpInfo loop", "parity "))
-    assert " 68 cases" in parity  # two rows of the quick profile: 32 and 2 pinned ones each
+    assert " 72 cases" in parity  # two rows of the quick profile: 2 pinned, 32 explored and 2 swept ones each
     assert "backward" in loop
     assert "double backward" in parity
     assert "times the checks/s" in told
