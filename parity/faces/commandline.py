@@ -168,6 +168,8 @@ def parser() -> argparse.ArgumentParser:
     first.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
     how = "judge what this file of parity capture recorded on another machine, with its inputs and weights"
     first.add_argument("--against", metavar="CAPTURE", type=read_path, help=how)
+    how = "the table of -v, and all of it as one HTML page"
+    first.add_argument("-o", "--output", type=read_path, metavar="FILE", help=how)
     first.set_defaults(command="locate")
 
     trained = commands.add_parser("train", help="the first step and layer of a training that part", description=TRAIN)

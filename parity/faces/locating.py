@@ -25,11 +25,21 @@ def run(o: argparse.Namespace) -> int:
         raise UsageError(ITSELF)
     if o.against:
         _one(o.model)
+    if o.output:
+        writable(o.output.parent, "-o")
 
     def located(fn: Any, *inputs: Any) -> Any:
-        return locate(fn, *inputs, device=device, backward=not o.no_backward, modules=o.verbose, against=o.against)
+        modules = o.verbose or bool(o.output)
+        return locate(fn, *inputs, device=device, backward=not o.no_backward, modules=modules, against=o.against)
 
-    return _each(o.model, located, "located", "a model and its inputs", bool(o.against))
+    found: dict[str, Any] = {}
+    code = _each(o.model, located, "located", "a model and its inputs", bool(o.against), found)
+    if o.output and found:
+        from parity.report.located import page
+
+        o.output.write_text(page(found), encoding="utf-8")
+        print(f"written to {o.output}")
+    return code
 
 
 def record(o: argparse.Namespace) -> int:
@@ -58,8 +68,8 @@ def train(o: argparse.Namespace) -> int:
     return _each(o.training, trained, "compared", "make and the batches")
 
 
-def _each(place: str, ask: Any, done: str, returns: str, alone: bool = False) -> int:
-    """Ask for each function of a file. alone: there is one, whose error is the command's."""
+def _each(place: str, ask: Any, done: str, returns: str, alone: bool = False, answers: dict[str, Any] | None = None) -> int:
+    """Ask for each function of a file. alone: there is one, whose error is the command's. answers: where they are kept."""
     code = 0
     for name, make in functions(place, returns).items():
         try:
@@ -72,6 +82,8 @@ def _each(place: str, ask: Any, done: str, returns: str, alone: bool = False) ->
             code = UsageError.exit_code
             continue
         print(f"{name}: {found}", flush=True)
+        if answers is not None:
+            answers[name] = found
         code = max(code, int(not found.agrees))
     return code
 
