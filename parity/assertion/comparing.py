@@ -28,6 +28,7 @@ from parity.assertion.subject import (
     fixed_cotangents,
     forward,
     gradients,
+    is_compiled,
     known,
     subject,
     tracked_outputs,
@@ -114,7 +115,9 @@ def _judged(
     title = f"{s.name} {word(s.coarsest)} on {device.name}"
     if device.name == "cpu":
         notes.say("the device is the CPU itself, so this says nothing about any other; name one with device=", loud=True)
-    run, reference = _reference(s, backward)
+    s, run, reference = _reference(s, backward)
+    if s.draws:
+        notes.say("random numbers (dropout) were drawn on the CPU and handed to both sides, so the device drew none")
     bare(run.bare, notes)
     cotangents = fixed_cotangents(run) if backward and run.leaves else []
     tracked = tracked_outputs(run) if cotangents else ()
@@ -126,7 +129,7 @@ def _judged(
         tracked, cotangents = (), []
     fallbacks: list[str] = []
     with listening(fallbacks):
-        theirs, cause = _on_device(s, device, backward, tracked, cotangents)
+        theirs, cause = _on_device(s, device, backward, tracked, cotangents, run)
     ran = f"ran on the CPU: {', '.join(sorted(set(fallbacks)))}"
     if fallbacks and Status.FALLBACK not in fail_on:
         notes.say(ran, loud=True)
@@ -143,7 +146,7 @@ def _judged(
     results, outside = theirs
     if watch is not None:
         _placed_there(title, device, watch, outside, len(run.outputs), run.computed, notes)
-    truth = FunctionTruth(s, backward, cotangents, ours)
+    truth = FunctionTruth(s, backward, cotangents, ours, watch.cast if watch is not None else None)
     idle = _untouched(s, results, ours)
     results, ours = ({n: t for n, t in side.items() if n not in idle} for side in (results, ours))
     limits: dict[str, Limits] | None = {} if detail else None
@@ -160,12 +163,12 @@ def _judged(
 def device_results(s: Subject, device: Device, backward: bool) -> Mapping[str, Tensor] | Raised:
     """All results of the device with the fixed cotangents, by name, on the CPU; or what it raised. Raises UsageError as
     `compared` does."""
-    run, reference = _reference(s, backward)
+    s, run, reference = _reference(s, backward)
     cotangents = fixed_cotangents(run) if backward and run.leaves else []
     tracked = tracked_outputs(run) if cotangents else ()
     if _with_gradients(run, reference, tracked, cotangents)[1] is not None:
         tracked, cotangents = (), []
-    theirs, _ = _on_device(s, device, backward, tracked, cotangents)
+    theirs, _ = _on_device(s, device, backward, tracked, cotangents, run)
     return theirs if isinstance(theirs, Raised) else theirs[0]
 
 
@@ -174,7 +177,7 @@ def judged_results(
 ) -> Verdicts:
     """The verdicts of results that a device gave elsewhere. tables: its name; given: makes them of the CPU's own results.
     Raises UsageError as `compared` does."""
-    run, reference = _reference(s, backward)
+    s, run, reference = _reference(s, backward)
     cotangents = fixed_cotangents(run) if backward and run.leaves else []
     ours, problem = _with_gradients(run, reference, tracked_outputs(run) if cotangents else (), cotangents)
     theirs, truth = given(ours), FunctionTruth(s, backward, () if problem is not None else cotangents, ours)
@@ -191,8 +194,9 @@ def _nothing(run: ForwardRun) -> str:
 # -------------------------------------------------------------------------------------------------------- the reference
 
 
-def _reference(s: Subject, backward: bool) -> tuple[ForwardRun, dict[str, Tensor]]:
-    """The run on the CPU and its results. Raises UsageError if it fails there, or if two runs differ."""
+def _reference(s: Subject, backward: bool) -> tuple[Subject, ForwardRun, dict[str, Tensor]]:
+    """The subject, its run on the CPU and the results. The subject draws its random numbers on the CPU from here on, if any.
+    Raises UsageError if it fails there, if two runs differ, or if it draws where parity cannot hand the numbers out."""
     __tracebackhide__ = True
     kept = Kept(s.function)
     with seeded():
@@ -210,13 +214,42 @@ def _reference(s: Subject, backward: bool) -> tuple[ForwardRun, dict[str, Tensor
     results: dict[str, Tensor] = {n: t.detach() for n, t in (*run.outputs, *run.written)}
     if not _alike(results, _again(s, backward, SEED + 1)):
         if _alike(results, _again(s, backward, SEED)):
-            raise UsageError(f"{s.name} draws random numbers, which no two devices share; call .eval() or fix the mask")
+            return _drawn(replace(s, draws=True), backward)
         if not _alike(results, _again(s, backward, SEED), 1e-3):
             raise UsageError(
                 f"two equal runs of {s.name} on the CPU differ by more than rounding; call .eval(), fix the random numbers "
                 "that it draws, or write to all memory that it reads"
             )
-    return run, results
+    return s, run, results
+
+
+def _drawn(s: Subject, backward: bool) -> tuple[Subject, ForwardRun, dict[str, Tensor]]:
+    """`_reference` of a subject that draws random numbers."""
+    if is_compiled(s.function):
+        raise UsageError(f"{s.name} is compiled and draws random numbers, which no two devices share; call .eval()")
+    with seeded():
+        run = forward(s, torch.clone, backward)
+    results: dict[str, Tensor] = {n: t.detach() for n, t in (*run.outputs, *run.written)}
+    _handed_out(s, run, "the CPU")
+    if not _alike(results, _again(s, backward, SEED + 1)):
+        raise UsageError(f"two runs of {s.name} with the same random numbers differ on the CPU; call .eval()")
+    return s, run, results
+
+
+def _handed_out(s: Subject, run: ForwardRun, place: str, wanted: int | None = None) -> None:
+    """Raise UsageError if random numbers were drawn that the other sides do not have. wanted: how many draws they made."""
+    if run.handed is None:
+        return
+    if run.handed.left:
+        raise UsageError(
+            f"{s.name} draws random numbers in {', '.join(sorted(run.handed.left))} on {place}, which no two devices share; call "
+            ".eval(), or draw them outside and pass them in"
+        )
+    if wanted is not None and run.handed.draws != wanted:
+        raise UsageError(
+            f"{s.name} draws random numbers {wanted} times on the CPU and {run.handed.draws} times on {place}, so that the two "
+            "differ; call .eval(), or draw them outside and pass them in"
+        )
 
 
 def _again(s: Subject, backward: bool, seed: int) -> dict[str, Tensor]:
@@ -259,15 +292,16 @@ def _with_gradients(
 
 
 def _on_device(
-    s: Subject, device: Device, backward: bool, tracked: Sequence[str], cotangents: Sequence[Tensor]
+    s: Subject, device: Device, backward: bool, tracked: Sequence[str], cotangents: Sequence[Tensor], reference: ForwardRun
 ) -> tuple[tuple[dict[str, Tensor], frozenset[str]] | Raised, BaseException | None]:
     """All results of the device, copied to the CPU, and the names of the outputs that were not on the device; or what it
-    raised."""
+    raised. Raises UsageError if it draws other random numbers than the reference's run did."""
     with torch.random.fork_rng(devices=[]), device.active():
         device.seed(SEED)
         run, cause = _attempted(lambda: forward(s, device.upload, backward, stay=torch.clone), "run")
         if isinstance(run, Raised):
             return run, cause
+        _handed_out(s, run, device.name, reference.handed.draws if reference.handed is not None else None)
         outside = frozenset(n for n, t in run.outputs if t.device.type != device.torch_device.type)
         results = ex.computed((*((n, t.detach()) for n, t in run.outputs), *run.written), device)
         if isinstance(results, Raised):

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.utils._pytree import TreeSpec, keystr, tree_unflatten
 
+from parity.assertion.draws import Handed
 from parity.assertion.leaves import OWN, attributes, flattened, held, is_array, is_number, kind, leaves
 from parity.core.dtypes import FACTS
 from parity.core.errors import UsageError
@@ -35,7 +36,8 @@ class Subject:
 
     leaves, names, tree: the leaves of the arguments, their names in messages, and their structure. kept: names of the leaves
     that stay on the CPU. held: the tensors in each leaf that is a user-defined object. coarsest: the floating dtype of the
-    inputs with the largest roundoff. extents: how many elements of each storage are needed.
+    inputs with the largest roundoff. extents: how many elements of each storage are needed. draws: whether it draws random
+    numbers, which then come from the CPU's generator with one seed for every run.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Subject:
     kept: frozenset[str]
     coarsest: torch.dtype
     extents: Mapping[tuple[int, torch.dtype], int]
+    draws: bool = False
 
     @property
     def given(self) -> Iterator[tuple[str, Tensor]]:
@@ -104,6 +107,11 @@ def subject(
     floor = coarsest(t.dtype for t in tensors if known(t))
     kept = frozenset(n for n in names if any(n == k or n.startswith((f"{k}[", f"{k}.")) for k in keep_on_cpu))
     return Subject(title, fn, module, method, given, names, inner, tree, kept, floor, _extents(tensors))
+
+
+def is_compiled(fn: Callable[..., Any]) -> bool:
+    """Whether torch.compile made it."""
+    return type(fn).__name__ == "OptimizedModule" or hasattr(fn, "_torchdynamo_orig_callable")
 
 
 def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
@@ -191,7 +199,7 @@ class ForwardRun:
     """A forward call: its outputs, what it may have written (buffers, inputs), and the leaves that require a gradient.
 
     computed: names of the outputs that were Python or numpy numbers, which have no device. bare: (path, type) of the outputs
-    that hold no number.
+    that hold no number. handed: what drew the random numbers of a subject that draws some.
     """
 
     outputs: Named
@@ -199,13 +207,20 @@ class ForwardRun:
     bare: tuple[tuple[str, str], ...]
     written: Named
     leaves: Named
+    handed: Handed | None = None
 
 
 def forward(
-    s: Subject, put: Put, backward: bool, around: AbstractContextManager[Any] | None = None, stay: Put | None = None
+    s: Subject,
+    put: Put,
+    backward: bool,
+    around: AbstractContextManager[Any] | None = None,
+    stay: Put | None = None,
+    drawn: Callable[[], None] | None = None,
 ) -> ForwardRun:
     """Run the subject on copies of everything, with the call itself inside `around`. stay: how inputs that stay on the CPU are
-    copied, `put` by default. Raises what the function raises, and UsageError for a value that cannot be copied or opened."""
+    copied, `put` by default. drawn: called at each draw of a subject that draws random numbers. Raises what the function raises,
+    and UsageError for a value that cannot be copied or opened."""
     place = _Placer(s, put)
     near = place if stay is None else _Placer(s, stay)
     wanted: list[tuple[str, Tensor]] = []
@@ -233,10 +248,13 @@ def forward(
         module = copied(s.module, memo, s.name)
         function = getattr(module, s.method) if s.method else module
     args, kwargs = tree_unflatten(copies, s.tree)
-    with torch.set_grad_enabled(backward), around or nullcontext():
+    handed = Handed(drawn) if s.draws else None
+    if handed is not None:
+        torch.default_generator.manual_seed(SEED)
+    with torch.set_grad_enabled(backward), around or nullcontext(), handed or nullcontext():
         result = function(*args, **kwargs)
     outputs = outputs_of(result, s.coarsest)
-    return ForwardRun(*outputs, tuple((n, t.detach()) for n, t in watched), tuple(wanted))
+    return ForwardRun(*outputs, tuple((n, t.detach()) for n, t in watched), tuple(wanted), handed)
 
 
 def _placed(t: Tensor, place: Put, backward: bool) -> Tensor:
@@ -301,7 +319,9 @@ def gradients(run: ForwardRun, tracked: Sequence[str], cotangents: Sequence[Tens
     fed = [c.to(t.dtype) for c, (_, t) in zip(cotangents, outputs)]
     live = Live(outputs, tuple(enumerate(t for _, t in run.leaves)))
     names = {f"grad[{i}]": f"grad[{n}]" for i, (n, _) in enumerate(run.leaves)}
-    return tuple((names[n], g if g.layout is torch.strided else g.to_dense()) for n, g in ex.backward(live, fed))
+    with run.handed or nullcontext():  # checkpoints run their forward pass again
+        grads = ex.backward(live, fed)
+    return tuple((names[n], g if g.layout is torch.strided else g.to_dense()) for n, g in grads)
 
 
 def tracked_outputs(run: ForwardRun) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from parity import catalog
 from parity.devices import setup
+from parity.oracle.step_dtypes import Recorded
 
 NO_BACKWARD = -1  # torch's id of the current graph task outside of any backward
 # Copies if the devices differ; otherwise computation (a cast, a write).
@@ -33,7 +34,8 @@ MANY = 12  # most op names in the suggested command
 class PlacementWatch:
     """there, here: operators that computed on the device and on the CPU, in the order of their first call. after: operators of
     `here` that took floating tensors after a copy from the device. calls: public torch functions that took a tensor on the
-    device; last: the last of them. error: the first exception in a backward. whole: whether the run finished."""
+    device; last: the last of them. cast: the dtypes of the operators that ran under autocast, as `Recorded` gives them. error:
+    the first exception in a backward. whole: whether the run finished."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -42,17 +44,24 @@ class PlacementWatch:
         self.after: dict[str, None] = {}
         self.calls: dict[str, None] = {}
         self.last = ""
+        self.cast: dict[str, list[str]] = {}
         self.error: Exception | None = None
         self.whole = False
         self._copied = False
+        self._autocast = False  # whether the public function that runs now does so under autocast
 
     @contextmanager
     def over(self) -> Iterator[None]:
         """Watch the operators that are dispatched inside."""
-        with _Functions(self), _Operators(self):
+        with _Functions(self), Recorded(lambda: self._autocast) as ran, _Operators(self):
             yield
+        self.cast = {n: d for n, d in ran.dtypes.items() if any(d)}
         if self.error is not None:
             raise self.error
+
+    def calling(self) -> None:
+        """A public function is called. Its operators cannot tell: autocast is off inside the kernels that cast."""
+        self._autocast = torch.is_autocast_enabled(self.kind)
 
     @property
     def idle(self) -> bool:
@@ -106,6 +115,7 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, watch = kwargs or {}, self._watch
+        watch.calling()
         name = row_of(getattr(func, "__name__", ""))
         # Recorded before the call, so that a call that raises is recorded, too.
         if name and any(t.device.type == watch.kind for t in _tensors((args, kwargs))):
