@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import os
-import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
 from parity import tolerance
-from parity.assertion.captured import Kept, captured
+from parity.assertion.advice import advice, no_gradients, on_the_cpu
+from parity.assertion.captured import Kept
 from parity.assertion.comparison import PACKAGE, Comparison, Notes, warn
-from parity.assertion.leaves import loose
 from parity.assertion.subject import (
     SEED,
     ForwardRun,
@@ -48,7 +46,6 @@ from parity.judging.limits import Limits
 from parity.judging.measures import bit_equal
 
 TORCH = str(Path(torch.__file__).parent)
-SIDES = re.compile(r"same device|two devices|Placeholder storage|is on cpu\b|on cpu,? but|device type", re.IGNORECASE)
 
 
 @functools.lru_cache(maxsize=16)
@@ -125,7 +122,7 @@ def _judged(
         notes.say("no gradients: no output depends on an input or parameter that requires one")
     ours, problem = _with_gradients(run, reference, tracked, cotangents)
     if problem is not None:
-        notes.say(f"no gradients: the CPU has none ({problem.message})", loud=True)
+        notes.say(f"no gradients: {no_gradients(problem.message)}", loud=True)
         tracked, cotangents = (), []
     fallbacks: list[str] = []
     with listening(fallbacks):
@@ -136,12 +133,12 @@ def _judged(
     extra = (("", Verdict(Status.FALLBACK, ran)),) if fallbacks and Status.FALLBACK in fail_on else ()
     watch = _watched(s, device, backward) if device.name != "cpu" and not _spent(theirs) else None
     if isinstance(theirs, Raised):
-        left = _left_behind(s) if SIDES.search(theirs.message) else ""
+        left = advice(s, theirs.message, watch.made if watch is not None else "", _where(cause))
         if left:
             notes.say(left)
         verdict = Verdict(RAISED[theirs.kind], _raised_text(theirs, cause))
         culprit = [watch.last] if watch is not None and theirs.stage == "run" and watch.last else []
-        next_ = "" if left else _next(s, device, watch, culprit)
+        next_ = "" if left or (theirs.stage == "run" and not culprit) else _next(s, device, watch, culprit)
         return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_), cause
     results, outside = theirs
     if watch is not None:
@@ -209,7 +206,7 @@ def _reference(s: Subject, backward: bool) -> tuple[Subject, ForwardRun, dict[st
     if isinstance(run, Raised):
         raise UsageError(
             f"{s.name} raises on the CPU, so there is nothing to compare with: {run.type}: {run.message}{_where(cause)}; "
-            "give inputs that it takes there"
+            f"{on_the_cpu(run.message)}"
         ) from cause
     results: dict[str, Tensor] = {n: t.detach() for n, t in (*run.outputs, *run.written)}
     if not _alike(results, _again(s, backward, SEED + 1)):
@@ -242,8 +239,8 @@ def _handed_out(s: Subject, run: ForwardRun, place: str, wanted: int | None = No
         return
     if run.handed.left:
         raise UsageError(
-            f"{s.name} draws random numbers in {', '.join(sorted(run.handed.left))} on {place}, which no two devices share; call "
-            ".eval(), or draw them outside and pass them in"
+            f"{s.name} draws random numbers in {', '.join(sorted(run.handed.left))} on {place}, which no two devices share; "
+            "call .eval(), or draw them outside and pass them in"
         )
     if wanted is not None and run.handed.draws != wanted:
         raise UsageError(
@@ -301,6 +298,7 @@ def _on_device(
         run, cause = _attempted(lambda: forward(s, device.upload, backward, stay=torch.clone), "run")
         if isinstance(run, Raised):
             return run, cause
+        _stays(s, run, device)
         _handed_out(s, run, device.name, reference.handed.draws if reference.handed is not None else None)
         outside = frozenset(n for n, t in run.outputs if t.device.type != device.torch_device.type)
         results = ex.computed((*((n, t.detach()) for n, t in run.outputs), *run.written), device)
@@ -316,6 +314,17 @@ def _on_device(
             return more, cause
         assert isinstance(more, Computed)
         return ({**dict(results.tensors), **dict(more.tensors)}, outside), None
+
+
+def _stays(s: Subject, run: ForwardRun, device: Device) -> None:
+    """Raise UsageError if the call moved a parameter of its module away from the device."""
+    own = {n for n, _ in s.module.named_parameters()} if s.module is not None else set()
+    for name, p in run.leaves:
+        if name in own and p.device.type != device.torch_device.type:
+            raise UsageError(
+                f"{s.name} moves its parameter '{name}' to {p.device} while it runs, so that nothing is compared on "
+                f"{device.name}: take the .to() or .cpu() out of it"
+            )
 
 
 def _watched(s: Subject, device: Device, backward: bool) -> PlacementWatch:
@@ -404,19 +413,6 @@ def _where(e: BaseException | None) -> str:
             near = os.path.relpath(frame.filename)
             line = f" ({frame.filename if near.startswith('..') else near}:{frame.lineno}, in {frame.name})"
     return line
-
-
-def _left_behind(s: Subject) -> str:
-    """Which tensors stayed on the CPU, and what to do about it; empty if none can be named."""
-    if s.module is not None and (names := [n for n, _ in loose(s.module)]):
-        return (
-            f"'{names[0]}' of {type(s.module).__name__} is a tensor that is neither a parameter nor a buffer, so it stays on "
-            "the CPU: register it (self.register_buffer) or pass it in"
-        )
-    for name, value in captured(s.function):
-        what = "pass model and optimizer as arguments" if isinstance(value, (nn.Module, Optimizer)) else "pass it in"
-        return f"'{name}' is used by {s.name} without being an input, so it stays on the CPU: {what}"
-    return "a tensor stayed on the CPU: pass it in, or make it on the device of the inputs"
 
 
 def _next(s: Subject, device: Device, watch: PlacementWatch | None, culprit: Sequence[str] = ()) -> str:

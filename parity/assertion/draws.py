@@ -7,9 +7,12 @@ same numbers, in recomputations of checkpoints too, because these restore the st
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -107,3 +110,16 @@ def _drops(func: Any, args: Any, kwargs: Any) -> bool:
     names = [a.name for a in func._schema.arguments]
     given = {**dict(zip(names, args)), **kwargs}
     return any(isinstance(given.get(name), (float, bool)) and bool(given[name]) for name in ATEN_ASKED)
+
+
+@contextmanager
+def streams(seed: int = 0) -> Iterator[None]:
+    """Seed the random numbers of Python and of numpy inside; the caller's go on as before."""
+    python, numbers = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numbers)

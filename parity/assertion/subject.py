@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.utils._pytree import TreeSpec, keystr, tree_unflatten
 
-from parity.assertion.draws import Handed
-from parity.assertion.leaves import OWN, attributes, flattened, held, is_array, is_number, kind, leaves
+from parity.assertion.draws import Handed, streams
+from parity.assertion.leaves import OWN, attributes, flattened, held, is_array, is_number, kind, leaves, loose
 from parity.core.dtypes import FACTS
 from parity.core.errors import UsageError
 from parity.core.results import Raised
@@ -91,6 +91,10 @@ def subject(
     for name, p in module.named_parameters() if module is not None else ():
         if isinstance(p, UninitializedParameter):
             raise UsageError(f"parameter '{name}' has no shape yet; run the lazy module once on the CPU first")
+        if p.is_meta:
+            raise UsageError(
+                f"parameter '{name}' is on the meta device and has no numbers; load or initialize the weights first"
+            )
     paths, tree = flattened((tuple(inputs), dict(kwargs)))
     positions = _positions(fn.forward if isinstance(fn, nn.Module) else fn, len(inputs))
     names = tuple(_leaf_name(path, positions) for path, _ in paths)
@@ -219,8 +223,8 @@ def forward(
     drawn: Callable[[], None] | None = None,
 ) -> ForwardRun:
     """Run the subject on copies of everything, with the call itself inside `around`. stay: how inputs that stay on the CPU are
-    copied, `put` by default. drawn: called at each draw of a subject that draws random numbers. Raises what the function raises,
-    and UsageError for a value that cannot be copied or opened."""
+    copied, `put` by default. drawn: called at each draw of a subject that draws random numbers. Raises what the function
+    raises, and UsageError for a value that cannot be copied or opened."""
     place = _Placer(s, put)
     near = place if stay is None else _Placer(s, stay)
     wanted: list[tuple[str, Tensor]] = []
@@ -246,15 +250,28 @@ def forward(
             if is_dense(b):
                 watched.append((f"buffer[{name}]", c))
         module = copied(s.module, memo, s.name)
+        _place_scripted(module, s.module, memo)
         function = getattr(module, s.method) if s.method else module
     args, kwargs = tree_unflatten(copies, s.tree)
     handed = Handed(drawn) if s.draws else None
-    if handed is not None:
-        torch.default_generator.manual_seed(SEED)
-    with torch.set_grad_enabled(backward), around or nullcontext(), handed or nullcontext():
-        result = function(*args, **kwargs)
+    with streams() if s.draws else nullcontext():
+        if s.draws:
+            torch.default_generator.manual_seed(SEED)
+        with torch.set_grad_enabled(backward), around or nullcontext(), handed or nullcontext():
+            result = function(*args, **kwargs)
     outputs = outputs_of(result, s.coarsest)
     return ForwardRun(*outputs, tuple((n, t.detach()) for n, t in watched), tuple(wanted), handed)
+
+
+def _place_scripted(twin: nn.Module, original: nn.Module, memo: Mapping[int, Any]) -> None:
+    """Give a copy of a scripted or traced module its placed tensors: torch copies these modules without the memo."""
+    if not isinstance(original, torch.jit.ScriptModule):
+        return
+    twins = dict(twin.named_modules())
+    for prefix, m in original.named_modules():
+        own = twins[prefix]
+        for name, t in (*m.named_parameters(recurse=False), *m.named_buffers(recurse=False)):
+            setattr(own, name, memo[id(t)])
 
 
 def _placed(t: Tensor, place: Put, backward: bool) -> Tensor:
@@ -266,13 +283,22 @@ def _placed(t: Tensor, place: Put, backward: bool) -> Tensor:
 
 def copied(x: Any, memo: dict[int, Any], name: str) -> Any:
     """A deep copy in which the placed tensors replace the originals. Raises UsageError if Python cannot copy it."""
+    before = dict(memo)
     twin = ex.attempt(lambda: copy.deepcopy(x, memo), "run")
     if not isinstance(twin, Raised):
         return twin
+    if isinstance(x, nn.Module) and (results := [t for _, t in loose(x) if not t.is_leaf and id(t) not in before]):
+        # A module that ran before may keep its activations, which Python does not copy because they have a graph.
+        before |= {id(t): t.detach().clone() for t in results}
+        memo.clear()
+        memo.update(before)
+        twin = ex.attempt(lambda: copy.deepcopy(x, memo), "run")
+        if not isinstance(twin, Raised):
+            return twin
     part = ""
     for prefix, m in x.named_modules() if isinstance(x, nn.Module) else (("", x),):
         for k, v in attributes(m):
-            alone = functools.partial(copy.deepcopy, v, dict(memo))
+            alone = functools.partial(copy.deepcopy, v, dict(before))
             if not part and k not in OWN and isinstance(ex.attempt(alone, "run"), Raised):
                 part = f" because of its attribute '{prefix + '.' if prefix else ''}{k}', a {kind(v)}"
     raise UsageError(

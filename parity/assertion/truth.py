@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from parity.assertion.draws import streams
 from parity.assertion.subject import SEED, Put, Subject, forward, gradients, tracked_outputs, word
 from parity.core.dtypes import FACTS, HALF
 from parity.core.results import Raised
@@ -197,7 +198,7 @@ def _fresh_wide(t: Tensor) -> Tensor:
 
 @contextmanager
 def seeded(seed: int = SEED) -> Iterator[None]:
-    """Seed the CPU's generator and use full precision; both are restored afterwards."""
-    with torch.random.fork_rng(devices=[]), ex.full_precision():
+    """Seed the CPU's generator, Python's and numpy's, and use full precision; all are restored afterwards."""
+    with torch.random.fork_rng(devices=[]), ex.full_precision(), streams(seed):
         torch.default_generator.manual_seed(seed)
         yield

@@ -20,6 +20,8 @@ from parity.judging.judge import judge
 Verdicts = tuple[tuple[str, Verdict], ...]
 # A function's results are judged as compositions; the truth knows in which dtype each step is rounded.
 ROW = Row(name="assert_parity", family="own", rule=OpClass.COMPOSITE, call="", signature=lambda draw: Arguments(()))
+# Types that need no warning: None means that there is no result, and the others cannot hold a number.
+QUIET = ("NoneType", "str", "bytes", *(f"torch.{t}" for t in ("dtype", "device", "layout", "memory_format")))
 MANY = 6  # most paths that a note names
 
 
@@ -65,8 +67,7 @@ def bare(named: Sequence[tuple[str, str]], notes: Notes) -> None:
     if named:
         listed = ", ".join(f"{n} ({t})" for n, t in named[:MANY])
         more = f" and {len(named) - MANY} more" if len(named) > MANY else ""
-        # None needs no warning: it means that there is no result.
-        notes.say(f"not compared, because it holds no tensor: {listed}{more}", loud=any(t != "NoneType" for _, t in named))
+        notes.say(f"not compared, because it holds no tensor: {listed}{more}", loud=any(t not in QUIET for _, t in named))
 
 
 def described(t: Tensor) -> str:

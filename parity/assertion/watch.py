@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from parity import catalog
+from parity.assertion.places import line
 from parity.devices import setup
 from parity.oracle.step_dtypes import Recorded
 
@@ -34,8 +35,9 @@ MANY = 12  # most op names in the suggested command
 class PlacementWatch:
     """there, here: operators that computed on the device and on the CPU, in the order of their first call. after: operators of
     `here` that took floating tensors after a copy from the device. calls: public torch functions that took a tensor on the
-    device; last: the last of them. cast: the dtypes of the operators that ran under autocast, as `Recorded` gives them. error:
-    the first exception in a backward. whole: whether the run finished."""
+    device; last: the last of them, "" if no catalog row tests it. made: the last call that made a tensor on the CPU out of
+    none, and its line. cast: the dtypes of the operators that ran under autocast, as `Recorded` gives them. error: the first
+    exception in a backward. whole: whether the run finished."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -43,7 +45,7 @@ class PlacementWatch:
         self.here: dict[str, None] = {}
         self.after: dict[str, None] = {}
         self.calls: dict[str, None] = {}
-        self.last = ""
+        self.last = self.made = ""
         self.cast: dict[str, list[str]] = {}
         self.error: Exception | None = None
         self.whole = False
@@ -117,11 +119,16 @@ class _Functions(TorchFunctionMode):
         kwargs, watch = kwargs or {}, self._watch
         watch.calling()
         name = row_of(getattr(func, "__name__", ""))
+        given = _tensors((args, kwargs))
         # Recorded before the call, so that a call that raises is recorded, too.
-        if name and any(t.device.type == watch.kind for t in _tensors((args, kwargs))):
-            watch.calls.setdefault(name)
+        if any(t.device.type == watch.kind for t in given):
             watch.last = name
-        return func(*args, **kwargs)
+            if name:
+                watch.calls.setdefault(name)
+        result = func(*args, **kwargs)
+        if not given and isinstance(result, Tensor) and result.is_cpu and result.ndim:
+            watch.made = f"{resolve_name(func) or func.__name__} at {line()}"
+        return result
 
 
 @functools.cache

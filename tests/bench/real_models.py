@@ -70,21 +70,24 @@ class Made:
 def _torchvision() -> Any:
     """torchvision, which others import too; where its extension does not load (a wheel for CUDA beside torch for the CPU), its
     operators in Python take the place."""
-    folder = next(iter(importlib.util.find_spec("torchvision").submodule_search_locations))
+    spec = importlib.util.find_spec("torchvision")
+    folders = spec.submodule_search_locations if spec is not None else None
+    operators: Any = torch.ops
     try:
-        torch.ops.load_library(next(Path(folder).glob("_C*.so")))
+        operators.load_library(next(p for folder in folders or () for p in Path(folder).glob("_C*.so")))
     except (OSError, StopIteration):
-        library = torch.library.Library("torchvision", "FRAGMENT")
+        kind: Any = torch.library.Library
+        library = kind("torchvision", "FRAGMENT")
         _KEPT.append(library)
         library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         library.impl("nms", _nms, "CompositeExplicitAutograd")
     found = importlib.import_module("torchvision")
     if not found.extension._has_ops():
-        boxes, align = (importlib.import_module(f"torchvision.ops.{n}") for n in ("boxes", "roi_align"))
-        boxes._assert_has_ops = lambda: None
-        align.is_compile_supported = lambda kind: True  # takes its formula in Python, which it would compile
-        align._roi_align = align._roi_align.__wrapped__
+        boxes, align = (vars(importlib.import_module(f"torchvision.ops.{n}")) for n in ("boxes", "roi_align"))
+        boxes["_assert_has_ops"] = lambda: None
+        align["is_compile_supported"] = lambda kind: True  # takes its formula in Python, which it would compile
+        align["_roi_align"] = align["_roi_align"].__wrapped__
     return found
 
 
@@ -123,7 +126,10 @@ def vit_b_16() -> Made:
 
 def fasterrcnn() -> Made:
     make = _torchvision().models.detection.fasterrcnn_mobilenet_v3_large_320_fpn
-    model = make(weights=None, weights_backbone=None, num_classes=5, min_size=64, max_size=96, box_detections_per_img=10)
+    model = make(
+        weights=None, weights_backbone=None, num_classes=5, min_size=64, max_size=96, box_detections_per_img=10,
+        rpn_pre_nms_top_n_test=40, rpn_post_nms_top_n_test=20,
+    )  # fmt: skip
     return Made(model.eval(), ([torch.rand(3, 64, 80), torch.rand(3, 72, 64)],), half=False, trains=False)
 
 
@@ -135,8 +141,8 @@ def _hugging(config: str, model: str, **options: Any) -> nn.Module:
 
 def bert() -> Made:
     model = _hugging(
-        "BertConfig", "BertForSequenceClassification", vocab_size=99, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-        intermediate_size=64, max_position_embeddings=64,
+        "BertConfig", "BertForSequenceClassification", vocab_size=99, hidden_size=32, num_hidden_layers=2,
+        num_attention_heads=4, intermediate_size=64, max_position_embeddings=64,
     )  # fmt: skip
     mask = torch.ones(2, 12, dtype=torch.int64)
     mask[1, 8:] = 0
@@ -308,9 +314,9 @@ def planted(operator: str) -> Fault:
         before = [t.clone() if isinstance(t, Tensor) else None for t in call.args]
         made = call.run()
         if operator == ATEN_WRITES_BUFFERS:
-            for k, x in enumerate(call.args[3:5], 3):
-                if isinstance(x, Tensor) and isinstance(before[k], Tensor) and k == 4:
-                    x.copy_(before[k] + 0.99 * (x - before[k]))
+            variance, old = call.args[4], before[4]
+            if old is not None:
+                variance.copy_(old + 0.99 * (variance - old))
             return made
         return (made[0] * 1.01, *made[1:]) if isinstance(made, tuple) else made * 1.01
 
@@ -365,13 +371,10 @@ def under(made: Made, setting: Setting) -> tuple[Callable[..., Any], tuple[Any, 
         with torch.autocast(next(iter(model.parameters())).device.type, dtype=setting.autocast):
             return (getattr(model, method) if method else model)(*inputs, **kwargs)
 
-    if made.keep:  # names of the model's own parameters
+    def packed(model: Any, x: Any, lengths: Any) -> Any:  # its parameters have the names that stay on the CPU
+        return step(model, x, lengths)
 
-        def step(model: Any, x: Any, lengths: Any) -> Any:
-            with torch.autocast(x.device.type, dtype=setting.autocast):
-                return model(x, lengths)
-
-    return step, (owner(made.model), *made.inputs)
+    return (packed if made.keep else step), (owner(made.model), *made.inputs)
 
 
 def once(made: Made) -> Any:
