@@ -224,7 +224,9 @@ def located(
             place.seed(SEED)
             search.functions(s)
     differs = ""
-    if whole and not search.partings and not search.broken:
+    if whole and search.broken:
+        notes += _advice(fn, inputs, kwargs, place, backward, near)
+    elif whole and not search.partings:
         differs = _whole(fn, inputs, kwargs, place, backward, near)
     if not search.compared and not search.partings:
         raise NothingCompared(f"{s.name}: no operator that can be compared ran on {place.name}")
@@ -253,6 +255,24 @@ def _whole(
         return ""
     found = [f"{n or 'the call'} ({v.status}: {v.reason})" for n, v in comparison.findings]
     return ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
+
+
+def _advice(
+    fn: Callable[..., Any],
+    inputs: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    device: Device,
+    backward: bool,
+    near: Sequence[str],
+) -> tuple[str, ...]:
+    """What `assert_parity` notes where the device raises: what to change in the function, if the fault is its own. Raises
+    UsageError if the function moves itself away from the device."""
+    try:
+        return compared(fn, inputs, kwargs, device, backward, keep_on_cpu=near)[0].notes
+    except UsageError:
+        raise
+    except ParityError:
+        return ()
 
 
 def locate_run(name: str, run: Callable[[], Any], device: Device, seconds: float = math.inf) -> Located:
@@ -638,8 +658,8 @@ class Calls(TorchFunctionMode):
                 search.with_gradients(func, name, given, place)
             elif place.order in search.odd:
                 search.left["they draw random numbers, or return memory that nobody wrote"] += 1
-            elif torch.is_autocast_enabled(search.places.kind):  # its operators were compared below the casts
-                search.left["they run under autocast, which casts otherwise on the CPU"] += 1
+            elif torch.is_autocast_enabled(search.places.kind):
+                return  # the CPU casts by another list, and the operators were compared below the casts
             else:
                 search.function(func, name, given, result, place)
         except Exception:  # the CPU refuses it with these arguments: nothing is known of it

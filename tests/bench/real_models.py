@@ -199,7 +199,9 @@ def clip() -> Made:
     model = _hugging(
         "CLIPConfig", "CLIPModel", text_config={**text, "eos_token_id": 98}, vision_config=image, projection_dim=16
     )
-    inputs = {"input_ids": torch.randint(98, (2, 9)), "pixel_values": torch.randn(2, 3, 32, 32), "return_loss": True}
+    ids = torch.randint(98, (2, 9))
+    ids[:, -1] = 98  # the one end of the text, which the model looks for
+    inputs = {"input_ids": ids, "pixel_values": torch.randn(2, 3, 32, 32), "return_loss": True}
     return Made(model, (), inputs)
 
 

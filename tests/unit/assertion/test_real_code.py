@@ -266,6 +266,13 @@ def test_errors_of_the_users_own_code_say_what_to_do() -> None:
         assert_parity(step, nn.Linear(4, 2), x, device="sim")
 
 
+def test_locate_gives_the_same_advice() -> None:
+    x = torch.randn(3, 4)
+    assert "in made_on_the_cpu, makes a tensor on the CPU" in str(parity.locate(Mistaken(made_on_the_cpu), x, device="sim"))
+    with pytest.raises(UsageError, match=r"moves its parameter 'inner.weight' to cpu while it runs"):
+        parity.locate(Mistaken(lambda m, y: m.to("cpu")(y.cpu()) if not y.is_cpu else y.exp()), x, device="sim")
+
+
 def test_the_next_command_names_no_function_that_did_not_raise() -> None:
     """.double() is what MPS refuses, not the layer before it."""
     assert "next:" not in advised(Mistaken(lambda m, x: x.double()), torch.randn(3, 4))
