@@ -130,6 +130,21 @@ def test_what_a_device_casts_by_its_own_list_is_no_error(faults: tuple[Fault, ..
     assert parity.locate(under_autocast, model, x, device=device).agrees
 
 
+def normalized(model: nn.Module, x: Tensor) -> Any:
+    """CLIP's embedding: autocast computes the norm in float32 on MPS, and in half on the CPU."""
+    with torch.autocast(x.device.type, dtype=torch.bfloat16):
+        y = model(x)
+        return y / y.norm(dim=-1, keepdim=True)
+
+
+def test_a_result_has_another_dtype_by_the_autocast_of_the_device() -> None:
+    model, x = nn.Linear(16, 8), torch.randn(4, 16)
+    found = silently(normalized, model, x)
+    assert "note: out is float32 on sim and bfloat16 on the CPU, whose autocast casts otherwise" in str(found)
+    with pytest.raises(ParityFailure, match="linalg_vector_norm"):
+        assert_parity(normalized, model, x, device=resolve("sim", (larger("linalg_vector_norm", 1.1),)))
+
+
 def test_a_fault_under_autocast_is_found() -> None:
     model, x = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)), torch.randn(8, 16) * 3
     for op in ("_log_softmax", "gelu", "gelu_backward"):
