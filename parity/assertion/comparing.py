@@ -23,7 +23,6 @@ from parity.assertion.subject import (
     SEED,
     ForwardRun,
     Subject,
-    coarsest,
     fixed_cotangents,
     forward,
     gradients,
@@ -34,7 +33,7 @@ from parity.assertion.subject import (
     word,
 )
 from parity.assertion.truth import FunctionTruth, seeded
-from parity.assertion.verdicts import ROW, Verdicts, bare, described, judged, settled, verdicts
+from parity.assertion.verdicts import ROW, Verdicts, bare, described, in_one_dtype, judged, settled, verdicts
 from parity.assertion.watch import PlacementWatch, command
 from parity.checks.trial import RAISED
 from parity.core.errors import NothingCompared, ParityError, UsageError
@@ -148,7 +147,7 @@ def _judged(
     idle = _untouched(s, results, ours)
     results, ours = ({n: t for n, t in side.items() if n not in idle} for side in (results, ours))
     if watch is not None and watch.cast:
-        results, ours = _in_one_dtype(results, ours, device, notes)
+        results, ours = in_one_dtype(results, ours, device.name, notes)
     limits: dict[str, Limits] | None = {} if detail else None
     judgements = verdicts(Bench(ROW, tables_of(device.name), truth, None, detail, limits), results, ours, notes, atol)
     if not judged(judgements, ours):
@@ -373,22 +372,6 @@ def _untouched(s: Subject, theirs: Mapping[str, Tensor], ours: Mapping[str, Tens
     before = {f"after[{n}]": x for n, x in s.given}
     before |= {f"buffer[{n}]": b for n, b in s.module.named_buffers()} if s.module is not None else {}
     return {n for n, x in before.items() if n in ours and n in theirs and _kept(x, theirs[n]) and _kept(x, ours[n])}
-
-
-def _in_one_dtype(
-    theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], device: Device, notes: Notes
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The results of a function under autocast, each in the coarser of its two dtypes where the sides have different ones,
-    because every backend has its own list of what it casts. Notes these."""
-    sides = dict(theirs), dict(ours)
-    for name, a in ours.items():
-        b = theirs.get(name)
-        if b is None or a.dtype == b.dtype or not (known(a) and known(b) and a.is_floating_point() and b.is_floating_point()):
-            continue
-        notes.say(f"{name} is {word(b.dtype)} on {device.name} and {word(a.dtype)} on the CPU, whose autocast casts otherwise")
-        for side in sides:
-            side[name] = side[name].to(coarsest((a.dtype, b.dtype)))
-    return sides
 
 
 def _kept(before: Tensor, after: Tensor) -> bool:

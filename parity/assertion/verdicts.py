@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from parity.assertion.comparison import Notes
-from parity.assertion.subject import is_dense, known, word
+from parity.assertion.subject import coarsest, is_dense, known, word
 from parity.catalog.draw import Arguments
 from parity.catalog.row import Row
 from parity.core.case import OpClass
@@ -45,6 +45,22 @@ def verdicts(
                 text = f"every element of {name} is NaN on both sides: this compares nothing about the numbers"
                 notes.say(text, loud=True)
     return tuple(results)
+
+
+def in_one_dtype(
+    theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], device: str, notes: Notes
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The results of a function under autocast, each in the coarser of its two dtypes where the sides have different ones,
+    because every backend has its own list of what it casts. Notes these."""
+    sides = dict(theirs), dict(ours)
+    for name, a in ours.items():
+        b = theirs.get(name)
+        if b is None or a.dtype == b.dtype or not (known(a) and known(b) and a.is_floating_point() and b.is_floating_point()):
+            continue
+        notes.say(f"{name} is {word(b.dtype)} on {device} and {word(a.dtype)} on the CPU, whose autocast casts otherwise")
+        for side in sides:
+            side[name] = side[name].to(coarsest((a.dtype, b.dtype)))
+    return sides
 
 
 def judged(results: Verdicts, ours: Mapping[str, Tensor]) -> bool:
