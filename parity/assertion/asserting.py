@@ -36,11 +36,13 @@ def assert_parity(
     statuses that fail in addition to the findings, as for `--fail-on`: "fallback" for an operator that silently ran on the CPU,
     "void" for a tensor of a kind that parity does not compare. keep_on_cpu: names of inputs that stay on the CPU in the
     device's run, such as the lengths for `pack_padded_sequence`. detail: compute the truth of every tensor, even of equal ones,
-    and print how large an error in each would have been reported.
+    and print how large an error in each would have been reported. Random numbers that torch draws (dropout) come from the CPU
+    for every side.
 
     Raises ParityFailure for findings and refusals; NothingCompared if no number came out or nothing ran on the device;
-    UsageError for a function that draws random numbers, does not run on the CPU or returns something that cannot be opened (a
-    set, an iterator); DeviceError for a device that is not available. A ParityWarning says what a passing comparison left out.
+    UsageError for a function that draws random numbers by a kernel or a generator of its own, moves its module away, does not
+    run on the CPU or returns something that cannot be opened (a set, an iterator); DeviceError for a device that is not
+    available. A ParityWarning says what a passing comparison left out.
     """
     __tracebackhide__ = True
     near = (keep_on_cpu,) if isinstance(keep_on_cpu, str) else tuple(keep_on_cpu)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import os
-import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
 from parity import tolerance
-from parity.assertion.captured import Kept, captured
+from parity.assertion.advice import advice, no_gradients, on_the_cpu
+from parity.assertion.captured import Kept
 from parity.assertion.comparison import PACKAGE, Comparison, Notes, warn
-from parity.assertion.leaves import loose
 from parity.assertion.subject import (
     SEED,
     ForwardRun,
@@ -28,13 +26,14 @@ from parity.assertion.subject import (
     fixed_cotangents,
     forward,
     gradients,
+    is_compiled,
     known,
     subject,
     tracked_outputs,
     word,
 )
 from parity.assertion.truth import FunctionTruth, seeded
-from parity.assertion.verdicts import ROW, Verdicts, bare, described, judged, settled, verdicts
+from parity.assertion.verdicts import ROW, Verdicts, bare, described, in_one_dtype, judged, settled, verdicts
 from parity.assertion.watch import PlacementWatch, command
 from parity.checks.trial import RAISED
 from parity.core.errors import NothingCompared, ParityError, UsageError
@@ -47,7 +46,6 @@ from parity.judging.limits import Limits
 from parity.judging.measures import bit_equal
 
 TORCH = str(Path(torch.__file__).parent)
-SIDES = re.compile(r"same device|two devices|Placeholder storage|is on cpu\b|on cpu,? but|device type", re.IGNORECASE)
 
 
 @functools.lru_cache(maxsize=16)
@@ -114,7 +112,9 @@ def _judged(
     title = f"{s.name} {word(s.coarsest)} on {device.name}"
     if device.name == "cpu":
         notes.say("the device is the CPU itself, so this says nothing about any other; name one with device=", loud=True)
-    run, reference = _reference(s, backward)
+    s, run, reference = _reference(s, backward)
+    if s.draws:
+        notes.say("random numbers (dropout) were drawn on the CPU and handed to both sides, so the device drew none")
     bare(run.bare, notes)
     cotangents = fixed_cotangents(run) if backward and run.leaves else []
     tracked = tracked_outputs(run) if cotangents else ()
@@ -122,30 +122,32 @@ def _judged(
         notes.say("no gradients: no output depends on an input or parameter that requires one")
     ours, problem = _with_gradients(run, reference, tracked, cotangents)
     if problem is not None:
-        notes.say(f"no gradients: the CPU has none ({problem.message})", loud=True)
+        notes.say(f"no gradients: {no_gradients(problem.message)}", loud=True)
         tracked, cotangents = (), []
     fallbacks: list[str] = []
     with listening(fallbacks):
-        theirs, cause = _on_device(s, device, backward, tracked, cotangents)
+        theirs, cause = _on_device(s, device, backward, tracked, cotangents, run)
     ran = f"ran on the CPU: {', '.join(sorted(set(fallbacks)))}"
     if fallbacks and Status.FALLBACK not in fail_on:
         notes.say(ran, loud=True)
     extra = (("", Verdict(Status.FALLBACK, ran)),) if fallbacks and Status.FALLBACK in fail_on else ()
     watch = _watched(s, device, backward) if device.name != "cpu" and not _spent(theirs) else None
     if isinstance(theirs, Raised):
-        left = _left_behind(s) if SIDES.search(theirs.message) else ""
+        left = advice(s, theirs.message, watch.made if watch is not None else "", _where(cause))
         if left:
             notes.say(left)
         verdict = Verdict(RAISED[theirs.kind], _raised_text(theirs, cause))
         culprit = [watch.last] if watch is not None and theirs.stage == "run" and watch.last else []
-        next_ = "" if left else _next(s, device, watch, culprit)
+        next_ = "" if left or (theirs.stage == "run" and not culprit) else _next(s, device, watch, culprit)
         return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_), cause
     results, outside = theirs
     if watch is not None:
         _placed_there(title, device, watch, outside, len(run.outputs), run.computed, notes)
-    truth = FunctionTruth(s, backward, cotangents, ours)
+    truth = FunctionTruth(s, backward, cotangents, ours, watch.cast if watch is not None else None)
     idle = _untouched(s, results, ours)
     results, ours = ({n: t for n, t in side.items() if n not in idle} for side in (results, ours))
+    if watch is not None and watch.cast:
+        results, ours = in_one_dtype(results, ours, device.name, notes)
     limits: dict[str, Limits] | None = {} if detail else None
     judgements = verdicts(Bench(ROW, tables_of(device.name), truth, None, detail, limits), results, ours, notes, atol)
     if not judged(judgements, ours):
@@ -160,12 +162,12 @@ def _judged(
 def device_results(s: Subject, device: Device, backward: bool) -> Mapping[str, Tensor] | Raised:
     """All results of the device with the fixed cotangents, by name, on the CPU; or what it raised. Raises UsageError as
     `compared` does."""
-    run, reference = _reference(s, backward)
+    s, run, reference = _reference(s, backward)
     cotangents = fixed_cotangents(run) if backward and run.leaves else []
     tracked = tracked_outputs(run) if cotangents else ()
     if _with_gradients(run, reference, tracked, cotangents)[1] is not None:
         tracked, cotangents = (), []
-    theirs, _ = _on_device(s, device, backward, tracked, cotangents)
+    theirs, _ = _on_device(s, device, backward, tracked, cotangents, run)
     return theirs if isinstance(theirs, Raised) else theirs[0]
 
 
@@ -174,7 +176,7 @@ def judged_results(
 ) -> Verdicts:
     """The verdicts of results that a device gave elsewhere. tables: its name; given: makes them of the CPU's own results.
     Raises UsageError as `compared` does."""
-    run, reference = _reference(s, backward)
+    s, run, reference = _reference(s, backward)
     cotangents = fixed_cotangents(run) if backward and run.leaves else []
     ours, problem = _with_gradients(run, reference, tracked_outputs(run) if cotangents else (), cotangents)
     theirs, truth = given(ours), FunctionTruth(s, backward, () if problem is not None else cotangents, ours)
@@ -191,8 +193,9 @@ def _nothing(run: ForwardRun) -> str:
 # -------------------------------------------------------------------------------------------------------- the reference
 
 
-def _reference(s: Subject, backward: bool) -> tuple[ForwardRun, dict[str, Tensor]]:
-    """The run on the CPU and its results. Raises UsageError if it fails there, or if two runs differ."""
+def _reference(s: Subject, backward: bool) -> tuple[Subject, ForwardRun, dict[str, Tensor]]:
+    """The subject, its run on the CPU and the results. The subject draws its random numbers on the CPU from here on, if any.
+    Raises UsageError if it fails there, if two runs differ, or if it draws where parity cannot hand the numbers out."""
     __tracebackhide__ = True
     kept = Kept(s.function)
     with seeded():
@@ -205,18 +208,47 @@ def _reference(s: Subject, backward: bool) -> tuple[ForwardRun, dict[str, Tensor
     if isinstance(run, Raised):
         raise UsageError(
             f"{s.name} raises on the CPU, so there is nothing to compare with: {run.type}: {run.message}{_where(cause)}; "
-            "give inputs that it takes there"
+            f"{on_the_cpu(run.message)}"
         ) from cause
     results: dict[str, Tensor] = {n: t.detach() for n, t in (*run.outputs, *run.written)}
     if not _alike(results, _again(s, backward, SEED + 1)):
         if _alike(results, _again(s, backward, SEED)):
-            raise UsageError(f"{s.name} draws random numbers, which no two devices share; call .eval() or fix the mask")
+            return _drawn(replace(s, draws=True), backward)
         if not _alike(results, _again(s, backward, SEED), 1e-3):
             raise UsageError(
                 f"two equal runs of {s.name} on the CPU differ by more than rounding; call .eval(), fix the random numbers "
                 "that it draws, or write to all memory that it reads"
             )
-    return run, results
+    return s, run, results
+
+
+def _drawn(s: Subject, backward: bool) -> tuple[Subject, ForwardRun, dict[str, Tensor]]:
+    """`_reference` of a subject that draws random numbers."""
+    if is_compiled(s.function):
+        raise UsageError(f"{s.name} is compiled and draws random numbers, which no two devices share; call .eval()")
+    with seeded():
+        run = forward(s, torch.clone, backward)
+    results: dict[str, Tensor] = {n: t.detach() for n, t in (*run.outputs, *run.written)}
+    _handed_out(s, run, "the CPU")
+    if not _alike(results, _again(s, backward, SEED + 1)):
+        raise UsageError(f"two runs of {s.name} with the same random numbers differ on the CPU; call .eval()")
+    return s, run, results
+
+
+def _handed_out(s: Subject, run: ForwardRun, place: str, wanted: int | None = None) -> None:
+    """Raise UsageError if random numbers were drawn that the other sides do not have. wanted: how many draws they made."""
+    if run.handed is None:
+        return
+    if run.handed.left:
+        raise UsageError(
+            f"{s.name} draws random numbers in {', '.join(sorted(run.handed.left))} on {place}, which no two devices share; "
+            "call .eval(), or draw them outside and pass them in"
+        )
+    if wanted is not None and run.handed.draws != wanted:
+        raise UsageError(
+            f"{s.name} draws random numbers {wanted} times on the CPU and {run.handed.draws} times on {place}, so that the two "
+            "differ; call .eval(), or draw them outside and pass them in"
+        )
 
 
 def _again(s: Subject, backward: bool, seed: int) -> dict[str, Tensor]:
@@ -259,15 +291,17 @@ def _with_gradients(
 
 
 def _on_device(
-    s: Subject, device: Device, backward: bool, tracked: Sequence[str], cotangents: Sequence[Tensor]
+    s: Subject, device: Device, backward: bool, tracked: Sequence[str], cotangents: Sequence[Tensor], reference: ForwardRun
 ) -> tuple[tuple[dict[str, Tensor], frozenset[str]] | Raised, BaseException | None]:
     """All results of the device, copied to the CPU, and the names of the outputs that were not on the device; or what it
-    raised."""
+    raised. Raises UsageError if it draws other random numbers than the reference's run did."""
     with torch.random.fork_rng(devices=[]), device.active():
         device.seed(SEED)
         run, cause = _attempted(lambda: forward(s, device.upload, backward, stay=torch.clone), "run")
         if isinstance(run, Raised):
             return run, cause
+        _stays(s, run, device)
+        _handed_out(s, run, device.name, reference.handed.draws if reference.handed is not None else None)
         outside = frozenset(n for n, t in run.outputs if t.device.type != device.torch_device.type)
         results = ex.computed((*((n, t.detach()) for n, t in run.outputs), *run.written), device)
         if isinstance(results, Raised):
@@ -282,6 +316,17 @@ def _on_device(
             return more, cause
         assert isinstance(more, Computed)
         return ({**dict(results.tensors), **dict(more.tensors)}, outside), None
+
+
+def _stays(s: Subject, run: ForwardRun, device: Device) -> None:
+    """Raise UsageError if the call moved a parameter of its module away from the device."""
+    own = {n for n, _ in s.module.named_parameters()} if s.module is not None else set()
+    for name, p in run.leaves:
+        if name in own and p.device.type != device.torch_device.type:
+            raise UsageError(
+                f"{s.name} moves its parameter '{name}' to {p.device} while it runs, so that nothing is compared on "
+                f"{device.name}: take the .to() or .cpu() out of it"
+            )
 
 
 def _watched(s: Subject, device: Device, backward: bool) -> PlacementWatch:
@@ -370,19 +415,6 @@ def _where(e: BaseException | None) -> str:
             near = os.path.relpath(frame.filename)
             line = f" ({frame.filename if near.startswith('..') else near}:{frame.lineno}, in {frame.name})"
     return line
-
-
-def _left_behind(s: Subject) -> str:
-    """Which tensors stayed on the CPU, and what to do about it; empty if none can be named."""
-    if s.module is not None and (names := [n for n, _ in loose(s.module)]):
-        return (
-            f"'{names[0]}' of {type(s.module).__name__} is a tensor that is neither a parameter nor a buffer, so it stays on "
-            "the CPU: register it (self.register_buffer) or pass it in"
-        )
-    for name, value in captured(s.function):
-        what = "pass model and optimizer as arguments" if isinstance(value, (nn.Module, Optimizer)) else "pass it in"
-        return f"'{name}' is used by {s.name} without being an input, so it stays on the CPU: {what}"
-    return "a tensor stayed on the CPU: pass it in, or make it on the device of the inputs"
 
 
 def _next(s: Subject, device: Device, watch: PlacementWatch | None, culprit: Sequence[str] = ()) -> str:

@@ -7,8 +7,12 @@ same numbers, in recomputations of checkpoints too, because these restore the st
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -26,25 +30,31 @@ ATEN_MADE = (
 # Operators that are tagged as random and draw nothing unless they are asked to drop out.
 ATEN_SOMETIMES = (
     *("scaled_dot_product", "_scaled_dot_product", "_flash_attention", "_efficient_attention", "_cudnn_attention"),
-    *("_fused_sdp_choice", "_cudnn_rnn", "miopen_rnn", "_lstm_mps", "lstm", "gru", "rnn_", "rrelu_with_noise"),
+    *("_cudnn_rnn", "miopen_rnn", "_lstm_mps", "lstm", "gru", "rnn_", "rrelu_with_noise"),
 )
+ATEN_CHOICE = ("_fused_sdp_choice",)  # tagged as random too, but it only says which kernel is to run
 ATEN_ASKED = ("dropout_p", "dropout", "training")  # their arguments that ask for it
 
 
 class Handed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
     """Draws every random number inside on the CPU. draws: how many operators drew; left: those that drew by themselves, whose
-    numbers no other side has."""
+    numbers no other side has. told: called at each draw."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: Callable[[], None] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
         self.draws = 0
         self.left: set[str] = set()
+        self._told = told
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
         name = func.name().partition("::")[2].partition(".")[0]
+        if name in ATEN_CHOICE:
+            return func(*args, **kwargs)
+        if self._told is not None:
+            self._told()
         if kwargs.get("generator") is None and name in ATEN_MASKED:
             self.draws += 1
             return _dropped(*args, **kwargs)
@@ -100,3 +110,16 @@ def _drops(func: Any, args: Any, kwargs: Any) -> bool:
     names = [a.name for a in func._schema.arguments]
     given = {**dict(zip(names, args)), **kwargs}
     return any(isinstance(given.get(name), (float, bool)) and bool(given[name]) for name in ATEN_ASKED)
+
+
+@contextmanager
+def streams(seed: int = 0) -> Iterator[None]:
+    """Seed the random numbers of Python and of numpy inside; the caller's go on as before."""
+    python, numbers = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numbers)

@@ -127,7 +127,11 @@ class _Walk:
         self._seen.add(id(x))
         inner = [leaf for k, v in attributes(x) for leaf in self.of(f"{path}.{k}", v)]
         # An object counts as a result only if it holds a tensor or array: a clock or a counter holds numbers, too.
-        yield from inner if any(isinstance(v, (Tensor, np.ndarray)) for _, v in inner) else [(path, x)]
+        if any(isinstance(v, (Tensor, np.ndarray)) for _, v in inner):
+            # What else it holds (a cache's dtype and device) is no part of the result.
+            yield from ((n, v) for n, v in inner if isinstance(v, (Tensor, np.ndarray)) or is_number(v))
+        else:
+            yield path, x
 
 
 def _children(x: Any) -> Iterable[Leaf] | None:

@@ -31,7 +31,18 @@ from parity.assertion.comparison import Comparison, ParityWarning
 from parity.assertion.modules import ModuleError, module_errors, shown
 from parity.assertion.pair import compare
 from parity.assertion.places import Place, Places
-from parity.assertion.subject import SEED, Subject, fixed_cotangents, forward, gradients, subject, tracked_outputs, word
+from parity.assertion.subject import (
+    SEED,
+    ForwardRun,
+    Subject,
+    fixed_cotangents,
+    forward,
+    gradients,
+    is_compiled,
+    subject,
+    tracked_outputs,
+    word,
+)
 from parity.assertion.truth import seeded
 from parity.assertion.watch import command, row_of
 from parity.checks.equivalents import on_the_cpu
@@ -197,11 +208,13 @@ def located(
         raise NothingCompared(f"{s.name}: no input is a tensor, so nothing would reach {place.name}; give it tensors")
     if place.name == "cpu":
         raise UsageError("the device is the CPU itself, which cannot part from itself; name another with device=")
-    cotangents = cotangents_of(s) if backward else []
+    s, cotangents = _ran_on_the_cpu(s, backward)
     why = "no backward pass: no output depends on an input or parameter that requires a gradient"
     notes: tuple[str, ...] = (why,) if backward and not cotangents else ()
-    if type(fn).__name__ == "OptimizedModule" or hasattr(fn, "_torchdynamo_orig_callable"):
+    if is_compiled(fn):
         notes += ("it is compiled, and what was compared here is its eager code",)
+    if s.draws:
+        notes += ("random numbers (dropout) were drawn on the CPU and handed to the device",)
     search = Search(place, time.monotonic() + seconds)
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), place.active():
         warnings.simplefilter("ignore", ParityWarning)
@@ -211,7 +224,9 @@ def located(
             place.seed(SEED)
             search.functions(s)
     differs = ""
-    if whole and not search.partings and not search.broken:
+    if whole and search.broken:
+        notes += _advice(fn, inputs, kwargs, place, backward, near)
+    elif whole and not search.partings:
         differs = _whole(fn, inputs, kwargs, place, backward, near)
     if not search.compared and not search.partings:
         raise NothingCompared(f"{s.name}: no operator that can be compared ran on {place.name}")
@@ -240,6 +255,24 @@ def _whole(
         return ""
     found = [f"{n or 'the call'} ({v.status}: {v.reason})" for n, v in comparison.findings]
     return ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
+
+
+def _advice(
+    fn: Callable[..., Any],
+    inputs: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    device: Device,
+    backward: bool,
+    near: Sequence[str],
+) -> tuple[str, ...]:
+    """What `assert_parity` notes where the device raises: what to change in the function, if the fault is its own. Raises
+    UsageError if the function moves itself away from the device."""
+    try:
+        return compared(fn, inputs, kwargs, device, backward, keep_on_cpu=near)[0].notes
+    except UsageError:
+        raise
+    except ParityError:
+        return ()
 
 
 def locate_run(name: str, run: Callable[[], Any], device: Device, seconds: float = math.inf) -> Located:
@@ -288,15 +321,23 @@ def parted(
 
 def cotangents_of(s: Subject) -> list[Tensor]:
     """Those of the outputs that require a gradient. Raises UsageError if the subject does not run on the CPU."""
+    return _ran_on_the_cpu(s, True)[1]
 
-    def run() -> list[Tensor]:
+
+def _ran_on_the_cpu(s: Subject, backward: bool) -> tuple[Subject, list[Tensor]]:
+    """The subject, which draws its random numbers on the CPU from here on if it draws any, and the cotangents of its outputs.
+    Raises UsageError if it does not run on the CPU."""
+    handing = replace(s, draws=True)
+
+    def run() -> ForwardRun:
         with seeded():
-            return fixed_cotangents(made) if (made := forward(s, torch.clone, True)).leaves else []
+            return forward(handing, torch.clone, backward)
 
-    got: list[Tensor] | Raised = ex.attempt(run, "run")
+    got: ForwardRun | Raised = ex.attempt(run, "run")
     if isinstance(got, Raised):
         raise UsageError(f"{s.name} raises on the CPU: {got.type}: {got.message}; give inputs that it takes there")
-    return got
+    draws = got.handed is not None and got.handed.draws > 0 and not got.handed.left
+    return handing if draws else s, fixed_cotangents(got) if backward and got.leaves else []
 
 
 class Search:
@@ -332,7 +373,7 @@ class Search:
         mode = self.mode()
         # Places come first, because the operators' own runs on the CPU must not be taken for the program's.
         with self.places.watching(), mode:
-            run = ex.attempt(lambda: forward(s, self.device.upload, bool(cotangents), stay=torch.clone), "run")
+            run = ex.attempt(lambda: forward(s, self.device.upload, bool(cotangents), None, torch.clone, self._drew), "run")
             got: Any = run
             if not isinstance(run, Raised) and cotangents and len(tracked_outputs(run)) == len(cotangents):
                 fed = [self.device.upload(c) for c in cotangents]
@@ -341,6 +382,10 @@ class Search:
             self.broken = f"{got.type} in {got.stage}: {got.message}"
         if mode.seen.missed:
             self.left["their operands cannot be read, or are too large"] += mode.seen.missed
+
+    def _drew(self) -> None:
+        """The call of a function that runs now draws random numbers."""
+        self.odd.add(self.places.now.order)
 
     def begins(self, name: str) -> None:
         """The device is about to run an operator: note it where its death would be looked into."""
@@ -436,7 +481,8 @@ class Search:
 
     def with_gradients(self, func: Any, name: str, given: Any, place: Place) -> None:
         """Compare a public function by itself, with its gradients."""
-        comparison, _, _ = compared(func, given[0], given[1], self.device)
+        with torch.autocast(self.places.kind, enabled=False):  # what reached it is compared, in its own dtype, on both sides
+            comparison, _, _ = compared(func, given[0], given[1], self.device)
         self.compared += len(self.foreign.pop(place.order))
         self.judged_alone(name, place, comparison.findings)
 
@@ -612,6 +658,8 @@ class Calls(TorchFunctionMode):
                 search.with_gradients(func, name, given, place)
             elif place.order in search.odd:
                 search.left["they draw random numbers, or return memory that nobody wrote"] += 1
+            elif torch.is_autocast_enabled(search.places.kind):
+                return  # the CPU casts by another list, and the operators were compared below the casts
             else:
                 search.function(func, name, given, result, place)
         except Exception:  # the CPU refuses it with these arguments: nothing is known of it

@@ -91,7 +91,7 @@ class Places:
         if self._now.order == self._calls and self._now.function:
             return self._now
         module, kind = self._running[-1] if self._running else ("", "")
-        return Place(module, kind, "", _line(), self._calls)
+        return Place(module, kind, "", line(), self._calls)
 
     def _enter(self, m: nn.Module) -> None:
         if not self._running:
@@ -106,7 +106,7 @@ class Places:
         """A public function is called."""
         self._calls += 1
         module, kind = self._running[-1] if self._running else ("", "")
-        self._now = Place(module, kind, name, _line(), self._calls)
+        self._now = Place(module, kind, name, line(), self._calls)
         return self._now
 
     def end(self, place: Place, result: Any) -> None:
@@ -139,7 +139,7 @@ class _Functions(TorchFunctionMode):
         return result
 
 
-def _line() -> str:
+def line() -> str:
     """The innermost line outside of torch and of parity that is running; "" if there is none but the command's own."""
     frame: Any = sys._getframe(1)
     while frame is not None:

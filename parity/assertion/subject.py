@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.utils._pytree import TreeSpec, keystr, tree_unflatten
 
-from parity.assertion.leaves import OWN, attributes, flattened, held, is_array, is_number, kind, leaves
+from parity.assertion.draws import Handed, streams
+from parity.assertion.leaves import OWN, attributes, flattened, held, is_array, is_number, kind, leaves, loose
 from parity.core.dtypes import FACTS
 from parity.core.errors import UsageError
 from parity.core.results import Raised
@@ -35,7 +36,8 @@ class Subject:
 
     leaves, names, tree: the leaves of the arguments, their names in messages, and their structure. kept: names of the leaves
     that stay on the CPU. held: the tensors in each leaf that is a user-defined object. coarsest: the floating dtype of the
-    inputs with the largest roundoff. extents: how many elements of each storage are needed.
+    inputs with the largest roundoff. extents: how many elements of each storage are needed. draws: whether it draws random
+    numbers, which then come from the CPU's generator with one seed for every run.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Subject:
     kept: frozenset[str]
     coarsest: torch.dtype
     extents: Mapping[tuple[int, torch.dtype], int]
+    draws: bool = False
 
     @property
     def given(self) -> Iterator[tuple[str, Tensor]]:
@@ -88,6 +91,10 @@ def subject(
     for name, p in module.named_parameters() if module is not None else ():
         if isinstance(p, UninitializedParameter):
             raise UsageError(f"parameter '{name}' has no shape yet; run the lazy module once on the CPU first")
+        if p.is_meta:
+            raise UsageError(
+                f"parameter '{name}' is on the meta device and has no numbers; load or initialize the weights first"
+            )
     paths, tree = flattened((tuple(inputs), dict(kwargs)))
     positions = _positions(fn.forward if isinstance(fn, nn.Module) else fn, len(inputs))
     names = tuple(_leaf_name(path, positions) for path, _ in paths)
@@ -104,6 +111,11 @@ def subject(
     floor = coarsest(t.dtype for t in tensors if known(t))
     kept = frozenset(n for n in names if any(n == k or n.startswith((f"{k}[", f"{k}.")) for k in keep_on_cpu))
     return Subject(title, fn, module, method, given, names, inner, tree, kept, floor, _extents(tensors))
+
+
+def is_compiled(fn: Callable[..., Any]) -> bool:
+    """Whether torch.compile made it."""
+    return type(fn).__name__ == "OptimizedModule" or hasattr(fn, "_torchdynamo_orig_callable")
 
 
 def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
@@ -191,7 +203,7 @@ class ForwardRun:
     """A forward call: its outputs, what it may have written (buffers, inputs), and the leaves that require a gradient.
 
     computed: names of the outputs that were Python or numpy numbers, which have no device. bare: (path, type) of the outputs
-    that hold no number.
+    that hold no number. handed: what drew the random numbers of a subject that draws some.
     """
 
     outputs: Named
@@ -199,13 +211,20 @@ class ForwardRun:
     bare: tuple[tuple[str, str], ...]
     written: Named
     leaves: Named
+    handed: Handed | None = None
 
 
 def forward(
-    s: Subject, put: Put, backward: bool, around: AbstractContextManager[Any] | None = None, stay: Put | None = None
+    s: Subject,
+    put: Put,
+    backward: bool,
+    around: AbstractContextManager[Any] | None = None,
+    stay: Put | None = None,
+    drawn: Callable[[], None] | None = None,
 ) -> ForwardRun:
     """Run the subject on copies of everything, with the call itself inside `around`. stay: how inputs that stay on the CPU are
-    copied, `put` by default. Raises what the function raises, and UsageError for a value that cannot be copied or opened."""
+    copied, `put` by default. drawn: called at each draw of a subject that draws random numbers. Raises what the function
+    raises, and UsageError for a value that cannot be copied or opened."""
     place = _Placer(s, put)
     near = place if stay is None else _Placer(s, stay)
     wanted: list[tuple[str, Tensor]] = []
@@ -231,12 +250,28 @@ def forward(
             if is_dense(b):
                 watched.append((f"buffer[{name}]", c))
         module = copied(s.module, memo, s.name)
+        _place_scripted(module, s.module, memo)
         function = getattr(module, s.method) if s.method else module
     args, kwargs = tree_unflatten(copies, s.tree)
-    with torch.set_grad_enabled(backward), around or nullcontext():
-        result = function(*args, **kwargs)
+    handed = Handed(drawn) if s.draws else None
+    with streams() if s.draws else nullcontext():
+        if s.draws:
+            torch.default_generator.manual_seed(SEED)
+        with torch.set_grad_enabled(backward), around or nullcontext(), handed or nullcontext():
+            result = function(*args, **kwargs)
     outputs = outputs_of(result, s.coarsest)
-    return ForwardRun(*outputs, tuple((n, t.detach()) for n, t in watched), tuple(wanted))
+    return ForwardRun(*outputs, tuple((n, t.detach()) for n, t in watched), tuple(wanted), handed)
+
+
+def _place_scripted(twin: nn.Module, original: nn.Module, memo: Mapping[int, Any]) -> None:
+    """Give a copy of a scripted or traced module its placed tensors: torch copies these modules without the memo."""
+    if not isinstance(original, torch.jit.ScriptModule):
+        return
+    twins = dict(twin.named_modules())
+    for prefix, m in original.named_modules():
+        own = twins[prefix]
+        for name, t in (*m.named_parameters(recurse=False), *m.named_buffers(recurse=False)):
+            setattr(own, name, memo[id(t)])
 
 
 def _placed(t: Tensor, place: Put, backward: bool) -> Tensor:
@@ -248,13 +283,22 @@ def _placed(t: Tensor, place: Put, backward: bool) -> Tensor:
 
 def copied(x: Any, memo: dict[int, Any], name: str) -> Any:
     """A deep copy in which the placed tensors replace the originals. Raises UsageError if Python cannot copy it."""
+    before = dict(memo)
     twin = ex.attempt(lambda: copy.deepcopy(x, memo), "run")
     if not isinstance(twin, Raised):
         return twin
+    if isinstance(x, nn.Module) and (results := [t for _, t in loose(x) if not t.is_leaf and id(t) not in before]):
+        # A module that ran before may keep its activations, which Python does not copy because they have a graph.
+        before |= {id(t): t.detach().clone() for t in results}
+        memo.clear()
+        memo.update(before)
+        twin = ex.attempt(lambda: copy.deepcopy(x, memo), "run")
+        if not isinstance(twin, Raised):
+            return twin
     part = ""
     for prefix, m in x.named_modules() if isinstance(x, nn.Module) else (("", x),):
         for k, v in attributes(m):
-            alone = functools.partial(copy.deepcopy, v, dict(memo))
+            alone = functools.partial(copy.deepcopy, v, dict(before))
             if not part and k not in OWN and isinstance(ex.attempt(alone, "run"), Raised):
                 part = f" because of its attribute '{prefix + '.' if prefix else ''}{k}', a {kind(v)}"
     raise UsageError(
@@ -301,7 +345,9 @@ def gradients(run: ForwardRun, tracked: Sequence[str], cotangents: Sequence[Tens
     fed = [c.to(t.dtype) for c, (_, t) in zip(cotangents, outputs)]
     live = Live(outputs, tuple(enumerate(t for _, t in run.leaves)))
     names = {f"grad[{i}]": f"grad[{n}]" for i, (n, _) in enumerate(run.leaves)}
-    return tuple((names[n], g if g.layout is torch.strided else g.to_dense()) for n, g in ex.backward(live, fed))
+    with run.handed or nullcontext():  # checkpoints run their forward pass again
+        grads = ex.backward(live, fed)
+    return tuple((names[n], g if g.layout is torch.strided else g.to_dense()) for n, g in grads)
 
 
 def tracked_outputs(run: ForwardRun) -> tuple[str, ...]:

@@ -9,19 +9,17 @@ import contextlib
 import copy
 import functools
 import inspect
-import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
-from parity.assertion.draws import Handed
+from parity.assertion.draws import Handed, streams
 from parity.assertion.subject import SEED, coarsest
 from parity.core.errors import ParityError, UsageError
 from parity.devices import Device
@@ -320,22 +318,15 @@ def widened(t: Tensor) -> Tensor:
 @contextlib.contextmanager
 def _seeded(number: int, device: Device | None) -> Iterator[None]:
     """The same random numbers in Python, numpy and torch for every side's step; the caller's streams go on as before."""
-    python, numbers = random.getstate(), np.random.get_state()
     full = ex.full_precision() if device is None else contextlib.nullcontext()
     single = torch.autograd.set_multithreading_enabled(False)  # simulated devices need the backward pass on the calling thread
-    with torch.random.fork_rng(devices=[]), full, single, torch.enable_grad():
+    with torch.random.fork_rng(devices=[]), full, single, torch.enable_grad(), streams(SEED + 1 + number):
         seed = SEED + 1 + number
-        random.seed(seed)
-        np.random.seed(seed)
         torch.default_generator.manual_seed(seed)
         if device is not None:
             device.seed(seed)
-        try:
-            with device.active() if device is not None else contextlib.nullcontext():
-                yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numbers)
+        with device.active() if device is not None else contextlib.nullcontext():
+            yield
 
 
 # ------------------------------------------------------------------------------------------------------------ GradScaler

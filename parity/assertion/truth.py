@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from parity.assertion.draws import streams
 from parity.assertion.subject import SEED, Put, Subject, forward, gradients, tracked_outputs, word
 from parity.core.dtypes import FACTS, HALF
 from parity.core.results import Raised
@@ -22,7 +23,7 @@ from parity.oracle.oracle import SAMPLES
 from parity.oracle.protocol import Oracle
 from parity.oracle.rounding import Rounding, extremes, perturbed
 from parity.oracle.sensitivity import Changes, changes_of, kept_of, least_of
-from parity.oracle.step_dtypes import OwnEpsilon, Recorded, Steps, Widened
+from parity.oracle.step_dtypes import OwnEpsilon, Recorded, Steps, Widened, with_autocast
 
 # If a function cannot run in float64, its inputs are moved by this many roundoffs: well above its own rounding.
 COARSE = 8.0
@@ -30,9 +31,17 @@ COARSE = 8.0
 
 class FunctionTruth(Oracle):
     """The subject in float64, with the sensitivity of its results. Every step is rounded as in the dtype in which it ran on the
-    CPU. If the subject cannot run in float64, the reference takes the place of the truth."""
+    CPU, or under autocast on the device (cast) if that is coarser. If it cannot run in float64, the reference is the truth."""
 
-    def __init__(self, s: Subject, backward: bool, cotangents: Sequence[Tensor], reference: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self,
+        s: Subject,
+        backward: bool,
+        cotangents: Sequence[Tensor],
+        reference: Mapping[str, Tensor],
+        cast: Mapping[str, list[str]] | None = None,
+    ) -> None:
+        self._cast = cast or {}
         self._s, self._backward, self._fed, self._reference = s, backward, cotangents, reference
         self._truths: dict[str, Tensor] | None = None
         self._samples = SAMPLES[0]
@@ -78,11 +87,10 @@ class FunctionTruth(Oracle):
 
     @functools.cached_property
     def _dtypes(self) -> Mapping[str, list[str]]:
-        """The dtypes in which the operators ran on the CPU."""
+        """The dtypes in which the operators ran."""
         with Recorded() as ran:
             ex.attempt(lambda: self._all(torch.clone, [] if self.refused else self._fed), "run")
-        dtypes: Mapping[str, list[str]] = ran.dtypes
-        return dtypes
+        return with_autocast(ran.dtypes, self._cast)
 
     def sensitivity(self, name: str, u: float, between: float) -> Tensor:
         """The largest change of a result if every input and every step is moved by a roundoff."""
@@ -190,7 +198,7 @@ def _fresh_wide(t: Tensor) -> Tensor:
 
 @contextmanager
 def seeded(seed: int = SEED) -> Iterator[None]:
-    """Seed the CPU's generator and use full precision; both are restored afterwards."""
-    with torch.random.fork_rng(devices=[]), ex.full_precision():
+    """Seed the CPU's generator, Python's and numpy's, and use full precision; all are restored afterwards."""
+    with torch.random.fork_rng(devices=[]), ex.full_precision(), streams(seed):
         torch.default_generator.manual_seed(seed)
         yield

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from parity.assertion.comparison import Notes
-from parity.assertion.subject import is_dense, known, word
+from parity.assertion.subject import coarsest, is_dense, known, word
 from parity.catalog.draw import Arguments
 from parity.catalog.row import Row
 from parity.core.case import OpClass
@@ -20,6 +20,8 @@ from parity.judging.judge import judge
 Verdicts = tuple[tuple[str, Verdict], ...]
 # A function's results are judged as compositions; the truth knows in which dtype each step is rounded.
 ROW = Row(name="assert_parity", family="own", rule=OpClass.COMPOSITE, call="", signature=lambda draw: Arguments(()))
+# Types that need no warning: None means that there is no result, and the others cannot hold a number.
+QUIET = ("NoneType", "str", "bytes", *(f"torch.{t}" for t in ("dtype", "device", "layout", "memory_format")))
 MANY = 6  # most paths that a note names
 
 
@@ -45,6 +47,22 @@ def verdicts(
     return tuple(results)
 
 
+def in_one_dtype(
+    theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], device: str, notes: Notes
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The results of a function under autocast, each in the coarser of its two dtypes where the sides have different ones,
+    because every backend has its own list of what it casts. Notes these."""
+    sides = dict(theirs), dict(ours)
+    for name, a in ours.items():
+        b = theirs.get(name)
+        if b is None or a.dtype == b.dtype or not (known(a) and known(b) and a.is_floating_point() and b.is_floating_point()):
+            continue
+        notes.say(f"{name} is {word(b.dtype)} on {device} and {word(a.dtype)} on the CPU, whose autocast casts otherwise")
+        for side in sides:
+            side[name] = side[name].to(coarsest((a.dtype, b.dtype)))
+    return sides
+
+
 def judged(results: Verdicts, ours: Mapping[str, Tensor]) -> bool:
     """Whether a number was compared, or there is a finding."""
     return any(v.status.is_finding or (v.status is not Status.VOID and ours[n].numel()) for n, v in results)
@@ -65,8 +83,7 @@ def bare(named: Sequence[tuple[str, str]], notes: Notes) -> None:
     if named:
         listed = ", ".join(f"{n} ({t})" for n, t in named[:MANY])
         more = f" and {len(named) - MANY} more" if len(named) > MANY else ""
-        # None needs no warning: it means that there is no result.
-        notes.say(f"not compared, because it holds no tensor: {listed}{more}", loud=any(t != "NoneType" for _, t in named))
+        notes.say(f"not compared, because it holds no tensor: {listed}{more}", loud=any(t not in QUIET for _, t in named))
 
 
 def described(t: Tensor) -> str:

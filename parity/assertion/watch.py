@@ -15,12 +15,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from parity import catalog
+from parity.assertion.places import line
 from parity.devices import setup
+from parity.oracle.step_dtypes import Recorded
 
 NO_BACKWARD = -1  # torch's id of the current graph task outside of any backward
 # Copies if the devices differ; otherwise computation (a cast, a write).
@@ -33,7 +35,9 @@ MANY = 12  # most op names in the suggested command
 class PlacementWatch:
     """there, here: operators that computed on the device and on the CPU, in the order of their first call. after: operators of
     `here` that took floating tensors after a copy from the device. calls: public torch functions that took a tensor on the
-    device; last: the last of them. error: the first exception in a backward. whole: whether the run finished."""
+    device; last: the last of them, "" if no catalog row tests it. made: the last call that made a tensor on the CPU out of
+    none, and its line. cast: the dtypes of the operators that ran under autocast, as `Recorded` gives them. error: the first
+    exception in a backward. whole: whether the run finished."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -41,18 +45,25 @@ class PlacementWatch:
         self.here: dict[str, None] = {}
         self.after: dict[str, None] = {}
         self.calls: dict[str, None] = {}
-        self.last = ""
+        self.last = self.made = ""
+        self.cast: dict[str, list[str]] = {}
         self.error: Exception | None = None
         self.whole = False
         self._copied = False
+        self._autocast = False  # whether the public function that runs now does so under autocast
 
     @contextmanager
     def over(self) -> Iterator[None]:
         """Watch the operators that are dispatched inside."""
-        with _Functions(self), _Operators(self):
+        with _Functions(self), Recorded(lambda: self._autocast) as ran, _Operators(self):
             yield
+        self.cast = {n: d for n, d in ran.dtypes.items() if any(d)}
         if self.error is not None:
             raise self.error
+
+    def calling(self) -> None:
+        """A public function is called. Its operators cannot tell: autocast is off inside the kernels that cast."""
+        self._autocast = torch.is_autocast_enabled(self.kind)
 
     @property
     def idle(self) -> bool:
@@ -106,12 +117,18 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, watch = kwargs or {}, self._watch
+        watch.calling()
         name = row_of(getattr(func, "__name__", ""))
+        given = _tensors((args, kwargs))
         # Recorded before the call, so that a call that raises is recorded, too.
-        if name and any(t.device.type == watch.kind for t in _tensors((args, kwargs))):
-            watch.calls.setdefault(name)
+        if any(t.device.type == watch.kind for t in given):
             watch.last = name
-        return func(*args, **kwargs)
+            if name:
+                watch.calls.setdefault(name)
+        result = func(*args, **kwargs)
+        if not given and isinstance(result, Tensor) and result.is_cpu and result.ndim:
+            watch.made = f"{resolve_name(func) or func.__name__} at {line()}"
+        return result
 
 
 @functools.cache

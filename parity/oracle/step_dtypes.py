@@ -7,7 +7,7 @@ compute its softmax in float32. The effect of rounding depends on the dtype of e
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -33,18 +33,38 @@ def _floats(tree: Any) -> list[Tensor]:
 
 
 class Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
-    """Records the dtypes of the results of each operator, in the order of its calls."""
+    """Records the dtypes of the results of each operator, in the order of its calls. asked: whether the dtype of a call
+    is wanted; "" is recorded for the others."""
 
-    def __init__(self) -> None:
+    def __init__(self, asked: Callable[[], bool] = lambda: True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
         self.dtypes: dict[str, list[str]] = defaultdict(list)
+        self._asked = asked
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         kernel, outputs = kernel_of(func), _floats(result)
         if outputs and not kernel.exact and not (kernel.aliases and not kernel.writes):
-            self.dtypes[kernel.name].append(_word(outputs[0].dtype))
+            self.dtypes[kernel.name].append(_word(outputs[0].dtype) if self._asked() else "")
         return result
+
+
+def with_autocast(here: Mapping[str, list[str]], there: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """The dtypes of the steps on the CPU (here), each replaced by that of the same step on the device if it runs under autocast
+    there and is coarser: every backend has its own list of the operators that autocast casts. there: as `Recorded` gives it for
+    the device's forward pass; a derivative takes the dtype of its operator."""
+    merged = dict(here)
+    for name, dtypes in here.items():
+        cast = there.get(name) or next((d for n, d in there.items() if name.startswith(f"{n}_backward")), [])
+        known = [d for d in cast if d in FACTS]
+        if known:
+            fit = cast if len(cast) == len(dtypes) and name in there else [max(known, key=_coarse)] * len(dtypes)
+            merged[name] = [max(pair, key=_coarse) for pair in zip(dtypes, fit)]
+    return merged
+
+
+def _coarse(dtype: str) -> float:
+    return FACTS[dtype].unit_roundoff if dtype in FACTS else 0.0
 
 
 class Steps:

@@ -217,3 +217,21 @@ def test_stable_counts_the_diffs_of_an_unchanged_device_that_tell_something(caps
     told = capsys.readouterr().out
     assert told.startswith("1 diffs, ")
     assert told.endswith(" tests of drift; 0 with an alarm\n")
+
+
+def test_real_models_finds_the_planted_fault_and_names_what_is_not_installed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = loaded("real_models")
+
+    def small() -> Any:
+        return bench.Made(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()), (torch.randn(3, 4),))
+
+    monkeypatch.setattr(bench, "_torchvision", lambda: None)
+    monkeypatch.setattr(bench, "MODELS", {"small": small, "absent": lambda: importlib.import_module("no_such_library")})
+    assert bench.one("small", "", locate=True) == 0
+    told = capsys.readouterr().out
+    assert told.count("as it should be") == 12
+    assert "locate: Sequential float32 on sim parts from the CPU first in 1 (GELU), backward: aten::gelu_backward" in told
+    assert bench.one("absent", "", locate=False) == 0
+    assert "skipped: no_such_library is not installed" in capsys.readouterr().out

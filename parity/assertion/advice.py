@@ -1,0 +1,86 @@
+"""What to do about an exception that the caller's own code brings about, in the words of one sentence."""
+
+from __future__ import annotations
+
+import re
+
+from torch import nn
+from torch.optim import Optimizer
+
+from parity.assertion.captured import captured
+from parity.assertion.leaves import loose
+from parity.assertion.subject import Subject
+
+# torch's words for a tensor that numpy is to read on a device, for tensors on two devices, and for a device that is not there.
+NUMPY = re.compile(r"can't convert \S+ device type tensor to numpy", re.IGNORECASE)
+SIDES = re.compile(r"same device|two devices|Placeholder storage|is on cpu\b|on cpu,? but|device type", re.IGNORECASE)
+ABSENT = re.compile(r"not compiled with CUDA|NVIDIA driver|not linked with support for|not a .*supported device", re.IGNORECASE)
+SPENT = "backward through the graph a second time"
+
+
+def advice(s: Subject, message: str, made: str, where: str) -> str:
+    """What to do about the device's exception; empty if the words are not about where tensors lie. made: the last call that
+    made a tensor on the CPU, with its line; where: the line that raised."""
+    if NUMPY.search(message):
+        return "numpy reads the memory of the CPU alone: call .cpu() before .numpy(), or compute with torch instead"
+    if SIDES.search(message) and made and made.partition(" at ")[2] in where:
+        return _made_there(made)
+    return _left_behind(s, made) if SIDES.search(message) else ""
+
+
+def _left_behind(s: Subject, made: str) -> str:
+    """Which tensors stayed on the CPU, and what to do about it."""
+    if s.module is not None and (names := [n for n, _ in loose(s.module)]):
+        return _unregistered(type(s.module).__name__, s.module, names[0])
+    for name, value in captured(s.function):
+        what = "pass model and optimizer as arguments" if isinstance(value, (nn.Module, Optimizer)) else "pass it in"
+        return f"'{name}' is used by {s.name} without being an input, so it stays on the CPU: {what}"
+    if s.kept:
+        return f"keep_on_cpu keeps '{min(s.kept)}' on the CPU: leave it out where the function computes with it"
+    if made:
+        return _made_there(made)
+    return "a tensor stayed on the CPU: pass it in, or make it on the device of the inputs"
+
+
+def _made_there(made: str) -> str:
+    return f"{made}, makes a tensor on the CPU: give it the device of an input, like device=x.device"
+
+
+def _unregistered(kind: str, module: nn.Module, name: str) -> str:
+    """What to do about a tensor of a module that `.to` does not move. name: its path, like "blocks.0.scale"."""
+    owner, rest = module, name
+    while (head := rest.partition(".")[0]) in owner._modules:
+        inner = owner._modules[head]
+        assert inner is not None
+        owner, rest = inner, rest.partition(".")[2]
+    attribute = re.split(r"[.\[]", rest)[0]
+    value = getattr(owner, attribute, None)
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    first = next(iter(parts), None)
+    if isinstance(first, (nn.Module, nn.Parameter)):
+        sort = "Module" if isinstance(first, nn.Module) else "Parameter"
+        box = f"nn.{sort}{'Dict' if isinstance(value, dict) else 'List'}"
+        plain = type(value).__name__
+        return (
+            f"'{name}' of {kind} is in a plain {plain}, which torch does not look into, so it stays on the CPU and is not "
+            f"trained: make '{attribute}' an {box}"
+        )
+    return (
+        f"'{name}' of {kind} is a tensor that is neither a parameter nor a buffer, so it stays on the CPU: register it "
+        "(self.register_buffer) or pass it in"
+    )
+
+
+def on_the_cpu(message: str) -> str:
+    """What to do about an exception on the CPU."""
+    if SIDES.search(message) or ABSENT.search(message):
+        return "let it compute where its inputs lie (x.device) instead of naming a device"
+    return "give inputs that it takes there"
+
+
+def no_gradients(message: str) -> str:
+    """Why the CPU has no gradients, and what to do."""
+    if SPENT in message:
+        return "it has run its own backward pass; let it return the loss without .backward() to have the gradients compared"
+    first = message.partition(". ")[0].rstrip(".")
+    return f"the CPU has none ({first}); give backward=False if none are wanted"
