@@ -135,26 +135,27 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def outputs(result: Any) -> Named:
-    """Every tensor in a result, named: `out`, or `out[0]`, `out[1]` ..., and those of a dict by its keys; Python numbers become
-    0-d tensors."""
+    """Every tensor in a result, named: `out`, or `out[0]`, `out[1]` ... in their order, or by its key where it is alone under one
+    of a dict. Python numbers become 0-d tensors."""
     if isinstance(result, Tensor):
         return (("out", result),)
-    tensors: list[tuple[str, Tensor]] = []
+    tensors: dict[str, Tensor] = {}
 
     def walk(r: Any, name: str = "") -> None:
         if isinstance(r, Tensor):
-            tensors.append((f"out[{name or len(tensors)}]", r))
+            own = f"out[{name}]"
+            tensors[own if name and own not in tensors else f"out[{len(tensors)}]"] = r
         elif isinstance(r, (tuple, list)):
             for x in r:
-                walk(x)
+                walk(x, name)
         elif isinstance(r, dict):
             for key, x in r.items():
-                walk(x, str(key))
+                walk(x, f"{name}.{key}" if name else str(key))
         elif isinstance(r, (bool, int, float, complex)):
             walk(torch.tensor(r, dtype=torch.float64 if isinstance(r, float) else None), name)
 
     walk(result)
-    return tuple(tensors)
+    return tuple(tensors.items())
 
 
 # ------------------------------------------------------------------------------------------------------------ one place

@@ -23,7 +23,7 @@ from parity.faces import cli, scoreboard
 from parity.report import zoo as report
 from parity.report.zoo import Board
 from parity.runs import suite
-from parity.runs.examine import RunPlan
+from parity.runs.examine import SWEPT, RunPlan
 from parity.zoo import BUGS, reach, score, subjects
 from parity.zoo.deaths import WorkerDeath, scored
 from parity.zoo.reach import Reach, Route
@@ -214,7 +214,8 @@ def test_rows_and_dtypes_take_turns(plan: RunPlan) -> None:
     assert [i.id for i, *_ in drawn[:5]] == ["add-float32", "mul-float32", "add-int64", "mul-int64", "add-float32"]
     for item in items:
         count = plan.profile.pinned + plan.profile.examples(item.row, item.dtype)
-        assert [k for i, k, *_ in drawn if i == item] == list(range(count))
+        assert [k for i, k, *_ in drawn if i == item and k < SWEPT] == list(range(count))
+        assert len([k for i, k, *_ in drawn if i == item and k >= SWEPT]) == plan.profile.sweeps(item.row, item.dtype)
 
 
 def died(how: str = "crash", case: str = "", acted: bool = False, **facts: object) -> WorkerDeath:

@@ -38,7 +38,9 @@ def test_results_are_named_by_their_place() -> None:
     assert [n for n, _ in forward("exp(float32[2])").outputs] == ["out"]
     assert [n for n, _ in forward("sort(float32[2])").outputs] == ["out[0]", "out[1]"]
     made = execute.outputs(({"a": torch.ones(1)}, [2.5, True]))
-    assert [(n, t.dtype) for n, t in made] == [("out[0]", torch.float32), ("out[1]", torch.float64), ("out[2]", torch.bool)]
+    assert [(n, t.dtype) for n, t in made] == [("out[a]", torch.float32), ("out[1]", torch.float64), ("out[2]", torch.bool)]
+    made = execute.outputs(({"a": torch.ones(1), "b": {"c": 1}}, {"a": (torch.ones(2), torch.ones(3))}))
+    assert [n for n, _ in made] == ["out[a]", "out[b.c]", "out[2]", "out[3]"]  # none takes another's place
 
 
 def test_the_view_is_cut_on_the_device_from_the_uploaded_base() -> None:
