@@ -42,6 +42,11 @@ def seeds(first: str, count: int) -> tuple[str, ...]:
     return (first, *(f"{first}.{k}" for k in range(1, count)))
 
 
+def recorded() -> tuple[str, ...]:
+    """The rows whose calls are recorded, so that a fault finds those that reach it: all native ones."""
+    return tuple(r.name for r in suite.rows("native"))
+
+
 def run(
     patterns: Sequence[str],
     source: str,
@@ -66,7 +71,7 @@ def run(
     chart, generators, spoken = suite.profile(profile), GENERATORS[generator], seeds(first_seed, repeat)
     job = Job(source, beyond, profile, patience, path=tuple(sys.path))
     workers = max(1, min(workers, len(chosen) * len(generators) * repeat))
-    names = tuple(r.name for r in suite.rows("native"))
+    names = recorded()
     scores: dict[str, Score] = {}
     with Interruptions() as asked:
         seen, interrupted = _answers(replace(job, rows=names), workers, TWICE)

@@ -184,7 +184,7 @@ def test_a_message_loses_what_changes_from_call_to_call() -> None:
 
 def test_a_number_in_place_of_a_tensor_does_not_hide_the_operator() -> None:
     """Products with numbers, in place and into destinations, too."""
-    made = causes(Fault("mul", ("mul",), larger), ops=("mul", "optim.SGD"), seed="1")
+    made = causes(Fault("mul", ("mul",), larger), ops=("mul", "optim.SGD"), seed="1", examples=3)
     assert {c.cause.subject.replace("_foreach_", "") for c in made} == {"aten::mul"}
     assert {c.cause.symptom for c in made} == {"values"}
 
