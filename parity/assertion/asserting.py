@@ -10,6 +10,7 @@ import torch
 from parity.assertion.comparing import compared
 from parity.assertion.comparison import Comparison, ParityFailure
 from parity.assertion.parting import parted
+from parity.assertion.quick import DEFAULT
 from parity.core.errors import ParityError
 from parity.core.results import statuses
 from parity.devices import Device
@@ -26,6 +27,7 @@ def assert_parity(
     fail_on: str | Iterable[str] = (),
     keep_on_cpu: str | Iterable[str] = (),
     detail: bool = False,
+    effort: str = DEFAULT,
     **kwargs: Any,
 ) -> Comparison:
     """Assert that `fn(*inputs, **kwargs)` computes the same on the device as on the CPU, up to rounding.
@@ -36,8 +38,9 @@ def assert_parity(
     statuses that fail in addition to the findings, as for `--fail-on`: "fallback" for an operator that silently ran on the CPU,
     "void" for a tensor of a kind that parity does not compare. keep_on_cpu: names of inputs that stay on the CPU in the
     device's run, such as the lengths for `pack_padded_sequence`. detail: compute the truth of every tensor, even of equal ones,
-    and print how large an error in each would have been reported. Random numbers that torch draws (dropout) come from the CPU
-    for every side.
+    and print how large an error in each would have been reported. effort: "quick" passes what is about as far from the CPU's
+    result as rounding moves it there, and judges the rest, for large models, whose float64 truth takes long; "full" judges
+    every tensor by the truth, with most samples. Random numbers that torch draws (dropout) come from the CPU for every side.
 
     Raises ParityFailure for findings and refusals; NothingCompared if no number came out or nothing ran on the device;
     UsageError for a function that draws random numbers by a kernel or a generator of its own, moves its module away, does not
@@ -48,7 +51,7 @@ def assert_parity(
     near = (keep_on_cpu,) if isinstance(keep_on_cpu, str) else tuple(keep_on_cpu)
     wanted = statuses(tuple(fail_on.split(",")) if isinstance(fail_on, str) else tuple(fail_on), "fail_on")
     try:
-        comparison, cause, notes = compared(fn, inputs, kwargs, device, backward, atol, wanted, near, detail)
+        comparison, cause, notes = compared(fn, inputs, kwargs, device, backward, atol, wanted, near, detail, effort)
     except ParityError as e:  # one sentence for the caller, without parity's own frames
         raise e.with_traceback(None) from e.__cause__
     for hear in hearers:

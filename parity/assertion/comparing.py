@@ -19,6 +19,7 @@ from parity import tolerance
 from parity.assertion.advice import advice, no_gradients, on_the_cpu
 from parity.assertion.captured import Kept
 from parity.assertion.comparison import PACKAGE, Comparison, Notes, warn
+from parity.assertion.quick import DEFAULT, FULL, QUICK, by_rounding, effort_of
 from parity.assertion.subject import (
     SEED,
     ForwardRun,
@@ -84,6 +85,7 @@ def compared(
     fail_on: Sequence[Status] = (),
     keep_on_cpu: Sequence[str] = (),
     detail: bool = False,
+    effort: str = DEFAULT,
 ) -> tuple[Comparison, BaseException | None, Notes]:
     """What `assert_parity` judges, without failing for what it finds: the comparison, the device's exception if it raised one,
     and the notes. The arguments are those of `assert_parity`, which raises as this does."""
@@ -91,14 +93,21 @@ def compared(
     number = atol is None or (isinstance(atol, Real) and not isinstance(atol, bool))
     if not number or (atol is not None and not 0 <= atol < math.inf):
         raise UsageError(f"atol is {atol!r}; give a number that is 0 or more, or None for the tolerance tables alone")
-    notes = Notes()
+    notes, effort = Notes(), effort_of(effort)
     s, place = subject(fn, inputs, kwargs, keep_on_cpu), target(device)
-    comparison, cause = _judged(s, place, backward, atol, fail_on, notes, detail)
+    comparison, cause = _judged(s, place, backward, atol, fail_on, notes, detail, effort)
     return replace(comparison, dtype=word(s.coarsest), device=place.name), cause, notes
 
 
 def _judged(
-    s: Subject, device: Device, backward: bool, atol: float | None, fail_on: Sequence[Status], notes: Notes, detail: bool
+    s: Subject,
+    device: Device,
+    backward: bool,
+    atol: float | None,
+    fail_on: Sequence[Status],
+    notes: Notes,
+    detail: bool,
+    effort: str,
 ) -> tuple[Comparison, BaseException | None]:
     """The comparison, and the device's exception if it raised one."""
     __tracebackhide__ = True
@@ -149,7 +158,11 @@ def _judged(
     if watch is not None and watch.cast:
         results, ours = in_one_dtype(results, ours, device.name, notes)
     limits: dict[str, Limits] | None = {} if detail else None
-    judgements = verdicts(Bench(ROW, tables_of(device.name), truth, None, detail, limits), results, ours, notes, atol)
+    passed = by_rounding(s, backward, cotangents, results, ours) if effort == QUICK and not detail else {}
+    if effort == FULL:
+        truth.take_most_samples()
+    bench = Bench(ROW, tables_of(device.name), truth, None, detail or effort == FULL, limits)
+    judgements = verdicts(bench, results, ours, notes, atol, passed)
     if not judged(judgements, ours):
         raise NothingCompared(f"{title}: {_nothing(run)}; return what is to be compared")
     if truth.refused:

@@ -18,6 +18,9 @@ LISTED = 400  # most characters of their names
 PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
+MOVED_RUNS = "moved runs"  # the screen of tensors that `parity.assertion.quick` lets pass
+
+
 class ParityWarning(UserWarning):
     """A comparison agrees but covers less than it seems to. It is a warning because pytest hides the output of tests that
     pass."""
@@ -112,7 +115,10 @@ def _agreement(agreed: Sequence[tuple[str, Measure | None]]) -> Iterator[str]:
     worst, share = max(((n, m.share or 0.0 if m else 0.0) for n, m in agreed), key=lambda pair: pair[1])
     yield f"largest share {share:.2g} in {worst}" if share else "all equal in every bit, or at the truth"
     left = [(n, m) for n, m in agreed if m is not None and m.unjudged]
-    yield f"{len(agreed) - len(left)} judged in every element"
+    whole = sum(m is not None and m.screen == MOVED_RUNS for _, m in agreed)
+    yield f"{len(agreed) - len(left) - whole} judged in every element"
+    if whole:
+        yield f"{whole} as a whole, beside moved runs"
     yield from (f"{n}: {left_unjudged(m)}" for n, m in left)
 
 

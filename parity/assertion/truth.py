@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +29,7 @@ from parity.oracle.step_dtypes import OwnEpsilon, Recorded, Steps, Widened, with
 
 # If a function cannot run in float64, its inputs are moved by this many roundoffs: well above its own rounding.
 COARSE = 8.0
+SILENT = 5.0  # seconds
 
 
 class FunctionTruth(Oracle):
@@ -47,6 +50,7 @@ class FunctionTruth(Oracle):
         self._samples = SAMPLES[0]
         self._effects: dict[float, _Samples] = {}
         self._limits: dict[tuple[Range, Range], dict[str, Tensor]] = {}
+        self._meter = _Meter(s.name)
         self.refused = ""
 
     def _all(self, put: Put, fed: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -78,7 +82,8 @@ class FunctionTruth(Oracle):
     def truth(self, name: str) -> Tensor | None:
         """The truth of one result; the reference's result, widened, if the subject does not run in float64."""
         if self._truths is None:
-            got = ex.attempt(lambda: self._in_double(_fresh_wide, self._fed), "run")
+            with self._meter.run(self._samples + 1):
+                got = ex.attempt(lambda: self._in_double(_fresh_wide, self._fed), "run")
             if isinstance(got, Raised):
                 self.refused = f"{got.type}: {got.message}"
                 got = {n: widen(t, None) for n, t in self._reference.items()}
@@ -136,11 +141,16 @@ class FunctionTruth(Oracle):
         self._samples = more[0] if more else self._samples
         return bool(more)
 
+    def take_most_samples(self) -> None:
+        """Take the largest number of samples from the beginning."""
+        self._samples = SAMPLES[-1]
+
     def _by(self, times: float = 1.0) -> _Samples:
         """The samples with so many roundoffs; those that were taken before are kept."""
         taken = self._effects.setdefault(times, _Samples())
         while taken.count < self._samples:
-            self._take_one(taken, taken.count, times)
+            with self._meter.run(self._samples - taken.count):
+                self._take_one(taken, taken.count, times)
             taken.count += 1
         return taken
 
@@ -178,6 +188,30 @@ class FunctionTruth(Oracle):
                 moved = taken.moved.get(n)
                 taken.moved[n] = change if moved is None else torch.maximum(moved, change)
                 taken.changes.setdefault(n, []).append(kept_of(signed))
+
+
+class _Meter:
+    """Says on stderr how far a truth has come, first after `SILENT` seconds, then each time that they have doubled."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._next, self._done, self._spent = name, SILENT, 0, 0.0
+
+    @contextmanager
+    def run(self, left: int) -> Iterator[None]:
+        """Time a run in float64. left: how many are to come with this one, if no more samples are asked for."""
+        began = time.monotonic()
+        yield
+        self._done += 1
+        self._spent += time.monotonic() - began
+        if self._spent >= self._next and left > 1:
+            self._next = 2.0 * self._spent
+            more = (left - 1) * self._spent / self._done
+            print(
+                f"parity: {self._name}: {self._done} runs in float64 took {self._spent:.0f} s, {left - 1} more take about "
+                f'{more:.0f} s; effort="quick" takes fewer',
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 @dataclass(slots=True)

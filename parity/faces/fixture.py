@@ -67,7 +67,8 @@ def _own(device: str, faults: str | None, setup: str | None) -> Any:
 def parity(request: pytest.FixtureRequest) -> Any:
     """`parity(fn, *inputs)`: assert that a function or module computes the same on the device of this run as on the CPU.
 
-    The device is that of --parity-device, with --parity-faults and after --parity-setup; --parity-fail-on applies too. See
+    The device is that of --parity-device, with --parity-faults and after --parity-setup; --parity-fail-on and --parity-effort
+    apply too. See
     `parity.assert_parity` for all arguments. A test that takes it and never calls it fails.
     """
     from parity.core.errors import ParityError
@@ -80,7 +81,7 @@ def parity(request: pytest.FixtureRequest) -> Any:
     if isinstance(device, ParityError):  # outside of the handler, or pytest shows both errors
         pytest.fail(f"parity: {device}", pytrace=False)
     caller = request.config.stash[_CALLER] = Caller(
-        device=device, fail_on=tuple(o.parity_fail_on), detail=request.config.get_verbosity() > 0
+        device=device, fail_on=tuple(o.parity_fail_on), detail=request.config.get_verbosity() > 0, effort=o.parity_effort
     )
     return caller
 

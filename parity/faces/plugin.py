@@ -35,6 +35,7 @@ POWER_SHARE = 0.003  # and at most this fraction of a run's comparisons: each co
 COMPARED_PER_CASE = 2.2  # median number of comparisons per case
 DEADLINE = pytest.StashKey[float]()  # when the time of a run is over, on this process's monotonic clock
 INI = {"device": "the device to compare with (as --parity-device)", "profile": "quick, full or deep (as --parity-profile)"}
+DEFAULT_EFFORT = "default"
 # Where pytest looks for its settings -> what the file must hold.
 INI_FILES = {
     "pytest.toml": "", "pytest.ini": "", ".pytest.ini": "",
@@ -52,6 +53,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             group.addoption(name, **keywords)
     for name, how in INI.items():
         parser.addini(f"parity_{name}", how, default="")
+    parser.addini("parity_effort", "effort of the fixture (as --parity-effort)", default="")
+    how = "how hard the fixture looks: quick, default or full, as effort= of parity.assert_parity"
+    group.addoption("--parity-effort", dest="parity_effort", default="", metavar="EFFORT", help=how)
     parser.addini("parity_known", "a file of known findings, relative to the ini file (as --parity-known)", default="")
     how = "a run file for what the tests compare, for parity diff (relative to the current folder)"
     group.addoption("--parity-output", dest="parity_output", default=None, metavar="FILE", help=how)
@@ -145,6 +149,7 @@ def _take_ini(config: pytest.Config) -> None:
         default = next(o.default for o in OPTIONS if o.name == name)
         if given and getattr(config.option, dest) == default:
             setattr(config.option, dest, given)
+    config.option.parity_effort = config.option.parity_effort or str(config.getini("parity_effort")) or DEFAULT_EFFORT
 
 
 def _own_folder() -> str:

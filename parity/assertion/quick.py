@@ -1,0 +1,121 @@
+"""The efforts of `assert_parity`, and the yardstick of the quick one: how far rounding moves each result of a function.
+
+The function runs again on the CPU in its own dtypes, with every result of a kernel moved by a roundoff or two. A device whose
+result is about as far from the CPU's as these runs are differs from it by rounding. That costs a few plain runs, where the
+float64 truth and its samples cost up to a hundred. It is told of whole tensors: an error that is small beside the tensor's
+largest roundings is not seen, whatever it is beside its own element.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from parity.assertion.comparison import MOVED_RUNS
+from parity.assertion.subject import Subject, forward, gradients, known, tracked_outputs, word
+from parity.assertion.truth import seeded
+from parity.core.dtypes import FACTS
+from parity.core.errors import UsageError, near
+from parity.core.results import Measure, Raised, Status, Verdict
+from parity.execution import execute as ex
+from parity.oracle.rounding import EXACT_KERNELS, perturbed
+
+QUICK, DEFAULT, FULL = EFFORTS = ("quick", "default", "full")
+RUNS = 2  # moved runs; the farther one counts
+STEP = 2.0  # roundoffs by which the result of a kernel moves: it stands for the roundings inside the kernel, too
+# The honest device of `parity.zoo.honest` is at most 4.7 times as far off, in seven networks of torchvision and torch.
+FACTOR = 5.0
+
+
+def effort_of(word_: object) -> str:
+    """The effort that a caller names. Raises UsageError."""
+    if word_ not in EFFORTS:
+        raise UsageError(f"effort is {word_!r}; allowed: {', '.join(EFFORTS)}. {near(str(word_), EFFORTS)}".rstrip(" ."))
+    return str(word_)
+
+
+class _Moved(TorchDispatchMode):
+    """Moves the results of all kernels that round by `STEP` roundoffs of their dtype, to either side by chance."""
+
+    def __init__(self, key: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
+        self._key = 7919 * key
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.is_view or func._schema.name.partition("::")[2].rstrip("_") in EXACT_KERNELS:
+            return out
+        for t in tree_leaves(out):
+            f = FACTS.get(word(t.dtype)) if isinstance(t, Tensor) and t.layout is torch.strided else None
+            if f is not None and t.numel() and (t.is_floating_point() or t.is_complex()):
+                self._key += 1
+                t.copy_(perturbed(t, STEP * f.unit_roundoff, self._key))
+        return out
+
+
+def by_rounding(
+    s: Subject, backward: bool, fed: Sequence[Tensor], theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor]
+) -> dict[str, Verdict]:
+    """The results of the device that are as far from the CPU's as a moved run, each with its verdict. All others, and all if
+    the function cannot be run so, are for the judge. fed: the cotangents."""
+    doubtful = [n for n, t in ours.items() if n in theirs and _comparable(t, theirs[n])]
+    if not doubtful:
+        return {}
+    runs = [ex.attempt(functools.partial(_run, s, backward, fed, k), "run") for k in range(RUNS)]
+    moved = [r for r in runs if not isinstance(r, Raised)]
+    if len(moved) < RUNS:
+        return {}
+    verdicts = {}
+    for name in doubtful:
+        off = _off(theirs[name], ours[name], [m[name] for m in moved if name in m])
+        if off <= 1.0:
+            measure = Measure(name, share=off, screen=MOVED_RUNS, total=ours[name].numel())
+            verdicts[name] = Verdict(Status.AGREE, "as far from the CPU's result as rounding moves it", measure)
+    return verdicts
+
+
+def _run(s: Subject, backward: bool, fed: Sequence[Tensor], key: int) -> dict[str, Tensor]:
+    with seeded(), _Moved(key + 1):
+        run = forward(s, torch.clone, backward)
+        grads = gradients(run, tracked_outputs(run), fed) if fed else ()
+    return {n: t.detach() for n, t in (*run.outputs, *run.written, *grads)}
+
+
+def _comparable(a: Tensor, b: Tensor) -> bool:
+    """Whether two results are of numbers that round, and are not equal already."""
+    if not (known(a) and known(b)) or a.dtype != b.dtype or a.shape != b.shape or not a.numel():
+        return False
+    return (a.is_floating_point() or a.is_complex()) and not torch.equal(a, b)
+
+
+def _off(device: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> float:
+    """How far the device is from the CPU, in units of `FACTOR` times the moved runs: the larger one of the norms' ratio and of
+    the largest elements'. Infinite where only one side is finite, or where the others differ."""
+    if len(moved) < RUNS or any(m.shape != cpu.shape for m in moved):
+        return math.inf
+    x, c, *others = (torch.view_as_real(t) if t.is_complex() else t for t in (device, cpu, *moved))
+    finite = c.isfinite()
+    if not bool(finite.all()):
+        if not torch.equal(finite, x.isfinite()) or not torch.equal(x[~finite].nan_to_num(7.0), c[~finite].nan_to_num(7.0)):
+            return math.inf
+        x, c, *others = (t[finite] for t in (x, c, *others))
+        if not c.numel():
+            return 0.0
+    wide = torch.float64 if c.dtype == torch.float64 or c.numel() < 1 << 16 else torch.float32
+    x, c, *others = (t.to(wide) for t in (x, c, *others))
+    # A buffer that a kernel writes is moved by nobody: half a step of its own is granted to all.
+    u = STEP / FACTOR * FACTS[word(cpu.dtype.to_real())].unit_roundoff
+    largest, norm = u * float(c.abs().max()), u * float(c.norm())
+    for o in others:
+        d = (o - c).nan_to_num_(0.0, 0.0, 0.0)
+        largest, norm = max(largest, float(d.abs().max())), max(norm, float(d.norm()))
+    d = x - c
+    far = (float(d.abs().max()), largest), (float(d.norm()), norm)
+    return max(math.inf if not e <= math.inf or (e and not by) else e / (FACTOR * by) if by else 0.0 for e, by in far)
