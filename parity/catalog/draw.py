@@ -128,6 +128,10 @@ class Draw:
         """The size of one dimension, or its excess over another size: one of these."""
         return sizes[self.pick(len(sizes))]
 
+    def lead(self, shapes: Sequence[Shape]) -> Shape:
+        """Leading dimensions, of a stack: one of these."""
+        return self.choice(shapes)
+
     def long(self, size: int) -> int:
         """The length of a sum: `size` (simplest), or long enough that order and precision of the summation matter."""
         return self.choice((16, 257, 33, 64, 513, 256, 256)) if self.flag() else size
@@ -265,9 +269,12 @@ class Sweep(Draw):
         return max(low, self.border) if self.drawn - 1 == self.at else small
 
     def extent(self, sizes: Sequence[int]) -> int:
-        """The size of one dimension: one of the two smallest of these."""
-        least = min(sizes)
-        return self.size(least)
+        """The size of one dimension: the smallest of these that is not 0, or one more."""
+        return self.size(min(n for n in sizes if n))
+
+    def lead(self, shapes: Sequence[Shape]) -> Shape:
+        """One leading dimension."""
+        return (self.size(),)
 
     def long(self, size: int) -> int:
         """The length of a sum: that of its dimension."""

@@ -344,7 +344,7 @@ def swept(row: Row, dtype: str, borders: Sequence[int], limit: int, seed: str, o
         text = f"{seed}:{row.name}:{dtype}:sweep:{ordinal}:{attempt}"
         if not (count := draw(-1, 1)[0].drawn):
             continue
-        at = (_offset(f"{seed}:{row.name}:{dtype}") + ordinal) % count
+        at = (_offset(f"{seed}:{row.name}:{dtype}") + ordinal + attempt) % count
         first = (_offset(f"{row.name}:{seed}:{dtype}:{at}") + ordinal // count) % len(borders)
         for border in (borders[first], *sorted((b for b in borders if b < borders[first]), reverse=True)):
             _, call, specs = draw(at, border)

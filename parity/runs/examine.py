@@ -44,7 +44,7 @@ from parity.runs.options import RunOptions
 from parity.runs.recognition import Recognition, uncovered
 from parity.runs.rounds import PINNED, Part, TimeLimit
 from parity.runs.rows import ItemRow, Power, Sighting
-from parity.runs.suite import BORDERS, ORACLE_EVERY, SWEPT_LIMIT, Item, RunProfile
+from parity.runs.suite import ORACLE_EVERY, Item, RunProfile
 from parity.runs.tally import ItemTally, record
 from parity.tolerance import Tables
 
@@ -190,7 +190,7 @@ def drawn(item: Item, plan: RunPlan, part: Part | None = None) -> Iterator[tuple
         yield p.pinned + k, False, generate.nth(item.row, item.dtype, p.sizes, o.seed, k + 1, alike)
     sweeps = o.examples is None and (part is None or part.round == SWEPT_ROUND)
     for k in range(p.sweeps(item.row, item.dtype) if sweeps else 0):
-        one = generate.swept(item.row, item.dtype, BORDERS, SWEPT_LIMIT, o.seed, k)
+        one = generate.swept(item.row, item.dtype, p.borders, p.swept_limit, o.seed, k)
         if one is not None:
             yield SWEPT + k, False, one
 

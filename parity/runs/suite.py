@@ -26,6 +26,12 @@ MOST_SHARDS = 999
 # (4,096), 16-bit integers with a sign and without, the limit of a grid's second and third dimension (65,535).
 BORDERS = (1024, 1025, 4097, 32767, 32768, 32769, 65535, 65536, 65537)
 SWEPT_LIMIT = 1 << 18  # elements of the operands of a case of the sweep
+# At full and deep also tiles of kernels, a grid's 2**17, and the 2**20 from which reductions take several passes.
+MORE_BORDERS = (
+    *(16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513),
+    *(*BORDERS, 131071, 131073, 1048576, 1048577),
+)
+MORE_SWEPT_LIMIT = 1 << 21
 ORACLE_EVERY = 50  # one explored case in so many goes to the oracle even if the screens decide
 
 
@@ -36,7 +42,8 @@ class RunProfile:
 
     pinned: number of cases per item that are the same in every run, whatever the seed; baselines use them. often: family ->
     factor for the number of cases, for families in which few ops can combine certain features. poison: fill freed memory of the
-    device before cases, and look for writes beside tensors. swept: cases of the sweep over `BORDERS` per native item, by dtype.
+    device before cases, and look for writes beside tensors. swept: cases of the sweep per native item, by dtype; borders: the
+    sizes that it meets; swept_limit: elements of a case of it.
     """
 
     name: str
@@ -48,6 +55,8 @@ class RunProfile:
     often: dict[str, int] = field(default_factory=dict)
     poison: bool = False
     swept: dict[str, int] = field(default_factory=dict)
+    borders: tuple[int, ...] = BORDERS
+    swept_limit: int = SWEPT_LIMIT
 
     def sweeps(self, row: Row, dtype: str) -> int:
         """Cases of one item in which one dimension has a border size."""
@@ -97,6 +106,8 @@ PROFILES: dict[str, RunProfile] = {
             },
             poison=True,
             swept={"float32": 12, "float16": 8, "int64": 6, "": 3},
+            borders=MORE_BORDERS,
+            swept_limit=MORE_SWEPT_LIMIT,
         ),
         RunProfile(
             "deep",
@@ -132,6 +143,8 @@ PROFILES: dict[str, RunProfile] = {
             ),
             poison=True,
             swept={"float32": 48, "float16": 32, "int64": 24, "": 12},
+            borders=MORE_BORDERS,
+            swept_limit=MORE_SWEPT_LIMIT,
         ),
     )
 }

@@ -19,6 +19,7 @@ QUERIES = (1, 2, 8, 7, 9, 16, 17, 31, 32, 33, 65)
 KEYS = (1, 7, 8, 9, 31, 32, 33, 63, 64, 65, 100, 128, 129)
 # More keys than one pass takes, or than half precision can sum.
 LONG = (1024, 4100, 1025, 4096, 3333, 8193, 2050)
+SQUARE = 257  # the longest sequence of self-attention in the sweep, whose scores are its square
 LARGEST = 65504  # in float16
 VECTOR = 16  # with fewer keys the CPU's kernel loses a NaN in the scores (torch 2.13); in float64 with fewer than 8
 
@@ -119,7 +120,7 @@ def _sdpa(draw: Draw) -> Arguments:
 
 def _layer(draw: Draw) -> tuple[int, int, int, int, Arg, bool]:
     """Batch, heads, length, width, a mask, whether it is causal."""
-    batch, heads, length = draw.choice((1, 2, 1, 0)), draw.choice((1, 2, 3)), draw.choice((1, 2, 5, 8, 9, 33))
+    batch, heads, length = draw.extent((1, 2, 1, 0)), draw.extent((1, 2, 3)), min(draw.extent((1, 2, 5, 8, 9, 33)), SQUARE)
     width = draw.choice((2, 4, 8, 64, 80, 128)) if length < 10 or batch * heads == 1 else draw.choice((2, 8))
     kind = draw.pick(4)
     mask = draw.mask((length, length)) if kind == 2 else draw.between((1, 1, length, length), -8, 2) if kind == 3 else None
@@ -139,7 +140,7 @@ def _turned(draw: Draw) -> Arguments:
 def _multi_head(draw: Draw) -> Arguments:
     """Self-attention with packed projections."""
     heads, width = draw.choice(((1, 64), (2, 128))) if draw.rare(40) else draw.choice(((1, 2), (2, 4), (2, 8), (4, 16)))
-    length, batch = draw.choice((1, 2, 3, 5, 8)), draw.choice((1, 2, 3, 2, 1, 0))
+    length, batch = min(draw.extent((1, 2, 3, 5, 8)), SQUARE), draw.extent((1, 2, 3, 2, 1, 0))
     # Small projected values: the results for NaN and overflow depend on which of two attention kernels runs.
     packed, packed_bias = draw.inside((3 * width, width), -1, 1), draw.maybe(draw.inside((3 * width,), -1, 1))
     out, out_bias = draw.inside((width, width), -1, 1), draw.maybe(draw.inside((width,), -1, 1))
@@ -150,7 +151,7 @@ def _multi_head(draw: Draw) -> Arguments:
 def _multi_head_cross(draw: Draw) -> Arguments:
     """Keys and values of other lengths and widths; bias_k and bias_v, padding keys, a mask per head; need_weights."""
     heads, width = draw.choice(((1, 2), (2, 4), (4, 16), (1, 64)))
-    queries, keys, batch = draw.extent((1, 2, 5, 9)), draw.extent((1, 2, 5, 33)), draw.choice((1, 2, 3, 2, 1, 0))
+    queries, keys, batch = draw.extent((1, 2, 5, 9)), draw.extent((1, 2, 5, 33)), draw.extent((1, 2, 3, 2, 1, 0))
     wide = draw.choice((width, 3, 8)), draw.choice((width, 2, 5))
     operands = (draw.inside(s, -2, 2) for s in ((queries, batch, width), (keys, batch, wide[0]), (keys, batch, wide[1])))
     projections = tuple(draw.inside((width, n), -1, 1) for n in (width, *wide))
@@ -174,9 +175,9 @@ def _multi_head_cross(draw: Draw) -> Arguments:
 def _banned(draw: Draw) -> Arguments:
     """A mask of 0 and -Inf, which the glue makes from a bool mask; sometimes all keys of a query are masked."""
     heads, queries, keys, width = (
-        draw.choice((1, 2)),
-        draw.choice((1, 2, 5, 9)),
-        draw.choice((2, 3, 8, 33, 1)),
+        draw.extent((1, 2)),
+        draw.extent((1, 2, 5, 9)),
+        draw.extent((2, 3, 8, 33, 1)),
         draw.choice((2, 4, 64, 128)),
     )
     shape = draw.choice(((queries, keys), (1, heads, queries, keys), (1, 1, 1, keys), (1, heads, queries, 1)))
@@ -186,8 +187,8 @@ def _banned(draw: Draw) -> Arguments:
 
 def _module(draw: Draw) -> Arguments:
     """A whole layer, (batch, length, features): self-attention with a feed-forward part, before or after its norms."""
-    heads, width, inner = draw.choice((1, 2)), draw.choice((2, 4, 8)), draw.choice((2, 3, 8))
-    batch, length = draw.choice((1, 2, 1, 2, 0)), draw.choice((1, 2, 5))
+    heads, width, inner = draw.choice((1, 2)), draw.choice((2, 4, 8)), draw.extent((2, 3, 8))
+    batch, length = draw.extent((1, 2, 1, 2, 0)), min(draw.extent((1, 2, 5)), SQUARE)
     x = draw.inside((batch, length, width), -2, 2)
     shapes: tuple[Shape, ...] = (
         (3 * width, width), (3 * width,), (width, width), (width,), (inner, width), (inner,), (width, inner), (width,),

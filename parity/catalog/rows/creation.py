@@ -20,7 +20,7 @@ def _like(draw: Draw) -> TensorSpec:
 
 def _arange(draw: Draw) -> Arguments:
     """Steps that are no power of two stay on one side of zero: near zero the result is only the rounding error of the step."""
-    count = draw.choice((1, 5, 17, 64, 100, 0))
+    count = draw.extent((1, 5, 17, 64, 100, 0))
     if draw.is_inexact and draw.pick(4) == 3:
         sign = draw.choice((1, -1))
         start, step = draw.choice((0, 0.1, 2.5, 7)), draw.choice((0.1, 0.3, 1 / 3, 0.7))
@@ -35,7 +35,7 @@ def _arange(draw: Draw) -> Arguments:
 def _far(draw: Draw) -> Arguments:
     """Many elements, and far from zero."""
     start = draw.choice((2**24 - 5, 2**31 - 7, -(2**31) - 3, 2**40, 2**53 - 9))
-    return Arguments((_like(draw), start, start + draw.choice((17, 1000, 4099)), draw.choice((1, 3))))
+    return Arguments((_like(draw), start, start + draw.extent((17, 1000, 4099)), draw.choice((1, 3))))
 
 
 def _fractions(draw: Draw) -> Arguments:
@@ -43,16 +43,16 @@ def _fractions(draw: Draw) -> Arguments:
     two, negative steps, results across zero."""
     start = draw.inside((), -8, 8, grad=False)
     low, high = draw.choice(((0.0625, 2), (-2, -0.0625), (0.001, 0.01)))
-    return Arguments((start, draw.inside((), low, high, grad=False), draw.choice((5, 1, 2, 17, 64, 100, 1000))))
+    return Arguments((start, draw.inside((), low, high, grad=False), draw.extent((5, 1, 2, 17, 64, 100, 1000))))
 
 
 def _ends(draw: Draw) -> Arguments:
-    steps = draw.choice((5, 1, 2, 9, 16, 33, 100, 1000))
+    steps = draw.extent((5, 1, 2, 9, 16, 33, 100, 1000))
     return Arguments((draw.inside((), -8, 8, grad=False), draw.inside((), -8, 8, grad=False), steps))
 
 
 def _linspace(draw: Draw) -> Arguments:
-    steps = draw.choice((5, 1, 2, 9, 0, 16, 33, 100))
+    steps = draw.extent((5, 1, 2, 9, 0, 16, 33, 100))
     if draw.pick(4) == 3:
         return Arguments((_like(draw), draw.choice((0, 0.1, 2.5)), draw.choice((0.3, 7.7, 1000.1)), steps))
     return Arguments((_like(draw), draw.choice((0, 1, -4)), draw.choice((1, 8, 100, -3)), steps))
@@ -62,7 +62,7 @@ def _whole_steps(draw: Draw) -> Arguments:
     """Ends after a whole number of steps, above the integers that float32 represents if the dtype allows; or has ends on both
     sides of 0 with a fraction, which torch truncates before it counts the steps."""
     far = {"int64": (0, 2**20, 2**40), "int32": (0, 2**20, 2**26)}.get(draw.dtype, (0, 3))
-    start, steps, step = draw.choice(far), draw.choice((5, 2, 9, 17)), draw.choice((1, 2))
+    start, steps, step = draw.choice(far), draw.extent((5, 2, 9, 17)), draw.choice((1, 2))
     stop = start + (steps - 1) * step
     if draw.flag() and draw.dtype != "uint8":
         start = draw.choice((1, 2, 3))
@@ -73,7 +73,7 @@ def _whole_steps(draw: Draw) -> Arguments:
 
 def _logspace(draw: Draw) -> Arguments:
     ends = draw.choice((0, 1, -2)), draw.choice((1, 2, 3, -1))
-    return Arguments((_like(draw), *ends, draw.choice((5, 1, 2, 9)), draw.choice((10.0, 2.0, 0.5))))
+    return Arguments((_like(draw), *ends, draw.extent((5, 1, 2, 9)), draw.choice((10.0, 2.0, 0.5))))
 
 
 def _eye(draw: Draw) -> Arguments:
@@ -89,21 +89,21 @@ def _full(draw: Draw) -> Arguments:
 
 
 def _triangle(draw: Draw) -> Arguments:
-    return Arguments((_like(draw), draw.choice((3, 1, 5, 0, 33)), draw.choice((3, 1, 4, 0)), draw.choice((0, 1, -1, 2, -3))))
+    return Arguments((_like(draw), draw.extent((3, 1, 5, 0, 33)), draw.extent((3, 1, 4, 0)), draw.choice((0, 1, -1, 2, -3))))
 
 
 def _frequencies(draw: Draw) -> Arguments:
-    return Arguments((_like(draw), draw.choice((4, 1, 5, 16, 17, 100, 10000)), draw.choice((1.0, 0.5, 2.0))))
+    return Arguments((_like(draw), draw.extent((4, 1, 5, 16, 17, 100, 10000)), draw.choice((1.0, 0.5, 2.0))))
 
 
 def _window(draw: Draw) -> Arguments:
-    return Arguments((_like(draw), draw.choice((4, 1, 2, 5, 16, 33)), not draw.flag()))
+    return Arguments((_like(draw), draw.extent((4, 1, 2, 5, 16, 33)), not draw.flag()))
 
 
 def _range(draw: Draw) -> Arguments:
     """torch.range, which includes its end."""
     start, step = draw.choice((0, 1, 3)), draw.choice((1, 2, 3) if not draw.is_inexact else (1, 2, 0.5, 0.25))
-    return Arguments((_like(draw), start, start + step * draw.choice((1, 5, 17, 64)), step))
+    return Arguments((_like(draw), start, start + step * draw.extent((1, 5, 17, 64)), step))
 
 
 ROWS = (

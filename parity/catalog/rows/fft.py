@@ -82,7 +82,7 @@ def _shift(draw: Draw) -> Arguments:
 def _stft(draw: Draw) -> Arguments:
     """A signal of several windows, in one or several rows."""
     n = draw.choice((4, 5, 8, 16))
-    length = n * draw.choice((2, 3, 5)) + draw.choice((0, 1))
+    length = n * draw.extent((2, 3, 5)) + draw.choice((0, 1))
     x = draw.tensor((length,) if not draw.flag() else (2, length))
     window = draw.maybe(draw.inside((n,), 0, 1, dtype="float32"))
     sided = draw.option(False) if draw.kind == "float" else None
@@ -94,7 +94,7 @@ def _stft(draw: Draw) -> Arguments:
 
 def _round_trip(draw: Draw) -> Arguments:
     n = draw.choice((4, 8, 16))
-    length = n * draw.choice((2, 3, 5))
+    length = n * draw.extent((2, 3, 5))
     window = draw.maybe(draw.inside((n,), 0.5, 1, dtype="float32"))
     return Arguments((draw.tensor((length,) if not draw.flag() else (2, length)), n, window, length))
 

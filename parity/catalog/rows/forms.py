@@ -25,7 +25,7 @@ def _written(name: str, call: str = "") -> Row:
 
 
 def _adaptive(draw: Draw) -> Arguments:
-    lead = draw.choice(((1, 1), (1, 3), (3,), (2, 2)))
+    lead = draw.lead(((1, 1), (1, 3), (3,), (2, 2)))
     sizes, size = (tuple(draw.choice((3, 1, 2, 5, 7)) for _ in range(2)) for _ in range(2))
     return Arguments((draw.tensor((*lead, *sizes)), size))
 
@@ -44,12 +44,12 @@ def _between(draw: Draw) -> Arguments:
 
 
 def _square(draw: Draw) -> Arguments:
-    return Arguments((draw.tensor((), grad=False), draw.choice((3, 1, 0, 5, 33))))
+    return Arguments((draw.tensor((), grad=False), min(draw.extent((3, 1, 0, 5, 33)), 513)))
 
 
 def _range(draw: Draw) -> Arguments:
     start, step = draw.choice((0, 1, 3)), draw.choice((1, 2, 3) if not draw.is_inexact else (1, 2, 0.5, 0.25))
-    return Arguments((draw.tensor((), grad=False), start, start + step * draw.choice((1, 5, 17, 64)), step))
+    return Arguments((draw.tensor((), grad=False), start, start + step * draw.extent((1, 5, 17, 64)), step))
 
 
 def _without_statistics(draw: Draw) -> Arguments:

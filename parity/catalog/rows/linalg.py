@@ -14,7 +14,7 @@ _row = partial(Row, family="linalg", rule=SOLVER, dtypes=LAPACK, grad=LAPACK, ca
 
 
 def leading(draw: Draw) -> Shape:
-    return draw.choice(((), (1,), (2,), (3,), (2, 1, 2), (0,)))
+    return draw.lead(((), (1,), (2,), (3,), (2, 1, 2), (0,)))
 
 
 ORDERS = 1, 2, 3, 4, 5, 7, 8, 16, 17
@@ -38,7 +38,7 @@ def _sides(draw: Draw, count: int, most: int = 257) -> tuple[Shape, tuple[int, .
         return draw.choice(((), (4,), (8,), (2,), (2, 4))), tuple(
             n if draw.flag() else draw.choice((*BLOCKS, 1, 2, 3, 52)) for _ in range(count)
         )
-    return leading(draw), tuple(draw.choice(ORDERS) for _ in range(count))
+    return leading(draw), tuple(min(draw.extent(ORDERS), most) for _ in range(count))
 
 
 def equal(draw: Draw, shape: Shape) -> TensorSpec:
@@ -89,7 +89,7 @@ def _stacks(draw: Draw, lead: Shape) -> tuple[Shape, Shape]:
 
 def _system(draw: Draw) -> Arguments:
     """A X = B, or A x = b with one vector for each matrix or for all; sometimes X A = B."""
-    (lead, (n,)), k = _sides(draw, 1), draw.choice(COLUMNS)
+    (lead, (n,)), k = _sides(draw, 1), draw.extent(COLUMNS)
     lead, right = _stacks(draw, lead)
     a = draw.matrix((*lead, n, n))
     if draw.pick(4) == 3 and (not lead or draw.rare(4)):
@@ -101,20 +101,20 @@ def _system(draw: Draw) -> Arguments:
 
 def _factored(draw: Draw) -> Arguments:
     """Solved from the left or from the right, with the matrix or its adjoint."""
-    (lead, (n,)), k, left = _sides(draw, 1), draw.choice(COLUMNS), not draw.rare(4)
+    (lead, (n,)), k, left = _sides(draw, 1), draw.extent(COLUMNS), not draw.rare(4)
     lead, right = _stacks(draw, lead)
     b = draw.tensor((*right, n, k) if left else (*right, k, n))
     return Arguments((draw.matrix((*lead, n, n)), b), keywords(left=None if left else False, adjoint=draw.option(True)))
 
 
 def _definite_system(draw: Draw) -> Arguments:
-    (lead, (n,)), k = _sides(draw, 1), draw.choice(COLUMNS)
+    (lead, (n,)), k = _sides(draw, 1), draw.extent(COLUMNS)
     lead, right = _stacks(draw, lead)
     return Arguments((draw.matrix((*lead, n, n), "spd"), draw.tensor((*right, n, k))), keywords(upper=draw.option(True)))
 
 
 def _triangular(draw: Draw) -> Arguments:
-    (lead, (n,)), k = _sides(draw, 1), draw.choice(COLUMNS)
+    (lead, (n,)), k = _sides(draw, 1), draw.extent(COLUMNS)
     upper, left = draw.flag(), not draw.flag()
     lead, right = _stacks(draw, lead)
     a = draw.matrix((*lead, n, n), "upper" if upper else "lower")
@@ -148,7 +148,7 @@ def _tensor_inverse(draw: Draw) -> Arguments:
 
 def _old_triangular(draw: Draw) -> Arguments:
     """B, A and the flags of triangular_solve."""
-    lead, n, k = leading(draw), min(draw.size(), 33), draw.choice((1, 2, 3))
+    lead, n, k = leading(draw), min(draw.size(), 33), draw.extent((1, 2, 3))
     upper = not draw.flag()
     a = draw.matrix((*lead, n, n), "upper" if upper else "lower")
     return Arguments((draw.tensor((*lead, n, k)), a), keywords(upper=None if upper else False, transpose=draw.option(True)))
@@ -167,7 +167,7 @@ def _condition(draw: Draw) -> Arguments:
 
 
 def _indefinite(draw: Draw) -> Arguments:
-    lead, n, k = leading(draw), min(draw.size(), 33), draw.choice((1, 2, 3))
+    lead, n, k = leading(draw), min(draw.size(), 33), draw.extent((1, 2, 3))
     return Arguments((draw.matrix((*lead, n, n), "spd"), draw.tensor((*lead, n, k))))
 
 

@@ -65,7 +65,7 @@ def _compressed(by_rows: bool) -> Signature:
     """(values of a sparse matrix, number per row or column, width, whether rows are compressed)."""
 
     def signature(draw: Draw) -> Arguments:
-        each, count = draw.choice((1, 2, 3)), draw.choice((1, 2, 3, 5, 33))
+        each, count = draw.extent((1, 2, 3)), draw.extent((1, 2, 3, 5, 33))
         return Arguments((draw.tensor((each * count,), grad=False), each, each + draw.choice((0, 1, 4)), by_rows))
 
     return signature

@@ -108,12 +108,12 @@ def _pieces(low: int, d: int) -> Signature:
 def _repeat(draw: Draw) -> Arguments:
     shape = tuple(min(s, 64) for s in draw.shape(0, 4))
     rank = len(shape) + draw.pick(2)
-    return Arguments((draw.tensor(shape), tuple(draw.choice((1, 2, 3, 0)) for _ in range(rank))))
+    return Arguments((draw.tensor(shape), tuple(draw.extent((1, 2, 3, 0)) for _ in range(rank))))
 
 
 def _tile(draw: Draw) -> Arguments:
     shape = tuple(min(s, 64) for s in draw.shape(0, 4))
-    return Arguments((draw.tensor(shape), tuple(draw.choice((1, 2, 3)) for _ in range(draw.pick(5)))))
+    return Arguments((draw.tensor(shape), tuple(draw.extent((1, 2, 3)) for _ in range(draw.pick(5)))))
 
 
 def _repeat_interleave(draw: Draw) -> Arguments:
@@ -216,7 +216,7 @@ def _diag(draw: Draw) -> Arguments:
 
 
 def _meshgrid(draw: Draw) -> Arguments:
-    vectors = tuple(draw.tensor(draw.choice(((2,), (1,), (3,), (5,), ()))) for _ in range(draw.choice((2, 1, 3))))
+    vectors = tuple(draw.tensor(draw.lead(((2,), (1,), (3,), (5,), ()))) for _ in range(draw.choice((2, 1, 3))))
     return Arguments(vectors, keywords(indexing=draw.choice(("ij", "xy"))))
 
 
@@ -230,9 +230,8 @@ def _constant(draw: Draw) -> Arguments:
 
 
 def _combinations(draw: Draw) -> Arguments:
-    return Arguments(
-        (draw.tensor((draw.choice((3, 1, 2, 5)),)),), keywords(r=draw.option(1, 3), with_replacement=draw.option(True))
-    )
+    size, named = draw.extent((3, 1, 2, 5)), keywords(r=draw.option(1, 3), with_replacement=draw.option(True))
+    return Arguments((draw.tensor((min(size, 33 if ("r", 3) in named else 257),)),), named)
 
 
 def _like(draw: Draw) -> Arguments:
@@ -284,7 +283,7 @@ ROWS = (
     _row("combinations", _combinations, opinfo=OWN),
     _row(
         "cartesian_prod",
-        lambda draw: Arguments(tuple(draw.tensor((draw.choice((2, 1, 3)),)) for _ in range(draw.choice((2, 1, 3))))),
+        lambda draw: Arguments(tuple(draw.tensor((draw.extent((2, 1, 3)),)) for _ in range(draw.choice((2, 1, 3))))),
         opinfo=OWN,
     ),
     _row("block_diag", _blocks, opinfo=OWN),

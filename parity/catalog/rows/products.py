@@ -53,7 +53,7 @@ def _einsum(draw: Draw) -> Arguments:
     for term in equation.split("->")[0].split(","):
         shape: tuple[int, ...] = lead if "..." in term else ()
         for letter in term.replace(".", ""):
-            shape = (*shape, sizes.setdefault(letter, draw.choice((2, 1, 3, 4, 5, 16))))
+            shape = (*shape, sizes.setdefault(letter, draw.extent((2, 1, 3, 4, 5, 16))))
         operands.append(draw.tensor(shape))
     return Arguments((equation, *operands))
 

@@ -154,7 +154,7 @@ def _dropout_into(low: int = 0) -> Signature:
 
 def _concentrations(draw: Draw) -> Arguments:
     """Rows of one integer concentration, which keeps the law's sums short."""
-    a, rows = draw.choice((1, 2, 3, 5)), draw.choice((4096, 1, 64, 1 << 14)) if draw.rare(8) else draw.choice((1, 5, 64))
+    a, rows = draw.choice((1, 2, 3, 5)), draw.choice((4096, 1, 64, 1 << 14)) if draw.rare(8) else draw.extent((1, 5, 64))
     return Arguments((draw.inside((rows, draw.choice((2, 3, 5))), a, a, grad=False),))
 
 
@@ -193,7 +193,7 @@ def _multinomial_zeros(draw: Draw) -> Arguments:
 
 
 def _permutation(draw: Draw) -> Arguments:
-    return Arguments((draw.tensor((), grad=False), draw.choice((5, 1, 2, 16, 100, 1000, 10007))))
+    return Arguments((draw.tensor((), grad=False), draw.extent((5, 1, 2, 16, 100, 1000, 10007))))
 
 
 def _fractional(spatial: int) -> Signature:
@@ -201,7 +201,7 @@ def _fractional(spatial: int) -> Signature:
         kernel = draw.choice((1, 2, 3))
         inside = tuple(kernel + draw.choice((4, 5, 7)) for _ in range(spatial))
         out = tuple(draw.choice((2, 3, 4)) for _ in range(spatial))
-        lead: Shape = (draw.choice((1, 2)),) if draw.flag() else (draw.choice((1, 2)), draw.choice((1, 3)))
+        lead: Shape = (draw.extent((1, 2)),) if draw.flag() else (draw.extent((1, 2)), draw.extent((1, 3)))
         return Arguments((draw.tensor((*lead, *inside)), kernel), keywords(output_size=out))
 
     return signature
@@ -209,8 +209,8 @@ def _fractional(spatial: int) -> Signature:
 
 def _attention(draw: Draw) -> Arguments:
     """Self-attention whose values are the unit matrix: the result is the matrix of weights after dropout."""
-    lead: Shape = draw.choice(((1, 1), (2,), (1, 3), (2, 4)))
-    queries, keys = draw.choice((2, 3, 8, 9, 64)), draw.choice((2, 3, 8, 31, 33, 64))
+    lead: Shape = draw.lead(((1, 1), (2,), (1, 3), (2, 4)))
+    queries, keys = draw.extent((2, 3, 8, 9, 64)), draw.extent((2, 3, 8, 31, 33, 64))
     width = draw.choice((4, 8, 16, 64))
     q, k = draw.inside((*lead, queries, width), -1, 1), draw.inside((*lead, keys, width), -1, 1)
     kind = draw.pick(3)
@@ -220,7 +220,7 @@ def _attention(draw: Draw) -> Arguments:
 
 def _lstm(draw: Draw) -> Arguments:
     """Two or three layers with dropout between them."""
-    length, batch = draw.choice((2, 3, 5)), draw.choice((1, 2, 3))
+    length, batch = draw.extent((2, 3, 5)), draw.extent((1, 2, 3))
     features, hidden = draw.choice((2, 3, 16)), draw.choice((4, 5, 17))
     layers, two, front, biases = draw.choice((2, 3)), draw.flag(), draw.flag(), not draw.flag()
     ways = 2 if two else 1

@@ -89,7 +89,7 @@ def _packed(gates: int, states: int) -> Signature:
 
 def _cell(gates: int, states: int) -> Signature:
     def signature(draw: Draw) -> Arguments:
-        batch, features, hidden = draw.choice((1, 2, 3)), draw.choice((1, 2, 3, 5, 16)), draw.choice((1, 2, 3, 5, 17))
+        batch, features, hidden = draw.extent((1, 2, 3)), draw.extent((1, 2, 3, 5, 16)), draw.extent((1, 2, 3, 5, 17))
         state = tuple(draw.between((batch, hidden), -1, 1) for _ in range(states))
         weights = _weights(draw, features, hidden, 1, 1, gates, draw.flag())
         return Arguments((draw.between((batch, features), -2, 2), state if states > 1 else state[0], *weights))
