@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from parity.core.dtypes import HALF
 from parity.core.results import Measure, Status, Verdict
 from parity.judging.bench import Bench
 from parity.judging.bias import has_enough_steps, in_range, systematic_bias
@@ -20,7 +21,7 @@ from parity.judging.budget import Budget
 from parity.judging.by_reference import judged_by_reference
 from parity.judging.exact import exactly, of_zeros
 from parity.judging.excuses import Excuses, excuses
-from parity.judging.limits import Limits
+from parity.judging.limits import Limits, left_unjudged
 from parity.judging.measures import WIDENING_LIMIT, allowed_ratio, facts_of, is_truth, measure, parts, same_bits, same_values
 from parity.judging.promises import on_the_branch_of, one_kernel, paired, residue
 from parity.judging.rounded_result import RoundedResult, agreed, is_outside
@@ -33,6 +34,10 @@ KINK = "roundings of that size taken together"
 CLOSE = 4.0  # up to this ratio an error outside a sampled budget is measured again with more samples ...
 FEW = 1000  # ... or where at most one in so many elements is outside
 EQUALS = "equals the reference, which is {ratio:.3g} budgets from the truth itself"
+# See `_by_chance`: one in so many elements, by so many budgets, of its own or of this quantile of all. In bfloat16, resnet18 on
+# the honest device has 2 of 1.2 million at 1.3 budgets, and 10 of 2.4 million that are 0 in every sample.
+CHANCE_OUTSIDE, CHANCE_SHARE, CHANCE_BUDGETS = 200_000, 1.5, 0.9
+TAIL = "outside, but so few of so many, and so little, that roundings which turn a step explain them"
 CANCELLED = "the truth is what float64 leaves of numbers that cancel"
 
 
@@ -310,6 +315,9 @@ def _decided(look: Look) -> Verdict | None:
         return Verdict(Status.AGREE, EQUALS.format(ratio=m.share), m, t.tol)
     verdict = t.verdict(m)
     look = replace(look, measure=replace(m, reference_share=look.own))
+    if verdict.status in (Status.DRIFT, Status.WRONG) and _by_chance(look):
+        rest = replace(look.measure, share=1.0, unjudged=m.unjudged + m.mismatched, why=m.why or TAIL)
+        return Verdict(Status.AGREE, left_unjudged(rest), rest, t.tol)
     if verdict.status is not Status.AGREE:
         return replace(verdict, measure=look.measure)
     for question, samples in ((_biased, PERTURBATIONS), (_shared, SAMPLES[-1])):
@@ -317,6 +325,19 @@ def _decided(look: Look) -> Verdict | None:
             return None if t.bench.oracle.take_more_samples(samples) else together
     _note_limits(look)
     return agreed(t.verdict(look.measure), look.scale.excused)
+
+
+def _by_chance(look: Look) -> bool:
+    """Whether as few elements of a function's result are outside, and by no more than the budgets of others, as roundings put
+    there that no sample had: in half types a rounding may turn a ReLU of any layer, and with it all that hangs on it."""
+    t, m = look.t, look.measure
+    few = 0 < m.mismatched * CHANCE_OUTSIDE <= m.total and m.problem in ("value", "alone")
+    if not few or t.f.name not in HALF or not t.bench.oracle.chains:
+        return False
+    total = look.scale.budget.total
+    error = np.abs(np.nan_to_num(parts(t.device) - parts(t.truth), nan=np.inf))
+    usual = np.quantile(total[np.isfinite(total)], CHANCE_BUDGETS)
+    return bool((error <= CHANCE_SHARE * np.maximum(total, usual)).all())
 
 
 def _residue(look: Look) -> Measure | None:
