@@ -74,6 +74,11 @@ class FunctionTruth(Oracle):
         """Always true: a function passes rounded numbers from kernel to kernel."""
         return True
 
+    @functools.cached_property
+    def rounds_to_half(self) -> bool:
+        """Whether a step ran in a half type."""
+        return any(d in HALF for dtypes in self._dtypes.values() for d in dtypes)
+
     @property
     def known(self) -> Mapping[str, Tensor]:
         """All truths that have been computed; empty before the first call of `truth`."""

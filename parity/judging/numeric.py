@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.core.dtypes import HALF
 from parity.core.results import Measure, Status, Verdict
 from parity.judging.bench import Bench
 from parity.judging.bias import has_enough_steps, in_range, systematic_bias
@@ -35,8 +34,8 @@ CLOSE = 4.0  # up to this ratio an error outside a sampled budget is measured ag
 FEW = 1000  # ... or where at most one in so many elements is outside
 EQUALS = "equals the reference, which is {ratio:.3g} budgets from the truth itself"
 # See `_by_chance`: one in so many elements, by so many budgets, of its own or of this quantile of all. In bfloat16, resnet18 on
-# the honest device has 2 of 1.2 million at 1.3 budgets, and 10 of 2.4 million that are 0 in every sample.
-CHANCE_OUTSIDE, CHANCE_SHARE, CHANCE_BUDGETS = 200_000, 1.5, 0.9
+# the honest device has 8 of 1.2 million and 5 of 295,000 outside: a turned step moves some neighbours together.
+CHANCE_OUTSIDE, CHANCE_SHARE, CHANCE_BUDGETS = 50_000, 1.5, 0.9
 TAIL = "outside, but so few of so many, and so little, that roundings which turn a step explain them"
 CANCELLED = "the truth is what float64 leaves of numbers that cancel"
 
@@ -332,7 +331,7 @@ def _by_chance(look: Look) -> bool:
     there that no sample had: in half types a rounding may turn a ReLU of any layer, and with it all that hangs on it."""
     t, m = look.t, look.measure
     few = 0 < m.mismatched * CHANCE_OUTSIDE <= m.total and m.problem in ("value", "alone")
-    if not few or t.f.name not in HALF or not t.bench.oracle.chains:
+    if not few or not t.bench.oracle.rounds_to_half:
         return False
     total = look.scale.budget.total
     error = np.abs(np.nan_to_num(parts(t.device) - parts(t.truth), nan=np.inf))

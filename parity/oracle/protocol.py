@@ -62,6 +62,11 @@ class Oracle(ABC):
         """Whether kernels pass results in the dtype to each other, whatever the row says."""
         return self.fed > 0
 
+    @property
+    def rounds_to_half(self) -> bool:
+        """Whether these results are in a half type, so that a rounding may turn a step behind it."""
+        return False
+
     def take_more_samples(self, most: int = 0) -> bool:
         """Use more samples of every sensitivity from now on, at most `most`; False if there are no more."""
         return False
