@@ -45,6 +45,7 @@ from parity.judging.bench import Bench
 from parity.judging.limits import Limits
 from parity.judging.measures import bit_equal
 
+Seen = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], None]
 TORCH = str(Path(torch.__file__).parent)
 
 
@@ -84,21 +85,30 @@ def compared(
     fail_on: Sequence[Status] = (),
     keep_on_cpu: Sequence[str] = (),
     detail: bool = False,
+    seen: Seen | None = None,
 ) -> tuple[Comparison, BaseException | None, Notes]:
     """What `assert_parity` judges, without failing for what it finds: the comparison, the device's exception if it raised one,
-    and the notes. The arguments are those of `assert_parity`, which raises as this does."""
+    and the notes. seen: gets the results of the CPU and of the device. The other arguments are those of `assert_parity`, which
+    raises as this does."""
     __tracebackhide__ = True
     number = atol is None or (isinstance(atol, Real) and not isinstance(atol, bool))
     if not number or (atol is not None and not 0 <= atol < math.inf):
         raise UsageError(f"atol is {atol!r}; give a number that is 0 or more, or None for the tolerance tables alone")
     notes = Notes()
     s, place = subject(fn, inputs, kwargs, keep_on_cpu), target(device)
-    comparison, cause = _judged(s, place, backward, atol, fail_on, notes, detail)
+    comparison, cause = _judged(s, place, backward, atol, fail_on, notes, detail, seen)
     return replace(comparison, dtype=word(s.coarsest), device=place.name), cause, notes
 
 
 def _judged(
-    s: Subject, device: Device, backward: bool, atol: float | None, fail_on: Sequence[Status], notes: Notes, detail: bool
+    s: Subject,
+    device: Device,
+    backward: bool,
+    atol: float | None,
+    fail_on: Sequence[Status],
+    notes: Notes,
+    detail: bool,
+    seen: Seen | None,
 ) -> tuple[Comparison, BaseException | None]:
     """The comparison, and the device's exception if it raised one."""
     __tracebackhide__ = True
@@ -141,6 +151,8 @@ def _judged(
         next_ = "" if left or (theirs.stage == "run" and not culprit) else _next(s, device, watch, culprit)
         return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_), cause
     results, outside = theirs
+    if seen is not None:
+        seen(ours, results)
     if watch is not None:
         _placed_there(title, device, watch, outside, len(run.outputs), run.computed, notes)
     truth = FunctionTruth(s, backward, cotangents, ours, watch.cast if watch is not None else None)

@@ -135,8 +135,8 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def outputs(result: Any) -> Named:
-    """Every tensor in a result, named: `out`, or `out[0]`, `out[1]` ... in their order, or by its key where it is alone under one
-    of a dict. Python numbers become 0-d tensors."""
+    """Every tensor in a result, named: `out`, or `out[0]`, `out[1]` ... in their order, or by its key where it is alone under
+    one of a dict. Python numbers become 0-d tensors."""
     if isinstance(result, Tensor):
         return (("out", result),)
     tensors: dict[str, Tensor] = {}
