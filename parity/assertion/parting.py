@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from parity.assertion.comparing import compared, target
 from parity.assertion.comparison import Comparison, ParityWarning
+from parity.assertion.compiled import CompiledSide
 from parity.assertion.modules import ModuleError, module_errors, shown
 from parity.assertion.pair import compare
 from parity.assertion.places import Place, Places
@@ -103,7 +104,8 @@ class Located:
     in which they ran; compared: number of calls of operators that were; left: reason -> number of those that were not. broken:
     what the function raised on the device; whole: what differs in its results although no operator parts alone; modules: how
     far each is off as errors add up, in the order in which they ran, where that was asked for. here: of a comparison with a
-    capture, what was located on the device of this machine (None for the CPU)."""
+    capture, what was located on the device of this machine (None for the CPU); compiled: what became of the function that
+    torch.compile compiled, where that was asked for."""
 
     subject: str
     dtype: str
@@ -116,11 +118,13 @@ class Located:
     notes: tuple[str, ...] = ()
     modules: tuple[ModuleError, ...] = ()
     here: Located | None = None
+    compiled: CompiledSide | None = None
 
     @property
     def agrees(self) -> bool:
         """Whether the run came to its end, and nothing differs."""
-        return not (self.partings or self.broken or self.whole) and (self.here is None or self.here.agrees)
+        others = (self.here is None or self.here.agrees) and (self.compiled is None or not self.compiled.wrong)
+        return others and not (self.partings or self.broken or self.whole)
 
     @property
     def first(self) -> Parting | None:
@@ -131,6 +135,8 @@ class Located:
     def headline(self) -> str:
         """The answer in one line."""
         if self.first is None:
+            if self.compiled is not None and not self.broken and not self.whole:
+                return f"{self.subject} {self.compiled.text}"
             many = plural(self.compared, "call") + " of operators"
             if self.broken:
                 return f"{self.subject} raises on the device ({self.broken}); {many} before agree with the CPU"
@@ -153,6 +159,8 @@ class Located:
         if self.first is not None:
             lines.append(f"{plural(self.compared, 'call')} of operators compared")
         lines += [f"note: {plural(n, 'call')} of operators not compared: {why}" for why, n in self.left.items()]
+        if self.compiled is not None:
+            lines += [f"compiled: {line}" for line in self.compiled.lines if line not in self.headline]
         if self.modules:
             lines += ["each module, as errors add up, in units of what rounding explains there:"]
             lines += [f"  {line}" for line in shown(self.modules)]
@@ -321,6 +329,7 @@ def with_place(comparison: Comparison, found: Located, device: str | torch.devic
     planted = bool(getattr(target(device), "faults", ()))
     next_ = command([row], found.dtype, found.device, planted) if row else comparison.next
     where = "; ".join((f"{found.headline.removeprefix(found.subject).strip()}", *_called(one)))
+    where += f"\n  {comparison.parts}" if comparison.parts else ""  # of compiled code
     return replace(comparison, verdicts=tuple(order), parts=where, next=next_)
 
 
