@@ -66,7 +66,7 @@ from parity.core.results import Raised, Status, Verdict
 from parity.devices import Device
 from parity.devices.refusals import REFUSED, classify
 from parity.execution import execute as ex
-from parity.runs.journal import NOTES, Journal
+from parity.runs.journal import ALLOWED, NOTES, Journal
 
 LARGEST = 2 << 30  # most bytes of the storages of a call's operands; larger calls are left out, and counted
 MOST = 200  # parting operators after which the search ends
@@ -370,6 +370,7 @@ class Search:
         self.broken = ""
         notes = os.environ.get(NOTES)  # of a process that the device may end: its parent reads what it was at
         self._journal = Journal(Path(notes)) if notes else None
+        self._allowed = float(os.environ.get(ALLOWED, math.inf))
         self._taken: dict[Any, float] = {}  # operator and shapes -> the largest ratio that the judge took for agreement
 
     # ---------------------------------------------------------------------------------------------------- operators
@@ -407,7 +408,7 @@ class Search:
             now = self.places.now
             at = f" at {now.line}" if now.line else ""
             pass_ = PASSES[torch._C._current_graph_task_id() != OUTSIDE]
-            self._journal.begin(self.compared, name, f"{name}, {pass_} of {now}{at}", math.inf)
+            self._journal.begin(self.compared, name, f"{name}, {pass_} of {now}{at}", self._allowed)
             self._journal.stage("device")
 
     def ended(self) -> None:
@@ -610,10 +611,10 @@ class Operators(Following):  # type: ignore[no-untyped-call]  # as torch has it
 
     def finished(self, call: OperatorCall, args: Any, kwargs: Any, result: Any) -> None:
         """A call came to its end: judge it, unless the CPU cannot run it."""
-        self._search.ended()
         with self._search.places.paused():
             tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
             theirs = tuple(_plain(self._device.download(t.detach()) if not t.is_cpu else t.detach().clone()) for t in tensors)
+            self._search.ended()  # only now: a device may compute when its result is asked for
             try:
                 if not tensors and self._in_place:
                     self._search.written(call, self._ran(args, kwargs, result).bases)

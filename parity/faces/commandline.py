@@ -22,11 +22,13 @@ from parity.runs.options import (
     read_day,
     read_minutes,
     read_path,
+    read_seconds,
     read_size,
     read_text,
     read_workers,
 )
 
+HANG_HELP = "seconds that one operator may take on the device before it counts as hung (300 by default)"
 EXPLAIN = """\
 Which tolerance applies:            parity explain softmax float16 --device mps
 Why a case is judged as it is:      parity explain 'softmax(float16[1, 3], dim=-1)' --device mps
@@ -165,6 +167,7 @@ def parser() -> argparse.ArgumentParser:
     first.add_argument("--no-backward", action="store_true", help="leave the gradients out")
     how = "also a table of all modules: how far outputs and gradients are off as errors add up, the worst first"
     first.add_argument("-v", "--verbose", action="store_true", help=how)
+    first.add_argument("--hang-after", type=read_seconds, metavar="SECONDS", help=HANG_HELP)
     first.add_argument("--faults", metavar="FILE", type=read_text, help=FAULTS_HELP)
     first.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
     how = "judge what this file of parity capture recorded on another machine, with its inputs and weights"
@@ -192,6 +195,7 @@ def parser() -> argparse.ArgumentParser:
     kept.add_argument("--no-backward", action="store_true", help="leave the gradients out")
     how = "size of the tensors that are kept whole (64M by default), of others sketches are kept"
     kept.add_argument("--limit", metavar="SIZE", type=read_size, default=64 << 20, help=how)
+    kept.add_argument("--hang-after", type=read_seconds, metavar="SECONDS", help=HANG_HELP)
     kept.add_argument("--faults", metavar="FILE", type=read_text, help=FAULTS_HELP)
     kept.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
     kept.set_defaults(command="capture")
