@@ -49,6 +49,7 @@ from parity.assertion.watch import command, row_of
 from parity.checks.equivalents import on_the_cpu
 from parity.checks.operators import (
     ATEN_NOT_UNIQUE,
+    ATEN_UNWRITTEN,
     CLEAR,
     OUTSIDE,
     Followed,
@@ -596,8 +597,11 @@ class Operators(Following):  # type: ignore[no-untyped-call]  # as torch has it
         return self._seen
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags or is_unwritten(func):
-            self._search.odd.add(self._search.places.now.order)
+        now = self._search.places.now
+        # A function may well take fresh memory inside, and write it: causal attention makes its mask so.
+        fresh = is_unwritten(func) and now.function.rpartition(".")[2].startswith(ATEN_UNWRITTEN)
+        if fresh or torch.Tag.nondeterministic_seeded in func.tags:
+            self._search.odd.add(now.order)
         self._search.begins(func._schema.name)
         try:
             return super().__torch_dispatch__(func, types, args, kwargs)
