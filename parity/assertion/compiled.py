@@ -22,13 +22,14 @@ from parity.assertion.comparing import compared
 from parity.assertion.comparison import Comparison
 from parity.assertion.subject import Wrap, is_compiled
 from parity.assertion.verdicts import Verdicts
-from parity.core.errors import NothingCompared, UsageError, near
+from parity.core.errors import UsageError, near
 from parity.core.results import Status, Verdict
 from parity.devices import Device
 
 Backend = str | Callable[..., Any]
 SHOWN = 3  # results of compiled code that are told
 PATIENCE = 60.0  # seconds for the search of the module that the compiler gets wrong
+NO_GRAPH = "torch.compile makes no graph of it, so that it runs as it is"
 SIDES = ("", "eager", "compiled", "both")
 
 
@@ -149,8 +150,8 @@ def compiled_side(
     keep_on_cpu: Sequence[str] = (),
 ) -> tuple[CompiledSide, BaseException | None]:
     """Compile a function, run it on the device and judge it as `assert_parity` judges eager code; what it raised, if it raised.
-    Where only the compiled code is wrong, look for the module. Raises UsageError for a function that draws random numbers,
-    NothingCompared if no graph was made of it, and what `compared` raises."""
+    Where only the compiled code is wrong, look for the module. Raises UsageError for a function that draws random numbers, and
+    what `compared` raises."""
 
     def judged(wrap: Wrap) -> tuple[Comparison, BaseException | None]:
         with torch._dynamo.config.patch(suppress_errors=False):
@@ -162,10 +163,7 @@ def compiled_side(
         return CompiledSide(compiler.name, 0, (("", Verdict(Status.UNSUPPORTED, why)),), eager_wrong=eager_wrong), cause
     side = CompiledSide(compiler.name, compiler.graphs, whole.verdicts, eager_wrong=eager_wrong)
     if not compiler.graphs and not side.wrong:
-        raise NothingCompared(
-            f"{whole.subject}: torch.compile made no graph of it, so that it ran as it is; let it compute with tensors outside "
-            "of torch.compiler.disable, and leave TORCH_COMPILE_DISABLE out of the environment"
-        )
+        return CompiledSide(compiler.name, 0, (("", Verdict(Status.UNSUPPORTED, NO_GRAPH)),), eager_wrong=eager_wrong), cause
     owner = fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
     if side.wrong_side == "compiled" and isinstance(owner, nn.Module):
         side = replace(side, module=_culprit(owner, lambda path: bool(judged(compiler.part(path))[0].findings)))

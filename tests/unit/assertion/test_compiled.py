@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import parity
-from parity.core.errors import NothingCompared, UsageError
+from parity.core.errors import UsageError
 from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
 from parity.faces.cli import main
@@ -195,14 +195,20 @@ def test_inductor_without_a_compiler_is_an_error_of_the_user(monkeypatch: pytest
         parity.assert_parity(Block(), X, device="cpu", compile="inductor")
 
 
-def test_a_function_of_which_no_graph_is_made_compares_nothing() -> None:
+def test_a_function_of_which_no_graph_is_made_is_no_agreement() -> None:
     class Hidden(nn.Module):
         @torch.compiler.disable  # type: ignore[untyped-decorator]  # as torch has it
         def forward(self, x: Tensor) -> Any:
             return x.exp()
 
-    with pytest.raises(NothingCompared, match=r"torch\.compile made no graph of it"):
+    with pytest.raises(
+        parity.ParityFailure, match=r"aot_eager does not compile it: torch\.compile makes no graph of it"
+    ) as caught:
         parity.assert_parity(Hidden(), X, device="sim", compile="aot_eager")
+    assert caught.value.comparison.wrong_side == ""
+    found = parity.locate(Hidden(), X, device="sim", compile="aot_eager")
+    assert not found.agrees
+    assert found.compared > 0
 
 
 def test_the_command_line_takes_a_backend_of_a_setup_file(
