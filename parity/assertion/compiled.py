@@ -29,6 +29,7 @@ from parity.devices import Device
 Backend = str | Callable[..., Any]
 SHOWN = 3  # results of compiled code that are told
 PATIENCE = 60.0  # seconds for the search of the module that the compiler gets wrong
+VALUES = (Status.WRONG, Status.DRIFT, Status.MALFORMED)
 NO_GRAPH = "torch.compile makes no graph of it, so that it runs as it is"
 SIDES = ("", "eager", "compiled", "both")
 
@@ -37,23 +38,20 @@ SIDES = ("", "eager", "compiled", "both")
 class CompiledSide:
     """What became of a function that torch.compile compiled on the device. backend: its name; graphs: how many graphs it made;
     verdicts: of the results, against the CPU's eager ones and the float64 truth; module: the innermost module that is wrong
-    where it alone is compiled, "layers.1 (Linear)", or ""; eager_wrong: whether eager code on the device is wrong, too."""
+    where it alone is compiled, "layers.1 (Linear)", or ""; eager_wrong: whether eager code on the device differs, too; refused:
+    why it could not be compiled, empty if it was."""
 
     backend: str
     graphs: int
     verdicts: Verdicts
     module: str = ""
     eager_wrong: bool = False
+    refused: str = ""
 
     @property
     def wrong(self) -> bool:
         """Whether the compiled code differs, or could not be compiled."""
         return any(v.status is not Status.AGREE for _, v in self.verdicts)
-
-    @property
-    def refused(self) -> str:
-        """Why it could not be compiled; empty if it was."""
-        return next((v.reason for _, v in self.verdicts if v.status is Status.UNSUPPORTED), "")
 
     @property
     def wrong_side(self) -> str:
@@ -76,11 +74,11 @@ class CompiledSide:
     @property
     def text(self) -> str:
         """Which side is wrong, in words that follow the subject's name."""
-        eager = "is wrong in eager mode" if self.eager_wrong else "is right in eager mode"
+        eager = "differs from the CPU in eager mode" if self.eager_wrong else "is right in eager mode"
         if self.refused:
             return f"{eager}, and {self.backend} does not compile it: {self.refused}"
         if self.wrong_side == "both":
-            return f"{eager}, and so is what {self.backend} compiled"
+            return f"{eager}, and so does what {self.backend} compiled"
         if self.wrong:
             return f"{eager}, and only what {self.backend} compiled is wrong" + (f", in {self.module}" if self.module else "")
         graphs = "1 graph" if self.graphs == 1 else f"{self.graphs} graphs"
@@ -158,16 +156,23 @@ def compiled_side(
             found, cause, _ = compared(fn, inputs, kwargs, device, backward, atol, fail_on, keep_on_cpu, wrap=wrap, alone=False)
         return found, cause
 
-    whole, cause = judged(compiler.whole)
-    if why := _compile_failure(cause):
-        return CompiledSide(compiler.name, 0, (("", Verdict(Status.UNSUPPORTED, why)),), eager_wrong=eager_wrong), cause
-    side = CompiledSide(compiler.name, compiler.graphs, whole.verdicts, eager_wrong=eager_wrong)
-    if not compiler.graphs and not side.wrong:
-        return CompiledSide(compiler.name, 0, (("", Verdict(Status.UNSUPPORTED, NO_GRAPH)),), eager_wrong=eager_wrong), cause
-    owner = fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
-    if side.wrong_side == "compiled" and isinstance(owner, nn.Module):
-        side = replace(side, module=_culprit(owner, lambda path: bool(judged(compiler.part(path))[0].findings)))
-    return side, cause
+    def is_wrong(path: str) -> bool:
+        """Whether the results are, with one submodule compiled; one that cannot be compiled alone says nothing."""
+        return any(v.status in VALUES for _, v in judged(compiler.part(path))[0].findings)
+
+    try:
+        whole, cause = judged(compiler.whole)
+        side = CompiledSide(compiler.name, compiler.graphs, whole.verdicts, eager_wrong=eager_wrong)
+        why = _compile_failure(cause) or ("" if compiler.graphs or side.wrong else NO_GRAPH)
+        if why:
+            return replace(side, verdicts=(("", Verdict(Status.UNSUPPORTED, why)),), refused=why), cause
+        owner = fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
+        differs = any(v.status in VALUES for _, v in side.verdicts)
+        if side.wrong_side == "compiled" and differs and isinstance(owner, nn.Module):
+            side = replace(side, module=_culprit(owner, is_wrong))
+        return side, cause
+    finally:
+        torch._dynamo.reset()  # it holds the copies that were compiled
 
 
 def with_compiled(comparison: Comparison, side: CompiledSide) -> Comparison:
