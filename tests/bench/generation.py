@@ -2,7 +2,8 @@
 
 Small configurations with random weights; models of transformers are left out, by name, where it is not installed. Each
 generates eight tokens on a healthy device, on one with MPS's limits, on an honest one, and with each fault that one of its
-operators can have: the fault strikes all calls of that operator in step 4 and in no other. One line for each that is not right;
+operators can have: all its results are 2 % too large in step 4 and in no other. In half types the logits of such small models
+hide that in their roundings more often than not; `--factor 1.2` makes the fault larger. One line for each that is not right;
 then how often the first step and the first operator that were named are those that were struck, how often a healthy device was
 blamed, and the seconds. The exit code is 1 where a line is not right.
 """
@@ -86,8 +87,10 @@ ATEN_STRUCK = {
 
 @dataclass
 class Struck:
-    """A fault that strikes one step. step: the number of the step that runs now; hits: the operators that it struck."""
+    """A fault that strikes one step. factor: of the results; step: the number of the step that runs now; hits: the operators
+    that it struck."""
 
+    factor: float
     step: int = 0
     hits: list[str] = field(default_factory=list)
 
@@ -101,13 +104,13 @@ class Struck:
         model.register_forward_pre_hook(before, with_kwargs=True)
 
     def fault(self, ops: tuple[str, ...]) -> Fault:
-        """The first result of these operators 2 % too large in step `STRUCK`."""
+        """The first result of these operators too large in step `STRUCK`."""
         self.hits = []
 
         def effect(call: Call) -> Any:
             self.hits.append(call.op.partition(".")[0])
             got = call.run()
-            return (got[0] * 1.02, *got[1:]) if isinstance(got, (tuple, list)) else got * 1.02
+            return (got[0] * self.factor, *got[1:]) if isinstance(got, (tuple, list)) else got * self.factor
 
         return Fault("planted", ops, effect, lambda call: self.step == STRUCK)
 
@@ -116,6 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print what is not right, and the counts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dtype", action="append", default=[])
+    parser.add_argument("--factor", type=float, default=1.02, help="by which results are too large (1.02)")
     parser.add_argument("patterns", nargs="*", help="models by a part of their name")
     o = parser.parse_args(argv)
     warnings.simplefilter("ignore")
@@ -131,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             continue
         for dtype in o.dtype or ["float32", "float16", "bfloat16"]:
             torch.manual_seed(0)
-            model, prompt, struck = make().eval().to(getattr(torch, dtype)), torch.randint(3, WORDS, (2, 5)), Struck()
+            model, prompt, struck = make().eval().to(getattr(torch, dtype)), torch.randint(3, WORDS, (2, 5)), Struck(o.factor)
             struck.counts(model)
             for kind in ("sim", "sim:mps", "honest"):
                 device = resolve("sim", tuple(HONEST)) if kind == "honest" else resolve(kind)
