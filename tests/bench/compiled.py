@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{modules} ({modules / max(1, asked):.0%}); {healthy} healthy and honest devices, {blamed} blamed; one of them takes "
         f"{statistics.median(seconds):.1f} s in the middle, {max(seconds):.1f} at most"
     )
-    return int(blamed > 0 or found < asked or modules < asked)
+    return int(not healthy or blamed > 0 or found < asked or modules < asked)
 
 
 if __name__ == "__main__":
