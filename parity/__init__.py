@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from parity.assertion import Captured as Captured
     from parity.assertion import Comparison as Comparison
+    from parity.assertion import Generation as Generation
     from parity.assertion import Located as Located
     from parity.assertion import Needs as Needs
     from parity.assertion import ParityFailure as ParityFailure
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from parity.assertion import audit as audit
     from parity.assertion import capture as capture
     from parity.assertion import compare as compare
+    from parity.assertion import compare_generation as compare_generation
     from parity.assertion import compare_training as compare_training
     from parity.assertion import locate as locate
     from parity.devices import Call as Call
@@ -34,10 +36,12 @@ _HOMES = {
     "audit": "parity.assertion",
     "capture": "parity.assertion",
     "compare": "parity.assertion",
+    "compare_generation": "parity.assertion",
     "compare_training": "parity.assertion",
     "locate": "parity.assertion",
     "Captured": "parity.assertion",
     "Comparison": "parity.assertion",
+    "Generation": "parity.assertion",
     "Located": "parity.assertion",
     "Needs": "parity.assertion",
     "ParityFailure": "parity.assertion",
@@ -53,6 +57,7 @@ __all__ = [
     "Captured",
     "Comparison",
     "Fault",
+    "Generation",
     "ParityFailure",
     "ParityWarning",
     "Training",
@@ -61,6 +66,7 @@ __all__ = [
     "capture",
     "cases",
     "compare",
+    "compare_generation",
     "compare_training",
     "locate",
     "tensors",

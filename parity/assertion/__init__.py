@@ -9,6 +9,7 @@ from parity.assertion.asserting import assert_parity
 from parity.assertion.auditing import audit
 from parity.assertion.capturing import Captured, capture
 from parity.assertion.comparison import Comparison, ParityFailure, ParityWarning
+from parity.assertion.generation import Generation, compare_generation
 from parity.assertion.locating import locate
 from parity.assertion.needs import Needs
 from parity.assertion.pair import compare
@@ -18,6 +19,7 @@ from parity.assertion.training import Training, compare_training
 __all__ = [
     "Captured",
     "Comparison",
+    "Generation",
     "Located",
     "Needs",
     "ParityFailure",
@@ -27,6 +29,7 @@ __all__ = [
     "audit",
     "capture",
     "compare",
+    "compare_generation",
     "compare_training",
     "locate",
 ]

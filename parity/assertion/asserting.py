@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from parity.assertion.comparing import compared
+from parity.assertion.comparing import compared, target
 from parity.assertion.comparison import Comparison, ParityFailure
+from parity.assertion.compiled import Backend, Compiler, compiled_side, with_compiled
 from parity.assertion.parting import parted
 from parity.assertion.quick import DEFAULT
 from parity.core.errors import ParityError
@@ -28,6 +29,7 @@ def assert_parity(
     keep_on_cpu: str | Iterable[str] = (),
     detail: bool = False,
     effort: str = DEFAULT,
+    compile: Backend | None = None,
     **kwargs: Any,
 ) -> Comparison:
     """Assert that `fn(*inputs, **kwargs)` computes the same on the device as on the CPU, up to rounding.
@@ -40,7 +42,10 @@ def assert_parity(
     device's run, such as the lengths for `pack_padded_sequence`. detail: compute the truth of every tensor, even of equal ones,
     and print how large an error in each would have been reported. effort: "quick" passes what is about as far from the CPU's
     result as rounding moves it there, and judges the rest, for large models, whose float64 truth takes long; "full" judges
-    every tensor by the truth, with most samples. Random numbers that torch draws (dropout) come from the CPU for every side.
+    every tensor by the truth, with most samples. compile: a backend of torch.compile, by name ("aot_eager", "inductor") or as a
+    function (graph, example inputs) -> function: the function is also compiled with it on the device, and judged against the
+    same truth, so that it shows which code is wrong (`Comparison.wrong_side`). Random numbers that torch draws (dropout) come
+    from the CPU for every side.
 
     Raises ParityFailure for findings and refusals; NothingCompared if no number came out or nothing ran on the device;
     UsageError for a function that draws random numbers by a kernel or a generator of its own, moves its module away, does not
@@ -51,13 +56,22 @@ def assert_parity(
     near = (keep_on_cpu,) if isinstance(keep_on_cpu, str) else tuple(keep_on_cpu)
     wanted = statuses(tuple(fail_on.split(",")) if isinstance(fail_on, str) else tuple(fail_on), "fail_on")
     try:
-        comparison, cause, notes = compared(fn, inputs, kwargs, device, backward, atol, wanted, near, detail, effort)
+        compiler = None if compile is None else Compiler(compile, fn, target(device))
+        comparison, cause, notes = compared(
+            fn, inputs, kwargs, device, backward, atol, wanted, near, detail, effort, alone=compiler is None
+        )
+        if compiler is not None:
+            wrong = bool(comparison.findings)
+            side, raised = compiled_side(compiler, fn, inputs, kwargs, device, backward, wrong, atol, wanted, near)
+            comparison, cause = with_compiled(comparison, side), cause or raised
     except ParityError as e:  # one sentence for the caller, without parity's own frames
         raise e.with_traceback(None) from e.__cause__
     for hear in hearers:
         hear(comparison)
     if comparison.findings or any(v.status in wanted for _, v in comparison.verdicts):
-        raise ParityFailure(parted(comparison, fn, inputs, kwargs, device, backward, near)) from cause
+        if comparison.wrong_side != "compiled":
+            comparison = parted(comparison, fn, inputs, kwargs, device, backward, near)
+        raise ParityFailure(comparison) from cause
     notes.warn(comparison.subject)
     if detail:
         print(comparison)

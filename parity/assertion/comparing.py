@@ -24,6 +24,7 @@ from parity.assertion.subject import (
     SEED,
     ForwardRun,
     Subject,
+    Wrap,
     fixed_cotangents,
     forward,
     gradients,
@@ -46,6 +47,7 @@ from parity.judging.bench import Bench
 from parity.judging.limits import Limits
 from parity.judging.measures import bit_equal
 
+Seen = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], None]
 TORCH = str(Path(torch.__file__).parent)
 
 
@@ -86,16 +88,23 @@ def compared(
     keep_on_cpu: Sequence[str] = (),
     detail: bool = False,
     effort: str = DEFAULT,
+    seen: Seen | None = None,
+    wrap: Wrap | None = None,
+    alone: bool = True,
 ) -> tuple[Comparison, BaseException | None, Notes]:
     """What `assert_parity` judges, without failing for what it finds: the comparison, the device's exception if it raised one,
-    and the notes. The arguments are those of `assert_parity`, which raises as this does."""
+    and the notes. seen: gets the results of the CPU and of the device. wrap: makes what the device runs of the function
+    (a compiler); alone: whether nothing else is compared beside this. The other arguments are those of `assert_parity`, which
+    raises as this does."""
     __tracebackhide__ = True
     number = atol is None or (isinstance(atol, Real) and not isinstance(atol, bool))
     if not number or (atol is not None and not 0 <= atol < math.inf):
         raise UsageError(f"atol is {atol!r}; give a number that is 0 or more, or None for the tolerance tables alone")
     notes, effort = Notes(), effort_of(effort)
     s, place = subject(fn, inputs, kwargs, keep_on_cpu), target(device)
-    comparison, cause = _judged(s, place, backward, atol, fail_on, notes, detail, effort)
+    if place.name == "cpu" and alone:
+        notes.say("the device is the CPU itself, so this says nothing about any other; name one with device=", loud=True)
+    comparison, cause = _judged(s, place, backward, atol, fail_on, notes, detail, effort, seen, wrap)
     return replace(comparison, dtype=word(s.coarsest), device=place.name), cause, notes
 
 
@@ -108,6 +117,8 @@ def _judged(
     notes: Notes,
     detail: bool,
     effort: str,
+    seen: Seen | None,
+    wrap: Wrap | None,
 ) -> tuple[Comparison, BaseException | None]:
     """The comparison, and the device's exception if it raised one."""
     __tracebackhide__ = True
@@ -119,9 +130,9 @@ def _judged(
             "alone; give a dense one, or name a real device"
         )
     title = f"{s.name} {word(s.coarsest)} on {device.name}"
-    if device.name == "cpu":
-        notes.say("the device is the CPU itself, so this says nothing about any other; name one with device=", loud=True)
     s, run, reference = _reference(s, backward)
+    if s.draws and wrap is not None:
+        raise UsageError(f"{s.name} draws random numbers, which compiled code draws by its own kernels; call .eval()")
     if s.draws:
         notes.say("random numbers (dropout) were drawn on the CPU and handed to both sides, so the device drew none")
     bare(run.bare, notes)
@@ -135,21 +146,18 @@ def _judged(
         tracked, cotangents = (), []
     fallbacks: list[str] = []
     with listening(fallbacks):
-        theirs, cause = _on_device(s, device, backward, tracked, cotangents, run)
+        theirs, cause = _on_device(s, device, backward, tracked, cotangents, run, wrap)
     ran = f"ran on the CPU: {', '.join(sorted(set(fallbacks)))}"
     if fallbacks and Status.FALLBACK not in fail_on:
         notes.say(ran, loud=True)
     extra = (("", Verdict(Status.FALLBACK, ran)),) if fallbacks and Status.FALLBACK in fail_on else ()
     watch = _watched(s, device, backward) if device.name != "cpu" and not _spent(theirs) else None
     if isinstance(theirs, Raised):
-        left = advice(s, theirs.message, watch.made if watch is not None else "", _where(cause))
-        if left:
-            notes.say(left)
-        verdict = Verdict(RAISED[theirs.kind], _raised_text(theirs, cause))
-        culprit = [watch.last] if watch is not None and theirs.stage == "run" and watch.last else []
-        next_ = "" if left or (theirs.stage == "run" and not culprit) else _next(s, device, watch, culprit)
+        verdict, next_ = _refused_there(s, device, theirs, cause, watch, notes)
         return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_), cause
     results, outside = theirs
+    if seen is not None:
+        seen(ours, results)
     if watch is not None:
         _placed_there(title, device, watch, outside, len(run.outputs), run.computed, notes)
     truth = FunctionTruth(s, backward, cotangents, ours, watch.cast if watch is not None else None)
@@ -170,6 +178,18 @@ def _judged(
     judgements = (*extra, *settled(judgements, fail_on, notes))
     failed = any(v.status is not Status.AGREE for _, v in judgements)
     return Comparison(title, judgements, tuple(notes.lines), _next(s, device, watch) if failed else "", limits or {}), cause
+
+
+def _refused_there(
+    s: Subject, device: Device, theirs: Raised, cause: BaseException | None, watch: PlacementWatch | None, notes: Notes
+) -> tuple[Verdict, str]:
+    """The verdict of what the device raised, and the next command."""
+    left = advice(s, theirs.message, watch.made if watch is not None else "", _where(cause))
+    if left:
+        notes.say(left)
+    culprit = [watch.last] if watch is not None and theirs.stage == "run" and watch.last else []
+    next_ = "" if left or (theirs.stage == "run" and not culprit) else _next(s, device, watch, culprit)
+    return Verdict(RAISED[theirs.kind], _raised_text(theirs, cause)), next_
 
 
 def device_results(s: Subject, device: Device, backward: bool) -> Mapping[str, Tensor] | Raised:
@@ -304,13 +324,19 @@ def _with_gradients(
 
 
 def _on_device(
-    s: Subject, device: Device, backward: bool, tracked: Sequence[str], cotangents: Sequence[Tensor], reference: ForwardRun
+    s: Subject,
+    device: Device,
+    backward: bool,
+    tracked: Sequence[str],
+    cotangents: Sequence[Tensor],
+    reference: ForwardRun,
+    wrap: Wrap | None = None,
 ) -> tuple[tuple[dict[str, Tensor], frozenset[str]] | Raised, BaseException | None]:
     """All results of the device, copied to the CPU, and the names of the outputs that were not on the device; or what it
     raised. Raises UsageError if it draws other random numbers than the reference's run did."""
     with torch.random.fork_rng(devices=[]), device.active():
         device.seed(SEED)
-        run, cause = _attempted(lambda: forward(s, device.upload, backward, stay=torch.clone), "run")
+        run, cause = _attempted(lambda: forward(s, device.upload, backward, stay=torch.clone, wrap=wrap), "run")
         if isinstance(run, Raised):
             return run, cause
         _stays(s, run, device)

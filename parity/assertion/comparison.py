@@ -58,7 +58,8 @@ class Comparison:
 
     subject: "Net on mps". notes: what was not compared or was judged less strictly, and operators that ran on the CPU. next:
     after a finding, the command that tests the ops that the function called on the device. limits: with `detail`, how large an
-    error of each tensor would have been reported.
+    error of each tensor would have been reported. parts: where the device parts, in words. wrong_side: with `compile`, which
+    code is wrong on the device: "eager", "compiled", "both", or "" for none.
     """
 
     subject: str
@@ -69,6 +70,7 @@ class Comparison:
     dtype: str = ""
     device: str = ""
     parts: str = ""
+    wrong_side: str = ""
 
     @property
     def findings(self) -> tuple[tuple[str, Verdict], ...]:

@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from parity.assertion.comparing import compared, target
 from parity.assertion.comparison import Comparison, ParityWarning
+from parity.assertion.compiled import CompiledSide
 from parity.assertion.modules import ModuleError, module_errors, shown
 from parity.assertion.pair import compare
 from parity.assertion.places import Place, Places
@@ -48,6 +49,7 @@ from parity.assertion.watch import command, row_of
 from parity.checks.equivalents import on_the_cpu
 from parity.checks.operators import (
     ATEN_NOT_UNIQUE,
+    ATEN_UNWRITTEN,
     CLEAR,
     OUTSIDE,
     Followed,
@@ -65,7 +67,7 @@ from parity.core.results import Raised, Status, Verdict
 from parity.devices import Device
 from parity.devices.refusals import REFUSED, classify
 from parity.execution import execute as ex
-from parity.runs.journal import NOTES, Journal
+from parity.runs.journal import ALLOWED, NOTES, Journal
 
 LARGEST = 2 << 30  # most bytes of the storages of a call's operands; larger calls are left out, and counted
 MOST = 200  # parting operators after which the search ends
@@ -103,7 +105,8 @@ class Located:
     in which they ran; compared: number of calls of operators that were; left: reason -> number of those that were not. broken:
     what the function raised on the device; whole: what differs in its results although no operator parts alone; modules: how
     far each is off as errors add up, in the order in which they ran, where that was asked for. here: of a comparison with a
-    capture, what was located on the device of this machine (None for the CPU)."""
+    capture, what was located on the device of this machine (None for the CPU); compiled: what became of the function that
+    torch.compile compiled, where that was asked for."""
 
     subject: str
     dtype: str
@@ -116,11 +119,13 @@ class Located:
     notes: tuple[str, ...] = ()
     modules: tuple[ModuleError, ...] = ()
     here: Located | None = None
+    compiled: CompiledSide | None = None
 
     @property
     def agrees(self) -> bool:
         """Whether the run came to its end, and nothing differs."""
-        return not (self.partings or self.broken or self.whole) and (self.here is None or self.here.agrees)
+        others = (self.here is None or self.here.agrees) and (self.compiled is None or not self.compiled.wrong)
+        return others and not (self.partings or self.broken or self.whole)
 
     @property
     def first(self) -> Parting | None:
@@ -131,6 +136,8 @@ class Located:
     def headline(self) -> str:
         """The answer in one line."""
         if self.first is None:
+            if self.compiled is not None and not self.broken and not self.whole:
+                return f"{self.subject} {self.compiled.text}"
             many = plural(self.compared, "call") + " of operators"
             if self.broken:
                 return f"{self.subject} raises on the device ({self.broken}); {many} before agree with the CPU"
@@ -153,6 +160,8 @@ class Located:
         if self.first is not None:
             lines.append(f"{plural(self.compared, 'call')} of operators compared")
         lines += [f"note: {plural(n, 'call')} of operators not compared: {why}" for why, n in self.left.items()]
+        if self.compiled is not None:
+            lines += [f"compiled: {line}" for line in self.compiled.lines if line not in self.headline]
         if self.modules:
             lines += ["each module, as errors add up, in units of what rounding explains there:"]
             lines += [f"  {line}" for line in shown(self.modules)]
@@ -308,6 +317,11 @@ def parted(
         )
     except Exception:  # the findings must be told all the same
         return comparison
+    return with_place(comparison, found, device)
+
+
+def with_place(comparison: Comparison, found: Located, device: str | torch.device | Device) -> Comparison:
+    """A comparison with what `located` found of it: where the device parts, and the command that tests that operator."""
     if (one := found.first) is None:
         return comparison
     own = f"[{one.place.module}."
@@ -316,6 +330,7 @@ def parted(
     planted = bool(getattr(target(device), "faults", ()))
     next_ = command([row], found.dtype, found.device, planted) if row else comparison.next
     where = "; ".join((f"{found.headline.removeprefix(found.subject).strip()}", *_called(one)))
+    where += f"\n  {comparison.parts}" if comparison.parts else ""  # of compiled code
     return replace(comparison, verdicts=tuple(order), parts=where, next=next_)
 
 
@@ -356,6 +371,7 @@ class Search:
         self.broken = ""
         notes = os.environ.get(NOTES)  # of a process that the device may end: its parent reads what it was at
         self._journal = Journal(Path(notes)) if notes else None
+        self._allowed = float(os.environ.get(ALLOWED, math.inf))
         self._taken: dict[Any, float] = {}  # operator and shapes -> the largest ratio that the judge took for agreement
 
     # ---------------------------------------------------------------------------------------------------- operators
@@ -393,7 +409,7 @@ class Search:
             now = self.places.now
             at = f" at {now.line}" if now.line else ""
             pass_ = PASSES[torch._C._current_graph_task_id() != OUTSIDE]
-            self._journal.begin(self.compared, name, f"{name}, {pass_} of {now}{at}", math.inf)
+            self._journal.begin(self.compared, name, f"{name}, {pass_} of {now}{at}", self._allowed)
             self._journal.stage("device")
 
     def ended(self) -> None:
@@ -581,8 +597,11 @@ class Operators(Following):  # type: ignore[no-untyped-call]  # as torch has it
         return self._seen
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags or is_unwritten(func):
-            self._search.odd.add(self._search.places.now.order)
+        now = self._search.places.now
+        # A function may well take fresh memory inside, and write it: causal attention makes its mask so.
+        fresh = is_unwritten(func) and now.function.rpartition(".")[2].startswith(ATEN_UNWRITTEN)
+        if fresh or torch.Tag.nondeterministic_seeded in func.tags:
+            self._search.odd.add(now.order)
         self._search.begins(func._schema.name)
         try:
             return super().__torch_dispatch__(func, types, args, kwargs)
@@ -596,10 +615,10 @@ class Operators(Following):  # type: ignore[no-untyped-call]  # as torch has it
 
     def finished(self, call: OperatorCall, args: Any, kwargs: Any, result: Any) -> None:
         """A call came to its end: judge it, unless the CPU cannot run it."""
-        self._search.ended()
         with self._search.places.paused():
             tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
             theirs = tuple(_plain(self._device.download(t.detach()) if not t.is_cpu else t.detach().clone()) for t in tensors)
+            self._search.ended()  # only now: a device may compute when its result is asked for
             try:
                 if not tensors and self._in_place:
                     self._search.written(call, self._ran(args, kwargs, result).bases)

@@ -27,6 +27,7 @@ from parity.execution.values import pool, window
 
 SEED = 0
 Put = Callable[[Tensor], Tensor]
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +222,11 @@ def forward(
     around: AbstractContextManager[Any] | None = None,
     stay: Put | None = None,
     drawn: Callable[[], None] | None = None,
+    wrap: Wrap | None = None,
 ) -> ForwardRun:
     """Run the subject on copies of everything, with the call itself inside `around`. stay: how inputs that stay on the CPU are
-    copied, `put` by default. drawn: called at each draw of a subject that draws random numbers. Raises what the function
-    raises, and UsageError for a value that cannot be copied or opened."""
+    copied, `put` by default. drawn: called at each draw of a subject that draws random numbers. wrap: makes what is called of
+    the copied function. Raises what the function raises, and UsageError for a value that cannot be copied or opened."""
     place = _Placer(s, put)
     near = place if stay is None else _Placer(s, stay)
     wanted: list[tuple[str, Tensor]] = []
@@ -252,6 +254,7 @@ def forward(
         module = copied(s.module, memo, s.name)
         _place_scripted(module, s.module, memo)
         function = getattr(module, s.method) if s.method else module
+    function = function if wrap is None else wrap(function)
     args, kwargs = tree_unflatten(copies, s.tree)
     handed = Handed(drawn) if s.draws else None
     with streams() if s.draws else nullcontext():

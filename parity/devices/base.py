@@ -41,6 +41,12 @@ class Device(ABC):
         nothing."""
         yield
 
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """A context within `active` for calls of what torch.compile made. It does nothing but for simulated devices, which are
+        Python themselves."""
+        yield
+
     @abstractmethod
     def synchronize(self) -> None:
         """Wait for the device; asynchronous errors are raised here."""

@@ -231,12 +231,9 @@ def differentiable(live: Live) -> tuple[tuple[str, Tensor], ...]:
 
 
 def _engine() -> Callable[..., Any] | None:
-    """`run_backward` of torch's autograd engine; None if this torch keeps it elsewhere."""
+    """`run_backward` of torch's autograd engine, which simulated devices replace; None if this torch keeps it elsewhere."""
     engine = getattr(torch.autograd.Variable, "_execution_engine", None)
     return getattr(engine, "run_backward", None)
-
-
-_run_backward = _engine()
 
 
 def gradients(
@@ -245,10 +242,11 @@ def gradients(
     """`torch.autograd.grad` of unused leaves too, without the checks that it makes in Python: 27 us of a call, 2 % of a whole
     examination on the CPU (tests/bench/cleverness.py). The engine checks shapes, dtypes and devices itself. create: the
     gradients can be differentiated."""
-    if _run_backward is None or not outs or not leaves:
+    run_backward = _engine()
+    if run_backward is None or not outs or not leaves:
         return torch.autograd.grad(outs, leaves, cotangents, create_graph=create, allow_unused=True)
     allow_unreachable = True
-    grads: Sequence[Tensor | None] = _run_backward(
+    grads: Sequence[Tensor | None] = run_backward(
         tuple(outs), tuple(cotangents), create, create, tuple(leaves), allow_unreachable, accumulate_grad=False
     )
     return grads

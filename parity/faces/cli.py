@@ -188,7 +188,7 @@ def _upgrade(o: argparse.Namespace) -> int:
 
 def _locate(o: argparse.Namespace) -> int:
     if journal.NOTES not in os.environ:
-        return guarded.run(o.argv)
+        return guarded.run(o.argv, o.hang_after)
     from parity.faces import locating
 
     return locating.run(o)
@@ -204,7 +204,7 @@ def _train(o: argparse.Namespace) -> int:
 
 def _capture(o: argparse.Namespace) -> int:
     if journal.NOTES not in os.environ:
-        return guarded.run(o.argv)
+        return guarded.run(o.argv, o.hang_after)
     from parity.faces import locating
 
     return locating.record(o)

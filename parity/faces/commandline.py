@@ -22,11 +22,13 @@ from parity.runs.options import (
     read_day,
     read_minutes,
     read_path,
+    read_seconds,
     read_size,
     read_text,
     read_workers,
 )
 
+HANG_HELP = "seconds that one operator may take on the device before it counts as hung (300 by default)"
 EXPLAIN = """\
 Which tolerance applies:            parity explain softmax float16 --device mps
 Why a case is judged as it is:      parity explain 'softmax(float16[1, 3], dim=-1)' --device mps
@@ -55,7 +57,8 @@ LOCATE = (
     "really got, and name the first module and operator whose own result is outside, with your line. A wrong layer blames none "
     "behind it. FUNCTION takes no parameters and returns a model or function and then its inputs. With --against, what parity "
     "capture recorded on another machine is compared with this CPU; --device then names a device of this machine that is "
-    "compared beside it. Ends with 0 where no operator parts, with 1 where one does."
+    "compared beside it. With --compile, what torch.compile makes of it is judged too, against the same truth, which shows "
+    "whether the device or the compiler is wrong. Ends with 0 where nothing parts, with 1 where something does."
 )
 CAPTURE = (
     "Run a model on one device, forward and backward, and record what each of its operators took and gave, for parity locate "
@@ -160,14 +163,17 @@ def parser() -> argparse.ArgumentParser:
     first.add_argument(
         "model", type=read_text, metavar="FILE.py[:FUNCTION]", help="functions that return a model and its inputs"
     )
-    first.add_argument("--device", help=DEVICE_HELP + " (auto by default; cpu with --against)")
+    first.add_argument("--device", help=DEVICE_HELP + " (auto by default; cpu with --against, and possible with --compile)")
     first.add_argument("--no-backward", action="store_true", help="leave the gradients out")
     how = "also a table of all modules: how far outputs and gradients are off as errors add up, the worst first"
     first.add_argument("-v", "--verbose", action="store_true", help=how)
+    first.add_argument("--hang-after", type=read_seconds, metavar="SECONDS", help=HANG_HELP)
     first.add_argument("--faults", metavar="FILE", type=read_text, help=FAULTS_HELP)
     first.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
     how = "judge what this file of parity capture recorded on another machine, with its inputs and weights"
     first.add_argument("--against", metavar="CAPTURE", type=read_path, help=how)
+    how = "also compile it with this backend of torch.compile (aot_eager, inductor ...), and tell which code is wrong"
+    first.add_argument("--compile", metavar="BACKEND", help=how)
     how = "the table of -v, and all of it as one HTML page"
     first.add_argument("-o", "--output", type=read_path, metavar="FILE", help=how)
     first.set_defaults(command="locate")
@@ -189,6 +195,7 @@ def parser() -> argparse.ArgumentParser:
     kept.add_argument("--no-backward", action="store_true", help="leave the gradients out")
     how = "size of the tensors that are kept whole (64M by default), of others sketches are kept"
     kept.add_argument("--limit", metavar="SIZE", type=read_size, default=64 << 20, help=how)
+    kept.add_argument("--hang-after", type=read_seconds, metavar="SECONDS", help=HANG_HELP)
     kept.add_argument("--faults", metavar="FILE", type=read_text, help=FAULTS_HELP)
     kept.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
     kept.set_defaults(command="capture")

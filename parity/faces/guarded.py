@@ -1,6 +1,7 @@
-"""A command in a process of its own, because a device may end it: which operator it was at is told.
+"""A command in a process of its own, because a device may end it or hang: which operator it was at is told.
 
-MPS ends the whole process where an assertion of Metal fails. The process notes each operator before the device runs it.
+MPS ends the whole process where an assertion of Metal fails. The process notes each operator before the device runs it, and is
+ended where one takes too long.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,27 +18,49 @@ from parity.core.errors import DeviceError
 from parity.faces.running import INTERRUPTED
 from parity.runs import inquest, journal
 
+HANG_AFTER = 300.0  # seconds that one operator may take on the device
+LOOK_SECONDS = 0.2
 CODES = range(DeviceError.exit_code + 1)  # with which a command ends by itself
 
 
-def run(argv: Sequence[str]) -> int:
-    """Run a command of parity, and pass on what it says; its exit code, or 1 if the device ended it. argv: its arguments."""
+def run(argv: Sequence[str], hang_after: float | None = None) -> int:
+    """Run a command of parity, and pass on what it says; its exit code, or 1 if the device ended it or hung. argv: its
+    arguments; hang_after: seconds that one operator may take on the device."""
+    allowed = hang_after or HANG_AFTER
     with tempfile.TemporaryDirectory(prefix="parity-") as folder:
         notes = Path(folder, "journal")
-        environment = {**os.environ, journal.NOTES: str(notes)}
+        environment = {**os.environ, journal.NOTES: str(notes), journal.ALLOWED: str(allowed)}
         process = subprocess.Popen(
             processes.command("parity", *argv), env=environment, stdout=subprocess.PIPE, text=True, errors="replace"
         )
+        hung, over = threading.Event(), threading.Event()
+        watch = threading.Thread(target=_end_where_it_hangs, args=(process, notes, hung, over), daemon=True)
+        watch.start()
         try:
             for line in process.stdout or ():
                 print(line, end="", flush=True)
             code = process.wait()
         finally:
+            over.set()
+            watch.join()
             inquest.end(process)
         entry = journal.read(notes)
         inside = entry is not None and entry.running and entry.stage == "device"
         if code == INTERRUPTED or (code in CODES and not inside):
             return code
+        if hung.is_set() and entry is not None:
+            print(f"the device hangs: {allowed:g} s in {entry.case} (--hang-after gives it more)")
+            return 1
         where = "before it came to an operator" if entry is None else f"{'in' if inside else 'after'} {entry.case}"
         print(f"the device ends the process ({inquest.word(code)}) {where}")
         return 1
+
+
+def _end_where_it_hangs(process: subprocess.Popen[str], notes: Path, hung: threading.Event, over: threading.Event) -> None:
+    """Kill the process where an operator takes longer on the device than it may. hung: set then; over: set at its end."""
+    while not over.wait(LOOK_SECONDS):
+        entry = journal.read(notes)
+        if entry is not None and entry.stage == "device" and entry.overdue:
+            hung.set()
+            process.kill()
+            return

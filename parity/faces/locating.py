@@ -21,7 +21,7 @@ def run(o: argparse.Namespace) -> int:
     """Print what was located in each function: 0 if nothing parts, 1 if something does, 2 if a function cannot be run. Raises
     UsageError for a file without such functions, and for --against with more than one."""
     device = _device(o, o.device or ("cpu" if o.against else "auto"))
-    if device.name == "cpu" and not o.against:
+    if device.name == "cpu" and not o.against and not o.compile:
         raise UsageError(ITSELF)
     if o.against:
         _one(o.model)
@@ -30,7 +30,9 @@ def run(o: argparse.Namespace) -> int:
 
     def located(fn: Any, *inputs: Any) -> Any:
         modules = o.verbose or bool(o.output)
-        return locate(fn, *inputs, device=device, backward=not o.no_backward, modules=modules, against=o.against)
+        return locate(
+            fn, *inputs, device=device, backward=not o.no_backward, modules=modules, against=o.against, compile=o.compile
+        )
 
     found: dict[str, Any] = {}
     code = _each(o.model, located, "located", "a model and its inputs", bool(o.against), found)

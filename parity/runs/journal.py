@@ -30,6 +30,7 @@ LOST = 86  # exit code of a worker whose device no longer computes
 DEATHS = "deaths.jsonl"
 FULL = ".full"  # of a file beside the journal: the worker ended itself between two items, because of its memory
 NOTES = "PARITY_NOTES"  # variable of the environment: the path of the journal of a command that runs in a process of its own
+ALLOWED = "PARITY_ALLOWED"  # and beside it: the seconds that one operator may take on the device
 STAGES = ("build", "reference", "device", "compare")
 
 

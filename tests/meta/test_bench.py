@@ -235,3 +235,9 @@ def test_real_models_finds_the_planted_fault_and_names_what_is_not_installed(
     assert "locate: Sequential float32 on sim parts from the CPU first in 1 (GELU), backward: aten::gelu_backward" in told
     assert bench.one("absent", "", locate=False) == 0
     assert "skipped: no_such_library is not installed" in capsys.readouterr().out
+
+
+def test_generation_names_the_struck_step(capsys: pytest.CaptureFixture[str]) -> None:
+    """The model that needs torch alone."""
+    assert loaded("generation").main(["lstm", "--dtype", "float32"]) == 0
+    assert " (100%), operator in " in capsys.readouterr().out

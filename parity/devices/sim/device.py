@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import weakref
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.overrides import _pop_mode_temporarily
 
 from parity.core.errors import UsageError, near
 from parity.devices.base import Device
@@ -61,6 +63,14 @@ class SimDevice(Device):
                 inside.enter_context(PublicCalls(self.torch_device, self.seat))
             yield
 
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Keep torch from compiling this device: its hook on public functions, which compiled code does not call, and its
+        kernels, which it would come to behind a graph break."""
+        _leave_kernels_alone()
+        with _pop_mode_temporarily() if self.seat.function_faults else contextlib.nullcontext():
+            yield
+
     def upload(self, t: Tensor) -> Tensor:
         """A copy on the device, dispatched through torch if faults or limits must see it."""
         if self.seat.busy:
@@ -95,6 +105,13 @@ class SimDevice(Device):
     def facts(self) -> dict[str, str]:
         """The chip is 'simulated'; the faults are named."""
         return {"chip": "simulated", "faults": ", ".join(f.id for f in self.faults) or "none"}
+
+
+@functools.cache
+def _leave_kernels_alone() -> None:
+    from torch._dynamo import trace_rules  # a second, for those who compile
+
+    trace_rules.add(__package__.rpartition(".")[0])
 
 
 def simulated(name: str, faults: Sequence[Fault] = ()) -> SimDevice:

@@ -50,7 +50,8 @@ Levels
                 covers the function, the Tensor method, the operator and the in-place form ("add": torch.add, Tensor.add_,
                 `+`, `+=`). Views are functions too ("permute", "__getitem__", "mT"). Arguments are the device's own tensors.
                 Only calls inside `with device.active():` are seen, and no public function that another one written in
-                Python calls (torch.nn.functional.multi_head_attention_forward hides its linear).
+                Python calls (torch.nn.functional.multi_head_attention_forward hides its linear). What torch.compile
+                compiled calls none.
     transfer    "upload" and "download": copies from and to the CPU. `call.args[0]` is the source, `call.outs[0]` the
                 destination, both with the strides and offset that they have there.
     allocation  "empty": every fresh allocation on the device, of factories, destinations and results of kernels. `args` is
@@ -84,6 +85,7 @@ from parity.devices import mps
 from parity.devices.sim.call import Call, CallOutline
 from parity.devices.sim.profile import FALLBACK_TEXT, MISSING_TEXT
 
+COMPILE_FRAMES: Callable[[Any], Any] = torch._C._dynamo.eval_frame.set_eval_frame  # untyped in torch
 LEVELS = ("function", "kernel", "transfer", "allocation")
 TRANSFERS = ("upload", "download")
 ALLOCATIONS = ("empty",)
@@ -188,12 +190,14 @@ def run_through(planted: Sequence[Planted], call: Call) -> Any:
     After the call, each fault remembers it, whether it matched or not.
     """
     outline = call.outline
+    before = COMPILE_FRAMES(None)  # eager code within a compiled function: a device's own code is not the compiler's
     try:
         run = call._run
         for p in reversed([p for p in planted if _matches(p, call)]):
             run = _struck(p, run)
         return run(call)
     finally:
+        COMPILE_FRAMES(before)
         for p in planted:
             p.seen.append(outline)
 

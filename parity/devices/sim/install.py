@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from parity.core.errors import DeviceError
-from parity.devices.sim import autocast, generators, host, storage
+from parity.devices.sim import autocast, engine, generators, host, storage
 from parity.devices.sim.kernels import fallback, run_as, run_at_once, run_composed
 from parity.devices.sim.memory import NAME, to_sim
 from parity.devices.sim.plans import HostOp
@@ -118,15 +117,8 @@ def _claim_slot() -> None:
             f"the simulated device needs torch's PrivateUse1 slot, which '{taken}' has taken in this process; "
             f"run without the package that registers '{taken}', or name another device"
         )
-    setup(NAME, backend_module=_backend_module(), device_guard=_guard())
-
-
-def _guard() -> Any:
-    """torch's own device guard for such a device. Its engine asks it for the device type a dozen times in every backward, so
-    this one answers without a Python frame."""
-    c: Any = torch._C
-    same = itertools.repeat(c._autograd.DeviceType.PrivateUse1).__next__
-    return type("DeviceGuard", (c._acc.DeviceGuard,), {"type_": same})()
+    setup(NAME, backend_module=_backend_module(), device_guard=engine.device_guard())
+    engine.raise_in_backward()
 
 
 def _overload(name: str) -> Any:

@@ -46,3 +46,15 @@ def test_what_a_healthy_device_ends_with_is_passed_on(tmp_path: Path, capfd: pyt
     assert main(["locate", f"{tmp_path / 'model.py'}:net", "--device", "sim"]) == 0
     assert main(["locate", f"{tmp_path / 'model.py'}:other", "--device", "sim"]) == 2
     assert "other" in capfd.readouterr().err
+
+
+def test_a_device_that_hangs_is_told_with_the_operator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A healthy operator before it takes less than the limit."""
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(MODEL)
+    Path("faults.py").write_text(FAULT.format(act="__import__('time').sleep(100)"))
+    given = ["model.py:net", "--device", "sim", "--faults", "faults.py", "--hang-after", "1.5"]
+    assert main(["locate", *given]) == 1
+    assert "the device hangs: 1.5 s in aten::gelu_backward, backward of 1 (GELU)" in capsys.readouterr().out

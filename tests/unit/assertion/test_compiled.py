@@ -1,0 +1,233 @@
+"""torch.compile as a third side: whether the compiler or the device is wrong; what does not compile is refused, not wrong."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import parity
+from parity.core.errors import UsageError
+from parity.core.results import Status
+from parity.devices import Call, Fault, resolve
+from parity.faces.cli import main
+from parity.zoo.honest import FAULTS as HONEST
+
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(autouse=True)
+def _reset() -> Iterator[None]:
+    yield
+    torch._dynamo.reset()
+
+
+class Block(nn.Module):
+    """Two layers; torch.compile makes two graphs of it where `broken`."""
+
+    def __init__(self, broken: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.rest, self.broken = nn.Linear(8, 16), nn.ModuleList([nn.GELU(), nn.Linear(16, 8)]), broken
+
+    def forward(self, x: Tensor) -> Any:
+        """x: (batch, 8)."""
+        y = self.up(x)
+        if self.broken:
+            torch._dynamo.graph_break()
+        for layer in self.rest:
+            y = layer(y)
+        return x + y
+
+
+def one_percent_off(graph: Any, examples: Any) -> Callable[..., Any]:
+    return lambda *args: tuple(out * 1.01 for out in graph(*args))
+
+
+def gelu_off(graph: Any, examples: Any) -> Callable[..., Any]:
+    """A compiler that is wrong in one operator."""
+    for node in list(graph.graph.nodes):
+        if "gelu" in str(node.target):
+            with graph.graph.inserting_after(node):
+                wrong = graph.graph.call_function(torch.mul, (node, 1.01))
+            node.replace_all_uses_with(wrong, delete_user_cb=lambda user, wrong=wrong: user is not wrong)
+    graph.recompile()
+    run: Callable[..., Any] = graph
+    return run
+
+
+def wrong_backward(graph: Any, examples: Any) -> Any:
+    """A compiler that is wrong in gradients alone."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    def forward(inner: Any, given: Any) -> Any:
+        return inner
+
+    def backward(inner: Any, given: Any) -> Any:
+        return lambda *args: [None if g is None else g * 1.01 for g in inner(*args)]
+
+    return aot_autograd(fw_compiler=forward, bw_compiler=backward)(graph, examples)
+
+
+def failing(graph: Any, examples: Any) -> Any:
+    raise NotImplementedError("no such instruction\nand more lines")
+
+
+def raising(graph: Any, examples: Any) -> Any:
+    def run(*args: Any) -> Any:
+        raise ArithmeticError("the code jumped away")
+
+    return run
+
+
+@pytest.mark.parametrize(("broken", "dtype"), [(True, torch.float32), (False, torch.bfloat16)])
+def test_healthy_compiled_code_is_silent(broken: bool, dtype: torch.dtype) -> None:
+    """With a graph break, too, and on devices that round otherwise or have MPS's limits."""
+    for device in (resolve("sim"), resolve("sim:mps"), resolve("sim", HONEST)):
+        found = parity.assert_parity(Block(broken).to(dtype), X.to(dtype), device=device, compile="aot_eager")
+        assert found.wrong_side == ""
+        names = [n for n, _ in found.verdicts]
+        assert "compiled out" in names
+        assert "compiled grad[up.weight]" in names
+        assert found.notes[-1] == (
+            "the function is right in eager mode, and what aot_eager compiled agrees with the CPU "
+            f"({'2 graphs' if broken else '1 graph'})"
+        )
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+def test_inductor_on_the_cpu_is_silent() -> None:
+    found = parity.assert_parity(Block(), X, device="cpu", compile="inductor")
+    assert found.wrong_side == ""
+    assert not any("the CPU itself" in n for n in found.notes)
+
+
+def test_a_compiler_that_is_wrong_is_told_with_the_module() -> None:
+    with pytest.raises(parity.ParityFailure) as caught:
+        parity.assert_parity(Block(), X, device="sim", compile=gelu_off)
+    first = str(caught.value).splitlines()[0]
+    assert first == "Block float32 on sim is right in eager mode, and only what gelu_off compiled is wrong, in rest.0 (GELU)"
+    assert caught.value.comparison.wrong_side == "compiled"
+    assert all(n.startswith("compiled ") for n, _ in caught.value.comparison.findings)
+    found = parity.locate(Block(), X, device="sim", compile=gelu_off)
+    assert not found.agrees
+    assert found.headline == first
+    assert re.search(r"^compiled: out drift, [\d.e+]+ times the budget$", str(found), re.M)
+
+
+def test_wrong_gradients_of_compiled_code_are_found() -> None:
+    with pytest.raises(parity.ParityFailure) as caught:
+        parity.assert_parity(Block(), X, device="sim", compile=wrong_backward)
+    names = {n for n, _ in caught.value.comparison.findings}
+    assert names == {f"compiled grad[{n}]" for n, _ in Block().named_parameters()}
+
+
+def test_a_device_that_is_wrong_is_not_the_compilers_fault() -> None:
+    def off(call: Call) -> Any:
+        return call.run() * 1.01
+
+    device = resolve("sim", (Fault("f", ("gelu",), off),))
+    with pytest.raises(
+        parity.ParityFailure, match=r"(?s)first in rest.0 .*differs from the CPU in eager mode, and so does"
+    ) as caught:
+        parity.assert_parity(Block(), X, device=device, compile="aot_eager")
+    assert caught.value.comparison.wrong_side == "both"
+    found = parity.locate(Block(), X, device=device, compile="aot_eager")
+    assert found.first is not None
+    assert found.first.operator == "aten::gelu"
+    assert "compiled: differs from the CPU in eager mode, and so does what aot_eager compiled" in str(found)
+
+
+def test_a_fault_that_compiled_code_does_not_meet_is_eager_alone() -> None:
+    """Compiled code calls no public function."""
+
+    def off(call: Call) -> Any:
+        return call.run() * 1.01
+
+    device = resolve("sim", (Fault("f", ("torch.nn.functional.gelu",), off, level="function"),))
+    with pytest.raises(
+        parity.ParityFailure, match="differs from the CPU in eager mode; what aot_eager compiled agrees"
+    ) as caught:
+        parity.assert_parity(Block(), X, device=device, compile="aot_eager")
+    assert caught.value.comparison.wrong_side == "eager"
+
+
+def test_what_does_not_compile_is_unsupported_and_not_wrong() -> None:
+    with pytest.raises(parity.ParityFailure) as caught:
+        parity.assert_parity(Block(), X, device="sim", compile=failing)
+    comparison = caught.value.comparison
+    assert [(n, v.status, v.reason) for n, v in comparison.findings] == [
+        ("compiled", Status.UNSUPPORTED, "NotImplementedError: no such instruction")
+    ]
+    assert comparison.wrong_side == ""
+    assert "right in eager mode, and failing does not compile it: NotImplementedError: no such instruction" in str(comparison)
+
+
+def test_compiled_code_that_raises_is_an_error() -> None:
+    with pytest.raises(parity.ParityFailure) as caught:
+        parity.assert_parity(Block(), X, device="sim", compile=raising)
+    ((name, verdict),) = caught.value.comparison.findings
+    assert (name, verdict.status) == ("compiled", Status.ERROR)
+    assert "ArithmeticError in run: the code jumped away" in verdict.reason
+    assert caught.value.comparison.wrong_side == "compiled"
+
+
+@pytest.mark.parametrize(
+    ("fn", "device", "backend", "text"),
+    [
+        (Block(), "sim", "aot_eagr", "no backend 'aot_eagr'; this torch has aot_eager, .*did you mean 'aot_eager'"),
+        (Block(), "sim", 3, "compile is 3; give the name of a backend"),
+        (Block(), "sim:mps", "inductor", "inductor has no code for sim:mps, a simulated device"),
+        (torch.compile(Block()), "sim", "aot_eager", "OptimizedModule is compiled already; give the original"),
+        (nn.Dropout(), "sim", "aot_eager", "Dropout draws random numbers"),
+    ],
+)
+def test_what_cannot_be_asked_is_an_error_of_the_user(fn: Any, device: str, backend: Any, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        parity.assert_parity(fn, X, device=device, compile=backend)
+
+
+def test_inductor_without_a_compiler_is_an_error_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(UsageError, match=r"inductor needs a C\+\+ compiler, and 'no-such-compiler' is not here"):
+        parity.assert_parity(Block(), X, device="cpu", compile="inductor")
+
+
+def test_a_function_of_which_no_graph_is_made_is_no_agreement() -> None:
+    class Hidden(nn.Module):
+        @torch.compiler.disable  # type: ignore[untyped-decorator]  # as torch has it
+        def forward(self, x: Tensor) -> Any:
+            return x.exp()
+
+    with pytest.raises(
+        parity.ParityFailure, match=r"aot_eager does not compile it: torch\.compile makes no graph of it"
+    ) as caught:
+        parity.assert_parity(Hidden(), X, device="sim", compile="aot_eager")
+    assert caught.value.comparison.wrong_side == ""
+    found = parity.locate(Hidden(), X, device="sim", compile="aot_eager")
+    assert not found.agrees
+    assert found.compared > 0
+
+
+def test_the_command_line_takes_a_backend_of_a_setup_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this process, as its own child would run it."""
+    (tmp_path / "models.py").write_text(
+        "import torch\ndef net():\n    return torch.nn.Sequential(torch.nn.Linear(8, 4)), torch.randn(3, 8)\n"
+    )
+    (tmp_path / "backend.py").write_text(
+        "from torch._dynamo import register_backend\n"
+        "@register_backend\n"
+        "def parity_off(graph, examples):\n"
+        "    return lambda *args: tuple(out * 1.01 for out in graph(*args))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert main(["locate", "models.py:net", "--device", "sim", "--setup", "backend.py", "--compile", "parity_off"]) == 1
+    assert "only what parity_off compiled is wrong, in 0 (Linear)" in capsys.readouterr().out
