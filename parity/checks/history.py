@@ -11,6 +11,11 @@ that it did not write.
     other_dtype    the same call with the operands in another dtype of their kind that the row has
     smaller        the same kind of call with every size halved, or the simplest call of the row
     larger         the case itself, and then the same kind of call with every size doubled
+    larger_smaller the case itself, then a larger call, then a smaller one
+    other_grad     the same call in the other autograd mode; a call with gradients also with those of one operand only
+    other_presence the same call without one of its tensors, or with one in place of a None, for each that the CPU accepts
+    destination    the same call in place and with out=, as far as the op has these forms
+    sibling        other ops of the family with the same arguments
 """
 
 from __future__ import annotations
@@ -18,16 +23,18 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from parity import catalog
 from parity.catalog import entries
 from parity.catalog.draw import Arguments, Draw, Sizes
+from parity.catalog.row import Row
 from parity.checks.trial import Trial
-from parity.core.case import Case, Layout, TensorSpec
+from parity.core.case import Case, Layout, OpClass, TensorSpec
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError
 from parity.core.results import Computed, Outcome, Raised
@@ -41,6 +48,8 @@ HIDDEN = 2.0**-22  # not visible in six decimals: a cache that prints its number
 LARGEST = 1 << 16  # elements of an operand of a larger call
 # If a dilated window steps over its whole input, the CPU's kernels read outside of it (torch 2.13); these rows are not resized.
 WINDOWS = ("pooling",)
+SIBLINGS = 3  # other ops of the family that are called
+PRESENT = 4  # at most so many arguments of a call are left out or filled in
 TRIES = 3  # calls drawn from the row if the case cannot be resized
 Step = tuple[Program, Case, Inputs]
 
@@ -92,6 +101,9 @@ def _other_scalar(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
         return
     args, kwargs = ex.arguments(t.case, t.inputs, here.views, torch_word)
     scalars = [(k, x) for k, x in enumerate(tree_leaves((args, kwargs))) if type(x) in _OTHERS]
+    if len(scalars) > NUMBERS:  # each has its turn, by the seeds of the case
+        first = sum(s.values.seed for s in t.case.operands()) % len(scalars)
+        scalars = [*scalars[first:], *scalars[:first]]
     for k, x in scalars[:NUMBERS]:
         for group in _OTHERS[type(x)](x):
             for number in group:
@@ -135,11 +147,11 @@ _OTHERS: dict[type, Callable[[Any], tuple[tuple[Any, ...], ...]]] = {
 
 
 def _changed(function: Callable[..., Any], k: int, number: Any) -> Callable[..., Any]:
-    """The function with another value for its k-th argument."""
+    """The function with another value for its k-th argument, or with what that makes of the first one if it is callable."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = tree_flatten((args, kwargs))
-        leaves[k] = number
+        leaves[k] = number(leaves[0]) if callable(number) else number
         other_args, other_kwargs = tree_unflatten(leaves, tree)
         return function(*other_args, **other_kwargs)
 
@@ -198,6 +210,114 @@ def _others(t: Trial, change: Callable[[Operand], Operand], grad: bool) -> Itera
             yield step
 
 
+# ------------------------------------------------------------------------------------------------- the same call, otherwise
+
+
+def _other_grad(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
+    other = replace(t.case, under="grad" if t.case.under in ("no_grad", "inference") else "no_grad")
+    yield t.program, other, t.inputs
+    tracked = [k for k, o in enumerate(t.inputs.operands) if o.spec.grad and FACTS[o.spec.dtype].is_inexact]
+    if grad and t.case.under == "grad" and len(tracked) > 1 and not t.program.row.unfrozen:
+        frozen = [replace(o, spec=replace(o.spec, grad=k == tracked[0])) for k, o in enumerate(t.inputs.operands)]
+        yield t.program, t.case, replace(t.inputs, operands=tuple(frozen))
+
+
+def _other_presence(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
+    row = t.program.row
+    if row.unchecked or row.is_sampled:
+        return
+    leaves = tree_leaves(ex.arguments(t.case, t.inputs, here.views, torch_word))
+    main, count = leaves[0], 0
+    if not isinstance(main, torch.Tensor):
+        return
+    for k, x in enumerate(leaves[1:], start=1):
+        if (x is not None and not isinstance(x, torch.Tensor)) or count == PRESENT:
+            continue
+        for present in _optional(main) if x is None else (None,):
+            step = replace(t.program, function=_changed(t.program.function, k, present)), t.case, t.inputs
+            if _taken(t, step, grad):
+                count += 1
+                yield step
+                break
+
+
+def _optional(main: torch.Tensor) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
+    """What makes a tensor for an argument that was None, from the first operand: one number for each channel, or for each
+    column, or a mask of its shape."""
+    shapes = dict.fromkeys((*((d,) for d in (*main.shape[1:2], *main.shape[-1:], *main.shape[:1])), tuple(main.shape)))
+    for shape in shapes:
+        for dtype in (None, torch.bool):
+            yield partial(_halves, shape=shape, dtype=dtype)
+
+
+def _halves(like: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype | None) -> torch.Tensor:
+    return like.new_full(shape, 0 if dtype == torch.bool else 0.5, dtype=dtype)
+
+
+def _destination(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
+    row = t.program.row
+    if row.unchecked or row.mutates:
+        return
+    plain = t.case if t.case.under == "inference" else replace(t.case, under="no_grad")
+    forms = [_in_place(t.program.inplace)] if t.program.inplace is not None else []
+    if t.program.out:
+        here = ex.place(t.inputs, t.cpu, plain.under)
+        live = ex.precisely(lambda: ex.forward(t.program, plain, t.inputs, here, False), "run")
+        if not isinstance(live, Raised):
+            forms.append(_into(t.program.function, [x for _, x in live.outputs]))
+    for form in forms:
+        step = replace(t.program, function=form), plain, t.inputs
+        if _taken(t, step, False):
+            yield step
+
+
+def _in_place(inplace: Callable[..., Any]) -> Callable[..., Any]:
+    def call(first: Any, *args: Any, **kwargs: Any) -> Any:
+        return inplace(first.clone(), *args, **kwargs)
+
+    return call
+
+
+def _into(function: Callable[..., Any], results: list[torch.Tensor]) -> Callable[..., Any]:
+    """The function with fresh destinations like these results."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        device = next(x.device for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor))
+        fresh = tuple([torch.empty_like(x, device=device) for x in results])
+        return function(*args, **kwargs, out=fresh if len(fresh) > 1 else fresh[0])
+
+    return call
+
+
+def _sibling(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
+    """Ops that could share kernels: those after the row in its family first, as far as the CPU takes these arguments."""
+    row = t.program.row
+    if row.unchecked or row.is_sampled:
+        return
+    count = 0
+    for other in _family(row.name):
+        if count == SIBLINGS:
+            return
+        step = ex.program(other), replace(t.case, op=other.name), t.inputs
+        if t.case.dtype in other.dtypes and _taken(t, step, grad):
+            count += 1
+            yield step
+
+
+@cache
+def _family(name: str) -> tuple[Row, ...]:
+    """The ops that can be called with arguments which were drawn for another: those that check them, write into none and draw
+    no random numbers."""
+    row, order = catalog.row(name), {n: k for k, n in enumerate(catalog.ROWS)}
+    safe = [
+        r
+        for r in catalog.ROWS.values()
+        if r.family == row.family and r.rule is not OpClass.RANDOM and r.name != name
+        if not (r.mutates or r.updates or r.mps or r.unchecked or r.memory or r.reads_past)
+    ]
+    return tuple(sorted(safe, key=lambda r: (r.signature is not row.signature, (order[r.name] - order[name]) % len(order))))
+
+
 # --------------------------------------------------------------------------------------------------------- other sizes
 
 
@@ -216,6 +336,11 @@ def _larger(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
             yield t.program, t.case, t.inputs
             yield step
             return
+
+
+def _larger_smaller(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
+    yield from _larger(t, here, grad)
+    yield from _smaller(t, here, grad)
 
 
 def _built(t: Trial, case: Case | None) -> Step | None:
@@ -281,4 +406,9 @@ _STEPS: dict[str, Callable[[Trial, Placed, bool], Iterator[Step]]] = {
     "larger": _larger,
     "other_layout": _other_layout,
     "other_dtype": _other_dtype,
+    "larger_smaller": _larger_smaller,
+    "other_grad": _other_grad,
+    "other_presence": _other_presence,
+    "destination": _destination,
+    "sibling": _sibling,
 }

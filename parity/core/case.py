@@ -90,7 +90,10 @@ class Slice:
 
 
 # What may run on the device right before the call; `parity.checks.history` says what each does.
-HISTORIES = ("garbage", "other_scalar", "other_values", "smaller", "larger", "other_layout", "other_dtype")
+HISTORIES = (
+    *("garbage", "other_scalar", "other_values", "smaller", "larger", "other_layout", "other_dtype"),
+    *("larger_smaller", "other_grad", "other_presence", "destination", "sibling"),
+)
 # What may be wrong with a call that must be refused; `parity.checks.refusal` checks it.
 ERROR_KINDS = ("dtype", "shape", "dim", "index", "size", "inputs", "argument", "value", "chance", "device")
 

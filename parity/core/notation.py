@@ -11,7 +11,8 @@ Suffixes of the call describe how it runs, in any order; each is left out where 
     .under(mode)                       "no_grad" or "inference": the autograd mode of every call; "deterministic": torch
                                        uses such algorithms only, and two equal calls must give equal bits
     .after(what)                       what the device runs right before: "garbage", "other_scalar", "other_values", "smaller",
-                                       "larger", "other_layout", "other_dtype" (`parity.checks.history`)
+                                       "larger", "larger_smaller", "other_layout", "other_dtype", "other_grad",
+                                       "other_presence", "destination", "sibling" (`parity.checks.history`)
     .refused(kind)                     the call has an error of this kind and must raise (`parity.checks.refusal`)
     .as_dtype(name)                    the item's dtype, where it is not the first operand's
 """

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from cases import faulty_aspects
+from torch.utils._pytree import tree_leaves
 
 from parity import catalog
 from parity.catalog.draw import Sizes
@@ -71,7 +72,40 @@ def dtype_of_the_first(call: Call) -> Any:
     return call.run().to(first.dtypes[0])
 
 
+def shrank_after_growing(call: Call) -> Any:
+    """A buffer that grew and was cut again, and is then believed to be as large as it was."""
+    sizes = [s.shapes[0][0] for s in call.seen if s.shapes and s.shapes[0]]
+    own = call.args[0].shape[0]
+    grown = [k for k, n in enumerate(sizes) if n > own]
+    return call.run() * (2 if grown and min(sizes[grown[0] :]) < own else 1)
+
+
+def forgets(state_of: Any) -> Any:
+    """A cache whose key lacks one thing: what the first call with such operands had stays."""
+
+    def effect(call: Call) -> Any:
+        key, own = call.outline.shapes[:2], state_of(call)
+        return call.run() * (1 if call.state.setdefault(key, own) == own else 2)
+
+    return effect
+
+
+def is_out_or_in_place(call: Call) -> bool:
+    return "out" in call.kwargs or call.op.endswith("_")
+
+
+def op_of_the_first(call: Call) -> Any:
+    """A graph that two ops share."""
+    key = call.outline.shapes
+    return call.run() * (1 if call.state.setdefault(key, call.op) == call.op else 2)
+
+
 FAULTS = {
+    "other_presence": Fault("bias", ("linear",), forgets(lambda c: len(c.operands)), level="function"),
+    "sibling": Fault("op", ("softmax", "log_softmax"), op_of_the_first, level="function"),
+    "larger_smaller": Fault("grown", ("pow",), shrank_after_growing),
+    "other_grad": Fault("grad", ("pow",), forgets(lambda c: torch.is_grad_enabled()), level="function"),
+    "destination": Fault("destination", ("pow", "pow_"), forgets(is_out_or_in_place), level="function"),
     "other_scalar": Fault("scalar", ("pow",), exponent_of_the_first, same_shapes),
     "other_values": Fault("values", ("pow",), result_of_the_first),
     "smaller": Fault("smaller", ("pow",), sizes_of_the_last),
@@ -81,19 +115,39 @@ FAULTS = {
     "other_dtype": Fault("dtype", ("pow",), dtype_of_the_first, same_shapes),
 }
 CASE = "pow(float32[8].positive(seed=2), 3)"
+CASES = {"other_presence": "linear(float32[4, 3], float32[2, 3], float32[2])", "sibling": "softmax(float32[4, 3], dim=1)"}
 
 
 @pytest.mark.parametrize("word", HISTORIES)
 def test_each_word_finds_a_fault_of_its_own_kind(word: str) -> None:
     fault = FAULTS[word]
-    assert "forward" in faulty_aspects(resolve("sim", (fault,)), f'{CASE}.under("no_grad").after("{word}")')
+    assert "forward" in faulty_aspects(resolve("sim", (fault,)), f'{CASES.get(word, CASE)}.under("no_grad").after("{word}")')
     quiet = Fault("quiet", fault.ops, fault.effect, lambda c: False)
-    assert not faulty_aspects(resolve("sim", (quiet,)), f'{CASE}.after("{word}")')
+    assert not faulty_aspects(resolve("sim", (quiet,)), f'{CASES.get(word, CASE)}.after("{word}")')
 
 
 @pytest.mark.parametrize("word", HISTORIES)
 def test_the_first_call_alone_is_right(word: str) -> None:
-    assert "forward" not in faulty_aspects(resolve("sim", (FAULTS[word],)), CASE)
+    assert "forward" not in faulty_aspects(resolve("sim", (FAULTS[word],)), CASES.get(word, CASE))
+
+
+@pytest.mark.parametrize("word", ["larger_smaller", "other_grad", "other_presence", "destination", "sibling"])
+def test_no_single_change_of_values_or_sizes_finds_these(word: str) -> None:
+    """Otherwise the word would not be needed."""
+    text = f'{CASES.get(word, CASE)}.under("no_grad")'
+    for other in ("other_scalar", "other_values", "smaller", "larger", "other_layout", "other_dtype", "garbage"):
+        assert "forward" not in faulty_aspects(resolve("sim", (FAULTS[word],)), f'{text}.after("{other}")'), other
+
+
+def test_each_number_of_a_call_with_many_has_its_turn() -> None:
+    """Four of them are changed in one case; which ones, the seeds say."""
+    call = "conv2d(float32[1, 2, 5, 5].uniform(seed={}), float32[2, 2, 3, 3], stride=(1, 1), padding=(1, 1), dilation=(1, 1))"
+    changed = set()
+    for seed in range(6):
+        before = [s for _, s in steps(f'{call.format(seed)}.after("other_scalar")')]
+        flat = [tree_leaves(s) for s in before]
+        changed |= {k for s in flat for k, (x, y) in enumerate(zip(s, flat[-1])) if x != y}
+    assert len(changed) == 6
 
 
 def steps(text: str) -> list[tuple[Any, ...]]:
