@@ -15,11 +15,12 @@ that it did not write.
     other_grad     the same call in the other autograd mode; a call with gradients also with those of one operand only
     other_presence the same call without one of its tensors, or with one in place of a None, for each that the CPU accepts
     destination    the same call in place and with out=, as far as the op has these forms
-    sibling        other ops of the family with the same arguments
+    sibling        other ops of the family, whose arguments are drawn in the same way, with the arguments of the case
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -48,6 +49,8 @@ HIDDEN = 2.0**-22  # not visible in six decimals: a cache that prints its number
 LARGEST = 1 << 16  # elements of an operand of a larger call
 # If a dilated window steps over its whole input, the CPU's kernels read outside of it (torch 2.13); these rows are not resized.
 WINDOWS = ("pooling",)
+# Families of raw kernels, which check no shape: no argument of theirs is left out or filled in.
+RAW = ("kernels", "gradients", "forms")
 SIBLINGS = 3  # other ops of the family that are called
 PRESENT = 4  # at most so many arguments of a call are left out or filled in
 TRIES = 3  # calls drawn from the row if the case cannot be resized
@@ -224,7 +227,7 @@ def _other_grad(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
 
 def _other_presence(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
     row = t.program.row
-    if row.unchecked or row.is_sampled:
+    if row.unchecked or row.is_sampled or row.family in RAW:
         return
     leaves = tree_leaves(ex.arguments(t.case, t.inputs, here.views, torch_word))
     main, count = leaves[0], 0
@@ -291,31 +294,33 @@ def _into(function: Callable[..., Any], results: list[torch.Tensor]) -> Callable
 
 def _sibling(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
     """Ops that could share kernels: those after the row in its family first, as far as the CPU takes these arguments."""
-    row = t.program.row
+    row, dtype = t.program.row, t.case.dtype
     if row.unchecked or row.is_sampled:
         return
-    count = 0
-    for other in _family(row.name):
-        if count == SIBLINGS:
-            return
-        step = ex.program(other), replace(t.case, op=other.name), t.inputs
-        if t.case.dtype in other.dtypes and _taken(t, step, grad):
-            count += 1
-            yield step
+    steps = (
+        (ex.program(other), replace(t.case, op=other.name), t.inputs)
+        for other in _family(row.name)
+        # The operand of one may be the divisor of another, and integers are not divided by zero.
+        if dtype in other.dtypes and (other.signature is row.signature or FACTS[dtype].is_inexact)
+    )
+    yield from itertools.islice((step for step in steps if _taken(t, step, grad)), SIBLINGS)
 
 
 @cache
 def _family(name: str) -> tuple[Row, ...]:
-    """The ops that can be called with arguments which were drawn for another: those that check them, write into none and draw
-    no random numbers."""
+    """The ops of the family whose arguments are drawn by the same function, and that write into none of them and draw no random
+    numbers. Other arguments may end or hang the process: a solver reads pivots, a repetition counts."""
     row, order = catalog.row(name), {n: k for k, n in enumerate(catalog.ROWS)}
+    if row.family in (*RAW, *WINDOWS):
+        return ()
     safe = [
         r
         for r in catalog.ROWS.values()
-        if r.family == row.family and r.rule is not OpClass.RANDOM and r.name != name
+        if (r.family, r.rule, r.signature.__qualname__) == (row.family, row.rule, row.signature.__qualname__)
+        if r.rule is not OpClass.RANDOM and r.name != name
         if not (r.mutates or r.updates or r.mps or r.unchecked or r.memory or r.reads_past)
     ]
-    return tuple(sorted(safe, key=lambda r: (r.signature is not row.signature, (order[r.name] - order[name]) % len(order))))
+    return tuple(sorted(safe, key=lambda r: (order[r.name] - order[name]) % len(order)))
 
 
 # --------------------------------------------------------------------------------------------------------- other sizes

@@ -292,6 +292,12 @@ def _explain(o: argparse.Namespace) -> int:
     return 0
 
 
+def _trace(o: argparse.Namespace) -> int:
+    from parity.faces import tracing
+
+    return tracing.trace(o)
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": running.run,
     "diff": _diff,
@@ -305,6 +311,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "coverage": _coverage,
     "replay": _replay,
     "explain": _explain,
+    "trace": _trace,
     "zoo": _zoo,
     "audit": _audit,
     "doctor": _doctor,

@@ -33,6 +33,10 @@ EXPLAIN = """\
 Which tolerance applies:            parity explain softmax float16 --device mps
 Why a case is judged as it is:      parity explain 'softmax(float16[1, 3], dim=-1)' --device mps
 Why a run judged as it did:         parity explain run.jsonl 'softmax float16'"""
+TRACE = (
+    "Show each call of a case on a simulated device as a fault would see it (parity.devices.sim.faults): level, op, arguments "
+    "by name, strides and offsets, and where it writes."
+)
 ZOO = (
     "Plant known device bugs, one at a time, on a simulated device, and tell which of them the suite's ordinary cases find. "
     "--generator opinfo scores the plain rule of the field instead: OpInfo samples as they are, CPU against device, "
@@ -252,6 +256,13 @@ def parser() -> argparse.ArgumentParser:
     why.add_argument("--faults", metavar="FILE", type=read_text, help=FAULTS_HELP)
     why.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
     why.set_defaults(command="explain")
+
+    seen = commands.add_parser(
+        "trace", help="every call that a case makes on a simulated device, as a fault would see it", description=TRACE
+    )
+    seen.add_argument("case", metavar="CASE", help="a case id, in quotes")
+    seen.add_argument("--device", default="sim", help="sim (default) or sim:mps")
+    seen.set_defaults(command="trace")
 
     zoo = commands.add_parser("zoo", help="which known device bugs the suite finds", description=ZOO)
     zoo.add_argument("patterns", nargs="*", metavar="PATTERN", help="faults by id, kind, trigger class or op; all by default")

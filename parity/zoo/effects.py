@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,11 +29,6 @@ def replace(call: Call, position: int, name: str, value: Any) -> None:
         call.kwargs[name] = value
 
 
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a dense tensor of this shape, last dimension innermost."""
-    return torch.empty(tuple(shape), device="meta").stride()
-
-
 def looks_channels_last(t: Tensor) -> bool:
     """What torch's `suggest_memory_format` concludes for a 4-d tensor from the order of its strides. Also True for a slice with
     gaps, and for some views that are contiguous as well (dimensions of size 1)."""
@@ -49,11 +44,8 @@ def looks_channels_last(t: Tensor) -> bool:
 
 
 def is_in_place(call: Call) -> bool:
-    """Whether the destination is the first operand itself, however the call was written (`a.add_(b)`, `add(a, b, out=a)`)."""
-    if not call.outs or not isinstance(call.args[0], Tensor):
-        return False
-    x, out = call.args[0], call.outs[0]
-    return x.data_ptr() == out.data_ptr() and x.shape == out.shape and x.stride() == out.stride()
+    """`Call.is_in_place`, as a condition."""
+    return call.is_in_place
 
 
 def is_host(t: Tensor) -> bool:
@@ -62,60 +54,7 @@ def is_host(t: Tensor) -> bool:
     return t.untyped_storage().resizable()
 
 
-def is_transposed(t: Tensor) -> bool:
-    """Whether the dimensions are ordered differently in memory than in the shape, with or without gaps."""
-    strides = [s for n, s in zip(t.shape, t.stride()) if n > 1]
-    return not t.is_contiguous() and strides != sorted(strides, reverse=True)
-
-
 # ------------------------------------------------------------------------------------------------- wrong readings
-
-
-def read_with(call: Call, t: Tensor, strides: Sequence[int], offset: int | None = None) -> Tensor:
-    """The elements that a kernel reads when it starts at `t`'s first element (or at `offset`) and uses these strides. Reads
-    past the end of the memory give the last element."""
-    memory = call.memory(t)
-    index = torch.tensor(int(t.storage_offset()) if offset is None else offset)
-    for size, stride in zip(t.shape, strides):
-        index = index.unsqueeze(-1) + torch.arange(size) * stride
-    return memory[index.clamp(max=max(memory.numel() - 1, 0))] if t.numel() else t
-
-
-def as_contiguous(call: Call, t: Tensor) -> Tensor:
-    """`t` read as if it were dense, starting at its first element."""
-    return read_with(call, t, row_major(t.shape))
-
-
-def as_channels_last(call: Call, t: Tensor) -> Tensor:
-    """`t` of shape (N, C, H, W) read as if it were dense in the order N, H, W, C, starting at its first element."""
-    _, c, h, w = t.shape
-    return read_with(call, t, (h * w * c, 1, w * c, c))
-
-
-def wrapped(t: Tensor, limit: int) -> Tensor:
-    """`t` read with an index that wraps to 0 at `limit`: elements further on repeat the beginning."""
-    return t.reshape(-1)[torch.arange(t.numel(), device=t.device) % limit].reshape(t.shape)
-
-
-def has_gaps(t: Tensor) -> bool:
-    """Whether memory that does not belong to `t` lies between its elements: true for a stepped or column slice and for a slice
-    of either transposed, false for a tensor that is only permuted or expanded."""
-    if t.is_contiguous() or any(s == 0 and n > 1 for n, s in zip(t.shape, t.stride())):
-        return False
-    span: int = sum((n - 1) * s for n, s in zip(t.shape, t.stride())) + 1
-    return span > t.numel()
-
-
-def has_repeats(index: Tensor) -> bool:
-    """Whether any number occurs twice."""
-    numbers = index.reshape(-1).sort().values
-    return bool((numbers[1:] == numbers[:-1]).any())
-
-
-def is_permuted(t: Tensor) -> bool:
-    """Whether `t` is dense in memory but in another order than its dimensions (transposed, channels_last, ...)."""
-    order = sorted(range(t.dim()), key=lambda d: (t.stride(d), t.shape[d] > 1), reverse=True)
-    return not t.is_contiguous() and t.permute(order).is_contiguous()
 
 
 class _Instead(torch.autograd.Function):
@@ -135,46 +74,6 @@ def forward_only(t: Tensor, values: Tensor) -> Tensor:
     """At function level: the result has these `values`, while gradients flow to `t` as if its values had been right."""
     result: Tensor = _instead(t, values)
     return result
-
-
-def noise(call: Call, t: Tensor) -> Tensor:
-    """Values like `t`'s that differ at every call of the fault, as uninitialized memory does."""
-    count = call.state["noise"] = call.state.get("noise", 0) + 1
-    stream = torch.Generator().manual_seed(count)
-    return torch.empty_like(t).copy_(torch.randn(t.shape, generator=stream) * 100)
-
-
-# ------------------------------------------------------------------------------------------------- ready-made effects
-
-
-def raising(error: Exception) -> Effect:
-    """An effect that raises this error."""
-
-    def effect(call: Call) -> NoReturn:
-        raise error.with_traceback(None)
-
-    return effect
-
-
-def skip(call: Call) -> None:
-    """Write nothing: the destination keeps its old contents."""
-
-
-def write_contiguous(call: Call, values: Tensor) -> None:
-    """Write the values into the destination's memory as if it were dense, starting at its first element."""
-    out = call.outs[0]
-    run = call.memory(out)[out.storage_offset() :][: out.numel()]
-    run.copy_(values.detach().expand(out.shape).reshape(-1)[: run.numel()])
-
-
-def replacing(position: int, reading: Callable[[Call, Tensor], Tensor]) -> Effect:
-    """An effect that runs the healthy kernel on `reading(call, tensor)` instead of one tensor argument."""
-
-    def effect(call: Call) -> Any:
-        call.args[position] = reading(call, call.args[position])
-        return call.run()
-
-    return effect
 
 
 # ------------------------------------------------------------------------------------------------- showing a bug

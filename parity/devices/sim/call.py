@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.core.errors import FaultError
+from parity.devices.sim.argument_names import names_of, position
 
 WRAPPED: list[Tensor] = []  # tensors that torch or parity made of plain numbers, for the duration of the call
 FORMATS = (
@@ -108,6 +110,47 @@ class Call:
             elif isinstance(a, (list, tuple, dict)):
                 tensors += [t for t in tree_leaves(a) if isinstance(t, Tensor)]
         return tuple(tensors)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the arguments in their order, as torch declares them; empty for transfers and allocations."""
+        return tuple(n for n, _ in self._declared())
+
+    def argument(self, name: str) -> Any:
+        """The argument of that name, however it was passed; its default if it was left out. Raises FaultError if the call has
+        none of that name."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        declared = self._declared()
+        k = position(declared, name)
+        if k is None:
+            raise FaultError(f"{self.op} has no argument '{name}'; it has {', '.join(self.names) or 'no names'}")
+        if k < len(self.args):
+            return self.args[k]
+        own, default = declared[k]
+        return self.kwargs.get(own, None if default is inspect.Parameter.empty else default)
+
+    def replace(self, name: str, value: Any) -> None:
+        """Set the argument of that name for `run`. Raises FaultError as `argument` does."""
+        self.argument(name)
+        k = position(self._declared(), name)
+        if name not in self.kwargs and k is not None and k < len(self.args):
+            self.args[k] = value
+        else:
+            self.kwargs[name] = value
+
+    def _declared(self) -> tuple[tuple[str, Any], ...]:
+        if self.level not in ("kernel", "function"):
+            return ()
+        return names_of(self.op, self.level, len(self.args), frozenset(self.kwargs))
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the destination is the first operand itself, written as `a.add_(b)` or as `add(a, b, out=a)`."""
+        if not self.outs or not self.args or not isinstance(self.args[0], Tensor):
+            return False
+        x, out = self.args[0], self.outs[0]
+        return x.data_ptr() == out.data_ptr() and x.shape == out.shape and x.stride() == out.stride()
 
     @property
     def origin(self) -> tuple[Any, Any]:

@@ -1,8 +1,9 @@
 """Faults: what a simulated device does wrong, and when. This is the public interface of `--faults FILE`.
 
-A file of faults (or an installed module, by its dotted name) is ordinary Python that declares `FAULTS`. Three examples:
+A file of faults (or an installed module, by its dotted name) is ordinary Python that declares `FAULTS`. Six examples:
 
     from parity.devices import Call, Fault
+    from parity.devices.sim.effects import as_contiguous, has_gaps, replacing, sometimes
 
     # 1. A kernel is wrong where its operand is strided: the last row is not computed.
     def last_row_missing(call: Call):
@@ -18,6 +19,11 @@ A file of faults (or an installed module, by its dotted name) is ordinary Python
     def exponent_of_the_first(call: Call):
         first = next(s for s in call.seen if s.shapes == call.outline.shapes)
         call.args[1] = first.scalars[0]
+        return call.run()
+
+    # 4. An argument by the name that torch gives it, however it was passed: the divisor is ignored.
+    def divisor_ignored(call: Call):
+        call.replace("divisor_override", None)
         return call.run()
 
     FAULTS = [
@@ -36,7 +42,27 @@ A file of faults (or an installed module, by its dotted name) is ordinary Python
             when=lambda call: any(s.shapes == call.outline.shapes for s in call.seen),
             effect=exponent_of_the_first,
         ),
+        Fault(
+            "pool-divisor",
+            ("avg_pool2d",),
+            divisor_ignored,
+            when=lambda call: call.argument("divisor_override") is not None,
+        ),
+        # 5. Memory read as if it were dense: a slice with gaps gives its neighbours' elements.
+        Fault("neg-gaps", ("neg",), replacing(0, as_contiguous), when=lambda call: has_gaps(call.operands[0])),
+        # 6. By chance, in place only, and at function level as well: a bug at two levels is two faults.
+        Fault("add-misses", ("add_",), lambda call: None, when=sometimes(0.1)),
+        Fault(
+            "add-misses-too",
+            ("add",),
+            lambda call: None,
+            when=lambda call: call.is_in_place and call.argument("alpha") == 2,
+            level="function",
+        ),
     ]
+
+`parity trace 'avg_pool2d(float32[1, 2, 4, 4], 3)'` shows each call as a fault sees it, with the names of its arguments. `"*"`
+as an op stands for all of a level.
 
 Levels
     kernel      what reaches the device, below autograd, forward and backward alike. Names are aten's: a base name ("mul",
@@ -90,6 +116,7 @@ LEVELS = ("function", "kernel", "transfer", "allocation")
 TRANSFERS = ("upload", "download")
 ALLOCATIONS = ("empty",)
 REMEMBERED = 256
+ANY = "*"  # as the name of an op: every call of the level
 # Exceptions that no device raises: an effect that raises one is broken itself.
 MISTAKES = (NameError, AttributeError, ImportError, KeyError, ZeroDivisionError)
 OUT_OF_MEMORY_TEXT = mps.MEMORY.example
@@ -138,6 +165,8 @@ class Fault:
 
 def _check_op(fault: str, level: str, op: str) -> None:
     """Refuse a name that no call can ever have, so that a misspelt fault does not look like a healthy device."""
+    if op == ANY:
+        return
     if level == "transfer":
         if op not in TRANSFERS:
             raise FaultError(f"fault '{fault}': '{op}' is no transfer; name upload or download")

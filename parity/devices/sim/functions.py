@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_leaves
 
 from parity.devices.sim.call import Call
-from parity.devices.sim.faults import Planted, run_through
+from parity.devices.sim.faults import ANY, Planted, run_through
 from parity.devices.sim.seats import Seat
 
 # Function names of Python's operators, for those that torch does not resolve to a name of its own.
@@ -114,7 +114,7 @@ class PublicCalls(TorchFunctionMode):
             return func(*args, **kwargs)
         faults = self._matching.get(name)
         if faults is None:
-            names = answers_to(name)
+            names = answers_to(name) | {ANY}
             faults = self._matching[name] = [p for p in self.seat.function_faults if not names.isdisjoint(p.fault.ops)]
         if not faults or not any(_concerns(leaf, self.device) for leaf in tree_leaves((args, kwargs))):
             return func(*args, **kwargs)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from parity.core.errors import DeviceError
-from parity.devices.sim.faults import Fault, Planted
+from parity.devices.sim.faults import ANY, TRANSFERS, Fault, Planted
 from parity.devices.sim.memory import SEAT_COUNT
 from parity.devices.sim.profile import PERMISSIVE, Profile
 
@@ -87,7 +87,9 @@ class Seat:
         faults = self._by_overload.get(overload)
         if faults is None:
             names = (overload, base, _stripped(base), ALSO_CALLED.get(base, base))
-            faults = tuple(dict.fromkeys(p for name in names for p in self._named.get(name, ())))
+            level = "transfer" if base in TRANSFERS else "kernel"
+            every = [p for p in self._named.get(ANY, ()) if p.fault.level == level]
+            faults = tuple(dict.fromkeys([*every, *(p for name in names for p in self._named.get(name, ()))]))
             self._by_overload[overload] = faults
         return faults
 

@@ -12,9 +12,10 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from parity.devices import Call, Fault
+from parity.devices.sim.effects import as_contiguous
 from parity.devices.sim.faults import abort, garbage
 from parity.zoo.bug import Bug
-from parity.zoo.effects import argument, as_contiguous, ramp, replace
+from parity.zoo.effects import argument, ramp, replace
 
 PYTORCH = "https://github.com/pytorch/pytorch/"
 SDPA = ("scaled_dot_product_attention",)

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from parity.devices.sim.call import Call
+from parity.devices.sim.effects import read_with, skip
 from parity.devices.sim.faults import Effect, abort
 from parity.zoo.bug import Bug
-from parity.zoo.effects import is_host, is_in_place, ramp, read_with, reported, skip
+from parity.zoo.effects import is_host, is_in_place, ramp, reported
 
 OUT_OF_REACH: dict[str, str] = {}
 FORK = "https://github.com/kulinseth/pytorch/"

@@ -12,18 +12,10 @@ from torch.utils._pytree import tree_map_only
 
 from parity.devices import Fault
 from parity.devices.sim.call import Call, CallOutline
+from parity.devices.sim.effects import as_channels_last, as_contiguous, raising, replacing
 from parity.devices.sim.faults import abort, refuse
 from parity.zoo.bug import Bug
-from parity.zoo.effects import (
-    argument,
-    as_channels_last,
-    as_contiguous,
-    gradients,
-    looks_channels_last,
-    raising,
-    ramp,
-    replacing,
-)
+from parity.zoo.effects import argument, gradients, looks_channels_last, ramp
 
 PYTORCH = "https://github.com/pytorch/pytorch/"
 CONVOLUTION = ("convolution", "convolution_overrideable")

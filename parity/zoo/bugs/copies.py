@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from parity.devices.sim.call import Call
+from parity.devices.sim.effects import as_contiguous, has_gaps, skip, write_contiguous
 from parity.zoo.bug import Bug
-from parity.zoo.effects import as_contiguous, has_gaps, ramp, reported, skip, write_contiguous
+from parity.zoo.effects import ramp, reported
 
 # What makes the host wait until the device has done everything.
 SYNCHRONISING = ("upload", "download", "_local_scalar_dense", "nonzero")

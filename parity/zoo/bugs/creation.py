@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from parity.devices.sim.call import Call
+from parity.devices.sim.effects import has_repeats, skip
 from parity.devices.sim.faults import abort, refuse
 from parity.zoo.bug import Bug
-from parity.zoo.effects import argument, has_repeats, ramp, reported, skip
+from parity.zoo.effects import argument, ramp, reported
 
 REACH = 4e-6  # how far beyond the first and last edge the bins extend
 MOST_BYTES = 32 * 1024  # of bin edges: what a group of threads shares

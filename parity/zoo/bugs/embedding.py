@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from parity.devices.sim.call import Call
+from parity.devices.sim.effects import has_repeats, raising
 from parity.devices.sim.faults import garbage
 from parity.zoo.bug import Bug
-from parity.zoo.effects import gradients, has_repeats, raising, ramp, reported, tried
+from parity.zoo.effects import gradients, ramp, reported, tried
 
 EMBEDDING, BAG = "embedding_dense_backward", "_embedding_bag_backward"
 

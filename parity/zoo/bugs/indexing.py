@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from parity.devices.sim.call import Call
+from parity.devices.sim.effects import as_contiguous, has_repeats, skip
 from parity.devices.sim.faults import abort, refuse
 from parity.zoo.bug import Bug
-from parity.zoo.effects import argument, as_contiguous, has_repeats, ramp, replace, reported, skip, tried
+from parity.zoo.effects import argument, ramp, replace, reported, tried
 
 LIMIT = 64  # 2**24: from here on a float32 no longer holds every integer
 Indices = Sequence[Tensor | None]

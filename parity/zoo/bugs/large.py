@@ -15,11 +15,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from parity.devices import Call, Fault
+from parity.devices.sim.effects import raising, wrapped
 from parity.devices.sim.faults import abort
 from parity.zoo.bug import Bug
 from parity.zoo.bugs.attention import KERNEL, arguments
 from parity.zoo.bugs.attention import ROWS as ATTENTION_ROWS
-from parity.zoo.effects import argument, gradients, raising, ramp, wrapped
+from parity.zoo.effects import argument, gradients, ramp
 
 PYTORCH = "https://github.com/pytorch/pytorch/"
 LIMIT = 256  # elements (2**31 or 2**32 of them in the reports), or the size of a dimension

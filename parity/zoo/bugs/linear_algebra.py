@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from parity.devices import Call, Fault
+from parity.devices.sim.effects import raising, read_with, replacing, row_major
 from parity.devices.sim.faults import abort, garbage
 from parity.zoo.bug import Bug
-from parity.zoo.effects import argument, complex_ramp, raising, ramp, read_with, replacing, row_major
+from parity.zoo.effects import argument, complex_ramp, ramp
 
 PYTORCH = "https://github.com/pytorch/pytorch/"
 LIMIT = 256  # elements, in the place of an svd's 4.2e7

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from parity.devices.sim.call import Call
+from parity.devices.sim.effects import as_contiguous, is_permuted, raising
 from parity.zoo.bug import Bug
-from parity.zoo.effects import argument, as_contiguous, gradients, is_permuted, raising, ramp, reported
+from parity.zoo.effects import argument, gradients, ramp, reported
 
 # ------------------------------------------------------------------------------------------------------- joins
 

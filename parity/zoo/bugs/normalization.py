@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from parity.devices import Call, Fault
+from parity.devices.sim.effects import as_contiguous, noise
 from parity.devices.sim.faults import abort
 from parity.zoo.bug import Bug
-from parity.zoo.effects import argument, as_contiguous, gradients, noise, ramp
+from parity.zoo.effects import argument, gradients, ramp
 
 PYTORCH = "https://github.com/pytorch/pytorch/"
 FAR = 100  # a mean that is so many standard deviations away from 0 is much greater than they are

@@ -12,19 +12,10 @@ from torch import Tensor
 
 from parity.devices import Fault
 from parity.devices.sim.call import Call
+from parity.devices.sim.effects import as_contiguous, raising, replacing
 from parity.devices.sim.faults import abort, fall_back, garbage
 from parity.zoo.bug import Bug
-from parity.zoo.effects import (
-    argument,
-    as_contiguous,
-    forward_only,
-    gradients,
-    looks_channels_last,
-    raising,
-    ramp,
-    replace,
-    replacing,
-)
+from parity.zoo.effects import argument, forward_only, gradients, looks_channels_last, ramp, replace
 
 PYTORCH = "https://github.com/pytorch/pytorch/"
 BATCH = 1 << 16

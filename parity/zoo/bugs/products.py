@@ -9,19 +9,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from parity.devices import Call, Fault
+from parity.devices.sim.effects import as_contiguous, is_permuted, raising, replacing, wrapped
 from parity.devices.sim.faults import refuse
 from parity.zoo.bug import Bug
-from parity.zoo.effects import (
-    argument,
-    as_contiguous,
-    complex_ramp,
-    forward_only,
-    is_permuted,
-    raising,
-    ramp,
-    replacing,
-    wrapped,
-)
+from parity.zoo.effects import argument, complex_ramp, forward_only, ramp
 
 PYTORCH = "https://github.com/pytorch/pytorch/"
 LIMIT = 256  # elements, in the place of 4.3e8 of a linear layer's output

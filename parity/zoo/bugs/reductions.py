@@ -10,9 +10,10 @@ from torch import Tensor
 
 from parity.devices import Fault
 from parity.devices.sim.call import Call
+from parity.devices.sim.effects import raising
 from parity.devices.sim.faults import abort, garbage
 from parity.zoo.bug import Bug
-from parity.zoo.effects import argument, raising, ramp
+from parity.zoo.effects import argument, ramp
 
 PYTORCH = "https://github.com/pytorch/pytorch/"
 AXES = 4  # that some kernels of MPS can tell apart, from the last one on

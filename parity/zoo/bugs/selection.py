@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from parity.devices.sim.call import Call
+from parity.devices.sim.effects import as_contiguous, is_permuted
 from parity.devices.sim.faults import abort
 from parity.zoo.bug import Bug
-from parity.zoo.effects import argument, as_contiguous, is_permuted, ramp, reported
+from parity.zoo.effects import argument, ramp, reported
 
 
 def _some_strided(call: Call) -> bool:

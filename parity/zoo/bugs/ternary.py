@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from parity.devices.sim.call import Call
+from parity.devices.sim.effects import as_contiguous, write_contiguous
 from parity.devices.sim.faults import abort, hang
 from parity.zoo.bug import Bug
-from parity.zoo.effects import argument, as_contiguous, ramp, reported, write_contiguous
+from parity.zoo.effects import argument, ramp, reported
 
 OUT_OF_REACH: dict[str, str] = {}
 FORK = "https://github.com/kulinseth/pytorch/"

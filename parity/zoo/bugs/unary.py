@@ -10,19 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from parity.devices.sim.call import Call
+from parity.devices.sim.effects import as_contiguous, is_transposed, noise, read_with, replacing, write_contiguous
 from parity.devices.sim.faults import abort
 from parity.zoo.bug import Bug
-from parity.zoo.effects import (
-    as_contiguous,
-    complex_ramp,
-    is_transposed,
-    noise,
-    ramp,
-    read_with,
-    replacing,
-    reported,
-    write_contiguous,
-)
+from parity.zoo.effects import complex_ramp, ramp, reported
 
 OUT_OF_REACH: dict[str, str] = {}
 FORK = "https://github.com/kulinseth/pytorch/"
