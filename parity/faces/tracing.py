@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 # Functions that parity and torch call around the case, and that compute nothing.
+ATEN_INSIDE = "aten."  # how functions of torch's own Python code are called
 ATEN_QUIET = frozenset(
     ("detach", "requires_grad_", "is_floating_point", "is_complex", "stride", "is_neg", "is_conj", "get_device", "ones_like")
     + ("data_ptr", "storage_offset", "untyped_storage", "_is_zerotensor", "to")
@@ -33,7 +34,7 @@ def trace(o: argparse.Namespace) -> int:
     said: list[str] = []
 
     def tell(call: Call) -> Any:
-        inner = call.op.startswith("aten.") or call.op.rpartition(".")[2] in ATEN_QUIET
+        inner = call.op.startswith(ATEN_INSIDE) or call.op.rpartition(".")[2] in ATEN_QUIET
         if call.level != "function" or not inner:
             said.append(_line(call, Tensor, torch.Size))
         return call.run()
