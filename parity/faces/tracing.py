@@ -5,8 +5,20 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-# Functions that parity and torch call around the case, and that compute nothing.
+import torch
+from torch import Tensor
+
+from parity.core import notation
+from parity.core.errors import CaseError, UsageError
+from parity.core.results import Raised
+from parity.devices import Call, Fault, resolve
+from parity.devices.sim.faults import ANY, LEVELS
+from parity.execution import execute as ex
+from parity.execution.inputs import build, torch_word
+from parity.runs import suite
+
 ATEN_INSIDE = "aten."  # how functions of torch's own Python code are called
+# Functions that parity and torch call around the case, and that compute nothing.
 ATEN_QUIET = frozenset(
     ("detach", "requires_grad_", "is_floating_point", "is_complex", "stride", "is_neg", "is_conj", "get_device", "ones_like")
     + ("data_ptr", "storage_offset", "untyped_storage", "_is_zerotensor", "to")
@@ -15,18 +27,6 @@ ATEN_QUIET = frozenset(
 
 def trace(o: argparse.Namespace) -> int:
     """Print the calls of a case, forward and backward, in their order. Raises CaseError and UsageError."""
-    import torch
-    from torch import Tensor
-
-    from parity.core import notation
-    from parity.core.errors import CaseError, UsageError
-    from parity.core.results import Raised
-    from parity.devices import Call, Fault, resolve
-    from parity.devices.sim.faults import ANY, LEVELS
-    from parity.execution import execute as ex
-    from parity.execution.inputs import build, torch_word
-    from parity.runs import suite
-
     if "(" not in o.case:
         raise CaseError(f"'{o.case}' is no case; one looks like max_pool2d(float32[1, 3, 8, 8], 3)")
     case = notation.parse(o.case)
@@ -36,7 +36,7 @@ def trace(o: argparse.Namespace) -> int:
     def tell(call: Call) -> Any:
         inner = call.op.startswith(ATEN_INSIDE) or call.op.rpartition(".")[2] in ATEN_QUIET
         if call.level != "function" or not inner:
-            said.append(_line(call, Tensor, torch.Size))
+            said.append(_line(call))
         return call.run()
 
     faults = [Fault(f"trace-{level}", (ANY,), tell, level=level) for level in LEVELS if level != "allocation"]
@@ -76,17 +76,15 @@ def trace(o: argparse.Namespace) -> int:
     return code
 
 
-def _line(call: Any, tensor: type, size: type) -> str:
+def _line(call: Call) -> str:
     """One call: level, op, its arguments by name, and its destinations."""
 
     def said(value: Any) -> str:
-        if isinstance(value, tensor):
-            t: Any = value
-            dtype, shape = str(t.dtype).removeprefix("torch."), list(t.shape)
-            where = f" strides {list(t.stride())}" if not t.is_contiguous() else ""
-            where += f" offset {t.storage_offset()}" if t.storage_offset() else ""
-            return f"{dtype}{shape}{where}"
-        if isinstance(value, (list, tuple)) and not isinstance(value, size):
+        if isinstance(value, Tensor):
+            where = f" strides {list(value.stride())}" if not value.is_contiguous() else ""
+            where += f" offset {value.storage_offset()}" if value.storage_offset() else ""
+            return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{where}"
+        if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
             return f"[{', '.join(map(said, value))}]"
         return str(value)
 
