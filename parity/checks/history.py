@@ -35,7 +35,7 @@ from parity.catalog import entries
 from parity.catalog.draw import Arguments, Draw, Sizes
 from parity.catalog.row import Row
 from parity.checks.trial import Trial
-from parity.core.case import Case, Layout, OpClass, TensorSpec
+from parity.core.case import Case, Layout, TensorSpec
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError
 from parity.core.results import Computed, Outcome, Raised
@@ -317,8 +317,8 @@ def _family(name: str) -> tuple[Row, ...]:
         r
         for r in catalog.ROWS.values()
         if (r.family, r.rule, r.signature.__qualname__) == (row.family, row.rule, row.signature.__qualname__)
-        if r.rule is not OpClass.RANDOM and r.name != name
-        if not (r.mutates or r.updates or r.mps or r.unchecked or r.memory or r.reads_past)
+        if r.name != name
+        if not (r.law or r.mutates or r.updates or r.mps or r.unchecked or r.memory or r.reads_past)
     ]
     return tuple(sorted(safe, key=lambda r: (order[r.name] - order[name]) % len(order)))
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from parity.core import notation
-from parity.core.errors import CaseError, UsageError
+from parity.core.errors import CaseError
 from parity.core.results import Raised
 from parity.devices import Call, Fault, resolve
 from parity.devices.sim.faults import ANY, LEVELS
@@ -26,7 +26,8 @@ ATEN_QUIET = frozenset(
 
 
 def trace(o: argparse.Namespace) -> int:
-    """Print the calls of a case, forward and backward, in their order. Raises CaseError and UsageError."""
+    """Print the calls of a case, forward and backward, in their order. Raises CaseError, and what
+    `resolve` raises."""
     if "(" not in o.case:
         raise CaseError(f"'{o.case}' is no case; one looks like max_pool2d(float32[1, 3, 8, 8], 3)")
     case = notation.parse(o.case)
@@ -41,9 +42,6 @@ def trace(o: argparse.Namespace) -> int:
 
     faults = [Fault(f"trace-{level}", (ANY,), tell, level=level) for level in LEVELS if level != "allocation"]
     device = resolve(o.device or "sim", tuple(faults))
-    if not device.simulated:
-        raise UsageError(f"{o.device} is no simulated device, and faults are seen on those alone; take sim or sim:mps")
-
     inputs = build(case)
     placed: list[ex.Placed] = []
     live: list[ex.Live] = []
