@@ -4,6 +4,9 @@ Twelve small networks, each healthy, on an honest device, and with each fault th
 strikes one call in the middle of the network. One line for each that is not right; then how often the first module and the
 first operator that were named are those that were struck, how often a healthy device was blamed, and the time beside plain
 passes on both sides.
+
+`--device cuda` asks a device on which no fault can be planted instead: first in full precision, where nothing is to be named,
+then in float32 with TF32 allowed, where a matrix product or a convolution is to be named.
 """
 
 from __future__ import annotations
@@ -254,6 +257,10 @@ FAULTS: dict[str, Planted] = {
 }  # fmt: skip
 
 
+# What TF32 changes: matrix products and convolutions, and what is made of them.
+ATEN_LOWERED = ("mm", "linear", "matmul", "conv", "attention", "lstm", "gru", "rnn", "einsum")
+
+
 @dataclass
 class Counted(torch.overrides.TorchFunctionMode):
     """The modules that call a function, in order."""
@@ -306,15 +313,59 @@ def plain(net: nn.Module, inputs: Sequence[Tensor], device: Any) -> float:
     return total
 
 
+def precision(tf32: bool) -> None:
+    """Let CUDA's matrix products and convolutions of float32 numbers use TF32, or not."""
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    now = torch.backends.cudnn
+    torch._C._set_cudnn_allow_tf32(tf32)  # OpInfo freezes the flags of the Python module
+    assert now.allow_tf32 is tf32
+
+
+def on_hardware(name: str, patterns: Sequence[str], dtypes: Sequence[str]) -> int:
+    """Locate on a device as it is, and with TF32; print what is named. 1 where a line is not right."""
+    asked = named = healthy = blamed = 0
+    seconds: list[float] = []
+    for word, make in NETWORKS.items():
+        if patterns and not any(p in word for p in patterns):
+            continue
+        for dtype in dtypes:
+            for tf32 in (False, True) if dtype == "float32" else (False,):
+                precision(tf32)
+                torch.manual_seed(0)
+                net, inputs = make()
+                net = net.to(getattr(torch, dtype))
+                inputs = tuple(x.to(getattr(torch, dtype)) if x.is_floating_point() else x for x in inputs)
+                began = time.perf_counter()
+                found = parity.locate(net, *inputs, device=name)
+                seconds.append(time.perf_counter() - began)
+                if not tf32:
+                    healthy, blamed = healthy + 1, blamed + (found.first is not None)
+                    if found.first is not None:
+                        print(f"{word} {dtype}: nothing is planted, and blamed: {found}", flush=True)
+                    continue
+                right = found.first is not None and any(w in found.first.operator for w in ATEN_LOWERED)
+                asked, named = asked + 1, named + right
+                print(f"{word} TF32: {'' if right else 'LOOK '}{found.headline}", flush=True)
+    precision(False)
+    print(
+        f"{asked} networks with TF32: a product or convolution named in {named}; {healthy} in full precision, {blamed} blamed; "
+        f"one takes {statistics.median(seconds):.1f} s in the middle, {max(seconds):.1f} at most"
+    )
+    return int(not healthy or blamed > 0 or named < asked)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print what is not right, and the shares."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dtype", action="append", default=[])
+    parser.add_argument("--device", default="sim", help="another device than sim is asked as it is, and with TF32")
     parser.add_argument("patterns", nargs="*", help="networks by a part of their name")
     o = parser.parse_args(argv)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.autograd.set_multithreading_enabled(False)
+    if o.device != "sim":
+        return on_hardware(o.device, o.patterns, o.dtype or ["float32", "float16", "bfloat16"])
     asked = modules = operators = healthy = blamed = 0
     ratios: list[float] = []
     for name, make in NETWORKS.items():

@@ -9,7 +9,8 @@ warnings that came.
     as it should be    healthy and honest agree, a fault is found, and nothing is refused
     LOOK               anything else: a false alarm, a fault that was missed, an error
 
-`--list` names the models, `--settings WORD` takes the settings whose names hold the word, `--locate` asks `parity.locate` too.
+`--device cuda` runs them on a device as it is instead, with TF32 off: nothing is planted there, and all is to agree. `--list`
+names the models, `--settings WORD` takes the settings whose names hold the word, `--locate` asks `parity.locate` too.
 The exit code is 1 where a row is otherwise than it should be.
 """
 
@@ -392,8 +393,19 @@ def _opened(x: Any) -> Any:
     return dict(x) if hasattr(x, "keys") else x
 
 
+def on_hardware(made: Made, device: str) -> Iterator[Setting]:
+    """The settings that a model takes on a device on which nothing is planted."""
+    yield Setting(device, device)
+    if made.trains:
+        yield Setting("train", device, train=True)
+    if made.half:
+        for dtype in (torch.float16, torch.bfloat16):
+            yield Setting(str(dtype).removeprefix("torch."), device, dtype=dtype)
+        yield Setting("autocast", device, autocast=torch.bfloat16)
+
+
 def settings(made: Made, used: set[str], trained: set[str]) -> Iterator[Setting]:
-    """The settings that a model takes."""
+    """The settings that a model takes on simulated devices."""
     sound = tuple(honest.FAULTS)
     yield Setting("sim")
     yield Setting("sim:mps", "sim:mps")
@@ -426,6 +438,8 @@ def said(make: Callable[[], Made], setting: Setting, locate: bool) -> tuple[str,
     module = owner(made.model)
     if module is not None:
         module.zero_grad()
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
     started = time.perf_counter()
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
@@ -453,7 +467,7 @@ def _timed(run: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def one(name: str, only: str, locate: bool) -> int:
+def one(name: str, only: str, locate: bool, device: str) -> int:
     """Print the rows of a model; 1 if one is otherwise than it should be."""
     torch.set_num_threads(1)
     torch.autograd.set_multithreading_enabled(False)
@@ -466,9 +480,12 @@ def one(name: str, only: str, locate: bool) -> int:
     except ImportError as e:
         print(f"{name:<19}skipped: {e.name or e} is not installed", flush=True)
         return 0
-    used, trained = reached(make, False), reached(make, True) if made.trains else set()
+    if device != "sim":
+        asked = list(on_hardware(made, device))
+    else:
+        asked = list(settings(made, reached(make, False), reached(make, True) if made.trains else set()))
     bad = 0
-    for setting in settings(made, used, trained):
+    for setting in asked:
         if only not in setting.name:
             continue
         word, line, heard, (seconds, plain), where = said(make, setting, locate)
@@ -490,6 +507,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("models", nargs="*", metavar="MODEL", help="all by default")
     parser.add_argument("--settings", default="", metavar="WORD", help="only settings whose names hold this")
     parser.add_argument("--locate", action="store_true", help="ask parity.locate too")
+    parser.add_argument("--device", default="sim", help="another device than sim is asked as it is")
     parser.add_argument("--list", action="store_true", help="name the models")
     parser.add_argument("--here", action="store_true", help="run the one model in this process")
     o = parser.parse_args(argv)
@@ -499,10 +517,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if odd := [m for m in o.models if m not in MODELS]:
         parser.error(f"there is no model '{odd[0]}'; allowed: {', '.join(MODELS)}")
     if o.here:
-        return max(one(name, o.settings, o.locate) for name in o.models or MODELS)
+        return max(one(name, o.settings, o.locate, o.device) for name in o.models or MODELS)
     code = 0
     for name in o.models or MODELS:
-        rest = ["--settings", o.settings, *(["--locate"] if o.locate else [])]
+        rest = ["--settings", o.settings, "--device", o.device, *(["--locate"] if o.locate else [])]
         try:
             code = max(code, subprocess.run([sys.executable, __file__, name, "--here", *rest], timeout=PATIENCE).returncode)
         except subprocess.TimeoutExpired:

@@ -1,6 +1,6 @@
 """How fast parity checks, beside the bare OpInfo loop, in one process and one run: `python tests/bench/speed.py --all`.
 
-The bare loop takes every OpInfo sample in float32, runs it on the CPU and on the same device as parity (a CPU copy by
+The bare loop takes every OpInfo sample in float32 (or `--dtype`), runs it on the CPU and on the same device as parity (a CPU copy by
 default), forward and backward with a cotangent of ones, and compares with `torch.testing.assert_close`. A device that rounds
 otherwise gives the judge work, as real hardware does: `--device cuda`, or `--device sim --faults parity.zoo.honest`. Parity
 examines the rows that cover the same entries, in the quick profile, with screens: --all takes every native row, which the
@@ -48,7 +48,6 @@ from parity.runs.options import RunOptions
 from parity.runs.suite import Item
 from parity.tolerance import load
 
-DTYPE = "float32"
 ROWS = 60  # spread over the families, unless --all
 WARM = "add"  # run on both sides before the clock starts
 BARE = (Aspect.FORWARD, Aspect.BACKWARD)  # what the bare loop compares too
@@ -120,11 +119,11 @@ def ratio(pairs: Iterable[Pair]) -> float:
 # ---------------------------------------------------------------------------------------------------------- the bare loop
 
 
-def bare(key: str, side: Side, device: Device) -> None:
+def bare(key: str, dtype: str, side: Side, device: Device) -> None:
     """Every sample of an entry, generated, copied to the device, run on both sides and compared."""
     info = opinfo._info(key)
-    grad = DTYPE in opinfo.ENTRIES[key].backward
-    for sample in info.sample_inputs("cpu", getattr(torch, DTYPE), requires_grad=grad):
+    grad = dtype in opinfo.ENTRIES[key].backward
+    for sample in info.sample_inputs("cpu", getattr(torch, dtype), requires_grad=grad):
         side.cases += 1
         ours = (sample.input, *sample.args), sample.kwargs
         theirs = tree_map(partial(_copied, device), ours)
@@ -252,20 +251,20 @@ class Sampler:
 # ---------------------------------------------------------------------------------------------------------------- the run
 
 
-def items(ops: str, source: str, everything: bool, rest: bool) -> list[Item]:
-    """The rows that cover OpInfo entries in float32. rest: those over OpInfo's samples too, for the entries that no native row
+def items(ops: str, source: str, dtype: str, everything: bool, rest: bool) -> list[Item]:
+    """The rows that cover OpInfo entries in a dtype. rest: those over OpInfo's samples too, for the entries that no native row
     covers. Raises UsageError for an op that nothing is named like."""
-    found = suite.select([p for p in ops.split(",") if p], dtypes=(DTYPE,), source=source)
+    found = suite.select([p for p in ops.split(",") if p], dtypes=(dtype,), source=source)
     covering = [i for i in found if any(True for _ in entries(i))]
     chosen = covering if everything or ops else list(_spread(covering))[:ROWS]
     covered = {n for i in covering for n in entries(i)}
-    more = suite.select(dtypes=(DTYPE,), source="opinfo") if rest else ()
+    more = suite.select(dtypes=(dtype,), source="opinfo") if rest else ()
     return chosen + [i for i in more if covered.isdisjoint(entries(i)) and any(True for _ in entries(i))]
 
 
 def entries(item: Item) -> Iterator[str]:
-    """The OpInfo entries that an item's row covers and that take float32."""
-    return (n for n in item.row.opinfo if n in opinfo.ENTRIES and DTYPE in opinfo.ENTRIES[n].dtypes)
+    """The OpInfo entries that an item's row covers and that take its dtype."""
+    return (n for n in item.row.opinfo if n in opinfo.ENTRIES and item.dtype in opinfo.ENTRIES[n].dtypes)
 
 
 def _spread(found: Sequence[Item]) -> Iterator[Item]:
@@ -292,7 +291,7 @@ def one(item: Item, plan: RunPlan, parity_first: bool) -> Pair:
         else:
             with plan.device.active():
                 for key in entries(item):
-                    bare(key, theirs, plan.device)
+                    bare(key, item.dtype, theirs, plan.device)
             theirs.seconds = time.process_time() - started
     return ours, theirs
 
@@ -320,6 +319,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ops", default="", help="comma-separated ops or patterns; all by default")
     parser.add_argument("--device", default="cpu", help="the device of both; the CPU means a CPU copy for the bare loop")
     parser.add_argument("--faults", default="", help="faults of a simulated device: parity.zoo.honest rounds as hardware may")
+    parser.add_argument("--dtype", default="float32", help="the dtype of both (default float32)")
     parser.add_argument("--opinfo", action="store_true", help="parity's rows over OpInfo's samples instead of its native rows")
     parser.add_argument("--all", action="store_true", help=f"all rows instead of {ROWS} spread over the families")
     parser.add_argument("--rest", action="store_true", help="also the OpInfo entries that no native row covers")
@@ -327,18 +327,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     a = parser.parse_args(argv)
     warnings.simplefilter("ignore")
     try:
-        chosen = items(a.ops, "opinfo" if a.opinfo else "native", a.all, a.rest)
+        chosen = items(a.ops, "opinfo" if a.opinfo else "native", a.dtype, a.all, a.rest)
         plan = _planned(a.device, a.faults, "0")
-        warm = suite.select([WARM], dtypes=(DTYPE,))[0]
+        warm = suite.select([WARM], dtypes=(a.dtype,))[0]
     except ParityError as e:
         print(e, file=sys.stderr)
         return e.exit_code
     if not chosen:
-        print(f"none of {a.ops} covers an OpInfo entry in {DTYPE}; see Row.opinfo", file=sys.stderr)
+        print(f"none of {a.ops} covers an OpInfo entry in {a.dtype}; see Row.opinfo", file=sys.stderr)
         return 2
     one(warm, plan, False)
     covered = sum(1 for i in chosen for _ in entries(i))
-    print(f"{len(chosen)} rows, {covered} OpInfo entries, {DTYPE}, device {a.device}, torch {torch.__version__}, CPU time")
+    print(f"{len(chosen)} rows, {covered} OpInfo entries, {a.dtype}, device {a.device}, torch {torch.__version__}, CPU time")
     ratios = []
     for k in range(a.rounds):
         seeded = replace(plan, options=RunOptions(seed=str(k)))
