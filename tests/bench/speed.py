@@ -1,10 +1,10 @@
 """How fast parity checks, beside the bare OpInfo loop, in one process and one run: `python tests/bench/speed.py --all`.
 
-The bare loop takes every OpInfo sample in float32 (or `--dtype`), runs it on the CPU and on the same device as parity (a CPU copy by
-default), forward and backward with a cotangent of ones, and compares with `torch.testing.assert_close`. A device that rounds
-otherwise gives the judge work, as real hardware does: `--device cuda`, or `--device sim --faults parity.zoo.honest`. Parity
-examines the rows that cover the same entries, in the quick profile, with screens: --all takes every native row, which the
-quick profile consists of, --rest also the rows over OpInfo's samples for the entries that no native row covers. Both sides
+The bare loop takes every OpInfo sample in float32 (or `--dtype`), runs it on the CPU and on the same device as parity (a CPU
+copy by default), forward and backward with a cotangent of ones, and compares with `torch.testing.assert_close`. A device that
+rounds otherwise gives the judge work, as real hardware does: `--device cuda`, or `--device sim --faults parity.zoo.honest`.
+Parity examines the rows that cover the same entries, in the quick profile, with screens: --all takes every native row, which
+the quick profile consists of, --rest also the rows over OpInfo's samples for the entries that no native row covers. Both sides
 run op by op, one after the other; which goes first alternates, and what only the first call of an op costs falls to either
 alike.
 
