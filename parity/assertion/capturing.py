@@ -191,9 +191,9 @@ class _Recorder(Search):
         """The device raised in an operator."""
         self.keep(call, [], {}, (type(e).__name__, (str(e).splitlines() or [""])[0][:200], classify(e) == REFUSED))
 
-    def functions(self, s: Subject) -> None:
+    def functions(self, s: Subject, only_foreign: bool = False) -> None:
         """Record the public functions of the forward pass."""
-        super().functions(s)
+        super().functions(s, only_foreign)
         if names := [n for some in self.foreign.values() for n in some]:
             self.left[f"the CPU does not run them ({', '.join(sorted(set(names)))[:80]})"] += len(names)
 

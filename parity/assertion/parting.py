@@ -46,7 +46,7 @@ from parity.assertion.subject import (
 )
 from parity.assertion.truth import seeded
 from parity.assertion.watch import command, row_of
-from parity.checks.equivalents import on_the_cpu
+from parity.checks.equivalents import EQUIVALENTS, on_the_cpu
 from parity.checks.operators import (
     ATEN_NOT_UNIQUE,
     ATEN_UNWRITTEN,
@@ -78,6 +78,7 @@ EASED = 1.5  # an operator with the same shapes may be so many times farther off
 PASSES = ("forward", "backward")
 # Words of operators and functions that choose among elements: which of equal ones is free, and so is where a gradient goes.
 ATEN_CHOOSING = ("max_pool", "topk", "sort", "max", "min", "median", "mode", "kthvalue", "unique")
+ATEN_KEEPING = ("norm",)  # words of operators that return statistics for their gradients behind their result
 LOCATABLE = (Status.WRONG, Status.DRIFT, Status.MALFORMED)
 PATIENCE = 60.0  # seconds for looking where a comparison that failed parts
 
@@ -229,9 +230,10 @@ def located(
         warnings.simplefilter("ignore", ParityWarning)
         place.seed(SEED)
         search.operators(s, cotangents)
-        if not search.partings and time.monotonic() < search.until:
+        # Behind a part that was found, functions that the CPU has no operator for may part before it.
+        if (search.foreign or not search.partings) and time.monotonic() < search.until:
             place.seed(SEED)
-            search.functions(s)
+            search.functions(s, only_foreign=bool(search.partings))
     differs = ""
     if whole and search.broken:
         notes += _advice(fn, inputs, kwargs, place, backward, near)
@@ -241,12 +243,11 @@ def located(
         raise NothingCompared(f"{s.name}: no operator that can be compared ran on {place.name}")
     if names := [n for some in search.foreign.values() for n in some]:
         search.left[f"the CPU does not run them ({', '.join(sorted(set(names)))[:80]})"] += len(names)
-    order = sorted(search.partings, key=lambda p: PASSES.index(p.pass_))
     title = f"{s.name} {word(s.coarsest)} on {place.name}"
     table, more = module_errors(s, cotangents, place) if modules else ((), "")
     notes += (more,) if more else ()
     left, broken = dict(search.left), "" if search.partings else search.broken
-    return Located(title, word(s.coarsest), place.name, tuple(order), search.compared, left, broken, differs, notes, table)
+    return Located(title, word(s.coarsest), place.name, search.order, search.compared, left, broken, differs, notes, table)
 
 
 def _whole(
@@ -422,29 +423,30 @@ class Search:
         if time.monotonic() > self.until:
             self.left["the time was over"] += 1
             return
-        ours = run_on(call, None).results
+        ours = cpu_results(call, theirs)
         self.compared += 1
+        theirs = theirs[: len(ours)] if call.base_name in EQUIVALENTS else theirs
         if len(ours) != len(theirs):
             self._parts(call, Verdict(Status.MALFORMED, f"{len(theirs)} results instead of {len(ours)}"))
             return
-        pairs = [(f"out[{k}]" if len(ours) > 1 else "out", b, a) for k, (b, a) in enumerate(zip(theirs, ours))]
+        alike = _alike(call, ours, theirs)
+        pairs = [(k, f"out[{k}]" if len(ours) > 1 else "out", b, a) for k, a, b in alike]
         shape = call.name, tuple((x.shape, x.base.dtype) for x in call.operands)
         if chooses(call.base_name):
-            pairs = [(n, b, a) for n, b, a in pairs if a.is_floating_point() or b.shape != a.shape]
-        doubtful = [(n, b, a) for n, b, a in pairs if not is_settled(b, a, self._taken.get(shape, 1.0))]
+            pairs = [(k, n, b, a) for k, n, b, a in pairs if a.is_floating_point() or b.shape != a.shape]
+        doubtful = [(b, a) for _, _, b, a in pairs if not is_settled(b, a, self._taken.get(shape, 1.0))]
         if not doubtful or call.base_name in ATEN_NOT_UNIQUE:
             return
-        keep = [k for k in range(len(ours)) if any(theirs[k] is b for _, b, _ in pairs)]
         verdict = self._judged(
-            lambda *x: tuple(called_with(call, x)[k] for k in keep), [x.values for x in call.operands],
-            [theirs[k] for k in keep], [ours[k] for k in keep],
+            lambda *x: tuple(called_with(call, x)[k] for k, *_ in pairs), [x.values for x in call.operands],
+            [b for _, _, b, _ in pairs], [a for _, _, _, a in pairs],
         )  # fmt: skip
         if verdict is None:
             self.left["their results cannot be judged alone"] += 1
         elif verdict.status.is_finding:
             self._parts(call, verdict)
         else:
-            ratio = max(error_ratio(b, a) for _, b, a in doubtful)
+            ratio = max(error_ratio(b, a) for b, a in doubtful)
             self._taken[shape] = max(self._taken.get(shape, 1.0), EASED * ratio)
 
     def written(self, call: OperatorCall, theirs: tuple[Tensor, ...]) -> None:
@@ -490,10 +492,19 @@ class Search:
 
     # ---------------------------------------------------------------------------------------------------- functions
 
-    def functions(self, s: Subject) -> None:
-        """Run the forward pass with every public function compared."""
-        with self.places.watching(), Calls(self):
+    def functions(self, s: Subject, only_foreign: bool = False) -> None:
+        """Run the forward pass with every public function compared, or those alone that run operators which the CPU lacks."""
+        with self.places.watching(), Calls(self, only_foreign):
             ex.attempt(lambda: forward(s, self.device.upload, True, stay=torch.clone), "run")
+
+    @property
+    def order(self) -> tuple[Parting, ...]:
+        """What parts, in the order in which it ran: the calls of the forward pass, then those of the backward pass, from the
+        last to the first."""
+        found = sorted(self.partings, key=lambda p: PASSES.index(p.pass_))
+        if all(p.call is not None for p in found):
+            return tuple(found)  # operators were kept as they ran
+        return tuple(sorted(found, key=lambda p: (k := PASSES.index(p.pass_), (1, -1)[k] * p.place.order)))
 
     def with_gradients(self, func: Any, name: str, given: Any, place: Place) -> None:
         """Compare a public function by itself, with its gradients."""
@@ -540,6 +551,32 @@ def chooses(name: str) -> bool:
     """Whether an operator or function chooses among elements, of which several may be equal."""
     last = name.rpartition(".")[2].strip("_")
     return any(last == word or last.startswith(f"{word}_") or "max_pool" in last for word in ATEN_CHOOSING)
+
+
+def cpu_results(call: OperatorCall, theirs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """What a call returns on the CPU. A device that keeps statistics in float32 hands them to the gradients beside halves,
+    which some kernels of the CPU refuse: there it is computed in float32 and rounded to the dtypes of the device's results.
+    Raises what the CPU raises."""
+    try:
+        return run_on(call, None).results
+    except RuntimeError:
+        floats = {x.base.dtype for x in call.operands if x.base.is_floating_point()}
+        if len(floats) < 2 or torch.float32 not in floats or torch.float64 in floats:
+            raise
+        wide = call.in_float32()
+        return tuple(t.to(b.dtype) for t, b in zip(run_on(wide, None).results, theirs, strict=True))
+
+
+def _alike(call: OperatorCall, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> list[tuple[int, Tensor, Tensor]]:
+    """The numbers of the results with the CPU's and the device's. The statistics that a normalization keeps for its gradient
+    are taken in the coarser dtype of the two: a kernel may keep them finer than the CPU's, and the CPU's keep none in eval
+    mode. Nobody but the gradient sees them."""
+    every = [(k, a, b) for k, (a, b) in enumerate(zip(ours, theirs))]
+    if not any(word in call.base_name for word in ATEN_KEEPING):
+        return every
+    kept = [(k, a, b) for k, a, b in every[1:] if a.numel() and b.numel()]
+    coarser = [max((a.dtype, b.dtype), key=lambda d: torch.finfo(d).eps) for _, a, b in kept]
+    return every[:1] + [(k, a.to(d), b.to(d)) for (k, a, b), d in zip(kept, coarser)]
 
 
 def _copy(x: Any) -> Any:
@@ -639,14 +676,15 @@ def _plain(t: Tensor) -> Tensor:
 class Calls(TorchFunctionMode):
     """Hands each public function on the device's tensors to the search."""
 
-    def __init__(self, search: Search) -> None:
+    def __init__(self, search: Search, only_foreign: bool) -> None:
         super().__init__()
-        self._search = search
+        self._search, self._only_foreign = search, only_foreign
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, places = kwargs or {}, self._search.places
+        passed = self._only_foreign and places.following not in self._search.foreign
         with places.paused():  # calls are numbered as in the run before
-            given = self._given(func, args, kwargs)
+            given = None if passed else self._given(func, args, kwargs)
         result = func(*args, **kwargs)
         if given is not None:
             place = places.now

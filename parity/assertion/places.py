@@ -93,6 +93,11 @@ class Places:
         module, kind = self._running[-1] if self._running else ("", "")
         return Place(module, kind, "", line(), self._calls)
 
+    @property
+    def following(self) -> int:
+        """The number that the next call gets."""
+        return self._calls + 1
+
     def _enter(self, m: nn.Module) -> None:
         if not self._running:
             self._roots.append(m)

@@ -1,8 +1,9 @@
 """Operators of aten that only some devices have, by operators that the CPU has: what they compute must be the same.
 
-MPS computes `linear`, convolutions and attention by operators of its own, and so do devices that are not built into torch.
-The gradient of its pooling is none of them: which of several equal elements it goes to is free. Their names and the order of
-their arguments are those of torch's native_functions.yaml.
+MPS computes `linear`, convolutions and attention by operators of its own, CUDA convolutions and batch_norm by those of cuDNN
+or MIOpen, and so do devices that are not built into torch. The gradient of MPS's pooling is none of them: which of several
+equal elements it goes to is free. Their names and the order of their arguments are those of torch's native_functions.yaml. An
+equivalent leaves out the last results that only the device's own gradient reads (cuDNN's reserve).
 """
 
 from __future__ import annotations
@@ -49,6 +50,32 @@ def _convolution_backward_overrideable(grad: Tensor, x: Tensor, weight: Tensor, 
     return aten.convolution_backward(grad, x, weight, [grad.shape[1]], *rest)
 
 
+def _library_convolution(x: Tensor, weight: Tensor, padding: Any, stride: Any, dilation: Any, groups: int, *how: bool) -> Any:
+    return _convolution(x, weight, None, padding, stride, dilation, groups)
+
+
+def _library_transposed(
+    x: Tensor, weight: Tensor, padding: Any, outer: Any, stride: Any, dilation: Any, groups: int, *how: bool
+) -> Any:
+    return _transposed(x, weight, padding, outer, stride, dilation, groups)
+
+
+def _biased_convolution(
+    x: Tensor, weight: Tensor, bias: Any, padding: Any, stride: Any, dilation: Any, groups: int, *how: bool
+) -> Any:
+    return _convolution(x, weight, bias, padding, stride, dilation, groups)
+
+
+def _depthwise_convolution(x: Tensor, weight: Tensor, kernel: Any, bias: Any, stride: Any, padding: Any, dilation: Any) -> Any:
+    return _convolution(x, weight, bias, padding, stride, dilation, x.shape[-1 - len(kernel)])
+
+
+def _batch_norm_backward(
+    x: Tensor, grad: Tensor, weight: Tensor, mean: Any, variance: Any, saved: Any, inverse: Any, eps: float, *reserve: Tensor
+) -> Any:
+    return aten.native_batch_norm_backward(grad, x, weight, mean, variance, saved, inverse, True, eps, [True] * 3)
+
+
 EQUIVALENTS: Mapping[str, Callable[..., Any]] = {
     "linear_backward": _linear_backward,
     "convolution_overrideable": aten.convolution,
@@ -57,6 +84,16 @@ EQUIVALENTS: Mapping[str, Callable[..., Any]] = {
     "mps_convolution_backward": _convolution_backward,
     "_mps_convolution_transpose": _transposed,
     "mps_convolution_transpose_backward": _transposed_backward,
+    "cudnn_convolution": _library_convolution,
+    "cudnn_convolution_transpose": _library_transposed,
+    "miopen_convolution": _biased_convolution,
+    "miopen_depthwise_convolution": _biased_convolution,
+    "_conv_depthwise2d": _depthwise_convolution,
+    "conv_depthwise3d": _depthwise_convolution,
+    "cudnn_batch_norm": aten.native_batch_norm,
+    "miopen_batch_norm": aten.native_batch_norm,
+    "cudnn_batch_norm_backward": _batch_norm_backward,
+    "miopen_batch_norm_backward": _batch_norm_backward,
     "_scaled_dot_product_attention_math_for_mps": aten._scaled_dot_product_attention_math,
 }
 

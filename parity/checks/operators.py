@@ -99,6 +99,16 @@ class OperatorCall:
         name = self.name.partition(".")[0]
         return name.rstrip("_") if name.endswith("_") and not name.startswith("__") else name
 
+    def in_float32(self) -> OperatorCall:
+        """The same call with its floating-point operands in float32."""
+
+        def widened(x: Any) -> Any:
+            if not isinstance(x, Lain) or not x.base.is_floating_point():
+                return x
+            return replace(x, base=x.base.to(torch.float32))
+
+        return replace(self, args=tree_map(widened, self.args), kwargs=tree_map(widened, self.kwargs))
+
     @property
     def is_copy(self) -> bool:
         """Whether it copies. Wrong values of a view are a copy's, too: a view computes nothing, but it was read."""

@@ -108,6 +108,63 @@ def test_what_the_cpu_has_no_operator_for_is_compared_as_a_function() -> None:
         assert {p.operator for p in found.partings} == {"torch.nn.functional.scaled_dot_product_attention"}
 
 
+def finer(call: Call) -> Any:
+    """A normalization that keeps its statistics in float32, as CUDA's do for halves, and in eval mode too."""
+    result = call.run()
+    if not result[1].numel():
+        return result[0], *(torch.ones(call.args[0].shape[1], device=call.args[0].device) for _ in range(2))
+    return result[0], *(t.float() for t in result[1:])
+
+
+def in_float32(call: Call) -> Any:
+    """The gradient that takes them, computed in float32."""
+    dtype = call.args[0].dtype
+    call.args = [x.float() if isinstance(x, Tensor) else x for x in call.args]
+    return tuple(t if t is None else t.to(dtype) for t in call.run())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("train", [True, False])
+def test_statistics_kept_for_the_gradient_are_no_difference(dtype: torch.dtype, train: bool) -> None:
+    """A kernel may keep them finer, or where the CPU's keeps none; what the gradient makes of them is judged all the same."""
+    keeping = tuple(
+        Fault(name, (name,), effect)
+        for norm in ("native_layer_norm", "native_batch_norm")
+        for name, effect in ((norm, finer), (f"{norm}_backward", in_float32))
+    )
+
+    def found(*faults: Fault) -> parity.Located:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.LayerNorm(8), nn.BatchNorm1d(8), nn.Linear(8, 8)).to(dtype).train(train)
+        return parity.locate(net, torch.randn(12, 8, dtype=dtype, requires_grad=True), device=resolve("sim", (*keeping, *faults)))
+
+    right = found()
+    assert (right.first, right.left) == (None, {})
+    for name in ("native_layer_norm", "native_batch_norm"):
+        wrong = found(Fault("off", (name,), larger))
+        assert wrong.first is not None
+        assert wrong.first.operator == f"aten::{name}"
+    wrong = found(Fault("off", ("native_layer_norm_backward",), larger))
+    assert [(p.operator, p.pass_) for p in wrong.partings] == [("aten::native_layer_norm_backward", "backward")]
+
+
+def test_an_operator_that_only_the_device_has_is_named_before_a_later_one() -> None:
+    """Two faults: the LSTM, which the CPU has no operator for, runs before the product that is wrong, too."""
+    torch.manual_seed(0)
+
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.out = nn.LSTM(5, 7, batch_first=True), nn.Linear(7, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(self.out(self.lstm(x)[0]))
+
+    faults = Fault("lstm", ("_lstm_mps",), larger), Fault("tanh", ("tanh",), larger)
+    found = parity.locate(Tagger(), torch.randn(2, 4, 5), device=resolve("sim", faults))
+    assert [(p.operator, p.pass_) for p in found.partings] == [("torch.lstm", "forward"), ("aten::tanh", "forward")]
+
+
 def test_an_operator_that_raises_is_named() -> None:
     """With the device's words; what the CPU refuses, too, is none."""
 
