@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from parity.execution import values
+from parity.oracle import fast_convolution as fast
 from parity.oracle.decompositions import adjoints, antialiased, attention, softmax, stepwise, stored
 from parity.oracle.summation import CHAIN, CHAINS, FLOAT32_ROUNDOFF, LONG, OF_ONE, SIZES, chain_loss, float32_chain_loss, terms
 
@@ -352,12 +353,35 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
                     dims = args[1] if len(args) > 1 and args[1] else range(args[0].dim())
                     biased = chain_loss(args[0], dims).view(result.shape) / (count if name == "mean" else 1.0)
                     lost = torch.maximum(lost, biased / 4.0)
+                if name == "convolution" and self._u > self._inside and fast.is_fast(args[1], args[3], args[5]):
+                    tiles = fast.of_result(args[0], args[1], args[6], args[8])
+                    lost = torch.maximum(lost, fast.HALF_SHARE * self._u * tiles)
                 result = self._off_by(result, lost)
+        if name == "convolution_backward" and not self._apart:
+            result = self._tiles_lost(result, args)
         if name in PRODUCTS and _wide(result) and result.is_complex():
             moved = self._rounded(result)
             return moved if moved is result else by_modulus(result, moved)
         change = self._rounded_but_whole if self._apart and name in ARITHMETIC else self._rounded
         return change(result) if isinstance(result, Tensor) else tree_map(change, result)
+
+    def _tiles_lost(self, result: Any, args: Any) -> Any:
+        """The gradients of a convolution, off by what fast algorithms lose in their tiles."""
+        grad, x, weight, _, stride, _, dilation, transposed, _, groups, mask = args
+        if not (_wide(grad) and grad.dtype is torch.float64 and grad.numel() and fast.is_fast(weight, stride, dilation)):
+            return result
+        to_input, to_weight, to_bias = result
+        if mask[0] and self._u > self._inside:
+            tiles = fast.of_input_gradient(grad, weight, transposed, groups)
+            to_input = self._off_by(to_input, (fast.HALF_SHARE * self._u * tiles).expand_as(to_input))
+        if mask[1]:
+            count = grad.shape[0] * (x if transposed else grad)[0, 0].numel()
+            tiles = fast.of_weight_gradient(x, grad, weight, transposed, groups)
+            lost = (
+                max(self._inside * max(count, LONG) ** 0.5 / 4.0, fast.HALF_SHARE * (self._u > self._inside) * self._u) * tiles
+            )
+            to_weight = self._off_by(to_weight, lost.expand_as(to_weight))
+        return to_input, to_weight, to_bias
 
     def _step(self, kernel: Kernel, args: Any) -> Any:
         """Use the rounding of the step's own dtype, for its operands too, because autocast casts them first."""

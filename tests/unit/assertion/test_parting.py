@@ -136,7 +136,9 @@ def test_statistics_kept_for_the_gradient_are_no_difference(dtype: torch.dtype, 
     def found(*faults: Fault) -> parity.Located:
         torch.manual_seed(0)
         net = nn.Sequential(nn.LayerNorm(8), nn.BatchNorm1d(8), nn.Linear(8, 8)).to(dtype).train(train)
-        return parity.locate(net, torch.randn(12, 8, dtype=dtype, requires_grad=True), device=resolve("sim", (*keeping, *faults)))
+        return parity.locate(
+            net, torch.randn(12, 8, dtype=dtype, requires_grad=True), device=resolve("sim", (*keeping, *faults))
+        )
 
     right = found()
     assert (right.first, right.left) == (None, {})
