@@ -11,7 +11,7 @@ alike.
 A check is one comparison of all results of a call with the CPU's: forward, backward and so on of one case. Equal calls that are
 compared with each other and calls that must be refused do not count. Times are CPU times of this process, one thread, so that
 other work on the machine distorts them little; with --rounds the cases of every round are new, and the middle of the ratios is
-told. Where parity's time goes is sampled, some 250 times a second, in one more pass over the same cases.
+told. Findings are not shrunk. Where parity's time goes is sampled, some 250 times a second, in one more pass over the same cases.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import os
 import signal
 import statistics
 import sys
@@ -39,7 +40,7 @@ from torch.utils._pytree import tree_map
 
 import parity
 from parity.catalog import opinfo
-from parity.core.errors import ParityError
+from parity.core.errors import DeviceError, ParityError
 from parity.core.results import Aspect, Status
 from parity.devices import Device, load_faults, resolve
 from parity.runs import suite
@@ -279,13 +280,23 @@ def _spread(found: Sequence[Item]) -> Iterator[Item]:
         yield from (i for i in layer if i is not None)
 
 
+def _examined(item: Item, plan: RunPlan) -> Examined:
+    """What parity finds of an item. A kernel that broke the device for good ends this process: it starts again without the
+    row."""
+    try:
+        return examine(item, plan, NoJournal())
+    except DeviceError as e:
+        print(f"left out: {item.row.name}, because {str(e)[:160]}", flush=True)
+        os.execv(sys.executable, [sys.executable, *sys.argv, "--without", item.row.name])
+
+
 def one(item: Item, plan: RunPlan, parity_first: bool) -> Pair:
     """(parity, bare loop) on one item, timed."""
     ours, theirs = Side(), Side()
     for turn in (parity_first, not parity_first):
         started = time.process_time()
         if turn:
-            done = examine(item, plan, NoJournal())
+            done = _examined(item, plan)
             ours.seconds = time.process_time() - started
             account(done, ours)
         else:
@@ -310,7 +321,7 @@ def _planned(device: str, faults: str, seed: str) -> RunPlan:
     torch.autograd.set_multithreading_enabled(False)
     there = resolve(device, load_faults(faults) if faults else ())
     gc.freeze()
-    return RunPlan(there, resolve("cpu"), load(there.name), suite.profile("quick"), RunOptions(seed=seed))
+    return RunPlan(there, resolve("cpu"), load(there.name), suite.profile("quick"), RunOptions(seed=seed, no_shrink=True))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -323,11 +334,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--opinfo", action="store_true", help="parity's rows over OpInfo's samples instead of its native rows")
     parser.add_argument("--all", action="store_true", help=f"all rows instead of {ROWS} spread over the families")
     parser.add_argument("--rest", action="store_true", help="also the OpInfo entries that no native row covers")
+    parser.add_argument("--without", action="append", default=[], metavar="ROW", help="leave this row out")
     parser.add_argument("--rounds", type=int, default=1, help="how often, each with cases of its own (default 1)")
     a = parser.parse_args(argv)
     warnings.simplefilter("ignore")
     try:
-        chosen = items(a.ops, "opinfo" if a.opinfo else "native", a.dtype, a.all, a.rest)
+        found = items(a.ops, "opinfo" if a.opinfo else "native", a.dtype, a.all, a.rest)
+        chosen = [i for i in found if i.row.name not in a.without]
         plan = _planned(a.device, a.faults, "0")
         warm = suite.select([WARM], dtypes=(a.dtype,))[0]
     except ParityError as e:
@@ -341,13 +354,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{len(chosen)} rows, {covered} OpInfo entries, {a.dtype}, device {a.device}, torch {torch.__version__}, CPU time")
     ratios = []
     for k in range(a.rounds):
-        seeded = replace(plan, options=RunOptions(seed=str(k)))
+        seeded = replace(plan, options=RunOptions(seed=str(k), no_shrink=True))
         pairs = {item: one(item, seeded, (j + k) % 2 == 1) for j, item in enumerate(chosen)}
         ratios.append(_compared(pairs))
     sampler = Sampler()
     with sampler.watching():
         for item in chosen:
-            examine(item, seeded, NoJournal())
+            _examined(item, seeded)
     sampler.show(total(o for o, _ in pairs.values()))
     if a.rounds > 1:
         spread = " ".join(f"{r:.2f}" for r in ratios)
