@@ -2,11 +2,13 @@
 
 No two devices share a stream of random numbers, so that a dropout on the device drops other elements than on the CPU. Inside
 `Handed` every draw comes from the CPU's default generator: with the same seed before, the CPU, the device and float64 get the
-same numbers, in recomputations of checkpoints too, because these restore the state of that generator.
+same numbers, in recomputations of checkpoints too, because these restore the state of that generator. Fused kernels of
+attention draw inside, where nobody can hand them anything: attention that drops out is computed by its formula, on every side.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map
 
@@ -45,6 +50,18 @@ class Handed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch ha
         self.draws = 0
         self.left: set[str] = set()
         self._told = told
+        self._unfused = _Unfused()
+
+    def __enter__(self) -> Handed:
+        with contextlib.ExitStack() as entered:
+            entered.enter_context(self._unfused)
+            super().__enter__()  # type: ignore[no-untyped-call]  # as torch has it
+            self._left = entered.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        with self._left:
+            super().__exit__(*error)  # type: ignore[no-untyped-call]  # as torch has it
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -64,6 +81,17 @@ class Handed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch ha
         if not name.startswith(ATEN_SOMETIMES) or _drops(func, args, kwargs):
             self.left.add(name)
         return func(*args, **kwargs)
+
+
+class _Unfused(TorchFunctionMode):
+    """Computes attention that drops out by its formula."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is not scaled_dot_product_attention or not (kwargs.get("dropout_p", 0.0) or (len(args) > 4 and args[4])):
+            return func(*args, **kwargs)
+        with sdpa_kernel(SDPBackend.MATH):
+            return func(*args, **kwargs)
 
 
 def _near(x: Any) -> Any:

@@ -8,10 +8,11 @@ the quick profile consists of, --rest also the rows over OpInfo's samples for th
 run op by op, one after the other; which goes first alternates, and what only the first call of an op costs falls to either
 alike.
 
-A check is one comparison of all results of a call with the CPU's: forward, backward and so on of one case. Equal calls that are
-compared with each other and calls that must be refused do not count. Times are CPU times of this process, one thread, so that
-other work on the machine distorts them little; with --rounds the cases of every round are new, and the middle of the ratios is
-told. Findings are not shrunk. Where parity's time goes is sampled, some 250 times a second, in one more pass over the same cases.
+A check is one comparison of all results of a call with the CPU's: forward, backward and so on of one case. Equal calls that
+are compared with each other and calls that must be refused do not count. Times are CPU times of this process, one thread, so
+that other work on the machine distorts them little; with --rounds the cases of every round are new, and the middle of the
+ratios is told. Findings are not shrunk. Where parity's time goes is sampled, some 250 times a second, in one more pass over
+the same cases.
 """
 
 from __future__ import annotations

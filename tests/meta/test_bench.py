@@ -229,11 +229,11 @@ def test_real_models_finds_the_planted_fault_and_names_what_is_not_installed(
 
     monkeypatch.setattr(bench, "_torchvision", lambda: None)
     monkeypatch.setattr(bench, "MODELS", {"small": small, "absent": lambda: importlib.import_module("no_such_library")})
-    assert bench.one("small", "", locate=True) == 0
+    assert bench.one("small", "", locate=True, device="sim") == 0
     told = capsys.readouterr().out
     assert told.count("as it should be") == 12
     assert "locate: Sequential float32 on sim parts from the CPU first in 1 (GELU), backward: aten::gelu_backward" in told
-    assert bench.one("absent", "", locate=False) == 0
+    assert bench.one("absent", "", locate=False, device="sim") == 0
     assert "skipped: no_such_library is not installed" in capsys.readouterr().out
 
 

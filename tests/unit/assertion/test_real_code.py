@@ -13,9 +13,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import parity
-from parity.assertion import ParityFailure, ParityWarning, assert_parity
+from parity.assertion import ParityFailure, ParityWarning, assert_parity, draws
 from parity.core.errors import UsageError
 from parity.devices import Call, Fault, resolve
 from parity.zoo import honest
@@ -80,6 +81,27 @@ def test_a_model_that_drops_out_agrees_as_it_trains(dtype: torch.dtype, faults: 
     found = silently(Trained().to(dtype), torch.randn(2, 3, 8, dtype=dtype), device=resolve("sim", faults))
     assert "note: random numbers (dropout) were drawn on the CPU and handed to both sides" in str(found)
     assert len(found.verdicts) == 5
+
+
+def test_attention_that_drops_out_is_computed_by_its_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA's fused kernels draw inside. Attention that drops nothing keeps its kernel."""
+    asked: list[Any] = []
+
+    def told(kernel: Any) -> Any:
+        asked.append(kernel)
+        return sdpa_kernel(kernel)
+
+    monkeypatch.setattr(draws, "sdpa_kernel", told)
+    x = torch.randn(1, 2, 4, 8)
+    with draws.Handed() as handed:
+        F.scaled_dot_product_attention(x, x, x)
+        assert not asked
+        F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+        F.scaled_dot_product_attention(x, x, x, None, 0.5)
+    assert asked == [SDPBackend.MATH] * 2
+    assert (handed.draws, handed.left) == (2, set())
+    F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+    assert len(asked) == 2
 
 
 def test_a_fault_in_a_model_that_drops_out_is_found_and_located() -> None:
