@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from parity.catalog.row import Row
-from parity.checks import derivatives, history, inputs_unchanged, poison, refusal, repeat, transfer, writes
+from parity.checks import derivatives, history, inputs_unchanged, metadata, poison, refusal, repeat, transfer, writes
 from parity.checks.dispatched import Dispatched
 from parity.checks.power import ProbeResults
 from parity.checks.trial import EVERYTHING, RAISED, Mark, Result, Settings, Sides, Trial, compare, is_known, outcome_of, raised
@@ -161,8 +161,8 @@ def _judge_forward(t: Trial, bench: Bench, first: Forward, there: Placed, theirs
         return
     result = compare(t, bench, aspect, first.reference, outcome, "forward", lambda: _forward_again(t, first), _written_parts(t))
     live = first.live
-    if isinstance(live, Live) and isinstance(theirs, Live) and result.verdict.status is Status.AGREE:
-        result = _metadata(row, aspect, live, theirs, first.placed, there, result)
+    if isinstance(live, Live) and isinstance(theirs, Live):
+        result = metadata.judged(t, result, live.outputs, theirs.outputs, first.placed.bases, there.bases)
     random = rule_of(row).is_random and t.settings.law
     if random and result.verdict.status is Status.AGREE and bench.bound is not None:
         result = _by_law(t, bench.bound, result)
@@ -248,22 +248,6 @@ def _bound(t: Trial) -> Bound | None:
     )
 
 
-def _metadata(row: Row, aspect: Aspect, live: Live, theirs: Live, here: Placed, there: Placed, so_far: Result) -> Result:
-    """A MALFORMED result if strides or aliasing differ where torch promises them, else `so_far`."""
-    if not (row.view or row.strides):
-        return so_far
-    for (name, a), (_, b) in zip(live.outputs, theirs.outputs):
-        if name.startswith("base["):
-            continue
-        if (row.view or len(here.views) == 1) and a.numel() > 1 and _strides(a) != _strides(b):
-            text = f"{name}.stride()={b.stride()}, but should be {a.stride()}"
-            return Result(aspect, Verdict(Status.MALFORMED, text, Measure(name, problem="strides")))
-        if row.view and a.numel() and _shares(a, here) != _shares(b, there):
-            text = f"{name} {'aliases' if _shares(b, there) else 'does not alias'} the input, unlike the reference's"
-            return Result(aspect, Verdict(Status.MALFORMED, text, Measure(name, problem="aliasing")))
-    return so_far
-
-
 def _by_law(t: Trial, bound: Bound, so_far: Result) -> Result:
     """Judge a random op's distribution, seeding and gradients on the device; VOID if the reference fails the same test."""
 
@@ -283,16 +267,6 @@ def _by_law(t: Trial, bound: Bound, so_far: Result) -> Result:
     if isinstance(own := ask(t.cpu), Raised) or own:
         return Result(so_far.aspect, Verdict(Status.VOID, f"the reference fails the same test: {problem}", Measure(name)))
     return Result(so_far.aspect, Verdict(Status.WRONG, problem, Measure(name, problem="law"), randomness.LAW))
-
-
-def _strides(x: Tensor) -> tuple[int, ...]:
-    """Strides of the dimensions with more than one element; the others are unspecified."""
-    return tuple(s for s, n in zip(x.stride(), x.shape) if n > 1)
-
-
-def _shares(x: Tensor, placed: Placed) -> bool:
-    pointer = x.untyped_storage().data_ptr()
-    return any(b.untyped_storage().data_ptr() == pointer for b in placed.bases)
 
 
 def failing(results: Sequence[Result]) -> list[Result]:

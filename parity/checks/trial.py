@@ -15,7 +15,7 @@ from parity.checks import power
 from parity.checks.power import ProbeResults
 from parity.core.case import Case
 from parity.core.dtypes import FACTS
-from parity.core.results import Aspect, Computed, Measure, Outcome, Raised, Status, Verdict
+from parity.core.results import Aspect, Computed, Measure, MetadataNote, Outcome, Raised, Status, Verdict
 from parity.devices.base import Device
 from parity.execution import execute as ex
 from parity.execution.execute import Destination, Live, Named, Placed, Program
@@ -37,11 +37,12 @@ RAISED = {"refused": Status.UNSUPPORTED, "oom": Status.OOM, "error": Status.ERRO
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One aspect of a case, judged."""
+    """One aspect of a case, judged. notes: how its fresh tensors lie otherwise in memory than the CPU's."""
 
     aspect: Aspect
     verdict: Verdict
     measures: tuple[Measure, ...] = ()
+    notes: tuple[MetadataNote, ...] = ()
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -73,7 +74,7 @@ class Settings:
     draw a random op repeatedly and test its law; without, each result only has to be possible. operands: check that the calls
     left their operands unchanged (always_use_oracle implies it). power: judge agreements again with errors put in. poison: the
     byte with which freed memory of the device is filled before the calls (`parity.checks.poison`), 0 for none. guards: run the
-    calls once more between guards.
+    calls once more between guards. fail_on_metadata: other strides than the CPU's are a finding also where torch promises none.
     """
 
     always_use_oracle: bool = False
@@ -85,6 +86,7 @@ class Settings:
     power: bool = False
     poison: int = 0
     guards: bool = False
+    fail_on_metadata: bool = False
 
     def wants(self, aspect: Aspect) -> bool:
         """Whether to check this aspect."""

@@ -17,6 +17,7 @@ A layout is a tuple of steps, applied to the base in order. Each step is a name 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 from parity.core.case import Layout, Step
 from parity.core.errors import CaseError
@@ -125,6 +126,30 @@ def dense(shape: Shape) -> Shape:
         strides.append(step)
         step *= max(1, n)
     return tuple(strides[::-1])
+
+
+def strides_differ(shape: Shape, one: Shape, other: Shape) -> bool:
+    """Whether two tensors of this shape have other strides; those of dimensions of size 1 and of empty tensors say nothing."""
+    return one != other and 0 not in shape and any(a != b for a, b, n in zip(one, other, shape) if n > 1)
+
+
+def memory_format(shape: Shape, strides: Shape) -> str:
+    """How a tensor with these strides, in elements, lies in memory: "contiguous", "channels last" (the channels innermost, rank
+    4 and 5), "permuted" (dense, in another order of the dimensions), "expanded" (with strides of 0) or "with gaps". Strides of
+    dimensions of size 1 do not count."""
+
+    def is_dense(order: Sequence[int]) -> bool:
+        kept = [d for d in order if shape[d] > 1]
+        return tuple(strides[d] for d in kept) == dense(tuple(shape[d] for d in kept))
+
+    rank = len(shape)
+    if is_dense(range(rank)):
+        return "contiguous"
+    if rank in (4, 5) and is_dense((0, *range(2, rank), 1)):
+        return "channels last"
+    if any(s == 0 and n > 1 for s, n in zip(strides, shape)):
+        return "expanded"
+    return "permuted" if is_dense(sorted(range(rank), key=lambda d: strides[d], reverse=True)) else "with gaps"
 
 
 def check(shape: Shape, layout: Layout) -> None:

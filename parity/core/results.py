@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from parity.core.errors import UsageError
+from parity.core.layout import memory_format
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -304,6 +305,27 @@ class Record:
     def key(self) -> tuple[str, str, str]:
         """Identifies the same check in another run."""
         return self.case, self.aspect, self.digest
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataNote:
+    """A fresh result whose strides differ from the CPU's where torch promises none. aspect, tensor: of which check and which
+    result; shape: of both; device, reference: the strides, in elements; case: the first that showed it; count: the checks of
+    the item that showed the same words."""
+
+    aspect: str
+    tensor: str
+    shape: tuple[int, ...]
+    device: tuple[int, ...]
+    reference: tuple[int, ...]
+    case: str = ""
+    count: int = 1
+
+    @property
+    def words(self) -> str:
+        """How the two lie in memory: "channels last instead of contiguous"."""
+        there, here = memory_format(self.shape, self.device), memory_format(self.shape, self.reference)
+        return f"{there} instead of {here}" if there != here else f"other strides, {here} as well"
 
 
 @dataclass(frozen=True, slots=True)

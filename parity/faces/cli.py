@@ -240,7 +240,7 @@ def _coverage(o: argparse.Namespace) -> int:
 def _replay(o: argparse.Namespace) -> int:
     from parity.faces import replay
 
-    return replay.replay(o.case, How(o.device or "", o.faults, o.setup))
+    return replay.replay(o.case, How(o.device or "", o.faults, o.setup, fail_on_metadata=o.fail_on_metadata))
 
 
 def _explain(o: argparse.Namespace) -> int:

@@ -14,9 +14,11 @@ from parity.runs.known import NAME
 from parity.runs.options import (
     DEVICE_HELP,
     FAULTS_HELP,
+    METADATA_HELP,
     OPTIONS,
     PROFILE_HELP,
     SETUP_HELP,
+    STRICT,
     WORKERS_HELP,
     read_count,
     read_day,
@@ -243,6 +245,7 @@ def parser() -> argparse.ArgumentParser:
     again.add_argument("--device", default=None, help=DEVICE_HELP + " (auto by default; for a run file, its own device)")
     again.add_argument("--faults", metavar="FILE", type=read_text, help=FAULTS_HELP)
     again.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
+    again.add_argument(STRICT, action="store_true", help=METADATA_HELP)
     again.set_defaults(command="replay")
 
     why = commands.add_parser(

@@ -379,7 +379,9 @@ class Checker:
             if isinstance(script, Path):
                 records[k] = replace(records[k], script=f"{script.parent.name}/{script.name}")
             if f.known is None or f.known.fails:
-                texts.append(text(f, self._plan.device.name, script, options.faults or "", options.setup or ""))
+                texts.append(
+                    text(f, self._plan.device.name, script, options.faults or "", options.setup or "", options.for_header())
+                )
         held = self._plan.known
         texts += [known.failure(s, held.entry(s.id)) for s in done.known if s.fails]
         rest: list[Row] = [*done.power, *done.figures, *done.known, done.summary]

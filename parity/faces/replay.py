@@ -16,6 +16,7 @@ from parity.runs import diff, inquest, run_file, suite
 from parity.runs.code import code_of
 from parity.runs.doctor import examined
 from parity.runs.inquest import How
+from parity.runs.options import STRICT
 from parity.runs.rows import CPU, Header, Run, is_own
 
 SECONDS = 120
@@ -57,8 +58,8 @@ def findings(run: Run) -> tuple[str, ...]:
 
 
 def as_then(run: str, header: Header, how: How) -> How:
-    """How to replay the cases of a run: on its device. Its faults and setup are code, so they are used only if the person names
-    them again; if they differ from the run's, the first line says so.
+    """How to replay the cases of a run: on its device, and as strict on strides. Its faults and setup are code, so they are
+    used only if the person names them again; if they differ from the run's, the first line says so.
 
     Raises UsageError, with the command to type, if the run had one that is not named now.
     """
@@ -75,7 +76,8 @@ def as_then(run: str, header: Header, how: How) -> How:
         now = code_of(given)
         if now.name and not now.same(code):
             print(f"note: {option} {now} is not what {run} was run with: {code}")
-    return replace(how, device=how.device or header.fingerprint.device)
+    strict = how.fail_on_metadata or STRICT in header.options.split()
+    return replace(how, device=how.device or header.fingerprint.device, fail_on_metadata=strict)
 
 
 def explain_run(path: Path, part: str) -> None:

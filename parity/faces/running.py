@@ -237,7 +237,8 @@ def _compared(
         reporter.say(f"findings were not tried again in a fresh process ({'--no-again' if o.no_again else '--tx'})")
     if code != 1 or o.no_again or o.tx:
         return code
-    reporter.try_again(How(o.device, o.faults, o.setup), workers, max(0.0, until - time.monotonic()))
+    how = How(o.device, o.faults, o.setup, fail_on_metadata=o.fail_on_metadata)
+    reporter.try_again(how, workers, max(0.0, until - time.monotonic()))
     if o.junit_xml and (acquitted := reporter.acquitted()) and Path(o.junit_xml).is_file():
         from parity.report import junit
 

@@ -86,7 +86,8 @@ def full(c: Gathered, header: Header) -> list[str]:
         if m is not None and m.device:
             truth = f", truth {m.truth}" if m.truth and m.truth != m.reference else ""
             text.append(f"    worst at {list(m.index)}: device {m.device}, reference {m.reference}{truth}")
-    text.append(f"    {reproduce(c.case, header.fingerprint.device, header.faults.name, header.setup.name)}")
+    h = header
+    text.append(f"    {reproduce(c.case, h.fingerprint.device, h.faults.name, h.setup.name, h.options)}")
     script = next(filter(None, [*(r.script for r in c.records), *(d.script for d in c.deaths)]), "")
     needs = "torch only" + (", and a real device to show it on" if header.fingerprint.simulated else "")
     return text + ([f"    or run {script} (needs {needs})"] if script else [])

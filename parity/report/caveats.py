@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parity.report import power
+from parity.report import metadata, power
 from parity.report.summary import compared, leaks, not_reproduced
 from parity.report.words import listed, plural
 from parity.runs.doctor import suspicion
+from parity.runs.options import STRICT
 from parity.runs.rows import Run, is_own
 
 SIMULATED = "a simulated device"
@@ -42,6 +43,8 @@ def notes(run: Run) -> Iterator[tuple[str, str]]:
     if lines := leaks(run.items):
         said = listed([x.strip() for x in lines], LOST)
         yield "memory leaks", f"every repeat of a call leaves memory on the device in {plural(len(lines), 'item')}: {said}"
+    if line := metadata.line(run.items, 2 * LOST):
+        yield "metadata", f"{line}; torch promises little there, so it is no finding ({STRICT} makes it one)"
     if suspect := suspicion(run.header.fingerprint):
         yield "the device is suspect", f"findings may be this machine's own; the doctor found wrong {suspect}"
     if run.header.fingerprint.simulated:

@@ -40,15 +40,17 @@ def body(result: Result) -> list[str]:
     return [*lines, counted] if counted else lines
 
 
-def text(f: Finding, device: str, script: Path | OutputError | None, faults: str = "", setup: str = "") -> str:
+def text(
+    f: Finding, device: str, script: Path | OutputError | None, faults: str = "", setup: str = "", options: str = ""
+) -> str:
     """The whole finding. script: the path of the script that shows it, the error that prevented writing it, or None if it needs
-    more than torch; faults, setup: the files that the run was given."""
+    more than torch; faults, setup: the files that the run was given; options: as in the run's header."""
     op, dtype = f.item.row.name, f.item.dtype
     case = notation.case_text(f.case)
     lines = [place(f.result, op, dtype, device), *body(f.result), f"smallest case: {case}"]
     if f.count > 1:
         lines[-1] += f"   (of {f.count} cases that show it)"
-    lines.append(reproduce(case, device, faults, setup))
+    lines.append(reproduce(case, device, faults, setup, options))
     if isinstance(script, OutputError):
         lines.append(f"no script: {script}")
     elif script is not None:

@@ -60,7 +60,7 @@ def _line(c: Gathered, header: Header) -> str:
     kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
     message = [
         f"{sentence(c.cause)}; {kinds} in {listed(c.ops, 200)} ({listed(c.dtypes, 80)})",
-        shortened(reproduce(c.case, f.device, header.faults.name, header.setup.name), CASE),
+        shortened(reproduce(c.case, f.device, header.faults.name, header.setup.name, header.options), CASE),
     ]
     if f.simulated:
         message.append("a simulated device: this says nothing about any hardware")

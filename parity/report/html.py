@@ -18,6 +18,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from parity import catalog
+from parity.checks.metadata import PROBLEM
 from parity.core import notation, picture
 from parity.core.case import OpClass, source_of
 from parity.core.dtypes import DEFAULT
@@ -141,7 +142,7 @@ class _Details:
 
     def of(self, r: Record) -> dict[str, Any]:
         """What the page tells of a finding; a title alone where no room is left."""
-        f = self.header.fingerprint
+        h, f = self.header, self.header.fingerprint
         case, m = r.shrunk or r.case, r.measures[0] if r.measures else None
         tensor = f" in {m.tensor}" if m is not None and m.tensor else ""
         made: dict[str, Any] = {"title": f"{r.op} {r.dtype}: {r.status}{tensor}, {r.aspect}", "case": case, "whole": False}
@@ -152,8 +153,8 @@ class _Details:
             "whole": True,
             "says": r.reason,
             "origin": r.origin,
-            "replay": reproduce(case, f.device, self.header.faults.name, self.header.setup.name).partition(": ")[2],
-            "script": self._script(r, case),
+            "replay": reproduce(case, f.device, h.faults.name, h.setup.name, h.options).partition(": ")[2],
+            "script": self._script(r, case, m is not None and m.problem == PROBLEM),
             **_of_measure(m),
             "drawn": self._drawn(r, m),
         }
@@ -174,7 +175,7 @@ class _Details:
             "bins": svg.of_bins(larger),
         }
 
-    def _script(self, r: Record, case: str) -> str:
+    def _script(self, r: Record, case: str, strides: bool) -> str:
         self.scripts -= 1
         if self.scripts < 0:
             return ""
@@ -183,7 +184,8 @@ class _Details:
                 warnings.simplefilter("ignore")
                 parsed = notation.parse(case)
                 small = parsed.numel <= ELEMENTS
-                return (minimal(parsed, r.aspect, self.header.fingerprint.device) or "") if small else ""
+                device = self.header.fingerprint.device
+                return (minimal(parsed, r.aspect, device, strides=strides) or "") if small else ""
         except CaseError:  # of another version
             return ""
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+from parity.checks.metadata import PROBLEM
 from parity.core import notation
 from parity.core.errors import CaseError
 from parity.core.results import Fingerprint, Record
@@ -68,7 +69,8 @@ def _shown(r: Record, f: Fingerprint, anyhow: bool = False) -> list[str]:
     parts = []
     try:
         reads = r.cause is not None and r.cause.symptom == "operands"
-        text = minimal(notation.parse(r.shrunk or r.case), r.aspect, f.device, reads)
+        strides = m is not None and m.problem == PROBLEM
+        text = minimal(notation.parse(r.shrunk or r.case), r.aspect, f.device, reads, strides)
     except CaseError:
         text = None
     if text is None:

@@ -139,7 +139,7 @@ def _case(
 
 def _line(x: Record | Death, ids: dict[int, str], header: Header) -> str:
     """A finding with the command that shows it again."""
-    given = header.fingerprint.device, header.faults.name, header.setup.name
+    given = header.fingerprint.device, header.faults.name, header.setup.name, header.options
     if isinstance(x, Death):
         return f"{x.how} [{ids[id(x)]}] at stage {x.stage}: {x.signal}\n  {reproduce(x.least, *given)}"
     return f"{x.status} [{ids[id(x)]}] {x.aspect}: {x.reason}\n  {reproduce(x.shrunk or x.case, *given)}"

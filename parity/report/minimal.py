@@ -19,14 +19,18 @@ from parity.report.script import CaseScript, Unwritable
 
 SHOWN_BITS = 32  # of dtypes whose differences may not show in the four digits that torch prints
 LONGEST = 4000  # most characters of a script that is worth reading
+STRIDES = [
+    "    result = run(device)",
+    "    print(device, [t.stride() for t in (result if isinstance(result, (list, tuple)) else [result])])",
+]
 ASPECTS = (Aspect.FORWARD, Aspect.BACKWARD, Aspect.INPLACE, Aspect.OUT, Aspect.TRANSFER)
 
 
-def minimal(case: Case, aspect: str, device: str, operands: bool = False) -> str | None:
+def minimal(case: Case, aspect: str, device: str, operands: bool = False, strides: bool = False) -> str | None:
     """The script, which takes the device as its argument; None if the case cannot be written in a few lines of torch alone.
 
     A destination and an operand that is written are printed whole, so that a write beside the view shows. operands: print the
-    operands after the call instead of its result.
+    operands after the call instead of its result; strides: print the strides of its result.
     """
     if aspect not in ASPECTS:
         return None
@@ -34,7 +38,7 @@ def minimal(case: Case, aspect: str, device: str, operands: bool = False) -> str
         data = script.data_of(case, Aspect.FORWARD if aspect == Aspect.TRANSFER else aspect)
         if data is not None and aspect == Aspect.TRANSFER:
             data = replace(data, aspect=Aspect.TRANSFER)
-        text = "" if data is None else _text(data, device, operands)
+        text = "" if data is None else _text(replace(data, strides=strides), device, operands)
     except (Unwritable, ParityError):
         return None
     return text if text and len(text) <= LONGEST and "unpacked(" not in text else None
@@ -54,7 +58,7 @@ def _text(t: CaseScript, device: str, operands: bool) -> str:
     last = [
         *(["", "torch.set_printoptions(precision=9)"] if FACTS[t.case.dtype].bits >= SHOWN_BITS else [""]),
         f'for device in ("cpu", sys.argv[1] if sys.argv[1:] else "{default or "mps"}"):',
-        "    print(device, run(device))",
+        *(STRIDES if t.strides else ["    print(device, run(device))"]),
     ]
     head = ["import sys", "", "import torch", *imports]
     parts = ["\n".join(head), *definitions, "\n".join(["def run(device):", *body])]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from parity.checks import inputs_unchanged
+from parity.checks import inputs_unchanged, metadata
 from parity.core import notation
 from parity.core.errors import OutputError
 from parity.core.results import Aspect
@@ -31,7 +31,9 @@ def write_script(f: Finding, device: Device, folder: Path) -> Path | None:
     """
     title = f"{f.item.row.name} {f.item.dtype} on {device.name}: {f.result.verdict.status} in {f.result.aspect}"
     m = f.result.verdict.measure
-    script = standalone(f.case, f.result.aspect, device.name, title, m is not None and m.problem == inputs_unchanged.PROBLEM)
+    problem = m.problem if m is not None else ""
+    kept, strides = problem == inputs_unchanged.PROBLEM, problem == metadata.PROBLEM
+    script = standalone(f.case, f.result.aspect, device.name, title, kept, strides)
     if script is None:
         return None
     words = (f.item.row.name, f.item.dtype, f.result.aspect, f.result.verdict.tensor)

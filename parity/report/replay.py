@@ -23,22 +23,30 @@ from parity.devices import load_faults, resolve
 from parity.devices.preflight import is_fast
 from parity.devices.setup import run_setup
 from parity.execution.execute import said
-from parity.report import explanation, output
+from parity.report import explanation, metadata, output
 from parity.report.finding import body, place
 from parity.runs import suite
 from parity.runs.examine import RunPlan, replay
 from parity.runs.journal import LOST, Journal
+from parity.runs.options import RunOptions
 from parity.runs.tally import record
 
 LARGEST = 16 << 30  # most bytes of a case's operands, so that a typing error cannot fill the memory
 LINGER = 0.3  # seconds to wait after the last case, because kernels may fail later than they are called
 
 
-def run(cases: Sequence[Case], device: str, faults: str | None, explain: bool = False, journal: Path | None = None) -> int:
+def run(
+    cases: Sequence[Case],
+    device: str,
+    faults: str | None,
+    explain: bool = False,
+    journal: Path | None = None,
+    fail_on_metadata: bool = False,
+) -> int:
     """Print what each case does on the device; returns 1 for a finding, 3 if nothing was compared, else 0.
 
     explain: also print why each result was judged so. journal: a file that records the current case, for the process that
-    outlives this one.
+    outlives this one. fail_on_metadata: as in `RunOptions`.
 
     Raises CaseError for a case that cannot be rebuilt here, DeviceError and UsageError as resolving a device does.
     """
@@ -50,7 +58,7 @@ def run(cases: Sequence[Case], device: str, faults: str | None, explain: bool = 
     watch = Journal(journal) if journal else None
     for case in cases:
         row = suite.row(case.op)
-        plan = RunPlan(there, resolve("cpu"), tables, suite.profile("quick"))
+        plan = RunPlan(there, resolve("cpu"), tables, suite.profile("quick"), RunOptions(fail_on_metadata=fail_on_metadata))
         item, text = suite.Item(row, case.dtype), notation.case_text(case)
         needed = sum(math.prod(base_shape(x.shape, x.layout)) * FACTS[x.dtype].bits // 8 for x in case.operands())
         if needed > LARGEST:
@@ -65,11 +73,11 @@ def run(cases: Sequence[Case], device: str, faults: str | None, explain: bool = 
         for r in results:
             findings += r.verdict.status in FINDINGS
             compared += r.verdict.status in COMPARED
-            worst = body(r) if r.verdict.status in FINDINGS else []
+            more = [*(body(r) if r.verdict.status in FINDINGS else []), *map(metadata.sentence, r.notes)]
             if explain:
                 print("\n".join(f"  {line}" for line in explanation.lines(record(item, r, text, "", True), row)))
             else:
-                print("  " + "\n    ".join([place(r, case.op, case.dtype, there.name), *worst]))
+                print("  " + "\n    ".join([place(r, case.op, case.dtype, there.name), *more]))
     time.sleep(LINGER)
     if not compared:
         print("nothing was compared")
@@ -92,7 +100,8 @@ def main(argv: Sequence[str]) -> int:
         parser.add_argument(name)
     for name in ("--faults", "--setup"):
         parser.add_argument(name)
-    parser.add_argument("--explain", action="store_true")
+    for name in ("--explain", "--fail-on-metadata"):
+        parser.add_argument(name, action="store_true")
     o = parser.parse_args(argv)
     # File descriptors that a case must not close: this pipe, and the open standard streams.
     theirs = [*os.pipe(), *(n for n in (0, 1, 2) if _is_open(n))]
@@ -101,7 +110,7 @@ def main(argv: Sequence[str]) -> int:
         try:
             if o.setup:
                 run_setup(o.setup)
-            code = run([notation.parse(o.case)], o.device, o.faults, o.explain, notes)
+            code = run([notation.parse(o.case)], o.device, o.faults, o.explain, notes, o.fail_on_metadata)
             sys.stdout.flush()
         except ParityError as e:
             print(f"parity: {e}", file=sys.stderr)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.core import picture
-from parity.core.results import SYMPTOMS, Aspect, Cause, Fingerprint, Json, Measure, Record, Status
+from parity.core.results import SYMPTOMS, Aspect, Cause, Fingerprint, Json, Measure, MetadataNote, Record, Status
 from parity.report.matrix import PASSES
 from parity.runs.causes import WEIGHTS
 from parity.runs.code import Code
@@ -61,6 +61,7 @@ TYPES: Mapping[str, Json] = {
     "tuple[tuple[str, float], ...]": _list(_pair(TEXT, NUMBER)),
     "tuple[tuple[str, str], ...]": _list(_pair(TEXT, TEXT)),
     "tuple[Measure, ...]": _list({"$ref": "#/$defs/Measure"}),
+    "tuple[MetadataNote, ...]": _list({"$ref": "#/$defs/MetadataNote"}),
     "Fingerprint": {"$ref": "#/$defs/Fingerprint"},
     "Cause | None": {"anyOf": [{"$ref": "#/$defs/Cause"}, {"type": "null"}]},
     "Code": {"$ref": "#/$defs/Code"},
@@ -69,6 +70,7 @@ TYPES: Mapping[str, Json] = {
 WORDS: Mapping[tuple[type, str], Json] = {
     (Record, "status"): WORD,
     (Record, "aspect"): {"enum": ASPECTS},
+    (MetadataNote, "aspect"): {"enum": ASPECTS},
     (Death, "how"): {"enum": list(DEADLY)},
     (Death, "aspect"): {"enum": ["", *ASPECTS]},
     (Death, "blame"): {"enum": list(BLAMES)},
@@ -96,7 +98,7 @@ def of_run_file() -> Json:
     """The schema of one line of a run file."""
     rows = {k.__name__: _of_class(k, {"kind": {"const": word}}) for word, k in KINDS.items()}
     header = _of_class(Header, {MAGIC: {"const": 1}, "format": {"const": FORMAT}})
-    parts = {k.__name__: _of_class(k) for k in (Fingerprint, Code, Measure, Cause)}
+    parts = {k.__name__: _of_class(k) for k in (Fingerprint, Code, Measure, MetadataNote, Cause)}
     return {
         "$schema": DRAFT,
         "title": f"A line of a run file of parity, format {FORMAT}",

@@ -15,7 +15,7 @@ import math
 import textwrap
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ from parity.execution import execute
 from parity.execution.execute import Destination, Placed
 from parity.execution.inputs import Inputs, Slot, build, fill_like, raw_bytes
 from parity.judging.rules import rule_of
-from parity.report.script_text import AGAIN, HEAD, NAMED, REAL, TAIL
+from parity.report.script_text import AGAIN, HEAD, NAMED, REAL, STRIDES, TAIL
 
 LITERAL = 64  # most elements to write out; larger tensors are written as compressed bytes
 MODES = {"no_grad": "with torch.no_grad():", "inference": "with torch.inference_mode():"}
@@ -65,7 +65,8 @@ class Unwritable(Exception):  # not an error: it only stops the writing
 @dataclass(frozen=True, slots=True)
 class CaseScript:
     """The parts of a finding that the script needs. result: the outputs of the CPU, for the shapes of cotangents and
-    destinations. kept: whether the finding is about operands (and cotangents) that the call must leave unchanged."""
+    destinations. kept: whether the finding is about operands (and cotangents) that the call must leave unchanged. strides:
+    whether it is about the strides of results."""
 
     case: Case
     row: Row
@@ -73,18 +74,19 @@ class CaseScript:
     inputs: Inputs
     result: tuple[tuple[str, Tensor], ...]
     kept: bool = False
+    strides: bool = False
 
 
-def standalone(case: Case, aspect: str, device_name: str, title: str, kept: bool = False) -> str | None:
+def standalone(case: Case, aspect: str, device_name: str, title: str, kept: bool = False, strides: bool = False) -> str | None:
     """The script, or None if the case cannot be written in torch alone (private test data, functions without source). kept:
-    compare the operands after the call instead of its results.
+    compare the operands after the call instead of its results; strides: compare the strides of its results, too.
 
     The script takes the device as its argument and prints the three results and the largest difference. Its exit code is 1 if
     device and CPU differ by more than a few roundoffs, 2 if it compared nothing, else 0.
     """
     try:
         data = data_of(case, aspect, kept)
-        return None if data is None else _text(data, device_name, title)
+        return None if data is None else _text(replace(data, strides=strides), device_name, title)
     except (Unwritable, ParityError):
         return None
 
@@ -414,7 +416,7 @@ def _text(t: CaseScript, device_name: str, title: str) -> str:
         ["def run(device, wide):", '    """The call on a device, its results by name; wide: in float64."""']
         + [f"    {line}" for line in lines]
     )
-    tail = TAIL.replace("@REPEAT@", AGAIN if t.aspect == Aspect.REPEAT else "")
+    tail = TAIL.replace("@MORE@", (AGAIN if t.aspect == Aspect.REPEAT else "") + (STRIDES if t.strides else ""))
     default = REAL if simulated else NAMED.format(name=device_name)
     parts = [head.rstrip(), *definitions, "\n".join([flags, *bases]), body, default.rstrip(), tail.rstrip()]
     text = "\n\n\n".join(parts) + "\n"

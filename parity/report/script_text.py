@@ -132,7 +132,7 @@ def main():
         print(f"the device gives {list(got)}, the CPU {list(cpu)}")
         return 1
     bad = [differs(name, got[name], cpu[name], truth.get(name)) for name in cpu]
-@REPEAT@    print("they differ" if any(bad) else "they agree")
+@MORE@    print("they differ" if any(bad) else "they agree")
     return int(any(bad))
 
 
@@ -146,6 +146,14 @@ AGAIN = """\
         if not torch.equal(parts(again[name]).nan_to_num(), parts(got[name]).nan_to_num()):
             print(f"  {name}: two equal calls on the device differ")
         bad.append(differs(name, again[name], cpu[name], truth.get(name)))
+"""
+
+STRIDES = """\
+    theirs, ours = run(device, False), run("cpu", False)
+    for name in cpu:
+        there, here = ([s for s, n in zip(r[name].stride(), r[name].shape) if n > 1] for r in (theirs, ours))
+        print(f"  {name}: strides of dimensions longer than 1 are {there} on the device, {here} on the CPU")
+        bad.append(there != here)
 """
 
 NAMED = """\

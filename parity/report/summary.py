@@ -15,7 +15,7 @@ from parity.core.results import COMPARED, FINDINGS, MEANING, Aspect, Record, Sta
 from parity.coverage.features import Coverage
 from parity.report import causes as causes_text
 from parity.report import known as known_text
-from parity.report import power
+from parity.report import metadata, power
 from parity.report.timed import lacking_lines
 from parity.report.words import clock, folded, listed, plural, table
 from parity.runs import causes, suite
@@ -216,6 +216,7 @@ def _rest(t: SummaryData, deaths: Sequence[Death], width: int | None, most: int)
         ("power: errors put into results that agree, and seen by the judge", power.lines(t.power)),
     ):
         rest += ["", title, *_cut(folded(part, width, 4), most)] if part else []
+    rest += folded(metadata.part(t.items, t.verbose), width, 4)
     failing = unwanted(unaccepted_of(t.items, t.known, t.fail_on), t.records, t.fail_on).items()
     for title, part in (
         ("the CPU itself died or hung in", [f"  {d.case} ({d.signal}; {d.why})" for d in acquitted]),

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from textwrap import TextWrapper
 
+from parity.runs.options import STRICT
 from parity.runs.rows import is_own
 
 NAMES = 60  # most characters of a list of ops
@@ -21,8 +22,8 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}" if seconds >= 60 else f"{seconds:.1f} s"
 
 
-def reproduce(case: str, device: str, faults: str = "", setup: str = "") -> str:
-    """The command that runs a case again. faults, setup: the files that the run was given."""
+def reproduce(case: str, device: str, faults: str = "", setup: str = "", options: str = "") -> str:
+    """The command that runs a case again. faults, setup: the files that the run was given; options: those of its header."""
     if is_own(case):
         tool, dashes = ("pytest", "--parity-") if "::" in case else ("parity run", "--")
         given = "".join(
@@ -31,7 +32,8 @@ def reproduce(case: str, device: str, faults: str = "", setup: str = "") -> str:
         where = f"; where it parts: parity locate {shlex.quote(case)}{given}" if tool == "parity run" else ""
         return f"reproduce: {tool} {shlex.quote(case)}{given}{where}"
     named = f" --device {shlex.quote(device)}" + (f" --faults {shlex.quote(faults)}" if faults else "")
-    return f"reproduce: parity replay {shlex.quote(case)}{named}" + (f" --setup {shlex.quote(setup)}" if setup else "")
+    named += (f" --setup {shlex.quote(setup)}" if setup else "") + (f" {STRICT}" if STRICT in options.split() else "")
+    return f"reproduce: parity replay {shlex.quote(case)}{named}"
 
 
 def listed(names: Iterable[str], room: int = NAMES) -> str:

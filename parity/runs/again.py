@@ -141,6 +141,7 @@ def _lines(findings: Sequence[Record], how: How, limit: Limit, environment: Mapp
         "device": how.device,
         "faults": how.faults,
         "setup": how.setup,
+        "fail_on_metadata": how.fail_on_metadata,
         "findings": [[[f.shrunk, f.case, *f.others], f.aspect] for f in findings],
     }
     process = subprocess.Popen(

@@ -340,6 +340,7 @@ def check_case(
     how = settings(item, plan, ordinal, pinned)
     how = replace(how, power=True) if _sampled(item, plan, ordinal) else how
     how = _poisoned(how, plan, ordinal)
+    how = replace(how, fail_on_metadata=True) if plan.options.fail_on_metadata else how
     there = plan.device, plan.cpu, plan.tables
     seconds, power = dict[str, float](), list[ProbeResults]()
     results, digest = check(item.row, one.case, *there, how, mark, notes, reached, power, seconds)
@@ -632,7 +633,8 @@ def shrink(
 def recheck(item: Item, plan: RunPlan, case: Case, notes: list[str], only: Aspect, journal: CaseJournal) -> tuple[Result, ...]:
     """The results of one aspect of a case, with every tensor judged by the oracle; empty if the case cannot be built."""
     hard = plan.profile.poison
-    how = Settings(True, only is Aspect.REPEAT, only, poison=NAN if hard else 0, guards=hard)
+    strict = plan.options.fail_on_metadata
+    how = Settings(True, only is Aspect.REPEAT, only, poison=NAN if hard else 0, guards=hard, fail_on_metadata=strict)
     try:
         results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, how, journal.stage, notes)
     except CaseError:
@@ -644,8 +646,9 @@ def replay(item: Item, plan: RunPlan, case: Case, journal: CaseJournal | None = 
     """Check a case with all aspects and the oracle. Raises CaseError if it cannot be built here."""
     notes: list[str] = []
     seen = journal or NoJournal()
+    how = replace(EVERYTHING, fail_on_metadata=plan.options.fail_on_metadata)
     seen.begin(0, item.id, notation.case_text(case), plan.options.hang_after or patience(case))
     with plan.device.active(), listening(notes):
-        results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, EVERYTHING, seen.stage, notes)
+        results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, how, seen.stage, notes)
     seen.end()
     return results

@@ -30,12 +30,14 @@ KILLS = tuple(s.name for s in OUTSIDERS)
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How to run a case again. faults: a file or a module; setup: a file; explain: also print why each result was judged so."""
+    """How to run a case again. faults: a file or a module; setup: a file; explain: also print why each result was judged so;
+    fail_on_metadata: other strides than the CPU's are a finding also where torch promises none."""
 
     device: str = ""
     faults: str | None = None
     setup: str | None = None
     explain: bool = False
+    fail_on_metadata: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,7 @@ def _stage(notes: Path) -> str:
 def _command(notes: Path, case: str, how: How) -> Sequence[str]:
     options = [*(("--faults", how.faults) if how.faults else ()), *(("--setup", how.setup) if how.setup else ())]
     options += ["--explain"] if how.explain else []
+    options += ["--fail-on-metadata"] if how.fail_on_metadata else []
     return processes.command("parity.report.replay", *options, "--", str(notes), how.device or "auto", case)
 
 

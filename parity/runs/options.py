@@ -18,6 +18,8 @@ DEVICE_HELP = "mps, cuda, xpu, sim, sim:mps, cpu, or auto: the first accelerator
 FAULTS_HELP = "faults for a simulated device: a Python file, or an installed module by its name"
 SETUP_HELP = "Python that every process runs first: backend flags, a backend's import"
 PROFILE_HELP = "quick (the default), full or deep"
+METADATA_HELP = "count other strides than the CPU's as a finding also where torch promises none (else they are only told)"
+STRICT = "--fail-on-metadata"
 WORKERS_HELP = "worker processes; by default one per core, at most 8, and no more than the memory holds"
 MOST_WORKERS = 64  # or four per core, on machines with more than 16 cores
 DURATIONS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -235,6 +237,7 @@ class RunOptions:
         "status that fails a test beside the findings: unsupported, ...",
         metavar="STATUS",
     )
+    fail_on_metadata: bool = _option(False, METADATA_HELP)
     model: tuple[str, ...] = _option(
         (),
         "also compare the functions of a Python file (models.py, or one of them: models.py:bert), each of which returns a "

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from parity.core.results import Fingerprint, Record
+from parity.core.results import Fingerprint, MetadataNote, Record
 from parity.coverage.features import Coverage, DrawnFeatures
 from parity.runs.code import Code
 from parity.runs.figures import Figures
@@ -61,6 +61,7 @@ class ItemRow:
     round: of a run with a limit of time, which part of the item this row counts (`parity.runs.rounds`); of a row that sums up
     several (`folded`), the last one.
     not_run: cases that were left out: each ended or hung a process, or so many others did that no more were started.
+    metadata: fresh results whose strides differ from the CPU's, one note for each pair of words for them.
     """
 
     op: str
@@ -81,6 +82,7 @@ class ItemRow:
     round: int = 0
     leaks: Mapping[str, int] = field(default_factory=dict)
     not_run: tuple[str, ...] = ()
+    metadata: tuple[MetadataNote, ...] = ()
 
     @property
     def unjudged(self) -> int:
@@ -133,7 +135,17 @@ def _sum(rows: Sequence[ItemRow]) -> ItemRow:
         device_spread={a: t for r in by_cases for a, t in r.device_spread.items()},
         leaks={case: n for r in rows for case, n in r.leaks.items()},
         not_run=tuple(c for r in rows for c in r.not_run),
+        metadata=gathered(n for r in rows for n in r.metadata),
     )
+
+
+def gathered(notes: Iterable[MetadataNote]) -> tuple[MetadataNote, ...]:
+    """One note for each aspect and pair of words: the first one, with the sum of all counts."""
+    by: dict[tuple[str, str], MetadataNote] = {}
+    for n in notes:
+        key = n.aspect, n.words
+        by[key] = replace(by[key], count=by[key].count + n.count) if key in by else n
+    return tuple(by.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from parity.core import picture, untrusted
 from parity.core.errors import OutputError, RunFileError
-from parity.core.results import SYMPTOMS, Cause, Fingerprint, Json, Measure, Record
+from parity.core.results import SYMPTOMS, Aspect, Cause, Fingerprint, Json, Measure, MetadataNote, Record
 from parity.coverage.features import Coverage, DrawnFeatures
 from parity.runs.again import marked
 from parity.runs.code import Code
@@ -263,6 +263,7 @@ def _row(path: Path, number: int, line: str, form: int) -> Row:
             tree["cause"] = _cause(tree["cause"]) if tree.get("cause") is not None else None
         if row_type is ItemRow:
             tree["worst"] = {k: float(v) for k, v in tree.get("worst", {}).items()}
+            tree["metadata"] = tuple(_note(n) for n in tree.get("metadata", ()))
         for name in TUPLES.get(row_type, ()):
             tree[name] = tuple(tree.get(name, ()))
         row = row_type(**tree)
@@ -296,6 +297,15 @@ def _measure(tree: Json) -> Measure:
     check_types(measure)
     picture.check(measure.shape, measure.errors, measure.bins)
     return measure
+
+
+def _note(tree: Json) -> MetadataNote:
+    note = MetadataNote(**{**tree, **{k: tuple(tree.get(k, ())) for k in ("shape", "device", "reference")}})
+    check_types(note)
+    if note.aspect not in tuple(Aspect) or not len(note.shape) == len(note.device) == len(note.reference):
+        of = f"{note.aspect} {note.tensor}, shape {note.shape}, strides {note.device} and {note.reference}"
+        raise ValueError(f"no strides of a result: {of[:SHOWN]}")
+    return note
 
 
 def _cause(tree: Json) -> Cause:

@@ -12,11 +12,11 @@ from parity.checks.check import Result
 from parity.checks.dispatched import Dispatched
 from parity.checks.power import Probe, ProbeResults
 from parity.core.case import Case
-from parity.core.results import COMPARED, Aspect, Record, Status
+from parity.core.results import COMPARED, Aspect, MetadataNote, Record, Status
 from parity.coverage.features import features
 from parity.generation.generate import Drawn
 from parity.runs.figures import Collected, Figures
-from parity.runs.rows import ItemRow, Power
+from parity.runs.rows import ItemRow, Power, gathered
 from parity.runs.suite import Item
 
 Timing: TypeAlias = Mapping[str, float]
@@ -31,7 +31,7 @@ class ItemTally:
     counts, worst, void, judged, left: as in ItemRow. failing: kind of finding -> the cases that showed it. recorded: what was
     stored of explored cases, to store each kind once. texts: the ids of all cases. figures: of each case. agreed: (ordinal,
     case, whether it is differentiated) of the largest case in which everything agreed; not_run: the cases that were left out,
-    because they or others ended processes.
+    because they or others ended processes. metadata: as in ItemRow.
     """
 
     item: Item
@@ -53,6 +53,7 @@ class ItemTally:
     figures: Collected = field(default_factory=Collected)
     agreed: tuple[int, Case, bool] | None = None
     not_run: list[str] = field(default_factory=list)
+    metadata: tuple[MetadataNote, ...] = ()
 
     @property
     def all_refused(self) -> bool:
@@ -72,6 +73,8 @@ class ItemTally:
             if status is Status.VOID:
                 self.void[r.verdict.reason[:120]] += 1
             self._add_measures(r)
+            if r.notes:
+                self.metadata = gathered((*self.metadata, *(replace(n, case=text) for n in r.notes)))
             if status.is_finding:
                 self.failing[r.key].append((one, r))
                 if pinned:
@@ -132,6 +135,7 @@ class ItemTally:
             self._elements(),
             *self.figures.medians(),
             not_run=tuple(self.not_run),
+            metadata=self.metadata,
         )
 
     def packed(self, screens: bool) -> Figures:

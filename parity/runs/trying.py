@@ -24,6 +24,7 @@ from parity.devices.setup import run_setup
 from parity.runs import suite
 from parity.runs.again import BEGIN, CAME, GONE, MARK, TRIES, UNABLE
 from parity.runs.examine import NoJournal, RunPlan, recheck
+from parity.runs.options import RunOptions
 from parity.runs.suite import Item
 
 
@@ -36,7 +37,8 @@ def main() -> None:
     torch.autograd.set_multithreading_enabled(False)
     device = resolve(asked["device"], load_faults(asked["faults"]) if asked["faults"] else ())
     tables = tolerance.load(device.name, known_ops={r.name for r in suite.rows("all")}, fast=is_fast(device))
-    plan = RunPlan(device, resolve("cpu"), tables, replace(suite.profile("quick"), poison=True))
+    options = RunOptions(fail_on_metadata=asked["fail_on_metadata"])
+    plan = RunPlan(device, resolve("cpu"), tables, replace(suite.profile("quick"), poison=True), options)
     for (least, *drawn), aspect in asked["findings"]:
         say(BEGIN)
         tried, able, came = 0, False, False

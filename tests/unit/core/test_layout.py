@@ -65,3 +65,28 @@ def test_steps_that_do_not_fit_are_refused_with_what_is_allowed(shape: tuple[int
 def test_only_an_expanded_view_overlaps_itself() -> None:
     assert layouts.overlaps((("expand", 0),))
     assert not layouts.overlaps((("transpose", 0, 1), ("step", 0, 2, 1)))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "word"),
+    [
+        (torch.empty(2, 3, 4), "contiguous"),
+        (torch.empty(()), "contiguous"),
+        (torch.empty(1, 3, 1, 4).transpose(0, 2), "contiguous"),
+        (torch.empty(2, 3, 4, 5).to(memory_format=torch.channels_last), "channels last"),
+        (torch.empty(2, 3, 4, 5, 6).to(memory_format=torch.channels_last_3d), "channels last"),
+        (torch.empty(2, 3, 4).mT, "permuted"),
+        (torch.empty(2, 3, 4, 5).mT, "permuted"),
+        (torch.empty(2, 1, 4).expand(2, 3, 4), "expanded"),
+        (torch.empty(2, 6)[:, ::2], "with gaps"),
+        (torch.empty(4, 6)[:, :3].T, "with gaps"),
+    ],
+)
+def test_how_a_tensor_lies_in_memory_has_a_name(tensor: torch.Tensor, word: str) -> None:
+    assert layouts.memory_format(tuple(tensor.shape), tensor.stride()) == word
+
+
+def test_strides_of_one_element_and_of_none_do_not_count() -> None:
+    assert layouts.strides_differ((2, 3), (3, 1), (1, 2))
+    assert not layouts.strides_differ((2, 1), (1, 1), (1, 99))
+    assert not layouts.strides_differ((0, 3), (3, 1), (1, 2))

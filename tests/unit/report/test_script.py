@@ -271,3 +271,18 @@ def test_a_script_runs_in_the_autograd_mode_of_the_case(mode: str, said: str, tm
 def test_what_needs_more_than_one_call_or_raises_has_no_script(route: str) -> None:
     assert standalone(notation.parse(f"softmax(float32[3], dim=0){route}"), "forward", "cpu", "t") is None
     assert standalone(notation.parse("exp(float32[3])"), "double backward", "cpu", "t") is None
+
+
+def test_a_script_of_strides_compares_them(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are no part of other scripts."""
+    case = notation.parse("outer(float32[2], float32[3])")
+    made = standalone(case, "forward", "cpu", "title", strides=True)
+    assert made is not None
+    assert ended(made, "cpu", monkeypatch=monkeypatch) == 0
+    assert "strides of dimensions longer than 1 are [3, 1] on the device, [3, 1] on the CPU" in capsys.readouterr().out
+    wrong = made.replace(
+        'run(device, False), run("cpu"', '{n: t.mT.contiguous().mT for n, t in run(device, False).items()}, run("cpu"'
+    )
+    assert ended(wrong, "cpu", monkeypatch=monkeypatch) == 1
+    assert "they differ" in capsys.readouterr().out
+    assert "stride()" not in script("outer(float32[2], float32[3])")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from parity.core.results import Cause, Fingerprint, Measure, Record, Status
+from parity.core.results import Cause, Fingerprint, Measure, MetadataNote, Record, Status
 from parity.coverage.features import Coverage
 from parity.report.summary import SummaryData, last_line, render
 from parity.runs.rows import Death, Header, ItemRow
@@ -144,3 +144,20 @@ def test_it_names_leaks_and_the_memory_of_workers() -> None:
     assert "  add float32: 4,096 bytes per call of add(float32[2], float32[2])" in text
     assert "memory     a worker occupied 1.0 GB at most" in text
     assert "leaks:" not in render(SummaryData(header(), ITEMS))
+
+
+def test_it_tells_other_strides_in_one_line_and_each_with_v() -> None:
+    note = MetadataNote("forward", "out", (2, 3), (1, 2), (3, 1), "add(float32[2, 3], float32[3])", 4)
+    rare = replace(note, device=(6, 2), count=1)
+    items = (replace(ITEMS[0], metadata=(rare, note)), *ITEMS[1:])
+    text = render(SummaryData(header(), items))
+    told = [x for x in text.splitlines() if "strides" in x]
+    assert told == [
+        "metadata: 1 op gives other strides than the CPU: add (permuted instead of contiguous) (no failure; --fail-on-metadata "
+        "makes findings of them; all: parity run -v)"
+    ]
+    verbose = render(SummaryData(header(), items, verbose=True))
+    one = "  add float32: out permuted instead of contiguous, in 4 checks: strides (1, 2), the CPU's (3, 1): "
+    assert one + "add(float32[2, 3], float32[3])" in verbose
+    assert "with gaps instead of contiguous, in 1 check" in verbose
+    assert "metadata" not in render(SummaryData(header(), ITEMS))

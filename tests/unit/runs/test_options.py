@@ -18,6 +18,7 @@ GIVEN = (
     *("--known", "k.toml", "--strict-known"),
     *("--output", "run.jsonl", "--findings", "there", "--junit-xml", "x.xml", "--reach", "--count", "-v", "--list"),
     *("--shard", "3/7", "--time", "5m", "--tx", "popen", "--mixed", "--model", "m.py", "--resume", "old.jsonl"),
+    "--fail-on-metadata",
 )
 ASKED = RunOptions(
     op=("ad*", "mul"), device="sim", dtype=("int8", "bool"), family=("unary",), profile="full", source="all", examples=3,
@@ -25,6 +26,7 @@ ASKED = RunOptions(
     hang_after=1.5, setup="s.py", fail_on=("void",), known="k.toml", strict_known=True,
     min_judged=0.25, output="run.jsonl", findings="there", junit_xml="x.xml", reach=True, count=True,
     verbose=True, list=True, shard="3/7", time=300.0, tx=("popen",), mixed=True, model=("m.py",), resume="old.jsonl",
+    fail_on_metadata=True,
 )  # fmt: skip
 
 
@@ -82,7 +84,7 @@ def test_every_option_says_what_it_does(option: Option) -> None:
 
 def test_a_header_keeps_what_decides_the_checks() -> None:
     """And has its own fields for the rest; where a run is written and what fails it changes no check."""
-    assert ASKED.for_header() == "--examples=3 --time=300.0 --no-screens --no-shrink --power=0 --reach --count"
+    assert ASKED.for_header() == "--examples=3 --time=300.0 --no-screens --no-shrink --power=0 --fail-on-metadata --reach --count"
     assert RunOptions(device="sim", shard="1/2", output="x", fail_on=("void",)).for_header() == ""
 
 

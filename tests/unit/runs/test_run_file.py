@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from parity.core.errors import OutputError, RunFileError
-from parity.core.results import Fingerprint, Measure, Record, Status
+from parity.core.results import Fingerprint, Measure, MetadataNote, Record, Status
 from parity.coverage.features import Coverage, DrawnFeatures
 from parity.runs import run_file, soundness, upgrades
 from parity.runs.code import Code, code_of
@@ -35,6 +35,8 @@ FULL = Record(
 )  # fmt: skip
 SHARES = {"forward": 0.25, "backward": math.inf}
 ITEM = ItemRow("add", "float32", 200, {"forward": {"agree": 198, "void": 2}}, SHARES, {"empty": 2}, 1.5)
+NOTE = MetadataNote("forward", "out", (2, 3), (1, 2), (3, 1), "mm(float32[2, 2], float32[2, 3])", 4)
+NOTED = ItemRow("mm", "float32", 4, metadata=(NOTE,))
 DEATH = Death("sort", "int8", "sort(int8[0])", "forward", "crash", "SIGSEGV", "run", ("frame 1", "frame 2"))
 DRAWN = Coverage("binary", 9, {"into rows": 2, "special nan": 3}, {"into rows": {"special nan": 2}})
 END = End(12.5)
@@ -298,6 +300,14 @@ def test_an_older_format_is_brought_up_to_date(tmp_path: Path, monkeypatch: pyte
         (row("figures", keys="A"), "'keys' is no base64"),
         (row("figures", seconds={"forward": "AAAA"}), "'forward' holds 3 bytes, 1 are due"),
         (row("figures", seconds={"sideways": "AQ"}), f"unknown aspect 'sideways'; allowed: {', '.join(soundness.ASPECTS)}"),
+        (
+            row("item", metadata=[{"aspect": "forward", "tensor": "out", "shape": [2, 3], "device": [1], "reference": [3, 1]}]),
+            "no strides of a result: forward out, shape (2, 3), strides (1,) and (3, 1)",
+        ),
+        (
+            row("item", metadata=[{"aspect": "forward", "tensor": "out", "shape": [2], "device": ["x"], "reference": [1]}]),
+            "'device' holds \"('x',)\"",
+        ),
         (row("death", how="boredom"), f"unknown status 'boredom'; allowed: {', '.join(soundness.STATUSES)}"),
     ],
 )  # fmt: skip
@@ -312,3 +322,11 @@ def test_a_damaged_header_is_told(tmp_path: Path) -> None:
     path.write_text('{"parity_run": 1, "format": 1}\n')
     reason = "the header cannot be read ('fingerprint'); the file was damaged or edited, run it again"
     assert failure(path) == f"{path}:1: {reason}"
+
+
+def test_notes_of_metadata_come_back_and_those_of_parts_are_joined(tmp_path: Path) -> None:
+    assert read(write(tmp_path / "run.jsonl", HEADER, NOTED, END)).items == (NOTED,)
+    other = replace(NOTE, device=(3, 1), reference=(1, 2), count=2)
+    later = replace(NOTED, round=1, metadata=(replace(NOTE, case="another", count=5), other))
+    (item,) = read(write(tmp_path / "parts.jsonl", HEADER, NOTED, later, END)).items
+    assert item.metadata == (replace(NOTE, count=9), other)
