@@ -2,8 +2,8 @@
 
 The networks of `locating.py`, in eval mode. Each is compiled on a healthy and on an honest device, and by planted compilers:
 every call of one function in their graphs is 3 % off, which is to be told as the compiler's error, in a module that calls that
-function. `--device cuda --backend inductor` compiles on a GPU, `--device cpu --backend inductor` on the CPU. One line for each
-that is not right, then the counts and the seconds. The exit code is 1 where a line is not right.
+function. `--device cuda --backend inductor` compiles on a GPU with TF32 off, `--device cpu --backend inductor` on the CPU. The
+lines are what is not right, then the counts and the seconds. The exit code is 1 where a line is not right.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from locating import NETWORKS, callers
+from locating import NETWORKS, callers, precision
 
 import parity
 from parity.devices import Device, resolve
@@ -65,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("patterns", nargs="*", help="networks by a part of their name")
     o = parser.parse_args(argv)
     warnings.simplefilter("ignore")
+    precision(tf32=False)
     own: list[tuple[str, Device]] = [("healthy", resolve(o.device))]
     own += [("honest", resolve("sim", tuple(HONEST)))] if o.device == "sim" else []
     asked = found = modules = healthy = blamed = 0
