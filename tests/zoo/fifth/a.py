@@ -12,7 +12,7 @@ from torch import Tensor
 
 from parity.devices import Call
 from parity.devices.sim.effects import has_gaps, is_permuted, skip, write_contiguous
-from parity.devices.sim.faults import Effect, abort, garbage, hang, refuse
+from parity.devices.sim.faults import Effect, abort, fall_back, garbage, hang, refuse
 from parity.zoo.bug import Bug
 from parity.zoo.effects import argument, is_in_place, ramp, replace, reported, tried
 
@@ -742,6 +742,40 @@ BUGS: tuple[Bug, ...] = (
         neighbour=lambda d: torch.arange(64, dtype=torch.int32).to(d).reshape(8, 8).exp(),
         deadly="abort",
     ),
+    reported(
+        "issues/84995",
+        "crash",
+        "dtype args",
+        "division of int64 numbers that rounds down ends the process",
+        ("div.out_mode",),
+        abort,
+        lambda call: call.args[0].dtype == torch.int64 and call.argument("rounding_mode") == "floor",
+        trigger=lambda d: torch.div(_ints(d, 1, 2, 800), 400, rounding_mode="floor"),
+        neighbour=lambda d: torch.div(_ints(d, 1, 2, 800, dtype=torch.int32), 400, rounding_mode="floor"),
+        deadly="abort",
+    ),
+    reported(
+        "issues/176981",
+        "unsupported_dtype",
+        "dtype",
+        "products of complex128 numbers are refused",
+        ("mul",),
+        _failing(RuntimeError, "Undefined type ComplexDouble"),
+        lambda call: call.args[0].dtype == torch.complex128,
+        trigger=lambda d: _parts(d, 1 + 2j).to(torch.complex128) * 2,
+        neighbour=lambda d: _parts(d, 1 + 2j) * 2,
+    ),
+    reported(
+        "https://github.com/city96/ComfyUI-GGUF/issues/27",
+        "unsupported_op",
+        "none",
+        "there is no shift to the right",
+        ("__rshift__",),
+        refuse,
+        trigger=lambda d: _ints(d, 255, 16) >> _ints(d, 4, 0),
+        neighbour=lambda d: torch.bitwise_right_shift(_ints(d, 255, 16), _ints(d, 4, 0)),
+        name="gguf-27",
+    ),
     # reductions, scans, sorts
     reported(
         "pull/191104",
@@ -821,6 +855,16 @@ BUGS: tuple[Bug, ...] = (
         lambda call: call.args[0].is_floating_point() and bool(_signed_nan(call.args[0]).any()),
         trigger=lambda d: torch.tensor([1.0, -torch.nan, 0.5]).to(d).sort(),
         neighbour=lambda d: torch.tensor([1.0, torch.nan, 0.5]).to(d).sort(),
+    ),
+    reported(
+        "pull/161817",
+        "unsupported_op",
+        "none",
+        "there is no kthvalue",
+        ("kthvalue",),
+        refuse,
+        trigger=lambda d: ramp(d, 5).kthvalue(2),
+        neighbour=lambda d: ramp(d, 5).topk(2),
     ),
     # indexing
     reported(
@@ -973,6 +1017,16 @@ BUGS: tuple[Bug, ...] = (
         trigger=lambda d: ramp(d, 2, 3).t().addcdiv_(ramp(d, 2, 3).t(), ramp(d, 3, 2) + 3),
         neighbour=lambda d: ramp(d, 3, 2).addcdiv_(ramp(d, 2, 3).t(), ramp(d, 3, 2) + 3),
     ),
+    reported(
+        "issues/96942",
+        "fallback",
+        "none",
+        "roll falls back to the CPU",
+        ("roll",),
+        fall_back,
+        trigger=lambda d: torch.roll(ramp(d, 1, 4, 4), (-1, -1), (1, 2)),
+        neighbour=lambda d: torch.flip(ramp(d, 1, 4, 4), (1, 2)),
+    ),
     # creation and random numbers
     reported(
         "issues/137635",
@@ -1050,6 +1104,16 @@ BUGS: tuple[Bug, ...] = (
         refuse,
         trigger=lambda d: torch.logspace(0, 1, 5, device=d),
         neighbour=lambda d: torch.linspace(0, 1, 5, device=d),
+    ),
+    reported(
+        "pull/172675",
+        "unsupported_op",
+        "none",
+        "there is no cauchy_",
+        ("cauchy_",),
+        refuse,
+        trigger=lambda d: torch.zeros(5).to(d).cauchy_().shape,
+        neighbour=lambda d: torch.zeros(5).to(d).exponential_().shape,
     ),
     reported(
         "issues/100717",
