@@ -140,7 +140,8 @@ def _step_of_float32(call: Call) -> Tensor:
 
 
 def _negative_steps(call: Call) -> Tensor:
-    a, b = call.args[:2]
+    a: Tensor = call.args[0]
+    b: Tensor = call.args[1]
     return (a < 0) & (a != b) & ~b.isnan() & ~a.isinf()
 
 
@@ -162,7 +163,8 @@ def _large_bytes(call: Call) -> bool:
 
 
 def _shifted_as_signed(call: Call) -> Tensor:
-    x, places = call.args[:2]
+    x: Tensor = call.args[0]
+    places = call.args[1]
     return (x.view(torch.int8) >> (places.to(torch.int8) if isinstance(places, Tensor) else places)).view(torch.uint8)
 
 
@@ -172,7 +174,8 @@ def _operands_change_places(call: Call) -> Any:
 
 
 def _infinite_ends(call: Call) -> Tensor:
-    start, end, weight = call.args[:3]
+    start: Tensor = call.args[0]
+    end, weight = call.args[1:3]
     return (start.isinf() | end.isinf()) & (torch.as_tensor(weight) >= 0.5)
 
 
@@ -279,7 +282,7 @@ def _signed_nan_first(call: Call) -> tuple[Tensor, Tensor]:
 
 
 def _adds_to_nothing(call: Call) -> bool:
-    return call.args[0].numel() == 0 and argument(call, 2, "index").numel() > 0
+    return bool(call.args[0].numel() == 0 and argument(call, 2, "index").numel() > 0)
 
 
 def _places(call: Call, index: Tensor) -> Tensor:
@@ -294,7 +297,8 @@ def _places(call: Call, index: Tensor) -> Tensor:
 
 def _strays(call: Call, *, from_end: bool) -> Tensor:
     """Which indices lie outside of the dimension."""
-    x, dim, index = call.args[0], int(argument(call, 1, "dim")), argument(call, 2, "index").reshape(-1)
+    x, dim = call.args[0], int(argument(call, 1, "dim"))
+    index: Tensor = argument(call, 2, "index").reshape(-1)
     size = x.shape[dim] if x.dim() else 1
     return (index >= size) | (index < (-size if from_end else 0))
 
@@ -339,7 +343,7 @@ def _fill_unchecked(call: Call) -> Tensor:
 
 def _count_true(call: Call) -> int:
     x, mask = call.args[:2]
-    return int(mask.expand(torch.broadcast_shapes(x.shape, mask.shape)).sum())
+    return int((mask | torch.zeros(x.shape, dtype=torch.bool)).sum())
 
 
 def _source_of_another_shape(call: Call) -> bool:
@@ -450,7 +454,8 @@ def _zero_is_drawn(call: Call) -> bool:
 
 
 def _impossible_element(call: Call) -> Tensor:
-    probabilities, drawn = call.args[0], call.run()
+    probabilities = call.args[0]
+    drawn: Tensor = call.run()
     zeros = (probabilities == 0).nonzero()
     row = zeros[int(torch.randint(len(zeros), (), generator=call.state["stream"]))]
     drawn[(*row[:-1].tolist(), 0)] = int(row[-1])
