@@ -175,8 +175,8 @@ def _operands_change_places(call: Call) -> Any:
 
 def _infinite_ends(call: Call) -> Tensor:
     start: Tensor = call.args[0]
-    end, weight = call.args[1:3]
-    return (start.isinf() | end.isinf()) & (torch.as_tensor(weight) >= 0.5)
+    end: Tensor = call.args[1]
+    return (start.isinf() | end.isinf()) & (torch.as_tensor(call.args[2]) >= 0.5)
 
 
 def _reaches_from_infinity(call: Call) -> bool:
