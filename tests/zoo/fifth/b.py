@@ -184,7 +184,7 @@ def _sliding_sums(call: Call) -> Any:
     return windows / _divisors(call, kernel, step, (above, before))
 
 
-def _divisors(call: Call, kernel: Sequence[int], step: Sequence[int], padding: Sequence[int]) -> Any:
+def _divisors(call: Call, kernel: tuple[int, int], step: tuple[int, int], padding: tuple[int, int]) -> Any:
     """What the sum over each window is divided by."""
     if (divisor := call.argument("divisor_override")) is not None:
         return divisor
@@ -217,7 +217,7 @@ def _unwritten_tail(call: Call) -> Any:
 def _unpooled(d: str, side: int) -> Tensor:
     """A maximum of each 2x2 window goes back to its upper left corner."""
     places = torch.arange(side).reshape(-1, 1) * 4 * side + torch.arange(side) * 2
-    return F.max_unpool2d(ramp(d, 1, 1, side, side), places.reshape(1, 1, side, side).to(d), 2)
+    return F.max_unpool2d(ramp(d, 1, 1, side, side), places.reshape(1, 1, side, side).to(d), [2, 2])
 
 
 def _pool_gradients(d: str, form: torch.memory_format) -> tuple[Tensor, ...]:
@@ -251,7 +251,7 @@ def _pads_deep(call: Call) -> bool:
     shape = [*x.shape]
     for i, side in enumerate(sides):
         shape[-1 - i] += sum(side)
-    return max(shape[-1], math.prod(shape[len(shape) - padded[-1] :])) >= WORD
+    return bool(max(shape[-1], math.prod(shape[len(shape) - padded[-1] :])) >= WORD)
 
 
 def _overwritten(call: Call) -> Any:
@@ -279,7 +279,7 @@ def _deep(d: str, columns: int, mode: str = "constant") -> tuple[Tensor, ...]:
 
 def _is_long_and_odd(call: Call) -> bool:
     length = call.args[1].shape[-1]
-    return length > WORD and length % WORD != 0
+    return bool(length > WORD and length % WORD != 0)
 
 
 def _only_the_remainder(call: Call) -> Any:
@@ -294,7 +294,7 @@ def _mirrored(d: str, length: int) -> Tensor:
 
 def _is_a_word_long(call: Call) -> bool:
     x = call.args[1]
-    return x.dim() == 3 and x.shape[0] == WORD
+    return bool(x.dim() == 3 and x.shape[0] == WORD)
 
 
 def _replicated(d: str, samples: int) -> Tensor:
@@ -341,11 +341,8 @@ def _surplus_left_out(call: Call) -> Any:
 
 
 def _is_frozen(call: Call) -> bool:
-    return bool(call.argument("train") and call.argument("weight") is not None) and [*call.argument("output_mask")] == [
-        True,
-        False,
-        False,
-    ]
+    trains_affine = call.argument("train") and call.argument("weight") is not None
+    return bool(trains_affine and tuple(call.argument("output_mask")) == (True, False, False))
 
 
 def _normalized(d: str, frozen: bool, form: torch.memory_format = torch.contiguous_format) -> tuple[Tensor, ...]:
@@ -442,7 +439,8 @@ def _query_is_broadcast(call: Call) -> bool:
     if a.grouped:
         return False
     own, *others = (t.shape[:-2] for t in (a.query, a.key, a.value))
-    return math.prod(own) != math.prod(torch.broadcast_shapes(own, *others))
+    whole = torch.broadcast_shapes(own, *others)  # type: ignore[no-untyped-call]  # untyped in torch
+    return math.prod(own) != math.prod(whole)
 
 
 def _has_expanded_mask_again(call: Call) -> bool:
@@ -633,7 +631,7 @@ def _takes_vectors(a: Tensor, b: Tensor) -> bool:
 def _broadcasts_right_side(call: Call) -> bool:
     a, b = call.args[:2]
     stack = () if b.dim() == 1 else b.shape[:-1] if _takes_vectors(a, b) else b.shape[:-2]
-    return math.prod(stack) < math.prod(a.shape[:-2])
+    return bool(math.prod(stack) < math.prod(a.shape[:-2]))
 
 
 def _only_the_first(call: Call) -> Any:
@@ -673,7 +671,7 @@ JACOBI = 8192  # elements from which an SVD runs on the device, as reported
 
 
 def _is_large_enough(call: Call) -> bool:
-    return call.args[0].numel() >= JACOBI
+    return bool(call.args[0].numel() >= JACOBI)
 
 
 def _null_space(call: Call) -> Tensor:
@@ -681,7 +679,8 @@ def _null_space(call: Call) -> Tensor:
     a = call.args[0]
     values = torch.linalg.svdvals(a)
     least = values[..., :1] * max(a.shape[-2:]) * torch.finfo(values.dtype).eps
-    return (values <= least).unsqueeze(-2)
+    null: Tensor = (values <= least).unsqueeze(-2)
+    return null
 
 
 def _is_deficient(call: Call) -> bool:
@@ -731,9 +730,15 @@ def _drops_between_layers(call: Call) -> bool:
 
 
 def _drops_the_same(call: Call) -> Any:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    """The stream of random numbers goes on as if the call had drawn from it."""
+    stream = torch.default_generator
+    call.run()
+    after = stream.get_state()
+    stream.manual_seed(0)
+    try:
         return call.run()
+    finally:
+        stream.set_state(after)
 
 
 def _lstm(d: str, **options: Any) -> torch.nn.LSTM:
@@ -757,7 +762,7 @@ def _through(d: str, i: int) -> Tensor:
 
 
 def _is_mean_of_nothing(call: Call) -> bool:
-    return call.argument("input").numel() == 0 and call.argument("reduction") == "mean"
+    return call.argument("input").numel() == 0 and call.argument("reduction") in ("mean", 1)
 
 
 def _nothing_is_zero(call: Call) -> Any:
@@ -765,7 +770,7 @@ def _nothing_is_zero(call: Call) -> Any:
 
 
 def _is_empty(call: Call) -> bool:
-    return call.args[0].numel() == 0
+    return bool(call.args[0].numel() == 0)
 
 
 def _nll(d: str, *shape: int) -> Tensor:
@@ -819,15 +824,21 @@ def _bag(d: str, *places: int) -> Any:
     return tried(lambda: F.embedding_bag(torch.tensor([places]).to(d), ramp(d, 4, 2), mode="sum").cpu())
 
 
+def _places_name(call: Call) -> str:
+    """torch.embedding and the operator have another name for it than torch.nn.functional.embedding."""
+    return "indices" if "indices" in call.names else "input"
+
+
 def _is_beyond(call: Call) -> bool:
-    indices, table = call.argument("input"), call.argument("weight")
+    indices, table = call.argument(_places_name(call)), call.argument("weight")
     return indices.numel() > 0 and bool((indices >= table.shape[0]).any())
 
 
 def _beyond_is_nothing(call: Call) -> Any:
-    indices, table = call.argument("input"), call.argument("weight")
+    name = _places_name(call)
+    indices, table = call.argument(name), call.argument("weight")
     beyond = indices >= table.shape[0]
-    call.replace("input", indices.masked_fill(beyond, 0))
+    call.replace(name, indices.masked_fill(beyond, 0))
     return call.run().masked_fill(beyond.unsqueeze(-1), 0)
 
 
@@ -840,11 +851,12 @@ def _looked_up(d: str, *places: int) -> Any:
 
 def _is_deep_and_partial(call: Call) -> bool:
     x, dims = call.args[0], call.args[1]
-    return x.dim() > 4 and 0 < len(dims) < x.dim()
+    return bool(x.dim() > 4 and 0 < len(dims) < x.dim())
 
 
 def _spectrum(d: str, *shape: int) -> Tensor:
-    return torch.fft.fftn(torch.complex(ramp("cpu", *shape), ramp("cpu", *shape)).to(d), dim=(1, 2), norm="forward")
+    spectrum: Tensor = torch.fft.fftn(torch.complex(ramp("cpu", *shape), ramp("cpu", *shape)).to(d), dim=(1, 2))
+    return spectrum
 
 
 # ------------------------------------------------------------------------------------------------------------------- bugs
@@ -981,8 +993,8 @@ BUGS: tuple[Bug, ...] = (
         ("_adaptive_avg_pool2d",),
         raising(
             RuntimeError(
-                "Adaptive pool MPS: input sizes must be divisible by output sizes. Non-divisible input sizes are not implemented "
-                "on MPS device yet. For now, you can manually transfer tensor to cpu in this case."
+                "Adaptive pool MPS: input sizes must be divisible by output sizes. Non-divisible input sizes are not "
+                "implemented on MPS device yet. For now, you can manually transfer tensor to cpu in this case."
             )
         ),
         _does_not_divide,
