@@ -440,7 +440,7 @@ def _query_is_broadcast(call: Call) -> bool:
         return False
     own, *others = (t.shape[:-2] for t in (a.query, a.key, a.value))
     whole = torch.broadcast_shapes(own, *others)  # type: ignore[no-untyped-call]  # untyped in torch
-    return math.prod(own) != math.prod(whole)
+    return bool(math.prod(own) != math.prod(whole))
 
 
 def _has_expanded_mask_again(call: Call) -> bool:
