@@ -84,7 +84,9 @@ def test_every_option_says_what_it_does(option: Option) -> None:
 
 def test_a_header_keeps_what_decides_the_checks() -> None:
     """And has its own fields for the rest; where a run is written and what fails it changes no check."""
-    assert ASKED.for_header() == "--examples=3 --time=300.0 --no-screens --no-shrink --power=0 --fail-on-metadata --reach --count"
+    assert (
+        ASKED.for_header() == "--examples=3 --time=300.0 --no-screens --no-shrink --power=0 --fail-on-metadata --reach --count"
+    )
     assert RunOptions(device="sim", shard="1/2", output="x", fail_on=("void",)).for_header() == ""
 
 
