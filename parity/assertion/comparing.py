@@ -126,8 +126,8 @@ def _judged(
         raise NothingCompared(f"{s.name}: no input is a tensor, so nothing would reach {device.name}; give it tensors")
     if device.simulated and s.odd:
         raise UsageError(
-            f"'{s.odd}' of {s.name} is sparse, nested or quantized, and {device.name}, a simulated device, holds dense tensors "
-            "alone; give a dense one, or name a real device"
+            f"'{s.odd}' of {s.name} is sparse, nested or quantized, and {device.name}, a simulated device, is compared in "
+            "dense tensors alone; give a dense one, or name a real device"
         )
     title = f"{s.name} {word(s.coarsest)} on {device.name}"
     s, run, reference = _reference(s, backward)

@@ -32,6 +32,7 @@ from parity.catalog.rows import (
     selection,
     shapes,
     sharing,
+    sparse,
     special,
     ternary,
     unary,
@@ -73,6 +74,7 @@ MODULES = (
     sharing,
     shapes,
     creation,
+    sparse,
     random,
 )
 ROWS: dict[str, Row] = {r.name: r for module in MODULES for r in module.ROWS}

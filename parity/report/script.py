@@ -40,7 +40,7 @@ from parity.report.script_text import AGAIN, HEAD, NAMED, REAL, STRIDES, TAIL
 LITERAL = 64  # most elements to write out; larger tensors are written as compressed bytes
 MODES = {"no_grad": "with torch.no_grad():", "inference": "with torch.inference_mode():"}
 DETERMINISTIC = "torch.use_deterministic_algorithms(True)"
-CALLS = tuple(f"parity.catalog.glue.{module}" for module in ("calls", "steps", "into", "layers", "entries"))
+CALLS = tuple(f"parity.catalog.glue.{module}" for module in ("calls", "steps", "into", "layers", "entries", "sparse"))
 ATEN = "parity.catalog.glue.aten"
 # Names that a glue function may use in addition to builtins and its own module's functions, with their imports.
 IMPORTS = {

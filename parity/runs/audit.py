@@ -39,8 +39,6 @@ ATEN_STANDS_FOR: dict[str, tuple[str, str]] = {
 EXPLAINED: dict[str, str] = {
     "_assert_async": "gives nothing that could be compared",
     "_assert_async.msg": "gives nothing that could be compared",
-    "_to_sparse": "gives a sparse tensor, which parity does not judge",
-    "_to_sparse.sparse_dim": "gives a sparse tensor, which parity does not judge",
 }
 PATIENCE = "120"  # seconds: noting what is dispatched takes a multiple of the time where a backward is a loop of small calls
 USABLE = (0, 1, 3)  # exit codes of a run that ended: what it found is not the question here

@@ -167,7 +167,7 @@ class Call:
             self.op,
             tuple(tuple(t.shape) for t in tensors),
             tuple(t.dtype for t in tensors),
-            tuple(t.stride() for t in tensors),
+            tuple(t.stride() if t.layout is torch.strided else () for t in tensors),
             scalars,
         )
 

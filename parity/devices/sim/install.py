@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from parity.core.errors import DeviceError
-from parity.devices.sim import autocast, engine, generators, host, storage
+from parity.devices.sim import autocast, engine, generators, host, sparse, storage
 from parity.devices.sim.kernels import fallback, run_as, run_at_once, run_composed
 from parity.devices.sim.memory import NAME, to_sim
 from parity.devices.sim.plans import HostOp
@@ -92,6 +92,7 @@ def install() -> None:
     autocast.register(casts)
     _kept.extend((everything, casts))
     _register_kernels(_library("aten", "IMPL", "PrivateUse1"), _library("aten", "IMPL", "AutogradPrivateUse1"))
+    _kept.extend(sparse.register(_library))
     for key in ("Conjugate", "Negative"):
         # Without these kernels, resolving a bit calls copy_ -> _copy_from -> resolve ... until the stack overflows.
         bits = _library("aten", "IMPL", key)

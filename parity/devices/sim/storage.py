@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import math
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,11 +17,30 @@ from parity.devices.sim import zeros
 from parity.devices.sim.call import Call
 from parity.devices.sim.faults import run_through
 from parity.devices.sim.kernels import allocated, settle
-from parity.devices.sim.memory import CPU_KEYS, to_host, to_host_in_place, to_sim
+from parity.devices.sim.memory import CPU_KEYS, NAME, to_host, to_host_in_place, to_sim
 from parity.devices.sim.seats import SEATS, Seat
 
 _WRITTEN = ((0, "self", False),)  # as in Plan.returns: one result, which is the destination
 _FRESH = (None,)
+
+
+class _Current(threading.local):
+    """The index of a device that is named without one."""
+
+    index = 0
+
+
+_current = _Current()
+
+
+@contextlib.contextmanager
+def allocating_on(index: int) -> Iterator[None]:
+    """Inside, empty tensors of the device "sim" lie on this index: torch makes some before it makes a sparse tensor."""
+    before, _current.index = _current.index, index
+    try:
+        yield
+    finally:
+        _current.index = before
 
 
 def _allocate(device: torch.device | None, name: str, make: Callable[[], Tensor]) -> Tensor:
@@ -52,6 +73,8 @@ def empty(
 ) -> Tensor:
     """aten::empty.memory_format."""
     dtype = dtype or torch.get_default_dtype()
+    if device is not None and device.index is None and (current := _current.index):
+        device = torch.device(NAME, current)
     if memory_format in (None, torch.contiguous_format, torch.preserve_format):
         if not SEATS[index := (device.index or 0) if device is not None else 0].busy:
             return to_sim(torch.empty(size, dtype=dtype), index)
