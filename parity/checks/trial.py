@@ -17,6 +17,7 @@ from parity.core.case import Case
 from parity.core.dtypes import FACTS
 from parity.core.results import Aspect, Computed, Measure, MetadataNote, Outcome, Raised, Status, Verdict
 from parity.devices.base import Device
+from parity.devices.refusals import is_about_dtypes
 from parity.execution import execute as ex
 from parity.execution.execute import Destination, Live, Named, Placed, Program
 from parity.execution.inputs import Inputs
@@ -32,6 +33,7 @@ Again = Callable[[], Named]
 # Bytes of poison: NaN in every float dtype (-1 in integers), and 61,280 in float16, 1.3e36 in float32.
 NAN, LARGE = 0xFF, 0x7B
 RERUNS = 2  # uninitialised memory often holds the same bytes twice, so it is overwritten before each rerun
+INDICES = ("index", "unique")  # families of values
 RAISED = {"refused": Status.UNSUPPORTED, "oom": Status.OOM, "error": Status.ERROR}
 
 
@@ -179,7 +181,22 @@ def outcome_of(t: Trial, raw: Named | Raised, timed: tuple[Aspect, float] | None
 
     outcome: Outcome = raw if isinstance(raw, Raised) else ex.computed(raw, t.device, t.notes, computed)
     t.notes.clear()
+    if isinstance(outcome, Raised) and outcome.kind == "error" and outcome.stage == "run" and _refuses_the_dtypes(t, outcome):
+        return replace(outcome, kind="refused")
     return outcome
+
+
+def _refuses_the_dtypes(t: Trial, outcome: Raised) -> bool:
+    """Whether the device says that it does not take operands of these dtypes together, though the CPU does: no two backends
+    take the same. Ops that promote must take them."""
+    if t.program.row.promotes or not is_about_dtypes(outcome.message):
+        return False
+    specs = t.case.operands()
+    return (
+        len({s.dtype for s in specs if FACTS[s.dtype].is_inexact}) > 1
+        or any(s.dtype == "int32" and s.values.family in INDICES for s in specs)
+        or (t.case.dtype != "uint8" and any(s.dtype == "uint8" for s in specs))
+    )
 
 
 def agrees(t: Trial, aspect: Aspect, expected: Named, outcome: Outcome) -> Result | None:

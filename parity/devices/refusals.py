@@ -68,6 +68,15 @@ _OUT_OF_MEMORY = re.compile(
 )
 
 
+# Words of torch's checks of dtypes: "must have the same dtype", "expected scalar type", "Input type (float) and bias type".
+_DTYPES = re.compile(r"\b(d|data ?|scalar |same |input )types?\b|\btorch\.\w+Tensor\b|\bboolean (mask|tensor)", re.IGNORECASE)
+
+
+def is_about_dtypes(message: str) -> bool:
+    """Whether an error is about the dtype of an operand: a refusal, if the operands of the call have several."""
+    return bool(_DTYPES.search(message))
+
+
 def words(exc: BaseException) -> str:
     """What an exception says, cut to `MOST_WORDS` characters; its own `str` may raise, too."""
     try:

@@ -24,6 +24,7 @@ from parity.core.layout import WORDS, base_shape, overlaps
 from parity.execution import values
 from parity.generation import mixing
 from parity.generation.error_inputs import error_case
+from parity.generation.mixed_dtypes import with_mixed_dtypes
 from parity.generation.planting import contents
 
 # Each table starts with the simplest alternative; repeated entries are drawn more often.
@@ -96,10 +97,11 @@ _WORDS = struct.Struct("<16I").unpack
 # -------------------------------------------------------------------------------------------------------------- decoding
 
 
-def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes, structure: Pick | None = None) -> Case:
+def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes, structure: Pick | None = None, mixes: bool = True) -> Case:
     """One case of a row in a dtype. Structure is picked first, features after it, seeds last, so that shrinking leads to a
-    small, contiguous, plain case. structure: picks the structure, if that has a source of its own. Raises CaseError where the
-    row's samples cannot be made (OpInfo rows)."""
+    small, contiguous, plain case. structure: picks the structure, if that has a source of its own. mixes: whether one argument
+    may get another dtype, which is picked last of all. Raises CaseError where the row's samples cannot be made (OpInfo
+    rows)."""
     call, specs = _draw_call(row, Draw(structure or pick, dtype, sizes))
     if sum([s.numel for s in specs]) > max(sizes.limit, ROOM):
         call, specs = _draw_call(row, Draw(structure or pick, dtype, Sizes(border=sizes.plain, limit=0)))
@@ -127,7 +129,8 @@ def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes, structure: Pick | Non
     odds = ERROR_ODDS if len(row.dtypes) > 1 else ERROR_ODDS_ONE_DTYPE
     if pick(odds) == odds - 1:
         return error_case(row, Case(row.name, dtype, args, kwargs, under=under), pick)
-    return Case(row.name, dtype, args, kwargs, cotangent if under == "grad" else Cotangent(), into, under, after)
+    case = Case(row.name, dtype, args, kwargs, cotangent if under == "grad" else Cotangent(), into, under, after)
+    return with_mixed_dtypes(row, case, pick) if mixes else case
 
 
 def _draw_call(row: Row, draw: Draw) -> tuple[Arguments, list[TensorSpec]]:
@@ -317,16 +320,18 @@ def search(row: Row, dtype: str, sizes: Sizes, seed: str, count: int) -> Iterato
         yield nth(row, dtype, sizes, seed, ordinal)
 
 
-def nth(row: Row, dtype: str, sizes: Sizes, seed: str, ordinal: int, alike: int = 1) -> Drawn:
+def nth(row: Row, dtype: str, sizes: Sizes, seed: str, ordinal: int, alike: int = 1, mixes: bool = True) -> Drawn:
     """Case number `ordinal` of `search`. Case 0 is the simplest case of the row. alike: so many cases in a row share their
-    structure (shapes, scalars and flags), and differ in layouts, values, modes and destinations."""
+    structure (shapes, scalars and flags), and differ in layouts, values, modes and destinations. mixes: as for `decode`; pinned
+    cases do not mix, because a comparison of two runs counts on them, and what torch takes may change."""
     if ordinal == 0:
         return Drawn(decode(row, dtype, lambda n: 0, sizes), ())
     picks: list[int] = []
     pick = source(f"{seed}:{row.name}:{dtype}:{ordinal}", picks)
     structure = source(f"{seed}:{row.name}:{dtype}:structure:{(ordinal - 1) // alike}", picks) if alike > 1 else None
-    case = decode(row, dtype, pick, sizes, structure)
-    return Drawn(case, tuple(picks))
+    case = decode(row, dtype, pick, sizes, structure, mixes)
+    # The shrinker decodes with mixing, so its picks need one more, which says that nothing is mixed.
+    return Drawn(case, (*picks, *(() if mixes else (0,))))
 
 
 # ----------------------------------------------------------------------------------------------------------------- sweep

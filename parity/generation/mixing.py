@@ -29,6 +29,7 @@ from parity.execution.inputs import torch_word
 Kwargs = tuple[tuple[str, Arg], ...]
 # Errors of shape functions that refuse operands on two devices.
 REFUSES = ("Expected all tensors to be on the same device", "too many CPU scalars")
+WANTS_CPU = "to be on cpu"  # in an error, of an operand that torch reads on the CPU
 ATEN_UNSTRUCTURED = (
     *("logical_and", "logical_or", "logical_xor", "floor_divide", "__lshift", "__rshift", "__ilshift", "__irshift"),
     *("where", "fill", "index_put", "_index_put_impl"),
@@ -62,7 +63,12 @@ def pick_operand(row: Row, args: tuple[Arg, ...], kwargs: Kwargs, pick: Pick) ->
     if not likely:
         return None
     k = likely[pick(len(likely))]
-    return k if _is_number(row, args, k) or _is_accepted(row, args, kwargs, k) else None
+    return k if may_stay(row, args, kwargs, k) else None
+
+
+def may_stay(row: Row, args: tuple[Arg, ...], kwargs: Kwargs, k: int) -> bool:
+    """Whether torch accepts the call with operand k on the CPU and the others on a device."""
+    return _is_number(row, args, k) or _is_accepted(row, args, kwargs, k)
 
 
 def _is_number(row: Row, args: tuple[Arg, ...], k: int) -> bool:
@@ -94,7 +100,20 @@ def _outline(a: Arg) -> Any:
     return repr(a)  # 1, 1.0 and True are equal, but promote differently
 
 
-def _run_on_meta(row: Row, args: tuple[Arg, ...], kwargs: Kwargs, k: int) -> bool:
+def must_stay(row: Row, args: tuple[Arg, ...], kwargs: Kwargs) -> bool:
+    """Whether the call says that one of its operands, which are all on a device, has to be on the CPU."""
+    placed, named = _placed(args, kwargs, None)
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            attribute(row.call)(*placed, **named)
+    except Exception as e:  # the meta device may lack the operator, or need the values: that says nothing here
+        return WANTS_CPU in str(e).lower()
+    return False
+
+
+def _placed(args: tuple[Arg, ...], kwargs: Kwargs, k: int | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with tensors on the meta device, but operand k on the CPU."""
     numbers = iter(range(1 << 16))
 
     def place(a: Arg) -> Any:
@@ -107,7 +126,11 @@ def _run_on_meta(row: Row, args: tuple[Arg, ...], kwargs: Kwargs, k: int) -> boo
             return torch_word(a.name)
         return slice(a.start, a.stop, a.step) if isinstance(a, Slice) else a
 
-    placed, named = tuple(place(a) for a in args), {n: place(v) for n, v in kwargs}
+    return tuple(place(a) for a in args), {n: place(v) for n, v in kwargs}
+
+
+def _run_on_meta(row: Row, args: tuple[Arg, ...], kwargs: Kwargs, k: int) -> bool:
+    placed, named = _placed(args, kwargs, k)
     watch = _PlacementMode()
     try:
         with torch.no_grad(), warnings.catch_warnings(), watch:

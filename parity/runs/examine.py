@@ -184,7 +184,7 @@ def drawn(item: Item, plan: RunPlan, part: Part | None = None) -> Iterator[tuple
         yield from ((k, False, generate.nth(item.row, item.dtype, p.sizes, o.seed, k)) for k in range(1, op_dtype.TRIES + 1))
         return
     for k in range(p.pinned if part is None or part.pinned else 0):
-        yield k, True, generate.nth(item.row, item.dtype, p.sizes, "pinned", k)
+        yield k, True, generate.nth(item.row, item.dtype, p.sizes, "pinned", k, mixes=False)
     n = p.examples(item.row, item.dtype) if o.examples is None else o.examples
     for k in range(n) if part is None else range(part.start, part.stop):
         yield p.pinned + k, False, generate.nth(item.row, item.dtype, p.sizes, o.seed, k + 1, alike)

@@ -65,7 +65,7 @@ def _put(call: Call, plain: Any) -> Any:
     """index_put_ with accumulation: index tuples and values reversed."""
     _, indices, values = call.args[:3]
     given = [i for i in indices if i is not None]
-    if len(given) != len(indices) or any(i.dtype == torch.bool or not i.dim() for i in given):
+    if len(given) != len(indices) or any(i.dtype in MASKS or not i.dim() for i in given):
         return None
     dtypes = IN_FLOAT32 if values.dtype in HALVES else {}
     common = np.broadcast_shapes(*(tuple(i.shape) for i in given))
@@ -77,6 +77,7 @@ def _put(call: Call, plain: Any) -> Any:
     return narrowed(rerun(call, dtypes, swap), plain)
 
 
+MASKS = (torch.bool, torch.uint8)  # an index of these is a mask
 WRITING = ("index_copy", "scatter", "put", "_index_put_impl")
 
 
