@@ -32,6 +32,7 @@ FULL = ".full"  # of a file beside the journal: the worker ended itself between 
 NOTES = "PARITY_NOTES"  # variable of the environment: the path of the journal of a command that runs in a process of its own
 ALLOWED = "PARITY_ALLOWED"  # and beside it: the seconds that one operator may take on the device
 STAGES = ("build", "reference", "device", "compare")
+COMPARING = 5  # times as long as another stage: it is the CPU's, which runs a call dozens of times to judge its result
 
 
 class Journal:
@@ -87,7 +88,7 @@ class Journal:
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
     """The content of a journal. started: when its stage began, on the machine's monotonic clock, which all its processes
-    share; allowed: seconds that a stage may take."""
+    share; allowed: seconds that a stage may take, `COMPARING` times as many where it compares."""
 
     running: bool
     stage: str
@@ -101,7 +102,8 @@ class JournalEntry:
     @property
     def overdue(self) -> bool:
         """Whether the stage has exceeded its time limit."""
-        return self.running and time.monotonic() > self.started + self.allowed
+        times = COMPARING if self.stage == "compare" else 1
+        return self.running and time.monotonic() > self.started + times * self.allowed
 
 
 def read(path: Path) -> JournalEntry | None:

@@ -60,6 +60,21 @@ def test_each_stage_has_the_time_of_a_whole_case(tmp_path: Path) -> None:
     j.close()
 
 
+def test_a_judge_that_takes_long_is_no_hang_of_the_device(tmp_path: Path) -> None:
+    """Judging a large result takes seconds on the CPU; it has more time than a call, and not for ever."""
+    j = journal.Journal(tmp_path / "j")
+    j.begin(0, "i", "c", 0.1)
+    overdue = []
+    for stage, slept in (("device", 0.15), ("compare", 0.15), ("compare", 0.1 * journal.COMPARING + 0.05)):
+        j.stage(stage)
+        time.sleep(slept)
+        entry = journal.read(tmp_path / "j")
+        assert entry is not None
+        overdue.append(entry.overdue)
+    assert overdue == [True, False, True]
+    j.close()
+
+
 def test_it_survives_the_death_of_its_writer(tmp_path: Path) -> None:
     """Written through a mapping, read after an abort."""
     program = (
@@ -129,10 +144,9 @@ def test_no_reader_sees_half_of_a_change(tmp_path: Path) -> None:
         try:
             assert writer.stdout is not None
             writer.stdout.readline()
-            entries = [journal.read(tmp_path / "j") for _ in range(20_000)]
+            entries = [(e, e.overdue) for _ in range(20_000) if (e := journal.read(tmp_path / "j")) is not None]
         finally:
             writer.kill()
-    seen = [e for e in entries if e is not None]
-    assert len({e.ordinal for e in seen}) > 100
-    assert not any(e.overdue for e in seen)
-    assert all(e.case == "x" * (e.ordinal % 300) for e in seen)
+    assert len({e.ordinal for e, _ in entries}) > 100
+    assert not any(overdue for _, overdue in entries)
+    assert all(e.case == "x" * (e.ordinal % 300) for e, _ in entries)
