@@ -373,9 +373,11 @@ def test_rows_that_could_not_be_recorded_are_told(both: Board) -> None:
 # ---------------------------------------------------------------------------------------------------- subjects and figures
 
 
-def test_subjects_from_a_file_a_module_and_the_errors() -> None:
-    """A module's BUGS are classified, a file's FAULTS are not."""
+def test_subjects_from_a_file_a_module_and_the_errors(tmp_path: Path) -> None:
+    """BUGS are classified, a file's FAULTS are not."""
     assert {s.kind for s in subjects.load(str(FILE))} == {subjects.UNCLASSIFIED}
+    (bugs := tmp_path / "bugs.py").write_text("import few\nBUGS = few.BUGS\n")
+    assert subjects.load(str(bugs)) == subjects.load("few")
     assert [s.kind for s in subjects.load("few")][:2] == ["silent_wrong_forward", "silent_noop"]
     with pytest.raises(FaultError, match=r"nowhere\.py: no such file"):
         subjects.load("nowhere.py")
