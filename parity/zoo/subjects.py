@@ -65,8 +65,8 @@ def load(source: str = "", beyond: bool = False) -> tuple[FaultSubject, ...]:
 
 
 def _bugs(place: str, beyond: bool) -> tuple[Bug, ...]:
-    """The bugs that a file or module classifies; none for one with plain faults, for a file that lists FAULTS as well, and where
-    `load_faults` reports what is wrong."""
+    """The bugs that a file or module classifies; none for one with plain faults, for a file that lists FAULTS as well, and if
+    there is an error, which `load_faults` reports."""
     with suppress(FaultError):
         module = load_module(place)
         if hasattr(module, "FAULTS") and Path(place).is_file():

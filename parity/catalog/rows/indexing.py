@@ -196,8 +196,8 @@ def _embedding_bag(draw: Draw) -> Arguments:
         offsets = draw.inside((draw.choice((1, 2, 3, 5)),), 0, n, dtype=dtype, grad=False)
         index: TensorSpec = draw.index((n,), rows, dtype=dtype)
         last = draw.option(True)
-        # Indices after the last offset are in no bag; torch 2.13's CPU returns arbitrary gradients for them, and leaves them out
-        # of sums without padding only.
+        # Indices after the last offset are in no bag; torch 2.13's CPU returns arbitrary gradients for them, and only sums
+        # without padding leave them out.
         early = last and mode == "sum" and draw.pick(4) > 0
         table = replace(table, grad=not early)
         weights = draw.tensor((n,), grad=not early) if weighted else None
