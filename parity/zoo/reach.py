@@ -152,8 +152,8 @@ def _spoken(fault: Fault) -> frozenset[str]:
 
 
 def _called(row: Row) -> frozenset[str]:
-    """Short names of a row: its own name, and those of the functions it calls, the OpInfo entries it covers, and the kernel that
-    runs every convolution."""
+    """Short names of a row: its own name, and those of the functions it calls, the OpInfo entries it covers, and the kernel of
+    all convolutions."""
     names = (row.name, row.call, row.inplace, *(n.partition(":")[0] for n in row.opinfo), row.mps and KERNELS.get(row.mps))
     parts = (_stripped(n.removeprefix(opinfo.PREFIX).partition(":")[0].rpartition(".")[2]) for n in names if n)
     return frozenset(w for p in parts for w in (p, p.strip("_")))

@@ -324,6 +324,7 @@ def seen(plan: RunPlan) -> dict[str, Reach]:
         (Fault("d", ("__setitem__",), few.larger, level="function"), "setitem", ""),
         (Fault("e", ("sgn",), few.larger), "sgn", "abs"),
         (Fault("f", ("threshold_backward",), few.larger), "threshold", "relu"),
+        (Fault("g", ("convolution",), few.larger), "conv_transpose2d", ""),
     ],
 )
 def test_rows_by_name_and_by_what_they_call(seen: dict[str, Reach], fault: Fault, named: str, using: str) -> None:
