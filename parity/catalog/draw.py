@@ -245,7 +245,7 @@ class Draw:
         """A stack of matrices of a kind that the op requires.
 
         kind: conditioned (square, diagonally dominant), spd (Hermitian positive definite), symmetric (Hermitian), lower,
-        upper (triangular with a large diagonal), full_rank (m x n with a dominant diagonal).
+        upper (triangular with a large diagonal), full_rank (m x n with a dominant diagonal), half_rank (of half the rank).
         """
         return TensorSpec(self.dtype, shape, values=Values(kind), grad=grad)
 

@@ -30,6 +30,7 @@ METADATA = OpClass.METADATA
 SCATTERED = ("backward",)
 METHOD = "torch.Tensor.*_"  # the in-place method of the same name
 GLUE = "parity.catalog.glue.calls.*"  # parity's own function of the same name
+RAW = ("kernels", "gradients", "forms")  # families of raw kernels, which check no shape: no argument is left out or filled in
 OWN = ("*",)  # the OpInfo entry with the name of the function
 
 

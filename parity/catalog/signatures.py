@@ -70,6 +70,7 @@ CASTS = ("float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "u
 # Floats in the range of an integer type, and outside of it. torch casts to uint8 by way of int64 (`c10/util/TypeCast.h`), so
 # values wrap; for int8 this is not documented, but the kernels of the CPU and of CUDA agree on it.
 WITHIN = {"uint8": (-0.875, 255.5), "int8": (-128.5, 127.5), "int16": (-32768.5, 32767.5)}
+WITHIN |= dict.fromkeys(("uint16", "uint32", "uint64"), (-0.875, 999.5))
 BEYOND = {"uint8": (-999.5, 999.5), "int8": (-300.5, 300.5)}
 
 

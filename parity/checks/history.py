@@ -33,7 +33,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from parity import catalog
 from parity.catalog import entries
 from parity.catalog.draw import Arguments, Draw, Sizes
-from parity.catalog.row import Row
+from parity.catalog.row import RAW, Row
 from parity.checks.trial import Trial
 from parity.core.case import Case, Layout, TensorSpec
 from parity.core.dtypes import FACTS
@@ -49,8 +49,6 @@ HIDDEN = 2.0**-22  # not visible in six decimals: a cache that prints its number
 LARGEST = 1 << 16  # elements of an operand of a larger call
 # If a dilated window steps over its whole input, the CPU's kernels read outside of it (torch 2.13); these rows are not resized.
 WINDOWS = ("pooling",)
-# Families of raw kernels, which check no shape: no argument of theirs is left out or filled in.
-RAW = ("kernels", "gradients", "forms")
 SIBLINGS = 3  # other ops of the family that are called
 PRESENT = 4  # at most so many arguments of a call are left out or filled in
 TRIES = 3  # calls drawn from the row if the case cannot be resized

@@ -133,7 +133,7 @@ BOOL_FAMILIES: dict[str, Callable[[], npt.NDArray[np.bool_]]] = {
 }
 OVERFLOWING = ("huge",)  # not drawn where one Inf in the result hides everything else
 ALWAYS_LEGAL = "between", "inside", "index", "unique"
-MATRICES = ("conditioned", "spd", "symmetric", "lower", "upper", "full_rank")
+MATRICES = ("conditioned", "spd", "symmetric", "lower", "upper", "full_rank", "half_rank")
 
 
 def integer_range(f: DtypeFacts) -> tuple[int, int]:
@@ -318,6 +318,9 @@ def matrices(spec: TensorSpec, position: int) -> torch.Tensor:
         matrix = a + (max(n, m) + 1) * eye
     elif kind == "spd":
         matrix = a @ a.mH + max(1, n) * eye
+    elif kind == "half_rank":
+        r = max(1, min(n, m) // 2)
+        matrix = a[..., :r] @ a[..., :r, :]
     elif kind == "symmetric":
         matrix = (a + a.mH) / 2
     elif kind == "lower":

@@ -7,6 +7,7 @@ OpInfo.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from parity.generation import forbidden
 from parity.judging.rules import rule_of
 
 INDICES = ("index", "unique")
+MOST_OF_A_KIND = 4  # at most so many times as often as a kind that one change gives
 BEYOND = 9  # a dim that no operand has
 PAST = (0, 1, 5)  # distances from the first illegal index: a kernel may accept one more, or check only the last
 OTHERS = {
@@ -34,7 +36,9 @@ def error_case(row: Row, case: Case, pick: Pick) -> Case:
     fit = tuple(_error_inputs(row, case))
     if not fit:
         return case
-    words = tuple(dict.fromkeys(word for word, _ in fit))  # all kinds equally often, however many changes give each
+    counts = Counter(word for word, _ in fit)
+    # A kind that more changes give is drawn more often, though not so often that it hides the others.
+    words = tuple(word for word, n in counts.items() for _ in range(min(n, MOST_OF_A_KIND)))
     word = words[pick(len(words))]
     ways = tuple(make for w, make in fit if w == word)
     return replace(ways[pick(len(ways))](), refused=word)

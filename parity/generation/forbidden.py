@@ -39,6 +39,9 @@ def calls(row: Row, case: Case) -> Iterator[ErrorInput]:
         number = -1 if row.raises_on == "indefinite" else 1  # a matrix of equal numbers is singular
         equal = replace(first, values=Values("inside", (number, number)), grad=False)
         yield "value", lambda: replace(case, args=(equal, *case.args[1:]))
+        if row.raises_on == "indefinite":  # only the last matrix of a stack, by its last pivot or by a NaN
+            for word in ("-1", "nan"):
+                yield "value", lambda word=word: replace(case, args=(_last_pivot(first, word), *case.args[1:]))  # type: ignore[misc]
     if row.family in ONE_DEVICE and row.on_cpu != "all" and first.shape:
         shaped = [k for k, a in enumerate(case.args) if k and isinstance(a, TensorSpec) and a.shape]
         if shaped:
@@ -46,6 +49,12 @@ def calls(row: Row, case: Case) -> Iterator[ErrorInput]:
                 "device",
                 lambda: replace(case, args=tuple(_apart(a) if k == shaped[0] else a for k, a in enumerate(case.args))),
             )
+
+
+def _last_pivot(matrices: TensorSpec, word: str) -> TensorSpec:
+    """The matrices with this number in the last place of the diagonal of the last one."""
+    v = matrices.values
+    return replace(matrices, values=replace(v, specials=(*v.specials, (matrices.numel - 1, word))), grad=False)
 
 
 def _negative(operand: Arg) -> Arg:

@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 
 from parity.catalog.draw import Arguments, Draw, Pick, Sizes, Sweep
 from parity.catalog.row import Row
-from parity.core.case import HISTORIES, Arg, Case, Cotangent, Layout, TensorSpec, Values, map_operands_in, operands_in
+from parity.core.case import Arg, Case, Cotangent, Layout, TensorSpec, Values, map_operands_in, operands_in
 from parity.core.dtypes import FACTS
 from parity.core.layout import WORDS, base_shape, overlaps
 from parity.execution import values
 from parity.generation import mixing
+from parity.generation.before import history
 from parity.generation.error_inputs import error_case
 from parity.generation.mixed_dtypes import with_mixed_dtypes
 from parity.generation.planting import contents
@@ -39,14 +40,12 @@ MODES = (*("grad",) * 10, "no_grad", "inference")
 ORDERED = (*MODES, "deterministic")
 REPEATS = ("writing", "histograms", "scans")
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
-# 42 entries, the first seven histories last: a longer table would change every case drawn from the same picks.
-AFTER = (*("",) * (42 - len(HISTORIES)), *HISTORIES[7:], *HISTORIES[:7])
 ON_CPU_ODDS = 3  # one in this many cases with an operand that may stay on the CPU has it there
 DESTINATIONS = (
     *("contiguous", "contiguous", "offset", "stepped", "transposed", "columns", "rows", "step_outer", "channels_last"),
     *("empty", "cast"),
 )
-ERROR_ODDS = 20  # one case in this many must be refused
+ERROR_ODDS = 14  # one case in this many must be refused
 ERROR_ODDS_ONE_DTYPE = 8  # for ops with a single dtype, which have few cases
 # Dtypes of a destination that torch casts to, by the dtype of the item; float32 for all others.
 CASTS = {"float32": ("float16", "bfloat16"), "complex64": ("contiguous",), "int64": ("float32", "int32")}
@@ -122,7 +121,7 @@ def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes, structure: Pick | Non
     cotangent = _cotangent(row, dtype, pick)
     into = _destination(row, dtype, pick) if row.out else WORDS[pick(len(WORDS))] if row.transfers else "contiguous"
     modes = ORDERED if (row.accumulates or row.family in REPEATS) and dtype not in row.nondeterministic else MODES
-    under, after = modes[pick(len(modes))], AFTER[pick(len(AFTER))] if specs else ""
+    under, after = modes[pick(len(modes))], history(row, call, specs, pick)
     seeds = [pick(SEEDS) if _seeded(s.values) else s.values.seed for s in specs]
     specs = [_with_seed(*whole) for whole in zip(specs, grads, seeds)]
     args, kwargs = _with_operands(call, specs)
@@ -180,7 +179,7 @@ def _one_on_cpu(specs: list[TensorSpec], row: Row, call: Arguments, pick: Pick) 
     if len(specs) < 2 or not mixing.is_possible(row, specs) or pick(ON_CPU_ODDS) < ON_CPU_ODDS - 1:
         return specs
     k = mixing.pick_operand(row, *_with_operands(call, specs), pick)
-    if k is not None:
+    if k is not None and not any(s.on_cpu for s in specs):  # a row may put one there itself
         specs[k] = replace(specs[k], on_cpu=True)
         if k == 0 and row.mutates:  # the result is on the CPU too, so the device computes no gradients
             specs = [replace(s, grad=False) for s in specs]
@@ -205,7 +204,7 @@ def layout_of(spec: TensorSpec, position: int, row: Row, pick: Pick) -> Layout:
     if rank and first[0][0] not in ("flat", "select") and pick(DISPLACED) == DISPLACED - 1:
         first = (("flat", FAR if pick(4) == 3 else 1 + pick(4), 0), *first)
     holds = FACTS[spec.dtype].kind
-    if holds == "complex" and pick(4) == 3:
+    if holds == "complex" and pick(4) >= 2:
         first = _lazily("conj", first)
     elif holds == "float" and pick(16) == 15:
         first = _lazily("neg", first)

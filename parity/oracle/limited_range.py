@@ -107,12 +107,6 @@ def _formula(func: Any) -> Formula | None:
 def _own_formulas() -> Mapping[str, Formula]:
     """Formulas by name, for kernels that compute by squares or in another order on devices than in torch's decompositions."""
 
-    def modulus(x: Tensor) -> Any:
-        if not x.is_complex():
-            return NotImplemented
-        pair = torch.view_as_real(x.resolve_conj())
-        return (pair * pair).sum(-1).sqrt()
-
     def inverse(x: Tensor) -> Any:
         return quotient_of(torch.ones((), dtype=x.dtype), x) if x.is_complex() else NotImplemented
 
@@ -149,7 +143,7 @@ def _own_formulas() -> Mapping[str, Formula]:
         return result
 
     return {
-        "abs": modulus, "addcmul": product, "addcdiv": quotient, "_cdist_forward": distances, "_euclidean_dist": distances,
+        "addcmul": product, "addcdiv": quotient, "_cdist_forward": distances, "_euclidean_dist": distances,
         "_pdist_forward": pairs, "reciprocal": inverse, "div": quotient_of, "sinh": sinh, "cosh": cosh,
     }  # fmt: skip
 

@@ -37,6 +37,7 @@ SPREAD = (
 # Glue rows test few functions; methods, and functions that make operands, do not count.
 GLUE, METHODS, SPELLED = "parity.", "torch.Tensor.", 2
 PREPARING = ("zeros", "zeros_like", "ones_like", "empty", "tensor", "full_like", "eye", "arange", "cat", "maximum")
+KERNELS = {"convolution": "convolution", "transposed": "convolution"}  # by `Row.mps`
 _PREFIXES = ("native_", "linalg_", "fft_", "special_")
 _SUFFIXES = ("_backward", "_backward_data", "_backward_overrideable", "_overrideable", "_forward", "_ex", "_impl")
 
@@ -151,8 +152,9 @@ def _spoken(fault: Fault) -> frozenset[str]:
 
 
 def _called(row: Row) -> frozenset[str]:
-    """Short names of a row: its own name, and those of the functions it calls and the OpInfo entries it covers."""
-    names = (row.name, row.call, row.inplace, *(n.partition(":")[0] for n in row.opinfo))
+    """Short names of a row: its own name, and those of the functions it calls, the OpInfo entries it covers, and the kernel of
+    all convolutions."""
+    names = (row.name, row.call, row.inplace, *(n.partition(":")[0] for n in row.opinfo), row.mps and KERNELS.get(row.mps))
     parts = (_stripped(n.removeprefix(opinfo.PREFIX).partition(":")[0].rpartition(".")[2]) for n in names if n)
     return frozenset(w for p in parts for w in (p, p.strip("_")))
 

@@ -1,8 +1,7 @@
-"""What a scoreboard scores: the zoo's own bugs, or faults from a file or module that have no classification."""
+"""What a scoreboard scores: bugs of the zoo, of a file or of a module, or faults, which have no classification."""
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from parity.core.errors import FaultError, UsageError, near
 from parity.devices import Fault, load_faults
+from parity.devices.sim.loading import load_module
 from parity.zoo.bug import Bug
 
 ZOO = "parity.zoo"
@@ -49,8 +49,8 @@ def subject(planted: Bug | Fault) -> FaultSubject:
 
 
 def load(source: str = "", beyond: bool = False) -> tuple[FaultSubject, ...]:
-    """The subjects of a source: a Python file with FAULTS, a module with BUGS or FAULTS, or "" for the zoo. beyond: include the
-    bugs of `BEYOND`, which need more than one op to show.
+    """The subjects of a source: a Python file or a module with BUGS or FAULTS, or "" for the zoo. beyond: include the bugs of
+    `BEYOND`, which need more than one op to show.
 
     Raises FaultError if nothing is there, it does not run, it declares nothing, or two faults have the same id.
     """
@@ -64,13 +64,13 @@ def load(source: str = "", beyond: bool = False) -> tuple[FaultSubject, ...]:
     return subjects
 
 
-def _bugs(name: str, beyond: bool) -> tuple[Bug, ...]:
-    """The bugs that a module classifies; none for a file, for a missing module (`load_faults` reports it) and for a module with
-    plain faults."""
-    if name.endswith(".py") or Path(name).is_file():
-        return ()
-    with suppress(Exception):
-        module = importlib.import_module(name)
+def _bugs(place: str, beyond: bool) -> tuple[Bug, ...]:
+    """The bugs that a file or module classifies; none for one with plain faults, for a file that lists FAULTS as well, and if
+    there is an error, which `load_faults` reports."""
+    with suppress(FaultError):
+        module = load_module(place)
+        if hasattr(module, "FAULTS") and Path(place).is_file():
+            return ()
         bugs = (*getattr(module, "BUGS", ()), *(getattr(module, "BEYOND", ()) if beyond else ()))
         return bugs if all(isinstance(b, Bug) for b in bugs) else ()
     return ()

@@ -324,6 +324,7 @@ def seen(plan: RunPlan) -> dict[str, Reach]:
         (Fault("d", ("__setitem__",), few.larger, level="function"), "setitem", ""),
         (Fault("e", ("sgn",), few.larger), "sgn", "abs"),
         (Fault("f", ("threshold_backward",), few.larger), "threshold", "relu"),
+        (Fault("g", ("convolution",), few.larger), "conv_transpose2d", ""),
     ],
 )
 def test_rows_by_name_and_by_what_they_call(seen: dict[str, Reach], fault: Fault, named: str, using: str) -> None:
@@ -373,9 +374,11 @@ def test_rows_that_could_not_be_recorded_are_told(both: Board) -> None:
 # ---------------------------------------------------------------------------------------------------- subjects and figures
 
 
-def test_subjects_from_a_file_a_module_and_the_errors() -> None:
-    """A module's BUGS are classified, a file's FAULTS are not."""
+def test_subjects_from_a_file_a_module_and_the_errors(tmp_path: Path) -> None:
+    """BUGS are classified, a file's FAULTS are not."""
     assert {s.kind for s in subjects.load(str(FILE))} == {subjects.UNCLASSIFIED}
+    (bugs := tmp_path / "bugs.py").write_text("import few\nBUGS = few.BUGS\n")
+    assert subjects.load(str(bugs)) == subjects.load("few")
     assert [s.kind for s in subjects.load("few")][:2] == ["silent_wrong_forward", "silent_noop"]
     with pytest.raises(FaultError, match=r"nowhere\.py: no such file"):
         subjects.load("nowhere.py")

@@ -243,10 +243,14 @@ def embedding_limited(index: Tensor, table: Tensor, **options: Any) -> tuple[Ten
 
 def embedding_bag(index: Tensor, table: Tensor, offsets: Tensor | None = None, **options: Any) -> Tensor:
     """embedding_bag with sorted offsets, of which the first is 0. With include_last_offset the number of indices is appended;
-    not if `early`, where the last offset given ends the last bag."""
+    not if `early`, where the last offset given ends the last bag. In float64, where torch 2.13's CPU does not end it there, the
+    surplus indices are left out."""
     early = options.pop("early", False) and offsets is not None and offsets.numel() > 1
     if offsets is not None:
         offsets = offsets.sort().values
+        if early and table.dtype == torch.float64:
+            kept, weights = int(offsets[-1]), options.get("per_sample_weights")
+            index, options = index[:kept], {**options, "per_sample_weights": None if weights is None else weights[:kept]}
         ends = [torch.full_like(offsets[:1], index.numel())] if options.get("include_last_offset") and not early else []
         offsets = torch.cat([torch.zeros_like(offsets[:1]), offsets[1:], *ends])
     return F.embedding_bag(index, table, offsets, **options)

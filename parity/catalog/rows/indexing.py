@@ -196,8 +196,9 @@ def _embedding_bag(draw: Draw) -> Arguments:
         offsets = draw.inside((draw.choice((1, 2, 3, 5)),), 0, n, dtype=dtype, grad=False)
         index: TensorSpec = draw.index((n,), rows, dtype=dtype)
         last = draw.option(True)
-        # Indices after the last offset are in no bag; torch 2.13's CPU returns arbitrary gradients for them.
-        early = last and draw.flag()
+        # Indices after the last offset are in no bag; torch 2.13's CPU returns arbitrary gradients for them, and only sums
+        # without padding leave them out.
+        early = last and mode == "sum" and draw.pick(4) > 0
         table = replace(table, grad=not early)
         weights = draw.tensor((n,), grad=not early) if weighted else None
         named = keywords(offsets=offsets, mode=mode, per_sample_weights=weights, include_last_offset=last)
@@ -207,7 +208,7 @@ def _embedding_bag(draw: Draw) -> Arguments:
         index = draw.index(shape, rows)
         named = keywords(mode=mode, per_sample_weights=draw.tensor(shape) if weighted else None)
     scale = draw.option(True) if mode != "max" else None
-    padding = draw.option(0, rows - 1)
+    padding = None if ("early", True) in named else draw.option(0, rows - 1)
     return Arguments((index, table), (*named, *keywords(scale_grad_by_freq=scale, padding_idx=padding)))
 
 

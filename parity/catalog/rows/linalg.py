@@ -47,6 +47,11 @@ def equal(draw: Draw, shape: Shape) -> TensorSpec:
     return draw.inside(shape, value, value, grad=False)
 
 
+def deficient(draw: Draw, shape: Shape) -> TensorSpec:
+    """A matrix of equal numbers, or an exact product of two thin ones, of half the full rank (without a gradient)."""
+    return equal(draw, shape) if draw.flag() else draw.matrix(shape, "half_rank", grad=False)
+
+
 Options = tuple[tuple[str, Arg], ...]
 UPPER: Options = (("upper", True),)
 FROM_ABOVE: Options = (("UPLO", "U"),)
@@ -72,7 +77,7 @@ def rectangle(draw: Draw, most: int = HEAVY) -> Shape:
 def _rectangular(options: Options = (), singular: bool = False, most: int = HEAVY) -> Signature:
     def signature(draw: Draw) -> Arguments:
         shape = rectangle(draw, most)
-        x = equal(draw, shape) if singular and draw.rare(8) else draw.matrix(shape, "full_rank")
+        x = deficient(draw, shape) if singular and draw.rare(4) else draw.matrix(shape, "full_rank")
         return Arguments((x,), keywords(**{name: draw.option(value) for name, value in options}))
 
     return signature
@@ -92,8 +97,8 @@ def _system(draw: Draw) -> Arguments:
     (lead, (n,)), k = _sides(draw, 1), draw.extent(COLUMNS)
     lead, right = _stacks(draw, lead)
     a = draw.matrix((*lead, n, n))
-    if draw.pick(4) == 3 and (not lead or draw.rare(4)):
-        return Arguments((a, draw.tensor((n,))))
+    if draw.pick(4) == 3:
+        return Arguments((a, draw.tensor((n,) if draw.flag() else (*lead, n))))
     if draw.pick(4) == 3:
         return Arguments((a, draw.tensor((*right, k, n))), keywords(left=False))
     return Arguments((a, draw.tensor((*right, n, k))))

@@ -18,13 +18,20 @@ _row = partial(
 )
 
 
+def _shape(draw: Draw, low: int, high: int) -> Shape:
+    """A shape of rank low..high; in one of 16 cases more without elements, whose mean is NaN."""
+    shape = draw.shape(low, high)
+    where = draw.pick(len(shape)) if shape and draw.rare(16) else None
+    return tuple(0 if k == where else n for k, n in enumerate(shape))
+
+
 def _pointwise(
     first: Operand = anything, second: Operand = anything, choices: Options = none, broadcasts: bool = True
 ) -> Signature:
     """Input and target of one shape, or one of them broadcasts."""
 
     def signature(draw: Draw) -> Arguments:
-        shape = draw.shape(0, 4)
+        shape = _shape(draw, 0, 4)
         kind = draw.pick(8) if broadcasts else 0
         target = second(draw, draw.broadcastable(shape) if kind == 7 else shape)
         x = first(draw, draw.broadcastable(shape) if kind == 6 else shape)
@@ -89,7 +96,7 @@ def _chances(draw: Draw, shape: Shape) -> TensorSpec:
 
 
 def _probabilities(draw: Draw) -> Arguments:
-    shape = draw.shape(0, 4)
+    shape = _shape(draw, 0, 4)
     weight = _weight(draw, draw.broadcastable(shape))
     # At 0 and 1 torch clamps the logarithm at -100.
     x = (
@@ -102,7 +109,7 @@ def _probabilities(draw: Draw) -> Arguments:
 
 
 def _with_logits(draw: Draw) -> Arguments:
-    shape = draw.shape(0, 4)
+    shape = _shape(draw, 0, 4)
     weight = _weight(draw, draw.broadcastable(shape))
     positive = draw.maybe(draw.inside(shape if draw.pick(4) == 3 else shape[-1:], 0.5, 3, grad=False))
     x, target = draw.between(shape, -8, 8), _chances(draw, shape)
@@ -110,7 +117,7 @@ def _with_logits(draw: Draw) -> Arguments:
 
 
 def _triplet(draw: Draw) -> Arguments:
-    shape = draw.shape(2, 3)
+    shape = _shape(draw, 2, 3)
     named = keywords(margin=draw.option(0.5), p=draw.option(1.0, 3.0), swap=draw.option(True), reduction=REDUCTION(draw))
     return Arguments((draw.tensor(shape), draw.tensor(shape), draw.tensor(shape)), named)
 
@@ -121,13 +128,13 @@ def _signs(draw: Draw, shape: Shape) -> TensorSpec:
 
 
 def _ranking(draw: Draw) -> Arguments:
-    shape = draw.shape(0, 3)
+    shape = _shape(draw, 0, 3)
     operands = draw.tensor(shape), draw.tensor(shape), _signs(draw, shape)
     return Arguments(operands, keywords(margin=draw.option(0.5), reduction=REDUCTION(draw)))
 
 
 def _cosine_embedding(draw: Draw) -> Arguments:
-    n, k = draw.shape(2, 2)
+    n, k = _shape(draw, 2, 2)
     operands = draw.tensor((n, k)), draw.tensor((n, k)), _signs(draw, (n,))
     return Arguments(operands, keywords(margin=draw.option(0.25), reduction=REDUCTION(draw)))
 
@@ -151,7 +158,7 @@ def _multilabel_soft(draw: Draw) -> Arguments:
 
 
 def _gaussian(draw: Draw) -> Arguments:
-    shape = draw.shape(1, 4)
+    shape = _shape(draw, 1, 4)
     variances = draw.choice((shape, shape[:-1], (*shape[:-1], 1)))
     operands = draw.tensor(shape), draw.tensor(shape), draw.inside(variances, 0.25, 4)
     return Arguments(operands, keywords(full=draw.option(True), reduction=REDUCTION(draw)))
@@ -174,21 +181,21 @@ def _ctc(draw: Draw) -> Arguments:
 
 
 def _distance(draw: Draw) -> Arguments:
-    shape = draw.shape(2, 3)
+    shape = _shape(draw, 2, 3)
     return Arguments(
         (draw.tensor(shape), draw.tensor(shape)), keywords(p=draw.option(1.0, 3.0, float("inf")), keepdim=draw.option(True))
     )
 
 
 def _similarity(draw: Draw) -> Arguments:
-    shape = draw.shape(1, 4)
+    shape = _shape(draw, 1, 4)
     dim = draw.dim(shape)
     other = (1, *shape[1:]) if len(shape) > 1 and dim % len(shape) and draw.pick(4) == 3 else shape
     return Arguments((draw.tensor(shape), draw.tensor(other)), keywords(dim=dim, eps=draw.option(0.0078125)))
 
 
 def _pdist(draw: Draw) -> Arguments:
-    n, k = draw.shape(2, 2)
+    n, k = _shape(draw, 2, 2)
     n = min(n, 513)  # all pairs of rows are compared
     return Arguments((draw.tensor((n + 1, k)),), keywords(p=draw.option(1.0, 3.0, 0.5, float("inf"))))
 
@@ -197,7 +204,7 @@ def _kernel(*last: float) -> Signature:
     """(input, target, reduction by number, ...), with a destination."""
 
     def signature(draw: Draw) -> Arguments:
-        shape = draw.shape(0, 4)
+        shape = _shape(draw, 0, 4)
         operands = draw.tensor(shape), draw.tensor(shape)
         return Arguments((*operands, draw.choice((1, 0, 2)), *((draw.choice(last),) if last else ())))
 
@@ -205,7 +212,7 @@ def _kernel(*last: float) -> Signature:
 
 
 def _cross_entropy_kernel(draw: Draw) -> Arguments:
-    shape = draw.shape(0, 4)
+    shape = _shape(draw, 0, 4)
     x, target = draw.inside(shape, 0.0625, 0.9375), draw.inside(shape, 0, 1)
     return Arguments((x, target, draw.maybe(draw.inside(shape, 0.25, 2, grad=False)), 0))  # the CPU reduces in the destination
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, Shape, keywords
 from parity.catalog.row import EVERY, EXACT, FLOATING, METHOD, NUMERIC, OWN, SCATTERED, Row, Signature
 from parity.catalog.signatures import CASTS, cast_scalar, castable, scalar, source_of, unary
 from parity.core.case import Arg, Word
+from parity.core.dtypes import FACTS
 
+SELDOM = "uint16", "uint32", "uint64"
 _row = partial(Row, family="movement", rule=EXACT, dtypes=EVERY, grad=FLOATING)
 
 
 def _targets(draw: Draw) -> tuple[str, ...]:
-    """Target dtypes of a cast. Complex to real is rare, because torch warns that it drops the imaginary part."""
-    return ("complex64", "complex64", "complex64", "float32") if draw.kind == "complex" else CASTS
+    """Target dtypes of a cast, sometimes one of those that few ops have. Complex to real is rare, because torch warns that it
+    drops the imaginary part."""
+    if draw.kind == "complex":
+        return "complex64", "complex64", "complex64", "float32"
+    return SELDOM if draw.rare(12) else CASTS
 
 
 def _to(draw: Draw) -> Arguments:
@@ -26,8 +32,15 @@ def _to(draw: Draw) -> Arguments:
 
 
 def _copy(draw: Draw) -> Arguments:
-    """A destination, and a source that broadcasts to it, often of another dtype."""
+    """A destination, and a source that broadcasts to it, often of another dtype; one of them sometimes on the CPU, in a dtype
+    that a device may lack."""
     shape = draw.shape(0, 5)
+    if draw.is_inexact and draw.rare(8):
+        wide = FACTS[draw.dtype].wide
+        there = replace(draw.tensor(shape, dtype=wide, grad=False), on_cpu=True)
+        if draw.flag():
+            return Arguments((draw.tensor(shape), there))
+        return Arguments((there, draw.tensor(draw.broadcastable(shape), grad=False)))
     source = castable(draw, draw.broadcastable(shape), draw.dtype, source_of(draw))
     return Arguments((draw.tensor(shape), source), keywords(non_blocking=True if draw.rare(6) else None))
 
@@ -186,7 +199,8 @@ def _pad_mode(mode: str) -> Signature:
         )
         sizes = draw.shape(count, count, empty=False)
         if draw.rare(40):
-            lead = draw.choice(((65537, 1), (1, 65537)))
+            many = draw.choice((65536, 65537, 65535))
+            lead = draw.choice(((many, 1), (1, many)))
             sizes = (*(1,) * (count - 1), 2)
         pad: list[int] = []
         for s in reversed(sizes):

@@ -23,7 +23,7 @@ def load_faults(place: str | Path) -> tuple[Fault, ...]:
 
     Raises FaultError if there is no such file or module, it does not run, it declares nothing, or two faults have the same id.
     """
-    module = _module(str(place))
+    module = load_module(place)
     if (declared := getattr(module, "FAULTS", None)) is not None:
         if not isinstance(declared, (list, tuple)) or not all(isinstance(f, Fault) for f in declared):
             raise FaultError(f"{place}: FAULTS must be a list of Fault, not {_spelt(declared)}; expected {EXPECTED}")
@@ -53,7 +53,9 @@ def _is_module_name(place: str) -> bool:
     return not place.endswith(".py") and all(part.isidentifier() for part in place.split("."))
 
 
-def _module(place: str) -> ModuleType:
+def load_module(place: str | Path) -> ModuleType:
+    """The Python file of this name, else the importable module. Raises FaultError if there is neither, or it does not run."""
+    place = str(place)
     try:
         if not Path(place).is_file() and _is_module_name(place):
             try:

@@ -84,6 +84,8 @@ SOFTMAX = ("_log_softmax", "_log_softmax_backward_data", "_softmax", "_softmax_b
 def _once(call: Call, plain: Any) -> Any:
     if call.op.startswith("grid_sampler") and call.args[-3 if "backward" not in call.op else -4] == 1:
         return None  # nearest interpolation depends on the rounded coordinates
+    if call.op.startswith("_embedding_bag") and "backward" not in call.op and call.args[7:8] == [True]:
+        return None  # in float64 torch 2.13 reads on after the last offset
     if call.op.partition(".")[0].rstrip("_") in HALF_FUNCTIONS and plain.dtype in HALVES:
         return unlike(plain, lambda: once(call, plain), lambda: _within(call, plain))
     return once(call, plain)

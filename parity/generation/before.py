@@ -1,0 +1,49 @@
+"""Chooses what runs on the device right before a case: one of `HISTORIES`, as far as the call has what it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from parity.catalog.draw import Arguments, Pick
+from parity.catalog.row import RAW, Row
+from parity.core.case import HISTORIES, Arg, TensorSpec, Word
+from parity.core.dtypes import FACTS
+
+# 42 entries, the first seven histories last: a longer table would change every case drawn from the same picks.
+AFTER = (*("",) * (42 - len(HISTORIES)), *HISTORIES[7:], *HISTORIES[:7])
+
+
+def history(row: Row, call: Arguments, specs: list[TensorSpec], pick: Pick) -> str:
+    """What runs before the call, or "". A history that would change nothing gives way to the next one that does."""
+    drawn = pick(len(AFTER))
+    if not specs or not AFTER[drawn]:
+        return ""
+    following = (AFTER[drawn], *AFTER[drawn + 1 :], *HISTORIES)
+    return next(word for word in following if _changes(word, row, call, specs))
+
+
+def _changes(word: str, row: Row, call: Arguments, specs: list[TensorSpec]) -> bool:
+    """Whether the row and the call have what the history changes; `garbage` and `other_values` always do."""
+    if word == "other_scalar":
+        return not row.unchecked and any(True for _ in _scalars((call.args, tuple(v for _, v in call.kwargs))))
+    if word == "other_layout":
+        return not row.memory
+    if word == "other_dtype":
+        alike = {d for d in row.dtypes for s in specs[:1] if FACTS[d].kind == FACTS[s.dtype].kind}
+        return not row.unchecked and not row.memory and len(alike) > 1
+    if word == "other_presence":
+        return not (row.unchecked or row.is_sampled or row.family in RAW) and len(specs) > 1
+    if word == "destination":
+        return not (row.unchecked or row.mutates) and bool(row.inplace or row.out)
+    if word == "sibling":
+        return not (row.unchecked or row.is_sampled)
+    return True
+
+
+def _scalars(tree: Arg) -> Iterator[Arg]:
+    """The numbers, flags and words in an argument, or in a tuple of arguments."""
+    if isinstance(tree, tuple):
+        for a in tree:
+            yield from _scalars(a)
+    elif isinstance(tree, bool | int | float | complex | str) and not isinstance(tree, Word):
+        yield tree
