@@ -9,8 +9,8 @@ gradients.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 from parity.core.case import Arg, TensorSpec, Values
@@ -32,6 +32,27 @@ class Sizes:
     border: tuple[int, ...] = (16, 17, 31, 32, 33, 64, 65, 127, 128, 255, 256, 257)
     border_odds: int = 8  # one in this many shapes has a border size
     limit: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlan:
+    """How many cases of an item meet border sizes, by dtype (`""` for all others).
+
+    one: with one border, of the sizes `borders`, and at most `limit` elements of the operands. two: with two borders at once.
+    elements: with many elements, at most about `most`.
+    """
+
+    one: dict[str, int] = field(default_factory=dict)
+    borders: tuple[int, ...] = ()
+    limit: int = 0
+    two: dict[str, int] = field(default_factory=dict)
+    elements: dict[str, int] = field(default_factory=dict)
+    most: int = 0
+
+    def counts(self, dtype: str) -> tuple[int, int, int]:
+        """How many cases with one border, with two and with many elements."""
+        one, two, elements = (t.get(dtype, t.get("", 0)) for t in (self.one, self.two, self.elements))
+        return one, two, elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,22 +272,23 @@ class Draw:
 
 
 class Sweep(Draw):
-    """Draws a call in which one dimension has a border size and all others are small.
+    """Draws a call in which some dimensions have border sizes and all others are small.
 
-    at: which dimension, in the order in which the row draws them; drawn: how many it has drawn.
+    borders: their sizes, by the order in which the row draws dimensions; tight: all others are as small as can be; drawn: how
+    many dimensions it has drawn.
     """
 
-    __slots__ = ("at", "border", "drawn")
+    __slots__ = ("borders", "drawn", "tight")
 
-    def __init__(self, pick: Pick, dtype: str, at: int, border: int) -> None:
+    def __init__(self, pick: Pick, dtype: str, borders: Mapping[int, int], tight: bool = False) -> None:
         super().__init__(pick, dtype, Sizes())
-        self.at, self.border, self.drawn = at, border, 0
+        self.borders, self.tight, self.drawn = borders, tight, 0
 
     def size(self, low: int = 1) -> int:
         """The size of one dimension, at least `low`."""
         self.drawn += 1
-        small = low + self.pick(2)
-        return max(low, self.border) if self.drawn - 1 == self.at else small
+        small = low + self.pick(2) * (not self.tight)
+        return max(low, self.borders.get(self.drawn - 1, small))
 
     def extent(self, sizes: Sequence[int]) -> int:
         """The size of one dimension: the smallest of these that is not 0, or one more."""

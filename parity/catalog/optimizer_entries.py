@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,6 +38,20 @@ STEPS = 3
 LATE = {"RAdam": 7, "RAdam:foreach": 7, "RAdam:differentiable": 7}
 # Iterations of a step that calls its closure; once it has converged, the next ones are made of roundings.
 ITERATIONS = 2
+# Beside torch's option sets: each option that they leave out, all that go together, and numbers that are tensors. The values
+# are exact in half types, and so far from the defaults that a kernel which ignores them shows.
+OPTIONS: dict[str, Any] = (
+    {"lr": 0.0625, "weight_decay": 0.25, "momentum": 0.5, "dampening": 0.25, "nesterov": True, "maximize": True}
+    | {"betas": (0.5, 0.75), "eps": 2.0**-6, "amsgrad": True, "decoupled_weight_decay": True, "momentum_decay": 0.125}
+    | {"lr_decay": 0.125, "initial_accumulator_value": 0.5, "rho": 0.5, "alpha": 0.5, "lambd": 0.125, "t0": 1.0}
+    | {"centered": True, "etas": (0.25, 1.5), "step_sizes": (0.0625, 2.0), "beta2_decay": -0.5, "d": 1.5}
+    | {"ns_steps": 3, "adjust_lr_fn": "match_rms_adamw", "line_search_fn": "strong_wolfe", "history_size": 1}
+)
+# Options that exclude each other, by the one that gives way when all others are set.
+EXCLUDED = {"dampening": "nesterov"}
+# Numbers that are tensors where the optimizer's signature says so, and their shapes.
+TENSORS: tuple[tuple[str, tuple[Shape, ...]], ...] = (("lr", ((), (1,))), ("weight_decay", ((),)), ("betas", ((), (1, 1))))
+SCALED = ("scaled", "skipped")  # a fused step with the scale of a gradient scaler, and one that it says to skip
 # Shapes of the parameters of a sample, in turn; the last parameter of the second has no gradient.
 SHAPES: tuple[tuple[Shape, ...], ...] = (((2, 3), (4,)), ((3, 4), (2,), (2, 2)), ((2, 3, 2, 2), ()))
 MATRICES: tuple[tuple[Shape, ...], ...] = (((2, 3), (3, 3)), ((4, 2), (3, 5), (2, 2)))
@@ -127,28 +142,61 @@ def _info(key: str) -> Any:
     return _database()[name]
 
 
-def _options(key: str, dtype: str) -> Iterator[dict[str, Any]]:
-    """torch's option sets of an implementation, without those of the others. Those for CUDA are those with `capturable`."""
+def _options(key: str, dtype: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """(option set, how its steps are made): torch's sets of an implementation without those of the others, then parity's.
+    Those for CUDA are those with `capturable`."""
     import torch
 
     info, how = _info(key), implementation_of(key)
-    for given in info.optim_inputs_func("cuda"):
-        if bool(given.kwargs.get("capturable")) != (how == "capturable"):
-            continue
-        limited = {"max_iter": ITERATIONS} if info.step_requires_closure else {}
-        options = {**given.kwargs, **limited, **{flag: flag == how for flag in info.supported_impls}}
-        if optimizer_of(key) == "Adafactor":  # else eps is that of the dtype, which is another one for the truth
-            options.setdefault("eps", (torch.finfo(getattr(torch, dtype)).eps, 1e-3))
-        yield options
-        if how == "capturable" and "foreach" in info.supported_impls:
-            yield {**options, "foreach": True}
+    theirs = [given.kwargs for given in info.optim_inputs_func("cuda")]
+    for given in theirs:
+        if bool(given.get("capturable")) == (how == "capturable"):
+            yield from _implemented(given, info, how, dtype)
+    known = {name for given in theirs for name in given}
+    for given in _more(info, known):
+        yield from _implemented({**given, "capturable": True} if how == "capturable" else given, info, how, dtype)
+    for kind in SCALED if how == "fused" else ():
+        for given in ({}, {"lr": torch.tensor(OPTIONS["lr"]), "weight_decay": 0.25, "maximize": True}):
+            yield from ((options, kind) for options, _ in _implemented(given, info, how, dtype))
+
+
+def _implemented(given: dict[str, Any], info: Any, how: str, dtype: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """The set with the flags of an implementation; with `capturable` also those of foreach."""
+    import torch
+
+    limited = {"max_iter": ITERATIONS} if info.step_requires_closure else {}
+    options = {**given, **limited, **{flag: flag == how for flag in info.supported_impls}}
+    if info.optim_cls.__name__ == "Adafactor":  # else eps is that of the dtype, which is another one for the truth
+        options.setdefault("eps", (torch.finfo(getattr(torch, dtype)).eps, 1e-3))
+    yield options, ""
+    if how == "capturable" and "foreach" in info.supported_impls:
+        yield {**options, "foreach": True}, ""
+
+
+def _more(info: Any, known: set[str]) -> Iterator[dict[str, Any]]:
+    """Option sets that torch's tests leave out. known: options that these have."""
+    import torch
+
+    takes = inspect.signature(info.optim_cls).parameters
+    mine = {name: value for name, value in OPTIONS.items() if name in takes and not isinstance(takes[name].default, str)}
+    if info.optim_cls.__name__ == "Adafactor":
+        mine.pop("eps", None)
+    yield from ({name: value} for name, value in mine.items() if name not in known)
+    yield {name: value for name, value in mine.items() if EXCLUDED.get(name) not in mine}
+    for name, shapes in TENSORS:
+        for shape in shapes if name in mine and "Tensor" in str(takes[name].annotation) else ():
+            value = mine[name]
+            made = [torch.full(shape, v) for v in (value if isinstance(value, tuple) else (value,))]
+            given = tuple(made) if isinstance(value, tuple) else made[0]
+            yield {name: given}
+            yield {**{n: v for n, v in mine.items() if EXCLUDED.get(n) not in mine}, name: given}
 
 
 @functools.lru_cache(maxsize=4)
 def samples(key: str, dtype: str) -> dict[int, Sample]:
     """The samples of an entry in a dtype, by their index in torch's own order of the option sets. Raises CaseError."""
     with generators(seeded=True):
-        made = {k: _sample(key, dtype, k, options) for k, options in enumerate(_options(key, dtype))}
+        made = {k: _sample(key, dtype, k, *how) for k, how in enumerate(_options(key, dtype))}
         kept = {k: s for k, s in made.items() if _runs(s)}
     if not kept:
         raise CaseError(f"{key} has no sample in {dtype} that the CPU takes; choose another dtype or optimizer")
@@ -160,7 +208,7 @@ def errors(key: str) -> dict[int, Sample]:
     return {}
 
 
-def _sample(key: str, dtype: str, index: int, options: dict[str, Any]) -> Sample:
+def _sample(key: str, dtype: str, index: int, options: dict[str, Any], how: str) -> Sample:
     """Parameters within 2, gradients between 1/8 and 2 of both signs: no step decides on the sign of a rounding."""
     import torch
 
@@ -180,7 +228,7 @@ def _sample(key: str, dtype: str, index: int, options: dict[str, Any]) -> Sample
         tuple(None if k == spared else drawn(s, 0.125) for k, s in enumerate(shapes)) for _ in range(LATE.get(key, STEPS))
     )
     through = implementation_of(key) == "differentiable"
-    kind = "sparse" if _info(key).only_supports_sparse_grads else "closure" if _info(key).step_requires_closure else ""
+    kind = "sparse" if _info(key).only_supports_sparse_grads else "closure" if _info(key).step_requires_closure else how
     graded = {id(t) for t in tensors_of((params, grads))} if through else set()
     kind = "differentiable" if through else kind
     return sample_of((name, params, grads, _copied(options), kind), {}, lambda t: id(t) in graded)

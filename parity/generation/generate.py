@@ -12,11 +12,10 @@ import hashlib
 import itertools
 import math
 import struct
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from parity.catalog.draw import Arguments, Draw, Pick, Sizes, Sweep
+from parity.catalog.draw import Arguments, Draw, Pick, Sizes
 from parity.catalog.row import Row
 from parity.core.case import Arg, Case, Cotangent, Layout, TensorSpec, Values, map_operands_in, operands_in
 from parity.core.dtypes import FACTS
@@ -56,8 +55,6 @@ ROOM = 1 << 22
 NO_LAYOUT = 5  # of 12 operands are contiguous
 FAR = 4099  # elements between the start of the memory and the view, or between rows of the view
 FAR_LIMIT = 1 << 17  # limit for the elements of a base with such gaps
-SHORTEST = 256  # a row may cut a border size (the side of a kernel), but not below this
-SWEEP_TRIES = 6  # structures that are drawn until one has a dimension of that size
 DISPLACED = 12  # one in this many views also gets an offset, like a slice of a larger batch
 
 
@@ -122,7 +119,7 @@ def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes, structure: Pick | Non
     into = _destination(row, dtype, pick) if row.out else WORDS[pick(len(WORDS))] if row.transfers else "contiguous"
     modes = ORDERED if (row.accumulates or row.family in REPEATS) and dtype not in row.nondeterministic else MODES
     under, after = modes[pick(len(modes))], history(row, call, specs, pick)
-    seeds = [pick(SEEDS) if _seeded(s.values) else s.values.seed for s in specs]
+    seeds = [pick(SEEDS) if is_seeded(s.values) else s.values.seed for s in specs]
     specs = [_with_seed(*whole) for whole in zip(specs, grads, seeds)]
     args, kwargs = _with_operands(call, specs)
     odds = ERROR_ODDS if len(row.dtypes) > 1 else ERROR_ODDS_ONE_DTYPE
@@ -155,7 +152,8 @@ def _with_seed(spec: TensorSpec, grad: bool, seed: int) -> TensorSpec:
     return TensorSpec(spec.dtype, spec.shape, spec.layout, v, grad, spec.on_cpu)
 
 
-def _seeded(v: Values) -> bool:
+def is_seeded(v: Values) -> bool:
+    """Whether values depend on a seed."""
     return v.family != "sample" and v.literal is None
 
 
@@ -331,61 +329,3 @@ def nth(row: Row, dtype: str, sizes: Sizes, seed: str, ordinal: int, alike: int 
     case = decode(row, dtype, pick, sizes, structure, mixes)
     # The shrinker decodes with mixing, so its picks need one more, which says that nothing is mixed.
     return Drawn(case, (*picks, *(() if mixes else (0,))))
-
-
-# ----------------------------------------------------------------------------------------------------------------- sweep
-
-
-def swept(row: Row, dtype: str, borders: Sequence[int], limit: int, seed: str, ordinal: int) -> Drawn | None:
-    """Case number `ordinal` of the sweep: a plain case in which one dimension has a border size and all others are small; None
-    where the row draws no dimension. The dimensions and the borders come in turn. A border with which the operands have more
-    than `limit` elements gives way to the next smaller one."""
-
-    def draw(at: int, border: int) -> tuple[Sweep, Arguments, list[TensorSpec]]:
-        one = Sweep(source(text, []), dtype, at, border)
-        return one, *_draw_call(row, one)
-
-    for attempt in range(SWEEP_TRIES):  # some calls have no dimension: 0-d operands, sizes that the row fixes or cuts
-        text = f"{seed}:{row.name}:{dtype}:sweep:{ordinal}:{attempt}"
-        if not (count := draw(-1, 1)[0].drawn):
-            continue
-        at = (_offset(f"{seed}:{row.name}:{dtype}") + ordinal + attempt) % count
-        first = (_offset(f"{row.name}:{seed}:{dtype}:{at}") + ordinal // count) % len(borders)
-        for border in (borders[first], *sorted((b for b in borders if b < borders[first]), reverse=True)):
-            _, call, specs = draw(at, border)
-            if sum(s.numel for s in specs) <= limit:
-                break
-        if max(_numbers((call.args, call.kwargs)), default=0) >= min(border, SHORTEST) and sum(s.numel for s in specs) <= limit:
-            break
-    else:
-        return None
-    pick = source(f"{text}:seeds", [])
-    specs = [_in_whole_numbers(s, pick) for s in specs]
-    args, kwargs = _with_operands(call, specs)
-    cotangent = Cotangent("normal", "contiguous", pick(SEEDS)) if dtype in row.grad else Cotangent()
-    return Drawn(Case(row.name, dtype, args, kwargs, cotangent), ())
-
-
-def _in_whole_numbers(spec: TensorSpec, pick: Pick) -> TensorSpec:
-    """The operand with small whole numbers where it may have any, so that sums of many are exact in any order."""
-    v = spec.values
-    if v.family == "any":
-        v = Values("integers" if FACTS[spec.dtype].kind == "float" else "uniform")
-    return _with_seed(
-        replace(spec, values=v), spec.grad and FACTS[spec.dtype].is_inexact, pick(SEEDS) if _seeded(v) else v.seed
-    )
-
-
-def _numbers(tree: Arg) -> Iterator[int]:
-    """All sizes and whole numbers in an argument, or in a tuple of arguments."""
-    if isinstance(tree, TensorSpec):
-        yield from tree.shape
-    elif isinstance(tree, tuple):
-        for a in tree:
-            yield from _numbers(a)
-    elif isinstance(tree, int):
-        yield tree
-
-
-def _offset(text: str) -> int:
-    return zlib.crc32(text.encode())

@@ -30,7 +30,7 @@ from parity.coverage import op_dtype
 from parity.devices.base import Device
 from parity.devices.fallbacks import listening
 from parity.execution.execute import program
-from parity.generation import generate
+from parity.generation import generate, sweep
 from parity.generation.generate import Drawn
 from parity.generation.plainer import plainest
 from parity.generation.shrink import shrink as least
@@ -190,7 +190,7 @@ def drawn(item: Item, plan: RunPlan, part: Part | None = None) -> Iterator[tuple
         yield p.pinned + k, False, generate.nth(item.row, item.dtype, p.sizes, o.seed, k + 1, alike)
     sweeps = o.examples is None and (part is None or part.round == SWEPT_ROUND)
     for k in range(p.sweeps(item.row, item.dtype) if sweeps else 0):
-        one = generate.swept(item.row, item.dtype, p.borders, p.swept_limit, o.seed, k)
+        one = sweep.swept(item.row, item.dtype, p.sweep, o.seed, k)
         if one is not None:
             yield SWEPT + k, False, one
 

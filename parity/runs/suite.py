@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from parity import catalog
 from parity.catalog import entries, lookup
-from parity.catalog.draw import Sizes
+from parity.catalog.draw import Sizes, SweepPlan
 from parity.catalog.row import Row
 from parity.core.case import TORCH_DATA, source_of
 from parity.core.dtypes import DEFAULT, FACTS
@@ -42,8 +42,8 @@ class RunProfile:
 
     pinned: number of cases per item that are the same in every run, whatever the seed; baselines use them. often: row or family
     -> factor for the number of cases: more where few ops can combine certain features, less where a case is slow. poison: fill
-    freed memory of the device before cases, and look for writes beside tensors. swept: cases of the sweep per native item, by
-    dtype; borders: the sizes that it meets; swept_limit: elements of a case of it.
+    freed memory of the device before cases, and look for writes beside tensors. sweep: cases of a native item that meet border
+    sizes.
     """
 
     name: str
@@ -54,13 +54,11 @@ class RunProfile:
     sizes: Sizes
     often: dict[str, float] = field(default_factory=dict)
     poison: bool = False
-    swept: dict[str, int] = field(default_factory=dict)
-    borders: tuple[int, ...] = BORDERS
-    swept_limit: int = SWEPT_LIMIT
+    sweep: SweepPlan = field(default_factory=SweepPlan)
 
     def sweeps(self, row: Row, dtype: str) -> int:
-        """Cases of one item in which one dimension has a border size."""
-        return 0 if row.is_sampled else self.swept.get(dtype, self.swept.get("", 0))
+        """Cases of one item that meet border sizes."""
+        return 0 if row.is_sampled else sum(self.sweep.counts(dtype))
 
     def examples(self, row: Row, dtype: str) -> int:
         """Explored cases of one item, in addition to the pinned ones."""
@@ -80,7 +78,7 @@ PROFILES: dict[str, RunProfile] = {
             2,
             Sizes(),
             {"scaled_dot_product_attention": 3, "embedding_bag": 2, "multinomial": 2, "solve": 2, "transformer_layer": 0.5},
-            swept={"float32": 2, "float16": 1, "int64": 1},
+            sweep=SweepPlan({"float32": 2, "float16": 1, "int64": 1}, BORDERS, SWEPT_LIMIT),
         ),
         RunProfile(
             "full",
@@ -106,9 +104,14 @@ PROFILES: dict[str, RunProfile] = {
                 "vision": 2,
             },
             poison=True,
-            swept={"float32": 12, "float16": 8, "int64": 6, "": 3},
-            borders=MORE_BORDERS,
-            swept_limit=MORE_SWEPT_LIMIT,
+            sweep=SweepPlan(
+                one={"float32": 12, "float16": 8, "int64": 6, "": 3},
+                borders=MORE_BORDERS,
+                limit=MORE_SWEPT_LIMIT,
+                two={"float32": 13, "float16": 6, "int64": 4, "": 2},
+                elements={"float32": 1},
+                most=1 << 22,
+            ),
         ),
         RunProfile(
             "deep",
@@ -143,9 +146,14 @@ PROFILES: dict[str, RunProfile] = {
                 limit=1 << 25,
             ),
             poison=True,
-            swept={"float32": 48, "float16": 32, "int64": 24, "": 12},
-            borders=MORE_BORDERS,
-            swept_limit=MORE_SWEPT_LIMIT,
+            sweep=SweepPlan(
+                one={"float32": 48, "float16": 32, "int64": 24, "": 12},
+                borders=MORE_BORDERS,
+                limit=MORE_SWEPT_LIMIT,
+                two={"float32": 78, "float16": 26, "int64": 26, "": 13},
+                elements={"float32": 4, "float16": 1, "int64": 1},
+                most=1 << 24,
+            ),
         ),
     )
 }

@@ -170,7 +170,8 @@ def run_optimizer(
     """Parameters after each step of torch.optim's `name`, and its state after the first and the last.
 
     After the first step the state goes to the CPU as a `state_dict`, and a new optimizer goes on from there. kind: "sparse"
-    gradients, a "closure", or "differentiable": gradients flow from the results to parameters and gradients."""
+    gradients, a "closure", "differentiable": gradients flow from the results to parameters and gradients, "scaled": by a
+    gradient scaler, or "skipped": the scaler found an Inf."""
     options = _available(options, params[0].device.type)
     through = kind == "differentiable"
     dense = torch.contiguous_format if kind == "closure" else torch.preserve_format  # LBFGS takes no other gradients
@@ -179,6 +180,9 @@ def run_optimizer(
     with warnings.catch_warnings(), _capturable_on_the_cpu(type(optimizer)):
         warnings.simplefilter("ignore")  # gradients of results that are no leaves
         for k, step in enumerate(grads, 1):
+            if kind in ("scaled", "skipped"):
+                optimizer.grad_scale = torch.full((), 4.0, device=own[0].device)
+                optimizer.found_inf = torch.full((), float(kind == "skipped" and k == 2), device=own[0].device)
             for p, g in zip(own, step):
                 if kind != "closure":
                     p.grad = None if g is None else _sparse(g) if kind == "sparse" else g.clone()

@@ -169,6 +169,7 @@ ADAM = {
     "amsgrad": False,
     "maximize": False,
 }
+ADAGRAD = {"step": 1.0, "lr": 0.125, "lr_decay": 0.0, "weight_decay": 0.0, "eps": 2.0**-20, "maximize": False}
 SGD = {
     "lr": 0.125,
     "weight_decay": 0.0,
@@ -213,6 +214,39 @@ def fused_sgd(params: Group, grads: Group, buffers: Group, scale: Any, found_inf
     return params, buffers
 
 
+def fused_adagrad(params: Group, grads: Group, sums: Group, scale: Any, found_inf: Any, **named: Any) -> tuple[Group, ...]:
+    """Parameters and sums of squares after one step of the fused Adagrad kernel."""
+    named = {**ADAGRAD, **named}
+    at = named.pop("step")
+    steps = [torch.tensor(at, device=p.device) for p in params]
+    params, grads, sums = map(_dense, (params, grads, sums))
+    torch._fused_adagrad_(params, grads, sums, steps, grad_scale=_float32(scale), found_inf=_float32(found_inf), **named)
+    return params, sums
+
+
+def foreach_unary(name: str, group: Group) -> Group:
+    """A function of each tensor of a list."""
+    result: Group = getattr(torch, f"_foreach_{name}")(group)
+    return result
+
+
+def foreach_whole(name: str, group: Group) -> Group:
+    """Like `foreach_unary`; where torch has only a form in place, that of copies."""
+    return foreach_unary(name, group) if name != "zero" else foreach_in_place(name, tuple(t.clone() for t in group))
+
+
+def foreach_in_place(name: str, group: Group) -> Group:
+    """A function of each tensor of a list, written into it."""
+    getattr(torch, f"_foreach_{name}_")(group)
+    return group
+
+
+def foreach_copied(into: Group, group: Group) -> Group:
+    """A list of tensors after another one was copied into it."""
+    torch._foreach_copy_(into, group)
+    return into
+
+
 def amp_unscale(grads: Group, found_inf: Tensor, inverse: Tensor) -> tuple[Any, ...]:
     """Gradients times the inverse scale, and found_inf: whether one of them was not finite."""
     torch._amp_foreach_non_finite_check_and_unscale_(list(grads), found_inf, inverse)
@@ -228,7 +262,7 @@ def amp_update_scale(scale: Tensor, tracker: Tensor, found_inf: Tensor, *factors
 def _stepped(name: str) -> Any:
     def run(params: Group, grads: tuple[Group, ...], **named: Any) -> Group:
         own = [p.detach().requires_grad_() for p in params]
-        optimizer = getattr(torch.optim, name)(own, lr=0.125, **named)
+        optimizer = getattr(torch.optim, name)(own, **{"lr": 0.125, **named})
         for step in grads:
             for p, g in zip(own, step):
                 p.grad = g.detach().clone()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -120,6 +121,33 @@ def test_pooled_samples_have_no_ties() -> None:
             assert torch.unique(sample.tensors[0]).numel() == sample.tensors[0].numel()
 
 
+# What torch refuses, by implementation: numbers that are tensors in its list of kernels without `capturable`.
+REFUSED = {("Adam:foreach", "tensor"), ("AdamW:foreach", "tensor")}
+# Options of no kernel: how a step is made, where and how often a search for a step ends, and what a sample sets itself.
+NO_NUMBER = {
+    *("params", "foreach", "fused", "capturable", "differentiable", "max_iter", "max_eval", "tolerance_grad"),
+    *("tolerance_change", "ns_coefficients"),
+}
+
+
+@pytest.mark.parametrize("key", ["SGD:fused", "Adam:foreach", "AdamW:capturable", "RMSprop", "ASGD:differentiable", "LBFGS"])
+def test_every_option_of_an_optimizer_is_set_and_tensors_where_it_takes_them(key: str) -> None:
+    """In every implementation, in a sample that the CPU takes."""
+    takes = inspect.signature(getattr(torch.optim, optimizer_entries.optimizer_of(key))).parameters
+    given = [s.args[3] for s in optimizer_entries.samples(key, "float32").values()]
+    plain = {n for n, p in takes.items() if any(n in o and not torch.is_tensor(o[n]) and o[n] != p.default for o in given)}
+    assert plain >= set(takes) - NO_NUMBER
+    tensors = {n for o in given for n, v in o.items() if any(map(torch.is_tensor, v if isinstance(v, tuple) else (v,)))}
+    wanted = {n for n, p in takes.items() if n != "params" and "Tensor" in str(p.annotation)}
+    assert tensors == (set() if (key, "tensor") in REFUSED else wanted)
+
+
+def test_fused_steps_are_scaled_and_skipped() -> None:
+    """As a gradient scaler asks for."""
+    kinds = {s.args[4] for s in optimizer_entries.samples("Adagrad:fused", "float32").values()}
+    assert kinds == {"", *optimizer_entries.SCALED}
+
+
 # -------------------------------------------------------------------------------------------------------------- faults
 
 
@@ -155,6 +183,20 @@ def _minimizes(call: Call) -> Any:
     return call.run()
 
 
+def _never_skips(call: Call) -> Any:
+    call.kwargs["found_inf"] = None
+    return call.run()
+
+
+def _of_another_rate(call: Call) -> Any:
+    call.kwargs["lr"] = call.kwargs["lr"] * 1.25
+    return call.run()
+
+
+def _rate_is_a_tensor(call: Call) -> bool:
+    return torch.is_tensor(call.kwargs.get("lr"))
+
+
 def _half(call: Call) -> Any:
     call.outs[0].copy_(call.args[0].half())
 
@@ -184,6 +226,9 @@ FAULTS = {
     "gelu": ("modules:nn.GELU", Fault("gelu", ("gelu",), _scaled(0, 1.001)), "out"),
     "amsgrad": ("optimizers:Adam", Fault("amsgrad", ("maximum",), _in_place), "max_exp_avg_sq"),
     "maximize": ("optimizers:Adam:fused", MAXIMIZE, "exp_avg"),
+    "skips": ("optimizers:Adam:fused", Fault("skips", ("_fused_adam_",), _never_skips), "exp_avg"),
+    "rate": ("optimizers:SGD:fused", Fault("rate", ("_fused_sgd_",), _of_another_rate, when=_rate_is_a_tensor), "param"),
+    "native rate": ("fused_adagrad", Fault("rate", ("_fused_adagrad_",), _of_another_rate, when=_rate_is_a_tensor), "out"),
     "precision": ("modules:nn.Linear:state", PRECISION, "moved"),
 }
 

@@ -110,3 +110,14 @@ def test_a_view_is_cut_at_once_as_step_by_step() -> None:
         assert not once.numel() or steps.storage_offset() == once.storage_offset(), (shape, layout)
     lazy = torch.ones(3, dtype=torch.complex64)
     assert inputs.cut(lazy, (("conj",),), (3,)).is_conj()
+
+
+@pytest.mark.parametrize("where", [0, inputs.LARGE_BASE // 8, -1])
+def test_the_digest_of_a_large_base_shows_each_changed_element(where: int) -> None:
+    """It is no hash of all its bytes."""
+    made = build(parse(f"neg(float32[{inputs.LARGE_BASE // 4 + 1}].integers(seed=3))"))
+    before = made.digest()
+    made.operands[0].base[where] += 1
+    assert made.digest() != before
+    made.operands[0].base[where] -= 1
+    assert made.digest() == before

@@ -1,4 +1,4 @@
-"""The sweep: each dimension meets each border size, with all others small."""
+"""The sweep: each dimension meets each border size, then two at once, then many elements, with all others small."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import math
 import pytest
 
 from parity import tolerance
+from parity.catalog.draw import SweepPlan
+from parity.checks.check import Settings, check, quiet
 from parity.core import notation
 from parity.core.case import Case
-from parity.core.results import Status
+from parity.core.results import FINDINGS, Status
 from parity.devices import Call, Fault, resolve
-from parity.generation import generate
+from parity.generation import sweep as sweeping
 from parity.runs import suite
 from parity.runs.examine import SWEPT, NoJournal, RunPlan, drawn, examine
 from parity.runs.options import RunOptions
@@ -22,7 +24,14 @@ SMALL = 8
 
 def sweep(name: str, count: int, seed: str = "0", dtype: str = "float32", borders: tuple[int, ...] = BORDERS) -> list[Case]:
     """The first cases of an op's sweep."""
-    made = (generate.swept(suite.row(name), dtype, borders, SWEPT_LIMIT, seed, k) for k in range(count))
+    plan = SweepPlan({dtype: count}, borders, SWEPT_LIMIT)
+    made = (sweeping.swept(suite.row(name), dtype, plan, seed, k) for k in range(count))
+    return [one.case for one in made if one is not None]
+
+
+def pairs(name: str, seed: str = "0", count: int = len(sweeping.TWO), dtype: str = "float32") -> list[Case]:
+    """The first cases of an op's sweep with two borders."""
+    made = (sweeping.swept(suite.row(name), dtype, SweepPlan(two={"": count}), seed, k) for k in range(count))
     return [one.case for one in made if one is not None]
 
 
@@ -49,7 +58,7 @@ def test_kernels_and_results_are_swept_too() -> None:
 
 def test_every_dimension_meets_every_border() -> None:
     """In turn, so that none is left to chance."""
-    borders = (1024, 65537)
+    borders = (1024, 4097)
     met = set()
     for case in sweep("cosine_similarity", 60, borders=borders):
         x = case.operands()[0]
@@ -62,7 +71,8 @@ def test_a_border_that_is_too_large_gives_way_to_a_smaller_one() -> None:
     """A square matrix has as many elements as its side squared."""
     sides = {max(x.shape) for case in sweep("cdist", 20) for x in case.operands()}
     assert sides & set(BORDERS)
-    least = generate.swept(suite.row("add"), "float32", (1 << 19, 64), 1 << 10, "0", 0)
+    plan = SweepPlan({"": 1}, (1 << 19, 64), 1 << 10)
+    least = sweeping.swept(suite.row("add"), "float32", plan, "1", 0)
     assert least is not None
     assert max(d for x in least.case.operands() for d in x.shape) == 64
 
@@ -110,6 +120,75 @@ def test_a_kernel_that_counts_with_16_bits_is_found() -> None:
     assert all(max(map(math.prod, (x.shape for x in f.first.operands()))) > 32767 for f in done.findings)
 
 
+def classes(case: Case) -> set[tuple[int, int]]:
+    """The sizes of the two largest dimensions of its first operand, without their neighbours."""
+    a, b = sorted(case.operands()[0].shape)[-2:]
+    return {(m, n) for m, n in sweeping.TWO if abs(a - m) <= 1 and abs(b - n) <= 1}
+
+
+def test_two_borders_meet_in_turn() -> None:
+    """Two runs with half of the table each, with seeds in a row, meet all of it; one of them does not."""
+    half = len(sweeping.TWO) // 2
+    first, second = ({c for case in pairs("neg", seed, half) for c in classes(case)} for seed in ("4", "5"))
+    assert first | second == {(a, b) for a, b in sweeping.TWO if a <= b}
+    assert first != first | second
+
+
+@pytest.mark.parametrize("name", ["softmax", "matmul", "conv2d", "scaled_dot_product_attention", "embedding", "group_norm"])
+def test_two_dimensions_are_large_and_all_others_are_small(name: str) -> None:
+    """And their product has a limit."""
+    made = pairs(name)
+    assert len(made) > len(sweeping.TWO) // 2
+    for case in made:
+        assert sum(x.numel for x in case.operands()) <= sweeping.LIMIT_OF_TWO
+        assert sum(d > 14 for x in case.operands() for d in x.shape) >= 2, notation.case_text(case)
+
+
+def test_many_elements_are_many_in_one_dimension_or_in_two() -> None:
+    """Up to what the profile allows; values stay whole numbers."""
+    plan = SweepPlan(elements={"": 12}, most=1 << 24)
+    made = [sweeping.swept(suite.row("neg"), "float32", plan, "0", k) for k in range(12)]
+    sizes = [one.case.operands()[0] for one in made if one is not None]
+    assert {min(x.numel, (1 << 24) + 1) for x in sizes} > {(1 << 22) + 1, (1 << 24) - 1, 1 << 24, (1 << 24) + 1}
+    assert {sum(d > 1 for d in x.shape) for x in sizes} == {1, 2}
+    assert {x.values.family for x in sizes} == {"integers"}
+    fewer = SweepPlan(elements={"": 12}, most=1 << 22)
+    few = [sweeping.swept(suite.row("neg"), "float32", fewer, "0", k) for k in range(12)]
+    assert all(one is not None and one.case.numel < 1 << 23 for one in few)
+
+
+def test_what_takes_long_has_no_case_of_many_elements() -> None:
+    """Recurrent layers run once per step, a law draws many samples, factors take the square of the time."""
+    plan = SweepPlan(elements={"": 1}, most=1 << 22)
+    assert not any(sweeping.swept(suite.row(n), "float32", plan, "0", 0) for n in ("lstm", "rand_like", "svd"))
+
+
+def overruns(call: Call) -> object:
+    """Right, except past the 256th row and column."""
+    out = call.run()
+    out[..., 256:, 256:] = 0
+    return out
+
+
+WIDE = Fault("wide", ("neg",), overruns, lambda c: c.operands[0].ndim > 1 and min(c.operands[0].shape[-2:]) > 256)
+
+
+def findings_of(cases: list[Case], *faults: Fault) -> int:
+    """How many of these cases are findings in their forward on a simulated device."""
+    device, cpu, tables = resolve("sim", faults), resolve("cpu"), tolerance.load("sim")
+    with device.active():
+        checked = [check(suite.row(c.op), c, device, cpu, tables, Settings(), quiet, [])[0] for c in cases]
+    return sum(any(r.verdict.status in FINDINGS for r in results) for results in checked)
+
+
+def test_a_kernel_that_is_wrong_where_two_dimensions_are_large_is_found() -> None:
+    """No case of the sweep with one border shows it, and none of a healthy device's is a finding."""
+    both = [c for c in pairs("neg") if len(c.operands()[0].shape) == 2]
+    assert findings_of(both, WIDE)
+    assert not findings_of(both)
+    assert not findings_of(sweep("neg", 12), WIDE)
+
+
 # Rows without a dimension that may be large: numbers, shapes that are fixed or cut, results that grow with a power of a side.
 NOT_SWEPT = {
     *("cumprod", "cumprod_wider", "cumprod_into_itself", "kron", "bilinear", "int_mm", "tensorsolve", "tensorinv", "ctc_loss"),
@@ -123,6 +202,6 @@ def test_the_rows_that_are_not_swept_are_listed() -> None:
     left = set()
     for row in suite.rows("native"):
         dtype = "float32" if "float32" in row.dtypes else row.dtypes[0]
-        if not any(generate.swept(row, dtype, BORDERS, SWEPT_LIMIT, "0", k) for k in range(4)):
+        if not any(sweeping.with_one_border(row, dtype, BORDERS, SWEPT_LIMIT, "0", k) for k in range(4)):
             left.add(row.name)
     assert left == NOT_SWEPT
