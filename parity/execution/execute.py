@@ -60,8 +60,8 @@ class _Recording:
 
 
 class Unwatched:
-    """No mode of torch that was entered before is in force inside: neither those that a device's calls pass through nor one that
-    records operators. What computes on the CPU alone pays for them otherwise, call by call."""
+    """No mode of torch that was entered before is in force inside: neither those that a device's calls pass through nor one
+    that records operators. What computes on the CPU alone pays for them otherwise, call by call."""
 
     def __enter__(self) -> None:
         self._functions = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]

@@ -22,8 +22,8 @@ EXPONENT = np.int64(0x7FF << 52)  # the bits of a float64 that hold its exponent
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Allowed errors of all elements; arrays have the shape of the truth's real parts. terms: named summands of `total`, a number
-    where it is the same for all elements.
+    """Allowed errors of all elements; arrays have the shape of the truth's real parts. terms: named summands of `total`, a
+    number where it is the same for all elements.
 
     certain: errors above this are wrong in every order of addition; None if no such bound is known.
     scale: one rounding of every element; the root mean square of the errors in this unit must not exceed `rms`.

@@ -7,10 +7,9 @@ cannot say, it leaves to `measure`; what it says is what `measure` says.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from torch import Tensor
 
 from parity.core.results import Measure
 from parity.judging.budget import Array, Budget, ulp_of
@@ -36,8 +35,9 @@ class Plain:
         """Whether both sides equal the truth."""
         return not self.error.any() and (self.own is None or not self.own.any())
 
-    def inside(self, b: Budget) -> Measure | None:
-        """The measure of a result inside this budget, the reference's error in the same unit beside it; None for any other."""
+    def inside(self, b: Budget, whole: bool = False) -> Measure | None:
+        """The measure of a result inside this budget, the reference's error in the same unit beside it; None for any other.
+        whole: of a whole budget, whose terms and the reference's number are then told."""
         with np.errstate(over="ignore"):
             ratio = self.error / b.total
         worst = int(ratio.argmax())
@@ -53,7 +53,11 @@ class Plain:
                 return None
             with np.errstate(over="ignore"):
                 own = max(float((self.own / b.total).max()), self._spread(self.reference, b) or 0.0)
-        return self._measure(worst, max(top, spread or 0.0), own, spread)
+        m = self._measure(worst, max(top, spread or 0.0), own, spread)
+        if not whole:
+            return m
+        theirs = "" if self.reference is None else show(self.reference.reshape(-1)[worst])
+        return replace(m, reference=theirs, budget=b.at(worst))
 
     def _measure(self, worst: int, share: float, own: float | None, spread: float | None) -> Measure:
         x, q, error = (float(a.reshape(-1)[worst]) for a in (self.device, self.truth, self.error))
