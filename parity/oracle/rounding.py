@@ -59,8 +59,8 @@ EXACT_KERNELS = frozenset(_MOVERS.split())
 @functools.lru_cache(maxsize=16)
 def _factors(u: float) -> Tensor:
     """1 + u or 1 - u, in a fixed random order."""
-    signs = torch.from_numpy((values.words(0, 1 << 16) & np.uint64(1)).astype("float64") * 2 - 1)
-    return 1 + u * signs
+    signs = (values.words(0, 1 << 16) & np.uint64(1)).astype("float64") * 2 - 1
+    return torch.from_numpy(1 + u * signs)  # by numpy: under a mode that rounds, torch would keep rounded factors
 
 
 def perturbed(t: Tensor, u: float, key: int) -> Tensor:
