@@ -137,8 +137,8 @@ def _on_reference(t: Trial) -> Forward:
 
 
 def _expect_backward(t: Trial, first: Forward, oracle: CaseOracle) -> None:
-    """Announce the cotangents to the oracle if everything goes to it."""
-    asked = t.settings.always_use_oracle and first.grad and t.case.under == "grad" and t.settings.wants(Aspect.BACKWARD)
+    """Announce the cotangents to the oracle: where a forward needs its truth, its gradients will too."""
+    asked = first.grad and t.case.under == "grad" and t.settings.wants(Aspect.BACKWARD)
     if asked and isinstance(first.live, Live):
         oracle.expect(derivatives.cotangents(t, first.live)[1])
 

@@ -236,7 +236,8 @@ def compare(
     if parts:
         theirs = {n: x for n, x in theirs.items() if n in parts}
         ours = None if ours is None else {n: x for n, x in ours.items() if n in parts}
-    verdict, measures = judge(bench, theirs, ours, pass_, parts)
+    with ex.Unwatched():
+        verdict, measures = judge(bench, theirs, ours, pass_, parts)
     if verdict.status.is_finding and ours is not None and _unsteady(t, bench, ours, pass_, again, parts):
         text = f"the reference is unstable: two equal runs of it differ ({verdict.reason})"
         verdict = Verdict(Status.VOID, text, verdict.measure)
@@ -244,7 +245,8 @@ def compare(
         text = f"the CPU is {ratio:.3g} budgets off itself, and this device computes with its kernels ({verdict.reason})"
         verdict = Verdict(Status.VOID, text, verdict.measure)
     if t.settings.power and verdict.status is Status.AGREE and aspect is not Aspect.REPEAT:
-        probes = power.probe(bench, theirs, ours, pass_, parts, aspect, repr(t.case))
+        with ex.Unwatched():
+            probes = power.probe(bench, theirs, ours, pass_, parts, aspect, repr(t.case))
         t.power += [probes] if probes is not None else []
     if outcome.notes:
         text = "ran on the CPU: " + ", ".join(sorted(set(outcome.notes)))
@@ -277,7 +279,9 @@ def _unsteady(t: Trial, bench: Bench, ours: dict[str, Tensor], pass_: str, again
         second = {n: x.detach() for n, x in raw if n in ours}
         if set(second) == set(ours) and all(same_bits(second[n], x) for n, x in ours.items()):
             continue
-        if judge(bench, second, ours, pass_, parts)[0].status.is_finding:
+        with ex.Unwatched():
+            verdict, _ = judge(bench, second, ours, pass_, parts)
+        if verdict.status.is_finding:
             return True
     return False
 

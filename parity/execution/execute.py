@@ -59,6 +59,21 @@ class _Recording:
         torch._C._set_grad_enabled(self._before)
 
 
+class Unwatched:
+    """No mode of torch that was entered before is in force inside: neither those that a device's calls pass through nor one
+    that records operators. What computes on the CPU alone pays for them otherwise, call by call."""
+
+    def __enter__(self) -> None:
+        self._functions = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+        self._operators = [torch._C._pop_torch_dispatch_stack() for _ in range(torch._C._len_torch_dispatch_stack())]
+
+    def __exit__(self, *_: object) -> None:
+        for mode in reversed(self._operators):
+            torch._C._push_on_torch_dispatch_stack(mode)
+        for mode in reversed(self._functions):
+            torch._C._push_on_torch_function_stack(mode)
+
+
 # The modes of a case. torch runs other kernels without gradients, and others again for inference tensors.
 MODES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "grad": functools.partial(_Recording, True),

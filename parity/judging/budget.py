@@ -22,7 +22,8 @@ EXPONENT = np.int64(0x7FF << 52)  # the bits of a float64 that hold its exponent
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Allowed errors of all elements; arrays have the shape of the truth's real parts. terms: named summands of `total`.
+    """Allowed errors of all elements; arrays have the shape of the truth's real parts. terms: named summands of `total`, a
+    number where it is the same for all elements.
 
     certain: errors above this are wrong in every order of addition; None if no such bound is known.
     scale: one rounding of every element; the root mean square of the errors in this unit must not exceed `rms`.
@@ -32,7 +33,7 @@ class Budget:
     """
 
     total: Array
-    terms: tuple[tuple[str, Array], ...]
+    terms: tuple[tuple[str, Array | float], ...]
     certain: Array | None = None
     scale: Array | None = None
     rms: float = np.inf
@@ -61,12 +62,13 @@ class Budget:
 
     def at(self, index: int) -> tuple[tuple[str, float], ...]:
         """The terms of one element, by its flat index."""
-        return tuple((name, float(values.reshape(-1)[index])) for name, values in self.terms)
+        return tuple([(name, float(x if isinstance(x, float) else x.reshape(-1)[index])) for name, x in self.terms])
 
 
-def ulp_of(magnitude: Array, f: DtypeFacts) -> Array:
-    """The spacing of the dtype's numbers at these magnitudes: 2u * 2**exponent, at least the smallest subnormal."""
-    size = magnitude if is_finite(magnitude) else np.where(np.isfinite(magnitude), magnitude, f.max)
+def ulp_of(magnitude: Array, f: DtypeFacts, finite: bool = False) -> Array:
+    """The spacing of the dtype's numbers at these magnitudes: 2u * 2**exponent, at least the smallest subnormal. finite: all
+    are."""
+    size = magnitude if finite or is_finite(magnitude) else np.where(np.isfinite(magnitude), magnitude, f.max)
     power = (np.ascontiguousarray(size, dtype=np.float64).view(np.int64) & EXPONENT).view(np.float64)
     return np.maximum(2.0 * f.unit_roundoff * power.reshape(np.shape(size)), f.smallest)
 
@@ -82,11 +84,11 @@ def _finite(truth: Array) -> Array:
     return magnitude if is_finite(magnitude) else np.where(np.isfinite(magnitude), magnitude, 0.0)
 
 
-def _summed(*terms: tuple[str, Array]) -> tuple[Array, tuple[tuple[str, Array], ...]]:
-    total = terms[0][1]
-    for _, t in terms[1:]:
+def _summed(first: tuple[str, Array], *more: tuple[str, Array | float]) -> tuple[Array, tuple[tuple[str, Array | float], ...]]:
+    total = first[1]
+    for _, t in more:
         total = total + t
-    return total, terms
+    return total, (first, *more)
 
 
 def of_function(truth: Array, f: DtypeFacts, tol: Tolerance, floor: float) -> Budget:
@@ -95,8 +97,8 @@ def of_function(truth: Array, f: DtypeFacts, tol: Tolerance, floor: float) -> Bu
     size = _finite(truth)
     rounding = (tol.ulp + 0.5) * ulp_of(np.nextafter(size, np.inf), f)
     bound = (f"{tol.ulp:g} + 0.5 ULP of the function", rounding)
-    absolute = (("absolute error of the function", np.full_like(rounding, tol.absolute)),) if tol.absolute else ()
-    return Budget(*_summed(bound, *absolute, ("floor", np.full_like(rounding, floor))))
+    absolute = (("absolute error of the function", float(tol.absolute)),) if tol.absolute else ()
+    return Budget(*_summed(bound, *absolute, ("floor", float(floor))))
 
 
 def of_sum(
@@ -119,12 +121,12 @@ def of_sum(
     size = _finite(truth)
     s = np.maximum(np.nan_to_num(magnitudes, nan=0.0), size)
     n = np.maximum(count, 1.0)
-    rounding = tol.output_ulp * ulp_of(size, f)
+    rounding = tol.output_ulp * ulp_of(size, f, True)
     total, terms = _summed(
         (f"{tol.scale:g} sqrt(n) u S of n = {n.max() if n.size else 1:.3g} terms", tol.scale * np.sqrt(n) * u * s),
         ("partial sums handed on", between_kernels),
         ("rounding of the result", rounding),
-        ("floor", np.full_like(rounding, floor)),
+        ("floor", floor if isinstance(floor, np.ndarray) else float(floor)),
     )
     nu = np.minimum(n * u, 0.5)
     # A sum in one long chain is off by about sqrt(n) / 4 roundings of S where all terms have one sign, a blocked one by less.
@@ -133,20 +135,16 @@ def of_sum(
     return Budget(total, terms, certain, one, 1.0, rounding=rounding, between_kernels=between_kernels)
 
 
-def of_perturbation(truth: Array, sensitivity: Array, f: DtypeFacts, u: float, tol: Tolerance, floor: float) -> Budget:
-    """scale * (sensitivity + 2 u |truth|) + output_ulp * ULP + floor.
+def of_perturbation(truth: Array, sensitivity: Array | None, f: DtypeFacts, u: float, tol: Tolerance, floor: float) -> Budget:
+    """scale * (sensitivity + 2 u |truth|) + output_ulp * ULP + floor. sensitivity: None for 0 everywhere.
 
     No element borrows from its neighbours: if a sampled sensitivity is 0 by chance, more samples are taken.
     """
     size = _finite(truth)
-    rounding = tol.output_ulp * ulp_of(size, f)
-    return Budget(
-        *_summed(
-            (f"{tol.scale:g} times the sensitivity to a roundoff", tol.scale * sensitivity),
-            (f"{tol.scale:g} times 2 u |truth|", tol.scale * 2.0 * u * size),
-            ("rounding of the result", rounding),
-            ("floor", np.full_like(size, floor)),
-        ),
-        absolute=floor,
-        rounding=rounding,
-    )
+    rounding = tol.output_ulp * ulp_of(size, f, True)
+    own = f"{tol.scale:g} times 2 u |truth|", tol.scale * 2.0 * u * size
+    rest = ("rounding of the result", rounding), ("floor", float(floor))
+    if sensitivity is None:
+        return Budget(*_summed(own, *rest), absolute=floor, rounding=rounding)
+    moved = f"{tol.scale:g} times the sensitivity to a roundoff", tol.scale * sensitivity
+    return Budget(*_summed(moved, own, *rest), absolute=floor, rounding=rounding)

@@ -55,7 +55,7 @@ def _budget(t: RoundedResult) -> Budget:
     if (meant := t.bench.oracle.truth(t.truth_name)) is not None and meant.shape == t.truth.shape:
         moved = paired(t.bench.oracle.sensitivity(t.truth_name, u, u), t.truth)
     wider = replace(t.tol, scale=max(t.tol.scale, SCALE))
-    return of_perturbation(size, np.zeros_like(size) if moved is None else moved, t.f, u, wider, t.f.smallest)
+    return of_perturbation(size, moved, t.f, u, wider, t.f.smallest)
 
 
 def _note_limits(t: RoundedResult, b: Budget, excused: Excuses) -> None:

@@ -266,9 +266,9 @@ def measure(
     if b.scale is not None and d.size >= SPREAD_ELEMENTS:
         counted = ~_not_finite(t, f, truth.is_complex())
         counted = counted if ignore is None else counted & ~ignore
-        spread = _spread(d, t, b, counted)
+        spread = spread_of(d, t, b, counted)
     if spread is not None:
-        theirs = spread if alike else None if r is None else _spread(r, t, b, counted)
+        theirs = spread if alike else None if r is None else spread_of(r, t, b, counted)
         unit = b.rms * allowed_ratio(None if theirs is None else theirs / b.rms)
         spread, theirs = spread / unit, None if theirs is None else theirs / unit
     alone = None if differs.any() else _alone(d, r, t, ratio, own, b, f, excused, rounds_once)
@@ -384,7 +384,7 @@ def _largest(ratio: Array) -> float:
     return float(finite.max()) if finite.size else 0.0
 
 
-def _spread(x: Array, truth: Array, b: Budget, counted: Mask) -> float | None:
+def spread_of(x: Array, truth: Array, b: Budget, counted: Mask) -> float | None:
     """Root mean square of the errors in units of one rounding; None without a unit or with too few elements.
 
     Only `counted` elements enter (not the finite part of a complex number whose other part is NaN: its unit is unknown).

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
 from torch import Tensor
 
 from parity.catalog.row import Row
@@ -132,9 +131,7 @@ class Rule:
     def by_sensitivity(r: BudgetRequest, floor: float = 0.0) -> Budget:
         """The budget by how far the truth moves under roundings. floor: lower bound of the floor."""
         floor = max(r.floor, FLUSHED * r.f.smallest, floor)
-        moved = np.zeros_like(r.size)
-        if r.name is not None:
-            moved = paired(r.bench.oracle.sensitivity(r.name, r.u, r.between), r.truth)
+        moved = None if r.name is None else paired(r.bench.oracle.sensitivity(r.name, r.u, r.between), r.truth)
         return of_perturbation(r.size, moved, r.f, r.u, r.tol, floor)
 
     # ------------------------------------------------------------------------------------------------------ the verdict

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from parity.oracle.limited_range import Limited, Range
 from parity.oracle.nonfinite_reach import spreads
 from parity.oracle.protocol import Oracle
 from parity.oracle.rounding import extremes
-from parity.oracle.sensitivity import PERTURBATIONS, REFUSALS, Changes, RoundingEffect, in_double, replaced, sensitivity
+from parity.oracle.sensitivity import PERTURBATIONS, REFUSALS, Changes, RoundingEffect, Sensitivity, in_double, replaced
 
 # Samples of a sensitivity: fewer can only make an error ratio larger, so two are enough for results that pass with them.
 SAMPLES = (2, PERTURBATIONS, 20)
@@ -71,8 +71,9 @@ class CaseOracle(Oracle):
         self._expected: Sequence[Tensor] | None = None
         self._truth: Float64Results | None = None
         self._computed = False
-        self._samples = SAMPLES[0]
-        self._sensitivity: dict[tuple[float, float], tuple[RoundingEffect, RoundingEffect]] = {}
+        self._samples, self._once = SAMPLES[0], False
+        self._sensitivity: dict[tuple[float, float], Sensitivity] = {}
+        self._effects: dict[tuple[float, float], tuple[RoundingEffect, RoundingEffect]] = {}
         self._variants: dict[str, dict[str, Tensor]] = {}
         self._healthy: dict[str, Tensor] | None = None
         self._limits: dict[tuple[Range, Range], dict[str, Tensor]] = {}
@@ -102,7 +103,8 @@ class CaseOracle(Oracle):
         """Compute gradients too, with these cotangents (CPU tensors of the shapes of the outputs)."""
         if self._expected is not cotangents:
             self._computed = False
-            self._sensitivity, self._variants, self._healthy, self._limits, self._spreads = {}, {}, None, {}, None
+            self._sensitivity, self._effects, self._variants, self._limits = {}, {}, {}, {}
+            self._healthy = self._spreads = None
         self._cotangents = self._expected = cotangents
 
     @property
@@ -281,15 +283,29 @@ class CaseOracle(Oracle):
         if not more:
             return False
         self._samples = more[0]
-        self._sensitivity.clear()
+        self._effects.clear()
         return True
+
+    @contextlib.contextmanager
+    def sampled_once(self) -> Iterator[bool]:
+        """Inside, the first sample of every sensitivity stands for all. Yields whether that saves runs."""
+        saves = self._samples == SAMPLES[0] and not self._effects
+        self._once = saves
+        try:
+            yield saves
+        finally:
+            self._once = False
 
     def _effect(self, u: float, between: float) -> RoundingEffect:
         assert self._truth is not None
         if (u, between) not in self._sensitivity:
             asked = self._p, self._case, self._inputs, self._placed, self._all_cotangents, self._truth
-            self._sensitivity[u, between] = sensitivity(*asked, u, between, self._samples)
-        forward, whole = self._sensitivity[u, between]
+            self._sensitivity[u, between] = Sensitivity(*asked, u, between)
+        if self._once:
+            return self._sensitivity[u, between].first()
+        if (u, between) not in self._effects:
+            self._effects[u, between] = self._sensitivity[u, between].taken(self._samples)
+        forward, whole = self._effects[u, between]
         return forward if self._cotangents is None else whole
 
     def magnitudes(self, name: str) -> tuple[Tensor, Tensor] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -70,6 +71,10 @@ class Oracle(ABC):
     def take_more_samples(self, most: int = 0) -> bool:
         """Use more samples of every sensitivity from now on, at most `most`; False if there are no more."""
         return False
+
+    def sampled_once(self) -> AbstractContextManager[bool]:
+        """Inside, the first sample of every sensitivity stands for all. Gives whether that saves runs."""
+        return nullcontext(False)
 
     def holds(self, what: str) -> bool:
         """Whether an operand or a cotangent holds NaN ("nan"), or NaN or Inf ("nonfinite")."""

@@ -59,8 +59,8 @@ EXACT_KERNELS = frozenset(_MOVERS.split())
 @functools.lru_cache(maxsize=16)
 def _factors(u: float) -> Tensor:
     """1 + u or 1 - u, in a fixed random order."""
-    signs = torch.from_numpy((values.words(0, 1 << 16) & np.uint64(1)).astype("float64") * 2 - 1)
-    return 1 + u * signs
+    signs = (values.words(0, 1 << 16) & np.uint64(1)).astype("float64") * 2 - 1
+    return torch.from_numpy(1 + u * signs)  # by numpy: under a mode that rounds, torch would keep rounded factors
 
 
 def perturbed(t: Tensor, u: float, key: int) -> Tensor:
@@ -180,9 +180,19 @@ def by_modulus(x: Tensor, moved: Tensor) -> Tensor:
 def rounded_at_least(x: Tensor, u: float, key: int, least: float) -> Tensor:
     """x as `rounded` moves it, but at least by `least` or 3/4 of the way to zero: small numbers lose digits, but not to 0."""
     moved = rounded(x, u, key)
+    if moved is x:
+        return x
     parts, turned = (torch.view_as_real(t) if t.is_complex() else t for t in (x.detach().resolve_conj(), moved))
-    off = torch.clamp(u * parts.abs(), min=least).minimum(0.75 * parts.abs())
-    turned.copy_(torch.where(parts.isfinite(), parts + torch.sign(turned - parts) * off, parts))
+    before, after = (_numbers(t.resolve_neg().contiguous()) for t in (parts, turned))
+    with np.errstate(invalid="ignore", over="ignore"):
+        size = np.abs(before)
+        off = np.maximum(u * size, least)
+        np.minimum(off, 0.75 * size, out=off)
+        off *= np.sign(after - before)
+        off += before
+    if not size.max(initial=0.0) < np.inf:
+        off = np.where(np.isfinite(before), off, before)
+    turned.copy_(torch.from_numpy(off).view(turned.shape))
     return moved
 
 

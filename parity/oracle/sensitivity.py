@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -52,6 +52,30 @@ class RoundingEffect:
     largest: float
 
 
+@dataclass(slots=True)
+class _Moves:
+    """What some samples add up to: fields as in `RoundingEffect`. changes: rows of `Changes.moved`. halfway, high: the largest
+    intermediate magnitude of the forward, and of all. shy: whether a kernel of `MODE_DEPENDENT` was met."""
+
+    moved: dict[str, Tensor]
+    unsettled: dict[str, Tensor] = field(default_factory=dict)
+    changes: dict[str, list[Tensor]] = field(default_factory=dict)
+    halfway: float = 0.0
+    high: float = 0.0
+    shy: bool = False
+
+    def add(self, name: str, signed: Tensor) -> None:
+        """Add the change of a result in one sample."""
+        change = signed.abs().to(torch.float64)
+        self.moved[name] = torch.maximum(self.moved[name], torch.nan_to_num(change, 0.0, 0.0, 0.0))
+        self.changes.setdefault(name, []).append(kept_of(signed))
+
+    def copy(self) -> _Moves:
+        """The same, to which further samples can be added."""
+        changes = {n: list(rows) for n, rows in self.changes.items()}
+        return replace(self, moved=dict(self.moved), unsettled=dict(self.unsettled), changes=changes)
+
+
 def kept_of(change: Tensor) -> Tensor:
     """The flattened real parts of one signed change, every `stride_of` of them."""
     real = torch.view_as_real(change.resolve_conj()) if change.is_complex() else change
@@ -79,38 +103,70 @@ def in_double(t: Tensor) -> Tensor:
     return t.to(torch.complex128 if t.is_complex() else torch.float64)
 
 
-def sensitivity(
-    p: Program,
-    case: Case,
-    inputs: Inputs,
-    placed: Placed,
-    cotangents: Sequence[Tensor] | None,
-    center: Float64Results,
-    u: float,
-    between: float,
-    samples: int = PERTURBATIONS,
-) -> tuple[RoundingEffect, RoundingEffect]:
-    """Returns (forward, forward + backward): the movement of results if operands and cotangents move by u and intermediate
-    results by `between`.
+class Sensitivity:
+    """How far results move if operands and cotangents move by u and intermediate results by `between`: samples taken one by
+    one, and kept.
 
     Where the op refuses the moved operands, only rounding on the way remains as budget.
     """
-    facts = FACTS.get(case.dtype)
-    least = least_of(facts) if facts is not None and facts.is_inexact else 0.0
-    own_least = least if facts is not None and facts.name not in HALF else least_of(FACTS["float32"])
-    moved = {n: torch.zeros(t.shape, dtype=torch.float64) for n, t in center.tensors.items()}
-    unsettled: dict[str, Tensor] = {}
-    changes: dict[str, list[Tensor]] = {n: [] for n in center.tensors}
-    halfway, high, shy = 0.0, 0.0, False
-    # Singular values, eigenvalues and vectors are those of a matrix whose elements are all off by p(n) u of its norm, the small
-    # ones too (LAPACK Users' Guide, 3rd ed., 1999, sections 4.7 and 4.9).
-    by_norm = p.row.by_norm
-    own = len(placed.views) - inputs.fed
-    # In the last sample operands do not move: some encode a choice (a target of 1 or -1) that a movement destroys.
-    for k in range(samples + 1):
 
-        def move(t: Tensor, i: int, k: int = k) -> Tensor:
-            if k == samples or i in p.row.choices:
+    def __init__(
+        self,
+        p: Program,
+        case: Case,
+        inputs: Inputs,
+        placed: Placed,
+        cotangents: Sequence[Tensor] | None,
+        center: Float64Results,
+        u: float,
+        between: float,
+    ) -> None:
+        self._p, self._case, self._inputs, self._placed = p, case, inputs, placed
+        self._cotangents, self._center, self._u, self._between = cotangents, center, u, between
+        facts = FACTS.get(case.dtype)
+        self._least = least_of(facts) if facts is not None and facts.is_inexact else 0.0
+        single = facts is None or facts.name in HALF
+        self._own_least = least_of(FACTS["float32"]) if single else self._least
+        self._taken = _Moves({n: torch.zeros(t.shape, dtype=torch.float64) for n, t in center.tensors.items()})
+        self._count = 0
+        self._saved: dict[str, Tensor] | None = None
+
+    def first(self) -> RoundingEffect:
+        """The first sample alone: no more than part of the effect, at a third of its cost."""
+        self._take(1)
+        return self._effect(self._taken, self._taken.high)
+
+    def taken(self, samples: int) -> tuple[RoundingEffect, RoundingEffect]:
+        """(forward, forward + backward) by so many samples, and one more in which operands do not move: some encode a choice (a
+        target of 1 or -1) that a movement destroys."""
+        self._take(samples)
+        whole = self._taken.copy()
+        self._sample(whole, samples, samples + 1, still=True)
+        moved = whole.moved
+        if self._cotangents and (whole.shy or any(not bool(m.any()) for n, m in moved.items() if n.startswith("grad["))):
+            for n, change in self._by_saving().items():
+                moved[n] = torch.maximum(moved[n], change)
+        return self._effect(whole, whole.halfway), self._effect(whole, whole.high)
+
+    def _effect(self, m: _Moves, largest: float) -> RoundingEffect:
+        parts = {n: t.numel() * (2 if t.is_complex() else 1) for n, t in self._center.tensors.items()}
+        kept = {n: changes_of(rows, parts[n]) for n, rows in m.changes.items() if rows}
+        return RoundingEffect(m.moved, m.unsettled, kept, largest)
+
+    def _take(self, samples: int) -> None:
+        for k in range(self._count, samples):
+            self._sample(self._taken, k, k, still=False)
+        self._count = max(self._count, samples)
+
+    def _sample(self, m: _Moves, k: int, key: int, still: bool) -> None:
+        """Add one sample to these movements. key: of the roundings; still: operands do not move."""
+        p, u, cotangents = self._p, self._u, self._cotangents
+        # Singular values, eigenvalues and vectors are those of a matrix whose elements are all off by p(n) u of its norm, the
+        # small ones too (LAPACK Users' Guide, 3rd ed., 1999, sections 4.7 and 4.9).
+        by_norm, own = p.row.by_norm, len(self._placed.views) - self._inputs.fed
+
+        def move(t: Tensor, i: int) -> Tensor:
+            if still or i in p.row.choices:
                 return t
             return (shifted if by_norm and i < own else perturbed)(t, u, 7 * k + i)
 
@@ -118,66 +174,50 @@ def sensitivity(
         # Strides can select a kernel without a derivative, and moved operands may leave the op's domain: then try again.
         ended: list[tuple[Named, float]] = []  # the forward's results, and the largest intermediate magnitude
         for keep_layout in (False, True):
-            operands = replaced(p, inputs, placed, move, keep_layout)
-            with Rounding(between, k + k // samples, u, least, own_least) as mode:
+            operands = replaced(p, self._inputs, self._placed, move, keep_layout)
+            with Rounding(self._between, key, u, self._least, self._own_least) as mode:
 
-                def end(outputs: Named, mode: Rounding = mode, ended: list[tuple[Named, float]] = ended) -> None:
+                def end(outputs: Named, mode: Rounding = mode) -> None:
                     ended.append((outputs, mode.largest))
 
                 try:
-                    results = run(p, case, inputs, operands, turned, halfway=end)
+                    results = run(p, self._case, self._inputs, operands, turned, halfway=end)
                 except REFUSALS:
                     results = ()
             if results:
                 break
         if ended:
-            results, halfway = results or ended[-1][0], max(halfway, ended[-1][1])
-        high, shy = max(high, mode.largest), shy or mode.met_mode_dependent
+            results, m.halfway = results or ended[-1][0], max(m.halfway, ended[-1][1])
+        m.high, m.shy = max(m.high, mode.largest), m.shy or mode.met_mode_dependent
         for n, t in results:
-            at = center.tensors.get(n)
+            at = self._center.tensors.get(n)
             if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
-                signed = mode.unrounded(t) - at
-                change = signed.abs().to(torch.float64)
-                moved[n] = torch.maximum(moved[n], torch.nan_to_num(change, 0.0, 0.0, 0.0))
-                changes[n].append(kept_of(signed))
-                if k == samples:  # operands did not move, only results were rounded
-                    unsettled[n] = torch.isnan(t.abs()) != torch.isnan(at.abs())
-    if cotangents and (shy or any(not bool(m.any()) for n, m in moved.items() if n.startswith("grad["))):
-        with contextlib.suppress(*REFUSALS):
-            _moved_by_saving(p, case, inputs, placed, cotangents, center, moved, (between, least))
-    parts = {n: t.numel() * (2 if t.is_complex() else 1) for n, t in center.tensors.items()}
-    kept = {n: changes_of(rows, parts[n]) for n, rows in changes.items() if rows}
-    return RoundingEffect(moved, unsettled, kept, halfway), RoundingEffect(moved, unsettled, kept, high)
+                m.add(n, mode.unrounded(t) - at)
+                if still:
+                    m.unsettled[n] = torch.isnan(t.abs()) != torch.isnan(at.abs())
 
+    def _by_saving(self) -> dict[str, Tensor]:
+        """How far gradients move if the tensors that the forward saves for the backward pass are rounded.
 
-def _moved_by_saving(
-    p: Program,
-    case: Case,
-    inputs: Inputs,
-    placed: Placed,
-    cotangents: Sequence[Tensor],
-    center: Float64Results,
-    moved: dict[str, Tensor],
-    off: tuple[float, float],
-) -> None:
-    """Round the tensors that the forward saves for the backward pass, and enlarge `moved` by how far the gradients then move.
+        This is asked in two cases only: where no other rounding moves the gradients, and for kernels (`MODE_DEPENDENT`) whose
+        gradients torch computes by another formula on a device than under the mode that rounds. For other kernels it would be
+        wrong: amax, for example, compares the saved result with its operands to find the largest element.
+        """
+        if self._saved is None:
+            self._saved = {}
+            between, least, center = self._between, self._least, self._center.tensors
+            given = {v.untyped_storage().data_ptr() for v in self._placed.views}
 
-    This is done in two cases only: where no other rounding moves the gradients, and for kernels (`MODE_DEPENDENT`) whose
-    gradients torch computes by another formula on a device than under the mode that rounds. For other kernels it would be
-    wrong: amax, for example, compares the saved result with its operands to find the largest element.
-    """
-    between, least = off
-    given = {v.untyped_storage().data_ptr() for v in placed.views}
+            def save(t: Tensor) -> Tensor:
+                kept = t.dtype not in DOUBLE or t.untyped_storage().data_ptr() in given
+                return t if kept else rounded_at_least(t, between, 0, least)
 
-    def save(t: Tensor) -> Tensor:
-        return t if t.dtype not in DOUBLE or t.untyped_storage().data_ptr() in given else rounded_at_least(t, between, 0, least)
-
-    with torch.autograd.graph.saved_tensors_hooks(save, lambda t: t):
-        results = run(p, case, inputs, placed, cotangents)
-    for n, t in results:
-        if n.startswith("grad[") and moved[n].shape == t.shape:
-            change = (t - center.tensors[n]).abs().to(torch.float64)
-            moved[n] = torch.maximum(moved[n], torch.nan_to_num(change, 0.0, 0.0, 0.0))
+            with contextlib.suppress(*REFUSALS), torch.autograd.graph.saved_tensors_hooks(save, lambda t: t):
+                for n, t in run(self._p, self._case, self._inputs, self._placed, self._cotangents):
+                    if n.startswith("grad[") and center[n].shape == t.shape:
+                        change = (t - center[n]).abs().to(torch.float64)
+                        self._saved[n] = torch.nan_to_num(change, 0.0, 0.0, 0.0)
+        return self._saved
 
 
 def replaced(

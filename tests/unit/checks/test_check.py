@@ -10,6 +10,7 @@ import pytest
 import torch
 from spoiled import Spoiled
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from parity import catalog, tolerance
 from parity.catalog.draw import Arguments, Draw, Sizes
@@ -22,6 +23,7 @@ from parity.devices import resolve
 from parity.devices.base import Device
 from parity.execution.inputs import build
 from parity.generation.generate import search
+from parity.judging.judge import judge
 
 CPU = resolve("cpu")
 TABLES = tolerance.load("cpu")
@@ -41,6 +43,33 @@ def test_a_case_is_checked_in_every_aspect_that_its_op_has() -> None:
     assert statuses(checked("exp(float32[3])")) == dict.fromkeys(("forward", "backward", "out=", "in-place"), "agree")
     assert statuses(checked("exp(int32[3])")) == dict.fromkeys(("forward", "out=", "in-place"), "agree")  # both refuse exp_
     assert statuses(checked("copy_(float32[3], float32[3])"))["in-place"] == "agree"
+
+
+def test_the_judge_calls_nothing_under_the_modes_of_the_devices_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No function of the oracle or of the comparison is seen by a mode, and the modes are in force again after."""
+    seen: list[bool] = []
+    judging = False
+
+    class Seeing(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(judging)
+            return func(*args, **(kwargs or {}))
+
+    def judged(*asked: Any) -> Any:
+        nonlocal judging
+        judging = True
+        answer = judge(*asked)
+        judging = False
+        return answer
+
+    monkeypatch.setattr("parity.checks.trial.judge", judged)
+    with Seeing():
+        results = checked("softmax(float32[3,4].uniform(), -1)", always_use_oracle=True)
+        before = len(seen)
+        torch.ones(1)
+        assert len(seen) > before > 0
+    assert results[Aspect.BACKWARD].verdict.status is Status.AGREE
+    assert not any(seen)
 
 
 def test_the_stages_are_marked_before_they_begin() -> None:

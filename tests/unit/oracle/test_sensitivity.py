@@ -25,8 +25,8 @@ from parity.judging.relations import RELATIONS, Bound, Problem, Unjudged
 from parity.judging.relations.bound import unsound
 from parity.judging.rules import rule_of
 from parity.oracle.oracle import CaseOracle
-from parity.oracle.rounding import Rounding, rounded, rounded_at_least
-from parity.oracle.sensitivity import PERTURBATIONS
+from parity.oracle.rounding import Rounding, perturbed, rounded, rounded_at_least
+from parity.oracle.sensitivity import PERTURBATIONS, Sensitivity
 
 U, HALF = 2.0**-24, 2.0**-11
 
@@ -234,3 +234,27 @@ def test_what_agrees_with_a_reference_far_from_the_truth_shares_its_formula() ->
     assert (measure("grad[0]", torch.tensor([1.0, 3.1]), theirs, truth, b).share or 0.0) > 8.0
     near = torch.tensor([1.0, 2.000002])  # a reference that is a little off excuses nobody
     assert (measure("grad[0]", torch.tensor([1.0, 2.0000025]), near, truth, b).share or 0.0) > 1.0
+
+
+def test_factors_first_asked_for_under_a_mode_that_rounds_are_not_rounded() -> None:
+    u = 2.0**-20 * 1.25  # nobody else asks for it
+    ones = torch.ones(4, dtype=torch.float64)
+    with Rounding(0.25, 0):
+        perturbed(ones, u, 0)
+    assert torch.equal((perturbed(ones, u, 0) - 1.0).abs(), u * ones)
+
+
+def test_more_samples_continue_those_already_taken() -> None:
+    """What 2 samples and then 4 give is what 4 give at once, for 3 + 3 runs instead of 3 + 5."""
+    text = "softmax(float32[8,8].uniform(), -1)"
+    one, other = oracle_for(text), oracle_for(text)
+    assert one.truth("out") is not None
+    assert other.truth("out") is not None
+    with mock.patch.object(Sensitivity, "_sample", autospec=True, side_effect=Sensitivity._sample) as runs:
+        one.sensitivity("out", U, U)
+        assert runs.call_count == 3
+        one.take_more_samples(PERTURBATIONS)
+        at_last = one.sensitivity("out", U, U)
+        assert runs.call_count == 3 + 3
+    other.take_more_samples(PERTURBATIONS)
+    assert torch.equal(at_last, other.sensitivity("out", U, U))

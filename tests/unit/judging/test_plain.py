@@ -1,0 +1,70 @@
+"""The cheap ways to an agreement say what the long ones say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+import torch
+from cases import prepared
+from torch import Tensor
+
+from parity.core.results import Status
+from parity.judging import numeric
+from parity.judging.judge import judge
+from parity.judging.measures import facts_of
+from parity.judging.plain import plain
+from parity.judging.rounded_result import RoundedResult
+from parity.oracle.sensitivity import Sensitivity
+
+TEXTS = (
+    "softmax(float32[4,8].uniform(), -1)", "mm(float32[9,16].normal(), float32[16,20].normal(1))", "exp(float32[32].uniform())",
+    "mm(float16[9,16].normal(), float16[16,20].normal(1))", "softmax(float16[4,8].uniform(), -1)", "tanh(float32[0])",
+    "exp(float32[3].of(nan, inf, 1.0))", "mul(complex64[8].uniform(), complex64[8].uniform(1))",
+)  # fmt: skip
+
+
+def result_of(text: str, device: Tensor) -> RoundedResult:
+    """A result to be judged, by the cheap screens first."""
+    bench, results, _ = prepared(text, always_use_oracle=False)
+    truth, f = bench.oracle.truth("out"), facts_of(results["out"])
+    assert truth is not None
+    tol = bench.tables.find(bench.row.name, bench.row.rule, f.name, "forward", bench.row.ulp)
+    return RoundedResult(bench, "out", device, results["out"], truth, "out", "forward", f, tol)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_one_difference_says_what_all_questions_say(text: str) -> None:
+    """The same verdict with the same measure, whichever element is off and by however much."""
+    right, plainly = prepared(text).results["out"], 0
+    u = torch.finfo(right.dtype).eps / 2
+    for k in range(-1, 12):
+        off = right.clone()
+        if off.numel() and k >= 0:
+            off.view(-1)[7 * k % off.numel()] *= 1 + u * 2.0**k
+        t = result_of(text, off)
+        p = plain(t)
+        plainly += p is not None
+        assert numeric._inside_the_least(t, p) == numeric._inside_the_least(t, None)
+        assert p is None or p.at_truth == numeric._is_truth(t)
+    assert (plainly > 0) == (right.dtype != torch.complex64 and right.numel() > 0 and "nan" not in text)
+
+
+def test_a_result_inside_the_first_sample_costs_one_run() -> None:
+    """Rows of numbers that cancel: far outside the least budget. More samples are asked for only outside that of the first."""
+    text = "var(float32[4,6].between(1000, 1001), 1)"
+    bench, results, _ = prepared(text, always_use_oracle=False)
+    runs = []
+    for error in (2.0**-16, 2.0**-4):
+        fresh = prepared.__wrapped__(text, always_use_oracle=False).bench
+        off = {"out": results["out"] * (1 + error)}
+        with mock.patch.object(Sensitivity, "_sample", autospec=True, side_effect=Sensitivity._sample) as sample:
+            screened = judge(fresh, off, results, "forward")
+            runs.append(sample.call_count)
+        whole = judge(replace(bench, always_use_oracle=True), off, results, "forward")
+        assert screened[0].status is whole[0].status
+        assert (screened[1][0].share or 0.0) >= (whole[1][0].share or 0.0)
+    assert screened[0].status is not Status.AGREE
+    assert runs[0] == 1
+    assert runs[1] > 3
