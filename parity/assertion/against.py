@@ -28,8 +28,10 @@ from parity.assertion.capture_file import Capture, Ran, Ref, read, refs
 from parity.assertion.capturing import elements, flat, given, runs_on_the_cpu, storages
 from parity.assertion.comparing import judged_results, target
 from parity.assertion.comparison import ParityWarning
-from parity.assertion.parting import MOST, PASSES, SHOWN, Located, Search, called_with, chooses, cotangents_of, located, plural
+from parity.assertion.located import PASSES, SHOWN, Located, plural
+from parity.assertion.parting import cotangents_of, located
 from parity.assertion.places import Place
+from parity.assertion.searching import MOST, Search, called_with, chooses
 from parity.assertion.subject import Subject, copied, subject
 from parity.assertion.values import SAMPLES, Sketch, block_sums, key_of, sums_agree
 from parity.checks.equivalents import on_the_cpu

@@ -13,7 +13,8 @@ import torch
 from parity.assertion.against import located_against
 from parity.assertion.comparing import target
 from parity.assertion.compiled import Backend, Compiler, compiled_side
-from parity.assertion.parting import Located, located
+from parity.assertion.located import Located
+from parity.assertion.parting import located
 from parity.assertion.subject import subject, word
 from parity.core.errors import UsageError
 from parity.devices import Device

@@ -29,7 +29,8 @@ from torch import Tensor
 from parity.assertion.comparing import target
 from parity.assertion.comparison import ParityWarning
 from parity.assertion.draws import ATEN_INTO, ATEN_MADE
-from parity.assertion.parting import Located, locate_run, plural
+from parity.assertion.located import Located, plural
+from parity.assertion.parting import locate_run
 from parity.assertion.rounded_runs import Off, Past, by_chance, in_double, off, student, unit_roundoff
 from parity.assertion.training_side import Side, State, Took, widened
 from parity.core.dtypes import HALF

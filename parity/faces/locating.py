@@ -7,8 +7,8 @@ import argparse
 from typing import Any
 
 from parity.assertion import capture, compare_training, locate
+from parity.assertion.located import plural
 from parity.assertion.models import functions
-from parity.assertion.parting import plural
 from parity.core.errors import ParityError, UsageError
 from parity.devices import Device, load_faults, resolve
 from parity.devices.setup import run_setup
