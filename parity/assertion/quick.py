@@ -41,7 +41,7 @@ def effort_of(word_: object) -> str:
     return str(word_)
 
 
-class _Moved(TorchDispatchMode):
+class Moved(TorchDispatchMode):
     """Moves the results of all kernels that round by `STEP` roundoffs of their dtype, to either side by chance."""
 
     def __init__(self, key: int) -> None:
@@ -68,7 +68,7 @@ def by_rounding(
     doubtful = [n for n, t in ours.items() if n in theirs and _comparable(t, theirs[n])]
     if not doubtful:
         return {}
-    runs = [ex.attempt(functools.partial(_run, s, backward, fed, k), "run") for k in range(RUNS)]
+    runs = [ex.attempt(functools.partial(moved_results, s, backward, fed, k), "run") for k in range(RUNS)]
     moved = [r for r in runs if not isinstance(r, Raised)]
     if len(moved) < RUNS:
         return {}
@@ -81,8 +81,9 @@ def by_rounding(
     return verdicts
 
 
-def _run(s: Subject, backward: bool, fed: Sequence[Tensor], key: int) -> dict[str, Tensor]:
-    with seeded(), _Moved(key + 1):
+def moved_results(s: Subject, backward: bool, fed: Sequence[Tensor], key: int) -> dict[str, Tensor]:
+    """All results of one moved run. key: another one for every run."""
+    with seeded(), Moved(key + 1):
         run = forward(s, torch.clone, backward)
         grads = gradients(run, tracked_outputs(run), fed) if fed else ()
     return {n: t.detach() for n, t in (*run.outputs, *run.written, *grads)}

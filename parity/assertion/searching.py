@@ -20,8 +20,10 @@ from parity.assertion.comparison import Comparison
 from parity.assertion.located import PASSES, Parting
 from parity.assertion.pair import compare
 from parity.assertion.places import Place, Places
-from parity.assertion.screens import is_settled
+from parity.assertion.quick import DEFAULT, FULL
+from parity.assertion.screens import Sums, is_settled, may_move, moved_run, moves_as_far
 from parity.assertion.subject import Subject, forward, gradients, tracked_outputs
+from parity.assertion.values import key_of
 from parity.checks.equivalents import EQUIVALENTS, on_the_cpu
 from parity.checks.operators import (
     ATEN_NOT_UNIQUE,
@@ -55,8 +57,8 @@ ATEN_KEEPING = ("norm",)  # words of operators that return statistics for their 
 class Search:
     """One search: the modes of both passes tell it what ran, and it keeps what parts."""
 
-    def __init__(self, device: Device, until: float = math.inf) -> None:
-        self.device, self.until = device, until
+    def __init__(self, device: Device, until: float = math.inf, effort: str = DEFAULT) -> None:
+        self.device, self.until, self.effort = device, until, effort
         self.tables: Device | str = device  # whose tolerance tables judge
         self.partings: list[Parting] = []
         self.compared = 0
@@ -69,6 +71,8 @@ class Search:
         notes = os.environ.get(NOTES)  # of a process that the device may end: its parent reads what it was at
         self._journal = Journal(Path(notes)) if notes else None
         self._allowed = float(os.environ.get(ALLOWED, math.inf))
+        self._orders = Sums()
+        self._agreed: set[tuple[str, str]] = set()  # digests of results of the device and the CPU that differ by roundings
         self._taken: dict[Any, float] = {}  # operator and shapes -> the largest ratio that the judge took for agreement
 
     # ---------------------------------------------------------------------------------------------------- operators
@@ -130,20 +134,52 @@ class Search:
         shape = call.name, tuple((x.shape, x.base.dtype) for x in call.operands)
         if chooses(call.base_name):
             pairs = [(k, n, b, a) for k, n, b, a in pairs if a.is_floating_point() or b.shape != a.shape]
-        doubtful = [(b, a) for _, _, b, a in pairs if not is_settled(b, a, self._taken.get(shape, 1.0))]
+        doubtful = [(k, b, a) for k, _, b, a in pairs if not is_settled(b, a, self._taken.get(shape, 1.0))]
         if not doubtful or call.base_name in ATEN_NOT_UNIQUE:
             return
-        verdict = self._judged(
-            lambda *x: tuple(called_with(call, x)[k] for k, *_ in pairs), [x.values for x in call.operands],
-            [b for _, _, b, _ in pairs], [a for _, _, _, a in pairs],
-        )  # fmt: skip
+        operands = [x.values for x in call.operands]
+
+        def results(*x: Tensor) -> tuple[Tensor, ...]:
+            return tuple(called_with(call, x)[k] for k, *_ in pairs)
+
+        def moved(*x: Tensor) -> tuple[Tensor, ...]:
+            return tuple(called_with(call, x)[k] for k, *_ in doubtful)
+
+        if self._explained(doubtful, moved, operands, call):
+            return
+        verdict = self._judged(results, operands, [b for _, _, b, _ in pairs], [a for _, _, _, a in pairs])
         if verdict is None:
             self.left["their results cannot be judged alone"] += 1
         elif verdict.status.is_finding:
             self._parts(call, verdict)
         else:
-            ratio = max(error_ratio(b, a) for b, a in doubtful)
+            self._agreed |= _digests(doubtful)
+            ratio = max(error_ratio(b, a) for _, b, a in doubtful)
             self._taken[shape] = max(self._taken.get(shape, 1.0), EASED * ratio)
+
+    def _explained(
+        self,
+        pairs: Sequence[tuple[int, Tensor, Tensor]],
+        run: Callable[..., Sequence[Tensor]],
+        operands: Sequence[Tensor],
+        call: OperatorCall | None = None,
+    ) -> bool:
+        """Whether roundings explain how results differ, or the same two were found to agree before: those of an operator are
+        also those of the one that it calls, and of the function that calls it. pairs: (number, the device's, the CPU's); run:
+        the function of the operands that gives them."""
+        keys = _digests(pairs)
+        if keys <= self._agreed:
+            return True
+        if self.effort == FULL:
+            return False
+        try:
+            found = call is not None and self._orders.explain(call, pairs)
+            if not found and all(may_move(a) for _, _, a in pairs):
+                found = moves_as_far([(b, a) for _, b, a in pairs], lambda key: moved_run(run, operands, key))
+        except Exception:  # the CPU refuses it with such operands
+            return False
+        self._agreed |= keys if found else set()
+        return found
 
     def written(self, call: OperatorCall, theirs: tuple[Tensor, ...]) -> None:
         """Judge what an operator without results left in the storages of its operands. Raises what the CPU raises."""
@@ -222,7 +258,8 @@ class Search:
         ours = func(*tree_map(_copy, given[0]), **tree_map(_copy, given[1]))
         results = [[t.detach() for t in tree_leaves(side) if isinstance(t, Tensor)] for side in (theirs, ours)]
         there = [self.device.download(t) if not t.is_cpu else t for t in results[0]]
-        if len(there) != len(results[1]) or all(is_settled(b, a) for b, a in zip(there, results[1])):
+        pairs = [(k, b, a) for k, (b, a) in enumerate(zip(there, results[1])) if not is_settled(b, a)]
+        if len(there) != len(results[1]) or not pairs:
             return
         leaves, tree = tree_flatten(given)
         which = [k for k, x in enumerate(leaves) if isinstance(x, Tensor)]
@@ -234,9 +271,17 @@ class Search:
             args, kwargs = tree_unflatten(whole, tree)
             return tuple(t for t in tree_leaves(func(*args, **kwargs)) if isinstance(t, Tensor))
 
-        verdict = self._judged(run, [leaves[k] for k in which], there, results[1])
+        operands = [leaves[k] for k in which]
+        if self._explained(pairs, lambda *x: [run(*x)[k] for k, *_ in pairs], operands):
+            return
+        verdict = self._judged(run, operands, there, results[1])
         if verdict is not None and verdict.status.is_finding:
             self.partings.append(Parting(name, PASSES[0], place, verdict))
+
+
+def _digests(pairs: Iterable[tuple[int, Tensor, Tensor]]) -> set[tuple[str, str]]:
+    """What the two sides of each pair hold."""
+    return {(key_of(b.contiguous().view(-1)), key_of(a.contiguous().view(-1))) for _, b, a in pairs}
 
 
 def _share(v: Verdict) -> float:
@@ -254,13 +299,13 @@ def cpu_results(call: OperatorCall, theirs: Sequence[Tensor]) -> tuple[Tensor, .
     which some kernels of the CPU refuse: there it is computed in float32 and rounded to the dtypes of the device's results.
     Raises what the CPU raises."""
     try:
-        return run_on(call, None).results
+        return run_on(call, None, bases=False).results
     except RuntimeError:
         floats = {x.base.dtype for x in call.operands if x.base.is_floating_point()}
         if len(floats) < 2 or torch.float32 not in floats or torch.float64 in floats:
             raise
         wide = call.in_float32()
-        return tuple(t.to(b.dtype) for t, b in zip(run_on(wide, None).results, theirs, strict=True))
+        return tuple(t.to(b.dtype) for t, b in zip(run_on(wide, None, bases=False).results, theirs, strict=True))
 
 
 def _alike(call: OperatorCall, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> list[tuple[int, Tensor, Tensor]]:
