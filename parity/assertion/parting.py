@@ -126,7 +126,7 @@ def _is_rounding(s: Subject, device: Device, cotangents: Sequence[Tensor]) -> bo
         return False
 
     def moved(key: int) -> list[Tensor]:
-        results = moved_results(s, bool(cotangents), cotangents, key)
+        results = moved_results(s, bool(cotangents), cotangents, key, chains=True)
         return [results[n] for n in doubtful]
 
     try:

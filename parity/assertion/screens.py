@@ -147,9 +147,11 @@ def _squared(t: Tensor) -> Tensor:
     return t.square()
 
 
-def moved_run(run: Callable[..., Sequence[Tensor]], operands: Sequence[Tensor], key: int) -> Sequence[Tensor]:
+def moved_run(
+    run: Callable[..., Sequence[Tensor]], operands: Sequence[Tensor], key: int, chains: bool = False
+) -> Sequence[Tensor]:
     """The results of a function on the CPU, with its operands and the results of all its kernels moved by `STEP` roundoffs.
-    key: another one for every run."""
+    key: another one for every run; chains: see `Moved`."""
 
     def moved(k: int, t: Tensor) -> Tensor:
         f = FACTS.get(word(t.dtype))
@@ -158,7 +160,7 @@ def moved_run(run: Callable[..., Sequence[Tensor]], operands: Sequence[Tensor], 
         return perturbed(t, STEP * f.unit_roundoff, 101 * key + k).to(t.dtype)
 
     given = [moved(k, t) for k, t in enumerate(operands)]
-    with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes(), Moved(key + 1):
+    with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes(), Moved(key + 1, chains):
         return run(*given)
 
 

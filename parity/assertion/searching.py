@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from parity.assertion.comparing import compared
 from parity.assertion.comparison import Comparison
 from parity.assertion.located import PASSES, Parting
+from parity.assertion.noted import Noted, pass_now
 from parity.assertion.pair import compare
 from parity.assertion.places import Place, Places
 from parity.assertion.quick import DEFAULT, FULL
@@ -29,7 +28,6 @@ from parity.checks.operators import (
     ATEN_NOT_UNIQUE,
     ATEN_UNWRITTEN,
     CLEAR,
-    OUTSIDE,
     Followed,
     Following,
     Lain,
@@ -44,7 +42,6 @@ from parity.core.results import Raised, Status, Verdict
 from parity.devices import Device
 from parity.devices.refusals import REFUSED, classify
 from parity.execution import execute as ex
-from parity.runs.journal import ALLOWED, NOTES, Journal
 
 LARGEST = 2 << 30  # most bytes of the storages of a call's operands; larger calls are left out, and counted
 MOST = 200  # parting operators after which the search ends
@@ -68,9 +65,7 @@ class Search:
         self.foreign: dict[int, list[str]] = defaultdict(list)
         self.odd: set[int] = set()  # numbers of the calls that draw random numbers, or return memory that nobody wrote
         self.broken = ""
-        notes = os.environ.get(NOTES)  # of a process that the device may end: its parent reads what it was at
-        self._journal = Journal(Path(notes)) if notes else None
-        self._allowed = float(os.environ.get(ALLOWED, math.inf))
+        self.noted = Noted()
         self._orders = Sums()
         self._agreed: set[tuple[str, str]] = set()  # digests of results of the device and the CPU that differ by roundings
         self._taken: dict[Any, float] = {}  # operator and shapes -> the largest ratio that the judge took for agreement
@@ -83,7 +78,7 @@ class Search:
 
     def where(self) -> tuple[str, Place]:
         """The pass and the place of the operator that runs now."""
-        return PASSES[torch._C._current_graph_task_id() != OUTSIDE], self.places.now
+        return pass_now(), self.places.now
 
     def operators(self, s: Subject, cotangents: Sequence[Tensor]) -> None:
         """Run the subject with every operator compared."""
@@ -106,24 +101,20 @@ class Search:
 
     def begins(self, name: str) -> None:
         """The device is about to run an operator: note it where its death would be looked into."""
-        if self._journal is not None:
-            now = self.places.now
-            at = f" at {now.line}" if now.line else ""
-            pass_ = PASSES[torch._C._current_graph_task_id() != OUTSIDE]
-            self._journal.begin(self.compared, name, f"{name}, {pass_} of {now}{at}", self._allowed)
-            self._journal.stage("device")
+        if self.noted.asked:
+            self.noted.begin(name, *self.where())
 
     def ended(self) -> None:
         """The device has run it."""
-        if self._journal is not None:
-            self._journal.stage("compare")
+        self.noted.ended()
 
     def operator(self, call: OperatorCall, theirs: tuple[Tensor, ...]) -> None:
         """Judge the results of an operator. Raises what the CPU raises."""
         if time.monotonic() > self.until:
             self.left["the time was over"] += 1
             return
-        ours = cpu_results(call, theirs)
+        with self.noted.on_the_cpu():
+            ours = cpu_results(call, theirs)
         self.compared += 1
         theirs = theirs[: len(ours)] if call.base_name in EQUIVALENTS else theirs
         if len(ours) != len(theirs):
@@ -175,7 +166,9 @@ class Search:
         try:
             found = call is not None and self._orders.explain(call, pairs)
             if not found and all(may_move(a) for _, _, a in pairs):
-                found = moves_as_far([(b, a) for _, b, a in pairs], lambda key: moved_run(run, operands, key))
+                found = moves_as_far(
+                    [(b, a) for _, b, a in pairs], lambda key: moved_run(run, operands, key, chains=call is None)
+                )
         except Exception:  # the CPU refuses it with such operands
             return False
         self._agreed |= keys if found else set()
@@ -183,7 +176,8 @@ class Search:
 
     def written(self, call: OperatorCall, theirs: tuple[Tensor, ...]) -> None:
         """Judge what an operator without results left in the storages of its operands. Raises what the CPU raises."""
-        ours = run_on(call, None).bases
+        with self.noted.on_the_cpu():
+            ours = run_on(call, None).bases
         self.compared += 1
         off = max((error_ratio(b, a) for b, a in zip(theirs, ours)), default=0.0)
         if off > CLEAR:
@@ -255,7 +249,8 @@ class Search:
 
     def function(self, func: Any, name: str, given: Any, theirs: Any, place: Place) -> None:
         """Judge the result of a public function. given: its arguments before the call, on the CPU."""
-        ours = func(*tree_map(_copy, given[0]), **tree_map(_copy, given[1]))
+        with self.noted.on_the_cpu():
+            ours = func(*tree_map(_copy, given[0]), **tree_map(_copy, given[1]))
         results = [[t.detach() for t in tree_leaves(side) if isinstance(t, Tensor)] for side in (theirs, ours)]
         there = [self.device.download(t) if not t.is_cpu else t for t in results[0]]
         pairs = [(k, b, a) for k, (b, a) in enumerate(zip(there, results[1])) if not is_settled(b, a)]
