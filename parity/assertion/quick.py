@@ -27,6 +27,16 @@ from parity.core.results import Measure, Raised, Status, Verdict
 from parity.execution import execute as ex
 from parity.oracle.rounding import EXACT_KERNELS, perturbed
 
+# Operators whose results are sums of products of two operands, or of the elements of one.
+ATEN_SUMS = (
+    *("mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv", "linear", "linear_backward", "matmul", "sum"),
+    *("convolution", "_convolution", "convolution_overrideable", "convolution_backward", "convolution_backward_overrideable"),
+    *("conv1d", "conv2d", "conv3d", "cudnn_convolution", "cudnn_convolution_transpose", "embedding_dense_backward"),
+    *("_mps_convolution", "mps_convolution_backward", "_mps_convolution_transpose", "mps_convolution_transpose_backward"),
+)  # fmt: skip
+# And those that sum besides.
+ATEN_CHAINS = frozenset((*ATEN_SUMS, "mean", *(f"native_{n}_norm_backward" for n in ("batch", "group", "layer"))))
+
 QUICK, DEFAULT, FULL = EFFORTS = ("quick", "default", "full")
 RUNS = 2  # moved runs; the farther one counts
 STEP = 2.0  # roundoffs by which the result of a kernel moves: it stands for the roundings inside the kernel, too
@@ -52,14 +62,15 @@ class Moved(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        if func.is_view or func._schema.name.partition("::")[2].rstrip("_") in EXACT_KERNELS:
+        name = func._schema.name.partition("::")[2]
+        if func.is_view or name.rstrip("_") in EXACT_KERNELS:
             return out
         for t in tree_leaves(out):
             f = FACTS.get(word(t.dtype)) if isinstance(t, Tensor) and t.layout is torch.strided else None
             if f is not None and t.numel() and (t.is_floating_point() or t.is_complex()):
                 self._key += 1
                 u = STEP * f.unit_roundoff
-                if self._chains:
+                if self._chains and name in ATEN_CHAINS:
                     u = max(u, CHAIN * math.sqrt(_terms((args, kwargs), t)) * FACTS["float32"].unit_roundoff)
                 t.copy_(perturbed(t, u, self._key))
         return out

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from parity.assertion.quick import STEP, Moved
+from parity.assertion.quick import ATEN_SUMS, STEP, Moved
 from parity.assertion.subject import word
 from parity.checks.operators import OWN_ROUNDINGS, SUM_ROUNDINGS, Lain, OperatorCall, run_on
 from parity.core.dtypes import FACTS, HALF
@@ -30,13 +30,6 @@ RUNS = 2  # with everything moved by a roundoff or two
 # times an element's own, and 12 times the usual one of its neighbours, which is 8 standard deviations.
 OWN_MOVEMENT, NEAR_MOVEMENT = 8.0, 12.0
 NEIGHBOURS = 16  # elements that are neighbours at least, along the last dimensions
-# Operators whose results are sums of products of two operands, or of the elements of one.
-ATEN_SUMS = (
-    *("mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv", "linear", "linear_backward", "matmul", "sum"),
-    *("convolution", "_convolution", "convolution_overrideable", "convolution_backward", "convolution_backward_overrideable"),
-    *("conv1d", "conv2d", "conv3d", "cudnn_convolution", "cudnn_convolution_transpose", "embedding_dense_backward"),
-    *("_mps_convolution", "mps_convolution_backward", "_mps_convolution_transpose", "mps_convolution_transpose_backward"),
-)  # fmt: skip
 NUMBERED = ("alpha", "beta")  # factors of the sum, which are not squared
 
 
@@ -94,29 +87,34 @@ class Sums:
     def __init__(self) -> None:
         self._terms: dict[object, list[float]] = {}
 
-    def explain(self, call: OperatorCall, pairs: Sequence[tuple[int, Tensor, Tensor]]) -> bool:
-        """Whether they explain how these results of a call differ. pairs: (number of the result, the device's, the CPU's).
+    def left(self, call: OperatorCall, pairs: Sequence[tuple[int, Tensor, Tensor]]) -> list[int]:
+        """Which of the results of a call they do not explain, by their places in `pairs`: (number of the result, the device's,
+        the CPU's).
 
-        An element may be off by CHAIN sqrt(n) u max(|sum|, sqrt(sum of squares)) beside the rounding of a result: the tables'
-        bound for sums of products, which has the sum of magnitudes in place of the larger of the two (Higham and Mary, SIAM J.
-        Sci. Comput. 41 (2019) A2815).
+        An element may be off by CHAIN sqrt(n) u max(|sum|, 2 sqrt(sum of squares)) beside the rounding of a result. The
+        tables' bound for sums of products has the sum of magnitudes there (Higham and Mary, SIAM J. Sci. Comput. 41 (2019)
+        A2815), which is sqrt(n) times as large for terms of both signs: their partial sums stay below twice the root of the
+        sum of squares, nearly always.
         """
+        every = list(range(len(pairs)))
         if call.base_name not in ATEN_SUMS or any(name in call.kwargs for name in NUMBERED):
-            return False
+            return every
         try:
             squares = _run(call, _squared)
             terms = self._counted(call)
         except Exception:  # not with these operands, or not in their wider dtype
+            return every
+        return [k for k in every if not self._explained(*pairs[k], squares, terms)]
+
+    @staticmethod
+    def _explained(number: int, got: Tensor, cpu: Tensor, squares: Sequence[Tensor], terms: Sequence[float]) -> bool:
+        if number >= len(squares) or not _alike(got, cpu) or squares[number].shape != cpu.shape:
             return False
-        for k, got, cpu in pairs:
-            if k >= min(len(squares), len(terms)) or not _alike(got, cpu) or squares[k].shape != cpu.shape:
-                return False
-            u = min(FACTS["float32"].unit_roundoff, FACTS[word(cpu.dtype.to_real())].unit_roundoff)
-            size = torch.maximum(cpu.abs().to(torch.float64), squares[k].to(torch.float64).sqrt())
-            more = CHAIN * math.sqrt(terms[k]) * u * (size.unsqueeze(-1) if cpu.is_complex() else size)
-            if not _is_near(got, cpu, more=more) or (word(cpu.dtype) in HALF and _leans(got, cpu)):
-                return False
-        return True
+        u = min(FACTS["float32"].unit_roundoff, FACTS[word(cpu.dtype.to_real())].unit_roundoff)
+        partial = 2.0 * squares[number].to(torch.float64).sqrt()
+        size = torch.maximum(cpu.abs().to(torch.float64), partial)
+        more = CHAIN * math.sqrt(terms[number]) * u * (size.unsqueeze(-1) if cpu.is_complex() else size)
+        return _is_near(got, cpu, more=more) and not (word(cpu.dtype) in HALF and _leans(got, cpu))
 
     def _counted(self, call: OperatorCall) -> list[float]:
         """The largest number of terms in an element of each result."""
@@ -151,7 +149,7 @@ def moved_run(
     run: Callable[..., Sequence[Tensor]], operands: Sequence[Tensor], key: int, chains: bool = False
 ) -> Sequence[Tensor]:
     """The results of a function on the CPU, with its operands and the results of all its kernels moved by `STEP` roundoffs.
-    key: another one for every run; chains: see `Moved`."""
+    key: another one for every run."""
 
     def moved(k: int, t: Tensor) -> Tensor:
         f = FACTS.get(word(t.dtype))
@@ -160,7 +158,7 @@ def moved_run(
         return perturbed(t, STEP * f.unit_roundoff, 101 * key + k).to(t.dtype)
 
     given = [moved(k, t) for k, t in enumerate(operands)]
-    with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes(), Moved(key + 1, chains):
+    with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes(), Moved(key + 1, chains=True):
         return run(*given)
 
 

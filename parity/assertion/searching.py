@@ -164,11 +164,15 @@ class Search:
         if self.effort == FULL:
             return False
         try:
-            found = call is not None and self._orders.explain(call, pairs)
-            if not found and all(may_move(a) for _, _, a in pairs):
-                found = moves_as_far(
-                    [(b, a) for _, b, a in pairs], lambda key: moved_run(run, operands, key, chains=call is None)
-                )
+            left = list(range(len(pairs))) if call is None else self._orders.left(call, pairs)
+            found = not left
+            if left and all(may_move(pairs[k][2]) for k in left):
+
+                def moved(key: int) -> list[Tensor]:
+                    results = moved_run(run, operands, key)
+                    return [results[k] for k in left]
+
+                found = moves_as_far([pairs[k][1:] for k in left], moved)
         except Exception:  # the CPU refuses it with such operands
             return False
         self._agreed |= keys if found else set()

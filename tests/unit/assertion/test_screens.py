@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -47,21 +48,21 @@ def test_sums_are_settled_in_any_order_and_no_error_of_a_tenth_of_a_percent_is()
     cpu, sums = a @ b, Sums()
     got = chained(a, b)
     assert not is_settled(got, cpu)
-    assert sums.explain(product(a, b), [(0, got, cpu)])
-    assert not sums.explain(product(a, b), [(0, one_off(cpu, 1.001), cpu)])
-    assert not sums.explain(product(a, b), [(0, one_off(cpu, float("nan")), cpu)])
-    assert not sums.explain(product(a, b), [(0, cpu * 1.001, cpu)])
+    assert not sums.left(product(a, b), [(0, got, cpu)])
+    assert sums.left(product(a, b), [(0, one_off(cpu, 1.001), cpu)])
+    assert sums.left(product(a, b), [(0, one_off(cpu, float("nan")), cpu)])
+    assert sums.left(product(a, b), [(0, cpu * 1.001, cpu)])
     lower = [(t.view(torch.int32) & ~0x1FFF).view(torch.float32) for t in (a, b)]
-    assert not sums.explain(product(a, b), [(0, lower[0] @ lower[1], cpu)])
+    assert sums.left(product(a, b), [(0, lower[0] @ lower[1], cpu)])
     halves = a.half(), b.half()
-    assert not sums.explain(product(*halves), [(0, (halves[0] @ halves[1]) * 1.002, halves[0] @ halves[1])])
+    assert sums.left(product(*halves), [(0, (halves[0] @ halves[1]) * 1.002, halves[0] @ halves[1])])
 
 
 def test_a_sum_of_one_sign_is_settled_as_well() -> None:
     """Its partial sums grow with the number of terms."""
     torch.manual_seed(0)
     a, b = torch.rand(8, 6000), torch.rand(6000, 8)
-    assert Sums().explain(product(a, b), [(0, chained(a, b), a @ b)])
+    assert not Sums().left(product(a, b), [(0, chained(a, b), a @ b)])
 
 
 def test_what_moves_as_far_as_roundings_move_it_is_settled() -> None:
@@ -113,14 +114,21 @@ def test_no_truth_is_computed_for_an_honest_device(monkeypatch: pytest.MonkeyPat
     torch.manual_seed(0)
     net, x = Net(), torch.randn(2, 3, 48, 48)
 
-    def refused(*_: Any, **__: Any) -> Any:
-        raise AssertionError("the judge was asked")
+    asked: list[str] = []
 
-    monkeypatch.setattr(searching, "compare", refused)
-    monkeypatch.setattr(parting, "compared", refused)
+    def noting(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            asked.append(plain.__name__)
+            return plain(*args, **kwargs)
+
+        return noted
+
+    monkeypatch.setattr(searching, "compare", noting(searching.compare))
+    monkeypatch.setattr(parting, "compared", noting(parting.compared))
     assert parity.locate(net, x, device=resolve("sim", HONEST)).agrees
-    with pytest.raises(AssertionError, match="the judge was asked"):
-        parity.locate(net, x, device="sim", effort="full")
+    assert not asked
+    assert parity.locate(net, x[:1, :, :8, :8], device=resolve("sim", HONEST), effort="full").agrees
+    assert {"compare", "compared"} <= set(asked)
 
 
 @pytest.mark.parametrize("op", ["convolution_backward", "native_layer_norm", "linear", "gelu_backward"])
