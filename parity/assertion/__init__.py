@@ -10,10 +10,10 @@ from parity.assertion.auditing import audit
 from parity.assertion.capturing import Captured, capture
 from parity.assertion.comparison import Comparison, ParityFailure, ParityWarning
 from parity.assertion.generation import Generation, compare_generation
+from parity.assertion.located import Located
 from parity.assertion.locating import locate
 from parity.assertion.needs import Needs
 from parity.assertion.pair import compare
-from parity.assertion.parting import Located
 from parity.assertion.training import Training, compare_training
 
 __all__ = [

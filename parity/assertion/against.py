@@ -28,8 +28,11 @@ from parity.assertion.capture_file import Capture, Ran, Ref, read, refs
 from parity.assertion.capturing import elements, flat, given, runs_on_the_cpu, storages
 from parity.assertion.comparing import judged_results, target
 from parity.assertion.comparison import ParityWarning
-from parity.assertion.parting import MOST, PASSES, SHOWN, Located, Search, called_with, chooses, cotangents_of, located, plural
+from parity.assertion.located import PASSES, SHOWN, Located, plural
+from parity.assertion.noted import NEITHER
+from parity.assertion.parting import cotangents_of, located
 from parity.assertion.places import Place
+from parity.assertion.searching import MOST, Search, called_with, chooses
 from parity.assertion.subject import Subject, copied, subject
 from parity.assertion.values import SAMPLES, Sketch, block_sums, key_of, sums_agree
 from parity.checks.equivalents import on_the_cpu
@@ -200,6 +203,8 @@ class _Replay(Search):
             if not self.backward and (ran.pass_ or ran.named is not None):
                 continue
             self._at = PASSES[ran.pass_], ran.place
+            name = f"aten::{ran.name.partition('.')[0]}" if ran.kind == "operator" else ran.name
+            self.noted.begin(name, *self._at, NEITHER)
             try:
                 (self._operator if ran.kind == "operator" else self._function)(ran)
             except CaptureError:
@@ -227,7 +232,8 @@ class _Replay(Search):
         before = len(self.partings)
         own = all(r.storage in self.known for r in given_)
         lacking = [k for k in (*(r.storage for r in ran.results), *ran.after.values()) if k not in self.known]
-        ours = run_on(call, None) if lacking or not own else None
+        with self.noted.on_the_cpu():
+            ours = run_on(call, None) if lacking or not own else None
         results = None if ours is None else ours.results
         theirs = tuple(self._theirs(r, results[k] if results is not None else None) for k, r in enumerate(ran.results))
         self.sketched += any(r.storage not in self.known for r in ran.results)
@@ -261,7 +267,8 @@ class _Replay(Search):
 
     def _failed(self, call: OperatorCall, error: tuple[str, str, bool]) -> None:
         try:
-            run_on(call, None)
+            with self.noted.on_the_cpu():
+                run_on(call, None)
         except Exception:  # the CPU refuses it as well
             return
         self.compared += 1

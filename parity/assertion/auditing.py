@@ -23,8 +23,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from parity.assertion.located import PASSES, plural
 from parity.assertion.needs import Match, Need, Needs
-from parity.assertion.parting import PASSES, cotangents_of, plural
+from parity.assertion.parting import cotangents_of
 from parity.assertion.places import Place, Places
 from parity.assertion.subject import SEED, Subject, forward, gradients, subject, tracked_outputs, word
 from parity.core.errors import NothingCompared

@@ -20,8 +20,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from parity.assertion.capture_file import Capture, Given, Ran, Ref, encoded, write
 from parity.assertion.comparing import device_results, target
 from parity.assertion.comparison import ParityWarning
-from parity.assertion.parting import LARGEST, PASSES, Operators, Search, cotangents_of, plural
+from parity.assertion.located import PASSES, plural
+from parity.assertion.parting import cotangents_of
 from parity.assertion.places import Place
+from parity.assertion.searching import LARGEST, Operators, Search
 from parity.assertion.subject import SEED, Subject, known, subject, word
 from parity.assertion.values import Store, key_of
 from parity.checks.equivalents import EQUIVALENTS

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from parity.assertion.comparing import compared, target
 from parity.assertion.comparison import Comparison, ParityWarning
 from parity.assertion.leaves import held
-from parity.assertion.parting import LOCATABLE, PATIENCE, Located, located, plural, with_place
+from parity.assertion.located import Located, plural
+from parity.assertion.parting import LOCATABLE, PATIENCE, located, with_place
 from parity.assertion.subject import forward, subject, word
 from parity.assertion.truth import seeded
 from parity.core.errors import ParityError, UsageError

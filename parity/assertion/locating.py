@@ -13,7 +13,9 @@ import torch
 from parity.assertion.against import located_against
 from parity.assertion.comparing import target
 from parity.assertion.compiled import Backend, Compiler, compiled_side
-from parity.assertion.parting import Located, located
+from parity.assertion.located import Located
+from parity.assertion.parting import located
+from parity.assertion.quick import DEFAULT
 from parity.assertion.subject import subject, word
 from parity.core.errors import UsageError
 from parity.devices import Device
@@ -30,6 +32,7 @@ def locate(
     whole: bool = True,
     modules: bool = False,
     compile: Backend | None = None,
+    effort: str = DEFAULT,
     **kwargs: Any,
 ) -> Located:
     """Find the first module and the first operator of `fn(*inputs, **kwargs)` whose own result on the device is wrong, forward
@@ -40,11 +43,12 @@ def locate(
     are judged here, with the capture's weights and inputs, and `device` (by default the CPU) is a device of this machine that
     is searched beside it (`Located.here`). Without a capture, seconds: the time after which no more operators are compared;
     whole: compare the results as well where no operator parts; modules: also tell how far each module's outputs and gradients
-    are off as errors add up, which needs six more runs; compile: a backend of torch.compile, as for `assert_parity`, to tell
-    which code is wrong, eager or compiled (`Located.compiled`); the device may then be the CPU. Raises UsageError for a
-    function that does not run on the CPU, and for another model, or other weights that the capture does not hold;
-    NothingCompared if no operator ran on the device; DeviceError for a device that is not available; CaptureError for a file
-    that is no sound capture.
+    are off as errors add up, which needs six more runs; effort: "full" asks the float64 truth wherever results differ by more
+    than one rounding, the others only where no roundings on the CPU explain it; compile: a backend of torch.compile, as for
+    `assert_parity`, to tell which code is wrong, eager or compiled (`Located.compiled`); the device may then be the CPU.
+    Raises UsageError for a function that does not run on the CPU, and for another model, or other weights that the capture
+    does not hold; NothingCompared if no operator ran on the device; DeviceError for a device that is not available;
+    CaptureError for a file that is no sound capture.
     """
     near = (keep_on_cpu,) if isinstance(keep_on_cpu, str) else tuple(keep_on_cpu)
     if against is not None:
@@ -57,7 +61,7 @@ def locate(
         s = subject(fn, inputs, kwargs, near)
         found = Located(f"{s.name} {word(s.coarsest)} on cpu", word(s.coarsest), "cpu")
     else:
-        more: dict[str, Any] = {"seconds": seconds, "whole": whole, "modules": modules, **kwargs}
+        more: dict[str, Any] = {"seconds": seconds, "whole": whole, "modules": modules, "effort": effort, **kwargs}
         found = located(fn, *inputs, device=place, backward=backward, keep_on_cpu=near, **more)
     if compiler is None:
         return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from parity.assertion.parting import PASSES, plural
+from parity.assertion.located import PASSES, plural
 from parity.assertion.places import Place
 from parity.devices import mps
 from parity.devices.mps_calls import LACKING, Answer

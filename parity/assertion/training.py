@@ -29,7 +29,9 @@ from torch import Tensor
 from parity.assertion.comparing import target
 from parity.assertion.comparison import ParityWarning
 from parity.assertion.draws import ATEN_INTO, ATEN_MADE
-from parity.assertion.parting import Located, locate_run, plural
+from parity.assertion.located import Located, plural
+from parity.assertion.noted import Noted
+from parity.assertion.parting import locate_run
 from parity.assertion.rounded_runs import Off, Past, by_chance, in_double, off, student, unit_roundoff
 from parity.assertion.training_side import Side, State, Took, widened
 from parity.core.dtypes import HALF
@@ -240,6 +242,7 @@ class _Trainings:
     def __init__(self, make: Callable[..., Any], batches: list[Any], device: Device, samples: int, locates: bool) -> None:
         self.make, self.batches, self.device, self.samples, self.locates = make, batches, device, samples, locates
         self.plain = self.total = 0.0
+        self.noted = Noted()
         began = time.perf_counter()
         self.near, self.free = Side(make), Side(make)
         if self.near.shares(self.free):
@@ -319,9 +322,10 @@ class _Trainings:
         cpu = self._on_the_cpu(self.near, number, batch, around=recorded)
         given = self.there.batch(batch)
         began = time.perf_counter()
-        theirs = ex.attempt(lambda: self.there.take(given, number), "run")
-        if not isinstance(theirs, Raised):
-            self.device.synchronize()
+        with self.noted.following(self.device.torch_device.type):
+            theirs = ex.attempt(lambda: self.there.take(given, number), "run")
+            if not isinstance(theirs, Raised):
+                self.device.synchronize()
         self.plain += time.perf_counter() - began
         if isinstance(theirs, Raised):
             if theirs.type == "UsageError":

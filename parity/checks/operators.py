@@ -185,8 +185,8 @@ class Reader:
 KNOWN = frozenset(getattr(torch, name) for name in FACTS if hasattr(torch, name))
 
 
-def run_on(call: OperatorCall, device: Device | None, wide: bool = False) -> Ran:
-    """Run a call on a device, or on the CPU for None. wide: in float64 and complex128.
+def run_on(call: OperatorCall, device: Device | None, wide: bool = False, bases: bool = True) -> Ran:
+    """Run a call on a device, or on the CPU for None. wide: in float64 and complex128; bases: whether they are asked for.
 
     On the CPU destinations are written dense and then copied into their place, because its own kernels are wrong for some
     strided destinations (torch 2.13: `softmax_backward`). Raises what the operator raises.
@@ -228,7 +228,8 @@ def run_on(call: OperatorCall, device: Device | None, wide: bool = False) -> Ran
         return t.clone() if device is None or t.is_cpu else device.download(t)
 
     results = tuple(fetch(t.detach()).resolve_conj().resolve_neg() for t in tensors)
-    return Ran(results, tuple(fetch(b) for b in copies.values()), tuple(t.stride() for t in tensors))
+    after = tuple(fetch(b) for b in copies.values()) if bases else ()
+    return Ran(results, after, tuple(t.stride() for t in tensors))
 
 
 def _widened(x: Tensor) -> Tensor:

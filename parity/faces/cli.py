@@ -196,7 +196,7 @@ def _locate(o: argparse.Namespace) -> int:
 
 def _train(o: argparse.Namespace) -> int:
     if journal.NOTES not in os.environ:
-        return guarded.run(o.argv)
+        return guarded.run(o.argv, o.hang_after)
     from parity.faces import locating
 
     return locating.train(o)

@@ -30,7 +30,7 @@ from parity.runs.options import (
     read_workers,
 )
 
-HANG_HELP = "seconds that one operator may take on the device before it counts as hung (300 by default)"
+HANG_HELP = "seconds that one operator may take before the device, or the CPU, counts as hung (300 by default)"
 EXPLAIN = """\
 Which tolerance applies:            parity explain softmax float16 --device mps
 Why a case is judged as it is:      parity explain 'softmax(float16[1, 3], dim=-1)' --device mps
@@ -173,6 +173,8 @@ def parser() -> argparse.ArgumentParser:
     first.add_argument("--no-backward", action="store_true", help="leave the gradients out")
     how = "also a table of all modules: how far outputs and gradients are off as errors add up, the worst first"
     first.add_argument("-v", "--verbose", action="store_true", help=how)
+    how = "default, or full: ask the float64 truth wherever results differ by more than one rounding (slower)"
+    first.add_argument("--effort", default="default", metavar="EFFORT", help=how)
     first.add_argument("--hang-after", type=read_seconds, metavar="SECONDS", help=HANG_HELP)
     first.add_argument("--faults", metavar="FILE", type=read_text, help=FAULTS_HELP)
     first.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
@@ -189,6 +191,7 @@ def parser() -> argparse.ArgumentParser:
     trained.add_argument("training", type=read_text, metavar="FILE.py[:FUNCTION]", help=how)
     trained.add_argument("--steps", type=read_count, default=20, metavar="N", help="steps of each training (20 by default)")
     trained.add_argument("--device", default="auto", help=DEVICE_HELP + " (auto by default)")
+    trained.add_argument("--hang-after", type=read_seconds, metavar="SECONDS", help=HANG_HELP)
     trained.add_argument("--faults", metavar="FILE", type=read_text, help=FAULTS_HELP)
     trained.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
     trained.set_defaults(command="train")

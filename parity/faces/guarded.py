@@ -1,7 +1,7 @@
 """A command in a process of its own, because a device may end it or hang: which operator it was at is told.
 
-MPS ends the whole process where an assertion of Metal fails. The process notes each operator before the device runs it, and is
-ended where one takes too long.
+MPS ends the whole process where an assertion of Metal fails. The process notes each operator before the device runs it, or the
+CPU runs it again, and is ended where one takes too long.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from parity.runs import inquest, journal
 
 HANG_AFTER = 300.0  # seconds that one operator may take on the device
 LOOK_SECONDS = 0.2
+SIDES = {"device": "the device", "reference": "the CPU of this machine"}  # by the journal's stage; the others have no limit
 CODES = range(DeviceError.exit_code + 1)  # with which a command ends by itself
 
 
 def run(argv: Sequence[str], hang_after: float | None = None) -> int:
     """Run a command of parity, and pass on what it says; its exit code, or 1 if the device ended it or hung. argv: its
-    arguments; hang_after: seconds that one operator may take on the device."""
+    arguments; hang_after: seconds that one operator may take on a side."""
     allowed = hang_after or HANG_AFTER
     with tempfile.TemporaryDirectory(prefix="parity-") as folder:
         notes = Path(folder, "journal")
@@ -45,22 +46,23 @@ def run(argv: Sequence[str], hang_after: float | None = None) -> int:
             watch.join()
             inquest.end(process)
         entry = journal.read(notes)
-        inside = entry is not None and entry.running and entry.stage == "device"
+        inside = entry is not None and entry.running and entry.stage in SIDES
+        side = SIDES.get(entry.stage, SIDES["device"]) if entry is not None else SIDES["device"]
         if code == INTERRUPTED or (code in CODES and not inside):
             return code
         if hung.is_set() and entry is not None:
-            print(f"the device hangs: {allowed:g} s in {entry.case} (--hang-after gives it more)")
+            print(f"{side} hangs: {allowed:g} s in {entry.case} (--hang-after gives it more)")
             return 1
         where = "before it came to an operator" if entry is None else f"{'in' if inside else 'after'} {entry.case}"
-        print(f"the device ends the process ({inquest.word(code)}) {where}")
+        print(f"{side} ends the process ({inquest.word(code)}) {where}")
         return 1
 
 
 def _end_where_it_hangs(process: subprocess.Popen[str], notes: Path, hung: threading.Event, over: threading.Event) -> None:
-    """Kill the process where an operator takes longer on the device than it may. hung: set then; over: set at its end."""
+    """Kill the process where an operator takes longer on a side than it may. hung: set then; over: set at its end."""
     while not over.wait(LOOK_SECONDS):
         entry = journal.read(notes)
-        if entry is not None and entry.stage == "device" and entry.overdue:
+        if entry is not None and entry.stage in SIDES and entry.overdue:
             hung.set()
             process.kill()
             return

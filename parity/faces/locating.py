@@ -7,8 +7,9 @@ import argparse
 from typing import Any
 
 from parity.assertion import capture, compare_training, locate
+from parity.assertion.located import plural
 from parity.assertion.models import functions
-from parity.assertion.parting import plural
+from parity.assertion.quick import effort_of
 from parity.core.errors import ParityError, UsageError
 from parity.devices import Device, load_faults, resolve
 from parity.devices.setup import run_setup
@@ -20,6 +21,7 @@ ITSELF = "the device is the CPU itself, which cannot part from itself; name anot
 def run(o: argparse.Namespace) -> int:
     """Print what was located in each function: 0 if nothing parts, 1 if something does, 2 if a function cannot be run. Raises
     UsageError for a file without such functions, and for --against with more than one."""
+    effort = effort_of(o.effort)
     device = _device(o, o.device or ("cpu" if o.against else "auto"))
     if device.name == "cpu" and not o.against and not o.compile:
         raise UsageError(ITSELF)
@@ -30,9 +32,8 @@ def run(o: argparse.Namespace) -> int:
 
     def located(fn: Any, *inputs: Any) -> Any:
         modules = o.verbose or bool(o.output)
-        return locate(
-            fn, *inputs, device=device, backward=not o.no_backward, modules=modules, against=o.against, compile=o.compile
-        )
+        how = {"modules": modules, "against": o.against, "compile": o.compile, "effort": effort}
+        return locate(fn, *inputs, device=device, backward=not o.no_backward, **how)
 
     found: dict[str, Any] = {}
     code = _each(o.model, located, "located", "a model and its inputs", bool(o.against), found)

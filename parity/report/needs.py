@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from parity import __version__
+from parity.assertion.located import PASSES, plural
 from parity.assertion.needs import Match, Need, Needs, where
-from parity.assertion.parting import PASSES, plural
 from parity.devices.mps_calls import Answer
 from parity.runs.causes import WEIGHTS, Gathered
 from parity.zoo.bug import Bug

@@ -15,6 +15,39 @@ import torch
 def net():
     return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()), torch.randn(2, 4)
 """
+TRAINING = """
+import torch
+
+
+def make(device):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).to(device)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), lambda x: step(model, x)
+
+
+def step(model, x):
+    loss = model(x).sum()
+    loss.backward()
+    return loss
+
+
+def small():
+    return make, [torch.randn(2, 4)]
+"""
+SLOW_CPU = """
+import time
+from parity.assertion import searching
+
+plain = searching.cpu_results
+
+
+def slow(call, theirs):
+    if call.base_name == "gelu_backward":
+        time.sleep(100)
+    return plain(call, theirs)
+
+
+searching.cpu_results = slow
+"""
 FAULT = """
 import os
 from parity.devices import Fault
@@ -58,3 +91,29 @@ def test_a_device_that_hangs_is_told_with_the_operator(
     given = ["model.py:net", "--device", "sim", "--faults", "faults.py", "--hang-after", "1.5"]
     assert main(["locate", *given]) == 1
     assert "the device hangs: 1.5 s in aten::gelu_backward, backward of 1 (GELU)" in capsys.readouterr().out
+
+
+def test_a_training_tells_the_operator_that_a_device_does_not_come_back_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the user's own step."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(TRAINING)
+    Path("faults.py").write_text(FAULT.format(act="__import__('time').sleep(100)"))
+    given = ["train.py:small", "--device", "sim", "--faults", "faults.py", "--steps", "1", "--hang-after", "1.5"]
+    assert main(["train", *given]) == 1
+    told = "the device hangs: 1.5 s in aten::gelu_backward, backward of 1 (GELU) at train.py:11, in step"
+    assert told in capsys.readouterr().out
+
+
+def test_a_cpu_that_hangs_where_it_runs_a_capture_again_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The device made its results long ago, on another machine."""
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(MODEL)
+    Path("slow.py").write_text(SLOW_CPU)
+    assert main(["capture", "model.py:net", "--device", "sim", "-o", "a.capture"]) == 0
+    assert main(["locate", "model.py:net", "--against", "a.capture", "--setup", "slow.py", "--hang-after", "1.5"]) == 1
+    told = "the CPU of this machine hangs: 1.5 s in aten::gelu_backward, backward of 1 (GELU)"
+    assert told in capsys.readouterr().out

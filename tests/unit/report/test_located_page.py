@@ -8,8 +8,8 @@ import re
 import torch
 
 import parity
+from parity.assertion.located import Located
 from parity.assertion.modules import ModuleError
-from parity.assertion.parting import Located
 from parity.devices import Fault, resolve
 from parity.report.located import page
 
