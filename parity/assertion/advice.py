@@ -15,6 +15,7 @@ from parity.assertion.subject import Subject
 NUMPY = re.compile(r"can't convert \S+ device type tensor to numpy", re.IGNORECASE)
 SIDES = re.compile(r"same device|two devices|Placeholder storage|is on cpu\b|on cpu,? but|device type", re.IGNORECASE)
 ABSENT = re.compile(r"not compiled with CUDA|NVIDIA driver|not linked with support for|not a .*supported device", re.IGNORECASE)
+LACKS = re.compile(r"missing \d+ required (positional|keyword-only) argument")  # Python's words
 SPENT = "backward through the graph a second time"
 
 
@@ -71,8 +72,10 @@ def _unregistered(kind: str, module: nn.Module, name: str) -> str:
     )
 
 
-def on_the_cpu(message: str) -> str:
+def raised_on_the_cpu(message: str) -> str:
     """What to do about an exception on the CPU."""
+    if LACKS.search(message):
+        return "give the inputs that it lacks beside it"
     if SIDES.search(message) or ABSENT.search(message):
         return "let it compute where its inputs lie (x.device) instead of naming a device"
     return "give inputs that it takes there"

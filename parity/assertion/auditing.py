@@ -23,11 +23,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from parity.assertion.advice import advice
 from parity.assertion.located import PASSES, plural
 from parity.assertion.needs import Match, Need, Needs
 from parity.assertion.parting import cotangents_of
 from parity.assertion.places import Place, Places
 from parity.assertion.subject import SEED, Subject, forward, gradients, subject, tracked_outputs, word
+from parity.assertion.watch import PlacementWatch
 from parity.core.errors import NothingCompared
 from parity.core.results import Raised
 from parity.devices import Call, Fault
@@ -94,12 +96,13 @@ def audit(
     if not witness.counts and not broken:
         raise NothingCompared(f"{s.name}: no operator ran on the device")
     mixed = witness.places.now if broken and MIXED.search(broken) else None
+    remedy = "" if mixed is None else advice(s, broken, "" if shapes else _made(s, device), mixed.line)
     held: dict[str, list[str]] = {}
     for name, t in s.tensors:
         if t.dtype in profile.refused_dtypes:
             held.setdefault(word(t.dtype), []).append(name)
     why = "no backward pass: no output depends on an input or parameter that requires a gradient"
-    notes = [why] if backward and not shapes and not cotangents else []
+    notes = [why] if backward and not shapes and not cotangents and mixed is None else []
     if shapes:
         notes.append("nothing large was computed: where your code asks for values, it may have taken another branch")
     if broken and not shapes and got.stage == "backward" and _raises_on_cpu(s, cotangents):
@@ -111,7 +114,19 @@ def audit(
     if witness.followed:
         notes.append(f"{plural(witness.followed, 'call')} on tensors that MPS would have refused to make before are left out")
     names = {d: tuple(n) for d, n in held.items()}
-    return Needs(s.name, table.torch.partition("+")[0], witness.needs(), names, witness.matches(), broken, mixed, tuple(notes))
+    return Needs(
+        s.name, table.torch.partition("+")[0], witness.needs(), names, witness.matches(), broken, mixed, remedy, tuple(notes)
+    )
+
+
+def _made(s: Subject, device: SimDevice) -> str:
+    """The last call that makes a tensor on the CPU, with its line; seen in one more run."""
+    watch = PlacementWatch(device.torch_device.type)
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), device.active(), without_other_backends():
+        warnings.simplefilter("ignore")
+        device.seed(SEED)
+        ex.attempt(lambda: forward(s, device.upload, False, watch.over()), "run")
+    return watch.made
 
 
 def _said(r: Raised) -> str:

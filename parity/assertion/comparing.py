@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from parity import tolerance
-from parity.assertion.advice import advice, no_gradients, on_the_cpu
+from parity.assertion.advice import advice, no_gradients, raised_on_the_cpu
 from parity.assertion.captured import Kept
 from parity.assertion.comparison import PACKAGE, Comparison, Notes, warn
 from parity.assertion.quick import DEFAULT, FULL, QUICK, by_rounding, effort_of
@@ -257,7 +257,7 @@ def _reference(s: Subject, backward: bool) -> tuple[Subject, ForwardRun, dict[st
     if isinstance(run, Raised):
         raise UsageError(
             f"{s.name} raises on the CPU, so there is nothing to compare with: {run.type}: {run.message}{_where(cause)}; "
-            f"{on_the_cpu(run.message)}"
+            f"{raised_on_the_cpu(run.message)}"
         ) from cause
     results: dict[str, Tensor] = {n: t.detach() for n, t in (*run.outputs, *run.written)}
     if not _alike(results, _again(s, backward, SEED + 1)):

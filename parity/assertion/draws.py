@@ -43,12 +43,13 @@ ATEN_ASKED = ("dropout_p", "dropout", "training")  # their arguments that ask fo
 
 class Handed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
     """Draws every random number inside on the CPU. draws: how many operators drew; left: those that drew by themselves, whose
-    numbers no other side has. told: called at each draw."""
+    numbers no other side has; stream: the state of the CPU's generator when it was left first. told: called at each draw."""
 
     def __init__(self, told: Callable[[], None] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
         self.draws = 0
         self.left: set[str] = set()
+        self.stream: Tensor | None = None
         self._told = told
         self._unfused = _Unfused()
 
@@ -62,6 +63,7 @@ class Handed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch ha
     def __exit__(self, *error: Any) -> None:
         with self._left:
             super().__exit__(*error)  # type: ignore[no-untyped-call]  # as torch has it
+        self.stream = torch.default_generator.get_state() if self.stream is None else self.stream
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -116,12 +118,15 @@ def _into(func: Any, args: Any, kwargs: Any) -> Any:
 def _made(func: Any, args: Any, kwargs: Any) -> Any:
     given = next((x for x in args if isinstance(x, Tensor)), None)
     place = kwargs.get("device") or (given.device if given is not None else torch.device("cpu"))
-    dtype = kwargs.get("dtype") or (given.dtype if given is not None and given.is_floating_point() else None)
+    default = torch.get_default_dtype()
+    dtype = kwargs.get("dtype") or (given.dtype if given is not None and given.is_floating_point() else default)
     with _disable_current_modes():
         near, named = tree_map(_near, (tuple(args), {**kwargs, "pin_memory": None} if "pin_memory" in kwargs else dict(kwargs)))
-        drawn = func(*near, **named)
-        if dtype is None and drawn.is_floating_point():
-            dtype = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)  # a number in float64 takes two steps of the stream: all later draws would shift
+        try:
+            drawn = func(*near, **named)
+        finally:
+            torch.set_default_dtype(default)
         return drawn.to(place, dtype) if drawn.is_floating_point() else drawn.to(place)
 
 

@@ -47,7 +47,8 @@ class Match:
 class Needs:
     """What a model needs, and what MPS makes of it. subject: "Net"; torch: whose operator table answers; needs: in the order of
     their first calls; held: dtype -> the names of inputs, parameters and buffers that MPS refuses; matches: known bugs.
-    broken: what was raised on the way, behind which nothing was seen; mixed: whether it says that tensors lie on two devices.
+    broken: what was raised on the way, behind which nothing was seen; mixed: where, if it says that tensors lie on two devices;
+    remedy: what to do about these.
     """
 
     subject: str
@@ -57,6 +58,7 @@ class Needs:
     matches: tuple[Match, ...] = ()
     broken: str = ""
     mixed: Place | None = None
+    remedy: str = ""
     notes: tuple[str, ...] = ()
 
     @property
@@ -130,7 +132,7 @@ class Needs:
         if self.mixed is not None:
             yield f"  {self.broken}"
             yield f"    {where(self.mixed, PASSES[0])}"
-            yield "    do: make it where the others are: device=x.device, or a buffer of the module"
+            yield f"    do: {self.remedy}"
         elif self.broken and told:
             yield f"  not seen to its end: {self.broken}"
         yield from (f"note: {n}" for n in self.notes)

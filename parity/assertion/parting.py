@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from parity.assertion.advice import raised_on_the_cpu
 from parity.assertion.comparing import compared, plain_results, target
 from parity.assertion.comparison import Comparison, ParityWarning
 from parity.assertion.located import SHOWN, Located, called
@@ -219,6 +220,6 @@ def _ran_on_the_cpu(s: Subject, backward: bool) -> tuple[Subject, list[Tensor]]:
 
     got: ForwardRun | Raised = ex.attempt(run, "run")
     if isinstance(got, Raised):
-        raise UsageError(f"{s.name} raises on the CPU: {got.type}: {got.message}; give inputs that it takes there")
+        raise UsageError(f"{s.name} raises on the CPU: {got.type}: {got.message}; {raised_on_the_cpu(got.message)}")
     draws = got.handed is not None and got.handed.draws > 0 and not got.handed.left
     return handing if draws else s, fixed_cotangents(got) if backward and got.leaves else []

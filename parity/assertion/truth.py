@@ -25,7 +25,7 @@ from parity.oracle.oracle import SAMPLES
 from parity.oracle.protocol import Oracle
 from parity.oracle.rounding import Rounding, extremes, perturbed
 from parity.oracle.sensitivity import Changes, changes_of, kept_of, least_of
-from parity.oracle.step_dtypes import OwnEpsilon, Recorded, Steps, Widened, with_autocast
+from parity.oracle.step_dtypes import OwnEpsilon, Recorded, Steps, Widened, finfo_recorded, finfo_replayed, with_autocast
 
 # If a function cannot run in float64, its inputs are moved by this many roundoffs: well above its own rounding.
 COARSE = 8.0
@@ -54,30 +54,56 @@ class FunctionTruth(Oracle):
         self.refused = ""
 
     def _all(self, put: Put, fed: Sequence[Tensor]) -> dict[str, Tensor]:
+        return self._run(put, fed)[0]
+
+    def _run(self, put: Put, fed: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
+        """All results of a run, and where it left the CPU's random numbers if it draws some."""
         with seeded():
             run = forward(self._s, put, self._backward)
             grads = gradients(run, tracked_outputs(run), fed) if fed else ()
-        return {n: t.detach() for n, t in (*run.outputs, *run.written, *grads)}
+        stream = run.handed.stream if run.handed is not None else None
+        return {n: t.detach() for n, t in (*run.outputs, *run.written, *grads)}, stream
 
     def _in_double(self, put: Put, fed: Sequence[Tensor]) -> dict[str, Tensor]:
-        """All results of a run in float64, even if the function casts to other dtypes."""
-        kept = torch.get_default_dtype()
+        """All results of a run in float64, even if the function casts to other dtypes. Raises RuntimeError if it draws other
+        random numbers there: what it computes is then another function, and no rounding of it."""
+        own, kept = self._own, torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
-            with Widened(), OwnEpsilon(self._s.coarsest):
-                return self._all(put, fed)
+            with Widened(), OwnEpsilon(self._s.coarsest), finfo_replayed(own.limits):
+                results, stream = self._run(put, fed)
         finally:
             torch.set_default_dtype(kept)
+        if stream is not None and own.stream is not None and not torch.equal(stream, own.stream):
+            raise RuntimeError("it draws other random numbers there")
+        return results
+
+    @functools.cached_property
+    def _own(self) -> _Own:
+        """What a run in the function's own dtypes shows that a run in float64 has to know."""
+        streams_: list[Tensor | None] = [None]
+
+        def run() -> None:
+            streams_.append(self._run(torch.clone, self._fed)[1])
+
+        with Recorded() as ran, finfo_recorded() as limits:
+            ex.attempt(run, "run")
+        return _Own(with_autocast(ran.dtypes, self._cast), tuple(limits), streams_[-1])
 
     @property
     def chains(self) -> bool:
         """Always true: a function passes rounded numbers from kernel to kernel."""
         return True
 
+    @property
+    def may_branch_by_dtype(self) -> bool:
+        """Always true: `if x.dtype is torch.float16` is asked in many models."""
+        return True
+
     @functools.cached_property
     def rounds_to_half(self) -> bool:
         """Whether a step ran in a half type."""
-        return any(d in HALF for dtypes in self._dtypes.values() for d in dtypes)
+        return any(d in HALF for dtypes in self._own.dtypes.values() for d in dtypes)
 
     @property
     def known(self) -> Mapping[str, Tensor]:
@@ -87,6 +113,7 @@ class FunctionTruth(Oracle):
     def truth(self, name: str) -> Tensor | None:
         """The truth of one result; the reference's result, widened, if the subject does not run in float64."""
         if self._truths is None:
+            _ = self._own  # before anything is rounded
             with self._meter.run(self._samples + 1):
                 got = ex.attempt(lambda: self._in_double(_fresh_wide, self._fed), "run")
             if isinstance(got, Raised):
@@ -94,13 +121,6 @@ class FunctionTruth(Oracle):
                 got = {n: widen(t, None) for n, t in self._reference.items()}
             self._truths = got
         return self._truths.get(name)
-
-    @functools.cached_property
-    def _dtypes(self) -> Mapping[str, list[str]]:
-        """The dtypes in which the operators ran."""
-        with Recorded() as ran:
-            ex.attempt(lambda: self._all(torch.clone, [] if self.refused else self._fed), "run")
-        return with_autocast(ran.dtypes, self._cast)
 
     def sensitivity(self, name: str, u: float, between: float) -> Tensor:
         """The largest change of a result if every input and every step is moved by a roundoff."""
@@ -128,7 +148,7 @@ class FunctionTruth(Oracle):
         if self.refused:
             return None
         if (inside, between) not in self._limits:
-            steps = Steps(self._dtypes)
+            steps = Steps(self._own.dtypes)
 
             def range_(step: str) -> Range:
                 f = FACTS.get(steps.dtype(step), FACTS["float32"])
@@ -166,7 +186,7 @@ class FunctionTruth(Oracle):
         if FACTS[word(self._s.coarsest)].unit_roundoff < u or self.refused:
             u = FACTS[word(self._s.coarsest)].unit_roundoff
         u, half = times * u, times / BETWEEN_KERNELS
-        count, steps = itertools.count(101 * k), Steps(self._dtypes)
+        count, steps = itertools.count(101 * k), Steps(self._own.dtypes)
 
         def put(t: Tensor) -> Tensor:
             if not k and (t.is_floating_point() or t.is_complex()):
@@ -217,6 +237,16 @@ class _Meter:
                 file=sys.stderr,
                 flush=True,
             )
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """A run in a function's own dtypes. dtypes: those in which the operators ran; limits: those it asked `torch.finfo` for;
+    stream: where it left the CPU's random numbers, None if it draws none."""
+
+    dtypes: Mapping[str, list[str]]
+    limits: tuple[torch.dtype, ...]
+    stream: Tensor | None
 
 
 @dataclass(slots=True)

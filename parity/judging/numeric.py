@@ -198,13 +198,15 @@ class Scale:
 class Look:
     """A measured result. measure: of the device beside the peer; own: the error ratio of the reference, None without one.
 
-    peer: excuses an error of the device if it has the same one: the reference, or kernels that round once.
+    peer: excuses an error of the device if it has the same one: the reference, or kernels that round once. branched: how many
+    elements `_on_another_branch` compares with the reference.
     """
 
     scale: Scale
     peer: Tensor | None
     measure: Measure
     own: float | None
+    branched: int = 0
 
     @property
     def t(self) -> RoundedResult:
@@ -288,7 +290,7 @@ def _takes_more_samples(look: Look) -> bool:
 
 def _escalated(look: Look) -> Look:
     """The result compared with a better peer than the reference, then with unspecified elements left out, then with kinks
-    allowed for.
+    allowed for, then on the reference's branch.
 
     Each step applies only while the result is outside its budget.
     """
@@ -299,7 +301,7 @@ def _escalated(look: Look) -> Look:
         look = Look(scale, look.peer, m, m.reference_share if look.peer is look.t.reference else look.own)
     if is_outside(look.measure) and (scale_at_kinks := _at_kinks(look.scale)) is not None:
         look = replace(look, scale=scale_at_kinks, measure=scale_at_kinks.error(look.t.device, look.peer))
-    return look
+    return _on_another_branch(look) if is_outside(look.measure) else look
 
 
 def _by_better_peer(look: Look) -> Look:
@@ -333,6 +335,26 @@ def _at_kinks(scale: Scale) -> Scale | None:
     return replace(scale, budget=b.wider(KINK, more)) if more.any() else None
 
 
+def _on_another_branch(look: Look) -> Look:
+    """Elements compared with the reference in place of the truth, as with that of a step which loses nothing, where a caller's
+    function took another branch in float64: where the reference is farther from the truth than rounding may widen a budget, and
+    the device is so near to the reference."""
+    t, total = look.t, look.scale.budget.total
+    if t.reference is None or t.reference.is_complex() or not t.bench.oracle.may_branch_by_dtype:
+        return look
+    d, c = parts(t.device), parts(t.reference)
+    with np.errstate(invalid="ignore"):
+        near = t.tol.scale * 2.0 * t.f.unit_roundoff * np.abs(c)
+        there = (np.abs(c - parts(t.truth)) > WIDENING_LIMIT * total) & (np.abs(d - c) <= near)
+    if not there.any():
+        return look
+    branch = torch.where(torch.from_numpy(there), t.reference.to(t.truth.dtype), t.truth)
+    b = look.scale.budget.wider("another branch", np.where(there, near, 0.0))
+    scale = replace(look.scale, budget=b, others=(*look.scale.others, branch))
+    m = scale.error(t.device, t.reference)
+    return Look(scale, t.reference, m, m.reference_share, int(there.sum()))
+
+
 # --------------------------------------------------------------------------------------------------------------- decide
 
 
@@ -344,9 +366,6 @@ def _decided(look: Look) -> Verdict | None:
         return Verdict(Status.AGREE, CANCELLED, rest, t.tol)
     if t.reference is not None and (m.share or 0.0) > 1.0 and same_values(t.device, t.reference):
         return Verdict(Status.AGREE, EQUALS.format(ratio=m.share), m, t.tol)
-    if (m.share or 0.0) > 1.0 and _follows_the_reference(look):
-        rest = replace(m, share=1.0, unjudged=m.unjudged + m.mismatched, why=m.why or FOLLOWS)
-        return Verdict(Status.AGREE, left_unjudged(rest), rest, t.tol)
     verdict = t.verdict(m)
     look = replace(look, measure=replace(m, reference_share=look.own))
     if verdict.status in (Status.DRIFT, Status.WRONG) and _by_chance(look):
@@ -358,21 +377,11 @@ def _decided(look: Look) -> Verdict | None:
         if (together := question(look)) is not None:
             return None if t.bench.oracle.take_more_samples(samples) else together
     _note_limits(look)
-    return agreed(t.verdict(look.measure), look.scale.excused)
-
-
-def _follows_the_reference(look: Look) -> bool:
-    """Whether the reference is outside its budget wherever the device is, and the two agree there as if the reference were the
-    truth of a step that loses nothing: then they took the same branch, and float64 another."""
-    t = look.t
-    if t.reference is None or look.measure.problem not in ("value", "alone"):
-        return False
-    d, c, q = (np.nan_to_num(parts(x), nan=np.inf) for x in (t.device, t.reference, t.truth))
-    total = look.scale.budget.total
-    with np.errstate(invalid="ignore"):
-        outside = np.abs(d - q) > total
-        alike = (np.abs(c - q) > total) & (np.abs(d - c) <= t.tol.scale * 2.0 * t.f.unit_roundoff * np.abs(c))
-    return bool(outside.any() and alike[outside].all())
+    verdict = agreed(t.verdict(look.measure), look.scale.excused)
+    if not look.branched or verdict.status is not Status.AGREE:
+        return verdict
+    rest = replace(look.measure, unjudged=look.measure.unjudged + look.branched, why=FOLLOWS)
+    return Verdict(Status.AGREE, "; ".join(filter(None, (left_unjudged(rest), verdict.reason))), rest, t.tol)
 
 
 def _by_chance(look: Look) -> bool:

@@ -68,6 +68,11 @@ class Oracle(ABC):
         """Whether these results are in a half type, so that a rounding may turn a step behind it."""
         return False
 
+    @property
+    def may_branch_by_dtype(self) -> bool:
+        """Whether the call is a caller's own code, which may ask for its dtype and compute something else in float64."""
+        return False
+
     def take_more_samples(self, most: int = 0) -> bool:
         """Use more samples of every sensitivity from now on, at most `most`; False if there are no more."""
         return False

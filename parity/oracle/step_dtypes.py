@@ -1,13 +1,15 @@
 """The dtype in which each operator of a function runs: recorded on the CPU, and used when the function runs in float64.
 
 A model under autocast takes float32 operands and computes half of its operators in a half type; one with half-type weights may
-compute its softmax in float32. The effect of rounding depends on the dtype of each step, which only a run shows.
+compute its softmax in float32. The effect of rounding depends on the dtype of each step, which only a run shows. So does the
+meaning of numbers that a function takes from `torch.finfo`: the one added to a probability, or the one that masks a score.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from parity.oracle.rounding import kernel_of
 
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
 WIDE = {**dict.fromkeys(NARROW, torch.float64), torch.complex64: torch.complex128}
+FINFO = torch.finfo
 
 
 def _word(dtype: torch.dtype) -> str:
@@ -104,6 +107,44 @@ class OwnEpsilon(TorchFunctionMode):
         ):
             args, kwargs = args[:3], {**kwargs, "eps": self._eps}
         return func(*args, **kwargs)
+
+
+@contextmanager
+def finfo_recorded() -> Iterator[list[torch.dtype]]:
+    """The dtypes that `torch.finfo` is asked for inside, in the order of the calls."""
+    asked: list[torch.dtype] = []
+
+    def recording(type: torch.dtype | None = None) -> torch.finfo:
+        asked.append(torch.get_default_dtype() if type is None else type)
+        return FINFO(asked[-1])
+
+    with _finfo_by(recording):
+        yield asked
+
+
+@contextmanager
+def finfo_replayed(asked: Sequence[torch.dtype]) -> Iterator[None]:
+    """`torch.finfo` answers inside as it did when it was recorded: the limits of a dtype belong to what a function means, and
+    float64 has others."""
+    left = iter(asked)
+
+    def replaying(type: torch.dtype | None = None) -> torch.finfo:
+        here = torch.get_default_dtype() if type is None else type
+        own = next(left, here)
+        return FINFO(own if here in (own, WIDE.get(own)) else here)
+
+    with _finfo_by(replaying):
+        yield
+
+
+@contextmanager
+def _finfo_by(answer: Callable[..., torch.finfo]) -> Iterator[None]:
+    module: Any = torch
+    kept, module.finfo = torch.finfo, answer
+    try:
+        yield
+    finally:
+        module.finfo = kept
 
 
 class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__

@@ -242,7 +242,8 @@ def gcn() -> Made:
 
 
 def lightning() -> Made:
-    base = importlib.import_module("lightning").LightningModule
+    name = "lightning" if importlib.util.find_spec("lightning") is not None else "pytorch_lightning"  # its older name
+    base = importlib.import_module(name).LightningModule
 
     class Classifier(base):  # type: ignore[misc,valid-type]  # a class that only the library knows
         def __init__(self) -> None:

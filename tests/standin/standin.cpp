@@ -551,7 +551,12 @@ Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
   return to;
 }
 Tensor copy_from_and_resize(const Tensor& from, const Tensor& to) {
-  if (!to.sizes().equals(from.sizes())) to.resize_(from.sizes());
+  if (!to.sizes().equals(from.sizes())) {  // not by `resize_`: where that falls back as well, it would come here again
+    run_queue();
+    Call call;
+    call.near(to).resize_(from.sizes());
+    call.settle();
+  }
   return copy_from(from, to, false);
 }
 Tensor& set_to_nothing(Tensor& self) {

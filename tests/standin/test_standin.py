@@ -119,6 +119,26 @@ assert torch.nonzero(x > 5).flatten().tolist() == [3, 5]
 """
 
 
+FALLING = f"""
+import sys
+sys.path.append({str(HERE)!r})
+import standin_library
+standin_library.with_kernel = lambda: []
+standin_library.install()
+import torch
+out = torch.empty(0, device="mps")
+torch.arange(3, out=out)
+assert out.tolist() == [0, 1, 2] and out.device.type == "mps"
+"""
+
+
+@needs_standin
+def test_every_operator_may_fall_back() -> None:
+    """A result that grows needs no kernel to be resized, which would fall back in its turn, for ever."""
+    done = python(FALLING, "", PYTORCH_ENABLE_MPS_FALLBACK="1")
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 @needs_standin
 @pytest.mark.parametrize(
     ("program", "setup"),

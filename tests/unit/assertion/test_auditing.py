@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import resource
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,49 @@ def test_a_tensor_left_on_the_cpu() -> None:
     assert needs.mixed is not None
     assert "leaves a tensor on the CPU" in needs.headline
     assert not needs.complete
+
+
+class Unregistered(nn.Module):
+    """A layer in a plain list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = [nn.Linear(3, 3)]
+
+    def forward(self, x: Tensor) -> Any:
+        return self.layers[0](x)
+
+
+@pytest.mark.parametrize(
+    ("fn", "remedy"),
+    [
+        (Unregistered(), "is in a plain list, which torch does not look into, so it stays on the CPU"),
+        (lambda x: x + torch.arange(3.0), "torch.arange at tests/unit/assertion/test_auditing.py"),
+    ],
+    ids=["a layer in a list", "a tensor made inside"],
+)
+def test_what_to_do_about_a_tensor_left_on_the_cpu(fn: Callable[..., Any], remedy: str) -> None:
+    """The advice of `assert_parity`, and no note about gradients that were never asked for."""
+    needs = parity.audit(fn, torch.randn(3))
+    assert remedy in needs.remedy
+    assert f"    do: {needs.remedy}" in [*needs.lines()]
+    assert not needs.notes
+
+
+@pytest.mark.parametrize(
+    ("fn", "advice"),
+    [
+        (lambda x: x.cuda(), "let it compute where its inputs lie"),
+        (lambda x, y: x, "give the inputs that it lacks beside it"),
+        (lambda x: x.view(7), "give inputs that it takes there"),
+    ],
+    ids=["names a device", "lacks an input", "takes another"],
+)
+def test_what_raises_on_the_cpu_gets_advice(fn: Callable[..., Any], advice: str) -> None:
+    if torch.cuda.is_available() and "lie" in advice:
+        pytest.skip("torch has a GPU here")
+    with pytest.raises(UsageError, match=advice):
+        parity.audit(fn, torch.randn(3))
 
 
 def test_always_on_the_cpu_is_no_lack() -> None:

@@ -111,6 +111,38 @@ def test_a_fault_in_a_model_that_drops_out_is_found_and_located() -> None:
     assert parity.locate(Trained(), torch.randn(2, 3, 8), device="sim").agrees
 
 
+class Dropping(nn.Module):
+    """Draws a number of no given dtype before it drops out, as Whisper does to drop a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.drop, self.two = nn.Linear(8, 8), nn.Dropout(0.3), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(self.drop(F.gelu(self.one(x)))) if torch.rand(()) < 2 else x
+
+
+def test_float64_drops_what_the_other_sides_drop() -> None:
+    """Otherwise the truth is that of another network, and the CPU lies as far from it as the device."""
+    found = silently(Dropping(), torch.randn(64, 8), device=resolve("sim", (larger("gelu", 1 + 2.0**-22),)))
+    shares = [v.measure.reference_share for _, v in found.verdicts if v.measure is not None]
+    assert len(shares) == 5
+    assert all((share or 0.0) < 1.0 for share in shares)
+
+
+def test_a_function_that_draws_more_in_float64_is_judged_by_the_cpu() -> None:
+    """What it computes there is another function."""
+
+    def drawing(x: Tensor) -> Tensor:
+        return x.exp() * torch.rand(8 * x.element_size(), device=x.device)[: len(x)]
+
+    x = torch.randn(32)
+    found = assert_parity(drawing, x, device=resolve("sim", (larger("exp", 1 + 2.0**-22),)), backward=False)
+    assert "note: judged against the reference: it does not run in float64 (RuntimeError: it draws other" in str(found)
+    with pytest.raises(ParityFailure, match="drift in out"):
+        assert_parity(drawing, x, device=resolve("sim", (larger("exp", 1.001),)), backward=False)
+
+
 def test_the_streams_of_the_caller_go_on_as_before() -> None:
     model = Trained()
 

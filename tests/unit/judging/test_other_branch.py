@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from cases import bench_for
 from torch import Tensor
 
 from parity import Call, Fault, ParityFailure, assert_parity
+from parity.core.results import Status
 from parity.devices import resolve
+from parity.judging.judge import judge
+from parity.oracle.limited_range import Range
+from parity.oracle.protocol import Oracle
 
 
 def branching(x: Tensor) -> Tensor:
@@ -20,12 +25,12 @@ def branching(x: Tensor) -> Tensor:
     return y
 
 
-def device(by: float, at: int) -> Any:
-    """A device on which the elements from a place on are so many times too large."""
+def device(by: float, at: int, end: int | None = None) -> Any:
+    """A device on which the elements from a place on, to another, are so many times too large."""
 
     def moved(call: Call) -> Any:
         out = call.run()
-        out.view(-1)[at:] *= 1.0 + by
+        out.view(-1)[at:end] *= 1.0 + by
         return out
 
     return resolve("sim", (Fault("moved", ("exp",), moved),))
@@ -44,3 +49,61 @@ def test_one_that_is_off_from_the_cpu_there_or_elsewhere_does_not(at: int) -> No
     torch.manual_seed(0)
     with pytest.raises(ParityFailure, match=r"(wrong|drift) in out"):
         assert_parity(branching, torch.randn(1000), device=device(1e-3, at), backward=False)
+
+
+@pytest.mark.parametrize("at", [2, 500])
+def test_an_error_is_told_that_would_be_told_without_a_branch(at: int) -> None:
+    """In one of the three, and in one that is none: the three excuse no larger error elsewhere."""
+    torch.manual_seed(0)
+    x = torch.randn(1000)
+    for function in (torch.exp, branching):
+        with pytest.raises(ParityFailure, match=r"(wrong|drift) in out"):
+            assert_parity(function, x, device=device(2.0**-17, at, at + 1), backward=False)
+
+
+class Zeros(Oracle):
+    """A truth of zeros that no rounding moves."""
+
+    def __init__(self, may_branch: bool) -> None:
+        self._may_branch = may_branch
+
+    @property
+    def may_branch_by_dtype(self) -> bool:
+        return self._may_branch
+
+    def truth(self, name: str) -> Tensor:
+        return torch.zeros(4, dtype=torch.float64)
+
+    def sensitivity(self, name: str, u: float, between: float) -> Tensor:
+        return torch.zeros(4, dtype=torch.float64)
+
+    def changes(self, name: str, u: float, between: float) -> None:
+        return None
+
+    def largest(self, u: float, between: float) -> float:
+        return 9.0
+
+    def limited(self, name: str, inside: Range, between: Range) -> None:
+        return None
+
+
+@pytest.mark.parametrize(("may_branch", "status"), [(True, Status.AGREE), (False, Status.WRONG)])
+def test_only_a_callers_code_may_ask_for_its_dtype(may_branch: bool, status: Status) -> None:
+    """An op of torch that is far from the truth is told, though the CPU is as far."""
+    cpu = torch.full((4,), -8.99)
+    bench = bench_for("softmax", Zeros(may_branch))
+    assert judge(bench, {"out": cpu * (1 + 2.0**-22)}, {"out": cpu}, "forward")[0].status is status
+
+
+def limited(x: Tensor) -> Tensor:
+    """Takes the least number above 0 that its dtype knows beside 1, as torch.distributions does."""
+    return x.clamp(min=torch.finfo(x.dtype).eps).log()
+
+
+def test_limits_of_the_dtype_keep_their_meaning_in_float64() -> None:
+    """Every element is judged by the truth, and one that is 8 roundoffs off is found."""
+    x = torch.linspace(-1, 1, 1000)
+    assert "judged" not in str(assert_parity(limited, x, device=device(2.0**-23, 0), backward=False).notes)
+    off = resolve("sim", (Fault("off", ("log",), lambda call: call.run() * (1 + 2.0**-18)),))
+    with pytest.raises(ParityFailure, match=r"(wrong|drift) in out"):
+        assert_parity(limited, x, device=off, backward=False)
