@@ -81,6 +81,8 @@ def _line(call: Call) -> str:
         if isinstance(value, Tensor):
             where = f" strides {list(value.stride())}" if not value.is_contiguous() else ""
             where += f" offset {value.storage_offset()}" if value.storage_offset() else ""
+            base = call.base_shape(value) if call.level in ("kernel", "function") else tuple(value.shape)
+            where += f" of {list(base)}" if base != tuple(value.shape) else ""
             return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{where}"
         if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
             return f"[{', '.join(map(said, value))}]"
@@ -89,5 +91,6 @@ def _line(call: Call) -> str:
     names = call.names
     parts = [f"{names[k]}={said(a)}" if k < len(names) else said(a) for k, a in enumerate(call.args)]
     parts += [f"{k}={said(v)}" for k, v in call.kwargs.items()]
-    into = " -> in place" if call.is_in_place else f" -> {', '.join(map(said, call.outs))}" if call.outs else ""
+    word = "" if call.level == "transfer" else f"{call.destination} "
+    into = " -> in place" if call.is_in_place else f" -> {word}{', '.join(map(said, call.outs))}" if call.outs else ""
     return f"{call.level:<9} {call.op}({', '.join(parts)}){into}"

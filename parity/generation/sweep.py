@@ -29,7 +29,7 @@ ROOM_OF_TWO = 1 << 20  # the largest product of two of them, without neighbours
 TWO = tuple((a, b) for a, b in itertools.product(CLASSES, CLASSES) if a * b <= ROOM_OF_TWO)
 LIMIT_OF_TWO = 1 << 21  # elements of the operands of a case with two borders
 # The same where time grows faster than operands do; of these no case has many elements.
-LIMITS = {"recurrent": 1 << 16, "linalg": 1 << 18, "sparse": 1 << 18, "random": 1 << 19}
+LIMITS = {"recurrent": 1 << 16, "attention": 1 << 18, "linalg": 1 << 18, "sparse": 1 << 18, "random": 1 << 19}
 FACTORIZING = SOLVER, DECOMPOSITION
 LIMIT_OF_FACTORS = 1 << 16  # and where a matrix is factorized
 # Numbers of elements: above 2**21 in one dimension, or as a nearly square plane; float32 counts to 2**24 only.

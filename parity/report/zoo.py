@@ -258,9 +258,17 @@ def _recall(scores: Sequence[Score]) -> dict[str, Any]:
 
 def _fault(board: Board, s: FaultSubject) -> dict[str, Any]:
     f = s.fault
-    facts = {"id": f.id, "title": f.title, "source": f.source, "kind": s.kind, "triggers": s.triggers, "level": f.level}
+    facts = {
+        "id": f.id,
+        "title": f.title,
+        "source": f.source,
+        "kind": s.kind,
+        "triggers": s.triggers,
+        "level": "+".join(f.levels),
+    }
     runs = [{**asdict(x), "share": round(x.share, 4)} for x in board.scores if x.fault == s.id]
-    return {**facts, "ops": f.ops, "scaled": f.scaled, "silent": s.silent, "route": asdict(board.routes[s.id]), "runs": runs}
+    facts |= {"level": "+".join(f.levels), "ops": f.ops, "scaled": f.scaled}
+    return {**facts, "silent": s.silent, "route": asdict(board.routes[s.id]), "runs": runs}
 
 
 def write(board: Board, path: Path) -> None:

@@ -23,7 +23,7 @@ KINDS = (
     "unsupported_dtype",
     "fallback",
 )
-DEADLY = ("abort", "hang")
+LOUD = ("crash", "hang", "unsupported_op", "unsupported_dtype", "fallback")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +36,7 @@ class Bug:
     trigger, neighbour: functions of a device string that return tensors, gradients or plain values. On the faulty device the
     trigger differs from the CPU (or raises, warns, dies); the neighbour, a case one step away from it, does not.
 
-    rows: names of the catalog rows that run the ops concerned; () to derive them from the fault's op names. deadly: "abort" or
-    "hang" if the trigger ends the process or never returns and so needs a process of its own.
+    rows: names of the catalog rows that run the ops concerned; () to derive them from the fault's op names.
     """
 
     fault: Fault
@@ -46,15 +45,14 @@ class Bug:
     trigger: Callable[[str], object]
     neighbour: Callable[[str], object]
     rows: tuple[str, ...] = ()
-    deadly: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise FaultError(f"bug '{self.fault.id}': kind '{self.kind}' is not one of {', '.join(KINDS)}")
-        if self.deadly and self.deadly not in DEADLY:
-            raise FaultError(f"bug '{self.fault.id}': deadly is 'abort', 'hang' or ''; got {self.deadly!r}")
+        if self.fault.silent is not None and self.fault.silent != (self.kind not in LOUD):
+            raise FaultError(f"bug '{self.fault.id}': its fault says silent={self.fault.silent}, and its kind is '{self.kind}'")
 
     @property
     def silent(self) -> bool:
         """Whether the device gives a wrong result without raising an error."""
-        return self.kind not in ("crash", "hang", "unsupported_op", "unsupported_dtype", "fallback")
+        return self.kind not in LOUD

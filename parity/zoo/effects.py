@@ -126,7 +126,7 @@ def reported(
     trigger: Callable[[str], object],
     neighbour: Callable[[str], object],
     rows: str = "",
-    level: str = "kernel",
+    level: str | tuple[str, ...] = "kernel",
     deadly: str = "",
     scaled: str = "",
     name: str = "",
@@ -135,11 +135,10 @@ def reported(
     separated by spaces. name: the id, if it is not "pt-" and the number."""
     source = report if "://" in report else PYTORCH + report
     return Bug(
-        fault=Fault(name or "pt-" + report.rpartition("/")[2], ops, effect, when, level, source, title, scaled),
+        fault=Fault(name or "pt-" + report.rpartition("/")[2], ops, effect, when, level, source, title, scaled, deadly),
         kind=kind,
         triggers=tuple(triggers.split()),
         trigger=trigger,
         neighbour=neighbour,
         rows=tuple(rows.split()),
-        deadly=deadly,
     )

@@ -124,12 +124,12 @@ def _asked(row: Row) -> Iterator[tuple[str, int]]:
 def reaches(fault: Fault, reach: Reach) -> bool:
     """Whether the fault applies to one of these calls."""
     ops = frozenset(fault.ops)
-    if fault.level == "function":
-        return any(not answers_to(n).isdisjoint(ops) for n in reach.functions)
-    if fault.level == "kernel":
-        bases = ((k, k.partition(".")[0]) for k in reach.kernels)
-        return any(not ops.isdisjoint((k, b, _stripped(b), ALSO_CALLED.get(b, b))) for k, b in bases)
-    return True
+    if not {"function", "kernel"}.issuperset(fault.levels):
+        return True
+    if "function" in fault.levels and any(not answers_to(n).isdisjoint(ops) for n in reach.functions):
+        return True
+    bases = ((k, k.partition(".")[0]) for k in reach.kernels if "kernel" in fault.levels)
+    return any(not ops.isdisjoint((k, b, _stripped(b), ALSO_CALLED.get(b, b))) for k, b in bases)
 
 
 def _stripped(name: str) -> str:
@@ -140,7 +140,7 @@ def _spoken(fault: Fault) -> frozenset[str]:
     """Short names of the ops of a fault: "linalg_inv_ex" and "linalg.inv" are both "inv"."""
     words: set[str] = set()
     for op in fault.ops:
-        last = op.rpartition("::")[2].partition(".")[0] if fault.level == "kernel" else op.rpartition(".")[2]
+        last = op.rpartition("::")[2].partition(".")[0] if fault.levels == ("kernel",) else op.rpartition(".")[2]
         last = DUNDERS.get(last, last)
         word = _stripped(last).strip("_")
         words.update((_stripped(last), word))
@@ -165,7 +165,7 @@ def choose(subject: FaultSubject, seen: Mapping[str, Reach], profile: suite.RunP
     rows = {r.name: r for r in suite.rows(profile.source)}
     native = {n: r for n, r in rows.items() if not r.is_sampled}
     words = _spoken(fault)
-    everywhere = fault.level in ("transfer", "allocation")
+    everywhere = {"transfer", "allocation"}.issuperset(fault.levels)
     reached = [] if everywhere else _by_directness((n for n in native if reaches(fault, seen.get(n, Reach()))), seen)
     if subject.rows:
         named = [n for n in subject.rows if n in rows]

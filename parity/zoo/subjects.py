@@ -44,7 +44,7 @@ class FaultSubject:
 def subject(planted: Bug | Fault) -> FaultSubject:
     """A bug or a bare fault as a subject."""
     if isinstance(planted, Fault):
-        return FaultSubject(planted)
+        return FaultSubject(planted, silent=planted.silent)
     return FaultSubject(planted.fault, planted.kind, planted.triggers or (UNCLASSIFIED,), planted.rows, planted.silent)
 
 

@@ -321,7 +321,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         planted = OfTwo(**vars(recipe.planted)) if name in FIRST_OF_TWO else recipe.planted
         middle = o.steps // 2
         # A recomputation in the backward pass is not seen by faults of public functions: it would not match the forward pass.
-        honest = [f for f in HONEST if f.level == "kernel"] if name == "checkpointing" else HONEST
+        honest = [f for f in HONEST if f.levels == ("kernel",)] if name == "checkpointing" else HONEST
         devices: list[tuple[str, Device, int]] = [
             ("healthy", resolve("sim"), 0),
             ("honest", resolve("sim", tuple(honest)), 0),

@@ -88,8 +88,8 @@ def is_special(values: tuple[Any, ...]) -> tuple[Any, ...]:
 def test_trigger_shows_the_reported_effect(bug: Bug) -> None:
     right = observe(bug, bug.trigger, "cpu")
     assert right.raised is None, f"the CPU itself raises: {right.raised!r}"
-    if bug.deadly:
-        assert fate(bug) == bug.deadly
+    if bug.fault.deadly:
+        assert fate(bug) == bug.fault.deadly
         return
     wrong = observe(bug, bug.trigger, "sim", faulty=True)
     assert wrong.strikes
@@ -150,7 +150,7 @@ def fate(bug: Bug) -> str:
     try:
         assert ours.poll(START_SECONDS), "the child never began"
         ours.recv()
-        child.join(HANG_SECONDS if bug.deadly == "hang" else DEATH_SECONDS)
+        child.join(HANG_SECONDS if bug.fault.deadly == "hang" else DEATH_SECONDS)
         if child.is_alive():
             return "hang"
         return "abort" if child.exitcode == -signal.SIGABRT else f"exit code {child.exitcode}"

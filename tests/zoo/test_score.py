@@ -190,6 +190,15 @@ def test_a_silent_bug_whose_effect_raises_is_not_found(plan: RunPlan, tmp_path: 
     s, _ = searched(subjects.subject(few.BROKEN), Route(("floor",)), plan, tmp_path)
     assert s.found
     assert s.status == "error"
+    s, _ = searched(subjects.subject(replace(few.BROKEN, silent=True)), Route(("floor",)), plan, tmp_path)
+    assert not s.found
+
+
+def test_a_bug_and_its_fault_agree_whether_it_is_silent() -> None:
+    """What the fault says counts where nobody gave it a kind."""
+    assert [subjects.subject(few.bug(few.WRONG, kind)).silent for kind in ("drift", "crash")] == [True, False]
+    with pytest.raises(FaultError, match="bug 'wrong': its fault says silent=True, and its kind is 'crash'"):
+        few.bug(replace(few.WRONG, silent=True), "crash")
 
 
 def test_the_shrunk_case_agrees_without_the_fault(plan: RunPlan, tmp_path: Path) -> None:

@@ -170,6 +170,31 @@ def hann_window(like: Tensor, n: int, periodic: bool) -> Tensor:
     return torch.hann_window(n, periodic, dtype=like.dtype, device=like.device)
 
 
+def window(like: Tensor, name: str, n: int, periodic: bool) -> Tensor:
+    """A window in the dtype and on the device of `like`."""
+    result: Tensor = getattr(torch, f"{name}_window")(n, periodic, dtype=like.dtype, device=like.device)
+    return result
+
+
+def reference_activation(name: str, x: Tensor) -> Tensor:
+    """torch's Python reference of a function."""
+    result: Tensor = _reference(name)(x)
+    return result
+
+
+def reference_along_dim(name: str, x: Tensor, dim: int) -> Tensor:
+    """torch's Python reference of a function along a dimension."""
+    result: Tensor = _reference(name)(x, (dim,) if name == "flip" else dim)
+    return result
+
+
+def _reference(name: str) -> Any:
+    """A function of torch._refs, which takes half a second to import."""
+    import torch._refs.nn.functional
+
+    return getattr(torch._refs.nn.functional, name, None) or getattr(torch._refs, name)
+
+
 def randperm(like: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
     """randperm in the dtype and on the device of `like`."""
     return torch.randperm(n, dtype=like.dtype, device=like.device, generator=generator)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from parity.catalog.draw import Arguments, Draw, keywords
-from parity.catalog.row import COMPOSITE, ELEMENTWISE, EVERY, EXACT, FLOATING, METHOD, OWN, REAL, Row
+from parity.catalog.row import COMPOSITE, ELEMENTWISE, EVERY, EXACT, FLOATING, GLUE, METHOD, OWN, REAL, Row, Signature
 from parity.catalog.signatures import Options, mostly, none, one_of, options, unary
 from parity.core.case import OpClass
 from parity.core.dtypes import FLOATS
@@ -72,6 +72,27 @@ _SLOPE = options(negative_slope=one_of(0.5, 0.0, -0.25))
 _ELU = options(alpha=one_of(0.5, 2.0))
 F, NN, TORCH = "torch.nn.functional", "torch._C._nn", "torch"
 
+# Functions of torch._refs that are neither random nor undefined somewhere.
+REFERENCES = (
+    *("elu", "celu", "gelu", "hardshrink", "hardtanh", "leaky_relu", "mish", "relu6", "selu", "softplus", "softshrink"),
+    *("tanhshrink", "relu", "sigmoid", "square", "sinc", "nan_to_num", "expm1"),
+)
+ALONG_DIM = ("softmax", "log_softmax", "softmin", "logsumexp", "cumsum", "mean", "sum", "var", "std", "amax", "amin", "flip")
+
+
+def _named(names: tuple[str, ...], dims: bool = False) -> Signature:
+    """f(the name of a function, a tensor, [a dimension])."""
+
+    def signature(draw: Draw) -> Arguments:
+        name = draw.choice(names)
+        if not dims:
+            return Arguments((name, draw.between(draw.shape(0, 5), -8, 8)))
+        shape = tuple(n or 1 for n in draw.shape(1, 4))
+        return Arguments((name, draw.inside(shape, -4, 4), draw.dim(shape)))
+
+    return signature
+
+
 ROWS = (
     _row("relu", unary(), rule=EXACT, dtypes=REAL, inplace="torch.nn.functional.*_", strides=True, opinfo=OWN),
     _row("relu6", unary(NEAR), rule=EXACT, dtypes=REAL, strides=True, opinfo=OWN),
@@ -126,4 +147,7 @@ ROWS = (
     _row("rrelu", unary(NEAR), rule=ELEMENTWISE, strides=True, law="rrelu"),
     _row("prelu", _prelu, rule=ELEMENTWISE, call="torch.*", opinfo=("nn.functional.prelu",)),
     _row("glu", _glu, call="torch._C._nn.*", out=True, opinfo=("nn.functional.glu",)),
+    # torch's Python references, which compilers and devices without a kernel run in its place; torch has no gradients of them
+    _row("reference_activation", _named(REFERENCES), call=GLUE, dtypes=("float32",), grad=(), rounds_between=True),
+    _row("reference_along_dim", _named(ALONG_DIM, dims=True), call=GLUE, dtypes=("float32",), grad=()),
 )

@@ -100,6 +100,11 @@ def _window(draw: Draw) -> Arguments:
     return Arguments((_like(draw), draw.extent((4, 1, 2, 5, 16, 33)), not draw.flag()))
 
 
+def _named_window(draw: Draw) -> Arguments:
+    like, *rest = _window(draw).args
+    return Arguments((like, draw.choice(("bartlett", "hamming")), *rest))
+
+
 def _range(draw: Draw) -> Arguments:
     """torch.range, which includes its end."""
     start, step = draw.choice((0, 1, 3)), draw.choice((1, 2, 3) if not draw.is_inexact else (1, 2, 0.5, 0.25))
@@ -141,4 +146,6 @@ ROWS = (
         opinfo=("signal.windows.hann",),
         takes=("complex",),
     ),
+    # without those whose ends cancel to a rounding of zero (blackman)
+    _row("window", _named_window, rule=COMPOSITE, call=GLUE, dtypes=("float32",), rounds_between=True),
 )

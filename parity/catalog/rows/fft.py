@@ -103,6 +103,7 @@ def _transform(name: str, signature: Signature, dtypes: tuple[str, ...] = TYPES)
     return _row(f"fft.{name}", signature, dtypes=dtypes, grad=tuple(d for d in dtypes if d in INEXACT), out=True, opinfo=OWN)
 
 
+SOME = ("float32", "complex64")  # of composites of the rows above, with a conjugate between
 ROWS = (
     _transform("fft", _one()),
     _transform("ifft", _one()),
@@ -118,6 +119,10 @@ ROWS = (
     _transform("ifftn", _many()),
     _transform("rfftn", _many(), REAL),
     _transform("irfftn", _many(half=True)),
+    _transform("hfft2", _two(half=True), SOME),
+    _transform("ihfft2", _two(), ("float32",)),
+    _transform("hfftn", _many(half=True), SOME),
+    _transform("ihfftn", _many(), ("float32",)),
     _row("fft.fftshift", _shift, rule=EXACT, dtypes=EVERY, grad=("float32", "float16", "bfloat16", "complex64"), opinfo=OWN),
     _row("fft.ifftshift", _shift, rule=EXACT, dtypes=EVERY, grad=("float32", "float16", "bfloat16", "complex64"), opinfo=OWN),
     _row("stft", _stft, call=GLUE, dtypes=INEXACT, grad=INEXACT, opinfo=("stft",)),

@@ -229,6 +229,11 @@ def _diag(draw: Draw) -> Arguments:
     return Arguments((draw.tensor(tuple(min(s, 257) for s in draw.shape(1, 2))),), keywords(diagonal=draw.option(1, -1, 4, -4)))
 
 
+def _flat_diagonal(draw: Draw) -> Arguments:
+    shape = tuple(min(s, 17) for s in draw.shape(0, 3))
+    return Arguments((draw.tensor(shape),), keywords(offset=draw.option(1, -1, 3, -3)))
+
+
 def _meshgrid(draw: Draw) -> Arguments:
     vectors = tuple(draw.tensor(draw.lead(((2,), (1,), (3,), (5,), ()))) for _ in range(draw.choice((2, 1, 3))))
     return Arguments(vectors, keywords(indexing=draw.choice(("ij", "xy"))))
@@ -293,6 +298,7 @@ ROWS = (
     _pad_row("circular"),
     _row("diag", _diag, out=True, opinfo=OWN),
     _row("diag_embed", _diagonals, opinfo=OWN),
+    _row("diagflat", _flat_diagonal, dtypes=("float32", "int64"), grad=("float32",), opinfo=OWN),
     _row("meshgrid", _meshgrid, opinfo=("meshgrid:variadic_tensors", "meshgrid:list_of_tensors")),
     _row("combinations", _combinations, opinfo=OWN),
     _row(

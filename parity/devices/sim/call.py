@@ -46,8 +46,8 @@ class Call:
     (function level: out=, self of in-place methods, item assignment and augmented operators, the first operand under
     inplace=True). history: names of the earlier calls on this device, newest last; only kept while faults are planted; at most
     256. seen: outlines of the earlier calls that reached this fault's ops on this device, newest last; at most 256. state: a
-    dict for this fault on this device, empty at first, kept as long as the device. grad_mode: whether the caller was recording
-    gradients.
+    dict for this fault on this device, empty at first, kept as long as the device. fresh: whether torch made the destination
+    for this call. grad_mode: whether the caller was recording gradients.
     """
 
     __slots__ = (
@@ -55,6 +55,7 @@ class Call:
         "_resolved",
         "_run",
         "args",
+        "fresh",
         "grad_mode",
         "history",
         "kwargs",
@@ -77,6 +78,7 @@ class Call:
         *,
         origin: tuple[Any, Any] | None = None,
         resolved: Mapping[int, frozenset[str]] | None = None,
+        fresh: bool = False,
     ) -> None:
         self.op, self.level, self.args, self.kwargs = op, level, args, kwargs
         self.outs, self.history, self._run = outs, history, run
@@ -85,6 +87,7 @@ class Call:
         self.state: MutableMapping[Any, Any] = {}
         self._origin = (tuple(args), dict(kwargs)) if origin is None else origin
         self._resolved = resolved or {}
+        self.fresh = fresh
 
     def handed_to(self, run: Callable[[Call], Any], seen: Sequence[CallOutline], state: MutableMapping[Any, Any]) -> Call:
         """This call as another fault sees it: the same arguments, with that fault's own `run`, `seen` and `state`."""
@@ -93,8 +96,8 @@ class Call:
         return call
 
     def _like(self, args: list[Any], kwargs: dict[str, Any], run: Callable[[Call], Any]) -> Call:
-        origin, resolved = self._origin, self._resolved
-        call = Call(self.op, self.level, args, kwargs, self.outs, self.history, run, origin=origin, resolved=resolved)
+        more: dict[str, Any] = {"origin": self._origin, "resolved": self._resolved, "fresh": self.fresh}
+        call = Call(self.op, self.level, args, kwargs, self.outs, self.history, run, **more)
         call.grad_mode, call.seen, call.state = self.grad_mode, self.seen, self.state
         return call
 
@@ -151,6 +154,27 @@ class Call:
             return False
         x, out = self.args[0], self.outs[0]
         return x.data_ptr() == out.data_ptr() and x.shape == out.shape and x.stride() == out.stride()
+
+    @property
+    def destination(self) -> str:
+        """What the call writes into: "in place" (its first operand), "given" (out= of the caller), "fresh" (made by torch for
+        this call), or "" where there is none and the kernel makes its own result."""
+        if not self.outs:
+            return ""
+        return "in place" if self.is_in_place else "fresh" if self.fresh else "given"
+
+    def base_shape(self, t: Tensor) -> tuple[int, ...]:
+        """The shape of the tensor that an operand is a view of; its own shape if it is no view. Where torch does not know the
+        base (after `detach`), all elements of its memory in one dimension."""
+        own = next((x for x in self._tensors() if _same_place(x, t)), t)
+        if own._is_view() and own._base is not None:
+            return tuple(own._base.shape)
+        count = own.untyped_storage().nbytes() // own.element_size() if own.layout is torch.strided else own.numel()
+        return tuple(own.shape) if count == own.numel() else (count,)
+
+    def _tensors(self) -> list[Tensor]:
+        """The device's own tensors among what the caller passed."""
+        return [x for x in tree_leaves(self._origin) if isinstance(x, Tensor)]
 
     @property
     def origin(self) -> tuple[Any, Any]:
@@ -237,6 +261,14 @@ class Call:
 def _fits(t: Tensor, name: str, form: torch.memory_format) -> bool:
     rank = {"channels_last": 4, "channels_last_3d": 5}.get(name)
     return (rank is None or t.dim() == rank) and t.is_contiguous(memory_format=form)
+
+
+def _same_place(own: Tensor, t: Tensor) -> bool:
+    """Whether a tensor of the device and one of the host are the same view of the same memory."""
+    if own is t:
+        return True
+    strided = own.layout is torch.strided and t.layout is torch.strided
+    return strided and own.data_ptr() == t.data_ptr() and own.shape == t.shape and own.stride() == t.stride()
 
 
 def _holds_tensor(value: Any) -> bool:

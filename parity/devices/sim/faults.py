@@ -3,7 +3,7 @@
 A file of faults (or an installed module, by its dotted name) is ordinary Python that declares `FAULTS`. Six examples:
 
     from parity.devices import Call, Fault
-    from parity.devices.sim.effects import as_contiguous, has_gaps, replacing, sometimes
+    from parity.devices.sim.effects import as_contiguous, has_gaps, replacing, skip, sometimes
 
     # 1. A kernel is wrong where its operand is strided: the last row is not computed.
     def last_row_missing(call: Call):
@@ -50,19 +50,24 @@ A file of faults (or an installed module, by its dotted name) is ordinary Python
         ),
         # 5. Memory read as if it were dense: a slice with gaps gives its neighbours' elements.
         Fault("neg-gaps", ("neg",), replacing(0, as_contiguous), when=lambda call: has_gaps(call.operands[0])),
-        # 6. By chance, in place only, and at function level as well: a bug at two levels is two faults.
-        Fault("add-misses", ("add_",), lambda call: None, when=sometimes(0.1)),
+        # 6. By chance, and at two levels at once: it strikes once, at the function or at a kernel that no such function
+        # called. It writes nothing into what the caller gave (in place or out=), and nobody raises or warns.
         Fault(
-            "add-misses-too",
+            "add-misses",
             ("add",),
-            lambda call: None,
-            when=lambda call: call.is_in_place and call.argument("alpha") == 2,
-            level="function",
+            skip,
+            when=lambda call: call.destination in ("in place", "given") and sometimes(0.1)(call),
+            level=("function", "kernel"),
+            silent=True,
         ),
     ]
 
-`parity trace 'avg_pool2d(float32[1, 2, 4, 4], 3)'` shows each call as a fault sees it, with the names of its arguments. `"*"`
-as an op stands for all of a level.
+`parity trace 'avg_pool2d(float32[1, 2, 4, 4], 3)'` shows each call as a fault sees it: the names of its arguments, strides,
+offsets and the base of each view, and whose destination it writes into. `"*"` as an op stands for all of a level.
+
+Of an operand, `call.base_shape(t)` is the shape of the tensor that it is a view of, and `call.memory(t)` that tensor's memory.
+`call.destination` says what a call writes into: "in place", "given" (out=), "fresh" (torch made it for this call), or "" where
+the kernel makes its own result.
 
 Levels
     kernel      what reaches the device, below autograd, forward and backward alike. Names are aten's: a base name ("mul",
@@ -135,36 +140,71 @@ class Fault:
     """One thing that a device does wrong.
 
     id: short and stable. ops: names as the level spells them (see above). effect: what happens instead. when: whether it
-    happens at this call. source: the URL of the report of the real bug. title: one line for reports. scaled: what was scaled
-    down, like "2**32 elements -> LIMIT = 4096 elements". Raises FaultError if the declaration is incomplete or names an op that
-    torch does not have.
+    happens at this call. level: one of LEVELS, or several. source: the URL of the report of the real bug. title: one line for
+    reports. scaled: what was scaled down, like "2**32 elements -> LIMIT = 4096 elements". deadly: "abort" or "hang" if it ends
+    the process or never returns; so `abort` and `hang` as effects say by themselves. silent: whether the device gives a wrong
+    result without an error or a warning; None if nobody said so. Raises FaultError if the declaration is incomplete or names an
+    op that torch does not have.
     """
 
     id: str
     ops: tuple[str, ...]
     effect: Effect
     when: Callable[[Call], bool] = always
-    level: str = "kernel"
+    level: str | tuple[str, ...] = "kernel"
     source: str = ""
     title: str = ""
     scaled: str = ""
+    deadly: str = ""
+    silent: bool | None = None
 
     def __post_init__(self) -> None:
         if not self.id or not isinstance(self.id, str):
             raise FaultError(f"a fault needs an id, a short word for reports; got {self.id!r}")
-        if self.level not in LEVELS:
-            raise FaultError(f"fault '{self.id}': level '{self.level}' is not one of {', '.join(LEVELS)}")
+        for level in self.levels or ("",):
+            if level not in LEVELS:
+                raise FaultError(f"fault '{self.id}': level '{level}' is not one of {', '.join(LEVELS)}")
         if isinstance(self.ops, str) or not self.ops:
             raise FaultError(f"fault '{self.id}': ops must be a tuple of names, like ('linear',); got {self.ops!r}")
         for role, value in (("effect", self.effect), ("when", self.when)):
             if not callable(value):
                 raise FaultError(f"fault '{self.id}': {role} must be a function of one argument, the call; got {value!r}")
         for op in self.ops:
-            _check_op(self.id, self.level, op)
+            _check_op(self.id, self.levels, op)
+        self._check_end()
+
+    def _check_end(self) -> None:
+        """Whether it kills, hangs or is silent: only one of them, in words that are known."""
+        ends = next((word for effect, word in ENDS if effect is self.effect), "")
+        object.__setattr__(self, "deadly", self.deadly or ends)
+        if self.deadly and self.deadly not in ("abort", "hang"):
+            raise FaultError(f"fault '{self.id}': deadly is 'abort', 'hang' or ''; got {self.deadly!r}")
+        if self.deadly and self.silent:
+            raise FaultError(f"fault '{self.id}': it is deadly ('{self.deadly}'), so it is not silent; leave one of them out")
+        if self.deadly:
+            object.__setattr__(self, "silent", False)
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Its levels, from outside to inside."""
+        given = (self.level,) if isinstance(self.level, str) else tuple(self.level)
+        return tuple(sorted(given, key=lambda word: LEVELS.index(word) if word in LEVELS else 0))
 
 
-def _check_op(fault: str, level: str, op: str) -> None:
-    """Refuse a name that no call can ever have, so that a misspelt fault does not look like a healthy device."""
+def _check_op(fault: str, levels: Sequence[str], op: str) -> None:
+    """Refuse a name that no call of these levels can have, so that a misspelt fault does not look like a healthy device."""
+    wrong: list[FaultError] = []
+    for level in levels:
+        try:
+            _check_op_at(fault, level, op)
+        except FaultError as e:
+            wrong.append(e)
+    if len(wrong) == len(levels):
+        raise wrong[0]
+
+
+def _check_op_at(fault: str, level: str, op: str) -> None:
+    """Refuse a name that no call of this level can have."""
     if op == ANY:
         return
     if level == "transfer":
@@ -205,9 +245,11 @@ def _reachable(place: Any, dotted: str) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Planted:
-    """A fault on one device, with its memory there. Mutable."""
+    """A fault on one device, with its memory there. Mutable. within: how many calls of an outer level it is at, whose inner
+    calls are a part of what it does."""
 
     fault: Fault
+    within: int = 0
     seen: deque[CallOutline] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     state: dict[Any, Any] = field(default_factory=dict)
 
@@ -232,6 +274,8 @@ def run_through(planted: Sequence[Planted], call: Call) -> Any:
 
 
 def _matches(p: Planted, call: Call) -> bool:
+    if p.within and call.level != p.fault.levels[0]:
+        return False  # it strikes once: at the outermost of its levels
     try:
         return bool(p.fault.when(call.handed_to(call._run, p.seen, p.state)))
     except Exception as e:  # the condition is not part of the device, so it is broken itself
@@ -239,11 +283,16 @@ def _matches(p: Planted, call: Call) -> bool:
 
 
 def _struck(p: Planted, after: Callable[[Call], Any]) -> Callable[[Call], Any]:
+    outer = len(p.fault.levels) > 1
+
     def strike(c: Call) -> Any:
+        p.within += outer and c.level == p.fault.levels[0]
         try:
             return p.fault.effect(c.handed_to(after, p.seen, p.state))
         except MISTAKES as e:
             raise FaultError(_broken(p, "effect", c, e)) from e
+        finally:
+            p.within -= outer and c.level == p.fault.levels[0]
 
     return strike
 
@@ -285,6 +334,9 @@ def hang(call: Call | None = None) -> NoReturn:
     """Never return."""
     while True:
         time.sleep(1)
+
+
+ENDS: tuple[tuple[Effect, str], ...] = ((abort, "abort"), (hang, "hang"))
 
 
 def garbage(t: Tensor) -> Tensor:

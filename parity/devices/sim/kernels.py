@@ -21,6 +21,8 @@ from parity.devices.sim.profile import composing
 from parity.devices.sim.seats import SEATS, Seat
 from parity.devices.sim.shapes import shaped
 
+PIECES: list[str] = []  # operators that torch runs as an allocation and their out= overload, for the duration of the call
+
 
 def run_as(op: Any, ours: bool = True) -> Callable[..., Any]:
     """The kernel of an operator that torch would otherwise decompose or not find: `op` itself, whole, on host aliases.
@@ -125,6 +127,16 @@ def _on_host(
 
 def _in_pieces(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A functional operator in torch's own way, where somebody watches its allocation and its out= overload."""
+    assert plan.pieces is not None
+    PIECES.append(plan.base)
+    try:
+        return _pieces_of(plan, args, kwargs)
+    finally:
+        PIECES.pop()
+
+
+def _pieces_of(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The call, with numbers as tensors where the operator takes none."""
     assert plan.pieces is not None
     if not plan.takes_numbers:
         numbers = [i for i, kind in plan.positions if kind == TENSOR and i < len(args) and isinstance(args[i], NUMBERS)]
@@ -281,6 +293,7 @@ def _watched(plan: Plan, seat: Seat, host: list[Any], kwhost: dict[str, Any], ar
             lambda c: run(plan, c.args, c.kwargs),
             origin=(args, kwargs),
             resolved=dict(seat.resolved),
+            fresh=bool(PIECES) and PIECES[-1] == plan.base,
         )
         result = settle(plan.returns, run_through(faults, call), call.outs, plan.overload)
     else:

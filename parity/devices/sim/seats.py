@@ -59,11 +59,11 @@ class Seat:
         self.witness: Witness | None = None
         self.computes: int | None = None
         planted = [Planted(f) for f in faults]
-        self.function_faults = tuple(p for p in planted if p.fault.level == "function")
-        self.allocation_faults = tuple(p for p in planted if p.fault.level == "allocation")
+        self.function_faults = tuple(p for p in planted if "function" in p.fault.levels)
+        self.allocation_faults = tuple(p for p in planted if "allocation" in p.fault.levels)
         self._named: dict[str, list[Planted]] = {}  # includes transfers, whose names do not collide with aten's
         for p in planted:
-            if p.fault.level in ("kernel", "transfer"):
+            if not {"kernel", "transfer"}.isdisjoint(p.fault.levels):
                 for op in p.fault.ops:
                     self._named.setdefault(op, []).append(p)
         self._by_overload: dict[str, tuple[Planted, ...]] = {}
@@ -88,7 +88,7 @@ class Seat:
         if faults is None:
             names = (overload, base, _stripped(base), ALSO_CALLED.get(base, base))
             level = "transfer" if base in TRANSFERS else "kernel"
-            every = [p for p in self._named.get(ANY, ()) if p.fault.level == level]
+            every = [p for p in self._named.get(ANY, ()) if level in p.fault.levels]
             faults = tuple(dict.fromkeys([*every, *(p for name in names for p in self._named.get(name, ()))]))
             self._by_overload[overload] = faults
         return faults

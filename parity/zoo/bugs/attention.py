@@ -311,7 +311,6 @@ BUGS = (
         trigger=_mask_and_causal,
         neighbour=lambda d: _attend(d, (3, 3), 4, is_causal=True),
         rows=ROWS,
-        deadly="abort",
     ),
     Bug(
         fault=Fault(

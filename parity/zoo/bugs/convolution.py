@@ -184,7 +184,6 @@ BUGS = (
         trigger=lambda d: gradients(F.conv_transpose3d, ramp(d, 1, 4, 2, 2, 2), ramp(d, 4, 3, 1, 1, 1)),
         neighbour=lambda d: gradients(F.conv_transpose3d, ramp(d, 1, 3, 2, 2, 2), ramp(d, 3, 3, 1, 1, 1)),
         rows=("conv_transpose3d",),
-        deadly="abort",
     ),
     Bug(
         fault=Fault(

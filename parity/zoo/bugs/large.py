@@ -190,8 +190,7 @@ def _bug(
     """place: of the report under PYTORCH, where it is no issue of the id's own number."""
     source = PYTORCH + (place or "issues/" + id.removeprefix("pt-"))
     fault = Fault(id, ops, effect, when, level=level, source=source, title=title, scaled=scaled)
-    deadly = "abort" if effect is abort else ""
-    return Bug(fault=fault, kind=kind, triggers=triggers, trigger=trigger, neighbour=neighbour, rows=rows, deadly=deadly)
+    return Bug(fault=fault, kind=kind, triggers=triggers, trigger=trigger, neighbour=neighbour, rows=rows)
 
 
 BEYOND: tuple[Bug, ...] = (

@@ -254,6 +254,5 @@ BUGS = (
         trigger=_solve_beside,
         neighbour=lambda d: torch.linalg.solve_triangular(_matrix(d, 3, 3).triu(), ramp(d, 3, 2), upper=True),
         rows=("solve_triangular",),
-        deadly="abort",
     ),
 )

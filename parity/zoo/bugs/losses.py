@@ -157,7 +157,6 @@ BUGS = (
         trigger=lambda d: gradients(lambda x: F.cross_entropy(x, _targets(d, 1, 1, 1)), ramp(d, 3, 5)),
         neighbour=lambda d: gradients(lambda x: F.cross_entropy(x, torch.eye(5)[[1, 1, 1]].to(d)), ramp(d, 3, 5)),
         rows=("nll_loss", "cross_entropy"),
-        deadly="abort",
     ),
     Bug(
         fault=Fault(
@@ -188,7 +187,6 @@ BUGS = (
         trigger=lambda d: F.binary_cross_entropy(_probabilities(d, 5, 1), _probabilities(d, 5, 1)),
         neighbour=lambda d: F.binary_cross_entropy(_probabilities(d, 5, 2), _probabilities(d, 5, 2)),
         rows=("binary_cross_entropy",),
-        deadly="abort",
     ),
     Bug(
         fault=Fault(

@@ -283,7 +283,6 @@ BUGS = (
         trigger=lambda d: F.affine_grid(ramp(d, 1, 2, 3), [1, 3, 3, 3], align_corners=False),
         neighbour=lambda d: F.grid_sample(ramp(d, 1, 3, 3, 3), ramp(d, 1, 2, 2, 2), align_corners=False),
         rows=("affine_grid",),
-        deadly="abort",
     ),
     Bug(
         fault=Fault(

@@ -134,7 +134,6 @@ BUGS = (
         trigger=lambda d: _input_gradient(d, (5, 3), batch_first=True),
         neighbour=lambda d: _input_gradient(d, (5, 3)),
         rows=ROWS,
-        deadly="abort",
     ),
     Bug(
         fault=Fault(

@@ -200,7 +200,6 @@ BUGS = (
         trigger=lambda d: ramp(d, 2, 1, 1, 1, 1).isnan().any(),
         neighbour=lambda d: ramp(d, 2, 1, 1, 1).isnan().any(),
         rows=("any", "all"),
-        deadly="abort",
     ),
     Bug(
         fault=Fault(
@@ -231,7 +230,6 @@ BUGS = (
         trigger=lambda d: torch.cumprod(torch.ones(2, 1, 1, 1, 2).to(d), 0),
         neighbour=lambda d: (torch.cumprod(torch.ones(2, 2, 1, 1, 2).to(d), 1), torch.sort(ramp(d, 2, 1, 1, 1, 2))),
         rows=("cumprod", "cumsum", "sort"),
-        deadly="abort",
     ),
     Bug(
         fault=Fault(

@@ -14,7 +14,7 @@ from parity.core.errors import FaultError
 from parity.devices import Call, Device, Fault, load_faults, resolve
 from parity.devices.sim import faults as interface
 from parity.devices.sim.effects import as_contiguous, has_gaps, replacing, sometimes
-from parity.devices.sim.faults import ANY
+from parity.devices.sim.faults import ANY, abort, hang
 from parity.faces import cli
 
 
@@ -111,6 +111,24 @@ def test_the_six_examples_run(tmp_path: Path) -> None:
         assert device.download(-gaps).flatten().tolist() == [-0.0, -1.0, -2.0, -3.0, -4.0, -5.0]
 
 
+def test_the_last_example_strikes_at_two_levels_where_the_destination_is_the_callers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By chance, which is always here."""
+    monkeypatch.setattr("random.random", lambda: 0.0)
+    assert interface.__doc__ is not None
+    text = interface.__doc__.partition("Six examples:")[2].partition("`parity trace")[0]
+    (tmp_path / "faults.py").write_text("\n".join(line[4:] for line in text.splitlines()))
+    last = load_faults(str(tmp_path / "faults.py"))[-1]
+    assert (last.id, last.levels, last.silent) == ("add-misses", ("function", "kernel"), True)
+    device = resolve("sim", (last,))
+    x, out = device.upload(torch.ones(2)), device.upload(torch.zeros(2))
+    torch.add(x, 1, out=out)
+    with device.active():
+        x.add_(1)
+    assert [device.download(t).tolist() for t in (x + 1, x, out)] == [[2.0, 2.0], [1.0, 1.0], [0.0, 0.0]]
+
+
 def test_ready_made_parts() -> None:
     device = planted("neg", replacing(0, as_contiguous), when=lambda call: has_gaps(call.operands[0]))
     with device.active():
@@ -125,9 +143,9 @@ def test_trace_shows_the_calls_as_a_fault_sees_them(capsys: pytest.CaptureFixtur
     assert cli.main(["trace", "addmm(float32[3], float32[4, 3].step(-1, 2, 0), float32[3, 3], alpha=2)"]) == 0
     out = capsys.readouterr().out
     assert "transfer  upload(float32[4, 6]) -> float32[4, 6]" in out
-    named = "self=float32[3], mat1=float32[4, 3] strides [6, 2], mat2=float32[3, 3], alpha=2"
+    named = "self=float32[3], mat1=float32[4, 3] strides [6, 2] of [24], mat2=float32[3, 3], alpha=2"
     assert f"  function  torch.addmm({named})" in out
-    assert f"  kernel    addmm.out({named}, out=float32[4, 3]) -> float32[4, 3]" in out
+    assert f"  kernel    addmm.out({named}, out=float32[4, 3]) -> fresh float32[4, 3]" in out
     assert "mm.out" in out.partition("backward\n")[2]
     assert cli.main(["trace", "cholesky(float32[2, 2].constant())", "--device", "sim:mps"]) in (0, 1)
     capsys.readouterr()
@@ -137,3 +155,61 @@ def test_trace_shows_the_calls_as_a_fault_sees_them(capsys: pytest.CaptureFixtur
     ):
         assert cli.main(argv) == 2
         assert words in capsys.readouterr().err
+
+
+def test_the_base_of_a_view_and_whose_destination_it_is() -> None:
+    """At both levels; under detach, which hides the base, its memory."""
+    seen: list[tuple[str, tuple[int, ...], str]] = []
+
+    def look(call: Call) -> Any:
+        seen.append((call.level, call.base_shape(call.operands[0]), call.destination))
+        return call.run()
+
+    device = resolve("sim", (Fault("looks", ("neg", "amin"), look, level=("kernel", "function")),))
+    base = device.upload(torch.ones(4, 6))
+    out = device.upload(torch.zeros(2, 6))
+    torch.neg(base[1:3])
+    torch.neg(base[1:3], out=out)
+    base[1:3].detach().neg_()
+    torch.neg(out)
+    assert seen == [
+        ("kernel", (4, 6), "fresh"),
+        ("kernel", (4, 6), "given"),
+        ("kernel", (24,), "in place"),
+        ("kernel", (2, 6), "fresh"),
+    ]
+    seen.clear()
+    with device.active():
+        torch.neg(base[1:3], out=out)
+        base.neg_()
+    assert seen == [("function", (4, 6), "given"), ("function", (4, 6), "in place")]
+
+
+def test_a_fault_at_two_levels_strikes_once() -> None:
+    """At the function, or at a kernel that no such function called."""
+    device = planted("exp", lambda call: call.run() * 10, level=("kernel", "function"))
+    x = device.upload(torch.zeros(2))
+    assert device.download(torch.exp(x)).tolist() == [10.0, 10.0]
+    with device.active():
+        assert device.download(torch.exp(x)).tolist() == [10.0, 10.0]
+        assert device.download(torch.exp(torch.zeros(2))).tolist() == [1.0, 1.0]
+    assert Fault("f", ("exp.out", "torch.exp"), lambda c: None, level=("kernel", "function")).levels == ("function", "kernel")
+
+
+def test_what_a_fault_says_of_its_end() -> None:
+    """By itself where the effect is ready-made; no fault is deadly and silent."""
+    plain = Fault("f", ("exp",), lambda c: None)
+    assert (plain.deadly, plain.silent) == ("", None)
+    for effect, word in ((abort, "abort"), (hang, "hang")):
+        made = Fault("f", ("exp",), effect)
+        assert (made.deadly, made.silent) == (word, False)
+    own = Fault("f", ("exp",), lambda c: None, deadly="hang")
+    assert (own.deadly, own.silent) == ("hang", False)
+    with pytest.raises(FaultError, match="it is deadly \\('abort'\\), so it is not silent; leave one of them out"):
+        Fault("f", ("exp",), abort, silent=True)
+    with pytest.raises(FaultError, match="deadly is 'abort', 'hang' or ''; got 'dies'"):
+        Fault("f", ("exp",), abort, deadly="dies")
+    with pytest.raises(FaultError, match="level 'kernels' is not one of function, kernel, transfer, allocation"):
+        Fault("f", ("exp",), abort, level=("function", "kernels"))
+    with pytest.raises(FaultError, match=r"torch has no .*'expp'"):
+        Fault("f", ("expp",), abort, level=("function", "kernel"))
