@@ -148,7 +148,7 @@ def test_a_history_that_would_change_nothing_gives_way(name: str, args: tuple[An
     assert {*words} <= {"", *HISTORIES}
 
 
-def test_a_row_may_have_more_or_fewer_cases_than_its_family() -> None:
+def test_a_row_may_ask_for_more_cases() -> None:
     quick = suite.profile("quick")
     of = {n: quick.examples(suite.row(n), "float32") for n in ("scaled_dot_product_attention", "attention_packed")}
     assert of["scaled_dot_product_attention"] == 3 * of["attention_packed"]
