@@ -18,7 +18,7 @@ from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
 from parity.execution.inputs import build
 from parity.generation import forbidden
-from parity.generation.before import AFTER, history
+from parity.generation.before import AFTER, FRACTIONS, history
 from parity.generation.generate import search
 from parity.runs import suite
 
@@ -146,6 +146,19 @@ def test_a_history_that_would_change_nothing_gives_way(name: str, args: tuple[An
     assert words.count("") == AFTER.count("")
     assert not {*words} & {*never}
     assert {*words} <= {"", *HISTORIES}
+
+
+def test_a_call_with_a_fraction_often_follows_one_with_another() -> None:
+    row, specs = catalog.row("clamp"), [TensorSpec("float32", (2,))]
+    words = {
+        x: [history(row, Arguments((*specs, x)), specs, lambda n, k=k: k) for k in range(len(AFTER))]  # type: ignore[misc]
+        for x in (2, 0.5)
+    }
+    assert words[0.5].count("other_scalar") == words[2].count("other_scalar") + FRACTIONS
+
+
+def test_a_plain_operand_may_be_conjugated_alone() -> None:
+    assert any(c.operands()[0].layout == (("conj",),) for c in drawn("imag", "complex64"))
 
 
 def test_a_row_may_ask_for_more_cases() -> None:
