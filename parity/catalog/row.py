@@ -87,6 +87,7 @@ class Row:
     or None.
 
     What may be drawn:
+    cases: factor for the number of cases: more for ops whose many arguments must meet, less where a case is slow.
     mask: the first operand is a mask, which keeps its dtype if those of the others are mixed.
     transfers: the op is itself a copy between dtypes and devices, so destinations and transfers are drawn for it more often.
     nondeterministic: dtypes that are not drawn in torch's deterministic mode, which refuses the op or uses another formula.
@@ -150,6 +151,7 @@ class Row:
     oracle: str = "wide"
     opinfo: tuple[str, ...] = ()
     lesser: Lesser | None = None
+    cases: float = 1
     mask: bool = False
     transfers: bool = False
     nondeterministic: tuple[str, ...] = ()

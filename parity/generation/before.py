@@ -11,13 +11,15 @@ from parity.core.dtypes import FACTS
 
 # 42 entries, the first seven histories last: a longer table would change every case drawn from the same picks.
 AFTER = (*("",) * (42 - len(HISTORIES)), *HISTORIES[7:], *HISTORIES[:7])
+FRACTIONS = 3  # of the empty entries, from the second on: another scalar, for a call that has a fraction (caches print them)
 
 
 def history(row: Row, call: Arguments, specs: list[TensorSpec], pick: Pick) -> str:
     """What runs before the call, or "". A history that would change nothing gives way to the next one that does."""
     drawn = pick(len(AFTER))
     if not specs or not AFTER[drawn]:
-        return ""
+        fractional = 0 < drawn <= FRACTIONS and specs and not row.unchecked and not row.is_sampled
+        return "other_scalar" if fractional and _has_fraction(call) else ""
     following = (AFTER[drawn], *AFTER[drawn + 1 :], *HISTORIES)
     return next(word for word in following if _changes(word, row, call, specs))
 
@@ -25,7 +27,7 @@ def history(row: Row, call: Arguments, specs: list[TensorSpec], pick: Pick) -> s
 def _changes(word: str, row: Row, call: Arguments, specs: list[TensorSpec]) -> bool:
     """Whether the row and the call have what the history changes; `garbage` and `other_values` always do."""
     if word == "other_scalar":
-        return not row.unchecked and any(True for _ in _scalars((call.args, tuple(v for _, v in call.kwargs))))
+        return not row.unchecked and any(True for _ in _scalars(call))
     if word == "other_layout":
         return not row.memory
     if word == "other_dtype":
@@ -40,10 +42,18 @@ def _changes(word: str, row: Row, call: Arguments, specs: list[TensorSpec]) -> b
     return True
 
 
-def _scalars(tree: Arg) -> Iterator[Arg]:
-    """The numbers, flags and words in an argument, or in a tuple of arguments."""
+def _has_fraction(call: Arguments) -> bool:
+    return any(isinstance(a, float) for a in _scalars(call))
+
+
+def _scalars(call: Arguments) -> Iterator[Arg]:
+    """The numbers, flags and words of a call."""
+    yield from _leaves((call.args, tuple(v for _, v in call.kwargs)))
+
+
+def _leaves(tree: Arg) -> Iterator[Arg]:
     if isinstance(tree, tuple):
         for a in tree:
-            yield from _scalars(a)
+            yield from _leaves(a)
     elif isinstance(tree, bool | int | float | complex | str) and not isinstance(tree, Word):
         yield tree

@@ -189,7 +189,8 @@ def layout_of(spec: TensorSpec, position: int, row: Row, pick: Pick) -> Layout:
     rank = len(spec.shape)
     kind = pick(12)
     if kind < NO_LAYOUT or (spec.on_cpu and rank):  # the sizes of tensor_split
-        return ()
+        lazy = kind == NO_LAYOUT - 1 and FACTS[spec.dtype].kind == "complex" and not (spec.on_cpu or row.packed)
+        return (("conj",),) if lazy else ()
     if row.packed and pick(row.packed):
         return ()
     recipes = RECIPES_0D if rank == 0 else IMAGES if 4 <= rank <= 5 else RECIPES

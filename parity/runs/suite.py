@@ -40,10 +40,10 @@ class RunProfile:
     """How much a run does. examples: cases per op by dtype (`""` for all others), for native rows and for
     those of torch's test data.
 
-    pinned: number of cases per item that are the same in every run, whatever the seed; baselines use them. often: row or family
-    -> factor for the number of cases: more where few ops can combine certain features, less where a case is slow. poison: fill
-    freed memory of the device before cases, and look for writes beside tensors. sweep: cases of a native item that meet border
-    sizes.
+    pinned: number of cases per item that are the same in every run, whatever the seed; baselines use them. often: family ->
+    factor for the number of cases, for families in which few ops can combine certain features; otherwise a row's own. poison:
+    fill freed memory of the device before cases, and look for writes beside tensors. sweep: cases of a native item that meet
+    border sizes.
     """
 
     name: str
@@ -52,7 +52,7 @@ class RunProfile:
     sampled: dict[str, int]
     pinned: int
     sizes: Sizes
-    often: dict[str, float] = field(default_factory=dict)
+    often: dict[str, int] = field(default_factory=dict)
     poison: bool = False
     sweep: SweepPlan = field(default_factory=SweepPlan)
 
@@ -63,7 +63,7 @@ class RunProfile:
     def examples(self, row: Row, dtype: str) -> int:
         """Explored cases of one item, in addition to the pinned ones."""
         table = self.sampled if row.is_sampled else self.native
-        return int(table.get(dtype, table[""]) * self.often.get(row.name, self.often.get(row.family, 1)))
+        return int(table.get(dtype, table[""]) * self.often.get(row.family, row.cases))
 
 
 # quick: for a pull request; full: every night; deep: before an upgrade.
@@ -77,7 +77,6 @@ PROFILES: dict[str, RunProfile] = {
             {"float32": 6, "": 3},
             2,
             Sizes(),
-            {"scaled_dot_product_attention": 3, "embedding_bag": 2, "multinomial": 2, "solve": 2, "transformer_layer": 0.5},
             sweep=SweepPlan({"float32": 2, "float16": 1, "int64": 1}, BORDERS, SWEPT_LIMIT),
         ),
         RunProfile(

@@ -310,6 +310,7 @@ ROWS = (
         grad=FLOATS,
         opinfo=("nn.functional.embedding_bag",),
         accumulates=SCATTERED,
+        cases=2,
     ),
     _row("one_hot", _one_hot, call="torch.nn.functional.*", dtypes=("int64",), grad=(), opinfo=OWN),
     _row("bucketize", _bucketize, call=GLUE, out=True, dtypes=REAL, grad=(), opinfo=("bucketize",)),

@@ -196,7 +196,7 @@ ROWS = (
         opinfo=("cholesky_inverse",),
         raises_on="indefinite",
     ),
-    _row("solve", _system, relation="solve", out=True, opinfo=OWN, raises_on="singular"),
+    _row("solve", _system, relation="solve", out=True, opinfo=OWN, raises_on="singular", cases=2),
     _row("inv", _square(), relation="inv", out=True, opinfo=OWN, raises_on="singular"),
     _row("inv_ex", _square(), relation="inv", call=GLUE, opinfo=("linalg.inv_ex",)),
     _row("solve_ex", _system, relation="solve", call=GLUE, opinfo=("linalg.solve_ex",)),

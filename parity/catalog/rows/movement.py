@@ -198,7 +198,7 @@ def _pad_mode(mode: str) -> Signature:
             (draw.extent((1, 2, 3)),) if draw.flag() and mode != "circular" else (draw.extent((1, 2)), draw.extent((1, 2, 3)))
         )
         sizes = draw.shape(count, count, empty=False)
-        if draw.rare(40):
+        if draw.rare(24):
             many = draw.choice((65536, 65537, 65535))
             lead = draw.choice(((many, 1), (1, many)))
             sizes = (*(1,) * (count - 1), 2)

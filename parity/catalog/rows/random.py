@@ -291,7 +291,7 @@ ROWS = (
     _row("binomial", _binomial, call=CALLS + "binomial", dtypes=("float32",)),
     _row("standard_gamma", _gamma, call="torch._standard_gamma", dtypes=("float32",), unchecked=True),
     _row("dirichlet", _concentrations, call=STEPS + "dirichlet", dtypes=("float32",)),
-    _row("multinomial", _multinomial, out=True, opinfo=OWN, chances=0),
+    _row("multinomial", _multinomial, out=True, opinfo=OWN, chances=0, cases=2),
     _row("multinomial_zeros", _multinomial_zeros, call=CALLS + "multinomial_zeros"),
     # dropped and scaled
     _drop("dropout", _dropout(), opinfo=OWN),

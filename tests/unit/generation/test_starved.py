@@ -18,7 +18,7 @@ from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
 from parity.execution.inputs import build
 from parity.generation import forbidden
-from parity.generation.before import AFTER, history
+from parity.generation.before import AFTER, FRACTIONS, history
 from parity.generation.generate import search
 from parity.runs import suite
 
@@ -127,7 +127,7 @@ def test_every_matrix_without_a_factor_is_refused() -> None:
     ways = [make() for word, make in forbidden.calls(row, parse("cholesky(float32[2, 3, 3].spd())")) if word == "value"]
     assert len(ways) == 3
     for case in ways:
-        with pytest.raises(torch.linalg.LinAlgError):
+        with pytest.raises(RuntimeError, match="positive-definite"):
             torch.linalg.cholesky(build(case).operands[0].view)
 
 
@@ -148,7 +148,20 @@ def test_a_history_that_would_change_nothing_gives_way(name: str, args: tuple[An
     assert {*words} <= {"", *HISTORIES}
 
 
-def test_a_row_may_have_more_or_fewer_cases_than_its_family() -> None:
+def test_a_call_with_a_fraction_often_follows_one_with_another() -> None:
+    row, specs = catalog.row("clamp"), [TensorSpec("float32", (2,))]
+    words = {
+        x: [history(row, Arguments((*specs, x)), specs, lambda n, k=k: k) for k in range(len(AFTER))]  # type: ignore[misc]
+        for x in (2, 0.5)
+    }
+    assert words[0.5].count("other_scalar") == words[2].count("other_scalar") + FRACTIONS
+
+
+def test_a_plain_operand_may_be_conjugated_alone() -> None:
+    assert any(c.operands()[0].layout == (("conj",),) for c in drawn("imag", "complex64"))
+
+
+def test_a_row_may_ask_for_more_cases() -> None:
     quick = suite.profile("quick")
     of = {n: quick.examples(suite.row(n), "float32") for n in ("scaled_dot_product_attention", "attention_packed")}
     assert of["scaled_dot_product_attention"] == 3 * of["attention_packed"]
