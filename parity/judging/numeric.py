@@ -1,12 +1,11 @@
 """Rounded results: one tensor against its truth, or against the reference where there is no truth.
 
-Four steps: *screen* (against the smallest possible budget), *measure* (against the whole budget), *escalate* (more samples of
+Four steps: *screen* (cheap ways to an agreement: `screens`), *measure* (against the whole budget), *escalate* (more samples of
 the sensitivity, another peer than the CPU, unspecified elements left out), *decide*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,18 +14,18 @@ from torch import Tensor
 
 from parity.core.results import Measure, Status, Verdict
 from parity.judging.bench import Bench
-from parity.judging.bias import has_enough_steps, in_range, systematic_bias
+from parity.judging.bias import in_range, systematic_bias
 from parity.judging.budget import Budget
 from parity.judging.by_reference import judged_by_reference
 from parity.judging.exact import exactly, of_zeros
 from parity.judging.excuses import Excuses, excuses
 from parity.judging.limits import Limits, left_unjudged
-from parity.judging.measures import WIDENING_LIMIT, allowed_ratio, facts_of, is_truth, measure, parts, same_bits, same_values
-from parity.judging.plain import Plain, plain
+from parity.judging.measures import WIDENING_LIMIT, allowed_ratio, facts_of, measure, parts, same_bits, same_values
 from parity.judging.promises import on_the_branch_of, one_kernel, paired, residue
-from parity.judging.rounded_result import RoundedResult, agreed, is_outside
+from parity.judging.rounded_result import RoundedResult, agreed, is_outside, shared_error_of
 from parity.judging.rule import DRIFT_LIMIT
-from parity.judging.shared_error import SharedError, shared_error
+from parity.judging.screens import screened
+from parity.judging.shared_error import SharedError
 from parity.oracle.oracle import SAMPLES
 from parity.oracle.sensitivity import PERTURBATIONS
 
@@ -39,8 +38,6 @@ FOLLOWS = "as far from the truth as the reference, with which they agree"
 # the honest device has 8 of 1.2 million and 5 of 295,000 outside: a turned step moves some neighbours together.
 CHANCE_OUTSIDE, CHANCE_SHARE, CHANCE_BUDGETS = 50_000, 1.5, 0.9
 TAIL = "outside, but so few of so many, and so little, that roundings which turn a step explain them"
-# Of the limit of shared errors by one sample: that by three, of which it is one, is at least a third as large.
-ONE_OF_MANY = 0.25
 CANCELLED = "the truth is what float64 leaves of numbers that cancel"
 
 
@@ -74,76 +71,12 @@ def by_oracle(
 
 def _by_truth(t: RoundedResult) -> Verdict:
     """Screen first, then measure with as many samples of the sensitivity as the decision needs."""
-    if (passed := _screened(t)) is not None:
+    if (passed := screened(t)) is not None:
         return passed
     while True:
         look = _measured(t)
         if not _takes_more_samples(look) and (verdict := _decided(_escalated(look))) is not None:
             return verdict
-
-
-# --------------------------------------------------------------------------------------------------------------- screen
-
-
-def _screened(t: RoundedResult) -> Verdict | None:
-    """An agreement that needs no budget or only the smallest possible one; else None. None too if limits are asked for."""
-    if t.bench.limits is not None:
-        return None
-    p = plain(t)
-    if p.at_truth if p is not None else _is_truth(t):
-        own = None if t.reference is None else 0.0
-        m = Measure(t.name, 0.0, own, True, max_abs=0.0, max_ulp=0.0, total=t.device.numel())
-        return Verdict(Status.AGREE, "", m, t.tol)
-    if t.bench.always_use_oracle:
-        return None
-    return _inside_the_least(t, p) or (None if p is None else _inside_one_sample(t, p))
-
-
-def _is_truth(t: RoundedResult) -> bool:
-    """Whether both sides equal the truth: an error of 0 is within any budget."""
-    return is_truth(t.device, t.truth) and (t.reference is None or is_truth(t.reference, t.truth))
-
-
-def _inside_the_least(t: RoundedResult, p: Plain | None) -> Verdict | None:
-    """An agreement where the error is within the smallest possible budget, else None."""
-    b = t.budget(None)
-    least = p.inside(b) if p is not None else _measured_by(t, b)
-    if least is None or (t.tests_bias and has_enough_steps(t.device, t.truth)):
-        return None
-    if t.halves and (shared := _shared_error(t, b, t.device, None, False)) is not None and shared.ratio > 1.0:
-        return None
-    function = t.tol.ulp is not None
-    found = replace(least, measured=function, screen="" if function else "truth")
-    return Verdict(Status.AGREE, "", found, t.tol)
-
-
-def _inside_one_sample(t: RoundedResult, p: Plain) -> Verdict | None:
-    """An agreement where the errors of both sides are within the budget that a single sample of the sensitivity gives, and what
-    they share far within its limit; else None. More samples could only widen the budget."""
-    if t.tol.ulp is not None or t.rule.sums_products or (t.tests_bias and has_enough_steps(t.device, t.truth)):
-        return None
-    with t.bench.oracle.sampled_once() as saves:
-        if not saves:
-            return None
-        b = t.budget(t.truth_name)
-        m = p.inside(b, True)
-        if m is None or (m.reference_share or 0.0) > 1.0:
-            return None
-        alike = t.reference is not None and same_values(t.device, t.reference)
-        shared = None if alike else _shared_error(t, b, t.device, None, True)
-    if shared is not None and shared.ratio > ONE_OF_MANY:
-        return None
-    return Verdict(Status.AGREE, "", m, t.tol)
-
-
-def _measured_by(t: RoundedResult, b: Budget) -> Measure | None:
-    """`Plain.inside` for any result."""
-    m = measure(t.name, t.device, None, t.truth, b, sums=t.sums, draws=False)
-    if is_outside(m) or (m.spread or 0.0) > 1.0:
-        return None
-    # The reference's error in the same unit: what a later run is compared with where its bits are the reference's.
-    own = None if t.reference is None else measure(t.name, t.reference, None, t.truth, b, sums=t.sums, draws=False).share
-    return replace(m, reference_share=own, budget=())
 
 
 # -------------------------------------------------------------------------------------------------------------- measure
@@ -191,7 +124,7 @@ class Scale:
 
     def together(self, x: Tensor, peer: Tensor | None) -> SharedError | None:
         """The errors that all elements of x share. peer: elements that it misses too are left out."""
-        return _shared_error(self.t, self.budget, x, self.excused, True, peer, self.others)
+        return shared_error_of(self.t, self.budget, x, self.excused, True, peer, self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,42 +170,6 @@ def _flushed(t: RoundedResult) -> tuple[Tensor, ...]:
     row, tables = t.bench.row, t.bench.tables
     other = t.bench.oracle.flushed(t.truth_name, lambda dtype: tables.flushes(dtype, row.name, row.rule), t.f.name)
     return () if other is None or other.shape != t.truth.shape else (other,)
-
-
-def _shared_error(
-    t: RoundedResult,
-    b: Budget,
-    x: Tensor,
-    e: Excuses | None,
-    full: bool,
-    peer: Tensor | None = None,
-    others: Sequence[Tensor] = (),
-) -> SharedError | None:
-    """The errors that all elements of a result share; None for other rules, or with too few elements.
-
-    full: use the samples of the sensitivity, not the smallest possible limits. peer: elements that it misses too are left out;
-    they were compared with it one by one. others: further truths that elements may follow.
-    """
-    if t.tol.ulp is not None or b.scale is not None:
-        return None
-    truth, (u, between) = parts(t.truth), t.roundings()
-    changes = t.bench.oracle.changes(t.truth_name, u, between) if full else None
-    if full and changes is None:
-        return None  # the effect of roundings is unknown
-    counted = np.abs(np.nan_to_num(truth, nan=np.inf)) <= t.f.max
-    if e is not None:
-        counted &= ~(e.ignore | e.ignore_nonfinite)
-    if t.halves:  # below the normal numbers a rounding is not a small relative error
-        counted &= np.abs(truth) >= t.f.tiny
-    if peer is not None and peer.shape == t.truth.shape:
-        with np.errstate(invalid="ignore"):
-            counted &= np.abs(parts(peer) - truth) <= b.total
-    actual = parts(x)
-    with np.errstate(invalid="ignore"):
-        for other in map(parts, others):
-            actual = np.where(np.abs(actual - other) < np.abs(actual - truth), truth + (actual - other), actual)
-    moved = None if e is None else e.moved
-    return shared_error(actual, truth, b, counted, changes, t.f, u, t.halves, moved)
 
 
 # ------------------------------------------------------------------------------------------------------------- escalate

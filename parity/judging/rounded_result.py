@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 from torch import Tensor
 
 from parity.core.dtypes import HALF, DtypeFacts
@@ -13,7 +15,9 @@ from parity.judging.bias import bias_test_applies
 from parity.judging.budget import Budget
 from parity.judging.excuses import Excuses
 from parity.judging.limits import left_unjudged
+from parity.judging.measures import parts
 from parity.judging.rules import Rule, rule_of_pass
+from parity.judging.shared_error import SharedError, shared_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +94,39 @@ def agreed(verdict: Verdict, excused: Excuses | None) -> Verdict:
     if m.unjudged == m.total:
         return replace(verdict, status=Status.VOID, reason=left_unjudged(m), measure=m)
     return replace(verdict, reason="; ".join(filter(None, (left_unjudged(m), verdict.reason))), measure=m)
+
+
+def shared_error_of(
+    t: RoundedResult,
+    b: Budget,
+    x: Tensor,
+    e: Excuses | None,
+    full: bool,
+    peer: Tensor | None = None,
+    others: Sequence[Tensor] = (),
+) -> SharedError | None:
+    """The errors that all elements of a result share; None for other rules, or with too few elements.
+
+    full: use the samples of the sensitivity, not the smallest possible limits. peer: elements that it misses too are left out;
+    they were compared with it one by one. others: further truths that elements may follow.
+    """
+    if t.tol.ulp is not None or b.scale is not None:
+        return None
+    truth, (u, between) = parts(t.truth), t.roundings()
+    changes = t.bench.oracle.changes(t.truth_name, u, between) if full else None
+    if full and changes is None:
+        return None  # the effect of roundings is unknown
+    counted = np.abs(np.nan_to_num(truth, nan=np.inf)) <= t.f.max
+    if e is not None:
+        counted &= ~(e.ignore | e.ignore_nonfinite)
+    if t.halves:  # below the normal numbers a rounding is not a small relative error
+        counted &= np.abs(truth) >= t.f.tiny
+    if peer is not None and peer.shape == t.truth.shape:
+        with np.errstate(invalid="ignore"):
+            counted &= np.abs(parts(peer) - truth) <= b.total
+    actual = parts(x)
+    with np.errstate(invalid="ignore"):
+        for other in map(parts, others):
+            actual = np.where(np.abs(actual - other) < np.abs(actual - truth), truth + (actual - other), actual)
+    moved = None if e is None else e.moved
+    return shared_error(actual, truth, b, counted, changes, t.f, u, t.halves, moved)

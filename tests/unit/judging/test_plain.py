@@ -11,7 +11,7 @@ from cases import prepared
 from torch import Tensor
 
 from parity.core.results import Status
-from parity.judging import numeric
+from parity.judging import screens
 from parity.judging.judge import judge
 from parity.judging.measures import facts_of
 from parity.judging.plain import plain
@@ -46,8 +46,8 @@ def test_one_difference_says_what_all_questions_say(text: str) -> None:
         t = result_of(text, off)
         p = plain(t)
         plainly += p is not None
-        assert numeric._inside_the_least(t, p) == numeric._inside_the_least(t, None)
-        assert p is None or p.at_truth == numeric._is_truth(t)
+        assert screens._inside_the_least(t, p) == screens._inside_the_least(t, None)
+        assert p is None or p.at_truth == screens._is_truth(t)
     assert (plainly > 0) == (right.dtype != torch.complex64 and right.numel() > 0 and "nan" not in text)
 
 
