@@ -422,6 +422,13 @@ def _placed_there(
         notes.say(f"ran on the CPU, after a copy from {device.name}: {', '.join(list(watch.after)[:12])}", loud=True)
 
 
+def gives_numbers(s: Subject, run: ForwardRun) -> bool:
+    """Whether a run returned an element, or wrote one into an input or a buffer."""
+    results = {n: t.detach() for n, t in (*run.outputs, *run.written)}
+    idle = _untouched(s, results, results)
+    return any(t.is_nested or t.numel() > 0 for n, t in results.items() if n not in idle)
+
+
 def _untouched(s: Subject, theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor]) -> set[str]:
     """Names of the inputs and buffers that neither side wrote. Their bits decide: batch_norm writes without a new version."""
     before = {f"after[{n}]": x for n, x in s.given}

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from parity.assertion.advice import raised_on_the_cpu
-from parity.assertion.comparing import compared, plain_results, target
+from parity.assertion.comparing import compared, gives_numbers, plain_results, target
 from parity.assertion.comparison import Comparison, ParityWarning
 from parity.assertion.located import SHOWN, Located, called
 from parity.assertion.modules import module_errors
@@ -211,7 +211,7 @@ def cotangents_of(s: Subject) -> list[Tensor]:
 
 def _ran_on_the_cpu(s: Subject, backward: bool) -> tuple[Subject, list[Tensor]]:
     """The subject, which draws its random numbers on the CPU from here on if it draws any, and the cotangents of its outputs.
-    Raises UsageError if it does not run on the CPU."""
+    Raises UsageError if it does not run on the CPU, and NothingCompared if nothing comes of it."""
     handing = replace(s, draws=True)
 
     def run() -> ForwardRun:
@@ -221,5 +221,7 @@ def _ran_on_the_cpu(s: Subject, backward: bool) -> tuple[Subject, list[Tensor]]:
     got: ForwardRun | Raised = ex.attempt(run, "run")
     if isinstance(got, Raised):
         raise UsageError(f"{s.name} raises on the CPU: {got.type}: {got.message}; {raised_on_the_cpu(got.message)}")
+    if not gives_numbers(s, got):
+        raise NothingCompared(f"{s.name} gives no tensor with elements and writes none; return what is to be compared")
     draws = got.handed is not None and got.handed.draws > 0 and not got.handed.left
     return handing if draws else s, fixed_cotangents(got) if backward and got.leaves else []

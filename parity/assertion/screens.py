@@ -78,7 +78,7 @@ def _leans(got: Tensor, cpu: Tensor) -> bool:
     common = abs(float(((d - c) * c).sum())) / size
     eps = torch.finfo(cpu.dtype).eps
     alone = eps * float(c.pow(4).sum()) ** 0.5 / size
-    return common > FACTOR * max(alone, eps / d.numel() ** 0.5)
+    return bool(common > FACTOR * max(alone, eps / d.numel() ** 0.5))
 
 
 class Sums:

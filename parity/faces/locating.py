@@ -28,6 +28,8 @@ def run(o: argparse.Namespace) -> int:
     if o.against:
         _one(o.model)
     if o.output:
+        if o.output.is_dir():
+            raise UsageError(f"{o.output} is a folder; name a file for the page with -o")
         writable(o.output.parent, "-o")
 
     def located(fn: Any, *inputs: Any) -> Any:

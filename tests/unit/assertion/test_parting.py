@@ -216,6 +216,14 @@ def test_what_cannot_be_located_is_said() -> None:
         parity.locate(lambda x: x @ torch.ones(3), torch.ones(2, 2), device="sim")
     with pytest.raises(NothingCompared, match="no input is a tensor"):
         parity.locate(lambda x: x, 3, device="sim")
+    for nothing, x in ((lambda x: None, torch.ones(2)), (nn.Linear(2, 2), torch.ones(0, 2))):
+        with pytest.raises(NothingCompared, match="gives no tensor with elements and writes none; return what is to be"):
+            parity.locate(nothing, x, device="sim")
+
+    def writes(x: Tensor) -> None:
+        x.mul_(2)
+
+    assert parity.locate(writes, torch.ones(2), device="sim").agrees
 
 
 def test_half_types_written_in_place_have_the_budget_of_their_steps() -> None:

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 import parity
 from parity.assertion import parting, searching
+from parity.assertion.comparing import compared
+from parity.assertion.pair import compare
 from parity.assertion.screens import Sums, is_settled, moved_run, moves_as_far
 from parity.checks.operators import Lain, OperatorCall
 from parity.devices import Call, Fault, resolve
@@ -106,7 +108,8 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: (batch, 3, height, width)."""
         y = self.norm(F.gelu(self.conv(x)).flatten(2).transpose(1, 2))
-        return self.head(F.scaled_dot_product_attention(y, y[:, :50], y[:, :50]).mean(1))
+        out: Tensor = self.head(F.scaled_dot_product_attention(y, y[:, :50], y[:, :50]).mean(1))
+        return out
 
 
 def test_no_truth_is_computed_for_an_honest_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,8 +126,8 @@ def test_no_truth_is_computed_for_an_honest_device(monkeypatch: pytest.MonkeyPat
 
         return noted
 
-    monkeypatch.setattr(searching, "compare", noting(searching.compare))
-    monkeypatch.setattr(parting, "compared", noting(parting.compared))
+    monkeypatch.setattr(searching, "compare", noting(compare))
+    monkeypatch.setattr(parting, "compared", noting(compared))
     assert parity.locate(net, x, device=resolve("sim", HONEST)).agrees
     assert not asked
     assert parity.locate(net, x[:1, :, :8, :8], device=resolve("sim", HONEST), effort="full").agrees
