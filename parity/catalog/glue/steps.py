@@ -231,8 +231,11 @@ def foreach_unary(name: str, group: Group) -> Group:
 
 
 def foreach_whole(name: str, group: Group) -> Group:
-    """Like `foreach_unary`; where torch has only a form in place, that of copies."""
-    return foreach_unary(name, group) if name != "zero" else foreach_in_place(name, tuple(t.clone() for t in group))
+    """Like `foreach_unary`; where torch has only a form in place (zero), or none (clone, in torch 2.11), that of copies."""
+    if hasattr(torch, f"_foreach_{name}"):
+        return foreach_unary(name, group)
+    copies = tuple(t.clone() for t in group)
+    return copies if name == "clone" else foreach_in_place(name, copies)
 
 
 def foreach_in_place(name: str, group: Group) -> Group:
