@@ -208,8 +208,9 @@ def _changed_whole(error: str, x: Tensor, rng: random.Random) -> Change | None:
     if x.dtype is torch.bool:
         more = ~x
     else:
-        step = torch.clamp(x.abs() // 2, min=1) if error == ERRORS[0] else torch.ones_like(x)
-        more = torch.where(x > 0, x - step, x + step)
+        wide = x.to(torch.int64)  # torch has few functions of unsigned integers
+        step = torch.clamp(wide.abs() // 2, min=1) if error == ERRORS[0] else torch.ones_like(wide)
+        more = torch.where(wide > 0, wide - step, wide + step).to(x.dtype)
     only = torch.ones(x.numel(), dtype=torch.bool)
     if error == ERRORS[1]:
         only = torch.zeros(x.numel(), dtype=torch.bool)

@@ -65,7 +65,7 @@ class Unwatched:
 
     def __enter__(self) -> None:
         self._functions = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
-        self._operators = [torch._C._pop_torch_dispatch_stack() for _ in range(torch._C._len_torch_dispatch_stack())]
+        self._operators = [torch._C._pop_torch_dispatch_stack(None) for _ in range(torch._C._len_torch_dispatch_stack())]
 
     def __exit__(self, *_: object) -> None:
         for mode in reversed(self._operators):

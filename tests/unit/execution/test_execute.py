@@ -9,6 +9,8 @@ import pytest
 import torch
 from spoiled import Spoiled
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from parity import catalog
 from parity.core.case import Case, Cotangent
@@ -175,3 +177,36 @@ def test_every_fallback_of_a_process_is_heard() -> None:
         heard.append(notes)
     assert [n[:1] for n in heard] == [["aten::linalg_svd"], ["aten::linalg_svd"]]
     assert not torch.is_warn_always_enabled()
+
+
+class _Functions(TorchFunctionMode):
+    """Counts the functions of torch that it sees."""
+
+    seen = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen += 1
+        return func(*args, **kwargs or {})
+
+
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
+    """Counts the operators that it sees."""
+
+    seen = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen += 1
+        return func(*args, **kwargs or {})
+
+
+def test_no_mode_sees_what_is_unwatched_and_all_are_back_after_it() -> None:
+    """After an error, too."""
+    with _Functions() as functions, _Operators() as operators:  # type: ignore[no-untyped-call]  # torch's own
+        with execute.Unwatched():
+            torch.ones(2).exp()
+        with pytest.raises(ZeroDivisionError), execute.Unwatched():
+            torch.ones(2 // 0)
+        assert (functions.seen, operators.seen) == (0, 0)
+        torch.ones(2).exp()
+    assert functions.seen >= 2
+    assert operators.seen >= 2
