@@ -16,10 +16,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from parity.catalog.draw import Arguments, Pick, Sweep, SweepPlan
-from parity.catalog.row import DECOMPOSITION, SOLVER, Row
+from parity.catalog.row import Row
 from parity.core.case import Arg, Case, Cotangent, TensorSpec, Values, operands_in
 from parity.core.dtypes import FACTS
 from parity.generation.generate import SEEDS, Drawn, is_seeded, source
+from parity.judging.rules import rule_of
 
 TRIES = 6  # structures that are drawn until one has so many dimensions
 SHORTEST = 256  # a row may cut a border size (the side of a kernel), but not below this
@@ -30,8 +31,7 @@ TWO = tuple((a, b) for a, b in itertools.product(CLASSES, CLASSES) if a * b <= R
 LIMIT_OF_TWO = 1 << 21  # elements of the operands of a case with two borders
 # The same where time grows faster than operands do; of these no case has many elements.
 LIMITS = {"recurrent": 1 << 16, "attention": 1 << 18, "linalg": 1 << 18, "sparse": 1 << 18, "random": 1 << 19}
-FACTORIZING = SOLVER, DECOMPOSITION
-LIMIT_OF_FACTORS = 1 << 16  # and where a matrix is factorized
+LIMIT_OF_FACTORS = 1 << 16  # and where a matrix is solved or factorized
 # Numbers of elements: above 2**21 in one dimension, or as a nearly square plane; float32 counts to 2**24 only.
 ELEMENTS = (
     *((1 << 22,), ((1 << 22) + 1,), (2048, 2049), ((1 << 22) - 1,), (1 << 21, 2), (2049, 2047)),
@@ -74,7 +74,7 @@ def with_one_border(row: Row, dtype: str, borders: Sequence[int], limit: int, se
 def with_two_borders(row: Row, dtype: str, seed: str, index: int) -> Drawn | None:
     """A plain case in which two dimensions have border sizes: entry number `index` of TWO, with a neighbour of each. All pairs
     of sizes come before the next pair of dimensions does."""
-    limit = LIMIT_OF_FACTORS if row.rule in FACTORIZING else LIMITS.get(row.family, LIMIT_OF_TWO)
+    limit = LIMIT_OF_FACTORS if rule_of(row).keeps_samples else LIMITS.get(row.family, LIMIT_OF_TWO)
     entry = index % len(TWO)
     for attempt in range(TRIES):
         text = f"{seed}:{row.name}:{dtype}:two:{index}:{attempt}"
@@ -94,7 +94,7 @@ def with_two_borders(row: Row, dtype: str, seed: str, index: int) -> Drawn | Non
 def with_many_elements(row: Row, dtype: str, most: int, seed: str, index: int) -> Drawn | None:
     """A plain case with as many elements as entry number `index` of ELEMENTS, of those below `most`: all other dimensions are
     as small as can be. None where a call would take too long, or have many times as many elements."""
-    if row.rule in FACTORIZING or row.family in LIMITS:
+    if rule_of(row).keeps_samples or row.family in LIMITS:
         return None
     fitting = [e for e in ELEMENTS if max(e) * min(e[1:], default=1) <= most * ROOM_FOR_MORE]
     sizes = fitting[(_offset(f"{row.name}:{dtype}") + index) % len(fitting)]
