@@ -110,6 +110,14 @@ class Survival:
             (self.folder / f"{UNABLE}{DeviceError.exit_code}").write_text(text, encoding="utf-8")
             self._session.shouldstop = why
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node: WorkerController) -> None:
+        """Make a worker known to the scheduler that xdist sent home as it came: near the end of a run. If another one dies
+        before the newcomer has collected, xdist reopens the run and trips over a worker that it does not know."""
+        sched = self.config.pluginmanager.getplugin("dsession").sched
+        if node not in sched.nodes:
+            sched.add_node(node)
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A worker has done something."""
         if report.when == "call":
