@@ -224,7 +224,8 @@ def measure(
     rounds_once: the result has a half type and is rounded once, at the end, so the errors before that can be compared between
     elements.
     draws: keep the picture of errors that are outside the budget.
-    A class that differs from the truth's but equals the reference's agrees. So does a number within the budget of the
+    A class that differs from the truth's but equals the reference's agrees, and so does a NaN in the other part of a complex
+    number of which both sides give Inf. So does a number within the budget of the
     reference's if that one is far from the truth: both sides then share a property of the formula (torch's, for gradients).
     """
     f = facts_of(device)
@@ -246,6 +247,8 @@ def measure(
         own, own_differs = _against(r, truths, b, f)
         if differs.any() and own_differs.any():
             shared = differs & own_differs & (classes(d) == classes(r))
+            if truth.is_complex():  # the other part of an Inf that both sides have may be Inf times a zero
+                shared |= differs & np.isnan(d) & (shared & np.isinf(d)).any(axis=-1, keepdims=True)
             ratio, differs, own = np.where(shared, 0.0, ratio), differs & ~shared, np.where(shared, 0.0, own)
         far = own > WIDENING_LIMIT
         if far.any():

@@ -74,6 +74,7 @@ REPLAYS = 3  # how often a known case must agree, one time after the other, to c
 USUAL = [Aspect.FORWARD, Aspect.BACKWARD, Aspect.OUT, Aspect.INPLACE]  # aspects of a known case that names none
 BASE_SECONDS = 20.0  # each call of a case may take this long ...
 SECONDS_PER_ELEMENT = 2e-5  # ... and this per element of its operands
+SECONDS_PER_TENSOR = 0.1  # ... and this per operand: optimizers of many parameters call a kernel for each, several times
 PATIENCE_ALONE, PROCESSES_ALONE = 900.0, 6  # seconds for starting processes, and how many of them one case may need
 
 
@@ -172,7 +173,7 @@ class Examined:
 
 def patience(case: Case) -> float:
     """Seconds that each call of a case may take before it counts as hung."""
-    return BASE_SECONDS + SECONDS_PER_ELEMENT * case.numel
+    return BASE_SECONDS + SECONDS_PER_ELEMENT * case.numel + SECONDS_PER_TENSOR * len(case.operands())
 
 
 def drawn(item: Item, plan: RunPlan, part: Part | None = None) -> Iterator[tuple[int, bool, Drawn]]:

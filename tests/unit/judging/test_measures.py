@@ -128,6 +128,18 @@ def test_a_complex_part_is_measured_against_the_modulus() -> None:
     assert (measure("out", far, None, truth, b).share or 0) > 1
 
 
+def test_a_nan_beside_an_inf_of_both_sides_agrees() -> None:
+    """An overflow on the way times the other factor's zero: only where the reference has that Inf too."""
+    truth = torch.tensor([1e38 + 0j], dtype=torch.complex128)
+    size = np.full((1, 2), 1e38)
+    b = of_perturbation(size, 0 * size, FACTS["complex64"], 2.0**-24, SCALED, 0.0)
+    device, both = (torch.tensor([complex(INF, im)], dtype=torch.complex64) for im in (NAN, 0.0))
+    right = torch.tensor([1e38 + 0j], dtype=torch.complex64)
+    assert (measure("out", device, both, truth, b).share or 0) <= 1
+    assert measure("out", device, right, truth, b).problem == "class"
+    assert measure("out", torch.tensor([complex(1e38, NAN)], dtype=torch.complex64), both, truth, b).problem == "class"
+
+
 def test_a_precision_lost_everywhere_shows_in_the_spread() -> None:
     """Every element of a long sum is off by 20 roundings of its terms: no element passes its bound, all together do."""
     n, f = 4096, FACTS["float32"]
