@@ -327,7 +327,6 @@ BUGS = (
             ramp(d, 1, 1, 5, 5), 2, output_size=3, _random_samples=torch.full((1, 1, 2), 0.5).to(d)
         ),
         neighbour=lambda d: F.max_pool2d(ramp(d, 1, 1, 5, 5), 2),
-        rows=("opinfo:nn.functional.fractional_max_pool2d", "opinfo:nn.functional.fractional_max_pool3d"),
     ),
     Bug(
         fault=Fault(
