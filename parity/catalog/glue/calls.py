@@ -394,3 +394,18 @@ def closed_range(like: Tensor, start: float, stop: float, step: float) -> Tensor
 def triu_indices(like: Tensor, n: int, m: int, offset: int) -> Tensor:
     """triu_indices in the dtype and on the device of `like`."""
     return torch.triu_indices(n, m, offset, dtype=like.dtype, device=like.device)
+
+
+def segment_reduce(x: Tensor, reduce: str, lengths: tuple[int, ...], **options: Any) -> Tensor:
+    """segment_reduce along the first dimension."""
+    counts = torch.tensor(lengths, device=x.device)
+    return torch.segment_reduce(x, reduce, lengths=counts, axis=0, unsafe=False, **options)
+
+
+def fake_quantize(x: Tensor, scales: tuple[float, ...], zeros: tuple[int, ...], axis: int, low: int, high: int) -> Tensor:
+    """Values rounded to steps of a scale and cut to a range, for the whole tensor, or for each channel where there are several
+    scales."""
+    if len(scales) == 1:
+        return torch.fake_quantize_per_tensor_affine(x, scales[0], zeros[0], low, high)
+    steps, offsets = torch.tensor(scales, device=x.device), torch.tensor(zeros, dtype=torch.int32, device=x.device)
+    return torch.fake_quantize_per_channel_affine(x, steps, offsets, axis, low, high)

@@ -61,6 +61,16 @@ def _householder(draw: Draw) -> Arguments:
     return Arguments((draw.between((*lead, m, n), -1, 1), draw.inside((*lead, n), 0, 1)))
 
 
+def _reflected(draw: Draw) -> Arguments:
+    """A matrix times the product of Householder reflections, from either side, adjoint or not."""
+    n = min(draw.size(), 17)
+    m = n + draw.choice((0, 1, 3))
+    lead, left, columns = leading(draw), not draw.flag(), draw.choice((2, 1, 5))
+    other = draw.tensor((*lead, m, columns) if left else (*lead, columns, m))
+    vectors = draw.between((*lead, m, n), -1, 1), draw.inside((*lead, n), 0, 1)
+    return Arguments((*vectors, other), keywords(left=None if left else False, transpose=draw.option(True)))
+
+
 def _compressed(by_rows: bool) -> Signature:
     """(values of a sparse matrix, number per row or column, width, whether rows are compressed)."""
 
@@ -108,6 +118,7 @@ ROWS = (
     _row("cross", _cross, rounds_between=True, rule=COMPOSITE, dtypes=NUMERIC, grad=FLOATING, out=True, opinfo=("*", "cross")),
     _row("vander", _vander, rule=COMPOSITE, dtypes=(*LAPACK, *INTS), opinfo=OWN),
     _row("householder_product", _householder, rule=COMPOSITE, out=True, opinfo=OWN),
+    _row("ormqr", _reflected, rule=COMPOSITE, call="torch.ormqr", out=True, opinfo=OWN),
     *(
         _row(
             f"{name}_info",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, Shape, keywords
-from parity.catalog.row import COMPOSITE, CONTRACTION, EVERY, EXACT, FLOATING, NUMERIC, OWN, REAL, Row, Signature
+from parity.catalog.row import COMPOSITE, CONTRACTION, EVERY, EXACT, FLOATING, GLUE, NUMERIC, OWN, REAL, Row, Signature
 from parity.catalog.signatures import Operand, anything, hollow, lengthy, whole, within
 from parity.core.case import Arg, Word
 from parity.core.dtypes import BOOL, FLOATS
@@ -129,6 +129,23 @@ def _diff(draw: Draw) -> Arguments:
     return Arguments(
         (draw.tensor(shape),), (*keywords(n=draw.option(2, 0), dim=None if d in (-1, len(shape) - 1) else d), *ends)
     )
+
+
+def _gradient(draw: Draw) -> Arguments:
+    """Central differences along one dimension, or along each."""
+    edge = draw.option(2)
+    shape = tuple(s + 2 for s in draw.shape(1, 3, empty=False))
+    spacing = draw.option(0.5, 2.0, 3.0)
+    return Arguments((draw.tensor(shape),), keywords(spacing=spacing, dim=draw.maybe(draw.dim(shape)), edge_order=edge))
+
+
+def _segments(draw: Draw) -> Arguments:
+    """Rows reduced in runs of given lengths, some of which are empty where the call says with what a run begins."""
+    initial = draw.option(0.0, 1.0)
+    lengths = tuple(draw.extent((1, 2, 3, 17) if initial is None else (0, 1, 2, 17)) for _ in range(draw.choice((1, 2, 3, 5))))
+    x = draw.between((sum(lengths), *draw.shape(0, 2, empty=False)), -2, 2)
+    reduce = draw.choice(("sum", "mean", "max", "min", "prod"))
+    return Arguments((x, reduce, lengths), keywords(initial=initial))
 
 
 def _area(draw: Draw) -> Arguments:
@@ -258,6 +275,18 @@ ROWS = (
     _row("trace", _square, dtypes=NUMERIC, grad=FLOATING, opinfo=OWN),
     # rounds_between: n differences one after the other
     _row("diff", _diff, rounds_between=True, rule=COMPOSITE, dtypes=EVERY, grad=FLOATING, out=True, opinfo=OWN),
+    # rounds_between: differences and quotients are separate half-precision kernels
+    _row("gradient", _gradient, rounds_between=True, rule=COMPOSITE, dtypes=FLOATING, grad=FLOATING, opinfo=OWN),
+    _row(
+        "segment_reduce",
+        _segments,
+        rule=COMPOSITE,
+        dtypes=FLOATS,
+        grad=FLOATS,
+        call=GLUE,
+        opinfo=("_segment_reduce:lengths", "_segment_reduce:offsets"),
+        accumulates=("forward", "backward"),
+    ),
     # rule: differences of the abscissae may cancel
     # rounds_between: sums and products are separate half-precision kernels
     _row("trapezoid", _area, rule=COMPOSITE, rounds_between=True, dtypes=FLOATING, grad=FLOATING, opinfo=("*", "trapz")),

@@ -179,6 +179,17 @@ def _as_strided(draw: Draw) -> Arguments:
     return Arguments((draw.tensor((n,)), size, stride, draw.choice((0, 1, 2))))
 
 
+def _as_strided_scatter(draw: Draw) -> Arguments:
+    """A window that meets no element twice, replaced out of place."""
+    n = draw.choice((8, 12, 16))
+    windows: tuple[tuple[Shape, Shape], ...] = (
+        *(((2,), (1,)), ((2, 3), (3, 1)), ((2, 3), (1, 2)), ((), ())),
+        *(((2, 0), (1, 1)), ((3,), (2,)), ((2, 1, 2), (1, 4, 3))),
+    )
+    size, stride = draw.choice(windows)
+    return Arguments((draw.tensor((n,)), draw.tensor(size), size, stride, draw.choice((0, 1, 2))))
+
+
 def _slice_scatter(draw: Draw) -> Arguments:
     """A part of a tensor replaced, out of place."""
     shape = draw.shape(1, 4, empty=False)
@@ -237,6 +248,7 @@ ROWS = (
     _row("unflatten", _unflatten, opinfo=OWN),
     _row("diagonal", _diagonal, opinfo=OWN),
     _row("as_strided", _as_strided, memory=True, oracle="exact", packed=3, opinfo=OWN),
+    _row("as_strided_scatter", _as_strided_scatter, view=False, memory=True, grad=FLOATS, packed=3, opinfo=OWN),
     _row("slice_scatter", _slice_scatter, view=False, grad=FLOATS, opinfo=OWN, takes=("complex",)),
     _row("select_scatter", _select_scatter, view=False, grad=FLOATS, opinfo=OWN, takes=("complex",)),
     _row("diagonal_scatter", _diagonal_scatter, view=False, grad=FLOATS, opinfo=OWN),

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from parity.catalog.draw import Arguments, Draw
-from parity.catalog.row import ELEMENTWISE, EVERY, EXACT, FLOATING, METHOD, NUMERIC, OWN, REAL, Row, Signature
+from parity.catalog.row import ELEMENTWISE, EVERY, EXACT, FLOATING, GLUE, METHOD, NUMERIC, OWN, REAL, Row, Signature
 from parity.catalog.signatures import Operand, anything, mostly, one_of, options, unary, within
 from parity.core.case import Arg
 from parity.core.dtypes import BOOL, COMPLEX, FLOATS, INTS
@@ -33,6 +33,17 @@ def _exact(
     """A function without rounding. more: other fields of the row."""
     fields: dict[str, Any] = {"dtypes": dtypes, "grad": grad, "inplace": inplace, "out": out, "strides": True, **more}
     return _row(name, signature or unary(), rule=EXACT, **fields)
+
+
+def _quantized(draw: Draw) -> Arguments:
+    """Scales that are powers of two, so that steps are exact; for the whole tensor, or for each channel."""
+    shape = draw.shape(1, 4, empty=False)
+    axis = draw.dim(shape, negative=False)
+    channels = shape[axis] if draw.flag() and shape[axis] <= 64 else 1
+    low, high = draw.choice(((-8, 7), (0, 15), (-128, 127), (0, 255)))
+    scales = tuple(draw.choice((0.25, 0.5, 1.0, 0.0625)) for _ in range(channels))
+    zeros = tuple(draw.choice((0, 1, 5)) for _ in range(channels))
+    return Arguments((draw.between(shape, -9, 9), scales, zeros, axis, low, high))
 
 
 def _complex(name: str, call: str) -> Row:
@@ -127,5 +138,9 @@ ROWS = (
     _function("sinc", mostly(-6, 6)),
     _function("deg2rad", mostly(-360, 360), (*REAL, *BOOL), FLOATS),
     _function("rad2deg", mostly(-7, 7), (*REAL, *BOOL), FLOATS),
+    # finite: the step of NaN, and of numbers that no integer holds, is undefined
+    _row(
+        "fake_quantize", _quantized, rule=EXACT, dtypes=FLOATS, grad=FLOATS, call=GLUE, oracle="exact", finite=True, opinfo=()
+    ),
     _row("angle", unary(), rule=ELEMENTWISE, dtypes=EVERY, grad=FLOATING, out=True, promotes=True, opinfo=OWN),
 )

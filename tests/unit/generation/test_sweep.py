@@ -193,7 +193,16 @@ def test_a_kernel_that_is_wrong_where_two_dimensions_are_large_is_found() -> Non
 NOT_SWEPT = {
     *("cumprod", "cumprod_wider", "cumprod_into_itself", "kron", "bilinear", "int_mm", "tensorsolve", "tensorinv", "ctc_loss"),
     *("amp_update_scale", "weight_int8pack_mm", "weight_int4pack_mm", "set_part", "reshape_alias", "block_diag", "item"),
-    *("diagflat", "bmm_of_neighbours", "unbind", "as_strided", "trunc_normal_", "xavier_uniform_", "kaiming_normal_"),
+    *(
+        "diagflat",
+        "bmm_of_neighbours",
+        "unbind",
+        "as_strided",
+        "as_strided_scatter",
+        "trunc_normal_",
+        "xavier_uniform_",
+        "kaiming_normal_",
+    ),
 }
 
 
