@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from parity.core.results import Measure, Status, Verdict
-from parity.judging.limits import Limits, detectable_error, left_unjudged
+from parity.core.results import Measure, Status, Verdict, left_unjudged
+from parity.judging.limits import Limits, detectable_error
 
 SHOWN = 8  # findings that are told in full; the others are named
 LISTED = 400  # most characters of their names

@@ -211,6 +211,13 @@ def times_the_budget(share: float, more: str) -> str:
     return f"{share:.3g} times the budget{more}"
 
 
+def left_unjudged(m: Measure) -> str:
+    """How many elements of a tensor were judged, and why the others were not."""
+    if m.unjudged == m.total:
+        return f"no element could be judged: {m.why}"
+    return f"{m.total - m.unjudged:,} of {m.total:,} elements judged: {m.why}"
+
+
 @dataclass(frozen=True, slots=True)
 class Cause:
     """What experiments with a finding's least case say about its origin (`parity.runs.causes`).

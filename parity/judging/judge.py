@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from parity.core.dtypes import FACTS
-from parity.core.results import Measure, Status, Verdict
+from parity.core.results import Measure, Status, Verdict, left_unjudged
 from parity.execution.inputs import apply
 from parity.judging.bench import Bench
 from parity.judging.destination import EXACT, Part, equal, form, inner, stray, written, written_outside
 from parity.judging.exact import exactly, unfamiliar, where_the_reference_errs
-from parity.judging.limits import left_unjudged
 from parity.judging.measures import bit_equal, facts_of, same_bits, same_bytes, same_values
 from parity.judging.numeric import by_oracle
 from parity.judging.relations import RELATIONS, Bound, Problem, Relation, Unjudged

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from parity.core.results import Measure
 from parity.judging.budget import Array
 from parity.judging.measures import Mask, parts
 
@@ -55,13 +54,6 @@ def detectable_error(known: Limits) -> str:
 def part(x: float) -> str:
     """A fraction as a percentage with two digits."""
     return f"{100.0 * x:.2g} %" if np.isfinite(x) else "no size"
-
-
-def left_unjudged(m: Measure) -> str:
-    """How many elements of a tensor were judged, and why the others were not."""
-    if m.unjudged == m.total:
-        return f"no element could be judged: {m.why}"
-    return f"{m.total - m.unjudged:,} of {m.total:,} elements judged: {m.why}"
 
 
 def exact_limits(x: Tensor) -> Limits:

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parity.core.results import Measure, Status, Verdict
+from parity.core.results import Measure, Status, Verdict, left_unjudged
 from parity.judging.bench import Bench
 from parity.judging.bias import in_range, systematic_bias
 from parity.judging.budget import Budget
 from parity.judging.by_reference import judged_by_reference
 from parity.judging.exact import exactly, of_zeros
 from parity.judging.excuses import Excuses, excuses
-from parity.judging.limits import Limits, left_unjudged
+from parity.judging.limits import Limits
 from parity.judging.measures import WIDENING_LIMIT, allowed_ratio, facts_of, measure, parts, same_bits, same_values
 from parity.judging.promises import on_the_branch_of, one_kernel, paired, residue
 from parity.judging.rounded_result import RoundedResult, agreed, is_outside, shared_error_of

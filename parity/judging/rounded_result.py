@@ -9,12 +9,11 @@ import numpy as np
 from torch import Tensor
 
 from parity.core.dtypes import HALF, DtypeFacts
-from parity.core.results import Measure, Status, Tolerance, Verdict
+from parity.core.results import Measure, Status, Tolerance, Verdict, left_unjudged
 from parity.judging.bench import Bench
 from parity.judging.bias import bias_test_applies
 from parity.judging.budget import Budget
 from parity.judging.excuses import Excuses
-from parity.judging.limits import left_unjudged
 from parity.judging.measures import parts
 from parity.judging.rules import Rule, rule_of_pass
 from parity.judging.shared_error import SharedError, shared_error

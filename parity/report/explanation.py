@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from parity.catalog.row import Row
 from parity.core.dtypes import HALF
-from parity.core.results import FINDINGS, Measure, Record
-from parity.judging.limits import left_unjudged
+from parity.core.results import FINDINGS, Measure, Record, left_unjudged
 
 SCREENS = {
     "bit-equal": "equal to the reference bit for bit: the oracle was not asked, the share is the reference's own",

@@ -13,6 +13,7 @@ import pytest
     [
         *("parity", "parity.faces.plugin", "parity.faces.cli", "parity.runs.suite", "parity.catalog", "parity.runs.run_file"),
         *("parity.report.progress", "parity.report.diff", "parity.report.causes"),  # the main process of a run
+        *("parity.faces.replay", "parity.report.explanation"),
     ],
 )
 def test_module_loads_nothing_heavy(module: str) -> None:
