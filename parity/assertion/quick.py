@@ -22,7 +22,7 @@ from parity.assertion.comparison import MOVED_RUNS
 from parity.assertion.subject import Subject, forward, gradients, known, tracked_outputs, word
 from parity.assertion.truth import seeded
 from parity.core.dtypes import FACTS
-from parity.core.errors import UsageError, near
+from parity.core.errors import UsageError
 from parity.core.results import Measure, Raised, Status, Verdict
 from parity.execution import execute as ex
 from parity.oracle.rounding import EXACT_KERNELS, perturbed
@@ -48,7 +48,7 @@ FACTOR = 5.0
 def effort_of(word_: object) -> str:
     """The effort that a caller names. Raises UsageError."""
     if word_ not in EFFORTS:
-        raise UsageError(f"effort is {word_!r}; allowed: {', '.join(EFFORTS)}. {near(str(word_), EFFORTS)}".rstrip(" ."))
+        raise UsageError(f"effort is {word_!r}; allowed: {', '.join(EFFORTS)}")
     return str(word_)
 
 
