@@ -26,7 +26,8 @@ from parity.assertion.comparing import compared, gives_numbers, plain_results, t
 from parity.assertion.comparison import Comparison, ParityWarning
 from parity.assertion.located import SHOWN, Located, called
 from parity.assertion.modules import module_errors
-from parity.assertion.quick import DEFAULT, FULL, effort_of, moved_results
+from parity.assertion.moved_runs import Moved, moved_results
+from parity.assertion.quick import DEFAULT, FULL, effort_of
 from parity.assertion.screens import is_settled, may_move, moves_as_far
 from parity.assertion.searching import Operators, Search
 from parity.assertion.subject import SEED, ForwardRun, Subject, fixed_cotangents, forward, is_compiled, known, subject, word
@@ -127,7 +128,7 @@ def _is_rounding(s: Subject, device: Device, cotangents: Sequence[Tensor]) -> bo
         return False
 
     def moved(key: int) -> list[Tensor]:
-        results = moved_results(s, bool(cotangents), cotangents, key, chains=True)
+        results = moved_results(s, bool(cotangents), cotangents, Moved(key + 1, chains=True))
         return [results[n] for n in doubtful]
 
     try:

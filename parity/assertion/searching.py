@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -115,7 +116,19 @@ class Search:
             return
         with self.noted.on_the_cpu():
             ours = cpu_results(call, theirs)
-        self.compared += 1
+        with self._judging():
+            self._operator_judged(call, theirs, ours)
+            self.compared += 1
+
+    @contextlib.contextmanager
+    def _judging(self) -> Iterator[None]:
+        """Count what the judge itself fails at: an exception there is no refusal of the CPU's."""
+        try:
+            yield
+        except Exception as e:
+            self.left[f"the judge failed ({type(e).__name__}: {(str(e).splitlines() or [''])[0][:80]})"] += 1
+
+    def _operator_judged(self, call: OperatorCall, theirs: tuple[Tensor, ...], ours: tuple[Tensor, ...]) -> None:
         theirs = theirs[: len(ours)] if call.base_name in EQUIVALENTS else theirs
         if len(ours) != len(theirs):
             self._parts(call, Verdict(Status.MALFORMED, f"{len(theirs)} results instead of {len(ours)}"))
@@ -182,10 +195,11 @@ class Search:
         """Judge what an operator without results left in the storages of its operands. Raises what the CPU raises."""
         with self.noted.on_the_cpu():
             ours = run_on(call, None).bases
-        self.compared += 1
-        off = max((error_ratio(b, a) for b, a in zip(theirs, ours)), default=0.0)
-        if off > CLEAR:
-            self._parts(call, Verdict(Status.WRONG, f"{off:.3g} times what roundings explain"))
+        with self._judging():
+            off = max((error_ratio(b, a) for b, a in zip(theirs, ours)), default=0.0)
+            if off > CLEAR:
+                self._parts(call, Verdict(Status.WRONG, f"{off:.3g} times what roundings explain"))
+            self.compared += 1
 
     def raised(self, call: OperatorCall, e: Exception) -> None:
         """The device raised in an operator that the CPU may run."""
@@ -255,6 +269,10 @@ class Search:
         """Judge the result of a public function. given: its arguments before the call, on the CPU."""
         with self.noted.on_the_cpu():
             ours = func(*tree_map(_copy, given[0]), **tree_map(_copy, given[1]))
+        with self._judging():
+            self._function_judged(func, name, given, theirs, ours, place)
+
+    def _function_judged(self, func: Any, name: str, given: Any, theirs: Any, ours: Any, place: Place) -> None:
         results = [[t.detach() for t in tree_leaves(side) if isinstance(t, Tensor)] for side in (theirs, ours)]
         there = [self.device.download(t) if not t.is_cpu else t for t in results[0]]
         pairs = [(k, b, a) for k, (b, a) in enumerate(zip(there, results[1])) if not is_settled(b, a)]

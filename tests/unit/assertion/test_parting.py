@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import parity
+from parity.assertion import searching
 from parity.core.errors import NothingCompared, UsageError
 from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
@@ -224,6 +225,19 @@ def test_what_cannot_be_located_is_said() -> None:
         x.mul_(2)
 
     assert parity.locate(writes, torch.ones(2), device="sim").agrees
+
+
+def test_what_the_judge_fails_at_is_no_refusal_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the judge's own is counted by its name; what the CPU refuses is told as before."""
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("no such table")
+
+    monkeypatch.setattr(searching, "compare", broken)
+    torch.manual_seed(0)
+    found = parity.locate(nn.Linear(64, 64), torch.randn(64, 64), device=resolve("sim", HONEST), effort="full", whole=False)
+    assert found.left["the judge failed (RuntimeError: no such table)"] > 0
+    assert not any("CPU does not run" in why for why in found.left)
 
 
 def test_half_types_written_in_place_have_the_budget_of_their_steps() -> None:
