@@ -7,6 +7,7 @@ parity that does, until a test needs it.
 from __future__ import annotations
 
 import functools
+import gc
 import hashlib
 import itertools
 import json
@@ -278,9 +279,13 @@ def _done(config: pytest.Config) -> frozenset[str]:
 @functools.lru_cache(maxsize=4)
 def _plan(options: RunOptions, power: float, left: float | None, later: bool) -> Any:
     """The RunPlan that all items of this process share; see `run_plan`."""
-    from parity.runs.planning import run_plan
+    gc.disable()  # what importing torch makes is no garbage: to look through it takes a tenth of a worker's start
+    try:
+        from parity.runs.planning import run_plan
 
-    return run_plan(options, power, left, later)
+        return run_plan(options, power, left, later)
+    finally:
+        gc.enable()
 
 
 def _sampled(tests: list[pytest.Item], options: RunOptions, whole: bool) -> float:
