@@ -309,6 +309,16 @@ class Record:
         return self.status in FINDINGS and not self.gone
 
     @property
+    def unexplained(self) -> bool:
+        """Whether it is a finding whose cause nobody has looked for, so that its case is as it was drawn."""
+        return bool(self.shrunk) and self.status in FINDINGS and self.cause is None and not self.known
+
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """What a finding of its item shares with those of other cases."""
+        return self.op, self.dtype, self.aspect, self.status, self.measures[0].tensor if self.measures else ""
+
+    @property
     def key(self) -> tuple[str, str, str]:
         """Identifies the same check in another run."""
         return self.case, self.aspect, self.digest

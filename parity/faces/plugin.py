@@ -7,6 +7,8 @@ parity that does, until a test needs it.
 from __future__ import annotations
 
 import functools
+import gc
+import hashlib
 import itertools
 import json
 import os
@@ -29,6 +31,7 @@ from parity.faces.recording import Recording
 from parity.faces.starting import Starting
 from parity.faces.survival import ALONE_AFTER, UNABLE, Survival
 from parity.runs.options import OPTIONS, RunOptions
+from parity.runs.rounds import IDLE, part_of
 
 POWER = 400  # default number of comparisons that are judged once more with errors put in
 POWER_SHARE = 0.003  # and at most this fraction of a run's comparisons: each costs as much as about ten others
@@ -104,6 +107,10 @@ def pytest_configure(config: pytest.Config) -> None:
             )
             rounds = Rounds(config.option.parity_time, told)
             config.pluginmanager.register(rounds, "parity-rounds")
+        elif any(getattr(p, "explains_later", False) for p in config.pluginmanager.get_plugins()):
+            from parity.faces.explaining import Explaining  # it imports xdist
+
+            config.pluginmanager.register(Explaining(), "parity-explaining")
         config.pluginmanager.register(Survival(config, rounds), "parity-survival")
         config.pluginmanager.register(Starting(config), "parity-starting")
         if several and not getattr(config.option, "numprocesses", None):
@@ -237,7 +244,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     from parity.runs import rounds, suite
 
     options = RunOptions.of_pytest(metafunc.config.option)
-    items: tuple[suite.Item, ...] | tuple[rounds.Part, ...] | ParityError
+    items: tuple[suite.Item | rounds.Part, ...] | ParityError
     try:
         source = options.source or suite.profile(options.profile).source
         chosen = suite.shard(suite.select(options.op, options.family, options.dtype, source), options.shard)
@@ -249,11 +256,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             worker = getattr(metafunc.config, "workerinput", {})
             about = suite.profile(options.profile), options.examples, options.time, int(worker.get("workercount", 1))
             items = rounds.parts(chosen, *about, causes="parity_left" in worker and not options.no_shrink)
+        elif _explains_later(metafunc.config):
+            items = rounds.with_causes(chosen)
     except ParityError as e:
         items = e
     if isinstance(items, ParityError):  # outside of the handler, or pytest shows both tracebacks
         raise pytest.Collector.CollectError(f"parity: {items}")
     metafunc.parametrize("parity_item", items, ids=[i.id for i in items])
+
+
+def _explains_later(config: pytest.Config) -> bool:
+    """Whether this is a worker of a run that looks for causes when all items are done."""
+    return "parity_later" in getattr(config, "workerinput", {})
 
 
 def _done(config: pytest.Config) -> frozenset[str]:
@@ -263,11 +277,15 @@ def _done(config: pytest.Config) -> frozenset[str]:
 
 
 @functools.lru_cache(maxsize=4)
-def _plan(options: RunOptions, power: float, left: float | None) -> Any:
+def _plan(options: RunOptions, power: float, left: float | None, later: bool) -> Any:
     """The RunPlan that all items of this process share; see `run_plan`."""
-    from parity.runs.planning import run_plan
+    gc.disable()  # what importing torch makes is no garbage: to look through it takes a tenth of a worker's start
+    try:
+        from parity.runs.planning import run_plan
 
-    return run_plan(options, power, left)
+        return run_plan(options, power, left, later)
+    finally:
+        gc.enable()
 
 
 def _sampled(tests: list[pytest.Item], options: RunOptions, whole: bool) -> float:
@@ -297,7 +315,8 @@ def parity_plan(request: pytest.FixtureRequest) -> Any:
     try:
         deadline = request.config.stash.get(DEADLINE, None)
         left = None if deadline is None else deadline - time.monotonic()
-        return _plan(options, _sampled(request.session.items, options, not _done(request.config)), left)
+        power = _sampled(request.session.items, options, not _done(request.config))
+        return _plan(options, power, left, _explains_later(request.config))
     except ParityError as e:
         folder = getattr(request.config, "workerinput", {}).get("parity_rundir")
         if folder:  # a worker's own output is lost
@@ -312,20 +331,28 @@ class Checker:
         """deaths: of the item before, as the controller told them."""
         self._request, self._plan, self._journal, self._deaths = request, plan, journal, deaths
 
-    def _examined(self, item: Any, part: Any) -> Any:
-        """Examine the item: without the cases that ended a worker, or with all cases in other processes if there were
-        several."""
-        from parity.runs.alone import Alone
-        from parity.runs.examine import LOCATING, REPLAYING, SHRINKING, examine
+    def _dead(self) -> tuple[frozenset[int], list[dict[str, Any]]]:
+        """(ordinals of cases that are left out, because they ended a worker, deaths of the item that nobody outside caused)."""
+        from parity.runs.examine import LOCATING, REPLAYING, SHRINKING
         from parity.runs.rows import OUTSIDE
 
         dead = frozenset(row["ordinal"] for row in self._deaths)
         own = [row for row in self._deaths if row["blame"] != OUTSIDE]
-        if len(own) < ALONE_AFTER:
-            return examine(item, self._plan, self._journal, dead, part)
-        dead = frozenset(k for k in dead if k >= REPLAYING)
+        if len(own) >= ALONE_AFTER:
+            dead = frozenset(k for k in dead if k >= REPLAYING)
         if len(own) > ALONE_AFTER:  # it has died here again: nothing that can be left out runs in this process
             dead |= {SHRINKING, LOCATING}
+        return dead, own
+
+    def _examined(self, item: Any, part: Any) -> Any:
+        """Examine the item: without the cases that ended a worker, or with all cases in other processes if there were
+        several."""
+        from parity.runs.alone import Alone
+        from parity.runs.examine import examine
+
+        dead, own = self._dead()
+        if len(own) < ALONE_AFTER:
+            return examine(item, self._plan, self._journal, dead, part)
         alone = Alone(item, part, self._plan.options, self._plan.power, self._request.node.nodeid, own)
         try:
             return examine(item, self._plan, self._journal, dead, part, alone)
@@ -336,11 +363,9 @@ class Checker:
         """Check all cases of an item, or of a part of it. Fails the test on findings that are not known, marks it as an
         expected failure if all of them are, and skips it if nothing was compared, or if the time is over."""
         from parity.core import machine
-        from parity.core.errors import OutputError
         from parity.coverage.features import pack
         from parity.report import known
-        from parity.report.finding import text
-        from parity.report.outcome import statuses_text, write_script
+        from parity.report.outcome import statuses_text
         from parity.report.summary import compared
         from parity.runs import known_deaths, memory
         from parity.runs.rounds import CAUSES, CUT, Part
@@ -349,6 +374,9 @@ class Checker:
 
         options = self._plan.options
         item, part = (what.item, what) if isinstance(what, Part) else (what, None)
+        if part is not None and self._plan.later:
+            self._explain(item)
+            return
         if self._plan.left <= 0:
             self._request.node.user_properties.append(("parity", json.dumps({"cut": CUT})))
             pytest.skip(CUT)
@@ -361,36 +389,21 @@ class Checker:
             raise RuntimeError(f"an operator of {item.id} raised KeyboardInterrupt outside of its cases") from None
         self._plan.device.release()
         full = _is_full(config, self._plan.device)
-        texts: list[str] = []
-        records = list(done.records)
-        first = len(records) - len(done.findings)  # the records of the findings come last, in their order
-        far = getattr(self._request.config, "workerinput", {}).get("parity_far")
-        folder = Path(self._request.config.option.parity_rundir if far else options.findings)
-        scripts: dict[str, str] = {}  # that the controller is to write on its own disk
-        for k, f in enumerate(done.findings, first):
-            script: Path | OutputError | None
-            try:
-                script = write_script(f, self._plan.device, folder)
-            except OutputError as e:  # a full disk must not cost the finding
-                script = e
-            if far and isinstance(script, Path):
-                scripts[script.name] = script.read_text(encoding="utf-8")
-                script = Path(options.findings) / script.name
-            if isinstance(script, Path):
-                records[k] = replace(records[k], script=f"{script.parent.name}/{script.name}")
-            if f.known is None or f.known.fails:
-                texts.append(
-                    text(f, self._plan.device.name, script, options.faults or "", options.setup or "", options.for_header())
-                )
+        first = len(done.records) - len(done.findings)  # the records of the findings come last, in their order
+        told_records, texts, scripts = self._told(done.findings, done.records[first:])
+        records = [*done.records[:first], *told_records]
+        if done.held is not None:
+            self._path_of_held(item).write_bytes(done.held.packed())
         held = self._plan.known
         texts += [known.failure(s, held.entry(s.id)) for s in done.known if s.fails]
         rest: list[Row] = [*done.power, *done.figures, *done.known, done.summary]
         features = pack(done.features)
         if part is not None and part.round == CAUSES:  # round 0 has reported the cases
             records, rest, features = records[first:], [*done.known], pack(())
-        told = {"rows": [encode(row) for row in (*records, *rest)], "findings": texts, "features": features}
+        told: dict[str, Any] = {"rows": [encode(row) for row in (*records, *rest)], "findings": texts, "features": features}
         deaths = [row | known_deaths.about(row, options) for row in done.deaths]
         told |= {"scripts": scripts, "explained": done.explained, "deaths": deaths}
+        told["later"] = done.held is not None
         told["memory"] = {"before": before, "after": memory.occupied(self._plan.device), "full": full}
         self._request.node.user_properties.append(("parity", json.dumps(told)))
         texts += [
@@ -413,6 +426,58 @@ class Checker:
         if there:
             pytest.xfail(known.accepted(there))
 
+    def _told(self, findings: Any, records: Any) -> tuple[list[Any], list[str], dict[str, str]]:
+        """Write the scripts of findings: (their records, the texts of those that fail, what the controller is to write on its
+        own disk)."""
+        from parity.core.errors import OutputError
+        from parity.report.finding import text
+        from parity.report.outcome import write_script
+
+        options, device = self._plan.options, self._plan.device
+        far = getattr(self._request.config, "workerinput", {}).get("parity_far")
+        folder = Path(self._request.config.option.parity_rundir if far else options.findings)
+        records, texts, scripts = list(records), list[str](), dict[str, str]()
+        for k, f in enumerate(findings):
+            script: Path | OutputError | None
+            try:
+                script = write_script(f, device, folder)
+            except OutputError as e:  # a full disk must not cost the finding
+                script = e
+            if far and isinstance(script, Path):
+                scripts[script.name] = script.read_text(encoding="utf-8")
+                script = Path(options.findings) / script.name
+            if isinstance(script, Path):
+                records[k] = replace(records[k], script=f"{script.parent.name}/{script.name}")
+            if f.known is None or f.known.fails:
+                texts.append(text(f, device.name, script, options.faults or "", options.setup or "", options.for_header()))
+        return records, texts, scripts
+
+    def _path_of_held(self, item: Any) -> Path:
+        """Where a worker keeps what an item found, for the one that explains it."""
+        name = hashlib.blake2b(item.id.encode(), digest_size=8).hexdigest()
+        return Path(self._request.config.option.parity_rundir) / f"held-{name}"
+
+    def _explain(self, item: Any) -> None:
+        """Shrink what an item found before, and look for its causes. Fails the test on findings that are not known."""
+        from parity.core import machine
+        from parity.runs import memory
+        from parity.runs.examine import explain
+        from parity.runs.run_file import encode
+        from parity.runs.tally import Held
+
+        before = machine.resident_memory()
+        held = Held.unpacked(self._path_of_held(item).read_bytes())
+        findings, found, sightings = explain(item, self._plan, self._journal, held, self._dead()[0])
+        self._plan.device.release()
+        records, texts, scripts = self._told(findings, found)
+        told: dict[str, Any] = {"rows": [encode(row) for row in (*records, *sightings)], "findings": texts, "scripts": scripts}
+        told |= {"causes": item.id, "features": {}}
+        full = _is_full(self._request.config, self._plan.device)
+        told["memory"] = {"before": before, "after": memory.occupied(self._plan.device), "full": full}
+        self._request.node.user_properties.append(("parity", json.dumps(told)))
+        if texts:
+            pytest.fail("\n\n".join(texts), pytrace=False)
+
 
 def _is_full(config: pytest.Config, device: Any) -> bool:
     """Whether this worker has passed its share of the memory, so that another one is to take its place."""
@@ -425,14 +490,18 @@ def _is_full(config: pytest.Config, device: Any) -> bool:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> None:
-    """End a worker that has passed its share of the memory, before it begins another item: what it has reported is sent."""
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """End a worker that has passed its share of the memory, before it begins another item: what it has reported is sent. Of the
+    test that does nothing, report nothing."""
+    if _explains_later(item.config) and part_of(item.nodeid)[1] == IDLE:
+        return True
     if item.config.stash.get(FULL, False):
         from parity.runs import journal
 
         worker: dict[str, Any] = item.config.workerinput  # type: ignore[attr-defined]  # xdist's
         (Path(worker["parity_rundir"]) / f"journal-{worker['workerid']}{journal.FULL}").touch()
         os._exit(journal.LOST)
+    return None
 
 
 @pytest.fixture

@@ -98,6 +98,8 @@ def _run_with(o: RunOptions, began: float) -> int:
     path = path if kept is None else kept.path.with_name(f"{kept.path.name}.tmp")
     reporter = Reporter(header, path, fail_on=fail_on, min_judged=o.min_judged, verbose=o.verbose, seconds=o.time)
     reporter.scripts, reporter.known, reporter.strict = Path(o.findings), known, o.strict_known
+    # On other machines there is no folder in which a worker could find what another one has left.
+    reporter.explains_later = not (o.no_shrink or o.time or o.tx or o.count or o.reach)
     if o.time:
         reporter.started = began
     if kept is not None:
@@ -231,6 +233,7 @@ def _compared(
         # A part of the time is kept for the findings.
         o = replace(o, time=max(1.0, until - time.monotonic() - (0.0 if o.no_again else AGAIN * o.time)))
     code = _pytest(o, workers, reporter, done) if items else reporter.exit_code  # a shard may be empty, or a run whole
+    reporter.tell_unexplained()
     if code == 1 and not (o.no_shrink or o.tx):
         _shrink_deaths(o, workers, reporter, until)
     if code == 1 and (o.no_again or o.tx):  # on other machines nothing can be tried from here
@@ -321,6 +324,10 @@ def _pytest(o: RunOptions, workers: int, reporter: Any, done: Collection[str] = 
             said = in_words(e, "name another file with --junit-xml, or free the disk", "write")
             reporter.failed = reporter.failed or OutputError(said)
             ended = pytest.ExitCode.TESTS_FAILED
+        if o.junit_xml and reporter.explains_later and reporter.failed is None and Path(o.junit_xml).is_file():
+            from parity.report import junit
+
+            junit.join_causes(Path(o.junit_xml))
         unable = [path for path in Path(scratch).iterdir() if path.name.startswith(UNABLE)]
         if unable:
             kinds = {kind.exit_code: kind for kind in (UsageError, DeviceError)}

@@ -19,6 +19,7 @@ from parity.report.causes import shortened
 from parity.report.summary import compared
 from parity.report.words import listed, plural, reproduce
 from parity.runs.causes import Gathered, gather
+from parity.runs.rounds import AGAIN
 from parity.runs.rows import Death, Header, ItemRow, Run
 from parity.runs.standing import known_of, new_of
 
@@ -74,6 +75,27 @@ def acquit(path: Path, items: Collection[str]) -> None:
             SubElement(case, "skipped", message="its findings did not come again in a fresh process")
             for name, more in (("failures", -1), ("skipped", 1)):
                 suite.set(name, str(int(suite.get(name) or 0) + more))
+    tree.write(path, encoding="utf-8", xml_declaration=True)
+
+
+def join_causes(path: Path) -> None:
+    """Make one test case of an item and of the part that explains what it found, in the file that pytest wrote: with the
+    failure of the latter, or none if it found nothing new."""
+    tree = ElementTree.parse(path)
+    for suite in tree.iter("testsuite"):
+        cases = {case.get("name") or "": case for case in suite.findall("testcase")}
+        for name, case in cases.items():
+            whole = cases.get(name.replace(f"{AGAIN}]", "]"))
+            if whole is None or whole is case:
+                continue
+            before, after = whole.find("failure"), case.find("failure")
+            if before is not None:
+                whole.remove(before)
+                whole.extend([after] if after is not None else [Element("skipped", message=KNOWN)])
+                suite.set("skipped", str(int(suite.get("skipped") or 0) + (after is None)))
+                suite.set("failures", str(int(suite.get("failures") or 0) - 1))
+            suite.remove(case)
+            suite.set("tests", str(int(suite.get("tests") or 0) - 1))
     tree.write(path, encoding="utf-8", xml_declaration=True)
 
 

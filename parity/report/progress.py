@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -22,13 +23,14 @@ from parity.coverage.features import DrawnFeatures, Tally, unpack
 from parity.report import causes as causes_text
 from parity.report import output, power, summary
 from parity.report.growth import Growth
+from parity.report.held import Held
 from parity.report.timed import Timed
 from parity.report.words import clock, plural, reproduce
 from parity.runs import again, causes, own, run_file, suite
 from parity.runs.inquest import How
 from parity.runs.known import Known
 from parity.runs.resuming import Kept, as_part
-from parity.runs.rounds import PINNED
+from parity.runs.rounds import LEAST_SECONDS, PINNED, part_of
 from parity.runs.rows import (
     CPU,
     OUTSIDE,
@@ -82,6 +84,9 @@ class Reporter:
         self.strict = False  # whether known findings that are fixed fail the run
         self.sightings: list[Sighting] = []
         self._seen: set[Sighting] = set()
+        self.explains_later = False  # whether causes are looked for when all items are done
+        self._held: dict[str, Held] = {}  # items whose findings have no cause yet
+        self._explained = 0  # items of whose findings the causes were looked for
         self._own: list[Record] = []  # of the own function whose item has not come yet
         self.own_left = False  # whether own functions are still being compared
         self.broken: list[str] = []
@@ -94,7 +99,7 @@ class Reporter:
         self.lost: list[str] = []
         self.expected = self.done = self.checks = self.findings = self.failures = 0
         self.started = time.monotonic()
-        self.stopped = ""
+        self.stopped = self.unexplained = ""
         self.failed: OutputError | None = None
         self._session: pytest.Session | None = None
         self._drawn = 0.0
@@ -137,7 +142,8 @@ class Reporter:
         """The number of items is known once the first worker has collected."""
         if self.timed is not None:
             self.timed.collected(ids)
-        self.expected = self._kept + len(ids if self.timed is None else self.timed.items)
+        items = [i for i in ids if part_of(i)[1] == PINNED] if self.timed is None else self.timed.items
+        self.expected = self._kept + len(items)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Record that the suite could not be collected."""
@@ -193,7 +199,7 @@ class Reporter:
     def _end_of(self, node: str) -> None:
         """A test is over for good."""
         if self.timed is None:
-            self._ended.add(node)
+            self._ended |= {node} if part_of(node)[1] == PINNED else set()
             return
         self.timed.ended(node)
         self._ended = self.timed.done.get(PINNED, set())
@@ -204,6 +210,8 @@ class Reporter:
         if items & self._whole:  # its worker died after its last case, so another one examined it again
             return
         self._whole |= items
+        if "causes" in part and not self._is_explained(part["causes"]):
+            return
         for death in part.get("deaths", ()):
             self._death(death)
         if self.timed is not None:
@@ -222,16 +230,11 @@ class Reporter:
                 if self.timed is not None:
                     kinds = sum(isinstance(r, Record) and r.status in FINDINGS and not r.known for r in rows)
                     self.timed.brought(row, pairs, kinds, summary.compared(row))
-            elif isinstance(row, Record):
-                self.records.append(row)
-            elif isinstance(row, Power):
-                self.power.append(row)
-            elif isinstance(row, Sighting):
-                self._seen.add(row)
-                self.sightings.append(row)
-        found = [r for r in rows if isinstance(r, Record) and not r.known]
+        held = self._hold(rows, part["findings"])
+        self._take(row for row in rows if row not in held)
+        found = [r for r in rows if isinstance(r, Record) and not r.known and r not in held]
         self.findings += len(part["findings"]) if self.timed is None else len(summary.kinds(found))
-        for text in part["findings"] if self.verbose else ():
+        for text in part["findings"] if self.verbose and not held else ():
             self.say(text + "\n")
         if not self.verbose:
             self._new_causes(found)
@@ -241,6 +244,35 @@ class Reporter:
             self._writer.write(drawn)
         for line in lines:  # last, so that a full disk loses neither counts nor output
             self._writer.write_line(line)
+
+    def _take(self, rows: Iterable[Row]) -> None:
+        """Keep the rows that the summary is made of."""
+        for row in rows:
+            if isinstance(row, Record):
+                self.records.append(row)
+            elif isinstance(row, Power):
+                self.power.append(row)
+            elif isinstance(row, Sighting):
+                self._seen.add(row)
+                self.sightings.append(row)
+
+    def _hold(self, rows: Iterable[Row], texts: Sequence[str]) -> list[Row]:
+        """The findings whose causes are still to be looked for: held until then."""
+        held = [r for r in rows if isinstance(r, Record) and r.unexplained] if self.explains_later else []
+        if held:
+            self._held[f"{held[0].op}-{held[0].dtype}"] = Held(held, texts)
+        return [*held]
+
+    def _is_explained(self, item: str) -> bool:
+        """Let go of what an item found: its cause is told now. False if that has been told before."""
+        held = self._held.pop(item, None)
+        if held is None:
+            return False
+        if not self._explained:
+            self.say(f"looking for the causes of what {plural(1 + len(self._held), 'item')} found")
+        self._explained += 1
+        self.findings -= len(held.texts)
+        return True
 
     def own(self, row: Row | str) -> None:
         """Take in a row of a user's own function; the records of an item come before it. A text: why a function says
@@ -361,6 +393,8 @@ class Reporter:
         text = f"{self.done}/{self.expected} items  {figures}"
         if self.timed is not None and len(self.timed.rounds) > 1:
             text = f"round {len(self.timed.rounds) - 1}  {figures}"
+        if self._explained:
+            text = f"causes of {self._explained}/{self._explained + len(self._held)} items  {figures}"
         if self.live:
             if time.monotonic() - self._drawn < BAR_SECONDS and self.done < self.expected:
                 return
@@ -448,13 +482,30 @@ class Reporter:
     def _found(self) -> list[Record]:
         """The records that may fail the run. Of a run in parts, those with a least case: only a later part tells whether what
         round 0 drew is known."""
-        if self.timed is None:
-            return self.records
-        return [*summary.kinds(self.records), *self.timed.without_cause()]
+        if self.timed is not None:
+            return [*summary.kinds(self.records), *self.timed.without_cause()]
+        held = [r for h in self._held.values() for r in h.records]
+        return [*summary.kinds(self.records), *held] if self.explains_later else self.records
 
     def _has_fixed(self) -> bool:
         entries = self.known.entries if self.known is not None else ()
         return any(s.state == FIXED for s in standings(entries, self.sightings))
+
+    def tell_unexplained(self) -> None:
+        """Tell the findings for whose causes no time was left, as they were drawn. They are in the file already."""
+        n, held = self._explained + len(self._held), self._held
+        self._held = {}
+        for h in held.values():
+            self.records += h.records
+            for text in h.texts if self.verbose else ():
+                self.say(text + "\n")
+            if not self.verbose:
+                self._new_causes(h.records)
+        if held:
+            text = f"of the findings of {len(held)} of {plural(n, 'item')} no cause was looked for, and no smaller case"
+            share = f": that had its share of the time, as long as the rest or {LEAST_SECONDS:.0f} s of each worker"
+            go_on = f"to go on: parity run --resume {shlex.quote(str(self.output))}"
+            self.unexplained = f"{text}{'' if self.stopped else share}; {go_on}"
 
     def _without_causes(self, timed: Timed) -> None:
         """Store the findings for whose causes there was no time."""
@@ -470,6 +521,7 @@ class Reporter:
         seconds = time.monotonic() - self.started
         coverage = [t.coverage() for t in self._tallies.values()]
         whole = len(self._ended) >= self.expected and not self.own_left
+        self.tell_unexplained()
         rounds: tuple[int, ...] = ()
         lacking: tuple[str, ...] = ()
         if self.timed is not None:
@@ -497,7 +549,7 @@ class Reporter:
             self.header, self.items, self.records, self.deaths, self.power, coverage, self.broken, seconds, str(self.output),
             self.fail_on, self.min_judged, self.lost, self.verbose,
             "" if self.timed is None else self.timed.in_words(sum(i.cases for i in self.items)), lacking,
-            self.known, self.sightings, self.strict, self.memory.in_words(),
+            self.known, self.sightings, self.strict, self.memory.in_words(), self.unexplained,
         )  # fmt: skip
         screen = summary.render(data, width) + "\n\n" + summary.last_line(data, exit_code) + "\n"
         if self.stopped:

@@ -150,7 +150,8 @@ class SummaryData:
     fail_on: statuses that fail in addition to the findings; min_judged: an item fails if a smaller fraction of its elements was
     judged; lost: items that were given up; verbose: leave nothing out; reached: what a run with a limit of time came to, in
     words; lacking: the items whose pinned cases it did not check; known: the file of known findings; sightings: what was seen
-    of them; strict: whether those that are fixed fail; memory: of the workers, in words."""
+    of them; strict: whether those that are fixed fail; memory: of the workers, in words; unexplained: for which findings no
+    cause was looked for, in words."""
 
     header: Header
     items: Sequence[ItemRow] = ()
@@ -171,6 +172,7 @@ class SummaryData:
     sightings: Sequence[Sighting] = ()
     strict: bool = False
     memory: str = ""
+    unexplained: str = ""
 
 
 def render(t: SummaryData, width: int | None = None) -> str:
@@ -277,6 +279,7 @@ def _head(t: SummaryData) -> list[str]:
         *([f"reached    {t.reached}"] if t.reached else []),
         f"took       {clock(t.seconds)}, {t.header.profile} profile, seed {t.header.seed}",
         *([f"memory     {t.memory}"] if t.memory else []),
+        *([f"NO CAUSE   {t.unexplained}"] if t.unexplained else []),
     ]
 
 

@@ -48,7 +48,7 @@ class Timed:
         out = []
         for r in records:
             if r.shrunk and r.status in FINDINGS:
-                kind = _kind(r)
+                kind = r.kind
                 if r.known and r.shrunk in explained:
                     out += [] if (*kind, r.known) in self._recorded else [r]
                     self._recorded.add((*kind, r.known))
@@ -64,7 +64,7 @@ class Timed:
 
     def without_cause(self) -> list[Record]:
         """The findings that no later part has told with a cause."""
-        out = {kind: r for r in reversed(self.held) if (kind := _kind(r)) not in self._kinds}
+        out = {kind: r for r in reversed(self.held) if (kind := r.kind) not in self._kinds}
         return list(reversed(out.values()))
 
     def brought(self, row: ItemRow, pairs: int, kinds: int, compared: bool) -> None:
@@ -103,10 +103,6 @@ class Timed:
             said += f", {rounds[whole]:,} items of round {whole + 1}"
             said += f" and {sum(rounds[whole + 1 :]):,} parts of later ones" if len(rounds) > whole + 1 else ""
         return f"{said}; {plural(cases, 'case')}"
-
-
-def _kind(r: Record) -> tuple[str, ...]:
-    return r.op, r.dtype, r.aspect, r.status, r.measures[0].tensor if r.measures else ""
 
 
 def lacking_lines(items: Sequence[str], most: int = NAMED) -> list[str]:

@@ -45,7 +45,7 @@ from parity.runs.recognition import Recognition, uncovered
 from parity.runs.rounds import PINNED, Part, TimeLimit
 from parity.runs.rows import ItemRow, Power, Sighting
 from parity.runs.suite import ORACLE_EVERY, Item, RunProfile
-from parity.runs.tally import ItemTally, record
+from parity.runs.tally import Held, ItemTally, record
 from parity.tolerance import Tables
 
 KINDS_SHRUNK = 3  # kinds of findings of one item whose sizes are shrunk; the rest only lose what they do not need
@@ -115,7 +115,8 @@ class NoJournal:
 class RunPlan:
     """What all items of a run share. profile: the sizes and numbers that `options.profile` names; power: the fraction of cases
     that are judged once more with errors put in; takes: the dtypes that the device accepted at the start; limit: of time, if
-    the run has one; known: the file of known findings."""
+    the run has one; known: the file of known findings; later: whether a part of its own looks for the causes of what an item
+    found."""
 
     device: Device
     cpu: Device
@@ -126,6 +127,7 @@ class RunPlan:
     takes: frozenset[str] = frozenset()
     limit: TimeLimit | None = None
     known: Known | None = None
+    later: bool = False
 
     @property
     def left(self) -> float:
@@ -157,7 +159,8 @@ class Finding:
 class Examined:
     """Everything that examining an item gave. features: of every case, with the aspects in which it was compared; known: what
     was seen of known findings; unknown: the summary without the refusals and fallbacks that are known; explained: the cases of
-    the records that known cases stand for; deaths: of other processes, as rows for the controller."""
+    the records that known cases stand for; deaths: of other processes, as rows for the controller; held: what `explain` is to
+    explain."""
 
     summary: ItemRow
     records: tuple[Record, ...]
@@ -169,6 +172,7 @@ class Examined:
     unknown: ItemRow | None = None
     explained: tuple[str, ...] = ()
     deaths: tuple[Json, ...] = ()
+    held: Held | None = None
 
 
 def patience(case: Case) -> float:
@@ -312,11 +316,9 @@ def examine(
             notes.clear()
         else:
             alone.close()
-        kinds = 0 if o.no_shrink or SHRINKING in dead else KINDS_SHRUNK
-        # Each death costs a process: one more may happen here only if none but shrinking's came before.
-        locate = not o.no_shrink and LOCATING not in dead and (SHRINKING not in dead or len(dead) == 1)
+        kinds, locate = _how_far(o, dead)
         accepted = _without_known(item, tally, known)
-        now = part is None or plan.limit is None or _told_now(part, plan.limit, tally)
+        now = not plan.later if part is None or plan.limit is None else _told_now(part, plan.limit, tally)
         began = time.monotonic()
         how_far = kinds if now else 0, locate and now, not now and not o.no_shrink
         findings = tuple(_findings(item, plan, tally, known, notes, journal, *how_far))
@@ -329,7 +331,29 @@ def examine(
     unknown = known.without_known(summary, o.fail_on)
     deaths = () if alone is None else tuple(alone.deaths)
     explained = tuple(r.shrunk for r in accepted)
-    return Examined(summary, records, findings, *more, tuple(known.sightings), unknown, explained, deaths)
+    held = Held(dict(tally.failing), frozenset(tally.pinned)) if plan.later and tally.failing else None
+    return Examined(summary, records, findings, *more, tuple(known.sightings), unknown, explained, deaths, held)
+
+
+def explain(
+    item: Item, plan: RunPlan, journal: CaseJournal, held: Held, dead: frozenset[int] = frozenset()
+) -> tuple[tuple[Finding, ...], tuple[Record, ...], tuple[Sighting, ...]]:
+    """Shrink what an item found, and look for the causes: the findings, their records, and what was seen of known ones. dead:
+    as in `examine`."""
+    tally, notes = ItemTally(item, pinned=set(held.pinned)), list[str]()
+    tally.failing.update(held.failing)
+    entries = plan.known.entries if plan.known is not None else ()
+    known = Recognition(item.row.name, item.dtype, entries, date.today(), plan.options.strict_known)
+    with plan.device.active(), listening(notes):
+        findings = tuple(_findings(item, plan, tally, known, notes, journal, *_how_far(plan.options, dead), later=False))
+    return findings, tuple(map(_stored, findings)), tuple(known.sightings)
+
+
+def _how_far(o: RunOptions, dead: frozenset[int]) -> tuple[int, bool]:
+    """(how many kinds of findings are shrunk, whether causes are looked for), after what ended processes before."""
+    kinds = 0 if o.no_shrink or SHRINKING in dead else KINDS_SHRUNK
+    # Each death costs a process: one more may happen here only if none but shrinking's came before.
+    return kinds, not o.no_shrink and LOCATING not in dead and (SHRINKING not in dead or len(dead) == 1)
 
 
 def check_case(

@@ -19,8 +19,8 @@ from parity.runs.options import RunOptions
 from parity.runs.rounds import TimeLimit
 
 
-def run_plan(options: RunOptions, power: float, left: float | None) -> RunPlan:
-    """The RunPlan of this process. power: see `RunPlan`; left: seconds until the time is over."""
+def run_plan(options: RunOptions, power: float, left: float | None, later: bool = False) -> RunPlan:
+    """The RunPlan of this process. power, later: see `RunPlan`; left: seconds until the time is over."""
     torch.set_num_threads(1)
     torch.autograd.set_multithreading_enabled(False)  # backward on the calling thread: simulated devices need it
     if options.setup:  # before OpInfo is imported, which freezes the backend flags
@@ -33,4 +33,4 @@ def run_plan(options: RunOptions, power: float, left: float | None) -> RunPlan:
         takes = frozenset(d for d in FACTS if device.takes(getattr(torch, d)))
     limit = None if left is None else TimeLimit(time.monotonic() + left)
     held = known.read(Path(options.known)) if options.known else None
-    return RunPlan(device, cpu, tables, profile, options, power, takes, limit, held)
+    return RunPlan(device, cpu, tables, profile, options, power, takes, limit, held, later)

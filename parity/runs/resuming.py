@@ -1,7 +1,7 @@
 """What is whole in the run file of an interrupted run, and the options with which it was run, so that the rest can be run.
 
-An item is whole if its row is there, which is written last. Everything else of the file is made again: rows of items without
-one, what was tried again, and what the end sums up.
+An item is whole if its row is there, which is written last, and the causes of all that it found. Everything else of the file
+is made again: rows of items without one, what was tried again, and what the end sums up.
 """
 
 from __future__ import annotations
@@ -47,13 +47,15 @@ class Kept:
 def kept(path: Path) -> Kept:
     """What is whole in a run file. Raises RunFileError, and UsageError if there is nothing left to run."""
     run = run_file.read(path, partial=True)
-    if run.end is not None and not run.end.stopped and len(run.items) == run.end.expected:
+    unexplained = {(r.op, r.dtype) for r in run.records if r.unexplained and not is_own(r.op)}
+    if run.end is not None and not run.end.stopped and len(run.items) == run.end.expected and not unexplained:
         raise UsageError(f"{path} holds a whole run: nothing is left to run; compare it with another one: parity diff")
-    whole = {(i.op, i.dtype) for i in run.items if not is_own(i.op)}  # users' own functions are compared again
+    whole = {(i.op, i.dtype) for i in run.items if not is_own(i.op)} - unexplained  # users' own functions are compared again
     parts: dict[tuple[str, str], list[Row]] = defaultdict(list)
     of_items = (Record, Power, Figures, Sighting, ItemRow, Death, DrawnFeatures)
     for row in run_file.rows_of(path):
-        again = isinstance(row, Death) and row.shrunk  # it is shrunk once more at the end
+        again = isinstance(row, Death) and bool(row.shrunk)  # it is shrunk once more at the end
+        again |= isinstance(row, Record) and row.unexplained  # it is there once more, with its cause
         if isinstance(row, of_items) and (row.op, row.dtype) in whole and not again:
             parts[row.op, row.dtype].append(row)
     lacking = [k for k, rows in parts.items() if not any(isinstance(r, DrawnFeatures) for r in rows)]

@@ -1,4 +1,8 @@
-"""A run with a limit of time: its items in parts, the pinned cases of all first, then rounds of exploration.
+"""Runs whose items come in parts: those with a limit of time, and those that look for causes when the rest is done.
+
+Without a limit of time, an item is a test, and looking for the causes of what it found is another one (`CAUSES`), for which
+all items come first. A test that does nothing (`IDLE`) lets a worker begin the one before it while it is not known what comes
+next. With a limit, the pinned cases of all items come first, then rounds of exploration.
 
 Every part is a test of its own. Round 0 checks the pinned cases of an item and looks for no causes; `CAUSES` goes through them
 again, for the causes of what round 0 found; round 1 and those after it explore, each as many cases of an item as all before it.
@@ -14,15 +18,16 @@ from dataclasses import dataclass, field
 
 from parity.runs.suite import Item, RunProfile
 
-PINNED, CAUSES = 0, -1  # parts of an item that are no rounds of exploration
+PINNED, CAUSES, IDLE = 0, -1, -2  # parts of an item that are no rounds of exploration
 FIRST_ROUND = 0.25  # of the cases that the profile explores in an item
 FASTEST_CASE = 0.0015  # seconds; how many rounds may be reached follows from it
 MOST_ROUNDS = 24
 CAUSES_SHARE = 0.5  # of a worker's time, at most, goes into the causes of what exploration finds
+LEAST_SECONDS = 120.0  # of each worker go into causes after all items if needed, and more if the items took longer
 END_SECONDS = 2.5  # workers stop so long before the time is over: they end, and the report is written
 GRACE_SECONDS = 3.0  # after that a case that still runs is ended
 CUT = "the time was over before it began"  # why a part was skipped
-ROUND, AGAIN = " round ", " causes"  # in the ids of parts
+ROUND, AGAIN, NOTHING = " round ", " causes", "idle"  # in the ids of parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,8 @@ class Part:
     @property
     def id(self) -> str:
         """Its name in pytest. Round 0 has the item's own."""
+        if self.round == IDLE:
+            return NOTHING
         return self.item.id + (AGAIN if self.round == CAUSES else f"{ROUND}{self.round}" if self.round else "")
 
     @property
@@ -50,8 +57,15 @@ def part_of(node: str) -> tuple[str, int]:
     text = node.rpartition("[")[2].removesuffix("]")
     if text.endswith(AGAIN):
         return text.removesuffix(AGAIN), CAUSES
+    if text == NOTHING:
+        return "", IDLE
     item, _, number = text.rpartition(ROUND)
     return (item, int(number)) if number.isdecimal() and item else (text, PINNED)
+
+
+def with_causes(items: Sequence[Item]) -> tuple[Item | Part, ...]:
+    """Whole items, then the parts that look for the causes of what they found, and the test that does nothing."""
+    return (*items, *(Part(i, CAUSES) for i in items), *(Part(i, IDLE) for i in items[:1]))
 
 
 def parts(

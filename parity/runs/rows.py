@@ -212,6 +212,13 @@ class Death:
         return self.blame == CPU
 
 
+def explained(records: Iterable[Record]) -> tuple[Record, ...]:
+    """The records of a run file, in which a finding that was explained stands a second time, with its cause."""
+    some = tuple(records)
+    kinds = {r.kind for r in some if r.shrunk and not r.unexplained}
+    return tuple(r for r in some if not (r.unexplained and r.kind in kinds))
+
+
 def with_least(deaths: Iterable[Death]) -> tuple[Death, ...]:
     """The deaths of a run file, in which one that was shrunk stands a second time, with its least case."""
     by: dict[Death, Death] = {}

@@ -27,7 +27,7 @@ from parity.coverage.features import Coverage, DrawnFeatures
 from parity.runs.again import marked
 from parity.runs.code import Code
 from parity.runs.figures import Figures
-from parity.runs.rows import KINDS, Again, Death, End, Header, ItemRow, Power, Row, Run, Sighting, folded, with_least
+from parity.runs.rows import KINDS, Again, Death, End, Header, ItemRow, Power, Row, Run, Sighting, explained, folded, with_least
 from parity.runs.soundness import check_types, check_words, contradiction
 from parity.runs.upgrades import FORMAT, MAGIC, upgraded
 
@@ -165,7 +165,7 @@ def read(path: Path, partial: bool = False) -> Run:
     end = next((r for r in rows if isinstance(r, End)), None)
     run = Run(
         header,
-        tuple(r for r in rows if isinstance(r, Record)),
+        explained(r for r in rows if isinstance(r, Record)),
         folded(r for r in rows if isinstance(r, ItemRow)),
         with_least(r for r in rows if isinstance(r, Death)),
         end,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,24 @@ from parity.runs.suite import Item
 Timing: TypeAlias = Mapping[str, float]
 NOTHING = (Status.UNSUPPORTED, Status.VOID)
 KEPT_NUMEL = 1000  # most elements of the operands of a case that is repeated to look for leaks
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What an item found and another part of it explains: fields as in `ItemTally`."""
+
+    failing: Mapping[tuple[str, ...], list[tuple[Drawn, Result]]]
+    pinned: frozenset[Drawn]
+
+    def packed(self) -> bytes:
+        """For `unpacked`, in another worker of the same run."""
+        return pickle.dumps(self)
+
+    @staticmethod
+    def unpacked(packed: bytes) -> Held:
+        """What `packed` gave."""
+        held: Held = pickle.loads(packed)
+        return held
 
 
 @dataclass(slots=True)

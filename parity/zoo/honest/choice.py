@@ -191,18 +191,23 @@ def _lu(call: Call, plain: Any) -> Any:
 
 
 def _eliminated(a: Tensor) -> tuple[Tensor, Tensor]:
+    """(both factors in one, pivots) of all matrices of a batch at once."""
     lu = a.clone().reshape(-1, *a.shape[-2:])
-    k = min(a.shape[-2:])
+    k, every = min(a.shape[-2:]), torch.arange(lu.shape[0])
     pivots = torch.empty(lu.shape[0], k, dtype=torch.int32)
-    for m, chosen in zip(lu, pivots):
-        for j in range(k):
-            size = m[j:, j].abs()
-            p = j + int(torch.nonzero(size >= size.max() * (1 - 1e-6)).max()) if bool(size.max() > 0) else j
-            chosen[j] = p + 1
-            m[[j, p]] = m[[p, j]]
-            if m[j, j] != 0:
-                m[j + 1 :, j] /= m[j, j]
-                m[j + 1 :, j + 1 :] -= m[j + 1 :, j, None] * m[None, j, j + 1 :]
+    for j in range(k):
+        size = lu[:, j:, j].abs()
+        largest = size.amax(-1, keepdim=True)
+        from_the_end = (size >= largest * (1 - 1e-6)).flip(-1).to(torch.int8).argmax(-1)
+        p = j + torch.where(largest[:, 0] > 0, size.shape[1] - 1 - from_the_end, 0)
+        pivots[:, j] = p + 1
+        upper, lower = lu[every, p], lu[every, j]
+        lu[every, p], lu[every, j] = lower, upper
+        pivot = upper[:, j]
+        some = pivot != 0
+        factors = lu[:, j + 1 :, j] / torch.where(some, pivot, 1)[:, None]
+        lu[:, j + 1 :, j] = factors
+        lu[:, j + 1 :, j + 1 :] -= torch.where(some[:, None, None], factors[:, :, None] * upper[:, None, j + 1 :], 0)
     return lu.reshape(a.shape), pivots.reshape(*a.shape[:-2], k)
 
 

@@ -1,0 +1,167 @@
+"""The order of a run without a limit of time, in the controller of an xdist run: all items, and only then the causes of what
+they found.
+
+An item with findings takes as long as a hundred others while its cases are shrunk and its causes looked for. So that is a part
+of its own (`parity.runs.rounds.CAUSES`), which a worker is given when no item is left for it. These parts together take as long
+as the items did, or `LEAST_SECONDS` of each worker if that is more; what is left then keeps its findings as they were drawn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from xdist.scheduler.load import LoadScheduling  # type: ignore[import-untyped]  # xdist ships no types
+
+from parity.runs.rounds import CAUSES, IDLE, LEAST_SECONDS, PINNED, part_of
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
+
+AHEAD = 2  # tests that a worker is given ahead: it begins one when it knows the next
+MOST_AHEAD = 8  # and while many are left, so that it need not wait for a controller that is busy
+
+
+class Explaining:
+    """A plugin of the controller that hands out the items, and then the parts that explain what they found."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, None] = {}  # items that found something, in order
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: WorkerController) -> None:
+        """Tell a new worker that the causes come later."""
+        node.workerinput["parity_later"] = True
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> CausesLast:
+        """Take the place of xdist's own scheduler."""
+        return CausesLast(config, log, self)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note which items found something."""
+        item, number = part_of(report.nodeid)
+        if number == PINNED and report.when == "call" and report.failed:
+            parts = [json.loads(str(value)) for name, value in report.user_properties if name == "parity"]
+            self.found |= dict.fromkeys([item] if any(part.get("later") for part in parts) else [])
+
+
+class CausesLast(LoadScheduling):  # type: ignore[misc]  # an untyped base
+    """Gives each worker neighbouring items of its own, then items that others have not come to, then causes one at a time."""
+
+    def __init__(self, config: pytest.Config, log: Any, explaining: Explaining) -> None:
+        super().__init__(config, log)
+        self.collection: list[str] | None = None
+        self._explaining = explaining
+        self._items: dict[Any, deque[int]] = {}  # worker -> the items that it has not been given yet; of dead ones, too
+        self._causes: dict[str, int] = {}
+        self._idle = -1
+        self._spent = {True: 0.0, False: 0.0}  # seconds of workers, for causes and for items
+        self._least = 0.0
+        self._explained: Counter[str] = Counter()  # op -> items whose causes were looked for
+
+    @property
+    def tests_finished(self) -> bool:
+        """Whether nothing is left but to send the workers home."""
+        if self.collection is None or self._has_more():
+            return False
+        return all(self._is_free(node) for node in self.node2pending)
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether anything is left to do."""
+        return self._has_more() or any(self.node2pending.values())
+
+    def schedule(self) -> None:
+        """Share out the collected items, and begin."""
+        if self.collection is None:
+            if not self._check_nodes_have_same_collection():
+                return
+            self.collection = next(iter(self.node2collection.values()))
+            items = []
+            for index, test in enumerate(self.collection):
+                item, number = part_of(test)
+                if number == IDLE:
+                    self._idle = index
+                elif number == CAUSES:
+                    self._causes[item] = index
+                else:
+                    items.append(index)
+            n = len(self.nodes)
+            self._items = {w: deque(items[k * len(items) // n : (k + 1) * len(items) // n]) for k, w in enumerate(self.nodes)}
+            self._least = LEAST_SECONDS * n
+        self._check_all()
+
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        """A test is done."""
+        assert self.collection is not None
+        if item_index != self._idle:
+            self._spent[part_of(self.collection[item_index])[1] == CAUSES] += duration
+        super().mark_test_complete(node, item_index, duration)
+        if not any(self._items.values()):  # what it found may be explained by any worker
+            self._check_all()
+
+    def mark_test_pending(self, item: str) -> None:
+        """A test is to be run again."""
+        if part_of(item)[1] != IDLE:
+            super().mark_test_pending(item)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """A worker is gone; the test at which it was, if it was at one."""
+        self.node2pending[node] = [k for k in self.node2pending[node] if k != self._idle]
+        crashed: str | None = super().remove_node(node)
+        return crashed
+
+    def check_schedule(self, node: WorkerController, duration: float = 0) -> None:
+        """Give a worker what is due, and at the end a test that does nothing, so that it begins the one before."""
+        if node.shutting_down or self.collection is None:
+            return
+        pending, before = self.node2pending[node], len(self.node2pending[node])
+        ahead = self._ahead()
+        while len(pending) < ahead and (index := self._next(node)) is not None:
+            pending.append(index)
+        if pending and pending[-1] != self._idle and len(pending) < ahead:
+            pending.append(self._idle)
+        if pending[before:]:
+            node.send_runtest_some(pending[before:])
+
+    def _check_all(self) -> None:
+        for node in self.nodes:
+            self.check_schedule(node)
+
+    def _ahead(self) -> int:
+        left = sum(map(len, self._items.values())) // max(1, len(self.nodes))
+        return min(MOST_AHEAD, max(AHEAD, left // 4))
+
+    def _has_more(self) -> bool:
+        return bool(self.pending) or any(self._items.values()) or self._due() is not None
+
+    def _is_free(self, node: WorkerController) -> bool:
+        """Whether a worker has nothing to do."""
+        return all(index == self._idle for index in self.node2pending[node])
+
+    def _next(self, node: WorkerController) -> int | None:
+        """The test that a worker is to run next; None if there is none for it now."""
+        if self.pending:  # given back: by a worker that died
+            return int(self.pending.pop(0))
+        own = self._items.setdefault(node, deque())
+        if not own:  # take half of what another one has left
+            longest = max(self._items.values(), key=len)
+            for _ in range((len(longest) + 1) // 2):
+                own.appendleft(longest.pop())
+        if own:
+            return own.popleft()
+        item = self._due() if self._is_free(node) else None
+        if item is None:
+            return None
+        self._explained[item.rpartition("-")[0]] += 1
+        return self._causes.pop(item)
+
+    def _due(self) -> str | None:
+        """The next item whose findings are to be explained, if there is time for it: of the op of which least is known."""
+        if self._spent[True] >= max(self._least, self._spent[False]):
+            return None
+        due = [i for i in self._explaining.found if i in self._causes]
+        return min(due, key=lambda i: self._explained[i.rpartition("-")[0]], default=None)

@@ -1,0 +1,16 @@
+"""What an item found, until its cause is told or the run is over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from parity.core.results import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """records: the findings as they were drawn; texts: the same for a reader."""
+
+    records: Sequence[Record]
+    texts: Sequence[str]

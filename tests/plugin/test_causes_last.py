@@ -1,0 +1,149 @@
+"""Findings do not stop the line: all items come first, then the causes of what they found, as far as their share of the time
+goes; and nothing of them is lost."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from parity.core.results import Record
+from parity.faces import cli, explaining
+from parity.runs import run_file
+from parity.runs.rows import ItemRow, Run
+
+OPS = ("exp", "neg", "sin", "tanh")
+HALVED = """
+import sys
+from parity.devices import Fault
+
+def explaining(call):
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "explain":
+        frame = frame.f_back
+    return frame is not None
+
+FAULTS = [Fault("halved", ("exp", "neg", "sin"), lambda call: call.run() * 0.5, level="kernel")]
+"""
+DEADLY = '\nFAULTS.append(Fault("deadly", ("exp",), lambda call: __import__("os").abort(), explaining))\n'
+ASKED = ("run", *OPS, "--device", "sim", "--dtype", "float32", "--examples", "4", "-n", "1", "--faults", "faults.py")
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_with_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of the four ops are wrong."""
+    monkeypatch.chdir(tmp_path)
+    Path("faults.py").write_text(HALVED)
+
+
+def findings(run: Run) -> set[tuple[str, ...]]:
+    """What a run found, with least cases and causes."""
+    return {(*r.kind, r.case, r.shrunk, str(r.cause), str(r.count)) for r in run.records if r.shrunk}
+
+
+def without_cause(run: Run) -> set[str]:
+    """The ops with findings of which no cause was looked for."""
+    return {r.op for r in run.records if r.unexplained}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that had time for everything."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        Path("faults.py").write_text(HALVED)
+        assert cli.main([*ASKED, "--output", "run.jsonl", "--junit-xml", "j.xml"]) == 1
+    return folder
+
+
+def test_all_items_come_before_the_causes(whole: Path) -> None:
+    """In the file each finding stands twice, as it was drawn and with its cause; a reader has it once."""
+    rows = run_file.rows_of(whole / "run.jsonl")
+    last = max(k for k, r in enumerate(rows) if isinstance(r, ItemRow))
+    told = [k for k, r in enumerate(rows) if isinstance(r, Record) and r.shrunk and r.cause is not None]
+    drawn = [k for k, r in enumerate(rows) if isinstance(r, Record) and r.unexplained]
+    assert max(drawn) < last < min(told)
+    run = run_file.read(whole / "run.jsonl")
+    assert not without_cause(run)
+    assert len([r for r in run.records if r.shrunk]) == len(told) == len(drawn)
+    assert {r.cause.subject for r in run.records if r.cause} == {"aten::exp", "aten::neg", "aten::sin"}
+
+
+def test_the_least_case_is_what_junit_and_the_script_show(whole: Path) -> None:
+    """One test case for each item."""
+    (suite,) = ElementTree.parse(whole / "j.xml").iter("testsuite")
+    failed = {str(c.get("name")): c.findtext("failure") for c in suite.iter("testcase")}
+    assert set(failed) == {f"test_operator[{op}-float32]" for op in OPS}
+    assert (suite.get("tests"), suite.get("failures")) == ("4", "3")
+    assert "smallest case: neg(float32[()])" in str(failed["test_operator[neg-float32]"])
+    assert "float32[()]" in (whole / "findings" / "neg-float32-forward-out.py").read_text()
+
+
+def test_what_had_no_time_is_told_and_resumed(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run is whole, and fails; another one with its file gives the rest, and is in the end what a run with time is."""
+    due = explaining.CausesLast._due
+    with monkeypatch.context() as patch:
+        patch.setattr(explaining.CausesLast, "_due", lambda self: None if self._explained else due(self))
+        assert cli.main([*ASKED, "--output", "run.jsonl"]) == 1
+    said = capsys.readouterr().out
+    run = run_file.read(Path("run.jsonl"))
+    assert without_cause(run) == {"exp", "sin"}
+    assert run.end is not None
+    assert (run.end.stopped, len(run.items)) == ("", len(OPS))
+    assert "NO CAUSE   of the findings of 2 of 3 items no cause was looked for, and no smaller case: that had its share" in said
+    assert "to go on: parity run --resume run.jsonl" in said
+    assert f"{sum(bool(r.shrunk) for r in run.records)} findings in" in said
+    resume = ["run", "--resume", "run.jsonl", "--faults", "faults.py", "-n", "1"]
+    assert cli.main(resume) == 1
+    assert "2 items of 4 are whole in run.jsonl; the rest is run" in capsys.readouterr().out
+    assert findings(run_file.read(Path("run.jsonl"))) == findings(run_file.read(whole / "run.jsonl"))
+    assert cli.main(resume) == 2
+    assert "nothing is left to run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_ends_among_the_causes_loses_no_finding(number: int, whole: Path) -> None:
+    """Interrupted or killed: what was found is in the file as it was drawn, and is explained when the run is resumed."""
+    command = (sys.executable, "-m", "parity", *ASKED, "--output", "run.jsonl")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        for line in process.stdout or ():
+            if "looking for the causes" in line:
+                process.send_signal(number)
+    assert process.wait() == (130 if number == signal.SIGINT else -number)
+    run = run_file.read(Path("run.jsonl"), partial=True)
+    assert without_cause(run) >= {"sin"}
+    assert len(run.items) == len(OPS)
+    drawn = {k[:5] for k in findings(run_file.read(whole / "run.jsonl"))}
+    assert {k[:5] for k in findings(run)} == drawn
+    assert cli.main(["run", "--resume", "run.jsonl", "--faults", "faults.py", "-n", "1"]) == 1
+    assert findings(run_file.read(Path("run.jsonl"))) == findings(run_file.read(whole / "run.jsonl"))
+
+
+def test_a_death_among_the_causes_costs_the_causes_of_its_item_alone(whole: Path) -> None:
+    """It is told as a death, and the findings of its item as they were drawn."""
+    Path("faults.py").write_text(HALVED + DEADLY)
+    assert cli.main([*ASKED, "--output", "run.jsonl", "--no-again"]) == 1
+    run = run_file.read(Path("run.jsonl"))
+    assert {d.op for d in run.deaths} == {"exp"}
+    assert not without_cause(run)
+    expected = findings(run_file.read(whole / "run.jsonl"))
+    assert {f for f in findings(run) if f[0] != "exp"} == {f for f in expected if f[0] != "exp"}
+    assert {f[:6] for f in findings(run) if f[0] == "exp"} == {f[:6] for f in expected if f[0] == "exp"}
+    assert {r.case == r.shrunk for r in run.records if r.op == "exp" and r.shrunk} == {True}
+
+
+def test_findings_without_shrinking_are_told_at_once() -> None:
+    """As they were drawn, and once."""
+    assert cli.main([*ASKED, "--no-shrink", "--no-again", "--output", "run.jsonl"]) == 1
+    rows = [json.loads(line) for line in Path("run.jsonl").read_text().splitlines()]
+    found = [(r["op"], r["aspect"], r["reason"]) for r in rows if r.get("kind") == "record" and r.get("shrunk")]
+    assert len(found) == len(set(found)) > 3
+    assert not without_cause(run_file.read(Path("run.jsonl")))
