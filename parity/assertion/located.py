@@ -18,13 +18,15 @@ PASSES = ("forward", "backward")
 @dataclass(frozen=True, slots=True)
 class Parting:
     """An operator (or function) whose own result is outside. operator: "aten::gelu" or "torch.nn.functional.gelu"; pass_: one
-    of `PASSES`; verdict: of its worst result; call: the operator with its operands, None for a function."""
+    of `PASSES`; verdict: of its worst result; call: the operator with its operands, None for a function; of: what it
+    judges, where that is no result."""
 
     operator: str
     pass_: str
     place: Place
     verdict: Verdict
     call: OperatorCall | None = None
+    of: str = ""
 
     @property
     def title(self) -> str:
@@ -119,7 +121,8 @@ def _worst(p: Parting) -> Iterator[str]:
     m = p.verdict.measure
     if m is not None and m.device:
         truth = f", truth {m.truth}" if m.truth else ""
-        yield f"worst at {list(m.index)}: device {m.device}, CPU {m.reference or m.truth}{truth}"
+        of = f" of {p.of}" if p.of else ""
+        yield f"worst at {list(m.index)}{of}: device {m.device}, CPU {m.reference or m.truth}{truth}"
 
 
 def called(p: Parting) -> Iterator[str]:

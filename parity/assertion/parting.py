@@ -27,6 +27,7 @@ from parity.assertion.comparison import Comparison, ParityWarning
 from parity.assertion.located import SHOWN, Located, called
 from parity.assertion.modules import module_errors
 from parity.assertion.moved_runs import Moved, moved_results
+from parity.assertion.places import Places
 from parity.assertion.quick import DEFAULT, FULL, effort_of
 from parity.assertion.screens import is_settled, may_move, moves_as_far
 from parity.assertion.searching import Operators, Search
@@ -155,17 +156,23 @@ def _advice(
         return ()
 
 
-def locate_run(name: str, run: Callable[[], Any], device: Device, seconds: float = math.inf) -> Located:
+def locate_run(
+    name: str, prepared: Callable[[Places], Callable[[], Any]], device: Device, seconds: float = math.inf
+) -> Located:
     """`locate` for a program that has its tensors on the device already, and runs its own backward pass (a training step).
-    name: how it is called. Operators that write in place and return nothing are compared by what they leave in memory."""
+    name: how it is called; prepared: makes all that it needs anew, and returns it. Operators that write in place and return
+    nothing are compared by what they leave in memory."""
     search = Search(device, time.monotonic() + seconds)
-    mode = Operators(search, in_place=True)
-    with warnings.catch_warnings(), search.places.watching(), mode:
+    run, mode = prepared(search.places), Operators(search, in_place=True)
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", ParityWarning)
-        got = ex.attempt(run, "run")
-    if isinstance(got, Raised):
-        search.broken = f"{got.type}: {got.message}"
-    order = tuple(search.partings)
+        with search.places.watching(), mode:
+            got = ex.attempt(run, "run")
+        if isinstance(got, Raised):
+            search.broken = f"{got.type}: {got.message}"
+        if search.foreign or not search.partings:  # as in `located`
+            search.functions_of(prepared(search.places), only_foreign=bool(search.partings))
+    order = search.order
     return Located(name, "", device.name, order, search.compared, dict(search.left), "" if order else search.broken)
 
 

@@ -98,10 +98,14 @@ class Places:
         """The number that the next call gets."""
         return self._calls + 1
 
+    def know(self, m: nn.Module, title: str = "") -> None:
+        """Name a model's modules by their paths, also where one of them is called by itself. title: the model's own name."""
+        self._roots.append(m)
+        self._names |= {id(part): f"{title}.{n}" if title and n else n or title for n, part in m.named_modules()}
+
     def _enter(self, m: nn.Module) -> None:
-        if not self._running:
-            self._roots.append(m)
-            self._names |= {id(part): name for name, part in m.named_modules()}
+        if not self._running and id(m) not in self._names:
+            self.know(m)
         self._running.append((self._names.get(id(m), ""), type(m).__name__))
 
     def _leave(self) -> None:

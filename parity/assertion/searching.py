@@ -201,6 +201,27 @@ class Search:
                 self._parts(call, Verdict(Status.WRONG, f"{off:.3g} times what roundings explain"))
             self.compared += 1
 
+    def statistics(self, call: OperatorCall, theirs: tuple[Tensor, ...]) -> None:
+        """Judge the running statistics that a normalization of a batch left on the device."""
+        operands, which = [x.values for x in call.operands], sorted(call.statistics)
+
+        def kept(*x: Tensor) -> tuple[Tensor, ...]:
+            given = [t.clone() for t in x]
+            called_with(call, given)
+            return tuple(given[k] for k in which)
+
+        try:
+            with self.noted.on_the_cpu():
+                ours = kept(*operands)
+        except RuntimeError:  # float32 beside halves
+            return
+        pairs = [(k, b, a) for k, (b, a) in enumerate(zip(theirs, ours)) if not is_settled(b, a)]
+        if not pairs or self._explained(pairs, lambda *x: [kept(*x)[k] for k, *_ in pairs], operands):
+            return
+        verdict = self._judged(kept, operands, theirs, ours)
+        if verdict is not None and verdict.status.is_finding:
+            self._parts(call, verdict, "its running statistics")
+
     def raised(self, call: OperatorCall, e: Exception) -> None:
         """The device raised in an operator that the CPU may run."""
         try:
@@ -212,7 +233,7 @@ class Search:
         self.compared += 1
         self._parts(call, Verdict(Status.UNSUPPORTED if refused else Status.ERROR, text))
 
-    def _parts(self, call: OperatorCall, verdict: Verdict) -> None:
+    def _parts(self, call: OperatorCall, verdict: Verdict, of: str = "") -> None:
         pass_, now = self.where()
         operator = f"aten::{call.base_name}"
         last = self.partings[-1] if self.partings else None
@@ -220,7 +241,7 @@ class Search:
         if last is not None and now.order and (last.place, last.pass_) == (now, pass_) and last.operator in nested:
             return  # an operator that runs another one by itself is told once, by the inner one
         if len(self.partings) < MOST:
-            self.partings.append(Parting(operator, pass_, now, verdict, call))
+            self.partings.append(Parting(operator, pass_, now, verdict, call, of))
 
     def _judged(
         self, fn: Callable[..., Any], operands: Sequence[Tensor], theirs: Sequence[Tensor], ours: Sequence[Tensor]
@@ -238,8 +259,12 @@ class Search:
 
     def functions(self, s: Subject, only_foreign: bool = False) -> None:
         """Run the forward pass with every public function compared, or those alone that run operators which the CPU lacks."""
+        self.functions_of(lambda: forward(s, self.device.upload, True, stay=torch.clone), only_foreign)
+
+    def functions_of(self, run: Callable[[], Any], only_foreign: bool) -> None:
+        """Run a program with its public functions compared, as `functions` does."""
         with self.places.watching(), Calls(self, only_foreign):
-            ex.attempt(lambda: forward(s, self.device.upload, True, stay=torch.clone), "run")
+            ex.attempt(run, "run")
 
     @property
     def order(self) -> tuple[Parting, ...]:
@@ -388,7 +413,7 @@ class Operators(Following):  # type: ignore[no-untyped-call]  # as torch has it
         """A call came to its end: judge it, unless the CPU cannot run it."""
         with self._search.places.paused():
             tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
-            theirs = tuple(_plain(self._device.download(t.detach()) if not t.is_cpu else t.detach().clone()) for t in tensors)
+            theirs = self._near(tensors)
             self._search.ended()  # only now: a device may compute when its result is asked for
             try:
                 if not tensors and self._in_place:
@@ -397,6 +422,12 @@ class Operators(Following):  # type: ignore[no-untyped-call]  # as torch has it
                     self._search.operator(call, theirs)
             except Exception:  # the CPU cannot run it, or refuses it
                 self._keep(OperatorCall(call.operator, (), {}, unknown=True))
+            if which := sorted(call.statistics):
+                given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+                self._search.statistics(call, self._near([given[k] for k in which]))
+
+    def _near(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(_plain(self._device.download(t.detach()) if not t.is_cpu else t.detach().clone()) for t in tensors)
 
     def _keep(self, call: OperatorCall) -> None:
         """Take note of an operator that the CPU does not run."""

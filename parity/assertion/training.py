@@ -26,12 +26,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from parity.assertion.advice import SIDES
 from parity.assertion.comparing import target
 from parity.assertion.comparison import ParityWarning
 from parity.assertion.draws import ATEN_INTO, ATEN_MADE
 from parity.assertion.located import Located, plural
 from parity.assertion.noted import Noted
 from parity.assertion.parting import locate_run
+from parity.assertion.places import Places
 from parity.assertion.rounded_runs import Off, by_chance, in_double, unit_roundoff
 from parity.assertion.trained import KINDS, Departure, Point, Training
 from parity.assertion.training_judge import MARGIN, Judge
@@ -214,6 +216,8 @@ class _Trainings:
             if theirs.type == "UsageError":
                 raise UsageError(theirs.message)
             self.told = self.told or (number, before)
+            if SIDES.search(theirs.message) and (name := self.there.stays()):
+                self.notes.append(f"'{name}' of the step lies on the CPU: let make put it on the device that it gets")
             return f"raises at step {number + 1} of {len(self.batches)} ({theirs.type}: {theirs.message})"
         self._random(cpu, theirs, number)
         self._alive(number, before, cpu)
@@ -367,11 +371,17 @@ class _Trainings:
         """The operators that part in the step that is told, from the device's own state before it."""
         assert self.told is not None
         number, before = self.told
-        side = Side(self.make, self.device)
-        side.load(before)
-        given = side.batch(self.batches[number])
+
+        def prepared(places: Places) -> Callable[[], Any]:
+            side = Side(self.make, self.device)
+            side.load(before)
+            for m, name in zip(side.modules, side.titles):
+                places.know(m, name)
+            given = side.batch(self.batches[number])
+            return lambda: side.take(given, number)
+
         try:
-            return locate_run(title, lambda: side.take(given, number), self.device, PATIENCE)
+            return locate_run(title, prepared, self.device, PATIENCE)
         except ParityError:
             return None
 

@@ -26,6 +26,7 @@ from parity.devices import Device
 from parity.execution import execute as ex
 
 CPU = torch.device("cpu")
+CELL = "cell "  # before the name of a variable of make
 PLAIN = (bool, int, float, str, type(None))  # what a step may keep in variables of its own, also in lists and dicts
 LARGEST = 1 << 16  # elements of a tensor that it may keep; a larger one is data
 RETURNS = (
@@ -79,6 +80,7 @@ class Side:
         self.model = self.modules[0]
         self.dtype = coarsest(p.dtype for p in self.model.parameters())
         self.step: Callable[[Any], Any] = steps[0] if steps else self._plain_step
+        self.titles = self._titles()
         self.order: list[str] = []  # parameters in the order in which the first backward pass was done with them
         self._check()
         if wide:
@@ -95,6 +97,21 @@ class Side:
         """Whether `make` returned a model for this side that it had returned for another."""
         theirs = {id(t) for _, t in other._tensors()}
         return any(id(t) in theirs for _, t in self._tensors())
+
+    def _titles(self) -> list[str]:
+        """What stands before the names of each model's tensors, no two alike: the step's own name for it, or its class. Nothing
+        for the first one if no other is trained."""
+        held = {id(p) for o in self.optimizers for g in o.param_groups for p in g["params"]}
+        trained = [m for m in self.modules if any(id(p) in held for p in m.parameters())]
+        own: dict[int, str] = {}
+        for name, (where, attribute) in self._variables().items():
+            with contextlib.suppress(ValueError):  # an empty cell
+                own.setdefault(id(getattr(where, attribute)), name.removeprefix(CELL))
+        found: list[str] = []
+        for k, m in enumerate(self.modules):
+            title = "" if k == 0 and len(trained) < 2 else own.get(id(m), type(m).__name__)
+            found.append(title if title not in found else f"{title}{k + 1}")
+        return found
 
     def _check(self) -> None:
         lazy = next((n for n, t in self._tensors() if nn.parameter.is_lazy(t)), "")
@@ -142,18 +159,27 @@ class Side:
     # ------------------------------------------------------------------------------------------------------------- state
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        for k, m in enumerate(self.modules):
+        for title, m in zip(self.titles, self.modules):
             for n, t in (*m.named_parameters(), *m.named_buffers()):
-                yield (n if k == 0 else f"{type(m).__name__}.{n}"), t
+                yield (f"{title}.{n}" if title else n), t
+
+    def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The parameters of all models, one that several have once."""
+        seen: set[int] = set()
+        for n, t in self._tensors():
+            if isinstance(t, nn.Parameter) and id(t) not in seen:
+                seen.add(id(t))
+                yield n, t
 
     def _variables(self) -> dict[str, tuple[Any, str]]:
         """Where the step keeps what is its own: in variables of make, and in attributes of the function or of the object whose
         method it is. (object, attribute) by name."""
-        cells = getattr(self.step, "__closure__", None) or ()
+        code, closure = getattr(self.step, "__code__", None), getattr(self.step, "__closure__", None)
+        cells = zip(code.co_freevars, closure) if code is not None and closure else ()
         owner = getattr(self.step, "__self__", self.step)
         own = () if owner is self else getattr(owner, "__dict__", ())
         return {
-            **{f"cell {k}": (c, "cell_contents") for k, c in enumerate(cells)},
+            **{f"{CELL}{n}": (c, "cell_contents") for n, c in cells},
             **{n: (owner, n) for n in own if not n.startswith("__")},
         }
 
@@ -176,7 +202,8 @@ class Side:
             now = getattr(where, attribute, None)
             if isinstance(value, Tensor):
                 t = widened(value) if self.wide else value
-                setattr(where, attribute, self._put(t) if self.device is not None else t.clone())
+                near = self.device is None or (isinstance(now, Tensor) and now.is_cpu)  # make left it there, on the device too
+                setattr(where, attribute, t.clone() if near else self._put(t))
             elif type(value) is dict and type(now) is dict:  # which others may hold, too
                 now.clear()
                 now.update(copy.deepcopy(value))
@@ -220,6 +247,15 @@ class Side:
     def _put(self, t: Tensor) -> Tensor:
         return t if self.device is None else self.device.upload(t)
 
+    def stays(self) -> str:
+        """What the step takes to the device although it lies on the CPU: the name of its variable; "" if there is nothing."""
+        for name, (where, attribute) in self._variables().items():
+            with contextlib.suppress(ValueError):  # an empty cell
+                value = getattr(where, attribute)
+                if isinstance(value, Tensor) and value.is_cpu and value.dim():
+                    return name.removeprefix(CELL)
+        return ""
+
     def _copied(self, x: Any) -> Any:
         return self._near(x) if isinstance(x, Tensor) else copy.deepcopy(x)
 
@@ -254,7 +290,7 @@ class Side:
                 took.gradients[name] = self._near(p.grad)
 
         hooks: list[Any] = [o.register_step_pre_hook(stepping) for o in self.optimizers]
-        for n, p in self.model.named_parameters():
+        for n, p in self._parameters():
             if p.requires_grad:
                 hooks.append(p.register_post_accumulate_grad_hook(functools.partial(accumulated, n)))  # type: ignore[no-untyped-call]
         try:

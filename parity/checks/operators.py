@@ -44,6 +44,7 @@ ATEN_NOT_UNIQUE = (
     "linalg_householder_product",
 )
 ATEN_COPIES = ("_to_copy", "copy", "clone", "contiguous", "_copy_from", "_copy_from_and_resize", "to")
+ATEN_STATISTICS = ("running_mean", "running_var")  # arguments that are written where a batch is normalized
 ATEN_UNWRITTEN = ("empty", "new_empty", "resize_", "set_", "_to_copy_uninitialized")
 
 
@@ -122,11 +123,21 @@ class OperatorCall:
     @property
     def written(self) -> frozenset[int]:
         """Numbers of the operands, in the order of the call, that it writes into."""
+        arguments = self.operator._schema.arguments
+        return self._numbers({a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write})
+
+    @property
+    def statistics(self) -> frozenset[int]:
+        """Numbers of the operands in which it keeps running statistics. Most schemas do not say that these are written."""
         names = [a.name for a in self.operator._schema.arguments]
-        kept = {a.name for a in self.operator._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
-        given = [*zip(names, self.args), *self.kwargs.items()]
-        flat = [(name, leaf) for name, value in given for leaf in tree_leaves(value) if isinstance(leaf, Lain)]
-        return frozenset(k for k, (name, _) in enumerate(flat) if name in kept)
+        trains = {**dict(zip(names, self.args)), **self.kwargs}.get("training", True)
+        return self._numbers(set(ATEN_STATISTICS)) if trains and "backward" not in self.base_name else frozenset()
+
+    def _numbers(self, names: set[str]) -> frozenset[int]:
+        """Of the operands that are given for these arguments."""
+        given = [*zip((a.name for a in self.operator._schema.arguments), self.args), *self.kwargs.items()]
+        flat = [name for name, value in given for leaf in tree_leaves(value) if isinstance(leaf, Lain)]
+        return frozenset(k for k, name in enumerate(flat) if name in names)
 
     @property
     def operands(self) -> list[Lain]:
@@ -194,7 +205,7 @@ def run_on(call: OperatorCall, device: Device | None, wide: bool = False, bases:
     copies: dict[int, Tensor] = {}
     places: list[tuple[Tensor, Tensor]] = []
     written = call.written if device is None else frozenset[int]()
-    writes = bool(call.written)
+    writes = bool(call.written or call.statistics)
     count = itertools.count()
 
     def copied(x: Lain) -> Tensor:

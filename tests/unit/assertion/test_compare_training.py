@@ -212,6 +212,90 @@ def test_odd_recipes_are_taken() -> None:
     assert parity.compare_training(make, [torch.randint(9, (2, 4))], steps=3, device="sim").agrees
 
 
+def test_what_only_the_device_has_is_located_in_a_step() -> None:
+    """An LSTM is one operator on MPS: it is compared as the function that calls it."""
+
+    def make(device: torch.device) -> Any:
+        net = Words().to(device)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+        def step(ids: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(ids).flatten(0, 1), ids.flatten())
+            torch.autograd.backward(loss)
+            optimizer.step()
+            return loss
+
+        return net, optimizer, step
+
+    ids = [torch.randint(9, (2, 4), generator=torch.Generator().manual_seed(0))]
+    for operator, pass_ in (("_lstm_mps", "forward"), ("lstm_mps_backward", "backward")):
+
+        def off(call: Call) -> Any:
+            first, *rest = call.run()
+            return (first * 1.01, *rest)
+
+        found = parity.compare_training(make, ids, steps=1, device=resolve("sim", (Fault("lstm", (operator,), off),)))
+        assert found.located is not None
+        assert [(p.operator, p.pass_, p.place.module) for p in found.located.partings] == [("torch.lstm", pass_, "net")]
+
+
+def pair(device: torch.device) -> Any:
+    """Two judges of one class, of different sizes, beside what they judge."""
+    net = nn.Sequential(nn.Linear(8, 6), nn.Tanh()).to(device)
+    one, two = (nn.Sequential(nn.Linear(6, n), nn.SiLU(), nn.Linear(n, 1)).to(device) for n in (5, 7))
+    first = torch.optim.SGD(net.parameters(), 0.1)
+    second = torch.optim.SGD([*one.parameters(), *two.parameters()], 0.1)
+
+    def step(batch: Any) -> Tensor:
+        for o in (first, second):
+            o.zero_grad()
+        made = net(batch[0])
+        loss = (one(made) - two(made)).square().mean()
+        torch.autograd.backward(loss)
+        for o in (first, second):
+            o.step()
+        return loss
+
+    return net, one, two, first, second, step
+
+
+def test_several_models_are_told_apart() -> None:
+    """By the names that the step has for them, in gradients of all and in the place of the operator."""
+    for faults in ((), tuple(HONEST)):
+        assert compared(pair, *faults).agrees
+
+    def wide(call: Call) -> Any:
+        result = call.run()
+        return (result[0], result[1] * 1.01, result[2]) if tuple(result[1].shape) == (7, 6) else result
+
+    found = compared(pair, Fault("off", ("linear_backward",), wide, level="kernel"))
+    assert found.first is not None
+    assert (found.first.kind, found.first.name) == ("gradient", "two.0.weight")
+    assert found.located is not None
+    assert [p.place.module for p in found.located.partings] == ["two.0"]
+
+
+def test_a_tensor_that_make_leaves_on_the_cpu_stays_there() -> None:
+    """Where torch refuses it on a device, it must be told, with its name."""
+
+    def make(device: torch.device) -> Any:
+        net, weight = Net().to(device), torch.ones(4)
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+        def step(batch: Any) -> Tensor:
+            loss = F.cross_entropy(net(batch[0]), batch[1], weight)
+            torch.autograd.backward(loss)
+            optimizer.step()
+            return loss
+
+        return net, optimizer, step
+
+    found = compared(make)
+    assert "raises at step 1 of 4 (RuntimeError" in found.headline
+    assert "'weight' of the step lies on the CPU: let make put it on the device that it gets" in found.notes
+
+
 def _counting(kind: str) -> Callable[[torch.device], Any]:
     """A step of the optimizer at every second batch, and a mean of the losses, kept as people do: in a dictionary, in the
     object whose method the step is, or in attributes of the function; "hidden": where nobody sees it."""

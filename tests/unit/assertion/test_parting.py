@@ -151,6 +151,28 @@ def test_statistics_kept_for_the_gradient_are_no_difference(dtype: torch.dtype, 
     assert [(p.operator, p.pass_) for p in wrong.partings] == [("aten::native_layer_norm_backward", "backward")]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_running_statistics_are_judged_with_the_operator_that_keeps_them(dtype: torch.dtype) -> None:
+    """The schema of batch_norm does not say that it writes them; in eval mode it does not."""
+
+    def more(call: Call) -> Any:
+        result = call.run()
+        call.operands[4].mul_(1.05)
+        return result
+
+    def found(train: bool, *faults: Fault) -> parity.Located:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)).to(dtype).train(train)
+        return parity.locate(net, torch.randn(12, 8, dtype=dtype), device=resolve("sim", faults))
+
+    wrong = found(True, Fault("var", ("native_batch_norm",), more))
+    assert [(p.operator, p.place.module) for p in wrong.partings] == [("aten::native_batch_norm", "1")]
+    assert "of its running statistics: device" in str(wrong)
+    for faults in ((), HONEST):
+        assert found(True, *faults).agrees
+        assert found(False, *faults).agrees
+
+
 def test_an_operator_that_only_the_device_has_is_named_before_a_later_one() -> None:
     """Two faults: the LSTM, which the CPU has no operator for, runs before the product that is wrong, too."""
     torch.manual_seed(0)
@@ -181,17 +203,25 @@ def test_an_operator_that_raises_is_named() -> None:
 
 
 def test_what_agrees_part_by_part_is_no_agreement_of_the_whole() -> None:
-    """Statistics that a kernel writes, an error on the device alone, no backward pass; random numbers are left out."""
+    """An operand that a kernel changes, an error on the device alone, no backward pass; random numbers are left out."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("scale", torch.ones(8))
+
+        def forward(self, t: Tensor) -> Tensor:
+            return t * self.get_buffer("scale").exp()
 
     def off(call: Call) -> Any:
         result = call.run()
-        call.args[4].mul_(1.05)
+        call.args[0].mul_(1.05)
         return result
 
-    norm, x = nn.BatchNorm1d(8), torch.randn(4, 8)
-    found = parity.locate(norm, x, device=resolve("sim", (Fault("bn", ("native_batch_norm",), off),)))
+    x = torch.randn(4, 8)
+    found = parity.locate(Scaled(), x, device=resolve("sim", (Fault("exp", ("exp",), off),)))
     assert (found.first, found.agrees) == (None, False)
-    assert "the results differ: buffer[running_var]" in found.headline
+    assert "the results differ: buffer[scale]" in found.headline
 
     def fails(t: Tensor) -> Tensor:
         y = t.exp()
@@ -208,7 +238,7 @@ def test_what_agrees_part_by_part_is_no_agreement_of_the_whole() -> None:
     assert noisy.agrees
     assert any("random numbers" in why for why in noisy.left)
     with pytest.raises(UsageError, match="the device is the CPU itself"):
-        parity.locate(norm, x, device="cpu")
+        parity.locate(Scaled(), x, device="cpu")
 
 
 def test_what_cannot_be_located_is_said() -> None:
