@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from parity.devices import Call, Fault
 from parity.zoo.honest import tally
@@ -23,6 +22,7 @@ from parity.zoo.honest.rerun import (
     arithmetic,
     honest,
     in_range,
+    mapped,
     narrowed,
     once,
     pick,
@@ -236,7 +236,7 @@ def _batch_norm(call: Call) -> Any:
     running = [t for t in call.args[3:5] if t is not None]
     plain = rerun(call, swap={id(t): t.clone() for t in running})
     wide = {id(t): widened(t, dtypes.get(t.dtype, t.dtype)) for t in running}
-    other = tree_map(in_range, narrowed(rerun(call, dtypes, wide), plain), plain)
+    other = mapped(in_range, narrowed(rerun(call, dtypes, wide), plain), plain)
     for t in running:
         if t.numel():
             stretch(t).copy_(stretch(wide[id(t)]))
