@@ -412,7 +412,8 @@ class Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch
         self._seen.operators += 1
         read = Reader(self._device, self._largest)
         try:
-            call = OperatorCall(func, tree_map(read, tuple(args)), tree_map(read, dict(kwargs)))
+            with torch._C.DisableTorchFunction():  # the caller's modes are told of the caller's calls alone
+                call = OperatorCall(func, tree_map(read, tuple(args)), tree_map(read, dict(kwargs)))
         except Exception:  # what cannot be described is not run again, and the case must go on
             self._seen.missed += 1
             return func(*args, **kwargs)
