@@ -151,11 +151,13 @@ class Search:
             return
         alike = _alike(call, ours, theirs)
         pairs = [(k, f"out[{k}]" if len(ours) > 1 else "out", b, a) for k, a, b in alike]
-        shape = call.name, tuple((x.shape, x.base.dtype) for x in call.operands)
         if chooses(call.base_name):
             pairs = [(k, n, b, a) for k, n, b, a in pairs if a.is_floating_point() or b.shape != a.shape]
-        doubtful = [(k, b, a) for k, _, b, a in pairs if not is_settled(b, a, self._taken.get(shape, 1.0))]
+        doubtful = [(k, b, a) for k, _, b, a in pairs if not is_settled(b, a)]
         if not doubtful or call.base_name in ATEN_NOT_UNIQUE:
+            return
+        shape = call.name, tuple((x.shape, x.base.dtype) for x in call.operands)
+        if (eased := self._taken.get(shape)) and not (doubtful := [p for p in doubtful if not is_settled(*p[1:], eased)]):
             return
         operands = [x.values for x in call.operands]
 

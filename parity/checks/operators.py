@@ -122,8 +122,10 @@ class OperatorCall:
     @property
     def written(self) -> frozenset[int]:
         """Numbers of the operands, in the order of the call, that it writes into."""
+        kept = _written_names(self.operator)
+        if not kept:
+            return frozenset()
         names = [a.name for a in self.operator._schema.arguments]
-        kept = {a.name for a in self.operator._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
         given = [*zip(names, self.args), *self.kwargs.items()]
         flat = [(name, leaf) for name, value in given for leaf in tree_leaves(value) if isinstance(leaf, Lain)]
         return frozenset(k for k, (name, _) in enumerate(flat) if name in kept)
@@ -132,6 +134,12 @@ class OperatorCall:
     def operands(self) -> list[Lain]:
         """The operands in the order of the call."""
         return [x for x in tree_leaves((self.args, self.kwargs)) if isinstance(x, Lain)]
+
+
+@functools.cache
+def _written_names(operator: Any) -> frozenset[str]:
+    arguments = operator._schema.arguments
+    return frozenset(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +201,8 @@ def run_on(call: OperatorCall, device: Device | None, wide: bool = False, bases:
     """
     copies: dict[int, Tensor] = {}
     places: list[tuple[Tensor, Tensor]] = []
-    written = call.written if device is None else frozenset[int]()
-    writes = bool(call.written)
+    writes = bool(_written_names(call.operator))
+    written = call.written if device is None and writes else frozenset[int]()
     count = itertools.count()
 
     def copied(x: Lain) -> Tensor:
@@ -225,7 +233,9 @@ def run_on(call: OperatorCall, device: Device | None, wide: bool = False, bases:
     tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
 
     def fetch(t: Tensor) -> Tensor:
-        return t.clone() if device is None or t.is_cpu else device.download(t)
+        if device is None:  # what an operator returns on copies of its operands belongs to nobody else
+            return t
+        return t.clone() if t.is_cpu else device.download(t)
 
     results = tuple(fetch(t.detach()).resolve_conj().resolve_neg() for t in tensors)
     after = tuple(fetch(b) for b in copies.values()) if bases else ()
