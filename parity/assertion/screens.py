@@ -242,7 +242,8 @@ def moves_by_place(got: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> float:
         movement = _movement(cpu, moved)
         usual = _usual(movement) * NEAR_MOVEMENT
         return _largest(*_allowed(got, cpu, more=movement.mul_(OWN_MOVEMENT).add_(usual), sums=0.0))
-    rows = [t.reshape(-1, together).split(max(1, CACHED // together)) for t in (got, cpu, *moved)]  # a few at a time
+    few = max(1, CACHED // together)  # rows at a time
+    rows = [torch.split(t.reshape(-1, together), few) for t in (got, cpu, *moved)]
     off = _by_rows(rows, None)
     if off <= 1.0 or cpu.numel() < NEIGHBOURS * together:
         return off
@@ -253,6 +254,8 @@ def moves_by_place(got: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> float:
 def _by_rows(rows: Sequence[Sequence[Tensor]], columns: Tensor | None) -> float:
     worst = 0.0
     for got, cpu, *moved in zip(*rows):
+        if torch.equal(got, cpu):
+            continue
         few = _movement(cpu, moved[:RUNS])
         movement = _movement(cpu, moved) if len(moved) > RUNS else few.clone()
         usual = few.sqrt_().mean(-1, keepdim=True)
@@ -262,7 +265,9 @@ def _by_rows(rows: Sequence[Sequence[Tensor]], columns: Tensor | None) -> float:
 
 
 def _may_be_told(got: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> bool:
-    return may_move(cpu) and _alike(got, cpu) and all(m.shape == cpu.shape and m.dtype == cpu.dtype for m in moved)
+    return (
+        bool(moved) and may_move(cpu) and _alike(got, cpu) and all(m.shape == cpu.shape and m.dtype == cpu.dtype for m in moved)
+    )
 
 
 def _movement(cpu: Tensor, moved: Sequence[Tensor]) -> Tensor:

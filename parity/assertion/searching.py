@@ -22,7 +22,7 @@ from parity.assertion.pair import compare
 from parity.assertion.places import Place, Places
 from parity.assertion.quick import DEFAULT, FULL
 from parity.assertion.screens import Sums, is_settled, may_move, moved_run, moves_as_far
-from parity.assertion.subject import Subject, forward, gradients, tracked_outputs
+from parity.assertion.subject import ForwardRun, Subject, forward, gradients, tracked_outputs
 from parity.assertion.values import key_of
 from parity.checks.equivalents import EQUIVALENTS, on_the_cpu
 from parity.checks.operators import (
@@ -85,16 +85,32 @@ class Search:
         """Run the subject with every operator compared."""
         mode = self.mode()
         # Places come first, because the operators' own runs on the CPU must not be taken for the program's.
-        with self.places.watching(), mode:
-            run = ex.attempt(lambda: forward(s, self.device.upload, bool(cotangents), None, torch.clone, self._drew), "run")
-            got: Any = run
-            if not isinstance(run, Raised) and cotangents and len(tracked_outputs(run)) == len(cotangents):
-                fed = [self.device.upload(c) for c in cotangents]
-                got = ex.attempt(lambda: gradients(run, tracked_outputs(run), fed), "backward")
+        with self.places.watching():
+            got: Any = self._ran_with(mode, s, bool(cotangents), self._drew)
+            if not isinstance(got, Raised) and cotangents and len(tracked_outputs(got)) == len(cotangents):
+                run, fed = got, [self.device.upload(c) for c in cotangents]
+                with mode:
+                    got = ex.attempt(lambda: gradients(run, tracked_outputs(run), fed), "backward")
         if isinstance(got, Raised):
             self.broken = f"{got.type} in {got.stage}: {got.message}"
         if mode.seen.missed:
             self.left["their operands cannot be read, or are too large"] += mode.seen.missed
+
+    def _ran_with(self, mode: Any, s: Subject, backward: bool, drew: Callable[[], None] | None = None) -> ForwardRun | Raised:
+        """The forward pass on the device, with a mode around the subject's own call: what puts operands there is parity's."""
+
+        @contextlib.contextmanager
+        def around() -> Iterator[None]:
+            self.places.pausing = False
+            with mode:
+                yield
+            self.places.pausing = True
+
+        def run() -> ForwardRun:
+            with self.places.paused():
+                return forward(s, self.device.upload, backward, around(), torch.clone, drew)
+
+        return ex.attempt(run, "run")
 
     def _drew(self) -> None:
         """The call of a function that runs now draws random numbers."""
@@ -135,11 +151,13 @@ class Search:
             return
         alike = _alike(call, ours, theirs)
         pairs = [(k, f"out[{k}]" if len(ours) > 1 else "out", b, a) for k, a, b in alike]
-        shape = call.name, tuple((x.shape, x.base.dtype) for x in call.operands)
         if chooses(call.base_name):
             pairs = [(k, n, b, a) for k, n, b, a in pairs if a.is_floating_point() or b.shape != a.shape]
-        doubtful = [(k, b, a) for k, _, b, a in pairs if not is_settled(b, a, self._taken.get(shape, 1.0))]
+        doubtful = [(k, b, a) for k, _, b, a in pairs if not is_settled(b, a)]
         if not doubtful or call.base_name in ATEN_NOT_UNIQUE:
+            return
+        shape = call.name, tuple((x.shape, x.base.dtype) for x in call.operands)
+        if (eased := self._taken.get(shape)) and not (doubtful := [p for p in doubtful if not is_settled(*p[1:], eased)]):
             return
         operands = [x.values for x in call.operands]
 
@@ -259,7 +277,8 @@ class Search:
 
     def functions(self, s: Subject, only_foreign: bool = False) -> None:
         """Run the forward pass with every public function compared, or those alone that run operators which the CPU lacks."""
-        self.functions_of(lambda: forward(s, self.device.upload, True, stay=torch.clone), only_foreign)
+        with self.places.watching():
+            self._ran_with(Calls(self, only_foreign), s, True)
 
     def functions_of(self, run: Callable[[], Any], only_foreign: bool) -> None:
         """Run a program with its public functions compared, as `functions` does."""
@@ -341,7 +360,8 @@ def cpu_results(call: OperatorCall, theirs: Sequence[Tensor]) -> tuple[Tensor, .
     which some kernels of the CPU refuse: there it is computed in float32 and rounded to the dtypes of the device's results.
     Raises what the CPU raises."""
     try:
-        return run_on(call, None, bases=False).results
+        with torch._C.DisableTorchFunction():
+            return run_on(call, None, bases=False).results
     except RuntimeError:
         floats = {x.base.dtype for x in call.operands if x.base.is_floating_point()}
         if len(floats) < 2 or torch.float32 not in floats or torch.float64 in floats:
@@ -413,7 +433,8 @@ class Operators(Following):  # type: ignore[no-untyped-call]  # as torch has it
         """A call came to its end: judge it, unless the CPU cannot run it."""
         with self._search.places.paused():
             tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
-            theirs = self._near(tensors)
+            with torch._C.DisableTorchFunction():  # its calls are parity's
+                theirs = self._near(tensors)
             self._search.ended()  # only now: a device may compute when its result is asked for
             try:
                 if not tensors and self._in_place:

@@ -120,22 +120,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in o.models or MODELS:
         torch.manual_seed(0)
         made = MODELS[name]()
-        made.model.eval().to(getattr(torch, o.dtype))
+        module = made.model
+        assert isinstance(module, nn.Module)
+        module.eval().to(getattr(torch, o.dtype))
         inputs, kwargs = tree_map(
             lambda x: x.to(getattr(torch, o.dtype)) if isinstance(x, Tensor) and x.is_floating_point() else x,
             (made.inputs, dict(made.kwargs)),
         )
-        made = Made(made.model, inputs, kwargs)
-        many = sum(p.numel() for p in made.model.parameters()) / 1e6
+        made = Made(module, inputs, kwargs)
+        many = sum(p.numel() for p in module.parameters()) / 1e6
         for word, device in sides.items():
             near, there = plain(made, device)
             given = {"device": device, **kwargs}
             questions: dict[str, Callable[[], Any]] = {
-                e: lambda e=e: parity.assert_parity(made.model, *inputs, effort=e, **given)  # type: ignore[misc]  # noqa: B023
+                e: lambda e=e: parity.assert_parity(module, *inputs, effort=e, **given)  # type: ignore[misc]  # noqa: B023
                 for e in o.effort or EFFORTS
             }
             if o.locate:
-                questions["locate"] = lambda: parity.locate(made.model, *inputs, **given)  # noqa: B023
+                questions["locate"] = lambda: parity.locate(module, *inputs, **given)  # noqa: B023
             line = f"{name:<19}{many:5.1f} M {word:<8} plain {near:5.2f} + {there:5.2f} s"
             for question, run in questions.items():
                 gc.collect()

@@ -85,7 +85,7 @@ def test_the_struck_layer_is_named_and_no_other(dtype: torch.dtype) -> None:
     for faults in ((), HONEST):
         healthy = located(*faults, dtype=dtype)
         assert healthy.first is None
-        assert healthy.compared > 40
+        assert healthy.compared == 27  # operators of the model itself, and none that puts its operands there
         assert not healthy.left
     assert not located(Fault("gelu", ("gelu_backward",), larger), dtype=dtype, backward=False).partings
 
@@ -265,7 +265,8 @@ def test_what_the_judge_fails_at_is_no_refusal_of_the_cpu(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(searching, "compare", broken)
     torch.manual_seed(0)
-    found = parity.locate(nn.Linear(64, 64), torch.randn(64, 64), device=resolve("sim", HONEST), effort="full", whole=False)
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU())
+    found = parity.locate(net, torch.randn(64, 64), device=resolve("sim", HONEST), effort="full", whole=False)
     assert found.left["the judge failed (RuntimeError: no such table)"] > 0
     assert not any("CPU does not run" in why for why in found.left)
 

@@ -118,7 +118,7 @@ def test_quick_takes_equal_non_finite_results_for_equal() -> None:
                 parity.assert_parity(f, x, device=device, effort="quick")
 
 
-def large() -> tuple[nn.Module, Tensor]:
+def large() -> tuple[nn.Sequential, Tensor]:
     """As many elements as moved runs are asked for before the truth."""
     torch.manual_seed(0)
     layers = nn.Linear(512, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 8), nn.Softmax(-1)
