@@ -184,6 +184,8 @@ def parser() -> argparse.ArgumentParser:
     first.add_argument("--compile", metavar="BACKEND", help=how)
     how = "the table of -v, and all of it as one HTML page"
     first.add_argument("-o", "--output", type=read_path, metavar="FILE", help=how)
+    how = "write the call of the first operator that parts to this file: a script that needs torch only, to report it"
+    first.add_argument("--script", type=read_path, metavar="FILE", help=how)
     first.set_defaults(command="locate")
 
     trained = commands.add_parser("train", help="the first step and layer of a training that part", description=TRAIN)
