@@ -203,6 +203,14 @@ def test_an_operator_that_raises_is_named() -> None:
     assert "RuntimeError: the kernel broke" in str(found)
 
 
+def test_a_step_far_back_in_a_recurrent_layer_has_its_place() -> None:
+    """One call of rnn_tanh makes several nodes of autograd for each step."""
+    net = nn.Sequential(nn.Linear(4, 4), nn.RNN(4, 5, batch_first=True))
+    fault = Fault("tanh", ("tanh_backward",), only(190, larger))
+    found = parity.locate(net, torch.randn(2, 200, 4), device=resolve("sim", (fault,)))
+    assert [(p.operator, p.pass_, p.place.module) for p in found.partings] == [("aten::tanh_backward", "backward", "1")]
+
+
 def test_what_to_do_about_what_a_device_refuses_is_said() -> None:
     """A dtype, lengths on the device, an operator without a kernel; a long message ends with a sentence."""
 
