@@ -58,6 +58,8 @@ __all__ = [
     "Comparison",
     "Fault",
     "Generation",
+    "Located",
+    "Needs",
     "ParityFailure",
     "ParityWarning",
     "Training",
@@ -79,3 +81,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'parity' has no attribute '{name}'")
     found = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)  # asked for once: it costs as much as a look
     return found
+
+
+def __dir__() -> list[str]:
+    """Also what was not used yet: for a prompt that completes names."""
+    return sorted({*globals(), *__all__})

@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import re
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from parity.assertion.captured import captured
 from parity.assertion.leaves import loose
 from parity.assertion.subject import Subject
+from parity.devices import mps
 
 # torch's words for a tensor that numpy is to read on a device, for tensors on two devices, and for a device that is not there.
 NUMPY = re.compile(r"can't convert \S+ device type tensor to numpy", re.IGNORECASE)
 SIDES = re.compile(r"same device|two devices|Placeholder storage|is on cpu\b|on cpu,? but|device type", re.IGNORECASE)
+LENGTHS = re.compile(r"should be a 1D CPU int64 tensor")  # of packed sequences
+REFUSED_DTYPE = re.compile(r"(?:doesn't|does not) support (float64|complex128)")
+CASTS = {"float64": "float32", "complex128": "complex64"}
+ON_THE_CPU = f"{mps.FALLBACK_VARIABLE}=1 in the environment runs it on the CPU (slower)"
 ABSENT = re.compile(r"not compiled with CUDA|NVIDIA driver|not linked with support for|not a .*supported device", re.IGNORECASE)
 LACKS = re.compile(r"missing \d+ required (positional|keyword-only) argument")  # Python's words
 SPENT = "backward through the graph a second time"
 
 
 def advice(s: Subject, message: str, made: str, where: str) -> str:
-    """What to do about the device's exception; empty if the words are not about where tensors lie. made: the last call that
-    made a tensor on the CPU, with its line; where: the line that raised."""
+    """What to do about the device's exception; empty if nothing is known. made: the last call that made a tensor on the CPU,
+    with its line; where: the line that raised."""
+    if LENGTHS.search(message):
+        names = [f"'{n}'" for n, t in s.given if t.dim() == 1 and t.dtype is torch.int64]
+        return (
+            "pack_padded_sequence takes lengths on the CPU alone, whatever the device: pass lengths.cpu() to it; or let what "
+            f"calls the model keep them there (keep_on_cpu={names[0] if names else '...'} in assert_parity and parity.locate)"
+        )
+    if refused := REFUSED_DTYPE.search(message):
+        return cast(refused[1])
     if NUMPY.search(message):
         return "numpy reads the memory of the CPU alone: call .cpu() before .numpy(), or compute with torch instead"
     if SIDES.search(message) and made and made.partition(" at ")[2] in where:
@@ -70,6 +84,12 @@ def _unregistered(kind: str, module: nn.Module, name: str) -> str:
         f"'{name}' of {kind} is a tensor that is neither a parameter nor a buffer, so it stays on the CPU: register it "
         "(self.register_buffer) or pass it in"
     )
+
+
+def cast(dtype: str) -> str:
+    """What to do about a dtype that the device does not have."""
+    to = CASTS.get(dtype)
+    return f"use {to}: .to(torch.{to}), or dtype=torch.{to} where it is made" if to else "use a dtype that MPS has"
 
 
 def raised_on_the_cpu(message: str) -> str:

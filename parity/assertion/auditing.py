@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from parity.assertion.advice import advice
+from parity.assertion.advice import LENGTHS, advice
 from parity.assertion.located import PASSES, plural
 from parity.assertion.needs import Match, Need, Needs
 from parity.assertion.parting import cotangents_of
@@ -60,7 +60,7 @@ ATEN_OF_LINEAR = ("aten::t", "aten::addmm", "aten::mm", "aten::sum.dim_IntList",
 # Functions in which the fused way multiplies matrices where the composed one calls `linear`.
 ATEN_RECURRENT = ("torch.lstm", "torch.gru", "torch.lstm_cell", "torch.gru_cell")
 ATEN_PRODUCTS = {"mm.out": ("aten::linear", "aten::linear_backward")}
-MIXED = re.compile(r"at least two devices")
+MIXED = re.compile(rf"at least two devices|{LENGTHS.pattern}")
 LARGE = 1 << 16  # elements of the tensors of a call from which on it is not computed, where only shapes are wanted
 
 

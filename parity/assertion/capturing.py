@@ -23,7 +23,7 @@ from parity.assertion.comparison import ParityWarning
 from parity.assertion.located import PASSES, plural
 from parity.assertion.parting import cotangents_of
 from parity.assertion.places import Place
-from parity.assertion.searching import LARGEST, Operators, Search
+from parity.assertion.searching import LARGEST, Operators, Search, shortened
 from parity.assertion.subject import SEED, Subject, known, subject, word
 from parity.assertion.values import Store, key_of
 from parity.checks.equivalents import EQUIVALENTS
@@ -191,7 +191,7 @@ class _Recorder(Search):
 
     def raised(self, call: OperatorCall, e: Exception) -> None:
         """The device raised in an operator."""
-        self.keep(call, [], {}, (type(e).__name__, (str(e).splitlines() or [""])[0][:200], classify(e) == REFUSED))
+        self.keep(call, [], {}, (type(e).__name__, shortened(e), classify(e) == REFUSED))
 
     def functions(self, s: Subject, only_foreign: bool = False) -> None:
         """Record the public functions of the forward pass."""

@@ -191,7 +191,7 @@ def _refused_there(
     s: Subject, device: Device, theirs: Raised, cause: BaseException | None, watch: PlacementWatch | None, notes: Notes
 ) -> tuple[Verdict, str]:
     """The verdict of what the device raised, and the next command."""
-    left = advice(s, theirs.message, watch.made if watch is not None else "", _where(cause))
+    left = advice(s, theirs.message, watch.made if watch is not None else "", raised_at(cause))
     if left:
         notes.say(left)
     culprit = [watch.last] if watch is not None and theirs.stage == "run" and watch.last else []
@@ -218,7 +218,7 @@ def plain_results(
     UsageError as `compared` does."""
     backward = bool(cotangents)
     with seeded():
-        run, _ = _attempted(lambda: forward(s, torch.clone, backward), "run")
+        run, _ = attempted(lambda: forward(s, torch.clone, backward), "run")
     if isinstance(run, Raised):
         return None
     tracked = tracked_outputs(run) if backward else ()
@@ -255,7 +255,7 @@ def _reference(s: Subject, backward: bool) -> tuple[Subject, ForwardRun, dict[st
     __tracebackhide__ = True
     kept = Kept(s.function)
     with seeded():
-        run, cause = _attempted(lambda: forward(s, torch.clone, backward), "run")
+        run, cause = attempted(lambda: forward(s, torch.clone, backward), "run")
     if name := kept.changed():
         raise UsageError(
             f"{s.name} changes '{name}', which it uses without being given it (what the first run changed was put back): pass "
@@ -263,7 +263,7 @@ def _reference(s: Subject, backward: bool) -> tuple[Subject, ForwardRun, dict[st
         )
     if isinstance(run, Raised):
         raise UsageError(
-            f"{s.name} raises on the CPU, so there is nothing to compare with: {run.type}: {run.message}{_where(cause)}; "
+            f"{s.name} raises on the CPU, so there is nothing to compare with: {run.type}: {run.message}{raised_at(cause)}; "
             f"{raised_on_the_cpu(run.message)}"
         ) from cause
     results: dict[str, Tensor] = {n: t.detach() for n, t in (*run.outputs, *run.written)}
@@ -359,7 +359,7 @@ def _on_device(
     raised. Raises UsageError if it draws other random numbers than the reference's run did."""
     with torch.random.fork_rng(devices=[]), device.active():
         device.seed(SEED)
-        run, cause = _attempted(lambda: forward(s, device.upload, backward, stay=torch.clone, wrap=wrap), "run")
+        run, cause = attempted(lambda: forward(s, device.upload, backward, stay=torch.clone, wrap=wrap), "run")
         if isinstance(run, Raised):
             return run, cause
         _stays(s, run, device)
@@ -372,7 +372,7 @@ def _on_device(
         if not cotangents or tracked_outputs(run) != tuple(tracked):
             return (dict(results.tensors), outside), None
         fed = [device.upload(c) for c in cotangents]
-        grads, cause = _attempted(lambda: gradients(run, tracked, fed), "backward")
+        grads, cause = attempted(lambda: gradients(run, tracked, fed), "backward")
         more = grads if isinstance(grads, Raised) else ex.computed(grads, device)
         if isinstance(more, Raised):
             return more, cause
@@ -453,7 +453,7 @@ def _kept(before: Tensor, after: Tensor) -> bool:
 # ------------------------------------------------------------------------------------------------------- what was raised
 
 
-def _attempted(run: Callable[[], Any], stage: str) -> tuple[Any, BaseException | None]:
+def attempted(run: Callable[[], Any], stage: str) -> tuple[Any, BaseException | None]:
     """`execute.attempt`, which also returns the exception itself. A ParityError is raised again."""
     caught: list[BaseException] = []
 
@@ -471,10 +471,10 @@ def _attempted(run: Callable[[], Any], stage: str) -> tuple[Any, BaseException |
 
 
 def _raised_text(raised: Raised, cause: BaseException | None) -> str:
-    return f"{raised.type} in {raised.stage}: {raised.message}{_where(cause)}"
+    return f"{raised.type} in {raised.stage}: {raised.message}{raised_at(cause)}"
 
 
-def _where(e: BaseException | None) -> str:
+def raised_at(e: BaseException | None) -> str:
     """The last line of the caller's code that led to an exception; empty if the caller called torch directly."""
     line = ""
     for frame in traceback.extract_tb(e.__traceback__) if e is not None else ():

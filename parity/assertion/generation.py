@@ -10,6 +10,7 @@ consequence of wrong ones where they are not.
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -274,7 +275,7 @@ def _located(decode: Any, inputs: Any, device: Device) -> Located | None:
 
 @dataclass(slots=True)
 class _State:
-    """What a Hugging Face model is given at each call. more: arguments of the caller; cache: its past_key_values; encoded: what
+    """What a Hugging Face model is given at each call. more: arguments of the caller; cache: what it kept; encoded: what
     an encoder gave; begun: whether a call was made."""
 
     more: dict[str, Any]
@@ -303,8 +304,15 @@ def _hugging_face(model: Any, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
             call["decoder_input_ids"] = torch.full_like(tokens[:, :1], begin)
     elif isinstance(mask := more.get("attention_mask"), Tensor) and state.begun:
         more["attention_mask"] = torch.cat((mask, torch.ones_like(mask[:, :1])), 1)
-    out = model(**call, **more, past_key_values=state.cache, use_cache=True)
+    kept = "cache" if _takes_cache(model) else "past_key_values"
+    out = model(**call, **more, **{kept: state.cache}, use_cache=True)
     encoded = state.encoded
     if encoded is None and getattr(out, "encoder_last_hidden_state", None) is not None:
         encoded = (out.encoder_last_hidden_state,)
-    return out.logits, _State(more, getattr(out, "past_key_values", None), encoded, True)
+    return out.logits, _State(more, getattr(out, kept, None), encoded, True)
+
+
+def _takes_cache(model: Any) -> bool:
+    """Whether a model has the newer name of Transformers for its cache, and warns of the older one."""
+    taken = inspect.signature(model.forward).parameters
+    return "cache" in taken and "past_key_values" not in taken

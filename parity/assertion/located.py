@@ -41,7 +41,7 @@ class Located:
     what the function raised on the device; whole: what differs in its results although no operator parts alone; modules: how
     far each is off as errors add up, in the order in which they ran, where that was asked for. here: of a comparison with a
     capture, what was located on the device of this machine (None for the CPU); compiled: what became of the function that
-    torch.compile compiled, where that was asked for."""
+    torch.compile compiled, where that was asked for. next: the command that tests the first operator by itself."""
 
     subject: str
     dtype: str
@@ -55,6 +55,7 @@ class Located:
     modules: tuple[ModuleError, ...] = ()
     here: Located | None = None
     compiled: CompiledSide | None = None
+    next: str = ""
 
     @property
     def agrees(self) -> bool:
@@ -101,6 +102,7 @@ class Located:
             lines += ["each module, as errors add up, in units of what rounding explains there:"]
             lines += [f"  {line}" for line in shown(self.modules)]
         lines += [f"note: {n}" for n in self.notes]
+        lines += [f"next: {self.next}"] if self.next else []
         lines += [f"and here: {self.here}"] if self.here is not None else []
         return "\n".join(lines)
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from parity.assertion.comparing import compared
+from parity.assertion.comparing import compared, raised_at
 from parity.assertion.rows import rows
 from parity.assertion.subject import SEED, coarsest, subject, word
 from parity.core.errors import NothingCompared, ParityError, UsageError
@@ -32,13 +32,14 @@ from parity.runs import own
 from parity.runs.rows import ItemRow
 from parity.runs.run_file import encode
 
+MODEL = "a model and its inputs"
 Made = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 # ------------------------------------------------------------------------------------------------------ what a file holds
 
 
-def functions(place: str, returns: str = "a model and its inputs") -> dict[str, Callable[[], Made]]:
+def functions(place: str, returns: str = MODEL) -> dict[str, Callable[[], Made]]:
     """The functions of a place, "models.py" or "models.py:bert", by their names in run files; each returns (function, inputs).
     returns: what they return, in words.
 
@@ -56,7 +57,7 @@ def functions(place: str, returns: str = "a model and its inputs") -> dict[str, 
         found = {only: public[only]}
     if not found:
         raise UsageError(f"{file} has no public function without parameters; write one that returns {returns}")
-    return {f"{Path(file).name}:{n}": _maker(f"{Path(file).name}:{n}", f) for n, f in found.items()}
+    return {f"{Path(file).name}:{n}": _maker(f"{Path(file).name}:{n}", f, returns) for n, f in found.items()}
 
 
 def _takes_nothing(f: Callable[..., Any]) -> bool:
@@ -64,16 +65,17 @@ def _takes_nothing(f: Callable[..., Any]) -> bool:
     return all(p.default is not p.empty or p.kind in kinds for p in inspect.signature(f).parameters.values())
 
 
-def _maker(name: str, f: Callable[[], Any]) -> Callable[[], Made]:
+def _maker(name: str, f: Callable[[], Any], returns: str) -> Callable[[], Made]:
     def made() -> Made:
         torch.manual_seed(SEED)
         try:
             got = f()
         except Exception as e:
-            raise UsageError(f"{name} raises {type(e).__name__}: {(str(e).splitlines() or [''])[0][:200]}") from e
+            raise UsageError(f"{name} raises {type(e).__name__}: {(str(e).splitlines() or [''])[0][:200]}{raised_at(e)}") from e
         parts = got if isinstance(got, tuple) else (got,)
         if not callable(parts[0]):
-            raise UsageError(f"{name} returns {_spelt(got)}; return a model or a function, and its inputs after it")
+            wanted = "a model or a function, and its inputs after it" if returns == MODEL else returns
+            raise UsageError(f"{name} returns {_spelt(got)}; return {wanted}")
         return parts[0], tuple(parts[1:])
 
     return made

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from parity.assertion.advice import LENGTHS, ON_THE_CPU, cast
 from parity.assertion.located import PASSES, plural
 from parity.assertion.places import Place
 from parity.devices import mps
 from parity.devices.mps_calls import LACKING, Answer
 
 SHOWN = 8  # of each kind of what is lacking, in the text
-CASTS = {"float64": "float32", "complex128": "complex64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,8 @@ class Needs:
         if parts:
             return f"{self.subject} needs {'; '.join(parts)} (torch {self.torch})"
         if self.mixed is not None:
-            return f"{self.subject} will not run on MPS, nor on any GPU: it leaves a tensor on the CPU (torch {self.torch})"
+            why = "takes to it what must lie" if LENGTHS.search(self.broken) else "leaves a tensor"
+            return f"{self.subject} will not run on MPS, nor on any GPU: it {why} on the CPU (torch {self.torch})"
         if self.broken:
             return f"{self.subject} was not seen to its end: {self.broken}"
         slow = tuple(dict.fromkeys(n.operator for n in self.needs if n.answer is Answer.ON_CPU))
@@ -119,7 +120,7 @@ class Needs:
         for dtype, names in self.held.items():
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
             yield f"  {dtype}: {', '.join(names[:SHOWN])}{more}"
-            yield f"    do: {_cast(dtype)}; no fallback helps"
+            yield f"    do: {cast(dtype)}; no fallback helps"
         told = self.lacking
         for n in told if all_ else told[:SHOWN]:
             times = f", {plural(n.calls, 'call')}" if n.operator and n.calls > 1 else ""
@@ -148,15 +149,7 @@ def where(place: Place, pass_: str) -> str:
 def remedy(n: Need) -> str:
     """What the user may do about something that is lacking."""
     if n.answer is Answer.MISSING:
-        return (
-            f"{mps.FALLBACK_VARIABLE}=1 in the environment runs it on the CPU (slower); or move this part there, "
-            "x.cpu() before and .to(device) behind"
-        )
+        return f"{ON_THE_CPU}; or move this part there, x.cpu() before and .to(device) behind"
     if n.operator:
         return f"another dtype or shape here, or this part on the CPU; {mps.FALLBACK_VARIABLE} does not help"
-    return f"{_cast(n.dtype)}; no fallback helps" if n.dtype else "fewer dimensions"
-
-
-def _cast(dtype: str) -> str:
-    to = CASTS.get(dtype)
-    return f"use {to}: .to(torch.{to}), or dtype=torch.{to} where it is made" if to else "use a dtype that MPS has"
+    return f"{cast(n.dtype)}; no fallback helps" if n.dtype else "fewer dimensions"

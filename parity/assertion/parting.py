@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.assertion.advice import raised_on_the_cpu
-from parity.assertion.comparing import compared, gives_numbers, plain_results, target
+from parity.assertion.advice import ON_THE_CPU, raised_on_the_cpu
+from parity.assertion.comparing import attempted, compared, gives_numbers, plain_results, raised_at, target
 from parity.assertion.comparison import Comparison, ParityWarning
-from parity.assertion.located import SHOWN, Located, called
+from parity.assertion.located import SHOWN, Located, Parting, called
 from parity.assertion.modules import module_errors
 from parity.assertion.moved_runs import Moved, moved_results
 from parity.assertion.places import Places
@@ -37,6 +37,7 @@ from parity.assertion.watch import command, row_of
 from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Raised, Status
 from parity.devices import Device
+from parity.devices.mps import FALLBACK_VARIABLE
 from parity.execution import execute as ex
 
 LOCATABLE = (Status.WRONG, Status.DRIFT, Status.MALFORMED)
@@ -82,6 +83,7 @@ def located(
     differs = ""
     if whole and search.broken:
         notes += _advice(fn, inputs, kwargs, place, backward, near)
+        notes += (ON_THE_CPU,) if FALLBACK_VARIABLE in search.broken else ()
     elif whole and not search.partings and (effort == FULL or not _is_rounding(s, place, cotangents)):
         differs = _whole(fn, inputs, kwargs, place, backward, near)
     if not search.compared and not search.partings:
@@ -91,8 +93,9 @@ def located(
     title = f"{s.name} {word(s.coarsest)} on {place.name}"
     table, more = module_errors(s, cotangents, place) if modules else ((), "")
     notes += (more,) if more else ()
-    left, broken = dict(search.left), "" if search.partings else search.broken
-    return Located(title, word(s.coarsest), place.name, search.order, search.compared, left, broken, differs, notes, table)
+    left, broken, order, dtype = dict(search.left), "" if search.partings else search.broken, search.order, word(s.coarsest)
+    next_ = _next(order[0] if order else None, dtype, place)
+    return Located(title, dtype, place.name, order, search.compared, left, broken, differs, notes, table, next=next_)
 
 
 def _whole(
@@ -172,8 +175,9 @@ def locate_run(
             search.broken = f"{got.type}: {got.message}"
         if search.foreign or not search.partings:  # as in `located`
             search.functions_of(prepared(search.places), only_foreign=bool(search.partings))
-    order = search.order
-    return Located(name, "", device.name, order, search.compared, dict(search.left), "" if order else search.broken)
+    order, left = search.order, dict(search.left)
+    next_ = _next(order[0] if order else None, "float32", device)
+    return Located(name, "", device.name, order, search.compared, left, "" if order else search.broken, next=next_)
 
 
 def parted(
@@ -204,12 +208,20 @@ def with_place(comparison: Comparison, found: Located, device: str | torch.devic
         return comparison
     own = f"[{one.place.module}."
     order = sorted(comparison.verdicts, key=lambda nv: bool(one.place.module) and own not in nv[0])
-    row = row_of(one.operator.rpartition("::")[2].rpartition(".")[2].removesuffix("_backward"))
-    planted = bool(getattr(target(device), "faults", ()))
-    next_ = command([row], found.dtype, found.device, planted) if row else comparison.next
+    next_ = found.next or comparison.next
     where = "; ".join((f"{found.headline.removeprefix(found.subject).strip()}", *called(one)))
     where += f"\n  {comparison.parts}" if comparison.parts else ""  # of compiled code
     return replace(comparison, verdicts=tuple(order), parts=where, next=next_)
+
+
+def _next(one: Parting | None, dtype: str, device: Device) -> str:
+    """The command that tests an operator by itself; empty if no row of the catalog does, or if the device refuses it."""
+    if one is None or one.verdict.status not in LOCATABLE:
+        return ""
+    names = one.operator.rpartition("::")[2].removesuffix("_backward"), one.place.function
+    row = next(filter(None, (row_of(n.rpartition(".")[2]) for n in names)), "")
+    floats = [x.base.dtype for x in (one.call.operands if one.call is not None else ()) if x.base.is_floating_point()]
+    return command([row] if row else [], word(floats[0]) if floats else dtype, device.name, bool(getattr(device, "faults", ())))
 
 
 def cotangents_of(s: Subject) -> list[Tensor]:
@@ -226,9 +238,10 @@ def _ran_on_the_cpu(s: Subject, backward: bool) -> tuple[Subject, list[Tensor]]:
         with seeded():
             return forward(handing, torch.clone, backward)
 
-    got: ForwardRun | Raised = ex.attempt(run, "run")
+    got, cause = attempted(run, "run")
     if isinstance(got, Raised):
-        raise UsageError(f"{s.name} raises on the CPU: {got.type}: {got.message}; {raised_on_the_cpu(got.message)}")
+        what = f"{got.type}: {got.message}{raised_at(cause)}"
+        raise UsageError(f"{s.name} raises on the CPU: {what}; {raised_on_the_cpu(got.message)}") from cause
     if not gives_numbers(s, got):
         raise NothingCompared(f"{s.name} gives no tensor with elements and writes none; return what is to be compared")
     draws = got.handed is not None and got.handed.draws > 0 and not got.handed.left

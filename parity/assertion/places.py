@@ -26,7 +26,6 @@ from parity.assertion.comparison import PACKAGE
 TORCH = str(Path(torch.__file__).parent) + os.sep
 START = str(Path(__file__).parents[1] / "__main__.py")  # of the command
 LABEL = "parity place"  # key of a node's metadata
-DEEPEST = 256  # nodes of autograd that one call may make
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +120,7 @@ class Places:
     def end(self, place: Place, result: Any) -> None:
         """It has come back: its nodes get its place."""
         left: list[Any] = [t.grad_fn for t in tree_leaves(result) if isinstance(t, Tensor) and t.grad_fn is not None]
-        for _ in range(DEEPEST):
-            if not left:
-                return
+        while left:  # a recurrent layer makes some for each step
             node = left.pop()
             if node is None or LABEL in node.metadata:
                 continue

@@ -46,6 +46,7 @@ from parity.execution import execute as ex
 
 LARGEST = 2 << 30  # most bytes of the storages of a call's operands; larger calls are left out, and counted
 MOST = 200  # parting operators after which the search ends
+LONGEST = 200  # characters of an exception's message
 EASED = 1.5  # an operator with the same shapes may be so many times farther off than one that the judge took for agreement
 # Words of operators and functions that choose among elements: which of equal ones is free, and so is where a gradient goes.
 ATEN_CHOOSING = ("max_pool", "topk", "sort", "max", "min", "median", "mode", "kthvalue", "unique")
@@ -247,7 +248,7 @@ class Search:
         except Exception:
             return
         refused = classify(e) == REFUSED
-        text = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0][:200]}"
+        text = f"{type(e).__name__}: {shortened(e)}"
         self.compared += 1
         self._parts(call, Verdict(Status.UNSUPPORTED if refused else Status.ERROR, text))
 
@@ -380,6 +381,15 @@ def _alike(call: OperatorCall, ours: Sequence[Tensor], theirs: Sequence[Tensor])
     kept = [(k, a, b) for k, a, b in every[1:] if a.numel() and b.numel()]
     coarser = [max((a.dtype, b.dtype), key=lambda d: torch.finfo(d).eps) for _, a, b in kept]
     return every[:1] + [(k, a.to(d), b.to(d)) for (k, a, b), d in zip(kept, coarser)]
+
+
+def shortened(e: Exception) -> str:
+    """The first line of an exception's message, and of a long one whole sentences."""
+    text = (str(e).splitlines() or [""])[0]
+    if len(text) <= LONGEST:
+        return text
+    whole = text[:LONGEST].rpartition(". ")
+    return whole[0] + "." if whole[0] else text[:LONGEST] + "..."
 
 
 def _copy(x: Any) -> Any:

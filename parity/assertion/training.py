@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from parity.assertion.advice import SIDES
-from parity.assertion.comparing import target
+from parity.assertion.comparing import attempted, raised_at, target
 from parity.assertion.comparison import ParityWarning
 from parity.assertion.draws import ATEN_INTO, ATEN_MADE
 from parity.assertion.located import Located, plural
@@ -230,14 +230,12 @@ class _Trainings:
     ) -> Took:
         given = side.batch(batch, change)
         began = time.perf_counter()
-        got: Took | Raised = ex.attempt(lambda: side.take(given, number, around), "run")
+        got, cause = attempted(lambda: side.take(given, number, around), "run")
         if isinstance(got, Raised):
-            text = (
-                got.message if got.type == "UsageError" else f"step {number + 1} raises on the CPU: {got.type}: {got.message}"
-            )
-            raise UsageError(text)
+            raise UsageError(f"step {number + 1} raises on the CPU: {got.type}: {got.message}{raised_at(cause)}") from cause
         self.plain += (time.perf_counter() - began) if timed else 0.0
-        return got
+        took: Took = got
+        return took
 
     def _random(self, cpu: Took, theirs: Took, number: int) -> None:
         self.draws += cpu.draws

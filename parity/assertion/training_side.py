@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
+from parity.assertion.comparing import raised_at
 from parity.assertion.draws import Handed, streams
 from parity.assertion.subject import SEED, coarsest
 from parity.core.errors import ParityError, UsageError
@@ -333,7 +334,7 @@ def _built(make: Callable[..., Any], place: torch.device) -> tuple[Any, ...]:
             raise
         except Exception as e:
             raise UsageError(
-                f"make raises {type(e).__name__} for {place.type}: {(str(e).splitlines() or [''])[0][:200]}"
+                f"make raises {type(e).__name__} for {place.type}: {(str(e).splitlines() or [''])[0][:200]}{raised_at(e)}"
             ) from e
     return got if isinstance(got, tuple) else (got,)
 

@@ -6,10 +6,12 @@ import runpy
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 from parity.core.errors import UsageError
 
 ran: list[str] = []  # the files that ran in this process
+_kept: list[Any] = []  # what they define: a torch.library.Library takes its operators away when nobody holds it
 
 
 def run_setup(path: str) -> None:
@@ -19,7 +21,7 @@ def run_setup(path: str) -> None:
         raise UsageError(f"--setup {path}: no such file; give a Python file that sets what the device is to run with")
     add_folder_to_path(Path(path))
     try:
-        runpy.run_path(path)
+        _kept.append(runpy.run_path(path))
     except (Exception, SystemExit) as e:  # the file may do anything
         raise UsageError(f"--setup {path} raises {_said(e)} ({_place(e, path)}); mend it, or leave it away") from None
     ran.append(path)

@@ -184,6 +184,8 @@ def parser() -> argparse.ArgumentParser:
     first.add_argument("--compile", metavar="BACKEND", help=how)
     how = "the table of -v, and all of it as one HTML page"
     first.add_argument("-o", "--output", type=read_path, metavar="FILE", help=how)
+    how = "write the call of the first operator that parts to this file: a script that needs torch only, to report it"
+    first.add_argument("--script", type=read_path, metavar="FILE", help=how)
     first.set_defaults(command="locate")
 
     trained = commands.add_parser("train", help="the first step and layer of a training that part", description=TRAIN)
@@ -283,13 +285,14 @@ def parser() -> argparse.ArgumentParser:
     zoo.add_argument("--include-beyond", action="store_true", help="also the bugs that one op alone does not show")
     zoo.set_defaults(command="zoo")
 
-    audit = commands.add_parser("audit", help="what a run leaves out", description=AUDIT, formatter_class=_Raw)
+    how = "what a model needs that MPS lacks, and what a run leaves out"
+    audit = commands.add_parser("audit", help=how, description=AUDIT, formatter_class=_Raw)
     what = audit.add_mutually_exclusive_group(required=True)
     what.add_argument("--reach", action="store_true", help="audit the operators that are dispatched")
-    how = "which operators gained or lost an MPS kernel: two Pythons, virtual environments, wheels or native_functions.yaml"
+    between = "which operators gained or lost an MPS kernel: two Pythons, virtual environments, wheels or native_functions.yaml"
     how = "what functions of yours need of MPS, each of which returns a model and its inputs; no device is needed"
     what.add_argument("--model", type=read_text, metavar="FILE.py[:FUNCTION]", help=how)
-    what.add_argument("--between", nargs=2, type=read_text, metavar=("OLD", "NEW"), help=how)
+    what.add_argument("--between", nargs=2, type=read_text, metavar=("OLD", "NEW"), help=between)
     how = "a run file (repeatable); with --model, one whose findings are held against the model's operators"
     audit.add_argument("--run", action="append", default=[], type=Path, metavar="FILE", help=how)
     how = "with --model: the torch to ask about: a Python, a virtual environment, a wheel for any system, native_functions.yaml"

@@ -4,6 +4,8 @@ capture; `parity capture`, which makes one; and `parity train`: the first step o
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from parity.assertion import capture, compare_training, locate
@@ -31,6 +33,10 @@ def run(o: argparse.Namespace) -> int:
         if o.output.is_dir():
             raise UsageError(f"{o.output} is a folder; name a file for the page with -o")
         writable(o.output.parent, "-o")
+    if o.script:
+        if o.script.is_dir():
+            raise UsageError(f"{o.script} is a folder; name a file with --script")
+        writable(o.script.parent, "--script")
 
     def located(fn: Any, *inputs: Any) -> Any:
         modules = o.verbose or bool(o.output)
@@ -44,7 +50,25 @@ def run(o: argparse.Namespace) -> int:
 
         o.output.write_text(page(found), encoding="utf-8")
         print(f"written to {o.output}")
+    if o.script:
+        _write_script(o.script, found, device.name)
     return code
+
+
+def _write_script(path: Path, found: Mapping[str, Any], device: str) -> None:
+    """The call of the first operator that parts as a script, or a line that says why there is none."""
+    from parity.report.call_script import call_script
+    from parity.report.script import Unwritable
+
+    first = next((f.first for f in found.values() if f.first is not None), None)
+    if first is None:
+        print("no script: no operator parts")
+        return
+    try:
+        path.write_text(call_script(first, device), encoding="utf-8")
+        print(f"the call of {first.operator}, for a report: python {path}")
+    except Unwritable as e:
+        print(f"no script: {e}")
 
 
 def record(o: argparse.Namespace) -> int:

@@ -28,13 +28,14 @@ def _model(name: str, one: Located) -> dict[str, Any]:
     first = None if one.first is None else one.first.place.module
     text = str(one).splitlines()[1:]
     end = next((k for k, line in enumerate(text) if line.startswith(("each module", "note:"))), len(text))
+    after = [f"next: {one.next}"] if one.next and f"next: {one.next}" not in text[:end] else []
     ran = sorted(enumerate(one.modules, 1), key=lambda ke: -ke[1].worst)
     rows = [_row(order, e, first) for order, e in ran]
     return {
         "name": name,
         "headline": f"{name}: {one.headline}",
         "agrees": one.agrees,
-        "details": "\n".join(line.removeprefix("  ") for line in text[:end]),
+        "details": "\n".join([*(line.removeprefix("  ") for line in text[:end]), *after]),
         "notes": [*(f"{n} calls of operators not compared: {why}" for why, n in one.left.items()), *one.notes],
         "rows": rows,
         "marked": any(r["first"] for r in rows),

@@ -203,26 +203,26 @@ def arguments_text(t: CaseScript) -> str:
         slots = [Slot(i) for i in range(len(t.inputs.operands))]
         pinned_by = str(pinned.get("torch")), str(pinned.get("digest"))
         args, kwargs = entries.assemble(t.case.op, t.case.dtype, index, slots, *pinned_by)
-    return ", ".join([*map(_plain, args), *(f"{k}={_plain(v)}" for k, v in kwargs.items())])
+    return ", ".join([*map(expression, args), *(f"{k}={expression(v)}" for k, v in kwargs.items())])
 
 
-def _plain(a: Any) -> str:
+def expression(a: Any) -> str:
     """An argument as an expression. Raises Unwritable if it has none."""
     if isinstance(a, Slot):
         return f"t{a.index}"
     if isinstance(a, Word):
-        return _plain(getattr(torch, a.name))
+        return expression(getattr(torch, a.name))
     if isinstance(a, torch.dtype):
         kind = FACTS[str(a).removeprefix("torch.")].kind if str(a).removeprefix("torch.") in FACTS else ""
         return f"wider({a}, wide)" if kind in ("float", "complex") else str(a)
     if isinstance(a, (torch.memory_format, torch.layout)):
         return str(a)
     if isinstance(a, (Slice, slice)):
-        return f"slice({_plain(a.start)}, {_plain(a.stop)}, {_plain(a.step)})"
+        return f"slice({expression(a.start)}, {expression(a.stop)}, {expression(a.step)})"
     if isinstance(a, list):
-        return "[" + ", ".join(map(_plain, a)) + "]"
+        return "[" + ", ".join(map(expression, a)) + "]"
     if type(a) in (tuple, torch.Size):
-        return "(" + ", ".join(map(_plain, a)) + ("," if len(a) == 1 else "") + ")"
+        return "(" + ", ".join(map(expression, a)) + ("," if len(a) == 1 else "") + ")"
     if isinstance(a, torch.device) or (isinstance(a, str) and a == "cpu"):
         return "device"
     if a is None or type(a) in (bool, int, str):
@@ -235,11 +235,11 @@ def _plain(a: Any) -> str:
 
 
 def _special(a: Any) -> str:
-    """`_plain` of what only samples hold, and of `...`."""
+    """`expression` of what only samples hold, and of `...`."""
     if a is Ellipsis:
         return "..."
     if isinstance(a, dict):
-        return "{" + ", ".join(f"{k!r}: {_plain(v)}" for k, v in a.items()) + "}"
+        return "{" + ", ".join(f"{k!r}: {expression(v)}" for k, v in a.items()) + "}"
     if isinstance(a, module_entries.Make) and a.text:
         return f"lambda: {a.text}"
     raise Unwritable(repr(a))
@@ -259,11 +259,11 @@ def base_text(t: Tensor) -> str:
         return f"torch.empty({_shape(t.shape)}, dtype={dtype})"
     flat = t.detach().reshape(-1)
     if n > 2 and raw_bytes(flat) == raw_bytes(flat[:1].expand(n)) and _reads_back(flat[:1].tolist(), flat[:1]):
-        return f"torch.full({_shape(t.shape)}, {_plain(flat[0].item())}, dtype={dtype})"
+        return f"torch.full({_shape(t.shape)}, {expression(flat[0].item())}, dtype={dtype})"
     if n <= LITERAL:
         elements = flat.tolist()
         if _reads_back(elements, flat):
-            inner = textwrap.fill(", ".join(map(_plain, elements)), 110, break_long_words=False)
+            inner = textwrap.fill(", ".join(map(expression, elements)), 110, break_long_words=False)
             inner = inner if "\n" not in inner else "\n" + textwrap.indent(inner, "    ") + "\n"
             return f"torch.tensor([{inner}], dtype={dtype}).reshape({_shape(t.shape)})"
     packed = base64.b64encode(zlib.compress(raw_bytes(t), 9)).decode()
@@ -384,7 +384,9 @@ def destinations_of(t: CaseScript) -> list[Destination]:
 def _out(t: CaseScript, bases: list[str], lines: list[str], function: str) -> tuple[list[str], list[str]]:
     targets = destinations_of(t)
     for i, d in enumerate(targets):
-        bases.append(f"OUT_{i} = torch.full({_shape(d.base.shape)}, {_plain(fill_like(d.base.dtype))}, dtype={d.base.dtype})")
+        bases.append(
+            f"OUT_{i} = torch.full({_shape(d.base.shape)}, {expression(fill_like(d.base.dtype))}, dtype={d.base.dtype})"
+        )
         lines += [f"base{i} = put(OUT_{i}, device, wide)", f"out{i} = {view_text(f'base{i}', d.layout, d.shape)}"]
     outs = ", ".join(f"out{i}" for i in range(len(targets)))
     given = ", ".join(x for x in (arguments_text(t), f"out={outs if len(targets) == 1 else f'({outs})'}") if x)
@@ -404,8 +406,8 @@ def _text(t: CaseScript, device_name: str, title: str) -> str:
         "" if not t.row.relation else f"\nSeveral answers may be right here ({t.row.relation}); then they need not be equal.\n"
     )
     head = HEAD.format(
-        title=_quoted(title),
-        case=_quoted(textwrap.fill(notation.case_text(t.case), 118, break_long_words=False, break_on_hyphens=False)),
+        title=quoted(title),
+        case=quoted(textwrap.fill(notation.case_text(t.case), 118, break_long_words=False, break_on_hyphens=False)),
         remark=remark,
         default="default: mps or cuda, it was found on a simulated device" if simulated else f"default: {device_name}",
         imports="\n".join(sorted(["import base64", "import sys", "import zlib"]) + ["", "import torch", *imports]),
@@ -429,6 +431,6 @@ def mode_line(case: Case) -> str:
     return "" if case.under == "grad" else MODES.get(case.under, DETERMINISTIC)
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """Escape a text for use inside a docstring."""
     return text.replace("\\", "\\\\").replace('"""', "'''")

@@ -21,3 +21,10 @@ def test_module_loads_nothing_heavy(module: str) -> None:
     program = f"import sys, {module}; print([m for m in ('torch', 'hypothesis', 'numpy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_public_names_are_listed_before_they_are_used() -> None:
+    """For a prompt that completes names, and for Python's own "did you mean"."""
+    program = "import parity; print(set(parity._HOMES) ^ set(parity.__all__), set(parity.__all__) - set(dir(parity)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set() set()"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from parity.core import resources
+from parity.devices.setup import run_setup
 from parity.faces import cli
 from parity.runs import inquest, run_file
 from parity.runs.code import code_of
@@ -166,6 +168,17 @@ def test_a_setup_comes_before_the_device_is_looked_for(tmp_path: Path, capfd: py
     for command in ("replay", "explain"):
         assert cli.main([command, "sin(float32[2])", "--device", "sim", "--setup", str(setup)]) == 0
         assert "set up" in capfd.readouterr().out
+
+
+def test_what_a_setup_registers_stays(tmp_path: Path) -> None:
+    """A torch.library.Library takes its operators with it when nobody holds it."""
+    setup = tmp_path / "setup.py"
+    setup.write_text(
+        'import torch\nlib = torch.library.Library("parity_stays", "DEF")\nlib.define("one(Tensor x) -> Tensor")\n'
+    )
+    run_setup(str(setup))
+    gc.collect()
+    assert str(torch.ops.parity_stays.one.default) == "parity_stays.one.default"
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,15 @@ def test_a_tensor_left_on_the_cpu() -> None:
     assert not needs.complete
 
 
+def test_lengths_that_torch_wants_on_the_cpu() -> None:
+    def packed(x: Tensor, lengths: Tensor) -> Tensor:
+        return nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True).data
+
+    needs = parity.audit(packed, torch.randn(2, 3, 4), torch.tensor([3, 2]))
+    assert "will not run on MPS, nor on any GPU: it takes to it what must lie on the CPU" in needs.headline
+    assert "do: pack_padded_sequence takes lengths on the CPU alone" in str(needs)
+
+
 class Unregistered(nn.Module):
     """A layer in a plain list."""
 

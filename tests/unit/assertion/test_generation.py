@@ -71,6 +71,15 @@ class Named(nn.Module):
         return SimpleNamespace(logits=logits, past_key_values=SimpleNamespace(kept=cache))
 
 
+class Renamed(Named):
+    """The name that newer ones have for the cache, in what they take and return."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, cache: Any, use_cache: bool) -> Any:
+        """attention_mask: (batch, tokens so far)."""
+        out = super().forward(input_ids, attention_mask, cache, use_cache)
+        return SimpleNamespace(logits=out.logits, cache=out.past_key_values)
+
+
 class Sticky(nn.Module):
     """Keeps its cache in a buffer."""
 
@@ -187,9 +196,11 @@ def test_a_tie_is_no_finding() -> None:
 
 
 def test_models_as_hugging_face_calls_them_and_steps_of_ones_own() -> None:
-    """An attention mask grows with the tokens; the cache may be any object; a step gets the model on its side."""
+    """An attention mask grows with the tokens; the cache may be any object, by either name; a step gets the model on its
+    side."""
     mask = torch.ones_like(PROMPT)
-    assert parity.compare_generation(Named(), PROMPT, attention_mask=mask, device="sim", max_new_tokens=3)
+    for model in (Named(), Renamed()):
+        assert parity.compare_generation(model, PROMPT, attention_mask=mask, device="sim", max_new_tokens=3)
 
     def step(model: Any, tokens: Tensor, cache: Any) -> Any:
         logits, cache = model.inner(tokens, cache)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from parity.assertion.models import functions
+from parity.assertion.models import MODEL, functions
 from parity.core.errors import UsageError
 from parity.runs import own
 
@@ -66,6 +66,12 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
     path.write_text("x = 3")
     with pytest.raises(UsageError, match="no public function without parameters"):
         functions(str(path))
+    path.write_text("def three():\n    return 3\n\n\ndef wrong():\n    return [][0]\n")
+    for returns, wanted in ((MODEL, "a model or a function, and its inputs after it"), ("make and the batches",) * 2):
+        with pytest.raises(UsageError, match=f"models.py:three returns 3; return {wanted}$"):
+            functions(str(path), returns)["models.py:three"]()
+    with pytest.raises(UsageError, match=r"raises IndexError: list index out of range \(.*models.py:6, in wrong\)$"):
+        functions(str(path))["models.py:wrong"]()
     for place, why in (("models", "give a Python file"), ("none.py", "there is no file none.py")):
         with pytest.raises(UsageError, match=why):
             own.names([place])

@@ -15,6 +15,7 @@ from parity.assertion import searching
 from parity.core.errors import NothingCompared, UsageError
 from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
+from parity.devices.sim.faults import refuse
 from parity.zoo.honest import FAULTS as HONEST
 
 
@@ -79,6 +80,7 @@ def test_the_struck_layer_is_named_and_no_other(dtype: torch.dtype) -> None:
     assert found.first.place.function == "torch.nn.functional.layer_norm"
     assert "test_parting.py:" in found.first.place.line
     assert found.first.call is not None
+    assert str(found).splitlines()[-1] == f"next: parity run layer_norm --dtype {str(dtype)[6:]} --device sim --faults FILE"
     assert f"Net {str(dtype)[6:]} on sim parts from the CPU first in layers.1.norm (LayerNorm), forward" in str(found)
     back = located(Fault("gelu", ("gelu_backward",), only(3, larger)), dtype=dtype)
     assert [(p.operator, p.pass_, p.place.module) for p in back.partings] == [("aten::gelu_backward", "backward", "layers.0")]
@@ -200,6 +202,39 @@ def test_an_operator_that_raises_is_named() -> None:
     assert found.first is not None
     assert (found.first.operator, found.first.verdict.status) == ("aten::gelu", Status.ERROR)
     assert "RuntimeError: the kernel broke" in str(found)
+
+
+def test_a_step_far_back_in_a_recurrent_layer_has_its_place() -> None:
+    """One call of rnn_tanh makes several nodes of autograd for each step."""
+    net = nn.Sequential(nn.Linear(4, 4), nn.RNN(4, 5, batch_first=True))
+    fault = Fault("tanh", ("tanh_backward",), only(190, larger))
+    found = parity.locate(net, torch.randn(2, 200, 4), device=resolve("sim", (fault,)))
+    assert [(p.operator, p.pass_, p.place.module) for p in found.partings] == [("aten::tanh_backward", "backward", "1")]
+
+
+def test_what_to_do_about_what_a_device_refuses_is_said() -> None:
+    """A dtype, lengths on the device, an operator without a kernel; a long message ends with a sentence."""
+
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.LSTM(5, 7, batch_first=True)
+
+        def forward(self, x: Tensor, lengths: Tensor) -> Any:
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+            return self.net(packed)[1][0]
+
+    given = torch.randn(2, 4, 5), torch.tensor([4, 3])
+    found = parity.locate(Tagger(), *given, device="sim")
+    assert "pass lengths.cpu() to it; or let what calls the model keep them there (keep_on_cpu='lengths' in" in found.notes[-1]
+    assert parity.locate(Tagger(), *given, device="sim", keep_on_cpu="lengths").agrees
+    found = parity.locate(nn.Linear(2, 2).double(), torch.randn(3, 2).double(), device="sim:mps")
+    assert found.notes == ("use float32: .to(torch.float32), or dtype=torch.float32 where it is made",)
+    found = parity.locate(torch.exp, torch.randn(3), device=resolve("sim:mps", (Fault("exp", ("exp",), refuse),)))
+    assert found.notes[-1] == "PYTORCH_ENABLE_MPS_FALLBACK=1 in the environment runs it on the CPU (slower)"
+    assert found.first is not None
+    assert found.first.verdict.reason.endswith("is not currently implemented for the MPS device.")
+    assert not found.next
 
 
 def test_what_agrees_part_by_part_is_no_agreement_of_the_whole() -> None:
