@@ -99,3 +99,18 @@ def test_failures_that_did_not_come_again_are_taken_back(tmp_path: Path) -> None
     suite = ElementTree.parse(path).getroot()[0]
     assert (suite.get("failures"), suite.get("skipped")) == ("2", "1")
     assert [c.get("name") for c in suite if c.find("failure") is not None] == [f"test_operator[{i}]" for i in items[1:]]
+
+
+def test_an_item_and_the_part_that_explains_it_are_one_test_case(tmp_path: Path) -> None:
+    """With the least case of the latter, and without a failure if all that was found is known."""
+    drawn, least, broken = (f"<{x}</{x.partition('>')[0]}>" for x in ("failure>drawn", "failure>least", "error>broken"))
+    cases = {"a-f": drawn, "a-f causes": least, "b-f": drawn, "b-f causes": "", "c-f": "", "d-f": drawn, "d-f causes": broken}
+    inside = "".join(f'<testcase name="t[{n}]">{x}</testcase>' for n, x in cases.items())
+    path = tmp_path / "j.xml"
+    path.write_text(f'<testsuites><testsuite tests="7" failures="4" skipped="0">{inside}</testsuite></testsuites>')
+    junit.join_causes(path)
+    (suite,) = ElementTree.parse(path).iter("testsuite")
+    told = {str(c.get("name"))[2:-1]: c.findtext("failure") for c in suite}
+    assert told == {"a-f": "least", "b-f": None, "c-f": None, "d-f": "drawn", "d-f causes": None}
+    assert [c.get("name") for c in suite if c.find("skipped") is not None] == ["t[b-f]"]
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("5", "2", "1")

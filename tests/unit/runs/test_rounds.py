@@ -15,7 +15,7 @@ from parity.faces import cli
 from parity.runs import rounds, run_file, suite
 from parity.runs.examine import NoJournal, RunPlan, drawn, examine
 from parity.runs.options import RunOptions
-from parity.runs.rounds import CAUSES, PINNED, Part, TimeLimit, part_of, parts
+from parity.runs.rounds import CAUSES, IDLE, PINNED, Part, TimeLimit, part_of, parts, with_causes
 from parity.runs.rows import ItemRow, folded
 from parity.tolerance import load
 
@@ -56,6 +56,12 @@ def test_a_part_is_known_by_its_test() -> None:
     for number in (PINNED, CAUSES, 1, 12):
         assert part_of(f"test_operators.py::test_operator[{Part(item, number).id}]") == (item.id, number)
     assert part_of("[exp-float32]") == ("exp-float32", PINNED)
+
+
+def test_causes_come_after_all_items_and_one_test_does_nothing() -> None:
+    """Each item has its own part for causes."""
+    made = [part_of(f"test_operators.py::test_operator[{i.id}]") for i in with_causes(ITEMS)]
+    assert made == [*((i.id, PINNED) for i in ITEMS), *((i.id, CAUSES) for i in ITEMS), ("", IDLE)]
 
 
 def test_the_parts_of_an_item_draw_its_cases() -> None:
