@@ -14,7 +14,8 @@ from parity.assertion.located import Located
 from parity.assertion.locating import locate
 from parity.assertion.needs import Needs
 from parity.assertion.pair import compare
-from parity.assertion.training import Training, compare_training
+from parity.assertion.trained import Training
+from parity.assertion.training import compare_training
 
 __all__ = [
     "Captured",

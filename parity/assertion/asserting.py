@@ -40,9 +40,10 @@ def assert_parity(
     statuses that fail in addition to the findings, as for `--fail-on`: "fallback" for an operator that silently ran on the CPU,
     "void" for a tensor of a kind that parity does not compare. keep_on_cpu: names of inputs that stay on the CPU in the
     device's run, such as the lengths for `pack_padded_sequence`. detail: compute the truth of every tensor, even of equal ones,
-    and print how large an error in each would have been reported. effort: "quick" passes what is about as far from the CPU's
-    result as rounding moves it there, and judges the rest, for large models, whose float64 truth takes long; "full" judges
-    every tensor by the truth, with most samples. compile: a backend of torch.compile, by name ("aot_eager", "inductor") or as a
+    and print how large an error in each would have been reported. effort: by default a result of a large float32 function
+    passes without a float64 truth if rounding moves every element as far on the CPU, and the rest is judged; "quick" passes
+    what rounding moves about as far as a whole, of any size and dtype; "full" judges every tensor by the truth, with most
+    samples. compile: a backend of torch.compile, by name ("aot_eager", "inductor") or as a
     function (graph, example inputs) -> function: the function is also compiled with it on the device, and judged against the
     same truth, so that it shows which code is wrong (`Comparison.wrong_side`). Random numbers that torch draws (dropout) come
     from the CPU for every side.

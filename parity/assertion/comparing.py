@@ -19,7 +19,9 @@ from parity import tolerance
 from parity.assertion.advice import advice, no_gradients, raised_on_the_cpu
 from parity.assertion.captured import Kept
 from parity.assertion.comparison import PACKAGE, Comparison, Notes, warn
+from parity.assertion.meter import Meter
 from parity.assertion.quick import DEFAULT, FULL, QUICK, by_rounding, effort_of
+from parity.assertion.screens import by_movement
 from parity.assertion.subject import (
     SEED,
     ForwardRun,
@@ -47,6 +49,9 @@ from parity.judging.bench import Bench
 from parity.judging.limits import Limits
 from parity.judging.measures import bit_equal
 
+# What is known to come after the function's two forward passes on the CPU, in as many seconds as these took: its gradients, the
+# device's runs, and moved runs.
+AFTER_THE_CPU = 5.0
 Seen = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], None]
 TORCH = str(Path(torch.__file__).parent)
 
@@ -130,7 +135,9 @@ def _judged(
             "dense tensors alone; give a dense one, or name a real device"
         )
     title = f"{s.name} {word(s.coarsest)} on {device.name}"
-    s, run, reference = _reference(s, backward)
+    meter = Meter(s.name)
+    with meter.run("the runs on the CPU", AFTER_THE_CPU):
+        s, run, reference = _reference(s, backward)
     if s.draws and wrap is not None:
         raise UsageError(f"{s.name} draws random numbers, which compiled code draws by its own kernels; call .eval()")
     if s.draws:
@@ -160,15 +167,15 @@ def _judged(
         seen(ours, results)
     if watch is not None:
         _placed_there(title, device, watch, outside, len(run.outputs), run.computed, notes)
-    truth = FunctionTruth(s, backward, cotangents, ours, watch.cast if watch is not None else None)
+    truth = FunctionTruth(s, backward, cotangents, ours, watch.cast if watch is not None else None, meter, effort == FULL)
     idle = _untouched(s, results, ours)
     results, ours = ({n: t for n, t in side.items() if n not in idle} for side in (results, ours))
     if watch is not None and watch.cast:
         results, ours = in_one_dtype(results, ours, device.name, notes)
     limits: dict[str, Limits] | None = {} if detail else None
-    passed = by_rounding(s, backward, cotangents, results, ours) if effort == QUICK and not detail else {}
-    if effort == FULL:
-        truth.take_most_samples()
+    passed: Mapping[str, Verdict] = {}
+    if not detail and effort != FULL:
+        passed = (by_rounding if effort == QUICK else by_movement)(s, backward, cotangents, results, ours, meter)
     bench = Bench(ROW, tables_of(device.name), truth, None, detail or effort == FULL, limits)
     judgements = verdicts(bench, results, ours, notes, atol, passed)
     if not judged(judgements, ours):

@@ -26,8 +26,9 @@ from parity.assertion.comparing import attempted, compared, gives_numbers, plain
 from parity.assertion.comparison import Comparison, ParityWarning
 from parity.assertion.located import SHOWN, Located, Parting, called
 from parity.assertion.modules import module_errors
+from parity.assertion.moved_runs import Moved, moved_results
 from parity.assertion.places import Places
-from parity.assertion.quick import DEFAULT, FULL, effort_of, moved_results
+from parity.assertion.quick import DEFAULT, FULL, effort_of
 from parity.assertion.screens import is_settled, may_move, moves_as_far
 from parity.assertion.searching import Operators, Search
 from parity.assertion.subject import SEED, ForwardRun, Subject, fixed_cotangents, forward, is_compiled, known, subject, word
@@ -88,7 +89,7 @@ def located(
         notes += (ON_THE_CPU,) if FALLBACK_VARIABLE in search.broken else ()
     elif whole and not search.partings and (effort == FULL or not _is_rounding(s, place, cotangents)):
         differs = _whole(fn, inputs, kwargs, place, backward, near)
-    if not search.compared and not search.partings:
+    if not (search.compared or search.partings or search.broken):
         raise NothingCompared(f"{s.name}: no operator that can be compared ran on {place.name}")
     if names := [n for some in search.foreign.values() for n in some]:
         search.left[f"the CPU does not run them ({', '.join(sorted(set(names)))[:80]})"] += len(names)
@@ -134,7 +135,7 @@ def _is_rounding(s: Subject, device: Device, cotangents: Sequence[Tensor]) -> bo
         return False
 
     def moved(key: int) -> list[Tensor]:
-        results = moved_results(s, bool(cotangents), cotangents, key, chains=True)
+        results = moved_results(s, bool(cotangents), cotangents, Moved(key + 1, chains=True))
         return [results[n] for n in doubtful]
 
     try:

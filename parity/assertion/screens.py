@@ -1,4 +1,5 @@
-"""Cheap screens: which results of an operator need no truth, because roundings alone explain how they differ from the CPU's.
+"""Cheap screens: which results of an operator, or of a large function, need no truth, because roundings alone explain how they
+differ from the CPU's.
 
 Three questions, each dearer than the one before, and none as dear as a truth: whether the results are as near as one rounding
 brings them; for sums of products, whether the error is inside what sums of that length lose in any order; and whether it is as
@@ -9,26 +10,33 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from parity.assertion.quick import ATEN_SUMS, STEP, Moved
-from parity.assertion.subject import word
+from parity.assertion.meter import Meter
+from parity.assertion.moved_runs import ATEN_SUMS, STEP, Moved, comparable, moved_results
+from parity.assertion.subject import Subject, word
 from parity.checks.operators import OWN_ROUNDINGS, SUM_ROUNDINGS, Lain, OperatorCall, run_on
 from parity.core.dtypes import FACTS, HALF
+from parity.core.results import Measure, Raised, Status, Verdict
+from parity.execution import execute as ex
 from parity.oracle.rounding import perturbed
 
 FEW = 16  # elements from which on a common factor of all errors shows
 FACTOR = 6.0  # standard deviations of the common factor that independent roundings have
 CHAIN = 4.0  # the scale that the tolerance tables have for sums of products
 RUNS = 2  # with everything moved by a roundoff or two
+MOST = 4  # of a whole function, for elements that happen to move little in both
+LARGE = 1 << 18  # elements of a function's operands and results from which on moved runs come before the truth
+MOVEMENT = "movement"  # the screen of what they explain
 # The tables allow 16 times the largest of two or more movements by one roundoff. Here movements are by `STEP` = 2 roundoffs: 8
 # times an element's own, and 12 times the usual one of its neighbours, which is 8 standard deviations.
 OWN_MOVEMENT, NEAR_MOVEMENT = 8.0, 12.0
+CACHED = 1 << 16  # elements that are compared at a time
 NEIGHBOURS = 16  # elements that are neighbours at least, along the last dimensions
 NUMBERED = ("alpha", "beta")  # factors of the sum, which are not squared
 
@@ -47,23 +55,31 @@ def is_settled(got: Tensor, cpu: Tensor, ratio: float = 1.0) -> bool:
 
 
 def _is_near(got: Tensor, cpu: Tensor, ratio: float = 1.0, more: Tensor | None = None) -> bool:
-    """Whether no element is off by more than `ratio` times the roundings of one operator and `more`, a bound of each element's
-    real and imaginary part. What is not finite must be the same."""
+    """Whether no element is off by more than is allowed. The arguments are those of `_allowed`."""
+    error, allowed = _allowed(got, cpu, ratio, more)
+    return bool((error <= allowed).all())  # NaN is not
+
+
+def _allowed(
+    got: Tensor, cpu: Tensor, ratio: float = 1.0, more: Tensor | None = None, sums: float = SUM_ROUNDINGS
+) -> tuple[Tensor, Tensor]:
+    """The errors of all elements, and what is allowed: `ratio` times the roundings of one operator, and `more`, a bound of each
+    element's real and imaginary part. sums: roundings of the largest element, which sums may lose in any other. An error is
+    infinite where only one side is finite, or the others differ."""
     d, c = _parts(got), _parts(cpu)
     if not cpu.numel():
-        return True
+        return d, c
     info, size = torch.finfo(cpu.dtype), c.abs()
     top = size.max()
     if not bool(top.isfinite()):
         finite = d.isfinite() & c.isfinite()
-        if not bool((finite | (d == c) | (d.isnan() & c.isnan())).all()):
-            return False
-        d, c = (torch.where(finite, x, 0.0) for x in (d, c))
+        same = (d == c) | (d.isnan() & c.isnan())
+        d, c = torch.where(finite, d, torch.where(same, 0.0, torch.inf)), torch.where(finite, c, 0.0)
         size = c.abs()
         top = size.max()
-    allowed = size.mul_(ratio * info.eps * OWN_ROUNDINGS).add_(ratio * info.eps * SUM_ROUNDINGS * top + ratio * info.tiny)
-    allowed = allowed if more is None else allowed.add_(more.nan_to_num(0.0, 0.0, 0.0))
-    return bool((d.sub(c).abs_() <= allowed).all())  # NaN is not
+    allowed = size.mul_(ratio * info.eps * OWN_ROUNDINGS).add_(ratio * info.eps * sums * top + ratio * info.tiny)
+    allowed = allowed if more is None else allowed.add_(more)
+    return d.sub(c).abs_(), allowed
 
 
 def _leans(got: Tensor, cpu: Tensor) -> bool:
@@ -114,7 +130,7 @@ class Sums:
         partial = 2.0 * squares[number].to(torch.float64).sqrt()
         size = torch.maximum(cpu.abs().to(torch.float64), partial)
         more = CHAIN * math.sqrt(terms[number]) * u * (size.unsqueeze(-1) if cpu.is_complex() else size)
-        return _is_near(got, cpu, more=more) and not (word(cpu.dtype) in HALF and _leans(got, cpu))
+        return _is_near(got, cpu, more=more.nan_to_num(0.0, 0.0, 0.0)) and not (word(cpu.dtype) in HALF and _leans(got, cpu))
 
     def _counted(self, call: OperatorCall) -> list[float]:
         """The largest number of terms in an element of each result."""
@@ -174,32 +190,114 @@ def moves_as_far(pairs: Sequence[tuple[Tensor, Tensor]], run: Callable[[int], Se
     left = list(range(len(pairs)))
     while left and len(runs) < RUNS:
         runs.append(run(len(runs)))
-        left = [k for k in left if not is_movement(*pairs[k], [r[k] for r in runs])]
+        left = [k for k in left if not moves_by(*pairs[k], [r[k] for r in runs]) <= 1.0]
     return not left
 
 
-def is_movement(got: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> bool:
-    """Whether a result differs from the CPU's by no more than the moved runs do: each element by `OWN_MOVEMENT` times its own
-    movement and `NEAR_MOVEMENT` times the usual one of its neighbours."""
-    if not may_move(cpu) or not _alike(got, cpu) or any(m.shape != cpu.shape or m.dtype != cpu.dtype for m in moved):
-        return False
+def by_movement(
+    s: Subject, backward: bool, fed: Sequence[Tensor], theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], meter: Meter
+) -> dict[str, Verdict]:
+    """The results of a large function that differ from the CPU's by no more, element by element, than moved runs of it do, each
+    with its verdict. All others are for the judge, and so are all where a step is rounded to a half type. fed: the cotangents.
+    """
+    left = [n for n, t in ours.items() if n in theirs and comparable(theirs[n], t) and may_move(t)]
+    runs: list[Mapping[str, Tensor]] = []
+    verdicts: dict[str, Verdict] = {}
+    if sum(t.numel() for t in (*(t for _, t in s.tensors), *ours.values())) < LARGE:
+        return {}
+    while left and len(runs) < MOST:
+        mode = Moved(len(runs) + 1, chains=True)
+        with meter.run("a moved run", 1):
+            run = ex.attempt(functools.partial(moved_results, s, backward, fed, mode, moves_operands=True), "run")
+        if isinstance(run, Raised) or mode.halves:
+            break
+        runs.append(run)
+        for name in left:
+            off = moves_by_place(theirs[name], ours[name], [r[name] for r in runs if name in r])
+            if off <= 1.0:
+                measure = Measure(name, share=off, screen=MOVEMENT, total=ours[name].numel())
+                verdicts[name] = Verdict(Status.AGREE, "no farther from the CPU's result than roundings move it", measure)
+        left = [n for n in left if n not in verdicts]
+    return verdicts
+
+
+def moves_by(got: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> float:
+    """How far a result is from the CPU's, at most, in units of what the moved runs explain: for each element the roundings of
+    an operator, `OWN_MOVEMENT` times its own movement, and `NEAR_MOVEMENT` times the usual one of its neighbours. Infinite for
+    what cannot be told."""
+    if not _may_be_told(got, cpu, moved):
+        return math.inf
+    movement = _movement(cpu, moved)
+    usual = _usual(movement) * NEAR_MOVEMENT
+    return _largest(*_allowed(got, cpu, more=movement.mul_(OWN_MOVEMENT).add_(usual)))
+
+
+def moves_by_place(got: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> float:
+    """`moves_by` for a result of many operators: its neighbours are those of its row and of its column, if there are enough
+    (the gradient of a weight is a sum of products of a factor of each), and no element is granted a rounding of the largest."""
+    if not _may_be_told(got, cpu, moved):
+        return math.inf
+    together = _neighbours(cpu.shape)
+    if cpu.is_complex() or not together:
+        movement = _movement(cpu, moved)
+        usual = _usual(movement) * NEAR_MOVEMENT
+        return _largest(*_allowed(got, cpu, more=movement.mul_(OWN_MOVEMENT).add_(usual), sums=0.0))
+    few = max(1, CACHED // together)  # rows at a time
+    rows = [torch.split(t.reshape(-1, together), few) for t in (got, cpu, *moved)]
+    off = _by_rows(rows, None)
+    if off <= 1.0 or cpu.numel() < NEIGHBOURS * together:
+        return off
+    sums = torch.stack([_movement(c, m[:RUNS]).sqrt_().sum(0) for _, c, *m in zip(*rows)]).sum(0)
+    return min(off, _by_rows(rows, sums / sums.mean().clamp_min(torch.finfo(sums.dtype).tiny)))
+
+
+def _by_rows(rows: Sequence[Sequence[Tensor]], columns: Tensor | None) -> float:
+    worst = 0.0
+    for got, cpu, *moved in zip(*rows):
+        if torch.equal(got, cpu):
+            continue
+        few = _movement(cpu, moved[:RUNS])
+        movement = _movement(cpu, moved) if len(moved) > RUNS else few.clone()
+        usual = few.sqrt_().mean(-1, keepdim=True)
+        usual = (usual if columns is None else usual.mul(columns)).square_().mul_(NEAR_MOVEMENT)
+        worst = max(worst, _largest(*_allowed(got, cpu, more=movement.mul_(OWN_MOVEMENT).add_(usual), sums=0.0)))
+    return worst
+
+
+def _may_be_told(got: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> bool:
+    return (
+        bool(moved) and may_move(cpu) and _alike(got, cpu) and all(m.shape == cpu.shape and m.dtype == cpu.dtype for m in moved)
+    )
+
+
+def _movement(cpu: Tensor, moved: Sequence[Tensor]) -> Tensor:
+    """The largest movement of each element's real and imaginary part, 0 where it is not finite."""
     c = _parts(cpu)
-    movement = functools.reduce(torch.maximum, [_parts(m).sub(c).abs_() for m in moved]).nan_to_num_(0.0, 0.0, 0.0)
-    usual = _usual(movement).mul_(NEAR_MOVEMENT)
-    return _is_near(got, cpu, more=movement.mul_(OWN_MOVEMENT).add_(usual))
+    return functools.reduce(torch.maximum, [_parts(m).sub(c).abs_() for m in moved]).nan_to_num_(0.0, 0.0, 0.0)
+
+
+def _largest(error: Tensor, allowed: Tensor) -> float:
+    off = float(error.div_(allowed).max()) if error.numel() else 0.0
+    return math.inf if math.isnan(off) else off
 
 
 def _usual(x: Tensor) -> Tensor:
     """The usual size of each element's neighbours: those in the last dimension, with as many more as make `NEIGHBOURS` of them.
     The square of the mean root is near the median, and takes one pass; a few large ones count little."""
-    together, k = 1, x.dim()
+    together = _neighbours(x.shape)
+    if not together:
+        return torch.zeros((), dtype=x.dtype)
+    usual = x.reshape(-1, together).sqrt().mean(-1, keepdim=True).square_()
+    return usual.expand(-1, together).reshape(x.shape)
+
+
+def _neighbours(shape: Sequence[int]) -> int:
+    """How many elements of the last dimensions are neighbours, 0 if all are too few."""
+    together, k = 1, len(shape)
     while k and together < NEIGHBOURS:
         k -= 1
-        together *= x.shape[k]
-    if together < NEIGHBOURS:
-        return torch.zeros((), dtype=x.dtype)
-    rows = x.reshape(*x.shape[:k], together)
-    return rows.sqrt().mean(-1).square_().reshape(*x.shape[:k], *(1 for _ in x.shape[k:]))
+        together *= shape[k]
+    return together if together >= NEIGHBOURS else 0
 
 
 def _alike(got: Tensor, cpu: Tensor) -> bool:

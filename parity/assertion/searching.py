@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from parity.assertion.pair import compare
 from parity.assertion.places import Place, Places
 from parity.assertion.quick import DEFAULT, FULL
 from parity.assertion.screens import Sums, is_settled, may_move, moved_run, moves_as_far
-from parity.assertion.subject import Subject, forward, gradients, tracked_outputs
+from parity.assertion.subject import ForwardRun, Subject, forward, gradients, tracked_outputs
 from parity.assertion.values import key_of
 from parity.checks.equivalents import EQUIVALENTS, on_the_cpu
 from parity.checks.operators import (
@@ -85,16 +86,32 @@ class Search:
         """Run the subject with every operator compared."""
         mode = self.mode()
         # Places come first, because the operators' own runs on the CPU must not be taken for the program's.
-        with self.places.watching(), mode:
-            run = ex.attempt(lambda: forward(s, self.device.upload, bool(cotangents), None, torch.clone, self._drew), "run")
-            got: Any = run
-            if not isinstance(run, Raised) and cotangents and len(tracked_outputs(run)) == len(cotangents):
-                fed = [self.device.upload(c) for c in cotangents]
-                got = ex.attempt(lambda: gradients(run, tracked_outputs(run), fed), "backward")
+        with self.places.watching():
+            got: Any = self._ran_with(mode, s, bool(cotangents), self._drew)
+            if not isinstance(got, Raised) and cotangents and len(tracked_outputs(got)) == len(cotangents):
+                run, fed = got, [self.device.upload(c) for c in cotangents]
+                with mode:
+                    got = ex.attempt(lambda: gradients(run, tracked_outputs(run), fed), "backward")
         if isinstance(got, Raised):
             self.broken = f"{got.type} in {got.stage}: {got.message}"
         if mode.seen.missed:
             self.left["their operands cannot be read, or are too large"] += mode.seen.missed
+
+    def _ran_with(self, mode: Any, s: Subject, backward: bool, drew: Callable[[], None] | None = None) -> ForwardRun | Raised:
+        """The forward pass on the device, with a mode around the subject's own call: what puts operands there is parity's."""
+
+        @contextlib.contextmanager
+        def around() -> Iterator[None]:
+            self.places.pausing = False
+            with mode:
+                yield
+            self.places.pausing = True
+
+        def run() -> ForwardRun:
+            with self.places.paused():
+                return forward(s, self.device.upload, backward, around(), torch.clone, drew)
+
+        return ex.attempt(run, "run")
 
     def _drew(self) -> None:
         """The call of a function that runs now draws random numbers."""
@@ -116,18 +133,32 @@ class Search:
             return
         with self.noted.on_the_cpu():
             ours = cpu_results(call, theirs)
-        self.compared += 1
+        with self._judging():
+            self._operator_judged(call, theirs, ours)
+            self.compared += 1
+
+    @contextlib.contextmanager
+    def _judging(self) -> Iterator[None]:
+        """Count what the judge itself fails at: an exception there is no refusal of the CPU's."""
+        try:
+            yield
+        except Exception as e:
+            self.left[f"the judge failed ({type(e).__name__}: {(str(e).splitlines() or [''])[0][:80]})"] += 1
+
+    def _operator_judged(self, call: OperatorCall, theirs: tuple[Tensor, ...], ours: tuple[Tensor, ...]) -> None:
         theirs = theirs[: len(ours)] if call.base_name in EQUIVALENTS else theirs
         if len(ours) != len(theirs):
             self._parts(call, Verdict(Status.MALFORMED, f"{len(theirs)} results instead of {len(ours)}"))
             return
         alike = _alike(call, ours, theirs)
         pairs = [(k, f"out[{k}]" if len(ours) > 1 else "out", b, a) for k, a, b in alike]
-        shape = call.name, tuple((x.shape, x.base.dtype) for x in call.operands)
         if chooses(call.base_name):
             pairs = [(k, n, b, a) for k, n, b, a in pairs if a.is_floating_point() or b.shape != a.shape]
-        doubtful = [(k, b, a) for k, _, b, a in pairs if not is_settled(b, a, self._taken.get(shape, 1.0))]
+        doubtful = [(k, b, a) for k, _, b, a in pairs if not is_settled(b, a)]
         if not doubtful or call.base_name in ATEN_NOT_UNIQUE:
+            return
+        shape = call.name, tuple((x.shape, x.base.dtype) for x in call.operands)
+        if (eased := self._taken.get(shape)) and not (doubtful := [p for p in doubtful if not is_settled(*p[1:], eased)]):
             return
         operands = [x.values for x in call.operands]
 
@@ -183,10 +214,11 @@ class Search:
         """Judge what an operator without results left in the storages of its operands. Raises what the CPU raises."""
         with self.noted.on_the_cpu():
             ours = run_on(call, None).bases
-        self.compared += 1
-        off = max((error_ratio(b, a) for b, a in zip(theirs, ours)), default=0.0)
-        if off > CLEAR:
-            self._parts(call, Verdict(Status.WRONG, f"{off:.3g} times what roundings explain"))
+        with self._judging():
+            off = max((error_ratio(b, a) for b, a in zip(theirs, ours)), default=0.0)
+            if off > CLEAR:
+                self._parts(call, Verdict(Status.WRONG, f"{off:.3g} times what roundings explain"))
+            self.compared += 1
 
     def statistics(self, call: OperatorCall, theirs: tuple[Tensor, ...]) -> None:
         """Judge the running statistics that a normalization of a batch left on the device."""
@@ -246,7 +278,8 @@ class Search:
 
     def functions(self, s: Subject, only_foreign: bool = False) -> None:
         """Run the forward pass with every public function compared, or those alone that run operators which the CPU lacks."""
-        self.functions_of(lambda: forward(s, self.device.upload, True, stay=torch.clone), only_foreign)
+        with self.places.watching():
+            self._ran_with(Calls(self, only_foreign), s, True)
 
     def functions_of(self, run: Callable[[], Any], only_foreign: bool) -> None:
         """Run a program with its public functions compared, as `functions` does."""
@@ -281,6 +314,10 @@ class Search:
         """Judge the result of a public function. given: its arguments before the call, on the CPU."""
         with self.noted.on_the_cpu():
             ours = func(*tree_map(_copy, given[0]), **tree_map(_copy, given[1]))
+        with self._judging():
+            self._function_judged(func, name, given, theirs, ours, place)
+
+    def _function_judged(self, func: Any, name: str, given: Any, theirs: Any, ours: Any, place: Place) -> None:
         results = [[t.detach() for t in tree_leaves(side) if isinstance(t, Tensor)] for side in (theirs, ours)]
         there = [self.device.download(t) if not t.is_cpu else t for t in results[0]]
         pairs = [(k, b, a) for k, (b, a) in enumerate(zip(there, results[1])) if not is_settled(b, a)]
@@ -324,7 +361,8 @@ def cpu_results(call: OperatorCall, theirs: Sequence[Tensor]) -> tuple[Tensor, .
     which some kernels of the CPU refuse: there it is computed in float32 and rounded to the dtypes of the device's results.
     Raises what the CPU raises."""
     try:
-        return run_on(call, None, bases=False).results
+        with torch._C.DisableTorchFunction():
+            return run_on(call, None, bases=False).results
     except RuntimeError:
         floats = {x.base.dtype for x in call.operands if x.base.is_floating_point()}
         if len(floats) < 2 or torch.float32 not in floats or torch.float64 in floats:
@@ -419,7 +457,8 @@ class Operators(Following):  # type: ignore[no-untyped-call]  # as torch has it
                 self._search.statistics(call, self._near([given[k] for k in which]))
 
     def _near(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(_plain(self._device.download(t.detach()) if not t.is_cpu else t.detach().clone()) for t in tensors)
+        with torch._C.DisableTorchFunction():  # its calls are parity's
+            return tuple(_plain(self._device.download(t.detach()) if not t.is_cpu else t.detach().clone()) for t in tensors)
 
     def _keep(self, call: OperatorCall) -> None:
         """Take note of an operator that the CPU does not run."""

@@ -312,7 +312,8 @@ def copied(x: Any, memo: dict[int, Any], name: str) -> Any:
 
 def _own(placed: Tensor, original: Tensor) -> Tensor:
     """A parameter or buffer with memory of its own if it is contiguous, so that it does not keep a larger storage alive."""
-    return placed if not original.is_contiguous() else placed.clone()
+    alone = placed.untyped_storage().nbytes() == placed.numel() * placed.element_size()
+    return placed if alone or not original.is_contiguous() else placed.clone()
 
 
 def outputs_of(result: Any, coarsest: torch.dtype) -> tuple[Named, frozenset[str], tuple[tuple[str, str], ...]]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ import torch
 from torch import Tensor
 
 from parity.assertion.draws import streams
+from parity.assertion.meter import Meter
 from parity.assertion.subject import SEED, Put, Subject, forward, gradients, tracked_outputs, word
 from parity.core.dtypes import FACTS, HALF
 from parity.core.results import Raised
@@ -29,12 +28,13 @@ from parity.oracle.step_dtypes import OwnEpsilon, Recorded, Steps, Widened, finf
 
 # If a function cannot run in float64, its inputs are moved by this many roundoffs: well above its own rounding.
 COARSE = 8.0
-SILENT = 5.0  # seconds
+HINT = '; effort="quick" takes less'
 
 
 class FunctionTruth(Oracle):
     """The subject in float64, with the sensitivity of its results. Every step is rounded as in the dtype in which it ran on the
-    CPU, or under autocast on the device (cast) if that is coarser. If it cannot run in float64, the reference is the truth."""
+    CPU, or under autocast on the device (cast) if that is coarser. If it cannot run in float64, the reference is the truth.
+    most: take the largest number of samples from the beginning."""
 
     def __init__(
         self,
@@ -43,14 +43,16 @@ class FunctionTruth(Oracle):
         cotangents: Sequence[Tensor],
         reference: Mapping[str, Tensor],
         cast: Mapping[str, list[str]] | None = None,
+        meter: Meter | None = None,
+        most: bool = False,
     ) -> None:
         self._cast = cast or {}
         self._s, self._backward, self._fed, self._reference = s, backward, cotangents, reference
         self._truths: dict[str, Tensor] | None = None
-        self._samples = SAMPLES[0]
+        self._samples = SAMPLES[-1 if most else 0]
         self._effects: dict[float, _Samples] = {}
         self._limits: dict[tuple[Range, Range], dict[str, Tensor]] = {}
-        self._meter = _Meter(s.name)
+        self._meter = meter or Meter(s.name)
         self.refused = ""
 
     def _all(self, put: Put, fed: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -114,7 +116,7 @@ class FunctionTruth(Oracle):
         """The truth of one result; the reference's result, widened, if the subject does not run in float64."""
         if self._truths is None:
             _ = self._own  # before anything is rounded
-            with self._meter.run(self._samples + 1):
+            with self._meter.run("a run in float64", self._samples, HINT):
                 got = ex.attempt(lambda: self._in_double(_fresh_wide, self._fed), "run")
             if isinstance(got, Raised):
                 self.refused = f"{got.type}: {got.message}"
@@ -166,15 +168,11 @@ class FunctionTruth(Oracle):
         self._samples = more[0] if more else self._samples
         return bool(more)
 
-    def take_most_samples(self) -> None:
-        """Take the largest number of samples from the beginning."""
-        self._samples = SAMPLES[-1]
-
     def _by(self, times: float = 1.0) -> _Samples:
         """The samples with so many roundoffs; those that were taken before are kept."""
         taken = self._effects.setdefault(times, _Samples())
         while taken.count < self._samples:
-            with self._meter.run(self._samples - taken.count):
+            with self._meter.run("a run in float64", self._samples - taken.count - 1, HINT):
                 self._take_one(taken, taken.count, times)
             taken.count += 1
         return taken
@@ -213,30 +211,6 @@ class FunctionTruth(Oracle):
                 moved = taken.moved.get(n)
                 taken.moved[n] = change if moved is None else torch.maximum(moved, change)
                 taken.changes.setdefault(n, []).append(kept_of(signed))
-
-
-class _Meter:
-    """Says on stderr how far a truth has come, first after `SILENT` seconds, then each time that they have doubled."""
-
-    def __init__(self, name: str) -> None:
-        self._name, self._next, self._done, self._spent = name, SILENT, 0, 0.0
-
-    @contextmanager
-    def run(self, left: int) -> Iterator[None]:
-        """Time a run in float64. left: how many are to come with this one, if no more samples are asked for."""
-        began = time.monotonic()
-        yield
-        self._done += 1
-        self._spent += time.monotonic() - began
-        if self._spent >= self._next and left > 1:
-            self._next = 2.0 * self._spent
-            more = (left - 1) * self._spent / self._done
-            print(
-                f"parity: {self._name}: {self._done} runs in float64 took {self._spent:.0f} s, {left - 1} more take about "
-                f'{more:.0f} s; effort="quick" takes fewer',
-                file=sys.stderr,
-                flush=True,
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,10 @@ def described(t: Tensor) -> str:
 def all_nan(t: Tensor) -> bool:
     """Whether the tensor has elements and all are NaN."""
     inexact = t.is_floating_point() or t.is_complex()
-    return inexact and is_dense(t) and t.numel() > 0 and bool(torch.isnan(t).all())
+    if not inexact or not is_dense(t) or not t.numel():
+        return False
+    first = t[(0,) * t.dim()]
+    return bool(torch.isnan(first)) and bool(torch.isnan(t).all())
 
 
 def _within(v: Verdict, atol: float | None) -> Verdict:

@@ -44,7 +44,7 @@ ATEN_NOT_UNIQUE = (
     "linalg_householder_product",
 )
 ATEN_COPIES = ("_to_copy", "copy", "clone", "contiguous", "_copy_from", "_copy_from_and_resize", "to")
-ATEN_STATISTICS = ("running_mean", "running_var")  # arguments that are written where a batch is normalized
+ATEN_STATISTICS = frozenset(("running_mean", "running_var"))  # arguments that are written where a batch is normalized
 ATEN_UNWRITTEN = ("empty", "new_empty", "resize_", "set_", "_to_copy_uninitialized")
 
 
@@ -123,18 +123,22 @@ class OperatorCall:
     @property
     def written(self) -> frozenset[int]:
         """Numbers of the operands, in the order of the call, that it writes into."""
-        arguments = self.operator._schema.arguments
-        return self._numbers({a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write})
+        return self._numbers(_written_names(self.operator))
 
     @property
     def statistics(self) -> frozenset[int]:
         """Numbers of the operands in which it keeps running statistics. Most schemas do not say that these are written."""
+        kept = _statistics_names(self.operator)
+        if not kept:
+            return frozenset()
         names = [a.name for a in self.operator._schema.arguments]
         trains = {**dict(zip(names, self.args)), **self.kwargs}.get("training", True)
-        return self._numbers(set(ATEN_STATISTICS)) if trains and "backward" not in self.base_name else frozenset()
+        return self._numbers(kept) if trains else frozenset()
 
-    def _numbers(self, names: set[str]) -> frozenset[int]:
+    def _numbers(self, names: frozenset[str]) -> frozenset[int]:
         """Of the operands that are given for these arguments."""
+        if not names:
+            return frozenset()
         given = [*zip((a.name for a in self.operator._schema.arguments), self.args), *self.kwargs.items()]
         flat = [name for name, value in given for leaf in tree_leaves(value) if isinstance(leaf, Lain)]
         return frozenset(k for k, name in enumerate(flat) if name in names)
@@ -143,6 +147,21 @@ class OperatorCall:
     def operands(self) -> list[Lain]:
         """The operands in the order of the call."""
         return [x for x in tree_leaves((self.args, self.kwargs)) if isinstance(x, Lain)]
+
+
+@functools.cache
+def _written_names(operator: Any) -> frozenset[str]:
+    arguments = operator._schema.arguments
+    return frozenset(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
+
+
+@functools.cache
+def _statistics_names(operator: Any) -> frozenset[str]:
+    return (
+        frozenset()
+        if "backward" in operator.name()
+        else frozenset(a.name for a in operator._schema.arguments) & ATEN_STATISTICS
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +223,8 @@ def run_on(call: OperatorCall, device: Device | None, wide: bool = False, bases:
     """
     copies: dict[int, Tensor] = {}
     places: list[tuple[Tensor, Tensor]] = []
-    written = call.written if device is None else frozenset[int]()
-    writes = bool(call.written or call.statistics)
+    writes = bool(_written_names(call.operator) or call.statistics)
+    written = call.written if device is None and writes else frozenset[int]()
     count = itertools.count()
 
     def copied(x: Lain) -> Tensor:
@@ -236,7 +255,9 @@ def run_on(call: OperatorCall, device: Device | None, wide: bool = False, bases:
     tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
 
     def fetch(t: Tensor) -> Tensor:
-        return t.clone() if device is None or t.is_cpu else device.download(t)
+        if device is None:  # what an operator returns on copies of its operands belongs to nobody else
+            return t
+        return t.clone() if t.is_cpu else device.download(t)
 
     results = tuple(fetch(t.detach()).resolve_conj().resolve_neg() for t in tensors)
     after = tuple(fetch(b) for b in copies.values()) if bases else ()
@@ -423,7 +444,8 @@ class Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch
         self._seen.operators += 1
         read = Reader(self._device, self._largest)
         try:
-            call = OperatorCall(func, tree_map(read, tuple(args)), tree_map(read, dict(kwargs)))
+            with torch._C.DisableTorchFunction():  # the caller's modes are told of the caller's calls alone
+                call = OperatorCall(func, tree_map(read, tuple(args)), tree_map(read, dict(kwargs)))
         except Exception:  # what cannot be described is not run again, and the case must go on
             self._seen.missed += 1
             return func(*args, **kwargs)

@@ -69,8 +69,8 @@ def perturbed(t: Tensor, u: float, key: int) -> Tensor:
         return t
     n, stream = t.numel(), _factors(u)
     start = (key * 4099) % (1 << 16)
-    if n > MANY and not t.is_complex():
-        return _tiled(t.contiguous().view(-1), stream.roll(-start)).view(t.shape)
+    if n > 1 << 16 and not t.is_complex():
+        return _tiled(t.detach().contiguous().view(-1), stream.roll(-start)).view(t.shape)
     some = stream[start : start + n] if start + n <= 1 << 16 else stream[torch.arange(start, start + n) % (1 << 16)]
     factors = some.view(t.shape)
     if t.is_complex():  # part by part: a complex product makes both parts NaN if one is NaN or Inf
@@ -78,10 +78,27 @@ def perturbed(t: Tensor, u: float, key: int) -> Tensor:
     return t * factors
 
 
-def _tiled(t: Tensor, tile: Tensor) -> Tensor:
-    """A flat tensor times a tile that is repeated along it: one pass over memory."""
+@functools.lru_cache(maxsize=16)
+def _single_factors(u: float) -> Tensor:
+    """`_factors` in float32."""
+    return _factors(u).to(torch.float32)
+
+
+def perturb(t: Tensor, u: float, key: int, out: Tensor) -> None:
+    """`perturbed` into a tensor like it, or in place; in one pass where that can be. u: at least a unit in the last place."""
+    flat = t.is_contiguous() or (t.dim() == 4 and t.is_contiguous(memory_format=torch.channels_last))
+    if t.numel() <= FEW or not flat or t.stride() != out.stride() or t.dtype not in (torch.float32, torch.float64):
+        out.copy_(perturbed(t, u, key))
+        return
+    tile = _single_factors(u) if t.dtype is torch.float32 else _factors(u)
+    source, target = (x.as_strided((t.numel(),), (1,)) for x in (t, out))
+    _tiled(source, tile.roll(-((key * 4099) % (1 << 16))), target)
+
+
+def _tiled(t: Tensor, tile: Tensor, moved: Tensor | None = None) -> Tensor:
+    """A flat tensor times a tile that is repeated along it: one pass over memory. moved: where it is written."""
     whole = t.numel() // tile.numel() * tile.numel()
-    moved = torch.empty_like(t)
+    moved = torch.empty_like(t) if moved is None else moved
     torch.mul(t[:whole].view(-1, tile.numel()), tile, out=moved[:whole].view(-1, tile.numel()))
     torch.mul(t[whole:], tile[: t.numel() - whole], out=moved[whole:])
     return moved
@@ -104,6 +121,7 @@ _MIX = np.int64(0x2545F4914F6CDD1D)
 _CHOICE = 0b10111  # of a hash shifted by 58: three bits, and one for the sign
 _PLACES = np.arange(1 << 10, dtype=np.int64) * 0x9E3779B9
 MANY = 1 << 17  # elements above which factors are taken from a tile: a hash of each number costs as much as the kernel
+FEW = 1 << 10  # elements that are asked at once
 _TILE = 65_521  # a prime, so that rows of usual lengths meet it at other places
 
 
@@ -409,11 +427,17 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
 
     def _counts(self, result: Any, args: Any) -> bool:
         """Whether a sum is one of integers that every dtype adds exactly: formulas use such sums as counts, and test for 1."""
-        return all(
-            bool(((t == t.trunc()) & (t.abs() <= 1.0 / self._inside)).all())
-            for t in (result, *args)
-            if isinstance(t, Tensor) and t.dtype is torch.float64
-        )
+        for t in (result, *args):
+            if isinstance(t, Tensor) and t.dtype is torch.float64:
+                some = t[(0,) * (t.dim() - 1)] if t.numel() > FEW and t.dim() > 1 else t  # one row tells it, nearly always
+                if not (bool(self._whole(some).all()) and (some is t or bool(self._whole(t).all()))):
+                    return False
+        return True
+
+    def _whole(self, t: Tensor) -> Tensor:
+        """Where numbers are integers that every dtype adds exactly."""
+        whole = t == t.trunc()
+        return whole & (t.abs() <= 1.0 / self._inside) if bool(whole.any()) else whole
 
     def _off_by(self, x: Tensor, lost: Tensor) -> Tensor:
         plain = torch.view_as_real(x).select(-1, 0) if x.is_complex() else x
@@ -446,7 +470,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         before."""
         moved = self._rounded(x)
         if moved is not x and x.dtype is torch.float64:
-            whole = (x == x.trunc()) & (x.abs() <= 1.0 / self._inside)
+            whole = self._whole(x)
             if whole.any():
                 moved.copy_(torch.where(whole, x, moved))
         return moved

@@ -237,6 +237,21 @@ def test_real_models_finds_the_planted_fault_and_names_what_is_not_installed(
     assert "skipped: no_such_library is not installed" in capsys.readouterr().out
 
 
+def test_models_tells_the_cost_beside_plain_passes(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = loaded("models")
+
+    def small() -> Any:
+        return bench.Made(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()), (torch.randn(3, 4),))
+
+    monkeypatch.setattr(bench, "_torchvision", lambda: None)
+    monkeypatch.setattr(bench, "MODELS", {"small": small})
+    assert bench.main(["small", "--locate"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[3] for line in lines] == ["healthy", "honest"]
+    assert all(f"  {word} " in line for line in lines for word in ("plain", "quick", "default", "full", "locate"))
+    assert bench.main(["small", "--effort", "default", "--most", "1e-9"]) == 1
+
+
 def test_generation_names_the_struck_step(capsys: pytest.CaptureFixture[str]) -> None:
     """The model that needs torch alone."""
     assert loaded("generation").main(["lstm", "--dtype", "float32"]) == 0

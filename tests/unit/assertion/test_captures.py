@@ -103,7 +103,7 @@ def test_the_struck_layer_is_named_as_with_both_sides_at_hand(dtype: torch.dtype
         kept = parity.capture(net, ids, device=resolve("sim", faults), path=file)
         healthy = parity.locate(*made(dtype), against=file)
         assert healthy.agrees
-        assert healthy.compared >= kept.operators > 40
+        assert healthy.compared >= kept.operators > 20
         assert kept.sketched == 0
         assert not healthy.left
     assert file.stat().st_size == kept.size
@@ -359,7 +359,7 @@ def test_a_file_names_nothing_that_is_run_but_operators_and_functions_of_torch(t
     for name, args in (("from_file", file_args), ("../os.system", file_args), ("__class__", file_args), ("full", huge)):
         found = tried(lambda call, n=name, a=args: call.update(name=n, args=a, kwargs=encoded({})))  # type: ignore[misc]
         assert any("the CPU does not run" in why for why in found.left)
-        assert found.compared > 40
+        assert found.compared > 20
     for name in ("os.system", "torch.load", "torch.hub.load", "builtins.exec"):
         found = tried(lambda call, n=name: call.update(kind="function", name=n))  # type: ignore[misc]
         assert f"this torch has no {name}" in found.left
