@@ -67,7 +67,10 @@ def located(
     s, cotangents = _ran_on_the_cpu(s, backward)
     why = "no backward pass: no output depends on an input or parameter that requires a gradient"
     notes: tuple[str, ...] = (why,) if backward and not cotangents else ()
+    eager = s  # what the modes of the search can see
     if is_compiled(fn):
+        plain: Any = getattr(fn, "_orig_mod", None) or getattr(fn, "_torchdynamo_orig_callable", fn)
+        eager, _ = _ran_on_the_cpu(subject(plain, inputs, kwargs, near), backward)
         notes += ("it is compiled, and what was compared here is its eager code",)
     if s.draws:
         notes += ("random numbers (dropout) were drawn on the CPU and handed to the device",)
@@ -75,23 +78,23 @@ def located(
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), place.active():
         warnings.simplefilter("ignore", ParityWarning)
         place.seed(SEED)
-        search.operators(s, cotangents)
+        search.operators(eager, cotangents)
         # Behind a part that was found, functions that the CPU has no operator for may part before it.
         if (search.foreign or not search.partings) and time.monotonic() < search.until:
             place.seed(SEED)
-            search.functions(s, only_foreign=bool(search.partings))
+            search.functions(eager, only_foreign=bool(search.partings))
     differs = ""
     if whole and search.broken:
         notes += _advice(fn, inputs, kwargs, place, backward, near)
         notes += (ON_THE_CPU,) if FALLBACK_VARIABLE in search.broken else ()
     elif whole and not search.partings and (effort == FULL or not _is_rounding(s, place, cotangents)):
         differs = _whole(fn, inputs, kwargs, place, backward, near)
-    if not search.compared and not search.partings:
+    if not (search.compared or search.partings or search.broken):
         raise NothingCompared(f"{s.name}: no operator that can be compared ran on {place.name}")
     if names := [n for some in search.foreign.values() for n in some]:
         search.left[f"the CPU does not run them ({', '.join(sorted(set(names)))[:80]})"] += len(names)
     title = f"{s.name} {word(s.coarsest)} on {place.name}"
-    table, more = module_errors(s, cotangents, place) if modules else ((), "")
+    table, more = module_errors(eager, cotangents, place) if modules else ((), "")
     notes += (more,) if more else ()
     left, broken, order, dtype = dict(search.left), "" if search.partings else search.broken, search.order, word(s.coarsest)
     next_ = _next(order[0] if order else None, dtype, place)
@@ -152,7 +155,8 @@ def _advice(
     """What `assert_parity` notes where the device raises: what to change in the function, if the fault is its own. Raises
     UsageError if the function moves itself away from the device."""
     try:
-        return compared(fn, inputs, kwargs, device, backward, keep_on_cpu=near)[0].notes
+        notes = compared(fn, inputs, kwargs, device, backward, keep_on_cpu=near)[0].notes
+        return tuple(n for n in notes if not n.startswith(("no gradients: ", "not compared, ")))  # which is said, or no matter
     except UsageError:
         raise
     except ParityError:

@@ -443,8 +443,7 @@ class Operators(Following):  # type: ignore[no-untyped-call]  # as torch has it
         """A call came to its end: judge it, unless the CPU cannot run it."""
         with self._search.places.paused():
             tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
-            with torch._C.DisableTorchFunction():  # its calls are parity's
-                theirs = self._near(tensors)
+            theirs = self._near(tensors)
             self._search.ended()  # only now: a device may compute when its result is asked for
             try:
                 if not tensors and self._in_place:
@@ -458,7 +457,8 @@ class Operators(Following):  # type: ignore[no-untyped-call]  # as torch has it
                 self._search.statistics(call, self._near([given[k] for k in which]))
 
     def _near(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(_plain(self._device.download(t.detach()) if not t.is_cpu else t.detach().clone()) for t in tensors)
+        with torch._C.DisableTorchFunction():  # its calls are parity's
+            return tuple(_plain(self._device.download(t.detach()) if not t.is_cpu else t.detach().clone()) for t in tensors)
 
     def _keep(self, call: OperatorCall) -> None:
         """Take note of an operator that the CPU does not run."""

@@ -44,7 +44,7 @@ ATEN_NOT_UNIQUE = (
     "linalg_householder_product",
 )
 ATEN_COPIES = ("_to_copy", "copy", "clone", "contiguous", "_copy_from", "_copy_from_and_resize", "to")
-ATEN_STATISTICS = ("running_mean", "running_var")  # arguments that are written where a batch is normalized
+ATEN_STATISTICS = frozenset(("running_mean", "running_var"))  # arguments that are written where a batch is normalized
 ATEN_UNWRITTEN = ("empty", "new_empty", "resize_", "set_", "_to_copy_uninitialized")
 
 
@@ -128,10 +128,12 @@ class OperatorCall:
     @property
     def statistics(self) -> frozenset[int]:
         """Numbers of the operands in which it keeps running statistics. Most schemas do not say that these are written."""
-        if "backward" in self.base_name or not (names := _statistics_names(self.operator)):
+        kept = _statistics_names(self.operator)
+        if not kept:
             return frozenset()
-        given = {**dict(zip((a.name for a in self.operator._schema.arguments), self.args)), **self.kwargs}
-        return self._numbers(names) if given.get("training", True) else frozenset()
+        names = [a.name for a in self.operator._schema.arguments]
+        trains = {**dict(zip(names, self.args)), **self.kwargs}.get("training", True)
+        return self._numbers(kept) if trains else frozenset()
 
     def _numbers(self, names: frozenset[str]) -> frozenset[int]:
         """Of the operands that are given for these arguments."""
@@ -155,7 +157,11 @@ def _written_names(operator: Any) -> frozenset[str]:
 
 @functools.cache
 def _statistics_names(operator: Any) -> frozenset[str]:
-    return frozenset(a.name for a in operator._schema.arguments) & frozenset(ATEN_STATISTICS)
+    return (
+        frozenset()
+        if "backward" in operator.name()
+        else frozenset(a.name for a in operator._schema.arguments) & ATEN_STATISTICS
+    )
 
 
 @dataclass(frozen=True, slots=True)

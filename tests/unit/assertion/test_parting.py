@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -202,6 +203,17 @@ def test_an_operator_that_raises_is_named() -> None:
     assert found.first is not None
     assert (found.first.operator, found.first.verdict.status) == ("aten::gelu", Status.ERROR)
     assert "RuntimeError: the kernel broke" in str(found)
+
+
+def test_a_compiled_model_is_searched_in_its_eager_code() -> None:
+    """By the names that it has there, and without torch's warning of hooks on compiled modules."""
+    net = torch.compile(nn.Sequential(nn.Linear(8, 4), nn.GELU()), backend="aot_eager")
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        found = parity.locate(net, torch.randn(2, 8), device=resolve("sim", (Fault("gelu", ("gelu_backward",), larger),)))
+    assert not [w for w in heard if "global hooks" in str(w.message)]
+    assert [(p.operator, p.place.module) for p in found.partings] == [("aten::gelu_backward", "1")]
+    assert found.notes == ("it is compiled, and what was compared here is its eager code",)
 
 
 def test_a_step_far_back_in_a_recurrent_layer_has_its_place() -> None:
