@@ -25,7 +25,7 @@ from parity.core.results import Measure, Raised, Status, Verdict
 from parity.execution import execute as ex
 
 QUICK, DEFAULT, FULL = EFFORTS = ("quick", "default", "full")
-RUNS = 2  # moved runs; the farther one counts
+RUNS = 2  # moved runs at most; the farther one counts
 # The honest device of `parity.zoo.honest` is at most 4.7 times as far off, in seven networks of torchvision and torch.
 FACTOR = 5.0
 
@@ -42,29 +42,28 @@ def by_rounding(
 ) -> dict[str, Verdict]:
     """The results of the device that are as far from the CPU's as a moved run, each with its verdict. All others, and all if
     the function cannot be run so, are for the judge. fed: the cotangents."""
-    doubtful = [n for n, t in ours.items() if n in theirs and comparable(t, theirs[n])]
-    if not doubtful:
-        return {}
-    moved = []
-    for k in range(RUNS):
-        with meter.run("a moved run", RUNS - k - 1):
-            run = ex.attempt(functools.partial(moved_results, s, backward, fed, Moved(k + 1)), "run")
+    left = [n for n, t in ours.items() if n in theirs and comparable(t, theirs[n])]
+    moved: list[Mapping[str, Tensor]] = []
+    verdicts: dict[str, Verdict] = {}
+    while left and len(moved) < RUNS:
+        with meter.run("a moved run", RUNS - len(moved) - 1):
+            run = ex.attempt(functools.partial(moved_results, s, backward, fed, Moved(len(moved) + 1)), "run")
         if isinstance(run, Raised):
-            return {}
+            break
         moved.append(run)
-    verdicts = {}
-    for name in doubtful:
-        off = _off(theirs[name], ours[name], [m[name] for m in moved if name in m])
-        if off <= 1.0:
-            measure = Measure(name, share=off, screen=MOVED_RUNS, total=ours[name].numel())
-            verdicts[name] = Verdict(Status.AGREE, "as far from the CPU's result as rounding moves it", measure)
+        for name in left:
+            off = _off(theirs[name], ours[name], [m[name] for m in moved if name in m])
+            if off <= 1.0:
+                measure = Measure(name, share=off, screen=MOVED_RUNS, total=ours[name].numel())
+                verdicts[name] = Verdict(Status.AGREE, "as far from the CPU's result as rounding moves it", measure)
+        left = [n for n in left if n not in verdicts]
     return verdicts
 
 
 def _off(device: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> float:
     """How far the device is from the CPU, in units of `FACTOR` times the moved runs: the larger one of the norms' ratio and of
     the largest elements'. Infinite where only one side is finite, or where the others differ."""
-    if len(moved) < RUNS or any(m.shape != cpu.shape for m in moved):
+    if not moved or any(m.shape != cpu.shape for m in moved):
         return math.inf
     x, c, *others = (torch.view_as_real(t) if t.is_complex() else t for t in (device, cpu, *moved))
     finite = c.isfinite()
