@@ -205,18 +205,18 @@ def _changed_whole(error: str, x: Tensor, rng: random.Random) -> Change | None:
     """Integers and bool: changed by half, or at least by 1."""
     if error == ERRORS[3]:
         return None
+    wide = x if x.dtype is torch.bool else x.to(torch.int64)  # torch has few functions of unsigned integers
     if x.dtype is torch.bool:
         more = ~x
     else:
-        wide = x.to(torch.int64)  # torch has few functions of unsigned integers
         step = torch.clamp(wide.abs() // 2, min=1) if error == ERRORS[0] else torch.ones_like(wide)
-        more = torch.where(wide > 0, wide - step, wide + step).to(x.dtype)
+        more = torch.where(wide > 0, wide - step, wide + step)
     only = torch.ones(x.numel(), dtype=torch.bool)
     if error == ERRORS[1]:
         only = torch.zeros(x.numel(), dtype=torch.bool)
         only[rng.randrange(x.numel())] = True
     where = only.view(x.shape)
-    return torch.where(where, more, x), _places(where, x)
+    return torch.where(where, more, wide).to(x.dtype), _places(where, x)
 
 
 def _places(where: Tensor, x: Tensor) -> Mask:

@@ -164,7 +164,7 @@ class Reporter:
             self._end_of(report.nodeid)
         if report.when != "call" and not parts:
             if report.failed:
-                self.broken.append(f"{report.nodeid}: {_why(report)}")
+                self.broken.append(f"{_item(report)}: {_why(report)}")
             return
         if report.when == "teardown":
             return
@@ -177,14 +177,14 @@ class Reporter:
                 else:
                     self._examined(part)
         except RunFileError as e:  # one item's rows must not take those of all others with them
-            self.broken.append(f"{report.nodeid}: {e}")
+            self.broken.append(f"{_item(report)}: {e}")
         except OutputError as e:  # a full disk must not cause a traceback or lose what is on the screen
             self.failed = self.failed or e
             self.stopped = "stopped: the run file cannot be written"
             if self._session is not None:
                 self._session.shouldstop = str(e)
         if not parts and report.failed:
-            self.broken.append(f"{report.nodeid}: {_why(report)}")
+            self.broken.append(f"{_item(report)}: {_why(report)}")
         self._progress()
 
     def pytest_keyboard_interrupt(self) -> None:
@@ -558,6 +558,11 @@ class Reporter:
         self._write(screen, wiped=True)
         if self.failed is not None:
             raise self.failed
+
+
+def _item(report: pytest.TestReport) -> str:
+    """The item that a test of the suite is, or its id where it is none."""
+    return part_of(report.nodeid)[0] or report.nodeid
 
 
 def _why(report: pytest.TestReport) -> str:

@@ -69,6 +69,20 @@ def test_ctrl_c_is_answered_and_what_is_done_is_kept(tmp_path: Path) -> None:
     assert end.stopped == "interrupted"
 
 
+def test_an_item_that_fails_in_parity_itself_is_no_function_of_the_users(tmp_path: Path) -> None:
+    """The suite's tests stand in a file of Python, as a user's do."""
+    log, path = io.StringIO(), tmp_path / "run.jsonl"
+    made = reporter(path, log)
+    node = "test_operators.py::test_operator[to-float32]"
+    made.pytest_runtest_logreport(pytest.TestReport(node, ("", 0, ""), {}, "failed", "NotImplementedError: ???", "call"))
+    made.finish(1)
+    end = run_file.read(path).end
+    assert end is not None
+    assert [b.partition(":")[0] for b in end.broken] == ["to-float32"]
+    assert "failed in parity itself: please report" in log.getvalue()
+    assert "your own functions" not in log.getvalue()
+
+
 def test_ctrl_c_after_the_last_item_leaves_a_whole_run(tmp_path: Path) -> None:
     """The workers are sent home while it is pressed: nothing is missing, and an item that died thrice is no item to come."""
     path = tmp_path / "run.jsonl"
