@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from parity.devices import mps
-from parity.devices.operator_table import Table
+from parity.devices.operator_table import TORCHVISION_ON_MPS, Table
 
 # Registered for MPS outside of the table: on the CPU, unless a later torch has a kernel for what they are made of ...
 ATEN_ON_CPU: dict[str, str] = {
@@ -42,6 +42,8 @@ LACKING = (Answer.MISSING, Answer.REFUSED)
 
 def answer(qualified: str, table: Table) -> Answer:
     """What MPS makes of an operator ("aten::add.out") by a table alone; unknown where the table does not have it."""
+    if qualified in TORCHVISION_ON_MPS:
+        return Answer.KERNEL
     space, _, name = qualified.partition("::")
     if space != "aten" or name not in table.keys:
         return Answer.UNKNOWN

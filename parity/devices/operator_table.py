@@ -15,6 +15,16 @@ import torch
 
 from parity.core.errors import DeviceError
 
+# Operators of torchvision with a kernel for MPS since 0.23 or before (pytorch/vision, torchvision/csrc/ops/mps); the oldest
+# torch that parity takes goes with 0.25.
+TORCHVISION_ON_MPS = frozenset(
+    f"torchvision::{name}"
+    for name in (
+        *("nms", "roi_align", "_roi_align_backward", "roi_pool", "_roi_pool_backward", "deform_conv2d"),
+        *("ps_roi_align", "_ps_roi_align_backward", "ps_roi_pool", "_ps_roi_pool_backward"),
+    )
+)
+
 
 def table_path() -> Path:
     """Where the installed torch has its table. Raises DeviceError where it has none."""

@@ -13,7 +13,7 @@ from functools import cache
 import torch
 
 from parity.devices import mps
-from parity.devices.operator_table import with_kernel
+from parity.devices.operator_table import TORCHVISION_ON_MPS, with_kernel
 
 MISSING_TEXT, FALLBACK_TEXT = mps.MISSING.text, mps.FALLBACK.text
 FLOAT64_TEXT, DTYPE_TEXT, RANK_TEXT = mps.FLOAT64.text, mps.DTYPE.text, mps.RANK.text
@@ -84,6 +84,8 @@ class Profile:
         qualified: "aten::add.out"; overload: "add.out".
         """
         if self.table is None or overload in self.table or overload in COMPOSED_WITH_FLOAT64 or _within.on_cpu:
+            return
+        if qualified in TORCHVISION_ON_MPS:
             return
         if self.fallback or overload in self.always_on_cpu:
             _warn_once(FALLBACK_TEXT.format(op=qualified))

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from parity.devices import classify, resolve
 from parity.devices.operator_table import dispatch_keys, table_path
-from parity.devices.sim.profile import mps_operators
+from parity.devices.sim.profile import mps_operators, mps_profile
 
 ROOT = Path(__file__).parents[3]
 X = torch.rand(3, 4)
@@ -90,6 +90,13 @@ def test_a_missing_operator_forward_and_backward() -> None:
     y = F.interpolate(image, size=(2, 2), mode="bilinear", antialias=True)
     with pytest.raises(NotImplementedError, match="_upsample_bilinear2d_aa_backward"):
         y.sum().backward()  # type: ignore[no-untyped-call]  # torch tells no type
+
+
+def test_operators_of_torchvision_run_and_those_of_others_do_not() -> None:
+    """torchvision's wheel for macOS has kernels for Metal; nobody knows of others."""
+    mps_profile().admit("torchvision::nms", "nms")
+    with pytest.raises(NotImplementedError, match="'mine::nms' is not currently implemented for the MPS device"):
+        mps_profile().admit("mine::nms", "nms")
 
 
 def test_float64_inside_torch_is_no_refusal() -> None:
