@@ -102,7 +102,8 @@ def of_run_file() -> Json:
     return {
         "$schema": DRAFT,
         "title": f"A line of a run file of parity, format {FORMAT}",
-        "description": "The first line is a Header, the last one an End; a file without it is cut. Fields at their default are "
+        "description": "The first line is a Header, the last one an End; a file without it is cut. A finding may stand twice, "
+        "first as it was drawn and later shrunk, with its cause: the later one counts. Fields at their default are "
         "left out; NaN and infinities are strings.",
         "oneOf": [{"$ref": f"#/$defs/{name}"} for name in ("Header", *rows)],
         "$defs": {"Header": header, **rows, **parts},
