@@ -176,7 +176,7 @@ def _judged(
     passed: Mapping[str, Verdict] = {}
     if not detail and effort != FULL:
         passed = (by_rounding if effort == QUICK else by_movement)(s, backward, cotangents, results, ours, meter)
-    bench = Bench(ROW, tables_of(device.name), truth, None, detail or effort == FULL, limits)
+    bench = Bench(ROW, tables_of(device.name), truth, None, detail or effort == FULL, limits, detail or effort == FULL)
     judgements = verdicts(bench, results, ours, notes, atol, passed)
     if not judged(judgements, ours):
         raise NothingCompared(f"{title}: {_nothing(run)}; return what is to be compared")

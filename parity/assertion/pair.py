@@ -79,7 +79,7 @@ def compare(
     title = f"{s.name} {word(s.coarsest)} on {place}"
     truth = FunctionTruth(s, False, (), here)
     limits: dict[str, Limits] | None = {} if detail else None
-    bench = Bench(ROW, tables_of(place), truth, None, detail, limits)
+    bench = Bench(ROW, tables_of(place), truth, None, detail, limits, detail)
     judgements = verdicts(bench, there, here, notes)
     if not judged(judgements, here):
         came = [f"{n} is {described(t)}" for n, t in ours if not known(t)] + [f"{n} is a {t}" for n, t in named]

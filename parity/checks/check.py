@@ -104,7 +104,7 @@ def _aspects(t: Trial) -> None:
     theirs = ex.attempt(lambda: ex.forward(t.program, t.case, t.inputs, there, first.grad), "run")
     outcome = outcome_of(t, theirs if isinstance(theirs, Raised) else theirs.outputs, (Aspect.FORWARD, began))
     t.mark("compare")
-    bench = Bench(t.program.row, t.tables, oracle, _bound(t), t.settings.always_use_oracle)
+    bench = Bench(t.program.row, t.tables, oracle, _bound(t), t.settings.always_use_oracle, whole=t.settings.whole)
     _expect_backward(t, first, oracle)
     _judge_forward(t, bench, first, there, theirs, outcome)
     live = first.live

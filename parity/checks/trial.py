@@ -71,7 +71,7 @@ class Result:
 class Settings:
     """How a case is checked.
 
-    always_use_oracle: judge every result by the oracle. repeat: run the forward twice and compare the bits. only: the one
+    always_use_oracle: judge every result by the truth. whole: against the whole budget (`Bench.whole`). repeat: run the forward twice and compare the bits. only: the one
     aspect to check (the forward always runs), or None for all. more: which of the expensive aspects (`SELDOM`) to check. law:
     draw a random op repeatedly and test its law; without, each result only has to be possible. operands: check that the calls
     left their operands unchanged (always_use_oracle implies it). power: judge agreements again with errors put in. poison: the
@@ -89,6 +89,7 @@ class Settings:
     poison: int = 0
     guards: bool = False
     fail_on_metadata: bool = False
+    whole: bool = False
 
     def wants(self, aspect: Aspect) -> bool:
         """Whether to check this aspect."""
@@ -101,7 +102,7 @@ class Settings:
 
 KNOWN = frozenset(getattr(torch, name) for name in FACTS if hasattr(torch, name))
 SELDOM = frozenset({Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER})
-EVERYTHING = Settings(True, True, None, SELDOM, poison=NAN, guards=True)
+EVERYTHING = Settings(True, True, None, SELDOM, poison=NAN, guards=True, whole=True)
 
 
 class Lent(NamedTuple):

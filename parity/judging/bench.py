@@ -18,7 +18,8 @@ from parity.tolerance import Tables
 class Bench:
     """The context in which the results of one case are judged.
 
-    always_use_oracle: skip the cheap screens and judge every result with the oracle.
+    always_use_oracle: judge by the truth also what has the reference's bits.
+    whole: measure against the whole budget also what a part of it, which costs less, shows to agree.
     limits: where to record, by result, which errors an agreement rules out; None if nobody asks.
     verdicts: earlier (device, reference, verdict), by (truth name, pass): most destinations of a case hold the same bits.
     """
@@ -29,4 +30,5 @@ class Bench:
     bound: Bound | None
     always_use_oracle: bool
     limits: dict[str, Limits] | None = None
+    whole: bool = False
     verdicts: dict[tuple[str, str], tuple[Tensor, Tensor | None, Verdict]] = field(default_factory=dict, init=False)

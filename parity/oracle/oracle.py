@@ -30,7 +30,7 @@ from parity.oracle.rounding import extremes
 from parity.oracle.sensitivity import PERTURBATIONS, REFUSALS, Changes, RoundingEffect, Sensitivity, in_double, replaced
 
 # Samples of a sensitivity: fewer can only make an error ratio larger, so two are enough for results that pass with them.
-SAMPLES = (2, PERTURBATIONS, 20)
+SAMPLES = (2, PERTURBATIONS, 8, 20)
 FACTORS = ("alpha", "beta")  # scalar factors of a sum
 WIDE = {"float16", "bfloat16", "float32"}
 
@@ -71,7 +71,7 @@ class CaseOracle(Oracle):
         self._expected: Sequence[Tensor] | None = None
         self._truth: Float64Results | None = None
         self._computed = False
-        self._samples, self._once = SAMPLES[0], False
+        self._samples, self._first = SAMPLES[0], 0
         self._sensitivity: dict[tuple[float, float], Sensitivity] = {}
         self._effects: dict[tuple[float, float], tuple[RoundingEffect, RoundingEffect]] = {}
         self._variants: dict[str, dict[str, Tensor]] = {}
@@ -287,22 +287,22 @@ class CaseOracle(Oracle):
         return True
 
     @contextlib.contextmanager
-    def sampled_once(self) -> Iterator[bool]:
-        """Inside, the first sample of every sensitivity stands for all. Yields whether that saves runs."""
+    def sampled(self, first: int) -> Iterator[bool]:
+        """Inside, so many first samples of every sensitivity stand for all. Yields whether that saves runs."""
         saves = self._samples == SAMPLES[0] and not self._effects
-        self._once = saves
+        self._first = first if saves else 0
         try:
             yield saves
         finally:
-            self._once = False
+            self._first = 0
 
     def _effect(self, u: float, between: float) -> RoundingEffect:
         assert self._truth is not None
         if (u, between) not in self._sensitivity:
             asked = self._p, self._case, self._inputs, self._placed, self._all_cotangents, self._truth
             self._sensitivity[u, between] = Sensitivity(*asked, u, between)
-        if self._once:
-            return self._sensitivity[u, between].first()
+        if self._first:
+            return self._sensitivity[u, between].first(self._first)
         if (u, between) not in self._effects:
             self._effects[u, between] = self._sensitivity[u, between].taken(self._samples)
         forward, whole = self._effects[u, between]

@@ -77,8 +77,8 @@ class Oracle(ABC):
         """Use more samples of every sensitivity from now on, at most `most`; False if there are no more."""
         return False
 
-    def sampled_once(self) -> AbstractContextManager[bool]:
-        """Inside, the first sample of every sensitivity stands for all. Gives whether that saves runs."""
+    def sampled(self, first: int) -> AbstractContextManager[bool]:
+        """Inside, so many first samples of every sensitivity stand for all. Gives whether that saves runs."""
         return nullcontext(False)
 
     def holds(self, what: str) -> bool:

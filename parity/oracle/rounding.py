@@ -117,46 +117,75 @@ def shifted(t: Tensor, u: float, key: int) -> Tensor:
     return t + largest * (torch.complex(*sides) if t.is_complex() else sides[0])
 
 
-_MIX = np.int64(0x2545F4914F6CDD1D)
-_CHOICE = 0b10111  # of a hash shifted by 58: three bits, and one for the sign
-_PLACES = np.arange(1 << 10, dtype=np.int64) * 0x9E3779B9
-MANY = 1 << 17  # elements above which factors are taken from a tile: a hash of each number costs as much as the kernel
+MANY = 1 << 17  # elements above which factors are taken by place: looking each number up costs as much as the kernel
 FEW = 1 << 10  # elements that are asked at once
 _TILE = 65_521  # a prime, so that rows of usual lengths meet it at other places
+_TABLE = 12  # bits of a place in the table of factors
+_TURN = np.uint64(0x2545F4914F6CDD1D)
+_DOWN, _CHOICES = np.uint64(64 - _TABLE), np.uint64(60)
+
+
+def _chosen(u: float, key: int, n: int) -> Factors:
+    """n factors, 1 + u/2 to 1 + u or 1 - u/2 to 1 - u in eight steps each, in a fixed random order."""
+    steps = np.array([1 + u * (sign * (0.5 + k / 14)) for sign in (-1.0, 1.0) for k in range(8)])
+    chosen: Factors = steps[(values.words(key, n) >> _CHOICES).astype(np.int64)]
+    return chosen
 
 
 @functools.lru_cache(maxsize=16)
-def _steps(u: float) -> Factors:
-    """The factor for every `_CHOICE`."""
-    return np.array([1 + u * (sign * (0.5 + k / 14)) for sign in (-1.0, 0.0, 1.0) for k in range(8)])
+def _table(u: float) -> Factors:
+    """The factors that numbers are looked up in."""
+    return _chosen(u, 2, 1 << _TABLE)
 
 
-def _hashed(raw: npt.NDArray[np.int64], u: float, key: int) -> Factors:
-    """A factor for every number, from its bits."""
+@functools.lru_cache(maxsize=1)
+def _places() -> npt.NDArray[np.uint64]:
+    """What is added to the bits of a number, by its place."""
+    return np.arange(MANY, dtype=np.uint64) * _TURN
+
+
+@functools.lru_cache(maxsize=256)
+def _multiplier(key: int) -> np.uint64:
+    """An odd number for every key."""
+    return np.uint64((0x9E3779B97F4A7C15 + 2 * key * int(_TURN)) % (1 << 64))
+
+
+def _hashed(raw: npt.NDArray[np.uint64], u: float, key: int) -> Factors:
+    """A factor for every number, from its bits; odd keys: from bits and place.
+
+    Multiplicative hashing (Knuth, The Art of Computer Programming 3, section 6.4): the upper bits of the product depend on all
+    bits of the number. The factors of the table are random, so that numbers in a row get unrelated ones.
+    """
     if key % 2:
-        raw = raw + (_PLACES[: raw.size] if raw.size <= _PLACES.size else np.arange(raw.size) * 0x9E3779B9)
-    mixed = raw ^ (raw >> 29)
-    mixed ^= key * 0x1234567
-    mixed *= _MIX
-    mixed ^= mixed >> 32
-    mixed *= _MIX
-    mixed >>= 58
-    mixed &= _CHOICE
-    factors: Factors = _steps(u)[mixed]
-    return factors
+        raw = raw + _places()[: raw.size]
+    mixed = raw * _multiplier(key)
+    mixed >>= _DOWN
+    return _table(u).take(mixed.view(np.int64))
 
 
 @functools.lru_cache(maxsize=16)
 def _tile(u: float) -> Factors:
-    """Factors as `_steps` has them, in a fixed random order."""
-    tile: Factors = _steps(u)[(values.words(1, _TILE) >> np.uint64(58)).astype(np.int64) & _CHOICE]
-    return tile
+    """Factors by place, twice in a row: from any place of the first on there is a whole tile."""
+    tile = _chosen(u, 1, _TILE)
+    return np.concatenate((tile, tile))
+
+
+@functools.lru_cache(maxsize=1)
+def _signs() -> Factors:
+    """The directions of `_tile`."""
+    return np.sign(_tile(0.5) - 1.0)
 
 
 def _start(numbers: Factors, key: int) -> int:
     """Where a tile begins: another place for other numbers, so that two kernels in a row do not move an element alike."""
-    some = numbers[:: max(1, numbers.size // 7)].view(np.int64)
-    return (int(np.bitwise_xor.reduce(some)) * int(_MIX) + key * 4099) % _TILE
+    some = numbers[:: max(1, numbers.size // 7)].view(np.uint64)
+    return (int(np.bitwise_xor.reduce(some)) * int(_TURN) + key * 4099) % _TILE
+
+
+def _from(tile: Factors, numbers: Factors, key: int) -> Tensor:
+    """A tile for these numbers, of a tensor twice its length."""
+    start = _start(numbers, key)
+    return torch.from_numpy(tile[start : start + _TILE])
 
 
 def rounded(t: Tensor, u: float, key: int) -> Tensor:
@@ -182,9 +211,8 @@ def _numbers(t: Tensor) -> Factors:
 def _times(t: Tensor, numbers: Factors, u: float, key: int) -> Tensor:
     """`rounded` for a tensor whose numbers are already known."""
     if numbers.size > MANY:
-        tile = torch.from_numpy(np.roll(_tile(u), -_start(numbers, key)))
-        return _tiled(torch.from_numpy(numbers), tile).view(t.shape)
-    return t * torch.from_numpy(_hashed(numbers.view(np.int64), u, key).reshape(t.shape))
+        return _tiled(torch.from_numpy(numbers), _from(_tile(u), numbers, key)).view(t.shape)
+    return torch.from_numpy((numbers * _hashed(numbers.view(np.uint64), u, key)).reshape(t.shape))
 
 
 def by_modulus(x: Tensor, moved: Tensor) -> Tensor:
@@ -216,10 +244,7 @@ def rounded_at_least(x: Tensor, u: float, key: int, least: float) -> Tensor:
 
 def extremes(t: Tensor) -> tuple[float, float]:
     """(smallest, largest) finite magnitude of the non-zero elements; (inf, 0) without any."""
-    return _extremes(t.detach().abs().to(torch.float64).numpy())  # numpy knows no bfloat16
-
-
-def _extremes(size: Factors) -> tuple[float, float]:
+    size = t.detach().abs().to(torch.float64).numpy()  # numpy knows no bfloat16
     if not size.size:
         return float("inf"), 0.0
     low, high = float(np.minimum.reduce(size, None)), float(np.maximum.reduce(size, None))
@@ -227,6 +252,23 @@ def _extremes(size: Factors) -> tuple[float, float]:
         return low, high
     size = size[(size > 0) & (size < np.inf)]
     return (float(size.min()), float(size.max())) if size.size else (float("inf"), 0.0)
+
+
+def _largest(numbers: Factors) -> float:
+    """The largest finite magnitude; 0 without any."""
+    if not numbers.size:
+        return 0.0
+    high = max(float(np.maximum.reduce(numbers)), -float(np.minimum.reduce(numbers)))
+    if high < np.inf:
+        return high
+    size = np.abs(numbers)
+    return float(np.where(size < np.inf, size, 0.0).max())
+
+
+def _has_small(numbers: Factors, below: float) -> bool:
+    """Whether some number that is not 0 has a magnitude below this."""
+    small = np.abs(numbers) < below
+    return bool(small.any()) and bool(np.count_nonzero(small) + np.count_nonzero(numbers) > numbers.size)
 
 
 def _variance(x: Tensor, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None) -> Any:
@@ -443,8 +485,7 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         plain = torch.view_as_real(x).select(-1, 0) if x.is_complex() else x
         if plain.numel() > MANY:
             numbers = _numbers(plain.detach().resolve_neg().contiguous())
-            signs = torch.from_numpy(np.roll(np.sign(_tile(0.5) - 1.0), -_start(numbers, self._key)))
-            return x + _tiled(lost.contiguous().view(-1), signs).view(x.shape)
+            return x + _tiled(lost.contiguous().view(-1), _from(_signs(), numbers, self._key)).view(x.shape)
         return x + torch.where(rounded(plain, 0.5, self._key) < plain, -lost, lost)
 
     def _rounded(self, x: Any) -> Any:
@@ -454,10 +495,14 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
             return x
         plain = x.detach() if x.dtype is torch.float64 and x.is_contiguous() and not x.is_neg() else None
         numbers = None if plain is None else _numbers(plain)
-        low, high = extremes(x) if numbers is None else _extremes(np.abs(numbers))
-        self.largest = max(self.largest, high)
         u, least = (self._inside, self._inside_least) if self._apart else (self._u, self._least)
-        if low * u < least:
+        if plain is None or numbers is None:
+            low, high = extremes(x)
+            small = low * u < least
+        else:
+            high, small = _largest(numbers), least > 0.0 and _has_small(numbers, least / u)
+        self.largest = max(self.largest, high)
+        if small:
             moved = rounded_at_least(x, u, self._key, least)
         else:
             moved = rounded(x, u, self._key) if plain is None or numbers is None else _times(plain, numbers, u, self._key)

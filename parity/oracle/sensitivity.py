@@ -131,9 +131,9 @@ class Sensitivity:
         self._count = 0
         self._saved: dict[str, Tensor] | None = None
 
-    def first(self) -> RoundingEffect:
-        """The first sample alone: no more than part of the effect, at a third of its cost."""
-        self._take(1)
+    def first(self, samples: int) -> RoundingEffect:
+        """The first samples alone: no more than part of the effect, for less than its cost."""
+        self._take(samples)
         return self._effect(self._taken, self._taken.high)
 
     def taken(self, samples: int) -> tuple[RoundingEffect, RoundingEffect]:

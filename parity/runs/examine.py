@@ -212,7 +212,7 @@ def settings(item: Item, plan: RunPlan, ordinal: int, pinned: bool) -> Settings:
         return _screened(_start(item.id), *kind, o.reach, ordinal)
     more = _more(*kind, o.reach, ordinal)
     law, kept = pinned or ordinal % LAW_EVERY == 2, ordinal % OPERANDS_EVERY == 3
-    return _settings(True, ordinal % REPEAT_EVERY == 1, None, more, law, kept)
+    return _settings(True, ordinal % REPEAT_EVERY == 1, None, more, law, kept, whole=o.no_screens)
 
 
 @functools.lru_cache(maxsize=1 << 16)

@@ -15,4 +15,4 @@ def bench_of(text: str) -> Bench:
     case = parse(text)
     row, inputs = catalog.row(case.op), build(case)
     oracle = CaseOracle(execute.program(row), case, inputs, None)
-    return Bench(row, tolerance.load("cpu"), oracle, None, True)
+    return Bench(row, tolerance.load("cpu"), oracle, None, True, whole=True)
