@@ -71,12 +71,13 @@ class Result:
 class Settings:
     """How a case is checked.
 
-    always_use_oracle: judge every result by the truth. whole: against the whole budget (`Bench.whole`). repeat: run the forward twice and compare the bits. only: the one
-    aspect to check (the forward always runs), or None for all. more: which of the expensive aspects (`SELDOM`) to check. law:
-    draw a random op repeatedly and test its law; without, each result only has to be possible. operands: check that the calls
-    left their operands unchanged (always_use_oracle implies it). power: judge agreements again with errors put in. poison: the
-    byte with which freed memory of the device is filled before the calls (`parity.checks.poison`), 0 for none. guards: run the
-    calls once more between guards. fail_on_metadata: other strides than the CPU's are a finding also where torch promises none.
+    always_use_oracle: judge every result by the truth. whole: against the whole budget (`Bench.whole`). repeat: run the
+    forward twice and compare the bits. only: the one aspect to check (the forward always runs), or None for all. more:
+    which of the expensive aspects (`SELDOM`) to check. law: draw a random op repeatedly and test its law; without, each
+    result only has to be possible. operands: check that the calls left their operands unchanged (always_use_oracle implies
+    it). power: judge agreements again with errors put in. poison: the byte with which freed memory of the device is filled
+    before the calls (`parity.checks.poison`), 0 for none. guards: run the calls once more between guards. fail_on_metadata:
+    other strides than the CPU's are a finding also where torch promises none.
     """
 
     always_use_oracle: bool = False
