@@ -16,6 +16,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -34,9 +35,8 @@ SHARE = 0.9
 Where = tuple[str, int]  # an item's id, and the ordinal of a case
 
 
-def shown_by(path: Path, plan: RunPlan) -> tuple[dict[str, Where], int]:
-    """(bug -> the case that showed it, number of bugs) of a file of `parity zoo`."""
-    faults = json.loads(path.read_text())["faults"]
+def shown_by(faults: Sequence[Any], plan: RunPlan) -> dict[str, Where]:
+    """Bug -> the case that showed it, of a file of `parity zoo`."""
     found = {}
     for fault in faults:
         for run in fault["runs"]:
@@ -50,7 +50,7 @@ def shown_by(path: Path, plan: RunPlan) -> tuple[dict[str, Where], int]:
                         break
             except CaseError:  # samples of an entry that cannot be made
                 continue
-    return found, len(faults)
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -61,10 +61,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = parser.parse_args(argv)
     torch.set_num_threads(1)
     profile = suite.profile("quick")
-    options = RunOptions(device="sim", no_shrink=True)
+    faults = json.loads(given.file.read_text())["faults"]
+    options = RunOptions(device="sim", no_shrink=True, seed=faults[0]["runs"][0]["seed"])  # which its cases are drawn by
     plan = RunPlan(resolve("sim"), resolve("cpu"), tolerance.load("sim"), profile, options)
     since = time.process_time()
-    found, bugs = shown_by(given.file, plan)
+    found, bugs = shown_by(faults, plan), len(faults)
     lost = time.process_time() - since  # what a run does not do
     done: dict[str, list[tuple[int, int, float]]] = {}  # item -> (first and last ordinal, seconds) of its parts
     for part in parts(suite.select((), (), (), profile.source), profile, None, 60 * given.minutes, 1, False):
