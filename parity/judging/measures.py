@@ -157,7 +157,7 @@ def _not_finite(x: Array, f: DtypeFacts, is_complex: bool) -> Mask:
     """Elements that are NaN, infinite or past the dtype's range; a complex element counts if either part does."""
     with np.errstate(invalid="ignore"):
         lost = ~(np.abs(x) <= f.max)
-    return np.broadcast_to(lost.any(-1, keepdims=True), lost.shape) if is_complex else lost
+    return np.broadcast_to(lost[..., :1] | lost[..., 1:], lost.shape) if is_complex else lost
 
 
 def show(x: object) -> str:
@@ -356,12 +356,12 @@ def _against(x: Array, truths: Sequence[Array], b: Budget, f: DtypeFacts) -> tup
 
 def _whole(ratio: Array, differs: Mask, unjudged: Mask) -> tuple[Array, Mask, Mask]:
     """Arrays of real and imaginary parts as arrays of complex elements: the worse part counts."""
-    return np.asarray(ratio.max(-1)), np.asarray(differs.any(-1)), np.asarray(unjudged.any(-1))
+    return np.maximum(ratio[..., 0], ratio[..., 1]), differs[..., 0] | differs[..., 1], unjudged[..., 0] | unjudged[..., 1]
 
 
 def _elements(where: Mask, is_complex: bool) -> int:
     """Number of elements in a mask of real parts; a complex one counts if either part does."""
-    return int((where.any(-1) if is_complex else where).sum())
+    return int(np.count_nonzero(where[..., 0] | where[..., 1] if is_complex else where))
 
 
 def _unjudged(
@@ -379,7 +379,9 @@ def _excused(
 ) -> Mask:
     """Where errors are not counted, as `measure` says."""
     unjudged = _unjudged(x, truth, f, is_complex, ignore_nonfinite, ignore)
-    return unjudged | (_not_finite(truth, f, is_complex) & _not_finite(x, f, is_complex)) if sums else unjudged
+    if not sums or not (lost := _not_finite(truth, f, is_complex)).any():
+        return unjudged
+    return unjudged | (lost & _not_finite(x, f, is_complex))
 
 
 def _largest(ratio: Array) -> float:
