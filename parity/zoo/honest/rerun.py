@@ -4,10 +4,12 @@ written."""
 from __future__ import annotations
 
 import functools
+import math
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
@@ -204,12 +206,25 @@ def in_range(other: Any, plain: Any, tiny: bool = True) -> Any:
         return other
     if other.shape != plain.shape:
         return other
+    if _of_one_range(other, plain, tiny):
+        return other
     differs = torch.isfinite(other) != torch.isfinite(plain)
     if other.dtype in HALVES:
         differs &= ~(torch.isfinite(other) & torch.isinf(plain))
     if tiny:
         differs |= ((other == 0) != (plain == 0)) & (torch.maximum(other.abs(), plain.abs()) < NEAR_TINY)
     return torch.where(differs, plain, other) if bool(differs.any()) else other
+
+
+def _of_one_range(other: Tensor, plain: Tensor, tiny: bool) -> bool:
+    """Whether all numbers of both are finite and, if `tiny`, none is 0: one look in numpy, for most results."""
+    if not other.dtype.is_floating_point or other.dtype is torch.bfloat16:
+        return False
+    smallest, largest = math.inf, 0.0
+    for t in (other, plain):
+        size = np.abs(t.detach().resolve_neg().numpy())
+        smallest, largest = min(smallest, size.min(initial=math.inf)), max(largest, size.max(initial=0.0))
+    return largest < math.inf and (smallest > 0.0 or not tiny)
 
 
 def finite_alike(other: Any, plain: Any) -> Any:

@@ -45,13 +45,18 @@ def largest_error(y: Tensor, truth: Tensor) -> float:
 def _uniform(x: Tensor) -> Tensor:
     """A number in [-1, 1) for each float64, derived from its bits without the last 8, in which the CPU's own float64 kernels
     differ between vectorized part and remainder."""
-    raw = _numbers(x).view(np.int64) >> 8
-    mixed = (raw ^ (raw >> 23)) * _MIX
-    mixed = (mixed ^ (mixed >> 32)) * _MIX
-    return torch.from_numpy((mixed >> 11) * 2.0**-52).view(x.shape)
+    return torch.from_numpy((_mixed(_numbers(x)) >> 11) * 2.0**-52).view(x.shape)
 
 
 _MIX = np.int64(0x2545F4914F6CDD1D)
+
+
+def _mixed(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    raw = numbers.view(np.int64) >> 8
+    mixed = (raw ^ (raw >> 23)) * _MIX
+    mixed ^= mixed >> 32
+    mixed *= _MIX
+    return mixed
 
 
 def _numbers(x: Tensor) -> npt.NDArray[np.float64]:
@@ -66,16 +71,16 @@ def cut(truth: Tensor, dtype: torch.dtype, always: bool = False) -> Tensor:
     if truth.is_complex():
         parts = cut(torch.view_as_real(truth.resolve_conj().contiguous()), torch.float32, always)
         return torch.view_as_complex(parts)
-    nearest = truth.to(torch.float32).to(dtype)
     if dtype is not torch.float32 or truth.dtype is not torch.float64:
-        return nearest
-    f, numbers = FACTS["float32"], _numbers(truth)
+        return truth.to(torch.float32).to(dtype)
+    numbers = _numbers(truth)
     with np.errstate(all="ignore"):
-        exponent = np.maximum(np.frexp(numbers)[1], math.frexp(f.tiny)[1])
-        ulp = np.ldexp(2.0 * f.unit_roundoff, exponent - 1)
-        toward_zero = torch.from_numpy((np.trunc(numbers / ulp) * ulp).astype(np.float32)).view(truth.shape)
-    chosen = torch.isfinite(nearest)
-    return torch.where(chosen if always else chosen & (_uniform(truth) < 0), toward_zero, nearest)
+        nearest = numbers.astype(np.float32)
+        away = (np.abs(nearest) > np.abs(numbers)) & np.isfinite(nearest)
+        if not always:
+            away &= _mixed(numbers) < 0
+        np.nextafter(nearest, np.float32(0), out=nearest, where=away)
+    return torch.from_numpy(nearest).view(truth.shape)
 
 
 def _ulp(truth: Tensor, f: DtypeFacts) -> Tensor:
