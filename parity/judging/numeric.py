@@ -31,7 +31,8 @@ from parity.oracle.sensitivity import PERTURBATIONS
 
 KINK = "roundings of that size taken together"
 CLOSE = 4.0  # up to this ratio an error outside a sampled budget is measured again with more samples ...
-FEW = 1000  # ... or where at most one in so many elements is outside
+# ... or where at most one in so many elements is outside: two roundings of a size undo each other in a third of the samples.
+FEW = 50
 EQUALS = "equals the reference, which is {ratio:.3g} budgets from the truth itself"
 FOLLOWS = "as far from the truth as the reference, with which they agree"
 # See `_by_chance`: one in so many elements, by so many budgets, of its own or of this quantile of all. In bfloat16, resnet18 on

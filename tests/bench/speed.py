@@ -1,18 +1,21 @@
-"""How fast parity checks, beside the bare OpInfo loop, in one process and one run: `python tests/bench/speed.py --all`.
+"""How fast parity checks, beside the bare OpInfo loop on the same pair of devices: `python tests/bench/speed.py --all`.
 
-The bare loop takes every OpInfo sample in float32 (or `--dtype`), runs it on the CPU and on the same device as parity (a CPU
-copy by default), forward and backward with a cotangent of ones, and compares with `torch.testing.assert_close`. A device that
-rounds otherwise gives the judge work, as real hardware does: `--device cuda`, or `--device sim --faults parity.zoo.honest`.
-Parity examines the rows that cover the same entries, in the quick profile, with screens: --all takes every native row, which
-the quick profile consists of, --rest also the rows over OpInfo's samples for the entries that no native row covers. Both sides
-run op by op, one after the other; which goes first alternates, and what only the first call of an op costs falls to either
-alike.
+The bare loop takes OpInfo samples in float32 (or `--dtype`), runs them on the CPU and on the same device as parity (a CPU copy
+by default), forward and backward with a cotangent of ones, and compares with `torch.testing.assert_close`. A device that rounds
+otherwise gives the judge work, as real hardware does: `--device cuda`, or `--device sim --faults parity.zoo.honest`. Parity
+examines the rows that cover the same entries, in the quick profile, with screens: --all takes every native row, --rest also the
+rows over OpInfo's samples for the entries that no native row covers.
+
+For each row both sides take the same number of cases: as many as parity draws. The bare loop goes through the samples of the
+row's entries in turn, and again, made anew, where there are fewer. The sizes from 4,097 to 65,537 that a run tries are left out,
+because OpInfo has none like them; --sweep takes them too. Each side has a process of its own, which does one row after the
+other while the other side waits. So both pay alike for what only the first call of an op costs (loading or compiling its
+kernel): the first round is cold, later ones (--rounds), with new cases, are warm.
 
 A check is one comparison of all results of a call with the CPU's: forward, backward and so on of one case. Equal calls that
-are compared with each other and calls that must be refused do not count. Times are CPU times of this process, one thread, so
-that other work on the machine distorts them little; with --rounds the cases of every round are new, and the middle of the
-ratios is told. Findings are not shrunk. Where parity's time goes is sampled, some 250 times a second, in one more pass over
-the same cases.
+are compared with each other and calls that must be refused do not count. Times are CPU times of these processes, one thread
+each, so that other work on the machine distorts them little. Findings are not shrunk. Where parity's time goes is sampled, some
+250 times a second, in one more pass over the last cases; the work of the honest device stands apart there.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import os
+import multiprocessing
 import signal
 import statistics
 import sys
@@ -28,9 +31,11 @@ import time
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -41,7 +46,7 @@ from torch.utils._pytree import tree_map
 
 import parity
 from parity.catalog import opinfo
-from parity.core.errors import DeviceError, ParityError
+from parity.core.errors import ParityError
 from parity.core.results import Aspect, Status
 from parity.devices import Device, load_faults, resolve
 from parity.runs import suite
@@ -56,9 +61,10 @@ BARE = (Aspect.FORWARD, Aspect.BACKWARD)  # what the bare loop compares too
 COUNTED = (*BARE, Aspect.INPLACE, Aspect.OUT, Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER)
 SAMPLED = 0.002  # seconds of CPU time between two samples; the system's clock may be coarser
 
-# Stage -> the functions of parity whose time it is, with all that they call, as "file.function" or a whole "file". The first
-# stage that stands anywhere on the stack has the sample.
+# Stage -> the functions of parity whose time it is, with all that they call, as "file.function", a whole "file" or a folder.
+# The first stage that stands anywhere on the stack has the sample.
 STAGES: dict[str, tuple[str, ...]] = {
+    "the honest device": ("honest",),
     "oracle": ("oracle",),
     "laws of random ops": ("check._by_law",),
     "calls before the case": ("prelude.play",),
@@ -66,7 +72,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     "shrinking": ("examine.shrink",),
     "draw": ("examine._valid",),
     "text": ("notation.case_text",),
-    "compare": ("trial.compare", "check._metadata"),
+    "comparison": ("trial.compare", "check._metadata"),
     "build": ("inputs.build", "check._bound"),
     "double backward": ("derivatives._double_backward",),
     "forward-mode": ("derivatives._tangents",),
@@ -75,8 +81,10 @@ STAGES: dict[str, tuple[str, ...]] = {
     "in-place": ("writes.inplace",),
     "repeat": ("repeat.check",),
     "transfer": ("transfer.check",),
+    "forward on the CPU": ("check._on_reference",),
     "forward": ("check._aspects",),
 }
+JUDGED = ("oracle", "comparison")
 
 
 @dataclass(slots=True)
@@ -121,36 +129,64 @@ def ratio(pairs: Iterable[Pair]) -> float:
 # ---------------------------------------------------------------------------------------------------------- the bare loop
 
 
-def bare(key: str, dtype: str, side: Side, device: Device) -> None:
-    """Every sample of an entry, generated, copied to the device, run on both sides and compared."""
-    info = opinfo._info(key)
-    grad = dtype in opinfo.ENTRIES[key].backward
-    for sample in info.sample_inputs("cpu", getattr(torch, dtype), requires_grad=grad):
-        side.cases += 1
-        ours = (sample.input, *sample.args), sample.kwargs
-        theirs = tree_map(partial(_copied, device), ours)
-        try:
-            here, there = _outputs(info.op, ours), _outputs(info.op, theirs)
-        except Exception:  # the samples of some entries are not meant for the plain function
-            side.refused += 1
-            continue
-        _compare(here, [_home(device, x) for x in there], Aspect.FORWARD, side)
-        if not grad:
-            continue
-        tracked = [(a, b) for a, b in zip(here, there) if isinstance(a, Tensor) and a.requires_grad]
-        leaves, copies = _leaves(ours), _leaves(theirs)
-        if not tracked or not leaves:
-            continue
-        try:
-            first, second = (
-                torch.autograd.grad(outputs, inputs, [torch.ones_like(t) for t in outputs], allow_unused=True)
-                for outputs, inputs in (([a for a, _ in tracked], leaves), ([b for _, b in tracked], copies))
-            )
-        except RuntimeError:
-            side.refused += 1
-            continue
-        got = [_home(device, g) for g in second if g is not None]
-        _compare([g for g in first if g is not None], got, Aspect.BACKWARD, side)
+def samples(item: Item) -> Iterator[tuple[str, Any]]:
+    """(entry, sample) of the entries that a row covers, in turn, without end; nothing if there are no samples."""
+    while True:
+        infos = [(key, opinfo._info(key)) for key in entries(item)]
+        each = [
+            ((key, sample) for sample in info.sample_inputs("cpu", getattr(torch, item.dtype), requires_grad=_grad(key, item)))
+            for key, info in infos
+        ]
+        known = False
+        for layer in zip_longest(*each):
+            for one in layer:
+                if one is not None:
+                    known = True
+                    yield one
+        if not known:
+            return
+
+
+def _grad(key: str, item: Item) -> bool:
+    return item.dtype in opinfo.ENTRIES[key].backward
+
+
+def bare(item: Item, cases: int, device: Device) -> Side:
+    """So many samples of a row's entries, generated, copied to the device, run on both sides and compared."""
+    side, started = Side(), time.process_time()
+    with device.active():
+        for key, sample in islice(samples(item), cases):
+            side.cases += 1
+            _one(opinfo._info(key).op, sample, _grad(key, item), side, device)
+    side.seconds = time.process_time() - started
+    return side
+
+
+def _one(op: Any, sample: Any, grad: bool, side: Side, device: Device) -> None:
+    ours = (sample.input, *sample.args), sample.kwargs
+    theirs = tree_map(partial(_copied, device), ours)
+    try:
+        here, there = _outputs(op, ours), _outputs(op, theirs)
+    except Exception:  # the samples of some entries are not meant for the plain function
+        side.refused += 1
+        return
+    _compare(here, [_home(device, x) for x in there], Aspect.FORWARD, side)
+    if not grad:
+        return
+    tracked = [(a, b) for a, b in zip(here, there) if isinstance(a, Tensor) and a.requires_grad]
+    leaves, copies = _leaves(ours), _leaves(theirs)
+    if not tracked or not leaves:
+        return
+    try:
+        first, second = (
+            torch.autograd.grad(outputs, inputs, [torch.ones_like(t) for t in outputs], allow_unused=True)
+            for outputs, inputs in (([a for a, _ in tracked], leaves), ([b for _, b in tracked], copies))
+        )
+    except RuntimeError:
+        side.refused += 1
+        return
+    got = [_home(device, g) for g in second if g is not None]
+    _compare([g for g in first if g is not None], got, Aspect.BACKWARD, side)
 
 
 def _copied(device: Device, x: Any) -> Any:
@@ -201,10 +237,19 @@ def account(done: Examined, side: Side) -> None:
             side.failed += n if status.is_finding else 0
 
 
+def examined(item: Item, plan: RunPlan) -> Side:
+    """What parity does with an item, timed."""
+    side, started = Side(), time.process_time()
+    done = examine(item, plan, NoJournal())
+    side.seconds = time.process_time() - started
+    account(done, side)
+    return side
+
+
 def _named(path: str, function: str) -> tuple[str, ...]:
-    """What a function of parity is called in `STAGES`: "file" and "file.function"; () elsewhere."""
+    """What a function of parity is called in `STAGES`: its folder, "file" and "file.function"; () elsewhere."""
     p = Path(path)
-    return (p.stem, f"{p.stem}.{function}") if p.is_relative_to(_PACKAGE) else ()
+    return (p.parent.name, p.stem, f"{p.stem}.{function}") if p.is_relative_to(_PACKAGE) else ()
 
 
 _PACKAGE = Path(parity.__file__).parent
@@ -242,13 +287,6 @@ class Sampler:
             signal.setitimer(signal.ITIMER_PROF, 0.0)
             signal.signal(signal.SIGPROF, before)
 
-    def show(self, ours: Side) -> None:
-        """The share of every stage, and what it makes of a case."""
-        whole = self.seen.total()
-        print(f"parity's time per case ({whole} samples):" if whole else "no samples of where parity's time goes")
-        for name, n in self.seen.most_common():
-            print(f"  {name:22} {n / whole:6.1%} {1e6 * n / whole * ours.seconds / max(1, ours.cases):8.0f} us")
-
 
 # ---------------------------------------------------------------------------------------------------------------- the run
 
@@ -281,31 +319,85 @@ def _spread(found: Sequence[Item]) -> Iterator[Item]:
         yield from (i for i in layer if i is not None)
 
 
-def _examined(item: Item, plan: RunPlan) -> Examined:
-    """What parity finds of an item. A kernel that broke the device for good ends this process: it starts again without the
-    row."""
-    try:
-        return examine(item, plan, NoJournal())
-    except DeviceError as e:
-        print(f"left out: {item.row.name}, because {str(e)[:160]}", flush=True)
-        os.execv(sys.executable, [sys.executable, *sys.argv, "--without", item.row.name])
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How both sides run. sweep: with the sizes that OpInfo has none like."""
+
+    device: str
+    faults: str
+    full_precision: bool
+    sweep: bool
+
+    def plan(self) -> RunPlan:
+        """What a worker of the suite has: one thread, backward on it, and everything loaded before the first case."""
+        warnings.simplefilter("ignore")
+        torch.set_num_threads(1)
+        torch.autograd.set_multithreading_enabled(False)
+        if self.full_precision:
+            torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+        there = resolve(self.device, load_faults(self.faults) if self.faults else ())
+        gc.freeze()
+        return RunPlan(there, resolve("cpu"), load(there.name), suite.profile("quick"), RunOptions(no_shrink=True))
 
 
-def one(item: Item, plan: RunPlan, parity_first: bool) -> Pair:
-    """(parity, bare loop) on one item, timed."""
-    ours, theirs = Side(), Side()
-    for turn in (parity_first, not parity_first):
-        started = time.process_time()
-        if turn:
-            done = _examined(item, plan)
-            ours.seconds = time.process_time() - started
-            account(done, ours)
-        else:
-            with plan.device.active():
-                for key in entries(item):
-                    bare(key, item.dtype, theirs, plan.device)
-            theirs.seconds = time.process_time() - started
-    return ours, theirs
+class Apart:
+    """A process of one side: `ask` has it do a task, while this one waits."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._asked = asked
+        self._start()
+
+    def _start(self) -> None:
+        self._process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin, (self._asked,))
+
+    def ask(self, task: Any, *given: Any) -> Any:
+        """The result of a task there; None, with a process of its own for the next one, if this one broke."""
+        try:
+            return self._process.submit(task, *given).result()
+        except (BrokenProcessPool, ParityError) as e:
+            print(f"left out: {given[0]}, because of {type(e).__name__}: {str(e)[:160]}", flush=True)
+            self._process.shutdown(wait=False, cancel_futures=True)
+            self._start()
+            return None
+
+    def end(self) -> None:
+        """End the process."""
+        self._process.shutdown(cancel_futures=True)
+
+
+_plan: RunPlan
+_sweep: bool
+
+
+def _begin(asked: Asked) -> None:
+    """Prepare a process, and run a row that is not timed."""
+    global _plan, _sweep
+    _plan, _sweep = asked.plan(), asked.sweep
+    warm = suite.select([WARM], dtypes=("float32",))[0]
+    examined(warm, _seeded(warm, "warm"))
+    bare(warm, 4, _plan.device)
+
+
+def _seeded(item: Item, seed: str) -> RunPlan:
+    """The plan for an item: without sizes of the sweep if the number of cases is given."""
+    own = None if _sweep else _plan.profile.examples(item.row, item.dtype)
+    return replace(_plan, options=replace(_plan.options, seed=seed, examples=own))
+
+
+def _parity(item: str, dtype: str, seed: str) -> Side:
+    one = Item(suite.row(item), dtype)
+    return examined(one, _seeded(one, seed))
+
+
+def _bare(item: str, dtype: str, cases: int) -> Side:
+    return bare(Item(suite.row(item), dtype), cases, _plan.device)
+
+
+def _sampled(item: str, dtype: str, seed: str) -> Counter[str]:
+    one, sampler = Item(suite.row(item), dtype), Sampler()
+    with sampler.watching():
+        examine(one, _seeded(one, seed), NoJournal())
+    return sampler.seen
 
 
 def show(name: str, side: Side) -> None:
@@ -316,13 +408,17 @@ def show(name: str, side: Side) -> None:
     print(f"{'':12} not agreed: {side.failed}, not compared: {side.refused}")
 
 
-def _planned(device: str, faults: str, seed: str) -> RunPlan:
-    """What a worker of the suite has: one thread, backward on it, and everything loaded before the first case."""
-    torch.set_num_threads(1)
-    torch.autograd.set_multithreading_enabled(False)
-    there = resolve(device, load_faults(faults) if faults else ())
-    gc.freeze()
-    return RunPlan(there, resolve("cpu"), load(there.name), suite.profile("quick"), RunOptions(seed=seed, no_shrink=True))
+def show_stages(seen: Counter[str], ours: Side) -> None:
+    """The share of every stage, and what it makes of a case."""
+    whole = seen.total()
+    if not whole:
+        print("no samples of where parity's time goes")
+        return
+    each = 1e3 * ours.seconds / max(1, ours.cases) / whole
+    print(f"parity's time per case ({whole} samples):")
+    for name, n in seen.most_common():
+        print(f"  {name:22} {n / whole:6.1%} {n * each:8.3f} ms")
+    print(f"oracle and comparison: {sum(seen[s] for s in JUDGED) * each:.3f} ms a case")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -336,36 +432,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help=f"all rows instead of {ROWS} spread over the families")
     parser.add_argument("--rest", action="store_true", help="also the OpInfo entries that no native row covers")
     parser.add_argument("--without", action="append", default=[], metavar="ROW", help="leave this row out")
-    parser.add_argument("--rounds", type=int, default=1, help="how often, each with cases of its own (default 1)")
+    parser.add_argument("--rounds", type=int, default=2, help="how often, each with cases of its own; the first is cold (default 2)")
+    parser.add_argument("--sweep", action="store_true", help="with the sizes up to 65,537 that OpInfo has none like")
+    parser.add_argument("--full-precision", action="store_true", help="without TF32, which is a setting and no fault, on CUDA")
     a = parser.parse_args(argv)
-    warnings.simplefilter("ignore")
+    asked = Asked(a.device, a.faults, a.full_precision, a.sweep)
     try:
         found = items(a.ops, "opinfo" if a.opinfo else "native", a.dtype, a.all, a.rest)
         chosen = [i for i in found if i.row.name not in a.without]
-        plan = _planned(a.device, a.faults, "0")
-        warm = suite.select([WARM], dtypes=(a.dtype,))[0]
+        resolve(a.device, load_faults(a.faults) if a.faults else ())
     except ParityError as e:
         print(e, file=sys.stderr)
         return e.exit_code
     if not chosen:
         print(f"none of {a.ops} covers an OpInfo entry in {a.dtype}; see Row.opinfo", file=sys.stderr)
         return 2
-    one(warm, plan, False)
+    ours, theirs = Apart(asked), Apart(asked)
     covered = sum(1 for i in chosen for _ in entries(i))
     print(f"{len(chosen)} rows, {covered} OpInfo entries, {a.dtype}, device {a.device}, torch {torch.__version__}, CPU time")
     ratios = []
     for k in range(a.rounds):
-        seeded = replace(plan, options=RunOptions(seed=str(k), no_shrink=True))
-        pairs = {item: one(item, seeded, (j + k) % 2 == 1) for j, item in enumerate(chosen)}
-        ratios.append(_compared(pairs))
-    sampler = Sampler()
-    with sampler.watching():
+        print(f"round {k + 1}, {'warm' if k else 'cold'}")
+        pairs = {}
         for item in chosen:
-            _examined(item, seeded)
-    sampler.show(total(o for o, _ in pairs.values()))
-    if a.rounds > 1:
+            one = ours.ask(_parity, item.row.name, item.dtype, str(k))
+            other = one and one.cases and theirs.ask(_bare, item.row.name, item.dtype, one.cases)
+            if other and other.cases:
+                pairs[item] = one, other
+        ratios.append(_compared(pairs))
+    seen: Counter[str] = Counter()
+    for item in pairs:
+        seen += ours.ask(_sampled, item.row.name, item.dtype, str(k)) or Counter()
+    show_stages(seen, total(o for o, _ in pairs.values()))
+    if a.rounds > 2:
         spread = " ".join(f"{r:.2f}" for r in ratios)
-        print(f"{a.rounds} rounds: {spread}; the middle is {statistics.median(ratios):.2f} times the checks/s")
+        print(f"{a.rounds} rounds: {spread}; the middle of the warm ones is {statistics.median(ratios[1:]):.2f} times the checks/s")
+    ours.end()
+    theirs.end()
     return 0
 
 
@@ -384,6 +487,7 @@ def _compared(pairs: dict[Item, Pair]) -> float:
         "rows over OpInfo's samples": [p for i, p in pairs.items() if i.row.family == "opinfo"],
         "random ops": [p for i, p in pairs.items() if i.row.rule == "random"],
         "all but random ops": [p for i, p in pairs.items() if i.row.rule != "random"],
+        "rows without a finding": [p for p in pairs.values() if not p[0].failed],
     }
     longest = max(pairs, key=lambda i: pairs[i][1].seconds)
     parts[f"without {longest.row.name}, {pairs[longest][1].seconds:.1f} s of the bare loop"] = [

@@ -12,6 +12,7 @@ from parity.devices import load_faults
 from parity.judging.measures import ulp_distance
 from parity.zoo import honest
 from parity.zoo.honest.noise import RANGES
+from parity.zoo.honest.rerun import in_range
 from parity.zoo.honest.rounding import cut, noisy
 
 HALF = (torch.float16, torch.bfloat16)
@@ -63,3 +64,13 @@ def test_the_faults_are_those_of_the_subsets() -> None:
     assert all(i.startswith("honest-") for i in ids)
     assert {f.id for f in load_faults(honest.__file__)} == set(ids)
     assert {f"honest-{kind}" for kind in honest.KINDS} == set(ids)
+
+
+@pytest.mark.parametrize("odd", (float("nan"), float("inf"), 1.0))
+def test_what_underflowed_on_one_side_only_is_the_cpus_result(odd: float) -> None:
+    """Also beside a NaN, which no comparison of sizes sees."""
+    plain, other = torch.tensor([odd, 0.0, 2.0]), torch.tensor([odd, 1e-44, 2.0000002])
+    assert in_range(other, plain).tolist()[1:] == [0.0, other[2].item()]
+    assert in_range(other, plain, tiny=False).tolist()[1:] == other.tolist()[1:]
+    lost = torch.tensor([odd, 1.0, float("inf")])
+    assert in_range(lost, torch.ones(3)).tolist()[2] == 1.0

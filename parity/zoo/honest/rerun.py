@@ -220,11 +220,8 @@ def _of_one_range(other: Tensor, plain: Tensor, tiny: bool) -> bool:
     """Whether all numbers of both are finite and, if `tiny`, none is 0: one look in numpy, for most results."""
     if not other.dtype.is_floating_point or other.dtype is torch.bfloat16:
         return False
-    smallest, largest = math.inf, 0.0
-    for t in (other, plain):
-        size = np.abs(t.detach().resolve_neg().numpy())
-        smallest, largest = min(smallest, size.min(initial=math.inf)), max(largest, size.max(initial=0.0))
-    return largest < math.inf and (smallest > 0.0 or not tiny)
+    sizes = [np.abs(t.detach().resolve_neg().numpy()) for t in (other, plain)]
+    return all(s.max(initial=0.0) < math.inf and (not tiny or s.min(initial=math.inf) > 0.0) for s in sizes)  # NaN is not
 
 
 def finite_alike(other: Any, plain: Any) -> Any:
