@@ -7,7 +7,7 @@ examines the rows that cover the same entries, in the quick profile, with screen
 rows over OpInfo's samples for the entries that no native row covers.
 
 For each row both sides take the same number of cases: as many as parity draws. The bare loop goes through the samples of the
-row's entries in turn, and again, made anew, where there are fewer. The sizes from 4,097 to 65,537 that a run tries are left out,
+row's entries in turn, and again, made anew, where there are fewer. The sizes of 4,097 to 65,537 that a run tries are left out,
 because OpInfo has none like them; --sweep takes them too. Each side has a process of its own, which does one row after the
 other while the other side waits. So both pay alike for what only the first call of an op costs (loading or compiling its
 kernel): the first round is cold, later ones (--rounds), with new cases, are warm.
@@ -30,7 +30,7 @@ import sys
 import time
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
@@ -101,7 +101,7 @@ class Side:
     @property
     def rate(self) -> float:
         """Checks per second."""
-        return self.checks / self.seconds
+        return self.checks / self.seconds if self.seconds else 0.0
 
 
 Pair = tuple[Side, Side]  # parity, bare loop
@@ -130,13 +130,11 @@ def ratio(pairs: Iterable[Pair]) -> float:
 
 
 def samples(item: Item) -> Iterator[tuple[str, Any]]:
-    """(entry, sample) of the entries that a row covers, in turn, without end; nothing if there are no samples."""
+    """(entry, sample) of the entries that a row covers, in turn, without end; nothing if there are no samples. From the second
+    time on without the seeding that `OpInfo.sample_inputs` begins with: it costs as much as a sample where there is no GPU."""
+    made = {key: opinfo._info(key).sample_inputs for key in entries(item)}
     while True:
-        infos = [(key, opinfo._info(key)) for key in entries(item)]
-        each = [
-            ((key, sample) for sample in info.sample_inputs("cpu", getattr(torch, item.dtype), requires_grad=_grad(key, item)))
-            for key, info in infos
-        ]
+        each = [_made(key, item, make) for key, make in made.items()]
         known = False
         for layer in zip_longest(*each):
             for one in layer:
@@ -145,6 +143,12 @@ def samples(item: Item) -> Iterator[tuple[str, Any]]:
                     yield one
         if not known:
             return
+        made = {key: partial(opinfo._info(key).sample_inputs_func, opinfo._info(key)) for key in made}
+
+
+def _made(key: str, item: Item, make: Callable[..., Iterable[Any]]) -> Iterator[tuple[str, Any]]:
+    for sample in make("cpu", getattr(torch, item.dtype), requires_grad=_grad(key, item)):
+        yield key, sample
 
 
 def _grad(key: str, item: Item) -> bool:
@@ -432,7 +436,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help=f"all rows instead of {ROWS} spread over the families")
     parser.add_argument("--rest", action="store_true", help="also the OpInfo entries that no native row covers")
     parser.add_argument("--without", action="append", default=[], metavar="ROW", help="leave this row out")
-    parser.add_argument("--rounds", type=int, default=2, help="how often, each with cases of its own; the first is cold (default 2)")
+    parser.add_argument(
+        "--rounds", type=int, default=2, help="how often, each with cases of its own; the first is cold (default 2)"
+    )
     parser.add_argument("--sweep", action="store_true", help="with the sizes up to 65,537 that OpInfo has none like")
     parser.add_argument("--full-precision", action="store_true", help="without TF32, which is a setting and no fault, on CUDA")
     a = parser.parse_args(argv)
@@ -466,7 +472,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     show_stages(seen, total(o for o, _ in pairs.values()))
     if a.rounds > 2:
         spread = " ".join(f"{r:.2f}" for r in ratios)
-        print(f"{a.rounds} rounds: {spread}; the middle of the warm ones is {statistics.median(ratios[1:]):.2f} times the checks/s")
+        print(
+            f"{a.rounds} rounds: {spread}; in the middle of the warm ones {statistics.median(ratios[1:]):.2f} times the checks/s"
+        )
     ours.end()
     theirs.end()
     return 0
