@@ -1,4 +1,4 @@
-"""The cheap way to an agreement of most results: real, finite, inside the smallest possible budget.
+"""The cheap way to an agreement of most results: finite where the truth is, inside the smallest possible budget.
 
 `measure` answers for every result. It asks of each element whether it is finite, excused or shared with the reference, and does
 so in many passes, which for a dozen elements are its cost. Here one difference answers all of that at once. What this way
@@ -7,21 +7,22 @@ cannot say, it leaves to `measure`; what it says is what `measure` says.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from parity.core.results import Measure
 from parity.judging.budget import Array, Budget, ulp_of
-from parity.judging.measures import SPREAD_ELEMENTS, parts, show, spread_of
+from parity.judging.measures import SPREAD_ELEMENTS, Mask, parts, show, spread_of
 from parity.judging.outliers import ELEMENTS, among_sums
 from parity.judging.rounded_result import RoundedResult
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """A real result of which all numbers are finite, on every side and in the truth. own: the error of the reference, None
-    without one."""
+    """A result of which all numbers are finite, on every side and in the truth; complex ones as real parts. own: the error of
+    the reference, None without one. odd: where a real result is NaN or Inf, the same on every side: the errors there are 0."""
 
     t: RoundedResult
     device: Array
@@ -29,11 +30,16 @@ class Plain:
     error: Array
     reference: Array | None
     own: Array | None
+    odd: Mask | None = None
 
     @property
     def at_truth(self) -> bool:
         """Whether both sides equal the truth."""
         return not self.error.any() and (self.own is None or not self.own.any())
+
+    def knows(self, b: Budget) -> bool:
+        """Whether `inside` may be asked: not of sums with NaN or Inf, whose usual error is that of the other elements."""
+        return self.odd is None or b.scale is None
 
     def inside(self, b: Budget, whole: bool = False) -> Measure | None:
         """The measure of a result inside this budget, the reference's error in the same unit beside it; None for any other.
@@ -56,25 +62,35 @@ class Plain:
         m = self._measure(worst, max(top, spread or 0.0), own, spread)
         if not whole:
             return m
-        theirs = "" if self.reference is None else show(self.reference.reshape(-1)[worst])
+        theirs = "" if self.reference is None else self._shown(self.reference, worst)
         return replace(m, reference=theirs, budget=b.at(worst))
 
     def _measure(self, worst: int, share: float, own: float | None, spread: float | None) -> Measure:
-        x, q, error = (float(a.reshape(-1)[worst]) for a in (self.device, self.truth, self.error))
+        q, error = (float(a.reshape(-1)[worst]) for a in (self.truth, self.error))
+        index = tuple([int(i) for i in np.unravel_index(worst, self.truth.shape)])
         return Measure(
             self.t.name,
             share,
             own,
             True,
             max_abs=float(self.error.max()),
-            max_ulp=float(error / ulp_of(np.array([abs(q)]), self.t.f, True)[0]),
-            index=tuple([int(i) for i in np.unravel_index(worst, self.truth.shape)]),
-            device=show(x),
-            truth=show(q),
-            total=self.truth.size,
+            max_ulp=float(error / ulp_of(np.array([abs(q)]), self.t.f, True)[0]) if math.isfinite(q) else None,
+            index=index[:-1] if self._is_complex else index,
+            device=self._shown(self.device, worst),
+            truth=self._shown(self.truth, worst),
+            total=self.t.truth.numel(),
             problem="value",
             spread=spread,
         )
+
+    @property
+    def _is_complex(self) -> bool:
+        return self.t.truth.is_complex()
+
+    def _shown(self, x: Array, element: int) -> str:
+        """The number that a real part belongs to."""
+        flat = x.reshape(-1)
+        return show(complex(flat[element // 2 * 2], flat[element // 2 * 2 + 1]) if self._is_complex else flat[element])
 
     def _spread(self, x: Array, b: Budget) -> float | None:
         """The root mean square of its errors in units of its limit; None without a limit."""
@@ -89,8 +105,9 @@ class Plain:
 
 
 def plain(t: RoundedResult) -> Plain | None:
-    """The result if all its numbers are real, finite and within the range of its dtype; None for any other."""
-    if t.truth.is_complex() or not t.truth.numel():
+    """The result if all its numbers are within the range of its dtype, and finite but where all sides have the same NaN or Inf;
+    None for any other."""
+    if not t.truth.numel():
         return None
     truth, device = parts(t.truth), parts(t.device)
     own = reference = None
@@ -101,9 +118,29 @@ def plain(t: RoundedResult) -> Plain | None:
             own = np.abs(reference - truth)
     # A sum is finite only if every number in it is; one that overflows is left to `measure`, too.
     known = _sum(error) if own is None else _sum(error) + _sum(own)
-    if not known < np.inf or max(float(truth.max()), -float(truth.min())) > t.f.max:
+    odd = None
+    if not known < np.inf:
+        odd = None if t.truth.is_complex() else _alike(truth, device, reference)
+        if odd is None:
+            return None
+        for x in (error, own):
+            if x is not None:
+                x[odd] = 0.0
+    inside = truth if odd is None else truth[~odd]
+    if max(float(inside.max()), -float(inside.min())) > t.f.max:
         return None
-    return Plain(t, device, truth, error, reference, own)
+    return Plain(t, device, truth, error, reference, own, odd)
+
+
+def _alike(truth: Array, device: Array, reference: Array | None) -> Mask | None:
+    """Where the truth is NaN or Inf, if all sides have the same there, and finite numbers everywhere else; else None."""
+    finite = np.isfinite(truth)
+    if finite.all() or not finite.any():
+        return None
+    for x in (device,) if reference is None else (device, reference):
+        if not (np.isfinite(x) == finite).all() or not np.array_equal(x[~finite], truth[~finite], equal_nan=True):
+            return None
+    return ~finite
 
 
 def _sum(x: Array) -> float:

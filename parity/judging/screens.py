@@ -41,7 +41,7 @@ def _is_truth(t: RoundedResult) -> bool:
 def _inside_the_least(t: RoundedResult, p: Plain | None) -> Verdict | None:
     """An agreement where the error is within the smallest possible budget, else None."""
     b = t.budget(None)
-    least = p.inside(b) if p is not None else _measured_by(t, b, False)
+    least = p.inside(b) if p is not None and p.knows(b) else _measured_by(t, b, False)
     if least is None or (t.tests_bias and has_enough_steps(t.device, t.truth)):
         return None
     if t.halves and (shared := shared_error_of(t, b, t.device, None, False)) is not None and shared.ratio > 1.0:
@@ -69,7 +69,7 @@ def _inside_first_samples(t: RoundedResult, p: Plain | None) -> Verdict | None:
 def _inside_sampled(t: RoundedResult, p: Plain | None) -> Measure | None:
     """The measure of a result inside the budget by the current samples; None for any other."""
     b = t.budget(t.truth_name)
-    m = p.inside(b, True) if p is not None else _measured_by(t, b, True)
+    m = p.inside(b, True) if p is not None and p.knows(b) else _measured_by(t, b, True)
     if m is None or (m.reference_share or 0.0) > 1.0:
         return None
     alike = t.reference is not None and same_values(t.device, t.reference)

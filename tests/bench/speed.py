@@ -473,9 +473,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     show_stages(seen, total(o for o, _ in pairs.values()))
     if a.rounds > 2:
         spread = " ".join(f"{r:.2f}" for r in ratios)
-        print(
-            f"{a.rounds} rounds: {spread}; in the middle of the warm ones {statistics.median(ratios[1:]):.2f} times the checks/s"
-        )
+        print(f"{a.rounds} rounds: {spread}; the middle of the warm ones: {statistics.median(ratios[1:]):.2f} times")
     ours.end()
     theirs.end()
     return 0
