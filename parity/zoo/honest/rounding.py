@@ -45,10 +45,15 @@ def largest_error(y: Tensor, truth: Tensor) -> float:
 def _uniform(x: Tensor) -> Tensor:
     """A number in [-1, 1) for each float64, derived from its bits without the last 8, in which the CPU's own float64 kernels
     differ between vectorized part and remainder."""
-    raw = _numbers(x).view(np.int64) >> 8
-    mixed = (raw ^ (raw >> 23)) * _MIX
-    mixed = (mixed ^ (mixed >> 32)) * _MIX
-    return torch.from_numpy((mixed >> 11) * 2.0**-52).view(x.shape)
+    return torch.from_numpy((_mixed(_numbers(x)) >> 11) * 2.0**-52).view(x.shape)
+
+
+def _mixed(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """A hash of each number; its sign is that of `_uniform`."""
+    raw = numbers.view(np.int64) >> 8
+    half = (raw ^ (raw >> 23)) * _MIX
+    whole: npt.NDArray[np.int64] = (half ^ (half >> 32)) * _MIX
+    return whole
 
 
 _MIX = np.int64(0x2545F4914F6CDD1D)
@@ -69,13 +74,12 @@ def cut(truth: Tensor, dtype: torch.dtype, always: bool = False) -> Tensor:
     nearest = truth.to(torch.float32).to(dtype)
     if dtype is not torch.float32 or truth.dtype is not torch.float64:
         return nearest
-    f, numbers = FACTS["float32"], _numbers(truth)
-    with np.errstate(all="ignore"):
-        exponent = np.maximum(np.frexp(numbers)[1], math.frexp(f.tiny)[1])
-        ulp = np.ldexp(2.0 * f.unit_roundoff, exponent - 1)
-        toward_zero = torch.from_numpy((np.trunc(numbers / ulp) * ulp).astype(np.float32)).view(truth.shape)
-    chosen = torch.isfinite(nearest)
-    return torch.where(chosen if always else chosen & (_uniform(truth) < 0), toward_zero, nearest)
+    numbers, rounded = _numbers(truth), nearest.detach().numpy().reshape(-1)
+    away = np.isfinite(rounded) & (np.abs(rounded) > np.abs(numbers))  # elsewhere both ways give the same
+    if not always:
+        away &= _mixed(numbers) < 0
+    # In sign and magnitude the number before is the next one toward zero.
+    return torch.from_numpy((rounded.view(np.int32) - away).view(np.float32)).view(truth.shape)
 
 
 def _ulp(truth: Tensor, f: DtypeFacts) -> Tensor:
