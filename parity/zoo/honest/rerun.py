@@ -74,16 +74,16 @@ def rerun(call: Call, dtypes: Dtypes = AS_THEY_ARE, swap: Mapping[int, Any] | No
     copies = dict(swap or {})
     read = {id(a) for arg in call.args for a in (tree_leaves(arg) if isinstance(arg, CONTAINERS) else (arg,))}
     written = {id(t) for t in call.outs}
+    statistics, dense = "batch_norm" in call.op, call.op.startswith(DENSE)
 
     def own(a: Any) -> Any:
-        if id(a) in copies:
-            return copies[id(a)]
+        key = id(a)
+        if key in copies:
+            return copies[key]
         if isinstance(a, Tensor):
-            key = id(a)
-            if "batch_norm" in call.op and a.dim() == 1 and id(a) not in written:
+            if statistics and a.dim() == 1 and key not in written:
                 a = a.contiguous()  # the CPU's float32 and double kernels read strided weights differently (torch 2.13)
-            dense = call.op.startswith(DENSE)
-            copies[key] = _copy(a, dtypes.get(a.dtype, a.dtype), id(a) in read, id(a) in written, dense)
+            copies[key] = _copy(a, dtypes.get(a.dtype, a.dtype), key in read, key in written, dense)
             return copies[key]
         if isinstance(a, torch.dtype):
             return dtypes.get(a, a)
@@ -150,7 +150,7 @@ def narrowed(wide: Any, plain: Any, rounding: Callable[[Tensor, torch.dtype], Te
 def pick(call: Call, n: int) -> int:
     """One of n ways, the same for equal calls: a hash of the op, the shapes and the first operand's bits."""
     first = next((t for t in call.operands if t.dtype in ROUNDED), None)
-    content = 0 if first is None else int(bits(first).sum(dtype=torch.int64))
+    content = 0 if first is None else int(bits(first).numpy().sum(dtype=np.int64))
     outline = f"{call.op} {[tuple(t.shape) for t in call.operands]} {content}"
     return zlib.crc32(outline.encode()) % n
 
@@ -168,7 +168,8 @@ def once(call: Call, plain: Any) -> Any:
 
 def takes_integers(call: Call) -> bool:
     """Whether any tensor operand has an integer dtype."""
-    return not all(t.is_floating_point() or t.is_complex() for t in tree_leaves(call.args) if isinstance(t, Tensor))
+    tensors = [t for a in call.args for t in (tree_leaves(a) if isinstance(a, CONTAINERS) else (a,)) if isinstance(t, Tensor)]
+    return not all(t.is_floating_point() or t.is_complex() for t in tensors)
 
 
 def rounding(call: Call) -> Callable[[Tensor, torch.dtype], Tensor]:
