@@ -162,3 +162,14 @@ def test_what_a_kernel_leaves_in_its_destination_stays_there(device: Device) -> 
     )
     for mine, theirs in zip(outs, here):
         assert torch.allclose(device.download(mine), theirs, rtol=1e-6)
+
+
+def test_complex_sums_keep_a_part_beside_an_infinite_one(device: Device) -> None:
+    """A kernel that sums adds part to part; torch's `add` of two multiplies by 1 + 0i, which makes NaN of 0 times infinity."""
+    for seed in range(12):
+        x = torch.complex(values(40, 3, seed=seed), values(40, 3, seed=seed + 20))
+        x[seed, 1] = torch.complex(torch.tensor(math.inf), x[seed, 1].imag)
+        y = there(device, lambda t: t.sum(0), x)
+        assert bool(torch.isfinite(y.imag).all()), y
+        assert torch.allclose(y.imag, x.imag.sum(0), rtol=1e-5, atol=1e-5)
+    assert tally.CHANGED["order-reduction"] > 6

@@ -57,6 +57,31 @@ def test_cutting_gives_one_of_the_two_neighbours() -> None:
     assert int(ulp_distance(y, nearest).max()) == 1
 
 
+def test_cutting_always_steps_to_the_number_before() -> None:
+    """Toward zero through every exponent, subnormal numbers included; what is exact, infinite or NaN stays."""
+    truth = torch.cat([values(256, dtype=torch.float64) * 2.0**k for k in (-152, -149, -140, -126, 0, 126)])
+    y, nearest = cut(truth, torch.float32, always=True).to(torch.float64), truth.to(torch.float32)
+    assert bool((y.abs() <= truth.abs()).all())
+    assert torch.equal(torch.signbit(y), torch.signbit(truth))
+    following = torch.nextafter(y.to(torch.float32), truth.sign().to(torch.float32) * math.inf).to(torch.float64)
+    assert bool((following.abs() > truth.abs()).all())
+    assert bool((cut(truth, torch.float32) != nearest).any())
+    special = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1e300, 2.0**-149], dtype=torch.float64)
+    assert torch.equal(cut(special, torch.float32, always=True).view(torch.int32), special.to(torch.float32).view(torch.int32))
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.complex64, *HALF))
+@pytest.mark.parametrize("shape", ((), (3,)))
+def test_overflow_on_the_way_is_that_of_the_cpu(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Where one of the two is infinite or vanished, the CPU's is taken; a half type may stay finite where the CPU's is not."""
+    finite, infinite, small = (torch.full(shape, x).to(dtype) for x in (2.0, math.inf, 2.0**-120))
+    assert torch.equal(in_range(infinite, finite), finite)
+    assert torch.equal(in_range(finite, infinite), finite if dtype in HALF else infinite)
+    assert torch.equal(in_range(small * 0, small), small)
+    assert torch.equal(in_range(small * 0, small, tiny=False), small * 0)
+    assert torch.equal(in_range(finite * 0, finite), finite * 0)
+
+
 def test_the_faults_are_those_of_the_subsets() -> None:
     """Every id once, and `--faults` can name the module's file."""
     ids = [f.id for f in honest.FAULTS]

@@ -107,7 +107,8 @@ class Call:
     def operands(self) -> tuple[Tensor, ...]:
         """Every tensor among the arguments in order, including those in lists, without out= destinations."""
         tensors: list[Tensor] = []
-        for a in (*self.args, *(v for v in self.kwargs.values() if not any(v is o for o in self.outs))):
+        written = {id(o) for o in self.outs}
+        for a in (*self.args, *[v for v in self.kwargs.values() if id(v) not in written]):
             if isinstance(a, Tensor):
                 tensors.append(a)
             elif isinstance(a, (list, tuple, dict)):

@@ -50,6 +50,8 @@ def total(x: Tensor, way: int) -> Tensor:
     n = x.shape[0]
     if n < 2:
         return x.sum(0)
+    if x.is_complex():  # part by part, because torch's sum of two multiplies one by 1 + 0i, and infinity times 0 is NaN
+        return torch.view_as_complex(total(torch.view_as_real(x.resolve_conj()), way).contiguous())
     lanes = max(LANES, math.ceil(n / LOOP)) if way == 0 else max(1, math.ceil(n / LOOP), math.ceil(n**0.5))
     steps = math.ceil(n / lanes)
     padded = torch.cat((x, x.new_zeros(steps * lanes - n, *x.shape[1:])))

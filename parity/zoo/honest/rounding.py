@@ -48,15 +48,15 @@ def _uniform(x: Tensor) -> Tensor:
     return torch.from_numpy((_mixed(_numbers(x)) >> 11) * 2.0**-52).view(x.shape)
 
 
-_MIX = np.int64(0x2545F4914F6CDD1D)
-
-
 def _mixed(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """A hash of each number; its sign is that of `_uniform`."""
     raw = numbers.view(np.int64) >> 8
-    mixed = (raw ^ (raw >> 23)) * _MIX
-    mixed ^= mixed >> 32
-    mixed *= _MIX
-    return mixed
+    half = (raw ^ (raw >> 23)) * _MIX
+    whole: npt.NDArray[np.int64] = (half ^ (half >> 32)) * _MIX
+    return whole
+
+
+_MIX = np.int64(0x2545F4914F6CDD1D)
 
 
 def _numbers(x: Tensor) -> npt.NDArray[np.float64]:
@@ -71,16 +71,15 @@ def cut(truth: Tensor, dtype: torch.dtype, always: bool = False) -> Tensor:
     if truth.is_complex():
         parts = cut(torch.view_as_real(truth.resolve_conj().contiguous()), torch.float32, always)
         return torch.view_as_complex(parts)
+    nearest = truth.to(torch.float32).to(dtype)
     if dtype is not torch.float32 or truth.dtype is not torch.float64:
-        return truth.to(torch.float32).to(dtype)
-    numbers = _numbers(truth)
-    with np.errstate(all="ignore"):
-        nearest = numbers.astype(np.float32)
-        away = (np.abs(nearest) > np.abs(numbers)) & np.isfinite(nearest)
-        if not always:
-            away &= _mixed(numbers) < 0
-        np.nextafter(nearest, np.float32(0), out=nearest, where=away)
-    return torch.from_numpy(nearest).view(truth.shape)
+        return nearest
+    numbers, rounded = _numbers(truth), nearest.detach().numpy().reshape(-1)
+    away = np.isfinite(rounded) & (np.abs(rounded) > np.abs(numbers))  # elsewhere both ways give the same
+    if not always:
+        away &= _mixed(numbers) < 0
+    # In sign and magnitude the number before is the next one toward zero.
+    return torch.from_numpy((rounded.view(np.int32) - away).view(np.float32)).view(truth.shape)
 
 
 def _ulp(truth: Tensor, f: DtypeFacts) -> Tensor:

@@ -33,9 +33,11 @@ class Bounds:
 
 def device_of(call: Call) -> str:
     """The name of the device that the call runs on: "sim" or "sim:mps"."""
-    for x in tree_leaves(call.origin):
-        if isinstance(x, Tensor) and x.device.type == NAME:
-            return SEATS[x.device.index].profile.name
+    args, kwargs = call.origin
+    for a in (*args, *kwargs.values()):
+        for x in (a,) if isinstance(a, Tensor) else tree_leaves(a):
+            if isinstance(x, Tensor) and not x.is_cpu and x.device.type == NAME:
+                return SEATS[x.device.index].profile.name
     return "sim"
 
 
