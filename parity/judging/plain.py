@@ -1,4 +1,4 @@
-"""The cheap way to an agreement of most results: real, finite, inside the smallest possible budget.
+"""The cheap way to an agreement of most results: finite, inside the smallest possible budget.
 
 `measure` answers for every result. It asks of each element whether it is finite, excused or shared with the reference, and does
 so in many passes, which for a dozen elements are its cost. Here one difference answers all of that at once. What this way
@@ -7,21 +7,22 @@ cannot say, it leaves to `measure`; what it says is what `measure` says.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
 from parity.core.results import Measure
-from parity.judging.budget import Array, Budget, ulp_of
-from parity.judging.measures import SPREAD_ELEMENTS, parts, show, spread_of
+from parity.judging.budget import Array, Budget, ulp_at
+from parity.judging.measures import SPREAD_ELEMENTS, at, show, spread_of
 from parity.judging.outliers import ELEMENTS, among_sums
 from parity.judging.rounded_result import RoundedResult
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """A real result of which all numbers are finite, on every side and in the truth. own: the error of the reference, None
-    without one."""
+    """A result of which all numbers are finite, on every side and in the truth. Arrays are over real parts; own: the error of
+    the reference, None without one."""
 
     t: RoundedResult
     device: Array
@@ -35,11 +36,11 @@ class Plain:
         """Whether both sides equal the truth."""
         return not self.error.any() and (self.own is None or not self.own.any())
 
+    @np.errstate(over="ignore")
     def inside(self, b: Budget, whole: bool = False) -> Measure | None:
         """The measure of a result inside this budget, the reference's error in the same unit beside it; None for any other.
         whole: of a whole budget, whose terms and the reference's number are then told."""
-        with np.errstate(over="ignore"):
-            ratio = self.error / b.total
+        ratio = self.error / b.total
         worst = int(ratio.argmax())
         top = float(ratio.reshape(-1)[worst])
         if not top <= 1.0:
@@ -51,30 +52,34 @@ class Plain:
         if self.reference is not None and self.own is not None:
             if self._errs_alone(self.own, b):
                 return None
-            with np.errstate(over="ignore"):
-                own = max(float((self.own / b.total).max()), self._spread(self.reference, b) or 0.0)
-        m = self._measure(worst, max(top, spread or 0.0), own, spread)
-        if not whole:
-            return m
-        theirs = "" if self.reference is None else show(self.reference.reshape(-1)[worst])
-        return replace(m, reference=theirs, budget=b.at(worst))
-
-    def _measure(self, worst: int, share: float, own: float | None, spread: float | None) -> Measure:
-        x, q, error = (float(a.reshape(-1)[worst]) for a in (self.device, self.truth, self.error))
+            own = max(float((self.own / b.total).max()), self._spread(self.reference, b) or 0.0)
+        t = self.t
+        # The table's bound on a function is its whole budget, too.
+        measured = whole or t.tol.ulp is not None
+        index = tuple([int(i) for i in np.unravel_index(worst, self.truth.shape)])
+        index = index[:-1] if t.truth.is_complex() else index
         return Measure(
-            self.t.name,
-            share,
+            t.name,
+            max(top, spread or 0.0),
             own,
-            True,
+            measured,
+            screen="" if measured else "truth",
             max_abs=float(self.error.max()),
-            max_ulp=float(error / ulp_of(np.array([abs(q)]), self.t.f, True)[0]),
-            index=tuple([int(i) for i in np.unravel_index(worst, self.truth.shape)]),
-            device=show(x),
-            truth=show(q),
-            total=self.truth.size,
+            max_ulp=float(self.error.item(worst)) / ulp_at(abs(self.truth.item(worst)), t.f),
+            index=index,
+            device=self._shown(t.device, self.device, worst, index),
+            reference=self._shown(t.reference, self.reference, worst, index) if whole else "",
+            truth=self._shown(t.truth, self.truth, worst, index),
+            total=t.device.numel(),
             problem="value",
+            budget=b.at(worst) if whole else (),
             spread=spread,
         )
+
+    @staticmethod
+    def _shown(x: Tensor | None, numbers: Array | None, worst: int, index: tuple[int, ...]) -> str:
+        """The worst element as text."""
+        return "" if x is None or numbers is None else at(x, index) if x.is_complex() else show(numbers.item(worst))
 
     def _spread(self, x: Array, b: Budget) -> float | None:
         """The root mean square of its errors in units of its limit; None without a limit."""
@@ -88,24 +93,16 @@ class Plain:
         return b.scale is not None and error.size >= ELEMENTS and bool((among_sums(error, None, b.scale) > 1.0).any())
 
 
+@np.errstate(invalid="ignore", over="ignore")
 def plain(t: RoundedResult) -> Plain | None:
-    """The result if all its numbers are real, finite and within the range of its dtype; None for any other."""
-    if t.truth.is_complex() or not t.truth.numel():
+    """The result if all its numbers are finite and within the range of its dtype; None for any other."""
+    if not t.truth.numel():
         return None
-    truth, device = parts(t.truth), parts(t.device)
-    own = reference = None
-    with np.errstate(invalid="ignore"):
-        error = np.abs(device - truth)
-        if t.reference is not None:
-            reference = parts(t.reference)
-            own = np.abs(reference - truth)
+    truth, device, reference = t.truth_parts, t.device_parts, t.reference_parts
+    error = np.abs(device - truth)
+    own = None if reference is None else np.abs(reference - truth)
     # A sum is finite only if every number in it is; one that overflows is left to `measure`, too.
-    known = _sum(error) if own is None else _sum(error) + _sum(own)
+    known = float(np.add.reduce(error, None)) + (0.0 if own is None else float(np.add.reduce(own, None)))
     if not known < np.inf or max(float(truth.max()), -float(truth.min())) > t.f.max:
         return None
     return Plain(t, device, truth, error, reference, own)
-
-
-def _sum(x: Array) -> float:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.add.reduce(x, None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from torch import Tensor
@@ -12,19 +13,22 @@ from parity.core.dtypes import HALF, DtypeFacts
 from parity.core.results import Measure, Status, Tolerance, Verdict, left_unjudged
 from parity.judging.bench import Bench
 from parity.judging.bias import bias_test_applies
-from parity.judging.budget import Budget
+from parity.judging.budget import Array, Budget
 from parity.judging.excuses import Excuses
 from parity.judging.measures import parts
+from parity.judging.promises import modulus
 from parity.judging.rules import Rule, rule_of_pass
 from parity.judging.shared_error import SharedError, shared_error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=False)
 class RoundedResult:
     """One result to be judged; all its tensors have one shape.
 
     truth: in float64 or complex128. If there is none, the widened reference takes its place (`by_reference`) and `reference` is
     None. truth_name: the oracle's name of the result. f: facts of the result's dtype.
+
+    The numbers of each side in float64, and what follows from the fields, are made when first asked for and kept.
     """
 
     bench: Bench
@@ -37,30 +41,55 @@ class RoundedResult:
     f: DtypeFacts
     tol: Tolerance
 
-    @property
+    @cached_property
+    def truth_parts(self) -> Array:
+        """`parts` of the truth."""
+        return parts(self.truth)
+
+    @cached_property
+    def device_parts(self) -> Array:
+        """`parts` of the device's result."""
+        return parts(self.device)
+
+    @cached_property
+    def reference_parts(self) -> Array | None:
+        """`parts` of the reference's result; None without one."""
+        return None if self.reference is None else parts(self.reference)
+
+    @cached_property
+    def magnitudes(self) -> Array:
+        """`modulus` of the truth."""
+        return modulus(self.truth) if self.truth.is_complex() else self.truth_parts
+
+    @cached_property
     def rule(self) -> Rule:
         """The rule that judges it."""
         return rule_of_pass(self.bench.row, self.pass_)
 
-    @property
+    @cached_property
     def sums(self) -> bool:
         """Whether elements are sums, so that overflow may give NaN, Inf or -Inf."""
         return self.f.kind == "complex" or self.rule.adds_terms
 
-    @property
+    @cached_property
     def flushes(self) -> bool:
         """Whether the device may flush subnormals of this dtype."""
         return self.bench.tables.flushes(self.f.name, self.bench.row.name, self.bench.row.rule)
 
-    @property
+    @cached_property
     def tests_bias(self) -> bool:
         """Whether the systematic-bias test applies."""
         return self.f.name in HALF and self.tol.ulp is None and bias_test_applies(self.bench.row, self.pass_)
 
-    @property
+    @cached_property
     def halves(self) -> bool:
         """Whether every step inside is rounded to a half type: then only errors of the whole tensor reveal a small factor."""
         return self.f.name in HALF and self.roundoff()[0] == self.f.unit_roundoff
+
+    def parts_of(self, x: Tensor) -> Array:
+        """`parts` of x, kept if it is the device's or the reference's result."""
+        theirs = self.reference_parts if x is self.reference else None
+        return self.device_parts if x is self.device else parts(x) if theirs is None else theirs
 
     def roundoff(self) -> tuple[float, float]:
         """`Rule.roundoff` of this result."""
@@ -72,7 +101,7 @@ class RoundedResult:
 
     def budget(self, name: str | None) -> Budget:
         """Allowed error of every element. name: of the truth; None for the smallest possible budget."""
-        return self.rule.budget(self.bench, self.truth, name, self.f, self.pass_, self.tol, self.flushes)
+        return self.rule.budget(self.bench, self.truth, name, self.f, self.pass_, self.tol, self.flushes, self.magnitudes)
 
     def verdict(self, m: Measure) -> Verdict:
         """The verdict on a measure of this result."""
@@ -111,7 +140,7 @@ def shared_error_of(
     """
     if t.tol.ulp is not None or b.scale is not None:
         return None
-    truth, (u, between) = parts(t.truth), t.roundings()
+    truth, (u, between) = t.truth_parts, t.roundings()
     changes = t.bench.oracle.changes(t.truth_name, u, between) if full else None
     if full and changes is None:
         return None  # the effect of roundings is unknown
@@ -122,8 +151,8 @@ def shared_error_of(
         counted &= np.abs(truth) >= t.f.tiny
     if peer is not None and peer.shape == t.truth.shape:
         with np.errstate(invalid="ignore"):
-            counted &= np.abs(parts(peer) - truth) <= b.total
-    actual = parts(x)
+            counted &= np.abs(t.parts_of(peer) - truth) <= b.total
+    actual = t.parts_of(x)
     with np.errstate(invalid="ignore"):
         for other in map(parts, others):
             actual = np.where(np.abs(actual - other) < np.abs(actual - truth), truth + (actual - other), actual)

@@ -29,7 +29,8 @@ def screened(t: RoundedResult) -> Verdict | None:
         return Verdict(Status.AGREE, "", m, t.tol)
     if t.bench.always_use_oracle:
         return None
-    return _inside_the_least(t, p) or (None if p is None else _inside_one_sample(t, p))
+    sampled = p is not None and not t.truth.is_complex()
+    return _inside_the_least(t, p) or (_inside_one_sample(t, p) if p is not None and sampled else None)
 
 
 def _is_truth(t: RoundedResult) -> bool:
@@ -45,9 +46,7 @@ def _inside_the_least(t: RoundedResult, p: Plain | None) -> Verdict | None:
         return None
     if t.halves and (shared := shared_error_of(t, b, t.device, None, False)) is not None and shared.ratio > 1.0:
         return None
-    function = t.tol.ulp is not None
-    found = replace(least, measured=function, screen="" if function else "truth")
-    return Verdict(Status.AGREE, "", found, t.tol)
+    return Verdict(Status.AGREE, "", least, t.tol)
 
 
 def _inside_one_sample(t: RoundedResult, p: Plain) -> Verdict | None:
@@ -76,4 +75,5 @@ def _measured_by(t: RoundedResult, b: Budget) -> Measure | None:
         return None
     # The reference's error in the same unit: what a later run is compared with where its bits are the reference's.
     own = None if t.reference is None else measure(t.name, t.reference, None, t.truth, b, sums=t.sums, draws=False).share
-    return replace(m, reference_share=own, budget=())
+    measured = t.tol.ulp is not None
+    return replace(m, reference_share=own, budget=(), measured=measured, screen="" if measured else "truth")
