@@ -71,7 +71,8 @@ def ulp_of(magnitude: Array, f: DtypeFacts, finite: bool = False) -> Array:
     are."""
     size = magnitude if finite or is_finite(magnitude) else np.where(np.isfinite(magnitude), magnitude, f.max)
     power = (np.ascontiguousarray(size, dtype=np.float64).view(np.int64) & EXPONENT).view(np.float64)
-    return np.maximum(2.0 * f.unit_roundoff * power.reshape(np.shape(size)), f.smallest)
+    power *= 2.0 * f.unit_roundoff
+    return np.maximum(power, f.smallest, out=power).reshape(np.shape(size))
 
 
 def ulp_at(magnitude: float, f: DtypeFacts) -> float:
@@ -91,9 +92,9 @@ def _finite(truth: Array) -> Array:
 
 
 def _summed(first: tuple[str, Array], *more: tuple[str, Array | float]) -> tuple[Array, tuple[tuple[str, Array | float], ...]]:
-    total = first[1]
-    for _, t in more:
-        total = total + t
+    total = first[1] + more[0][1]
+    for _, t in more[1:]:
+        total += t
     return total, (first, *more)
 
 

@@ -40,7 +40,7 @@ class Plain:
     def inside(self, b: Budget, whole: bool = False) -> Measure | None:
         """The measure of a result inside this budget, the reference's error in the same unit beside it; None for any other.
         whole: of a whole budget, whose terms and the reference's number are then told."""
-        ratio = self.error / b.total
+        ratio = np.asarray(self.error / b.total)
         worst = int(ratio.argmax())
         top = float(ratio.reshape(-1)[worst])
         if not top <= 1.0:
@@ -52,7 +52,7 @@ class Plain:
         if self.reference is not None and self.own is not None:
             if self._errs_alone(self.own, b):
                 return None
-            own = max(float((self.own / b.total).max()), self._spread(self.reference, b) or 0.0)
+            own = max(float(np.divide(self.own, b.total, out=ratio).max()), self._spread(self.reference, b) or 0.0)
         t = self.t
         # The table's bound on a function is its whole budget, too.
         measured = whole or t.tol.ulp is not None
@@ -93,14 +93,19 @@ class Plain:
         return b.scale is not None and error.size >= ELEMENTS and bool((among_sums(error, None, b.scale) > 1.0).any())
 
 
+def _distance(x: Array, truth: Array) -> Array:
+    apart = np.asarray(x - truth)
+    return np.abs(apart, out=apart)
+
+
 @np.errstate(invalid="ignore", over="ignore")
 def plain(t: RoundedResult) -> Plain | None:
     """The result if all its numbers are finite and within the range of its dtype; None for any other."""
     if not t.truth.numel():
         return None
     truth, device, reference = t.truth_parts, t.device_parts, t.reference_parts
-    error = np.abs(device - truth)
-    own = None if reference is None else np.abs(reference - truth)
+    error = _distance(device, truth)
+    own = None if reference is None else _distance(reference, truth)
     # A sum is finite only if every number in it is; one that overflows is left to `measure`, too.
     known = float(np.add.reduce(error, None)) + (0.0 if own is None else float(np.add.reduce(own, None)))
     if not known < np.inf or max(float(truth.max()), -float(truth.min())) > t.f.max:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import Tensor
@@ -21,14 +20,14 @@ from parity.judging.rules import Rule, rule_of_pass
 from parity.judging.shared_error import SharedError, shared_error
 
 
-@dataclass(frozen=True, slots=False)
+@dataclass(frozen=True, slots=True)
 class RoundedResult:
     """One result to be judged; all its tensors have one shape.
 
     truth: in float64 or complex128. If there is none, the widened reference takes its place (`by_reference`) and `reference` is
     None. truth_name: the oracle's name of the result. f: facts of the result's dtype.
 
-    The numbers of each side in float64, and what follows from the fields, are made when first asked for and kept.
+    truth_parts, device_parts, reference_parts: `parts` of each; magnitudes: `modulus` of the truth.
     """
 
     bench: Bench
@@ -40,48 +39,40 @@ class RoundedResult:
     pass_: str
     f: DtypeFacts
     tol: Tolerance
+    truth_parts: Array = field(init=False)
+    device_parts: Array = field(init=False)
+    reference_parts: Array | None = field(init=False)
+    magnitudes: Array = field(init=False)
 
-    @cached_property
-    def truth_parts(self) -> Array:
-        """`parts` of the truth."""
-        return parts(self.truth)
+    def __post_init__(self) -> None:
+        """Make the arrays, once for all steps of the judgement."""
+        truth = parts(self.truth)
+        object.__setattr__(self, "truth_parts", truth)
+        object.__setattr__(self, "device_parts", parts(self.device))
+        object.__setattr__(self, "reference_parts", None if self.reference is None else parts(self.reference))
+        object.__setattr__(self, "magnitudes", modulus(self.truth) if self.truth.is_complex() else truth)
 
-    @cached_property
-    def device_parts(self) -> Array:
-        """`parts` of the device's result."""
-        return parts(self.device)
-
-    @cached_property
-    def reference_parts(self) -> Array | None:
-        """`parts` of the reference's result; None without one."""
-        return None if self.reference is None else parts(self.reference)
-
-    @cached_property
-    def magnitudes(self) -> Array:
-        """`modulus` of the truth."""
-        return modulus(self.truth) if self.truth.is_complex() else self.truth_parts
-
-    @cached_property
+    @property
     def rule(self) -> Rule:
         """The rule that judges it."""
         return rule_of_pass(self.bench.row, self.pass_)
 
-    @cached_property
+    @property
     def sums(self) -> bool:
         """Whether elements are sums, so that overflow may give NaN, Inf or -Inf."""
         return self.f.kind == "complex" or self.rule.adds_terms
 
-    @cached_property
+    @property
     def flushes(self) -> bool:
         """Whether the device may flush subnormals of this dtype."""
         return self.bench.tables.flushes(self.f.name, self.bench.row.name, self.bench.row.rule)
 
-    @cached_property
+    @property
     def tests_bias(self) -> bool:
         """Whether the systematic-bias test applies."""
         return self.f.name in HALF and self.tol.ulp is None and bias_test_applies(self.bench.row, self.pass_)
 
-    @cached_property
+    @property
     def halves(self) -> bool:
         """Whether every step inside is rounded to a half type: then only errors of the whole tensor reveal a small factor."""
         return self.f.name in HALF and self.roundoff()[0] == self.f.unit_roundoff
