@@ -120,8 +120,8 @@ class Rule:
         flushes: bool,
         size: Array | None = None,
     ) -> Budget:
-        """Allowed error of every element. The arguments are fields of `BudgetRequest`; tol comes from the tables unchanged; size
-        is computed if it is not at hand."""
+        """Allowed error of every element. The arguments are fields of `BudgetRequest`; tol comes from the tables unchanged, and
+        size is computed if it is not at hand."""
         floor = FLUSHED * f.tiny if flushes else f.smallest
         size = modulus(truth) if size is None else size
         if tol.ulp is not None:
