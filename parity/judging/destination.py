@@ -10,7 +10,7 @@ from torch import Tensor
 
 from parity.core.case import Layout
 from parity.core.results import Measure, Status, Tolerance, Verdict
-from parity.execution.inputs import apply, cut
+from parity.execution.inputs import apply
 from parity.judging.measures import exact_measure, same_bytes
 
 EXACT = Tolerance("exact", 0.0, 0.0, None, "exact results")
@@ -75,7 +75,7 @@ def _only_the_view(base: Tensor, part: Part) -> bool:
     if base.shape != part.before.shape or base.dtype != part.before.dtype:
         return False
     restored = base.clone()
-    cut(restored, part.layout, part.shape).copy_(cut(part.before, part.layout, part.shape))
+    apply(restored, part.layout, part.shape).copy_(apply(part.before, part.layout, part.shape))
     return bool(same_bytes(restored, part.before))
 
 
