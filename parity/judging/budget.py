@@ -6,6 +6,7 @@ the terms. *Perturbation*: everything else, by how far the truth moves when its 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,7 +71,13 @@ def ulp_of(magnitude: Array, f: DtypeFacts, finite: bool = False) -> Array:
     are."""
     size = magnitude if finite or is_finite(magnitude) else np.where(np.isfinite(magnitude), magnitude, f.max)
     power = (np.ascontiguousarray(size, dtype=np.float64).view(np.int64) & EXPONENT).view(np.float64)
-    return np.maximum(2.0 * f.unit_roundoff * power.reshape(np.shape(size)), f.smallest)
+    power *= 2.0 * f.unit_roundoff
+    return np.maximum(power, f.smallest, out=power).reshape(np.shape(size))
+
+
+def ulp_at(magnitude: float, f: DtypeFacts) -> float:
+    """`ulp_of` of one finite number."""
+    return max(math.ldexp(2.0 * f.unit_roundoff, math.frexp(magnitude)[1] - 1), f.smallest) if magnitude else f.smallest
 
 
 def is_finite(x: Array) -> bool:
@@ -85,9 +92,9 @@ def _finite(truth: Array) -> Array:
 
 
 def _summed(first: tuple[str, Array], *more: tuple[str, Array | float]) -> tuple[Array, tuple[tuple[str, Array | float], ...]]:
-    total = first[1]
-    for _, t in more:
-        total = total + t
+    total = first[1] + more[0][1]
+    for _, t in more[1:]:
+        total += t
     return total, (first, *more)
 
 
@@ -95,7 +102,8 @@ def of_function(truth: Array, f: DtypeFacts, tol: Tolerance, floor: float) -> Bu
     """The table's ULP bound and half a rounding, in ULP of the next larger number (at a power of two, of either side)."""
     assert tol.ulp is not None
     size = _finite(truth)
-    rounding = (tol.ulp + 0.5) * ulp_of(np.nextafter(size, np.inf), f)
+    above = (np.ascontiguousarray(size).view(np.int64) + 1).view(np.float64).reshape(size.shape)
+    rounding = (tol.ulp + 0.5) * ulp_of(above, f)
     bound = (f"{tol.ulp:g} + 0.5 ULP of the function", rounding)
     absolute = (("absolute error of the function", float(tol.absolute)),) if tol.absolute else ()
     return Budget(*_summed(bound, *absolute, ("floor", float(floor))))

@@ -130,8 +130,10 @@ def _identical(device: Mapping[str, Tensor], reference: Mapping[str, Tensor]) ->
         r = reference.get(name)
         if r is None or x.dtype is not r.dtype or x.shape != r.shape or x.layout is not torch.strided:
             return ()
-        odd = not same_bytes(x, r) and (x.is_quantized or (x.element_size() > 8 and not x.is_complex()) or not bit_equal(x, r))
-        if odd:
+        same = same_bytes(x, r)
+        if same is None:
+            same = not (x.is_quantized or (x.element_size() > 8 and not x.is_complex())) and bit_equal(x, r)
+        if not same:
             return ()
         sizes.append((name, x.numel()))
     return tuple(sizes)

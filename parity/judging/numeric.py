@@ -65,7 +65,8 @@ def by_oracle(
         reference = None if reference is None else on_the_branch_of(truth, reference)
     t = RoundedResult(bench, name, device, reference, truth, truth_name, pass_, f, tol)
     verdict = _by_truth(t)
-    if verdict.status is Status.AGREE and reference is not None and pass_ == "forward" and not _flushed(t):
+    zeros = verdict.status is Status.AGREE and reference is not None and pass_ == "forward" and not t.truth_parts.all()
+    if zeros and reference is not None and not _flushed(t):
         return of_zeros(bench, name, device, reference, truth) or verdict
     return verdict
 
@@ -161,7 +162,7 @@ def _scale(t: RoundedResult) -> Scale:
     b, others = t.budget(t.truth_name), _flushed(t)
     if others:  # some subnormals may be flushed and others not
         with np.errstate(invalid="ignore"):
-            b = b.wider("subnormal operands flushed", np.abs(parts(t.truth) - parts(others[0])))
+            b = b.wider("subnormal operands flushed", np.abs(t.truth_parts - parts(others[0])))
     once = one_kernel(t.bench.row, t.f, t.pass_, b)
     return Scale(t, b, others, once, t.tests_bias and t.rule.sums_products and once and in_range(t.truth))
 
@@ -240,10 +241,10 @@ def _on_another_branch(look: Look) -> Look:
     t, total = look.t, look.scale.budget.total
     if t.reference is None or t.reference.is_complex() or not t.bench.oracle.may_branch_by_dtype:
         return look
-    d, c = parts(t.device), parts(t.reference)
+    d, c = t.device_parts, parts(t.reference)
     with np.errstate(invalid="ignore"):
         near = t.tol.scale * 2.0 * t.f.unit_roundoff * np.abs(c)
-        there = (np.abs(c - parts(t.truth)) > WIDENING_LIMIT * total) & (np.abs(d - c) <= near)
+        there = (np.abs(c - t.truth_parts) > WIDENING_LIMIT * total) & (np.abs(d - c) <= near)
     if not there.any():
         return look
     branch = torch.where(torch.from_numpy(there), t.reference.to(t.truth.dtype), t.truth)
@@ -290,7 +291,7 @@ def _by_chance(look: Look) -> bool:
     if not few or not t.bench.oracle.rounds_to_half:
         return False
     total = look.scale.budget.total
-    error = np.abs(np.nan_to_num(parts(t.device) - parts(t.truth), nan=np.inf))
+    error = np.abs(np.nan_to_num(t.device_parts - t.truth_parts, nan=np.inf))
     usual = np.quantile(total[np.isfinite(total)], CHANCE_BUDGETS)
     return bool((error <= CHANCE_SHARE * np.maximum(total, usual)).all())
 
@@ -344,7 +345,7 @@ def _note_limits(look: Look) -> None:
     t, b, e, own = look.t, look.scale.budget, look.scale.excused, look.own
     if t.bench.limits is None or e is None:
         return
-    truth = parts(t.truth)
+    truth = t.truth_parts
     odd = ~np.isfinite(truth)
     reported_above = b.total * allowed_ratio(own)
     if (own or 0.0) > WIDENING_LIMIT and t.reference is not None:
@@ -352,6 +353,6 @@ def _note_limits(look: Look) -> None:
     excused = e.ignore | (e.ignore_nonfinite & odd)
     shared = look.scale.together(t.device, look.peer)
     factor = np.inf if shared is None else shared.factor_limit
-    loose = ~excused & ~odd & (b.total > 0.5 * np.abs(truth)) & ((truth != 0.0) | (parts(t.device) != 0.0))
+    loose = ~excused & ~odd & (b.total > 0.5 * np.abs(truth)) & ((truth != 0.0) | (t.device_parts != 0.0))
     reported_above = np.where(excused, np.inf, np.where(odd, 0.0, reported_above))
     t.bench.limits[t.name] = Limits(np.abs(truth), reported_above, excused, excused & e.shown, loose, factor)

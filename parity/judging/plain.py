@@ -8,20 +8,21 @@ cannot say, it leaves to `measure`; what it says is what `measure` says.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
 from parity.core.results import Measure
-from parity.judging.budget import Array, Budget, ulp_of
-from parity.judging.measures import SPREAD_ELEMENTS, Mask, parts, show, spread_of
+from parity.judging.budget import Array, Budget, ulp_at
+from parity.judging.measures import SPREAD_ELEMENTS, Mask, at, show, spread_of
 from parity.judging.outliers import ELEMENTS, among_sums
 from parity.judging.rounded_result import RoundedResult
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """A result of which all numbers are finite, on every side and in the truth; complex ones as real parts. own: the error of
+    """A result of which all numbers are finite, on every side and in the truth. Arrays are over real parts; own: the error of
     the reference, None without one. odd: where a real result is NaN or Inf, the same on every side: the errors there are 0."""
 
     t: RoundedResult
@@ -41,11 +42,11 @@ class Plain:
         """Whether `inside` may be asked: not of sums with NaN or Inf, whose usual error is that of the other elements."""
         return self.odd is None or b.scale is None
 
+    @np.errstate(over="ignore")
     def inside(self, b: Budget, whole: bool = False) -> Measure | None:
         """The measure of a result inside this budget, the reference's error in the same unit beside it; None for any other.
         whole: of a whole budget, whose terms and the reference's number are then told."""
-        with np.errstate(over="ignore"):
-            ratio = self.error / b.total
+        ratio = np.asarray(self.error / b.total)
         worst = int(ratio.argmax())
         top = float(ratio.reshape(-1)[worst])
         if not top <= 1.0:
@@ -57,40 +58,38 @@ class Plain:
         if self.reference is not None and self.own is not None:
             if self._errs_alone(self.own, b):
                 return None
-            with np.errstate(over="ignore"):
-                own = max(float((self.own / b.total).max()), self._spread(self.reference, b) or 0.0)
-        m = self._measure(worst, max(top, spread or 0.0), own, spread)
-        if not whole:
-            return m
-        theirs = "" if self.reference is None else self._shown(self.reference, worst)
-        return replace(m, reference=theirs, budget=b.at(worst))
-
-    def _measure(self, worst: int, share: float, own: float | None, spread: float | None) -> Measure:
-        q, error = (float(a.reshape(-1)[worst]) for a in (self.truth, self.error))
+            own = max(float(np.divide(self.own, b.total, out=ratio).max()), self._spread(self.reference, b) or 0.0)
+        t = self.t
+        # The table's bound on a function is its whole budget, too.
+        measured = whole or t.tol.ulp is not None
         index = tuple([int(i) for i in np.unravel_index(worst, self.truth.shape)])
+        index = index[:-1] if t.truth.is_complex() else index
         return Measure(
-            self.t.name,
-            share,
+            t.name,
+            max(top, spread or 0.0),
             own,
-            True,
+            measured,
+            screen="" if measured else "truth",
             max_abs=float(self.error.max()),
-            max_ulp=float(error / ulp_of(np.array([abs(q)]), self.t.f, True)[0]) if math.isfinite(q) else None,
-            index=index[:-1] if self._is_complex else index,
-            device=self._shown(self.device, worst),
-            truth=self._shown(self.truth, worst),
-            total=self.t.truth.numel(),
+            max_ulp=self._in_ulp(worst),
+            index=index,
+            device=self._shown(t.device, self.device, worst, index),
+            reference=self._shown(t.reference, self.reference, worst, index) if whole else "",
+            truth=self._shown(t.truth, self.truth, worst, index),
+            total=t.device.numel(),
             problem="value",
+            budget=b.at(worst) if whole else (),
             spread=spread,
         )
 
-    @property
-    def _is_complex(self) -> bool:
-        return self.t.truth.is_complex()
+    def _in_ulp(self, worst: int) -> float | None:
+        size = abs(float(self.truth.item(worst)))
+        return float(self.error.item(worst)) / ulp_at(size, self.t.f) if math.isfinite(size) else None
 
-    def _shown(self, x: Array, element: int) -> str:
-        """The number that a real part belongs to."""
-        flat = x.reshape(-1)
-        return show(complex(flat[element // 2 * 2], flat[element // 2 * 2 + 1]) if self._is_complex else flat[element])
+    @staticmethod
+    def _shown(x: Tensor | None, numbers: Array | None, worst: int, index: tuple[int, ...]) -> str:
+        """The worst element as text."""
+        return "" if x is None or numbers is None else at(x, index) if x.is_complex() else show(numbers.item(worst))
 
     def _spread(self, x: Array, b: Budget) -> float | None:
         """The root mean square of its errors in units of its limit; None without a limit."""
@@ -104,20 +103,22 @@ class Plain:
         return b.scale is not None and error.size >= ELEMENTS and bool((among_sums(error, None, b.scale) > 1.0).any())
 
 
+def _distance(x: Array, truth: Array) -> Array:
+    apart = np.asarray(x - truth)
+    return np.abs(apart, out=apart)
+
+
+@np.errstate(invalid="ignore", over="ignore")
 def plain(t: RoundedResult) -> Plain | None:
     """The result if all its numbers are within the range of its dtype, and finite but where all sides have the same NaN or Inf;
     None for any other."""
     if not t.truth.numel():
         return None
-    truth, device = parts(t.truth), parts(t.device)
-    own = reference = None
-    with np.errstate(invalid="ignore"):
-        error = np.abs(device - truth)
-        if t.reference is not None:
-            reference = parts(t.reference)
-            own = np.abs(reference - truth)
+    truth, device, reference = t.truth_parts, t.device_parts, t.reference_parts
+    error = _distance(device, truth)
+    own = None if reference is None else _distance(reference, truth)
     # A sum is finite only if every number in it is; one that overflows is left to `measure`, too.
-    known = _sum(error) if own is None else _sum(error) + _sum(own)
+    known = float(np.add.reduce(error, None)) + (0.0 if own is None else float(np.add.reduce(own, None)))
     odd = None
     if not known < np.inf:
         odd = None if t.truth.is_complex() else _alike(truth, device, reference)
@@ -141,8 +142,3 @@ def _alike(truth: Array, device: Array, reference: Array | None) -> Mask | None:
         if not (np.isfinite(x) == finite).all() or not np.array_equal(x[~finite], truth[~finite], equal_nan=True):
             return None
     return ~finite
-
-
-def _sum(x: Array) -> float:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return float(np.add.reduce(x, None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import Tensor
@@ -12,9 +12,10 @@ from parity.core.dtypes import HALF, DtypeFacts
 from parity.core.results import Measure, Status, Tolerance, Verdict, left_unjudged
 from parity.judging.bench import Bench
 from parity.judging.bias import bias_test_applies
-from parity.judging.budget import Budget
+from parity.judging.budget import Array, Budget
 from parity.judging.excuses import Excuses
 from parity.judging.measures import parts
+from parity.judging.promises import modulus
 from parity.judging.rules import Rule, rule_of_pass
 from parity.judging.shared_error import SharedError, shared_error
 
@@ -25,6 +26,8 @@ class RoundedResult:
 
     truth: in float64 or complex128. If there is none, the widened reference takes its place (`by_reference`) and `reference` is
     None. truth_name: the oracle's name of the result. f: facts of the result's dtype.
+
+    truth_parts, device_parts, reference_parts: `parts` of each; magnitudes: `modulus` of the truth.
     """
 
     bench: Bench
@@ -36,6 +39,18 @@ class RoundedResult:
     pass_: str
     f: DtypeFacts
     tol: Tolerance
+    truth_parts: Array = field(init=False)
+    device_parts: Array = field(init=False)
+    reference_parts: Array | None = field(init=False)
+    magnitudes: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the arrays, once for all steps of the judgement."""
+        truth = parts(self.truth)
+        object.__setattr__(self, "truth_parts", truth)
+        object.__setattr__(self, "device_parts", parts(self.device))
+        object.__setattr__(self, "reference_parts", None if self.reference is None else parts(self.reference))
+        object.__setattr__(self, "magnitudes", modulus(self.truth) if self.truth.is_complex() else truth)
 
     @property
     def rule(self) -> Rule:
@@ -62,6 +77,11 @@ class RoundedResult:
         """Whether every step inside is rounded to a half type: then only errors of the whole tensor reveal a small factor."""
         return self.f.name in HALF and self.roundoff()[0] == self.f.unit_roundoff
 
+    def parts_of(self, x: Tensor) -> Array:
+        """`parts` of x, kept if it is the device's or the reference's result."""
+        theirs = self.reference_parts if x is self.reference else None
+        return self.device_parts if x is self.device else parts(x) if theirs is None else theirs
+
     def roundoff(self) -> tuple[float, float]:
         """`Rule.roundoff` of this result."""
         return self.rule.roundoff(self.bench.row, self.f, self.pass_)
@@ -72,7 +92,7 @@ class RoundedResult:
 
     def budget(self, name: str | None) -> Budget:
         """Allowed error of every element. name: of the truth; None for the smallest possible budget."""
-        return self.rule.budget(self.bench, self.truth, name, self.f, self.pass_, self.tol, self.flushes)
+        return self.rule.budget(self.bench, self.truth, name, self.f, self.pass_, self.tol, self.flushes, self.magnitudes)
 
     def verdict(self, m: Measure) -> Verdict:
         """The verdict on a measure of this result."""
@@ -111,7 +131,7 @@ def shared_error_of(
     """
     if t.tol.ulp is not None or b.scale is not None:
         return None
-    truth, (u, between) = parts(t.truth), t.roundings()
+    truth, (u, between) = t.truth_parts, t.roundings()
     changes = t.bench.oracle.changes(t.truth_name, u, between) if full else None
     if full and changes is None:
         return None  # the effect of roundings is unknown
@@ -122,8 +142,8 @@ def shared_error_of(
         counted &= np.abs(truth) >= t.f.tiny
     if peer is not None and peer.shape == t.truth.shape:
         with np.errstate(invalid="ignore"):
-            counted &= np.abs(parts(peer) - truth) <= b.total
-    actual = parts(x)
+            counted &= np.abs(t.parts_of(peer) - truth) <= b.total
+    actual = t.parts_of(x)
     with np.errstate(invalid="ignore"):
         for other in map(parts, others):
             actual = np.where(np.abs(actual - other) < np.abs(actual - truth), truth + (actual - other), actual)

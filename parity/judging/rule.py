@@ -110,11 +110,20 @@ class Rule:
         return u, f.unit_roundoff if bench.oracle.fed and f.name in HALF else between
 
     def budget(
-        self, bench: Bench, truth: Tensor, name: str | None, f: DtypeFacts, pass_: str, tol: Tolerance, flushes: bool
+        self,
+        bench: Bench,
+        truth: Tensor,
+        name: str | None,
+        f: DtypeFacts,
+        pass_: str,
+        tol: Tolerance,
+        flushes: bool,
+        size: Array | None = None,
     ) -> Budget:
-        """Allowed error of every element. The arguments are fields of `BudgetRequest`; tol comes from the tables unchanged."""
+        """Allowed error of every element. The arguments are fields of `BudgetRequest`; tol comes from the tables unchanged, and
+        size is computed if it is not at hand."""
         floor = FLUSHED * f.tiny if flushes else f.smallest
-        size = modulus(truth)
+        size = modulus(truth) if size is None else size
         if tol.ulp is not None:
             return of_function(size, f, tol, floor)
         u, between = self.roundings(bench, f, pass_)

@@ -46,9 +46,7 @@ def _inside_the_least(t: RoundedResult, p: Plain | None) -> Verdict | None:
         return None
     if t.halves and (shared := shared_error_of(t, b, t.device, None, False)) is not None and shared.ratio > 1.0:
         return None
-    function = t.tol.ulp is not None
-    found = replace(least, measured=function, screen="" if function else "truth")
-    return Verdict(Status.AGREE, "", found, t.tol)
+    return Verdict(Status.AGREE, "", least, t.tol)
 
 
 def _inside_first_samples(t: RoundedResult, p: Plain | None) -> Verdict | None:
@@ -86,4 +84,7 @@ def _measured_by(t: RoundedResult, b: Budget, whole: bool) -> Measure | None:
     theirs = None if t.reference is None else measure(t.name, t.reference, None, t.truth, b, sums=t.sums, draws=False)
     if whole and theirs is not None and is_outside(theirs):
         return None
-    return replace(m, reference_share=None if theirs is None else theirs.share, budget=m.budget if whole else ())
+    measured = whole or t.tol.ulp is not None
+    share = None if theirs is None else theirs.share
+    told = m.budget if whole else ()
+    return replace(m, reference_share=share, budget=told, measured=measured, screen="" if measured else "truth")

@@ -8,6 +8,7 @@ also holds for its OpInfo row ("add" for "opinfo:add").
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from parity.catalog.module_rules import FUNCTION_OF
@@ -191,6 +192,7 @@ def _why_beaten(beaten: TableRow, better: TableRow | None) -> str:
     return f"by {better.place}: {won}"
 
 
+@functools.lru_cache(maxsize=8192)
 def short(op: str) -> str:
     """Name of an op in [[special]]: "relu" for "opinfo:nn.functional.relu" and "modules:nn.ReLU", "fft" for "fft.fft"."""
     entry, _, mode = entry_of(op).partition(":")

@@ -66,7 +66,6 @@ def _rounding_between_kernels(r: BudgetRequest, s: Array) -> Array:
     terms."""
     bench, f, pass_, u, size = r.bench, r.f, r.pass_, r.u, r.size
     between_kernels = np.zeros_like(size)
-    terms = np.nan_to_num(s, nan=0.0, posinf=0.0)
     if u != f.unit_roundoff and bench.row.rounds_between and r.name is not None and pass_ != "backward":
         bias = bench.oracle.bias()
         if bias is None:
@@ -75,8 +74,8 @@ def _rounding_between_kernels(r: BudgetRequest, s: Array) -> Array:
             between_kernels = f.unit_roundoff * (np.nan_to_num(np.abs(size), nan=0.0, posinf=0.0) + 2.0 * bias)
     kept = (1.0 if pass_ in bench.row.stages else 0.0) + (2.0 if bench.oracle.fed else 0.0)  # gradients are added up
     if u != f.unit_roundoff and kept:
-        between_kernels = between_kernels + kept * f.unit_roundoff * terms
+        between_kernels = between_kernels + kept * f.unit_roundoff * np.nan_to_num(s, nan=0.0, posinf=0.0)
     coarse = bench.oracle.coarsest()
     if coarse > f.unit_roundoff and (pass_ == "backward" or bench.oracle.fed):  # the gradient of a coarser operand
-        between_kernels = between_kernels + 2.0 * coarse * terms
+        between_kernels = between_kernels + 2.0 * coarse * np.nan_to_num(s, nan=0.0, posinf=0.0)
     return between_kernels

@@ -6,7 +6,7 @@ import numpy as np
 
 from parity.core.dtypes import FACTS
 from parity.core.results import Tolerance
-from parity.judging.budget import of_function, of_perturbation, of_sum, ulp_of
+from parity.judging.budget import of_function, of_perturbation, of_sum, ulp_at, ulp_of
 
 F = FACTS["float32"]
 U = F.unit_roundoff
@@ -30,6 +30,18 @@ def test_a_sum_may_be_off_by_the_probabilistic_bound_and_one_rounding() -> None:
     assert np.isclose(b.total[0], 4 * 16 * U * 100 + ulp_of(np.array([1.0]), F)[0])
     assert b.certain is not None
     assert np.isclose(b.certain[0], 256 * U / (1 - 256 * U) * 100 + 2 * U)
+
+
+def test_the_spacing_at_one_number_is_that_at_many() -> None:
+    sizes = np.array([0.0, 5e-324, 1e-310, F.smallest, F.tiny, 1.0 - U / 4, 1.0, 1.0 + U, 3.0, F.max, 1.5 * F.max])
+    for f in (F, FACTS["bfloat16"], FACTS["float16"], FACTS["float64"]):
+        assert ulp_of(sizes, f).tolist() == [ulp_at(float(x), f) for x in sizes]
+
+
+def test_at_a_power_of_two_a_function_may_be_off_by_the_next_numbers_spacing() -> None:
+    sizes = np.array([0.0, 5e-324, np.nextafter(2.0, 1.0), 2.0, np.nextafter(4.0, 1.0), 3.0, F.max])
+    b = of_function(sizes, F, Tolerance("elementwise", 0.0, 1.0, 2.0, "a table"), 0.0)
+    assert b.total.tolist() == [2.5 * x for x in ulp_of(np.nextafter(sizes, np.inf), F)]
 
 
 def test_magnitudes_are_never_less_than_the_truth() -> None:

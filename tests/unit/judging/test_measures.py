@@ -189,6 +189,18 @@ def test_the_reference_widens_the_budget_at_most_eight_times() -> None:
     assert [allowed_ratio(s) for s in (None, 0.0, 0.25, 1.0, 1.5, 50.0, INF)] == [1, 1, 1, 1, 6, 8, 8]
 
 
+@pytest.mark.parametrize("where", [0, 255, 256, 999])
+def test_equal_values_are_equal_to_the_last_element(where: int) -> None:
+    x = torch.full((1000,), float("nan"))
+    x[::2] = 0.0
+    alike = torch.where(torch.isnan(x), -x, -0.0)
+    assert not bit_equal(x, alike)
+    assert same_values(x, alike)
+    odd = alike.clone()
+    odd[where] = 1.0
+    assert not same_values(x, odd)
+
+
 def test_memory_is_compared_where_it_lies_plainly_and_nowhere_else() -> None:
     x = torch.arange(6.0).view(2, 3)
     assert same_bytes(x, x.clone())
@@ -198,19 +210,20 @@ def test_memory_is_compared_where_it_lies_plainly_and_nowhere_else() -> None:
         assert not same_bytes(x.to(dtype), (x == 0).to(dtype))
     assert same_bytes(x.t(), x.t().clone())  # the copy lies as the original does
     assert not same_bytes(x.t(), x.t() + torch.tensor([0.0, 1.0]))
-    assert not same_bytes(x.t(), x.t().contiguous())  # says nothing of what lies otherwise
+    assert same_bytes(x, x + 1) is False
+    assert same_bytes(x.t(), x.t().contiguous()) is None  # says nothing of what lies otherwise
     apart, other = torch.zeros(2, 6)[:, ::2], torch.ones(2, 6)[:, ::2] * 0
     assert bit_equal(apart, other)
     gaps = torch.zeros(2, 6)
     gaps[:, 1::2] = 1.0
-    assert not same_bytes(apart, gaps[:, ::2])  # nor of numbers with others between them
+    assert same_bytes(apart, gaps[:, ::2]) is None  # nor of numbers with others between them
     assert bit_equal(apart, gaps[:, ::2])
     assert bit_equal(x.t(), x.t().contiguous())
     zeros = torch._efficientzerotensor((3,))  # has no memory
     assert bit_equal(zeros, torch.zeros(3))
     assert bit_equal(torch.empty(0), torch.empty(0))
     z = torch.tensor([1 + 2j, 3 - 4j], dtype=torch.complex64)
-    assert not same_bytes(z.conj(), z)
+    assert same_bytes(z.conj(), z) is None
     assert not bit_equal(z.conj(), z)
 
 
