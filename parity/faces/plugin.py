@@ -392,8 +392,7 @@ class Checker:
         first = len(done.records) - len(done.findings)  # the records of the findings come last, in their order
         told_records, texts, scripts = self._told(done.findings, done.records[first:])
         records = [*done.records[:first], *told_records]
-        if done.held is not None:
-            self._path_of_held(item).write_bytes(done.held.packed())
+        later = done.held is not None and self._keeps(item, done.held)
         held = self._plan.known
         texts += [known.failure(s, held.entry(s.id)) for s in done.known if s.fails]
         rest: list[Row] = [*done.power, *done.figures, *done.known, done.summary]
@@ -403,7 +402,7 @@ class Checker:
         told: dict[str, Any] = {"rows": [encode(row) for row in (*records, *rest)], "findings": texts, "features": features}
         deaths = [row | known_deaths.about(row, options) for row in done.deaths]
         told |= {"scripts": scripts, "explained": done.explained, "deaths": deaths}
-        told["later"] = done.held is not None
+        told["later"] = later
         told["memory"] = {"before": before, "after": memory.occupied(self._plan.device), "full": full}
         self._request.node.user_properties.append(("parity", json.dumps(told)))
         texts += [
@@ -456,6 +455,17 @@ class Checker:
         """Where a worker keeps what an item found, for the one that explains it."""
         name = hashlib.blake2b(item.id.encode(), digest_size=8).hexdigest()
         return Path(self._request.config.option.parity_rundir) / f"held-{name}"
+
+    def _keeps(self, item: Any, held: Any) -> bool:
+        """Whether what an item found is kept for the part that explains it. A full disk costs the causes, not the findings."""
+        path = self._path_of_held(item)
+        part = path.with_suffix(".part")
+        try:
+            part.write_bytes(held.packed())
+            part.replace(path)
+        except OSError:
+            return False
+        return True
 
     def _explain(self, item: Any) -> None:
         """Shrink what an item found before, and look for its causes. Fails the test on findings that are not known."""

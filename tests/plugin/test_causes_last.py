@@ -147,3 +147,25 @@ def test_findings_without_shrinking_are_told_at_once() -> None:
     found = [(r["op"], r["aspect"], r["reason"]) for r in rows if r.get("kind") == "record" and r.get("shrunk")]
     assert len(found) == len(set(found)) > 3
     assert not without_cause(run_file.read(Path("run.jsonl")))
+
+
+FULL = """
+from pathlib import Path
+
+def write(path, data, write=Path.write_bytes):
+    if path.name.startswith("held-") and not Path("room").exists():
+        raise OSError(28, "No space left on device")
+    return write(path, data)
+
+Path.write_bytes = write
+"""
+
+
+def test_a_full_disk_costs_the_causes_and_not_the_findings() -> None:
+    """What was found is told as it was drawn, and can be resumed."""
+    Path("faults.py").write_text(HALVED + FULL)
+    assert cli.main([*ASKED, "--output", "run.jsonl"]) == 1
+    assert without_cause(run_file.read(Path("run.jsonl"))) == {"exp", "neg", "sin"}
+    Path("room").touch()
+    assert cli.main(["run", "--resume", "run.jsonl"]) == 1
+    assert not without_cause(run_file.read(Path("run.jsonl")))
