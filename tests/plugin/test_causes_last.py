@@ -167,5 +167,5 @@ def test_a_full_disk_costs_the_causes_and_not_the_findings() -> None:
     assert cli.main([*ASKED, "--output", "run.jsonl"]) == 1
     assert without_cause(run_file.read(Path("run.jsonl"))) == {"exp", "neg", "sin"}
     Path("room").touch()
-    assert cli.main(["run", "--resume", "run.jsonl"]) == 1
+    assert cli.main(["run", "--resume", "run.jsonl", "--faults", "faults.py", "-n", "1"]) == 1
     assert not without_cause(run_file.read(Path("run.jsonl")))
