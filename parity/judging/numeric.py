@@ -33,6 +33,8 @@ KINK = "roundings of that size taken together"
 CLOSE = 4.0  # up to this ratio an error outside a sampled budget is measured again with more samples ...
 # ... or where at most one in so many elements is outside: two roundings of a size undo each other in a third of the samples.
 FEW = 50
+# ... or so far outside as no wrong number of usual size is: no sample moved it, as where all of them fall on one side of a kink
+UNMOVED = 1e8
 EQUALS = "equals the reference, which is {ratio:.3g} budgets from the truth itself"
 FOLLOWS = "as far from the truth as the reference, with which they agree"
 # See `_by_chance`: one in so many elements, by so many budgets, of its own or of this quantile of all. In bfloat16, resnet18 on
@@ -183,7 +185,8 @@ def _takes_more_samples(look: Look) -> bool:
     sampled, ratio = look.scale.budget.scale is None and t.tol.ulp is None, m.share or 0.0
     # Of many elements a few have small movements in all of some samples, however much they can move.
     few = 0 < FEW * m.mismatched <= m.total
-    most = SAMPLES[-1] if 1.0 < ratio < CLOSE or few or m.problem == "alone" else PERTURBATIONS
+    more = 1.0 < ratio < CLOSE or few or ratio > UNMOVED or m.problem == "alone"
+    most = SAMPLES[-1] if more else PERTURBATIONS
     return sampled and is_outside(m) and t.bench.oracle.take_more_samples(most)
 
 
