@@ -16,23 +16,23 @@ from parity.execution import execute as ex
 from parity.execution.execute import Program
 from parity.execution.inputs import apply, build
 
-WARM, REPEATS = 2, 4  # calls that fill caches, and calls that must all leave memory behind to count as a leak
+SCREENED = 2  # calls after one that fills caches: where the memory in use is no more than before, none of them leaks
+REPEATS = 4  # calls that must all leave memory behind to count as a leak
 
 
 def leaked(device: Device, call: Callable[[], object]) -> int:
     """Bytes that every repeat of a call leaves on the device; 0 where one of them leaves none, where the call raises, and where
     the device does not say."""
-    if device.used() is None:
-        return 0
     with suppress(Exception):  # another check tells of a call that raises
-        for _ in range(WARM):
+        call()
+        device.synchronize()
+        before = device.used()  # a figure may cost as much as many calls
+        if before is None:
+            return 0
+        for _ in range(SCREENED):
             call()
         device.synchronize()
-        before = device.used() or 0
-        for _ in range(REPEATS):
-            call()
-        device.synchronize()
-        if (device.used() or 0) - before >= REPEATS:  # a figure may cost as much as many calls
+        if (device.used() or 0) - before >= SCREENED:
             return _least_growth(device, call)
     return 0
 

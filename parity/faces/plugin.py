@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -32,6 +32,9 @@ from parity.faces.starting import Starting
 from parity.faces.survival import ALONE_AFTER, UNABLE, Survival
 from parity.runs.options import OPTIONS, RunOptions
 from parity.runs.rounds import IDLE, part_of
+
+if TYPE_CHECKING:
+    from parity.runs.journal import Journal
 
 POWER = 400  # default number of comparisons that are judged once more with errors put in
 POWER_SHARE = 0.003  # and at most this fraction of a run's comparisons: each costs as much as about ten others
@@ -518,19 +521,27 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
 def parity_checker(request: pytest.FixtureRequest, parity_plan: Any) -> Iterator[Checker]:
     """A Checker, with a journal if the worker may die."""
     from parity.runs.examine import NoJournal
-    from parity.runs.journal import Journal, deaths
+    from parity.runs.journal import deaths
 
     worker = getattr(request.config, "workerinput", None)
     folder = Path(worker["parity_rundir"]) if worker is not None and "parity_rundir" in worker else None
-    journal = Journal(folder / f"journal-{worker['workerid']}") if folder and worker else None
+    journal = _journal(folder / f"journal-{worker['workerid']}") if folder and worker else None
     earlier = deaths(folder, request.node.nodeid) if folder else []
     try:
         yield Checker(request, parity_plan, journal or NoJournal(), earlier)
     finally:
         if journal:
-            journal.close()
+            journal.end()
         # The report of the call has taken the rows. The one of the teardown, which JUnit's file is made of, needs two numbers.
         _keep_numbers(request.node.user_properties)
+
+
+@functools.cache
+def _journal(path: Path) -> Journal:
+    """The journal of this process: made once, because its file costs as much as a case."""
+    from parity.runs.journal import Journal
+
+    return Journal(path)
 
 
 def _keep_numbers(properties: list[tuple[str, object]]) -> None:
