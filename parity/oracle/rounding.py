@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -121,6 +122,7 @@ MANY = 1 << 17  # elements above which factors are taken by place: looking each 
 FEW = 1 << 10  # elements that are asked at once
 _TILE = 65_521  # a prime, so that rows of usual lengths meet it at other places
 _TABLE = 12  # bits of a place in the table of factors
+_SAMPLES = 64  # even, and more than there are samples: turned keys are those of no other sample
 _TURN = np.uint64(0x2545F4914F6CDD1D)
 _DOWN, _CHOICES = np.uint64(64 - _TABLE), np.uint64(60)
 
@@ -144,7 +146,7 @@ def _places() -> npt.NDArray[np.uint64]:
     return np.arange(MANY, dtype=np.uint64) * _TURN
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=4096)
 def _multiplier(key: int) -> np.uint64:
     """An odd number for every key."""
     return np.uint64((0x9E3779B97F4A7C15 + 2 * key * int(_TURN)) % (1 << 64))
@@ -325,7 +327,7 @@ def _wide(x: Any) -> bool:
 
 class Kernel(NamedTuple):
     """What is known of a kernel before it runs. formula: its decomposition, or None. aliases: a result is an operand; writes:
-    and is written. exact: it rounds nothing; counts, norm: nothing in some calls."""
+    and is written. exact: it rounds nothing; counts, norm: nothing in some calls. turn: what it adds to odd keys inside."""
 
     name: str
     formula: Callable[..., Any] | None
@@ -334,6 +336,7 @@ class Kernel(NamedTuple):
     exact: bool
     counts: bool
     norm: bool
+    turn: int
 
 
 @functools.cache
@@ -343,7 +346,8 @@ def kernel_of(func: Any) -> Kernel:
     aliases = [r.alias_info for r in func._schema.returns if r.alias_info is not None]
     writes = any(a.is_write for a in aliases)
     counts = (name.rstrip("_") if writes else name) in COUNTS
-    return Kernel(name, _decompositions().get(func), bool(aliases), writes, name in EXACT_KERNELS, counts, name in NORMS)
+    turn = _SAMPLES * (1 + zlib.crc32(name.encode()) % 1000)
+    return Kernel(name, _decompositions().get(func), bool(aliases), writes, name in EXACT_KERNELS, counts, name in NORMS, turn)
 
 
 class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
@@ -353,9 +357,11 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
     0), backward formulas that use a rounded saved result, and numbers that half-precision kernels pass to each other.
 
     A fused kernel with a decomposition is replaced by it, and nested ones too, with the steps rounded by `inside`: the formula
-    cancels there, too. Numbers passed between kernels move by at least `least` (`rounded_at_least`), steps of a formula by
-    `inside_least`. steps: (u, least) of the next call of a kernel, by its name, if these differ. Long sums also lose, at any
-    depth, what one chain of additions loses. largest: the largest finite magnitude that any kernel returned.
+    cancels there, too. A device has functions of its own inside a fused kernel: with odd keys a step there moves otherwise than
+    the same kernel outside. (Else the tanh in gelu's gradient and that in its second derivative cancel for some elements.)
+    Numbers passed between kernels move by at least `least` (`rounded_at_least`), steps of a formula by `inside_least`. steps:
+    (u, least) of the next call of a kernel, by its name, if these differ. Long sums also lose, at any depth, what one chain of
+    additions loses. largest: the largest finite magnitude that any kernel returned.
     """
 
     def __init__(
@@ -386,12 +392,14 @@ class Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
         if self._steps is not None and not self._apart and not kernel.exact and not (kernel.aliases and not kernel.writes):
             args = self._step(kernel, args)
         if formula is not None:
+            before, self._key = self._key, self._key + (kernel.turn if self._key % 2 else 0)
             self._apart.append(func)
             try:
                 with self:
                     result = formula(*args, **(kwargs or {}))
             finally:
                 self._apart.pop()
+                self._key = before
         else:
             result = func(*args, **(kwargs or {}))
         name = kernel.name

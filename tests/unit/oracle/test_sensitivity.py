@@ -25,7 +25,7 @@ from parity.judging.relations import RELATIONS, Bound, Problem, Unjudged
 from parity.judging.relations.bound import unsound
 from parity.judging.rules import rule_of
 from parity.oracle.oracle import CaseOracle
-from parity.oracle.rounding import Rounding, perturbed, rounded, rounded_at_least
+from parity.oracle.rounding import Rounding, kernel_of, perturbed, rounded, rounded_at_least
 from parity.oracle.sensitivity import PERTURBATIONS, Sensitivity
 
 U, HALF = 2.0**-24, 2.0**-11
@@ -280,3 +280,23 @@ def test_directions_of_roundings_are_independent_of_the_numbers(key: int, number
     twice = rounded(torch.cat((t, t)), U, key)
     alike = int((twice[:4096] == twice[4096:]).sum())
     assert alike == 4096 if key % 2 == 0 else alike < 600  # as place counts, one in eight is alike in size, half in direction
+
+
+@pytest.mark.parametrize("key", [0, 1])
+def test_only_in_odd_samples_a_step_inside_a_fused_kernel_moves_otherwise_than_the_kernel_outside(key: int) -> None:
+    """If the tanh inside gelu's gradient always moved like the tanh of the second derivative, the two would cancel for some
+    elements, and a device with a tanh of its own inside the kernel would look wrong there."""
+    inside: list[Tensor] = []
+
+    def formula(x: Tensor) -> Tensor:
+        inside.append(torch.tanh(x))
+        return x
+
+    x = torch.linspace(-3.0, 3.0, 4000, dtype=torch.float64)
+    kernel = kernel_of(torch.ops.aten.sinh.default)._replace(formula=formula)
+    fused = {torch.ops.aten.sinh.default: kernel}
+    with mock.patch("parity.oracle.rounding.kernel_of", lambda f: fused.get(f) or kernel_of(f)), Rounding(2.0**-24, key):
+        outside = torch.tanh(x)
+        torch.sinh(x)
+    assert not torch.equal(outside, torch.tanh(x))
+    assert torch.equal(inside[0], outside) == (key == 0)
