@@ -210,13 +210,16 @@ def agrees(t: Trial, aspect: Aspect, expected: Named, outcome: Outcome) -> Resul
         return None
     if len(outcome.tensors) != len(expected):
         return None
-    sizes = []
-    for (name, x), (expected_name, r) in zip(outcome.tensors, expected):
-        alike = name == expected_name and x.dtype is r.dtype and x.shape == r.shape and x.layout is r.layout is torch.strided
-        if not alike or not bit_equal(x, r):
+    with ex.Unwatched():
+        pairs = [(n, x, r) for (n, x), (name, r) in zip(outcome.tensors, expected) if n == name and _same_form(x, r)]
+        if len(pairs) != len(expected) or not all(bit_equal(x, r) for _, x, r in pairs):
             return None
-        sizes.append((name, x.numel()))
+        sizes = [(n, x.numel()) for n, x, _ in pairs]
     return Result(aspect, *agreed(tuple(sizes))) if sizes else None
+
+
+def _same_form(x: Tensor, r: Tensor) -> bool:
+    return x.dtype is r.dtype and x.shape == r.shape and x.layout is r.layout is torch.strided
 
 
 def compare(

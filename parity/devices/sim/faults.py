@@ -157,6 +157,7 @@ class Fault:
     scaled: str = ""
     deadly: str = ""
     silent: bool | None = None
+    remembers: bool = True
 
     def __post_init__(self) -> None:
         if not self.id or not isinstance(self.id, str):
@@ -258,9 +259,10 @@ def run_through(planted: Sequence[Planted], call: Call) -> Any:
     """The result of a device with these faults: the first fault that matches gets the call, and its `run` passes it to the
     next.
 
-    After the call, each fault remembers it, whether it matched or not.
+    After the call, each fault that remembers calls remembers it, whether it matched or not.
     """
-    outline = call.outline
+    remembering = [p for p in planted if p.fault.remembers]
+    outline = call.outline if remembering else None
     before = COMPILE_FRAMES(None)  # eager code within a compiled function: a device's own code is not the compiler's
     try:
         run = call._run
@@ -269,8 +271,9 @@ def run_through(planted: Sequence[Planted], call: Call) -> Any:
         return run(call)
     finally:
         COMPILE_FRAMES(before)
-        for p in planted:
-            p.seen.append(outline)
+        if outline is not None:
+            for p in remembering:
+                p.seen.append(outline)
 
 
 def _matches(p: Planted, call: Call) -> bool:

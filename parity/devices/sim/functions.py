@@ -105,18 +105,16 @@ class PublicCalls(TorchFunctionMode):
     def __init__(self, device: torch.device, seat: Seat) -> None:
         super().__init__()
         self.device, self.seat = device, seat
-        self._matching: dict[str, Sequence[Planted]] = {}
+        self._matching: dict[Any, Sequence[Planted]] = {}  # by function
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = public_name(func)
-        if name is None:
-            return func(*args, **kwargs)
-        faults = self._matching.get(name)
+        faults = self._matching.get(func)
         if faults is None:
-            names = answers_to(name) | {ANY}
-            faults = self._matching[name] = [p for p in self.seat.function_faults if not names.isdisjoint(p.fault.ops)]
-        if not faults or not any(_concerns(leaf, self.device) for leaf in tree_leaves((args, kwargs))):
+            faults = self._matching[func] = self._faults_of(func)
+        if not faults:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        kwargs, name = kwargs or {}, public_name(func)
+        if name is None or not any(_concerns(leaf, self.device) for leaf in tree_leaves((args, kwargs))):
             return func(*args, **kwargs)
         out = kwargs.get("out")
         outs = tuple(t for t in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(t, Tensor))
@@ -125,6 +123,11 @@ class PublicCalls(TorchFunctionMode):
         history = self.seat.history
         call = Call(name, "function", list(args), dict(kwargs), outs, history, lambda c: func(*c.args, **c.kwargs))
         return _settled(run_through(faults, call), outs, out)
+
+    def _faults_of(self, function: Any) -> Sequence[Planted]:
+        name = public_name(function)
+        names = frozenset() if name is None else answers_to(name) | {ANY}
+        return [p for p in self.seat.function_faults if not names.isdisjoint(p.fault.ops)]
 
 
 def _writes_first(name: str, kwargs: dict[str, Any]) -> bool:

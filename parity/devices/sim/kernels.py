@@ -21,6 +21,7 @@ from parity.devices.sim.profile import composing
 from parity.devices.sim.seats import SEATS, Seat
 from parity.devices.sim.shapes import shaped
 
+_watching, _Unseen = torch._C._len_torch_function_stack, torch._C.DisableTorchFunction
 PIECES: list[str] = []  # operators that torch runs as an allocation and their out= overload, for the duration of the call
 
 
@@ -65,7 +66,17 @@ def run_composed(op: Any, key: Any) -> Callable[..., Any]:
 
 
 def fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run an operator on the host and hand its results back as sim tensors; in-place and out= return the caller's own."""
+    """Run an operator on the host and hand its results back as sim tensors; in-place and out= return the caller's own.
+
+    A mode of public functions has seen the call; that it saw each attribute read in here would cost as much as the call.
+    """
+    if not _watching():
+        return _on_aliases(op, args, kwargs)
+    with _Unseen():
+        return _on_aliases(op, args, kwargs)
+
+
+def _on_aliases(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     plan = plans.get(id(op)) or plan_of(op)
     if zeros.live and (answer := _with_live_zeros(plan, args, kwargs)) is not None:
         return answer

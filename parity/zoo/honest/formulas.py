@@ -244,7 +244,7 @@ def _batch_norm(call: Call) -> Any:
     return other
 
 
-BLOCK, BLOCKS = 4, 64  # keys per block, and most blocks of a row
+BLOCK, BLOCKS = 4, 16  # keys per block, and most blocks of a row
 
 
 class _Valued(torch.autograd.Function):

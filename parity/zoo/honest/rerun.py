@@ -273,4 +273,4 @@ def honest(
         tally.note(kind, other, plain)
         return other
 
-    return Fault(f"honest-{kind}", ops, effect, when, title=title or kind)
+    return Fault(f"honest-{kind}", ops, effect, when, title=title or kind, remembers=False)
