@@ -389,11 +389,12 @@ def download(named: Named, device: Device) -> Named:
 def computed(
     named: Named, device: Device, notes: Sequence[str] = (), synchronized: Callable[[], None] | None = None
 ) -> Outcome:
-    """The outcome with these tensors, downloaded. Synchronises first, so that pending errors of the device belong to this
-    call. synchronized: called when the device has computed everything, before the download."""
+    """The outcome with these tensors, downloaded. Pending errors of the device belong to this call: a download waits for
+    everything before it. synchronized: called when the device has computed everything, before the download."""
 
     def fetch() -> Named:
-        device.synchronize()
+        if synchronized is not None or not any(t.numel() and not t.is_cpu for _, t in named):
+            device.synchronize()
         if synchronized is not None:
             synchronized()
         return download(named, device)

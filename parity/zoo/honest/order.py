@@ -74,10 +74,8 @@ def _added(rows: npt.NDArray[Any], way: int) -> npt.NDArray[Any]:
                 result += row
             return result
         while partial.shape[0] > 1:
-            half = (partial.shape[0] + 1) // 2
-            partial = np.concatenate(
-                (partial[: partial.shape[0] - half] + partial[half:], partial[partial.shape[0] - half : half])
-            )
+            n, half = partial.shape[0], (partial.shape[0] + 1) // 2
+            partial = np.concatenate((partial[: n - half] + partial[half:], partial[n - half : half]))
     return np.array(partial[0])
 
 

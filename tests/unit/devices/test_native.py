@@ -141,3 +141,23 @@ def test_a_device_without_memory_is_asked_once_more_without_its_caches() -> None
             return not self.full
 
     assert Full().answers()
+
+
+@pytest.mark.parametrize(("place", "pinned", "waits"), [("cuda", False, False), ("cuda", True, True), ("xpu", False, True)])
+def test_an_upload_to_cuda_alone_is_not_waited_for(place: str, pinned: bool, waits: bool) -> None:
+    """CUDA has read pageable memory when a copy returns; from pinned memory it reads later."""
+    asked: list[bool] = []
+
+    class Tensor:
+        def detach(self) -> Tensor:
+            return self
+
+        def is_pinned(self) -> bool:
+            return pinned
+
+        def to(self, device: torch.device, copy: bool, non_blocking: bool) -> Tensor:
+            asked.append(non_blocking)
+            return self
+
+    NativeDevice(torch.device(place), SimpleNamespace()).upload(Tensor())  # type: ignore[arg-type]
+    assert asked == [not waits]
