@@ -50,7 +50,7 @@ def total(x: Tensor, way: int) -> Tensor:
     """The sum over dim 0 in x's own dtype, float32 or complex64. way 0: strided lanes, each summed sequentially, then combined
     pairwise; way 1: blocks of neighbours from back to front, then the blocks in order."""
     n = x.shape[0]
-    if n < 2:
+    if n < 2 or not x.numel():
         return x.sum(0)
     if x.is_complex():  # part by part, because torch's sum of two multiplies one by 1 + 0i, and infinity times 0 is NaN
         return torch.view_as_complex(total(torch.view_as_real(x.resolve_conj()), way).contiguous())
