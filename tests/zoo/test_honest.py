@@ -103,6 +103,7 @@ def test_sums_in_another_order_are_sums(way: int) -> None:
     assert not torch.equal(y, x.sum(0))
     for n in (1, 2, 31, 33, 65):
         assert torch.equal(total(torch.ones(n, 2), way), torch.full((2,), float(n)))
+    assert total(torch.zeros(2, 0, 4, dtype=torch.complex64), way).shape == (0, 4)
 
 
 @pytest.mark.parametrize("way", (0, 1, 2))
