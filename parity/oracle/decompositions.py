@@ -1,13 +1,15 @@
 """Formulas of kernels that torch does not decompose itself.
 
-They are antialiased resampling, the gradients of all resampling, and attention (whose gradient is a difference that cancels
-where one key takes all the weight). Resampling kernels round numbers derived from coordinates (weights, and differences of
+They are windows, antialiased resampling, the gradients of all resampling, and attention (whose gradient is a difference that
+cancels where one key takes all the weight). Resampling kernels round numbers derived from coordinates (weights, and differences of
 weights that cancel), forward and backward alike. The gradient is computed as the adjoint of the forward's formula, step by
 step, so that its steps can be rounded.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -192,6 +194,34 @@ def _in_volume_backward(grad: Tensor, x: Tensor, places: Tensor, *more: Any) -> 
 
 
 # ------------------------------------------------------------------------------------------------------------- attention
+
+
+def windows() -> dict[Any, Formula]:
+    """Formulas, by overload, for windows, which cancel near their ends. torch decomposes `hann_window` alone, from 2.13 on."""
+    ways: dict[str, Formula] = {
+        "hann_window": functools.partial(_cosine_window, alpha=0.5, beta=0.5),
+        "hamming_window": functools.partial(_cosine_window, alpha=0.54, beta=0.46),
+        "bartlett_window": _triangular_window,
+    }
+    packets = ((getattr(torch.ops.aten, name, None), formula) for name, formula in ways.items())
+    return {getattr(p, kind): formula for p, formula in packets for kind in ("default", "periodic") if hasattr(p, kind)}
+
+
+def _cosine_window(n: int, periodic: bool = True, *, alpha: float, beta: float, dtype: Any = None, **_: Any) -> Tensor:
+    """alpha - beta cos(2 pi k / N) for k from 0 to n - 1; N is n if periodic, else n - 1."""
+    if n < 2:
+        return torch.ones(n, dtype=dtype)
+    return alpha - beta * torch.cos(torch.arange(n, dtype=dtype) * (2.0 * math.pi / (n if periodic else n - 1)))
+
+
+def _triangular_window(n: int, periodic: bool = True, *, dtype: Any = None, **_: Any) -> Tensor:
+    """2 k / N up to the middle, and 2 - 2 k / N from there; k and N as in `_cosine_window`."""
+    if n < 2:
+        return torch.ones(n, dtype=dtype)
+    whole = n if periodic else n - 1
+    rising = torch.arange(n, dtype=dtype) * (2.0 / whole)
+    middle = whole // 2 + 1
+    return torch.cat((rising[:middle], 2.0 - rising[middle:]))
 
 
 def attention() -> dict[Any, Formula]:

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 from parity.execution import values
 from parity.oracle import fast_convolution as fast
-from parity.oracle.decompositions import adjoints, antialiased, attention, softmax, stepwise, stored
+from parity.oracle.decompositions import adjoints, antialiased, attention, softmax, stepwise, stored, windows
 from parity.oracle.summation import CHAIN, CHAINS, FLOAT32_ROUNDOFF, LONG, OF_ONE, SIZES, chain_loss, float32_chain_loss, terms
 
 Factors: TypeAlias = npt.NDArray[np.float64]
@@ -42,7 +42,7 @@ FUSED = """gelu gelu_backward native_layer_norm native_layer_norm_backward nativ
     softplus_backward log_sigmoid_forward log_sigmoid_backward glu glu_backward hardswish_backward logit
     logit_backward huber_loss_backward smooth_l1_loss_backward binary_cross_entropy binary_cross_entropy_backward
     binary_cross_entropy_with_logits upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d
-    grid_sampler_2d _fused_rms_norm _fused_rms_norm_backward logaddexp logaddexp2 _euclidean_dist hann_window xlogy
+    grid_sampler_2d _fused_rms_norm _fused_rms_norm_backward logaddexp logaddexp2 _euclidean_dist xlogy
     special_entr special_log_ndtr special_xlog1py sinc lerp addcmul addcdiv addr cumprod logsumexp"""
 # A loss whose second result is a mask of 0 and 1, which its gradient checks.
 _MOVERS += " multilabel_margin_loss_forward"
@@ -311,7 +311,7 @@ def _decompositions() -> Mapping[Any, Callable[..., Any]]:
         return _spreads()
     packets = [getattr(torch.ops.aten, name) for name in FUSED.split() if hasattr(torch.ops.aten, name)]
     fused: Mapping[Any, Callable[..., Any]] = get_decompositions(packets)
-    formulas = {**fused, **_spreads(), **antialiased(), **attention(), **softmax(), **stepwise()}
+    formulas = {**fused, **_spreads(), **antialiased(), **attention(), **softmax(), **stepwise(), **windows()}
     return {**formulas, **adjoints(formulas)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from unittest import mock
 
 import numpy as np
@@ -24,6 +25,7 @@ from parity.judging.promises import terms_of_gauss
 from parity.judging.relations import RELATIONS, Bound, Problem, Unjudged
 from parity.judging.relations.bound import unsound
 from parity.judging.rules import rule_of
+from parity.oracle.decompositions import windows
 from parity.oracle.oracle import CaseOracle
 from parity.oracle.rounding import Rounding, kernel_of, perturbed, rounded, rounded_at_least
 from parity.oracle.sensitivity import PERTURBATIONS, Sensitivity
@@ -300,3 +302,23 @@ def test_only_in_odd_samples_a_step_inside_a_fused_kernel_moves_otherwise_than_t
         torch.sinh(x)
     assert not torch.equal(outside, torch.tanh(x))
     assert torch.equal(inside[0], outside) == (key == 0)
+
+
+@pytest.mark.parametrize("name", ["hann", "hamming", "bartlett"])
+@pytest.mark.parametrize("periodic", [False, True])
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 64, 65])
+def test_windows_are_taken_apart_because_they_cancel_near_their_ends(name: str, periodic: bool, n: int) -> None:
+    function = getattr(torch, f"{name}_window")
+    plain = function(n, periodic, dtype=torch.float64)
+    formula = windows()[getattr(torch.ops.aten, f"{name}_window").periodic]
+    torch.testing.assert_close(formula(n, periodic, dtype=torch.float64), plain, rtol=1e-14, atol=1e-15)
+    made = [rounded_window(function, n, periodic, key) for key in range(4)]
+    if n > 3:  # the cosine next to the end is near 1, and so is the triangle's slope from the other one
+        moved = torch.stack([(t - plain).abs() for t in made]).amax(0)
+        assert float(moved[-1 if periodic else -2]) > 2.0**-27
+
+
+def rounded_window(function: Callable[..., Tensor], n: int, periodic: bool, key: int) -> Tensor:
+    with Rounding(U, key) as mode:
+        window = function(n, periodic, dtype=torch.float64)
+    return mode.unrounded(window)
