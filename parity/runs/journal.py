@@ -41,8 +41,8 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
         path.write_bytes(b"\0" * SIZE)
-        self._file = path.open("r+b")
-        self._map = mmap.mmap(self._file.fileno(), SIZE)
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), SIZE)
         self._pid, self._changes = os.getpid(), 0
 
     def begin(self, ordinal: int, item: str, case: str, allowed: float) -> None:
@@ -80,9 +80,8 @@ class Journal:
         os._exit(LOST)
 
     def close(self) -> None:
-        """Unmap and close the file."""
+        """Unmap the file."""
         self._map.close()
-        self._file.close()
 
 
 @dataclass(frozen=True, slots=True)
