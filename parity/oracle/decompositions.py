@@ -1,8 +1,8 @@
 """Formulas of kernels that torch does not decompose itself.
 
 They are windows, antialiased resampling, the gradients of all resampling, and attention (whose gradient is a difference that
-cancels where one key takes all the weight). Resampling kernels round numbers derived from coordinates (weights, and differences of
-weights that cancel), forward and backward alike. The gradient is computed as the adjoint of the forward's formula, step by
+cancels where one key takes all the weight). Resampling kernels round numbers derived from coordinates (weights, and differences
+of weights that cancel), forward and backward alike. The gradient is computed as the adjoint of the forward's formula, step by
 step, so that its steps can be rounded.
 """
 

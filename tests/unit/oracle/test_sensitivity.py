@@ -320,5 +320,6 @@ def test_windows_are_taken_apart_because_they_cancel_near_their_ends(name: str, 
 
 def rounded_window(function: Callable[..., Tensor], n: int, periodic: bool, key: int) -> Tensor:
     with Rounding(U, key) as mode:
-        window = function(n, periodic, dtype=torch.float64)
-    return mode.unrounded(window)
+        window: Tensor = function(n, periodic, dtype=torch.float64)
+    unrounded: Tensor = mode.unrounded(window)
+    return unrounded
