@@ -107,10 +107,10 @@ def pytest_configure(config: pytest.Config) -> None:
             )
             rounds = Rounds(config.option.parity_time, told)
             config.pluginmanager.register(rounds, "parity-rounds")
-        elif any(getattr(p, "explains_later", False) for p in config.pluginmanager.get_plugins()):
+        elif told_later := [p.explains_later for p in config.pluginmanager.get_plugins() if hasattr(p, "explains_later")]:
             from parity.faces.explaining import Explaining  # it imports xdist
 
-            config.pluginmanager.register(Explaining(), "parity-explaining")
+            config.pluginmanager.register(Explaining(any(told_later)), "parity-explaining")
         config.pluginmanager.register(Survival(config, rounds), "parity-survival")
         config.pluginmanager.register(Starting(config), "parity-starting")
         if several and not getattr(config.option, "numprocesses", None):
@@ -256,8 +256,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             worker = getattr(metafunc.config, "workerinput", {})
             about = suite.profile(options.profile), options.examples, options.time, int(worker.get("workercount", 1))
             items = rounds.parts(chosen, *about, causes="parity_left" in worker and not options.no_shrink)
-        elif _explains_later(metafunc.config):
-            items = rounds.with_causes(chosen)
+        elif _is_scheduled(metafunc.config):
+            items = rounds.whole(chosen, _explains_later(metafunc.config))
     except ParityError as e:
         items = e
     if isinstance(items, ParityError):  # outside of the handler, or pytest shows both tracebacks
@@ -265,9 +265,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("parity_item", items, ids=[i.id for i in items])
 
 
+def _is_scheduled(config: pytest.Config) -> bool:
+    """Whether this is a worker to which parity hands out the items (`parity.faces.explaining`)."""
+    return "parity_later" in getattr(config, "workerinput", {})
+
+
 def _explains_later(config: pytest.Config) -> bool:
     """Whether this is a worker of a run that looks for causes when all items are done."""
-    return "parity_later" in getattr(config, "workerinput", {})
+    return bool(getattr(config, "workerinput", {}).get("parity_later", False))
 
 
 def _done(config: pytest.Config) -> frozenset[str]:
@@ -503,7 +508,7 @@ def _is_full(config: pytest.Config, device: Any) -> bool:
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     """End a worker that has passed its share of the memory, before it begins another item: what it has reported is sent. Of the
     test that does nothing, report nothing."""
-    if _explains_later(item.config) and part_of(item.nodeid)[1] == IDLE:
+    if _is_scheduled(item.config) and part_of(item.nodeid)[1] == IDLE:
         return True
     if item.config.stash.get(FULL, False):
         from parity.runs import journal
