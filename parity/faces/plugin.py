@@ -336,6 +336,13 @@ class Checker:
         """deaths: of the item before, as the controller told them."""
         self._request, self._plan, self._journal, self._deaths = request, plan, journal, deaths
 
+    def _hung(self) -> dict[int, str]:
+        """The cases of the item that hung on the device, by their ordinals."""
+        from parity.runs.examine import REPLAYING
+
+        hung = [row for row in self._deaths if row["how"] == "hang" and row["stage"] == "device"]
+        return {row["ordinal"]: row["case"] for row in hung if 0 <= row["ordinal"] < REPLAYING}
+
     def _dead(self) -> tuple[frozenset[int], list[dict[str, Any]]]:
         """(ordinals of cases that are left out, because they ended a worker, deaths of the item that nobody outside caused)."""
         from parity.runs.examine import LOCATING, REPLAYING, SHRINKING
@@ -344,7 +351,7 @@ class Checker:
         dead = frozenset(row["ordinal"] for row in self._deaths)
         own = [row for row in self._deaths if row["blame"] != OUTSIDE]
         if len(own) >= ALONE_AFTER:
-            dead = frozenset(k for k in dead if k >= REPLAYING)
+            dead = frozenset(k for k in dead if k >= REPLAYING) | self._hung().keys()
         if len(own) > ALONE_AFTER:  # it has died here again: nothing that can be left out runs in this process
             dead |= {SHRINKING, LOCATING}
         return dead, own
@@ -352,15 +359,17 @@ class Checker:
     def _examined(self, item: Any, part: Any) -> Any:
         """Examine the item: without the cases that ended a worker, or with all cases in other processes if there were
         several."""
+        from parity.core import notation
         from parity.runs.alone import Alone
         from parity.runs.examine import examine
 
         dead, own = self._dead()
+        hung = [notation.parse(text) for text in self._hung().values()]
         if len(own) < ALONE_AFTER:
-            return examine(item, self._plan, self._journal, dead, part)
+            return examine(item, self._plan, self._journal, dead, part, hung=hung)
         alone = Alone(item, part, self._plan.options, self._plan.power, self._request.node.nodeid, own)
         try:
-            return examine(item, self._plan, self._journal, dead, part, alone)
+            return examine(item, self._plan, self._journal, dead, part, alone, hung)
         finally:
             alone.close()
 
