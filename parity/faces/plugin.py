@@ -107,10 +107,10 @@ def pytest_configure(config: pytest.Config) -> None:
             )
             rounds = Rounds(config.option.parity_time, told)
             config.pluginmanager.register(rounds, "parity-rounds")
-        elif told_later := [p.explains_later for p in config.pluginmanager.get_plugins() if hasattr(p, "explains_later")]:
+        elif reporter := next((p for p in config.pluginmanager.get_plugins() if hasattr(p, "explains_later")), None):
             from parity.faces.explaining import Explaining  # it imports xdist
 
-            config.pluginmanager.register(Explaining(any(told_later)), "parity-explaining")
+            config.pluginmanager.register(Explaining(reporter.explains_later, reporter.idle), "parity-explaining")
         config.pluginmanager.register(Survival(config, rounds), "parity-survival")
         config.pluginmanager.register(Starting(config), "parity-starting")
         if several and not getattr(config.option, "numprocesses", None):

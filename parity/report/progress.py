@@ -26,7 +26,7 @@ from parity.report.growth import Growth
 from parity.report.held import Held
 from parity.report.timed import Timed
 from parity.report.words import clock, plural, reproduce
-from parity.runs import again, causes, own, run_file, suite
+from parity.runs import again, causes, memory, own, run_file, suite
 from parity.runs.inquest import How
 from parity.runs.known import Known
 from parity.runs.resuming import Kept, as_part
@@ -88,6 +88,7 @@ class Reporter:
         self._held: dict[str, Held] = {}  # items whose findings have no cause yet
         self._explained = 0  # items of whose findings the causes were looked for
         self._own: list[Record] = []  # of the own function whose item has not come yet
+        self.early: again.Early | None = None  # where findings are tried once more before the run is over
         self.own_left = False  # whether own functions are still being compared
         self.broken: list[str] = []
         self._tallies: dict[str, Tally] = {}
@@ -442,14 +443,23 @@ class Reporter:
             return d
         return d if path is None else replace(d, script=f"{path.parent.name}/{path.name}")
 
+    def _to_try(self) -> list[Record]:
+        """The findings that are tried once more: those that are not known."""
+        return summary.kinds([r for r in self.records if not r.known])
+
+    def idle(self, workers: int, idle: int) -> None:
+        """Some workers have nothing left to do while others are busy: try what was told already."""
+        if self.early is not None and not self.stopped and self.failed is None:
+            self.early.offer(self._to_try(), min(idle, memory.room(workers)))
+
     def try_again(self, how: How, workers: int, seconds: float) -> None:
         """Try the findings that are not known once more in fresh processes: those that do not come again do not count.
         seconds: the time for it."""
-        found = summary.kinds([r for r in self.records if not r.known])
+        found = self._to_try()
         if not found or self.stopped or self.failed is not None:
             return
         started = time.monotonic()
-        done = again.again(found, how, workers, again.set_variables(how.device.partition(":")[0]), seconds)
+        done = again.again(found, how, workers, again.set_variables(how.device.partition(":")[0]), seconds, self.early)
         self.records = list(again.marked(self.records, done))
         came, left = sum(a.came for a in done), len(found) - len(done)
         text = f"{came} of {plural(len(found), 'finding')} came again in fresh processes ({clock(time.monotonic() - started)})"
@@ -521,6 +531,8 @@ class Reporter:
         seconds = time.monotonic() - self.started
         coverage = [t.coverage() for t in self._tallies.values()]
         whole = len(self._ended) >= self.expected and not self.own_left
+        if self.early is not None:
+            self.early.stop()
         self.tell_unexplained()
         rounds: tuple[int, ...] = ()
         lacking: tuple[str, ...] = ()

@@ -122,6 +122,22 @@ def test_ops_that_take_long_come_first_and_nobody_waits_behind_them() -> None:
     assert sorted(session.go_on()) == sorted((*LONG, *ITEMS * 9))
 
 
+def test_it_is_told_when_a_worker_has_nothing_left_to_do() -> None:
+    """Not before: its processor is needed."""
+    told: list[tuple[int, int]] = []
+    session = Session(2)
+    session.plugin.idle = lambda workers, idle: told.append((workers, idle))
+    one, two = session.workers
+    while len(one.queue) > 1 and len(two.run) + len(one.queue) < len(ITEMS) + 1:
+        assert not told
+        session.step(two)
+    while session.step(two):
+        pass
+    assert set(told) == {(2, 1)}
+    session.go_on()
+    assert told[-1] == (2, 2)
+
+
 def test_a_run_without_causes_has_the_same_order() -> None:
     """As with --no-shrink."""
     session = Session(2, tests=[f"t[{i}]" for i in (*LONG, *ITEMS, "idle")])

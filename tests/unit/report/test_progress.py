@@ -7,6 +7,8 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -201,3 +203,23 @@ def test_an_output_that_is_full_costs_nothing_else(tmp_path: Path, capsys: pytes
     made.finish(3)
     assert run_file.read(path).end is not None
     assert capsys.readouterr().err == "parity: cannot write to the standard output (No space left on device); the run goes on\n"
+
+
+def test_idle_workers_let_findings_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as there is memory for; those without a cause wait for it, and known ones are not tried."""
+    made = reporter(tmp_path / "run.jsonl", io.StringIO())
+    offered: list[tuple[list[str], int]] = []
+    early: Any = SimpleNamespace(offer=lambda found, free: offered.append(([r.op for r in found], free)), stop=lambda: None)
+    made.early, made.explains_later = early, True
+    exp, neg = (
+        Record(f"{op}(float32[3])", op, "float32", "forward", "wrong", shrunk=f"{op}(float32[3])") for op in ("exp", "neg")
+    )
+    told = replace(exp, cause=Cause("aten::exp", "values"))
+    for rows in ([ItemRow("neg", "float32"), neg], [ItemRow("exp", "float32"), told], [replace(told, op="sin", known="k")]):
+        made._examined({"rows": [run_file.encode(r) for r in rows], "findings": ["x"], "features": pack([])})
+    monkeypatch.setattr("parity.runs.memory.ceiling", lambda: 10 << 30)
+    made.idle(8, 5)
+    made.idle(8, 1)
+    made.stopped = "interrupted"
+    made.idle(8, 1)
+    assert offered == [(["exp"], 2), (["exp"], 1)]
