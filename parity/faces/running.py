@@ -287,6 +287,7 @@ def _shrink_deaths(o: RunOptions, workers: int, reporter: Any, until: float) -> 
     from parity.runs.shrinking import shrunk
 
     began = time.monotonic()
+    reporter.idle(0, max(1, workers // 2))  # findings are tried once more meanwhile
     done = shrunk(deaths, How(o.device, o.faults, o.setup), workers, max(0.0, until - began) / 2, o.hang_after)
     reporter.take_shrunk(done, o.device, time.monotonic() - began, write_script_of_death)
 

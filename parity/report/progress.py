@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import shutil
@@ -87,6 +88,8 @@ class Reporter:
         self.explains_later = False  # whether causes are looked for when all items are done
         self._held: dict[str, Held] = {}  # items whose findings have no cause yet
         self._explained = 0  # items of whose findings the causes were looked for
+        self._looking = 0.0  # since when nothing else is done, by `time.monotonic`
+        self._share = math.inf  # seconds that this may take
         self._own: list[Record] = []  # of the own function whose item has not come yet
         self.early: again.Early | None = None  # where findings are tried once more before the run is over
         self.own_left = False  # whether own functions are still being compared
@@ -245,6 +248,7 @@ class Reporter:
             self._writer.write(drawn)
         for line in lines:  # last, so that a full disk loses neither counts nor output
             self._writer.write_line(line)
+        self._begins_to_look()
 
     def _take(self, rows: Iterable[Row]) -> None:
         """Keep the rows that the summary is made of."""
@@ -269,11 +273,19 @@ class Reporter:
         held = self._held.pop(item, None)
         if held is None:
             return False
-        if not self._explained:
-            self.say(f"looking for the causes of what {plural(1 + len(self._held), 'item')} found")
         self._explained += 1
         self.findings -= len(held.texts)
         return True
+
+    def _begins_to_look(self) -> None:
+        """Say that all items are done, and how long the causes may take."""
+        if self._looking or not self._held or len(self._ended) < self.expected:
+            return
+        self._progress()
+        self._looking, self._step = time.monotonic(), 0
+        self._share = max(LEAST_SECONDS, self._looking - self.started)
+        found = plural(self._explained + len(self._held), "item")
+        self.say(f"looking for the causes of what {found} found, for about {clock(self._share)} at most")
 
     def own(self, row: Row | str) -> None:
         """Take in a row of a user's own function; the records of an item come before it. A text: why a function says
@@ -387,20 +399,24 @@ class Reporter:
 
     def _progress(self) -> None:
         spent = time.monotonic() - self.started
-        fraction = self.done / max(1, self.expected)
+        fraction, began = self.done / max(1, self.expected), self.started
         if self.timed is not None:
             fraction = min(1.0, spent / self.timed.seconds)
         figures = f"{plural(self.checks, 'check')}  {plural(self.findings, 'finding')}  {clock(spent)}"
         text = f"{self.done}/{self.expected} items  {figures}"
         if self.timed is not None and len(self.timed.rounds) > 1:
             text = f"round {len(self.timed.rounds) - 1}  {figures}"
-        if self._explained:
-            text = f"causes of {self._explained}/{self._explained + len(self._held)} items  {figures}"
+        if self._looking:
+            found = self._explained + len(self._held)
+            fraction, began = self._explained / max(1, found), self._looking
+            text = f"causes of {self._explained}/{found} items  {figures}"
         if self.live:
-            if time.monotonic() - self._drawn < BAR_SECONDS and self.done < self.expected:
+            if time.monotonic() - self._drawn < BAR_SECONDS and fraction < 1.0:
                 return
             self._drawn = time.monotonic()
-            text += f"  {clock(spent / fraction - spent)} left" if fraction > 0.02 else ""
+            here = time.monotonic() - began
+            left = min(here / fraction, self._share) - here if fraction > 0.02 else 0.0
+            text += f"  {clock(left)} left" if left > 0 else ""
             columns = shutil.get_terminal_size().columns - 1  # a line that wraps could not be erased
             width = min(40, columns - len(text) - 10)
             full = int(fraction * width)
@@ -514,8 +530,14 @@ class Reporter:
         if held:
             text = f"of the findings of {len(held)} of {plural(n, 'item')} no cause was looked for, and no smaller case"
             share = f": that had its share of the time, as long as the rest or {LEAST_SECONDS:.0f} s of each worker"
-            go_on = f"to go on: parity run --resume {shlex.quote(str(self.output))}"
-            self.unexplained = f"{text}{'' if self.stopped else share}; {go_on}"
+            known = ", so they count as new" if self.header.known.name else ""
+            self.unexplained = f"{text}{known}{'' if self.stopped else share}; to go on: {self._go_on()}"
+
+    def _go_on(self) -> str:
+        """The command that goes on with this run: parity takes no code that a file names, so that it is named again."""
+        code = {"faults": self.header.faults, "setup": self.header.setup, "known": self.header.known}
+        named = (f" --{option} {shlex.quote(c.name)}" for option, c in code.items() if c.name)
+        return f"parity run --resume {shlex.quote(str(self.output))}{''.join(named)}"
 
     def _without_causes(self, timed: Timed) -> None:
         """Store the findings for whose causes there was no time."""

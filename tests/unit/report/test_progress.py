@@ -15,6 +15,7 @@ import pytest
 from parity.core.errors import OutputError
 from parity.core.results import Cause, Fingerprint, Record
 from parity.coverage.features import pack
+from parity.report.held import Held
 from parity.report.progress import Reporter
 from parity.runs import run_file
 from parity.runs.code import Code
@@ -215,7 +216,8 @@ def test_idle_workers_let_findings_be_tried_again(tmp_path: Path, monkeypatch: p
         Record(f"{op}(float32[3])", op, "float32", "forward", "wrong", shrunk=f"{op}(float32[3])") for op in ("exp", "neg")
     )
     told = replace(exp, cause=Cause("aten::exp", "values"))
-    for rows in ([ItemRow("neg", "float32"), neg], [ItemRow("exp", "float32"), told], [replace(told, op="sin", known="k")]):
+    parts: list[list[Row]] = [[ItemRow("neg", "float32"), neg], [ItemRow("exp", "float32"), told], [replace(told, known="k")]]
+    for rows in parts:
         made._examined({"rows": [run_file.encode(r) for r in rows], "findings": ["x"], "features": pack([])})
     monkeypatch.setattr("parity.runs.memory.ceiling", lambda: 10 << 30)
     made.idle(8, 5)
@@ -223,3 +225,37 @@ def test_idle_workers_let_findings_be_tried_again(tmp_path: Path, monkeypatch: p
     made.stopped = "interrupted"
     made.idle(8, 1)
     assert offered == [(["exp"], 2), (["exp"], 1)]
+
+
+def test_the_bar_of_the_causes_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the last item is done, it is told what comes and how long it may take; not that nothing is left to do."""
+    now = [1000.0]
+    monkeypatch.setattr("parity.report.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    screen = Screen()
+    made = reporter(tmp_path / "run.jsonl", screen)
+    made.explains_later, made.expected, made.done = True, 4, 0
+    for k, op in enumerate(("exp", "neg", "sin", "cos")):
+        one = Record(f"{op}(float32[3])", op, "float32", "forward", "wrong", shrunk=f"{op}(float32[3])")
+        rows = [run_file.encode(ItemRow(op, "float32")), *([run_file.encode(one)] if k else [])]
+        now[0] += 50.0
+        assert "looking" not in screen.getvalue()
+        made._end_of(f"test[{op}-float32]")
+        made._examined({"rows": rows, "findings": ["x"] * bool(k), "features": pack([])})
+    assert "100%  4/4 items" in screen.getvalue()
+    assert "looking for the causes of what 3 items found, for about 3:20 at most\n" in screen.getvalue()
+    now[0] += 9.0
+    made._is_explained("neg-float32")
+    made._progress()
+    assert "33%  causes of 1/3 items" in screen.getvalue()
+    assert screen.getvalue().endswith("  18.0 s left")
+
+
+def test_what_goes_on_with_a_run_names_its_code(tmp_path: Path) -> None:
+    """And says that findings without a cause count as new, whether they are known or not."""
+    code: dict[str, Any] = {name: Code(f"{name}.py", "0") for name in ("faults", "setup", "known")}
+    made = Reporter(replace(reporter(tmp_path / "a", io.StringIO()).header, **code), tmp_path / "run.jsonl", io.StringIO())
+    one = Record("exp(float32[3])", "exp", "float32", "forward", "wrong", shrunk="exp(float32[3])")
+    made._held["exp-float32"] = Held([one], ["x"])
+    made.tell_unexplained()
+    assert f"--resume {tmp_path / 'run.jsonl'} --faults faults.py --setup setup.py --known known.py" in made.unexplained
+    assert "so they count as new" in made.unexplained
