@@ -1,5 +1,5 @@
-"""The order of a run without a limit of time, in the controller of an xdist run: all items, and only then the causes of what
-they found.
+"""The order of a run without a limit of time, in the controller of an xdist run: items that take long, then the others, and
+only then the causes of what they found.
 
 An item with findings takes as long as a hundred others while its cases are shrunk and its causes looked for. So that is a part
 of its own (`parity.runs.rounds.CAUSES`), which a worker is given when no item is left for it. These parts together take as long
@@ -9,31 +9,34 @@ as the items did, or `LEAST_SECONDS` of each worker if that is more; what is lef
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter, deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from xdist.scheduler.load import LoadScheduling  # type: ignore[import-untyped]  # xdist ships no types
 
-from parity.runs.rounds import CAUSES, IDLE, LEAST_SECONDS, PINNED, part_of
+from parity.runs.rounds import CAUSES, IDLE, LEAST_SECONDS, PINNED, is_long, part_of
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
-AHEAD = 2  # tests that a worker is given ahead: it begins one when it knows the next
-MOST_AHEAD = 8  # and while many are left, so that it need not wait for a controller that is busy
+MOST_AHEAD = 8  # tests that a worker is given while many are left, so that it need not wait for a controller that is busy
 
 
 class Explaining:
-    """A plugin of the controller that hands out the items, and then the parts that explain what they found."""
+    """A plugin of the controller that hands out the items, and then the parts that explain what they found. causes: whether
+    there are such parts; idle: is told how many workers there are, and how many of them have nothing left to do."""
 
-    def __init__(self) -> None:
+    def __init__(self, causes: bool, idle: Callable[[int, int], None] | None = None) -> None:
+        self.causes, self.idle = causes, idle
         self.found: dict[str, None] = {}  # items that found something, in order
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
-        """Tell a new worker that the causes come later."""
-        node.workerinput["parity_later"] = True
+        """Tell a new worker whether the causes come later."""
+        node.workerinput["parity_later"] = self.causes
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> CausesLast:
@@ -49,16 +52,20 @@ class Explaining:
 
 
 class CausesLast(LoadScheduling):  # type: ignore[misc]  # an untyped base
-    """Gives each worker neighbouring items of its own, then items that others have not come to, then causes one at a time."""
+    """Gives each worker an op that takes long, then neighbouring items of its own, then items that others have not come to,
+    then causes one at a time."""
 
     def __init__(self, config: pytest.Config, log: Any, explaining: Explaining) -> None:
         super().__init__(config, log)
         self.collection: list[str] | None = None
         self._explaining = explaining
-        self._items: dict[Any, deque[int]] = {}  # worker -> the items that it has not been given yet; of dead ones, too
+        self._long: deque[list[int]] = deque()  # the items of each op that takes long
+        self._op: dict[Any, deque[int]] = {}  # worker -> those of the op that it is at; of dead ones, too
+        self._items: dict[Any, deque[int]] = {}  # worker -> the other items that it has not been given yet; of dead ones, too
         self._causes: dict[str, int] = {}
         self._idle = -1
         self._spent = {True: 0.0, False: 0.0}  # seconds of workers, for causes and for items
+        self._began: dict[Any, float] = {}  # worker -> when it was given the part that it looks for causes in
         self._least = 0.0
         self._explained: Counter[str] = Counter()  # op -> items whose causes were looked for
 
@@ -80,16 +87,19 @@ class CausesLast(LoadScheduling):  # type: ignore[misc]  # an untyped base
             if not self._check_nodes_have_same_collection():
                 return
             self.collection = next(iter(self.node2collection.values()))
-            items = []
+            long, items = dict[str, list[int]](), list[int]()
             for index, test in enumerate(self.collection):
                 item, number = part_of(test)
                 if number == IDLE:
                     self._idle = index
                 elif number == CAUSES:
                     self._causes[item] = index
+                elif is_long(item):
+                    long.setdefault(_op(item), []).append(index)
                 else:
                     items.append(index)
             n = len(self.nodes)
+            self._long.extend(long.values())
             self._items = {w: deque(items[k * len(items) // n : (k + 1) * len(items) // n]) for k, w in enumerate(self.nodes)}
             self._least = LEAST_SECONDS * n
         self._check_all()
@@ -98,31 +108,41 @@ class CausesLast(LoadScheduling):  # type: ignore[misc]  # an untyped base
         """A test is done."""
         assert self.collection is not None
         if item_index != self._idle:
+            self._began.pop(node, None)
             self._spent[part_of(self.collection[item_index])[1] == CAUSES] += duration
         super().mark_test_complete(node, item_index, duration)
-        if not any(self._items.values()):  # what it found may be explained by any worker
+        if not self._left():  # what it found may be explained by any worker
             self._check_all()
+        if self._explaining.idle is not None and (idle := sum(map(self._is_free, self.nodes))):
+            self._explaining.idle(len(self.nodes), idle)
 
     def mark_test_pending(self, item: str) -> None:
-        """A test is to be run again."""
-        if part_of(item)[1] != IDLE:
+        """A test is to be run again. A part that looks for causes waits for its turn, and for its share of the time."""
+        name, number = part_of(item)
+        if number == CAUSES and self.collection is not None:
+            self._causes[name] = self.collection.index(item)
+            self._check_all()
+        elif number != IDLE:
             super().mark_test_pending(item)
 
     def remove_node(self, node: WorkerController) -> str | None:
-        """A worker is gone; the test at which it was, if it was at one."""
+        """A worker is gone; the test at which it was, if it was at one. Its time counts."""
+        self._spent[True] += self._looked(node)
+        self._began.pop(node, None)
         self.node2pending[node] = [k for k in self.node2pending[node] if k != self._idle]
         crashed: str | None = super().remove_node(node)
         return crashed
 
     def check_schedule(self, node: WorkerController, duration: float = 0) -> None:
-        """Give a worker what is due, and at the end a test that does nothing, so that it begins the one before."""
+        """Give a worker what is due, and where that is one test, another one that does nothing, so that it begins it."""
         if node.shutting_down or self.collection is None:
             return
         pending, before = self.node2pending[node], len(self.node2pending[node])
-        ahead = self._ahead()
-        while len(pending) < ahead and (index := self._next(node)) is not None:
+        ahead, given = self._ahead(), before - pending.count(self._idle)
+        while given < ahead and (index := self._next(node)) is not None:
             pending.append(index)
-        if pending and pending[-1] != self._idle and len(pending) < ahead:
+            given += 1
+        if given == 1 and pending[-1] != self._idle:
             pending.append(self._idle)
         if pending[before:]:
             node.send_runtest_some(pending[before:])
@@ -132,11 +152,15 @@ class CausesLast(LoadScheduling):  # type: ignore[misc]  # an untyped base
             self.check_schedule(node)
 
     def _ahead(self) -> int:
-        left = sum(map(len, self._items.values())) // max(1, len(self.nodes))
-        return min(MOST_AHEAD, max(AHEAD, left // 4))
+        """How many tests a worker is given: one while they are long, or few, so that none waits behind it for nothing."""
+        return 1 if self._long else min(MOST_AHEAD, max(1, self._left() // max(1, len(self.nodes)) // 4))
+
+    def _left(self) -> int:
+        """How many items no worker has been given."""
+        return sum(map(len, (*self._long, *self._op.values(), *self._items.values())))
 
     def _has_more(self) -> bool:
-        return bool(self.pending) or any(self._items.values()) or self._due() is not None
+        return bool(self.pending) or self._left() > 0 or self._due() is not None
 
     def _is_free(self, node: WorkerController) -> bool:
         """Whether a worker has nothing to do."""
@@ -146,22 +170,34 @@ class CausesLast(LoadScheduling):  # type: ignore[misc]  # an untyped base
         """The test that a worker is to run next; None if there is none for it now."""
         if self.pending:  # given back: by a worker that died
             return int(self.pending.pop(0))
-        own = self._items.setdefault(node, deque())
-        if not own:  # take half of what another one has left
-            longest = max(self._items.values(), key=len)
+        op, own = self._op.setdefault(node, deque()), self._items.setdefault(node, deque())
+        if not op and self._long:
+            op.extend(self._long.popleft())
+        if not op and not own:  # take half of what another one has left
+            longest = max(self._op.values(), key=len) or max(self._items.values(), key=len)
             for _ in range((len(longest) + 1) // 2):
                 own.appendleft(longest.pop())
-        if own:
-            return own.popleft()
+        if op or own:
+            return (op or own).popleft()
         item = self._due() if self._is_free(node) else None
         if item is None:
             return None
-        self._explained[item.rpartition("-")[0]] += 1
+        self._explained[_op(item)] += 1
+        self._began[node] = time.monotonic()
         return self._causes.pop(item)
+
+    def _looked(self, node: WorkerController) -> float:
+        """Seconds for which a worker has looked for the causes that it is at; 0 if it is at none."""
+        return time.monotonic() - self._began[node] if node in self._began else 0.0
 
     def _due(self) -> str | None:
         """The next item whose findings are to be explained, if there is time for it: of the op of which least is known."""
-        if self._spent[True] >= max(self._least, self._spent[False]):
+        if self._spent[True] + sum(map(self._looked, self._began)) >= max(self._least, self._spent[False]):
             return None
         due = [i for i in self._explaining.found if i in self._causes]
-        return min(due, key=lambda i: self._explained[i.rpartition("-")[0]], default=None)
+        return min(due, key=lambda i: self._explained[_op(i)], default=None)
+
+
+def _op(item: str) -> str:
+    """The op of an item's id."""
+    return item.rpartition("-")[0]

@@ -110,10 +110,10 @@ def pytest_configure(config: pytest.Config) -> None:
             )
             rounds = Rounds(config.option.parity_time, told)
             config.pluginmanager.register(rounds, "parity-rounds")
-        elif any(getattr(p, "explains_later", False) for p in config.pluginmanager.get_plugins()):
+        elif reporter := next((p for p in config.pluginmanager.get_plugins() if hasattr(p, "explains_later")), None):
             from parity.faces.explaining import Explaining  # it imports xdist
 
-            config.pluginmanager.register(Explaining(), "parity-explaining")
+            config.pluginmanager.register(Explaining(reporter.explains_later, reporter.idle), "parity-explaining")
         config.pluginmanager.register(Survival(config, rounds), "parity-survival")
         config.pluginmanager.register(Starting(config), "parity-starting")
         if several and not getattr(config.option, "numprocesses", None):
@@ -259,8 +259,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             worker = getattr(metafunc.config, "workerinput", {})
             about = suite.profile(options.profile), options.examples, options.time, int(worker.get("workercount", 1))
             items = rounds.parts(chosen, *about, causes="parity_left" in worker and not options.no_shrink)
-        elif _explains_later(metafunc.config):
-            items = rounds.with_causes(chosen)
+        elif _is_scheduled(metafunc.config):
+            items = rounds.whole(chosen, _explains_later(metafunc.config))
     except ParityError as e:
         items = e
     if isinstance(items, ParityError):  # outside of the handler, or pytest shows both tracebacks
@@ -268,9 +268,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("parity_item", items, ids=[i.id for i in items])
 
 
+def _is_scheduled(config: pytest.Config) -> bool:
+    """Whether this is a worker to which parity hands out the items (`parity.faces.explaining`)."""
+    return "parity_later" in getattr(config, "workerinput", {})
+
+
 def _explains_later(config: pytest.Config) -> bool:
     """Whether this is a worker of a run that looks for causes when all items are done."""
-    return "parity_later" in getattr(config, "workerinput", {})
+    return bool(getattr(config, "workerinput", {}).get("parity_later", False))
 
 
 def _done(config: pytest.Config) -> frozenset[str]:
@@ -334,6 +339,13 @@ class Checker:
         """deaths: of the item before, as the controller told them."""
         self._request, self._plan, self._journal, self._deaths = request, plan, journal, deaths
 
+    def _hung(self) -> dict[int, str]:
+        """The cases of the item that hung on the device, by their ordinals."""
+        from parity.runs.examine import REPLAYING
+
+        hung = [row for row in self._deaths if row["how"] == "hang" and row["stage"] == "device"]
+        return {row["ordinal"]: row["case"] for row in hung if 0 <= row["ordinal"] < REPLAYING}
+
     def _dead(self) -> tuple[frozenset[int], list[dict[str, Any]]]:
         """(ordinals of cases that are left out, because they ended a worker, deaths of the item that nobody outside caused)."""
         from parity.runs.examine import LOCATING, REPLAYING, SHRINKING
@@ -342,7 +354,7 @@ class Checker:
         dead = frozenset(row["ordinal"] for row in self._deaths)
         own = [row for row in self._deaths if row["blame"] != OUTSIDE]
         if len(own) >= ALONE_AFTER:
-            dead = frozenset(k for k in dead if k >= REPLAYING)
+            dead = frozenset(k for k in dead if k >= REPLAYING) | self._hung().keys()
         if len(own) > ALONE_AFTER:  # it has died here again: nothing that can be left out runs in this process
             dead |= {SHRINKING, LOCATING}
         return dead, own
@@ -350,15 +362,17 @@ class Checker:
     def _examined(self, item: Any, part: Any) -> Any:
         """Examine the item: without the cases that ended a worker, or with all cases in other processes if there were
         several."""
+        from parity.core import notation
         from parity.runs.alone import Alone
         from parity.runs.examine import examine
 
         dead, own = self._dead()
+        hung = [notation.parse(text) for text in self._hung().values()]
         if len(own) < ALONE_AFTER:
-            return examine(item, self._plan, self._journal, dead, part)
+            return examine(item, self._plan, self._journal, dead, part, hung=hung)
         alone = Alone(item, part, self._plan.options, self._plan.power, self._request.node.nodeid, own)
         try:
-            return examine(item, self._plan, self._journal, dead, part, alone)
+            return examine(item, self._plan, self._journal, dead, part, alone, hung)
         finally:
             alone.close()
 
@@ -506,7 +520,7 @@ def _is_full(config: pytest.Config, device: Any) -> bool:
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     """End a worker that has passed its share of the memory, before it begins another item: what it has reported is sent. Of the
     test that does nothing, report nothing."""
-    if _explains_later(item.config) and part_of(item.nodeid)[1] == IDLE:
+    if _is_scheduled(item.config) and part_of(item.nodeid)[1] == IDLE:
         return True
     if item.config.stash.get(FULL, False):
         from parity.runs import journal

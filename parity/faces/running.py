@@ -232,6 +232,11 @@ def _compared(
     if o.time:
         # A part of the time is kept for the findings.
         o = replace(o, time=max(1.0, until - time.monotonic() - (0.0 if o.no_again else AGAIN * o.time)))
+    how = How(o.device, o.faults, o.setup, fail_on_metadata=o.fail_on_metadata)
+    if not (o.time or o.no_again or o.tx):
+        from parity.runs.again import Early
+
+        reporter.early = Early(how)
     code = _pytest(o, workers, reporter, done) if items else reporter.exit_code  # a shard may be empty, or a run whole
     reporter.tell_unexplained()
     if code == 1 and not (o.no_shrink or o.tx):
@@ -240,7 +245,6 @@ def _compared(
         reporter.say(f"findings were not tried again in a fresh process ({'--no-again' if o.no_again else '--tx'})")
     if code != 1 or o.no_again or o.tx:
         return code
-    how = How(o.device, o.faults, o.setup, fail_on_metadata=o.fail_on_metadata)
     reporter.try_again(how, workers, max(0.0, until - time.monotonic()))
     if o.junit_xml and (acquitted := reporter.acquitted()) and Path(o.junit_xml).is_file():
         from parity.report import junit
@@ -283,6 +287,7 @@ def _shrink_deaths(o: RunOptions, workers: int, reporter: Any, until: float) -> 
     from parity.runs.shrinking import shrunk
 
     began = time.monotonic()
+    reporter.idle(0, max(1, workers // 2))  # findings are tried once more meanwhile
     done = shrunk(deaths, How(o.device, o.faults, o.setup), workers, max(0.0, until - began) / 2, o.hang_after)
     reporter.take_shrunk(done, o.device, time.monotonic() - began, write_script_of_death)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import shutil
@@ -26,7 +27,7 @@ from parity.report.growth import Growth
 from parity.report.held import Held
 from parity.report.timed import Timed
 from parity.report.words import clock, plural, reproduce
-from parity.runs import again, causes, own, run_file, suite
+from parity.runs import again, causes, memory, own, run_file, suite
 from parity.runs.inquest import How
 from parity.runs.known import Known
 from parity.runs.resuming import Kept, as_part
@@ -87,7 +88,10 @@ class Reporter:
         self.explains_later = False  # whether causes are looked for when all items are done
         self._held: dict[str, Held] = {}  # items whose findings have no cause yet
         self._explained = 0  # items of whose findings the causes were looked for
+        self._looking = 0.0  # since when nothing else is done, by `time.monotonic`
+        self._share = math.inf  # seconds that this may take
         self._own: list[Record] = []  # of the own function whose item has not come yet
+        self.early: again.Early | None = None  # where findings are tried once more before the run is over
         self.own_left = False  # whether own functions are still being compared
         self.broken: list[str] = []
         self._tallies: dict[str, Tally] = {}
@@ -244,6 +248,7 @@ class Reporter:
             self._writer.write(drawn)
         for line in lines:  # last, so that a full disk loses neither counts nor output
             self._writer.write_line(line)
+        self._begins_to_look()
 
     def _take(self, rows: Iterable[Row]) -> None:
         """Keep the rows that the summary is made of."""
@@ -268,11 +273,19 @@ class Reporter:
         held = self._held.pop(item, None)
         if held is None:
             return False
-        if not self._explained:
-            self.say(f"looking for the causes of what {plural(1 + len(self._held), 'item')} found")
         self._explained += 1
         self.findings -= len(held.texts)
         return True
+
+    def _begins_to_look(self) -> None:
+        """Say that all items are done, and how long the causes may take."""
+        if self._looking or not self._held or len(self._ended) < self.expected:
+            return
+        self._progress()
+        self._looking, self._step = time.monotonic(), 0
+        self._share = max(LEAST_SECONDS, self._looking - self.started)
+        found = plural(self._explained + len(self._held), "item")
+        self.say(f"looking for the causes of what {found} found, for about {clock(self._share)} at most")
 
     def own(self, row: Row | str) -> None:
         """Take in a row of a user's own function; the records of an item come before it. A text: why a function says
@@ -386,20 +399,24 @@ class Reporter:
 
     def _progress(self) -> None:
         spent = time.monotonic() - self.started
-        fraction = self.done / max(1, self.expected)
+        fraction, began = self.done / max(1, self.expected), self.started
         if self.timed is not None:
             fraction = min(1.0, spent / self.timed.seconds)
         figures = f"{plural(self.checks, 'check')}  {plural(self.findings, 'finding')}  {clock(spent)}"
         text = f"{self.done}/{self.expected} items  {figures}"
         if self.timed is not None and len(self.timed.rounds) > 1:
             text = f"round {len(self.timed.rounds) - 1}  {figures}"
-        if self._explained:
-            text = f"causes of {self._explained}/{self._explained + len(self._held)} items  {figures}"
+        if self._looking:
+            found = self._explained + len(self._held)
+            fraction, began = self._explained / max(1, found), self._looking
+            text = f"causes of {self._explained}/{found} items  {figures}"
         if self.live:
-            if time.monotonic() - self._drawn < BAR_SECONDS and self.done < self.expected:
+            if time.monotonic() - self._drawn < BAR_SECONDS and fraction < 1.0:
                 return
             self._drawn = time.monotonic()
-            text += f"  {clock(spent / fraction - spent)} left" if fraction > 0.02 else ""
+            here = time.monotonic() - began
+            left = min(here / fraction, self._share) - here if fraction > 0.02 else 0.0
+            text += f"  {clock(left)} left" if left > 0 else ""
             columns = shutil.get_terminal_size().columns - 1  # a line that wraps could not be erased
             width = min(40, columns - len(text) - 10)
             full = int(fraction * width)
@@ -442,14 +459,23 @@ class Reporter:
             return d
         return d if path is None else replace(d, script=f"{path.parent.name}/{path.name}")
 
+    def _to_try(self) -> list[Record]:
+        """The findings that are tried once more: those that are not known."""
+        return summary.kinds([r for r in self.records if not r.known])
+
+    def idle(self, workers: int, idle: int) -> None:
+        """Some workers have nothing left to do while others are busy: try what was told already."""
+        if self.early is not None and not self.stopped and self.failed is None:
+            self.early.offer(self._to_try(), min(idle, memory.room(workers)))
+
     def try_again(self, how: How, workers: int, seconds: float) -> None:
         """Try the findings that are not known once more in fresh processes: those that do not come again do not count.
         seconds: the time for it."""
-        found = summary.kinds([r for r in self.records if not r.known])
+        found = self._to_try()
         if not found or self.stopped or self.failed is not None:
             return
         started = time.monotonic()
-        done = again.again(found, how, workers, again.set_variables(how.device.partition(":")[0]), seconds)
+        done = again.again(found, how, workers, again.set_variables(how.device.partition(":")[0]), seconds, self.early)
         self.records = list(again.marked(self.records, done))
         came, left = sum(a.came for a in done), len(found) - len(done)
         text = f"{came} of {plural(len(found), 'finding')} came again in fresh processes ({clock(time.monotonic() - started)})"
@@ -504,8 +530,14 @@ class Reporter:
         if held:
             text = f"of the findings of {len(held)} of {plural(n, 'item')} no cause was looked for, and no smaller case"
             share = f": that had its share of the time, as long as the rest or {LEAST_SECONDS:.0f} s of each worker"
-            go_on = f"to go on: parity run --resume {shlex.quote(str(self.output))}"
-            self.unexplained = f"{text}{'' if self.stopped else share}; {go_on}"
+            known = ", so they count as new" if self.header.known.name else ""
+            self.unexplained = f"{text}{known}{'' if self.stopped else share}; to go on: {self._go_on()}"
+
+    def _go_on(self) -> str:
+        """The command that goes on with this run: parity takes no code that a file names, so that it is named again."""
+        code = {"faults": self.header.faults, "setup": self.header.setup, "known": self.header.known}
+        named = (f" --{option} {shlex.quote(c.name)}" for option, c in code.items() if c.name)
+        return f"parity run --resume {shlex.quote(str(self.output))}{''.join(named)}"
 
     def _without_causes(self, timed: Timed) -> None:
         """Store the findings for whose causes there was no time."""
@@ -521,6 +553,8 @@ class Reporter:
         seconds = time.monotonic() - self.started
         coverage = [t.coverage() for t in self._tallies.values()]
         whole = len(self._ended) >= self.expected and not self.own_left
+        if self.early is not None:
+            self.early.stop()
         self.tell_unexplained()
         rounds: tuple[int, ...] = ()
         lacking: tuple[str, ...] = ()

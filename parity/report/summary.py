@@ -225,7 +225,7 @@ def _rest(t: SummaryData, deaths: Sequence[Death], width: int | None, most: int)
         ("not reproduced in a fresh process, so they do not fail the run", not_reproduced(t.records)),
         ("killed from outside, and run again since", [f"  {d.case} ({d.signal})" for d in again]),
         ("NOT WHOLE: the time was over before the pinned cases of these items", lacking_lines(t.lacking) if t.lacking else []),
-        ("not run, because they or others of their item ended the process", not_run(t.items)),
+        ("not run, because they or others of their item ended or hung the process", not_run(t.items)),
         ("given up after several deaths: not compared", [f"  {item}" for item in t.lost]),
         ("your own functions that compared nothing", [f"  {b}" for b in t.broken if is_own(b.partition(" ")[0])]),
         ("failed in parity itself: please report", [f"  {b}" for b in t.broken if not is_own(b.partition(" ")[0])]),
@@ -238,10 +238,13 @@ def _rest(t: SummaryData, deaths: Sequence[Death], width: int | None, most: int)
 
 def not_run(items: Sequence[ItemRow]) -> list[str]:
     """The cases that were left out, by item."""
-    some = [i for i in items if i.not_run]
-    return [
-        x for i in some for x in (f"  {i.op} {i.dtype}: {plural(len(i.not_run), 'case')}", *(f"    {c}" for c in i.not_run))
-    ]
+    return [text for i in items if i.not_run for text in _left_out(i)]
+
+
+def _left_out(i: ItemRow) -> list[str]:
+    like = f", {len(i.alike)} of them untried, because they are like cases that hung" if i.alike else ""
+    cases = (f"    {c}{' (like those that hung)' if c in i.alike else ''}" for c in i.not_run)
+    return [f"  {i.op} {i.dtype}: {plural(len(i.not_run), 'case')}{like}", *cases]
 
 
 def not_reproduced(records: Sequence[Record]) -> list[str]:

@@ -1,4 +1,5 @@
-"""Findings are tried once more in fresh processes before they count: what a process left behind must not fail a run.
+"""Findings are tried once more in fresh processes before they count: what a process left behind must not fail a run. Those that
+are known early are tried while some workers of the run have nothing left to do (`Early`), the others at its end.
 
 `parity.runs.trying` is the process: it checks one finding after another and writes a line before and after each. If it ends or
 hangs, the finding that it was at has come again, and another process goes on with the rest.
@@ -7,13 +8,15 @@ hangs, the finding that it was at has come again, and another process goes on wi
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from parity.core import processes
@@ -27,6 +30,7 @@ PATIENCE = 60.0  # and for each finding
 LIMIT = 180.0  # for all findings of a run; those that are left count
 PER_PROCESS = 24  # findings for which another process is worth its start
 TICK = 0.5  # seconds between two looks at whether the time is over
+MOST_EARLY = 64  # processes at once before the end of a run
 DEATHS = 4  # of processes of one share of the findings, after which the rest is left
 BEGIN, CAME, GONE, UNABLE = "begin", "came", "gone", "unable"
 # Flags that a process reads from its environment at its start: (name, value that turns it off), by the type of the device.
@@ -34,14 +38,85 @@ ENVIRONMENT: dict[str, tuple[tuple[str, str], ...]] = {"mps": (("PYTORCH_MPS_FAS
 MARK = "parity again "  # before each line of the protocol, because a case may print, too
 
 
+class Early:
+    """Tries findings in threads and processes of its own while the run goes on. A process takes some seconds to start, which
+    are lost where all findings wait for the end of the run."""
+
+    def __init__(self, how: How) -> None:
+        self._how, self._limit = how, Limit(math.inf)
+        self._pool: ThreadPoolExecutor | None = None
+        self._lanes: list[Future[None]] = []
+        self._lock = threading.Lock()
+        self._seen: set[tuple[str, str, str]] = set()  # findings that were offered
+        self._waiting: list[Record] = []  # those of them that nobody has begun with
+        self._done: list[Again] = []
+
+    def offer(self, findings: Iterable[Record], free: int) -> None:
+        """Try findings that were not offered before. free: how many processes may run now."""
+        new = [f for f in findings if _key(f) not in self._seen]
+        with self._lock:
+            self._waiting += new
+            self._seen.update(map(_key, new))
+            lanes = min(free - sum(not lane.done() for lane in self._lanes), -(-len(self._waiting) // PER_PROCESS))
+        for _ in range(lanes):
+            self._begin()
+
+    def _begin(self) -> None:
+        """Start a thread. What its processes need of the environment is taken here: other threads must not change it."""
+        if self._pool is None:
+            self._pool, self._limit.until = ThreadPoolExecutor(MOST_EARLY), time.monotonic() + LIMIT
+        with processes.isolated():
+            environment = dict(os.environ)
+        self._lanes.append(self._pool.submit(self._try, environment))
+
+    def _try(self, environment: Mapping[str, str]) -> None:
+        """Try what is waiting, as much in each process as is worth its start."""
+        while self._limit.left and (share := self._taken(PER_PROCESS)):
+            with suppress(OSError):  # no process can be started: what is not tried counts
+                for one in _share(share, self._how, self._limit, environment):
+                    self._done.append(one)
+
+    def _taken(self, most: int) -> list[Record]:
+        with self._lock:
+            taken, self._waiting = self._waiting[:most], self._waiting[most:]
+        return taken
+
+    def rest(self, findings: Iterable[Record]) -> list[Record]:
+        """Those that nobody has begun with, nor will."""
+        waiting = set(map(_key, self._taken(len(self._waiting))))
+        return [f for f in findings if _key(f) not in self._seen or _key(f) in waiting]
+
+    def done(self, seconds: float) -> dict[tuple[str, str, str], Again]:
+        """What became of the others. seconds: how long to wait for it."""
+        self._limit.until = min(self._limit.until, time.monotonic() + seconds)
+        try:
+            wait(self._lanes)
+        finally:
+            self.stop()
+        return {(a.case, a.aspect, a.op): a for a in self._done}
+
+    def stop(self) -> None:
+        """End what still runs."""
+        self._limit.until = 0.0
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+
+
 def again(
-    findings: Sequence[Record], how: How, workers: int, flags: Sequence[tuple[str, str]] = (), seconds: float = LIMIT
+    findings: Sequence[Record],
+    how: How,
+    workers: int,
+    flags: Sequence[tuple[str, str]] = (),
+    seconds: float = LIMIT,
+    early: Early | None = None,
 ) -> tuple[Again, ...]:
     """Try each finding once more; those for which the time did not suffice are left out. flags: variables of the environment
     that a process reads at its start, with the value for off: a finding that comes, but not with the flag off, is explained by
-    it."""
+    it. early: where some of them are being tried."""
     until = time.monotonic() + min(LIMIT, seconds)
-    done = _tried(findings, how, workers, until, {})
+    done = _tried(findings if early is None else early.rest(findings), how, workers, until, {})
+    if early is not None:
+        done |= early.done(until - time.monotonic())
     for name, off in flags:
         came = [f for f in findings if (a := done.get(_key(f))) is not None and a.came and not a.flag]
         without = _tried(
@@ -89,14 +164,15 @@ def _key(r: Record) -> tuple[str, str, str]:
 def _tried(
     findings: Sequence[Record], how: How, workers: int, until: float, environment: Mapping[str, str]
 ) -> dict[tuple[str, str, str], Again]:
-    """By case, aspect and op. environment: variables of the processes."""
+    """By case, aspect and op. environment: more variables of the processes."""
     shares = min(workers, -(-len(findings) // PER_PROCESS))
     if not shares:
         return {}
     limit = Limit(until)
     with processes.isolated(), ThreadPoolExecutor(shares) as pool:
+        whole = {**os.environ, **environment}
         try:
-            parts = list(pool.map(lambda k: list(_share(findings[k::shares], how, limit, environment)), range(shares)))
+            parts = list(pool.map(lambda k: list(_share(findings[k::shares], how, limit, whole)), range(shares)))
         except BaseException:  # Ctrl-C: the threads must not go on
             limit.until = 0.0
             raise
@@ -146,7 +222,7 @@ def _lines(findings: Sequence[Record], how: How, limit: Limit, environment: Mapp
     }
     process = subprocess.Popen(
         processes.command("parity.runs.trying"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        text=True, start_new_session=True, env={**os.environ, **environment},
+        text=True, start_new_session=True, env=environment,
     )  # fmt: skip
     said: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_hear, args=(process, json.dumps(asked), said), daemon=True).start()

@@ -99,12 +99,13 @@ class Alone:
         self._process: _Process | None = None
         self._began = time.monotonic()
 
-    def checked(self, ordinal: int, text: str, allowed: float) -> Checked | None:
-        """The result of a case; None if it ended its process or hung, or is left out. allowed: seconds that it may take."""
+    def checked(self, ordinal: int, text: str, allowed: float, skip: frozenset[int] = frozenset()) -> Checked | None:
+        """The result of a case; None if it ended its process or hung, or is left out. allowed: seconds that it may take; skip:
+        ordinals that are not asked for."""
         self._texts[ordinal] = text, allowed
         while ordinal not in self._done and ordinal not in self._dead and not self.left_out:
             if self._process is None:
-                self._process = self._start(ordinal, None, 0.0)
+                self._process = self._start(ordinal, None, 0.0, skip)
             got = self._process.step()
             if isinstance(got, Ended):
                 self._process = None
@@ -124,10 +125,10 @@ class Alone:
         if self._process is not None:
             self._process.close()
 
-    def _start(self, first: int, last: int | None, linger: float) -> _Process:
+    def _start(self, first: int, last: int | None, linger: float, skip: frozenset[int] = frozenset()) -> _Process:
         i = self._item
-        skip = frozenset(self._dead) if last is None else frozenset()
-        asked = Asked(self._options, self._power, i.row.name, i.dtype, self._part, first, last, skip, linger)
+        out = skip | self._dead if last is None else skip
+        asked = Asked(self._options, self._power, i.row.name, i.dtype, self._part, first, last, out, linger)
         return _Process(asked)
 
     def _after_death(self, ordinal: int, ended: Ended) -> None:

@@ -10,7 +10,7 @@ import gc
 import math
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Protocol
@@ -41,7 +41,7 @@ from parity.runs.figures import Figures
 from parity.runs.known import Entry, Known, aspect_and_case, cases_of
 from parity.runs.locating import cause_of, unlocated
 from parity.runs.options import RunOptions
-from parity.runs.recognition import Recognition, uncovered
+from parity.runs.recognition import Recognition, outline, shared, uncovered
 from parity.runs.rounds import PINNED, Part, TimeLimit
 from parity.runs.rows import ItemRow, Power, Sighting
 from parity.runs.suite import ORACLE_EVERY, Item, RunProfile
@@ -72,9 +72,12 @@ REPLAYING = 1 << 29  # the ordinal of the first known case that is replayed
 AGAIN = 6  # how often a finding must come again, one time after the other, to count as none of chance
 REPLAYS = 3  # how often a known case must agree, one time after the other, to count as fixed
 USUAL = [Aspect.FORWARD, Aspect.BACKWARD, Aspect.OUT, Aspect.INPLACE]  # aspects of a known case that names none
-BASE_SECONDS = 20.0  # each call of a case may take this long ...
+# Each call of a case may take this long: of 200,000 on an H100 that 27 processes shared, one that compiles its kernel took
+# 14.6 s, and ten others more than 5 s ...
+BASE_SECONDS = 20.0
 SECONDS_PER_ELEMENT = 2e-5  # ... and this per element of its operands
 SECONDS_PER_TENSOR = 0.1  # ... and this per operand: optimizers of many parameters call a kernel for each, several times
+PLAIN_NUMEL = 1000  # a case of more elements may hang for its size
 PATIENCE_ALONE, PROCESSES_ALONE = 900.0, 6  # seconds for starting processes, and how many of them one case may need
 
 
@@ -200,6 +203,19 @@ def drawn(item: Item, plan: RunPlan, part: Part | None = None) -> Iterator[tuple
             yield SWEPT + k, False, one
 
 
+def _alike(item: Item, plan: RunPlan, part: Part | None, hung: Sequence[Case]) -> frozenset[int]:
+    """The ordinals of the cases that are like those that hung: each would take as long again. One plain small call that hung
+    says nothing about others."""
+    if not hung:
+        return frozenset()
+    common = shared(hung)
+    if len(hung) == 1 and not common.words and common.numel <= PLAIN_NUMEL:
+        return frozenset()
+    return frozenset(
+        k for k, _, one in _valid(drawn(item, plan, part), ItemTally(item)) if common.stands_for(outline(one.case))
+    )
+
+
 def settings(item: Item, plan: RunPlan, ordinal: int, pinned: bool) -> Settings:
     """How one case of an item is checked."""
     o = plan.options
@@ -259,13 +275,16 @@ def examine(
     dead: frozenset[int] = frozenset(),
     part: Part | None = None,
     alone: Alone | None = None,
+    hung: Sequence[Case] = (),
 ) -> Examined:
     """Check every case of an item, or of a part of it; exploration ends when the time is over. dead: ordinals of cases that
-    ended a process before and are left out; alone: checks the cases in other processes."""
+    ended a process before and are left out; alone: checks the cases in other processes; hung: cases of the item that hung:
+    those that have all that they share, and are not smaller, are left out."""
     o, tally, started, notes = plan.options, ItemTally(item), time.monotonic(), list[str]()
     reached = Dispatched() if o.reach else None
     entries = plan.known.entries if plan.known is not None and not o.count else ()
     known = Recognition(item.row.name, item.dtype, entries, date.today(), o.strict_known)
+    left_out = dead | _alike(item, plan, part, hung)
     with plan.device.active(), listening(notes):
         if part is None or part.round == PINNED:  # each known case is run once
             _replay_known(item, plan, known, notes, journal, dead)
@@ -273,8 +292,8 @@ def examine(
             known.leave_out_deadly()
         ordinal, text = 0, ""
         for ordinal, pinned, one in _valid(drawn(item, plan, part), tally):
-            if ordinal in dead:
-                tally.not_run.append(notation.case_text(one.case))
+            if ordinal in left_out:
+                tally.leave_out(notation.case_text(one.case), tried=ordinal in dead)
                 continue
             if not pinned and plan.left <= 0:
                 break
@@ -285,7 +304,7 @@ def examine(
             allowed = o.hang_after or patience(one.case)
             if alone is not None:
                 journal.begin(ordinal, item.id, text, PATIENCE_ALONE + PROCESSES_ALONE * allowed)
-                checked = alone.checked(ordinal, text, allowed)
+                checked = alone.checked(ordinal, text, allowed, left_out)
                 journal.end()
             else:
                 journal.begin(ordinal, item.id, text, allowed)

@@ -41,6 +41,11 @@ def default_workers() -> int:
     return max(1, min(MOST, os.cpu_count() or 1, fit))
 
 
+def room(workers: int) -> int:
+    """How many processes fit under the ceiling beside so many workers."""
+    return max(0, ceiling() // NEED - workers) if ceiling() else workers
+
+
 def share(workers: int) -> int:
     """Bytes that each of so many workers may occupy; 0 for no limit."""
     return max(LEAST, ceiling() // max(1, workers)) if ceiling() else 0

@@ -69,6 +69,12 @@ def outline(case: Case) -> Outline:
     return Outline(frozenset(words), case.numel)
 
 
+def shared(cases: Sequence[Case]) -> Outline:
+    """What all of these cases have, and the size of the smallest."""
+    outlines = [outline(c) for c in cases]
+    return Outline(frozenset.intersection(*(o.words for o in outlines)), min(o.numel for o in outlines))
+
+
 def _unplaced(feature: str) -> str:
     """A feature of a layout without the operand's position, because operands may be interchangeable, and in the words of
     causes: kernels that misread one kind of strides misread others."""

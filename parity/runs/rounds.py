@@ -1,8 +1,9 @@
 """Runs whose items come in parts: those with a limit of time, and those that look for causes when the rest is done.
 
 Without a limit of time, an item is a test, and looking for the causes of what it found is another one (`CAUSES`), for which
-all items come first. A test that does nothing (`IDLE`) lets a worker begin the one before it while it is not known what comes
-next. With a limit, the pinned cases of all items come first, then rounds of exploration.
+all items come first, those that take long before the others. A test that does nothing (`IDLE`) lets a worker begin the one
+before it while it is not known what comes next. With a limit, the pinned cases of all items come first, then rounds of
+exploration.
 
 Every part is a test of its own. Round 0 checks the pinned cases of an item and looks for no causes; `CAUSES` goes through them
 again, for the causes of what round 0 found; round 1 and those after it explore, each as many cases of an item as all before it.
@@ -16,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from parity.catalog import ROWS
 from parity.runs.suite import Item, RunProfile
 
 PINNED, CAUSES, IDLE = 0, -1, -2  # parts of an item that are no rounds of exploration
@@ -27,6 +29,9 @@ LEAST_SECONDS = 120.0  # of each worker go into causes after all items if needed
 END_SECONDS = 2.5  # workers stop so long before the time is over: they end, and the report is written
 GRACE_SECONDS = 3.0  # after that a case that still runs is ended
 CUT = "the time was over before it began"  # why a part was skipped
+# Families whose items took longest on an H100 (11, 2, 0.6, 1.4, 1.4 and 1.1 s each, others 0.3), or hang and end workers, which
+# costs a minute for each item: they come first, so that nobody waits for one of them at the end.
+LONG = ("attention", "special", "linalg", "vision", "recurrent", "convolutions")
 ROUND, AGAIN, NOTHING = " round ", " causes", "idle"  # in the ids of parts
 
 
@@ -63,9 +68,17 @@ def part_of(node: str) -> tuple[str, int]:
     return (item, int(number)) if number.isdecimal() and item else (text, PINNED)
 
 
-def with_causes(items: Sequence[Item]) -> tuple[Item | Part, ...]:
-    """Whole items, then the parts that look for the causes of what they found, and the test that does nothing."""
-    return (*items, *(Part(i, CAUSES) for i in items), *(Part(i, IDLE) for i in items[:1]))
+def whole(items: Sequence[Item], causes: bool) -> tuple[Item | Part, ...]:
+    """Whole items, those of long families first, then the parts that look for the causes of what they found, if there are any,
+    and the test that does nothing."""
+    first = sorted(items, key=lambda i: LONG.index(i.row.family) if i.row.family in LONG else len(LONG))
+    return (*first, *(Part(i, CAUSES) for i in first if causes), *(Part(i, IDLE) for i in first[:1]))
+
+
+def is_long(item: str) -> bool:
+    """Whether an item, by its id, is of a family whose items take long."""
+    row = ROWS.get(item.rpartition("-")[0])
+    return row is not None and row.family in LONG
 
 
 def parts(

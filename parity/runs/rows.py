@@ -61,6 +61,7 @@ class ItemRow:
     round: of a run with a limit of time, which part of the item this row counts (`parity.runs.rounds`); of a row that sums up
     several (`folded`), the last one.
     not_run: cases that were left out: each ended or hung a process, or so many others did that no more were started.
+    alike: those of them that were not even tried, because cases that hung have nothing that they lack, and are no larger.
     metadata: fresh results whose strides differ from the CPU's, one note for each pair of words for them.
     """
 
@@ -82,6 +83,7 @@ class ItemRow:
     round: int = 0
     leaks: Mapping[str, int] = field(default_factory=dict)
     not_run: tuple[str, ...] = ()
+    alike: tuple[str, ...] = ()
     metadata: tuple[MetadataNote, ...] = ()
 
     @property
@@ -135,6 +137,7 @@ def _sum(rows: Sequence[ItemRow]) -> ItemRow:
         device_spread={a: t for r in by_cases for a, t in r.device_spread.items()},
         leaks={case: n for r in rows for case, n in r.leaks.items()},
         not_run=tuple(c for r in rows for c in r.not_run),
+        alike=tuple(c for r in rows for c in r.alike),
         metadata=gathered(n for r in rows for n in r.metadata),
     )
 

@@ -277,7 +277,7 @@ def _row(path: Path, number: int, line: str, form: int) -> Row:
 
 
 TUPLES: Mapping[type[object], Sequence[str]] = {
-    Record: ("also",), ItemRow: ("operators", "not_run"), Power: ("why",), Death: ("where",),
+    Record: ("also",), ItemRow: ("operators", "not_run", "alike"), Power: ("why",), Death: ("where",),
     DrawnFeatures: ("words",), End: ("lost", "broken", "rounds", "lacking"),
 }  # fmt: skip
 

@@ -50,7 +50,7 @@ class ItemTally:
     counts, worst, void, judged, left: as in ItemRow. failing: kind of finding -> the cases that showed it. recorded: what was
     stored of explored cases, to store each kind once. texts: the ids of all cases. figures: of each case. agreed: (ordinal,
     case, whether it is differentiated) of the largest case in which everything agreed; not_run: the cases that were left out,
-    because they or others ended processes. metadata: as in ItemRow.
+    because they or others ended processes; alike: as in ItemRow. metadata: as in ItemRow.
     """
 
     item: Item
@@ -72,6 +72,7 @@ class ItemTally:
     figures: Collected = field(default_factory=Collected)
     agreed: tuple[int, Case, bool] | None = None
     not_run: list[str] = field(default_factory=list)
+    alike: list[str] = field(default_factory=list)
     metadata: tuple[MetadataNote, ...] = ()
 
     @property
@@ -106,6 +107,12 @@ class ItemTally:
                 self.recorded.add(what)
                 self.records.append(record(self.item, r, text, digest, False))
                 self.keys.append(r.key)
+
+    def leave_out(self, text: str, tried: bool) -> None:
+        """Count a case that is not run. tried: whether it was, and ended a process."""
+        self.not_run.append(text)
+        if not tried:
+            self.alike.append(text)
 
     def keep(self, ordinal: int, case: Case, results: Sequence[Result]) -> None:
         """Remember a case of which everything agrees, the largest that is not too large, and one with a backward if any has."""
@@ -154,6 +161,7 @@ class ItemTally:
             self._elements(),
             *self.figures.medians(),
             not_run=tuple(self.not_run),
+            alike=tuple(self.alike),
             metadata=self.metadata,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,11 +37,13 @@ class Worker:
 class Session:
     """Workers, the scheduler, and items that find something."""
 
-    def __init__(self, workers: int, finding: tuple[str, ...] = (), causes: float = 1.0) -> None:
-        """causes: seconds that looking for the causes of an item takes; an item takes one."""
-        self.workers = [Worker() for _ in range(workers)]
+    def __init__(
+        self, workers: int, finding: tuple[str, ...] = (), causes: float = 1.0, tests: Sequence[str] = tuple(TESTS)
+    ) -> None:
+        """causes: seconds that looking for the causes of an item takes; an item takes one. tests: the last one does nothing."""
+        self.workers, self.tests = [Worker() for _ in range(workers)], tests
         self.finding, self.causes = finding, causes
-        self.plugin = Explaining()
+        self.plugin = Explaining(True)
         config: Any = SimpleNamespace(getvalue=lambda name: ["popen"] * workers, getoption=lambda name: None, hook=None)
         self.schedule = CausesLast(config, None, self.plugin)
         for w in self.workers:
@@ -49,22 +52,22 @@ class Session:
 
     def add(self, w: Worker) -> None:
         self.schedule.add_node(w)
-        self.schedule.add_node_collection(w, TESTS)
+        self.schedule.add_node_collection(w, self.tests)
 
     def step(self, w: Worker) -> bool:
         """Let a worker run one test; False if it cannot begin one."""
         if len(w.queue) < 2:
             return False
         index = w.queue.pop(0)
-        if index != IDLE:
-            item = TESTS[index][2:-1]
+        if index != len(self.tests) - 1:
+            item = self.tests[index][2:-1]
             w.run.append(item)
             told = json.dumps({"later": item in self.finding})
             report: Any = SimpleNamespace(
-                nodeid=TESTS[index], when="call", failed=item in self.finding, user_properties=[("parity", told)]
+                nodeid=self.tests[index], when="call", failed=item in self.finding, user_properties=[("parity", told)]
             )
             self.plugin.pytest_runtest_logreport(report)
-        self.schedule.mark_test_complete(w, index, self.causes if "causes" in TESTS[index] else 1.0)
+        self.schedule.mark_test_complete(w, index, self.causes if "causes" in self.tests[index] else 1.0)
         return True
 
     def go_on(self) -> list[str]:
@@ -72,7 +75,7 @@ class Session:
         while [w for w in self.workers if self.step(w)]:
             pass
         assert self.schedule.tests_finished
-        assert all(w.queue in ([], [IDLE]) for w in self.workers)
+        assert all(set(w.queue) <= {len(self.tests) - 1} for w in self.workers)
         return [i for w in self.workers for i in w.run]
 
 
@@ -102,6 +105,45 @@ def test_neighbouring_items_go_to_the_same_worker() -> None:
     assert [w.run for w in session.workers] == [ITEMS[:4], ITEMS[4:]]
 
 
+LONG = [f"{op}-{dtype}" for op in ("attention_turned", "eig") for dtype in ("f", "i", "b")]
+
+
+def test_ops_that_take_long_come_first_and_nobody_waits_behind_them() -> None:
+    """Each worker has one of them, and is given one item at a time. Its dtypes stay there as long as there is anything else."""
+    tests = [f"t[{i}]" for i in (*LONG, *ITEMS * 9, "idle")]
+    session = Session(2, tests=tests)
+    two = session.workers[1]
+    assert [[tests[k][2:-1] for k in w.queue] for w in session.workers] == [[LONG[0], "idle"], [LONG[3], "idle"]]
+    while session.step(two):
+        pass
+    assert two.run[:3] == LONG[3:]
+    assert two.run[3:39] == (ITEMS * 9)[36:]
+    assert two.run[39:41] == [LONG[2], LONG[1]]
+    assert sorted(session.go_on()) == sorted((*LONG, *ITEMS * 9))
+
+
+def test_it_is_told_when_a_worker_has_nothing_left_to_do() -> None:
+    """Not before: its processor is needed."""
+    told: list[tuple[int, int]] = []
+    session = Session(2)
+    session.plugin.idle = lambda workers, idle: told.append((workers, idle))
+    one, two = session.workers
+    while len(one.queue) > 1 and len(two.run) + len(one.queue) < len(ITEMS) + 1:
+        assert not told
+        session.step(two)
+    while session.step(two):
+        pass
+    assert set(told) == {(2, 1)}
+    session.go_on()
+    assert told[-1] == (2, 2)
+
+
+def test_a_run_without_causes_has_the_same_order() -> None:
+    """As with --no-shrink."""
+    session = Session(2, tests=[f"t[{i}]" for i in (*LONG, *ITEMS, "idle")])
+    assert sorted(session.go_on()) == sorted((*LONG, *ITEMS))
+
+
 def test_a_worker_without_items_takes_those_of_another() -> None:
     """A slow one keeps what it has been given already."""
     session = Session(2)
@@ -122,6 +164,48 @@ def test_each_worker_has_its_least_share() -> None:
     """However little time the items took."""
     assert sum("causes" in i for i in Session(1, tuple(ITEMS), causes=LEAST_SECONDS / 5).go_on()) == 5
     assert sum("causes" in i for i in Session(2, tuple(ITEMS), causes=LEAST_SECONDS / 5).go_on()) == len(ITEMS)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which a test may set."""
+    now = [0.0]
+    monkeypatch.setattr(explaining, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_the_time_of_a_worker_that_died_among_the_causes_counts(clock: list[float]) -> None:
+    """The part comes again if time is left for it, behind those of other ops."""
+    session = Session(1, tuple(ITEMS))
+    (one,) = session.workers
+    while len(one.run) < len(ITEMS):
+        assert session.step(one)
+    while session.step(one) and one.run[-1] != "a-f causes":
+        pass
+    clock[0] += LEAST_SECONDS - 1.5
+    crashed = session.schedule.remove_node(one)
+    assert crashed == "t[b-f causes]"
+    session.schedule.mark_test_pending(crashed)
+    new = Worker()
+    session.workers = [new]
+    session.add(new)
+    session.schedule.schedule()
+    assert session.go_on() == ["c-f causes"]
+
+
+def test_parts_that_are_under_way_count(clock: list[float]) -> None:
+    """Else each worker would begin one more."""
+    session = Session(3, tuple(ITEMS))
+    one, two, slow = session.workers
+    while len([i for w in session.workers for i in w.run]) < len(ITEMS):
+        assert [session.step(w) for w in session.workers]
+    while not slow.queue or "causes" not in TESTS[slow.queue[0]]:
+        assert session.step(slow)
+    clock[0] += 3 * LEAST_SECONDS
+    while session.step(one) or session.step(two):
+        pass
+    assert sum("causes" in i for i in (*one.run, *two.run)) <= 2
+    session.go_on()
 
 
 @pytest.mark.parametrize("part", ["items", "causes"])

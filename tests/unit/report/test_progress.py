@@ -7,12 +7,15 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from parity.core.errors import OutputError
 from parity.core.results import Cause, Fingerprint, Record
 from parity.coverage.features import pack
+from parity.report.held import Held
 from parity.report.progress import Reporter
 from parity.runs import run_file
 from parity.runs.code import Code
@@ -201,3 +204,58 @@ def test_an_output_that_is_full_costs_nothing_else(tmp_path: Path, capsys: pytes
     made.finish(3)
     assert run_file.read(path).end is not None
     assert capsys.readouterr().err == "parity: cannot write to the standard output (No space left on device); the run goes on\n"
+
+
+def test_idle_workers_let_findings_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as there is memory for; those without a cause wait for it, and known ones are not tried."""
+    made = reporter(tmp_path / "run.jsonl", io.StringIO())
+    offered: list[tuple[list[str], int]] = []
+    early: Any = SimpleNamespace(offer=lambda found, free: offered.append(([r.op for r in found], free)), stop=lambda: None)
+    made.early, made.explains_later = early, True
+    exp, neg = (
+        Record(f"{op}(float32[3])", op, "float32", "forward", "wrong", shrunk=f"{op}(float32[3])") for op in ("exp", "neg")
+    )
+    told = replace(exp, cause=Cause("aten::exp", "values"))
+    parts: list[list[Row]] = [[ItemRow("neg", "float32"), neg], [ItemRow("exp", "float32"), told], [replace(told, known="k")]]
+    for rows in parts:
+        made._examined({"rows": [run_file.encode(r) for r in rows], "findings": ["x"], "features": pack([])})
+    monkeypatch.setattr("parity.runs.memory.ceiling", lambda: 10 << 30)
+    made.idle(8, 5)
+    made.idle(8, 1)
+    made.stopped = "interrupted"
+    made.idle(8, 1)
+    assert offered == [(["exp"], 2), (["exp"], 1)]
+
+
+def test_the_bar_of_the_causes_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the last item is done, it is told what comes and how long it may take; not that nothing is left to do."""
+    now = [1000.0]
+    monkeypatch.setattr("parity.report.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    screen = Screen()
+    made = reporter(tmp_path / "run.jsonl", screen)
+    made.explains_later, made.expected, made.done = True, 4, 0
+    for k, op in enumerate(("exp", "neg", "sin", "cos")):
+        one = Record(f"{op}(float32[3])", op, "float32", "forward", "wrong", shrunk=f"{op}(float32[3])")
+        rows = [run_file.encode(ItemRow(op, "float32")), *([run_file.encode(one)] if k else [])]
+        now[0] += 50.0
+        assert "looking" not in screen.getvalue()
+        made._end_of(f"test[{op}-float32]")
+        made._examined({"rows": rows, "findings": ["x"] * bool(k), "features": pack([])})
+    assert "100%  4/4 items" in screen.getvalue()
+    assert "looking for the causes of what 3 items found, for about 3:20 at most\n" in screen.getvalue()
+    now[0] += 9.0
+    made._is_explained("neg-float32")
+    made._progress()
+    assert "33%  causes of 1/3 items" in screen.getvalue()
+    assert screen.getvalue().endswith("  18.0 s left")
+
+
+def test_what_goes_on_with_a_run_names_its_code(tmp_path: Path) -> None:
+    """And says that findings without a cause count as new, whether they are known or not."""
+    code: dict[str, Any] = {name: Code(f"{name}.py", "0") for name in ("faults", "setup", "known")}
+    made = Reporter(replace(reporter(tmp_path / "a", io.StringIO()).header, **code), tmp_path / "run.jsonl", io.StringIO())
+    one = Record("exp(float32[3])", "exp", "float32", "forward", "wrong", shrunk="exp(float32[3])")
+    made._held["exp-float32"] = Held([one], ["x"])
+    made.tell_unexplained()
+    assert f"--resume {tmp_path / 'run.jsonl'} --faults faults.py --setup setup.py --known known.py" in made.unexplained
+    assert "so they count as new" in made.unexplained

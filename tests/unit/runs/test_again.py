@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from parity.core.results import Cause, Record
-from parity.runs.again import again, marked
+from parity.runs import again as module
+from parity.runs.again import Early, Limit, again, marked
 from parity.runs.causes import gather
 from parity.runs.inquest import How
 from parity.runs.rows import Again
@@ -107,3 +112,47 @@ def test_known_findings_are_not_tried_and_hold_up_nothing() -> None:
     assert [(r.gone, r.counts) for r in marked(records, [Again("exp(float32[3])", "forward", "exp", 4, False)])] == [
         (True, False), (True, False), (False, True),
     ]  # fmt: skip
+
+
+def test_what_is_known_early_is_tried_while_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each once, in no more processes at a time than are free; the rest at the end, and all of them count."""
+    shares: list[list[str]] = []
+    free, most, now = threading.Semaphore(0), [0], [0]
+
+    def share(findings: Sequence[Record], how: How, limit: Limit, environment: Any) -> Iterator[Again]:
+        shares.append([f.op for f in findings])
+        now[0] += 1
+        most[0] = max(most[0], now[0])
+        free.acquire()
+        yield from (Again(f.shrunk, f.aspect, f.op, 1, f.op != "b") for f in findings)
+        now[0] -= 1
+
+    monkeypatch.setattr(module, "_share", share)
+    monkeypatch.setattr(module, "PER_PROCESS", 2)
+    found = [finding(op) for op in "abcdefg"]
+    early = Early(How("sim"))
+    early.offer(found[:5], 1)
+    early.offer(found[:5], 1)
+    for n in (1, 2):
+        while len(shares) < n:
+            time.sleep(0.001)
+        assert (shares, most) == ([["a", "b"], ["c", "d"]][:n], [1])
+        free.release()
+    for _ in range(9):
+        free.release()
+    done = {a.op: a.came for a in again(found, How("sim"), 1, early=early)}
+    assert done == {op: op != "b" for op in "abcdefg"}
+    assert sorted(op for s in shares for op in s) == list("abcdefg")
+
+
+def test_a_run_that_is_stopped_ends_what_it_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    def share(findings: Sequence[Record], how: How, limit: Limit, environment: Any) -> Iterator[Again]:
+        while limit.left:
+            time.sleep(0.001)
+        yield from ()
+
+    monkeypatch.setattr(module, "_share", share)
+    early = Early(How("sim"))
+    early.offer([finding("a")], 1)
+    early.stop()
+    assert not early.done(0.0)

@@ -69,14 +69,16 @@ class _Process:
         """Nothing to end."""
 
 
-def checked(played: Played, monkeypatch: pytest.MonkeyPatch, earlier: Iterable[Any] = ()) -> tuple[Alone, list[int]]:
-    """The item's cases, asked for in order, and the ordinals of those that have a result."""
+def checked(
+    played: Played, monkeypatch: pytest.MonkeyPatch, earlier: Iterable[Any] = (), skip: Iterable[int] = ()
+) -> tuple[Alone, list[int]]:
+    """The item's cases, asked for in order but for some, and the ordinals of those that have a result."""
     monkeypatch.setattr(alone, "_Process", played.process)
     monkeypatch.setattr("parity.runs.inquest.held", lambda *_: (DEVICE, "it comes with the device"))
     one = Alone(ITEM, None, RunOptions(), 0.0, "test[exp-float32]", list(earlier))
-    got = []
-    for k in range(CASES):
-        result = one.checked(k, f"case {k}", 20.0)
+    out, got = frozenset(skip), []
+    for k in (k for k in range(CASES) if k not in out):
+        result = one.checked(k, f"case {k}", 20.0, out)
         if result is not None:
             assert result.digest == str(k)
             got.append(k)
@@ -94,6 +96,13 @@ def test_cases_that_die_are_told_and_the_others_run(monkeypatch: pytest.MonkeyPa
     assert not one.left_out
     one, got = checked(Played(), monkeypatch)
     assert (got, told(one)) == (list(range(CASES)), [])
+
+
+def test_what_nobody_asks_for_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process is told of it, because it goes on by itself: cases that hung before would take their time again."""
+    one, got = checked(Played(hangs=frozenset({3, 4, 8})), monkeypatch, skip={3, 4})
+    assert got == [0, 1, 2, 5, 6, 7, 9]
+    assert told(one) == [(8, "hang", DEVICE)]
 
 
 def test_a_death_that_comes_late_is_told_as_the_case_before(monkeypatch: pytest.MonkeyPatch) -> None:

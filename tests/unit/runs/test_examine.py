@@ -17,6 +17,7 @@ from parity.devices import Call, Fault, resolve
 from parity.runs import suite
 from parity.runs.examine import Examined, NoJournal, RunPlan, drawn, examine
 from parity.runs.options import RunOptions
+from parity.runs.recognition import outline
 
 
 def plan(*faults: Fault, device: str = "sim", **more: Any) -> RunPlan:
@@ -64,6 +65,32 @@ def test_cases_that_killed_a_process_are_left_out() -> None:
     assert 0 not in seen
     assert 3 not in seen
     assert 1 in seen
+
+
+@pytest.mark.parametrize("nth", [None, 3])
+def test_cases_like_one_that_hung_are_left_out_and_told(nth: int | None) -> None:
+    """The largest for its size, and one for its layout or what else it needs; all others are run."""
+    one, healthy = item("add"), plan(examples=40)
+    cases = [d.case for _, _, d in drawn(one, healthy)]
+    worded = [c for c in cases if outline(c).words]
+    hung = max(cases, key=lambda c: c.numel) if nth is None else worded[nth]
+    left = {notation.case_text(c) for c in cases if outline(hung).stands_for(outline(c))} - {notation.case_text(hung)}
+    ordinal = next(k for k, _, d in drawn(one, healthy) if d.case == hung)
+    row = examine(one, healthy, NoJournal(), frozenset({ordinal}), hung=[hung]).summary
+    assert set(row.alike) == left
+    assert set(row.not_run) == {*left, notation.case_text(hung)}
+    assert row.cases == len(cases) - len(row.not_run)
+
+
+def test_two_that_hung_leave_out_what_has_all_that_both_have() -> None:
+    """One plain small call that hung says nothing, two of them say that all others hang."""
+    one, healthy = item("exp"), plan(examples=20)
+    cases = [d.case for _, _, d in drawn(one, healthy)]
+    plain = [c for c in cases if not outline(c).words and c.numel <= module.PLAIN_NUMEL][:1] * 2
+    assert not examine(one, healthy, NoJournal(), hung=plain[:1]).summary.not_run
+    row = examine(one, healthy, NoJournal(), hung=plain).summary
+    assert set(row.alike) == {notation.case_text(c) for c in cases if c.numel >= plain[0].numel}
+    assert row.cases + len(row.not_run) == len(cases)
 
 
 def test_an_op_that_is_always_refused_is_given_up_early() -> None:

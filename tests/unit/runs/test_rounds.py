@@ -15,7 +15,7 @@ from parity.faces import cli
 from parity.runs import rounds, run_file, suite
 from parity.runs.examine import NoJournal, RunPlan, drawn, examine
 from parity.runs.options import RunOptions
-from parity.runs.rounds import CAUSES, IDLE, PINNED, Part, TimeLimit, part_of, parts, with_causes
+from parity.runs.rounds import CAUSES, IDLE, LONG, PINNED, Part, TimeLimit, is_long, part_of, parts
 from parity.runs.rows import ItemRow, folded
 from parity.tolerance import load
 
@@ -60,8 +60,17 @@ def test_a_part_is_known_by_its_test() -> None:
 
 def test_causes_come_after_all_items_and_one_test_does_nothing() -> None:
     """Each item has its own part for causes."""
-    made = [part_of(f"test_operators.py::test_operator[{i.id}]") for i in with_causes(ITEMS)]
+    made = [part_of(f"test_operators.py::test_operator[{i.id}]") for i in rounds.whole(ITEMS, causes=True)]
     assert made == [*((i.id, PINNED) for i in ITEMS), *((i.id, CAUSES) for i in ITEMS), ("", IDLE)]
+
+
+def test_long_families_come_first() -> None:
+    """In the order in which they are listed; the dtypes of an op stay together."""
+    items = [suite.Item(suite.row(op), dtype) for op in ("exp", "eig", "attention_turned") for dtype in ("float32", "float16")]
+    made = [i.id for i in rounds.whole(items, causes=False)]
+    assert made == [*(i.id for i in (*items[4:], *items[2:4], *items[:2])), "idle"]
+    assert [is_long(i) for i in made] == [True, True, True, True, False, False, False]
+    assert set(LONG) <= {row.family for row in suite.rows("native")}
 
 
 def test_the_parts_of_an_item_draw_its_cases() -> None:
