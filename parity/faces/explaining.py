@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -52,8 +52,8 @@ class Explaining:
 
 
 class CausesLast(LoadScheduling):  # type: ignore[misc]  # an untyped base
-    """Gives each worker an op that takes long, then neighbouring items of its own, then items that others have not come to,
-    then causes one at a time."""
+    """Gives each worker an op that takes long, then dtypes of one that others have not come to, then neighbouring items of its
+    own, then those of others, then causes one at a time."""
 
     def __init__(self, config: pytest.Config, log: Any, explaining: Explaining) -> None:
         super().__init__(config, log)
@@ -153,7 +153,9 @@ class CausesLast(LoadScheduling):  # type: ignore[misc]  # an untyped base
 
     def _ahead(self) -> int:
         """How many tests a worker is given: one while they are long, or few, so that none waits behind it for nothing."""
-        return 1 if self._long else min(MOST_AHEAD, max(1, self._left() // max(1, len(self.nodes)) // 4))
+        return (
+            1 if self._long or any(self._op.values()) else min(MOST_AHEAD, max(1, self._left() // max(1, len(self.nodes)) // 4))
+        )
 
     def _left(self) -> int:
         """How many items no worker has been given."""
@@ -171,12 +173,10 @@ class CausesLast(LoadScheduling):  # type: ignore[misc]  # an untyped base
         if self.pending:  # given back: by a worker that died
             return int(self.pending.pop(0))
         op, own = self._op.setdefault(node, deque()), self._items.setdefault(node, deque())
-        if not op and self._long:
-            op.extend(self._long.popleft())
-        if not op and not own:  # take half of what another one has left
-            longest = max(self._op.values(), key=len) or max(self._items.values(), key=len)
-            for _ in range((len(longest) + 1) // 2):
-                own.appendleft(longest.pop())
+        if not op:
+            op.extend(self._long.popleft() if self._long else _half_of_most(self._op))
+        if not op and not own:
+            own.extend(_half_of_most(self._items))
         if op or own:
             return (op or own).popleft()
         item = self._due() if self._is_free(node) else None
@@ -196,6 +196,12 @@ class CausesLast(LoadScheduling):  # type: ignore[misc]  # an untyped base
             return None
         due = [i for i in self._explaining.found if i in self._causes]
         return min(due, key=lambda i: self._explained[_op(i)], default=None)
+
+
+def _half_of_most(left: Mapping[Any, deque[int]]) -> list[int]:
+    """Take half of what the worker with most has left, from its end; nothing where nobody has any."""
+    most = max(left.values(), key=len)
+    return [most.pop() for _ in range((len(most) + 1) // 2)][::-1]
 
 
 def _op(item: str) -> str:

@@ -248,6 +248,9 @@ def test_the_bar_of_the_causes_begins_anew(tmp_path: Path, monkeypatch: pytest.M
     made._progress()
     assert "33%  causes of 1/3 items" in screen.getvalue()
     assert screen.getvalue().endswith("  18.0 s left")
+    now[0] += 81.0
+    made._progress()
+    assert screen.getvalue().endswith("  1:50 left"), "of the time that they may take"
 
 
 def test_what_goes_on_with_a_run_names_its_code(tmp_path: Path) -> None:

@@ -67,19 +67,23 @@ def test_cases_that_killed_a_process_are_left_out() -> None:
     assert 1 in seen
 
 
-@pytest.mark.parametrize("nth", [None, 3])
-def test_cases_like_one_that_hung_are_left_out_and_told(nth: int | None) -> None:
-    """The largest for its size, and one for its layout or what else it needs; all others are run."""
-    one, healthy = item("add"), plan(examples=40)
-    cases = [d.case for _, _, d in drawn(one, healthy)]
-    worded = [c for c in cases if outline(c).words]
-    hung = max(cases, key=lambda c: c.numel) if nth is None else worded[nth]
-    left = {notation.case_text(c) for c in cases if outline(hung).stands_for(outline(c))} - {notation.case_text(hung)}
-    ordinal = next(k for k, _, d in drawn(one, healthy) if d.case == hung)
-    row = examine(one, healthy, NoJournal(), frozenset({ordinal}), hung=[hung]).summary
+@pytest.mark.parametrize("needs", ["size", "words"])
+def test_cases_like_one_that_hung_are_left_out_and_told(needs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are as large, or have its layout or whatever else it has and are as large; all others are run."""
+    monkeypatch.setattr(module, "PLAIN_NUMEL", 4)
+    one, healthy = item("exp"), plan(examples=60)
+    drawn_cases = list(drawn(one, healthy))
+    outlines = [outline(d.case) for _, _, d in drawn_cases]
+    able = [o for o in outlines if (o.words if needs == "words" else not o.words and o.numel > module.PLAIN_NUMEL)]
+    most = max(able, key=lambda o: sum(map(o.stands_for, outlines)))
+    at = outlines.index(most)
+    texts = [notation.case_text(d.case) for _, _, d in drawn_cases]
+    left = {t for t, o in zip(texts, outlines) if most.stands_for(o)} - {texts[at]}
+    assert left
+    row = examine(one, healthy, NoJournal(), frozenset({drawn_cases[at][0]}), hung=[drawn_cases[at][2].case]).summary
     assert set(row.alike) == left
-    assert set(row.not_run) == {*left, notation.case_text(hung)}
-    assert row.cases == len(cases) - len(row.not_run)
+    assert set(row.not_run) == {*left, texts[at]}
+    assert row.cases == len(texts) - len(row.not_run)
 
 
 def test_two_that_hung_leave_out_what_has_all_that_both_have() -> None:
