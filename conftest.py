@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import pytest
 import torch
 
 from parity.devices import Device, resolve
+from parity.faces import replay, running
+from parity.runs import doctor
+from parity.runs.code import code_of
 
 pytest_plugins = ["pytester"]
 
@@ -21,3 +25,21 @@ torch.autograd.set_multithreading_enabled(False)
 def sim() -> Device:
     """The simulated device, healthy."""
     return resolve("sim")
+
+
+_ANSWERS: dict[tuple[str, str, str], dict[str, Any]] = {}  # of the examinations until now: device, faults, set-up
+
+
+@pytest.fixture
+def examined_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs and replays in this process take the answer of the last examination of an equal device, because the process of one
+    costs 2 s. For tests of what comes after the examination."""
+
+    def examined(name: str, faults: str | None = None, setup: str | None = None) -> dict[str, Any]:
+        key = name, code_of(faults).digest, code_of(setup).digest
+        if key not in _ANSWERS:
+            _ANSWERS[key] = doctor.examined(name, faults, setup)
+        return dict(_ANSWERS[key])
+
+    monkeypatch.setattr(running, "examined", examined)
+    monkeypatch.setattr(replay, "examined", examined)

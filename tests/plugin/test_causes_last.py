@@ -18,6 +18,8 @@ from parity.faces import cli, explaining
 from parity.runs import run_file
 from parity.runs.rows import ItemRow, Run
 
+pytestmark = pytest.mark.usefixtures("examined_once")
+
 OPS = ("exp", "neg", "sin", "tanh")
 HALVED = """
 import sys
@@ -32,7 +34,8 @@ def explaining(call):
 FAULTS = [Fault("halved", ("exp", "neg", "sin"), lambda call: call.run() * 0.5, level="kernel")]
 """
 DEADLY = '\nFAULTS.append(Fault("deadly", ("exp",), lambda call: __import__("os").abort(), explaining))\n'
-ASKED = ("run", *OPS, "--device", "sim", "--dtype", "float32", "--examples", "4", "-n", "1", "--faults", "faults.py")
+SHORT = ("--examples", "4", "--no-again", "--no-power")
+ASKED = ("run", *OPS, "--device", "sim", "--dtype", "float32", *SHORT, "-n", "1", "--faults", "faults.py")
 
 
 @pytest.fixture(autouse=True)
@@ -131,7 +134,7 @@ def test_a_run_that_ends_among_the_causes_loses_no_finding(number: int, whole: P
 def test_a_death_among_the_causes_costs_the_causes_of_its_item_alone(whole: Path) -> None:
     """It is told as a death, and the findings of its item as they were drawn."""
     Path("faults.py").write_text(HALVED + DEADLY)
-    assert cli.main([*ASKED, "--output", "run.jsonl", "--no-again"]) == 1
+    assert cli.main([*ASKED, "--output", "run.jsonl"]) == 1
     run = run_file.read(Path("run.jsonl"))
     assert {d.op for d in run.deaths} == {"exp"}
     assert not without_cause(run)
@@ -143,7 +146,7 @@ def test_a_death_among_the_causes_costs_the_causes_of_its_item_alone(whole: Path
 
 def test_findings_without_shrinking_are_told_at_once() -> None:
     """As they were drawn, and once."""
-    assert cli.main([*ASKED, "--no-shrink", "--no-again", "--output", "run.jsonl"]) == 1
+    assert cli.main([*ASKED, "--no-shrink", "--output", "run.jsonl"]) == 1
     rows = [json.loads(line) for line in Path("run.jsonl").read_text().splitlines()]
     found = [(r["op"], r["aspect"], r["reason"]) for r in rows if r.get("kind") == "record" and r.get("shrunk")]
     assert len(found) == len(set(found)) > 3

@@ -19,6 +19,7 @@ from parity.runs import options, run_file
 from parity.runs.rows import Death, End, Header
 
 FEW = Path(__file__).parents[1] / "zoo" / "few.py"
+once = pytest.mark.usefixtures("examined_once")
 
 
 def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
@@ -137,6 +138,7 @@ def test_zoo_lists_its_faults(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in out.splitlines()[:-2]] == [f.id for f in load_faults(str(FEW))]
 
 
+@once
 def test_fail_on_says_what_made_the_run_fail(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Which status, how many checks, and one of them."""
     asked = ("heaviside", "exp", "--device", "sim:mps", "--dtype", "float32", "--examples", "3", "-n", "1")
@@ -148,6 +150,7 @@ def test_fail_on_says_what_made_the_run_fail(tmp_path: Path, capfd: pytest.Captu
     assert f"agrees, but --fail-on fails the run for {n} checks unsupported: see above" in out
 
 
+@once
 def test_a_run_tells_what_was_judged_and_what_would_be_seen(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """And fails where less was judged than is asked for."""
     files = ("--output", str(tmp_path / "run.jsonl"), "--findings", str(tmp_path), "-n", "1", "--device", "sim")
@@ -174,6 +177,7 @@ def test_an_output_that_is_full_or_closed_is_one_sentence_or_none(tmp_path: Path
         assert (done.returncode, words in done.stderr, "Traceback" in done.stderr) == (code, True, False), done.stderr
 
 
+@once
 def test_a_xml_that_cannot_be_written_costs_nothing_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The summary is printed and the run file is whole."""
     path = tmp_path / "run.jsonl"
@@ -185,6 +189,7 @@ def test_a_xml_that_cannot_be_written_costs_nothing_else(tmp_path: Path, capfd: 
     assert run_file.read(path).end is not None
 
 
+@once
 def test_the_xml_has_one_short_test_case_for_each_op_and_dtype(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Two numbers, and the findings' text where there are any."""
     path = tmp_path / "junit.xml"
@@ -200,6 +205,7 @@ def test_the_xml_has_one_short_test_case_for_each_op_and_dtype(tmp_path: Path, c
     assert path.stat().st_size < 4000
 
 
+@once
 def test_refusals_alone_are_no_comparison(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A device that lacks the op refuses what must be refused, too: that says nothing of it."""
     asked = ("svdvals", "--device", "sim:mps", "-n", "1", "--output", str(tmp_path / "run.jsonl"), "--findings", str(tmp_path))

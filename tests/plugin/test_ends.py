@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 
 from parity.core.results import Fingerprint, Record
@@ -94,13 +95,17 @@ def marked(mark: str) -> list[str]:
     return found
 
 
+@pytest.mark.usefixtures("examined_once")
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs a signal that nobody can catch")
-def test_a_run_that_is_killed_leaves_nothing_and_is_finished(tmp_path: Path) -> None:
+def test_a_run_that_is_killed_leaves_nothing_and_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """No process and no folder after five seconds; the file that --resume finishes is that of a quiet run, and so is what it
     says at the end. Options that would make it another run are refused."""
+    monkeypatch.chdir(tmp_path)
     ops = ("exp", "svd", "conv3d", "lstm", "stft")
     asked = ("run", *ops, "--device", "sim", "--dtype", "float32", "--examples", "3", "-n", "1", "--power", "40")
-    code, quiet, _ = command(tmp_path, *asked, "--output", "quiet.jsonl")
+    code, quiet, _ = commands.said(capfd, *asked, "--output", "quiet.jsonl")
     assert code == 0
     (tmp_path / "tmp").mkdir()
     env = {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "PARITY_MARK": str(tmp_path)}
@@ -115,15 +120,15 @@ def test_a_run_that_is_killed_leaves_nothing_and_is_finished(tmp_path: Path) -> 
     assert not any((tmp_path / "tmp").iterdir())
     done = len(run_file.read(tmp_path / "run.jsonl", partial=True).items)
     assert 0 < done < len(ops)
-    code, _, err = command(tmp_path, "run", "--resume", "run.jsonl", "--seed", "1")
+    code, _, err = commands.said(capfd, "run", "--resume", "run.jsonl", "--seed", "1")
     assert (code, "leave --seed out" in err) == (2, True)
-    code, resumed, _ = command(tmp_path, "run", "--resume", "run.jsonl", "-n", "1")
+    code, resumed, _ = commands.said(capfd, "run", "--resume", "run.jsonl", "-n", "1")
     assert code == 0
     assert f"{done} item{'s' if done > 1 else ''} of 5 are whole in run.jsonl; the rest is run" in resumed
     assert plain(tmp_path / "run.jsonl") == plain(tmp_path / "quiet.jsonl")
     ends = [[x for x in text[text.rindex("\ndevice ") :].splitlines() if not x.startswith("took")] for text in (quiet, resumed)]
     assert ends[0] == [line.replace("run.jsonl", "quiet.jsonl") for line in ends[1]]
-    code, _, err = command(tmp_path, "run", "--resume", "run.jsonl")
+    code, _, err = commands.said(capfd, "run", "--resume", "run.jsonl")
     assert (code, "holds a whole run" in err) == (2, True)
 
 
@@ -155,32 +160,37 @@ def test_a_reader_who_goes_away_changes_no_exit_code(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_a_run_file_names_code_and_never_runs_it(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("examined_once")
+def test_a_run_file_names_code_and_never_runs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Its faults and its setup are used where the person names them; another one than the run had is said first."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "faults.py").write_text(TWICE)
     (tmp_path / "setup.py").write_text("print('set up')\n")
-    asked = ("exp", "--device", "sim", "--dtype", "float32", "--examples", "1", "-n", "1", "--output", "run.jsonl")
+    short = ("--dtype", "float32", "--examples", "1", "--no-power", "--no-again", "-n", "1")
+    asked = ("exp", "--device", "sim", *short, "--output", "run.jsonl")
     given = ("--faults", "faults.py", "--setup", "setup.py")
-    assert command(tmp_path, "run", *asked, *given)[0] == 1
+    assert commands.said(capfd, "run", *asked, *given)[0] == 1
     header = run_file.read(tmp_path / "run.jsonl").header
     assert header.faults == code_of(str(tmp_path / "faults.py"))
     assert header.setup == code_of(str(tmp_path / "setup.py"))
     for more in ("", "--faults faults.py"):
-        code, out, err = command(tmp_path, "replay", "run.jsonl", *more.split())
+        code, out, err = commands.said(capfd, "replay", "run.jsonl", *more.split())
         assert (code, len(err.splitlines())) == (2, 1)
         assert "set up" not in out + err
         assert "parity runs no code because a run file names it" in err
     told = err.rpartition("then type: parity ")[2].strip()
     assert told == f"replay run.jsonl --faults faults.py --setup {tmp_path / 'setup.py'}"
-    code, out, err = command(tmp_path, *shlex.split(told))
+    code, out, err = commands.said(capfd, *shlex.split(told))
     assert (code, err) == (1, "")
     assert "set up" in out
     assert "note:" not in out
     (tmp_path / "setup.py").write_text("print('another')\n")
-    code, out, _ = command(tmp_path, *shlex.split(told))
+    code, out, _ = commands.said(capfd, *shlex.split(told))
     assert out.startswith(f"note: --setup {code_of(str(tmp_path / 'setup.py'))} is not what run.jsonl was run with: ")
     for line in ("explain run.jsonl", "diff run.jsonl run.jsonl", "coverage run.jsonl"):
-        code, out, err = command(tmp_path, *line.split())
+        code, out, err = commands.said(capfd, *line.split())
         assert code == 0
         assert "set up" not in out + err
         assert "another" not in out + err

@@ -11,6 +11,8 @@ from parity.faces import cli
 from parity.report import replay
 from parity.runs import run_file
 
+pytestmark = pytest.mark.usefixtures("examined_once")
+
 FAULTS = """
 from parity.devices import Fault
 

@@ -211,7 +211,8 @@ def test_a_process_that_ends_itself_in_silence_has_died(tmp_path: Path) -> None:
     assert ended.died == "exit code 0"
 
 
-def test_a_death_that_does_not_come_again_is_acquitted_nobody() -> None:
+def test_a_death_that_does_not_come_again_is_acquitted_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inquest, "TRIES", 1)
     blame, why = inquest.held(CASE, inquest.How("sim"), 60.0)
     assert blame == UNKNOWN
     assert "did not come again" in why

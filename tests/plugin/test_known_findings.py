@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from datetime import date, timedelta
 from pathlib import Path
 from xml.etree import ElementTree
 
+import commands
 import pytest
 
 from parity.core import resources
@@ -29,10 +31,14 @@ HONEST = "from parity.devices import Fault\nFAULTS = [Fault('none', ('erf',), la
 Parity = Callable[..., tuple[int, str]]
 
 
+pytestmark = pytest.mark.usefixtures("examined_once")
+
+
 @pytest.fixture
-def parity(tmp_path: Path) -> Parity:
+def parity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Parity:
     """A command of parity in an empty folder: (exit code, everything it said). Runs are of exp and sin in float32."""
     (tmp_path / "faults.py").write_text(FAULTS)
+    monkeypatch.chdir(tmp_path)
 
     def run(*argv: str) -> tuple[int, str]:
         given = [*argv]
@@ -40,21 +46,30 @@ def parity(tmp_path: Path) -> Parity:
             given += ["exp", "sin"] if argv[1].startswith("-") else []
             given += ["--device", "sim", "--dtype", "float32", "--examples", "6", "-n", "1", "--no-power"]
             given += [] if "--faults" in argv else ["--faults", "faults.py"]
-        path = os.pathsep.join(p for p in (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")) if p)
-        done = subprocess.run(
-            [sys.executable, "-m", "parity", *given], capture_output=True, text=True, cwd=tmp_path, check=False,
-            env={**os.environ, "PYTHONPATH": path},
-        )  # fmt: skip
-        assert "Traceback" not in done.stdout + done.stderr
-        return done.returncode, done.stdout + done.stderr
+        return commands.told(capfd, *given)
 
     return run
 
 
-def test_the_first_red_day_ends_green_and_stays_so(parity: Parity, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def red(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a run with wrong values and a death, as a person starts it: in a process of its own."""
+    folder = tmp_path_factory.mktemp("red")
+    (folder / "faults.py").write_text(FAULTS)
+    asked = ["run", "exp", "sin", "--device", "sim", "--dtype", "float32", "--examples", "6", "-n", "1", "--no-power"]
+    command = [sys.executable, "-m", "parity", *asked, "--faults", "faults.py", "--output", "first.jsonl"]
+    path = os.pathsep.join(p for p in (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")) if p)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, check=False, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.returncode == 1
+    return folder / "first.jsonl"
+
+
+def test_the_first_red_day_ends_green_and_stays_so(parity: Parity, tmp_path: Path, red: Path) -> None:
     """Wrong values and a death: run, add, run; then one of them mended, and both."""
-    code, _ = parity("run", "--output", "first.jsonl")
-    assert code == 1
+    shutil.copy(red, "first.jsonl")
     code, said = parity("known", "add", "first.jsonl", "--until", "2090-01-31")
     assert code == 2
     assert "needs a reason" in said
@@ -92,16 +107,16 @@ def test_the_first_red_day_ends_green_and_stays_so(parity: Parity, tmp_path: Pat
     assert "0 known, 0 new, 1 fixed, 0 grown, 0 expired, 1 not seen" in said
     code, said = parity("known", "drop", "parity-known.toml", "exp-b4c8f1")
     assert (code, said) == (0, "dropped exp-b4c8f1; 1 left in parity-known.toml\n")
-    code, said = parity("run", "exp", "--known", "parity-known.toml")
+    code, said = parity("run", "exp", "--known", "parity-known.toml", "--no-again")
     assert code == 1
     assert "findings: 1 new" in said
 
 
-def test_an_expired_entry_and_one_for_another_device(parity: Parity, tmp_path: Path) -> None:
+def test_an_expired_entry_and_one_for_another_device(parity: Parity, tmp_path: Path, red: Path) -> None:
     """The first fails with its reason; the second is used, and a warning says so. A device of another family is refused in
     `add`."""
     file = tmp_path / "parity-known.toml"
-    parity("run", "exp", "--output", "first.jsonl")
+    shutil.copy(red, "first.jsonl")
     parity("known", "add", "first.jsonl", "exp-b4c8f1", "--reason", "until the upgrade", "--until", str(date.today()))
     assert parity("run", "exp", "--known", "parity-known.toml")[0] == 0
     file.write_text(file.read_text().replace(str(date.today()), str(date.today() - timedelta(1))))
@@ -194,21 +209,21 @@ def test_an_ini_file_names_the_file_and_workers_use_it(pytester: pytest.Pytester
     done.stdout.fnmatch_lines(["*known findings*", "*[[]exp-by-hand[]] wrong in exp (ours)*"])
     done = pytester.runpytest_subprocess(*given, *broken, "-n", "1")
     done.assert_outcomes(xfailed=1)
-    done = pytester.runpytest_subprocess(*given, "-n", "1")
+    done = pytester.runpytest_subprocess(*given, "-n", "1", "--parity-strict-known")
     done.assert_outcomes(passed=1)
     done.stdout.fnmatch_lines(["*fixed [[]exp-by-hand[]]*remove it with parity known drop*"])
-    assert pytester.runpytest_subprocess(*given, "--parity-strict-known").ret == 1
+    assert done.ret == 1
     ini.write_text(INI.format(name="none.toml"))
     done = pytester.runpytest_subprocess(*given)
     assert done.ret == 2
     assert "there is no file of known findings" in done.stderr.str() + done.stdout.str()
 
 
-def test_parts_of_items_and_reports_know_them(parity: Parity, tmp_path: Path) -> None:
+def test_parts_of_items_and_reports_know_them(parity: Parity, tmp_path: Path, red: Path) -> None:
     """With a limit of time, each known case is run once; reports mark what is known, and gates leave it out."""
-    assert parity("run", "--output", "first.jsonl")[0] == 1
+    shutil.copy(red, "first.jsonl")
     assert parity("known", "add", "first.jsonl", "--reason", "planted")[0] == 0
-    code, said = parity("run", "--known", "parity-known.toml", "--time", "45s", "--output", "timed.jsonl")
+    code, said = parity("run", "--known", "parity-known.toml", "--time", "5m", "--output", "timed.jsonl")
     assert code == 0, said
     run = run_file.read(tmp_path / "timed.jsonl")
     assert run.end is not None
@@ -226,6 +241,6 @@ def test_parts_of_items_and_reports_know_them(parity: Parity, tmp_path: Path) ->
 
     head = (tmp_path / "parity-known.toml").read_text(encoding="utf-8")
     (tmp_path / "parity-known.toml").write_text(head[: head.index("[[known]]")], encoding="utf-8")
-    code, said = parity("run", "exp", "--known", "parity-known.toml", "--time", "30s", "--output", "new.jsonl")
+    code, said = parity("run", "exp", "--known", "parity-known.toml", "--time", "5m", "--output", "new.jsonl")
     assert code == 1, "what is in no entry is new in every part"
     assert "findings: 1 new" in said

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import commands
 import pytest
 
 from parity.runs import run_file
@@ -50,22 +50,13 @@ Parity = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def parity_in(tmp_path: Path) -> Parity:
+def parity_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Parity:
     """A command of parity in a folder with models and faults: (exit code, everything it said)."""
     (tmp_path / "models.py").write_text(MODELS)
     (tmp_path / "faults.py").write_text(FAULTS)
     (tmp_path / "deadly.py").write_text(DEADLY)
-    path = os.pathsep.join(p for p in (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")) if p)
-
-    def run(*argv: str) -> tuple[int, str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "parity", *argv], capture_output=True, text=True, cwd=tmp_path, check=False,
-            env={**os.environ, "PYTHONPATH": path},
-        )  # fmt: skip
-        assert "Traceback" not in done.stdout + done.stderr
-        return done.returncode, done.stdout + done.stderr
-
-    return run
+    monkeypatch.chdir(tmp_path)
+    return lambda *argv: commands.told(capfd, *argv)
 
 
 def of(run: Run, op: str) -> dict[str, str]:
@@ -73,6 +64,7 @@ def of(run: Run, op: str) -> dict[str, str]:
     return {r.aspect: r.status for r in run.records if r.op == op}
 
 
+@pytest.mark.usefixtures("examined_once")
 def test_own_functions_are_items_of_a_run(parity_in: Parity, tmp_path: Path) -> None:
     """One that is wrong is told with its name and can be accepted; one that says nothing fails the run; one that ends its
     process costs no other."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import commands
 import pytest
 import torch
 from torch import Tensor
@@ -164,20 +163,18 @@ FAULTS = [Fault("aborts", ("erfinv",), abort, when=lambda call: call.args[0].dim
 """
 
 
-def test_a_crash_that_was_not_there_is_newly_dying(tmp_path: Path) -> None:
-    (tmp_path / "faults.py").write_text(ABORT)
-
-    def command(*argv: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            (sys.executable, "-m", "parity", *argv), capture_output=True, text=True, check=False, cwd=tmp_path
-        )
-
+@pytest.mark.usefixtures("examined_once")
+def test_a_crash_that_was_not_there_is_newly_dying(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("faults.py").write_text(ABORT)
     asked = ("run", "erfinv", "exp", "--device", "sim", "--dtype", "float32", "--examples", "2", "-n", "1", "--no-power")
-    assert command(*asked, "--output", "before.jsonl").returncode == 0
-    assert command(*asked, "--output", "after.jsonl", "--faults", "faults.py").returncode == 1
-    done = command("diff", "before.jsonl", "after.jsonl", "--partial")
-    assert done.returncode == 1, done.stdout + done.stderr
-    groups = [line for line in done.stdout.splitlines() if line.startswith(tuple(f"{g.words}: " for g in Group))]
-    assert len(groups) == 1, done.stdout
+    assert commands.told(capfd, *asked, "--output", "before.jsonl")[0] == 0
+    assert commands.told(capfd, *asked, "--output", "after.jsonl", "--faults", "faults.py", "--no-shrink")[0] == 1
+    code, said = commands.told(capfd, "diff", "before.jsonl", "after.jsonl", "--partial")
+    assert code == 1, said
+    groups = [line for line in said.splitlines() if line.startswith(tuple(f"{g.words}: " for g in Group))]
+    assert len(groups) == 1, said
     assert groups[0].startswith("newly dying: 1 ")
-    assert "SIGABRT" in done.stdout
+    assert "SIGABRT" in said

@@ -215,19 +215,20 @@ def test_a_hang_is_ended_from_outside(pytester: pytest.Pytester) -> None:
     assert len(deaths) <= 3  # then the cases run in processes of their own
 
 
-def run(pytester: pytest.Pytester, name: str, *arguments: str) -> list[dict[str, object]]:
+def run(folder: Path, name: str, *arguments: str) -> list[dict[str, object]]:
     """The rows of the run file of `parity run`."""
-    out = pytester.path / f"{name}.jsonl"
-    pytester.run(sys.executable, "-m", "parity", "run", *arguments, "--output", str(out))
+    out = folder / f"{name}.jsonl"
+    assert cli.main(["run", *arguments, "--output", str(out), "--findings", str(folder)]) == 0
     return [json.loads(x) for x in out.read_text().splitlines()]
 
 
-def test_one_worker_and_four_give_the_same_cases(pytester: pytest.Pytester) -> None:
+@pytest.mark.usefixtures("examined_once")
+def test_one_worker_and_four_give_the_same_cases(tmp_path: Path) -> None:
     """Cases are a function of item and seed, not of order or worker: the ids of all of them, by the digest that each item
     tells, the records with theirs, and how often each feature was drawn."""
     asked: tuple[str, ...] = ("add", "softmax", "opinfo:sort", "--source", "all", "--device", "sim", "--dtype", "float32,int64")
     asked = (*asked, "--hang-after", "300")  # four workers on a busy machine of two cores are slow to start
-    few, many = run(pytester, "one", *asked, "-n", "1"), run(pytester, "four", *asked, "-n", "4")
+    few, many = run(tmp_path, "one", *asked, "-n", "1"), run(tmp_path, "four", *asked, "-n", "4")
     for kind, *words in (
         ("item", "op", "dtype", "cases", "ids"),
         ("record", "case", "aspect"),
@@ -236,7 +237,7 @@ def test_one_worker_and_four_give_the_same_cases(pytester: pytest.Pytester) -> N
         told = [sorted(str([r[w] for w in words]) for r in rows if r.get("kind") == kind) for rows in (few, many)]
         assert told[0] == told[1]
         assert told[0]
-    other = run(pytester, "other", *asked, "-n", "4", "--seed", "1")
+    other = run(tmp_path, "other", *asked, "-n", "1", "--seed", "1")
     ids = [{(r["op"], r["dtype"]): r["ids"] for r in rows if r.get("kind") == "item"} for rows in (few, other)]
     assert ids[0].keys() == ids[1].keys()
     assert all(ids[1][item] != told for item, told in ids[0].items())

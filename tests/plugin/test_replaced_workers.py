@@ -10,6 +10,8 @@ from parity.faces import cli
 from parity.runs import memory, run_file
 from parity.runs.rows import ItemRow
 
+pytestmark = pytest.mark.usefixtures("examined_once")
+
 OPS = "exp", "softmax"
 LEAK = """
 import torch

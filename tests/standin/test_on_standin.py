@@ -256,7 +256,7 @@ def test_the_fixture_and_assert_parity(tmp_path: Path) -> None:
 def test_the_action_of_the_workflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it stands, on three ops, twice; the set-up file is the only thing that a Mac does not have."""
     inputs = {"device": "mps", "setup": str(HERE / "standin.py"), "ops": "add linear conv2d"}
-    runner = machine(tmp_path, inputs | {"arguments": shlex.join([*BRIEF, "--dtype", "float32"])})
+    runner = machine(tmp_path, inputs | {"arguments": shlex.join([*BRIEF, "--dtype", "float32", "-n", "1"])})
     monkeypatch.delenv("PYTORCH_ENABLE_MPS_FALLBACK", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", environment()["OMP_NUM_THREADS"])
     for number in (1, 2):

@@ -182,7 +182,7 @@ def test_a_whole_run_in_seconds_names_nobody(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "first.zip"
-    options = ["exp", "--device", "sim:mps", "--minutes", "0.5", "-n", "1", "--setup", str(home / "setup.py")]
+    options = ["exp", "--device", "sim:mps", "--minutes", "0.3", "-n", "1", "--setup", str(home / "setup.py")]
     assert cli.main(["first", *options, "--output", str(path)]) in (0, 1)
     with zipfile.ZipFile(path) as archive:
         texts = {n: archive.read(n).decode() for n in archive.namelist()}

@@ -66,8 +66,9 @@ def test_it_shows_the_fault_and_blames_no_healthy_device(
     assert code(path, resolve("sim"), monkeypatch) == 0
     assert "they differ" in capsys.readouterr().out
     assert "import parity" not in path.read_text()
-    done = subprocess.run([sys.executable, str(path), "cpu"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "they agree")
+    if operator == "native_batch_norm":  # the one that writes; a process takes a second
+        done = subprocess.run([sys.executable, str(path), "cpu"], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "they agree")
 
 
 def test_what_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

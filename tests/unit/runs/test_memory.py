@@ -85,7 +85,7 @@ def test_this_process_occupies_something() -> None:
 
 
 def examined(faults: Sequence[Fault], op: str = "exp", device: str = "sim") -> Examined:
-    o = RunOptions(device=device, examples=8, no_shrink=True)
+    o = RunOptions(device=device, examples=3, no_shrink=True)
     d = resolve(device, faults)
     row = catalog.row(op)
     plan = RunPlan(d, resolve("cpu"), tolerance.load(device), suite.profile("quick"), o)
@@ -115,13 +115,14 @@ def test_what_never_fits_is_oom() -> None:
     assert not {"wrong", "error", "malformed"} & set(found)
 
 
+@pytest.mark.parametrize("every", [3, 5, 7])
 @pytest.mark.parametrize("op", ["exp", "layer_norm", "sort"])
-def test_a_lack_of_memory_at_any_allocation_is_never_wrong(op: str) -> None:
+def test_a_lack_of_memory_at_any_allocation_is_never_wrong(op: str, every: int) -> None:
     """Forward, backward, destinations and repeats: each allocation fails now and then."""
 
     def sometimes(call: Call) -> Any:
         call.state["n"] = call.state.get("n", 0) + 1
-        return out_of_memory() if call.state["n"] % 5 == 0 else call.run()
+        return out_of_memory() if call.state["n"] % every == 0 else call.run()
 
     found = statuses(examined((Fault("some", ("empty",), sometimes, level="allocation"),), op))
     assert found["oom"] > 0

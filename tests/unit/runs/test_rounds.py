@@ -113,6 +113,7 @@ def checks(path: Path) -> tuple[Counter[str], object, object]:
     return items, Counter(map(str, (r for r in run.records if r.pinned))), sorted(run.coverage, key=lambda c: c.family)
 
 
+@pytest.mark.usefixtures("examined_once")
 def test_a_run_with_enough_time_is_the_run_without_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All its checks, whatever workers took the parts; and it says how far it came."""
     monkeypatch.chdir(tmp_path)
@@ -137,6 +138,7 @@ FAULTS = [
 """
 
 
+@pytest.mark.usefixtures("examined_once")
 def test_findings_of_a_run_with_a_limit_have_causes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,7 +146,7 @@ def test_findings_of_a_run_with_a_limit_have_causes(
     monkeypatch.chdir(tmp_path)
     Path("faults.py").write_text(FAULTS)
     asked = ("run", "exp", "softmax", "log", "--dtype", "float32", "--device", "sim", "--faults", "faults.py", "-n", "2")
-    assert cli.main([*asked, "--output", "run.jsonl", "--time", "30s"]) == 1
+    assert cli.main([*asked, "--output", "run.jsonl", "--time", "5m", "--examples", "8", "--no-power"]) == 1
     out = capsys.readouterr().out
     run = run_file.read(Path("run.jsonl"))
     kinds = [r for r in run.records if r.shrunk]
@@ -156,6 +158,7 @@ def test_findings_of_a_run_with_a_limit_have_causes(
     assert "reached    the pinned cases of 3 of 3 items" in out
 
 
+@pytest.mark.usefixtures("examined_once")
 def test_a_run_that_was_cut_before_its_pinned_cases_is_not_green(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
