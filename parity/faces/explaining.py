@@ -1,5 +1,5 @@
-"""The order of a run without a limit of time, in the controller of an xdist run: items that take long, then the others, and
-only then the causes of what they found.
+"""The order of a run without a limit of time, in the controller of an xdist run: all items, of which some workers begin with
+those that take long, and only then the causes of what they found.
 
 An item with findings takes as long as a hundred others while its cases are shrunk and its causes looked for. So that is a part
 of its own (`parity.runs.rounds.CAUSES`), which a worker is given when no item is left for it. These parts together take as long
@@ -22,6 +22,7 @@ from parity.runs.rounds import CAUSES, IDLE, LEAST_SECONDS, PINNED, is_long, par
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
+LONG_SHARE = 3  # one in so many workers begins with what takes long: a run that is ended early has come to most ops
 MOST_AHEAD = 8  # tests that a worker is given while many are left, so that it need not wait for a controller that is busy
 
 
@@ -52,8 +53,8 @@ class Explaining:
 
 
 class CausesLast(LoadScheduling):  # type: ignore[misc]  # an untyped base
-    """Gives each worker an op that takes long, then dtypes of one that others have not come to, then neighbouring items of its
-    own, then those of others, then causes one at a time."""
+    """Gives some workers ops that take long, one op to each and then dtypes that others have not come to, and all of them
+    neighbouring items of their own, then those of others, then causes one at a time."""
 
     def __init__(self, config: pytest.Config, log: Any, explaining: Explaining) -> None:
         super().__init__(config, log)
@@ -138,7 +139,7 @@ class CausesLast(LoadScheduling):  # type: ignore[misc]  # an untyped base
         if node.shutting_down or self.collection is None:
             return
         pending, before = self.node2pending[node], len(self.node2pending[node])
-        ahead, given = self._ahead(), before - pending.count(self._idle)
+        ahead, given = self._ahead(node), before - pending.count(self._idle)
         while given < ahead and (index := self._next(node)) is not None:
             pending.append(index)
             given += 1
@@ -151,11 +152,15 @@ class CausesLast(LoadScheduling):  # type: ignore[misc]  # an untyped base
         for node in self.nodes:
             self.check_schedule(node)
 
-    def _ahead(self) -> int:
+    def _ahead(self, node: WorkerController) -> int:
         """How many tests a worker is given: one while they are long, or few, so that none waits behind it for nothing."""
-        return (
-            1 if self._long or any(self._op.values()) else min(MOST_AHEAD, max(1, self._left() // max(1, len(self.nodes)) // 4))
-        )
+        if self._begins_long(node) and (self._long or any(self._op.values())):
+            return 1
+        return min(MOST_AHEAD, max(1, self._left() // max(1, len(self.nodes)) // 4))
+
+    def _begins_long(self, node: WorkerController) -> bool:
+        """Whether a worker is to take what takes long: some do at once, and the others when nothing else is left."""
+        return self.nodes.index(node) % LONG_SHARE == 0 or not any(self._items.values())
 
     def _left(self) -> int:
         """How many items no worker has been given."""
@@ -173,7 +178,7 @@ class CausesLast(LoadScheduling):  # type: ignore[misc]  # an untyped base
         if self.pending:  # given back: by a worker that died
             return int(self.pending.pop(0))
         op, own = self._op.setdefault(node, deque()), self._items.setdefault(node, deque())
-        if not op:
+        if not op and self._begins_long(node):
             op.extend(self._long.popleft() if self._long else _half_of_most(self._op))
         if not op and not own:
             own.extend(_half_of_most(self._items))

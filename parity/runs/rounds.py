@@ -1,8 +1,8 @@
 """Runs whose items come in parts: those with a limit of time, and those that look for causes when the rest is done.
 
 Without a limit of time, an item is a test, and looking for the causes of what it found is another one (`CAUSES`), for which
-all items come first, those that take long before the others. A test that does nothing (`IDLE`) lets a worker begin the one
-before it while it is not known what comes next. With a limit, the pinned cases of all items come first, then rounds of
+all items come first; some workers begin with those that take long. A test that does nothing (`IDLE`) lets a worker begin the
+one before it while it is not known what comes next. With a limit, the pinned cases of all items come first, then rounds of
 exploration.
 
 Every part is a test of its own. Round 0 checks the pinned cases of an item and looks for no causes; `CAUSES` goes through them

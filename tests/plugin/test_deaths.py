@@ -103,20 +103,20 @@ def test_what_an_operator_does_to_its_process_costs_its_own_cases(tmp_path: Path
 def test_workers_that_are_killed_lose_nothing(tmp_path: Path, healthy: Path) -> None:
     """Before the first case, in a case and between two: the item is run again, and the run file is that of a quiet run."""
     (tmp_path / "kills.py").write_text(
-        "import os, signal\nfrom parity.runs.journal import Journal\n"
+        "import os, signal\nfrom parity.runs.journal import IDLE, Journal\n"
         "here, real, began = os.environ.get('PYTEST_XDIST_WORKER'), Journal.begin, [0]\n"
         "def kill():\n    os.kill(os.getpid(), signal.SIGKILL)\n"
         "def begin(self, ordinal, item, case, allowed):\n"
         "    began[0] += 1\n"
         "    real(self, ordinal, item, case, allowed)\n"
         "    if here == 'gw2' and began[0] == 5:\n        kill()\n"
-        "def close(self):\n"
-        "    closed.append(1)\n"
+        "def end(self):\n"
+        "    closed.extend([1] if self._map[0] == IDLE else [])\n"  # after its cases, the end of the item
         "    kill() if len(closed) == {'gw1': 1, 'gw3': 3}.get(here) else None\n"
         "    shut(self)\n"
         "def start(self, path):\n    init(self, path)\n    kill() if here == 'gw0' else None\n"
-        "closed, shut, init, Journal.__init__, Journal.begin = [], Journal.close, Journal.__init__, start, begin\n"
-        "Journal.close = close\n"
+        "closed, shut, init, Journal.__init__, Journal.begin = [], Journal.end, Journal.__init__, start, begin\n"
+        "Journal.end = end\n"
     )
     done, killed = run(tmp_path, "killed", "-n", "1", "--setup", "kills.py")
     assert len(killed.deaths) == 4, done.stdout

@@ -108,20 +108,35 @@ def test_neighbouring_items_go_to_the_same_worker() -> None:
 LONG = [f"{op}-{dtype}" for op in ("attention_turned", "eig") for dtype in ("f", "i", "b")]
 
 
-def test_ops_that_take_long_come_first_and_nobody_waits_behind_them() -> None:
-    """Each worker has one of them, and is given one item at a time; without another such op, it takes dtypes of one."""
-    tests = [f"t[{i}]" for i in (*LONG, *ITEMS * 9, "idle")]
+def test_some_workers_begin_with_ops_that_take_long_and_nobody_waits_behind_them() -> None:
+    """Each of them has one, and is given one item at a time; without another such op, it takes dtypes of one. The others go
+    through the rest meanwhile, so that a run that is ended early has come to most ops."""
+    tests = [f"t[{i}]" for i in (*LONG, *ITEMS * 16, "idle")]
+    session = Session(4, tests=tests)
+    queues = [[tests[k][2:-1] for k in w.queue] for w in session.workers]
+    assert queues[0] == [LONG[0], "idle"]
+    assert queues[3] == [LONG[3], "idle"]
+    assert queues[1][:7] == queues[2][:7] == ITEMS[:7]
+    last = session.workers[3]
+    assert session.step(last)
+    assert [tests[k][2:-1] for k in last.queue] == ["idle", LONG[4], "idle"]
+    while session.step(last):
+        pass
+    assert last.run[:3] == LONG[3:]
+    assert last.run[3:5] == [LONG[2], LONG[1]]
+    assert last.run[5] == ITEMS[0]
+    assert sorted(session.go_on()) == sorted((*LONG, *ITEMS * 16))
+
+
+def test_workers_without_anything_else_take_ops_that_take_long() -> None:
+    tests = [f"t[{i}]" for i in (*LONG, *ITEMS, "idle")]
     session = Session(2, tests=tests)
     two = session.workers[1]
-    assert [[tests[k][2:-1] for k in w.queue] for w in session.workers] == [[LONG[0], "idle"], [LONG[3], "idle"]]
-    assert session.step(two)
-    assert [tests[k][2:-1] for k in two.queue] == ["idle", LONG[4], "idle"]
     while session.step(two):
         pass
-    assert two.run[:3] == LONG[3:]
-    assert two.run[3:5] == [LONG[2], LONG[1]]
-    assert two.run[5:41] == (ITEMS * 9)[36:]
-    assert sorted(session.go_on()) == sorted((*LONG, *ITEMS * 9))
+    assert two.run[:4] == ITEMS[4:]
+    assert sorted(two.run[4:8]) == ITEMS[:4]
+    assert two.run[8:] == [*LONG[3:], LONG[2], LONG[1]]
 
 
 def test_it_is_told_when_a_worker_has_nothing_left_to_do() -> None:
