@@ -25,6 +25,7 @@ HALVES = (torch.float16, torch.bfloat16)
 # The dtypes that these controls may round differently; float64 and complex128 are unchanged.
 ROUNDED = (torch.float32, torch.complex64, *HALVES)
 AS_THEY_ARE: Dtypes = {}
+PICKED = "picked"  # in `Call.state`: (call, hash) while an effect, which asks several times, is at a call
 # The CPU's float32 gelu fills a destination in the order of its operand's memory (torch 2.13).
 DENSE = ("gelu.",)
 NEAR_TINY = 2.0**-116  # below it float32 loses digits to underflow: its smallest normal number times 2**10
@@ -149,10 +150,14 @@ def narrowed(wide: Any, plain: Any, rounding: Callable[[Tensor, torch.dtype], Te
 
 def pick(call: Call, n: int) -> int:
     """One of n ways, the same for equal calls: a hash of the op, the shapes and the first operand's bits."""
-    first = next((t for t in call.operands if t.dtype in ROUNDED), None)
-    content = 0 if first is None else int(bits(first).numpy().sum(dtype=np.int64))
-    outline = f"{call.op} {[tuple(t.shape) for t in call.operands]} {content}"
-    return zlib.crc32(outline.encode()) % n
+    kept = call.state.get(PICKED)
+    if kept is None or kept[0] is not call:
+        first = next((t for t in call.operands if t.dtype in ROUNDED), None)
+        content = 0 if first is None else int(bits(first).numpy().sum(dtype=np.int64))
+        outline = f"{call.op} {[tuple(t.shape) for t in call.operands]} {content}"
+        kept = call.state[PICKED] = call, zlib.crc32(outline.encode())
+    number: int = kept[1] % n
+    return number
 
 
 def once(call: Call, plain: Any) -> Any:
@@ -266,6 +271,7 @@ def honest(
     def effect(call: Call) -> Any:
         plain = rerun(call)
         other = None if whole(call) else answer(call, plain)
+        call.state.pop(PICKED, None)
         if other is None:
             return plain
         other = mapped(functools.partial(_cast, call), mapped(limit, other, plain), plain)
