@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.assertion.advice import LENGTHS, advice
@@ -31,6 +30,7 @@ from parity.assertion.places import Place, Places
 from parity.assertion.subject import SEED, Subject, forward, gradients, subject, tracked_outputs, word
 from parity.assertion.watch import PlacementWatch
 from parity.core.errors import NothingCompared
+from parity.core.modes import OperatorMode
 from parity.core.results import Raised
 from parity.devices import Call, Fault
 from parity.devices.mps_calls import LACKING, Answer, answer, refusal
@@ -331,7 +331,7 @@ def _composed(function: str, gates: int, pass_: str) -> tuple[str, ...]:
     return tuple(n for n in names.found if n not in ATEN_OF_LINEAR)
 
 
-class _Names(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
+class _Names(OperatorMode):
     """Keeps the names of the operators that are dispatched."""
 
     def __init__(self) -> None:

@@ -243,7 +243,7 @@ class _Recorder(Search):
         return {n: self.ref(Reader(self.device, LARGEST)(t.contiguous()), True) for n, t in theirs.items() if known(t)}
 
 
-class _Recording(Operators):  # type: ignore[no-untyped-call]  # as torch has it
+class _Recording(Operators):
     """Records each call on the device."""
 
     def __init__(self, recorder: _Recorder) -> None:

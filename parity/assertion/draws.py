@@ -20,8 +20,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
+
+from parity.core.modes import OperatorMode
 
 FLOATS = (torch.float64, torch.float16, torch.bfloat16)
 # Operators that drop out and return their mask.
@@ -41,7 +43,7 @@ ATEN_CHOICE = ("_fused_sdp_choice",)  # tagged as random too, but it only says w
 ATEN_ASKED = ("dropout_p", "dropout", "training")  # their arguments that ask for it
 
 
-class Handed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
+class Handed(OperatorMode):
     """Draws every random number inside on the CPU. draws: how many operators drew; left: those that drew by themselves, whose
     numbers no other side has; stream: the state of the CPU's generator when it was left first. told: called at each draw."""
 

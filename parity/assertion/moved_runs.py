@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from parity.assertion.subject import Subject, forward, gradients, known, tracked_outputs, word
 from parity.assertion.truth import seeded
 from parity.core.dtypes import FACTS, HALF
+from parity.core.modes import OperatorMode
 from parity.oracle.rounding import EXACT_KERNELS, perturb
 
 # Operators whose results are sums of products of two operands, or of the elements of one.
@@ -31,7 +31,7 @@ STEP = 2.0  # roundoffs by which the result of a kernel moves: it stands for the
 CHAIN = 0.3  # roundoffs of its result, times sqrt(n), that a chain of n additions is off by in the mean square, about
 
 
-class Moved(TorchDispatchMode):
+class Moved(OperatorMode):
     """Moves the results of all kernels that round by `STEP` roundoffs of their dtype, to either side by chance. key: another
     one for each run; chains: those of long sums by as much as one chain of additions loses. halves: whether one was in a half
     type."""

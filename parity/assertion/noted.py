@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from parity.assertion.located import PASSES
 from parity.assertion.places import Place, Places
 from parity.checks.operators import OUTSIDE
+from parity.core.modes import OperatorMode
 from parity.runs.journal import ALLOWED, NOTES, Journal
 
 DEVICE, CPU, NEITHER = "device", "reference", "compare"  # stages of the journal; the last one has no limit
@@ -82,7 +82,7 @@ class Noted:
             self._journal.stage(NEITHER)
 
 
-class _Noting(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
+class _Noting(OperatorMode):
     def __init__(self, noted: Noted, places: Places) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
         self._noted, self._places = noted, places

@@ -410,7 +410,7 @@ def called_with(call: OperatorCall, tensors: Sequence[Tensor]) -> Any:
     return tuple(t for t in tree_leaves(on_the_cpu(call.operator)(*args, **kwargs)) if isinstance(t, Tensor))
 
 
-class Operators(Following):  # type: ignore[no-untyped-call]  # as torch has it
+class Operators(Following):
     """Hands each call on the device to the search."""
 
     def __init__(self, search: Search, in_place: bool = False) -> None:

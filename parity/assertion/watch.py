@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from parity import catalog
 from parity.assertion.places import line
+from parity.core.modes import OperatorMode
 from parity.devices import setup
 from parity.oracle.step_dtypes import Recorded
 
@@ -88,7 +88,7 @@ def _tensors(tree: Any) -> list[Tensor]:
     return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]
 
 
-class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
+class _Operators(OperatorMode):
     def __init__(self, watch: PlacementWatch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
         self._watch = watch

@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from parity.checks.trial import RAISED, Result
+from parity.core.modes import OperatorMode
 from parity.core.results import COMPARED, Verdict
 from parity.devices.base import Device
 from parity.devices.refusals import classify
@@ -141,7 +141,7 @@ def _logged(device: Device, notes: _Notes) -> Iterator[None]:
         device.seat.touch()
 
 
-class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
+class _Mode(OperatorMode):
     """Records aten operators with a tensor on a device other than the CPU. within: also those that its kernels call."""
 
     def __init__(self, notes: _Notes, within: bool) -> None:

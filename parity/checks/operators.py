@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.checks.dispatched import has_number
 from parity.checks.equivalents import on_the_cpu
 from parity.core.dtypes import FACTS
+from parity.core.modes import OperatorMode
 from parity.devices.base import Device
 
 LARGEST = 1 << 22  # most bytes of the storages of a call's operands; larger calls are not run again
@@ -422,7 +422,7 @@ class _Naming(TorchFunctionMode):
         return any(isinstance(x, Tensor) and x.device.type == self._kind for x in tree_leaves(tree))
 
 
-class Following(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
+class Following(OperatorMode):
     """Runs each operator on the device, and once more on the CPU with the operands as they were. largest: most bytes of the
     storages of a call's operands."""
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.catalog.draw import Pick
 from parity.catalog.row import Row
 from parity.core.case import Arg, Slice, TensorSpec, Word, operands_in
 from parity.core.errors import DeviceError
+from parity.core.modes import OperatorMode
 from parity.devices.operator_table import table_path
 from parity.execution.execute import attribute
 from parity.execution.inputs import torch_word
@@ -141,7 +141,7 @@ def _run_on_meta(row: Row, args: tuple[Arg, ...], kwargs: Kwargs, k: int) -> boo
     return watch.allowed
 
 
-class _PlacementMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # as torch has it
+class _PlacementMode(OperatorMode):
     """Runs operators on the meta device. allowed: whether all of them accept their operands on the devices where they are."""
 
     def __init__(self) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+
+from parity.core.modes import OperatorMode
 
 HALF = (torch.float16, torch.bfloat16)
 
 
-class Float32Reference(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
+class Float32Reference(OperatorMode):
     """Computes every kernel that makes new half-precision results in float32.
 
     Kernels that write into or return an operand, and those that fail in float32, run unchanged.

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.core.dtypes import FACTS
+from parity.core.modes import OperatorMode
 from parity.oracle.rounding import kernel_of
 
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
@@ -35,7 +35,7 @@ def _floats(tree: Any) -> list[Tensor]:
     return [x for x in tree_leaves(tree) if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex())]
 
 
-class Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
+class Recorded(OperatorMode):
     """Records the dtypes of the results of each operator, in the order of its calls. asked: whether the dtype of a call
     is wanted; "" is recorded for the others."""
 
@@ -147,7 +147,7 @@ def _finfo_by(answer: Callable[..., torch.finfo]) -> Iterator[None]:
         module.finfo = kept
 
 
-class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
+class Widened(OperatorMode):
     """Runs every operator in float64 whatever dtype the function casts to, and widens tensors that the function makes."""
 
     def __init__(self) -> None:
