@@ -11,9 +11,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from parity.core.errors import FaultError
 from parity.devices import Call, Device, Fault, load_faults, resolve
+from parity.execution.execute import gradients
 
 ROOT = Path(__file__).parents[3]
 X = torch.arange(1.0, 13.0).reshape(3, 4)
@@ -341,3 +343,39 @@ def test_a_fault_sees_the_lazy_conjugate() -> None:
     x = torch.randn(2, 2, dtype=torch.complex64)
     assert torch.equal((d.upload(x) @ d.upload(x).conj()).cpu(), x @ x.conj())
     assert seen == [True]
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_a_fault_sees_earlier_calls_only_if_it_says_so(remembers: bool) -> None:
+    """What it sees costs as much as a small kernel."""
+    seen: list[int] = []
+
+    def count(call: Call) -> Any:
+        seen.append(len(call.seen))
+        return call.run()
+
+    device = resolve("sim", [Fault("counts", ("exp",), count, remembers=remembers)])
+    with device.active():
+        x = device.upload(torch.ones(3))
+        for _ in range(3):
+            x.exp()
+    assert seen == ([0, 1, 2] if remembers else [0, 0, 0])
+
+
+def test_a_hook_on_public_functions_sees_nothing_of_what_is_read_inside_a_kernel() -> None:
+    """Each attribute would cost as much as the kernel. torch leaves the hook on in a backward pass."""
+    device = resolve("sim")
+    seen: list[str] = []
+
+    class Seen(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    x = device.upload(torch.ones(3)).requires_grad_()
+    y, one = torch.sin(x), device.upload(torch.ones(3))
+    with Seen():
+        (pulled,) = gradients([y], [x], [one])
+    assert seen == []
+    assert pulled is not None
+    assert torch.equal(device.download(pulled), torch.ones(3).cos())
