@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,9 +70,9 @@ class Survival:
         self._thread.start()
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtestloop(self) -> Iterator[None]:
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
         """Tell the deaths whose inquests are left when all tests are done: they count for the exit code."""
-        done: Any = yield
+        done = yield
         self._tell(self._inquests.done())
         seconds = INQUEST_SECONDS if self._rounds is None else max(0.0, self._rounds.left)
         if left := self._inquests.left:
