@@ -10,10 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from parity import tolerance
-from parity.core import notation
+from parity.core import notation, processes
 from parity.core.case import Case
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError, ParityError
@@ -50,8 +48,7 @@ def run(
 
     Raises CaseError for a case that cannot be rebuilt here, DeviceError and UsageError as resolving a device does.
     """
-    torch.set_num_threads(1)
-    torch.autograd.set_multithreading_enabled(False)
+    processes.prepare_torch()
     there = resolve(device, load_faults(faults) if faults else ())
     tables = tolerance.load(there.name, known_ops={r.name for r in suite.rows("all")}, fast=is_fast(there))
     findings = compared = 0

@@ -10,11 +10,9 @@ import json
 import sys
 import time
 
-import torch
-
 from parity import tolerance
 from parity.checks.check import EVERYTHING, Settings, check, quiet
-from parity.core import notation
+from parity.core import notation, processes
 from parity.core.results import Aspect
 from parity.devices import load_faults, resolve
 from parity.devices.fallbacks import listening
@@ -29,8 +27,7 @@ def main() -> None:
     where = json.loads(sys.stdin.readline())
     if where["setup"]:
         run_setup(where["setup"])
-    torch.set_num_threads(1)
-    torch.autograd.set_multithreading_enabled(False)
+    processes.prepare_torch()
     device = resolve(where["device"], load_faults(where["faults"]) if where["faults"] else ())
     tables = tolerance.load(device.name, known_ops={r.name for r in suite.rows("all")}, fast=is_fast(device))
     there, notes = (device, resolve("cpu"), tables), list[str]()

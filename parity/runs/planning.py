@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from parity import tolerance
+from parity.core import processes
 from parity.core.dtypes import FACTS
 from parity.devices import load_faults, resolve
 from parity.devices.preflight import is_fast
@@ -21,8 +22,7 @@ from parity.runs.rounds import TimeLimit
 
 def run_plan(options: RunOptions, power: float, left: float | None, later: bool = False) -> RunPlan:
     """The RunPlan of this process. power, later: see `RunPlan`; left: seconds until the time is over."""
-    torch.set_num_threads(1)
-    torch.autograd.set_multithreading_enabled(False)  # backward on the calling thread: simulated devices need it
+    processes.prepare_torch()
     if options.setup:  # before OpInfo is imported, which freezes the backend flags
         run_setup(options.setup)
     device = resolve(options.device, load_faults(options.faults) if options.faults else ())

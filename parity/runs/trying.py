@@ -10,11 +10,9 @@ import json
 import sys
 from dataclasses import replace
 
-import torch
-
 from parity import tolerance
 from parity.checks.check import failing
-from parity.core import notation
+from parity.core import notation, processes
 from parity.core.errors import ParityError
 from parity.core.results import Aspect
 from parity.devices import load_faults, resolve
@@ -33,8 +31,7 @@ def main() -> None:
     asked = json.loads(sys.stdin.read())
     if asked["setup"]:
         run_setup(asked["setup"])
-    torch.set_num_threads(1)
-    torch.autograd.set_multithreading_enabled(False)
+    processes.prepare_torch()
     device = resolve(asked["device"], load_faults(asked["faults"]) if asked["faults"] else ())
     tables = tolerance.load(device.name, known_ops={r.name for r in suite.rows("all")}, fast=is_fast(device))
     options = RunOptions(fail_on_metadata=asked["fail_on_metadata"])

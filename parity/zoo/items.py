@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from parity import tolerance
 from parity.catalog import opinfo
+from parity.core import processes
 from parity.core.errors import CaseError
 from parity.devices import resolve
 from parity.devices.fallbacks import listening
@@ -156,8 +156,7 @@ class FaultItem(RowItem):
 @functools.cache
 def _plan(profile: str, patience: float) -> RunPlan:
     """The RunPlan that all tests of this process share; its device is healthy."""
-    torch.set_num_threads(1)
-    torch.autograd.set_multithreading_enabled(False)  # backward on the calling thread: simulated devices need it
+    processes.prepare_torch()
     healthy = resolve(DEVICE)
     tables = tolerance.load(healthy.name, known_ops={r.name for r in suite.rows("all")})
     gc.freeze()  # torch and the catalog stay alive, so the collector need not scan them
