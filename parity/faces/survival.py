@@ -197,10 +197,10 @@ class Survival:
 
     def _tell(self, answers: Iterable[tuple[Json, str, str]]) -> None:
         """Report deaths that were looked into: (row, blame, evidence) of each."""
-        from parity.runs import known_deaths
-        from parity.runs.rows import UNKNOWN
-
         for row, blame, why in answers:
+            from parity.runs import known_deaths  # it imports torch, which few runs need here
+            from parity.runs.rows import UNKNOWN
+
             row |= {"blame": blame, "why": why}
             if blame == UNKNOWN and row["how"] == "crash" and row["signal"] in inquest.KILLS:
                 row["how"] = "killed"
