@@ -2,7 +2,8 @@
 
 A process (`parity.runs.alone_worker`) checks one case after another and hands each result back through a file. When it ends
 or hangs, the case that it was at runs once more in a process of its own. If that one lives, its result counts, and the cases
-before it are tried alone, because some deaths come later than the call. Another process goes on with the cases after it.
+before it are tried alone, because some deaths come later than the call. Another process goes on with the cases after it, and
+starts meanwhile: most of what a death costs is the start of two processes.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Alone:
             got = self._process.step()
             if isinstance(got, Ended):
                 self._process = None
-                self._after_death(ordinal, got)
+                self._after_death(ordinal, got, skip)
             elif got is not None and got[0] == DONE:  # it has no such case
                 self._process.close()
                 self._process = None
@@ -131,7 +132,7 @@ class Alone:
         asked = Asked(self._options, self._power, i.row.name, i.dtype, self._part, first, last, out, linger)
         return _Process(asked)
 
-    def _after_death(self, ordinal: int, ended: Ended) -> None:
+    def _after_death(self, ordinal: int, ended: Ended, skip: frozenset[int]) -> None:
         """Find the case that ended a process, the one at hand or one before it. Hangs need no second look."""
         if ended.ordinal is None and not ended.before:
             self._idle_starts += 1
@@ -143,6 +144,7 @@ class Alone:
             self._died(ordinal, ended)
             return
         if ended.ordinal == ordinal:
+            self._process = self._start(ordinal + 1, None, 0.0, skip)
             alone = self._alone(ordinal)
             if isinstance(alone, Ended):
                 self._died(ordinal, alone)
