@@ -341,14 +341,14 @@ class Checker:
 
     def _hung(self) -> dict[int, str]:
         """The cases of the item that hung on the device, by their ordinals."""
-        from parity.runs.examine import REPLAYING
+        from parity.runs.journal import REPLAYING
 
         hung = [row for row in self._deaths if row["how"] == "hang" and row["stage"] == "device"]
         return {row["ordinal"]: row["case"] for row in hung if 0 <= row["ordinal"] < REPLAYING}
 
     def _dead(self) -> tuple[frozenset[int], list[dict[str, Any]]]:
         """(ordinals of cases that are left out, because they ended a worker, deaths of the item that nobody outside caused)."""
-        from parity.runs.examine import LOCATING, REPLAYING, SHRINKING
+        from parity.runs.journal import LOCATING, REPLAYING, SHRINKING
         from parity.runs.rows import OUTSIDE
 
         dead = frozenset(row["ordinal"] for row in self._deaths)
@@ -534,8 +534,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
 @pytest.fixture
 def parity_checker(request: pytest.FixtureRequest, parity_plan: Any) -> Iterator[Checker]:
     """A Checker, with a journal if the worker may die."""
-    from parity.runs.examine import NoJournal
-    from parity.runs.journal import deaths
+    from parity.runs.journal import NoJournal, deaths
 
     worker = getattr(request.config, "workerinput", None)
     folder = Path(worker["parity_rundir"]) if worker is not None and "parity_rundir" in worker else None

@@ -26,9 +26,10 @@ from parity.execution.execute import said
 from parity.report import explanation, metadata, output
 from parity.report.finding import body, place
 from parity.runs import suite
-from parity.runs.examine import RunPlan, replay
+from parity.runs.checking import replay
 from parity.runs.journal import LOST, Journal
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
 from parity.runs.tally import record
 
 LARGEST = 16 << 30  # most bytes of a case's operands, so that a typing error cannot fill the memory

@@ -23,8 +23,10 @@ from parity.devices.preflight import is_fast
 from parity.devices.setup import run_setup
 from parity.runs import suite
 from parity.runs.again import BEGIN, CAME, GONE, MARK, TRIES, UNABLE
-from parity.runs.examine import NoJournal, RunPlan, recheck
+from parity.runs.checking import recheck
+from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
 from parity.runs.suite import Item
 
 

@@ -27,8 +27,8 @@ from parity.devices import resolve
 from parity.devices.fallbacks import listening
 from parity.devices.sim import SimDevice
 from parity.runs import journal, suite
-from parity.runs.examine import RunPlan
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
 from parity.zoo.deaths import WorkerDeath, scored
 from parity.zoo.reach import Route, record
 from parity.zoo.score import OPINFO, trial
