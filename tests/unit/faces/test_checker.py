@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from parity.faces.plugin import Checker
+from parity.faces.checker import Checker
 from parity.faces.survival import ALONE_AFTER
 from parity.runs.journal import LOCATING, REPLAYING, SHRINKING
 
