@@ -15,7 +15,8 @@ from parity.assertion.subject import Subject, forward, gradients, known, tracked
 from parity.assertion.truth import seeded
 from parity.core.dtypes import FACTS, HALF
 from parity.core.modes import OperatorMode
-from parity.oracle.rounding import EXACT_KERNELS, perturb
+from parity.oracle.kernels import EXACT_KERNELS
+from parity.oracle.roundoffs import perturb
 
 # Operators whose results are sums of products of two operands, or of the elements of one.
 ATEN_SUMS = (

@@ -24,7 +24,7 @@ from parity.checks.operators import OWN_ROUNDINGS, SUM_ROUNDINGS, Lain, Operator
 from parity.core.dtypes import FACTS, HALF
 from parity.core.results import Measure, Raised, Status, Verdict
 from parity.execution import execute as ex
-from parity.oracle.rounding import perturbed
+from parity.oracle.roundoffs import perturbed
 
 FEW = 16  # elements from which on a common factor of all errors shows
 FACTOR = 6.0  # standard deviations of the common factor that independent roundings have

@@ -18,7 +18,7 @@ from parity.judging.budget import Array, Budget
 from parity.judging.drawing import drawn_exact
 from parity.judging.measures import at, parts
 from parity.oracle.protocol import Oracle
-from parity.oracle.rounding import extremes
+from parity.oracle.roundoffs import extremes
 
 # Rules multiply sensitivities by 16, which is for roundings that add up inside a kernel; a number passed between kernels is
 # rounded once, so four roundings are plenty.

@@ -12,7 +12,8 @@ import torch
 
 from parity import tolerance
 from parity.checks import deciding
-from parity.checks.operators import Lain, OperatorCall, _runs_on_the_cpu, compared
+from parity.checks.following import _runs_on_the_cpu
+from parity.checks.operators import Lain, OperatorCall, compared
 from parity.core.results import Cause, Record, Status
 from parity.devices import Call, Fault, load_faults, resolve
 from parity.devices.flags import FLAGS, Flag
