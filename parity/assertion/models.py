@@ -24,6 +24,7 @@ import torch
 from parity.assertion.comparing import compared, raised_at
 from parity.assertion.rows import rows
 from parity.assertion.subject import SEED, coarsest, subject, word
+from parity.core import processes
 from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Status
 from parity.devices import load_faults, resolve
@@ -108,8 +109,7 @@ def _module(path: Path, returns: str) -> Any:
 def main() -> None:
     """Compare what JSON in the first argument asks for; a line of the protocol before and after each function."""
     asked = json.loads(sys.argv[1])
-    torch.set_num_threads(1)
-    torch.autograd.set_multithreading_enabled(False)  # simulated devices need the backward pass on the calling thread
+    processes.prepare_torch()
     try:
         if asked["setup"]:
             run_setup(asked["setup"])

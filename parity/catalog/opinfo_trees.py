@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from parity.core.compiler import set_deterministic
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -24,11 +26,11 @@ def generators(seeded: bool = False) -> Iterator[None]:
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     if seeded:
         torch.manual_seed(0), random.seed(0), numpy.random.seed(0)
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        set_deterministic(True, warn_only=True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        set_deterministic(*before)
         torch.set_rng_state(states[0])
         random.setstate(states[1])
         numpy.random.set_state(states[2])

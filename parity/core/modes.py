@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-COMPILER, DISPATCH = f"{torch.__name__}._dynamo", "__torch_dispatch__"
+from parity.core import compiler
+
+DISPATCH = "__torch_dispatch__"
 _disable: Callable[..., Any] = getattr(torch, "_disable_dynamo")  # noqa: B009 -- torch does not export it
 
 
@@ -37,6 +38,6 @@ def _guarded(dispatch: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(dispatch)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        return (never_compiled if COMPILER in sys.modules else dispatch)(*args, **kwargs)
+        return (never_compiled if compiler.is_imported() else dispatch)(*args, **kwargs)
 
     return guarded

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from parity.core import compiler
+
 SAFE, PATH = "PYTHONSAFEPATH", "PYTHONPATH"
 OPTIONS, MORE_PLUGINS, AUTOLOAD = "PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
 _OURS: list[str] = []  # the folder that Python itself put on the `sys.path` of this process
@@ -52,6 +54,16 @@ def end_forks() -> None:
 
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_parent=count, after_in_child=lambda: os._exit(0))
+
+
+def prepare_torch() -> None:
+    """Set torch up in a process of parity's own: one thread, the backward pass on the thread that calls it (simulated devices
+    need that), and no compiler that nothing is compiled by."""
+    import torch
+
+    torch.set_num_threads(1)
+    torch.autograd.set_multithreading_enabled(False)
+    compiler.keep_out()
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from parity.catalog import entries, opinfo
 from parity.catalog.row import Row
 from parity.core import layout as layouts
 from parity.core.case import Case, Cotangent, Layout
+from parity.core.compiler import set_deterministic
 from parity.core.dtypes import FACTS
 from parity.core.errors import UsageError
 from parity.core.processes import asked_to_stop
@@ -37,12 +38,12 @@ Named = tuple[tuple[str, Tensor], ...]
 def deterministic() -> Iterator[None]:
     """Records gradients, and makes torch use deterministic algorithms only."""
     before, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True)
+    set_deterministic(True)
     try:
         with torch.enable_grad():
             yield
     finally:
-        torch.use_deterministic_algorithms(before, warn_only=warns)
+        set_deterministic(before, warns)
 
 
 class _Recording:

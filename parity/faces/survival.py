@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Generator, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from parity.core import parent
+from parity.core.results import Json
 from parity.faces.far import is_far
-from parity.runs import memory
+from parity.report.words import plural
+from parity.runs import inquest, memory
 from parity.runs.journal import FULL
 from parity.runs.options import RunOptions
 from parity.runs.rounds import CUT, GRACE_SECONDS, part_of
@@ -31,13 +34,15 @@ DEATHS_PER_ITEM = 6  # after which it is given up
 KILLS_PER_ITEM = 20  # from outside: by a person, or for the machine's memory
 STILLBORN = 10  # workers that end one after another before any case, after which the run ends
 INQUESTS = 24  # most inquests of a run; each takes as long as starting six processes
+INQUEST_SECONDS = 300.0  # for those that are left when all else is done
 WATCH_SECONDS = 0.2
 UNABLE = "unable-"  # prefix of the file with a reason why a run cannot begin; the exit code follows
 
 
 class Survival:
     """In the controller: reads the journals, kills a worker whose case is overdue, and gives the item of a dead worker to
-    another one, without the case that killed it. After several deaths the item's cases run in processes of their own."""
+    another one, without the case that killed it. After several deaths the item's cases run in processes of their own. A death
+    that needs an inquest is told when that has ended; the item does not wait for it."""
 
     again_from_nothing = True  # whether an item is run again whose worker died before its first case
 
@@ -52,7 +57,8 @@ class Survival:
         self.deaths: list[dict[str, Any]] = []
         self._nodes: dict[str, Any] = {}
         self._killed: dict[int, Any] = {}
-        self._inquests = self._stillborn = 0
+        self._inquests = inquest.Inquests()
+        self._asked = self._stillborn = 0
         self._session: pytest.Session | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -63,9 +69,23 @@ class Survival:
         self._session = session
         self._thread.start()
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """Tell the deaths whose inquests are left when all tests are done: they count for the exit code."""
+        done = yield
+        self._tell(self._inquests.done())
+        seconds = INQUEST_SECONDS if self._rounds is None else max(0.0, self._rounds.left)
+        if left := self._inquests.left:
+            text = f"finding out whether the device or the CPU ended {plural(left, 'case')}, for {seconds:.0f} s at most"
+            for reporter in (p for p in self.config.pluginmanager.get_plugins() if hasattr(p, "say")):
+                reporter.say(text)
+        self._tell(self._inquests.rest(seconds))
+        return done
+
     @pytest.hookimpl
     def pytest_sessionfinish(self) -> None:
         """Stop the watching thread."""
+        self._tell(self._inquests.rest(0.0))
         self._over.set()
         self._open.close()
 
@@ -86,13 +106,14 @@ class Survival:
         for node in self._nodes.values():
             if (process := _process(node)) is not None:
                 _kill(process.pid)
+        self._tell(self._inquests.rest(0.0))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerController, error: object) -> None:
         """A worker is gone. What one that ended for its memory had left to do is put back, before xdist takes its first item
         for a death. A run whose workers end one after another before they come to a case would never end."""
         from parity.core.errors import DeviceError
-        from parity.runs import inquest, journal
+        from parity.runs import journal
 
         self._nodes.pop(node.gateway.id, None)
         if (self.folder / f"journal-{node.gateway.id}{FULL}").exists():
@@ -122,6 +143,7 @@ class Survival:
         """A worker has done something."""
         if report.when == "call":
             self._stillborn = 0
+        self._tell(self._inquests.done())
 
     def _watch(self) -> None:
         from parity.runs import journal
@@ -140,7 +162,7 @@ class Survival:
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: Any, sched: Any) -> None:
         """A worker died in this item."""
-        from parity.runs import inquest, journal
+        from parity.runs import journal
 
         worker = report.node.gateway.id
         self._nodes.pop(worker, None)
@@ -161,15 +183,32 @@ class Survival:
         self.deaths.append(row)
         with (self.folder / journal.DEATHS).open("a") as f:  # before another worker gets the item
             f.write(json.dumps(row) + "\n")
-        report.user_properties = [("parity", json.dumps({"death": row}))]
-        report.longrepr = f"{row['how']} ({row['signal']}) at stage {row['stage']}: {row['case']}"
-        if row.get("known") and not row["fails"]:  # the scoreboard knows of no known findings
-            report.outcome, report.wasxfail = "skipped", f"known: [{row['known']}] {report.longrepr}"
+        if entry is not None and row.get("why") == inquest.PENDING:  # `_tell` reports it
+            report.outcome, report.when, report.longrepr = "passed", "setup", None
+            o = RunOptions.of_pytest(self.config.option)
+            self._inquests.begin(row, inquest.How(o.device, o.faults, o.setup), entry.allowed)
+        else:
+            _fill(report, row)
         if not row["last"]:
             try:
                 sched.mark_test_pending(crashitem)
             except NotImplementedError:
                 pass  # loadscope and similar schedulers put the whole unit back themselves
+
+    def _tell(self, answers: Iterable[tuple[Json, str, str]]) -> None:
+        """Report deaths that were looked into: (row, blame, evidence) of each."""
+        for row, blame, why in answers:
+            from parity.runs import known_deaths  # it imports torch, which few runs need here
+            from parity.runs.rows import UNKNOWN
+
+            row |= {"blame": blame, "why": why}
+            if blame == UNKNOWN and row["how"] == "crash" and row["signal"] in inquest.KILLS:
+                row["how"] = "killed"
+            row |= known_deaths.about(row, RunOptions.of_pytest(self.config.option))
+            path = row["node"].partition("::")[0]
+            report = pytest.TestReport(row["node"], (path, None, path), {}, "failed", None, "???")  # type: ignore[arg-type]
+            _fill(report, row)
+            self.config.hook.pytest_runtest_logreport(report=report)
 
     def _far_death(self, crashitem: str, report: Any, sched: Any) -> None:
         """A worker on another machine died: its journal is there, so nobody knows the case. The item is examined again, and
@@ -200,7 +239,6 @@ class Survival:
     def _between(self, crashitem: str, entry: Any, code: int | None, worker: str) -> dict[str, Any]:
         """The row to report for a worker that died before the first case of this item. Damage shows late: a death after the
         last case of the item before it is told as that case's. Nothing of this item is left out."""
-        from parity.runs import inquest
         from parity.runs.rows import OUTSIDE, UNKNOWN
 
         how, blame, why = "crash", UNKNOWN, "it ended before its first case"
@@ -229,7 +267,6 @@ class Survival:
     def _within(self, crashitem: str, entry: Any, code: int | None, worker: str) -> dict[str, Any]:
         """The row to report for a death in a case, or after it. The first kill from outside is nobody's fault, and the item is
         examined again including its case."""
-        from parity.runs import inquest
         from parity.runs.rows import DEVICE, OUTSIDE, UNKNOWN
 
         how = "hang" if entry.pid in self._killed else "crash"
@@ -245,19 +282,25 @@ class Survival:
             how, blame, why, ordinal = "killed", OUTSIDE, "the first time; it is run again", -1
         elif (stage == "device" and not outside) or lost.exists():
             blame, why = DEVICE, ""
-        elif self._inquests >= INQUESTS:
+        elif self._asked >= INQUESTS:
             blame, why = UNKNOWN, f"not looked into: {INQUESTS} deaths of this run were"
+            how = "killed" if outside else how
         else:
-            self._inquests += 1
-            o = RunOptions.of_pytest(self.config.option)
-            again = inquest.How(o.device, o.faults, o.setup)
-            blame, why = inquest.held(entry.case, again, entry.allowed, how == "hang")
-            how = "killed" if outside and blame == UNKNOWN else how
+            self._asked += 1
+            blame, why = UNKNOWN, inquest.PENDING
         return {
             "node": crashitem, "item": entry.item, "ordinal": ordinal, "case": entry.case, "how": how, "stage": stage,
             "signal": words, "after": after, "blame": blame, "why": why,
             "last": self._is_last(crashitem, blame == OUTSIDE),
         }  # fmt: skip
+
+
+def _fill(report: Any, row: Json) -> None:
+    """Report a death as the failure of its test, or as expected if it is known."""
+    report.user_properties = [("parity", json.dumps({"death": row}))]
+    report.longrepr = f"{row['how']} ({row['signal']}) at stage {row['stage']}: {row['case']}"
+    if row.get("known") and not row["fails"]:  # the scoreboard knows of no known findings
+        report.outcome, report.wasxfail = "skipped", f"known: [{row['known']}] {report.longrepr}"
 
 
 def _kill(pid: int) -> None:

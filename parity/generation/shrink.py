@@ -10,11 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from itertools import islice
-
-from hypothesis import HealthCheck, Phase, find, settings
-from hypothesis import strategies as st
-from hypothesis.database import InMemoryExampleDatabase, choices_to_bytes
-from hypothesis.errors import Flaky, NoSuchExample
+from typing import TYPE_CHECKING
 
 from parity.catalog.draw import Sizes
 from parity.catalog.row import Row
@@ -24,17 +20,24 @@ from parity.core.notation import case_text
 from parity.generation.generate import Drawn, decode
 from parity.generation.reductions import ENOUGH, PASSES, Pass
 
+if TYPE_CHECKING:  # most processes shrink nothing
+    from hypothesis import strategies as st
+
 PICK_TRIES = 200  # limit for Hypothesis; on large cases it needs many more tries than the reductions
 WALK_TRIES = 800  # limit for the reductions
 
 
 @functools.lru_cache(maxsize=4096)
 def _below(n: int) -> st.SearchStrategy[int]:
+    from hypothesis import strategies as st
+
     return st.integers(0, n - 1)
 
 
 def cases(row: Row, dtype: str, sizes: Sizes | None = None) -> st.SearchStrategy[Case]:
     """A Hypothesis strategy for cases of a row in a dtype, for property tests. sizes: default `Sizes()`."""
+    from hypothesis import strategies as st
+
     used = sizes or Sizes()
 
     @st.composite
@@ -44,7 +47,6 @@ def cases(row: Row, dtype: str, sizes: Sizes | None = None) -> st.SearchStrategy
     return strategy()
 
 
-ALL_HEALTH_CHECKS = tuple(HealthCheck)
 # What a reduced case whose arguments no longer fit together may raise when it is built or run; it counts as not failing.
 UNFIT = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, ParityError)
 
@@ -104,6 +106,10 @@ def _by_picks(strategy: st.SearchStrategy[Case], picks: tuple[int, ...], fails: 
 
     The extra 0 after the picks is needed: Hypothesis takes an entry that replays exactly for already shrunk.
     """
+    from hypothesis import HealthCheck, Phase, find, settings
+    from hypothesis.database import InMemoryExampleDatabase, choices_to_bytes
+    from hypothesis.errors import Flaky, NoSuchExample
+
     best: list[Case] = []
 
     def fails_and_keeps(case: Case) -> bool:
@@ -120,7 +126,7 @@ def _by_picks(strategy: st.SearchStrategy[Case], picks: tuple[int, ...], fails: 
         phases=(Phase.reuse, Phase.shrink),
         max_examples=100_000,
         deadline=None,
-        suppress_health_check=ALL_HEALTH_CHECKS,
+        suppress_health_check=tuple(HealthCheck),
         derandomize=False,
     )
     try:

@@ -204,7 +204,8 @@ class Alone:
     def _blame(self, text: str, allowed: float, ended: Ended) -> tuple[str, str]:
         """As for the death before it with the same words, else by an inquest."""
         for d in (*self._earlier, *self.deaths):
-            if (d["signal"], d["stage"], d["how"]) == (ended.signal, ended.stage, ended.how) and d["blame"] != OUTSIDE:
+            same = (d["signal"], d["stage"], d["how"]) == (ended.signal, ended.stage, ended.how)
+            if same and d["blame"] != OUTSIDE and d["why"] != inquest.PENDING:
                 return d["blame"], d["why"]
         if self._inquests >= INQUESTS:
             return UNKNOWN, f"not looked into: {INQUESTS} deaths of this item were"

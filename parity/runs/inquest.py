@@ -12,20 +12,26 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from parity.core import processes
+from parity.core.results import Json
 from parity.runs import journal
 from parity.runs.rows import CPU, DEVICE, UNKNOWN
 
 TRIES = 3  # of each side
 STARTING = 60.0  # seconds that a process may take to start
+TICK = 0.2  # seconds between two looks at whether the inquest is to end
 OUTSIDERS = (signal.SIGKILL, signal.SIGTERM) if hasattr(signal, "SIGKILL") else (signal.SIGTERM,)
 KILLS = tuple(s.name for s in OUTSIDERS)
+PENDING, NOT_DONE = "being looked into", "not looked into: the run ended before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +62,48 @@ class Attempt:
         return bool(self.died) and not self.hung and bool(self.stage) and self.died not in KILLS
 
 
-def attempt(case: str, how: How, seconds: float, quiet: bool = False) -> Attempt:
-    """Run a case in a new process. quiet: discard its output."""
+def surroundings() -> dict[str, str]:
+    """The environment of a process that runs a case again. Taken in the main thread, because it changes the environment."""
+    with processes.isolated():
+        return dict(os.environ)
+
+
+def attempt(
+    case: str, how: How, seconds: float, quiet: bool = False,
+    environment: Mapping[str, str] | None = None, over: threading.Event | None = None,
+) -> Attempt:  # fmt: skip
+    """Run a case in a new process. quiet: discard its output; environment: the `surroundings` if this is not the main thread;
+    over: set when the answer is no longer wanted: the process is ended."""
+    environment = surroundings() if environment is None else environment
+    if over is not None and over.is_set():
+        return Attempt(1)
     with tempfile.TemporaryDirectory(prefix="parity-replay-") as folder:
         notes, nowhere = Path(folder, "journal"), subprocess.DEVNULL if quiet else None
-        with processes.isolated():  # in its own session, so that Ctrl-C reaches only this process, which then ends it
-            process = subprocess.Popen(_command(notes, case, how), stdout=nowhere, stderr=nowhere, start_new_session=True)
+        process = subprocess.Popen(  # in its own session, so that Ctrl-C reaches only this process, which then ends it
+            _command(notes, case, how), stdout=nowhere, stderr=nowhere, start_new_session=True, env=environment
+        )
         try:
-            code = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return Attempt(1, f"no answer within {seconds:.0f} s", True, _stage(notes))
+            code = _exit_code(process, seconds, over)
         finally:
             end(process)
+        if code is None:
+            return Attempt(1, f"no answer within {seconds:.0f} s", True, _stage(notes))
         ended = notes.with_suffix(".code")
         if code >= 0 and ended.exists() and ended.read_text() == str(code):
             return Attempt(code)
         why = notes.with_suffix(".lost")
         return Attempt(1, why.read_text() if why.exists() else word(code), False, _stage(notes))
+
+
+def _exit_code(process: subprocess.Popen[Any], seconds: float, over: threading.Event | None) -> int | None:
+    """The exit code of a process; None if it has none after so many seconds, or when `over` is set."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0 and not (over is not None and over.is_set()):
+        try:
+            return process.wait(left if over is None else min(TICK, left))
+        except subprocess.TimeoutExpired:
+            continue
+    return None
 
 
 def end(process: subprocess.Popen[Any]) -> None:
@@ -106,12 +137,26 @@ def word(code: int | None) -> str:
         return f"signal {-code}"
 
 
-def held(case: str, how: How, seconds: float, hung: bool = False) -> tuple[str, str]:
+def held(
+    case: str, how: How, seconds: float, hung: bool = False,
+    environment: Mapping[str, str] | None = None, over: threading.Event | None = None,
+) -> tuple[str, str]:  # fmt: skip
     """Who caused the death of a case (one of `rows.BLAMES`), and the evidence in words. seconds: what the case may take; hung:
-    whether it hung instead of dying."""
-    alone = How("cpu", None, how.setup)
-    with processes.isolated(), ThreadPoolExecutor(max_workers=TRIES) as pool:
-        without, both = ([*pool.map(lambda h: attempt(case, h, STARTING + seconds, True), TRIES * (h,))] for h in (alone, how))
+    whether it hung instead of dying; environment, over: as for `attempt`."""
+    alone, over = How("cpu", None, how.setup), threading.Event() if over is None else over
+    environment = surroundings() if environment is None else environment
+
+    def thrice(how: How) -> list[Attempt]:
+        return [*pool.map(lambda _: attempt(case, how, STARTING + seconds, True, environment, over), range(TRIES))]
+
+    with ThreadPoolExecutor(max_workers=TRIES) as pool:
+        try:
+            without, both = thrice(alone), thrice(how)
+        except BaseException:  # Ctrl-C: the threads must not go on
+            over.set()
+            raise
+    if over.is_set():
+        return UNKNOWN, NOT_DONE
     proofs = {a.died for a in without if a.proves or (a.hung and hung)}
     if len(proofs) == 1 and all(a.proves or (a.hung and hung) for a in without):
         return CPU, f"it comes on the CPU alone, {TRIES} of {TRIES} times ({without[0].died})"
@@ -120,3 +165,38 @@ def held(case: str, how: How, seconds: float, hung: bool = False) -> tuple[str, 
         less = f", on the CPU alone {len(cpu)} of {TRIES} times" if cpu else ", and never on the CPU alone"
         return DEVICE, f"it comes with the device {len(device)} of {TRIES} times ({device[0]}){less}"
     return UNKNOWN, f"it did not come again in {TRIES} tries with the device, nor in {TRIES} on the CPU alone"
+
+
+class Inquests:
+    """Inquests one after another in a thread, while the run goes on: each takes as long as starting six processes, and that of
+    a hang twice what the case may take besides."""
+
+    def __init__(self) -> None:
+        self._pool, self._over = ThreadPoolExecutor(1), threading.Event()
+        self._begun: deque[tuple[Json, Future[tuple[str, str]]]] = deque()
+
+    def begin(self, row: Json, how: How, allowed: float) -> None:
+        """Find out who caused a death. row: as `Survival` tells it; allowed: seconds that its case may take."""
+        asked = row["case"], how, allowed, row["how"] == "hang", surroundings(), self._over
+        self._begun.append((row, self._pool.submit(held, *asked)))
+
+    @property
+    def left(self) -> int:
+        """How many were not given yet."""
+        return len(self._begun)
+
+    def done(self) -> Iterator[tuple[Json, str, str]]:
+        """(row, blame, evidence) of those that have ended and were not given before."""
+        while self._begun and self._begun[0][1].done():
+            row, answer = self._begun.popleft()
+            yield row, *answer.result()
+
+    def rest(self, seconds: float) -> Iterator[tuple[Json, str, str]]:
+        """Wait for all others, for so many seconds at most, and give them as `done`. Those that did not end in that time, or
+        before Ctrl-C, blame nobody."""
+        try:
+            wait([answer for _, answer in self._begun], timeout=seconds)
+        finally:
+            self._over.set()
+            self._pool.shutdown(wait=True)
+        yield from self.done()

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from parity import tolerance
+from parity.core import processes
 from parity.core.case import Case
 from parity.core.dtypes import FACTS
 from parity.devices import load_faults, resolve
@@ -66,8 +67,7 @@ def patience(case: Case) -> float:
 
 def run_plan(options: RunOptions, power: float, left: float | None, later: bool = False) -> RunPlan:
     """The RunPlan of this process. power, later: see `RunPlan`; left: seconds until the time is over."""
-    torch.set_num_threads(1)
-    torch.autograd.set_multithreading_enabled(False)  # backward on the calling thread: simulated devices need it
+    processes.prepare_torch()
     if options.setup:  # before OpInfo is imported, which freezes the backend flags
         run_setup(options.setup)
     device = resolve(options.device, load_faults(options.faults) if options.faults else ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +36,11 @@ def test_public_names_are_listed_before_they_are_used() -> None:
     program = "import parity; print(set(parity._HOMES) ^ set(parity.__all__), set(parity.__all__) - set(dir(parity)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set() set()"
+
+
+def test_the_main_process_of_a_run_loads_no_torch(tmp_path: Path) -> None:
+    """Its workers do, at the same time; a run of a few ops would take half as long again."""
+    options = "'--device', 'sim', '--dtype', 'float32', '--examples', '1', '-n', '1', '--output', 'run.jsonl'"
+    program = f"import sys; from parity.faces import cli; print(cli.main(['run', 'add', {options}]), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 False"

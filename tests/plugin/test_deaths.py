@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from parity.runs import inquest, run_file, shrinking
-from parity.runs.rows import OUTSIDE, Death, Run
+from parity.runs.rows import OUTSIDE, UNKNOWN, Death, Run
 
 TIMES = ("seconds", "device_seconds", "device_spread", "started", "ids")
 ODD = """
@@ -199,3 +202,29 @@ def test_a_hang_is_shrunk_with_few_attempts(tmp_path: Path, monkeypatch: pytest.
     assert (two.death, two.died, two.why) == (other, 0, "it did not come again")
     (late,) = shrinking.shrunk([hang], how, 1, seconds=0.0)
     assert "for shrinking deaths were over" in late.why
+
+
+def test_a_run_does_not_wait_for_an_inquest(tmp_path: Path) -> None:
+    """Where the CPU hangs, six processes hang once more, three at a time: all items are done meanwhile, Ctrl-C ends the
+    processes, and the death is kept."""
+    (tmp_path / "setup.py").write_text(
+        "import time, torch\nreal = torch.sin\n"
+        "def sin(x, **more):\n"
+        "    if x.is_cpu and x.dtype is torch.float32 and x.dim() == 2:\n        time.sleep(10000)\n"
+        "    return real(x, **more)\n"
+        "torch.sin = sin\n"
+    )
+    asked = ("sin", "cos", "--device", "sim", "--dtype", "float32", "--examples", "3", "-n", "1", "--hang-after", "3")
+    command = (sys.executable, "-P", "-m", "parity", "run", *asked, "--setup", "setup.py", "--output", "run.jsonl")
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with process:
+        assert process.stdout is not None
+        said = list(itertools.takewhile(lambda line: not line.startswith("finding out"), process.stdout))
+        assert any(line.startswith("100%  2/2 items") for line in said), said
+        process.send_signal(signal.SIGINT)
+        asked_at = time.monotonic()
+        rest = process.stdout.read()
+        assert time.monotonic() - asked_at < inquest.STARTING / 4, rest
+    kept = run_file.read(tmp_path / "run.jsonl")
+    assert {d.op for d in kept.deaths} == {"sin"}
+    assert {(d.how, d.blame, d.why) for d in kept.deaths} == {("hang", UNKNOWN, inquest.NOT_DONE)}

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from parity.core.compiler import set_deterministic
 from parity.devices.sim.call import Call
 from parity.devices.sim.effects import as_contiguous, has_repeats, skip
 from parity.devices.sim.faults import abort, refuse
@@ -157,12 +158,12 @@ def _in_any_order(call: Call) -> Any:
 def _alike(d: str, places: int) -> bool:
     """Whether sums of 4096 terms at so many places have the same bits twice, under deterministic algorithms."""
     index, terms = (torch.arange(4096) % places).to(d), ramp(d, 4096)
-    torch.use_deterministic_algorithms(True)
+    set_deterministic(True)
     try:
         a, b = (torch.zeros(places, device=d).index_add_(0, index, terms).cpu() for _ in range(2))
         c, e = (torch.zeros(places, device=d).index_put_((index,), terms, accumulate=True).cpu() for _ in range(2))
     finally:
-        torch.use_deterministic_algorithms(False)
+        set_deterministic(False)
     return torch.equal(a, b) and torch.equal(c, e)
 
 

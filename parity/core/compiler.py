@@ -1,0 +1,46 @@
+"""torch's compiler, kept out of processes that compile nothing.
+
+Some functions of torch import it (0.7 s, or 2 s with its code generator) for no more than to keep it away from themselves.
+Nothing can be compiled before something has imported it, so until then that is not needed.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+TORCH = "torch"
+NAME, CODE_GENERATOR = f"{TORCH}._dynamo", f"{TORCH}._inductor"
+KEPT_AWAY = "__dynamo_disable"  # the attribute in which torch keeps a function that the compiler was told to leave alone
+
+
+def is_imported() -> bool:
+    """Whether the program has imported the compiler."""
+    return NAME in sys.modules
+
+
+def keep_out() -> None:
+    """Let torch's own functions that are never compiled run as they are, until the program imports the compiler itself.
+
+    `torch._compile` asks such a function for `KEPT_AWAY` at each call, and imports the compiler where there is none. It finds
+    `getattr` among the names of its module first, and is told there that the function itself is what it asks for. A torch that
+    asks otherwise imports the compiler as before. For parity's own processes, not for a user's.
+    """
+    import torch._compile
+
+    torch._compile.getattr = _asked  # type: ignore[attr-defined]
+
+
+def _asked(function: Any, name: str, *default: Any) -> Any:
+    found = getattr(function, name, *default)
+    return function if found is None and name == KEPT_AWAY and not is_imported() else found
+
+
+def set_deterministic(mode: bool, warn_only: bool = False) -> None:
+    """`torch.use_deterministic_algorithms`, which also tells the code generator; one that is not imported is not told."""
+    import torch
+
+    if CODE_GENERATOR in sys.modules:
+        torch.use_deterministic_algorithms(mode, warn_only=warn_only)
+    else:
+        torch._C._set_deterministic_algorithms(mode, warn_only=warn_only)
