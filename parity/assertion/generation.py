@@ -187,7 +187,7 @@ def compare_generation(
     found = None
     if locate and any(v.status in LOCATABLE for _, v in comparison.findings):
         found = _located(decode, inputs, place)
-        comparison = comparison if found is None else with_place(comparison, found, place)
+        comparison = comparison if found is None else with_place(comparison, found)
     return Generation(comparison.subject, steps, comparison, found)
 
 

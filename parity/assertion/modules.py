@@ -27,7 +27,7 @@ from parity.core.results import Raised
 from parity.devices import Device
 from parity.execution import execute as ex
 from parity.oracle.float64 import widen
-from parity.oracle.rounding import perturbed
+from parity.oracle.roundoffs import perturbed
 from parity.oracle.step_dtypes import Recorded
 
 RUNS = 4  # rounded runs

@@ -4,8 +4,8 @@ the price of a plain run each."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,7 +15,8 @@ from parity.assertion.subject import Subject, forward, gradients, known, tracked
 from parity.assertion.truth import seeded
 from parity.core.dtypes import FACTS, HALF
 from parity.core.modes import OperatorMode
-from parity.oracle.rounding import EXACT_KERNELS, perturb
+from parity.oracle.kernels import EXACT_KERNELS
+from parity.oracle.roundoffs import perturb
 
 # Operators whose results are sums of products of two operands, or of the elements of one.
 ATEN_SUMS = (
@@ -29,6 +30,7 @@ ATEN_CHAINS = frozenset((*ATEN_SUMS, "mean", *(f"native_{n}_norm_backward" for n
 
 STEP = 2.0  # roundoffs by which the result of a kernel moves: it stands for the roundings inside the kernel, too
 CHAIN = 0.3  # roundoffs of its result, times sqrt(n), that a chain of n additions is off by in the mean square, about
+Key = TypeVar("Key", str, int)  # of a result
 
 
 class Moved(OperatorMode):
@@ -85,6 +87,26 @@ def moved_results(
         run = forward(s, put, backward)
         grads = gradients(run, tracked_outputs(run), [put(c) for c in fed]) if fed else ()
     return {n: t.detach() for n, t in (*run.outputs, *run.written, *grads)}
+
+
+def explained(
+    pairs: Mapping[Key, tuple[Tensor, Tensor]],
+    most: int,
+    run: Callable[[int], Mapping[Key, Tensor] | None],
+    off: Callable[[Tensor, Tensor, Sequence[Tensor]], float],
+) -> dict[Key, float]:
+    """Of pairs of the device's and the CPU's result those that moved runs explain, with how far off each is. most: of the runs;
+    run: makes the one with a number, from 1, or None if it cannot; off: of a pair and its moved results, at most 1 if these
+    explain it."""
+    runs: list[Mapping[Key, Tensor]] = []
+    done: dict[Key, float] = {}
+    while len(done) < len(pairs) and len(runs) < most and (made := run(len(runs) + 1)) is not None:
+        runs.append(made)
+        for key in [k for k in pairs if k not in done]:
+            far = off(*pairs[key], [r[key] for r in runs if key in r])
+            if far <= 1.0:
+                done[key] = far
+    return done
 
 
 def comparable(a: Tensor, b: Tensor) -> bool:

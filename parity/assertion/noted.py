@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from parity.assertion.located import PASSES
 from parity.assertion.places import Place, Places
-from parity.checks.operators import OUTSIDE
+from parity.checks.following import OUTSIDE
 from parity.core.modes import OperatorMode
 from parity.runs.journal import ALLOWED, NOTES, Journal
 

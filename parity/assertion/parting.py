@@ -203,10 +203,10 @@ def parted(
         )
     except Exception:  # the findings must be told all the same
         return comparison
-    return with_place(comparison, found, device)
+    return with_place(comparison, found)
 
 
-def with_place(comparison: Comparison, found: Located, device: str | torch.device | Device) -> Comparison:
+def with_place(comparison: Comparison, found: Located) -> Comparison:
     """A comparison with what `located` found of it: where the device parts, and the command that tests that operator."""
     if (one := found.first) is None:
         return comparison

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from parity.assertion.comparison import MOVED_RUNS
 from parity.assertion.meter import Meter
-from parity.assertion.moved_runs import STEP, Moved, comparable, moved_results
+from parity.assertion.moved_runs import STEP, Moved, comparable, explained, moved_results
 from parity.assertion.subject import Subject, word
 from parity.core.dtypes import FACTS
 from parity.core.errors import UsageError
@@ -42,22 +42,21 @@ def by_rounding(
 ) -> dict[str, Verdict]:
     """The results of the device that are as far from the CPU's as a moved run, each with its verdict. All others, and all if
     the function cannot be run so, are for the judge. fed: the cotangents."""
-    left = [n for n, t in ours.items() if n in theirs and comparable(t, theirs[n])]
-    moved: list[Mapping[str, Tensor]] = []
-    verdicts: dict[str, Verdict] = {}
-    while left and len(moved) < RUNS:
-        with meter.run("a moved run", RUNS - len(moved) - 1):
-            run = ex.attempt(functools.partial(moved_results, s, backward, fed, Moved(len(moved) + 1)), "run")
-        if isinstance(run, Raised):
-            break
-        moved.append(run)
-        for name in left:
-            off = _off(theirs[name], ours[name], [m[name] for m in moved if name in m])
-            if off <= 1.0:
-                measure = Measure(name, share=off, screen=MOVED_RUNS, total=ours[name].numel())
-                verdicts[name] = Verdict(Status.AGREE, "as far from the CPU's result as rounding moves it", measure)
-        left = [n for n in left if n not in verdicts]
-    return verdicts
+    pairs = {n: (theirs[n], t) for n, t in ours.items() if n in theirs and comparable(t, theirs[n])}
+
+    def run(number: int) -> Mapping[str, Tensor] | None:
+        with meter.run("a moved run", RUNS - number):
+            made = ex.attempt(functools.partial(moved_results, s, backward, fed, Moved(number)), "run")
+        return None if isinstance(made, Raised) else made
+
+    return {
+        n: Verdict(
+            Status.AGREE,
+            "as far from the CPU's result as rounding moves it",
+            Measure(n, share=off, screen=MOVED_RUNS, total=ours[n].numel()),
+        )
+        for n, off in explained(pairs, RUNS, run, _off).items()
+    }
 
 
 def _off(device: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> float:

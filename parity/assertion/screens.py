@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from parity.assertion.meter import Meter
-from parity.assertion.moved_runs import ATEN_SUMS, STEP, Moved, comparable, moved_results
+from parity.assertion.moved_runs import ATEN_SUMS, STEP, Moved, comparable, explained, moved_results
 from parity.assertion.subject import Subject, word
 from parity.checks.operators import OWN_ROUNDINGS, SUM_ROUNDINGS, Lain, OperatorCall, run_on
 from parity.core.dtypes import FACTS, HALF
 from parity.core.results import Measure, Raised, Status, Verdict
 from parity.execution import execute as ex
-from parity.oracle.rounding import perturbed
+from parity.oracle.roundoffs import perturbed
 
 FEW = 16  # elements from which on a common factor of all errors shows
 FACTOR = 6.0  # standard deviations of the common factor that independent roundings have
@@ -161,9 +161,7 @@ def _squared(t: Tensor) -> Tensor:
     return t.square()
 
 
-def moved_run(
-    run: Callable[..., Sequence[Tensor]], operands: Sequence[Tensor], key: int, chains: bool = False
-) -> Sequence[Tensor]:
+def moved_run(run: Callable[..., Sequence[Tensor]], operands: Sequence[Tensor], key: int) -> Sequence[Tensor]:
     """The results of a function on the CPU, with its operands and the results of all its kernels moved by `STEP` roundoffs.
     key: another one for every run."""
 
@@ -186,12 +184,7 @@ def may_move(t: Tensor) -> bool:
 def moves_as_far(pairs: Sequence[tuple[Tensor, Tensor]], run: Callable[[int], Sequence[Tensor]]) -> bool:
     """Whether all pairs of a device's and the CPU's results differ by no more than moved runs of them do. run: makes the one
     with a number, as many as are needed."""
-    runs: list[Sequence[Tensor]] = []
-    left = list(range(len(pairs)))
-    while left and len(runs) < RUNS:
-        runs.append(run(len(runs)))
-        left = [k for k in left if not moves_by(*pairs[k], [r[k] for r in runs]) <= 1.0]
-    return not left
+    return len(explained(dict(enumerate(pairs)), RUNS, lambda number: dict(enumerate(run(number - 1))), moves_by)) == len(pairs)
 
 
 def by_movement(
@@ -200,25 +193,24 @@ def by_movement(
     """The results of a large function that differ from the CPU's by no more, element by element, than moved runs of it do, each
     with its verdict. All others are for the judge, and so are all where a step is rounded to a half type. fed: the cotangents.
     """
-    left = [n for n, t in ours.items() if n in theirs and comparable(theirs[n], t) and may_move(t)]
-    runs: list[Mapping[str, Tensor]] = []
-    verdicts: dict[str, Verdict] = {}
+    pairs = {n: (theirs[n], t) for n, t in ours.items() if n in theirs and comparable(theirs[n], t) and may_move(t)}
     if sum(t.numel() for t in (*(t for _, t in s.tensors), *ours.values())) < LARGE:
         return {}
-    while left and len(runs) < MOST:
-        mode = Moved(len(runs) + 1, chains=True)
+
+    def run(number: int) -> Mapping[str, Tensor] | None:
+        mode = Moved(number, chains=True)
         with meter.run("a moved run", 1):
-            run = ex.attempt(functools.partial(moved_results, s, backward, fed, mode, moves_operands=True), "run")
-        if isinstance(run, Raised) or mode.halves:
-            break
-        runs.append(run)
-        for name in left:
-            off = moves_by_place(theirs[name], ours[name], [r[name] for r in runs if name in r])
-            if off <= 1.0:
-                measure = Measure(name, share=off, screen=MOVEMENT, total=ours[name].numel())
-                verdicts[name] = Verdict(Status.AGREE, "no farther from the CPU's result than roundings move it", measure)
-        left = [n for n in left if n not in verdicts]
-    return verdicts
+            made = ex.attempt(functools.partial(moved_results, s, backward, fed, mode, moves_operands=True), "run")
+        return None if isinstance(made, Raised) or mode.halves else made
+
+    return {
+        n: Verdict(
+            Status.AGREE,
+            "no farther from the CPU's result than roundings move it",
+            Measure(n, share=off, screen=MOVEMENT, total=ours[n].numel()),
+        )
+        for n, off in explained(pairs, MOST, run, moves_by_place).items()
+    }
 
 
 def moves_by(got: Tensor, cpu: Tensor, moved: Sequence[Tensor]) -> float:

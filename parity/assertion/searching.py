@@ -25,19 +25,8 @@ from parity.assertion.screens import Sums, is_settled, may_move, moved_run, move
 from parity.assertion.subject import ForwardRun, Subject, forward, gradients, tracked_outputs
 from parity.assertion.values import key_of
 from parity.checks.equivalents import EQUIVALENTS, on_the_cpu
-from parity.checks.operators import (
-    ATEN_NOT_UNIQUE,
-    ATEN_UNWRITTEN,
-    CLEAR,
-    Followed,
-    Following,
-    Lain,
-    OperatorCall,
-    Reader,
-    error_ratio,
-    is_unwritten,
-    run_on,
-)
+from parity.checks.following import ATEN_UNWRITTEN, CLEAR, Followed, Following, is_unwritten
+from parity.checks.operators import ATEN_NOT_UNIQUE, Lain, OperatorCall, Reader, error_ratio, run_on
 from parity.core.errors import ParityError
 from parity.core.results import Raised, Status, Verdict
 from parity.devices import Device

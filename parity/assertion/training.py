@@ -43,7 +43,7 @@ from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Raised
 from parity.devices import Device
 from parity.execution import execute as ex
-from parity.oracle.rounding import perturbed
+from parity.oracle.roundoffs import perturbed
 from parity.oracle.step_dtypes import Recorded
 
 SAMPLES = 4  # rounded runs of every step

@@ -22,7 +22,8 @@ from parity.oracle.float64 import widen
 from parity.oracle.limited_range import Limited, Range, range_of
 from parity.oracle.oracle import SAMPLES
 from parity.oracle.protocol import Oracle
-from parity.oracle.rounding import Rounding, extremes, perturbed
+from parity.oracle.rounding import Rounding
+from parity.oracle.roundoffs import extremes, perturbed
 from parity.oracle.sensitivity import Changes, changes_of, kept_of, least_of
 from parity.oracle.step_dtypes import OwnEpsilon, Recorded, Steps, Widened, finfo_recorded, finfo_replayed, with_autocast
 

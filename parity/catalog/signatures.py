@@ -43,11 +43,11 @@ def divisor(draw: Draw, shape: Shape) -> TensorSpec:
     return draw.inside(shape, *((-9, -2) if draw.dtype != "uint8" and draw.pick(3) == 2 else (1, 9)))
 
 
-def scalar(draw: Draw, simple: float = 1) -> Arg:
+def scalar(draw: Draw) -> Arg:
     """A Python number of the item's kind, or, in one case of four (for bool in three of four), of another kind, which torch
     promotes."""
     if draw.pick(4) < (1 if draw.kind == "bool" else 3):
-        return draw.value(simple)
+        return draw.value()
     other: dict[str, tuple[Arg, ...]] = {
         "bool": (2, -1, 1, 0, 0.5), "int": (0.5, 2.5, True), "float": (True, 3, False), "complex": (0.5, True, 2),
     }  # fmt: skip
@@ -59,11 +59,11 @@ def cast_scalar(draw: Draw) -> Arg:
     return draw.value() if draw.kind == "complex" else scalar(draw)
 
 
-def any_scalar(draw: Draw, simple: float = 1) -> Arg:
+def any_scalar(draw: Draw) -> Arg:
     """A Python number of any kind, for ops that also take complex ones. (None with float16, which would become complex32.)"""
     if draw.kind != "complex" and draw.dtype != "float16" and draw.pick(12) == 11:
         return draw.choice((1j, 2 - 0.5j, complex(0.5, 0)))
-    return scalar(draw, simple)
+    return scalar(draw)
 
 
 CASTS = ("float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64")
@@ -171,10 +171,10 @@ def pair(
 LONG = 1000, 1024, 1025, 2049, 4100
 
 
-def lengthy(draw: Draw, shape: Shape, dim: int, odds: int = 24) -> Shape:
-    """The shape, or in one of `odds` cases a shape with 1000 or more in dimension `dim` and tiny others; or the result of
+def lengthy(draw: Draw, shape: Shape, dim: int) -> Shape:
+    """The shape, or in one of 24 cases a shape with 1000 or more in dimension `dim` and tiny others; or the result of
     `Draw.grown`."""
-    if not shape or not draw.rare(odds):
+    if not shape or not draw.rare(24):
         return draw.grown(shape, dim)
     tiny = [min(s, 2) if len(shape) <= 3 else 1 for s in shape]
     tiny[dim] = draw.choice(LONG)
@@ -187,25 +187,16 @@ def hollow(x: TensorSpec, dim: int) -> TensorSpec:
     return x if other < 0 else replace(x, shape=(*x.shape[:other], 0, *x.shape[other + 1 :]))
 
 
-def along(
-    operand: Operand = anything,
-    options: Options = none,
-    *,
-    low: int = 0,
-    high: int = 5,
-    empty: bool = True,
-    by_name: bool = False,
-    most: int | None = None,
-) -> Signature:
-    """`f(x, dim, **options)` for one dimension, positive or negative, sometimes a long one; `f(x, dim=dim)` if `by_name`.
-    most: limit for sizes, for ops that are slow on long dimensions."""
+def along(operand: Operand = anything, options: Options = none, *, most: int | None = None) -> Signature:
+    """`f(x, dim, **options)` for one dimension, positive or negative, sometimes a long one. most: limit for sizes, for ops that
+    are slow on long dimensions."""
 
     def signature(draw: Draw) -> Arguments:
-        shape = draw.shape(low, high, empty=empty)
+        shape = draw.shape(0, 5)
         d = draw.dim(shape)
         shape = lengthy(draw, shape, d)
         x = operand(draw, shape if most is None else tuple(min(n, most) for n in shape))
-        return Arguments((x,), keywords(dim=d)) if by_name else Arguments((x, d), options(draw))
+        return Arguments((x, d), options(draw))
 
     return signature
 

@@ -54,7 +54,7 @@ def check(t: Trial, s: Sides) -> None:
     more = alike and not t.program.row.mutates
     twice, pushed = more and t.case.dtype in TWICE, more and t.case.dtype in PUSHED
     if t.settings.wants(Aspect.BACKWARD):
-        _backward(t, s, tracked, alike)
+        _backward(t, s, alike)
     # If several numbers go to one place, the one that stays decides every derivative; only the first derivative is checked.
     twice = twice and t.program.row.relation != "unpool"
     if twice and t.settings.wants_more(Aspect.DOUBLE) and promises(t.program.row, "gradgrad"):
@@ -86,7 +86,7 @@ def check_through_gauge(t: Trial, s: Sides) -> None:
     own, sides = replace(t, program=program), replace(s, bench=bench, live=live, theirs=theirs)
     alike = [n for n, _ in tracked] == [n for n, _ in ex.differentiable(theirs)]
     if t.settings.wants(Aspect.BACKWARD):
-        _backward(own, sides, tracked, alike)
+        _backward(own, sides, alike)
     if alike and t.case.dtype in TWICE and t.settings.wants_more(Aspect.DOUBLE) and promises(t.program.row, "gradgrad"):
         _double_backward(own, sides, tracked)
 
@@ -131,7 +131,7 @@ def cotangents(t: Trial, live: ex.Live) -> tuple[list[Destination], list[Tensor]
     return t.cotangents
 
 
-def _backward(t: Trial, s: Sides, tracked: Named, alike: bool) -> None:
+def _backward(t: Trial, s: Sides, alike: bool) -> None:
     fed, ours = cotangents(t, s.live)
     t.mark("reference")
     got = ex.precisely(lambda: ex.backward(s.live, ours), "backward")

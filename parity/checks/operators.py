@@ -1,37 +1,25 @@
-"""Which operator of a case first computes something else on the device than on the CPU.
-
-A dispatch mode around the case runs every operator of aten that reaches the device once more on the CPU, with the operands as
-they lie in the device's memory (strides, offset, lazy bits, shared storage), so that an operator is blamed for what it does
-itself and not for what it is given. Composite functions are seen as the operators that torch makes of them, and the backward
-pass as the operators that autograd calls. A kept call can be run again with other operands; `parity.checks.deciding` does.
-"""
+"""Calls of operators, kept with their operands as they lie in the device's memory (strides, offset, lazy bits, shared storage),
+so that they can be run again on either side, with other operands too (`parity.checks.deciding`), and compared."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_leaves, tree_map
 
-from parity.checks.dispatched import has_number
 from parity.checks.equivalents import on_the_cpu
 from parity.core.dtypes import FACTS
-from parity.core.modes import OperatorMode
 from parity.devices.base import Device
 
 LARGEST = 1 << 22  # most bytes of the storages of a call's operands; larger calls are not run again
-CLEAR = 8.0  # an operator that is so many times outside is blamed before a later one that is farther outside
 OWN_ROUNDINGS = 2.0  # unit roundoffs of an element that a single operator may be off by
 SUM_ROUNDINGS = 0.5  # and of the largest element, which sums and products add
-OUTSIDE = -1  # the number of the current graph task outside of a backward pass
 CPU_ERRORS = 4.0  # times the error of the CPU's own result
 # Operators that compute nothing, or nothing that can be expected to be equal.
 ATEN_NOT_UNIQUE = (
@@ -45,7 +33,6 @@ ATEN_NOT_UNIQUE = (
 )
 ATEN_COPIES = ("_to_copy", "copy", "clone", "contiguous", "_copy_from", "_copy_from_and_resize", "to")
 ATEN_STATISTICS = frozenset(("running_mean", "running_var"))  # arguments that are written where a batch is normalized
-ATEN_UNWRITTEN = ("empty", "new_empty", "resize_", "set_", "_to_copy_uninitialized")
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,200 +332,3 @@ def error_ratio(got: Tensor, cpu: Tensor, truth: Tensor | None = None) -> float:
 
 def _parts(x: Tensor) -> Tensor:
     return torch.view_as_real(x.to(torch.complex128)) if x.is_complex() else x.to(torch.float64)
-
-
-# --------------------------------------------------------------------------------------------------------------- the mode
-
-
-@dataclass(slots=True)
-class Followed:
-    """The operators of a case, in the order in which the device ran them. calls: those whose results differ in any bit;
-    unknown: those that the CPU cannot run; missed: how many could not be described; functions: the public functions that were
-    called with operands on the device, with the number of operators that each ran; draws: the operators that drew random
-    numbers there."""
-
-    calls: list[OperatorCall] = field(default_factory=list)
-    unknown: list[OperatorCall] = field(default_factory=list)
-    operators: int = 0
-    missed: int = 0
-    functions: list[tuple[str, int]] = field(default_factory=list)
-    raised: str = ""
-    draws: set[str] = field(default_factory=set)
-
-    @property
-    def function(self) -> str:
-        """The public function to name for the case as a whole: the one that raised, else the one that ran most operators; "" if
-        there was none."""
-        return self.raised or max(self.functions, key=lambda f: f[1], default=("", 0))[0]
-
-    def first(self, symptom: str = "values") -> OperatorCall | None:
-        """The operator to blame: the first that is clearly outside, else the one farthest outside, else one that the CPU cannot
-        run, else the only one that has other bits than the CPU; None if several are a little off.
-
-        A wrong shape or dtype is blamed for a finding of that kind, and otherwise only if nothing else differs: some operators
-        hand on statistics in another dtype than the CPU's. Operators with several right answers (signs of vectors) come last.
-        """
-        calls = [c for c in self.calls if (c.symptom == "metadata") == (symptom == "metadata")]
-        calls = [c for c in calls if c.base_name not in ATEN_NOT_UNIQUE] or calls
-        clear = next((c for c in calls if c.ratio >= CLEAR), None)
-        worst = max(calls, key=lambda c: c.ratio, default=None)
-        if clear is not None or (worst is not None and worst.differs):
-            return clear or worst
-        if self.unknown:
-            return self.unknown[0]
-        return worst if len({c.base_name for c in calls}) == 1 else None
-
-
-@contextlib.contextmanager
-def following(device: Device) -> Iterator[Followed]:
-    """Compare every operator that runs on the device inside with the CPU."""
-    seen = Followed()
-    with _Naming(device, seen), Following(device, seen):
-        yield seen
-
-
-class _Naming(TorchFunctionMode):
-    """Notes which public functions are called on the device; those that they call themselves are not seen."""
-
-    def __init__(self, device: Device, seen: Followed) -> None:
-        super().__init__()
-        self._kind, self._seen = device.torch_device.type, seen
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = str(resolve_name(func) or "")
-        if not name.startswith("torch.") or name.startswith("torch.Tensor.") or not self._is_there((args, kwargs)):
-            return func(*args, **kwargs)
-        before = self._seen.operators
-        try:
-            result = func(*args, **kwargs)
-        except Exception:
-            self._seen.raised = name
-            raise
-        self._seen.functions.append((name, self._seen.operators - before))
-        return result
-
-    def _is_there(self, tree: Any) -> bool:
-        return any(isinstance(x, Tensor) and x.device.type == self._kind for x in tree_leaves(tree))
-
-
-class Following(OperatorMode):
-    """Runs each operator on the device, and once more on the CPU with the operands as they were. largest: most bytes of the
-    storages of a call's operands."""
-
-    def __init__(self, device: Device, seen: Followed, largest: int = LARGEST) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
-        self._device, self._seen, self._largest = device, seen, largest
-        self._opened: set[Any] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if has_number(func, args, kwargs):
-            func = _for_numbers(func, args, kwargs)
-        if not _is_followed(func, (args, kwargs), self._device.torch_device.type):
-            if torch.Tag.nondeterministic_seeded in func.tags and _lies_on(self._device.torch_device.type, (args, kwargs)):
-                self._seen.draws.add(OperatorCall(func, (), {}).base_name)
-            if torch.Tag.nondeterministic_seeded in func.tags and not _runs_on_the_cpu(func):  # `_cudnn_rnn` may drop out
-                self._keep(OperatorCall(func, (), {}, unknown=True))
-            return func(*args, **kwargs)
-        self._seen.operators += 1
-        read = Reader(self._device, self._largest)
-        try:
-            with torch._C.DisableTorchFunction():  # the caller's modes are told of the caller's calls alone
-                call = OperatorCall(func, tree_map(read, tuple(args)), tree_map(read, dict(kwargs)))
-        except Exception:  # what cannot be described is not run again, and the case must go on
-            self._seen.missed += 1
-            return func(*args, **kwargs)
-        try:
-            result = self._run(func, args, kwargs)
-        except Exception as e:
-            self.failed(call, e)
-            if self._device.simulated and torch._C._current_graph_task_id() != OUTSIDE:
-                returns = func._schema.returns  # torch 2.13 ends the process if an exception passes the device's guard
-                return None if len(returns) == 1 else tuple(None for _ in returns)
-            raise
-        try:
-            self.finished(call, args, kwargs, result)
-        except Exception:  # whatever the device raises when it is read: the case itself tells it
-            self._seen.missed += 1
-        return result
-
-    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operator. One that torch composes of others for every device (`_safe_softmax`) is opened, so that those are
-        compared before it."""
-        whole = func in self._opened or OperatorCall(func, (), {}).is_copy or func.is_view
-        key = None if whole else _composed(func, self._device.torch_device.type)
-        if key is None:
-            return func(*args, **kwargs)
-        self._opened.add(func)
-        try:
-            with self:
-                return func._op_dk(key, *args, **kwargs)
-        finally:
-            self._opened.discard(func)
-
-    def failed(self, call: OperatorCall, error: Exception) -> None:
-        """The device raised in a call."""
-        self._keep(compared(call, self._device, error))
-
-    def finished(self, call: OperatorCall, args: Any, kwargs: Any, result: Any) -> None:
-        """A call came to its end: compare it."""
-        self._keep(compared(call, self._device, self._ran(args, kwargs, result)))
-
-    def _keep(self, call: OperatorCall) -> None:
-        if call.unknown:
-            self._seen.unknown.append(call)
-        elif call.symptom:
-            self._seen.calls.append(call)
-
-    def _ran(self, args: Any, kwargs: Any, result: Any) -> Ran:
-        """What this very call left, so that a fault that does not come twice is seen."""
-        read = Reader(self._device, self._largest)
-        tree_map(read, (tuple(args), dict(kwargs)))
-        tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
-        results = tuple(self._device.download(t.detach()) if not t.is_cpu else t.detach().clone() for t in tensors)
-        return Ran(results, read.bases, tuple(t.stride() for t in tensors))
-
-
-def _for_numbers(func: Any, args: Any, kwargs: Any) -> Any:
-    """The overload that takes a plain number where this one takes a tensor; the packet if torch cannot say."""
-    packet = func.overloadpacket
-    try:
-        return getattr(packet, torch._C._jit_resolve_packet(packet._qualified_op_name, *args, **kwargs) or "default")
-    except Exception:  # a private function: without it the call is not followed
-        return func
-
-
-def _is_followed(func: Any, tree: Any, kind: str) -> bool:
-    """Whether an operator computes on the device something that must be the same each time."""
-    if func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags or is_unwritten(func):
-        return False
-    return _lies_on(kind, tree)
-
-
-def _lies_on(kind: str, tree: Any) -> bool:
-    leaves = tree_leaves(tree)
-    places = [x.device if isinstance(x, Tensor) else x for x in leaves if isinstance(x, (Tensor, torch.device))]
-    return any(place.type == kind for place in places)
-
-
-BACKENDS = {"cuda": "CUDA", "mps": "MPS", "xpu": "XPU"}
-
-
-def _composed(func: Any, kind: str) -> Any | None:
-    """The key of the kernel that makes an operator of others, if devices of this type have none of their own."""
-    has = functools.partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name())
-    keys = ("CompositeExplicitAutograd", "CompositeImplicitAutograd")
-    made = None if has(BACKENDS.get(kind, "PrivateUse1")) else next(filter(has, keys), None)
-    return made and getattr(torch._C.DispatchKey, made)
-
-
-def _runs_on_the_cpu(func: Any) -> bool:
-    keys = ("CPU", "CompositeExplicitAutograd", "CompositeImplicitAutograd")
-    return any(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key) for key in keys)
-
-
-def is_unwritten(func: Any) -> bool:
-    """Whether an operator returns memory that nobody wrote."""
-    base: str = func.name().partition("::")[2].partition(".")[0]
-    return any(base.startswith(name) for name in ATEN_UNWRITTEN)

@@ -132,7 +132,6 @@ MEMORY = _text(
     "{pool}",
     " pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations (may cause system failure).",
 )
-TWO_DEVICES = _text("Expected all tensors to be on the same device, but found at least two devices, ", "{device}")
 UNITS = (" bytes", " KiB", " MiB", " GiB")  # of sizes in the texts of the allocator
 
 # ---------------------------------------------------------------------------- it refuses the operator, the dtype, the shape

@@ -31,7 +31,7 @@ from parity.core.dtypes import FACTS
 from parity.judging.concentration_bounds import weight
 from parity.judging.measures import parts
 from parity.judging.rules import rule_of
-from parity.oracle.rounding import extremes
+from parity.oracle.roundoffs import extremes
 
 Array: TypeAlias = npt.NDArray[np.float64]
 FEWEST = 31  # fewer steps all go to one side by chance more often than `concentration_bounds.ALPHA`

@@ -183,14 +183,20 @@ def at(t: Tensor | None, index: tuple[int, ...]) -> str:
     return "" if t is None else show(t.detach()[index].item())
 
 
-def exact_measure(name: str, device: Tensor, expected: Tensor, reference: Tensor | None = None) -> Measure:
+def exact_measure(name: str, device: Tensor, expected: Tensor) -> Measure:
     """Elementwise equality, NaN equal to NaN; for results without rounding."""
     differs = device != expected
     if device.is_floating_point() or device.is_complex():
         differs &= ~(torch.isnan(device) & torch.isnan(expected))
+    m = mismatch(name, "value", differs, device, expected, expected)
+    return m if m is not None else Measure(name, 0.0, 0.0, True, max_abs=0.0, total=device.numel())
+
+
+def mismatch(name: str, problem: str, differs: Tensor, device: Tensor, reference: Tensor, truth: Tensor) -> Measure | None:
+    """The first element that differs, and how many do; None if none does."""
     count = int(differs.sum())
     if not count:
-        return Measure(name, 0.0, 0.0, True, max_abs=0.0, total=device.numel())
+        return None
     index = tuple(int(i) for i in differs.nonzero()[0])
     m = Measure(
         name,
@@ -199,11 +205,11 @@ def exact_measure(name: str, device: Tensor, expected: Tensor, reference: Tensor
         True,
         index=index,
         device=at(device, index),
-        reference=at(reference if reference is not None else expected, index),
-        truth=at(expected, index),
+        reference=at(reference, index),
+        truth=at(truth, index),
         mismatched=count,
         total=device.numel(),
-        problem="value",
+        problem=problem,
     )
     return drawn_exact(m, differs)
 

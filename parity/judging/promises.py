@@ -15,10 +15,9 @@ from parity.catalog.row import Row
 from parity.core.dtypes import HALF, DtypeFacts
 from parity.core.results import Measure
 from parity.judging.budget import Array, Budget
-from parity.judging.drawing import drawn_exact
-from parity.judging.measures import at, parts
+from parity.judging.measures import mismatch, parts
 from parity.oracle.protocol import Oracle
-from parity.oracle.rounding import extremes
+from parity.oracle.roundoffs import extremes
 
 # Rules multiply sensitivities by 16, which is for roundings that add up inside a kernel; a number passed between kernels is
 # rounded once, so four roundings are plenty.
@@ -128,21 +127,4 @@ def odd_zero(name: str, device: Tensor, reference: Tensor, truth: Tensor) -> Mea
     odd = (device == 0) & (reference == 0) & (truth == 0)
     odd &= torch.signbit(reference) == torch.signbit(truth)
     odd &= torch.signbit(device) != torch.signbit(reference)
-    count = int(odd.sum())
-    if not count:
-        return None
-    index = tuple(int(i) for i in odd.nonzero()[0])
-    m = Measure(
-        name,
-        float("inf"),
-        None,
-        True,
-        index=index,
-        device=at(device, index),
-        reference=at(reference, index),
-        truth=at(truth, index),
-        mismatched=count,
-        total=device.numel(),
-        problem="zero",
-    )
-    return drawn_exact(m, odd)
+    return mismatch(name, "zero", odd, device, reference, truth)

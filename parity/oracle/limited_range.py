@@ -19,7 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from parity.core.dtypes import HALF, DtypeFacts
-from parity.oracle.rounding import DOUBLE, TURNS, kernel_of
+from parity.oracle.kernels import TURNS, kernel_of
+from parity.oracle.roundoffs import DOUBLE
 from parity.oracle.summation import PRODUCTS, SUMS
 
 Formula = Callable[..., Any]

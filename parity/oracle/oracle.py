@@ -26,7 +26,7 @@ from parity.oracle.float64 import Float64Results, run, truth, widened
 from parity.oracle.limited_range import Limited, Range
 from parity.oracle.nonfinite_reach import spreads
 from parity.oracle.protocol import Oracle
-from parity.oracle.rounding import extremes
+from parity.oracle.roundoffs import extremes
 from parity.oracle.sensitivity import PERTURBATIONS, REFUSALS, Changes, RoundingEffect, Sensitivity, in_double, replaced
 
 # Samples of a sensitivity: fewer can only make an error ratio larger, so two are enough for results that pass with them.

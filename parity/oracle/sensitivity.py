@@ -14,7 +14,8 @@ from parity.core.dtypes import FACTS, HALF, DtypeFacts
 from parity.execution.execute import Named, Placed, Program
 from parity.execution.inputs import Inputs, apply
 from parity.oracle.float64 import Float64Results, run
-from parity.oracle.rounding import DOUBLE, Rounding, perturbed, rounded_at_least, shifted
+from parity.oracle.rounding import Rounding
+from parity.oracle.roundoffs import DOUBLE, perturbed, rounded_at_least, shifted
 
 PERTURBATIONS = 4  # samples of a sensitivity
 KEPT = 1 << 15  # elements of a result whose changes are kept sample by sample

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.core.dtypes import FACTS
 from parity.core.modes import OperatorMode
-from parity.oracle.rounding import kernel_of
+from parity.oracle.kernels import kernel_of
 
 NARROW = (torch.float16, torch.bfloat16, torch.float32)
 WIDE = {**dict.fromkeys(NARROW, torch.float64), torch.complex64: torch.complex128}

@@ -9,7 +9,7 @@ from parity.core import notation
 from parity.core.errors import OutputError
 from parity.core.results import Status
 from parity.report.words import reproduce
-from parity.runs.examine import Finding
+from parity.runs.findings import Finding
 
 
 def place(result: Result, op: str, dtype: str, device: str) -> str:

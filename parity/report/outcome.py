@@ -13,7 +13,7 @@ from parity.core.errors import OutputError
 from parity.core.results import Aspect
 from parity.devices.base import Device
 from parity.report.script import standalone
-from parity.runs.examine import Finding
+from parity.runs.findings import Finding
 from parity.runs.rows import Death, ItemRow
 
 

@@ -1,4 +1,4 @@
-"""The progress of a run: a bar and the findings on a terminal, plain lines in a log. It also writes the run file."""
+"""The progress of a run: what its parts found is counted, told on the screen, and written into the run file."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 import math
 import os
 import shlex
-import shutil
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -22,9 +20,10 @@ from parity.core.errors import CaseError, OutputError, RunFileError
 from parity.core.results import FINDINGS, Cause, Json, Record
 from parity.coverage.features import DrawnFeatures, Tally, unpack
 from parity.report import causes as causes_text
-from parity.report import output, power, summary
+from parity.report import power, summary
 from parity.report.growth import Growth
 from parity.report.held import Held
+from parity.report.screen import Screen
 from parity.report.timed import Timed
 from parity.report.words import clock, plural, reproduce
 from parity.runs import again, causes, memory, own, run_file, suite
@@ -51,9 +50,6 @@ from parity.runs.rows import (
 from parity.runs.run_file import Writer
 from parity.runs.standing import FIXED, standings
 
-BAR_SECONDS = 0.2
-BAR_LEAST = 5  # least columns of a useful bar
-LOG_STEPS = 10  # number of progress lines in a log
 # Writes the script of a death for a device into a folder; None if it cannot be written in torch alone.
 WriteScript: TypeAlias = Callable[[Death, str, Path], Path | None]
 
@@ -74,8 +70,7 @@ class Reporter:
         """seconds: the limit of time, if the run has one."""
         self.header, self.output, self.fail_on, self.min_judged, self.verbose = header, output, fail_on, min_judged, verbose
         self.timed = None if seconds is None else Timed(seconds)
-        self.stream = stream or sys.stdout
-        self.live = self.stream.isatty()
+        self._screen = Screen(stream)
         self.scripts = Path("findings")
         self.items: list[ItemRow] = []
         self.records: list[Record] = []
@@ -106,17 +101,14 @@ class Reporter:
         self.stopped = self.unexplained = ""
         self.failed: OutputError | None = None
         self._session: pytest.Session | None = None
-        self._drawn = 0.0
-        self._step = 0
         self._kept = 0  # items that an interrupted run has examined
-        self._muted = False
         self._writer = Writer(output)
         self._writer.write(header)
 
     def resume(self, kept: Kept) -> None:
         """Take what is whole in the file of an interrupted run, and go on in that file. Until it is replaced, it stays as it
         is."""
-        self._muted = True
+        self._screen.muted = True
         for rows in kept.parts.values():
             for d in (r for r in rows if isinstance(r, Death)):
                 self.deaths.append(d)
@@ -124,7 +116,7 @@ class Reporter:
                 self.findings += d.blame not in (CPU, OUTSIDE) and not d.known
                 self._writer.write(d)
             self._examined(as_part(rows))
-        self._muted = False
+        self._screen.muted = False
         self._kept = self.expected = len(kept.parts)
         self._ended |= {f"kept {item}" for item in kept.ids}
         try:
@@ -282,7 +274,8 @@ class Reporter:
         if self._looking or not self._held or len(self._ended) < self.expected:
             return
         self._progress()
-        self._looking, self._step = time.monotonic(), 0
+        self._looking = time.monotonic()
+        self._screen.begin_anew()
         self._share = max(LEAST_SECONDS, self._looking - self.started)
         found = plural(self._explained + len(self._held), "item")
         self.say(f"looking for the causes of what {found} found, for about {clock(self._share)} at most")
@@ -375,28 +368,6 @@ class Reporter:
         self._dead.add(words)
         self._writer.write(death)
 
-    # ------------------------------------------------------------------------------------------------ the screen
-
-    def say(self, text: str) -> None:
-        """Print a text above the bar."""
-        self._write(text + "\n", wiped=True)
-        self._drawn = 0.0
-
-    def _write(self, text: str, wiped: bool = False) -> None:
-        """Write to the stream, and continue without output if its reader is gone: the run file and the exit code are still
-        needed. wiped: whether to overwrite the bar."""
-        if self._muted:
-            return
-        try:
-            if wiped and self.live:
-                output.control(self.stream, "\r\033[K")
-            self.stream.write(text)
-            self.stream.flush()
-        except OSError as e:
-            if not isinstance(e, BrokenPipeError):  # a reader that closed the pipe needs no message
-                print(f"parity: cannot write to the standard output ({e.strerror}); the run goes on", file=sys.stderr)
-            self.live, self.stream = False, open(os.devnull, "w")  # noqa: SIM115 -- lives as long as the run
-
     def _progress(self) -> None:
         spent = time.monotonic() - self.started
         fraction, began = self.done / max(1, self.expected), self.started
@@ -410,21 +381,11 @@ class Reporter:
             found = self._explained + len(self._held)
             fraction, began = self._explained / max(1, found), self._looking
             text = f"causes of {self._explained}/{found} items  {figures}"
-        if self.live:
-            if time.monotonic() - self._drawn < BAR_SECONDS and fraction < 1.0:
-                return
-            self._drawn = time.monotonic()
-            here = time.monotonic() - began
-            left = min(here / fraction, self._share) - here if fraction > 0.02 else 0.0
-            text += f"  {clock(left)} left" if left > 0 else ""
-            columns = shutil.get_terminal_size().columns - 1  # a line that wraps could not be erased
-            width = min(40, columns - len(text) - 10)
-            full = int(fraction * width)
-            bar = f"[{'#' * full}{'.' * (width - full)}] " if width >= BAR_LEAST else ""
-            self._write(f"{bar}{fraction:4.0%}  {text}"[:columns], wiped=True)
-        elif int(fraction * LOG_STEPS) > self._step:
-            self._step = int(fraction * LOG_STEPS)
-            self._write(f"{fraction:4.0%}  {text}\n")
+        self._screen.show(fraction, text, time.monotonic() - began, self._share)
+
+    def say(self, text: str) -> None:
+        """Print a text above the bar."""
+        self._screen.say(text)
 
     # ------------------------------------------------------------------------------------------------ the end
 
@@ -578,18 +539,17 @@ class Reporter:
             self._writer.close()
         except OutputError as e:
             self.failed = self.failed or e
-        width = shutil.get_terminal_size().columns if self.live else None
         data = summary.SummaryData(
             self.header, self.items, self.records, self.deaths, self.power, coverage, self.broken, seconds, str(self.output),
             self.fail_on, self.min_judged, self.lost, self.verbose,
             "" if self.timed is None else self.timed.in_words(sum(i.cases for i in self.items)), lacking,
             self.known, self.sightings, self.strict, self.memory.in_words(), self.unexplained,
         )  # fmt: skip
-        screen = summary.render(data, width) + "\n\n" + summary.last_line(data, exit_code) + "\n"
+        screen = summary.render(data, self._screen.columns) + "\n\n" + summary.last_line(data, exit_code) + "\n"
         if self.stopped:
             how, _, why = self.stopped.partition(": ")
             screen += f"the run was {how} after {self.done} of {self.expected} items{f': {why}' if why else ''}\n"
-        self._write(screen, wiped=True)
+        self._screen.write(screen, wiped=True)
         if self.failed is not None:
             raise self.failed
 

@@ -10,23 +10,21 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from parity import tolerance
-from parity.core import notation, processes
+from parity.core import notation
 from parity.core.case import Case
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError, ParityError
 from parity.core.layout import base_shape
 from parity.core.results import COMPARED, FINDINGS
-from parity.devices import load_faults, resolve
-from parity.devices.preflight import is_fast
 from parity.devices.setup import run_setup
 from parity.execution.execute import said
 from parity.report import explanation, metadata, output
 from parity.report.finding import body, place
 from parity.runs import suite
-from parity.runs.examine import RunPlan, replay
+from parity.runs.checking import replay
 from parity.runs.journal import LOST, Journal
 from parity.runs.options import RunOptions
+from parity.runs.planning import run_plan
 from parity.runs.tally import record
 
 LARGEST = 16 << 30  # most bytes of a case's operands, so that a typing error cannot fill the memory
@@ -48,14 +46,11 @@ def run(
 
     Raises CaseError for a case that cannot be rebuilt here, DeviceError and UsageError as resolving a device does.
     """
-    processes.prepare_torch()
-    there = resolve(device, load_faults(faults) if faults else ())
-    tables = tolerance.load(there.name, known_ops={r.name for r in suite.rows("all")}, fast=is_fast(there))
+    plan = run_plan(RunOptions(device=device, faults=faults, fail_on_metadata=fail_on_metadata), 0.0, None)
     findings = compared = 0
     watch = Journal(journal) if journal else None
     for case in cases:
         row = suite.row(case.op)
-        plan = RunPlan(there, resolve("cpu"), tables, suite.profile("quick"), RunOptions(fail_on_metadata=fail_on_metadata))
         item, text = suite.Item(row, case.dtype), notation.case_text(case)
         needed = sum(math.prod(base_shape(x.shape, x.layout)) * FACTS[x.dtype].bits // 8 for x in case.operands())
         if needed > LARGEST:
@@ -74,7 +69,7 @@ def run(
             if explain:
                 print("\n".join(f"  {line}" for line in explanation.lines(record(item, r, text, "", True), row)))
             else:
-                print("  " + "\n    ".join([place(r, case.op, case.dtype, there.name), *more]))
+                print("  " + "\n    ".join([place(r, case.op, case.dtype, plan.device.name), *more]))
     time.sleep(LINGER)
     if not compared:
         print("nothing was compared")

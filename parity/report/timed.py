@@ -105,9 +105,9 @@ class Timed:
         return f"{said}; {plural(cases, 'case')}"
 
 
-def lacking_lines(items: Sequence[str], most: int = NAMED) -> list[str]:
-    """Which items lack their pinned cases, in so many characters, and what to do."""
+def lacking_lines(items: Sequence[str]) -> list[str]:
+    """Which items lack their pinned cases, and what to do."""
     return [
-        f"  {listed(items, most)}",
+        f"  {listed(items, NAMED)}",
         "  give more --time, more workers (-n), or fewer items (--shard, --family); the run file's last row names all of them",
     ]

@@ -19,9 +19,10 @@ from parity.devices.fallbacks import listening
 from parity.generation.generate import Drawn
 from parity.runs import suite
 from parity.runs.alone import DONE, Asked, Checked, packed
-from parity.runs.examine import RunPlan, check_case, drawn, patience
+from parity.runs.cases import drawn
+from parity.runs.checking import check_case
 from parity.runs.journal import Journal
-from parity.runs.planning import run_plan
+from parity.runs.planning import RunPlan, run_plan
 from parity.runs.rounds import Part
 from parity.runs.suite import Item
 
@@ -37,7 +38,7 @@ def main() -> None:
     with (folder / "results").open("ab", buffering=0) as results, plan.device.active(), listening(notes):
         for ordinal, pinned, one in _asked_for(asked, item, plan, part):
             text = notation.case_text(one.case)
-            journal.begin(ordinal, item.id, text, plan.options.hang_after or patience(one.case))
+            journal.begin(ordinal, item.id, text, plan.patience(one.case))
             try:
                 checked = check_case(item, plan, ordinal, pinned, one, journal.stage, notes, None)
             except CaseError as e:

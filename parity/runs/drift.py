@@ -133,12 +133,12 @@ def sign_test(worse: int, better: int) -> float:
     return min(1.0, 2.0 * sum(math.exp(w - all_ways) for w in ways))
 
 
-def holm(ps: Sequence[float], least: Sequence[float], level: float = ALARM) -> tuple[list[float], int]:
+def holm(ps: Sequence[float], least: Sequence[float]) -> tuple[list[float], int]:
     """p-values corrected by Holm's steps among the tests that can reach significance, and how many these are. least: the
     smallest p-value that each test could have. What cannot be significant gets 1."""
     order = sorted(least)
-    count = next((k for k in range(1, len(order) + 1) if sum(x <= level / k for x in order) <= k), max(1, len(order)))
-    able = sorted((i for i in range(len(ps)) if least[i] <= level / count), key=lambda i: ps[i])
+    count = next((k for k in range(1, len(order) + 1) if sum(x <= ALARM / k for x in order) <= k), max(1, len(order)))
+    able = sorted((i for i in range(len(ps)) if least[i] <= ALARM / count), key=lambda i: ps[i])
     adjusted, largest = [1.0] * len(ps), 0.0
     for step, i in enumerate(able):
         largest = max(largest, min(1.0, ps[i] * (count - step)))

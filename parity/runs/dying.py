@@ -10,27 +10,21 @@ import json
 import sys
 import time
 
-from parity import tolerance
 from parity.checks.check import EVERYTHING, Settings, check, quiet
-from parity.core import notation, processes
+from parity.core import notation
 from parity.core.results import Aspect
-from parity.devices import load_faults, resolve
 from parity.devices.fallbacks import listening
-from parity.devices.preflight import is_fast
-from parity.devices.setup import run_setup
 from parity.runs import suite
+from parity.runs.options import RunOptions
+from parity.runs.planning import run_plan
 from parity.runs.shrinking import BEGIN, LIVES, MARK, READY, UNABLE
 
 
 def main() -> None:
     """Check the cases in their order."""
     where = json.loads(sys.stdin.readline())
-    if where["setup"]:
-        run_setup(where["setup"])
-    processes.prepare_torch()
-    device = resolve(where["device"], load_faults(where["faults"]) if where["faults"] else ())
-    tables = tolerance.load(device.name, known_ops={r.name for r in suite.rows("all")}, fast=is_fast(device))
-    there, notes = (device, resolve("cpu"), tables), list[str]()
+    plan, notes = run_plan(RunOptions(**where), 0.0, None), list[str]()
+    device = plan.device
     say(READY)
     for line in sys.stdin:
         text, aspect, linger = json.loads(line)
@@ -40,7 +34,7 @@ def main() -> None:
             case = notation.parse(text)
             say(BEGIN)
             with device.active(), listening(notes):
-                check(suite.row(case.op), case, *there, how, quiet, notes)
+                check(suite.row(case.op), case, device, plan.cpu, plan.tables, how, quiet, notes)
                 if not device.answers():
                     return
         except Exception:  # a reduced case may fit no call

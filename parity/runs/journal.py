@@ -14,8 +14,9 @@ import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from parity.core.errors import DeviceError
 from parity.runs.rounds import part_of
 
 SIZE = 1 << 16
@@ -32,7 +33,44 @@ FULL = ".full"  # of a file beside the journal: the worker ended itself between 
 NOTES = "PARITY_NOTES"  # variable of the environment: the path of the journal of a command that runs in a process of its own
 ALLOWED = "PARITY_ALLOWED"  # and beside it: the seconds that one operator may take on the device
 STAGES = ("build", "reference", "device", "compare")
+# Ordinals of no drawn case:
+REPLAYING = 1 << 29  # the ordinal of the first known case that is replayed
+SHRINKING = 1 << 30  # the ordinal of all cases tried in shrinking: if one ends the process, the item is not shrunk
+LOCATING = SHRINKING + 1  # and of those tried for causes: if one ends the process, causes are told without experiments
 COMPARING = 5  # times as long as another stage: it is the CPU's, which runs a call dozens of times to judge its result
+
+
+class CaseJournal(Protocol):
+    """Receives what an item is about to do: the `Journal`, or nothing."""
+
+    def begin(self, ordinal: int, item: str, case: str, allowed: float) -> None:
+        """A case begins."""
+
+    def stage(self, name: str) -> None:
+        """The case reaches a stage."""
+
+    def end(self) -> None:
+        """The case is done."""
+
+    def lost(self, why: str) -> None:
+        """The case left the device unable to compute: a worker ends here, and another one continues without the case."""
+
+
+class NoJournal:
+    """Records nothing."""
+
+    def begin(self, ordinal: int, item: str, case: str, allowed: float) -> None:
+        """Nothing."""
+
+    def stage(self, name: str) -> None:
+        """Nothing."""
+
+    def end(self) -> None:
+        """Nothing."""
+
+    def lost(self, why: str) -> None:
+        """Raises DeviceError, because there is no other process to continue."""
+        raise DeviceError(f"the device computes nothing any more after: {why}; run with -n 1 to go on without the case")
 
 
 class Journal:

@@ -8,7 +8,7 @@ from pathlib import Path
 from parity.core import untrusted
 from parity.core.results import Json
 from parity.runs import known, suite
-from parity.runs.examine import REPLAYING, SHRINKING
+from parity.runs.journal import REPLAYING, SHRINKING
 from parity.runs.options import RunOptions
 from parity.runs.recognition import known_death
 from parity.runs.rows import CPU, OUTSIDE, Death

@@ -1,6 +1,6 @@
 """Find the cause of one finding, by experiments with its least case.
 
-The least case runs once more with every operator compared (`parity.checks.operators`). The operator that first differs is the
+The least case runs once more with every operator compared (`parity.checks.following`). The operator that first differs is the
 subject, and `parity.checks.deciding` says which properties of its call matter. An error is named by the operator that raised it
 and by its message without the numbers. Where no operator differs by itself (drift that adds up, functions that are wrong above
 the operators, random laws), the subject is the public function that was called, and the properties are those that the case
@@ -17,7 +17,7 @@ import torch
 
 from parity.catalog.row import Row
 from parity.checks import deciding, inputs_unchanged
-from parity.checks.operators import Followed, following
+from parity.checks.following import Followed, following
 from parity.checks.trial import Result
 from parity.core import layout as layouts
 from parity.core.case import Case, Cotangent, TensorSpec

@@ -1,23 +1,68 @@
-"""What all items of a process share, made from the options of its run."""
+"""What all items of a run share, made from its options in each process."""
 
 from __future__ import annotations
 
 import gc
+import math
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from parity import tolerance
 from parity.core import processes
+from parity.core.case import Case
 from parity.core.dtypes import FACTS
 from parity.devices import load_faults, resolve
+from parity.devices.base import Device
 from parity.devices.preflight import is_fast
 from parity.devices.setup import run_setup
 from parity.runs import known, suite
-from parity.runs.examine import RunPlan
+from parity.runs.known import Known
 from parity.runs.options import RunOptions
 from parity.runs.rounds import TimeLimit
+from parity.runs.suite import RunProfile
+from parity.tolerance import Tables
+
+# Each call of a case may take this long: of 200,000 on an H100 that 27 processes shared, one that compiles its kernel took
+# 14.6 s, and ten others more than 5 s ...
+BASE_SECONDS = 20.0
+SECONDS_PER_ELEMENT = 2e-5  # ... and this per element of its operands
+SECONDS_PER_TENSOR = 0.1  # ... and this per operand: optimizers of many parameters call a kernel for each, several times
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What all items of a run share. profile: the sizes and numbers that `options.profile` names; power: the fraction of cases
+    that are judged once more with errors put in; takes: the dtypes that the device accepted at the start; limit: of time, if
+    the run has one; known: the file of known findings; later: whether a part of its own looks for the causes of what an item
+    found."""
+
+    device: Device
+    cpu: Device
+    tables: Tables
+    profile: RunProfile
+    options: RunOptions = field(default_factory=RunOptions)
+    power: float = 0.0
+    takes: frozenset[str] = frozenset()
+    limit: TimeLimit | None = None
+    known: Known | None = None
+    later: bool = False
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return math.inf if self.limit is None else self.limit.left
+
+    def patience(self, case: Case) -> float:
+        """Seconds that each call of a case may take before it counts as hung: as the options say, or `patience`."""
+        return self.options.hang_after or patience(case)
+
+
+def patience(case: Case) -> float:
+    """Seconds that each call of a case may take before it counts as hung."""
+    return BASE_SECONDS + SECONDS_PER_ELEMENT * case.numel + SECONDS_PER_TENSOR * len(case.operands())
 
 
 def run_plan(options: RunOptions, power: float, left: float | None, later: bool = False) -> RunPlan:

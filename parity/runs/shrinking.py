@@ -26,8 +26,8 @@ from parity.generation.shrink import shrink
 from parity.runs import suite
 from parity.runs.again import Limit
 from parity.runs.causes import death_words
-from parity.runs.examine import patience
 from parity.runs.inquest import How, end, word
+from parity.runs.planning import patience
 from parity.runs.rows import Death, Shrunk
 
 EACH = 60.0  # seconds for one death

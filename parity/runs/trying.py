@@ -10,32 +10,26 @@ import json
 import sys
 from dataclasses import replace
 
-from parity import tolerance
 from parity.checks.check import failing
-from parity.core import notation, processes
+from parity.core import notation
 from parity.core.errors import ParityError
 from parity.core.results import Aspect
-from parity.devices import load_faults, resolve
 from parity.devices.fallbacks import listening
-from parity.devices.preflight import is_fast
-from parity.devices.setup import run_setup
 from parity.runs import suite
 from parity.runs.again import BEGIN, CAME, GONE, MARK, TRIES, UNABLE
-from parity.runs.examine import NoJournal, RunPlan, recheck
+from parity.runs.checking import recheck
+from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan, run_plan
 from parity.runs.suite import Item
 
 
 def main() -> None:
     """Try the findings in their order."""
     asked = json.loads(sys.stdin.read())
-    if asked["setup"]:
-        run_setup(asked["setup"])
-    processes.prepare_torch()
-    device = resolve(asked["device"], load_faults(asked["faults"]) if asked["faults"] else ())
-    tables = tolerance.load(device.name, known_ops={r.name for r in suite.rows("all")}, fast=is_fast(device))
-    options = RunOptions(fail_on_metadata=asked["fail_on_metadata"])
-    plan = RunPlan(device, resolve("cpu"), tables, replace(suite.profile("quick"), poison=True), options)
+    where = {name: asked[name] for name in ("device", "faults", "setup", "fail_on_metadata")}
+    plan = run_plan(RunOptions(**where), 0.0, None)
+    plan = replace(plan, profile=replace(plan.profile, poison=True))
     for (least, *drawn), aspect in asked["findings"]:
         say(BEGIN)
         tried, able, came = 0, False, False

@@ -24,7 +24,7 @@ from parity.devices import Device
 from parity.devices.fallbacks import listening
 from parity.generation.generate import Drawn
 from parity.runs import suite
-from parity.runs.examine import drawn
+from parity.runs.cases import drawn
 from parity.runs.suite import Item
 from parity.zoo import field
 from parity.zoo.score import OPINFO, FaultTrial, Score, allowed, elements, kept, least, least_case, search, with_others

@@ -7,7 +7,6 @@ They are collected from a file in the run's folder, a pickled `Job` that the con
 from __future__ import annotations
 
 import functools
-import gc
 import importlib
 import pickle
 import sys
@@ -19,16 +18,13 @@ from typing import Any
 
 import pytest
 
-from parity import tolerance
 from parity.catalog import opinfo
-from parity.core import processes
 from parity.core.errors import CaseError
-from parity.devices import resolve
 from parity.devices.fallbacks import listening
 from parity.devices.sim import SimDevice
 from parity.runs import journal, suite
-from parity.runs.examine import RunPlan
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan, run_plan
 from parity.zoo.deaths import WorkerDeath, scored
 from parity.zoo.reach import Route, record
 from parity.zoo.score import OPINFO, trial
@@ -156,11 +152,7 @@ class FaultItem(RowItem):
 @functools.cache
 def _plan(profile: str, patience: float) -> RunPlan:
     """The RunPlan that all tests of this process share; its device is healthy."""
-    processes.prepare_torch()
-    healthy = resolve(DEVICE)
-    tables = tolerance.load(healthy.name, known_ops={r.name for r in suite.rows("all")})
-    gc.freeze()  # torch and the catalog stay alive, so the collector need not scan them
-    return RunPlan(healthy, resolve("cpu"), tables, suite.profile(profile), RunOptions(hang_after=patience))
+    return run_plan(RunOptions(device=DEVICE, profile=profile, hang_after=patience), 0.0, None)
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from parity.execution import execute as ex
 from parity.execution.inputs import build
 from parity.generation import generate
 from parity.runs import suite
-from parity.runs.examine import RunPlan
+from parity.runs.planning import RunPlan
 from parity.zoo.subjects import FaultSubject
 
 RECORDED = {"float": 4, "complex": 1, "int": 1, "bool": 1}  # cases to record, per kind of dtype

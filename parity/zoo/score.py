@@ -20,8 +20,12 @@ from parity.execution.execute import said
 from parity.generation.generate import Drawn
 from parity.generation.shrink import shrink
 from parity.runs import suite
-from parity.runs.examine import SECONDS_PER_ELEMENT, SHRINK_SECONDS, RunPlan, drawn, recheck, settings
-from parity.runs.examine import shrink as shrink_finding
+from parity.runs.cases import drawn
+from parity.runs.checking import recheck
+from parity.runs.findings import SHRINK_SECONDS
+from parity.runs.findings import shrink as shrink_finding
+from parity.runs.planning import SECONDS_PER_ELEMENT, RunPlan
+from parity.runs.settings import settings
 from parity.runs.suite import Item
 from parity.zoo.reach import Route
 from parity.zoo.subjects import FaultSubject

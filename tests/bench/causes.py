@@ -29,8 +29,10 @@ def examined(ids: Sequence[str], rows: Sequence[str], examples: int) -> dict[str
     from parity.devices import resolve
     from parity.runs import suite
     from parity.runs.causes import gather
-    from parity.runs.examine import NoJournal, RunPlan, examine
+    from parity.runs.examine import examine
+    from parity.runs.journal import NoJournal
     from parity.runs.options import RunOptions
+    from parity.runs.planning import RunPlan
     from parity.zoo.subjects import load
 
     torch.set_num_threads(1)

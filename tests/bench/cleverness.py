@@ -32,8 +32,10 @@ from parity.devices import resolve
 from parity.execution import execute
 from parity.judging import measures
 from parity.runs import suite
-from parity.runs.examine import NoJournal, RunPlan, examine
+from parity.runs.examine import examine
+from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
 
 ROUNDS, LOOPS = 200, 50
 

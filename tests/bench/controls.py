@@ -43,8 +43,10 @@ from parity.judging.judge import judge
 from parity.judging.measures import bit_equal
 from parity.oracle import float64, sensitivity
 from parity.runs import suite
-from parity.runs.examine import NoJournal, RunPlan, examine
+from parity.runs.examine import examine
+from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
 from parity.runs.suite import Item
 from parity.zoo import honest
 from parity.zoo.honest import tally

@@ -20,10 +20,11 @@ import torch
 from parity import tolerance
 from parity.core.results import COMPARED
 from parity.devices import Call, Fault, resolve
-from parity.runs import examine as examining
-from parity.runs import suite
-from parity.runs.examine import NoJournal, RunPlan, examine
+from parity.runs import cases, suite
+from parity.runs.examine import examine
+from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
 
 ENTRY_KB = 55
 FREE = (
@@ -69,9 +70,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--profile", default="quick")
     parser.add_argument("--every", type=int, default=12)
     parser.add_argument("--seed", default="0")
-    parser.add_argument("--alike", type=int, default=examining.ALIKE, help="explored cases in a row with the same structure")
+    parser.add_argument("--alike", type=int, default=cases.ALIKE, help="explored cases in a row with the same structure")
     given = parser.parse_args(argv)
-    examining.ALIKE = given.alike
+    cases.ALIKE = given.alike
     torch.set_num_threads(1)
     torch.autograd.set_multithreading_enabled(False)
     counted = Counted()

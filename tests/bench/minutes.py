@@ -25,8 +25,11 @@ from parity.core import notation
 from parity.core.errors import CaseError
 from parity.devices import resolve
 from parity.runs import suite
-from parity.runs.examine import NoJournal, RunPlan, drawn, examine
+from parity.runs.cases import drawn
+from parity.runs.examine import examine
+from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
 from parity.runs.rounds import parts
 from parity.runs.suite import Item
 

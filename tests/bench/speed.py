@@ -51,8 +51,10 @@ from parity.core.errors import ParityError
 from parity.core.results import Aspect, Status
 from parity.devices import Device, load_faults, resolve
 from parity.runs import suite
-from parity.runs.examine import Examined, NoJournal, RunPlan, examine
+from parity.runs.examine import Examined, examine
+from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
 from parity.runs.suite import Item
 from parity.tolerance import load
 

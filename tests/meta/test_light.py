@@ -24,6 +24,13 @@ def test_module_loads_nothing_heavy(module: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_the_plugin_loads_no_op() -> None:
+    """It stands in every pytest run of a machine with parity, and the catalog takes a tenth of a second."""
+    program = "import sys, parity.faces.plugin; print('parity.catalog' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_public_names_are_listed_before_they_are_used() -> None:
     """For a prompt that completes names, and for Python's own "did you mean"."""
     program = "import parity; print(set(parity._HOMES) ^ set(parity.__all__), set(parity.__all__) - set(dir(parity)))"

@@ -20,8 +20,10 @@ from parity.report.diff import terminal
 from parity.runs import suite
 from parity.runs.change import Group, Told
 from parity.runs.diff import Diff, compare
-from parity.runs.examine import NoJournal, RunPlan, examine
+from parity.runs.examine import examine
+from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
 from parity.runs.rows import End, Header, Run, totals
 
 OPS = ("softmax", "layer_norm", "mm", "cumsum")  # those that are healthy show that nothing else is told

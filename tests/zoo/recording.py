@@ -10,7 +10,7 @@ from parity.catalog.row import Row
 from parity.core import processes
 from parity.devices.sim import SimDevice
 from parity.faces import scoreboard
-from parity.runs.examine import RunPlan
+from parity.runs.planning import RunPlan
 from parity.zoo import items
 from parity.zoo.items import Job
 from parity.zoo.reach import Reach

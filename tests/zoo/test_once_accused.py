@@ -12,7 +12,8 @@ from parity.core import notation
 from parity.core.results import FINDINGS
 from parity.devices import Call, Fault, resolve
 from parity.runs import suite
-from parity.runs.examine import RunPlan, replay
+from parity.runs.checking import replay
+from parity.runs.planning import RunPlan
 from parity.zoo import honest
 
 # A second derivative: what two convolutions gave, each rounded toward zero, added up and rounded again.

@@ -24,7 +24,8 @@ from parity.faces import cli, scoreboard
 from parity.report import zoo as report
 from parity.report.zoo import Board
 from parity.runs import suite
-from parity.runs.examine import SWEPT, RunPlan
+from parity.runs.cases import SWEPT
+from parity.runs.planning import RunPlan
 from parity.zoo import BUGS, reach, score, subjects
 from parity.zoo.deaths import WorkerDeath, scored
 from parity.zoo.items import Job

@@ -83,93 +83,46 @@ def lstm_states(x: Tensor, hidden: Pair, weights: tuple[Tensor, ...], *flags: An
 # -------------------------------------------------------------------------------------------------------------- autocast
 
 
-def _cast(function: Any, wide: int, operands: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
-    """The function under autocast to the operands' half type, with some of them given in float32.
+def _cast(function: Any) -> Any:
+    """The function under autocast to its operands' half type, with some of them given in float32.
 
     wide: bit k is set if operand k is given in float32. Its values are exact in the half type, so the cast rounds nothing."""
-    if not operands or not isinstance(operands[0], Tensor):
-        raise TypeError("the first operand must be a tensor")
-    asked = operands[0].dtype
-    if asked not in HALF:
-        plain: Tensor = function(*operands, **options)
-        return plain
-    mixed = [t.float() if isinstance(t, Tensor) and t.dtype is asked and wide >> k & 1 else t for k, t in enumerate(operands)]
-    with torch.autocast(operands[0].device.type, dtype=asked):
-        result: Tensor = function(*mixed, **options)
-    return result
+
+    def run(wide: int, *operands: Tensor, **options: Any) -> Tensor:
+        if not operands or not isinstance(operands[0], Tensor):
+            raise TypeError("the first operand must be a tensor")
+        asked = operands[0].dtype
+        if asked not in HALF:
+            plain: Tensor = function(*operands, **options)
+            return plain
+        mixed = [
+            t.float() if isinstance(t, Tensor) and t.dtype is asked and wide >> k & 1 else t for k, t in enumerate(operands)
+        ]
+        with torch.autocast(operands[0].device.type, dtype=asked):
+            result: Tensor = function(*mixed, **options)
+        return result
+
+    return run
 
 
-def autocast_attention(wide: int, *operands: Tensor, **options: Any) -> Tensor:
-    """scaled_dot_product_attention under autocast."""
-    return _cast(F.scaled_dot_product_attention, wide, operands, options)
+def _rounded(function: Any) -> Any:
+    """The same, cast to the dtype of the item: some backends run it in float32 under autocast, others in the half type."""
+    return lambda wide, *operands, **options: _cast(function)(wide, *operands, **options).to(operands[0].dtype)
 
 
-def autocast_linear(wide: int, *operands: Tensor) -> Tensor:
-    """linear under autocast."""
-    return _cast(F.linear, wide, operands, {})
-
-
-def autocast_matmul(wide: int, *operands: Tensor) -> Tensor:
-    """matmul under autocast."""
-    return _cast(torch.matmul, wide, operands, {})
-
-
-def autocast_addmm(wide: int, *operands: Tensor, **options: Any) -> Tensor:
-    """addmm under autocast."""
-    return _cast(torch.addmm, wide, operands, options)
-
-
-def autocast_baddbmm(wide: int, *operands: Tensor, **options: Any) -> Tensor:
-    """baddbmm under autocast."""
-    return _cast(torch.baddbmm, wide, operands, options)
-
-
-def autocast_conv1d(wide: int, *operands: Tensor, **options: Any) -> Tensor:
-    """conv1d under autocast."""
-    return _cast(F.conv1d, wide, operands, options)
-
-
-def autocast_conv2d(wide: int, *operands: Tensor, **options: Any) -> Tensor:
-    """conv2d under autocast."""
-    return _cast(F.conv2d, wide, operands, options)
-
-
-# Some backends run these in float32 under autocast, others in the half type; the results are cast to the dtype of the item.
-
-
-def _rounded(function: Any, wide: int, operands: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
-    return _cast(function, wide, operands, options).to(operands[0].dtype)
-
-
-def autocast_conv3d(wide: int, *operands: Tensor, **options: Any) -> Tensor:
-    """conv3d under autocast, rounded to the dtype."""
-    return _rounded(F.conv3d, wide, operands, options)
-
-
-def autocast_conv_transpose1d(wide: int, *operands: Tensor, **options: Any) -> Tensor:
-    """conv_transpose1d under autocast, rounded to the dtype."""
-    return _rounded(F.conv_transpose1d, wide, operands, options)
-
-
-def autocast_conv_transpose2d(wide: int, *operands: Tensor, **options: Any) -> Tensor:
-    """conv_transpose2d under autocast, rounded to the dtype."""
-    return _rounded(F.conv_transpose2d, wide, operands, options)
-
-
-def autocast_conv_transpose3d(wide: int, *operands: Tensor, **options: Any) -> Tensor:
-    """conv_transpose3d under autocast, rounded to the dtype."""
-    return _rounded(F.conv_transpose3d, wide, operands, options)
-
-
-def autocast_bmm(wide: int, *operands: Tensor) -> Tensor:
-    """bmm under autocast, rounded to the dtype."""
-    return _rounded(torch.bmm, wide, operands, {})
-
-
-def autocast_addbmm(wide: int, *operands: Tensor, **options: Any) -> Tensor:
-    """addbmm under autocast, rounded to the dtype."""
-    return _rounded(torch.addbmm, wide, operands, options)
-
+autocast_attention = _cast(F.scaled_dot_product_attention)
+autocast_linear = _cast(F.linear)
+autocast_matmul = _cast(torch.matmul)
+autocast_addmm = _cast(torch.addmm)
+autocast_baddbmm = _cast(torch.baddbmm)
+autocast_conv1d = _cast(F.conv1d)
+autocast_conv2d = _cast(F.conv2d)
+autocast_conv3d = _rounded(F.conv3d)
+autocast_conv_transpose1d = _rounded(F.conv_transpose1d)
+autocast_conv_transpose2d = _rounded(F.conv_transpose2d)
+autocast_conv_transpose3d = _rounded(F.conv_transpose3d)
+autocast_bmm = _rounded(torch.bmm)
+autocast_addbmm = _rounded(torch.addbmm)
 
 # ------------------------------------------------------------------------------------- changed in place by the next operator
 
@@ -182,32 +135,21 @@ IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def _then(result: Tensor, act: str) -> Tensor:
-    """The result of an operator, changed in place."""
-    if act not in IN_PLACE:
-        raise ValueError(f"no such step: '{act}'; one of {', '.join(IN_PLACE)}")
-    return IN_PLACE[act](result)
+def _then(function: Any) -> Any:
+    """The function with its result changed in place, as by a layer with inplace=True."""
+
+    def run(act: str, *operands: Tensor, **options: Any) -> Tensor:
+        if act not in IN_PLACE:
+            raise ValueError(f"no such step: '{act}'; one of {', '.join(IN_PLACE)}")
+        return IN_PLACE[act](function(*operands, **options))
+
+    return run
 
 
-def conv1d_then(act: str, x: Tensor, weight: Tensor, **options: Any) -> Tensor:
-    """conv1d, then an activation in place, like a layer with inplace=True."""
-    return _then(F.conv1d(x, weight, **options), act)
-
-
-def conv2d_then(act: str, x: Tensor, weight: Tensor, **options: Any) -> Tensor:
-    """conv2d, then an activation in place."""
-    return _then(F.conv2d(x, weight, **options), act)
-
-
-def linear_then(act: str, *operands: Tensor) -> Tensor:
-    """linear, then an activation in place."""
-    return _then(F.linear(*operands), act)
-
-
-def bmm_then(act: str, *operands: Tensor) -> Tensor:
-    """bmm, then an activation in place."""
-    return _then(torch.bmm(*operands), act)
-
+conv1d_then = _then(F.conv1d)
+conv2d_then = _then(F.conv2d)
+linear_then = _then(F.linear)
+bmm_then = _then(torch.bmm)
 
 # ------------------------------------------------------------------------------- made by the operator before, and not copied
 
@@ -227,32 +169,22 @@ OPERAND_FROM: dict[str, Callable[[Tensor], Tensor]] = {
 ALIKE = tuple(OPERAND_FROM)[:5]  # those that keep the shape
 
 
-def _operand_from(how: str, x: Tensor) -> Tensor:
-    """The result of another operator, as operand of the next one."""
-    if how not in OPERAND_FROM:
-        raise ValueError(f"no such step: '{how}'; one of {', '.join(OPERAND_FROM)}")
-    return OPERAND_FROM[how](x)
+def _of(function: Any) -> Any:
+    """The function of the result of another operator."""
+
+    def run(how: str, x: Tensor, *operands: Tensor, **options: Any) -> Tensor:
+        if how not in OPERAND_FROM:
+            raise ValueError(f"no such step: '{how}'; one of {', '.join(OPERAND_FROM)}")
+        result: Tensor = function(OPERAND_FROM[how](x), *operands, **options)
+        return result
+
+    return run
 
 
-def conv1d_of(how: str, x: Tensor, weight: Tensor, **options: Any) -> Tensor:
-    """conv1d of the result of another operator."""
-    return F.conv1d(_operand_from(how, x), weight, **options)
-
-
-def conv2d_of(how: str, x: Tensor, weight: Tensor, **options: Any) -> Tensor:
-    """conv2d of the result of another operator."""
-    return F.conv2d(_operand_from(how, x), weight, **options)
-
-
-def linear_of(how: str, x: Tensor, *operands: Tensor) -> Tensor:
-    """linear of the result of another operator."""
-    return F.linear(_operand_from(how, x), *operands)
-
-
-def bmm_of(how: str, x: Tensor, other: Tensor) -> Tensor:
-    """bmm of the result of another operator."""
-    return torch.bmm(_operand_from(how, x), other)
-
+conv1d_of = _of(F.conv1d)
+conv2d_of = _of(F.conv2d)
+linear_of = _of(F.linear)
+bmm_of = _of(torch.bmm)
 
 # ----------------------------------------------------------------------- whether a matrix has factors, and the first pivots
 

@@ -55,7 +55,7 @@ class Whole:
     grain: float = 0.0
 
 
-def continuous(of: Callable[[CallLike, Tensor], Continuous], generator: bool = True) -> Law:
+def continuous(of: Callable[[CallLike, Tensor], Continuous]) -> Law:
     """The law of a continuous distribution, rounded to the result's dtype."""
 
     def outside(call: CallLike, r: Results) -> Problems:
@@ -86,7 +86,7 @@ def continuous(of: Callable[[CallLike, Tensor], Continuous], generator: bool = T
             )
         ]
 
-    return Law(outside, observe, generator=generator, stacks=True)
+    return Law(outside, observe, generator=True, stacks=True)
 
 
 def whole(of: Callable[[CallLike, Tensor], Whole], generator: bool = True) -> Law:

@@ -12,8 +12,10 @@ from parity import tolerance
 from parity.core.results import Status
 from parity.devices import Fault, resolve
 from parity.runs import suite
-from parity.runs.examine import NoJournal, RunPlan, examine
+from parity.runs.examine import examine
+from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
 
 
 def _leaves_the_first(call: Any) -> Any:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from parity.checks.deciding import properties
-from parity.checks.operators import OperatorCall, error_ratio, following
+from parity.checks.following import following
+from parity.checks.operators import OperatorCall, error_ratio
 from parity.devices import Call, Device, Fault, resolve
 
 

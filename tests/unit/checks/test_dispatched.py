@@ -21,8 +21,11 @@ from parity.core.results import Aspect, Status, Verdict
 from parity.devices import resolve
 from parity.devices.base import Device
 from parity.runs import suite
-from parity.runs.examine import NoJournal, RunPlan, examine, settings
+from parity.runs.examine import examine
+from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
+from parity.runs.settings import settings
 
 ROOT = Path(__file__).parents[3]
 

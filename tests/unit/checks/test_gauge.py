@@ -142,7 +142,8 @@ def test_every_relation_without_gradients_of_its_own_has_them_fixed_or_none() ->
 
 def test_derivatives_are_compared_often_where_functions_say_little() -> None:
     """Every third case of an OpInfo entry and of a solver, every eighth of the rest."""
-    from parity.runs.examine import RunPlan, settings
+    from parity.runs.planning import RunPlan
+    from parity.runs.settings import settings
 
     plan = RunPlan(CPU, CPU, TABLES, suite.profile("quick"))
     for name, least in (("opinfo:linalg.det", 8), ("opinfo:sin", 8), ("inv", 8), ("svd", 8), ("sin", 3)):

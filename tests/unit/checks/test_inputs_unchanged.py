@@ -22,7 +22,10 @@ from parity.generation.generate import nth
 from parity.report.finding import text as told
 from parity.report.script import standalone
 from parity.runs import suite
-from parity.runs.examine import OPERANDS_EVERY, Examined, NoJournal, RunPlan, examine, settings
+from parity.runs.examine import Examined, examine
+from parity.runs.journal import NoJournal
+from parity.runs.planning import RunPlan
+from parity.runs.settings import OPERANDS_EVERY, settings
 
 CPU = resolve("cpu")
 TABLES = tolerance.load("sim")

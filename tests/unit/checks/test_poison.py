@@ -17,8 +17,10 @@ from parity.core.notation import parse
 from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
 from parity.runs import suite
-from parity.runs.examine import NoJournal, RunPlan, examine
+from parity.runs.examine import examine
+from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
 from parity.runs.suite import Item
 
 GUARDED = Settings(guards=True)

@@ -21,8 +21,10 @@ from parity.judging.judge import judge
 from parity.report import power as told
 from parity.report.summary import SummaryData, render
 from parity.runs import suite
-from parity.runs.examine import NoJournal, RunPlan, examine
+from parity.runs.examine import examine
+from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
 from parity.runs.rows import Header, ItemRow, Power
 
 CPU, SIM = resolve("cpu"), resolve("sim")

@@ -21,8 +21,10 @@ from parity.devices.base import Device
 from parity.devices.fallbacks import listening
 from parity.generation.error_inputs import error_case
 from parity.generation.generate import nth, search
-from parity.runs.examine import NoJournal, RunPlan, examine
+from parity.runs.examine import examine
+from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
 from parity.runs.suite import Item, profile
 from parity.runs.suite import row as suite_row
 

@@ -14,8 +14,8 @@ from parity.checks.trial import Result
 from parity.core.results import Aspect, Status
 from parity.devices import Call, Fault, resolve
 from parity.devices.base import Device
-from parity.runs.examine import RunPlan
-from parity.runs.examine import settings as asked
+from parity.runs.planning import RunPlan
+from parity.runs.settings import settings as asked
 from parity.runs.suite import Item, profile
 
 CPU = resolve("cpu")

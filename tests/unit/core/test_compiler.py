@@ -13,7 +13,8 @@ from parity.core import compiler
 EXAMINES = """
 import sys
 from parity.runs import suite
-from parity.runs.examine import NoJournal, examine
+from parity.runs.examine import examine
+from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
 from parity.runs.planning import run_plan
 

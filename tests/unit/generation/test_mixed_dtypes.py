@@ -19,8 +19,11 @@ from parity.execution import execute
 from parity.execution.inputs import build
 from parity.generation import mixed_dtypes
 from parity.generation.generate import nth
-from parity.runs.examine import NoJournal, RunPlan, drawn, examine
+from parity.runs.cases import drawn
+from parity.runs.examine import examine
+from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
 from parity.runs.suite import Item, profile
 from parity.zoo import honest
 

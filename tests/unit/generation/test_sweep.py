@@ -15,8 +15,11 @@ from parity.core.results import FINDINGS, Status
 from parity.devices import Call, Fault, resolve
 from parity.generation import sweep as sweeping
 from parity.runs import suite
-from parity.runs.examine import SWEPT, NoJournal, RunPlan, drawn, examine
+from parity.runs.cases import SWEPT, drawn
+from parity.runs.examine import examine
+from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
 from parity.runs.suite import BORDERS, SWEPT_LIMIT, Item
 
 SMALL = 8

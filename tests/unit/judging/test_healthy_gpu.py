@@ -22,7 +22,8 @@ from parity.judging.budget import Budget
 from parity.judging.judge import judge
 from parity.judging.promises import one_sided, residue
 from parity.oracle.oracle import CaseOracle
-from parity.oracle.rounding import Rounding, shifted
+from parity.oracle.rounding import Rounding
+from parity.oracle.roundoffs import shifted
 
 CPU = resolve("cpu")
 U = 2.0**-24

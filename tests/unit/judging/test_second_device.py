@@ -22,7 +22,7 @@ from parity.devices import Call, Device, Fault, resolve
 from parity.execution import execute
 from parity.execution.inputs import Inputs, build
 from parity.judging.judge import judge
-from parity.oracle import decompositions, float64, rounding
+from parity.oracle import decompositions, float64, kernels, rounding, roundoffs
 from parity.oracle.oracle import CaseOracle
 from parity.oracle.sensitivity import replaced
 
@@ -192,7 +192,7 @@ def test_formulas_of_resampling_are_those_of_the_kernels(name: str) -> None:
     for a, b in zip(truth, found):
         assert torch.allclose(a, b, rtol=1e-12, atol=1e-12)
     kernel = getattr(torch.ops.aten, f"_upsample{name}_backward" if "aa" in name else f"upsample_{name}_backward").default
-    assert kernel in rounding._decompositions()
+    assert kernel in kernels._decompositions()
 
 
 @pytest.mark.parametrize("mode, padding", [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1), (2, 2)])
@@ -202,7 +202,7 @@ def test_formulas_of_sampling_at_places_are_those_of_the_kernels(mode: int, padd
     grad = torch.randn(1, 2, 3, 3, dtype=torch.float64)
     kernel = torch.ops.aten.grid_sampler_2d_backward.default
     truth = kernel(grad, x, places, mode, padding, True, [True, True])
-    assert kernel in rounding._decompositions()
+    assert kernel in kernels._decompositions()
     with rounding.Rounding(1e-30, 1, 1e-30):
         found = kernel(grad, x, places, mode, padding, True, [True, True])
     for a, b in zip(truth, found):
@@ -251,7 +251,7 @@ def test_what_has_moved_takes_the_kernels_of_what_it_was() -> None:
     case = parse(text)
     inputs, p = build(case), execute.program(catalog.row(case.op))
     placed = float64.widened(p, case, inputs, None)
-    shaken = replaced(p, inputs, placed, lambda t, i: rounding.perturbed(t, 0.5, i), keep_layout=True)
+    shaken = replaced(p, inputs, placed, lambda t, i: roundoffs.perturbed(t, 0.5, i), keep_layout=True)
     assert [v.stride() for v in shaken.views] == [v.stride() for v in placed.views]
     assert not any(torch.equal(a, b) for a, b in zip(shaken.views, placed.views))
     worst = results(resolve("sim"), text)["double backward"].verdict.measure
@@ -326,4 +326,4 @@ def _unpooled(x: Tensor, places: Tensor, like: Tensor) -> Tensor:
 
 def test_every_formula_stands_for_a_kernel_of_this_torch() -> None:
     assert len(decompositions.antialiased()) == 2
-    assert len(decompositions.adjoints(rounding._decompositions())) >= 7
+    assert len(decompositions.adjoints(kernels._decompositions())) >= 7

@@ -16,7 +16,8 @@ from parity.judging import laws
 from parity.judging.laws.law import Observations, Results, coins
 from parity.judging.relations import Bound
 from parity.judging.uniformity import POINTS, _below, _lags, judged
-from parity.runs.examine import LAW_EVERY, RunPlan, settings
+from parity.runs.planning import RunPlan
+from parity.runs.settings import LAW_EVERY, settings
 from parity.runs.suite import Item, RunProfile
 from parity.tolerance import load
 

@@ -14,7 +14,7 @@ from parity import catalog
 from parity.core.notation import parse
 from parity.execution import execute
 from parity.execution.inputs import build
-from parity.oracle import rounding, summation
+from parity.oracle import rounding, roundoffs, summation
 from parity.oracle.oracle import CaseOracle
 
 U = 2.0**-24
@@ -95,22 +95,22 @@ def test_what_was_saved_equal_stays_equal() -> None:
 def test_rounding_is_a_function_of_the_value(dtype: torch.dtype) -> None:
     x = torch.arange(1, 200, dtype=torch.float64).sqrt().to(dtype)
     x = x * (1 + 1j) if dtype.is_complex else x
-    one, again = rounding.rounded(x, U, 2), rounding.rounded(x.flip(0), U, 2).flip(0)
+    one, again = roundoffs.rounded(x, U, 2), roundoffs.rounded(x.flip(0), U, 2).flip(0)
     assert torch.equal(one, again)
-    one, again = rounding.rounded(x, U, 1), rounding.rounded(x.flip(0), U, 1).flip(0)
+    one, again = roundoffs.rounded(x, U, 1), roundoffs.rounded(x.flip(0), U, 1).flip(0)
     assert not torch.equal(one, again)
     change = (one - x).abs() / x.abs()
     assert 0.45 * U < float(change.min()) < 0.7 * U
     assert float(change.max()) < 1.1 * U
     up = (one.real > x.real).sum().item()
     assert 60 < up < 140
-    assert not torch.equal(one, rounding.rounded(x, U, 2))
+    assert not torch.equal(one, roundoffs.rounded(x, U, 2))
 
 
 def test_integers_are_never_perturbed() -> None:
     i = torch.arange(4)
-    assert rounding.perturbed(i, U, 3) is i
-    assert rounding.rounded(i, U, 3) is i
+    assert roundoffs.perturbed(i, U, 3) is i
+    assert roundoffs.rounded(i, U, 3) is i
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,10 @@ from parity.judging.relations import RELATIONS, Bound, Problem, Unjudged
 from parity.judging.relations.bound import unsound
 from parity.judging.rules import rule_of
 from parity.oracle.decompositions import windows
+from parity.oracle.kernels import kernel_of
 from parity.oracle.oracle import CaseOracle
-from parity.oracle.rounding import Rounding, kernel_of, perturbed, rounded, rounded_at_least
+from parity.oracle.rounding import Rounding
+from parity.oracle.roundoffs import perturbed, rounded, rounded_at_least
 from parity.oracle.sensitivity import PERTURBATIONS, Sensitivity
 
 U, HALF = 2.0**-24, 2.0**-11

@@ -230,7 +230,8 @@ def test_idle_workers_let_findings_be_tried_again(tmp_path: Path, monkeypatch: p
 def test_the_bar_of_the_causes_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the last item is done, it is told what comes and how long it may take; not that nothing is left to do."""
     now = [1000.0]
-    monkeypatch.setattr("parity.report.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    for module in ("progress", "screen"):
+        monkeypatch.setattr(f"parity.report.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
     screen = Screen()
     made = reporter(tmp_path / "run.jsonl", screen)
     made.explains_later, made.expected, made.done = True, 4, 0

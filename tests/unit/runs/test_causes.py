@@ -12,14 +12,17 @@ import torch
 
 from parity import tolerance
 from parity.checks import deciding
-from parity.checks.operators import Lain, OperatorCall, _runs_on_the_cpu, compared
+from parity.checks.following import _runs_on_the_cpu
+from parity.checks.operators import Lain, OperatorCall, compared
 from parity.core.results import Cause, Record, Status
 from parity.devices import Call, Fault, load_faults, resolve
 from parity.devices.flags import FLAGS, Flag
 from parity.runs import suite
 from parity.runs.causes import OPERATORS, Gathered, gather, weight
-from parity.runs.examine import LOCATING, SHRINKING, NoJournal, RunPlan, examine
+from parity.runs.examine import examine
+from parity.runs.journal import LOCATING, SHRINKING, NoJournal
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
 from parity.runs.rows import Death
 from parity.runs.symptoms import skeleton
 

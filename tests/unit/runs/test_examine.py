@@ -8,15 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-import parity.runs.examine as module
 from parity import tolerance
 from parity.core import notation
 from parity.core.errors import CaseError, DeviceError
 from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
-from parity.runs import suite
-from parity.runs.examine import Examined, NoJournal, RunPlan, drawn, examine
+from parity.runs import cases as cases_of_items
+from parity.runs import checking, findings, suite
+from parity.runs import examine as examining
+from parity.runs.cases import drawn
+from parity.runs.examine import Examined, examine
+from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
 from parity.runs.recognition import outline
 
 
@@ -70,11 +74,11 @@ def test_cases_that_killed_a_process_are_left_out() -> None:
 @pytest.mark.parametrize("needs", ["size", "words"])
 def test_cases_like_one_that_hung_are_left_out_and_told(needs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are as large, or have its layout or whatever else it has and are as large; all others are run."""
-    monkeypatch.setattr(module, "PLAIN_NUMEL", 4)
+    monkeypatch.setattr(cases_of_items, "PLAIN_NUMEL", 4)
     one, healthy = item("exp"), plan(examples=60)
     drawn_cases = list(drawn(one, healthy))
     outlines = [outline(d.case) for _, _, d in drawn_cases]
-    able = [o for o in outlines if (o.words if needs == "words" else not o.words and o.numel > module.PLAIN_NUMEL)]
+    able = [o for o in outlines if (o.words if needs == "words" else not o.words and o.numel > cases_of_items.PLAIN_NUMEL)]
     most = max(able, key=lambda o: sum(map(o.stands_for, outlines)))
     at = outlines.index(most)
     texts = [notation.case_text(d.case) for _, _, d in drawn_cases]
@@ -90,7 +94,7 @@ def test_two_that_hung_leave_out_what_has_all_that_both_have() -> None:
     """One plain small call that hung says nothing, two of them say that all others hang."""
     one, healthy = item("exp"), plan(examples=20)
     cases = [d.case for _, _, d in drawn(one, healthy)]
-    plain = [c for c in cases if not outline(c).words and c.numel <= module.PLAIN_NUMEL][:1] * 2
+    plain = [c for c in cases if not outline(c).words and c.numel <= cases_of_items.PLAIN_NUMEL][:1] * 2
     assert not examine(one, healthy, NoJournal(), hung=plain[:1]).summary.not_run
     row = examine(one, healthy, NoJournal(), hung=plain).summary
     assert set(row.alike) == {notation.case_text(c) for c in cases if c.numel >= plain[0].numel}
@@ -107,14 +111,6 @@ def test_an_op_that_is_always_refused_is_given_up_early() -> None:
     assert statuses(refused) == {Status.UNSUPPORTED}
     assert refused.summary.cases == 12
     assert refused.records[0].reason.startswith("NotImplementedError")
-
-
-def test_the_same_seed_gives_the_same_cases_and_another_others() -> None:
-    """Pinned cases do not depend on the seed."""
-    one, same, other = ([d.case for _, _, d in drawn(item("add"), plan(seed=s))] for s in ("1", "1", "2"))
-    assert one == same
-    assert one[:2] == other[:2]
-    assert one[2:] != other[2:]
 
 
 def test_an_unstable_device_is_told_as_unstable() -> None:
@@ -177,7 +173,7 @@ def test_samples_that_a_stopped_device_cannot_make_are_no_void(monkeypatch: pyte
         raise CaseError("cannot make its samples: misaligned address")
         yield
 
-    monkeypatch.setattr(module, "drawn", none)
+    monkeypatch.setattr(examining, "drawn", none)
     assert examine(item("neg"), used, NoJournal()).summary.void, "a device that computes has no such samples, and says why"
     monkeypatch.setattr(type(used.device), "answers", lambda self: False)
     with pytest.raises(DeviceError, match="misaligned address"):
@@ -199,7 +195,7 @@ def test_a_case_of_the_shrinker_that_stops_the_device_ends_the_process(monkeypat
             raise SystemExit(why)
 
     used = plan(Fault("off", ("sin",), poison))
-    monkeypatch.setattr(module, "recheck", unable)
+    monkeypatch.setattr(findings, "recheck", unable)
     monkeypatch.setattr(type(used.device), "answers", lambda self: not broken[0])
     with pytest.raises(SystemExit, match="could not be built"):
         examine(item("sin"), used, Ending())
@@ -215,7 +211,7 @@ def test_what_the_cpus_own_kernels_do_once_is_no_finding(monkeypatch: pytest.Mon
     """A healthy simulated device computes with them; one with planted faults is accused at once."""
     first, calls = examine(item("exp"), plan(Fault("off", ("exp",), lambda call: call.run() + 1.0)), NoJournal()), [0]
     assert first.findings
-    real = vars(module)["check"]
+    real = vars(checking)["check"]
 
     def once(*args: Any) -> Any:
         results, digest = real(*args)
@@ -225,20 +221,5 @@ def test_what_the_cpus_own_kernels_do_once_is_no_finding(monkeypatch: pytest.Mon
         bad = replace(results[0], verdict=replace(results[0].verdict, status=Status.WRONG))
         return (bad, *results[1:]), digest
 
-    monkeypatch.setattr(module, "check", once)
+    monkeypatch.setattr(checking, "check", once)
     assert not examine(item("exp"), plan(), NoJournal()).findings
-
-
-def test_two_explored_cases_share_their_structure_where_the_device_keeps_a_graph_for_each() -> None:
-    """So that half as many graphs are compiled. Elsewhere each case draws its own; pinned cases are the same on all devices."""
-
-    def shapes(device: str) -> tuple[list[str], list[tuple[tuple[int, ...], ...]]]:
-        cases = [(p, d.case) for _, p, d in drawn(item("addmm"), plan(device=device, examples=60))]
-        explored = [tuple(x.shape for x in c.operands()) for p, c in cases if not p and not c.refused]
-        return [notation.case_text(c) for p, c in cases if p], explored
-
-    (pinned, alike), (same, apart) = shapes("sim:mps"), shapes("sim")
-    assert pinned == same
-    assert len(set(alike)) < 0.65 * len(set(apart))
-    cases = [notation.case_text(d.case) for _, _, d in drawn(item("addmm"), plan(device="sim:mps", examples=60))]
-    assert len(set(cases)) == len(cases)  # layouts and values differ

@@ -19,8 +19,10 @@ from parity.devices.base import Device
 from parity.devices.sim.faults import out_of_memory
 from parity.execution.execute import program
 from parity.runs import memory, suite
-from parity.runs.examine import Examined, NoJournal, RunPlan, examine
+from parity.runs.examine import Examined, examine
+from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
 from parity.runs.suite import Item
 
 GB = 1 << 30

@@ -15,12 +15,13 @@ from parity import tolerance
 from parity.core import notation
 from parity.core.results import Cause, Fingerprint
 from parity.devices import Call, Fault, resolve
-from parity.runs import examine as examining
-from parity.runs import known_entries, known_file, suite
+from parity.runs import findings, known_entries, known_file, suite
 from parity.runs.code import Code
-from parity.runs.examine import Examined, NoJournal, RunPlan, examine
+from parity.runs.examine import Examined, examine
+from parity.runs.journal import NoJournal
 from parity.runs.known import Entry, Environment, Known, parse
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
 from parity.runs.recognition import known_death, outline, uncovered
 from parity.runs.rows import AGREES, EXPIRED, GROWN, SEEN, Death, Header, Run
 from parity.runs.standing import FIXED, KNOWN, NOT_SEEN, standings
@@ -65,8 +66,8 @@ def test_what_was_found_is_known_and_is_not_shrunk(monkeypatch: pytest.MonkeyPat
     entries = accepted(first)
     assert [e.cause for e in entries] == [Cause("aten::exp", "values")]
     assert set(entries[0].ops) == {"exp", "log_softmax"}
-    monkeypatch.setattr(examining, "shrink", None)
-    monkeypatch.setattr(examining, "_cause", None)
+    monkeypatch.setattr(findings, "shrink", None)
+    monkeypatch.setattr(findings, "_cause", None)
     again = run([wrong()], ["exp", "log_softmax"], entries)
     assert states(again) == {(SEEN, False)}
     assert not any(d.findings for d in again)

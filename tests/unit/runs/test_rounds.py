@@ -13,8 +13,11 @@ import pytest
 from parity.devices import resolve
 from parity.faces import cli
 from parity.runs import rounds, run_file, suite
-from parity.runs.examine import NoJournal, RunPlan, drawn, examine
+from parity.runs.cases import drawn
+from parity.runs.examine import examine
+from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
 from parity.runs.rounds import CAUSES, IDLE, LONG, PINNED, Part, TimeLimit, is_long, part_of, parts
 from parity.runs.rows import ItemRow, folded
 from parity.tolerance import load

@@ -1,0 +1,75 @@
+"""What the controller of the suite says at the end of a run, and how that ends it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parity.report.known import lines
+from parity.runs import known
+from parity.runs.options import RunOptions
+from parity.runs.run_file import decode
+from parity.runs.standing import FIXED, standings
+
+
+class Compared:
+    """Tracks whether any item of the suite compared something. If none did, all tests were skipped, and the run must not
+    succeed."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._items = self._compared = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take in the result of an item."""
+        if report.when == "call" and any(name == "parity" and '"cut"' not in str(v)[:8] for name, v in report.user_properties):
+            self._items += 1
+            self._compared += not report.skipped or hasattr(report, "wasxfail")  # known findings were compared
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Change the exit code if nothing was compared."""
+        if self._items and not self._compared and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Say that nothing was compared."""
+        if self._items and not self._compared:
+            terminalreporter.write_line(f"parity: nothing was compared in {self._items} items: this is no success", red=True)
+
+
+class KnownFindings:
+    """In the controller of a run with known findings: says at the end what became of them, and fails a strict run for what is
+    fixed."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._options = RunOptions.of_pytest(config.option)
+        self._sightings: list[Any] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take in what an item saw of them."""
+        if report.when == "teardown":
+            return
+        for part in (json.loads(str(value)) for name, value in report.user_properties if name == "parity"):
+            lines = [line for line in part.get("rows", ()) if json.loads(line)["kind"] == "known"]
+            deaths = [part["death"]] if "death" in part else part.get("deaths", [])
+            lines += [death["sighting"] for death in deaths if death.get("sighting")]
+            self._sightings += map(decode, lines)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Fail a strict run for what is fixed."""
+        entries = known.read(Path(str(self._options.known))).entries
+        fixed = any(s.state == FIXED for s in standings(entries, self._sightings))
+        if self._options.strict_known and fixed and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Say what became of them."""
+        held = known.read(Path(str(self._options.known)))
+        terminalreporter.section("known findings")
+        for text in lines(held, self._sightings, 1000):
+            terminalreporter.write_line(text)

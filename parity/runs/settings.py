@@ -1,0 +1,83 @@
+"""How each case of an item is checked: a fixed choice, by its ordinal, of what is too dear for every case."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from dataclasses import replace
+
+from parity.checks.check import Settings
+from parity.checks.trial import LARGE, NAN
+from parity.core.results import Aspect
+from parity.judging.rules import rule_of
+from parity.runs.planning import RunPlan
+from parity.runs.suite import ORACLE_EVERY, Item
+
+REPEAT_EVERY = 4  # one case in so many runs its forward twice
+OPERANDS_EVERY = 4  # one case in so many is checked for changes to its operands
+GUARDS_EVERY = 4  # one case in so many of a profile with poison runs its calls once more between guards
+LAW_EVERY = 8  # one case in so many of a random op, and every pinned one, is drawn until its law can be judged
+# Expensive aspects: (n, k) means the cases whose ordinal is k modulo n.
+EVERY = {Aspect.DOUBLE: (8, 3), Aspect.TANGENT: (12, 4), Aspect.TRANSFER: (6, 5)}
+TWICE_EVERY = 3  # for OpInfo entries and factorizations, whose derivatives call kernels that the function does not call
+
+
+def settings(item: Item, plan: RunPlan, ordinal: int, pinned: bool) -> Settings:
+    """How one case of an item is checked."""
+    o = plan.options
+    if o.count:
+        return Settings(more=frozenset({Aspect.DOUBLE}))
+    row = item.row
+    twice = row.is_sampled or rule_of(row).differentiated_often
+    start = None if o.no_screens or pinned else _start(item.id)
+    more = _more(row.transfers, row.family == "movement", twice, o.reach, ordinal)
+    return _at(ordinal, start, pinned, more, o.no_screens)
+
+
+@functools.lru_cache(maxsize=4096)
+def _start(item: str) -> int:
+    """An offset for the item's ordinals, so that a 1-in-n choice also reaches short items."""
+    return zlib.crc32(item.encode()) % ORACLE_EVERY
+
+
+@functools.lru_cache(maxsize=1 << 16)  # most of them recur in every item
+def _at(ordinal: int, start: int | None, pinned: bool, more: frozenset[Aspect], whole: bool) -> Settings:
+    """The settings of a case by its ordinal. start: the item's, None if every result is judged by the truth."""
+    always_use_oracle = start is None or (ordinal + start) % ORACLE_EVERY == 0
+    law = pinned or ordinal % LAW_EVERY == 2
+    return Settings(always_use_oracle, ordinal % REPEAT_EVERY == 1, None, more, law, ordinal % OPERANDS_EVERY == 3, whole=whole)
+
+
+@functools.lru_cache(maxsize=4096)
+def _more(travels: bool, moves: bool, twice: bool, reach: bool, ordinal: int) -> frozenset[Aspect]:
+    """The expensive aspects in which a case is checked."""
+    more = {a for a, (every, rest) in EVERY.items() if ordinal % every == rest}
+    if twice and ordinal % TWICE_EVERY == 0:
+        more.add(Aspect.DOUBLE)
+    if travels:
+        more |= {Aspect.TRANSFER}
+    elif not moves:
+        more -= {Aspect.TRANSFER}  # it tests operands: one bug of a copy must not be reported by every op
+    if reach:  # torch 2.13 breaks these under a dispatch mode: tensors of zeros end the process, neg bits get lost
+        more -= {Aspect.TANGENT, Aspect.TRANSFER}
+    return frozenset(more)
+
+
+def settings_of_run(item: Item, plan: RunPlan, ordinal: int, pinned: bool) -> Settings:
+    """`settings` with what a run asks for beside: errors put in, filled memory, and strides that must be the CPU's."""
+    how = settings(item, plan, ordinal, pinned)
+    how = replace(how, power=True) if _sampled(item, plan, ordinal) else how
+    how = _poisoned(how, plan, ordinal)
+    return replace(how, fail_on_metadata=True) if plan.options.fail_on_metadata else how
+
+
+def _poisoned(how: Settings, plan: RunPlan, ordinal: int) -> Settings:
+    """The settings of a case of a profile that fills freed memory: with NaN and with large numbers in turn."""
+    if not plan.profile.poison or plan.options.count or plan.options.reach:
+        return how
+    return replace(how, poison=LARGE if ordinal % 2 else NAN, guards=ordinal % GUARDS_EVERY == 0)
+
+
+def _sampled(item: Item, plan: RunPlan, ordinal: int) -> bool:
+    """Whether a case is judged once more with errors put in; a fixed choice for each item."""
+    return zlib.crc32(f"{item.id} {ordinal}".encode()) < plan.power * 2.0**32
