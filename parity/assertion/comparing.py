@@ -32,6 +32,7 @@ from parity.assertion.subject import (
     gradients,
     is_compiled,
     known,
+    parts_compiled,
     subject,
     tracked_outputs,
     word,
@@ -52,6 +53,11 @@ from parity.judging.measures import bit_equal
 # What is known to come after the function's two forward passes on the CPU, in as many seconds as these took: its gradients, the
 # device's runs, and moved runs.
 AFTER_THE_CPU = 5.0
+COMPILED = (
+    "it is compiled, and the CPU and the truth run its eager code: compile= with the original shows whether the compiler or "
+    "the device is wrong where they differ"
+)
+NOT_COMPILED = "a copy is not compiled where .compile() of a module did that, so eager code was compared; compile= compiles it"
 Seen = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], None]
 TORCH = str(Path(torch.__file__).parent)
 
@@ -142,6 +148,7 @@ def _judged(
         raise UsageError(f"{s.name} draws random numbers, which compiled code draws by its own kernels; call .eval()")
     if s.draws:
         notes.say("random numbers (dropout) were drawn on the CPU and handed to both sides, so the device drew none")
+    _compiled(s, notes)
     bare(run.bare, notes)
     cotangents = fixed_cotangents(run) if backward and run.leaves else []
     tracked = tracked_outputs(run) if cotangents else ()
@@ -185,6 +192,15 @@ def _judged(
     judgements = (*extra, *settled(judgements, fail_on, notes))
     failed = any(v.status is not Status.AGREE for _, v in judgements)
     return Comparison(title, judgements, tuple(notes.lines), _next(s, device, watch) if failed else "", limits or {}), cause
+
+
+def _compiled(s: Subject, notes: Notes) -> None:
+    """Note which code of a compiled function was compared."""
+    made, lost = parts_compiled(s.module)
+    if made or is_compiled(s.function):
+        notes.say(COMPILED)
+    if lost:
+        notes.say(NOT_COMPILED)
 
 
 def _refused_there(
@@ -359,7 +375,8 @@ def _on_device(
     raised. Raises UsageError if it draws other random numbers than the reference's run did."""
     with torch.random.fork_rng(devices=[]), device.active():
         device.seed(SEED)
-        run, cause = attempted(lambda: forward(s, device.upload, backward, stay=torch.clone, wrap=wrap), "run")
+        around = device.compiling() if is_compiled(s.function) else None
+        run, cause = attempted(lambda: forward(s, device.upload, backward, around, torch.clone, None, wrap, True), "run")
         if isinstance(run, Raised):
             return run, cause
         _stays(s, run, device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from parity.assertion.draws import Handed, streams
 from parity.assertion.leaves import OWN, attributes, flattened, held, is_array, is_number, kind, leaves, loose
 from parity.core.dtypes import FACTS
 from parity.core.errors import UsageError
+from parity.core.modes import COMPILER
 from parity.core.results import Raised
 from parity.execution import execute as ex
 from parity.execution.execute import Live, Named
@@ -117,6 +119,18 @@ def subject(
 def is_compiled(fn: Callable[..., Any]) -> bool:
     """Whether torch.compile made it."""
     return type(fn).__name__ == "OptimizedModule" or hasattr(fn, "_torchdynamo_orig_callable")
+
+
+def parts_compiled(module: nn.Module | None) -> tuple[bool, bool]:
+    """Whether torch.compile made some part of a module, and whether `Module.compile` did, which a copy does not keep."""
+    parts = list(module.modules()) if module is not None else []
+    return any(map(is_compiled, parts)), any(getattr(m, "_compiled_call_impl", None) is not None for m in parts)
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """A context in which eager code runs instead of what torch.compile made of it. It does not import torch's compiler, which
+    takes a second: before the program has, nothing is compiled."""
+    return torch.compiler.set_stance("force_eager") if COMPILER in sys.modules else nullcontext()
 
 
 def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
@@ -223,10 +237,12 @@ def forward(
     stay: Put | None = None,
     drawn: Callable[[], None] | None = None,
     wrap: Wrap | None = None,
+    compiled: bool = False,
 ) -> ForwardRun:
     """Run the subject on copies of everything, with the call itself inside `around`. stay: how inputs that stay on the CPU are
     copied, `put` by default. drawn: called at each draw of a subject that draws random numbers. wrap: makes what is called of
-    the copied function. Raises what the function raises, and UsageError for a value that cannot be copied or opened."""
+    the copied function. compiled: whether what torch.compile made runs so, instead of the eager code that it was made of.
+    Raises what the function raises, and UsageError for a value that cannot be copied or opened."""
     place = _Placer(s, put)
     near = place if stay is None else _Placer(s, stay)
     wanted: list[tuple[str, Tensor]] = []
@@ -260,7 +276,8 @@ def forward(
     with streams() if s.draws else nullcontext():
         if s.draws:
             torch.default_generator.manual_seed(SEED)
-        with torch.set_grad_enabled(backward), around or nullcontext(), handed or nullcontext():
+        as_asked = nullcontext() if compiled else uncompiled()
+        with torch.set_grad_enabled(backward), as_asked, around or nullcontext(), handed or nullcontext():
             result = function(*args, **kwargs)
     outputs = outputs_of(result, s.coarsest)
     return ForwardRun(*outputs, tuple((n, t.detach()) for n, t in watched), tuple(wanted), handed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import weakref
 from collections.abc import Iterator, Sequence
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.overrides import _pop_mode_temporarily
 
 from parity.core.errors import UsageError, near
+from parity.core.modes import COMPILER
 from parity.devices.base import Device
 from parity.devices.sim.branches import as_on_mps
 from parity.devices.sim.faults import Fault
@@ -54,7 +56,10 @@ class SimDevice(Device):
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Enable function-level faults, take MPS's branches under its profile, and keep backward on the calling thread."""
+        """Enable function-level faults, take MPS's branches under its profile, keep backward on the calling thread, and keep
+        torch from compiling the kernels, which are Python."""
+        if COMPILER in sys.modules:
+            _leave_kernels_alone()
         with contextlib.ExitStack() as inside:
             inside.enter_context(torch.autograd.set_multithreading_enabled(False))
             if not self.seat.profile.is_permissive:
