@@ -104,6 +104,7 @@ class Reporter:
         self.expected = self.done = self.checks = self.findings = self.failures = 0
         self.started = time.monotonic()
         self.stopped = self.unexplained = ""
+        self._tried = False  # whether findings were tried again
         self.failed: OutputError | None = None
         self._session: pytest.Session | None = None
         self._drawn = 0.0
@@ -476,6 +477,7 @@ class Reporter:
             return
         started = time.monotonic()
         done = again.again(found, how, workers, again.set_variables(how.device.partition(":")[0]), seconds, self.early)
+        self._tried = True
         self.records = list(again.marked(self.records, done))
         came, left = sum(a.came for a in done), len(found) - len(done)
         text = f"{came} of {plural(len(found), 'finding')} came again in fresh processes ({clock(time.monotonic() - started)})"
@@ -564,7 +566,8 @@ class Reporter:
             rounds, lacking = self.timed.rounds, self.timed.lacking
             if lacking and not self.stopped:
                 self.stopped = f"cut by --time: the pinned cases of {plural(len(lacking), 'item')} were not checked"
-        if whole and self.expected and self.stopped == "interrupted":  # interrupted only while the workers shut down
+        untried = self.early is not None and not self._tried and bool(self._to_try())
+        if whole and self.expected and self.stopped == "interrupted" and not untried:  # while the workers shut down
             self.stopped = ""
         if not self.stopped and not whole:
             self.stopped = "broken off"
@@ -588,7 +591,10 @@ class Reporter:
         screen = summary.render(data, width) + "\n\n" + summary.last_line(data, exit_code) + "\n"
         if self.stopped:
             how, _, why = self.stopped.partition(": ")
-            screen += f"the run was {how} after {self.done} of {self.expected} items{f': {why}' if why else ''}\n"
+            why = f": {why}" if why else ""
+            why += ", and not all findings were tried again" if whole and untried else ""
+            why += f"; to go on: {self._go_on()}" if how == "interrupted" and self.timed is None else ""
+            screen += f"the run was {how} after {self.done} of {plural(self.expected, 'item')}{why}\n"
         self._write(screen, wiped=True)
         if self.failed is not None:
             raise self.failed
