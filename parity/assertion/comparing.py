@@ -505,4 +505,4 @@ def raised_at(e: BaseException | None) -> str:
 
 def _next(s: Subject, device: Device, watch: PlacementWatch | None, culprit: Sequence[str] = ()) -> str:
     names = list(culprit) or (list(watch.calls) if watch is not None else [])
-    return command(names, word(s.coarsest), device.name, bool(getattr(device, "faults", ())))
+    return command(names, word(s.coarsest), device)

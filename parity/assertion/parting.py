@@ -225,7 +225,7 @@ def _next(one: Parting | None, dtype: str, device: Device) -> str:
     names = one.operator.rpartition("::")[2].removesuffix("_backward"), one.place.function
     row = next(filter(None, (row_of(n.rpartition(".")[2]) for n in names)), "")
     floats = [x.base.dtype for x in (one.call.operands if one.call is not None else ()) if x.base.is_floating_point()]
-    return command([row] if row else [], word(floats[0]) if floats else dtype, device.name, bool(getattr(device, "faults", ())))
+    return command([row] if row else [], word(floats[0]) if floats else dtype, device)
 
 
 def cotangents_of(s: Subject) -> list[Tensor]:

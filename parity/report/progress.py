@@ -26,7 +26,7 @@ from parity.report import output, power, summary
 from parity.report.growth import Growth
 from parity.report.held import Held
 from parity.report.timed import Timed
-from parity.report.words import clock, plural, reproduce
+from parity.report.words import clock, code_options, plural, reproduce
 from parity.runs import again, causes, memory, own, run_file, suite
 from parity.runs.inquest import How
 from parity.runs.known import Known
@@ -536,10 +536,8 @@ class Reporter:
             self.unexplained = f"{text}{known}{'' if self.stopped else share}; to go on: {self._go_on()}"
 
     def _go_on(self) -> str:
-        """The command that goes on with this run: parity takes no code that a file names, so that it is named again."""
-        code = {"faults": self.header.faults, "setup": self.header.setup, "known": self.header.known}
-        named = (f" --{option} {shlex.quote(c.name)}" for option, c in code.items() if c.name)
-        return f"parity run --resume {shlex.quote(str(self.output))}{''.join(named)}"
+        """The command that goes on with this run."""
+        return f"parity run --resume {shlex.quote(str(self.output))}{code_options(self.header, 'known')}"
 
     def _without_causes(self, timed: Timed) -> None:
         """Store the findings for whose causes there was no time."""
