@@ -115,7 +115,7 @@ def voids(items: Sequence[ItemRow]) -> list[str]:
     rows = [(sum(i.void.values()), i) for i in items if i.void]
     rows.sort(key=lambda r: -r[0] / max(1, r[1].cases))
     reasons = [shorten(next(iter(i.void)), REASON, placeholder=" ...") for _, i in rows[:6]]
-    return [f"  {i.op} {i.dtype}: {n} of {i.cases} cases ({why})" for (n, i), why in zip(rows, reasons)]
+    return [f"  {i.op} {i.dtype}: {n} of {plural(i.cases, 'case')} ({why})" for (n, i), why in zip(rows, reasons)]
 
 
 def worse_reference(records: Sequence[Record]) -> list[str]:
@@ -338,7 +338,7 @@ def _drawn(coverage: Sequence[Coverage], run_file: str) -> list[str]:
     drawn = sum(1 for c in coverage for _ in c.drawn())
     if not drawn:
         return []
-    return [f"drawn      {drawn:,} pairs of features; those that are lacking: parity coverage {shlex.quote(run_file)}"]
+    return [f"drawn      {plural(drawn, 'pair')} of features; those that are lacking: parity coverage {shlex.quote(run_file)}"]
 
 
 def _aspects(items: Sequence[ItemRow]) -> str:
