@@ -284,11 +284,13 @@ def _shrink_deaths(o: RunOptions, workers: int, reporter: Any, until: float) -> 
     if not (deaths := reporter.to_shrink):
         return
     from parity.report.outcome import write_script_of_death  # torch is loaded where there is something to shrink
-    from parity.runs.shrinking import shrunk
+    from parity.runs.shrinking import ALL, shrunk
 
     began = time.monotonic()
+    seconds = min(ALL, max(0.0, until - began) / 2)
+    reporter.wait("looking for the least case of each kind of death", seconds)
     reporter.idle(0, max(1, workers // 2))  # findings are tried once more meanwhile
-    done = shrunk(deaths, How(o.device, o.faults, o.setup), workers, max(0.0, until - began) / 2, o.hang_after)
+    done = shrunk(deaths, How(o.device, o.faults, o.setup), workers, seconds, o.hang_after)
     reporter.take_shrunk(done, o.device, time.monotonic() - began, write_script_of_death)
 
 

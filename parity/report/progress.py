@@ -383,6 +383,12 @@ class Reporter:
         self._write(text + "\n", wiped=True)
         self._drawn = 0.0
 
+    def wait(self, text: str, seconds: float) -> None:
+        """Tell on a screen what takes up to so many seconds; the next text overwrites it."""
+        if self.live:
+            room = shutil.get_terminal_size().columns - 1  # a line that wraps could not be erased
+            self._write(f"{text}, for at most {clock(seconds)}"[:room], wiped=True)
+
     def _write(self, text: str, wiped: bool = False) -> None:
         """Write to the stream, and continue without output if its reader is gone: the run file and the exit code are still
         needed. wiped: whether to overwrite the bar."""
@@ -476,6 +482,7 @@ class Reporter:
         if not found or self.stopped or self.failed is not None:
             return
         started = time.monotonic()
+        self.wait(f"trying {plural(len(found), 'finding')} again in fresh processes", min(seconds, again.LIMIT))
         done = again.again(found, how, workers, again.set_variables(how.device.partition(":")[0]), seconds, self.early)
         self._tried = True
         self.records = list(again.marked(self.records, done))
