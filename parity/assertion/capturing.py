@@ -110,7 +110,7 @@ def capture(
     if not count and not recorder.calls:
         raise NothingCompared(f"{s.name}: no operator that can be compared ran on {place.name}")
     notes: tuple[str, ...] = (f"it raises: {recorder.broken}",) if recorder.broken else ()
-    title = f"{s.name} {word(s.coarsest)} on {place.name}"
+    title = f"{s.name} {s.dtype} on {place.name}"
     made = Capture(
         title, s.name, word(s.coarsest), fingerprint(place), backward, given(s), recorder.store, recorder.calls,
         dict(left), recorder.broken, whole, notes, dict(aside),

@@ -35,7 +35,6 @@ from parity.assertion.subject import (
     parts_compiled,
     subject,
     tracked_outputs,
-    word,
 )
 from parity.assertion.truth import FunctionTruth, seeded
 from parity.assertion.verdicts import ROW, Verdicts, bare, described, in_one_dtype, judged, settled, verdicts
@@ -116,7 +115,7 @@ def compared(
     if place.name == "cpu" and alone:
         notes.say("the device is the CPU itself, so this says nothing about any other; name one with device=", loud=True)
     comparison, cause = _judged(s, place, backward, atol, fail_on, notes, detail, effort, seen, wrap)
-    return replace(comparison, dtype=word(s.coarsest), device=place.name), cause, notes
+    return replace(comparison, dtype=s.dtype, device=place.name), cause, notes
 
 
 def _judged(
@@ -140,7 +139,7 @@ def _judged(
             f"'{s.odd}' of {s.name} is sparse, nested or quantized, and {device.name}, a simulated device, is compared in "
             "dense tensors alone; give a dense one, or name a real device"
         )
-    title = f"{s.name} {word(s.coarsest)} on {device.name}"
+    title = f"{s.name} {s.dtype} on {device.name}"
     meter = Meter(s.name)
     with meter.run("the runs on the CPU", AFTER_THE_CPU):
         s, run, reference = _reference(s, backward)
@@ -505,4 +504,4 @@ def raised_at(e: BaseException | None) -> str:
 
 def _next(s: Subject, device: Device, watch: PlacementWatch | None, culprit: Sequence[str] = ()) -> str:
     names = list(culprit) or (list(watch.calls) if watch is not None else [])
-    return command(names, word(s.coarsest), device)
+    return command(names, s.dtype, device)

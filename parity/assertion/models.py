@@ -144,7 +144,7 @@ def _compared(name: str, make: Callable[[], Made], device: Any, fail_on: tuple[S
     yield own.BEGIN, {"name": name, "dtype": ""}
     try:
         fn, inputs = make()
-        yield own.BEGIN, {"name": name, "dtype": word(subject(fn, inputs, {}).coarsest)}
+        yield own.BEGIN, {"name": name, "dtype": subject(fn, inputs, {}).dtype}
         comparison, _, _ = compared(fn, inputs, {}, device, fail_on=fail_on)
         item, records = rows(name, (comparison,))
     except NothingCompared as e:

@@ -93,10 +93,10 @@ def located(
         raise NothingCompared(f"{s.name}: no operator that can be compared ran on {place.name}")
     if names := [n for some in search.foreign.values() for n in some]:
         search.left[f"the CPU does not run them ({', '.join(sorted(set(names)))[:80]})"] += len(names)
-    title = f"{s.name} {word(s.coarsest)} on {place.name}"
+    title = f"{s.name} {s.dtype} on {place.name}"
     table, more = module_errors(eager, cotangents, place) if modules else ((), "")
     notes += (more,) if more else ()
-    left, broken, order, dtype = dict(search.left), "" if search.partings else search.broken, search.order, word(s.coarsest)
+    left, broken, order, dtype = dict(search.left), "" if search.partings else search.broken, search.order, s.dtype
     next_ = _next(order[0] if order else None, dtype, place)
     return Located(title, dtype, place.name, order, search.compared, left, broken, differs, notes, table, next=next_)
 

@@ -76,6 +76,13 @@ class Subject:
         return next(self.tensors, None) is not None
 
     @property
+    def dtype(self) -> str:
+        """The dtype in messages and commands: the coarsest floating one; where no tensor has one, that of the first tensor."""
+        dtypes = [x.dtype for _, x in self.tensors]
+        plain = bool(dtypes) and not any(d.is_floating_point or d.is_complex for d in dtypes)
+        return word(dtypes[0] if plain else self.coarsest)
+
+    @property
     def odd(self) -> str:
         """The name of the first tensor that is not dense and plain; empty if all are."""
         return next((n for n, x in self.tensors if not is_dense(x) or x.is_quantized), "")
