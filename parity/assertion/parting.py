@@ -31,7 +31,18 @@ from parity.assertion.places import Places
 from parity.assertion.quick import DEFAULT, FULL, effort_of
 from parity.assertion.screens import is_settled, may_move, moves_as_far
 from parity.assertion.searching import Operators, Search
-from parity.assertion.subject import SEED, ForwardRun, Subject, fixed_cotangents, forward, is_compiled, known, subject, word
+from parity.assertion.subject import (
+    SEED,
+    ForwardRun,
+    Subject,
+    fixed_cotangents,
+    forward,
+    is_compiled,
+    known,
+    original,
+    subject,
+    word,
+)
 from parity.assertion.truth import seeded
 from parity.assertion.watch import command, row_of
 from parity.core.errors import NothingCompared, ParityError, UsageError
@@ -69,8 +80,7 @@ def located(
     notes: tuple[str, ...] = (why,) if backward and not cotangents else ()
     eager = s  # what the modes of the search can see
     if is_compiled(fn):
-        plain: Any = getattr(fn, "_orig_mod", None) or getattr(fn, "_torchdynamo_orig_callable", fn)
-        eager, _ = _ran_on_the_cpu(subject(plain, inputs, kwargs, near), backward)
+        eager, _ = _ran_on_the_cpu(subject(original(fn), inputs, kwargs, near), backward)
         notes += ("it is compiled, and what was compared here is its eager code",)
     if s.draws:
         notes += ("random numbers (dropout) were drawn on the CPU and handed to the device",)

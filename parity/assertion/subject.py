@@ -128,6 +128,12 @@ def is_compiled(fn: Callable[..., Any]) -> bool:
     return type(fn).__name__ == "OptimizedModule" or hasattr(fn, "_torchdynamo_orig_callable")
 
 
+def original(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The eager code that torch.compile was given; the function itself if it was not."""
+    given: Any = getattr(fn, "_orig_mod", None) or getattr(fn, "_torchdynamo_orig_callable", fn)
+    return given if is_compiled(fn) else fn
+
+
 def parts_compiled(module: nn.Module | None) -> tuple[bool, bool]:
     """Whether torch.compile made some part of a module, and whether `Module.compile` did, which a copy does not keep."""
     parts = list(module.modules()) if module is not None else []

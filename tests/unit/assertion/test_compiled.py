@@ -269,6 +269,23 @@ def test_a_training_says_that_compiled_code_runs_eagerly() -> None:
     assert any(n.startswith("torch.compile made some of it, and what was compared here is its eager code") for n in found.notes)
 
 
+def test_a_model_that_is_compiled_is_captured_and_audited_by_its_own_names(tmp_path: Path, recwarn: Any) -> None:
+    """By the eager code that it is made of, of which torch has nothing to warn."""
+    net, path = torch.compile(Block(), backend=one_percent_off), tmp_path / "net.capture"
+    captured = parity.capture(net, X, path=path, device=resolve("sim", (Fault("f", ("gelu",), _one_percent),)))
+    assert captured.notes == ("it is compiled, and what was captured is its eager code",)
+    for one in (net, Block()):
+        assert str(parity.locate(one, X, against=path)).startswith(
+            "Block float32 on sim (net.capture) parts from the CPU first in rest.0 (GELU), forward: aten::gelu"
+        )
+    assert str(parity.audit(net, X)).startswith("Block will run on MPS")
+    assert not [w for w in recwarn if "torch.compile" in str(w.message)]
+
+
+def _one_percent(call: Call) -> Any:
+    return call.run() * 1.01
+
+
 def test_what_module_compile_made_is_compared_in_eager_mode_and_noted() -> None:
     net = Block()
     net.compile(backend=one_percent_off)
