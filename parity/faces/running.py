@@ -57,7 +57,7 @@ def _run_with(o: RunOptions, began: float) -> int:
     source = o.source or profile.source
     own_words = o.model if only_own else [f"model={m}" for m in o.model]
     words = [*o.op, *own_words, *(f"family={f}" for f in o.family), *(f"dtype={d}" for d in o.dtype), f"source={source}"]
-    selection = " ".join(words)
+    selection = resuming.selection(words)
     o = replace(o, family=split(o.family), dtype=split(o.dtype))
     items = () if only_own else suite.shard(suite.select(o.op, o.family, o.dtype, source), o.shard)
     selected = len(items)
