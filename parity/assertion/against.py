@@ -33,7 +33,7 @@ from parity.assertion.noted import NEITHER
 from parity.assertion.parting import cotangents_of, located
 from parity.assertion.places import Place
 from parity.assertion.searching import MOST, Search, called_with, chooses
-from parity.assertion.subject import Subject, copied, subject
+from parity.assertion.subject import Subject, copied, original, subject
 from parity.assertion.values import SAMPLES, Sketch, block_sums, key_of, sums_agree
 from parity.checks.equivalents import on_the_cpu
 from parity.checks.operators import ATEN_NOT_UNIQUE, OperatorCall, error_ratio, run_on
@@ -60,7 +60,7 @@ def located_against(
     """What parts on the machine of a capture, judged here, and (`here`) what parts on a device of this machine that is not the
     CPU, with the capture's weights and inputs. The arguments are those of `locate`, which raises as this does."""
     made, place = read(Path(path)), target(device)
-    s, changed = _with_values(subject(fn, inputs, kwargs, near), made)
+    s, changed = _with_values(subject(original(fn), inputs, kwargs, near), made)
     search = _Replay(made, s, backward)
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore", ParityWarning)

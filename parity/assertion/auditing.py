@@ -27,7 +27,7 @@ from parity.assertion.located import PASSES, plural
 from parity.assertion.needs import Match, Need, Needs
 from parity.assertion.parting import cotangents_of
 from parity.assertion.places import Place, Places
-from parity.assertion.subject import SEED, Subject, forward, gradients, subject, tracked_outputs, word
+from parity.assertion.subject import SEED, Subject, forward, gradients, original, subject, tracked_outputs, word
 from parity.assertion.watch import PlacementWatch
 from parity.core.errors import NothingCompared
 from parity.core.modes import OperatorMode
@@ -82,7 +82,7 @@ def audit(
     """
     if shapes:
         fn, inputs, kwargs = _with_memory(fn, inputs, kwargs)
-    s = subject(fn, inputs, kwargs, ())
+    s = subject(original(fn), inputs, kwargs, ())
     if not s.moves:
         raise NothingCompared(f"{s.name}: no input is a tensor, so nothing would reach MPS; give it tensors")
     cotangents = [] if shapes else cotangents_of(s)[: None if backward else 0]

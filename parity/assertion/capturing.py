@@ -24,7 +24,7 @@ from parity.assertion.located import PASSES, plural
 from parity.assertion.parting import cotangents_of
 from parity.assertion.places import Place
 from parity.assertion.searching import LARGEST, Operators, Search, shortened
-from parity.assertion.subject import SEED, Subject, known, subject, word
+from parity.assertion.subject import SEED, Subject, is_compiled, known, original, subject, word
 from parity.assertion.values import Store, key_of
 from parity.checks.equivalents import EQUIVALENTS
 from parity.checks.operators import Lain, OperatorCall, Reader
@@ -92,7 +92,7 @@ def capture(
     not available, OutputError for a path that cannot be written.
     """
     near = (keep_on_cpu,) if isinstance(keep_on_cpu, str) else tuple(keep_on_cpu)
-    s, place = subject(fn, inputs, kwargs, near), target(device)
+    s, place = subject(original(fn), inputs, kwargs, near), target(device)
     if not s.moves:
         raise NothingCompared(f"{s.name}: no input is a tensor, so nothing would reach {place.name}; give it tensors")
     cotangents = cotangents_of(s) if backward else []
@@ -110,7 +110,8 @@ def capture(
     if not count and not recorder.calls:
         raise NothingCompared(f"{s.name}: no operator that can be compared ran on {place.name}")
     notes: tuple[str, ...] = (f"it raises: {recorder.broken}",) if recorder.broken else ()
-    title = f"{s.name} {word(s.coarsest)} on {place.name}"
+    notes += ("it is compiled, and what was captured is its eager code",) if is_compiled(fn) else ()
+    title = f"{s.name} {s.dtype} on {place.name}"
     made = Capture(
         title, s.name, word(s.coarsest), fingerprint(place), backward, given(s), recorder.store, recorder.calls,
         dict(left), recorder.broken, whole, notes, dict(aside),

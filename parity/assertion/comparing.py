@@ -32,9 +32,9 @@ from parity.assertion.subject import (
     gradients,
     is_compiled,
     known,
+    parts_compiled,
     subject,
     tracked_outputs,
-    word,
 )
 from parity.assertion.truth import FunctionTruth, seeded
 from parity.assertion.verdicts import ROW, Verdicts, bare, described, in_one_dtype, judged, settled, verdicts
@@ -52,6 +52,11 @@ from parity.judging.measures import bit_equal
 # What is known to come after the function's two forward passes on the CPU, in as many seconds as these took: its gradients, the
 # device's runs, and moved runs.
 AFTER_THE_CPU = 5.0
+COMPILED = (
+    "it is compiled, and the CPU and the truth run its eager code: compile= with the original shows whether the compiler or "
+    "the device is wrong where they differ"
+)
+NOT_COMPILED = "a copy is not compiled where .compile() of a module did that, so eager code was compared; compile= compiles it"
 Seen = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], None]
 TORCH = str(Path(torch.__file__).parent)
 
@@ -110,7 +115,7 @@ def compared(
     if place.name == "cpu" and alone:
         notes.say("the device is the CPU itself, so this says nothing about any other; name one with device=", loud=True)
     comparison, cause = _judged(s, place, backward, atol, fail_on, notes, detail, effort, seen, wrap)
-    return replace(comparison, dtype=word(s.coarsest), device=place.name), cause, notes
+    return replace(comparison, dtype=s.dtype, device=place.name), cause, notes
 
 
 def _judged(
@@ -134,7 +139,7 @@ def _judged(
             f"'{s.odd}' of {s.name} is sparse, nested or quantized, and {device.name}, a simulated device, is compared in "
             "dense tensors alone; give a dense one, or name a real device"
         )
-    title = f"{s.name} {word(s.coarsest)} on {device.name}"
+    title = f"{s.name} {s.dtype} on {device.name}"
     meter = Meter(s.name)
     with meter.run("the runs on the CPU", AFTER_THE_CPU):
         s, run, reference = _reference(s, backward)
@@ -142,6 +147,7 @@ def _judged(
         raise UsageError(f"{s.name} draws random numbers, which compiled code draws by its own kernels; call .eval()")
     if s.draws:
         notes.say("random numbers (dropout) were drawn on the CPU and handed to both sides, so the device drew none")
+    _compiled(s, notes)
     bare(run.bare, notes)
     cotangents = fixed_cotangents(run) if backward and run.leaves else []
     tracked = tracked_outputs(run) if cotangents else ()
@@ -185,6 +191,15 @@ def _judged(
     judgements = (*extra, *settled(judgements, fail_on, notes))
     failed = any(v.status is not Status.AGREE for _, v in judgements)
     return Comparison(title, judgements, tuple(notes.lines), _next(s, device, watch) if failed else "", limits or {}), cause
+
+
+def _compiled(s: Subject, notes: Notes) -> None:
+    """Note which code of a compiled function was compared."""
+    made, lost = parts_compiled(s.module)
+    if made or is_compiled(s.function):
+        notes.say(COMPILED)
+    if lost:
+        notes.say(NOT_COMPILED)
 
 
 def _refused_there(
@@ -359,7 +374,8 @@ def _on_device(
     raised. Raises UsageError if it draws other random numbers than the reference's run did."""
     with torch.random.fork_rng(devices=[]), device.active():
         device.seed(SEED)
-        run, cause = attempted(lambda: forward(s, device.upload, backward, stay=torch.clone, wrap=wrap), "run")
+        around = device.compiling() if is_compiled(s.function) else None
+        run, cause = attempted(lambda: forward(s, device.upload, backward, around, torch.clone, None, wrap, True), "run")
         if isinstance(run, Raised):
             return run, cause
         _stays(s, run, device)
@@ -488,4 +504,4 @@ def raised_at(e: BaseException | None) -> str:
 
 def _next(s: Subject, device: Device, watch: PlacementWatch | None, culprit: Sequence[str] = ()) -> str:
     names = list(culprit) or (list(watch.calls) if watch is not None else [])
-    return command(names, word(s.coarsest), device.name, bool(getattr(device, "faults", ())))
+    return command(names, s.dtype, device)

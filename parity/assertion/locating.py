@@ -16,7 +16,7 @@ from parity.assertion.compiled import Backend, Compiler, compiled_side
 from parity.assertion.located import Located
 from parity.assertion.parting import located
 from parity.assertion.quick import DEFAULT
-from parity.assertion.subject import subject, word
+from parity.assertion.subject import subject
 from parity.core.errors import UsageError
 from parity.devices import Device
 
@@ -59,7 +59,7 @@ def locate(
     compiler = None if compile is None else Compiler(compile, fn, place)
     if compiler is not None and place.name == "cpu":  # eager code there is the reference itself
         s = subject(fn, inputs, kwargs, near)
-        found = Located(f"{s.name} {word(s.coarsest)} on cpu", word(s.coarsest), "cpu")
+        found = Located(f"{s.name} {s.dtype} on cpu", s.dtype, "cpu")
     else:
         more: dict[str, Any] = {"seconds": seconds, "whole": whole, "modules": modules, "effort": effort, **kwargs}
         found = located(fn, *inputs, device=place, backward=backward, keep_on_cpu=near, **more)

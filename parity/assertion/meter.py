@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 SILENT = 5.0  # seconds
+IMPORTED = 100  # modules: a run that imports as many says nothing about the next (torch's compiler: 800 in a second)
 
 
 class Meter:
@@ -20,9 +21,11 @@ class Meter:
     @contextmanager
     def run(self, what: str, left: float, hint: str = "") -> Iterator[None]:
         """Time a run. what: what it is, in words; left: how many that take as long are to come, as far as is known."""
-        began = time.monotonic()
+        began, modules = time.monotonic(), len(sys.modules)
         yield
         now = time.monotonic()
+        if len(sys.modules) - modules >= IMPORTED:
+            return
         spent, more = now - self._began, left * (now - began)
         if left and spent + more >= self._next:
             self._next = 2.0 * (spent + more)

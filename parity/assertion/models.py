@@ -15,7 +15,7 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,12 +114,7 @@ def main() -> None:
         if asked["setup"]:
             run_setup(asked["setup"])
         device = resolve(asked["device"], load_faults(asked["faults"]) if asked["faults"] else ())
-        made: dict[str, Callable[[], Made]] = {}
-        for place in asked["places"]:
-            for name, make in functions(place).items():
-                if name in made:
-                    raise UsageError(f"two functions are called {name}; give the files different names")
-                made[name] = make
+        made = of_places(asked["places"])
     except ParityError as e:
         _say(own.FAILED, {"why": str(e)})
         return
@@ -130,11 +125,26 @@ def main() -> None:
                 _say(word_, told)
 
 
+def of_places(places: Sequence[str]) -> dict[str, Callable[[], Made]]:
+    """What these places name, each function once. Raises UsageError for functions of one name in two files."""
+    made: dict[str, Callable[[], Made]] = {}
+    files: dict[str, Path] = {}
+    for place in places:
+        file = Path(f"{place.partition('.py')[0]}.py").resolve()
+        for name, make in functions(place).items():
+            if files.setdefault(name, file) != file:
+                raise UsageError(
+                    f"two functions are called {name}, in {files[name]} and {file}; give the files different names"
+                )
+            made.setdefault(name, make)
+    return made
+
+
 def _compared(name: str, make: Callable[[], Made], device: Any, fail_on: tuple[Status, ...]) -> Iterator[tuple[str, Any]]:
     yield own.BEGIN, {"name": name, "dtype": ""}
     try:
         fn, inputs = make()
-        yield own.BEGIN, {"name": name, "dtype": word(subject(fn, inputs, {}).coarsest)}
+        yield own.BEGIN, {"name": name, "dtype": subject(fn, inputs, {}).dtype}
         comparison, _, _ = compared(fn, inputs, {}, device, fail_on=fail_on)
         item, records = rows(name, (comparison,))
     except NothingCompared as e:

@@ -76,7 +76,7 @@ def compare(
     else:
         place = device.name if isinstance(device, Device) else str(device)
     here, there = ({n: t.detach().cpu().resolve_conj().resolve_neg() for n, t in side} for side in (ours, theirs))
-    title = f"{s.name} {word(s.coarsest)} on {place}"
+    title = f"{s.name} {s.dtype} on {place}"
     truth = FunctionTruth(s, False, (), here)
     limits: dict[str, Limits] | None = {} if detail else None
     bench = Bench(ROW, tables_of(place), truth, None, detail, limits, detail)

@@ -31,7 +31,18 @@ from parity.assertion.places import Places
 from parity.assertion.quick import DEFAULT, FULL, effort_of
 from parity.assertion.screens import is_settled, may_move, moves_as_far
 from parity.assertion.searching import Operators, Search
-from parity.assertion.subject import SEED, ForwardRun, Subject, fixed_cotangents, forward, is_compiled, known, subject, word
+from parity.assertion.subject import (
+    SEED,
+    ForwardRun,
+    Subject,
+    fixed_cotangents,
+    forward,
+    is_compiled,
+    known,
+    original,
+    subject,
+    word,
+)
 from parity.assertion.truth import seeded
 from parity.assertion.watch import command, row_of
 from parity.core.errors import NothingCompared, ParityError, UsageError
@@ -69,8 +80,7 @@ def located(
     notes: tuple[str, ...] = (why,) if backward and not cotangents else ()
     eager = s  # what the modes of the search can see
     if is_compiled(fn):
-        plain: Any = getattr(fn, "_orig_mod", None) or getattr(fn, "_torchdynamo_orig_callable", fn)
-        eager, _ = _ran_on_the_cpu(subject(plain, inputs, kwargs, near), backward)
+        eager, _ = _ran_on_the_cpu(subject(original(fn), inputs, kwargs, near), backward)
         notes += ("it is compiled, and what was compared here is its eager code",)
     if s.draws:
         notes += ("random numbers (dropout) were drawn on the CPU and handed to the device",)
@@ -93,10 +103,10 @@ def located(
         raise NothingCompared(f"{s.name}: no operator that can be compared ran on {place.name}")
     if names := [n for some in search.foreign.values() for n in some]:
         search.left[f"the CPU does not run them ({', '.join(sorted(set(names)))[:80]})"] += len(names)
-    title = f"{s.name} {word(s.coarsest)} on {place.name}"
+    title = f"{s.name} {s.dtype} on {place.name}"
     table, more = module_errors(eager, cotangents, place) if modules else ((), "")
     notes += (more,) if more else ()
-    left, broken, order, dtype = dict(search.left), "" if search.partings else search.broken, search.order, word(s.coarsest)
+    left, broken, order, dtype = dict(search.left), "" if search.partings else search.broken, search.order, s.dtype
     next_ = _next(order[0] if order else None, dtype, place)
     return Located(title, dtype, place.name, order, search.compared, left, broken, differs, notes, table, next=next_)
 
@@ -225,7 +235,7 @@ def _next(one: Parting | None, dtype: str, device: Device) -> str:
     names = one.operator.rpartition("::")[2].removesuffix("_backward"), one.place.function
     row = next(filter(None, (row_of(n.rpartition(".")[2]) for n in names)), "")
     floats = [x.base.dtype for x in (one.call.operands if one.call is not None else ()) if x.base.is_floating_point()]
-    return command([row] if row else [], word(floats[0]) if floats else dtype, device.name, bool(getattr(device, "faults", ())))
+    return command([row] if row else [], word(floats[0]) if floats else dtype, device)
 
 
 def cotangents_of(s: Subject) -> list[Tensor]:

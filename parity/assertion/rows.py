@@ -45,7 +45,7 @@ def _record(name: str, dtype: str, aspect: Aspect, verdicts: list[tuple[str, Ver
     tensor, v = order[0]
     bad = v.status.is_finding
     many = sum(x.status.is_finding for _, x in verdicts)
-    more = f" (in {tensor}, and in {many - 1} more tensors)" if many > 1 else f" (in {tensor})" if bad and tensor else ""
+    more = f" (in {tensor}, and in {many - 1} more)" if many > 1 else f" (in {tensor})" if bad and tensor else ""
     cause = Cause(name, symptom_of(Result(aspect, v))) if bad else None
     measures = tuple(x.measure for _, x in order[:MEASURES] if x.measure is not None)
     return Record(

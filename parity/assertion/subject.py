@@ -18,6 +18,7 @@ from torch.utils._pytree import TreeSpec, keystr, tree_unflatten
 
 from parity.assertion.draws import Handed, streams
 from parity.assertion.leaves import OWN, attributes, flattened, held, is_array, is_number, kind, leaves, loose
+from parity.core import compiler
 from parity.core.dtypes import FACTS
 from parity.core.errors import UsageError
 from parity.core.results import Raised
@@ -74,6 +75,13 @@ class Subject:
         return next(self.tensors, None) is not None
 
     @property
+    def dtype(self) -> str:
+        """The dtype in messages and commands: the coarsest floating one; where no tensor has one, that of the first tensor."""
+        dtypes = [x.dtype for _, x in self.tensors]
+        plain = bool(dtypes) and not any(d.is_floating_point or d.is_complex for d in dtypes)
+        return word(dtypes[0] if plain else self.coarsest)
+
+    @property
     def odd(self) -> str:
         """The name of the first tensor that is not dense and plain; empty if all are."""
         return next((n for n, x in self.tensors if not is_dense(x) or x.is_quantized), "")
@@ -117,6 +125,24 @@ def subject(
 def is_compiled(fn: Callable[..., Any]) -> bool:
     """Whether torch.compile made it."""
     return type(fn).__name__ == "OptimizedModule" or hasattr(fn, "_torchdynamo_orig_callable")
+
+
+def original(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The eager code that torch.compile was given; the function itself if it was not."""
+    given: Any = getattr(fn, "_orig_mod", None) or getattr(fn, "_torchdynamo_orig_callable", fn)
+    return given if is_compiled(fn) else fn
+
+
+def parts_compiled(module: nn.Module | None) -> tuple[bool, bool]:
+    """Whether torch.compile made some part of a module, and whether `Module.compile` did, which a copy does not keep."""
+    parts = list(module.modules()) if module is not None else []
+    return any(map(is_compiled, parts)), any(getattr(m, "_compiled_call_impl", None) is not None for m in parts)
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """A context in which eager code runs instead of what torch.compile made of it. It does not import torch's compiler, which
+    takes a second: before the program has, nothing is compiled."""
+    return torch.compiler.set_stance("force_eager") if compiler.is_imported() else nullcontext()
 
 
 def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
@@ -223,10 +249,12 @@ def forward(
     stay: Put | None = None,
     drawn: Callable[[], None] | None = None,
     wrap: Wrap | None = None,
+    compiled: bool = False,
 ) -> ForwardRun:
     """Run the subject on copies of everything, with the call itself inside `around`. stay: how inputs that stay on the CPU are
     copied, `put` by default. drawn: called at each draw of a subject that draws random numbers. wrap: makes what is called of
-    the copied function. Raises what the function raises, and UsageError for a value that cannot be copied or opened."""
+    the copied function. compiled: whether what torch.compile made runs so, instead of the eager code that it was made of.
+    Raises what the function raises, and UsageError for a value that cannot be copied or opened."""
     place = _Placer(s, put)
     near = place if stay is None else _Placer(s, stay)
     wanted: list[tuple[str, Tensor]] = []
@@ -260,7 +288,8 @@ def forward(
     with streams() if s.draws else nullcontext():
         if s.draws:
             torch.default_generator.manual_seed(SEED)
-        with torch.set_grad_enabled(backward), around or nullcontext(), handed or nullcontext():
+        as_asked = nullcontext() if compiled else uncompiled()
+        with torch.set_grad_enabled(backward), as_asked, around or nullcontext(), handed or nullcontext():
             result = function(*args, **kwargs)
     outputs = outputs_of(result, s.coarsest)
     return ForwardRun(*outputs, tuple((n, t.detach()) for n, t in watched), tuple(wanted), handed)

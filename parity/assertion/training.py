@@ -52,6 +52,7 @@ MORE = 32  # of a step that seems to leave what rounding explains
 FREE = 2  # trainings on the CPU from a start moved by a rounding
 PATIENCE = 120.0  # seconds for locating in the step that is told
 TOO_OFTEN = 2  # steps in a row that only the device skips
+EAGER = "torch.compile made some of it, and what was compared here is its eager code: parity.assert_parity takes compile="
 
 
 def compare_training(
@@ -147,7 +148,7 @@ class _Trainings:
         self.judge = Judge(len(batches), 2 * len(self.start.tensors) + 1)
         self.departures: dict[str, Departure] = {}
         self.curve: list[Point] = []
-        self.notes: list[str] = []
+        self.notes: list[str] = [EAGER] if self.there.compiled else []
         self.draws, self.skipped = 0, 0
         self.trained = self.stepped = self.narrow = False
         self.told: tuple[int, State] | None = None

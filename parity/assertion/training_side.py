@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map
 
 from parity.assertion.comparing import raised_at
 from parity.assertion.draws import Handed, streams
-from parity.assertion.subject import SEED, coarsest
+from parity.assertion.subject import SEED, coarsest, is_compiled, parts_compiled, uncompiled
 from parity.core.errors import ParityError, UsageError
 from parity.devices import Device
 from parity.execution import execute as ex
@@ -262,6 +262,15 @@ class Side:
 
     # -------------------------------------------------------------------------------------------------------------- step
 
+    @property
+    def compiled(self) -> bool:
+        """Whether torch.compile made some of it, which a step does without: it would not run under parity's modes."""
+        values: list[Any] = [self.step, *self.modules]
+        for where, name in self._variables().values():
+            with contextlib.suppress(ValueError):  # an empty cell
+                values.append(getattr(where, name, None))
+        return any(is_compiled(v) or (isinstance(v, nn.Module) and any(parts_compiled(v))) for v in values)
+
     def batch(self, given: Any, change: Put | None = None) -> Any:
         """A copy of a batch for this side. change: what is done to its floating tensors first."""
 
@@ -295,7 +304,7 @@ class Side:
             if p.requires_grad:
                 hooks.append(p.register_post_accumulate_grad_hook(functools.partial(accumulated, n)))  # type: ignore[no-untyped-call]
         try:
-            with _seeded(number, self.device), around or contextlib.nullcontext(), Handed() as random_:
+            with _seeded(number, self.device), uncompiled(), around or contextlib.nullcontext(), Handed() as random_:
                 loss = self.step(batch)
         finally:
             for h in hooks:

@@ -21,7 +21,8 @@ from torch.utils._pytree import tree_leaves
 from parity import catalog
 from parity.assertion.places import line
 from parity.core.modes import OperatorMode
-from parity.devices import setup
+from parity.devices import Device, setup
+from parity.devices.sim.loading import place_of
 from parity.oracle.step_dtypes import Recorded
 
 NO_BACKWARD = -1  # torch's id of the current graph task outside of any backward
@@ -149,10 +150,11 @@ def _by_call() -> dict[str, str]:
     return rows
 
 
-def command(names: list[str], dtype: str, device: str, planted: bool) -> str:
-    """The command that tests these ops one by one, after the same setup; empty if there are none."""
+def command(names: list[str], dtype: str, device: Device) -> str:
+    """The command that tests these ops one by one, with the same faults and setup; empty if there are none."""
     if not names:
         return ""
-    more = " --faults FILE" if planted else ""
+    planted = getattr(device, "faults", ())
+    more = f" --faults {shlex.quote(place_of(planted))}" if planted else ""
     more += "".join(f" --setup {shlex.quote(path)}" for path in setup.ran[-1:])
-    return f"parity run {' '.join(names[:MANY])} --dtype {dtype} --device {device}{more}"
+    return f"parity run {' '.join(names[:MANY])} --dtype {dtype} --device {device.name}{more}"

@@ -134,10 +134,17 @@ def _steps(asked: Asked, folder: Path, until: float) -> Iterator[Step]:
     run, ops = folder / "run.jsonl", asked.patterns or spread()
     options = ["--device", device, "--reach", "-n", str(asked.workers), "--output", str(run)]
     command = processes.command("parity", "run", *ops, *options, "--findings", str(folder / "findings"), *setup)
-    yield _ran("run", command, folder / "run.txt", left(RUN_SHARE))
+    step = _ran("run", command, folder / "run.txt", left(RUN_SHARE))
+    yield replace(step, said=_here(step.said, folder))
     if run.exists():
         command = processes.command("parity", "audit", "--reach", "--run", str(run), "--output", str(folder / "audit.json"))
         yield _ran("audit", command, folder / "audit.txt", max(AUDIT_SECONDS, left(1.0)))
+
+
+def _here(said: str, folder: Path) -> str:
+    """What a run said last, without what to do with files of a folder that is gone afterwards."""
+    before, named, _ = said.partition(str(folder))
+    return before.rpartition("; ")[0] if named else said
 
 
 def _answer(path: Path) -> dict[str, Any]:

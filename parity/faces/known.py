@@ -129,6 +129,8 @@ def _list(o: argparse.Namespace) -> int:
 
 def _check(o: argparse.Namespace) -> int:
     """Read the file, and compare its names with the catalog."""
+    from parity.report.words import plural
+
     held = known.read(o.file)
     problems = [
         *unknown_ops(held),
@@ -136,7 +138,8 @@ def _check(o: argparse.Namespace) -> int:
     ]
     for p in problems:
         print(p)
-    print(f"{o.file}: {len(held.entries)} entries, {len(problems)} problems")
+    n = len(held.entries)
+    print(f"{o.file}: {n} {'entry' if n == 1 else 'entries'}, {plural(len(problems), 'problem')}")
     return 1 if problems else 0
 
 

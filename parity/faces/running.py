@@ -57,7 +57,7 @@ def _run_with(o: RunOptions, began: float) -> int:
     source = o.source or profile.source
     own_words = o.model if only_own else [f"model={m}" for m in o.model]
     words = [*o.op, *own_words, *(f"family={f}" for f in o.family), *(f"dtype={d}" for d in o.dtype), f"source={source}"]
-    selection = " ".join(words)
+    selection = resuming.selection(words)
     o = replace(o, family=split(o.family), dtype=split(o.dtype))
     items = () if only_own else suite.shard(suite.select(o.op, o.family, o.dtype, source), o.shard)
     selected = len(items)
@@ -284,11 +284,13 @@ def _shrink_deaths(o: RunOptions, workers: int, reporter: Any, until: float) -> 
     if not (deaths := reporter.to_shrink):
         return
     from parity.report.outcome import write_script_of_death  # torch is loaded where there is something to shrink
-    from parity.runs.shrinking import shrunk
+    from parity.runs.shrinking import ALL, shrunk
 
     began = time.monotonic()
+    seconds = min(ALL, max(0.0, until - began) / 2)
+    reporter.wait("looking for the least case of each kind of death", seconds)
     reporter.idle(0, max(1, workers // 2))  # findings are tried once more meanwhile
-    done = shrunk(deaths, How(o.device, o.faults, o.setup), workers, max(0.0, until - began) / 2, o.hang_after)
+    done = shrunk(deaths, How(o.device, o.faults, o.setup), workers, seconds, o.hang_after)
     reporter.take_shrunk(done, o.device, time.monotonic() - began, write_script_of_death)
 
 

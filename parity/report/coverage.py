@@ -11,7 +11,7 @@ from parity.coverage import holes
 from parity.coverage.features import Coverage
 from parity.coverage.holes import EXPECTED, TwoFeatures
 from parity.report import pairs
-from parity.report.words import table
+from parity.report.words import plural, table
 from parity.runs import suite
 from parity.runs.rows import Run
 
@@ -36,7 +36,7 @@ def render(run: Run, families: Collection[str] = (), verbose: bool = False) -> s
     for c in chosen:
         lacking = missing[c.family]
         if families:
-            lines += ["", f"{c.family}: {c.cases:,} cases", *_features(c, lacking)]
+            lines += ["", f"{c.family}: {plural(c.cases, 'case')}", *_features(c, lacking)]
         if lacking:
             lines += ["", f"{c.family}: {len(lacking):,} applicable pairs were not drawn", *_named(lacking, verbose)]
     if not families:

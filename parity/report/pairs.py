@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from parity.catalog import opinfo
 from parity.coverage import op_dtype
 from parity.coverage.op_dtype import ASPECTS, TEST_MPS, ItemRecords, Pair
-from parity.report.words import listed, table
+from parity.report.words import listed, plural, table
 from parity.runs import suite
 from parity.runs.rows import ItemRow
 
@@ -46,7 +46,7 @@ def render(pairs: Sequence[Pair], whole: bool, verbose: bool = False) -> str:
     lines = table(rows)
     for aspect in ASPECTS:
         left = [p for p in pairs if p.aspect is aspect and p.state != "compared"]
-        lines += ["", f"{aspect}: {len(left):,} pairs without a comparison", *_reasons(left, verbose)] if left else []
+        lines += ["", f"{aspect}: {plural(len(left), 'pair')} without a comparison", *_reasons(left, verbose)] if left else []
     return "\n".join(lines)
 
 

@@ -25,7 +25,7 @@ from parity.report.growth import Growth
 from parity.report.held import Held
 from parity.report.screen import Screen
 from parity.report.timed import Timed
-from parity.report.words import clock, plural, reproduce
+from parity.report.words import clock, code_options, plural, reproduce
 from parity.runs import again, causes, memory, own, run_file, suite
 from parity.runs.inquest import How
 from parity.runs.known import Known
@@ -99,6 +99,7 @@ class Reporter:
         self.expected = self.done = self.checks = self.findings = self.failures = 0
         self.started = time.monotonic()
         self.stopped = self.unexplained = ""
+        self._tried = False  # whether findings were tried again
         self.failed: OutputError | None = None
         self._session: pytest.Session | None = None
         self._kept = 0  # items that an interrupted run has examined
@@ -387,6 +388,10 @@ class Reporter:
         """Print a text above the bar."""
         self._screen.say(text)
 
+    def wait(self, text: str, seconds: float) -> None:
+        """Tell on a terminal what takes up to so many seconds."""
+        self._screen.wait(text, seconds)
+
     # ------------------------------------------------------------------------------------------------ the end
 
     @property
@@ -436,7 +441,9 @@ class Reporter:
         if not found or self.stopped or self.failed is not None:
             return
         started = time.monotonic()
+        self.wait(f"trying {plural(len(found), 'finding')} again in fresh processes", min(seconds, again.LIMIT))
         done = again.again(found, how, workers, again.set_variables(how.device.partition(":")[0]), seconds, self.early)
+        self._tried = True
         self.records = list(again.marked(self.records, done))
         came, left = sum(a.came for a in done), len(found) - len(done)
         text = f"{came} of {plural(len(found), 'finding')} came again in fresh processes ({clock(time.monotonic() - started)})"
@@ -495,10 +502,8 @@ class Reporter:
             self.unexplained = f"{text}{known}{'' if self.stopped else share}; to go on: {self._go_on()}"
 
     def _go_on(self) -> str:
-        """The command that goes on with this run: parity takes no code that a file names, so that it is named again."""
-        code = {"faults": self.header.faults, "setup": self.header.setup, "known": self.header.known}
-        named = (f" --{option} {shlex.quote(c.name)}" for option, c in code.items() if c.name)
-        return f"parity run --resume {shlex.quote(str(self.output))}{''.join(named)}"
+        """The command that goes on with this run."""
+        return f"parity run --resume {shlex.quote(str(self.output))}{code_options(self.header, 'known')}"
 
     def _without_causes(self, timed: Timed) -> None:
         """Store the findings for whose causes there was no time."""
@@ -525,7 +530,8 @@ class Reporter:
             rounds, lacking = self.timed.rounds, self.timed.lacking
             if lacking and not self.stopped:
                 self.stopped = f"cut by --time: the pinned cases of {plural(len(lacking), 'item')} were not checked"
-        if whole and self.expected and self.stopped == "interrupted":  # interrupted only while the workers shut down
+        untried = self.early is not None and not self._tried and bool(self._to_try())
+        if whole and self.expected and self.stopped == "interrupted" and not untried:  # while the workers shut down
             self.stopped = ""
         if not self.stopped and not whole:
             self.stopped = "broken off"
@@ -548,7 +554,10 @@ class Reporter:
         screen = summary.render(data, self._screen.columns) + "\n\n" + summary.last_line(data, exit_code) + "\n"
         if self.stopped:
             how, _, why = self.stopped.partition(": ")
-            screen += f"the run was {how} after {self.done} of {self.expected} items{f': {why}' if why else ''}\n"
+            why = f": {why}" if why else ""
+            why += ", and not all findings were tried again" if whole and untried else ""
+            why += f"; to go on: {self._go_on()}" if how == "interrupted" and self.timed is None else ""
+            screen += f"the run was {how} after {self.done} of {plural(self.expected, 'item')}{why}\n"
         self._screen.write(screen, wiped=True)
         if self.failed is not None:
             raise self.failed

@@ -36,6 +36,12 @@ class Screen:
         self.write(text + "\n", wiped=True)
         self._drawn = 0.0
 
+    def wait(self, text: str, seconds: float) -> None:
+        """Tell on a terminal what takes up to so many seconds; the next text overwrites it."""
+        if self._live:
+            room = shutil.get_terminal_size().columns - 1  # a line that wraps could not be erased
+            self.write(f"{text}, for at most {clock(seconds)}"[:room], wiped=True)
+
     def write(self, text: str, wiped: bool = False) -> None:
         """Write to the stream, and continue without output if its reader is gone: the run file and the exit code are still
         needed. wiped: whether to overwrite the bar."""

@@ -17,7 +17,7 @@ from parity.report import causes as causes_text
 from parity.report import known as known_text
 from parity.report import metadata, power
 from parity.report.timed import lacking_lines
-from parity.report.words import clock, folded, listed, plural, table
+from parity.report.words import clock, code_options, folded, listed, plural, table
 from parity.runs import causes, suite
 from parity.runs.doctor import suspicion
 from parity.runs.known import Known
@@ -115,7 +115,7 @@ def voids(items: Sequence[ItemRow]) -> list[str]:
     rows = [(sum(i.void.values()), i) for i in items if i.void]
     rows.sort(key=lambda r: -r[0] / max(1, r[1].cases))
     reasons = [shorten(next(iter(i.void)), REASON, placeholder=" ...") for _, i in rows[:6]]
-    return [f"  {i.op} {i.dtype}: {n} of {i.cases} cases ({why})" for (n, i), why in zip(rows, reasons)]
+    return [f"  {i.op} {i.dtype}: {n} of {plural(i.cases, 'case')} ({why})" for (n, i), why in zip(rows, reasons)]
 
 
 def worse_reference(records: Sequence[Record]) -> list[str]:
@@ -338,7 +338,7 @@ def _drawn(coverage: Sequence[Coverage], run_file: str) -> list[str]:
     drawn = sum(1 for c in coverage for _ in c.drawn())
     if not drawn:
         return []
-    return [f"drawn      {drawn:,} pairs of features; those that are lacking: parity coverage {shlex.quote(run_file)}"]
+    return [f"drawn      {plural(drawn, 'pair')} of features; those that are lacking: parity coverage {shlex.quote(run_file)}"]
 
 
 def _aspects(items: Sequence[ItemRow]) -> str:
@@ -382,9 +382,8 @@ def last_line(t: SummaryData, code: int) -> str:
     if code == 1 and not parts:
         said += f", but {_failed(t)}: see above"
     if parts:
-        return (
-            f"{said}; stored in {run_file}; every cause in full: parity report {run_file}; all again: parity replay {run_file}"
-        )
+        replay = f"parity replay {run_file}{code_options(t.header)}"
+        return f"{said}; stored in {run_file}; every cause in full: parity report {run_file}; all again: {replay}"
     return f"{said}; stored in {run_file}; compare with another run: parity diff {run_file} OTHER"
 
 

@@ -100,8 +100,8 @@ class Timed:
             said += f", {plural(whole, 'whole round')} of exploration"
         elif rounds:
             said += f", {plural(whole, 'whole round')} of exploration" if whole else ""
-            said += f", {rounds[whole]:,} items of round {whole + 1}"
-            said += f" and {sum(rounds[whole + 1 :]):,} parts of later ones" if len(rounds) > whole + 1 else ""
+            said += f", {plural(rounds[whole], 'item')} of round {whole + 1}"
+            said += f" and {plural(sum(rounds[whole + 1 :]), 'part')} of later ones" if len(rounds) > whole + 1 else ""
         return f"{said}; {plural(cases, 'case')}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from textwrap import TextWrapper
 
 from parity.runs.options import STRICT
-from parity.runs.rows import is_own
+from parity.runs.rows import Header, is_own
 
 NAMES = 60  # most characters of a list of ops
 
@@ -34,6 +34,13 @@ def reproduce(case: str, device: str, faults: str = "", setup: str = "", options
     named = f" --device {shlex.quote(device)}" + (f" --faults {shlex.quote(faults)}" if faults else "")
     named += (f" --setup {shlex.quote(setup)}" if setup else "") + (f" {STRICT}" if STRICT in options.split() else "")
     return f"reproduce: parity replay {shlex.quote(case)}{named}"
+
+
+def code_options(header: Header, *more: str) -> str:
+    """The options that name the files that a run was given again, because parity takes no code that a run file names. more:
+    names of such options beside --faults and --setup."""
+    given = ((o, getattr(header, o).name) for o in ("faults", "setup", *more))
+    return "".join(f" --{o} {shlex.quote(name)}" for o, name in given if name)
 
 
 def listed(names: Iterable[str], room: int = NAMES) -> str:

@@ -6,8 +6,10 @@ is made again: rows of items without one, what was tried again, and what the end
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +83,12 @@ def options(header: Header, given: RunOptions) -> RunOptions:
     return replace(given, **then)
 
 
+def selection(words: Iterable[str]) -> str:
+    """Words as a header holds them, from which `options` has them again: what has a space or a quote is quoted, patterns are
+    not."""
+    return " ".join(shlex.quote(w) if re.search(r"""[\s'"\\]""", w) else w for w in words)
+
+
 def check_same(path: Path, then: Fingerprint, now: Fingerprint) -> None:
     """Refuse another device, torch, parity or machine: the halves would not be one run. Raises UsageError."""
     if said := difference(then, now):
@@ -102,7 +110,10 @@ def _said(header: Header) -> Iterator[tuple[str, Any]]:
     """The options that a header tells, by name."""
     yield from {"device": header.fingerprint.device, "seed": header.seed, "profile": header.profile}.items()
     yield "shard", header.shard or None
-    words = header.selection.split()
+    try:
+        words = shlex.split(header.selection)
+    except ValueError as e:
+        raise UsageError(f"the selection of the run file cannot be read ({e}): {header.selection}; run it again") from None
     for name in ("family", "dtype", "model"):
         yield name, tuple(w.partition("=")[2] for w in words if w.startswith(f"{name}="))
     yield "source", next((w.partition("=")[2] for w in words if w.startswith("source=")), None)

@@ -15,7 +15,7 @@ import pytest
 
 from parity.core.results import Record
 from parity.faces import cli, explaining
-from parity.runs import run_file
+from parity.runs import again, run_file
 from parity.runs.rows import ItemRow, Run
 
 pytestmark = pytest.mark.usefixtures("examined_once")
@@ -129,6 +129,29 @@ def test_a_run_that_ends_among_the_causes_loses_no_finding(number: int, whole: P
     assert {k[:5] for k in findings(run)} == drawn
     assert cli.main(["run", "--resume", "run.jsonl", "--faults", "faults.py", "-n", "1"]) == 1
     assert findings(run_file.read(Path("run.jsonl"))) == findings(run_file.read(whole / "run.jsonl"))
+
+
+def test_a_run_that_is_interrupted_while_findings_are_tried_again_can_be_resumed(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was not tried counts, and may not come again; so the file says that the run was interrupted."""
+
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(again, "again", interrupt)
+        assert cli.main([*(a for a in ASKED if a != "--no-again"), "--output", "run.jsonl"]) == 130
+    last = capsys.readouterr().out.splitlines()[-1]
+    told = "the run was interrupted after 4 of 4 items, and not all findings were tried again; to go on: parity "
+    assert last.startswith(told)
+    run = run_file.read(Path("run.jsonl"))
+    assert (run.end.stopped if run.end else "", run.again) == ("interrupted", ())
+    assert cli.main([*shlex.split(last.removeprefix(told)), "-n", "1"]) == 1
+    assert "4 items of 4 are whole in run.jsonl; the rest is run" in capsys.readouterr().out
+    resumed = run_file.read(Path("run.jsonl"))
+    assert findings(resumed) == findings(run_file.read(whole / "run.jsonl"))
+    assert len(resumed.again) == len(findings(resumed))
 
 
 def test_a_death_among_the_causes_costs_the_causes_of_its_item_alone(whole: Path) -> None:

@@ -132,13 +132,13 @@ def test_fail_on_holds_for_the_fixture(pytester: pytest.Pytester) -> None:
     done.stdout.fnmatch_lines(["*sin float32 on sim: fallback: ran on the CPU: aten::sin*"])
 
 
-def test_the_command_to_go_on_with_names_the_setup(pytester: pytest.Pytester) -> None:
+def test_the_command_to_go_on_with_names_faults_and_setup(pytester: pytest.Pytester) -> None:
     """What the setup did to the device is part of what was found."""
     faults, setup = pytester.makepyfile(faults=FAULTY), pytester.makepyfile(flags="FLAGS = 'set'")
     pytester.makepyfile("import torch\n\ndef test_tanh(parity):\n    parity(torch.tanh, torch.ones(2))\n")
     done = pytester.runpytest_subprocess(*OPTIONS, "--parity-faults", str(faults), "--parity-setup", str(setup))
     done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines([f"*next: parity run tanh --dtype float32 --device sim --faults FILE --setup {setup}"])
+    done.stdout.fnmatch_lines([f"*next: parity run tanh --dtype float32 --device sim --faults {faults} --setup {setup}"])
 
 
 def test_the_options_hold_under_xdist(pytester: pytest.Pytester) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.overrides import _pop_mode_temporarily
 
+from parity.core import compiler
 from parity.core.errors import UsageError, near
 from parity.devices.base import Device
 from parity.devices.sim.branches import as_on_mps
@@ -54,7 +55,10 @@ class SimDevice(Device):
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Enable function-level faults, take MPS's branches under its profile, and keep backward on the calling thread."""
+        """Enable function-level faults, take MPS's branches under its profile, keep backward on the calling thread, and keep
+        torch from compiling the kernels, which are Python."""
+        if compiler.is_imported():
+            _leave_kernels_alone()
         with contextlib.ExitStack() as inside:
             inside.enter_context(torch.autograd.set_multithreading_enabled(False))
             if not self.seat.profile.is_permissive:

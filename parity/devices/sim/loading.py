@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ from parity.core.errors import FaultError
 from parity.devices.setup import add_folder_to_path
 from parity.devices.sim.faults import Fault
 
+_loaded: list[tuple[str, tuple[Fault, ...]]] = []  # the files and modules of this process, with what they declare
 EXPECTED = "a Python file with FAULTS = [Fault(...), ...] (from parity.devices import Fault), or the name of such a module"
 
 
@@ -40,7 +42,13 @@ def load_faults(place: str | Path) -> tuple[Fault, ...]:
     ids = [f.id for f in declared]
     if doubled := sorted({i for i in ids if ids.count(i) > 1}):
         raise FaultError(f"{place}: two faults are called '{doubled[0]}'; give each an id of its own")
+    _loaded.append((str(place), tuple(declared)))
     return tuple(declared)
+
+
+def place_of(faults: Sequence[Fault]) -> str:
+    """The file or module that declares these faults, as it was named; "FILE" for those of the caller's own."""
+    return next((place for place, some in reversed(_loaded) if some == tuple(faults)), "FILE")
 
 
 def _spelt(declared: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -73,6 +74,19 @@ def wrong_backward(graph: Any, examples: Any) -> Any:
         return lambda *args: [None if g is None else g * 1.01 for g in inner(*args)]
 
     return aot_autograd(fw_compiler=forward, bw_compiler=backward)(graph, examples)
+
+
+def counting(calls: list[str]) -> Callable[..., Any]:
+    """A compiler whose code notes on which device it runs."""
+
+    def backend(graph: Any, examples: Any) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            calls.extend({a.device.type for a in args if isinstance(a, Tensor)})
+            return graph(*args)
+
+        return run
+
+    return backend
 
 
 def failing(graph: Any, examples: Any) -> Any:
@@ -191,6 +205,92 @@ def test_compiled_code_that_raises_is_an_error() -> None:
 def test_what_cannot_be_asked_is_an_error_of_the_user(fn: Any, device: str, backend: Any, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         parity.assert_parity(fn, X, device=device, compile=backend)
+
+
+@pytest.mark.parametrize("effort", ["quick", "default", "full"])
+def test_a_function_that_is_compiled_already_is_held_to_its_eager_code(effort: str) -> None:
+    """Code that is wrong alike on both sides would agree else."""
+    compiled = torch.compile(Block(), backend=one_percent_off)
+    with pytest.raises(parity.ParityFailure) as caught:
+        parity.assert_parity(compiled, X, device="sim", effort=effort, backward=False)
+    assert any("it is compiled, and the CPU and the truth run its eager code" in n for n in caught.value.comparison.notes)
+
+
+@pytest.mark.parametrize("faults", [(), tuple(HONEST)])
+def test_a_function_that_is_compiled_already_agrees_on_a_healthy_device(faults: Any) -> None:
+    for _ in range(3):  # the compiler must not take the simulated device's own kernels for the function
+        calls: list[str] = []
+        compiled = torch.compile(Block(), backend=counting(calls))
+        assert parity.assert_parity(compiled, X, device=resolve("sim", faults), effort="full")
+        assert set(calls) == {"sim"}
+
+
+def test_a_comparison_leaves_the_callers_compiler_as_it_is() -> None:
+    """Frames that run under a mode of parity are left out by torch's compiler from then on."""
+
+    class Other(Block):
+        def forward(self, x: Tensor) -> Any:
+            return super().forward(x).sin()
+
+    calls: list[str] = []
+    net = torch.compile(Other(), backend=counting(calls))
+    parity.assert_parity(net, X, device="sim")
+    parity.locate(net, X, device="sim")
+    parity.compare_training(lambda device: _trained(net, device), [X], steps=2, device="sim", locate=False)
+    calls.clear()
+    net(X)
+    assert calls == ["cpu"]
+
+
+def _trained(net: Any, device: Any) -> Any:
+    """A model that is compiled, its optimizer and its step."""
+    model = copy.deepcopy(net).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(batch: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = model(batch).square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]  # as torch has it
+        optimizer.step()
+        return loss
+
+    return model, optimizer, step
+
+
+def test_a_training_says_that_compiled_code_runs_eagerly() -> None:
+    found = parity.compare_training(
+        lambda device: _trained(torch.compile(Block(), backend=one_percent_off), device),
+        [X],
+        steps=2,
+        device="sim",
+        locate=False,
+    )
+    assert found
+    assert any(n.startswith("torch.compile made some of it, and what was compared here is its eager code") for n in found.notes)
+
+
+def test_a_model_that_is_compiled_is_captured_and_audited_by_its_own_names(tmp_path: Path, recwarn: Any) -> None:
+    """By the eager code that it is made of, of which torch has nothing to warn."""
+    net, path = torch.compile(Block(), backend=one_percent_off), tmp_path / "net.capture"
+    captured = parity.capture(net, X, path=path, device=resolve("sim", (Fault("f", ("gelu",), _one_percent),)))
+    assert captured.notes == ("it is compiled, and what was captured is its eager code",)
+    for one in (net, Block()):
+        assert str(parity.locate(one, X, against=path)).startswith(
+            "Block float32 on sim (net.capture) parts from the CPU first in rest.0 (GELU), forward: aten::gelu"
+        )
+    assert str(parity.audit(net, X)).startswith("Block will run on MPS")
+    assert not [w for w in recwarn if "torch.compile" in str(w.message)]
+
+
+def _one_percent(call: Call) -> Any:
+    return call.run() * 1.01
+
+
+def test_what_module_compile_made_is_compared_in_eager_mode_and_noted() -> None:
+    net = Block()
+    net.compile(backend=one_percent_off)
+    notes = parity.assert_parity(net, X, device="sim").notes
+    assert any(".compile() of a module" in n and "so eager code was compared; compile= compiles it" in n for n in notes)
 
 
 def test_inductor_without_a_compiler_is_an_error_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:

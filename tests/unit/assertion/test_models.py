@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
-from parity.assertion.models import MODEL, functions
+from parity.assertion.models import MODEL, functions, of_places
 from parity.core.errors import UsageError
 from parity.runs import own
 
@@ -75,3 +76,15 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
     for place, why in (("models", "give a Python file"), ("none.py", "there is no file none.py")):
         with pytest.raises(UsageError, match=why):
             own.names([place])
+
+
+def test_a_function_that_is_named_twice_is_there_once(tmp_path: Path) -> None:
+    """As a pattern and by --model, alone and with its file; two files must have different names."""
+    (tmp_path / "other").mkdir()
+    files = [tmp_path / "m.py", tmp_path / "other" / "m.py"]
+    for file in files:
+        file.write_text("def net():\n    return None\n\ndef more():\n    return None\n")
+    assert list(of_places([f"{files[0]}:net", str(files[0]), str(files[0])])) == ["m.py:net", "m.py:more"]
+    both = f"two functions are called m.py:net, in {files[0]} and {files[1]}; give the files different names"
+    with pytest.raises(UsageError, match=re.escape(both)):
+        of_places([f"{file}:net" for file in files])

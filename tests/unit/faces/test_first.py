@@ -57,6 +57,18 @@ def test_a_step_that_dies_has_a_code_and_a_last_line(tmp_path: Path) -> None:
     assert (step.code, step.said, step.late) == (-6, "before", False)
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("everything that was compared agrees; stored in /tmp/f/run.jsonl; compare", "everything that was compared agrees"),
+        ("the run was interrupted; to go on: parity run --resume /tmp/f/r", "the run was interrupted"),
+        ("parity: no op matches 'x'; see parity run --list", "parity: no op matches 'x'; see parity run --list"),
+    ],
+)  # fmt: skip
+def test_no_command_is_told_with_a_file_that_is_gone(said: str, told: str) -> None:
+    assert first._here(said, Path("/tmp/f")) == told
+
+
 def test_a_step_that_never_ends_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked first, and killed where it does not listen."""
     monkeypatch.setattr(first, "GRACE", 0.5)
@@ -188,6 +200,7 @@ def test_a_whole_run_in_seconds_names_nobody(tmp_path: Path, monkeypatch: pytest
         texts = {n: archive.read(n).decode() for n in archive.namelist()}
     about = json.loads(texts["first.json"])
     assert about["steps"][0]["name"] == "doctor"
+    assert not [s["said"] for s in about["steps"] if "parity-first-" in s["said"]]
     assert about["environment"]["PYTORCH_MPS_FAST_MATH"] == "0"
     assert "HOME is ~ of USER with $API_TOKEN" in "".join(texts.values())
     assert "False 0" in "".join(texts.values())  # only PYTORCH_... reaches the steps, of what a run file would tell

@@ -19,6 +19,7 @@ from parity.report.held import Held
 from parity.report.progress import Reporter
 from parity.runs import run_file
 from parity.runs.code import Code
+from parity.runs.inquest import How
 from parity.runs.rows import End, Header, ItemRow, Row
 
 
@@ -252,6 +253,20 @@ def test_the_bar_of_the_causes_begins_anew(tmp_path: Path, monkeypatch: pytest.M
     now[0] += 81.0
     made._progress()
     assert screen.getvalue().endswith("  1:50 left"), "of the time that they may take"
+
+
+def test_a_screen_is_told_that_findings_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That can take minutes without a word; what comes of it overwrites the line, and a log has that alone."""
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 30)))
+    monkeypatch.setattr("parity.runs.again.again", lambda *asked: ())
+    one = Record("exp(float32[3])", "exp", "float32", "forward", "wrong", shrunk="exp(float32[3])")
+    for stream in (Screen(), io.StringIO()):
+        made = reporter(tmp_path / f"{type(stream).__name__}.jsonl", stream)
+        made.records = [one]
+        made.try_again(How("sim"), 1, 500.0)
+        told = stream.getvalue()
+        assert ("\r\x1b[Ktrying 1 finding again in fresh processes, for at most 3:00\r\x1b[K" in told) == stream.isatty()
+        assert told.endswith("0 of 1 finding came again in fresh processes (0.0 s); 1 could not be tried, and count\n")
 
 
 def test_what_goes_on_with_a_run_names_its_code(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from parity.core.results import Cause, Fingerprint, Measure, MetadataNote, Record, Status
 from parity.coverage.features import Coverage
 from parity.report.summary import SummaryData, last_line, render
+from parity.runs.code import Code
 from parity.runs.rows import Death, Header, ItemRow
 
 
@@ -79,12 +80,15 @@ def test_the_counts_of_a_run_are_told_together() -> None:
     least = [replace(drawn[9], shrunk=f"add(float32[1, {k}])") for k in range(1, 11)]
     text = render(SummaryData(header(), items, (*drawn, *least), coverage=(DRAWN,), run_file="my run.jsonl"))
     assert "1 cause (A 1) of 10 kinds of findings in 53 checks" in text
-    assert "drawn      1 pairs of features; those that are lacking: parity coverage 'my run.jsonl'" in text
+    assert "drawn      1 pair of features; those that are lacking: parity coverage 'my run.jsonl'" in text
     assert "add(float32[3])" not in text
     assert last_line(SummaryData(header(), items, (*drawn, *least), run_file="run.jsonl"), 1) == (
         "10 findings in 53 checks; stored in run.jsonl; every cause in full: parity report run.jsonl; all again: parity replay "
         "run.jsonl"
     )
+    given = replace(header(), faults=Code("my faults.py", "12"), setup=Code("flags.py", "34"))
+    line = last_line(SummaryData(given, items, (*drawn, *least), run_file="run.jsonl"), 1)
+    assert line.endswith("all again: parity replay run.jsonl --faults 'my faults.py' --setup flags.py")
 
 
 def test_the_end_fits_a_screen_whatever_was_found() -> None:

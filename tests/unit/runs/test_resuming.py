@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,19 @@ def test_the_options_are_those_of_the_file() -> None:
     no_power = RunOptions(no_power=True, power=None, no_screens=True)
     o = resuming.options(replace(HEADER, options=no_power.for_header(), shard="2/3"), GIVEN)
     assert (o.power, o.no_screens, o.shard) == (0, True, "2/3")
+
+
+def test_a_model_in_a_folder_with_a_space_is_one_model() -> None:
+    """And patterns stand in the file as they were typed."""
+    words = ("sin*", "linalg.*", "model=my dir/it's.py:net", "model=net.py", "family=unary,binary", "source=native")
+    said = resuming.selection(words)
+    assert said.startswith("sin* linalg.* 'model=my dir/")
+    assert said.endswith(" model=net.py family=unary,binary source=native")
+    o = resuming.options(replace(HEADER, selection=said), GIVEN)
+    assert (o.op, o.model) == (("sin*", "linalg.*"), ("my dir/it's.py:net", "net.py"))
+    assert (o.family, o.source) == (("unary,binary",), "native")
+    with pytest.raises(UsageError, match=re.escape("cannot be read (No closing quotation): it's; run it again")):
+        resuming.options(replace(HEADER, selection="it's"), GIVEN)
 
 
 @pytest.mark.parametrize(
