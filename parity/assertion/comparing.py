@@ -40,6 +40,7 @@ from parity.assertion.truth import FunctionTruth, seeded
 from parity.assertion.verdicts import ROW, Verdicts, bare, described, in_one_dtype, judged, settled, verdicts
 from parity.assertion.watch import PlacementWatch, command
 from parity.checks.trial import RAISED
+from parity.core import compiler
 from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Computed, Raised, Status, Verdict
 from parity.devices import Device, resolve
@@ -114,7 +115,8 @@ def compared(
     s, place = subject(fn, inputs, kwargs, keep_on_cpu), target(device)
     if place.name == "cpu" and alone:
         notes.say("the device is the CPU itself, so this says nothing about any other; name one with device=", loud=True)
-    comparison, cause = _judged(s, place, backward, atol, fail_on, notes, detail, effort, seen, wrap)
+    with compiler.kept_out():
+        comparison, cause = _judged(s, place, backward, atol, fail_on, notes, detail, effort, seen, wrap)
     return replace(comparison, dtype=s.dtype, device=place.name), cause, notes
 
 

@@ -7,6 +7,8 @@ Nothing can be compiled before something has imported it, so until then that is 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 TORCH = "torch"
@@ -24,11 +26,25 @@ def keep_out() -> None:
 
     `torch._compile` asks such a function for `KEPT_AWAY` at each call, and imports the compiler where there is none. It finds
     `getattr` among the names of its module first, and is told there that the function itself is what it asks for. A torch that
-    asks otherwise imports the compiler as before. For parity's own processes, not for a user's.
+    asks otherwise imports the compiler as before. For parity's own processes; a user's has `kept_out`.
     """
     import torch._compile
 
     torch._compile.getattr = _asked  # type: ignore[attr-defined]
+
+
+@contextmanager
+def kept_out() -> Iterator[None]:
+    """While active, `keep_out`."""
+    import torch._compile
+
+    module, before = vars(torch._compile), vars(torch._compile).get("getattr")
+    keep_out()
+    try:
+        yield
+    finally:
+        if before is None:
+            del module["getattr"]
 
 
 def _asked(function: Any, name: str, *default: Any) -> Any:
