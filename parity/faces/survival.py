@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
 import threading
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,7 +92,9 @@ class Survival:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerController) -> None:
-        """Tell a new worker the path of its journal."""
+        """Tell a new worker the path of its journal. What is sent to one that has ended is lost without an error, which would
+        end the run where two end at the same time: the controller hears of its end next, and gives its tests to others."""
+        node.sendcommand = _without_the_ended(node.sendcommand)
         node.workerinput["parity_rundir"] = str(self.folder)
         if not is_far(node):
             node.workerinput["parity_share"] = memory.share(int(self.config.option.numprocesses or 1))
@@ -301,6 +304,17 @@ def _fill(report: Any, row: Json) -> None:
     report.longrepr = f"{row['how']} ({row['signal']}) at stage {row['stage']}: {row['case']}"
     if row.get("known") and not row["fails"]:  # the scoreboard knows of no known findings
         report.outcome, report.wasxfail = "skipped", f"known: [{row['known']}] {report.longrepr}"
+
+
+def _without_the_ended(send: Callable[..., None]) -> Callable[..., None]:
+    """A function that sends to a worker, and leaves that where the worker has ended."""
+
+    @functools.wraps(send)
+    def to_the_living(name: str, **more: Any) -> None:
+        with suppress(OSError):
+            send(name, **more)
+
+    return to_the_living
 
 
 def _kill(pid: int) -> None:

@@ -1,4 +1,4 @@
-"""What the controller of a run does for workers that come late."""
+"""What the controller of a run does for workers that come late, and for those that end together."""
 
 from __future__ import annotations
 
@@ -25,3 +25,41 @@ def test_a_worker_that_was_sent_home_as_it_came_may_still_report_its_tests(sched
     sched.add_node_collection(late, ["test_a"])
 
     assert sched.nodes == [late]
+
+
+@pytest.mark.parametrize("scheduling", [LoadScheduling, WorkStealingScheduling])
+def test_two_workers_that_end_together_do_not_end_the_run(scheduling: Any, tmp_path: Any) -> None:
+    """The tests of the one that the controller hears of first are sent to the other, which has ended as well."""
+    tests = [f"t[{k}]" for k in range(200)]
+    options = SimpleNamespace(parity_rundir=str(tmp_path), numprocesses=3, maxschedchunk=None)
+    config: Any = SimpleNamespace(option=options, getvalue=lambda name: ["popen"] * 3, getoption=lambda name: None, hook=None)
+    sched, survival = scheduling(config, None), Survival(config)
+    nodes = [_Node(f"gw{k}") for k in range(3)]
+    for node in nodes:
+        survival.pytest_configure_node(node)
+        sched.add_node(node)
+        sched.add_node_collection(node, tests)
+    sched.schedule()
+    nodes[0].ended = nodes[1].ended = True
+    crashed = [sched.remove_node(nodes[0]), sched.remove_node(nodes[1])]
+    for test in crashed:
+        sched.mark_test_pending(test)
+    assert sorted(sched.node2pending[nodes[2]] + sched.pending) == list(range(200))
+
+
+class _Node:
+    """A worker as schedulers see it, which cannot be sent anything when it has ended."""
+
+    def __init__(self, name: str) -> None:
+        self.gateway, self.workerinput = SimpleNamespace(id=name, spec=SimpleNamespace(popen=True)), dict[str, Any]()
+        self.ended = self.shutting_down = False
+
+    def sendcommand(self, name: str, **more: Any) -> None:
+        if self.ended:
+            raise OSError("cannot send (already closed?)")
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.sendcommand("runtests", indices=indices)
+
+    def send_steal(self, indices: list[int]) -> None:
+        self.sendcommand("steal", indices=indices)
