@@ -290,7 +290,7 @@ def _large_matrix(call: Call) -> bool:
 
 
 def _norm_of_complex_as(call: Call) -> bool:
-    return call.args[0].is_complex() and call.argument("dtype") is not None
+    return call.args[0].is_complex() and argument(call, 5, "dtype") is not None  # behind `out`
 
 
 # ------------------------------------------------------------------------------------------------------------------- bugs
