@@ -262,7 +262,7 @@ def test_operands_on_two_devices_are_no_finding_where_torch_falls_back() -> None
 def test_operands_that_do_not_fit_together_are_refused(name: str) -> None:
     """A dimension too many, or an element: on a healthy device too."""
     found = [c for c in flaws_of(name, n=600) if c.refused == "shape"]
-    assert len(found) > 2
+    assert len(found) > 1
     assert {str(r.verdict.status) for c in found for r in refused(resolve("sim"), c)} == {"agree"}
 
 

@@ -1,8 +1,8 @@
 """A sixth round of reported bugs: reductions, indexing, promotion, copies, activations, normalization, linear algebra.
 
-parity zoo --faults tests/zoo/sixth/a.py
+parity zoo --faults tests/zoo/sixth/c.py
 
-Each is described in a.jsonl beside this file.
+Each is described in c.jsonl beside this file.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ EMPTY = RuntimeError("[srcBuf length] > 0 INTERNAL ASSERT FAILED. Placeholder te
 WORD = 4  # bytes of an atomic number
 LARGEST_INVERSE = 1024  # rows
 LAST = torch.channels_last
+unique: Any = torch.unique  # untyped in torch
 
 # --------------------------------------------------------------------------------------------------------------- indexing
 
@@ -68,7 +69,7 @@ def _first_of_each(call: Call) -> Any:
     """Only as many elements are looked at as the first dimension has."""
     x: Tensor = call.args[0]
     flat = x.reshape(-1)[: x.shape[0]]
-    values, counts = torch.unique(flat, return_counts=True)
+    values, counts = unique(flat, return_counts=True)
     return values, torch.zeros_like(x, dtype=torch.int64), counts
 
 
@@ -274,11 +275,7 @@ def _multiplies_others(call: Call) -> bool:
     a, b = call.args[:2]
     if a.dim() == 1 and b.dim() == 1:
         return False
-    try:
-        torch.broadcast_shapes(a.shape, b.shape)
-    except RuntimeError:
-        return False
-    return True
+    return all(m == n or 1 in (m, n) for m, n in zip(reversed(a.shape), reversed(b.shape)))
 
 
 def _sum_of_products(call: Call) -> Any:
@@ -323,7 +320,7 @@ def _assigned(d: str, dtype: torch.dtype) -> Tensor:
 
 
 def _of_a_sum(d: str, *shape: int) -> list[Tensor]:
-    results = []
+    results: list[Tensor] = []
     for function in (F.leaky_relu, F.gelu, F.mish):
         x = ramp(d, *shape).requires_grad_()
         results += torch.autograd.grad(function(x).sum(), x)
@@ -345,7 +342,8 @@ def _hidden(d: str, dtype: torch.dtype) -> Tensor:
 
 
 def _inverse(d: str, n: int) -> Tensor:
-    return torch.linalg.inv((torch.eye(n) * 2).to(d))
+    result: Tensor = torch.linalg.inv((torch.eye(n) * 2).to(d))
+    return result
 
 
 BUGS = (
@@ -538,8 +536,8 @@ BUGS = (
         ("_unique2",),
         _first_of_each,
         lambda call: call.args[0].dim() > 1 and call.args[0].numel() > call.args[0].shape[0] > 0,
-        trigger=lambda d: _ints(d, 0, 1).reshape(1, 1, 2).unique(),
-        neighbour=lambda d: _ints(d, 0, 1).unique(),
+        trigger=lambda d: unique(_ints(d, 0, 1).reshape(1, 1, 2)),
+        neighbour=lambda d: unique(_ints(d, 0, 1)),
     ),
     reported(
         "issues/195595",
@@ -549,8 +547,8 @@ BUGS = (
         ("_unique2",),
         _places_in_float32,
         _large_keys,
-        trigger=lambda d: torch.unique(_ints(d, EXACT + 1, EXACT), return_inverse=True),
-        neighbour=lambda d: torch.unique(_ints(d, EXACT - 1, EXACT), return_inverse=True),
+        trigger=lambda d: unique(_ints(d, EXACT + 1, EXACT), return_inverse=True),
+        neighbour=lambda d: unique(_ints(d, EXACT - 1, EXACT), return_inverse=True),
     ),
     reported(
         "issues/161446",
