@@ -235,7 +235,13 @@ def _in_one_layout(row: Row, case: Case, pick: Pick) -> Case:
         return case
     if row.unfrozen and not specs[0].grad and any(s.grad for s in specs):
         return case
-    return case.with_operands([replace(s, layout=layout) if k in alike else s for k, s in enumerate(specs)])
+    return case.with_operands([_laid_out(s, layout) if k in alike else s for k, s in enumerate(specs)])
+
+
+def _laid_out(spec: TensorSpec, layout: Layout) -> TensorSpec:
+    """The operand in this layout, with the lazy bit of its own."""
+    bits = [word for word, *_ in spec.layout if word in ("conj", "neg")]
+    return replace(spec, layout=_lazily(bits[0], layout) if bits else layout)
 
 
 def _lazily(bit: str, layout: Layout) -> Layout:
