@@ -173,8 +173,8 @@ LONG_MASKS = 6  # one in this many masks is long: the counts of others are small
 
 
 def lengthy(draw: Draw, shape: Shape, dim: int) -> Shape:
-    """The shape, or in one of 24 cases (of masks, `LONG_MASKS`) a shape with 1000 or more in dimension `dim` and tiny others; or
-    the result of `Draw.grown`."""
+    """The shape, or in one of 24 cases (of masks, `LONG_MASKS`) a shape with 1000 or more in dimension `dim` and tiny others;
+    or the result of `Draw.grown`."""
     if not shape or not draw.rare(LONG_MASKS if draw.kind == "bool" else 24):
         return draw.grown(shape, dim)
     tiny = [min(s, 2) if len(shape) <= 3 else 1 for s in shape]
