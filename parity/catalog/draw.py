@@ -122,7 +122,7 @@ class Draw:
             return self.choice((int(simple), 2, 3, 0, 7) if self.dtype == "uint8" else (int(simple), 2, -1, 0, 3, -7))
         if kind == "complex":
             return self.choice((simple, 0.5j, 2, 1 - 2j, 0.5, -0.25 + 1j, -1.0, 0))
-        return self.choice((simple, 2, 0.5, -1.0, 0, -0.25, 3.5))
+        return self.choice((simple, 2, 0.5, -1.0, 0, -0.25, 1.0))  # 1.0 and 1 may be different kernels
 
     def value(self, simple: float = 1) -> float | int | bool | complex:
         """A Python scalar that is written or compared: like `number`, or, in one case of five, Inf, NaN, -0.0 or a limit of the

@@ -99,7 +99,7 @@ class Row:
     What it refuses:
     wrong: arguments that it refuses. sized: tuples of integers among its arguments are sizes, which must not be negative.
     fits: "always" if the last dimension of the first operand must match another operand or size, "filled" if that is checked
-    only if operands have elements.
+    only if operands have elements; "never" if torch leaves it to the kernels of some devices to check shapes.
     chances: position of the operand of probabilities, rates or deviations, which must not be negative; or None.
     raises_on: "singular" or "indefinite" matrices as first operand raise, because they have no factors; or "".
     alike: operands of different dtypes are an error (other ops promote them).

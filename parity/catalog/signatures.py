@@ -169,12 +169,13 @@ def pair(
 
 
 LONG = 1000, 1024, 1025, 2049, 4100
+LONG_MASKS = 6  # one in this many masks is long: the counts of others are small numbers
 
 
 def lengthy(draw: Draw, shape: Shape, dim: int) -> Shape:
-    """The shape, or in one of 24 cases a shape with 1000 or more in dimension `dim` and tiny others; or the result of
-    `Draw.grown`."""
-    if not shape or not draw.rare(24):
+    """The shape, or in one of 24 cases (of masks, `LONG_MASKS`) a shape with 1000 or more in dimension `dim` and tiny others;
+    or the result of `Draw.grown`."""
+    if not shape or not draw.rare(LONG_MASKS if draw.kind == "bool" else 24):
         return draw.grown(shape, dim)
     tiny = [min(s, 2) if len(shape) <= 3 else 1 for s in shape]
     tiny[dim] = draw.choice(LONG)

@@ -16,10 +16,19 @@ from parity.catalog.draw import Pick
 from parity.catalog.row import Row
 from parity.core.case import Arg, Case, TensorSpec, Values, operands_in
 from parity.core.dtypes import FACTS
+from parity.execution import values
 from parity.generation import forbidden
+from parity.generation.taken import is_taken
 from parity.judging.rules import rule_of
 
 INDICES = ("index", "unique")
+# Families in which sizes of operands must fit together, and in which the CPU never died of some that do not (torch 2.13): its
+# complex convolutions, fused optimizers and some solvers read past them.
+FITTING = (
+    *("contractions", "convolutions", "pooling", "normalization", "losses"),
+    *("indexing", "writing", "movement", "vision"),
+)
+RIGID = (*values.MATRICES, "unique", "sample")  # families that not every shape can have
 MOST_OF_A_KIND = 4  # at most so many times as often as a kind that one change gives
 BEYOND = 9  # a dim that no operand has
 PAST = (0, 1, 5)  # distances from the first illegal index: a kernel may accept one more, or check only the last
@@ -33,7 +42,7 @@ def error_case(row: Row, case: Case, pick: Pick) -> Case:
     """The case with one of the errors that fit it; the case itself if none does."""
     if row.is_sampled:
         return _from_samples(case, pick)
-    fit = tuple(_error_inputs(row, case))
+    fit = (*_error_inputs(row, case), *_misfits(row, case, pick))
     if not fit:
         return case
     counts = Counter(word for word, _ in fit)
@@ -77,6 +86,30 @@ def _error_inputs(row: Row, case: Case) -> Iterator[tuple[str, Callable[[], Case
     yield from forbidden.calls(row, case)
     if row.sized and any(_sizes(a) for a in case.args):
         yield "size", lambda: replace(case, args=tuple(_negative(a) if _sizes(a) else a for a in case.args))
+
+
+def _misfits(row: Row, case: Case, pick: Pick) -> Iterator[tuple[str, Callable[[], Case]]]:
+    """One change of an operand's shape that the CPU refuses: a dimension more, before or behind the others, or one element more
+    along a dimension. A device that leaves out the check reads past an operand, or computes something else. None if the CPU
+    takes the change that was picked, and for operands without elements, which are rare and may be returned unchecked."""
+    if row.family not in FITTING or row.fits == "never" or FACTS[case.dtype].kind == "complex":
+        return
+    if row.unchecked or not row.call.startswith("torch."):
+        return
+    specs = case.operands()
+    able = [k for k, s in enumerate(specs) if s.values.family not in RIGID and s.values.literal is None]
+    if not able or not all(s.numel for s in specs):
+        return
+    k = able[pick(len(able))]
+    shape, way = specs[k].shape, pick(3)
+    if way == 2 and shape:
+        d = pick(len(shape))
+        changed = (*shape[:d], shape[d] + 1, *shape[d + 1 :])
+    else:
+        changed = (1, *shape) if way == 1 else (*shape, 1)
+    misfit = case.with_operands([*specs[:k], replace(specs[k], shape=changed, layout=()), *specs[k + 1 :]])
+    if not is_taken(row, replace(misfit, under="no_grad")):
+        yield "shape", lambda: misfit
 
 
 def _real_only(row: Row, case: Case, specs: list[TensorSpec]) -> bool:

@@ -55,6 +55,7 @@ ROOM = 1 << 22
 NO_LAYOUT = 5  # of 12 operands are contiguous
 FAR = 4099  # elements between the start of the memory and the view, or between rows of the view
 FAR_LIMIT = 1 << 17  # limit for the elements of a base with such gaps
+ALIKE = 6  # one in this many cases has all operands of one rank in one layout
 DISPLACED = 12  # one in this many views also gets an offset, like a slice of a larger batch
 
 
@@ -95,9 +96,9 @@ _WORDS = struct.Struct("<16I").unpack
 
 def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes, structure: Pick | None = None, mixes: bool = True) -> Case:
     """One case of a row in a dtype. Structure is picked first, features after it, seeds last, so that shrinking leads to a
-    small, contiguous, plain case. structure: picks the structure, if that has a source of its own. mixes: whether one argument
-    may get another dtype, which is picked last of all. Raises CaseError where the row's samples cannot be made (OpInfo
-    rows)."""
+    small, contiguous, plain case. structure: picks the structure, if that has a source of its own. mixes: whether all operands
+    may get one layout, and one argument another dtype, which are picked last of all. Raises CaseError where the row's samples
+    cannot be made (OpInfo rows)."""
     call, specs = _draw_call(row, Draw(structure or pick, dtype, sizes))
     if sum([s.numel for s in specs]) > max(sizes.limit, ROOM):
         call, specs = _draw_call(row, Draw(structure or pick, dtype, Sizes(border=sizes.plain, limit=0)))
@@ -126,7 +127,7 @@ def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes, structure: Pick | Non
     if pick(odds) == odds - 1:
         return error_case(row, Case(row.name, dtype, args, kwargs, under=under), pick)
     case = Case(row.name, dtype, args, kwargs, cotangent if under == "grad" else Cotangent(), into, under, after)
-    return with_mixed_dtypes(row, case, pick) if mixes else case
+    return with_mixed_dtypes(row, _in_one_layout(row, case, pick), pick) if mixes else case
 
 
 def _draw_call(row: Row, draw: Draw) -> tuple[Arguments, list[TensorSpec]]:
@@ -216,6 +217,31 @@ def _must_not_overlap(spec: TensorSpec, position: int, row: Row, pick: Pick) -> 
     if spec.values.family in (*values.MATRICES, "unique"):
         return True  # with equal rows it would not be the kind of matrix that the op requires
     return position == 0 and bool(row.inplace) and pick(2) == 1
+
+
+def _in_one_layout(row: Row, case: Case, pick: Pick) -> Case:
+    """The case; in one of `ALIKE`, with one layout for all operands that have the first one's rank. Kernels take other ways
+    where all strides are equal, as in a model in channels_last; operands that draw theirs alone hardly ever have the same."""
+    specs = case.operands()
+    if len(specs) < 2 or pick(ALIKE) < ALIKE - 1 or row.packed:
+        return case
+    alike = [k for k, s in enumerate(specs) if len(s.shape) == len(specs[0].shape) > 0 and not s.on_cpu]
+    if len(alike) < 2:
+        return case
+    shape = max((specs[k].shape for k in alike), key=math.prod)
+    recipes = IMAGES if 4 <= len(shape) <= 5 else RECIPES
+    layout = recipes[pick(len(recipes))](shape, pick)
+    if overlaps(layout) and any(_must_not_overlap(specs[k], k, row, pick) for k in alike):
+        return case
+    if row.unfrozen and not specs[0].grad and any(s.grad for s in specs):
+        return case
+    return case.with_operands([_laid_out(s, layout) if k in alike else s for k, s in enumerate(specs)])
+
+
+def _laid_out(spec: TensorSpec, layout: Layout) -> TensorSpec:
+    """The operand in this layout, with the lazy bit of its own."""
+    bits = [word for word, *_ in spec.layout if word in ("conj", "neg")]
+    return replace(spec, layout=_lazily(bits[0], layout) if bits else layout)
 
 
 def _lazily(bit: str, layout: Layout) -> Layout:
@@ -328,5 +354,5 @@ def nth(row: Row, dtype: str, sizes: Sizes, seed: str, ordinal: int, alike: int 
     pick = source(f"{seed}:{row.name}:{dtype}:{ordinal}", picks)
     structure = source(f"{seed}:{row.name}:{dtype}:structure:{(ordinal - 1) // alike}", picks) if alike > 1 else None
     case = decode(row, dtype, pick, sizes, structure, mixes)
-    # The shrinker decodes with mixing, so its picks need one more, which says that nothing is mixed.
-    return Drawn(case, (*picks, *(() if mixes else (0,))))
+    # The shrinker decodes with mixing, so its picks need two more, which say that nothing is mixed.
+    return Drawn(case, (*picks, *(() if mixes else (0, 0))))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
@@ -21,9 +20,8 @@ from parity.catalog.row import Row
 from parity.core.case import Arg, Case, TensorSpec, Values, operands_in
 from parity.core.dtypes import FACTS, FLOATS, HALF, INTS
 from parity.execution import values
-from parity.execution.execute import Placed, backward, differentiable, forward, program
-from parity.execution.inputs import build
 from parity.generation import mixing
+from parity.generation.taken import is_taken
 
 ODDS = 12  # one in this many cases gets another dtype in one argument, if torch takes one
 TRIES = 12  # changes that are tried for one case
@@ -58,7 +56,7 @@ def with_mixed_dtypes(row: Row, case: Case, pick: Pick) -> Case:
         return case
     first = pick(len(changes))
     for change in (*changes[first:], *changes[:first])[:TRIES]:
-        if _is_taken(row, change):
+        if _is_legal(row, change):
             return change.case
     return case
 
@@ -194,7 +192,7 @@ def _with(case: Case, place: Place, s: TensorSpec) -> Case:
 # ---------------------------------------------------------------------------------------------------- what torch takes
 
 
-def _is_taken(row: Row, change: Change) -> bool:
+def _is_legal(row: Row, change: Change) -> bool:
     """Whether the CPU computes the call and its gradients, and a device takes the new operand where it is. Cached by op and
     argument, by dtypes and places of the operands and which of their sizes are 1, and by the arguments that are no numbers."""
     case = change.case
@@ -203,7 +201,7 @@ def _is_taken(row: Row, change: Change) -> bool:
         if len(_answers) >= REMEMBERED:
             _answers.clear()
         there = change.number is None or _may_be_there(row, case, change.number)
-        _answers[key] = there and _runs(row, case)
+        _answers[key] = there and is_taken(row, case)
     return _answers[key]
 
 
@@ -225,20 +223,3 @@ def _outline(a: Arg) -> Any:
     if isinstance(a, tuple):
         return tuple([_outline(x) for x in a])
     return type(a).__name__ if isinstance(a, int | float | complex) and not isinstance(a, bool) else repr(a)
-
-
-def _runs(row: Row, case: Case) -> bool:
-    inputs = build(case)
-    placed = Placed(tuple([o.base for o in inputs.operands]), tuple([o.view for o in inputs.operands]))
-    state = torch.get_rng_state()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            live = forward(program(row), case, inputs, placed, case.under == "grad" and bool(row.grad))
-            if cotangents := [torch.ones_like(t) for _, t in differentiable(live)]:
-                backward(live, cotangents)
-    except Exception:  # whatever torch, or parity's own function around it, raises for a call that it does not take
-        return False
-    finally:
-        torch.set_rng_state(state)
-    return True

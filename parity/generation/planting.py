@@ -31,6 +31,8 @@ FREE = (
 PLAIN, ONE, EACH, TOGETHER = range(4)
 # By whether each element of the result depends on single elements; otherwise one special value may hide the rest.
 WAYS = {True: (*(PLAIN,) * 7, *(ONE,) * 2, *(EACH,) * 2, *(TOGETHER,) * 5), False: (*(PLAIN,) * 5, ONE, EACH, TOGETHER)}
+# How often the plain family is drawn besides; less of integers, which have few others, and which kernels compute in float32.
+MORE_PLAIN = {"int": 1}
 PLACES = 16  # flat indices at which special values are planted
 # Partners for a special value: indeterminate forms, zeros of both signs, equal and opposite numbers, ends of the range.
 PARTNERS = {
@@ -120,7 +122,8 @@ def _family(spec: TensorSpec, row: Row, pick: Pick) -> Values:
     if v.family not in FREE:
         return v
     options = _families(v.family, spec.dtype, rule_of(row).by_element)
-    family = options[max(0, pick(len(options) + 3) - 3)]
+    more = MORE_PLAIN.get(FACTS[spec.dtype].kind, 3)
+    family = options[max(0, pick(len(options) + more) - more)]
     return Values(family, v.params)
 
 

@@ -22,14 +22,19 @@ BLOCKS = 15, 31, 32, 33, 63, 64, 65
 LARGE = 128, 256, 129, 257, 200, 127, 255  # orders with their own kernels, of one thread group or of several
 
 
+LARGEST = 1025  # past the threads of a group, where vendors' kernels end
+ROOMY = 1 << 16  # elements that a profile allows where such orders are drawn
 HEAVY = 129  # the largest order for slow ops: singular values and eigenvalues
 
 
 def _sides(draw: Draw, count: int, most: int = 257) -> tuple[Shape, tuple[int, ...]]:
     """Leading dimensions and the sides of matrices: mostly small; around a block in one case of six; rarely both large and
-    stacked, because factorizing those is slow. most: the largest side."""
+    stacked, because factorizing those is slow; with `LARGEST` rows in the profiles that have time for it. most: the largest
+    side of others."""
     kind = draw.pick(48)
     if kind == 47:
+        if draw.sizes.limit >= ROOMY and most > HEAVY and draw.rare(3):
+            return (), (LARGEST,) * count
         large = tuple(n for n in LARGE if n <= most)
         n = draw.choice(large)
         return draw.choice(((2,), (), (1,), (3,))), tuple(n if not draw.rare(3) else draw.choice(large) for _ in range(count))

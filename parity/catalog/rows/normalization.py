@@ -143,7 +143,7 @@ ROWS = (
     _row("batch_norm", _batch_norm, rounds_between=True, opinfo=("*", "nn.functional.batch_norm:without_cudnn")),
     _row("batch_norm_train", _batch_norm_train, rounds_between=True, call=GLUE),
     _row("layer_norm", _layer_norm, opinfo=("*", "native_layer_norm"), fits="always"),
-    _row("rms_norm", _rms_norm, opinfo=OWN),
+    _row("rms_norm", _rms_norm, opinfo=OWN, fits="never"),
     # rounds_between: mean and rstd are stored in the dtype on CUDA
     _row("group_norm", _group_norm, rounds_between=True, unfrozen=True, opinfo=("*", "native_group_norm")),
     # rounds_between: as batch_norm

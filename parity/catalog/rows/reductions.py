@@ -13,6 +13,9 @@ from parity.core.dtypes import BOOL, FLOATS
 _row = partial(Row, family="reductions", rule=CONTRACTION)
 
 
+NARROW = "uint8", "int8", "int16"
+
+
 def _where(draw: Draw, shape: Shape, many: bool = True) -> Arg:
     """Left out, a dimension, or several (also none of them)."""
     kind = draw.pick(5 if many else 2)
@@ -51,13 +54,16 @@ def reduction(operand: Operand = anything, *, many: bool = True, typed: bool = F
 
 def _dtype(draw: Draw) -> Arg:
     """An accumulation dtype at least as wide as the operand's; for integers also their own or a narrower one, in which sums
-    wrap."""
-    if draw.pick(4) != 3:
+    wrap, and which narrow ones name more often."""
+    odds = 2 if draw.dtype in NARROW else 4
+    if draw.pick(odds) != odds - 1:
         return None
     if draw.kind == "complex":
         return Word("complex64")
+    if draw.dtype in NARROW:
+        return Word(draw.choice((draw.dtype, *NARROW, draw.dtype, "float32", "int32")))
     if draw.kind == "int" and draw.flag():
-        return Word(draw.choice((draw.dtype, "uint8", "int8", "int16")))
+        return Word(draw.choice((draw.dtype, *NARROW)))
     return Word("float32" if draw.kind == "float" else draw.choice(("int64", "float32", "int32")))
 
 

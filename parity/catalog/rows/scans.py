@@ -16,10 +16,11 @@ _row = partial(Row, family="scans", rule=CONTRACTION, grad=FLOATING, out=True)
 
 
 def _wider(draw: Draw) -> Arg:
-    """A dtype at least as wide as the operand's."""
+    """A dtype at least as wide as the operand's; for integers also their own, in which sums wrap."""
     if draw.kind == "complex":
         return Word("complex64")
-    return Word("float32") if draw.kind == "float" else Word(draw.choice(("int64", "float32", "int32")))
+    own = (draw.dtype,) if draw.kind == "int" else ()
+    return Word("float32") if draw.kind == "float" else Word(draw.choice(("int64", "float32", "int32", *own)))
 
 
 def _areas(draw: Draw) -> Arguments:

@@ -258,3 +258,23 @@ def test_operands_on_two_devices_are_no_finding_where_torch_falls_back() -> None
         ("void", "torch's fallback takes operands of any device to the CPU"),
         ("malformed", "computed what the CPU refuses"),
     ]
+
+
+@pytest.mark.parametrize("name", ["dot", "mv", "conv2d", "batch_norm", "scatter", "cross_entropy", "max_pool2d"])
+def test_operands_that_do_not_fit_together_are_refused(name: str) -> None:
+    """A dimension too many, or an element: on a healthy device too."""
+    found = [c for c in flaws_of(name, n=600) if c.refused == "shape"]
+    assert len(found) > 1
+    assert {str(r.verdict.status) for c in found for r in refused(resolve("sim"), c)} == {"agree"}
+
+
+def test_a_device_that_multiplies_what_is_no_vector_is_found() -> None:
+    lenient = Fault("lenient", ("dot",), lambda call: (call.args[0] * call.args[1]).sum(), level="function")
+    found = [c for c in flaws_of("dot", n=600) if c.refused == "shape"]
+    said = [str(r.verdict.status) for c in found for r in refused(resolve("sim", (lenient,)), c)]
+    assert "malformed" in said
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "copy_within"])
+def test_shapes_that_devices_check_differently_stay_as_they_are(name: str) -> None:
+    assert not [c for c in flaws_of(name, n=400) if c.refused == "shape"]

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 from parity import catalog
 from parity.catalog.draw import Sizes
-from parity.core.case import Case, Layout, TensorSpec
+from parity.core.case import Case, Layout, TensorSpec, Word
 from parity.core.layout import base_shape
 from parity.core.notation import case_text
 from parity.generation import generate, shrink
@@ -232,3 +232,37 @@ def test_images_of_bytes_are_not_resized_deterministically() -> None:
     row = next(r for r in suite.rows("opinfo") if r.name == "opinfo:nn.functional.upsample_bilinear")
     assert "deterministic" not in {d.case.under for d in generate.search(row, "uint8", SIZES, "1", 80)}
     assert "deterministic" in {d.case.under for d in generate.search(row, "float32", SIZES, "1", 80)}
+
+
+@pytest.mark.parametrize("name", ["cat", "add", "hardswish_backward", "conv2d"])
+def test_operands_sometimes_share_one_layout(name: str) -> None:
+    """As in a model in channels_last; each operand draws alone else."""
+    cases = [
+        [generate.nth(catalog.row(name), "float32", SIZES, "8", k, mixes=m).case for k in range(300)] for m in (False, True)
+    ]
+    alone, some = (sum(_in_one_order(c) for c in drawn) for drawn in cases)
+    assert some > alone + 5
+
+
+def _in_one_order(case: Case) -> bool:
+    """Whether all operands have the rank of the first one, and one layout that is none of a plain tensor's."""
+    first, *rest = case.operands()
+    return bool(first.layout and rest) and all(len(s.shape) == len(first.shape) and s.layout == first.layout for s in rest)
+
+
+@pytest.mark.parametrize(("name", "dtype", "odds"), [("cumsum", "bool", 3), ("cumsum", "int8", 24), ("any", "bool", 3)])
+def test_masks_are_long_more_often_than_numbers(name: str, dtype: str, odds: int) -> None:
+    cases = [d.case for d in generate.search(catalog.row(name), dtype, SIZES, "2", 400)]
+    long = sum(max(c.operands()[0].shape, default=0) >= 1000 for c in cases)
+    assert 400 / odds / 3 < long < 3 * 400 / odds
+
+
+def test_sums_of_narrow_integers_keep_their_dtype_in_some_cases() -> None:
+    cases = [d.case for d in generate.search(catalog.row("sum"), "uint8", SIZES, "2", 400)]
+    assert 30 < sum(str(dict(c.kwargs).get("dtype")) == str(Word("uint8")) for c in cases) < 130
+
+
+def test_a_number_may_be_a_whole_float() -> None:
+    """1.0 and 1 are different numbers for torch, and may take different ways."""
+    numbers = [d.case.args[1] for d in generate.search(catalog.row("rsub"), "float32", SIZES, "2", 400)]
+    assert {type(n) for n in numbers if n == 1} == {int, float}

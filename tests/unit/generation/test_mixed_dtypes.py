@@ -17,7 +17,7 @@ from parity.core.results import Status
 from parity.devices import Call, Device, Fault, resolve
 from parity.execution import execute
 from parity.execution.inputs import build
-from parity.generation import mixed_dtypes
+from parity.generation import generate, mixed_dtypes
 from parity.generation.generate import nth
 from parity.runs.cases import drawn
 from parity.runs.examine import examine
@@ -28,6 +28,12 @@ from parity.runs.suite import Item, profile
 from parity.zoo import honest
 
 SIZES = Sizes()
+
+
+@pytest.fixture(autouse=True)
+def layouts_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mixing changes dtypes only."""
+    monkeypatch.setattr(generate, "ALIKE", 1 << 30)
 
 
 def pairs(name: str, dtype: str, count: int) -> list[tuple[Case, Case]]:
