@@ -22,7 +22,7 @@ from parity.runs.rounds import CAUSES, IDLE, LEAST_SECONDS, PINNED, is_long, par
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
-LONG_SHARE = 3  # one in so many workers begins with what takes long: a run that is ended early has come to most ops
+LONG_SHARE = 2  # one in so many workers begins with what takes long, half of the work there: a run may be ended early
 MOST_AHEAD = 8  # tests that a worker is given while many are left, so that it need not wait for a controller that is busy
 
 

@@ -29,9 +29,10 @@ LEAST_SECONDS = 120.0  # of each worker go into causes after all items if needed
 END_SECONDS = 2.5  # workers stop so long before the time is over: they end, and the report is written
 GRACE_SECONDS = 3.0  # after that a case that still runs is ended
 CUT = "the time was over before it began"  # why a part was skipped
-# Families whose items took longest on an H100 (11, 2, 0.6, 1.4, 1.4 and 1.1 s each, others 0.3), or hang and end workers, which
-# costs a minute for each item: they come first, so that nobody waits for one of them at the end.
-LONG = ("attention", "special", "linalg", "vision", "recurrent", "convolutions")
+# Families whose items took longest on an H100 (others 0.3 s each), or hang and end workers, which costs a minute for each item:
+# they come first, so that nobody waits for one of them at the end, and before all those with a single item of half a minute or
+# more: a hang (linalg), or a kernel that is slow by itself (vision, kernels).
+LONG = ("attention", "linalg", "vision", "kernels", "special", "recurrent", "convolutions")
 ROUND, AGAIN, NOTHING = " round ", " causes", "idle"  # in the ids of parts
 
 

@@ -115,9 +115,9 @@ def test_some_workers_begin_with_ops_that_take_long_and_nobody_waits_behind_them
     session = Session(4, tests=tests)
     queues = [[tests[k][2:-1] for k in w.queue] for w in session.workers]
     assert queues[0] == [LONG[0], "idle"]
-    assert queues[3] == [LONG[3], "idle"]
-    assert queues[1][:7] == queues[2][:7] == ITEMS[:7]
-    last = session.workers[3]
+    assert queues[2] == [LONG[3], "idle"]
+    assert queues[1][:7] == queues[3][:7] == ITEMS[:7]
+    last = session.workers[2]
     assert session.step(last)
     assert [tests[k][2:-1] for k in last.queue] == ["idle", LONG[4], "idle"]
     while session.step(last):
