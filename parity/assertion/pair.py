@@ -14,7 +14,7 @@ from torch import Tensor
 
 from parity.assertion.comparing import tables_of
 from parity.assertion.comparison import Comparison, Notes
-from parity.assertion.subject import Subject, coarsest, forward, known, outputs_of, subject, word
+from parity.assertion.subject import Subject, forward, known, outputs_of, subject, told_dtype, word
 from parity.assertion.truth import FunctionTruth
 from parity.assertion.verdicts import ROW, Verdicts, bare, described, judged, settled, verdicts
 from parity.core.dtypes import FACTS
@@ -180,4 +180,4 @@ def _equal(name: str, own: torch.dtype, total: int, *kinds: torch.dtype | type) 
         return None
     if any(k not in NUMBERS for k in kinds if not isinstance(k, torch.dtype)):
         return None
-    return Comparison(f"{name} {word(coarsest(dtypes))} on cpu", (("out", agreed((("out", total),))[0]),), (EQUAL,))
+    return Comparison(f"{name} {told_dtype(dtypes)} on cpu", (("out", agreed((("out", total),))[0]),), (EQUAL,))

@@ -76,10 +76,8 @@ class Subject:
 
     @property
     def dtype(self) -> str:
-        """The dtype in messages and commands: the coarsest floating one; where no tensor has one, that of the first tensor."""
-        dtypes = [x.dtype for _, x in self.tensors]
-        plain = bool(dtypes) and not any(d.is_floating_point or d.is_complex for d in dtypes)
-        return word(dtypes[0] if plain else self.coarsest)
+        """The dtype in messages and commands."""
+        return told_dtype([x.dtype for _, x in self.tensors if known(x)])
 
     @property
     def odd(self) -> str:
@@ -143,6 +141,12 @@ def uncompiled() -> AbstractContextManager[Any]:
     """A context in which eager code runs instead of what torch.compile made of it. It does not import torch's compiler, which
     takes a second: before the program has, nothing is compiled."""
     return torch.compiler.set_stance("force_eager") if compiler.is_imported() else nullcontext()
+
+
+def told_dtype(dtypes: Sequence[torch.dtype]) -> str:
+    """The dtype that stands for those of some tensors: the coarsest floating one; where none is, the first."""
+    plain = bool(dtypes) and not any(d.is_floating_point or d.is_complex for d in dtypes)
+    return word(dtypes[0] if plain else coarsest(dtypes))
 
 
 def coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
