@@ -242,9 +242,9 @@ def _covered(draw: Draw) -> Arguments:
     weights = draw.maybe(draw.inside((n,), 0.25, 2, dtype="float32", grad=False)) if draw.kind != "complex" else None
     if weights and draw.dtype != "float32":
         weights = None
-    named = keywords(
-        correction=draw.option(0, 2) if not frequencies else draw.option(0), fweights=frequencies, aweights=weights
-    )
+    # With weights, 2 of two observations divides by a difference that is 0 but for rounding.
+    correction = draw.option(0) if frequencies or weights else draw.option(0, 2)
+    named = keywords(correction=correction, fweights=frequencies, aweights=weights)
     rows = tuple(min(s, 257) for s in shape[:-1])  # the result has as many elements as their square
     return Arguments((draw.tensor((*rows, n)),), named)
 

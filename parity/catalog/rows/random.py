@@ -207,10 +207,13 @@ def _fractional(spatial: int) -> Signature:
     return signature
 
 
+MOST_KEYS = 4097  # of attention whose values are as many squared: 32,769 would take 4 GB
+
+
 def _attention(draw: Draw) -> Arguments:
     """Self-attention whose values are the unit matrix: the result is the matrix of weights after dropout."""
     lead: Shape = draw.lead(((1, 1), (2,), (1, 3), (2, 4)))
-    queries, keys = draw.extent((2, 3, 8, 9, 64)), draw.extent((2, 3, 8, 31, 33, 64))
+    queries, keys = draw.extent((2, 3, 8, 9, 64)), min(MOST_KEYS, draw.extent((2, 3, 8, 31, 33, 64)))
     width = draw.choice((4, 8, 16, 64))
     q, k = draw.inside((*lead, queries, width), -1, 1), draw.inside((*lead, keys, width), -1, 1)
     kind = draw.pick(3)
