@@ -59,6 +59,7 @@ class Survival:
         self._nodes: dict[str, Any] = {}
         self._killed: dict[int, Any] = {}
         self._inquests = inquest.Inquests()
+        self._untold: dict[int, Any] = {}  # id of a row that is looked into -> its report
         self._asked = self._stillborn = 0
         self._session: pytest.Session | None = None
         self._over = threading.Event()
@@ -188,6 +189,7 @@ class Survival:
             f.write(json.dumps(row) + "\n")
         if entry is not None and row.get("why") == inquest.PENDING:  # `_tell` reports it
             report.outcome, report.when, report.longrepr = "passed", "setup", None
+            self._untold[id(row)] = report
             o = RunOptions.of_pytest(self.config.option)
             self._inquests.begin(row, inquest.How(o.device, o.faults, o.setup), entry.allowed)
         else:
@@ -208,8 +210,8 @@ class Survival:
             if blame == UNKNOWN and row["how"] == "crash" and row["signal"] in inquest.KILLS:
                 row["how"] = "killed"
             row |= known_deaths.about(row, RunOptions.of_pytest(self.config.option))
-            path = row["node"].partition("::")[0]
-            report = pytest.TestReport(row["node"], (path, None, path), {}, "failed", None, "???")  # type: ignore[arg-type]
+            report = self._untold.pop(id(row))
+            report.outcome, report.when = "failed", "???"  # as xdist has it
             _fill(report, row)
             self.config.hook.pytest_runtest_logreport(report=report)
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -128,9 +129,13 @@ def test_a_reference_that_dies_is_no_crash_of_the_device(tmp_path: Path) -> None
     command = [
         sys.executable, "-m", "parity", "run", "sin", "--device", "sim", "--dtype", "float32", "--examples", "3", "-n", "1",
         "--setup", str(setup), "--output", str(tmp_path / "run.jsonl"), "--findings", str(tmp_path / "findings"),
+        "--junit-xml", str(tmp_path / "junit.xml"),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     told = done.stdout + done.stderr
+    tests = [*ElementTree.parse(tmp_path / "junit.xml").iter("testcase")]
+    assert {str(t.get("name")) for t in tests} == {"test_operator[sin-float32]"}
+    assert sum(t.find("error") is not None for t in tests) == len(tests) - 1
     assert "sin float32 on the CPU: crash, the process died (SIGABRT) at stage reference" in told
     assert "the CPU itself died or hung in" in told
     assert done.returncode == 0, told
