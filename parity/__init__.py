@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from parity.core.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from parity.assertion import Captured as Captured
     from parity.assertion import Comparison as Comparison
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from parity.devices import Fault as Fault
     from parity.generation.shrink import cases as cases
     from parity.generation.strategies import tensors as tensors
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "assert_parity": "parity.assertion",

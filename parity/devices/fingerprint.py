@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 import torch
 
-from parity import __version__
 from parity.core.health import Health
 from parity.core.machine import asked
 from parity.core.results import Fingerprint
+from parity.core.version import __version__
 from parity.devices import mps
 from parity.devices.base import Device
 

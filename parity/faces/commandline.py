@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from parity import __version__
 from parity.core.errors import UsageError
 from parity.core.results import FINDINGS, MEANING, Status
+from parity.core.version import __version__
 from parity.runs.known import NAME
 from parity.runs.options import (
     DEVICE_HELP,

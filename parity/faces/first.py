@@ -21,9 +21,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from parity import __version__
 from parity.core import processes
 from parity.core.errors import OutputError
+from parity.core.version import __version__
 from parity.devices.fingerprint import environment
 from parity.faces.interruption import Interruptions
 from parity.report import anonymous

@@ -15,11 +15,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from parity import __version__, tolerance
+from parity import tolerance
 from parity.core import machine, parent, processes, resources
 from parity.core.errors import DeviceError, NothingCompared, OutputError, UsageError
 from parity.core.health import SUSPECT, UNUSABLE
 from parity.core.results import Fingerprint, statuses
+from parity.core.version import __version__
 from parity.faces import known as known_command
 from parity.faces.commandline import split
 from parity.faces.files import in_words, located, writable

@@ -8,8 +8,8 @@ from itertools import groupby
 from pathlib import Path
 from textwrap import wrap
 
-from parity import __version__
 from parity.core.errors import OutputError
+from parity.core.version import __version__
 from parity.runs.audit import Audit, Kernels, Operator, State
 
 WIDTH = 120

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from parity import __version__
 from parity.assertion.located import PASSES, plural
 from parity.assertion.needs import Match, Need, Needs, where
+from parity.core.version import __version__
 from parity.devices.mps_calls import Answer
 from parity.runs.causes import WEIGHTS, Gathered
 from parity.zoo.bug import Bug

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from parity import __version__
 from parity.catalog.samples import torch_version
 from parity.core.errors import OutputError
+from parity.core.version import __version__
 from parity.report.words import clock, plural
 from parity.zoo.bug import KINDS
 from parity.zoo.reach import Route

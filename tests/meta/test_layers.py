@@ -1,71 +1,60 @@
-"""The package reads from top to bottom: a folder imports only folders that stand above it, and no modules form a cycle."""
+"""The package reads from top to bottom: a folder imports only folders that come before it, and no modules form a cycle."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from graphlib import TopologicalSorter
 from pathlib import Path
 
+import layers
 import pytest
+from layers import LAZY, MODULES, ORDER, PACKAGE, folder
 
-PACKAGE = Path(__file__).parents[2] / "parity"
-# The folders in the order of a check. Modules of one folder may import one another, as long as no cycle comes of it.
-ORDER = (
-    *("core", "catalog", "tolerance", "devices", "execution", "oracle", "judging", "checks", "generation", "coverage"),
-    *("runs", "assertion", "zoo", "report", "faces"),
-)
 ENTRIES = 18  # the folders, __init__, __main__ and py.typed
-LAZY = ("faces", "")  # the faces and `parity` itself load what they need when it is asked for; nobody else hides an import
 
 
-def modules() -> dict[str, Path]:
-    """Every module of the package by its dotted name below it; a folder by its own name."""
-    paths = (p for p in PACKAGE.rglob("*.py") if "_data" not in p.parts)
-    return {".".join(p.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").rstrip("."): p for p in paths}
+def test_every_folder_has_a_place_in_the_order() -> None:
+    assert {folder(m) for m in MODULES} - {"", "__main__"} == set(ORDER)
 
 
-MODULES = modules()
-
-
-def own_imports(path: Path) -> Iterator[tuple[str, bool]]:
-    """(imported module below the package, whether the import stands at the top of the file) of every import of parity."""
-    tree = ast.parse(path.read_text())
-    top = set(map(id, tree.body))
-    for node in ast.walk(tree):
-        names: list[str] = []
-        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            names = [f"{node.module}.{a.name}" for a in node.names]
-        elif isinstance(node, ast.Import):
-            names = [a.name for a in node.names]
-        for name in (n.removeprefix("parity.") for n in names if n.startswith("parity.")):
-            yield name if name in MODULES else name.rpartition(".")[0], id(node) in top
-
-
-def folder(module: str) -> str:
-    return module.partition(".")[0]
-
-
-@pytest.mark.parametrize("module", [m for m in MODULES if folder(m) not in ("", "__main__")])
-def test_imports_point_upward(module: str) -> None:
-    """Every own import names something in a folder above, or in the same folder."""
-    here = folder(module)
-    assert here in ORDER, f"{here} has no place in the order: add it to tests/meta/test_layers.py where it belongs"
-    below = [other for other, _ in own_imports(MODULES[module]) if other and ORDER.index(folder(other)) > ORDER.index(here)]
-    assert not below, f"{module} imports {below}, which stand below it"
+def test_imports_point_to_earlier_folders() -> None:
+    assert layers.upward() == []
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if folder(m) not in LAZY])
 def test_no_own_import_hides(module: str) -> None:
     """Only the faces import parity's modules inside functions or under TYPE_CHECKING."""
-    hidden = [name for name, at_top in own_imports(MODULES[module]) if not at_top]
+    hidden = [name for name, at_top in layers.own_imports(module) if not at_top]
     assert not hidden, f"{module} hides imports of {hidden}"
 
 
 def test_no_modules_form_a_cycle() -> None:
-    """The modules have an order in which each is loaded after what it imports."""
-    graph = {m: {other for other, at_top in own_imports(path) if at_top and other != m} for m, path in MODULES.items()}
-    assert tuple(TopologicalSorter(graph).static_order())
+    assert layers.cycles() == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import parity.faces.cli",
+        "from parity.faces import cli",
+        "from parity.faces.cli import main",
+        "from parity import faces",
+        "from ..faces import cli",
+        "from .. import faces",
+        "from parity import __version__",
+        "def f():\n    from parity import faces",
+    ],
+)
+def test_every_form_of_import_is_seen(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An arrow to a later folder, or to parity itself, is found however it is written."""
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "low.py").write_text(text + "\n")
+    monkeypatch.setattr(layers, "PACKAGE", tmp_path)
+    monkeypatch.setattr(
+        layers, "MODULES", {"core.low": tmp_path / "core/low.py", "faces": Path(), "faces.cli": Path(), "": Path()}
+    )
+    layers.own_imports.cache_clear()
+    monkeypatch.setattr(layers, "own_imports", lambda m: tuple(layers._imports(m)) if m == "core.low" else ())
+    assert len(layers.upward()) == 1
 
 
 def test_the_top_level_is_small() -> None:
