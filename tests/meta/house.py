@@ -134,7 +134,8 @@ def status_lists() -> list[str]:
     found = []
     for m in modules():
         inner = {id(n) for node in ast.walk(m.tree) if _is_list(node) for n in ast.walk(node) if n is not node}
-        found += [f"{m.name}:{n.lineno}" for n in ast.walk(m.tree) if _is_list(n) and id(n) not in inner]
+        lists = [n for n in ast.walk(m.tree) if isinstance(n, ast.expr) and _is_list(n) and id(n) not in inner]
+        found += [f"{m.name}:{n.lineno}" for n in lists]
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import test_layers
+import layers
 
 REPO = Path(__file__).parents[2]
 PAGE = (REPO / ".github" / "CONTRIBUTING.md").read_text()
@@ -30,7 +30,7 @@ def test_links_lead_somewhere() -> None:
 
 
 def test_the_architecture_lists_the_folders_in_their_order() -> None:
-    """As `test_layers` has it."""
+    """As `layers` has it."""
     section = README.partition("## Architecture")[2]
     named = [name for line in re.findall(r"^- (`.+?): ", section, re.M) for name in re.findall(r"`(\w+)`", line)]
-    assert tuple(named) == test_layers.ORDER
+    assert tuple(named) == layers.ORDER
