@@ -1,14 +1,15 @@
 """Do two runs say the same? `python tests/bench/same.py before.jsonl after.jsonl`, for a change that must not change behaviour.
 
-Both run files hold what was drawn (a digest of all case ids of an item), how each aspect came out, the largest error ratio and
-every stored record. Each difference is printed; the exit code is 1 where there is one. `parity diff` asks another question:
-whether a device got worse.
+Both run files hold what was drawn (a digest of all case ids of an item), how each aspect came out, the largest error ratio, every
+stored record with its cause and least case, the figures of pinned cases, deaths, and what was seen of known findings. Each
+difference is printed; the exit code is 1 where there is one. `parity diff` asks another question: whether a device got worse.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,22 @@ def rows(path: str) -> dict[tuple[Any, ...], Any]:
     run = run_file.read(Path(path))
     said: dict[tuple[Any, ...], Any] = {}
     for i in run.items:
-        for name in ("cases", "ids", "counts", "void", "judged", "left"):
-            said["item", i.op, i.dtype, name] = getattr(i, name)
+        for name in ("cases", "ids", "counts", "void", "judged", "left", "elements", "leaks", "not_run", "metadata"):
+            said["item", i.op, i.dtype, i.round, name] = getattr(i, name)
         for aspect, worst in i.worst.items():
-            said["item", i.op, i.dtype, "worst", aspect] = f"{worst:.6g}"
+            said["item", i.op, i.dtype, i.round, "worst", aspect] = f"{worst:.6g}"
     for r in run.records:
-        said["record", r.case, r.aspect, "status"] = r.status
-        said["record", r.case, r.aspect, "reason"] = r.reason
+        for name in ("status", "reason", "origin", "measures", "shrunk", "cause", "count", "also", "known", "gone"):
+            said["record", r.case, r.aspect, name] = getattr(r, name)
+    for k, f in enumerate(run.figures):
+        said["figures", f.op, f.dtype, sum((g.op, g.dtype) == (f.op, f.dtype) for g in run.figures[:k])] = replace(
+            f, seconds={}
+        )
+    for d in run.deaths:
+        for name in ("how", "signal", "stage", "blame", "known", "shrunk", "shrunk_aspect"):
+            said["death", d.op, d.dtype, d.case, name] = getattr(d, name)
+    for s in run.known:
+        said["known", s.id, s.op, s.dtype, s.aspect, s.case] = s.state, s.why, s.fails
     return said
 
 

@@ -1,0 +1,129 @@
+"""Golden outputs: what parity prints about five stored runs, and on the screen while it makes them.
+
+    python tests/meta/golden.py           say which outputs differ from those in tests/golden
+    python tests/meta/golden.py --write   write them anew, the runs too (--outputs: leave the runs as they are)
+
+A change of words rewrites them, and the diff of tests/golden shows what a person will read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+FAULTS = '''"""What goes wrong in the stored runs."""
+import os, signal, time
+from parity.devices import Fault
+FAULTY = [
+    Fault("exp-doubled", ("exp",), lambda call: call.run() * 2),
+    Fault("add-strided", ("add",), lambda call: call.run() + 1, when=lambda call: not call.operands[0].is_contiguous()),
+]
+def die(call): os.abort()
+def stop(call): os.kill(os.getppid(), signal.SIGINT); time.sleep(60)
+ENDS = {"dying": [Fault("neg-dies", ("neg",), die, when=lambda c: c.operands[0].numel() > 4)],
+        "interrupted": [*FAULTY, Fault("sort-stops", ("sort",), stop, when=lambda c: "PYTEST_XDIST_WORKER" in os.environ)]}
+FAULTS = ENDS.get(os.environ.get("GOLDEN", ""), FAULTY)
+'''
+OPS = ("exp", "sort", "add", "neg")
+OPTIONS = ("--device", "sim", "--dtype", "float32", "--examples", "4", "-n", "1")
+RUNS = {
+    "healthy": OPTIONS,
+    "honest": (*OPTIONS, "--faults", "parity.zoo.honest"),
+    "faulty": (*OPTIONS, "--faults", "faults.py"),
+    "dying": (*OPTIONS, "--faults", "faults.py", "--no-shrink"),
+    "interrupted": (*OPTIONS, "--faults", "faults.py"),
+}
+REPORTS = {
+    **{f"report.{f}": ("report", "{run}", "--format", f) for f in ("text", "markdown", "json", "junit", "github")},
+    "matrix.text": ("report", "{run}", "--matrix"),
+}
+DIFFS = {f"diff.{f}": ("diff", "{before}", "{run}", "--format", f) for f in ("text", "markdown", "json", "junit")}
+# What differs between two equal runs, or between two machines.
+MASKS = (
+    (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d:\d\d)?"), "DATE"),
+    (re.compile(r"(Linux|macOS) \d[-\w.]*"), "SYSTEM"),
+    (re.compile(r"\b\d+:\d\d\b|\b\d+(\.\d+)? (s|ms|MB|GB|MiB|GiB)\b"), "TIME"),
+    (re.compile(r"parity-run-\d{8}-\d{6}"), "parity-run-DATE"),
+    (re.compile(r'(time|timestamp|hostname|"?seconds"?)([=:] ?)"?[-\w:.+]+"?'), r"\1\2X"),
+)
+
+
+def masked(text: str, folder: str = "") -> str:
+    """A text without times, dates and the folder it was made in."""
+    text = text.replace(folder, "FOLDER") if folder else text
+    for pattern, word in MASKS:
+        text = pattern.sub(word, text)
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+def made(name: str, folder: Path) -> tuple[Path, str]:
+    """Make one of the runs in a folder: its file, and its screen with the exit code."""
+    (folder / "faults.py").write_text(FAULTS)
+    output = folder / f"{name}.jsonl"
+    command = [sys.executable, "-m", "parity", "run", *OPS, *RUNS[name], "--output", str(output)]
+    env = {**os.environ, "GOLDEN": name, "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    return output, masked(f"{done.stdout}{done.stderr}exit code {done.returncode}", str(folder))
+
+
+def outputs() -> Iterator[tuple[str, str]]:
+    """(file name, text) of every output that is made from the stored runs."""
+    for name in RUNS:
+        run = GOLDEN / f"{name}.jsonl"
+        for kind, argv in (*REPORTS.items(), *(DIFFS.items() if name != "healthy" else ())):
+            words = [a.format(run=run, before=GOLDEN / "healthy.jsonl") for a in argv]
+            yield f"{name}.{kind}", masked(_said(words), str(GOLDEN))
+
+
+def _said(argv: list[str]) -> str:
+    from parity.faces import cli
+
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = cli.main(argv)
+        except SystemExit as e:  # argparse's
+            code = int(e.code or 0)
+    return f"{out.getvalue()}{err.getvalue()}exit code {code}"
+
+
+def difference(name: str, text: str) -> str:
+    """How an output differs from the stored one."""
+    path = GOLDEN / name
+    before = path.read_text() if path.exists() else ""
+    return "".join(difflib.unified_diff(before.splitlines(True), text.splitlines(True), f"golden/{name}", "now", n=1))
+
+
+def main() -> int:
+    """Compare, or write."""
+    if "--write" in sys.argv and "--outputs" not in sys.argv:
+        GOLDEN.mkdir(exist_ok=True)
+        for name in RUNS:
+            with tempfile.TemporaryDirectory() as folder:
+                run, screen = made(name, Path(folder))
+                text = run.read_text().replace(folder, "FOLDER").replace(platform.release(), "6.1")
+                (GOLDEN / f"{name}.jsonl").write_text(text)
+                (GOLDEN / f"{name}.screen").write_text(screen)
+    differing = 0
+    for name, text in outputs():
+        if "--write" in sys.argv:
+            (GOLDEN / name).write_text(text)
+        elif found := difference(name, text):
+            differing += 1
+            print(found)
+    print(f"{differing} outputs differ")
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
