@@ -1,13 +1,15 @@
 """Do two runs say the same? `python tests/bench/same.py before.jsonl after.jsonl`, for a change that must not change behaviour.
 
-Both run files hold what was drawn (a digest of all case ids of an item), how each aspect came out, the largest error ratio, every
-stored record with its cause and least case, the figures of pinned cases, deaths, and what was seen of known findings. Each
-difference is printed; the exit code is 1 where there is one. `parity diff` asks another question: whether a device got worse.
+Both run files hold what was drawn (a digest of all case ids of an item), how each aspect came out, the largest error ratio,
+every stored record with its cause and least case, the figures of pinned cases, deaths, and what was seen of known findings.
+Each difference is printed; the exit code is 1 where there is one. `parity diff` asks another question: whether a device got
+worse.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,10 +32,10 @@ def rows(path: str) -> dict[tuple[Any, ...], Any]:
     for r in run.records:
         for name in ("status", "reason", "origin", "measures", "shrunk", "cause", "count", "also", "known", "gone"):
             said["record", r.case, r.aspect, name] = getattr(r, name)
-    for k, f in enumerate(run.figures):
-        said["figures", f.op, f.dtype, sum((g.op, g.dtype) == (f.op, f.dtype) for g in run.figures[:k])] = replace(
-            f, seconds={}
-        )
+    parts: Counter[tuple[str, str]] = Counter()
+    for f in run.figures:
+        said["figures", f.op, f.dtype, parts[f.op, f.dtype]] = replace(f, seconds={})
+        parts[f.op, f.dtype] += 1
     for d in run.deaths:
         for name in ("how", "signal", "stage", "blame", "known", "shrunk", "shrunk_aspect"):
             said["death", d.op, d.dtype, d.case, name] = getattr(d, name)
