@@ -62,7 +62,8 @@ def _run_with(o: RunOptions, began: float) -> int:
     items = () if only_own else suite.shard(suite.select(o.op, o.family, o.dtype, source), o.shard)
     selected = len(items)
     items = tuple(i for i in items if kept is None or i.id not in kept.ids)
-    o = replace(o, fail_on=split(o.fail_on))
+    # On other machines nothing can be tried again from here.
+    o = replace(o, fail_on=split(o.fail_on), no_again=o.no_again or bool(o.tx))
     fail_on = statuses(o.fail_on, "--fail-on")
     if o.list:
         return _list(items) if items else NothingCompared.exit_code
@@ -233,7 +234,7 @@ def _compared(
         # A part of the time is kept for the findings.
         o = replace(o, time=max(1.0, until - time.monotonic() - (0.0 if o.no_again else AGAIN * o.time)))
     how = How(o.device, o.faults, o.setup, fail_on_metadata=o.fail_on_metadata)
-    if not (o.time or o.no_again or o.tx):
+    if not (o.time or o.no_again):
         from parity.runs.again import Early
 
         reporter.early = Early(how)
@@ -241,9 +242,9 @@ def _compared(
     reporter.tell_unexplained()
     if code == 1 and not (o.no_shrink or o.tx):
         _shrink_deaths(o, workers, reporter, until)
-    if code == 1 and (o.no_again or o.tx):  # on other machines nothing can be tried from here
-        reporter.say(f"findings were not tried again in a fresh process ({'--no-again' if o.no_again else '--tx'})")
-    if code != 1 or o.no_again or o.tx:
+    if code == 1 and o.no_again:
+        reporter.say(f"findings were not tried again in a fresh process ({'--tx' if o.tx else '--no-again'})")
+    if code != 1 or o.no_again:
         return code
     reporter.try_again(how, workers, max(0.0, until - time.monotonic()))
     if o.junit_xml and (acquitted := reporter.acquitted()) and Path(o.junit_xml).is_file():
