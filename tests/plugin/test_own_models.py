@@ -11,8 +11,9 @@ from pathlib import Path
 import commands
 import pytest
 
-from parity.runs import run_file
-from parity.runs.rows import Run
+from parity.runs import own, run_file
+from parity.runs.inquest import How
+from parity.runs.rows import ItemRow, Run
 
 MODELS = """
 import torch
@@ -93,6 +94,37 @@ def test_own_functions_are_items_of_a_run(parity_in: Parity, tmp_path: Path) -> 
     run = run_file.read(tmp_path / "dead.jsonl")
     assert [d.op for d in run.deaths] == ["models.py:mlp"]
     assert of(run, "models.py:of_sine") == {"forward": "agree", "backward": "agree"}
+
+
+ENDING = """
+import os
+import torch
+
+
+def sine():
+    return torch.sin, torch.ones(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("", []),
+        ("os._exit(0)", ["models.py: the process that compares them ended before it was done (exit code 0)"]),
+        ("def words():\n    return str, torch.ones(3)", ["models.py:words str float32 on sim: no tensor with elements"]),
+    ],
+)
+def test_a_file_whose_functions_are_not_all_compared_says_so(
+    more: str, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that ends with 0 has not said that it is done."""
+    monkeypatch.chdir(tmp_path)
+    Path("models.py").write_text(ENDING + more)
+    heard = [*own.compared(["models.py"], How("sim"))]
+    texts = [x for x in heard if isinstance(x, str)]
+    assert len(texts) == len(said)
+    assert all(text.startswith(beginning) for text, beginning in zip(texts, said))
+    assert [x.op for x in heard if isinstance(x, ItemRow)] == ([] if "_exit" in more else ["models.py:sine"])
 
 
 def interpreter(folder: Path, side: str) -> Path:
