@@ -74,7 +74,8 @@ class Recording:
         o = self._config.option
         path = Path(o.parity_output)
         if not self._lines:
-            self._said = f"nothing was compared, so {path} was not written"
+            self._said = f"nothing was compared, so {path} was not written: this is no success"
+            session.exitstatus = exitstatus or pytest.ExitCode.NO_TESTS_COLLECTED
             return
         try:
             if len(self._devices) > 1:

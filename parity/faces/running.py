@@ -69,7 +69,6 @@ def _run_with(o: RunOptions, began: float) -> int:
         return _list(items) if items else NothingCompared.exit_code
     known = _known(o)
     _sendable(o)
-    _check_junit(o.junit_xml)
     computers = _machines(o)
     probe = computers[0].answer if computers else examined(o.device, o.faults, o.setup)
     differing = _differing(computers, o.mixed)
@@ -198,15 +197,6 @@ def _room(o: RunOptions) -> str:
     """How much memory the workers here may occupy, in words."""
     most = memory.ceiling()
     return f" with {machine.size(most)} of memory at most" if most and not o.tx else ""
-
-
-def _check_junit(given: str | None) -> None:
-    """Refuse a place where JUnit's XML cannot be written, before the run."""
-    if not given:
-        return
-    writable(Path(given).absolute().parent, "--junit-xml")
-    if Path(given).is_dir():
-        raise OutputError(f"cannot write {given}: it is a folder; name a file with --junit-xml")
 
 
 def _known(o: RunOptions) -> known_findings.Known | None:

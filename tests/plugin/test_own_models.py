@@ -204,6 +204,18 @@ def test_what_tests_compare_is_a_run_file(pytester: pytest.Pytester) -> None:
     assert after.items[2].counts == before.items[2].counts == {"forward": {"agree": 1}, "backward": {"agree": 2}}
 
 
+def test_a_run_file_of_tests_holds_comparisons_and_replaces_nothing_else(pytester: pytest.Pytester) -> None:
+    """Where tests compare nothing, pytest does not end with 0; a test or JUnit's XML is not overwritten."""
+    pytester.makepyfile(test_none="def test_none():\n    pass\n")
+    done = pytester.runpytest_subprocess("--parity-output=run.jsonl")
+    assert done.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    done.stdout.fnmatch_lines(["*nothing was compared, so run.jsonl was not written: this is no success*"])
+    for given, why in (("test_none.py", "is no report of parity"), ("x.xml", "is named twice")):
+        done = pytester.runpytest_subprocess(f"--parity-output={given}", "--junit-xml=x.xml")
+        assert (done.ret, why in done.stderr.str() + done.stdout.str()) == (2, True)
+    assert (pytester.path / "test_none.py").read_text().startswith("def test_none")
+
+
 def test_a_moved_root_folder_is_refused(pytester: pytest.Pytester) -> None:
     """pytest takes the value of an option that it does not know yet for a test, and looks for its ini file there."""
     project, elsewhere = pytester.mkdir("project"), pytester.mkdir("elsewhere")
