@@ -32,22 +32,7 @@ from parity.runs.known import Known
 from parity.runs.options import RunOptions
 from parity.runs.resuming import Kept, as_part
 from parity.runs.rounds import LEAST_SECONDS, PINNED, part_of
-from parity.runs.rows import (
-    CPU,
-    OUTSIDE,
-    SEEN,
-    Death,
-    End,
-    Header,
-    ItemRow,
-    Power,
-    Row,
-    Shrunk,
-    Sighting,
-    counted,
-    folded,
-    totals,
-)
+from parity.runs.rows import CPU, OUTSIDE, Death, End, Header, ItemRow, Power, Row, Shrunk, Sighting, counted, folded, totals
 from parity.runs.run_file import Writer
 from parity.runs.standing import FIXED, standings
 
@@ -292,8 +277,7 @@ class Reporter:
             self._expect_own(row.op)
             entries = self.known.entries if self.known is not None else ()
             seen = [*own.sightings(entries, row, self._own, date.today())]
-            accepted = {(s.op, s.aspect): s.id for s in seen if s.state == SEEN}
-            records = [replace(r, known=accepted.get((r.op, r.aspect), "")) if r.shrunk else r for r in self._own]
+            records = own.accepted(self._own, seen)
             self._own = []
             self.items.append(row)
             self.records += records

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from queue import Empty, Queue
@@ -132,6 +133,12 @@ def names(places: Sequence[str]) -> tuple[str, ...]:
             raise UsageError(f"--model {place}: there is no file {path}")
         found.append(place)
     return tuple(found)
+
+
+def accepted(records: Sequence[Record], seen: Sequence[Sighting]) -> list[Record]:
+    """The records of an own function, those that are known with their entries. seen: the `sightings` of all."""
+    ids = {(s.op, s.aspect): s.id for s in seen if s.state == SEEN}
+    return [replace(r, known=ids.get((r.op, r.aspect), "")) if r.shrunk else r for r in records]
 
 
 def sightings(entries: Sequence[Entry], item: ItemRow, records: Sequence[Record], today: date) -> Iterator[Sighting]:
