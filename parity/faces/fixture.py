@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,9 +59,21 @@ class Calls:
             why = "in another thread, where no test hears of it" if elsewhere else "and the test went on: it compared nothing"
             self.failed = self.failed or f"a call of the `parity` fixture ended {why} ({said}); let the error pass"
 
-    def conclude(self, problem: str = "") -> None:
-        """Fail the test for this problem, or for a call that went wrong, once."""
-        problem, self.failed = self.failed or problem, ""
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Fail the test for a call inside that went wrong, unless it fails anyway."""
+        try:
+            yield
+        except (pytest.skip.Exception, pytest.xfail.Exception):
+            self._conclude()
+            raise
+        except BaseException:
+            self.failed = ""
+            raise
+        self._conclude()
+
+    def _conclude(self) -> None:
+        problem, self.failed = self.failed, ""
         if problem:
             pytest.fail(f"parity: {problem}", pytrace=False)
 
@@ -114,9 +127,8 @@ def _own(device: str, faults: str | None, setup: str | None) -> Any:
 def parity(request: pytest.FixtureRequest) -> Any:
     """`parity(fn, *inputs)`: assert that a function or module computes the same on the device of this run as on the CPU.
 
-    The device is that of --parity-device, with --parity-faults and after --parity-setup; --parity-fail-on and --parity-effort
-    apply too. See
-    `parity.assert_parity` for all arguments. A test that takes it and never calls it fails.
+    The device is that of --parity-device, with --parity-faults and after --parity-setup; --parity-fail-on, --parity-effort and
+    --parity-known apply too. See `parity.assert_parity` for all arguments. A test that takes it and never calls it fails.
     """
     from parity.core.errors import ParityError
     from parity.runs import known
@@ -136,10 +148,12 @@ def parity(request: pytest.FixtureRequest) -> Any:
     return caller
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     """Begin anew: fixtures may call `parity` as well."""
-    item.config.stash[_CALLS] = Calls(item.nodeid)
+    calls = item.config.stash[_CALLS] = Calls(item.nodeid)
+    with calls.heard():
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -147,16 +161,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Fail a test that requests the fixture and passes without calling it, or of which a call went wrong unheard; one that met
     known findings alone is an expected failure. With --parity-output, keep what tests compare."""
     calls, caller = item.config.stash[_CALLS], item.config.stash.get(_CALLER, None)
-    result, skipped = None, None
-    with recorded(item, caller.entries if caller is not None else ()):
-        try:
-            result = yield  # other exceptions, which fail the test, propagate from here
-        except (pytest.skip.Exception, pytest.xfail.Exception) as e:
-            skipped = e
-    never = not calls.made and "parity" in getattr(item, "fixturenames", ())
-    calls.conclude(NEVER if never and skipped is None else "")
-    if skipped is not None:
-        raise skipped
+    with recorded(item, caller.entries if caller is not None else ()), calls.heard():
+        result = yield  # exceptions that skip or fail the test propagate from here
+    if not calls.made and "parity" in getattr(item, "fixturenames", ()):
+        pytest.fail(f"parity: {NEVER}", pytrace=False)
     if calls.agreements:
         item.user_properties.append((AGREEMENT, "\n".join(calls.agreements)))
     if calls.known:
@@ -169,9 +177,11 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
     """Fail a test of which a call went wrong unheard while its fixtures were torn down, or has not come back."""
-    result = yield
     calls = item.config.stash[_CALLS]
-    calls.conclude(RUNNING if calls.running else "")
+    with calls.heard():
+        result = yield
+    if calls.running:
+        pytest.fail(f"parity: {RUNNING}", pytrace=False)
     return result
 
 

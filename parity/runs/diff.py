@@ -90,18 +90,9 @@ def compare(before: Run, after: Run, partial: bool = False, ops: Sequence[str] =
     warnings = (*_warnings(before, after, len(pairs)), *lacking)
     alone_before = [r for key, r in old.items() if key not in new]
     changes = _changes(before, after, pairs, alone_before, cells_before, cells_after)
-    old_items, new_items = _comparing(cells_before), _comparing(cells_after)
-    if not (old_items & new_items or any(c.fails for c in changes) or (new_items and changes)):
-        sides = (("first", old_items), ("second", new_items))
-        void = next((f"the {word} run compared nothing" for word, items in sides if not items), "")
-        raise NothingCompared(
-            f"{void or 'the two runs have no comparison in common'}, so nothing was compared"
-            + "".join(f"; {w}" for w in warnings)
-            + "; run both with the same selection, profile and seed, on a device that runs them"
-        )
-    empty = _emptied(old_items - new_items - {c.cell[:2] for c in changes if c.fails}, after)
-    said = {c.cell[:2] for c in empty}
-    changes = [c for c in changes if c.group is not Group.INCOMPARABLE or c.cell[:2] not in said] + empty
+    compared = _comparing(cells_before), _comparing(cells_after)
+    _refuse_nothing(*compared, changes, warnings)
+    changes = _with_emptied(changes, compared[0] - compared[1], after)
     changes += _items_of_one(before, after, {c.cell[:2] for c in changes})
     # What changed its status says more than its error ratio.
     moved = drift(before, after, change.cells_of((*causes_before, *causes_after)), {c.cell for c in changes})
@@ -173,13 +164,29 @@ def _silenced(before: Mapping[Cell, Counter[str]], after: Mapping[Cell, Counter[
     ]
 
 
-def _emptied(items: set[Item], after: Run) -> list[Change]:
-    """Items that compare nothing any more, as regressions."""
-    return [
+def _refuse_nothing(before: set[Item], after: set[Item], changes: Iterable[Change], warnings: Iterable[str]) -> None:
+    """Raise NothingCompared unless something was compared in both runs, or fails. before, after: what each compared; what came
+    to be compared is a change as well."""
+    if before & after or any(c.fails or after for c in changes):
+        return
+    void = next((f"the {word} run compared nothing" for word, items in (("first", before), ("second", after)) if not items), "")
+    raise NothingCompared(
+        f"{void or 'the two runs have no comparison in common'}, so nothing was compared"
+        + "".join(f"; {w}" for w in warnings)
+        + "; run both with the same selection, profile and seed, on a device that runs them"
+    )
+
+
+def _with_emptied(changes: Sequence[Change], items: set[Item], after: Run) -> list[Change]:
+    """The changes, with those items as regressions of which the later run compares nothing any more, if nothing else fails."""
+    items = items - {c.cell[:2] for c in changes if c.fails}
+    empty = [
         Change(i.op, i.dtype, "", "", "compared", "nothing compared", next(iter(i.void), ""), False, Group.REGRESSED)
         for i in after.items
         if (i.op, i.dtype) in items
     ]
+    said = {c.cell[:2] for c in empty}
+    return [*(c for c in changes if c.group is not Group.INCOMPARABLE or c.cell[:2] not in said), *empty]
 
 
 def _comparing(cells: Mapping[Cell, Mapping[str, int]]) -> set[Item]:

@@ -157,6 +157,11 @@ def skips(parity):
     pytest.skip("of its own")
 
 
+def void_and_skips(parity):
+    void(parity)
+    skips(parity)
+
+
 def in_thread(call):
     def run(parity):
         thread = threading.Thread(target=call, args=(parity,))
@@ -185,9 +190,13 @@ def test_red(parity, calls):
         call(parity)
 
 
-@pytest.mark.parametrize("around", [(void, nothing)], indirect=True)
+@pytest.mark.parametrize("around", [(void, nothing), (void_and_skips, nothing)], indirect=True)
 def test_red_before(around, parity):
     right(parity)
+
+
+def test_red_at_once(parity):
+    parity(lambda x: None, torch.ones(3))
 
 
 def test_red_by_name(request):
@@ -217,10 +226,10 @@ def test_a_call_that_went_wrong_unheard_fails_its_test(pytester: pytest.Pytester
     faults = pytester.makepyfile(faults=FAULTY)
     pytester.makepyfile(UNHEARD)
     done = pytester.runpytest_subprocess(*OPTIONS, "--parity-faults", str(faults))
-    done.assert_outcomes(failed=7, passed=5, errors=2, warnings=1)
+    done.assert_outcomes(failed=7, passed=5, errors=4, warnings=1)
     assert "FAILED" not in "".join(line for line in done.outlines if "test_green" in line)
     said = done.stdout.str()
-    assert said.count("and the test went on: it compared nothing (NothingCompared") == 6
+    assert said.count("and the test went on: it compared nothing (NothingCompared") == 7
     assert said.count("in another thread, where no test hears of it (ParityFailure: tanh float32 on sim") == 2
     assert said.count("was still running in another thread when the test ended") == 1
 
