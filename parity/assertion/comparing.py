@@ -49,6 +49,7 @@ from parity.execution import execute as ex
 from parity.judging.bench import Bench
 from parity.judging.limits import Limits
 from parity.judging.measures import bit_equal
+from parity.oracle.float64 import widen
 
 # What is known to come after the function's two forward passes on the CPU, in as many seconds as these took: its gradients, the
 # device's runs, and moved runs.
@@ -57,6 +58,7 @@ COMPILED = (
     "it is compiled, and the CPU and the truth run its eager code: compile= with the original shows whether the compiler or "
     "the device is wrong where they differ"
 )
+INFERENCE = "no gradients were compared: the call is under torch.inference_mode(); leave that, or say backward=False"
 NOT_COMPILED = "a copy is not compiled where .compile() of a module did that, so eager code was compared; compile= compiles it"
 Seen = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], None]
 TORCH = str(Path(torch.__file__).parent)
@@ -154,7 +156,8 @@ def _judged(
     cotangents = fixed_cotangents(run) if backward and run.leaves else []
     tracked = tracked_outputs(run) if cotangents else ()
     if backward and not cotangents:
-        notes.say("no gradients: no output depends on an input or parameter that requires one")
+        off = torch.is_inference_mode_enabled() and any(t.requires_grad for _, t in s.tensors)
+        notes.say(INFERENCE if off else "no gradients: no output depends on an input or parameter that requires one", loud=off)
     ours, problem = _with_gradients(run, reference, tracked, cotangents)
     if problem is not None:
         notes.say(f"no gradients: {no_gradients(problem.message)}", loud=True)
@@ -284,28 +287,30 @@ def _reference(s: Subject, backward: bool) -> tuple[Subject, ForwardRun, dict[st
             f"{raised_on_the_cpu(run.message)}"
         ) from cause
     results: dict[str, Tensor] = {n: t.detach() for n, t in (*run.outputs, *run.written)}
-    if not _alike(results, _again(s, backward, SEED + 1)):
-        if _alike(results, _again(s, backward, SEED)):
-            return _drawn(replace(s, draws=True), backward)
-        if not _alike(results, _again(s, backward, SEED), 1e-3):
-            raise UsageError(
-                f"two equal runs of {s.name} on the CPU differ by more than rounding; call .eval(), fix the random numbers "
-                "that it draws, or write to all memory that it reads"
-            )
-    return s, run, results
-
-
-def _drawn(s: Subject, backward: bool) -> tuple[Subject, ForwardRun, dict[str, Tensor]]:
-    """`_reference` of a subject that draws random numbers."""
-    if is_compiled(s.function):
-        raise UsageError(f"{s.name} is compiled and draws random numbers, which no two devices share; call .eval()")
+    again = _again(s, backward, SEED + 1)
+    if _alike(results, again):
+        return s, run, results
     with seeded():
-        run = forward(s, torch.clone, backward)
-    results: dict[str, Tensor] = {n: t.detach() for n, t in (*run.outputs, *run.written)}
-    _handed_out(s, run, "the CPU")
-    if not _alike(results, _again(s, backward, SEED + 1)):
-        raise UsageError(f"two runs of {s.name} with the same random numbers differ on the CPU; call .eval()")
-    return s, run, results
+        drawn = forward(replace(s, draws=True), torch.clone, backward)
+    if drawn.handed is not None and drawn.handed.drew:
+        if is_compiled(s.function):
+            raise UsageError(f"{s.name} is compiled and draws random numbers, which no two devices share; call .eval()")
+        _handed_out(s, drawn, "the CPU")
+        s, run = replace(s, draws=True), drawn
+        results = {n: t.detach() for n, t in (*run.outputs, *run.written)}
+        again = _again(s, backward, SEED + 1)
+    if not _alike(results, again, 1e-3):
+        raise UsageError(
+            f"two equal runs of {s.name} on the CPU differ by more than rounding; call .eval(), fix the random numbers "
+            "that it draws, or write to all memory that it reads"
+        )
+    return replace(s, spread=_spread(results, again)), run, results
+
+
+def _spread(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """How far two equal runs on the CPU are apart in each element, by the results that are not equal."""
+    apart = [(n, x, b[n]) for n, x in a.items() if known(x) and not bit_equal(x, b[n])]
+    return {n: (widen(x, None) - widen(y, None)).abs().to(torch.float64).nan_to_num(0.0, 0.0, 0.0) for n, x, y in apart}
 
 
 def _handed_out(s: Subject, run: ForwardRun, place: str, wanted: int | None = None) -> None:

@@ -9,6 +9,7 @@ attention draw inside, where nobody can hand them anything: attention that drops
 from __future__ import annotations
 
 import contextlib
+import pickle
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,13 +46,15 @@ ATEN_ASKED = ("dropout_p", "dropout", "training")  # their arguments that ask fo
 
 class Handed(OperatorMode):
     """Draws every random number inside on the CPU. draws: how many operators drew; left: those that drew by themselves, whose
-    numbers no other side has; stream: the state of the CPU's generator when it was left first. told: called at each draw."""
+    numbers no other side has; stream: the state of the CPU's generator when it was left first; drew: whether anything drew,
+    Python and numpy too. told: called at each draw."""
 
     def __init__(self, told: Callable[[], None] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
         self.draws = 0
         self.left: set[str] = set()
         self.stream: Tensor | None = None
+        self.drew = False
         self._told = told
         self._unfused = _Unfused()
 
@@ -59,12 +62,14 @@ class Handed(OperatorMode):
         with contextlib.ExitStack() as entered:
             entered.enter_context(self._unfused)
             super().__enter__()  # type: ignore[no-untyped-call]  # as torch has it
+            self._before = _positions()
             self._left = entered.pop_all()
         return self
 
     def __exit__(self, *error: Any) -> None:
         with self._left:
             super().__exit__(*error)  # type: ignore[no-untyped-call]  # as torch has it
+        self.drew |= bool(self.draws or self.left) or _positions() != self._before
         self.stream = torch.default_generator.get_state() if self.stream is None else self.stream
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -145,6 +150,11 @@ def _drops(func: Any, args: Any, kwargs: Any) -> bool:
     names = [a.name for a in func._schema.arguments]
     given = {**dict(zip(names, args)), **kwargs}
     return any(isinstance(given.get(name), (float, bool)) and bool(given[name]) for name in ATEN_ASKED)
+
+
+def _positions() -> bytes:
+    """Where the random numbers of torch, Python and numpy are."""
+    return pickle.dumps((torch.default_generator.get_state().numpy(), random.getstate(), np.random.get_state()))
 
 
 @contextmanager

@@ -23,14 +23,13 @@ import torch
 
 from parity.assertion.comparing import compared, raised_at
 from parity.assertion.rows import rows
-from parity.assertion.subject import SEED, coarsest, subject, word
+from parity.assertion.subject import SEED, subject
 from parity.core import processes
-from parity.core.errors import NothingCompared, ParityError, UsageError
+from parity.core.errors import ParityError, UsageError
 from parity.core.results import Status
 from parity.devices import load_faults, resolve
 from parity.devices.setup import add_folder_to_path, run_setup
 from parity.runs import own
-from parity.runs.rows import ItemRow
 from parity.runs.run_file import encode
 
 MODEL = "a model and its inputs"
@@ -107,7 +106,8 @@ def _module(path: Path, returns: str) -> Any:
 
 
 def main() -> None:
-    """Compare what JSON in the first argument asks for; a line of the protocol before and after each function."""
+    """Compare what JSON in the first argument asks for; a line of the protocol before and after each function, and one
+    after all of them."""
     asked = json.loads(sys.argv[1])
     processes.prepare_torch()
     try:
@@ -123,6 +123,7 @@ def main() -> None:
         if name not in asked["done"]:
             for word_, told in _compared(name, make, device, fail_on):
                 _say(word_, told)
+    _say(own.DONE, {})
 
 
 def of_places(places: Sequence[str]) -> dict[str, Callable[[], Made]]:
@@ -147,8 +148,6 @@ def _compared(name: str, make: Callable[[], Made], device: Any, fail_on: tuple[S
         yield own.BEGIN, {"name": name, "dtype": subject(fn, inputs, {}).dtype}
         comparison, _, _ = compared(fn, inputs, {}, device, fail_on=fail_on)
         item, records = rows(name, (comparison,))
-    except NothingCompared as e:
-        item, records = ItemRow(name, word(coarsest([])), 1, {"forward": {"void": 1}}, void={str(e): 1}), []
     except ParityError as e:
         yield own.FAILED, {"name": name, "why": f"{name} {str(e).removeprefix(name).lstrip(': ')}"}
         return

@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,8 @@ class Subject:
     leaves, names, tree: the leaves of the arguments, their names in messages, and their structure. kept: names of the leaves
     that stay on the CPU. held: the tensors in each leaf that is a user-defined object. coarsest: the floating dtype of the
     inputs with the largest roundoff. extents: how many elements of each storage are needed. draws: whether it draws random
-    numbers, which then come from the CPU's generator with one seed for every run.
+    numbers, which then come from the CPU's generator with one seed for every run. spread: how far two equal runs on the CPU are
+    apart, by the results that are not equal.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Subject:
     coarsest: torch.dtype
     extents: Mapping[tuple[int, torch.dtype], int]
     draws: bool = False
+    spread: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def given(self) -> Iterator[tuple[str, Tensor]]:

@@ -126,9 +126,10 @@ class FunctionTruth(Oracle):
         return self._truths.get(name)
 
     def sensitivity(self, name: str, u: float, between: float) -> Tensor:
-        """The largest change of a result if every input and every step is moved by a roundoff."""
+        """The largest change of a result if every input and every step is moved by a roundoff, or between equal runs."""
         assert self._truths is not None
-        return self._by().moved.get(name, torch.zeros(self._truths[name].shape, dtype=torch.float64))
+        moved = self._by().moved.get(name, torch.zeros(self._truths[name].shape, dtype=torch.float64))
+        return torch.maximum(moved, self._s.spread[name]) if name in self._s.spread else moved
 
     def amplified(self, name: str, u: float, between: float, times: float) -> Tensor | None:
         """The largest change if every step is moved by `times` roundoffs."""

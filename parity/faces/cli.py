@@ -23,7 +23,7 @@ from parity.core.health import HEALTHY, SUSPECT
 from parity.faces import commandline, guarded, reporting, running
 from parity.faces import known as known_command
 from parity.faces.commandline import split
-from parity.faces.files import in_words, located, writable
+from parity.faces.files import check_output, check_outputs, in_words, located, writable
 from parity.faces.running import INTERRUPTED as INTERRUPTED
 from parity.report import output
 from parity.report.words import plural
@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.argv = [*(sys.argv[1:] if argv is None else argv)]
     with output.patient(), processes.isolated(), processes.restored(processes.DEADLY):
         try:
+            check_outputs(options)
             code = COMMANDS[options.command](options)
             sys.stdout.flush()
         except ParityError as e:
@@ -59,8 +60,6 @@ OF_MODELS = ("--torch", "--no-backward", "--shapes", "--json", "--verbose", "--p
 
 def _zoo(o: argparse.Namespace) -> int:
     suite.profile(o.profile)
-    if o.output:
-        writable(o.output.absolute().parent, "--output")
     from parity.faces import scoreboard  # pytest and torch are imported only by the command that needs them
     from parity.report import zoo as told
     from parity.zoo import subjects
@@ -96,8 +95,6 @@ def _zoo(o: argparse.Namespace) -> int:
 def _audit(o: argparse.Namespace) -> int:
     if not o.model and (only := next((w for w in OF_MODELS if getattr(o, w.strip("-").replace("-", "_"))), "")):
         raise UsageError(f"{only} goes with --model: parity audit --model FILE.py {only}")
-    if o.output:
-        writable(o.output.absolute().parent, "--output")
     from parity.devices.mac_wheel import MacWheel
     from parity.report import audit as told
     from parity.runs import audit
@@ -159,9 +156,7 @@ def _diff(o: argparse.Namespace) -> int:
     fail_on = groups(split(o.fail_on), "--fail-on")
     if o.format == "html" and not o.output:
         raise UsageError("a page is written to a file: parity diff BEFORE AFTER --format html -o diff.html")
-    if o.output:
-        writable(o.output.absolute().parent, "--output")
-    made = diff.compare(*runs, o.partial)
+    made = diff.compare(*runs, o.partial, split(o.ops))
     text = told.FORMATS[o.format](made, fail_on, o.verbose)
     if o.output:
         o.output.write_text(text, encoding="utf-8")
@@ -175,6 +170,8 @@ def _upgrade(o: argparse.Namespace) -> int:
     if o.format == "html" and not o.output:
         raise UsageError("a page is written to a file: parity upgrade --format html -o diff.html")
     writable(o.folder, "--folder")
+    if o.output:
+        check_output(o.output, "--output", [o.folder / f"{side}.jsonl" for side in ("before", "after")])
     own.names(o.model)
     o.dtype, o.family = split(o.dtype), split(o.family)
     suite.select([p for p in o.patterns if ".py" not in p], o.family, o.dtype, suite.profile(o.profile).source)  # mistakes, now

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from parity.faces.recording import ROWS
 from parity.report.known import lines
 from parity.runs import known
 from parity.runs.options import RunOptions
+from parity.runs.rows import Sighting
 from parity.runs.run_file import decode
 from parity.runs.standing import FIXED, standings
 
@@ -43,11 +45,12 @@ class Compared:
 
 class KnownFindings:
     """In the controller of a run with known findings: says at the end what became of them, and fails a strict run for what is
-    fixed."""
+    fixed. Of people's own tests, where one that uses the fixture has compared something."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, suite: bool) -> None:
         self._options = RunOptions.of_pytest(config.option)
         self._sightings: list[Any] = []
+        self._compared = suite
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take in what an item saw of them."""
@@ -58,10 +61,15 @@ class KnownFindings:
             deaths = [part["death"]] if "death" in part else part.get("deaths", [])
             lines += [death["sighting"] for death in deaths if death.get("sighting")]
             self._sightings += map(decode, lines)
+        for rows in (json.loads(str(value))["rows"] for name, value in report.user_properties if name == ROWS):
+            self._compared = True
+            self._sightings += [row for row in map(decode, rows) if isinstance(row, Sighting)]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Fail a strict run for what is fixed."""
+        if not self._compared:
+            return
         entries = known.read(Path(str(self._options.known))).entries
         fixed = any(s.state == FIXED for s in standings(entries, self._sightings))
         if self._options.strict_known and fixed and exitstatus == pytest.ExitCode.OK:
@@ -69,6 +77,8 @@ class KnownFindings:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Say what became of them."""
+        if not self._compared:
+            return
         held = known.read(Path(str(self._options.known)))
         terminalreporter.section("known findings")
         for text in lines(held, self._sightings, 1000):

@@ -49,9 +49,10 @@ DIFF = (
     "not-comparable, removed, slower, eased, added, newly-supported, drifted-better, faster, fixed. Findings pair by case "
     "or, where the cases are others, by op, dtype and aspect; errors and times pair by case, explored ones too where both "
     "runs have the same seed. Ends with 1 where the second run has a finding that the first one had not, or had as another "
-    "kind (crash, then wrong), where support was lost or moved to the CPU, for the groups of --fail-on, and where a run was "
-    "interrupted or lacks items (--partial takes it); with 2 for a file that is damaged; with 3 where both compared nothing "
-    "in common."
+    "kind (crash, then wrong), where support was lost or moved to the CPU, where an op is compared no longer, for the "
+    "groups of --fail-on, where a run was interrupted or lacks items (--partial takes it), and where a run has fewer ops than "
+    "the other, or is a shard of it (--ops names what to compare); with 2 for a file that is damaged; with 3 where a run "
+    "compared nothing, or both nothing in common."
 )
 MERGE = (
     "Merge the run files of all shards of a run (parity run --shard K/N) into the one that a run of all items would have "
@@ -160,6 +161,10 @@ def parser() -> argparse.ArgumentParser:
     two.add_argument("before", type=Path, metavar="BEFORE", help="the run file of the earlier run")
     two.add_argument("after", type=Path, metavar="AFTER", help="the run file of the later run")
     two.add_argument("--partial", action="store_true", help="take what a truncated file holds")
+    how = (
+        "compare these ops alone, by name, with * and ?, whatever else one of the runs has (repeatable, or separated by commas)"
+    )
+    two.add_argument("--ops", action="append", default=[], metavar="PATTERN", help=how)
     _add_formats(two)
     two.set_defaults(command="diff")
 

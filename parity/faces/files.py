@@ -2,11 +2,71 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
+import mmap
+import os
+import re
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
-from parity.core.errors import OutputError
+from parity.core.errors import OutputError, UsageError
+
+WRITTEN, READ = ("output", "junit_xml", "script"), ("before", "after", "runs", "run", "against")  # options of commands
+HEAD = 1 << 16  # bytes that tell what a file is
+# How everything begins that parity writes, and pytest's XML.
+OURS = re.compile(
+    b"|".join(
+        (
+            rb'\s*\{\s*"parity',  # run files, and reports for programs
+            rb'\s*\{\s*"\$schema": "[^"]*",\s*"title": "A [a-z ]*of parity',
+            rb"<\?xml[^>]*>\s*<testsuites?\b[^>]* name=\"(parity|pytest)",
+            rb"<!doctype html>.*<title>parity",
+            rb"(\*\*[^\n]*\*\*\n\n)?(changed|same fingerprint): [^\n]*\ncompared: ",  # diffs
+            rb"\*\*parity on |### Describe the bug\n.*parity's notation",
+            rb".*^(no finding\n\Z|[ABCR]: (ordinary calls|the same with|rare calls|errors and refusals))",  # causes as text
+            rb"[Ff]our letters[^\n]*: forward, backward",
+            rb"::\w+ title=parity",
+            rb'""".*\n(Ends with 1 where the device and the CPU differ|Written by: parity)',  # scripts of findings, tests
+            rb"PK\x03\x04.{26}first\.json",
+        )
+    ),
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def check_outputs(given: argparse.Namespace) -> None:
+    """Refuse, before anything is run, to write where that cannot be done or would destroy something: two outputs in one file,
+    the command's own input, a file that parity did not write."""
+    named = {f"--{name.replace('_', '-')}": Path(path) for name in WRITTEN if (path := getattr(given, name, None))}
+    read = [getattr(given, name, None) or () for name in READ]
+    files = [one for x in read for one in (x if isinstance(x, (list, tuple)) else (x,))]
+    for option, path in named.items():
+        check_output(path, option, [*files, *(other for name, other in named.items() if name != option)])
+
+
+def check_output(path: Path, option: str, others: Iterable[Path | str] = ()) -> None:
+    """`check_outputs` of one file. others: what the command reads and writes beside it."""
+    writable(path.absolute().parent, option)
+    if path.is_dir():
+        raise OutputError(f"cannot write {path}: it is a folder; name a file with {option}")
+    if any(_same(path, x) for x in others):
+        raise UsageError(f"{path} is named twice, and {option} would overwrite it; name another file with {option}")
+    if path.is_file() and path.stat().st_size and not _is_ours(path):
+        raise UsageError(f"{path} is no report of parity, and {option} would overwrite it; name another file, or remove it")
+
+
+def _same(a: Path, b: Path | str) -> bool:
+    hard = os.path.exists(a) and os.path.exists(b) and os.path.samefile(a, b)
+    return hard or os.path.realpath(a) == os.path.realpath(b)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether parity wrote a file, or pytest its XML."""
+    with path.open("rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        capture = content[8:24] == b'{"__metadata__":' and content.find(b'"parity capture ') > 0
+        return capture or OURS.match(content[:HEAD]) is not None
 
 
 def writable(folder: Path, option: str) -> None:

@@ -79,9 +79,8 @@ def first(asked: Asked, hear: Callable[[str], None]) -> int:
     """Take every step that the time allows, and write the archive; the exit code: 0 where all ran, 1 where a step died or the
     device differs, 4 where there is no such device, 130 where it was interrupted.
 
-    hear: is told each step. Raises OutputError where the archive cannot be written, before anything is run.
+    hear: is told each step. Raises OutputError where the archive cannot be written.
     """
-    _refuse(asked.output)
     steps: list[Step] = []
     stopped = False
     with tempfile.TemporaryDirectory(prefix="parity-first-", ignore_cleanup_errors=True) as scratch:
@@ -100,15 +99,6 @@ def first(asked: Asked, hear: Callable[[str], None]) -> int:
     if stopped:
         return INTERRUPTED
     return ABSENT if steps[0].code == ABSENT else int(any(s.code and not s.late for s in steps))
-
-
-def _refuse(path: Path) -> None:
-    """What cannot be written is told before ten minutes are spent."""
-    try:
-        with path.open("ab"):
-            pass
-    except OSError as e:
-        raise OutputError(f"cannot write {path}: {e.strerror or e}; name another file with --output") from None
 
 
 # ------------------------------------------------------------------------------------------------------------- the steps

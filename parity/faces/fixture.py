@@ -4,51 +4,111 @@ nothing."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Generator
-from typing import Any
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from parity.faces.recording import recorded
 
+if TYPE_CHECKING:
+    from parity.assertion import Comparison
+    from parity.runs.known import Entry
+
 AGREEMENT = "parity_agreement"  # the report's property that holds what each agreement excludes
+NEVER = "the test takes the `parity` fixture and never called it, so nothing was compared; call it, or do without it"
+RUNNING = "a call of the `parity` fixture was still running in another thread when the test ended; wait for it"
+
+
+class Calls:
+    """The calls of one test. made: whether there was any; failed: of the first call that fails the test whatever it does then:
+    one that compared nothing, or found something in another thread, where nobody may hear of it; running: calls that have not
+    come back; known: the known findings that were met; agreements: with -v, the size of error that each agreement excludes."""
+
+    def __init__(self, test: str) -> None:
+        self.test, self.thread = test, threading.get_ident()
+        self.made, self.failed = False, ""
+        self.running: list[object] = []
+        self.known: dict[str, Entry] = {}
+        self.agreements: list[str] = []
+
+    def accept(self, comparison: Comparison, entries: Sequence[Entry]) -> bool:
+        """Whether everything that was found is known; what is, is kept."""
+        from parity.assertion.rows import rows
+        from parity.core.results import Status
+        from parity.runs import own
+        from parity.runs.rows import SEEN
+
+        item, records = rows(self.test, (comparison,))
+        seen = [*own.sightings(entries, item, records, date.today())]
+        held = {s.aspect for s in seen if s.state == SEEN}
+        if any(s.fails for s in seen) or not {r.aspect for r in records if r.status != Status.AGREE} <= held:
+            return False
+        self.known |= {e.id: e for e in entries if any(s.id == e.id and s.state == SEEN for s in seen)}
+        return True
+
+    def fail(self, e: BaseException, compared: bool = False) -> None:
+        """Take in what a call raised. compared: whether it is a difference, which a test may expect of a call of its own."""
+        elsewhere = threading.get_ident() != self.thread
+        if elsewhere or not compared:
+            said = f"{type(e).__name__}: {(str(e).splitlines() or [''])[0]}"
+            why = "in another thread, where no test hears of it" if elsewhere else "and the test went on: it compared nothing"
+            self.failed = self.failed or f"a call of the `parity` fixture ended {why} ({said}); let the error pass"
+
+    @contextmanager
+    def heard(self) -> Iterator[None]:
+        """Fail the test for a call inside that went wrong, unless it fails anyway."""
+        try:
+            yield
+        except (pytest.skip.Exception, pytest.xfail.Exception):
+            self._conclude()
+            raise
+        except BaseException:
+            self.failed = ""
+            raise
+        self._conclude()
+
+    def _conclude(self) -> None:
+        problem, self.failed = self.failed, ""
+        if problem:
+            pytest.fail(f"parity: {problem}", pytrace=False)
 
 
 class Caller:
-    """The value of the fixture: `parity.assert_parity` with the options of this run. used: whether the test called it; failed:
-    the error of a call that compared nothing; agreements: with -v, the size of error that each agreement excludes."""
+    """The value of the fixture: `parity.assert_parity` with the options of this run. entries: known findings."""
 
-    def __init__(self, **options: Any) -> None:
-        self._options = options
-        self.begin()
-
-    def begin(self) -> None:
-        """Forget the test before."""
-        self.used = False
-        self.failed = ""
-        self.agreements: list[str] = []
+    def __init__(self, config: pytest.Config, entries: Sequence[Entry], **options: Any) -> None:
+        self._config, self.entries, self._options = config, entries, options
 
     def __call__(self, fn: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Any:
-        """As `parity.assert_parity`; arguments given here override the options."""
+        """As `parity.assert_parity`; arguments given here override the options. Known findings do not raise."""
         __tracebackhide__ = True
         from parity.assertion import ParityFailure, assert_parity
 
-        self.used = True
-        options = {**self._options, **kwargs}
+        calls, options, token = self._config.stash[_CALLS], {**self._options, **kwargs}, object()
+        calls.made = True
+        calls.running.append(token)
         try:
             comparison = assert_parity(fn, *inputs, **options)
-        except ParityFailure as e:  # a difference counts as a comparison, and a test may expect it
-            statuses = [v.status for _, v in e.comparison.verdicts]
-            self.failed = "" if any(s.is_comparison for s in statuses) else f"{type(e).__name__} ({', '.join(statuses)})"
-            raise
+        except ParityFailure as e:
+            comparison = e.comparison
+            if not calls.accept(comparison, self.entries):
+                calls.fail(e, any(v.status.is_comparison for _, v in comparison.verdicts))
+                raise
         except BaseException as e:
-            self.failed = type(e).__name__
+            calls.fail(e)
             raise
-        self.agreements += [str(comparison)] if options.get("detail") else []
+        finally:
+            calls.running.remove(token)
+        calls.agreements += [str(comparison)] if options.get("detail") else []
         return comparison
 
 
-_CALLER = pytest.StashKey[Caller]()
+_CALLER, _CALLS = pytest.StashKey[Caller](), pytest.StashKey[Calls]()
 
 
 @functools.lru_cache(maxsize=4)
@@ -67,47 +127,61 @@ def _own(device: str, faults: str | None, setup: str | None) -> Any:
 def parity(request: pytest.FixtureRequest) -> Any:
     """`parity(fn, *inputs)`: assert that a function or module computes the same on the device of this run as on the CPU.
 
-    The device is that of --parity-device, with --parity-faults and after --parity-setup; --parity-fail-on and --parity-effort
-    apply too. See
-    `parity.assert_parity` for all arguments. A test that takes it and never calls it fails.
+    The device is that of --parity-device, with --parity-faults and after --parity-setup; --parity-fail-on, --parity-effort and
+    --parity-known apply too. See `parity.assert_parity` for all arguments. A test that takes it and never calls it fails.
     """
     from parity.core.errors import ParityError
+    from parity.runs import known
 
     o = request.config.option
+    entries: Sequence[Entry] = ()
     try:
         device = _own(o.parity_device, o.parity_faults, o.parity_setup)
+        entries = known.read(Path(o.parity_known)).entries if o.parity_known else ()
     except ParityError as e:
         device = e
     if isinstance(device, ParityError):  # outside of the handler, or pytest shows both errors
         pytest.fail(f"parity: {device}", pytrace=False)
-    caller = request.config.stash[_CALLER] = Caller(
-        device=device, fail_on=tuple(o.parity_fail_on), detail=request.config.get_verbosity() > 0, effort=o.parity_effort
-    )
+    detail = request.config.get_verbosity() > 0
+    options = {"device": device, "fail_on": tuple(o.parity_fail_on), "detail": detail, "effort": o.parity_effort}
+    caller = request.config.stash[_CALLER] = Caller(request.config, entries, **options)
     return caller
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Begin anew: fixtures may call `parity` as well."""
+    calls = item.config.stash[_CALLS] = Calls(item.nodeid)
+    with calls.heard():
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Fail a test that requests the fixture and passes without calling it. With --parity-output, keep what tests compare."""
-    caller = item.config.stash.get(_CALLER, None) if "parity" in getattr(item, "fixturenames", ()) else None
-    if caller is not None:
-        caller.begin()
-    with recorded(item):
+    """Fail a test that requests the fixture and passes without calling it, or of which a call went wrong unheard; one that met
+    known findings alone is an expected failure. With --parity-output, keep what tests compare."""
+    calls, caller = item.config.stash[_CALLS], item.config.stash.get(_CALLER, None)
+    with recorded(item, caller.entries if caller is not None else ()), calls.heard():
         result = yield  # exceptions that skip or fail the test propagate from here
-    if caller is not None and not caller.used:
-        pytest.fail(
-            "parity: the test takes the `parity` fixture and never called it, so nothing was compared; call parity(fn, "
-            "*inputs) or do without it",
-            pytrace=False,
-        )
-    if caller is not None and caller.failed:
-        pytest.fail(
-            f"parity: a call of the `parity` fixture ended in {caller.failed}, and the test went on: that call compared "
-            "nothing; let the error pass, or leave the call out",
-            pytrace=False,
-        )
-    if caller is not None and caller.agreements:
-        item.user_properties.append((AGREEMENT, "\n".join(caller.agreements)))
+    if not calls.made and "parity" in getattr(item, "fixturenames", ()):
+        pytest.fail(f"parity: {NEVER}", pytrace=False)
+    if calls.agreements:
+        item.user_properties.append((AGREEMENT, "\n".join(calls.agreements)))
+    if calls.known:
+        from parity.report.known import accepted
+
+        pytest.xfail(accepted(calls.known.values()))
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Fail a test of which a call went wrong unheard while its fixtures were torn down, or has not come back."""
+    calls = item.config.stash[_CALLS]
+    with calls.heard():
+        result = yield
+    if calls.running:
+        pytest.fail(f"parity: {RUNNING}", pytrace=False)
     return result
 
 

@@ -15,7 +15,6 @@ from parity.assertion.quick import effort_of
 from parity.core.errors import ParityError, UsageError
 from parity.devices import Device, load_faults, resolve
 from parity.devices.setup import run_setup
-from parity.faces.files import writable
 
 ITSELF = "the device is the CPU itself, which cannot part from itself; name another with --device"
 
@@ -29,14 +28,6 @@ def run(o: argparse.Namespace) -> int:
         raise UsageError(ITSELF)
     if o.against:
         _one(o.model)
-    if o.output:
-        if o.output.is_dir():
-            raise UsageError(f"{o.output} is a folder; name a file for the page with -o")
-        writable(o.output.parent, "-o")
-    if o.script:
-        if o.script.is_dir():
-            raise UsageError(f"{o.script} is a folder; name a file with --script")
-        writable(o.script.parent, "--script")
 
     def located(fn: Any, *inputs: Any) -> Any:
         modules = o.verbose or bool(o.output)
@@ -73,7 +64,6 @@ def _write_script(path: Path, found: Mapping[str, Any], device: str) -> None:
 
 def record(o: argparse.Namespace) -> int:
     """Write the capture of a function: 0. Raises UsageError for a file without one, or with more than one."""
-    writable(o.output.parent, "-o")
     device = _device(o, o.device)
     name, make = _one(o.model)
     fn, inputs = make()

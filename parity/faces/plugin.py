@@ -24,6 +24,8 @@ from parity.core import parent, processes
 from parity.faces.fixture import Verbose
 from parity.faces.fixture import parity as parity
 from parity.faces.fixture import pytest_runtest_call as pytest_runtest_call
+from parity.faces.fixture import pytest_runtest_setup as pytest_runtest_setup
+from parity.faces.fixture import pytest_runtest_teardown as pytest_runtest_teardown
 from parity.faces.pytest_options import pytest_addoption as pytest_addoption
 from parity.faces.pytest_options import runs_the_suite, settle
 from parity.faces.recording import Recording
@@ -60,6 +62,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Verbose(config), "parity-verbose")
     if config.option.parity_output and not config.option.collectonly:
         config.pluginmanager.register(Recording(config), "parity-recording")
+    if config.option.parity_known and not config.option.collectonly:
+        from parity.faces.closing import KnownFindings
+
+        config.pluginmanager.register(KnownFindings(config, runs_the_suite(config)), "parity-known")
     if runs_the_suite(config):
         _prepare_controller(config)
 
@@ -67,11 +73,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def _prepare_controller(config: pytest.Config) -> None:
     """Register what a run of the suite needs beside its workers, and at its end."""
     if not config.option.collectonly:
-        from parity.faces.closing import Compared, KnownFindings
+        from parity.faces.closing import Compared
 
         config.pluginmanager.register(Compared(config), "parity-compared")
-        if config.option.parity_known:
-            config.pluginmanager.register(KnownFindings(config), "parity-known")
     several = bool(getattr(config.option, "tx", None)) and config.option.dist != "no"
     if several or getattr(config.option, "numprocesses", None):
         from parity.faces.starting import Starting

@@ -43,6 +43,7 @@ def settle(config: pytest.Config) -> None:
     _take_ini(config)
     _check_fail_on(config)
     _check_known(config)
+    _check_output(config)
 
 
 def _check_root(config: pytest.Config) -> None:
@@ -110,6 +111,23 @@ def _check_known(config: pytest.Config) -> None:
     except KnownError as e:
         problem = e
     if problem is not None:
+        pytest.exit(f"parity: {problem}", returncode=problem.exit_code)
+
+
+def _check_output(config: pytest.Config) -> None:
+    """End a run whose run file would take the place of JUnit's XML, or of what parity did not write."""
+    if not config.option.parity_output or hasattr(config, "workerinput"):
+        return
+    from parity.core.errors import ParityError
+    from parity.faces.files import check_output
+
+    problem: ParityError | None = None
+    try:
+        junit = getattr(config.option, "xmlpath", None)
+        check_output(Path(config.option.parity_output), "--parity-output", [Path(junit)] if junit else [])
+    except ParityError as e:
+        problem = e
+    if problem is not None:  # outside of the handler, or pytest shows both tracebacks
         pytest.exit(f"parity: {problem}", returncode=problem.exit_code)
 
 

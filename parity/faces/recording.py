@@ -5,26 +5,32 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from parity.runs.known import Entry
+    from parity.runs.rows import Row
 
 ROWS = "parity_rows"  # the report's property that holds the rows of a test
 PROFILE = "tests"  # instead of a profile, in the header
 
 
 @contextmanager
-def recorded(item: pytest.Item) -> Iterator[None]:
-    """Keep what `assert_parity` compares inside, whether it agrees or not, in the report of the test."""
-    if not item.config.option.parity_output:
+def recorded(item: pytest.Item, entries: Sequence[Entry] = ()) -> Iterator[None]:
+    """Keep what `assert_parity` compares inside, whether it agrees or not, in the report of the test. entries: known
+    findings."""
+    if not (item.config.option.parity_output or entries):
         yield
         return
     from parity.assertion import asserting
     from parity.assertion.rows import rows
+    from parity.runs import own
     from parity.runs.run_file import encode
 
     heard: list[Any] = []
@@ -36,8 +42,10 @@ def recorded(item: pytest.Item) -> Iterator[None]:
         asserting.hearers.remove(heard.append)
         if heard:
             row, records = rows(item.nodeid, heard, time.monotonic() - began)
+            seen = [*own.sightings(entries, row, records, date.today())]
             devices = sorted({c.device for c in heard})
-            told = {"devices": devices, "rows": [*map(encode, records), encode(row)]}
+            told_rows: list[Row] = [*own.accepted(records, seen), *seen, row]
+            told = {"devices": devices, "rows": [*map(encode, told_rows)]}
             item.user_properties.append((ROWS, json.dumps(told)))
 
 
@@ -66,15 +74,16 @@ class Recording:
         """Write the run file, if anything was compared."""
         from parity.core.errors import ParityError, UsageError
         from parity.core.untrusted import printable
-        from parity.runs import run_file
-        from parity.runs.code import code_of
+        from parity.runs import known, run_file
+        from parity.runs.code import Code, code_of
         from parity.runs.doctor import examined, fingerprint_of
         from parity.runs.rows import End, Header, ItemRow, totals
 
         o = self._config.option
         path = Path(o.parity_output)
         if not self._lines:
-            self._said = f"nothing was compared, so {path} was not written"
+            self._said = f"nothing was compared, so {path} was not written: this is no success"
+            session.exitstatus = exitstatus or pytest.ExitCode.NO_TESTS_COLLECTED
             return
         try:
             if len(self._devices) > 1:
@@ -82,10 +91,11 @@ class Recording:
             device = next(iter(self._devices), o.parity_device)
             fingerprint = fingerprint_of(examined(device, o.parity_faults, o.parity_setup))
             code = code_of(o.parity_faults), code_of(o.parity_setup)
+            held = known.read(Path(o.parity_known)).code if o.parity_known else Code()
             rows = [run_file.decode(line) for lines in self._lines.values() for line in lines]
             items = [r for r in rows if isinstance(r, ItemRow)]
             with run_file.Writer(path) as writer:
-                writer.write(Header(fingerprint, "", PROFILE, "tests", self._started, False, *code))
+                writer.write(Header(fingerprint, "", PROFILE, "tests", self._started, False, *code, known=held))
                 for row in rows:
                     writer.write(row)
                 stopped = "interrupted" if exitstatus == pytest.ExitCode.INTERRUPTED else ""

@@ -63,13 +63,13 @@ def _run_with(o: RunOptions, began: float) -> int:
     items = () if only_own else suite.shard(suite.select(o.op, o.family, o.dtype, source), o.shard)
     selected = len(items)
     items = tuple(i for i in items if kept is None or i.id not in kept.ids)
-    o = replace(o, fail_on=split(o.fail_on))
+    # On other machines nothing can be tried again from here.
+    o = replace(o, fail_on=split(o.fail_on), no_again=o.no_again or bool(o.tx))
     fail_on = statuses(o.fail_on, "--fail-on")
     if o.list:
         return _list(items) if items else NothingCompared.exit_code
     known = _known(o)
     _sendable(o)
-    _check_junit(o.junit_xml)
     computers = _machines(o)
     probe = computers[0].answer if computers else examined(o.device, o.faults, o.setup)
     differing = _differing(computers, o.mixed)
@@ -200,15 +200,6 @@ def _room(o: RunOptions) -> str:
     return f" with {machine.size(most)} of memory at most" if most and not o.tx else ""
 
 
-def _check_junit(given: str | None) -> None:
-    """Refuse a place where JUnit's XML cannot be written, before the run."""
-    if not given:
-        return
-    writable(Path(given).absolute().parent, "--junit-xml")
-    if Path(given).is_dir():
-        raise OutputError(f"cannot write {given}: it is a folder; name a file with --junit-xml")
-
-
 def _known(o: RunOptions) -> known_findings.Known | None:
     """The known findings of a run; None without --known."""
     if o.strict_known and not o.known:
@@ -234,7 +225,7 @@ def _compared(
         # A part of the time is kept for the findings.
         o = replace(o, time=max(1.0, until - time.monotonic() - (0.0 if o.no_again else AGAIN * o.time)))
     how = How(o.device, o.faults, o.setup, fail_on_metadata=o.fail_on_metadata)
-    if not (o.time or o.no_again or o.tx):
+    if not (o.time or o.no_again):
         from parity.runs.again import Early
 
         reporter.early = Early(how)
@@ -242,9 +233,9 @@ def _compared(
     reporter.tell_unexplained()
     if code == 1 and not (o.no_shrink or o.tx):
         _shrink_deaths(o, workers, reporter, until)
-    if code == 1 and (o.no_again or o.tx):  # on other machines nothing can be tried from here
-        reporter.say(f"findings were not tried again in a fresh process ({'--no-again' if o.no_again else '--tx'})")
-    if code != 1 or o.no_again or o.tx:
+    if code == 1 and o.no_again:
+        reporter.say(f"findings were not tried again in a fresh process ({'--tx' if o.tx else '--no-again'})")
+    if code != 1 or o.no_again:
         return code
     reporter.try_again(how, workers, max(0.0, until - time.monotonic()))
     if o.junit_xml and (acquitted := reporter.acquitted()) and Path(o.junit_xml).is_file():

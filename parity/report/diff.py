@@ -187,7 +187,8 @@ def terminal(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) ->
     notes = [drift_line(d), pace_line(d)]
     tail = [headline(d, fail_on), next_line(d)]
     if d.incomplete:
-        tail.insert(0, "incomplete: what a run lacks cannot be compared; run it again, or take what is there with --partial")
+        how = "run it again, take what a damaged file holds with --partial, or name the ops to compare with --ops"
+        tail.insert(0, f"incomplete: {'; '.join(d.incomplete)}; {how}")
     room = SCREEN - len(head) - len(notes) - len(tail)
     parts = next((p for p in (_groups(d, n) for n in PARTS) if len(p) <= room), _groups(d, 1)[:room])
     body = _groups(d, 1 << 30, members=True) if verbose else parts

@@ -29,27 +29,14 @@ from parity.report.words import clock, code_options, plural, reproduce
 from parity.runs import again, causes, memory, own, run_file, suite
 from parity.runs.inquest import How
 from parity.runs.known import Known
+from parity.runs.options import RunOptions
 from parity.runs.resuming import Kept, as_part
 from parity.runs.rounds import LEAST_SECONDS, PINNED, part_of
-from parity.runs.rows import (
-    CPU,
-    OUTSIDE,
-    SEEN,
-    Death,
-    End,
-    Header,
-    ItemRow,
-    Power,
-    Row,
-    Shrunk,
-    Sighting,
-    counted,
-    folded,
-    totals,
-)
+from parity.runs.rows import CPU, OUTSIDE, Death, End, Header, ItemRow, Power, Row, Shrunk, Sighting, counted, folded, totals
 from parity.runs.run_file import Writer
 from parity.runs.standing import FIXED, standings
 
+SCRIPTS = Path(RunOptions().findings)
 # Writes the script of a death for a device into a folder; None if it cannot be written in torch alone.
 WriteScript: TypeAlias = Callable[[Death, str, Path], Path | None]
 
@@ -71,7 +58,7 @@ class Reporter:
         self.header, self.output, self.fail_on, self.min_judged, self.verbose = header, output, fail_on, min_judged, verbose
         self.timed = None if seconds is None else Timed(seconds)
         self._screen = Screen(stream)
-        self.scripts = Path("findings")
+        self.scripts = SCRIPTS
         self.items: list[ItemRow] = []
         self.records: list[Record] = []
         self.power: list[Power] = []
@@ -290,8 +277,7 @@ class Reporter:
             self._expect_own(row.op)
             entries = self.known.entries if self.known is not None else ()
             seen = [*own.sightings(entries, row, self._own, date.today())]
-            accepted = {(s.op, s.aspect): s.id for s in seen if s.state == SEEN}
-            records = [replace(r, known=accepted.get((r.op, r.aspect), "")) if r.shrunk else r for r in self._own]
+            records = own.accepted(self._own, seen)
             self._own = []
             self.items.append(row)
             self.records += records
@@ -503,7 +489,8 @@ class Reporter:
 
     def _go_on(self) -> str:
         """The command that goes on with this run."""
-        return f"parity run --resume {shlex.quote(str(self.output))}{code_options(self.header, 'known')}"
+        where = "" if self.scripts == SCRIPTS else f" --findings {shlex.quote(str(self.scripts))}"
+        return f"parity run --resume {shlex.quote(str(self.output))}{code_options(self.header, 'known')}{where}"
 
     def _without_causes(self, timed: Timed) -> None:
         """Store the findings for whose causes there was no time."""

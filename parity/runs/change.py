@@ -52,7 +52,7 @@ def groups(words: Sequence[str], option: str) -> tuple[Group, ...]:
 
 MEANING: dict[Group, str] = {
     Group.DYING: "the process dies, hangs or is killed where it did not",
-    Group.REGRESSED: "findings of a kind that the first run did not have there",
+    Group.REGRESSED: "findings of a kind that the first run did not have there, or an op is compared no longer",
     Group.LOST: "compared before, refused now",
     Group.WORSE: "errors grew, inside the tolerance",
     Group.FALLBACK: "runs on the CPU now, or no longer",
@@ -94,6 +94,11 @@ class Change:
         """Its op, dtype and aspect."""
         return self.op, self.dtype, self.aspect
 
+    @property
+    def fails(self) -> bool:
+        """Whether it makes a diff fail that asks for nothing more."""
+        return self.group in ALWAYS_FAIL or (self.group is Group.FALLBACK and self.after == Status.FALLBACK)
+
 
 @dataclass(frozen=True, slots=True)
 class Told:
@@ -129,8 +134,7 @@ class Told:
     @property
     def fails(self) -> bool:
         """Whether it makes a diff fail that asks for nothing more."""
-        to_the_cpu = self.group is Group.FALLBACK and any(c.after == Status.FALLBACK for c in self.changes)
-        return self.group in ALWAYS_FAIL or to_the_cpu
+        return self.group in ALWAYS_FAIL or any(c.fails for c in self.changes)
 
 
 def cells_of(causes: Iterable[Gathered]) -> dict[str, list[Cell]]:

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
+from typing import Any, TypeAlias
 
-from parity.core.errors import NothingCompared
-from parity.core.results import Fingerprint, Record, Status
+from parity.core.errors import NothingCompared, UsageError, near
+from parity.core.results import Aspect, Fingerprint, Record, Status
 from parity.runs import change
 from parity.runs.causes import gather
 from parity.runs.change import Change, Group, Told
@@ -27,6 +29,7 @@ from parity.runs.drift import Cell, Drift, drift
 from parity.runs.pace import Paces, paces
 from parity.runs.rows import Header, Run, counted, is_own
 
+Item: TypeAlias = tuple[str, str]  # op and dtype
 ABSENT = frozenset({Status.UNSUPPORTED, Status.FALLBACK})
 CODES = frozenset(f.name for f in fields(Header) if str(f.type) == "Code")  # what a run was given: faults, setup
 VOIDS = 8  # checks of an aspect that say nothing, from which the aspect counts as not comparable
@@ -69,12 +72,14 @@ class Diff:
 # ------------------------------------------------------------------------------------------------------------- comparing
 
 
-def compare(before: Run, after: Run, partial: bool = False) -> Diff:
-    """What changed from one run to another. partial: accept incomplete runs.
+def compare(before: Run, after: Run, partial: bool = False, ops: Sequence[str] = ()) -> Diff:
+    """What changed from one run to another. partial: accept incomplete runs; ops: patterns of the ops that are compared.
 
-    Raises NothingCompared if the runs have no comparison in common and nothing changed.
+    Raises NothingCompared if the runs have no comparison in common and nothing fails, and UsageError for a pattern that
+    matches no op of a run.
     """
-    before, after = without_gone(before), without_gone(after)
+    narrow = () if ops else tuple(_narrow(before, after))
+    before, after = (without_gone(_only(run, ops, word)) for word, run in (("first", before), ("second", after)))
     causes_before, causes_after = (gather(r.records, counted(r.deaths, r.items)) for r in (before, after))
     before, after = with_deaths(before), with_deaths(after)
     old, new = {r.key: r for r in before.records}, {r.key: r for r in after.records}
@@ -85,14 +90,9 @@ def compare(before: Run, after: Run, partial: bool = False) -> Diff:
     warnings = (*_warnings(before, after, len(pairs)), *lacking)
     alone_before = [r for key, r in old.items() if key not in new]
     changes = _changes(before, after, pairs, alone_before, cells_before, cells_after)
-    both = any(Status(a.status).is_comparison and Status(b.status).is_comparison for a, b in pairs)
-    both = both or any(_compares(cells_before[c]) and _compares(cells_after[c]) for c in shared)
-    if not (both or changes):
-        raise NothingCompared(
-            "the two runs have no comparison in common, so nothing was compared"
-            + "".join(f"; {w}" for w in warnings)
-            + "; run both with the same selection, profile and seed, on a device that runs them"
-        )
+    compared = _comparing(cells_before), _comparing(cells_after)
+    _refuse_nothing(*compared, changes, warnings)
+    changes = _with_emptied(changes, compared[0] - compared[1], after)
     changes += _items_of_one(before, after, {c.cell[:2] for c in changes})
     # What changed its status says more than its error ratio.
     moved = drift(before, after, change.cells_of((*causes_before, *causes_after)), {c.cell for c in changes})
@@ -111,7 +111,7 @@ def compare(before: Run, after: Run, partial: bool = False) -> Diff:
         changed=tuple(_changed(before.header, after.header)),
         warnings=warnings,
         options=_options(after.header),
-        incomplete=() if partial else lacking,
+        incomplete=(*(() if partial else lacking), *narrow),
     )
 
 
@@ -164,6 +164,74 @@ def _silenced(before: Mapping[Cell, Counter[str]], after: Mapping[Cell, Counter[
     ]
 
 
+def _refuse_nothing(before: set[Item], after: set[Item], changes: Iterable[Change], warnings: Iterable[str]) -> None:
+    """Raise NothingCompared unless something was compared in both runs, or fails. before, after: what each compared; what came
+    to be compared is a change as well."""
+    if before & after or any(c.fails or after for c in changes):
+        return
+    void = next((f"the {word} run compared nothing" for word, items in (("first", before), ("second", after)) if not items), "")
+    raise NothingCompared(
+        f"{void or 'the two runs have no comparison in common'}, so nothing was compared"
+        + "".join(f"; {w}" for w in warnings)
+        + "; run both with the same selection, profile and seed, on a device that runs them"
+    )
+
+
+def _with_emptied(changes: Sequence[Change], items: set[Item], after: Run) -> list[Change]:
+    """The changes, with those items as regressions of which the later run compares nothing any more, if nothing else fails."""
+    items = items - {c.cell[:2] for c in changes if c.fails}
+    empty = [
+        Change(i.op, i.dtype, "", "", "compared", "nothing compared", next(iter(i.void), ""), False, Group.REGRESSED)
+        for i in after.items
+        if (i.op, i.dtype) in items
+    ]
+    said = {c.cell[:2] for c in empty}
+    return [*(c for c in changes if c.group is not Group.INCOMPARABLE or c.cell[:2] not in said), *empty]
+
+
+def _comparing(cells: Mapping[Cell, Mapping[str, int]]) -> set[Item]:
+    """The ops and dtypes of which something was compared; what both sides refuse says nothing of the device."""
+    return {cell[:2] for cell, counts in cells.items() if cell[2] != Aspect.REFUSAL and _compares(counts)}
+
+
+def _items(run: Run) -> set[Item]:
+    """The ops and dtypes of a run."""
+    rows: tuple[Any, ...] = (*run.items, *run.records, *run.deaths)
+    return {(r.op, r.dtype) for r in rows}
+
+
+def _only(run: Run, ops: Sequence[str], word: str) -> Run:
+    """What a run holds of the ops that match a pattern; all of it without patterns. word: which run it is. Raises UsageError
+    for a pattern that matches none."""
+    names = {op for op, _ in _items(run)}
+    for pattern in ops:
+        if not any(fnmatchcase(op, pattern) for op in names):
+            raise UsageError(f"--ops: the {word} run has no op '{pattern}'; {near(pattern, names)}".rstrip("; "))
+    if not ops:
+        return run
+
+    def asked(rows: Iterable[Any]) -> tuple[Any, ...]:
+        return tuple(r for r in rows if any(fnmatchcase(r.op, p) for p in ops))
+
+    parts: dict[str, Any] = {
+        name: asked(getattr(run, name)) for name in ("records", "items", "deaths", "power", "again", "figures", "known")
+    }
+    left = len(run.items) - len(parts["items"])
+    end = None if run.end is None else replace(run.end, expected=run.end.expected - left)
+    return replace(run, **parts, end=end)
+
+
+def _narrow(before: Run, after: Run) -> Iterator[str]:
+    """Which run was asked for less than the other, or had less to run."""
+    question = [(r.header.selection, r.header.shard) for r in (before, after)]
+    for word, lacks, other in (("first", before, after), ("second", after, before)):
+        missing = _items(other) - _items(lacks)
+        if missing and (question[0] != question[1] or (lacks is after and _is_whole(lacks))):
+            some = ", ".join(" ".join(x) for x in sorted(missing)[:3]) + (" ..." if len(missing) > 3 else "")
+            what = f"{len(missing):,} of the {len(_items(other)):,} op x dtype pairs of the other one ({some})"
+            yield f"the {word} run lacks {what}: name the ops to compare with --ops"
+
+
 def _other_inputs(before: Run, after: Run) -> list[Change]:
     """Pinned cases that have other inputs than before."""
     old = {(r.case, r.aspect): r for r in before.records if r.pinned and r.digest}
@@ -178,7 +246,7 @@ def _other_inputs(before: Run, after: Run) -> list[Change]:
 def _items_of_one(before: Run, after: Run, told: set[tuple[str, str]]) -> list[Change]:
     """Ops and dtypes that only one run has. told: those that are told for another reason. What an incomplete run did not reach
     is not removed."""
-    old, new = ({c[:2] for c in (*_cells(r), *((i.op, i.dtype, "") for i in r.items))} for r in (before, after))
+    old, new = _items(before), _items(after)
     sides = ((Group.ADDED, new - old, before), (Group.REMOVED, old - new, after))
     return [
         Change(op, dtype, "", "", "not run", "run", group=group)

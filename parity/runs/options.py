@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import date
 from pathlib import Path
 from typing import Any, Self
@@ -323,27 +323,19 @@ class RunOptions:
     def pytest_arguments(self) -> Iterator[str]:
         """The pytest arguments that give a run these options, without those at their default."""
         for o in OPTIONS:
-            value = getattr(self, o.name)
-            if not o.in_pytest or value == o.default:
-                continue
-            if o.is_switch:
-                yield o.pytest_flag
-            else:
-                yield from (f"{o.pytest_flag}={v}" for v in (value if o.is_repeatable else (value,)))
+            if o.in_pytest:
+                yield from o.words(o.pytest_flag, getattr(self, o.name))
 
     def for_header(self) -> str:
-        """The options that decide what is drawn and how it is judged, for those that have no field of their own in a header."""
-        own = {o.pytest_flag for o in OPTIONS if o.name in IN_HEADER}
-        given = replace(self, power=0) if self.no_power else self
-        texts = (a for a in given.pytest_arguments() if a.partition("=")[0] not in own)
-        return " ".join(t.replace(f"--{PYTEST_PREFIX}-", "--", 1) for t in texts)
+        """The options that decide what is compared or how the run ends, without those that a header has a field for."""
+        kept = [o for o in OPTIONS if o.name not in (*IN_HEADER, *PRESENTATION)]
+        return " ".join(word for o in kept for word in o.words(o.flag, getattr(self, o.name)))
 
 
-# These have a field of their own in the header of a run file, or say only where it is run and written.
-IN_HEADER = (
-    *("op", "device", "dtype", "family", "profile", "source", "seed", "faults", "setup", "shard"),
-    *("findings", "hang_after", "fail_on", "min_judged", "known", "strict_known"),
-)
+# These have a field of their own in the header of a run file.
+IN_HEADER = ("op", "device", "dtype", "family", "profile", "source", "seed", "faults", "setup", "model", "known", "shard")
+# These say where a run is made, written and shown. Every other option is part of the run: --resume takes it from the run file.
+PRESENTATION = ("workers", "tx", "mixed", "output", "resume", "findings", "junit_xml", "verbose", "list")
 
 
 def _frozen(value: Any) -> Any:
@@ -383,6 +375,11 @@ class Option:
         return isinstance(self.default, tuple)
 
     @property
+    def flag(self) -> str:
+        """Its name on the command line and in the header of a run file."""
+        return self.flags[0] if self.flags else f"--{self.name.replace('_', '-')}"
+
+    @property
     def pytest_flag(self) -> str:
         """Its name in pytest."""
         return f"--{PYTEST_PREFIX}-{self.name.replace('_', '-')}"
@@ -394,8 +391,8 @@ class Option:
 
     def for_command_line(self) -> tuple[tuple[str, ...], dict[str, Any]]:
         """Names and keywords for `argparse.ArgumentParser.add_argument`."""
-        flags = self.flags or (f"--{self.name.replace('_', '-')}",)
-        if not flags[0].startswith("-"):
+        flags = self.flags or (self.flag,)
+        if not self.flag.startswith("-"):
             return flags, {"nargs": "*", "metavar": self.metavar, "help": self.help}
         how = {"dest": self.name, "help": self.help, **self._action()}
         return flags, how if self.is_switch else how | {"metavar": self.metavar, "type": self.read or self.plain}
@@ -404,6 +401,15 @@ class Option:
         """Name and keywords for `addoption` of a group of pytest's parser."""
         how = {"dest": self.pytest_dest, "help": self.pytest_help or self.help, **self._action()}
         return self.pytest_flag, how if self.is_switch else how | {"type": IN_PYTEST.get(self.name, self.plain)}
+
+    def words(self, flag: str, value: Any) -> Iterator[str]:
+        """The words under this flag that give it a value; none for its default."""
+        if value == self.default:
+            return
+        if self.is_switch:
+            yield flag
+        else:
+            yield from (f"{flag}={v}" for v in (value if self.is_repeatable else (value,)))
 
     def _action(self) -> dict[str, Any]:
         if self.is_switch:

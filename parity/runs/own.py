@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from queue import Empty, Queue
@@ -25,25 +26,29 @@ from parity.runs.known import Entry
 from parity.runs.rows import AGREES, DEVICE, EXPIRED, GROWN, SEEN, Death, ItemRow, Row, Sighting
 
 MARK = "parity model "  # before each line of the protocol, because a model may print, too
-BEGIN, ROWS, FAILED = "begin", "rows", "failed"
+BEGIN, ROWS, FAILED, DONE = "begin", "rows", "failed", "done"  # the last one after all functions
 PATIENCE = 600.0  # seconds that one function may take
 LAST_WORDS = 300  # most characters of what a process said last
 
 
 def compared(places: Sequence[str], how: How, fail_on: Sequence[str] = ()) -> Iterator[Row | str]:
     """Compare the functions of some files: an item and its records for each of them, a Death where one ends or hangs its
-    process, and a text for a function that says nothing (it fails on the CPU, or draws random numbers).
+    process, and a text for a function that says nothing (it fails on the CPU, or nothing of it is compared) and for a process
+    that ends before it has said that all is done.
 
     Raises UsageError if a file holds no such function.
     """
     done: list[str] = []
     while True:
         at: tuple[str, str] | None = None
+        whole = False
         process, said = _started(places, how, fail_on, done)
         began = time.monotonic()
         try:
             for kind, told in _heard(process, said):
-                if kind == BEGIN:
+                if kind == DONE:
+                    whole = True
+                elif kind == BEGIN:
                     at, began = (told["name"], told["dtype"]), time.monotonic()
                 elif kind == FAILED and at is None:
                     raise UsageError(told["why"])
@@ -55,9 +60,11 @@ def compared(places: Sequence[str], how: How, fail_on: Sequence[str] = ()) -> It
         finally:
             end(process)
         if at is None:
-            if process.returncode != 0:
+            if process.returncode != 0 or not whole:
                 last = untrusted.printable(" ".join(_rest(process).split())[-LAST_WORDS:])
-                yield f"{', '.join(places)}: the process that compares them ended ({word(process.returncode)}): {last}"
+                early = "" if whole else " before it was done"
+                ended = f"the process that compares them ended{early} ({word(process.returncode)})"
+                yield f"{', '.join(places)}: {ended}{f': {last}' if last else ''}"
             return
         if not at[1]:
             yield f"{at[0]} ends its process while it is being made ({word(process.returncode)})"
@@ -126,6 +133,12 @@ def names(places: Sequence[str]) -> tuple[str, ...]:
             raise UsageError(f"--model {place}: there is no file {path}")
         found.append(place)
     return tuple(found)
+
+
+def accepted(records: Sequence[Record], seen: Sequence[Sighting]) -> list[Record]:
+    """The records of an own function, those that are known with their entries. seen: the `sightings` of all."""
+    ids = {(s.op, s.aspect): s.id for s in seen if s.state == SEEN}
+    return [replace(r, known=ids.get((r.op, r.aspect), "")) if r.shrunk else r for r in records]
 
 
 def sightings(entries: Sequence[Entry], item: ItemRow, records: Sequence[Record], today: date) -> Iterator[Sighting]:

@@ -21,15 +21,12 @@ from parity.runs import run_file
 from parity.runs.code import Code, code_of
 from parity.runs.figures import Figures
 from parity.runs.merging import difference
-from parity.runs.options import OPTIONS, PYTEST_PREFIX, RunOptions
+from parity.runs.options import OPTIONS, RunOptions
 from parity.runs.rows import Death, Header, ItemRow, Power, Row, Sighting, is_own
 
-# Options that may be given beside --resume; the file says all others.
-BESIDE = (
-    *("resume", "workers", "faults", "setup", "known", "strict_known", "hang_after", "fail_on", "min_judged", "findings"),
-    "verbose",
-)
 CODE = ("faults", "setup", "known")
+# Options that may be given beside --resume; the file says all others.
+BESIDE = (*CODE, "resume", "workers", "findings", "verbose")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +69,8 @@ def options(header: Header, given: RunOptions) -> RunOptions:
     path = given.resume
     for o in OPTIONS:
         if o.name not in BESIDE and getattr(given, o.name) != o.default:
-            names, _ = o.for_command_line()
             why = "and writes into it" if o.name == "output" else "and runs the rest alike"
-            raise UsageError(f"--resume takes the options of {path} {why}; leave {names[0]} out")
+            raise UsageError(f"--resume takes the options of {path} {why}; leave {o.flag} out")
     then = dict(_said(header))
     if "time" in then:
         raise UsageError(f"{path} is a run with --time, which has no rest; run it again")
@@ -118,12 +114,14 @@ def _said(header: Header) -> Iterator[tuple[str, Any]]:
         yield name, tuple(w.partition("=")[2] for w in words if w.startswith(f"{name}="))
     yield "source", next((w.partition("=")[2] for w in words if w.startswith("source=")), None)
     yield "op", tuple(w for w in words if w.partition("=")[0] not in ("family", "dtype", "model", "source"))
-    by_flag = {f"--{o.pytest_flag.removeprefix(f'--{PYTEST_PREFIX}-')}": o for o in OPTIONS if o.in_pytest}
+    by_flag, given = {o.flag: o for o in OPTIONS}, defaultdict[str, list[str]](list)
     for word in header.options.split():
         flag, _, value = word.partition("=")
+        given[flag].append(value)
+    for flag, values in given.items():
         if (o := by_flag.get(flag)) is None:
             raise UsageError(f"the run file was run with {flag}, which this parity does not know; run it again")
-        yield o.name, True if o.is_switch else o.plain(value)
+        yield o.name, True if o.is_switch else tuple(values) if o.is_repeatable else o.plain(values[-1])
 
 
 def as_part(rows: tuple[Row, ...]) -> Json:

@@ -42,7 +42,7 @@ def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
         (("run", "add", "--device", "mpz"), 2, "mpz"),
         (("run", "add", "--device", "xpu"), 4, "xpu"),
         (("run", "add", "--device", "sim", "--faults", "nowhere.py"), 2, "nowhere.py: no such file"),
-        (("run", "add", "--device", "sim", "--output", "/proc/none/run.jsonl"), 2, "cannot write the run file"),
+        (("run", "add", "--device", "sim", "--output", "/proc/none/run.jsonl"), 2, "cannot write to the folder /proc"),
         (("run", "add", "--device", "sim", "--findings", "/proc/none"), 2, "cannot write to the folder /proc/none"),
         (("replay", "add(float32[2]"), 2, "this is no case id"),
         (("replay", "ad(float32[2], float32[2])", "--device", "sim"), 2, "unknown op 'ad'"),

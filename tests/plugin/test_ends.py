@@ -133,6 +133,26 @@ def test_a_run_that_is_killed_leaves_nothing_and_is_finished(
     assert (code, "holds a whole run" in err) == (2, True)
 
 
+def cut(path: Path, op: str) -> None:
+    """Take an op's rows and the end from a run file, as if the run had been killed before it came to the op."""
+    lines = path.read_text().splitlines(keepends=True)
+    rows = [(json.loads(line), line) for line in lines]
+    path.write_text("".join(line for row, line in rows if row.get("op") != op and row.get("kind") not in ("end", "coverage")))
+
+
+@pytest.mark.usefixtures("examined_once")
+@pytest.mark.parametrize(("gate", "code"), [(("--fail-on", "unsupported"), 1), ((), 0)])
+def test_the_rest_of_a_run_passes_the_gate_of_the_whole(
+    gate: tuple[str, ...], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = ("run", "heaviside", "exp", "--device", "sim:mps", "--dtype", "float32", "--examples", "3", "-n", "1")
+    assert commands.said(capfd, *asked, *gate, "--output", "run.jsonl")[0] == code
+    cut(tmp_path / "run.jsonl", "exp")
+    assert commands.said(capfd, "run", "--resume", "run.jsonl", "-n", "1")[0] == code
+    assert [i.op for i in run_file.read(tmp_path / "run.jsonl").items] == ["heaviside", "exp"]
+
+
 def written(path: Path, faults: str = "", status: str = "wrong") -> Path:
     """A run file with one record, of a run with these faults."""
     f = Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", "simulated", simulated=True)

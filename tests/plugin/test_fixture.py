@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from parity.faces import cli
+from parity.runs import run_file
+
 FAULTY = """
 from parity.devices import Fault
 from parity.devices.sim.faults import fall_back
@@ -107,6 +110,174 @@ def test_a_test_that_never_calls_the_fixture_fails(pytester: pytest.Pytester) ->
     done.stdout.fnmatch_lines([told, told, "*of its own*"])
     # Lines, not words: where CI is set, pytest's summary repeats the whole reason.
     assert len([line for line in done.outlines if line.startswith("parity: the test takes")]) == 2
+
+
+UNHEARD = """
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+
+def void(parity):
+    try:
+        parity(lambda x: None, torch.ones(3))
+    except Exception:
+        pass
+
+
+def wrong(parity):
+    parity(torch.tanh, torch.ones(3))
+
+
+def right(parity):
+    parity(torch.exp, torch.ones(3))
+
+
+def expected(parity):
+    with pytest.raises(AssertionError):
+        wrong(parity)
+
+
+@pytest.fixture
+def around(parity, request):
+    before, after = request.param
+    before(parity)
+    yield
+    after(parity)
+
+
+def nothing(parity):
+    pass
+
+
+def skips(parity):
+    pytest.skip("of its own")
+
+
+def void_and_skips(parity):
+    void(parity)
+    skips(parity)
+
+
+def in_thread(call):
+    def run(parity):
+        thread = threading.Thread(target=call, args=(parity,))
+        thread.start()
+        thread.join()
+    return run
+
+
+def in_pool(parity):
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(wrong, parity)
+    right(parity)
+
+
+def too_late(parity):
+    def slow(x):
+        time.sleep(1.0)
+        return x.exp()
+    threading.Thread(target=parity, args=(slow, torch.ones(3)), daemon=True).start()
+    time.sleep(0.1)
+
+
+@pytest.mark.parametrize("calls", [[void, expected], [void, skips], [void, right], [in_thread(wrong)], [in_pool]])
+def test_red(parity, calls):
+    for call in calls:
+        call(parity)
+
+
+@pytest.mark.parametrize("around", [(void, nothing), (void_and_skips, nothing)], indirect=True)
+def test_red_before(around, parity):
+    right(parity)
+
+
+def test_red_at_once(parity):
+    parity(lambda x: None, torch.ones(3))
+
+
+def test_red_by_name(request):
+    void(request.getfixturevalue("parity"))
+
+
+@pytest.mark.parametrize("calls", [[expected, right], [in_thread(right)]])
+def test_green(parity, calls):
+    for call in calls:
+        call(parity)
+
+
+@pytest.mark.parametrize("around", [(right, right)], indirect=True)
+def test_green_around(around):
+    pass
+
+
+@pytest.mark.parametrize("around", [(right, void), (right, too_late)], indirect=True)
+def test_green_until_it_is_torn_down(around):
+    pass
+"""
+
+
+def test_a_call_that_went_wrong_unheard_fails_its_test(pytester: pytest.Pytester) -> None:
+    """One that compared nothing, whatever follows it, or found something in another thread, or has not come back: in the test
+    and in its fixtures. What a test expects of its own call, and what other threads find right, does not."""
+    faults = pytester.makepyfile(faults=FAULTY)
+    pytester.makepyfile(UNHEARD)
+    done = pytester.runpytest_subprocess(*OPTIONS, "--parity-faults", str(faults))
+    done.assert_outcomes(failed=7, passed=5, errors=4, warnings=1)
+    assert "FAILED" not in "".join(line for line in done.outlines if "test_green" in line)
+    said = done.stdout.str()
+    assert said.count("and the test went on: it compared nothing (NothingCompared") == 7
+    assert said.count("in another thread, where no test hears of it (ParityFailure: tanh float32 on sim") == 2
+    assert said.count("was still running in another thread when the test ended") == 1
+
+
+KNOWN = """
+import torch
+
+def test_tanh(parity):
+    parity(torch.tanh, torch.ones(3))
+    parity(torch.exp, torch.ones(3))
+
+def test_new(parity):
+    parity(torch.tanh, torch.ones(4))
+
+def test_exp(parity):
+    parity(torch.exp, torch.ones(3))
+"""
+
+
+def test_known_findings_are_expected_failures(pytester: pytest.Pytester) -> None:
+    """By the option and by the ini file, in a worker too; what is in no entry fails, and strictly what is fixed does."""
+    faults = pytester.makepyfile(faults=FAULTY)
+    pytester.makepyfile(test_net=KNOWN)
+    options = ("--parity-device=sim", f"--parity-faults={faults}", "-p", "no:cacheprovider")
+    pytester.runpytest_subprocess(*options, "--parity-output=a.jsonl", "-k", "not new").assert_outcomes(failed=1, passed=1)
+    assert cli.main(["known", "add", "a.jsonl", "--reason", "reported"]) == 0
+    entry = "*[[]test_tanh-*[]] test_net.py::test_tanh gives wrong values (reported)*"
+    done = pytester.runpytest_subprocess(*options, "--parity-known=parity-known.toml", "--parity-output=b.jsonl", "-rx")
+    done.assert_outcomes(xfailed=1, failed=1, passed=1)
+    done.stdout.fnmatch_lines(["*known findings*", entry])
+    run = run_file.read(pytester.path / "b.jsonl")
+    assert {r.op: bool(r.known) for r in run.records if r.counts} == {
+        "test_net.py::test_tanh": True,
+        "test_net.py::test_new": False,
+    }
+    assert run.header.known.digest
+    pytester.makeini("[pytest]\nparity_known = parity-known.toml\n")
+    done = pytester.runpytest_subprocess(*options, "-k", "tanh", "-n", "1")
+    done.assert_outcomes(xfailed=1)
+    assert done.ret == 0
+    done.stdout.fnmatch_lines(["*known findings*", entry])
+    done = pytester.runpytest_subprocess("--parity-device=sim", "--parity-strict-known")
+    done.assert_outcomes(passed=3)
+    assert done.ret == 1
+    done.stdout.fnmatch_lines(["*fixed [[]test_tanh-*"])
+    done = pytester.runpytest_subprocess("--parity-device=sim", "--parity-known=none.toml", "-k", "exp")
+    done.assert_outcomes(errors=1)
+    done.stdout.fnmatch_lines(["*parity: there is no file of known findings none.toml*"])
 
 
 def test_fail_on_holds_for_the_fixture(pytester: pytest.Pytester) -> None:

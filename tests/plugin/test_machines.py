@@ -78,7 +78,7 @@ def test_two_environments_one_of_which_is_killed_are_one_run(tmp_path: Path, oth
     (tmp_path / "faults.py").write_text(FAULTS.format(sign=sign))
     (tmp_path / "kill.py").write_text(KILL.format(sign=sign))
     faults = ("--faults", "faults.py")
-    whole = parity(tmp_path, *ASKED, *faults, "-n", "1", "--output", "whole.jsonl")
+    whole = parity(tmp_path, *ASKED, *faults, "-n", "1", "--no-again", "--output", "whole.jsonl")
     assert whole.returncode == 0, whole.stdout + whole.stderr
     both = ("--tx", f"popen//python={sys.executable}", "--tx", f"popen//python={other}")
     done = parity(tmp_path, *ASKED, *faults, "--setup", "kill.py", *both, "--output", "both.jsonl")

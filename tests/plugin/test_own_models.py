@@ -11,8 +11,9 @@ from pathlib import Path
 import commands
 import pytest
 
-from parity.runs import run_file
-from parity.runs.rows import Run
+from parity.runs import own, run_file
+from parity.runs.inquest import How
+from parity.runs.rows import ItemRow, Run
 
 MODELS = """
 import torch
@@ -95,6 +96,37 @@ def test_own_functions_are_items_of_a_run(parity_in: Parity, tmp_path: Path) -> 
     assert of(run, "models.py:of_sine") == {"forward": "agree", "backward": "agree"}
 
 
+ENDING = """
+import os
+import torch
+
+
+def sine():
+    return torch.sin, torch.ones(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("", []),
+        ("os._exit(0)", ["models.py: the process that compares them ended before it was done (exit code 0)"]),
+        ("def words():\n    return str, torch.ones(3)", ["models.py:words str float32 on sim: no tensor with elements"]),
+    ],
+)
+def test_a_file_whose_functions_are_not_all_compared_says_so(
+    more: str, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that ends with 0 has not said that it is done."""
+    monkeypatch.chdir(tmp_path)
+    Path("models.py").write_text(ENDING + more)
+    heard = [*own.compared(["models.py"], How("sim"))]
+    texts = [x for x in heard if isinstance(x, str)]
+    assert len(texts) == len(said)
+    assert all(text.startswith(beginning) for text, beginning in zip(texts, said))
+    assert [x.op for x in heard if isinstance(x, ItemRow)] == ([] if "_exit" in more else ["models.py:sine"])
+
+
 def interpreter(folder: Path, side: str) -> Path:
     """A virtual environment of the same Python, which says on which side it stands."""
     python = folder / side / "bin" / "python"
@@ -170,6 +202,18 @@ def test_what_tests_compare_is_a_run_file(pytester: pytest.Pytester) -> None:
     assert [i.op for i in before.items] == [i.op for i in after.items] == names
     assert [r.op for r in after.records if r.counts] == names[1:2]
     assert after.items[2].counts == before.items[2].counts == {"forward": {"agree": 1}, "backward": {"agree": 2}}
+
+
+def test_a_run_file_of_tests_holds_comparisons_and_replaces_nothing_else(pytester: pytest.Pytester) -> None:
+    """Where tests compare nothing, pytest does not end with 0; a test or JUnit's XML is not overwritten."""
+    pytester.makepyfile(test_none="def test_none():\n    pass\n")
+    done = pytester.runpytest_subprocess("--parity-output=run.jsonl")
+    assert done.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    done.stdout.fnmatch_lines(["*nothing was compared, so run.jsonl was not written: this is no success*"])
+    for given, why in (("test_none.py", "is no report of parity"), ("x.xml", "is named twice")):
+        done = pytester.runpytest_subprocess(f"--parity-output={given}", "--junit-xml=x.xml")
+        assert (done.ret, why in done.stderr.str() + done.stdout.str()) == (2, True)
+    assert (pytester.path / "test_none.py").read_text().startswith("def test_none")
 
 
 def test_a_moved_root_folder_is_refused(pytester: pytest.Pytester) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -271,3 +275,58 @@ def test_a_norm_without_an_epsilon_takes_that_of_its_inputs_dtype() -> None:
         assert not assert_parity(nn.RMSNorm(64), (x * size).detach().requires_grad_(), device=resolve("sim", HONEST)).findings
     with pytest.raises(ParityFailure):  # a device with another epsilon
         assert_parity(lambda t: nn.functional.rms_norm(t, (64,), eps=None if t.is_cpu else 1e-16), x, device="sim")
+
+
+# --------------------------------------------------------------------------------------------------- draws and roundings
+
+
+def unsteady(size: float) -> Any:
+    """A function of which every second run in float32 is off by this, as where threads add in another order."""
+    turns = itertools.cycle((0, 1))
+    return lambda x: x * (1 + size * next(turns) * (x.dtype is torch.float32))
+
+
+def test_a_function_whose_equal_runs_differ_by_roundings_draws_nothing_and_its_spread_is_allowed() -> None:
+    """What is farther off is found, and what differs by more than roundings compares with nothing."""
+    fn = unsteady(3e-4)
+    for seed in range(4):
+        assert assert_parity(fn, normal(5, seed=seed), device="sim").notes[0].startswith("no gradients")
+    assert failure(fn, normal(5), device=planted("mul", effect=lambda c: c.run() * 1.1)).comparison.findings
+    with pytest.raises(UsageError, match=r"two equal runs of .* on the CPU differ by more than rounding"):
+        assert_parity(unsteady(0.1), normal(5), device="sim")
+
+
+def test_what_draws_is_seen_by_its_calls() -> None:
+    """Of torch, where the generator is put back afterwards too, of Python and of numpy; beside roundings, too."""
+
+    def forked(x: Tensor) -> Tensor:
+        with torch.random.fork_rng(devices=[]):
+            return x * torch.rand(())
+
+    steps = (forked, lambda x: x * random.random(), lambda x: x * np.random.rand(), nn.Dropout())
+    for fn in (*steps, nn.Sequential(nn.Dropout(), Unsteady())):
+        assert "random numbers (dropout) were drawn on the CPU" in str(assert_parity(fn, normal(64), device="sim"))
+
+
+class Unsteady(nn.Module):
+    """`unsteady` as a module."""
+
+    fn = staticmethod(unsteady(1e-6))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.fn(x)
+
+
+def test_inference_mode_says_that_gradients_were_not_compared() -> None:
+    """Aloud, where something requires one; under no_grad they are compared."""
+    wrong = planted("sinh", effect=lambda c: c.run_with_gradient(lambda g: g * 1.5), level="function")
+    x = normal(5).requires_grad_()
+    with torch.no_grad():
+        assert names(failure(torch.sinh, x, device=wrong)) == ["out", "grad[input]"]
+    with torch.inference_mode():
+        with pytest.warns(ParityWarning, match=r"no gradients were compared: the call is under torch.inference_mode\(\)"):
+            assert_parity(torch.sinh, x, device=wrong)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert_parity(torch.sinh, x, device=wrong, backward=False)
+            assert_parity(torch.sinh, x.detach(), device=wrong)

@@ -275,6 +275,8 @@ def test_what_goes_on_with_a_run_names_its_code(tmp_path: Path) -> None:
     made = Reporter(replace(reporter(tmp_path / "a", io.StringIO()).header, **code), tmp_path / "run.jsonl", io.StringIO())
     one = Record("exp(float32[3])", "exp", "float32", "forward", "wrong", shrunk="exp(float32[3])")
     made._held["exp-float32"] = Held([one], ["x"])
+    made.scripts = Path("there")
     made.tell_unexplained()
-    assert f"--resume {tmp_path / 'run.jsonl'} --faults faults.py --setup setup.py --known known.py" in made.unexplained
+    named = "--faults faults.py --setup setup.py --known known.py --findings there"
+    assert f"--resume {tmp_path / 'run.jsonl'} {named}" in made.unexplained
     assert "so they count as new" in made.unexplained

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from parity.core.errors import NothingCompared
+from parity.core.errors import NothingCompared, UsageError
 from parity.core.results import Cause, Fingerprint, Record
 from parity.runs.change import Change, Group
 from parity.runs.code import Code
@@ -121,7 +121,8 @@ def test_each_kind_of_a_cell_is_told_once() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [("wrong", "drift"), ("crash", "unsupported"), ("error", "void")])
 def test_a_finding_that_became_less_is_told_and_is_no_regression(before: str, after: str) -> None:
-    diff = compare(run(record("a", before)), run(record("a", after)))
+    other = record("x", op="sub")
+    diff = compare(run(record("a", before), other), run(record("a", after), other))
     assert (words(diff, Group.EASED), of(diff, Group.REGRESSED), diff.exit_code()) == ([("a", before, after, True)], (), 0)
     assert list(diff.groups) == [Group.EASED]
 
@@ -268,10 +269,52 @@ def test_a_fallback_that_ended_is_told_and_fails_only_when_asked() -> None:
 
 def test_items_of_one_run_are_added_or_removed() -> None:
     one, two = run(items=(item(agree=3),)), run(items=(item(agree=3), item("sort", agree=3)))
-    diff = compare(one, two)
+    diff, back = compare(one, two), compare(two, one)
     assert [(g, [t.ops for t in told]) for g, told in diff.groups.items()] == [(Group.ADDED, [("sort",)])]
-    assert [(g, [t.ops for t in told]) for g, told in compare(two, one).groups.items()] == [(Group.REMOVED, [("sort",)])]
-    assert (diff.exit_code(), diff.exit_code([Group.ADDED])) == (0, 1)
+    assert [(g, [t.ops for t in told]) for g, told in back.groups.items()] == [(Group.REMOVED, [("sort",)])]
+    assert (diff.exit_code(), diff.exit_code([Group.ADDED]), back.exit_code()) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("header", [replace(HEADER, selection="add"), replace(HEADER, shard="1/2")])
+def test_a_run_of_fewer_ops_fails_until_the_ops_are_named(header: Header) -> None:
+    """On either side, and whatever --partial says, which is for what broke off."""
+    part, whole = run(items=(item(agree=3),), header=header), run(items=(item(agree=3), item("sort", agree=3)))
+    text = "run lacks 1 of the 2 op x dtype pairs of the other one (sort float32): name the ops to compare with --ops"
+    for runs, word in (((part, whole), "first"), ((whole, part), "second")):
+        diff = compare(*runs, partial=True)
+        assert (diff.incomplete, diff.exit_code()) == ((f"the {word} {text}",), 1)
+        assert compare(*runs, ops=["ad*"]).exit_code() == 0
+        with pytest.raises(UsageError, match=f"--ops: the {word} run has no op 'sort'"):
+            compare(*runs, ops=["add", "sort"])
+    assert compare(part, replace(whole, items=whole.items[:1])).exit_code() == 0, "another selection of the same ops"
+
+
+def test_the_ops_that_are_named_are_compared_alone() -> None:
+    """A regression of another op is left out, one of theirs is not, and an item that is lacking still is."""
+    before, after = run(items=(item(agree=3), item("sort", agree=3))), run(items=(item(agree=3), item("sort", wrong=3)))
+    assert [compare(before, after, ops=[name]).exit_code() for name in ("add", "sort")] == [0, 1]
+    cut = replace(after, items=after.items[:1], end=End(expected=3))
+    assert [compare(before, cut, ops=["add"], partial=p).exit_code() for p in (False, True)] == [1, 0]
+
+
+def test_a_second_run_that_compared_nothing_is_no_comparison() -> None:
+    """What both sides refuse says nothing either; a crash of it is told all the same."""
+    before = run(items=(item(agree=9),))
+    refusals = ItemRow("add", "float32", 9, {"forward": {"void": 9}, "refusal": {"agree": 3}})
+    for after in (item(void=9), ItemRow("add", "float32"), refusals):
+        with pytest.raises(NothingCompared, match="the second run compared nothing, so nothing was compared"):
+            compare(before, run(items=(after,)))
+    assert compare(before, run(items=(item(void=8, crash=1),))).exit_code() == 1
+
+
+def test_an_op_of_which_nothing_is_compared_any_more_has_regressed() -> None:
+    """In a dtype, without a threshold; one that compared nothing before has not."""
+    sub = item("sub", agree=3)
+    void = replace(item(void=2), void={"it raises there": 2})
+    diff = compare(run(items=(item(agree=2), sub)), run(items=(void, sub)))
+    assert (words(diff, Group.REGRESSED), diff.exit_code()) == ([("", "compared", "nothing compared", False)], 1)
+    assert [t.reason for t in diff.groups[Group.REGRESSED]] == ["it raises there"]
+    assert compare(run(items=(void, sub)), run(items=(void, sub))).exit_code() == 0
 
 
 def test_what_an_interrupted_run_did_not_reach_is_not_removed() -> None:
@@ -283,7 +326,12 @@ def test_what_an_interrupted_run_did_not_reach_is_not_removed() -> None:
 
 
 def test_a_cell_that_says_nothing_any_more_is_not_comparable() -> None:
-    diff = compare(run(record("x", op="sub"), items=(item(agree=9),)), run(record("x", op="sub"), items=(item(void=9),)))
+    """In one aspect; of the others something is compared."""
+    before, after = (
+        run(items=(ItemRow("add", "float32", 9, {"forward": {"agree": 9}, "backward": {status: 9}}),))
+        for status in ("agree", "void")
+    )
+    diff = compare(before, after)
     assert list(diff.groups) == [Group.INCOMPARABLE]
     assert diff.exit_code() == 0
 

@@ -8,7 +8,7 @@ from dataclasses import fields
 import pytest
 
 from parity.faces import commandline
-from parity.runs.options import OPTIONS, Option, RunOptions, read_duration
+from parity.runs.options import IN_HEADER, OPTIONS, PRESENTATION, Option, RunOptions, read_duration
 
 GIVEN = (
     *("run", "ad*", "mul", "--device", "sim", "--dtype", "int8", "--dtype", "bool", "--family", "unary", "--profile", "full"),
@@ -82,11 +82,28 @@ def test_every_option_says_what_it_does(option: Option) -> None:
     assert option.name in RunOptions.__slots__
 
 
-def test_a_header_keeps_what_decides_the_checks() -> None:
-    """And has its own fields for the rest; where a run is written and what fails it changes no check."""
-    kept = "--examples=3 --time=300.0 --no-screens --no-shrink --power=0 --fail-on-metadata --reach --count"
-    assert ASKED.for_header() == kept
-    assert RunOptions(device="sim", shard="1/2", output="x", fail_on=("void",)).for_header() == ""
+COMPARED, ENDS, SHOWN = "what is compared", "how the run ends", "where it is made, written and shown"
+DECIDES = {
+    COMPARED: (
+        *("op", "device", "dtype", "family", "profile", "source", "examples", "time", "seed", "faults", "setup", "model"),
+        *("shard", "no_screens", "no_shrink", "power", "no_power", "reach", "count"),
+    ),
+    ENDS: ("no_again", "hang_after", "fail_on", "fail_on_metadata", "known", "strict_known", "min_judged"),
+    SHOWN: ("workers", "tx", "mixed", "output", "resume", "findings", "junit_xml", "verbose", "list"),
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda o: o.name)
+def test_every_option_is_part_of_a_run_unless_it_only_shows_it(option: Option) -> None:
+    """What decides the comparisons or the exit code is in the header of the run file, in its options or a field of its own."""
+    (decides,) = (what for what, names in DECIDES.items() if option.name in names)
+    in_options = RunOptions(**{option.name: getattr(ASKED, option.name)}).for_header().startswith(option.flag)
+    assert [in_options, option.name in IN_HEADER, option.name in PRESENTATION].count(True) == 1
+    assert (option.name in PRESENTATION) == (decides == SHOWN)
+
+
+def test_the_header_of_a_run_of_no_options_has_none() -> None:
+    assert RunOptions().for_header() == RunOptions(device="sim", shard="1/2", output="x").for_header() == ""
 
 
 @pytest.mark.parametrize(("given", "seconds"), [("90s", 90.0), ("5m", 300.0), ("1.5h", 5400.0)])

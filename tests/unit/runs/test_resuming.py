@@ -68,9 +68,19 @@ def test_the_options_are_those_of_the_file() -> None:
     assert (o.device, o.seed, o.profile, o.shard) == ("sim", "7", "quick", None)
     assert (o.examples, o.no_shrink, o.workers, o.verbose) == (20, True, 3, True)
     assert o.for_header() == HEADER.options
-    no_power = RunOptions(no_power=True, power=None, no_screens=True)
-    o = resuming.options(replace(HEADER, options=no_power.for_header(), shard="2/3"), GIVEN)
-    assert (o.power, o.no_screens, o.shard) == (0, True, "2/3")
+    assert resuming.options(replace(HEADER, shard="2/3"), GIVEN).shard == "2/3"
+
+
+def test_what_decides_the_exit_code_is_kept() -> None:
+    """All of it, and each value of an option that is given several times."""
+    gate = RunOptions(
+        fail_on=("unsupported", "void"), fail_on_metadata=True, strict_known=True, min_judged=0.5, no_again=True,
+        hang_after=3.0, no_power=True, power=9,
+    )  # fmt: skip
+    o = resuming.options(replace(HEADER, options=gate.for_header()), GIVEN)
+    assert o.for_header() == gate.for_header()
+    for name in ("fail_on", "fail_on_metadata", "strict_known", "min_judged", "no_again", "hang_after", "no_power", "power"):
+        assert getattr(o, name) == getattr(gate, name)
 
 
 def test_a_model_in_a_folder_with_a_space_is_one_model() -> None:
@@ -93,6 +103,8 @@ def test_a_model_in_a_folder_with_a_space_is_one_model() -> None:
         ({"op": ("exp",)}, "leave op out"),
         ({"output": "other.jsonl"}, "--resume takes the options of run.jsonl and writes into it; leave --output out"),
         ({"junit_xml": "j.xml"}, "leave --junit-xml out"),
+        ({"fail_on": ("void",)}, "leave --fail-on out"),
+        ({"strict_known": True}, "leave --strict-known out"),
     ],
 )
 def test_what_would_make_it_another_run_is_refused(more: dict[str, Any], told: str) -> None:

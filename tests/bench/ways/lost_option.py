@@ -1,0 +1,111 @@
+"""An option that decides how a run ends and is lost on the way: the rest of an interrupted run, shards, workers."""
+
+from acquitted import Way
+
+# Takes the rows of an op and the end out of a run file, as if the run had been killed before.
+CUT = """
+import json, sys
+path, op = sys.argv[1:]
+lines = open(path).read().splitlines(keepends=True)
+rows = [json.loads(line) for line in lines]
+gone = [row.get("op") == op or row.get("kind") in ("end", "coverage") for row in rows]
+open(path, "w").writelines(line for line, out in zip(lines, gone) if not out)
+"""
+# A device that refuses sinh, or is off in it, in the workers alone: neither when it is examined nor in a fresh process.
+FAULTS = """
+import os, time
+from parity.devices import Fault
+from parity.devices.sim import faults as F
+FAULTS = [Fault("sinh", ("sinh",), {effect}, lambda c: "PYTEST_XDIST_WORKER" in os.environ)]
+"""
+REFUSES, WRONG, SLOW = "F.refuse", "lambda c: c.run() * 1.5", "lambda c: (time.sleep(4), c.run())[1]"
+NONE = "FAULTS = []\n"
+RUN = "parity run sinh mul --device sim --dtype float32 --examples 6 -n 1 --output run.jsonl"
+JUDGED = "parity run solve exp --device sim --dtype float32 --examples 60 --no-power -n 1 --output run.jsonl"
+SHARD = "parity run sinh mul --device sim --dtype float32 --examples 3 -n 1"
+REST = ("python cut.py run.jsonl mul", "parity run --resume run.jsonl -n 1 --faults faults.py")
+TEST = "import torch\ndef test_sin(parity):\n    parity(torch.sin, torch.ones(3))\n"
+FALLS_BACK = """
+from parity.devices import Fault
+from parity.devices.sim import faults as F
+FAULTS = [Fault("sin", ("sin",), F.fall_back)]
+"""
+ENTRY = """format = 1
+[[known]]
+id = "sinh-by-hand"
+reason = "ours"
+ops = ["sinh"]
+status = "wrong"
+cases = ["forward: sinh(float32[3])"]
+"""
+
+
+def resumed(name: str, option: str, effect: str, says: str = "") -> Way:
+    """A way in which the run is killed after its first op and resumed."""
+    files = {"cut.py": CUT, "faults.py": FAULTS.format(effect=effect)}
+    return Way(name, (f"{RUN} --faults faults.py {option}", *REST), files=files, healthy={"faults.py": NONE}, says=says)
+
+
+WAYS = (
+    resumed("--fail-on of a run that is resumed", "--fail-on unsupported", REFUSES, "failed by --fail-on"),
+    resumed("--no-again of a run that is resumed", "--no-again", WRONG),
+    resumed("--hang-after of a run that is resumed", "--hang-after 2 --no-shrink", SLOW, "hang"),
+    Way(
+        "--min-judged of a run that is resumed",
+        (f"{JUDGED} --min-judged 1.0", "python cut.py run.jsonl exp", "parity run --resume run.jsonl -n 1"),
+        (f"{JUDGED} --min-judged 0.1", "python cut.py run.jsonl exp", "parity run --resume run.jsonl -n 1"),
+        {"cut.py": CUT},
+        says="failed by --min-judged",
+    ),
+    Way(
+        "--strict-known of a run that is resumed",
+        (
+            f"{RUN} --known known.toml --strict-known",
+            "python cut.py run.jsonl mul",
+            "parity run --resume run.jsonl -n 1 --known known.toml",
+        ),
+        files={"cut.py": CUT, "known.toml": ENTRY},
+        healthy={"known.toml": "format = 1\n"},
+        says="1 fixed",
+    ),
+    Way(
+        "the command that an interrupted run prints",
+        ("bash interrupted.sh", "bash next.sh"),
+        files={
+            "faults.py": FAULTS.format(effect=REFUSES),
+            "interrupted.sh": f"""
+parity() {{ python -m parity "$@"; }}
+python -m {RUN} --faults faults.py --fail-on unsupported > log 2>&1 &
+until grep -q '"kind":"item"' run.jsonl 2> /dev/null; do sleep 0.05; done
+kill -TERM $!
+wait $!
+sed -n 's/.*to go on: parity /python -m parity /p' log > next.sh
+[ -s next.sh ] || echo 'echo the run was not interrupted; exit 99' > next.sh
+""",
+        },
+        healthy={"faults.py": NONE},
+        says="failed by --fail-on",
+    ),
+    Way(
+        "shards that were run with different gates",
+        (
+            f"{SHARD} --shard 1/2 --output 1.jsonl --fail-on void",
+            f"{SHARD} --shard 2/2 --output 2.jsonl",
+            "parity merge 1.jsonl 2.jsonl -o run.jsonl",
+        ),
+        (
+            f"{SHARD} --shard 1/2 --output 1.jsonl --fail-on void",
+            f"{SHARD} --shard 2/2 --output 2.jsonl --fail-on void",
+            "parity merge 1.jsonl 2.jsonl -o run.jsonl",
+        ),
+        red=(2,),
+        says="differ in the options",
+    ),
+    Way(
+        "--parity-fail-on in a worker of pytest-xdist",
+        ("pytest test_net.py -n 1 --parity-device sim --parity-faults=faults.py --parity-fail-on fallback",),
+        files={"test_net.py": TEST, "faults.py": FALLS_BACK},
+        healthy={"faults.py": NONE},
+        says="ran on the CPU",
+    ),
+)

@@ -1,0 +1,114 @@
+"""A file of which a part is missing or was changed."""
+
+from acquitted import Way
+
+RUN = "parity run sinh mul --device sim --dtype float32 --examples 6 -n 1"
+# Changes a run file: takes rows out of it, or bytes, or edits them.
+SPOIL = """
+import json, sys
+path, how = sys.argv[1:]
+text = open(path).read()
+lines = text.splitlines(keepends=True)
+rows = [json.loads(line) for line in lines]
+last = max(k for k, row in enumerate(rows) if row.get("kind") == "item")
+if how == "whole": pass
+elif how == "last line": text = text[:-20]
+elif how == "end": text = "".join(line for row, line in zip(rows, lines) if row.get("kind") != "end")
+elif how == "item": text = "".join(lines[:last] + lines[last + 1:])
+elif how == "header": text = "".join(lines[1:])
+elif how == "empty": text = ""
+elif how == "wrong": text = text.replace('"wrong"', '"agree"')
+open(path, "w").write(text)
+"""
+FAULTS = "from parity.devices import Fault\nFAULTS = [Fault('sinh', ('sinh',), lambda c: c.run() * {by})]\n"
+KNOWN = """format = 1
+[[known]]
+id = "sinh-by-hand"
+reason = "ours"
+ops = ["sinh"]
+status = "wrong"
+cases = ["forward: sinh(float32[3])"]
+"""
+MODELS = "import torch\ndef net(): return torch.nn.Linear(3, 2), torch.ones(4, 3)\n"
+
+
+def spoiled(name: str, how: str, says: str) -> Way:
+    """A way in which the second run file of a diff is spoiled."""
+
+    def commands(how: str) -> tuple[str, ...]:
+        return (f"{RUN} --output run.jsonl", "cp run.jsonl after.jsonl", f"python spoil.py after.jsonl '{how}'",
+                "parity diff run.jsonl after.jsonl")  # fmt: skip
+
+    return Way(name, commands(how), commands("whole"), {"spoil.py": SPOIL}, red=(2,), says=says)
+
+
+WAYS = (
+    spoiled("a run file whose last line is cut", "last line", "is truncated: its last line is cut"),
+    spoiled("a run file without its end", "end", "is truncated: it has no end row"),
+    spoiled("a run file without one of its items", "item", "contradicts itself"),
+    spoiled("a run file without its header", "header", "is no run file of parity"),
+    spoiled("an empty run file", "empty", "is empty"),
+    Way(
+        "a run file whose findings were edited away",
+        (
+            f"{RUN} --faults honest.py --output before.jsonl",
+            f"{RUN} --faults faults.py --output after.jsonl",
+            "python spoil.py after.jsonl wrong",
+            "parity diff before.jsonl after.jsonl",
+        ),
+        (
+            f"{RUN} --faults honest.py --output before.jsonl",
+            f"{RUN} --faults honest.py --output after.jsonl",
+            "python spoil.py after.jsonl whole",
+            "parity diff before.jsonl after.jsonl",
+        ),
+        {"spoil.py": SPOIL, "faults.py": FAULTS.format(by=1.5), "honest.py": FAULTS.format(by=1.0)},
+        red=(1, 2),
+    ),
+    Way(
+        "a merge that lacks a shard",
+        (f"{RUN} --shard 1/2 --output 1.jsonl", f"{RUN} --shard 2/2 --output 2.jsonl", "parity merge 2.jsonl -o run.jsonl"),
+        (
+            f"{RUN} --shard 1/2 --output 1.jsonl",
+            f"{RUN} --shard 2/2 --output 2.jsonl",
+            "parity merge 1.jsonl 2.jsonl -o run.jsonl",
+        ),
+        red=(2,),
+        says="missing; name the run files of all shards",
+    ),
+    Way(
+        "a run that was merged without a shard, against the whole one",
+        (
+            "parity run sinh mul cosh exp --device sim --dtype float32 --examples 3 -n 1 --output before.jsonl",
+            "parity run sinh mul cosh exp --device sim --dtype float32 --examples 3 -n 1 --shard 1/2 --output 1.jsonl",
+            "parity merge 1.jsonl --partial -o after.jsonl",
+            "parity diff before.jsonl after.jsonl",
+        ),
+        (
+            "parity run sinh mul cosh exp --device sim --dtype float32 --examples 3 -n 1 --output before.jsonl",
+            "parity run sinh mul cosh exp --device sim --dtype float32 --examples 3 -n 1 --shard 1/2 --output 1.jsonl",
+            "parity merge 1.jsonl --partial -o after.jsonl",
+            "parity diff before.jsonl after.jsonl --partial",
+        ),
+        says="merged without all of its shards",
+    ),
+    Way(
+        "a file of known findings that is cut",
+        ("parity run sinh --device sim --dtype float32 --examples 3 -n 1 --faults faults.py --known known.toml",),
+        files={"faults.py": FAULTS.format(by=1.5), "known.toml": KNOWN[: KNOWN.index("status")]},
+        healthy={"faults.py": FAULTS.format(by=1.0), "known.toml": KNOWN},
+        red=(2,),
+        says="'status' is missing",
+    ),
+    Way(
+        "a capture that is cut",
+        (
+            "parity capture models.py:net --device sim -o net.capture",
+            "head -c 700 net.capture > cut.capture",
+            "parity locate models.py:net --against cut.capture",
+        ),
+        ("parity capture models.py:net --device sim -o net.capture", "parity locate models.py:net --against net.capture"),
+        {"models.py": MODELS},
+        red=(2,),
+    ),
+)

@@ -1,0 +1,123 @@
+"""What a command must not overwrite: its own inputs and other outputs, and what parity did not write."""
+
+from __future__ import annotations
+
+import argparse
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import commands
+import pytest
+import stored
+import torch
+
+import parity
+from parity.core.errors import UsageError
+from parity.faces import cli, commandline
+from parity.faces.auditing import TEST
+from parity.faces.files import check_output
+from parity.report.script_text import HEAD
+from parity.runs import run_file
+from parity.runs.rows import End
+
+# The arguments that a command needs beside its output.
+NEEDED = {
+    "diff": ("a.jsonl", "b.jsonl"), "merge": ("a.jsonl",), "report": ("a.jsonl",), "locate": ("m.py",), "capture": ("m.py",),
+    "audit": ("--reach",), "upgrade": ("--after", "python"),
+}  # fmt: skip
+FOREIGN = {
+    "notes.md": "precious notes",
+    "net.py": '"""A test of parity."""',
+    "data.json": '{"a": 1}',
+    "pom.xml": "<?xml ?><a/>",
+}
+
+
+def outputs() -> list[tuple[str, str]]:
+    """Every command with every option of it that names a file to write."""
+    subparsers = next(a for a in commandline.parser()._actions if isinstance(a, argparse._SubParsersAction))
+    options = {"output": "--output", "junit_xml": "--junit-xml", "script": "--script"}
+    return [(c, options[a.dest]) for c, p in subparsers.choices.items() for a in p._actions if a.dest in options]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder with two run files."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.jsonl", "b.jsonl"):
+        run_file.write(Path(name), stored.run())
+
+
+@pytest.mark.parametrize(("command", "option"), outputs())
+def test_no_command_overwrites_what_is_not_parity_s(command: str, option: str, capfd: pytest.CaptureFixture[str]) -> None:
+    for name, text in FOREIGN.items():
+        Path(name).write_text(text)
+        code, said = commands.told(capfd, command, *NEEDED.get(command, ()), option, name)
+        assert (code, Path(name).read_text()) == (2, text)
+        assert f"{name} is no report of parity, and {option} would overwrite it; name another file" in said
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("diff", "a.jsonl", "b.jsonl", "-o", "a.jsonl"),
+        ("diff", "a.jsonl", "b.jsonl", "-o", "link.jsonl"),
+        ("merge", "a.jsonl", "b.jsonl", "-o", "b.jsonl"),
+        ("report", "a.jsonl", "-o", "a.jsonl"),
+        ("report", "a.jsonl", "--format", "html", "--against", "b.jsonl", "-o", "b.jsonl"),
+        ("audit", "--reach", "--run", "a.jsonl", "-o", "a.jsonl"),
+        ("locate", "m.py", "--against", "a.jsonl", "-o", "a.jsonl"),
+        ("run", "exp", "--output", "new", "--junit-xml", "new"),
+        ("locate", "m.py", "--output", "new", "--script", "./new"),
+        ("upgrade", "--after", "python", "--folder", ".", "-o", "before.jsonl"),
+    ],
+)
+def test_no_command_writes_into_another_file_of_its_own(argv: tuple[str, ...], capfd: pytest.CaptureFixture[str]) -> None:
+    Path("link.jsonl").symlink_to("b.jsonl")
+    before = Path("a.jsonl").read_text()
+    code, said = commands.told(capfd, *argv)
+    assert (code, "is named twice, and" in said) == (2, True), said
+    assert [Path(name).read_text() for name in ("a.jsonl", "b.jsonl")] == [before] * 2
+    assert not Path("new").exists()
+
+
+DOCUMENTS = (
+    *(("diff", "a.jsonl", "b.jsonl", "--format", f) for f in ("terminal", "markdown", "json", "junit", "html")),
+    *(("report", "a.jsonl", "--format", f) for f in ("text", "markdown", "json", "junit", "html", "github")),
+    *(("report", "a.jsonl", "--matrix", "--format", f) for f in ("text", "markdown", "json")),
+    *(("report", "--schema", name) for name in ("run", "report")),
+)
+
+
+@pytest.mark.parametrize("command", DOCUMENTS, ids=" ".join)
+def test_a_report_may_be_written_again(command: tuple[str, ...]) -> None:
+    """Of a run with findings, and of one without."""
+    run = stored.run()
+    healthy = replace(run, records=(), deaths=(), power=(), items=run.items[1:2], end=End(totals={"agree": 2}, expected=1))
+    for one in (run, healthy):
+        run_file.write(Path("a.jsonl"), one)
+        assert cli.main([*command, "-o", "out"]) == cli.main([*command, "-o", "out"]) != 2
+
+
+def test_whatever_else_parity_writes_may_be_written_again() -> None:
+    parity.capture(torch.sin, torch.ones(3), path="c.capture", device="cpu")
+    Path("script.py").write_text(HEAD.format(title="t", case="c", remark="", default="d", imports=""))
+    Path("test_models.py").write_text(
+        TEST.format(models="m", command="parity audit", folder="", module="m", makes="", options="")
+    )
+    Path("page.html").write_text(Path(parity.__file__).with_name("report").joinpath("located.html").read_text())
+    Path("empty").touch()
+    with zipfile.ZipFile("first.zip", "w") as archive:
+        archive.writestr("first.json", "{}")
+    for name in ("a.jsonl", "c.capture", "script.py", "test_models.py", "page.html", "empty", "first.zip", "/dev/null"):
+        check_output(Path(name), "--output")
+
+
+def test_another_zip_and_other_weights_are_not_parity_s() -> None:
+    with zipfile.ZipFile("other.zip", "w") as archive:
+        archive.writestr("thesis.txt", "{}")
+    Path("weights").write_bytes(b"\x20\0\0\0\0\0\0\0" + b'{"__metadata__":{"format":"pt"}}')
+    for name in ("other.zip", "weights"):
+        with pytest.raises(UsageError, match=f"{name} is no report of parity"):
+            check_output(Path(name), "--output")
