@@ -18,6 +18,7 @@ from parity.devices import load_faults, resolve
 from parity.devices.base import Device
 from parity.devices.preflight import is_fast
 from parity.devices.setup import run_setup
+from parity.generation import room
 from parity.runs import known, suite
 from parity.runs.known import Known
 from parity.runs.options import RunOptions
@@ -28,7 +29,7 @@ from parity.tolerance import Tables
 # Each call of a case may take this long: of 200,000 on an H100 that 27 processes shared, one that compiles its kernel took
 # 14.6 s, and ten others more than 5 s ...
 BASE_SECONDS = 20.0
-SECONDS_PER_ELEMENT = 2e-5  # ... and this per element of its operands
+SECONDS_PER_ELEMENT = 2e-5  # ... and this per element of its operands, or of the largest result
 SECONDS_PER_TENSOR = 0.1  # ... and this per operand: optimizers of many parameters call a kernel for each, several times
 
 
@@ -62,7 +63,8 @@ class RunPlan:
 
 def patience(case: Case) -> float:
     """Seconds that each call of a case may take before it counts as hung."""
-    return BASE_SECONDS + SECONDS_PER_ELEMENT * case.numel + SECONDS_PER_TENSOR * len(case.operands())
+    most = max(case.numel, room.made(suite.row(case.op), case).largest)
+    return BASE_SECONDS + SECONDS_PER_ELEMENT * most + SECONDS_PER_TENSOR * len(case.operands())
 
 
 def run_plan(options: RunOptions, power: float, left: float | None, later: bool = False) -> RunPlan:
