@@ -10,14 +10,14 @@ from pathlib import Path
 
 import torch
 
-from parity import tolerance
-from parity.core import processes
+from parity import catalog, tolerance
+from parity.core import processes, state
 from parity.core.case import Case
 from parity.core.dtypes import FACTS
 from parity.devices import load_faults, resolve
 from parity.devices.base import Device
 from parity.devices.preflight import is_fast
-from parity.devices.setup import run_setup
+from parity.devices.setup import refuse_modes, run_setup
 from parity.generation import room
 from parity.runs import known, suite
 from parity.runs.known import Known
@@ -70,11 +70,13 @@ def patience(case: Case) -> float:
 def run_plan(options: RunOptions, power: float, left: float | None, later: bool = False) -> RunPlan:
     """The RunPlan of this process. power, later: see `RunPlan`; left: seconds until the time is over."""
     processes.prepare_torch()
+    refuse_modes()
     if options.setup:  # before OpInfo is imported, which freezes the backend flags
         run_setup(options.setup)
     device = resolve(options.device, load_faults(options.faults) if options.faults else ())
     tables = tolerance.load(device.name, known_ops={r.name for r in suite.rows("all")}, fast=is_fast(device))
     cpu, profile = resolve("cpu"), suite.profile(options.profile)
+    state.watch(name for r in catalog.ROWS.values() for name in (r.call, r.inplace) if name.startswith("torch."))
     gc.freeze()  # torch and the catalog stay alive, so the collector need not scan them
     with device.active():
         takes = frozenset(d for d in FACTS if device.takes(getattr(torch, d)))
