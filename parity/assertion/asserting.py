@@ -12,6 +12,7 @@ from parity.assertion.comparison import Comparison, ParityFailure
 from parity.assertion.compiled import Backend, Compiler, compiled_side, with_compiled
 from parity.assertion.parting import parted
 from parity.assertion.quick import DEFAULT
+from parity.core import state
 from parity.core.errors import ParityError
 from parity.core.results import statuses
 from parity.devices import Device
@@ -71,7 +72,8 @@ def assert_parity(
         hear(comparison)
     if comparison.findings or any(v.status in wanted for _, v in comparison.verdicts):
         if comparison.wrong_side != "compiled":
-            comparison = parted(comparison, fn, inputs, kwargs, device, backward, near)
+            with state.Kept():
+                comparison = parted(comparison, fn, inputs, kwargs, device, backward, near)
         raise ParityFailure(comparison) from cause
     notes.warn(comparison.subject)
     if detail:

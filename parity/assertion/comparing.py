@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -39,10 +40,11 @@ from parity.assertion.subject import (
 from parity.assertion.truth import FunctionTruth, seeded
 from parity.assertion.verdicts import ROW, Verdicts, bare, described, in_one_dtype, judged, settled, verdicts
 from parity.assertion.watch import PlacementWatch, command
+from parity.checks.check import STATE
 from parity.checks.trial import RAISED
-from parity.core import compiler
+from parity.core import compiler, state
 from parity.core.errors import NothingCompared, ParityError, UsageError
-from parity.core.results import Computed, Raised, Status, Verdict
+from parity.core.results import Computed, Measure, Raised, Status, Verdict
 from parity.devices import Device, resolve
 from parity.devices.fallbacks import listening
 from parity.execution import execute as ex
@@ -61,6 +63,7 @@ COMPILED = (
 INFERENCE = "no gradients were compared: the call is under torch.inference_mode(); leave that, or say backward=False"
 NOT_COMPILED = "a copy is not compiled where .compile() of a module did that, so eager code was compared; compile= compiles it"
 Seen = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], None]
+_ONE = threading.RLock()  # a comparison sets torch's global state, so those of several threads come one after the other
 TORCH = str(Path(torch.__file__).parent)
 
 
@@ -117,7 +120,7 @@ def compared(
     s, place = subject(fn, inputs, kwargs, keep_on_cpu), target(device)
     if place.name == "cpu" and alone:
         notes.say("the device is the CPU itself, so this says nothing about any other; name one with device=", loud=True)
-    with compiler.kept_out():
+    with _ONE, compiler.kept_out(), state.Kept():
         comparison, cause = _judged(s, place, backward, atol, fail_on, notes, detail, effort, seen, wrap)
     return replace(comparison, dtype=s.dtype, device=place.name), cause, notes
 
@@ -145,7 +148,8 @@ def _judged(
         )
     title = f"{s.name} {s.dtype} on {device.name}"
     meter = Meter(s.name)
-    with meter.run("the runs on the CPU", AFTER_THE_CPU):
+    ex.left_by_the_device()  # by calls of others
+    with meter.run("the runs on the CPU", AFTER_THE_CPU), state.Kept() as here:
         s, run, reference = _reference(s, backward)
     if s.draws and wrap is not None:
         raise UsageError(f"{s.name} draws random numbers, which compiled code draws by its own kernels; call .eval()")
@@ -163,12 +167,13 @@ def _judged(
         notes.say(f"no gradients: {no_gradients(problem.message)}", loud=True)
         tracked, cotangents = (), []
     fallbacks: list[str] = []
-    with listening(fallbacks):
+    with listening(fallbacks), state.Kept() as there:
         theirs, cause = _on_device(s, device, backward, tracked, cotangents, run, wrap)
     ran = f"ran on the CPU: {', '.join(sorted(set(fallbacks)))}"
     if fallbacks and Status.FALLBACK not in fail_on:
         notes.say(ran, loud=True)
-    extra = (("", Verdict(Status.FALLBACK, ran)),) if fallbacks and Status.FALLBACK in fail_on else ()
+    extra: Verdicts = (("", Verdict(Status.FALLBACK, ran)),) if fallbacks and Status.FALLBACK in fail_on else ()
+    extra = (*extra, *_left_behind(s, here.left, there.left, notes))
     watch = _watched(s, device, backward) if device.name != "cpu" and not _spent(theirs) else None
     if isinstance(theirs, Raised):
         verdict, next_ = _refused_there(s, device, theirs, cause, watch, notes)
@@ -196,6 +201,19 @@ def _judged(
     judgements = (*extra, *settled(judgements, fail_on, notes))
     failed = any(v.status is not Status.AGREE for _, v in judgements)
     return Comparison(title, judgements, tuple(notes.lines), _next(s, device, watch) if failed else "", limits or {}), cause
+
+
+def _left_behind(s: Subject, here: Sequence[str], there: Sequence[str], notes: Notes) -> Verdicts:
+    """The verdict on what the device alone left in torch's state. here, there: what the runs on the CPU and on the device
+    did."""
+    own = [*ex.left[False], *here]
+    if own:
+        notes.say(f"{s.name} leaves behind in torch: {'; '.join(dict.fromkeys(own))}; it was put back", loud=True)
+    left = [w for w in dict.fromkeys((*ex.left_by_the_device(), *there)) if w not in own]
+    if not left:
+        return ()
+    text = f"the device's run left behind in torch, and it was put back: {'; '.join(left)}"
+    return (("", Verdict(Status.WRONG, text, Measure("", problem=STATE))),)
 
 
 def _compiled(s: Subject, notes: Notes) -> None:
@@ -275,7 +293,7 @@ def _reference(s: Subject, backward: bool) -> tuple[Subject, ForwardRun, dict[st
     __tracebackhide__ = True
     kept = Kept(s.function)
     with seeded():
-        run, cause = attempted(lambda: forward(s, torch.clone, backward), "run")
+        run, cause = attempted(lambda: forward(s, torch.clone, backward), "run", False)
     if name := kept.changed():
         raise UsageError(
             f"{s.name} changes '{name}', which it uses without being given it (what the first run changed was put back): pass "
@@ -361,7 +379,7 @@ def _with_gradients(
     if not cotangents:
         return dict(results), None
     with seeded():
-        grads = ex.attempt(lambda: gradients(run, tracked, cotangents), "backward")
+        grads = ex.attempt(lambda: gradients(run, tracked, cotangents), "backward", False)
     return (dict(results), grads) if isinstance(grads, Raised) else ({**results, **dict(grads)}, None)
 
 
@@ -476,7 +494,7 @@ def _kept(before: Tensor, after: Tensor) -> bool:
 # ------------------------------------------------------------------------------------------------------- what was raised
 
 
-def attempted(run: Callable[[], Any], stage: str) -> tuple[Any, BaseException | None]:
+def attempted(run: Callable[[], Any], stage: str, classified: bool = True) -> tuple[Any, BaseException | None]:
     """`execute.attempt`, which also returns the exception itself. A ParityError is raised again."""
     caught: list[BaseException] = []
 
@@ -487,7 +505,7 @@ def attempted(run: Callable[[], Any], stage: str) -> tuple[Any, BaseException | 
             caught.append(e)
             raise
 
-    got = ex.attempt(kept, stage)
+    got = ex.attempt(kept, stage, classified)
     if caught and isinstance(caught[0], ParityError):
         raise caught[0]
     return got, caught[0] if caught else None

@@ -24,11 +24,11 @@ import torch
 from parity.assertion.comparing import compared, raised_at
 from parity.assertion.rows import rows
 from parity.assertion.subject import SEED, subject
-from parity.core import processes
+from parity.core import processes, state
 from parity.core.errors import ParityError, UsageError
 from parity.core.results import Status
 from parity.devices import load_faults, resolve
-from parity.devices.setup import add_folder_to_path, run_setup
+from parity.devices.setup import add_folder_to_path, refuse_modes, run_setup
 from parity.runs import own
 from parity.runs.run_file import encode
 
@@ -111,6 +111,7 @@ def main() -> None:
     asked = json.loads(sys.argv[1])
     processes.prepare_torch()
     try:
+        refuse_modes()
         if asked["setup"]:
             run_setup(asked["setup"])
         device = resolve(asked["device"], load_faults(asked["faults"]) if asked["faults"] else ())
@@ -145,6 +146,8 @@ def _compared(name: str, make: Callable[[], Made], device: Any, fail_on: tuple[S
     yield own.BEGIN, {"name": name, "dtype": ""}
     try:
         fn, inputs = make()
+        if odd := state.unusual(state.RECORDING[:1]):
+            raise UsageError(f"{name}: its file leaves {odd[0]} in force, where no gradient is compared; end that mode there")
         yield own.BEGIN, {"name": name, "dtype": subject(fn, inputs, {}).dtype}
         comparison, _, _ = compared(fn, inputs, {}, device, fail_on=fail_on)
         item, records = rows(name, (comparison,))

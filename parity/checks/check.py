@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,9 +14,10 @@ from torch import Tensor
 from parity.catalog.row import Row
 from parity.checks import derivatives, history, inputs_unchanged, metadata, poison, refusal, repeat, transfer, writes
 from parity.checks.dispatched import Dispatched
+from parity.checks.due import DERIVATIVES, due, has_leaves, not_derived
 from parity.checks.power import ProbeResults
 from parity.checks.trial import EVERYTHING, RAISED, Mark, Result, Settings, Sides, Trial, compare, is_known, outcome_of, raised
-from parity.core import processes
+from parity.core import processes, state
 from parity.core.case import Case
 from parity.core.results import Aspect, Computed, Measure, Outcome, Raised, Status, Verdict
 from parity.devices.base import Device
@@ -24,8 +26,8 @@ from parity.execution.execute import Live, Named, Placed
 from parity.execution.inputs import build, realise, torch_word
 from parity.judging import randomness
 from parity.judging.bench import Bench
-from parity.judging.destination import Part
-from parity.judging.relations import GAUGE_DEPENDENT, RELATIONS, Bound
+from parity.judging.destination import EXACT, Part
+from parity.judging.relations import RELATIONS, Bound
 from parity.judging.rules import rule_of
 from parity.oracle.oracle import CaseOracle
 from parity.tolerance import Tables
@@ -33,6 +35,7 @@ from parity.tolerance import Tables
 __all__ = ["EVERYTHING", "RAISED", "Mark", "Result", "Settings", "check", "failing", "quiet"]
 
 FORKED = "the call forked its process; the copy was ended"
+STATE, UNCOMPARED = "state", "uncompared"  # problems, and symptoms of causes
 
 
 def check(
@@ -59,20 +62,42 @@ def check(
         inputs = build(case)
     trial = Trial(ex.program(row), case, inputs, device, tables, settings, cpu, mark, notes)
     trial.seconds = {} if seconds is None else seconds
+    trial.due = due(trial)
     asked, forked = refusal.check if case.refused else _aspects, processes.forks()
-    if dispatched is None or case.after:
-        with ex.MODES["grad"]():
-            asked(trial)
-    else:
-        with ex.MODES["grad"](), dispatched.watching(device, trial.results):
-            asked(trial)
+    watched = nullcontext() if dispatched is None or case.after else dispatched.watching(device, trial.results)
+    ex.left_by_the_device()  # by calls outside of any case
+    with state.Kept() as kept, ex.MODES["grad"](), watched:
+        asked(trial)
+        unmet = _unmet(trial)
+    if left := dict.fromkeys((*ex.left_by_the_device(), *kept.left)):
+        text = f"the call left behind in torch, and parity put back: {'; '.join(left)}"
+        _accuse(trial, Verdict(Status.WRONG, text, Measure("", problem=STATE), EXACT))
     if processes.forks() != forked and trial.results:
-        trial.results[0] = Result(trial.results[0].aspect, Verdict(Status.ERROR, FORKED))
+        _accuse(trial, Verdict(Status.ERROR, FORKED))
+    trial.results += unmet
     if probes is not None:
         probes += trial.power
     with ex.Unwatched():
         digest = inputs.digest()
     return tuple(trial.results), digest
+
+
+def _accuse(t: Trial, verdict: Verdict) -> None:
+    """Say this of the first result of a case: whatever came of it, the calls did what no call may do."""
+    first = t.results[0] if t.results else Result(Aspect.REFUSAL if t.case.refused else Aspect.FORWARD, Verdict(Status.VOID))
+    if first.verdict.status.is_finding:
+        verdict = replace(first.verdict, reason=f"{first.verdict.reason}; {verdict.reason}", excess=None)
+    t.results[:1] = [replace(first, verdict=verdict)]
+
+
+def _unmet(t: Trial) -> list[Result]:
+    """The aspects of a case that were due and silently fell out. Nothing falls out silently where something else was told."""
+    if any(r.verdict.status is not Status.AGREE for r in t.results):
+        return []
+    missing = t.due - {r.aspect for r in t.results}
+    odd = state.unusual(state.RECORDING)
+    text = f"it was to be compared, and was not{': ' * bool(odd)}{', '.join(odd)}"
+    return [Result(a, Verdict(Status.ERROR, text, Measure("", problem=UNCOMPARED))) for a in Aspect if a in missing]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,29 +137,33 @@ def _aspects(t: Trial) -> None:
     _judge_forward(t, bench, first, there, theirs, outcome)
     live = first.live
     if isinstance(live, Raised) or isinstance(theirs, Raised) or not isinstance(reference, Computed):
+        t.due &= {Aspect.INPLACE if t.program.row.mutates else Aspect.FORWARD}
         return
     sides = Sides(bench, first.placed, there, live, theirs, reference, outcome, first.grad)
     known = all(is_known(x) for _, x in reference.tensors)
     if known and t.case.under == "grad":
         _derivatives(t, sides)
-    _further_calls(t, sides, first, known)
+    elif not known:  # parity compares no derivatives of such results, nor destinations
+        t.due -= {*DERIVATIVES, Aspect.OUT}
+    _further_calls(t, sides, first)
     if t.settings.operands or t.settings.always_use_oracle or failing(t.results):
         inputs_unchanged.check(t, sides)
     if t.settings.guards:
         poison.check_guards(t, sides)
-    if t.settings.wants_more(Aspect.TRANSFER):
+    if Aspect.TRANSFER in t.due:
         transfer.check(t, there)
 
 
 def _on_reference(t: Trial) -> Forward:
     """The forward on the reference; without a graph if it raises with one."""
-    grad = _wants_grad(t)
+    grad = has_leaves(t)
     t.mark("reference")
     here = ex.place(t.inputs, t.cpu)
     live = ex.precisely(lambda: ex.forward(t.program, t.case, t.inputs, here, grad), "run")
     if isinstance(live, Raised) and grad:
         live = ex.precisely(lambda: ex.forward(t.program, t.case, t.inputs, here, False), "run")
         grad = False
+        not_derived(t, *DERIVATIVES)
     reference: Outcome = live if isinstance(live, Raised) else Computed(tuple((n, x.detach()) for n, x in live.outputs))
     return Forward(here, live, reference, grad)
 
@@ -185,28 +214,17 @@ def _derivatives(t: Trial, s: Sides) -> None:
         derivatives.check_through_gauge(t, s)
 
 
-def _further_calls(t: Trial, s: Sides, first: Forward, known: bool) -> None:
-    """Check the same call again, and its forms that write. known: whether parity supports the kinds of all results."""
+def _further_calls(t: Trial, s: Sides, first: Forward) -> None:
+    """Check the same call again, and its forms that write."""
     row = t.program.row
-    if (t.settings.repeat or t.case.under == "deterministic") and row.relation not in ("random", "uninitialised"):
+    if Aspect.REPEAT in t.due:
         repeat.check(t, s, lambda: _forward_again(t, first), _written_parts(t))
     if row.mutates:
         return
-    if t.program.out and known and t.settings.wants(Aspect.OUT):
+    if Aspect.OUT in t.due:
         writes.out(t, s)
-    if t.program.inplace is not None and t.settings.wants(Aspect.INPLACE):
+    if Aspect.INPLACE in t.due:
         writes.inplace(t, s)
-
-
-def _wants_grad(t: Trial) -> bool:
-    """Whether operands are leaves. They are under no_grad too, like the parameters of a model; inference tensors cannot be."""
-    row = t.program.row
-    return (
-        t.case.under != "inference"
-        and t.case.dtype in row.grad
-        and row.relation not in GAUGE_DEPENDENT
-        and any(o.spec.grad and (o.view.is_floating_point() or o.view.is_complex()) for o in t.inputs.operands)
-    )
 
 
 def _result_dtype(reference: Outcome) -> torch.dtype | None:

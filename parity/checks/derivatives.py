@@ -16,12 +16,10 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from parity.catalog import opinfo
-from parity.catalog.row import Row
+from parity.checks.due import DERIVATIVES, not_derived
 from parity.checks.gauge import GAUGES, Gauge, through
 from parity.checks.trial import Lent, Result, Sides, Trial, agrees, compare, outcome_of, raised, values
 from parity.core.case import Cotangent, OpClass, TensorSpec
-from parity.core.dtypes import COMPLEX, FLOATS
 from parity.core.results import Aspect, Computed, Measure, Outcome, Raised, Status, Verdict
 from parity.devices.base import Device
 from parity.execution import execute as ex
@@ -32,8 +30,6 @@ from parity.oracle.oracle import CaseOracle
 
 make_dual: Callable[[Tensor, Tensor], Tensor] = forward_ad.make_dual
 unpack_dual: Callable[[Tensor], Any] = forward_ad.unpack_dual
-TWICE = (*FLOATS, *COMPLEX)  # dtypes of backward of backward
-PUSHED = ("float32", "complex64")  # dtypes of forward-mode
 LARGEST = 2048  # elements of a factored matrix: derivatives cost ten times as much as the factors, and their truth more
 # torch's messages if a backend's kernel has no derivative beyond the first: it lacks the op in that aspect.
 UNDERIVED = (
@@ -49,18 +45,16 @@ def check(t: Trial, s: Sides) -> None:
     """Check the requested derivatives of a forward whose operands are leaves on both sides."""
     tracked = ex.differentiable(s.live)
     if not tracked:
+        not_derived(t, *DERIVATIVES)
         return
     alike = [n for n, _ in tracked] == [n for n, _ in ex.differentiable(s.theirs)]
-    more = alike and not t.program.row.mutates
-    twice, pushed = more and t.case.dtype in TWICE, more and t.case.dtype in PUSHED
-    if t.settings.wants(Aspect.BACKWARD):
+    if Aspect.BACKWARD in t.due:
         _backward(t, s, alike)
-    # If several numbers go to one place, the one that stays decides every derivative; only the first derivative is checked.
-    twice = twice and t.program.row.relation != "unpool"
-    if twice and t.settings.wants_more(Aspect.DOUBLE) and promises(t.program.row, "gradgrad"):
+    if not alike:
+        t.due -= {Aspect.DOUBLE, Aspect.TANGENT}
+    if Aspect.DOUBLE in t.due:
         _double_backward(t, s, tracked)
-    pushed = pushed and rule_of(t.program.row).has_tangents
-    if pushed and t.settings.wants_more(Aspect.TANGENT) and promises(t.program.row, "forward_ad"):
+    if Aspect.TANGENT in t.due:
         _tangents(t, s)
 
 
@@ -69,11 +63,14 @@ def check_through_gauge(t: Trial, s: Sides) -> None:
     gauge, views = GAUGES.get(t.program.row.relation), [o.view for o in t.inputs.operands if o.spec.grad]
     leaves = any(x.is_floating_point() or x.is_complex() for x in views) and sum(x.numel() for x in views) <= LARGEST
     if gauge is None or not leaves or t.case.dtype not in t.program.row.grad or not _apart(gauge, s):
+        t.due -= DERIVATIVES
         return
+    t.due -= {Aspect.TANGENT}
     program = replace(t.program, function=through(gauge, t.program.function), inplace=None, out=False)
     t.mark("reference")
     live = ex.precisely(lambda: ex.forward(program, t.case, t.inputs, s.here, True), "run")
     if isinstance(live, Raised) or not (tracked := ex.differentiable(live)):
+        not_derived(t, *DERIVATIVES)
         return
     t.mark("device")
     theirs = ex.attempt(lambda: ex.forward(program, t.case, t.inputs, s.there, True), "run")
@@ -85,9 +82,11 @@ def check_through_gauge(t: Trial, s: Sides) -> None:
     bench = replace(s.bench, row=row, oracle=CaseOracle(program, t.case, t.inputs, None), bound=None)
     own, sides = replace(t, program=program), replace(s, bench=bench, live=live, theirs=theirs)
     alike = [n for n, _ in tracked] == [n for n, _ in ex.differentiable(theirs)]
-    if t.settings.wants(Aspect.BACKWARD):
+    if Aspect.BACKWARD in t.due:
         _backward(own, sides, alike)
-    if alike and t.case.dtype in TWICE and t.settings.wants_more(Aspect.DOUBLE) and promises(t.program.row, "gradgrad"):
+    if not alike:
+        t.due -= {Aspect.DOUBLE}
+    if Aspect.DOUBLE in t.due:
         _double_backward(own, sides, tracked)
 
 
@@ -103,14 +102,6 @@ def _apart(gauge: Gauge, s: Sides) -> bool:
     chosen = [gauge.chosen(results) for results in (ours, theirs, meant)]
     alike = all(torch.equal(a, b) and torch.equal(a.to(c.dtype), c) for a, b, c in zip(*chosen, strict=True))
     return alike and gauge.apart(s.bench.oracle.operands, meant)
-
-
-@functools.lru_cache(maxsize=4096)
-def promises(row: Row, flag: str) -> bool:
-    """Whether torch's test data lists these derivatives for the op; True for a row without an entry, which is tried on the
-    reference."""
-    known = [opinfo.ENTRIES[n] for n in row.opinfo if n in opinfo.ENTRIES]
-    return not known or any(getattr(e, flag) for e in known)
 
 
 def _fed(cotangent: Cotangent, outputs: Sequence[tuple[str, Tensor]]) -> list[Destination]:
@@ -137,10 +128,9 @@ def _backward(t: Trial, s: Sides, alike: bool) -> None:
     got = ex.precisely(lambda: ex.backward(s.live, ours), "backward")
     reference: Outcome = got if isinstance(got, Raised) else Computed(tuple((n, x.detach()) for n, x in got))
     s.bench.oracle.differentiate(ours)
-    if isinstance(reference, Raised):
-        return  # the reference has no gradient for this dtype
-    if not got:
-        return  # no output depends on a leaf (norm with p=0)
+    if isinstance(reference, Raised) or not got:  # no gradient for this dtype, or no output depends on a leaf (norm with p=0)
+        not_derived(t, Aspect.BACKWARD)
+        return
     if not alike:
         text = "other results require a gradient than on the reference"
         t.results.append(Result(Aspect.BACKWARD, Verdict(Status.MALFORMED, text, Measure("grad", problem="graph"))))
@@ -216,11 +206,13 @@ def _double_backward(t: Trial, s: Sides, tracked: Named) -> None:
 
     live = ex.precisely(lambda: first(here), "run")
     if isinstance(live, Raised) or not (again_tracked := ex.differentiable(live)):
-        return  # torch has no second derivative here, or it is 0 everywhere
+        not_derived(t, Aspect.DOUBLE)  # torch has no second one here, or it is 0 everywhere
+        return
     vectors = _fed(Cotangent("normal", "contiguous", t.case.cotangent.seed + 1), again_tracked)
     ours = [_cut(c) for c in vectors]
     got = ex.precisely(lambda: ex.backward(live, ours), "backward")
     if isinstance(got, Raised) or not got:
+        not_derived(t, Aspect.DOUBLE)
         return
     oracle = CaseOracle(program, t.case, inputs, None)
     oracle.differentiate(ours)
@@ -293,6 +285,7 @@ def _pulled(function: Callable[..., Any], moving: Sequence[bool]) -> Callable[..
 def _tangents(t: Trial, s: Sides) -> None:
     """Check directional derivatives of all results along random tangents of the operands that may have a gradient."""
     if not _plain(t, s):
+        t.due -= {Aspect.TANGENT}
         return
     moving = [o.spec.grad and (o.view.is_floating_point() or o.view.is_complex()) for o in t.inputs.operands]
     spread = Cotangent("normal", t.case.cotangent.layout, t.case.cotangent.seed + 2)
@@ -308,6 +301,7 @@ def _tangents(t: Trial, s: Sides) -> None:
 
     got = ex.precisely(lambda: run(here), "run")
     if isinstance(got, Raised) or not got or not _finite(got, {x.dtype for _, x in s.live.outputs}):
+        not_derived(t, Aspect.TANGENT)
         return
     t.mark("device")
     outcome = outcome_of(t, _lacking(ex.attempt(lambda: run(ex.place(inputs, t.device)), "run")))
@@ -320,6 +314,7 @@ def _tangents(t: Trial, s: Sides) -> None:
     with ex.Unwatched():
         known = all(_same(oracle.truth(n), other.truth(n)) for n, _ in got)
     if not known:
+        t.due -= {Aspect.TANGENT}
         return
     bench = replace(s.bench, oracle=oracle, bound=None)
     result = compare(t, bench, Aspect.TANGENT, reference, outcome, "backward", lambda: run(here))

@@ -66,7 +66,9 @@ def check(t: Trial, there: Placed) -> None:
                 t.results.append(Result(Aspect.TRANSFER, Verdict(Status.WRONG, f"{name} {what}", m, EXACT), tuple(measures)))
                 return
     t.notes.clear()
-    if measures:
+    if not measures:
+        t.due.discard(Aspect.TRANSFER)
+    else:
         t.results.append(Result(Aspect.TRANSFER, Verdict(Status.AGREE, "", measures[-1], EXACT), tuple(measures)))
 
 

@@ -120,7 +120,8 @@ class Trial:
 
     notes: the fallbacks heard so far; results: so far; fed: the cotangents given to the device's backward; cotangents: as made,
     and as the reference takes them, once requested; power: outcomes of errors put into results; seconds: aspect -> time of its
-    call on the device, from the call until everything is computed.
+    call on the device, from the call until everything is computed; due: the aspects in which the case is to be compared,
+    without those for which a reason was found why it cannot.
     """
 
     program: Program
@@ -137,6 +138,7 @@ class Trial:
     cotangents: tuple[list[Destination], list[Tensor]] | None = None
     power: list[ProbeResults] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    due: set[Aspect] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)

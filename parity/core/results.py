@@ -269,6 +269,8 @@ SYMPTOMS = {
     "law": "draws from a wrong distribution",
     "unstable": "gives different results in equal calls",
     "raises": "raises where the CPU computes",
+    "state": "changes torch's global state",
+    "uncompared": "is not compared in all that was due",
     "flag": "is in force, and without it the device agrees",
     "memory exhausted": "runs out of memory",
     "dies": "ends or hangs the process",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from parity.catalog import module_entries, opinfo, optimizer_entries
 from parity.catalog.row import Row
-from parity.checks.derivatives import TWICE, promises
+from parity.checks.due import TWICE, promises
 from parity.checks.gauge import GAUGES
 from parity.core.results import COMPARED, Aspect, Status
 from parity.judging.relations import GAUGE_DEPENDENT

@@ -26,7 +26,7 @@ from parity.devices.fingerprint import fingerprint
 from parity.devices.guard import guarded, reasons
 from parity.devices.refusals import OOM, REFUSED, classify
 from parity.devices.resolve import resolve
-from parity.devices.setup import run_setup
+from parity.devices.setup import refuse_modes, run_setup
 from parity.devices.sim.loading import load_faults
 
 # Bytes. A virtual machine may fail at the first, and the last is what a suite of small cases may have in use at once.
@@ -176,6 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--calls", default=None, metavar="FILE", help="note each operator here before it is called")
     options = parser.parse_args(argv)
     try:
+        refuse_modes()
         if options.setup:  # before the device is looked for: it may import the backend
             run_setup(options.setup)
         device = resolve(options.name, load_faults(options.faults) if options.faults else ())

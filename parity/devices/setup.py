@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import runpy
 import sys
 import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from parity.core import state
 from parity.core.errors import UsageError
 
 ran: list[str] = []  # the files that ran in this process
@@ -20,11 +23,31 @@ def run_setup(path: str) -> None:
     if not Path(path).is_file():
         raise UsageError(f"--setup {path}: no such file; give a Python file that sets what the device is to run with")
     add_folder_to_path(Path(path))
-    try:
-        _kept.append(runpy.run_path(path))
-    except (Exception, SystemExit) as e:  # the file may do anything
-        raise UsageError(f"--setup {path} raises {_said(e)} ({_place(e, path)}); mend it, or leave it away") from None
+    with leaving_no_mode(f"--setup {path}"):
+        try:
+            _kept.append(runpy.run_path(path))
+        except (Exception, SystemExit) as e:  # the file may do anything
+            raise UsageError(f"--setup {path} raises {_said(e)} ({_place(e, path)}); mend it, or leave it away") from None
     ran.append(path)
+
+
+@contextlib.contextmanager
+def leaving_no_mode(who: str) -> Iterator[None]:
+    """Raise UsageError if what runs inside leaves a mode of torch in force, in which parity would compare less, or something
+    else. Flags may be set for good. who: runs inside, in messages."""
+    before = [p.read() for p in state.TAKING]
+    yield
+    _refuse(who, state.put_back(before, state.TAKING))
+
+
+def refuse_modes() -> None:
+    """Raise UsageError if such a mode is in force in a process of parity's own that has just imported torch."""
+    _refuse("importing torch, with the backends that it loads by itself,", state.unusual(state.TAKING))
+
+
+def _refuse(who: str, left: Sequence[str]) -> None:
+    if left:
+        raise UsageError(f"{who} leaves {'; '.join(left)} in force, so that not all would be compared; end that mode there")
 
 
 def add_folder_to_path(file: Path) -> None:

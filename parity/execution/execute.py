@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map
 from parity.catalog import entries, opinfo
 from parity.catalog.row import Row
 from parity.core import layout as layouts
+from parity.core import state
 from parity.core.case import Case, Cotangent, Layout
 from parity.core.compiler import set_deterministic
 from parity.core.dtypes import FACTS
@@ -364,14 +365,29 @@ def precisely(run: Callable[[], Any], stage: str) -> Any | Raised:
         return attempt(run, stage, False)
 
 
+left: dict[bool, list[str]] = {True: [], False: []}  # what calls of a device, and of the reference, left in torch's modes
+
+
 def attempt(run: Callable[[], Any], stage: str, classified: bool = True) -> Any | Raised:
-    """The value of `run`, or a Raised if it raised. classified: whether to determine the kind of error, which has a cost."""
+    """The value of `run`, or a Raised if it raised. classified: whether to determine the kind of error, which has a cost; not
+    for the reference. torch's modes are put back, and noted in `left`."""
+    modes = state.modes()
     try:
         return run()
     except BaseException as e:  # whatever a device raises is a result of the check
         if asked_to_stop(e):
             raise
         return Raised(classify(e, stage) if classified else "error", type(e).__name__, said(e), stage)
+    finally:
+        if state.modes() != modes:
+            left[classified] += state.put_back(modes)
+
+
+def left_by_the_device() -> list[str]:
+    """What its calls left in torch's modes since this was asked last, and those of the reference did not."""
+    theirs, ours = left[True], left[False]
+    left[True], left[False] = [], []
+    return [w for w in dict.fromkeys(theirs) if w not in ours]
 
 
 def said(e: BaseException) -> str:

@@ -113,9 +113,9 @@ def one(case: str, how: How) -> int:
         return ended.code
     what = f"hang: {ended.died}" if ended.hung else f"crash: the process died ({ended.died})"
     print(f"{case}\n  {what}" + (f" at stage {ended.stage}" if ended.stage else ""))
-    if ended.stage == "device":
+    if ended.stage == "device" and ended.died not in inquest.KILLS:
         return 1
-    blame, why = inquest.held(case, how, SECONDS, ended.hung)
+    blame, why = inquest.held(case, how, SECONDS, inquest.HANG if ended.hung else ended.died)
     print(f"  {why}")
     if blame != CPU:
         return 1

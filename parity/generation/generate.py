@@ -26,6 +26,7 @@ from parity.generation.before import history
 from parity.generation.error_inputs import error_case
 from parity.generation.mixed_dtypes import with_mixed_dtypes
 from parity.generation.planting import contents
+from parity.generation.room import MOST, made
 
 # Each table starts with the simplest alternative; repeated entries are drawn more often.
 COTANGENTS = ("ones", "normal", "normal", "normal", "zero")
@@ -52,6 +53,7 @@ SEEDS = 1 << 12
 # Elements of all operands together; the limit of the profile counts if that is larger. A call with more, because several border
 # sizes came together, is drawn again without them.
 ROOM = 1 << 22
+MADE_PER_OPERAND = 8  # elements that formulas make for each of an operand, of a function of one element; more are drawn again
 NO_LAYOUT = 5  # of 12 operands are contiguous
 FAR = 4099  # elements between the start of the memory and the view, or between rows of the view
 FAR_LIMIT = 1 << 17  # limit for the elements of a base with such gaps
@@ -100,7 +102,7 @@ def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes, structure: Pick | Non
     may get one layout, and one argument another dtype, which are picked last of all. Raises CaseError where the row's samples
     cannot be made (OpInfo rows)."""
     call, specs = _draw_call(row, Draw(structure or pick, dtype, sizes))
-    if sum([s.numel for s in specs]) > max(sizes.limit, ROOM):
+    if sum([s.numel for s in specs]) > max(sizes.limit, ROOM) or not fits(row, dtype, call, sizes.limit):
         call, specs = _draw_call(row, Draw(structure or pick, dtype, Sizes(border=sizes.plain, limit=0)))
     if row.promotes:
         kept = int(row.mask)
@@ -128,6 +130,11 @@ def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes, structure: Pick | Non
         return error_case(row, Case(row.name, dtype, args, kwargs, under=under), pick)
     case = Case(row.name, dtype, args, kwargs, cotangent if under == "grad" else Cotangent(), into, under, after)
     return with_mixed_dtypes(row, _in_one_layout(row, case, pick), pick) if mixes else case
+
+
+def fits(row: Row, dtype: str, call: Arguments, limit: int) -> bool:
+    """Whether what a call makes is not much more than operands of so many elements allow."""
+    return made(row, Case(row.name, dtype, call.args, call.kwargs)).elements <= max(MOST, MADE_PER_OPERAND * limit)
 
 
 def _draw_call(row: Row, draw: Draw) -> tuple[Arguments, list[TensorSpec]]:

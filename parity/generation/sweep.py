@@ -19,7 +19,7 @@ from parity.catalog.draw import Arguments, Pick, Sweep, SweepPlan
 from parity.catalog.row import Row
 from parity.core.case import Arg, Case, Cotangent, TensorSpec, Values, operands_in
 from parity.core.dtypes import FACTS
-from parity.generation.generate import SEEDS, Drawn, is_seeded, source
+from parity.generation.generate import SEEDS, Drawn, fits, is_seeded, source
 from parity.judging.rules import rule_of
 
 TRIES = 6  # structures that are drawn until one has so many dimensions
@@ -127,7 +127,7 @@ def _first(row: Row, dtype: str, text: str, tries: Sequence[dict[int, int]], lim
     for borders, tight in ((b, t) for b in tries for t in ((True,) if least else (False, True)[: len(b)])):
         call: Arguments = row.signature(Sweep(source(text, []), dtype, borders, tight))
         specs = operands_in((call.args, call.kwargs))
-        if sum(map(_elements, specs)) <= limit:
+        if sum(map(_elements, specs)) <= limit and fits(row, dtype, call, limit):
             break
     else:
         return None

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from parity.checks import inputs_unchanged, metadata
+from parity.checks.check import STATE, UNCOMPARED
 from parity.core import notation
 from parity.core.errors import OutputError
 from parity.core.results import Aspect
@@ -32,6 +33,8 @@ def write_script(f: Finding, device: Device, folder: Path) -> Path | None:
     title = f"{f.item.row.name} {f.item.dtype} on {device.name}: {f.result.verdict.status} in {f.result.aspect}"
     m = f.result.verdict.measure
     problem = m.problem if m is not None else ""
+    if problem in (STATE, UNCOMPARED):
+        return None
     kept, strides = problem == inputs_unchanged.PROBLEM, problem == metadata.PROBLEM
     script = standalone(f.case, f.result.aspect, device.name, title, kept, strides)
     if script is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 import time
@@ -12,12 +11,11 @@ from pathlib import Path
 
 from parity.core import notation
 from parity.core.case import Case
-from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError, ParityError
-from parity.core.layout import base_shape
 from parity.core.results import COMPARED, FINDINGS
 from parity.devices.setup import run_setup
 from parity.execution.execute import said
+from parity.generation.room import refuse_giants
 from parity.report import explanation, metadata, output
 from parity.report.finding import body, place
 from parity.runs import suite
@@ -27,7 +25,6 @@ from parity.runs.options import RunOptions
 from parity.runs.planning import run_plan
 from parity.runs.tally import record
 
-LARGEST = 16 << 30  # most bytes of a case's operands, so that a typing error cannot fill the memory
 LINGER = 0.3  # seconds to wait after the last case, because kernels may fail later than they are called
 
 
@@ -52,9 +49,7 @@ def run(
     for case in cases:
         row = suite.row(case.op)
         item, text = suite.Item(row, case.dtype), notation.case_text(case)
-        needed = sum(math.prod(base_shape(x.shape, x.layout)) * FACTS[x.dtype].bits // 8 for x in case.operands())
-        if needed > LARGEST:
-            raise CaseError(f"the operands of this case take {needed >> 30:,} GiB; parity replays up to {LARGEST >> 30}")
+        refuse_giants(row, case)
         print(text)
         try:
             results = replay(item, plan, case, watch)

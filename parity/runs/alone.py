@@ -183,7 +183,7 @@ class Alone:
         self._hung += ended.how == "hang"
         text, allowed = self._texts[ordinal]
         blame, why = DEVICE, ""
-        if ended.stage != "device":
+        if ended.stage != "device" or ended.signal in KILLS:
             blame, why = self._blame(text, allowed, ended)
         if ended.signal in KILLS and blame == UNKNOWN:
             ended = Ended(ended.ordinal, "killed", ended.signal, ended.stage, ended.after, ended.before)
@@ -213,7 +213,8 @@ class Alone:
             return UNKNOWN, f"not looked into: {INQUESTS} deaths of this item were"
         self._inquests += 1
         o = self._options
-        return inquest.held(text, How(o.device, o.faults, o.setup), allowed, ended.how == "hang")
+        died = inquest.HANG if ended.how == inquest.HANG else ended.signal
+        return inquest.held(text, How(o.device, o.faults, o.setup), allowed, died)
 
     def _row(self, ordinal: int, ended: Ended, blame: str, why: str) -> None:
         self.deaths.append(

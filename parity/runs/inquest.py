@@ -3,7 +3,8 @@ other stage that is no proof, because heap corruption and asynchronous kernels f
 processes, several times each with the device and without it.
 
 A death that recurs every time without the device is the CPU's. One that recurs only with the device is the device's. One that
-does not recur stays unexplained, and still counts against the run.
+does not recur stays unexplained, and still counts against the run. A kill from outside proves nothing of one process, but where
+it comes each time, with the device and without it, the case takes more memory than there is.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ STARTING = 60.0  # seconds that a process may take to start
 TICK = 0.2  # seconds between two looks at whether the inquest is to end
 OUTSIDERS = (signal.SIGKILL, signal.SIGTERM) if hasattr(signal, "SIGKILL") else (signal.SIGTERM,)
 KILLS = tuple(s.name for s in OUTSIDERS)
+HANG = "hang"
 PENDING, NOT_DONE = "being looked into", "not looked into: the run ended before"
 
 
@@ -138,18 +140,21 @@ def word(code: int | None) -> str:
 
 
 def held(
-    case: str, how: How, seconds: float, hung: bool = False,
+    case: str, how: How, seconds: float, died: str = "",
     environment: Mapping[str, str] | None = None, over: threading.Event | None = None,
 ) -> tuple[str, str]:  # fmt: skip
-    """Who caused the death of a case (one of `rows.BLAMES`), and the evidence in words. seconds: what the case may take; hung:
-    whether it hung instead of dying; environment, over: as for `attempt`."""
+    """Who caused the death of a case (one of `rows.BLAMES`), and the evidence in words. seconds: what the case may take; died:
+    its signal, or `HANG`; environment, over: as for `attempt`."""
     alone, over = How("cpu", None, how.setup), threading.Event() if over is None else over
     environment = surroundings() if environment is None else environment
 
     def thrice(how: How) -> list[Attempt]:
         return [*pool.map(lambda _: attempt(case, how, STARTING + seconds, True, environment, over), range(TRIES))]
 
-    with ThreadPoolExecutor(max_workers=TRIES) as pool:
+    def ends(a: Attempt) -> bool:
+        return a.proves or (a.hung and died == HANG) or (bool(a.stage) and a.died in KILLS)
+
+    with ThreadPoolExecutor(max_workers=1 if died in KILLS else TRIES) as pool:  # several at a time would take more memory yet
         try:
             without, both = thrice(alone), thrice(how)
         except BaseException:  # Ctrl-C: the threads must not go on
@@ -157,9 +162,12 @@ def held(
             raise
     if over.is_set():
         return UNKNOWN, NOT_DONE
-    proofs = {a.died for a in without if a.proves or (a.hung and hung)}
-    if len(proofs) == 1 and all(a.proves or (a.hung and hung) for a in without):
-        return CPU, f"it comes on the CPU alone, {TRIES} of {TRIES} times ({without[0].died})"
+    if len({a.died for a in without}) == 1 and all(map(ends, without)):
+        said = f"it comes on the CPU alone, {TRIES} of {TRIES} times ({without[0].died})"
+        if without[0].died not in KILLS:
+            return CPU, said
+        if all(map(ends, both)):
+            return CPU, f"{said}, and with the device as often: it takes more memory than this machine has"
     cpu, device = ([a.died for a in part if a.died] for part in (without, both))
     if device:
         less = f", on the CPU alone {len(cpu)} of {TRIES} times" if cpu else ", and never on the CPU alone"
@@ -177,7 +185,7 @@ class Inquests:
 
     def begin(self, row: Json, how: How, allowed: float) -> None:
         """Find out who caused a death. row: as `Survival` tells it; allowed: seconds that its case may take."""
-        asked = row["case"], how, allowed, row["how"] == "hang", surroundings(), self._over
+        asked = row["case"], how, allowed, HANG if row["how"] == HANG else row["signal"], surroundings(), self._over
         self._begun.append((row, self._pool.submit(held, *asked)))
 
     @property

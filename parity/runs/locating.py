@@ -17,6 +17,7 @@ import torch
 
 from parity.catalog.row import Row
 from parity.checks import deciding, inputs_unchanged
+from parity.checks.check import STATE, UNCOMPARED
 from parity.checks.following import Followed, following
 from parity.checks.trial import Result
 from parity.core import layout as layouts
@@ -61,7 +62,7 @@ def cause_of(row: Row, case: Case, result: Result, device: Device, found: Outcom
     if symptom == "values" and (flag := _explaining_flag(case, result.aspect, device, again)):
         return Cause(flag, "flag")
     function = ""
-    if symptom not in ("law", "accepts", "operands"):
+    if symptom not in ("law", "accepts", "operands", STATE, UNCOMPARED):
         # An error of a backward pass often follows from a wrong result of the forward.
         only = Aspect.FORWARD if raised and result.aspect in DERIVATIVES else result.aspect
         with following(device) as seen:
@@ -117,6 +118,8 @@ def symptom_of(result: Result) -> str:
     """What is wrong, in a word of `SYMPTOMS`; for an error, also its message without numbers."""
     v = result.verdict
     problem = v.measure.problem if v.measure is not None else ""
+    if problem in (STATE, UNCOMPARED):
+        return problem
     if v.status is Status.ERROR:
         return f"raises: {skeleton(v.reason)}"
     if v.status is Status.OOM:

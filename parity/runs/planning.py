@@ -10,14 +10,15 @@ from pathlib import Path
 
 import torch
 
-from parity import tolerance
-from parity.core import processes
+from parity import catalog, tolerance
+from parity.core import processes, state
 from parity.core.case import Case
 from parity.core.dtypes import FACTS
 from parity.devices import load_faults, resolve
 from parity.devices.base import Device
 from parity.devices.preflight import is_fast
-from parity.devices.setup import run_setup
+from parity.devices.setup import refuse_modes, run_setup
+from parity.generation import room
 from parity.runs import known, suite
 from parity.runs.known import Known
 from parity.runs.options import RunOptions
@@ -28,7 +29,7 @@ from parity.tolerance import Tables
 # Each call of a case may take this long: of 200,000 on an H100 that 27 processes shared, one that compiles its kernel took
 # 14.6 s, and ten others more than 5 s ...
 BASE_SECONDS = 20.0
-SECONDS_PER_ELEMENT = 2e-5  # ... and this per element of its operands
+SECONDS_PER_ELEMENT = 2e-5  # ... and this per element of its operands, or of the largest result
 SECONDS_PER_TENSOR = 0.1  # ... and this per operand: optimizers of many parameters call a kernel for each, several times
 
 
@@ -62,17 +63,20 @@ class RunPlan:
 
 def patience(case: Case) -> float:
     """Seconds that each call of a case may take before it counts as hung."""
-    return BASE_SECONDS + SECONDS_PER_ELEMENT * case.numel + SECONDS_PER_TENSOR * len(case.operands())
+    most = max(case.numel, room.made(suite.row(case.op), case).largest)
+    return BASE_SECONDS + SECONDS_PER_ELEMENT * most + SECONDS_PER_TENSOR * len(case.operands())
 
 
 def run_plan(options: RunOptions, power: float, left: float | None, later: bool = False) -> RunPlan:
     """The RunPlan of this process. power, later: see `RunPlan`; left: seconds until the time is over."""
     processes.prepare_torch()
+    refuse_modes()
     if options.setup:  # before OpInfo is imported, which freezes the backend flags
         run_setup(options.setup)
     device = resolve(options.device, load_faults(options.faults) if options.faults else ())
     tables = tolerance.load(device.name, known_ops={r.name for r in suite.rows("all")}, fast=is_fast(device))
     cpu, profile = resolve("cpu"), suite.profile(options.profile)
+    state.watch(name for r in catalog.ROWS.values() for name in (r.call, r.inplace) if name.startswith("torch."))
     gc.freeze()  # torch and the catalog stay alive, so the collector need not scan them
     with device.active():
         takes = frozenset(d for d in FACTS if device.takes(getattr(torch, d)))

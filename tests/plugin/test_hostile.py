@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from commands import told
 
 from parity.core import untrusted
 from parity.core.errors import CaseError
@@ -220,11 +222,10 @@ def test_a_death_that_does_not_come_again_is_acquitted_nobody(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    "ended",
-    [("SIGKILL", False, "compare"), ("exit code 1", False, ""), ("no answer in 60 s", True, "build"), ("SIGSEGV", False, "")],
+    "ended", [("SIGKILL", False, ""), ("exit code 1", False, ""), ("no answer in 60 s", True, "build"), ("SIGSEGV", False, "")]
 )
 def test_what_proves_nothing_convicts_nobody(ended: tuple[str, bool, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three processes on the CPU that were killed, never began, or had too little time."""
+    """Three processes on the CPU that were killed before they began, never began, or had too little time."""
     monkeypatch.setattr("parity.runs.inquest.attempt", lambda *_: inquest.Attempt(1, *ended))
     assert inquest.held(CASE, inquest.How("sim"), 1.0)[0] == DEVICE
 
@@ -232,6 +233,50 @@ def test_what_proves_nothing_convicts_nobody(ended: tuple[str, bool, str], monke
 def test_three_equal_deaths_on_the_cpu_alone_convict_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("parity.runs.inquest.attempt", lambda *_: inquest.Attempt(1, "SIGSEGV", False, "reference"))
     assert inquest.held(CASE, inquest.How("sim"), 1.0)[0] == CPU
+
+
+def test_a_case_that_is_killed_with_the_device_and_without_it_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process after the other, because several at a time take more memory yet."""
+    running, most = 0, 0
+
+    def killed(*_: object) -> inquest.Attempt:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        time.sleep(0.01)
+        running -= 1
+        return inquest.Attempt(1, "SIGKILL", False, "device")
+
+    monkeypatch.setattr("parity.runs.inquest.attempt", killed)
+    blame, why = inquest.held(CASE, inquest.How("sim"), 1.0, "SIGKILL")
+    assert blame == CPU
+    assert "more memory than this machine has" in why
+    assert most == 1
+
+
+@pytest.mark.parametrize("lives", ["cpu", "sim"])
+def test_a_case_that_lives_on_one_side_is_not(lives: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ended(case: str, how: inquest.How, *_: object) -> inquest.Attempt:
+        return inquest.Attempt(0) if how.device == lives else inquest.Attempt(1, "SIGKILL", False, "device")
+
+    monkeypatch.setattr("parity.runs.inquest.attempt", ended)
+    assert inquest.held(CASE, inquest.How("sim"), 1.0, "SIGKILL")[0] == (DEVICE if lives == "cpu" else UNKNOWN)
+
+
+def test_a_real_case_that_is_killed_on_both_sides_is_the_cpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A kernel that takes more memory than there is: a stand-in that ends its process as the system does."""
+    monkeypatch.setattr(inquest, "TRIES", 1)
+    (tmp_path / "greedy.py").write_text(
+        "import os, signal, torch\nplain = torch.exp\n"
+        "torch.exp = lambda x, **more: os.kill(os.getpid(), signal.SIGKILL) if x.numel() > 1000 else plain(x, **more)\n"
+    )
+    greedy = ("--device", "sim", "--setup", str(tmp_path / "greedy.py"))
+    code, text = told(capfd, "replay", "exp(float32[2000])", *greedy)
+    assert "more memory than this machine has" in text
+    assert code == 3
+    assert told(capfd, "replay", "exp(float32[20])", *greedy)[0] == 0
 
 
 def test_the_first_kill_from_outside_counts_until_the_item_was_examined_again() -> None:

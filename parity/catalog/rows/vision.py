@@ -10,6 +10,8 @@ from parity.catalog.row import COMPOSITE, CONTRACTION, EVERY, EXACT, FLOATING, O
 from parity.core.case import Arg
 from parity.core.dtypes import FLOATS
 
+MOST_SMOOTH = 1025  # of a dimension that is resampled with antialiasing: the truth takes a table of weights, old size by new
+
 _row = partial(Row, family="vision", rule=COMPOSITE, dtypes=FLOATS, grad=FLOATS, call="torch.nn.functional.*")
 
 
@@ -39,7 +41,8 @@ def _interpolate(mode: str, ranks: tuple[int, ...]) -> Signature:
         linear = mode in ("linear", "bilinear", "bicubic", "trilinear")
         corners = draw.option(True, False) if linear else None
         again = draw.option(True) if factor is not None and mode != "area" else None
-        smooth = draw.option(True) if mode in ("bilinear", "bicubic") and draw.dtype == "float32" else None
+        weighed = mode in ("bilinear", "bicubic") and draw.dtype == "float32" and max(sizes) <= MOST_SMOOTH
+        smooth = draw.option(True) if weighed else None
         named = keywords(size=size, scale_factor=factor, mode=mode, align_corners=corners)
         return Arguments((x,), (*named, *keywords(recompute_scale_factor=again, antialias=smooth)))
 

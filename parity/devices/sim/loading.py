@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from parity.core.errors import FaultError
-from parity.devices.setup import add_folder_to_path
+from parity.devices.setup import add_folder_to_path, leaving_no_mode
 from parity.devices.sim.faults import Fault
 
 _loaded: list[tuple[str, tuple[Fault, ...]]] = []  # the files and modules of this process, with what they declare
@@ -25,7 +25,8 @@ def load_faults(place: str | Path) -> tuple[Fault, ...]:
 
     Raises FaultError if there is no such file or module, it does not run, it declares nothing, or two faults have the same id.
     """
-    module = load_module(place)
+    with leaving_no_mode(f"--faults {place}"):
+        module = load_module(place)
     if (declared := getattr(module, "FAULTS", None)) is not None:
         if not isinstance(declared, (list, tuple)) or not all(isinstance(f, Fault) for f in declared):
             raise FaultError(f"{place}: FAULTS must be a list of Fault, not {_spelt(declared)}; expected {EXPECTED}")

@@ -1,0 +1,88 @@
+"""What a case is to compare: known from its row, dtype, settings and operands before it runs."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from parity.catalog import opinfo
+from parity.catalog.row import Row
+from parity.checks import transfer
+from parity.checks.gauge import GAUGES
+from parity.checks.trial import Trial
+from parity.core.case import TensorSpec
+from parity.core.dtypes import COMPLEX, FLOATS
+from parity.core.layout import overlaps
+from parity.core.results import Aspect
+from parity.judging.relations import GAUGE_DEPENDENT
+from parity.judging.rules import rule_of
+
+TWICE = (*FLOATS, *COMPLEX)  # dtypes of backward of backward
+PUSHED = ("float32", "complex64")  # dtypes of forward-mode
+DERIVATIVES = frozenset({Aspect.BACKWARD, Aspect.DOUBLE, Aspect.TANGENT})
+
+
+def due(t: Trial) -> set[Aspect]:
+    """The aspects in which a case is to be compared. What falls out on the way is taken out by the check that finds the
+    reason."""
+    if t.case.refused:
+        return {Aspect.REFUSAL}
+    row, s = t.program.row, t.settings
+    own = Aspect.INPLACE if row.mutates else Aspect.FORWARD
+    wanted = {own} if s.wants(own) else set()
+    if s.wants_more(Aspect.TRANSFER) and not all(o.spec.on_cpu for o in t.inputs.operands[: transfer.OPERANDS]):
+        wanted.add(Aspect.TRANSFER)
+    if (s.repeat or t.case.under == "deterministic") and row.relation not in ("random", "uninitialised"):
+        wanted.add(Aspect.REPEAT)
+    if t.program.out and not row.mutates and s.wants(Aspect.OUT):
+        wanted.add(Aspect.OUT)
+    if t.program.inplace is not None and not row.mutates and s.wants(Aspect.INPLACE) and _takes_its_result(t):
+        wanted.add(Aspect.INPLACE)
+    return wanted | _derivatives(t) if t.case.under == "grad" else wanted
+
+
+def _derivatives(t: Trial) -> set[Aspect]:
+    row, s, leaves = t.program.row, t.settings, has_leaves(t)
+    if not (leaves or row.relation in GAUGES):
+        return set()
+    wanted = {Aspect.BACKWARD} if s.wants(Aspect.BACKWARD) else set()
+    # If several numbers go to one place, the one that stays decides every derivative; only the first is checked.
+    twice = s.wants_more(Aspect.DOUBLE) and t.case.dtype in TWICE and not row.mutates and row.relation != "unpool"
+    if twice and promises(row, "gradgrad"):
+        wanted.add(Aspect.DOUBLE)
+    pushed = s.wants_more(Aspect.TANGENT) and t.case.dtype in PUSHED and not row.mutates and leaves
+    if pushed and rule_of(row).has_tangents and promises(row, "forward_ad"):
+        wanted.add(Aspect.TANGENT)
+    return wanted
+
+
+def has_leaves(t: Trial) -> bool:
+    """Whether operands are leaves. They are under no_grad too, like the parameters of a model; inference tensors cannot be."""
+    row = t.program.row
+    return (
+        t.case.under != "inference"
+        and t.case.dtype in row.grad
+        and row.relation not in GAUGE_DEPENDENT
+        and any(o.spec.grad and (o.view.is_floating_point() or o.view.is_complex()) for o in t.inputs.operands)
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def promises(row: Row, flag: str) -> bool:
+    """Whether torch's test data lists these derivatives for the op; True for a row without an entry, which is tried on the
+    reference."""
+    known = [opinfo.ENTRIES[n] for n in row.opinfo if n in opinfo.ENTRIES]
+    return not known or any(getattr(e, flag) for e in known)
+
+
+def _takes_its_result(t: Trial) -> bool:
+    """Whether the first operand may be written into, as far as its own layout goes."""
+    first = t.inputs.operands[0].spec if t.inputs.operands and isinstance(t.case.args[0], (TensorSpec, int)) else None
+    return first is not None and not overlaps(first.layout) and not first.on_cpu
+
+
+def not_derived(t: Trial, *aspects: Aspect) -> None:
+    """The reference has no such derivatives here. That is a reason only while torch records gradients at all."""
+    if (torch.ones(1, requires_grad=True) * 1).requires_grad:
+        t.due -= set(aspects)

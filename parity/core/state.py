@@ -1,0 +1,259 @@
+"""torch's global state that decides what is compared and computed: read before a call, and put back after it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from operator import itemgetter
+from pkgutil import resolve_name
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.modules import module as modules
+
+_C: Any = torch._C
+SUBNORMAL = sys.float_info.min / 4
+_guards: list[Any] = []  # of inference mode: each ends what it began when nobody holds it
+
+
+class Piece(NamedTuple):
+    """A part of the state. name: in messages; read: its value; put: sets it; at_first: its value where torch was just
+    imported, of those that nothing may set for good."""
+
+    name: str
+    read: Callable[[], Any]
+    put: Callable[[Any], object]
+    at_first: Any = None
+
+
+# ------------------------------------------------------------------------------------ modes: how a call is taken and recorded
+
+
+def _put_inference(on: bool) -> None:
+    threads = _C._is_multithreading_enabled()
+    _guards.append(guard := torch.inference_mode(on))
+    guard.__enter__()
+    _C._set_multithreading_enabled(threads)  # the guard sets them, too
+
+
+AUTOCAST = [t for t in ("cpu", "cuda", "mps", "xpu", "privateuseone") if torch.amp.is_autocast_available(t)]
+
+
+def _autocast() -> tuple[str, ...]:
+    return tuple([t for t in AUTOCAST if torch.is_autocast_enabled(t)]) if _C._is_any_autocast_enabled() else ()
+
+
+def _put_autocast(on: tuple[str, ...]) -> None:
+    for t in AUTOCAST:
+        torch.set_autocast_enabled(t, t in on)
+
+
+class _Stack(NamedTuple):
+    """A stack of modes that see every call. Its methods are the `read` and `put` of a Piece."""
+
+    length: Callable[[], int]
+    at: Callable[[int], Any]
+    pop: Callable[[], object]
+    push: Callable[[Any], object]
+
+    def read(self) -> tuple[Any, ...]:
+        """The modes, the outermost first."""
+        return tuple([self.at(k) for k in range(n)]) if (n := self.length()) else ()
+
+    def put(self, modes: tuple[Any, ...]) -> None:
+        """Leave what was entered, and see to it that these modes are in force, whatever leaving the others did."""
+        for mode in [m for m in reversed(self.read()) if m not in modes]:
+            with contextlib.suppress(Exception):
+                mode.__exit__(None, None, None)
+        if self.read() != modes:
+            for _ in self.read():
+                self.pop()
+            for mode in modes:
+                self.push(mode)
+
+
+FUNCTIONS = _Stack(
+    _C._len_torch_function_stack, _C._get_function_stack_at, _C._pop_torch_function_stack, _C._push_on_torch_function_stack
+)
+OPERATORS = _Stack(
+    _C._len_torch_dispatch_stack,
+    _C._get_dispatch_stack_at,
+    partial(_C._pop_torch_dispatch_stack, None),
+    _C._push_on_torch_dispatch_stack,
+)
+# Inference mode changes the grad mode, so it is put back before that.
+RECORDING = (
+    Piece("inference mode", torch.is_inference_mode_enabled, _put_inference, False),
+    Piece("grad mode", torch.is_grad_enabled, _C._set_grad_enabled, True),
+    Piece("autocast", _autocast, _put_autocast, ()),
+)
+# A mode sees what puts the others back, so it goes first.
+TAKING = (
+    Piece("the function modes", FUNCTIONS.read, FUNCTIONS.put, ()),
+    Piece("the dispatch modes", OPERATORS.read, OPERATORS.put, ()),
+    *RECORDING,
+)
+MODES = (
+    *TAKING,
+    Piece("the threads of backward", _C._is_multithreading_enabled, _C._set_multithreading_enabled),
+    Piece("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
+)
+_READERS = [p.read for p in MODES]
+
+
+def modes() -> list[Any]:
+    """The values of MODES now."""
+    return [read() for read in _READERS]
+
+
+# ------------------------------------------------------------------------------------------------- flags: how it is computed
+
+
+def _pair(name: str) -> Piece:
+    """A flag that torch's backends read."""
+    get, put = getattr(_C, f"_get_{name}"), getattr(_C, f"_set_{name}")
+    return Piece(name, get, lambda v: put(*v) if isinstance(v, tuple) else put(v))
+
+
+def _precision() -> str:
+    """torch refuses to tell it where its backends differ."""
+    try:
+        return str(_C._get_float32_matmul_precision())
+    except RuntimeError:
+        return "mixed"
+
+
+def _put_precision(word: str) -> None:
+    if word != "mixed":
+        _C._set_float32_matmul_precision(word)
+
+
+def _attention(name: str) -> Piece:
+    return Piece(f"{name}_sdp", getattr(_C, f"_get_{name}_sdp_enabled"), getattr(_C, f"_set_sdp_use_{name}"))
+
+
+HOOKS = [v for k, v in vars(modules).items() if k.startswith("_global_") and k.endswith(("ward_hooks", "ward_pre_hooks"))]
+
+
+def _put_hooks(numbers: tuple[int, ...]) -> None:
+    for hooks, number in zip(HOOKS, numbers):
+        while len(hooks) > number:
+            hooks.popitem()
+
+
+def _put_saving(hooks: Any) -> None:
+    while _C._autograd._top_saved_tensors_default_hooks(False) not in (hooks, None):
+        _C._autograd._pop_saved_tensors_default_hooks()
+
+
+BACKENDS = """cublas_allow_tf32 cublas_allow_fp16_reduced_precision_reduction cublas_allow_bf16_reduced_precision_reduction
+    cublas_allow_fp16_accumulation cudnn_allow_tf32 cudnn_benchmark cudnn_deterministic cudnn_enabled mkldnn_enabled
+    mkldnn_deterministic nnpack_enabled qengine math_sdp_allow_fp16_bf16_reduction
+    cpu_allow_fp16_reduced_precision_reduction deterministic_fill_uninitialized_memory"""
+_DEVICE: Any = torch._GLOBAL_DEVICE_CONTEXT
+FLAGS = (
+    Piece("the default device", lambda: getattr(_DEVICE, "device_context", None), partial(setattr, _DEVICE, "device_context")),
+    Piece("float32_matmul_precision", _precision, _put_precision),  # first, because it sets others
+    *(_pair(name) for name in BACKENDS.split() if hasattr(_C, f"_get_{name}")),
+    *(_attention(name) for name in ("flash", "mem_efficient", "math", "cudnn")),
+    Piece("the number of threads", torch.get_num_threads, torch.set_num_threads),
+    Piece(
+        "deterministic algorithms",
+        lambda: (_C._get_deterministic_algorithms(), _C._get_deterministic_algorithms_warn_only()),
+        lambda v: _C._set_deterministic_algorithms(v[0], warn_only=v[1]),
+    ),
+    Piece("flushing of subnormals", lambda: SUBNORMAL * 1.0 == 0.0, torch.set_flush_denormal),
+    Piece("hooks on saved tensors", partial(_C._autograd._top_saved_tensors_default_hooks, False), _put_saving),
+    Piece("the seed of random numbers", torch.default_generator.initial_seed, torch.default_generator.manual_seed),
+    Piece("hooks on modules", lambda: tuple(map(len, HOOKS)), _put_hooks),
+)
+WHOLE = (*MODES, *FLAGS)
+
+
+class _Functions:
+    """Public functions of a module or a class, as they were when they were first seen."""
+
+    def __init__(self, owner: Any, names: Sequence[str]) -> None:
+        self.owner = owner
+        self.names = [n for n in names if n in vars(owner)] if isinstance(owner, ModuleType) else [*vars(owner)]
+        self._read = itemgetter(*self.names, *self.names[:1])  # a tuple, even of one
+        self._known = self._read(vars(owner))
+
+    def put_back(self) -> list[str]:
+        """Undo what replaced some of them, or hides one that a class inherits, and say so."""
+        there = vars(self.owner)
+        with contextlib.suppress(KeyError):  # one of them is gone
+            if self._read(there) == self._known and (isinstance(self.owner, ModuleType) or len(there) == len(self.names)):
+                return []
+        replaced = [(n, f) for n, f in zip(self.names, self._known) if there.get(n) is not f]
+        new = [] if isinstance(self.owner, ModuleType) else there.keys() - set(self.names)
+        for name, function in replaced:
+            setattr(self.owner, name, function)
+        for name in new:
+            delattr(self.owner, name)
+        return [f"another {self.owner.__name__}.{name}" for name in (*(n for n, _ in replaced), *sorted(new))]
+
+
+_watched: list[_Functions] = []
+
+
+def watch(paths: Iterable[str]) -> None:
+    """Let `Kept` see to these functions of torch as well, by their dotted paths. For processes of parity's own: elsewhere a
+    person may have replaced them."""
+    by: dict[str, list[str]] = {}
+    for owner, _, name in sorted({p.rpartition(".") for p in paths}):
+        by.setdefault(owner, []).append(name)
+    _watched[:] = [_Functions(resolve_name(owner), names) for owner, names in by.items()]
+
+
+# ----------------------------------------------------------------------------------------------------------------- keeping
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return ", ".join(map(_word, value)) or "none"
+    return str(value) if isinstance(value, (str, int, float, torch.dtype)) else type(value).__name__ if value else "none"
+
+
+def unusual(pieces: Sequence[Piece]) -> list[str]:
+    """Which of these are not as where torch has just been imported, in words."""
+    return [f"{p.name} ({_word(now)})" for p in pieces if (now := p.read()) != p.at_first]
+
+
+def put_back(before: Sequence[Any], pieces: Sequence[Piece] = MODES) -> list[str]:
+    """Set what is no longer as it was before, and say in words what that is. before: the values of the pieces."""
+    words = []
+    for piece, value in zip(pieces, before):
+        if (now := piece.read()) != value:
+            words.append(f"{piece.name} ({_word(value)} before, {_word(now)} after)")
+            piece.put(value)
+    return words
+
+
+class Kept:
+    """At the end of the context all state is as it was at its beginning, the random numbers of the CPU included, however far
+    they were drawn. left: what was not, and what threads raised that were started meanwhile, in words."""
+
+    def __enter__(self) -> Kept:
+        self.left: list[str] = []
+        self._before, self._drawn = [p.read() for p in WHOLE], torch.default_generator.get_state()
+        self._hook = threading.excepthook
+        threading.excepthook = self._failed
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        threading.excepthook = self._hook
+        self.left += [w for f in _watched for w in f.put_back()]
+        if [p.read() for p in WHOLE] != self._before:
+            self.left += put_back(self._before, WHOLE)
+        torch.default_generator.set_state(self._drawn)
+
+    def _failed(self, args: threading.ExceptHookArgs) -> None:
+        self.left.append(f"a thread that raised {args.exc_type.__name__}: {args.exc_value}")
+        self._hook(args)

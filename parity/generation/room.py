@@ -1,0 +1,128 @@
+"""How many elements a case takes: of its operands, its results, and all that the truth's formulas make on the way.
+
+Factories and resampling have large results of small operands, and a formula may take their square. Tensors without memory are
+enough to count them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from parity.catalog.row import Row
+from parity.core.case import Arg, Case, TensorSpec, map_operands_in
+from parity.core.dtypes import FACTS
+from parity.core.errors import CaseError
+from parity.core.layout import base_shape
+from parity.core.modes import OperatorMode
+from parity.execution.execute import program
+from parity.execution.inputs import realise
+from parity.oracle.float64 import wide_word
+from parity.oracle.kernels import kernel_of
+
+MOST = 1 << 26  # elements that a drawn case may make: in float64 and with their roundings 1 GB
+LARGE = 1 << 20  # elements of a result, from which on all are counted
+CALLS = 64  # operators that are looked at: a loop over many steps has the same ones again
+GIANT = 16 << 30  # most bytes of a case that somebody typed
+
+
+class Made(NamedTuple):
+    """Elements that a call makes: all of them, and those of the largest result on the way."""
+
+    elements: int = 0
+    largest: int = 0
+
+
+def made(row: Row, case: Case) -> Made:
+    """What a call makes, as far as its shapes tell; nothing where it makes little."""
+    return Made() if case.is_sample or not _may_be_large(case) else _counted(row, case)
+
+
+def refuse_giants(row: Row, case: Case) -> None:
+    """Raise CaseError for a case that a typing error has made so large that it would fill the memory."""
+    given = sum(math.prod(base_shape(x.shape, x.layout)) * FACTS[x.dtype].bits // 8 for x in case.operands())
+    needed, what = max((given, "its operands take"), (8 * made(row, case).elements, "it makes"))
+    if needed > GIANT:
+        raise CaseError(f"the case is too large: {what} {needed >> 30:,} GiB; at most {GIANT >> 30} GiB are run")
+
+
+def _may_be_large(case: Case) -> bool:
+    """Whether a call could make many elements: so many times those of its operands as its numbers say, or those of two
+    dimensions together."""
+    numel, times, extents = 0, 1.0, {1}
+    for leaf in _leaves((*case.args, *(v for _, v in case.kwargs))):
+        if isinstance(leaf, TensorSpec):
+            numel += leaf.numel
+            extents.update(leaf.shape)
+        elif isinstance(leaf, int) and leaf > 1:
+            times *= leaf
+            extents.add(leaf)
+        elif isinstance(leaf, float) and 1.0 < leaf < math.inf:
+            times *= leaf**3  # it may count along every dimension of a volume
+    return max(numel, 1) * times >= LARGE or math.prod(sorted(extents)[-2:]) >= LARGE
+
+
+def _leaves(args: Iterable[Arg]) -> Iterator[Arg]:
+    for a in args:
+        if isinstance(a, tuple):
+            yield from _leaves(a)
+        else:
+            yield a
+
+
+class _Enough(Exception):
+    """Ends a count."""
+
+
+class _Counter(OperatorMode):
+    """Counts what operators make, of formulas instead of kernels where the truth takes those."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
+        self.elements = self.largest = self._calls = 0
+        self._apart: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._calls += 1
+        if self._calls > CALLS:
+            raise _Enough
+        formula = None if func in self._apart else kernel_of(func).formula
+        if formula is None:
+            result = func(*args, **(kwargs or {}) | _nowhere(func))
+            sizes = [x.numel() for x in tree_leaves(result) if isinstance(x, Tensor)]
+            self.elements, self.largest = self.elements + sum(sizes), max(self.largest, *sizes, 0)
+            return result
+        self._apart.append(func)
+        try:
+            with self:
+                return formula(*args, **(kwargs or {}))
+        finally:
+            self._apart.pop()
+
+
+@functools.cache
+def _nowhere(func: Any) -> dict[str, Any]:
+    """The argument with which an operator makes a tensor without memory, if it takes one."""
+    return {"device": torch.device("meta")} if any(a.name == "device" for a in func._schema.arguments) else {}
+
+
+@functools.lru_cache(maxsize=64)  # a case is drawn, and then asked how long it may take
+def _counted(row: Row, case: Case) -> Made:
+    """What a call makes until it comes to an operator whose results depend on values."""
+    args, kwargs = map_operands_in((case.args, case.kwargs), _without_memory)
+    with warnings.catch_warnings(), torch.device("meta"), _Counter() as counter, contextlib.suppress(Exception):
+        warnings.simplefilter("ignore")
+        program(row).function(*realise(args, (), wide_word), **{k: realise(v, (), wide_word) for k, v in kwargs})
+    return Made(counter.elements, counter.largest)
+
+
+def _without_memory(s: TensorSpec) -> Tensor:
+    return torch.empty(s.shape, dtype=getattr(torch, FACTS[s.dtype].wide), device="meta")

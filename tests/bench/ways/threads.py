@@ -1,0 +1,82 @@
+"""What fails in threads, and what threads or the number of them change for everybody."""
+
+from acquitted import Way
+
+HEAD = """
+import threading, time
+import torch
+from parity.devices import Fault
+def threads(call):
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    return call.run()
+def of_backward(call):
+    torch.autograd.set_multithreading_enabled(True)
+    return call.run()
+def started(act, wait):
+    def effect(call):
+        thread = threading.Thread(target=act)
+        thread.start()
+        if wait:
+            thread.join()
+        return call.run()
+    return effect
+def fails():
+    raise RuntimeError("lost in a thread")
+def dtype():
+    torch.set_default_dtype(torch.float64)
+def later():
+    time.sleep(0.002)
+    torch.set_default_dtype(torch.float64)
+"""
+HEALTHY = 'from parity.devices import Fault\nFAULTS = [Fault("none", ("sigmoid",), lambda call: call.run())]\n'
+RUN = "parity run sigmoid --device sim --dtype float32 --examples 8 -n 1 --faults faults.py"
+TESTS = "import torch\ndef test_sigmoid(parity):\n    parity(torch.sigmoid, torch.linspace(-1.0, 1.0, 5).requires_grad_())\n"
+SCRIPT = """
+import threading, torch, parity
+from parity.devices import load_faults, resolve
+device = resolve("sim", load_faults("faults.py"))
+agreed = []
+def compare(k):
+    agreed.append(parity.assert_parity(torch.sigmoid, torch.linspace(-k, k, 5).requires_grad_(), device=device))
+several = [threading.Thread(target=compare, args=(k,)) for k in (1.0, 2.0, 3.0)]
+for t in several:
+    t.start()
+for t in several:
+    t.join()
+raise SystemExit(len(agreed) != 3)
+"""
+
+
+def planted(effect: str, op: str = "sigmoid", level: str = "kernel") -> dict[str, str]:
+    """A file with this fault."""
+    return {"faults.py": f'{HEAD}FAULTS = [Fault("threads", ("{op}",), {effect}, level="{level}")]\n'}
+
+
+def way(name: str, files: dict[str, str], says: str) -> Way:
+    """A run that these faults must fail."""
+    return Way(name, (RUN,), files=files, healthy={"faults.py": HEALTHY}, says=says)
+
+
+WAYS = (
+    way("a kernel changes the number of threads", planted("threads"), "the number of threads"),
+    way("a kernel of the backward does", planted("threads", "sigmoid_backward"), "the number of threads"),
+    way("a public function does", planted("threads", level="function"), "the number of threads"),
+    way("a kernel lets backward run in threads", planted("of_backward"), "the threads of backward"),
+    way("a thread of a kernel fails", planted("started(fails, True)"), "lost in a thread"),
+    way("a thread of a kernel of the backward fails", planted("started(fails, True)", "sigmoid_backward"), "lost in a thread"),
+    way("a thread sets the default dtype of all", planted("started(dtype, True)"), "the default dtype"),
+    way("a thread sets it after the call", planted("started(later, False)"), "the default dtype"),
+    Way(
+        "a kernel changes the number of threads in a test with the fixture",
+        ("pytest test_own.py --parity-device sim --parity-faults faults.py",),
+        files={"test_own.py": TESTS, **planted("threads")},
+        healthy={"faults.py": HEALTHY},
+        says="the number of threads",
+    ),
+    Way(
+        "a kernel changes it in comparisons of three threads at once",
+        ("python script.py",),
+        files={"script.py": SCRIPT, **planted("threads")},
+        healthy={"faults.py": HEALTHY},
+    ),
+)

@@ -1,0 +1,65 @@
+"""What the device's run leaves in torch's state fails a comparison; what the function itself leaves is said."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import parity
+from parity.devices import Call, Device, Fault, resolve
+
+X = torch.linspace(-1.0, 1.0, 5).requires_grad_()
+held: list[Any] = []
+
+
+def device(leave: Any, level: str = "kernel", op: str = "sinh") -> Device:
+    def effect(call: Call) -> Any:
+        leave()
+        return call.run()
+
+    return resolve("sim", (Fault("leaves", (op,), effect, level=level),))
+
+
+def inference() -> None:
+    held.append(torch.inference_mode())
+    held[-1].__enter__()
+
+
+@pytest.mark.parametrize(
+    ("leave", "what"),
+    [
+        (inference, "inference mode"),
+        (lambda: torch.set_num_threads(torch.get_num_threads() + 1), "the number of threads"),
+        (lambda: torch.set_default_dtype(torch.float64), "the default dtype"),
+    ],
+)
+def test_what_the_device_leaves_fails_and_is_put_back(leave: Any, what: str) -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(parity.ParityFailure, match=f"left behind in torch.*{what}"):
+        parity.assert_parity(torch.sinh, X, device=device(leave))
+    assert (torch.get_num_threads(), torch.get_default_dtype()) == (before, torch.float32)
+    assert (X * 1).requires_grad
+    assert parity.assert_parity(torch.sinh, X, device="sim")
+
+
+def test_what_the_function_leaves_on_the_cpu_too_is_said() -> None:
+    def careless(x: Tensor) -> Tensor:
+        torch.set_default_dtype(torch.float64)
+        return torch.sinh(x)
+
+    with pytest.warns(parity.ParityWarning, match=r"careless leaves behind in torch: the default dtype \(torch.float32"):
+        parity.assert_parity(careless, X, device="sim")
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_comparisons_of_several_threads_do_not_meet() -> None:
+    """Each sets the default dtype and torch's flags, which all threads share."""
+    with ThreadPoolExecutor(4) as pool:
+        both = [*pool.map(lambda k: parity.assert_parity(torch.sinh, X * k, device="sim", effort="full"), range(1, 9))]
+    assert all(both)
+    assert threading.active_count() >= 1
