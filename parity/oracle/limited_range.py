@@ -128,11 +128,11 @@ def _own_formulas() -> Mapping[str, Formula]:
 
     def product(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
         result: Tensor = x + value * (a * b)
-        return result + _lost(value * a, value * b)
+        return result + _lost(value * a, a) + _lost(value * b, b)
 
     def quotient(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
         result: Tensor = x + value * (a / b)
-        return result + _lost(value * a, value / b)
+        return result + _lost(value * a, a) + _lost(value / b, b)
 
     def distances(a: Tensor, b: Tensor, p: float = 2.0, mode: Any = None) -> Tensor:
         result: Tensor = torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, -1)
@@ -149,12 +149,9 @@ def _own_formulas() -> Mapping[str, Formula]:
     }  # fmt: skip
 
 
-def _lost(*partial: Tensor) -> Tensor:
-    """NaN where one of these partial results, which another order of the same product has, is Inf; else 0."""
-    lost = torch.zeros(())
-    for x in partial:
-        lost = lost + torch.where(x.abs() == float("inf"), float("nan"), 0.0)
-    return lost
+def _lost(partial: Tensor, factor: Tensor) -> Tensor:
+    """NaN where a partial result, which another order of the same product has, is Inf and its factor finite; else 0."""
+    return torch.where((partial.abs() == float("inf")) & torch.isfinite(factor), float("nan"), 0.0)
 
 
 def _each(func: Any) -> Formula:
@@ -228,8 +225,8 @@ class Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
             self._open.pop()
 
     def _partial(self, func: Any, result: Any, args: Any, kwargs: Any, multiplies: bool) -> Any:
-        """Inf in sums and products of which a partial result leaves the range in some order: with positive terms, or factors of
-        at least 1."""
+        """Inf in sums and products of which a partial result is above the range in some order: with positive terms, or factors
+        of at least 1. Products also lose what their least partial result loses, that of the factors below 1."""
         range_ = self._range
         if not isinstance(result, Tensor) or not _wide(result) or not result.numel():
             return result
@@ -240,10 +237,17 @@ class Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
         if bound < range_.most and not multiplies:
             return result
         plain = {k: abs(v) if isinstance(v, (int, float)) and not isinstance(v, bool) else v for k, v in kwargs.items()}
-        least = 1.0 if multiplies else 0.0
-        sums = func(*(x.abs().clamp(min=least).to(x.dtype) if _wide(x) else x for x in args), **plain).abs()
+
+        def of(change: Callable[[Tensor], Tensor]) -> Tensor:
+            changed: Tensor = func(*(change(x.abs()).to(x.dtype) if _wide(x) else x for x in args), **plain)
+            return changed.abs()
+
+        sums = of(lambda size: size.clamp(min=1.0 if multiplies else 0.0))
         past = (sums >= range_.most) & torch.isfinite(result.abs())
         self.left_range |= bool(past.any())
+        if multiplies:
+            least = of(lambda size: torch.where(size > 0.0, size, 1.0).clamp(max=1.0))
+            result = torch.where(least > 0.0, result * (self._limited_real(least) / least), 0.0 * result)
         return torch.where(past, torch.full_like(result, float("inf")), result)
 
     @property
