@@ -118,7 +118,8 @@ def _nonfinite(builder: _ExcuseBuilder, bench: Bench, truth: Tensor, name: str, 
                     odd = _where(~torch.isfinite(own.abs()), truth) & (certain | undecided)
                     builder.excuse(builder.ignore, odd, "gradients at NaN and Inf")
     if f.kind == "complex":
-        builder.excuse(builder.ignore, _where(oracle.undefined(truth), truth), "complex arithmetic makes NaN of numbers")
+        freed = builder.ignore_nonfinite if rule_of(row).sums_products else builder.ignore
+        builder.excuse(freed, _where(oracle.undefined(truth), truth), "complex arithmetic makes NaN of numbers")
     if tables.special(row.name, row.rule, "at_nan") == "any":
         for own in oracle.operands_of_shape(truth):
             builder.excuse(builder.ignore, _where(torch.isnan(own.abs()), truth), "gradients at NaN")

@@ -382,19 +382,23 @@ def _elements(where: Mask, is_complex: bool) -> int:
 def _unjudged(
     x: Array, truth: Array, f: DtypeFacts, is_complex: bool, ignore_nonfinite: Mask | None, ignore: Mask | None
 ) -> Mask:
-    """Where any result is accepted."""
+    """Where any result would have been accepted: not where the truth is NaN or Inf and only its kind is unspecified."""
     away = np.zeros(truth.shape, dtype=bool) if ignore is None else ignore
-    return away if ignore_nonfinite is None else away | (ignore_nonfinite & _not_finite(x, f, is_complex))
+    if ignore_nonfinite is None:
+        return away
+    return away | (ignore_nonfinite & _not_finite(x, f, is_complex) & ~_not_finite(truth, f, is_complex))
 
 
 def _excused(
     x: Array, truth: Array, f: DtypeFacts, is_complex: bool, sums: bool, ignore_nonfinite: Mask | None, ignore: Mask | None
 ) -> Mask:
     """Where errors are not counted, as `measure` says."""
-    unjudged = _unjudged(x, truth, f, is_complex, ignore_nonfinite, ignore)
-    if not sums or not (lost := _not_finite(truth, f, is_complex) & (is_complex | np.isfinite(truth))).any():
+    unjudged, lost = _unjudged(x, truth, f, is_complex, ignore_nonfinite, ignore), _not_finite(truth, f, is_complex)
+    if not lost.any():
         return unjudged
-    return unjudged | (lost & _not_finite(x, f, is_complex))
+    free = (is_complex | np.isfinite(truth)) if sums else np.zeros(truth.shape, dtype=bool)
+    free = free if ignore_nonfinite is None else free | ignore_nonfinite
+    return unjudged | (lost & free & _not_finite(x, f, is_complex))
 
 
 def _largest(ratio: Array) -> float:
