@@ -225,8 +225,8 @@ class Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
             self._open.pop()
 
     def _partial(self, func: Any, result: Any, args: Any, kwargs: Any, multiplies: bool) -> Any:
-        """Inf in sums and products of which a partial result is above the range in some order: with positive terms, or factors
-        of at least 1. Products also lose what their least partial result loses, that of the factors below 1."""
+        """Inf in sums and products of which a partial result leaves the range in some order: with positive terms, or factors of
+        at least 1."""
         range_ = self._range
         if not isinstance(result, Tensor) or not _wide(result) or not result.numel():
             return result
@@ -237,17 +237,10 @@ class Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
         if bound < range_.most and not multiplies:
             return result
         plain = {k: abs(v) if isinstance(v, (int, float)) and not isinstance(v, bool) else v for k, v in kwargs.items()}
-
-        def of(change: Callable[[Tensor], Tensor]) -> Tensor:
-            changed: Tensor = func(*(change(x.abs()).to(x.dtype) if _wide(x) else x for x in args), **plain)
-            return changed.abs()
-
-        sums = of(lambda size: size.clamp(min=1.0 if multiplies else 0.0))
+        least = 1.0 if multiplies else 0.0
+        sums = func(*(x.abs().clamp(min=least).to(x.dtype) if _wide(x) else x for x in args), **plain).abs()
         past = (sums >= range_.most) & torch.isfinite(result.abs())
         self.left_range |= bool(past.any())
-        if multiplies:
-            least = of(lambda size: torch.where(size > 0.0, size, 1.0).clamp(max=1.0))
-            result = torch.where(least > 0.0, result * (self._limited_real(least) / least), 0.0 * result)
         return torch.where(past, torch.full_like(result, float("inf")), result)
 
     @property
