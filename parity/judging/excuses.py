@@ -106,6 +106,7 @@ def _nonfinite(builder: _ExcuseBuilder, bench: Bench, truth: Tensor, name: str, 
         policy = tables.special(row.name, row.rule, "nonfinite_spread")
         spreads = policy == "any" or (policy == "any_with_nan" and oracle.holds("nan")) or oracle.ignores_a_product()
         certain, possible = _reached(bench, truth, name)
+        certain &= policy != "any_with_nan" or not oracle.holds("inf")  # -Inf masks what a NaN would reach
         undecided = ~certain & ~np.isfinite(parts(truth))  # a product by 0, which some algorithms skip
         if spreads:
             builder.excuse(builder.ignore_nonfinite, possible, SPREAD, True)

@@ -194,8 +194,8 @@ class CaseOracle(Oracle):
         return self._variant(f"stand-in {which} {number}", change)
 
     def holds(self, what: str) -> bool:
-        """Whether an operand or a cotangent holds NaN ("nan"), or NaN or Inf ("nonfinite")."""
-        test = torch.isnan if what == "nan" else _nonfinite
+        """Whether an operand or a cotangent holds NaN ("nan"), Inf ("inf"), or either ("nonfinite")."""
+        test = {"nan": torch.isnan, "inf": torch.isinf, "nonfinite": _nonfinite}[what]
         return any(_floating(v) and bool(test(v.abs()).any()) for v in (*self._placed.views, *(self._cotangents or ())))
 
     def undefined(self, truth: Tensor) -> Tensor:

@@ -83,7 +83,7 @@ class Oracle(ABC):
         return nullcontext(False)
 
     def holds(self, what: str) -> bool:
-        """Whether an operand or a cotangent holds NaN ("nan"), or NaN or Inf ("nonfinite")."""
+        """Whether an operand or a cotangent holds NaN ("nan"), Inf ("inf"), or either ("nonfinite")."""
         return False
 
     def spread(self, name: str) -> Reach | None:

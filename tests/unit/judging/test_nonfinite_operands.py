@@ -109,6 +109,17 @@ def test_a_product_of_inf_and_zero_may_be_skipped_where_the_tables_say_so() -> N
     assert verdict_on("mm(float32[1, 2].of(inf, 1), float32[2, 1].of(0, 1))", torch.ones_like).status is Status.WRONG
 
 
+MASKED = "scaled_dot_product_attention(float32[1, 1, 1, 2].of(1, {q}), float32[1, 1, 2, 2].of(1, 1, 1, 1), "
+MASKED += "float32[1, 1, 2, 2].of(1, 1, {v}, 1), attn_mask=float32[1, 1, 1, 2].of(0, {mask}))"
+
+
+def test_attention_may_skip_what_is_masked_and_loses_no_other_nan() -> None:
+    masked = MASKED.format(q=1, v="nan", mask="-inf")
+    assert verdict_on(masked, torch.ones_like).status is Status.AGREE
+    for text in (MASKED.format(q="nan", v=1, mask=0), MASKED.format(q=1, v="nan", mask=0)):
+        assert verdict_on(text, torch.ones_like).status is Status.WRONG
+
+
 # ------------------------------------------------------------------------------------------------------------- gradients
 
 
