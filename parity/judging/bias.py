@@ -28,6 +28,7 @@ from torch import Tensor
 
 from parity.catalog.row import Row
 from parity.core.dtypes import FACTS
+from parity.judging.budget import one_of_each
 from parity.judging.concentration_bounds import weight
 from parity.judging.measures import parts
 from parity.judging.rules import rule_of
@@ -64,9 +65,7 @@ def steps(device: Tensor, truth: Tensor, inside: Array) -> Array:
         is_step = (d != n) & np.isfinite(d) & np.isfinite(n) & (np.abs((d + n) / 2.0 - t) > inside)
         signs: Array = np.where(is_step, np.sign(d - n), 0.0)
     where = np.flatnonzero(signs)
-    repeated = np.ones(where.size, dtype=bool)
-    repeated[np.unique(t.reshape(-1)[where], return_index=True)[1]] = False
-    signs.reshape(-1)[where[repeated]] = 0.0
+    signs.reshape(-1)[np.delete(where, one_of_each(t.reshape(-1)[where]))] = 0.0
     return signs
 
 

@@ -63,7 +63,7 @@ def _note_limits(t: RoundedResult, b: Budget, excused: Excuses) -> None:
     if t.bench.limits is None:
         return
     truth = parts(t.truth)
-    away = excused.ignore | (excused.ignore_nonfinite & ~np.isfinite(truth))
+    away = excused.ignore
     loose = ~away & (b.total > 0.5 * np.abs(truth)) & ((truth != 0.0) | (parts(t.device) != 0.0))
     reported_above = np.where(away, np.inf, np.where(np.isfinite(truth), b.total, 0.0))
     t.bench.limits[t.name] = Limits(np.abs(truth), reported_above, away, away & excused.shown, loose, np.inf)

@@ -21,6 +21,7 @@ from parity.judging.rules import rule_of, rule_of_pass
 from parity.oracle.limited_range import Range, range_of
 
 MOVED = "moved by numbers that leave the range on the way"
+SPREAD = "how NaN and Inf spread is nobody's promise here"
 DRAWS = 16  # runs that flush only some of the numbers below the range
 OFF = 0.25  # of the budget: a smaller change needs no excuse
 VANISHED = 0.5  # of an element: one that changes by more when numbers are flushed consists of them
@@ -31,7 +32,7 @@ ORDERS = 2.0  # times the movement in one order of the arithmetic: the largest m
 class Excuses:
     """What is excused of one result; arrays have the shape of the truth's real parts.
 
-    ignore_nonfinite: the class of the result (NaN, Inf, finite) is unspecified.
+    ignore_nonfinite: the result may be NaN or Inf, whatever the truth is.
     ignore: the value is unspecified.
     shown: elements where an experiment with this very case shows either.
     moved: how far an element moves if numbers on the way are limited to the range of their dtype; None if none does.
@@ -64,21 +65,29 @@ class _ExcuseBuilder:
             self.shown |= where if shown else False
             self.why.append(why)
 
+    def move(self, moved: Array, b: Budget, why: str) -> None:
+        """Add how far elements may move."""
+        if moved.any():
+            self.moved = moved if self.moved is None else np.maximum(self.moved, moved)
+        if (moved > OFF * b.total).any():
+            self.why.append(why)
+
 
 def excuses(bench: Bench, b: Budget, truth: Tensor, name: str, f: DtypeFacts, pass_: str) -> Excuses:
     """The elements of one result that a device may get wrong, with the reasons. They follow from the case, not from what the
     device returned.
 
     Excused are:
-      - gradients of any order where their operand is NaN or Inf,
+      - gradients of any order that depend on their own operand where it is NaN or Inf,
       - complex numbers for which the formula itself gives NaN in float64 (Inf - Inf on the way),
-      - results where an operand is NaN, and the spreading of NaN, if the tolerance tables say that nothing is promised,
-      - sums and products whose magnitudes leave the dtype's range,
+      - the spreading of an operand's NaN or Inf, if the tolerance tables say that nothing is promised; what it certainly
+        reaches is NaN or Inf by every algorithm,
+      - sums and products of finite numbers whose magnitudes leave the dtype's range,
       - elements that change when all numbers on the way are limited to the range of their dtype.
     """
     builder = _ExcuseBuilder(parts(truth).shape)
     _nonfinite(builder, bench, truth, name, f, pass_)
-    _products(builder, bench, truth, name, f, pass_)
+    _products(builder, bench, b, truth, name, f, pass_)
     small = bench.oracle.small(name, lambda dtype: _flushes(bench, dtype), f.name) if f.is_inexact else None
     if small is not None and small.shape == truth.shape:
         builder.excuse(builder.ignore_nonfinite, _where(small, truth), "an operand's subnormal number may count as zero", True)
@@ -96,20 +105,22 @@ def _nonfinite(builder: _ExcuseBuilder, bench: Bench, truth: Tensor, name: str, 
     if oracle.holds("nonfinite"):
         policy = tables.special(row.name, row.rule, "nonfinite_spread")
         spreads = policy == "any" or (policy == "any_with_nan" and oracle.holds("nan")) or oracle.ignores_a_product()
+        certain, possible = _reached(bench, truth, name)
+        certain &= policy != "any_with_nan" or not oracle.holds("inf")  # -Inf masks what a NaN would reach
+        undecided = ~certain & ~np.isfinite(parts(truth))  # a product by 0, which some algorithms skip
         if spreads:
-            builder.excuse(
-                builder.ignore_nonfinite, _reached(bench, truth, name), "how NaN and Inf spread is nobody's promise here", True
-            )
+            builder.excuse(builder.ignore_nonfinite, possible, SPREAD, True)
+            builder.excuse(builder.ignore, possible & undecided, SPREAD, True)
         if f.kind == "complex" and (rule_of(row).free_at_infinity or pass_ == "backward"):
-            builder.excuse(
-                builder.ignore_nonfinite, _reached(bench, truth, name), "complex arithmetic at Inf is nobody's promise", True
-            )
+            builder.excuse(builder.ignore_nonfinite, possible, "complex arithmetic at Inf is nobody's promise", True)
         if name.startswith("grad["):
             for own in oracle.operands_of_derivative(int(name[5:-1])):
                 if own.shape == truth.shape and (own.is_floating_point() or own.is_complex()):
-                    builder.excuse(builder.ignore, _where(~torch.isfinite(own.abs()), truth), "gradients at NaN and Inf")
+                    odd = _where(~torch.isfinite(own.abs()), truth) & (certain | undecided)
+                    builder.excuse(builder.ignore, odd, "gradients at NaN and Inf")
     if f.kind == "complex":
-        builder.excuse(builder.ignore, _where(oracle.undefined(truth), truth), "complex arithmetic makes NaN of numbers")
+        freed = builder.ignore_nonfinite if rule_of(row).sums_products else builder.ignore
+        builder.excuse(freed, _where(oracle.undefined(truth), truth), "complex arithmetic makes NaN of numbers")
     if tables.special(row.name, row.rule, "at_nan") == "any":
         for own in oracle.operands_of_shape(truth):
             builder.excuse(builder.ignore, _where(torch.isnan(own.abs()), truth), "gradients at NaN")
@@ -119,20 +130,28 @@ def _flushes(bench: Bench, dtype: str) -> bool:
     return bench.tables.flushes(dtype, bench.row.name, bench.row.rule)
 
 
-def _reached(bench: Bench, truth: Tensor, name: str) -> Mask:
-    """The elements that an operand's NaN or Inf may reach; all if that is unknown."""
-    reached = bench.oracle.spread(name)
-    known = reached is not None and reached.shape == truth.shape
-    return _where(reached, truth) if known and reached is not None else np.ones(parts(truth).shape, dtype=bool)
+def _reached(bench: Bench, truth: Tensor, name: str) -> tuple[Mask, Mask]:
+    """The elements that NaN and Inf of the operands certainly reach (none of a matrix: elimination may leave them out), and
+    those that they may reach. None and all if that is unknown."""
+    reach, shape = bench.oracle.spread(name), parts(truth).shape
+    if reach is None or reach.possible.shape != truth.shape:
+        return np.zeros(shape, dtype=bool), np.ones(shape, dtype=bool)
+    possible = _where(reach.possible, truth)
+    return (np.zeros_like(possible) if rule_of(bench.row).keeps_samples else _where(reach.certain, truth)), possible
 
 
-def _products(builder: _ExcuseBuilder, bench: Bench, truth: Tensor, name: str, f: DtypeFacts, pass_: str) -> None:
+def _products(builder: _ExcuseBuilder, bench: Bench, b: Budget, truth: Tensor, name: str, f: DtypeFacts, pass_: str) -> None:
     """Excuse products and sums whose partial results may leave the range in some order."""
     row, oracle = bench.row, bench.oracle
-    most = (f if narrow(bench, pass_) else max(f, FACTS["float32"], key=lambda facts: facts.max)).max
-    grown = oracle.grown(name) if bench.tables.special(row.name, row.rule, "partial_overflow") == "any" else None
+    kept = f if narrow(bench, pass_) else max(f, FACTS["float32"], key=lambda facts: facts.max)
+    most = kept.max
+    any_order = bench.tables.special(row.name, row.rule, "partial_overflow") == "any"
+    grown, shrunk = (oracle.grown(name), oracle.shrunk(name)) if any_order else (None, None)
     if grown is not None and grown.shape == truth.shape:
         builder.excuse(builder.ignore_nonfinite, paired(grown, truth) > most, "partial results leave the range", True)
+    if shrunk is not None and shrunk.shape == truth.shape:
+        size = np.nan_to_num(np.abs(parts(truth)), nan=0.0, posinf=0.0)
+        builder.move(np.where(paired(shrunk, truth) < kept.tiny, size, 0.0), b, "partial results fall below the range")
     sums = oracle.magnitudes(name) if rule_of(row).sums_products else None
     if sums is not None and sums[0].shape == truth.shape:
         builder.excuse(builder.ignore_nonfinite, paired(sums[0], truth) > most / PARTIAL, "partial sums leave the range", True)
@@ -153,7 +172,7 @@ def _range(builder: _ExcuseBuilder, bench: Bench, b: Budget, truth: Tensor, name
         below += [bench.oracle.limited(name, inside.some(n), between.some(n)) for n in range(1, DRAWS + 1)]
     if over is not None and over.shape == truth.shape:
         lost = _moved(truth, over, f) > OFF * b.total
-        builder.excuse(builder.ignore, lost, "numbers on the way leave the range", True)
+        _lost(builder, truth, over, lost, "numbers on the way leave the range")
     for under in below:
         if under is None or under.shape != truth.shape:
             continue
@@ -161,12 +180,15 @@ def _range(builder: _ExcuseBuilder, bench: Bench, b: Budget, truth: Tensor, name
         gone = np.isinf(moved)
         if flushed:  # such an element may also be a quotient by numbers that count as 0
             gone |= (moved > OFF * b.total) & (moved >= VANISHED * np.abs(parts(truth)))
-        builder.excuse(builder.ignore, gone, "numbers on the way fall below the range", True)
-        moved = np.where(np.isinf(moved), 0.0, moved)
-        if moved.any():
-            builder.moved = moved if builder.moved is None else np.maximum(builder.moved, moved)
-        if (moved > OFF * b.total).any():
-            builder.why.append("numbers on the way fall below the range")
+        _lost(builder, truth, under, gone, "numbers on the way fall below the range")
+        builder.move(np.where(np.isinf(moved), 0.0, moved), b, "numbers on the way fall below the range")
+
+
+def _lost(builder: _ExcuseBuilder, truth: Tensor, limited: Tensor, where: Mask, why: str) -> None:
+    """Excuse elements that a limited run changes: their value, or only which NaN or Inf it is if that run says so too."""
+    stays = ~np.isfinite(parts(truth)) & ~np.isfinite(parts(limited))
+    builder.excuse(builder.ignore, where & ~stays, why, True)
+    builder.excuse(builder.ignore_nonfinite, where & stays, why, True)
 
 
 def _moved(truth: Tensor, limited: Tensor, f: DtypeFacts) -> Array:

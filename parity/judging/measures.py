@@ -13,7 +13,7 @@ from torch import Tensor
 
 from parity.core.dtypes import FACTS, HALF, DtypeFacts
 from parity.core.results import Measure
-from parity.judging.budget import Array, Budget, is_finite, ulp_of
+from parity.judging.budget import Array, Budget, is_finite, one_of_each, ulp_of
 from parity.judging.drawing import drawn, drawn_exact
 from parity.judging.outliers import among_alike, among_error_ratios, among_sums
 
@@ -233,9 +233,9 @@ def measure(
     All tensors have the truth's shape; device and reference have one inexact dtype; b and the masks have the shape of the
     truth's real parts.
     others: further truths that the device may follow element by element (subnormals flushed).
-    ignore_nonfinite: where the class of the result (NaN, Inf, finite) is unspecified; ignore: where the value is.
-    sums: the op adds terms in an order of its own. Which of NaN, Inf and -Inf results from non-finite terms (or from overflow
-    on the way) is then unspecified, but the result must be non-finite.
+    ignore_nonfinite: where the result may be NaN or Inf; ignore: where its value is unspecified.
+    sums: the op adds terms in an order of its own. Which of NaN, Inf and -Inf results where the truth is past the dtype's range
+    is then unspecified, and so it is of complex numbers with a NaN or Inf, but the result must be non-finite.
     rounds_once: the result has a half type and is rounded once, at the end, so the errors before that can be compared between
     elements.
     draws: keep the picture of errors that are outside the budget.
@@ -343,18 +343,18 @@ def _alone(
     if b.scale is not None:
         with np.errstate(invalid="ignore"):
             theirs = None if r is None else np.abs(r - t)
-            alone = among_sums(np.where(excused, 0.0, np.abs(d - t)), theirs, b.scale)
+            alone = among_sums(np.where(excused, 0.0, np.abs(d - t)), theirs, b.scale, t)
         if (alone > 1.0).any():
             return np.where(alone > 1.0, np.maximum(alone, ratio), 0.0)
     if rounds_once:
         ulp = ulp_of(np.abs(t), f)
         with np.errstate(invalid="ignore"):
             theirs = None if r is None else np.abs(r - t) / ulp
-            alone = among_alike(np.where(excused, 0.0, np.abs(d - t) / ulp), theirs, b.inside / ulp)
+            alone = among_alike(np.where(excused, 0.0, np.abs(d - t) / ulp), theirs, b.inside / ulp, t)
         if (alone > 1.0).any():
             return np.where(alone > 1.0, np.maximum(alone, ratio), 0.0)
     if f.name in HALF and own is not None and _largest(own) > 1.0 and (ratio > 1.0).any():
-        alone = among_error_ratios(ratio, own)
+        alone = among_error_ratios(ratio, own, t)
         if (alone > 1.0).any():
             return np.where(alone > 1.0, ratio, 0.0)
     return None
@@ -382,21 +382,23 @@ def _elements(where: Mask, is_complex: bool) -> int:
 def _unjudged(
     x: Array, truth: Array, f: DtypeFacts, is_complex: bool, ignore_nonfinite: Mask | None, ignore: Mask | None
 ) -> Mask:
-    """Where any result is accepted."""
+    """Where any result would have been accepted: not where the truth is NaN or Inf and only its kind is unspecified."""
     away = np.zeros(truth.shape, dtype=bool) if ignore is None else ignore
-    return (
-        away if ignore_nonfinite is None else away | (ignore_nonfinite & (_not_finite(x, f, is_complex) | ~np.isfinite(truth)))
-    )
+    if ignore_nonfinite is None:
+        return away
+    return away | (ignore_nonfinite & _not_finite(x, f, is_complex) & ~_not_finite(truth, f, is_complex))
 
 
 def _excused(
     x: Array, truth: Array, f: DtypeFacts, is_complex: bool, sums: bool, ignore_nonfinite: Mask | None, ignore: Mask | None
 ) -> Mask:
     """Where errors are not counted, as `measure` says."""
-    unjudged = _unjudged(x, truth, f, is_complex, ignore_nonfinite, ignore)
-    if not sums or not (lost := _not_finite(truth, f, is_complex)).any():
+    unjudged, lost = _unjudged(x, truth, f, is_complex, ignore_nonfinite, ignore), _not_finite(truth, f, is_complex)
+    if not lost.any():
         return unjudged
-    return unjudged | (lost & _not_finite(x, f, is_complex))
+    free = (is_complex | np.isfinite(truth)) if sums else np.zeros(truth.shape, dtype=bool)
+    free = free if ignore_nonfinite is None else free | ignore_nonfinite
+    return unjudged | (lost & free & _not_finite(x, f, is_complex))
 
 
 def _largest(ratio: Array) -> float:
@@ -420,7 +422,7 @@ def spread_of(x: Array, truth: Array, b: Budget, counted: Mask) -> float | None:
             return None
         spread = float(np.sqrt(np.mean(z**2)))
         if spread > b.rms:
-            own = np.unique(truth[some], return_index=True)[1]
+            own = one_of_each(truth[some])
             spread = float(np.sqrt(np.mean(z[own] ** 2))) if own.size >= SPREAD_ELEMENTS else min(spread, b.rms)
         return spread
 

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from parity.judging.budget import one_of_each
 from parity.judging.concentration_bounds import weight
 
 Array: TypeAlias = npt.NDArray[np.float64]
@@ -34,22 +35,29 @@ def tail(n: int) -> float:
     return math.sqrt(2.0 * weight(n))
 
 
-def beyond(errors: Array, theirs: Array | None, alike: Mask, least: float) -> Array:
+def beyond(errors: Array, theirs: Array | None, alike: Mask, least: float, truth: Array | None = None) -> Array:
     """Each error relative to the largest that the spread of the others explains; 0 where too few are alike.
 
     errors: of the device, not negative, in units that make elements comparable; theirs: the reference's. An element at which
-    the reference has a quarter of the error is hard to compute and no outlier. least: lower bound of the spread.
+    the reference has a quarter of the error is hard to compute and no outlier. least: lower bound of the spread. truth: of the
+    elements, of which equal ones count once; None where all differ.
     """
-    n = int(alike.sum())
+    others = errors[alike]
+    n = others.size
     if n < ELEMENTS:
         return np.zeros_like(errors)
-    others = np.sort(errors[alike])[: n - max(1, n // 100)]
+    others = np.sort(others)[: n - max(1, n // 100)]
     spread = max(least, float(np.sqrt(np.mean(others**2))))
     ratios = np.where(alike, errors / (SLACK * tail(n) * spread), 0.0)
-    return ratios if theirs is None else np.where(4.0 * theirs >= errors, 0.0, ratios)
+    ratios = ratios if theirs is None else np.where(4.0 * theirs >= errors, 0.0, ratios)
+    if truth is None or not (ratios > 1.0).any():
+        return ratios
+    once = np.zeros_like(alike)
+    once.reshape(-1)[np.flatnonzero(alike)[one_of_each(truth[alike])]] = True
+    return np.where(ratios > 1.0, beyond(errors, theirs, once | (ratios > 1.0), least), 0.0)
 
 
-def among_sums(errors: Array, theirs: Array | None, unit: Array) -> Array:
+def among_sums(errors: Array, theirs: Array | None, unit: Array, truth: Array | None = None) -> Array:
     """`beyond` for sums of products. errors: absolute; unit: one rounding of each element.
 
     Only the elements with the largest units are tested: the errors of the others may come from terms of another kind.
@@ -60,10 +68,10 @@ def among_sums(errors: Array, theirs: Array | None, unit: Array) -> Array:
         if not counted.any():
             return np.zeros_like(errors)
         alike = counted & (unit * ALIKE >= unit[counted].max())
-        return beyond(np.where(counted, z, 0.0), None if theirs is None else theirs / unit, alike, LEAST)
+        return beyond(np.where(counted, z, 0.0), None if theirs is None else theirs / unit, alike, LEAST, truth)
 
 
-def among_alike(errors: Array, theirs: Array | None, inside: Array) -> Array:
+def among_alike(errors: Array, theirs: Array | None, inside: Array, truth: Array | None = None) -> Array:
     """`beyond` for half types that are rounded at the end, all in ULP of the element. inside: allowed error before that
     rounding.
 
@@ -77,15 +85,15 @@ def among_alike(errors: Array, theirs: Array | None, inside: Array) -> Array:
     suspects = np.flatnonzero(measured & (errors > MARGIN * tail(ELEMENTS) * ROUNDED))
     for at in suspects[np.argsort(errors.reshape(-1)[suspects])][-SUSPECTS:]:
         alike = np.isfinite(errors) & (inside >= inside.reshape(-1)[at])
-        here = beyond(np.where(alike, errors, 0.0), theirs, alike, ROUNDED) * (SLACK / MARGIN)
+        here = beyond(np.where(alike, errors, 0.0), theirs, alike, ROUNDED, truth) * (SLACK / MARGIN)
         ratios.reshape(-1)[at] = here.reshape(-1)[at]
     return ratios
 
 
-def among_error_ratios(ratio: Array, own: Array) -> Array:
+def among_error_ratios(ratio: Array, own: Array, truth: Array | None = None) -> Array:
     """Outlier test on error ratios when the reference (own) exceeds its budget.
 
     The error of the reference widens the budget of a tensor or of the same element, but not that of a single outlier.
     """
     counted = np.isfinite(ratio)
-    return np.where(ratio > 1.0, beyond(np.where(counted, ratio, 0.0), own, counted, 0.0), 0.0)
+    return np.where(ratio > 1.0, beyond(np.where(counted, ratio, 0.0), own, counted, 0.0, truth), 0.0)

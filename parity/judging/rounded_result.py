@@ -147,5 +147,5 @@ def shared_error_of(
     with np.errstate(invalid="ignore"):
         for other in map(parts, others):
             actual = np.where(np.abs(actual - other) < np.abs(actual - truth), truth + (actual - other), actual)
-    moved = None if e is None else e.moved
-    return shared_error(actual, truth, b, counted, changes, t.f, u, t.halves, moved)
+    moved, constant = None if e is None else e.moved, full and t.bench.oracle.any_constant()
+    return shared_error(actual, truth, b, counted, changes, t.f, u, t.halves, moved, constant)

@@ -1,8 +1,8 @@
 """Errors that a whole tensor shares: a common factor, and a root mean square above what roundings explain.
 
 The budget of one element must allow for the worst rounding many times over. Roundings of different elements are independent, an
-error of scale is not: over n elements chance averages out, and a factor of 1.01 remains. Both tests use the elements' budgets b
-as units, so that badly known elements count little. With errors e = device - truth, z = e / b, r = truth / b:
+error of scale is not: over n different elements chance averages out, and a factor of 1.01 remains. Both tests use the elements'
+budgets b as units, so that badly known elements count little. With errors e = device - truth, z = e / b, r = truth / b:
 
     common factor   a = (z . r) / (r . r), the least-squares estimate of a in e = a truth
     spread          s = sqrt(mean(z^2))
@@ -21,12 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from parity.core.dtypes import DtypeFacts
-from parity.judging.budget import Array, Budget, ulp_of
+from parity.judging.budget import Array, Budget, one_of_each, ulp_of
 from parity.oracle.sensitivity import Changes
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
-FEWEST = 16  # elements: with fewer, the mean averages nothing out
+FEWEST = 16  # different elements: with fewer, the mean averages nothing out
 CHANCE = 8.0  # allowed standard deviations of a common factor, from the samples
 ALIGNED_FLOAT32 = 8.0  # times the sum of all changes: allowed bias of a kernel that computes in float32
 ALIGNED_HALF = 1.0  # the same for kernels that round to a half type on the way, to nearest
@@ -72,38 +72,39 @@ def shared_error(
     u: float,
     halves: bool,
     lost: Array | None = None,
+    constant: bool = False,
 ) -> SharedError | None:
-    """The shared error of the counted elements (all arrays over real parts); None with too few of them.
+    """The shared error of the counted elements (all arrays over real parts); None with too few different ones.
 
     changes: the samples of the sensitivity, None for the smallest possible limits. u: roundoff of the arithmetic inside.
     halves: whether every step inside is rounded to a half type. lost: how far numbers that fall below the range on the way move
-    each element, all to one side.
+    each element, all to one side. constant: whether an operand is one number throughout, whose roundings all elements share.
     """
     every = 1 if changes is None else changes.every
     d, t, total, some = (x.reshape(-1)[::every] for x in (device, truth, b.total, counted))
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         z, r = (d - t) / total, t / total
-        some = some & np.isfinite(z) & np.isfinite(r)
-        z, r, total, t = z[some], r[some], total[some], t[some]
+        places = np.flatnonzero(some & np.isfinite(z) & np.isfinite(r))
+        places = places[one_of_each(t[places])]
+        z, r, total, t = z[places], r[places], total[places], t[places]
         weight = float(r @ r)
         if z.size < FEWEST or not 0.0 < weight < np.inf:
             return None
         final = ulp_of(np.abs(t), f) / total  # rounding of the result
-        moved = np.zeros((1, z.size)) if changes is None else changes.moved.numpy()[:, some] / total
+        moved = np.zeros((1, z.size)) if changes is None else changes.moved.numpy()[:, places] / total
     one_sided = 2.0 * u if halves else ONE_SIDED * u
-    # Equal numbers are rounded alike, so their roundings do not average out.
-    _, group = np.unique(t, return_inverse=True)
-    alike = [np.bincount(group.reshape(-1), x * np.abs(r) / weight) for x in (final, np.mean(moved**2, 0) ** 0.5)]
-    chance = float(np.mean((moved @ r / weight) ** 2) + np.sum(alike[0] ** 2) / 12.0)
-    chance = max(chance, float(np.sum(alike[1] ** 2) + np.sum(alike[0] ** 2) / 12.0))
+    chance = max(float(np.mean((moved @ r) ** 2)), float(np.sum(np.mean(moved**2, 0) * r**2))) / weight**2
+    chance += float(np.sum((final * r) ** 2)) / weight**2 / 12.0
     aligned = float(np.mean(np.abs(moved * r).sum(1))) / weight
-    factor_limit: float = CHANCE * chance**0.5 + (ALIGNED_HALF if halves else ALIGNED_FLOAT32) * aligned + one_sided
+    spread = SPREAD_HALF if halves else SPREAD_FLOAT32
+    sided = spread if constant else ALIGNED_HALF if halves else ALIGNED_FLOAT32
+    factor_limit: float = CHANCE * chance**0.5 + sided * aligned + one_sided
     mean = float(np.mean(moved**2))
-    spread_limit = (SPREAD_HALF if halves else SPREAD_FLOAT32) * mean**0.5 + 2.0 * float(np.mean(final**2) / 12.0) ** 0.5
-    absolute = np.broadcast_to(b.absolute, b.total.shape).reshape(-1)[::every][some] / total
+    spread_limit = spread * mean**0.5 + 2.0 * float(np.mean(final**2) / 12.0) ** 0.5
+    absolute = np.broadcast_to(b.absolute, b.total.shape).reshape(-1)[::every][places] / total
     spread_limit += one_sided * (weight / z.size) ** 0.5 + float(np.mean(absolute**2)) ** 0.5
     if lost is not None:
-        off = 2.0 * lost.reshape(-1)[::every][some] / total
+        off = 2.0 * lost.reshape(-1)[::every][places] / total
         factor_limit += float(off @ np.abs(r)) / weight
         spread_limit += float(np.mean(off**2)) ** 0.5
     if factor_limit > MEANT:

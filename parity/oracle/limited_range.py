@@ -128,11 +128,11 @@ def _own_formulas() -> Mapping[str, Formula]:
 
     def product(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
         result: Tensor = x + value * (a * b)
-        return result + _lost(value * a, value * b)
+        return result + _lost(value * a, a) + _lost(value * b, b)
 
     def quotient(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
         result: Tensor = x + value * (a / b)
-        return result + _lost(value * a, value / b)
+        return result + _lost(value * a, a) + _lost(value / b, b)
 
     def distances(a: Tensor, b: Tensor, p: float = 2.0, mode: Any = None) -> Tensor:
         result: Tensor = torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, -1)
@@ -149,12 +149,9 @@ def _own_formulas() -> Mapping[str, Formula]:
     }  # fmt: skip
 
 
-def _lost(*partial: Tensor) -> Tensor:
-    """NaN where one of these partial results, which another order of the same product has, is Inf; else 0."""
-    lost = torch.zeros(())
-    for x in partial:
-        lost = lost + torch.where(x.abs() == float("inf"), float("nan"), 0.0)
-    return lost
+def _lost(partial: Tensor, factor: Tensor) -> Tensor:
+    """NaN where a partial result, which another order of the same product has, is Inf and its factor finite; else 0."""
+    return torch.where((partial.abs() == float("inf")) & torch.isfinite(factor), float("nan"), 0.0)
 
 
 def _each(func: Any) -> Formula:

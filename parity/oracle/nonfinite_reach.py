@@ -1,8 +1,9 @@
-"""Which elements of a result an operand's NaN or Inf may reach, by experiments with finite numbers in its place."""
+"""Which elements of a result an operand's NaN or Inf reaches, by experiments with finite numbers in its place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,24 +18,33 @@ Results = Mapping[str, Tensor]
 Replaced = Callable[[int | None, float], Results]
 
 
-def spreads(replaced: Replaced, count: int) -> dict[str, Tensor]:
-    """By result, a mask of the elements that `count` NaNs and Infs may reach.
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The elements of one result that NaN and Inf of the operands certainly reach, and those that they may reach."""
 
-    These are the elements that change if one of them is replaced by a finite number, and all others along each dimension in
-    which there are several such elements, or which belongs to an image or a volume: algorithms that work in tiles or by
-    transforms multiply neighbouring elements by 0, but never those of another matrix or image.
+    certain: Tensor
+    possible: Tensor
+
+
+def spreads(replaced: Replaced, count: int) -> dict[str, Reach]:
+    """By result, the elements that `count` NaNs and Infs reach.
+
+    They reach the elements that change if one of them is replaced by a finite number. They may also reach all others along each
+    dimension in which there are several such elements, or which belongs to an image or a volume: algorithms that work in tiles
+    or by transforms multiply neighbouring elements by 0, but never those of another matrix or image.
     """
     if not count:
         return {}
     alone = [_reached(replaced, which) for which in range(min(count, APART))]
-    reach: dict[str, Tensor] = {}
+    reach: dict[str, Reach] = {}
     for name in alone[0]:
         own = [r[name] for r in alone if name in r]
         if count > APART:  # all together; the first ones have shown how a single one spreads
-            together = _reached(replaced, None)[name]
-            reach[name] = together if all(int(r.sum()) <= 1 for r in own) else _along(together, _kept(own))
+            together, own = _reached(replaced, None)[name], [r for r in own if bool(r.any())]
+            by_element = own and all(int(r.sum()) <= 1 for r in own)
+            reach[name] = Reach(together, together if by_element else _along(together, _kept(own)))
         else:
-            reach[name] = torch.stack([_along(r, _kept([r])) for r in own]).any(0)
+            reach[name] = Reach(torch.stack(own).any(0), torch.stack([_along(r, _kept([r])) for r in own]).any(0))
     return reach
 
 
@@ -53,7 +63,7 @@ def _reached(replaced: Replaced, which: int | None) -> dict[str, Tensor]:
 
 def _kept(alone: list[Tensor]) -> tuple[int, ...]:
     """The dimensions that NaN does not cross: batch and channel, if everything that one NaN reaches has one index there."""
-    dims = range(min(PLANES, alone[0].dim()))
+    dims = range(min(PLANES, alone[0].dim()) if alone else 0)
     return tuple(d for d in dims if all(int(_line(r, d).sum()) <= 1 for r in alone))
 
 

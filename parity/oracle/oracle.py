@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,7 +25,7 @@ from parity.execution.inputs import Inputs, apply, torch_word
 from parity.oracle.float32_reference import Float32Reference
 from parity.oracle.float64 import Float64Results, run, truth, widened
 from parity.oracle.limited_range import Limited, Range
-from parity.oracle.nonfinite_reach import spreads
+from parity.oracle.nonfinite_reach import Reach, spreads
 from parity.oracle.protocol import Oracle
 from parity.oracle.roundoffs import extremes
 from parity.oracle.sensitivity import PERTURBATIONS, REFUSALS, Changes, RoundingEffect, Sensitivity, in_double, replaced
@@ -77,7 +78,7 @@ class CaseOracle(Oracle):
         self._variants: dict[str, dict[str, Tensor]] = {}
         self._healthy: dict[str, Tensor] | None = None
         self._limits: dict[tuple[Range, Range], dict[str, Tensor]] = {}
-        self._spreads: dict[str, Tensor] | None = None
+        self._spreads: dict[str, Reach] | None = None
 
     @property
     def _placed(self) -> Placed:
@@ -167,15 +168,16 @@ class CaseOracle(Oracle):
             self._limits[inside, between] = dict(results) if mode.left_range else {}
         return self._limits[inside, between].get(name)
 
-    def spread(self, name: str) -> Tensor | None:
-        """Which elements an operand's NaN or Inf may reach (`nonfinite_reach.spreads`)."""
+    def spread(self, name: str) -> Reach | None:
+        """Which elements the NaN and Inf of operands and cotangents reach (`nonfinite_reach.spreads`)."""
         if self._spreads is None:
-            odd = [v for v in self._placed.views if _floating(v)]
+            odd = [v for v in (*(self._all_cotangents or ()), *self._placed.views) if _floating(v)]
             self._spreads = spreads(self._replaced, sum(int(_nonfinite(v.abs()).sum()) for v in odd))
         return self._spreads.get(name)
 
     def _replaced(self, which: int | None, number: float) -> dict[str, Tensor]:
-        """All results with `number` in place of the NaN or Inf of this rank (None: of all), and 1 in place of the others."""
+        """All results with `number` in place of the NaN or Inf of this rank (None: of all), and 1 in place of the others. The
+        cotangents' come first, as `_variant` changes them."""
         before = 0
 
         def change(t: Tensor, i: int) -> Tensor:
@@ -192,8 +194,8 @@ class CaseOracle(Oracle):
         return self._variant(f"stand-in {which} {number}", change)
 
     def holds(self, what: str) -> bool:
-        """Whether an operand or a cotangent holds NaN ("nan"), or NaN or Inf ("nonfinite")."""
-        test = torch.isnan if what == "nan" else _nonfinite
+        """Whether an operand or a cotangent holds NaN ("nan"), Inf ("inf"), or either ("nonfinite")."""
+        test = {"nan": torch.isnan, "inf": torch.isinf, "nonfinite": _nonfinite}[what]
         return any(_floating(v) and bool(test(v.abs()).any()) for v in (*self._placed.views, *(self._cotangents or ())))
 
     def undefined(self, truth: Tensor) -> Tensor:
@@ -220,9 +222,18 @@ class CaseOracle(Oracle):
         return all(bool((v == v.reshape(-1)[0]).all()) for v in fed)
 
     def grown(self, name: str) -> Tensor | None:
-        """The result from magnitudes of at least 1: a bound on the partial results of a product, in any order."""
+        """The result from finite magnitudes of at least 1: a bound on the partial results of a product, in any order."""
         result = self._variant("factors", lambda t, i: _factor(t)).get(name)
         return None if result is None else _size(result)
+
+    def shrunk(self, name: str) -> Tensor | None:
+        """The result from finite magnitudes of at most 1, and for a gradient times its own operand, by which it may be divided:
+        a lower bound on the partial results of a product, in any order."""
+        result = self._variant("fractions", lambda t, i: _fraction(t)).get(name)
+        if result is None:
+            return None
+        own = self.operands_of_derivative(int(name[5:-1])) if name.startswith("grad[") else ()
+        return math.prod((_size(_fraction(x)) for x in own if x.shape == result.shape), start=_size(result))
 
     def operands_of_shape(self, truth: Tensor) -> tuple[Tensor, ...]:
         """The floating operands, except the first, that have the result's shape."""
@@ -309,7 +320,8 @@ class CaseOracle(Oracle):
         return forward if self._cotangents is None else whole
 
     def magnitudes(self, name: str) -> tuple[Tensor, Tensor] | None:
-        """(S, n) of a sum of products: the same sum over magnitudes, and its number of terms; None if the op fails on them."""
+        """(S, n) of a sum of products: the same sum over finite magnitudes, and its number of terms; None if the op fails on
+        them."""
         sums, counts = self._variant("magnitudes", _magnitude), self._variant("ones", _one)
         if name not in sums or name not in counts:
             return None
@@ -409,11 +421,18 @@ def _nonfinite(t: Tensor) -> Tensor:
 
 
 def _magnitude(t: Tensor, i: int) -> Tensor:
-    return t.abs().to(t.dtype) if _floating(t) else t
+    return t.abs().nan_to_num(0.0, 0.0, 0.0).to(t.dtype) if _floating(t) else t
 
 
 def _factor(t: Tensor) -> Tensor:
-    return t.abs().clamp(min=1.0).to(t.dtype) if _floating(t) else t
+    return t.abs().nan_to_num(1.0, 1.0, 1.0).clamp(min=1.0).to(t.dtype) if _floating(t) else t
+
+
+def _fraction(t: Tensor) -> Tensor:
+    if not _floating(t):
+        return t
+    size = t.abs()
+    return torch.where((size > 0.0) & (size < 1.0), size, 1.0).to(t.dtype)
 
 
 def _one(t: Tensor, i: int) -> Tensor:

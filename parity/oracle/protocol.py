@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from parity.oracle.limited_range import Range
+from parity.oracle.nonfinite_reach import Reach
 from parity.oracle.sensitivity import Changes
 
 
@@ -82,11 +83,11 @@ class Oracle(ABC):
         return nullcontext(False)
 
     def holds(self, what: str) -> bool:
-        """Whether an operand or a cotangent holds NaN ("nan"), or NaN or Inf ("nonfinite")."""
+        """Whether an operand or a cotangent holds NaN ("nan"), Inf ("inf"), or either ("nonfinite")."""
         return False
 
-    def spread(self, name: str) -> Tensor | None:
-        """Which elements an operand's NaN or Inf may reach; None if unknown."""
+    def spread(self, name: str) -> Reach | None:
+        """Which elements the NaN and Inf of operands and cotangents reach; None if unknown."""
         return None
 
     def undefined(self, truth: Tensor) -> Tensor:
@@ -126,6 +127,10 @@ class Oracle(ABC):
 
     def grown(self, name: str) -> Tensor | None:
         """The result from magnitudes of at least 1: a bound on the partial results of a product; None if unknown."""
+        return None
+
+    def shrunk(self, name: str) -> Tensor | None:
+        """The result from magnitudes of at most 1: a lower bound on the partial results of a product; None if unknown."""
         return None
 
     def bias(self) -> float | None:

@@ -127,6 +127,9 @@ class Sensitivity:
         facts = FACTS.get(case.dtype)
         self._least = least_of(facts) if facts is not None and facts.is_inexact else 0.0
         single = facts is None or facts.name in HALF
+        # Into a coarser operand, cotangents are rounded to its dtype before they are added, or their sum is.
+        mixed = len({o.spec.dtype for o in inputs.operands if FACTS[o.spec.dtype].is_inexact}) > 1
+        self._fed = between if mixed else u
         self._own_least = least_of(FACTS["float32"]) if single else self._least
         self._taken = _Moves({n: torch.zeros(t.shape, dtype=torch.float64) for n, t in center.tensors.items()})
         self._count = 0
@@ -171,7 +174,7 @@ class Sensitivity:
                 return t
             return (shifted if by_norm and i < own else perturbed)(t, u, 7 * k + i)
 
-        turned = None if cotangents is None else [perturbed(in_double(c), u, 7 * k + 5) for c in cotangents]
+        turned = None if cotangents is None else [perturbed(in_double(c), self._fed, 7 * k + 5) for c in cotangents]
         # Strides can select a kernel without a derivative, and moved operands may leave the op's domain: then try again.
         ended: list[tuple[Named, float]] = []  # the forward's results, and the largest intermediate magnitude
         for keep_layout in (False, True):

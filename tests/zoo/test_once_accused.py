@@ -39,6 +39,21 @@ WIDER = 'atan2(int32[3].large(seed=1834), float16[3].borders(seed=2148)).as_dtyp
 # The extremum is flushed and the numbers are not, so that none equals it: 0 / 0.
 VANISHED = 'norm(float32[5].permute(0).tiny(seed=1213), -inf).cotangent("normal", "expanded", 527).into("offset")'
 
+# Multiplied in another order, products of 257 numbers fall below the range on the way, and their gradients divide them.
+MULTIPLIED = "prod_dim(float32[2, 2, 257, 2].between(-2, 2, seed=3487), -2)"
+
+# All elements share the rounding of 1 / sqrt(x), of which the gradient takes the third power.
+SHARED = 'rsqrt(bfloat16[4, 4].constant(seed=2149)).cotangent("normal", "contiguous", 0)'
+
+# A device copies where the CPU fills: each cotangent is rounded to the value's dtype before they are added.
+COARSER = (
+    "setitem(float16[2, 2, 1, 2], (None, slice(None, None, None), 1, 0, None, slice(None, None, None)), bfloat16[()], "
+    '(..., 1), False).cotangent("normal", "contiguous", 902)'
+)
+
+# The CPU's own copy of a half into a float32 with a lazy minus loses it (torch 2.13), as the simulated device did.
+NEGATED = "setitem(float32[1, 1].neg(), (slice(-1, 4, 3), 0), float16[()].of(0))"
+
 
 def found(device: str, faults: list[Fault], text: str) -> list[str]:
     """The aspects of a case that are findings."""
@@ -51,11 +66,28 @@ def found(device: str, faults: list[Fault], text: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "text",
-    [CONVOLVED, NARROWED, STRIDED, PUSHED, WIDER, VANISHED],
-    ids=["second", "flushed", "strided", "tangent", "wider", "vanished"],
+    [CONVOLVED, NARROWED, STRIDED, PUSHED, WIDER, VANISHED, MULTIPLIED, NEGATED],
+    ids=["second", "flushed", "strided", "tangent", "wider", "vanished", "multiplied", "negated"],
 )
 def test_an_honest_device_is_not_accused(text: str) -> None:
     assert not found("sim:mps", honest.FAULTS, text)
+
+
+@pytest.mark.parametrize(("text", "op", "factor"), [(SHARED, "rsqrt", 1.02), (COARSER, "sum", 1.5)], ids=["shared", "coarser"])
+def test_a_device_of_roundings_is_not_accused_and_one_of_a_factor_is(text: str, op: str, factor: float) -> None:
+    assert not found("sim", honest.FAULTS, text)
+    assert "backward" in found("sim", [Fault("scaled", (op,), lambda call: call.run() * factor)], text)
+
+
+def test_a_product_that_loses_what_no_order_loses_is_found() -> None:
+    def flushed(call: Call) -> Any:
+        result = call.run()
+        return torch.where(result.abs() < 1e-30, 0.0 * result, result)
+
+    text = "prod_dim(float32[2, 4].between(1, 2, seed=3), -1)"
+    small = "prod_dim(float32[2, 2].inside(1e-17, 2e-17, seed=3), -1)"
+    assert not found("sim:mps", [Fault("early", ("prod",), flushed)], text)
+    assert "forward" in found("sim:mps", [Fault("early", ("prod",), flushed)], small)
 
 
 def test_a_second_derivative_in_bfloat16_is_found() -> None:

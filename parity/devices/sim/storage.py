@@ -158,7 +158,10 @@ def _watched_copy(src: Tensor, dst: Tensor, onto: Seat | None, off: Seat | None)
 
 
 def _plain_copy(src: Tensor, dst: Tensor) -> None:
-    (dst if dst.is_cpu else to_host(dst)).copy_(src if src.is_cpu else to_host(src))
+    host = src if src.is_cpu else to_host(src)
+    if src.is_neg() != dst.is_neg() and src.dtype is not dst.dtype:
+        host = host.to(dst.dtype)  # the CPU's own copies between float16 and float32 ignore the lazy minus (torch 2.13)
+    (dst if dst.is_cpu else to_host(dst)).copy_(host)
 
 
 def _seen(t: Tensor) -> Tensor:

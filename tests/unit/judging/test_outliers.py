@@ -50,6 +50,17 @@ def test_a_screen_lets_nothing_pass_that_stands_out() -> None:
     assert beyond(z, None, np.ones(ELEMENTS, dtype=bool), LEAST).max() < 1.0
 
 
+def test_equal_elements_are_one_sample_of_the_others() -> None:
+    """Equal elements without an error show nothing of the errors of the others; one of them may err alone."""
+    truth = np.concatenate((np.ones(2000), np.arange(2.0, 202.0)))
+    errors = np.concatenate((np.zeros(2000), 3.0 * normal(200)))
+    every = np.ones(2200, dtype=bool)
+    assert beyond(errors, None, every, LEAST).max() > 1.0
+    assert beyond(errors, None, every, LEAST, truth).max() < 1.0
+    errors[17] = 36.0
+    assert (beyond(errors, None, every, LEAST, truth) > 1.0).nonzero()[0].tolist() == [17]
+
+
 def test_a_row_of_large_terms_is_not_measured_by_its_small_neighbours() -> None:
     unit = np.ones((24, 20))
     unit[3] = 1e6

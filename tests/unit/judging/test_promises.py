@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from cases import bench_for, prepared, verdict_on
+from cases import bench_for, oracle_for, prepared, verdict_on
 from torch import Tensor
 
 from parity import catalog, tolerance
@@ -239,6 +239,29 @@ def test_a_product_of_three_may_leave_the_range_on_the_way() -> None:
     assert verdict(text, last(math.inf)).status is Status.AGREE
     assert verdict(text, lambda t: t * torch.tensor([1.5, 1.0])).status is Status.WRONG
     assert verdict(text.replace("3e38", "3e3"), last(math.inf)).status is Status.WRONG
+
+
+@pytest.mark.parametrize("device", ["cpu", "mps"])
+def test_a_product_may_fall_below_the_range_on_the_way(device: str) -> None:
+    """1e-20 * 1e20 * 1e-30 is 0 in another order."""
+    for text, status in (
+        ("prod(float32[3].of(1e-20, 1e20, 1e-30))", Status.AGREE),
+        ("prod(float32[3].of(1e-10, 1e20, 1e-20))", Status.WRONG),
+        ("index_reduce_prod(float32[1].of(1e-20), 0, int64[2].index(0, 1), float32[2].of(1e20, 1e-30), 'prod')", Status.AGREE),
+        ("index_reduce_prod(float32[1].of(1e-10), 0, int64[2].index(0, 1), float32[2].of(1e20, 1e-20), 'prod')", Status.WRONG),
+    ):
+        assert verdict_on(text, torch.zeros_like, device).status is status
+        assert verdict_on(text, lambda t: 100.0 * t, device).status.is_finding
+
+
+@pytest.mark.parametrize(("small", "status"), [("1e-20", Status.AGREE), ("1e-15", Status.WRONG)])
+def test_the_gradient_of_a_product_may_divide_a_product_that_fell_below_the_range(small: str, status: Status) -> None:
+    text = f"prod(float32[3].of({small}, {small}, 1))"
+    made = oracle_for(text, cotangents=[torch.ones(())])
+    assert made.truth("grad[0]") is not None
+    right = torch.tensor([float(small), float(small), float(small) ** 2])
+    found = judge(bench_for("prod", made, "mps"), {"grad[0]": torch.zeros(3)}, {"grad[0]": right}, "backward")[0]
+    assert found.status is status
 
 
 def test_complex_infinity_without_nan_has_several_roots() -> None:

@@ -53,6 +53,27 @@ def test_few_elements_average_nothing_out() -> None:
     assert asked(few * 1.5, few, None) is None
 
 
+def test_equal_elements_are_one_sample() -> None:
+    """Two thousand elements of three values, each off by a rounding of its own."""
+    values = np.array([1.0, 1.3, 1.7])
+    truth = np.repeat(values, 700)
+    device = np.repeat(values * (1.0 + 4 * U), 700)
+    assert asked(device, truth, None) is None
+    assert asked(truth + np.arange(2100.0) * 2.0**-30, truth + np.arange(2100.0) * 2.0**-30, None) is not None
+
+
+def test_all_elements_share_the_roundings_of_a_constant_operand() -> None:
+    """Of rsqrt's gradient, -g y y y / 2: three times the rounding of y."""
+    for factor, told in ((1.0 + 3 * U, False), (1.1, True)):
+        b = Budget(16.0 * U * np.abs(TRUTH) + 1e-9, ())
+        every = np.ones(TRUTH.shape, dtype=bool)
+        one, other = (shared_error(TRUTH * factor, TRUTH, b, every, SAMPLES, F, U, True, constant=c) for c in (True, False))
+        assert one is not None
+        assert other is not None
+        assert one.ratio < other.ratio
+        assert (one.ratio > 1.0) is told
+
+
 def test_what_all_samples_move_alike_may_move_so() -> None:
     """A mean that every element is divided by is rounded once: 3 % of it are then no error of scale."""
     signs = np.array([1.0, -1.0, 1.0, -1.0])[:, None]
