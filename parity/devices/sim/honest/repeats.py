@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from parity.devices import Call, Fault
-from parity.zoo.honest.rerun import HALVES, IN_FLOAT32, any_range, honest, narrowed, rerun, rounds
+from parity.devices.sim.honest.rerun import HALVES, IN_FLOAT32, any_range, honest, narrowed, rerun, rounds
 
 ADDING = ("embedding_dense_backward", "index_add", "index_reduce", "scatter_add", "scatter_reduce", "put", "bincount")
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from parity.devices import Call, Fault
-from parity.zoo.honest import tally
-from parity.zoo.honest.noise import RANGES, computing, promoted
-from parity.zoo.honest.order import total
-from parity.zoo.honest.rerun import (
+from parity.devices.sim.honest import tally
+from parity.devices.sim.honest.noise import RANGES, computing, promoted
+from parity.devices.sim.honest.order import total
+from parity.devices.sim.honest.rerun import (
     ALL_IN_DOUBLE,
     HALVES,
     ROUNDED,
@@ -34,8 +34,7 @@ from parity.zoo.honest.rerun import (
     unlike,
     widened,
 )
-from parity.zoo.honest.rounding import noisy
-from parity.zoo.honest.tables import bounds, device_of
+from parity.devices.sim.honest.rounding import bounds, device_of, noisy
 
 # Kernels that may round once, with everything inside wider. Left out: functions that depend on the dtype (nextafter,
 # frexp), exact ones, and nearest interpolation, whose float32 coordinates are part of its definition.

@@ -1,4 +1,4 @@
-"""Other right results where several exist: positions of ties, signs and phases of vectors, pivots."""
+"""Other right results where several exist: positions of ties, signs and phases of vectors, pivots, random streams."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from parity.devices import Call, Fault
-from parity.judging.measures import same_values
-from parity.zoo.honest import tally
-from parity.zoo.honest.rerun import (
+from parity.devices.sim.honest import tally
+from parity.devices.sim.honest.rerun import (
     AS_THEY_ARE,
     HALVES,
     IN_FLOAT32,
@@ -27,6 +26,10 @@ from parity.zoo.honest.rerun import (
 PLACED = ("argmax", "argmin", "kthvalue", "max", "median", "min", "mode", "nanmedian", "sort", "topk")
 # torch documents that these return the first of tied positions, and its gradient formulas rely on it (cumprod's).
 DOCUMENTED = ("argmax", "argmin", "max", "min")
+RANDOM = (
+    "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "native_dropout", "normal", "poisson",
+    "random", "randperm", "rrelu_with_noise", "uniform", "_standard_gamma", "_sample_dirichlet", "binomial",
+)  # fmt: skip
 POOLS = ("adaptive_max_pool2d", "adaptive_max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices")
 
 
@@ -115,7 +118,8 @@ def _pool(call: Call, plain: Any) -> Any:
         return None  # a window of padding only: the CPU's position lies outside
     picked = x.reshape(*x.shape[:lead], -1).gather(-1, indices.reshape(*indices.shape[:lead], -1))
     picked = picked.reshape(plain[0].shape)
-    return (picked, indices) if same_values(picked, plain[0]) else None  # the CPU has its own maximum for some empty windows
+    same = (picked == plain[0]) | (picked.isnan() & plain[0].isnan())
+    return (picked, indices) if bool(same.all()) else None  # the CPU has its own maximum for some empty windows
 
 
 def _pool_backward(call: Call, plain: Any) -> Any:
@@ -226,3 +230,28 @@ def faults() -> tuple[Fault, ...]:
         honest("phases-qr", ("linalg_qr",), _qr, _any, turned, limit=any_range),
         honest("pivots", ("linalg_lu_factor_ex", "linalg_lu"), _lu, _any, "the last of equally large pivots", limit=any_range),
     )
+
+
+def _another_stream(call: Call) -> Any:
+    """Run the kernel with another generator, seeded by one draw from the caller's, so that equal seeds give equal numbers and
+    the next call gives other numbers."""
+    given = next((a for a in (*call.args, *call.kwargs.values()) if isinstance(a, torch.Generator)), None)
+    seed = int(torch.randint(1 << 62, (), generator=given)) ^ 0x5DEECE66D
+    tally.ANSWERED["stream"] += 1
+    tally.CHANGED["stream"] += 1  # counted as changed without a comparison, which would need another draw
+    if given is not None:  # by name or by position
+        own = torch.Generator().manual_seed(seed)
+        call.args = [own if a is given else a for a in call.args]
+        call.kwargs = {k: own if a is given else a for k, a in call.kwargs.items()}
+        return call.run()
+    kept = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        return call.run()
+    finally:
+        torch.default_generator.set_state(kept)
+
+
+def streams() -> tuple[Fault, ...]:
+    """Another stream for every random kernel."""
+    return (Fault("honest-stream", RANDOM, _another_stream, title="random numbers of another stream"),)

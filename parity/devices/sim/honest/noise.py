@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from parity.devices import Call, Fault
-from parity.zoo.honest import tally
-from parity.zoo.honest.rerun import ALL_IN_DOUBLE, ROUNDED, honest, rerun, rounding, rounds, takes_integers, unlike
-from parity.zoo.honest.rounding import cut, largest_error, noisy, noisy_complex
-from parity.zoo.honest.tables import bounds, device_of
+from parity.devices.sim.honest import tally
+from parity.devices.sim.honest.rerun import ALL_IN_DOUBLE, ROUNDED, honest, rerun, rounding, rounds, takes_integers, unlike
+from parity.devices.sim.honest.rounding import bounds, cut, device_of, largest_error, noisy, noisy_complex
 
 FUNCTIONS = (
     "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "div", "erf", "erfc", "exp", "exp2",

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from parity.devices import Call, Fault
-from parity.zoo.honest import tally
-from parity.zoo.honest.rerun import rerun, stretch, widened
-from parity.zoo.honest.tables import device_of
-from parity.zoo.honest.tables import flushed as flushed_on
+from parity.devices.sim.honest import tally
+from parity.devices.sim.honest.rerun import rerun, stretch, widened
+from parity.devices.sim.honest.rounding import device_of
+from parity.devices.sim.honest.rounding import flushed as flushed_on
 
 Dtypes = frozenset[torch.dtype]
 

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from parity import tolerance
 from parity.core.case import OpClass
-from parity.devices import resolve
+from parity.devices import Fault, load_faults, resolve
 from parity.devices.base import Device
+from parity.devices.sim import honest
+from parity.devices.sim.honest import flushing, tally
+from parity.devices.sim.honest.noise import RANGES
+from parity.devices.sim.honest.order import product, total
+from parity.devices.sim.honest.rounding import bounds
 from parity.judging.measures import ulp_distance
-from parity.zoo import honest
-from parity.zoo.honest import flushing, tally
-from parity.zoo.honest.noise import RANGES
-from parity.zoo.honest.order import product, total
-from parity.zoo.honest.tables import bounds
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -28,7 +28,7 @@ HALF = (torch.float16, torch.bfloat16)
 @pytest.fixture(scope="module")
 def device() -> Device:
     """A device with every kind of honesty."""
-    return resolve("sim", honest.FAULTS)
+    return resolve("sim:honest")
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +57,30 @@ def spacing(truth: Tensor, digits: int) -> Tensor:
 
 def ulps(a: Tensor, b: Tensor) -> int:
     return int(ulp_distance(a, b).max())
+
+
+# ------------------------------------------------------------------------------------------------------ a device by name
+
+
+def test_a_fault_is_planted_on_an_honest_device_as_on_any_other() -> None:
+    """The honest differences are the device's own: what was planted is told apart from them, and acts beside them."""
+    fault = Fault("exp-doubles", ops=("exp",), effect=lambda call: call.run() * 2, level="kernel")
+    device, x = resolve("sim:honest", [fault]), values(64)
+    assert (device.name, device.planted, device.facts()["faults"]) == ("sim:honest", (fault,), "exp-doubles")  # type: ignore[attr-defined]
+    assert torch.allclose(there(device, torch.exp, x), 2 * x.exp())
+    assert not torch.equal(there(device, torch.sum, x), x.sum())
+    assert torch.equal(there(resolve("sim"), torch.sum, x), x.sum())
+
+
+def test_it_has_the_limits_of_mps_where_they_are_asked_for() -> None:
+    device = resolve("sim:mps:honest")
+    with device.active(), pytest.raises(TypeError, match="float64"):
+        device.upload(torch.ones(2, dtype=torch.float64))
+    assert not torch.equal(there(device, torch.exp, values(64)), values(64).exp())
+
+
+def test_the_old_name_of_its_faults_is_another_name_of_them() -> None:
+    assert load_faults("parity.zoo.honest") == tuple(honest.FAULTS)
 
 
 # ----------------------------------------------------------------------------------------------------------- functions

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from parity.devices import Call, Fault
-from parity.zoo.honest.rerun import (
+from parity.devices.sim.honest.rerun import (
     ALL_IN_DOUBLE,
     HALVES,
     IN_FLOAT32,

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from parity.devices import load_faults
+from parity.devices.sim import honest
+from parity.devices.sim.honest.noise import RANGES
+from parity.devices.sim.honest.rerun import in_range
+from parity.devices.sim.honest.rounding import cut, noisy
 from parity.judging.measures import ulp_distance
-from parity.zoo import honest
-from parity.zoo.honest.noise import RANGES
-from parity.zoo.honest.rerun import in_range
-from parity.zoo.honest.rounding import cut, noisy
 
 HALF = (torch.float16, torch.bfloat16)
 

@@ -13,8 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from parity.devices import resolve
 from parity.devices.base import Device
-from parity.zoo import honest
-from parity.zoo.honest import tally
+from parity.devices.sim import honest
+from parity.devices.sim.honest import tally
 
 
 @pytest.fixture(scope="module")

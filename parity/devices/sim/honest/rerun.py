@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.devices import Call, Fault
-from parity.judging.measures import bits
-from parity.zoo.honest import tally
-from parity.zoo.honest.rounding import cut
+from parity.devices.sim.honest import tally
+from parity.devices.sim.honest.rounding import bits, cut
 
 Dtypes = Mapping[torch.dtype, torch.dtype]
 CONTAINERS = (tuple, list, dict)  # all others are leaves

@@ -1,15 +1,31 @@
-"""Rounding as healthy devices do it: within a bound in ULP, to nearest or toward zero, the same for equal truths."""
+"""Rounding as healthy devices do it: within a bound in ULP, to nearest or toward zero, the same for equal truths; and what the
+device's tables allow: the bounds of functions, and the dtypes that are flushed."""
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
+from parity import tolerance
+from parity.core.case import OpClass
 from parity.core.dtypes import FACTS, DtypeFacts
+from parity.devices import Call
+from parity.devices.sim.memory import NAME
+from parity.devices.sim.seats import SEATS
+
+WHOLE_NUMBERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their size in bytes
+
+
+def bits(t: Tensor) -> Tensor:
+    """The elements as integers of the same width, row-major (complex: parts next to each other)."""
+    t = torch.view_as_real(t.detach().resolve_conj()) if t.is_complex() else t.detach()
+    return t.resolve_neg().contiguous().view(WHOLE_NUMBERS[t.element_size()])
 
 
 def noisy(truth: Tensor, dtype: torch.dtype, bound: float, limits: tuple[float, float] = (-math.inf, math.inf)) -> Tensor:
@@ -98,3 +114,46 @@ def noisy_complex(truth: Tensor, bound: float) -> Tensor:
     keep = (nearest.to(torch.float64) == parts) | ~torch.isfinite(parts).all(-1, keepdim=True) | ~torch.isfinite(moved)
     keep |= torch.signbit(moved) != torch.signbit(nearest)
     return torch.view_as_complex(torch.where(keep, nearest, moved))
+
+
+# ------------------------------------------------------------------------------------------------- what the tables say
+
+
+class Bounds:
+    """The ULP bounds of a device's tables, by function and dtype."""
+
+    def __init__(self, tables: tolerance.Tables) -> None:
+        self._known: dict[tuple[str, str], float] = {}
+        self._tables = tables
+
+    def of(self, function: str, dtype: torch.dtype) -> float:
+        """The largest error in ULP; a function without a row is correctly rounded (0)."""
+        key = function, str(dtype).removeprefix("torch.")
+        if key not in self._known:
+            ulp = self._tables.find(function, OpClass.ELEMENTWISE, key[1], "forward", function).ulp
+            self._known[key] = ulp or 0.0
+        return self._known[key]
+
+
+def device_of(call: Call) -> str:
+    """The name of the device that the call runs on: "sim" or "sim:mps"."""
+    args, kwargs = call.origin
+    for a in (*args, *kwargs.values()):
+        for x in (a,) if isinstance(a, Tensor) else tree_leaves(a):
+            if isinstance(x, Tensor) and not x.is_cpu and x.device.type == NAME:
+                return SEATS[x.device.index].profile.name
+    return "sim"
+
+
+@functools.cache
+def bounds(device: str) -> Bounds:
+    """The bounds of a device."""
+    return Bounds(tolerance.load(device))
+
+
+@functools.cache
+def flushed(device: str) -> frozenset[torch.dtype]:
+    """The dtypes whose subnormal numbers a device flushes."""
+    tables = tolerance.load(device)
+    names = ("float32", "bfloat16", "float16", "complex64")
+    return frozenset(getattr(torch, name) for name in names if tables.flushes(name))
