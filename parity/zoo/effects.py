@@ -125,14 +125,14 @@ def reported(
     *,
     trigger: Callable[[str], object],
     neighbour: Callable[[str], object],
-    rows: str = "",
+    rows: str | tuple[str, ...] = "",
     level: str | tuple[str, ...] = "kernel",
     deadly: str = "",
     scaled: str = "",
     name: str = "",
 ) -> Bug:
     """A bug of torch's MPS backend. report: "issues/123" or "pull/123" of pytorch, or a whole URL. triggers, rows: words
-    separated by spaces. name: the id, if it is not "pt-" and the number."""
+    separated by spaces. name: the id, if it is not "pt-" and the number. The other arguments are those of Bug and Fault."""
     source = report if "://" in report else PYTORCH + report
     return Bug(
         fault=Fault(name or "pt-" + report.rpartition("/")[2], ops, effect, when, level, source, title, scaled, deadly),
@@ -140,5 +140,5 @@ def reported(
         triggers=tuple(triggers.split()),
         trigger=trigger,
         neighbour=neighbour,
-        rows=tuple(rows.split()),
+        rows=tuple(rows.split()) if isinstance(rows, str) else rows,
     )
