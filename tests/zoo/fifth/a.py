@@ -488,7 +488,7 @@ def _impossible_draws(d: str, first: float) -> bool:
     probabilities = torch.full((2**20,), first)
     probabilities[12345] = 1
     held = probabilities.to(d)
-    return any(float(probabilities[int(torch.multinomial(held, 1))]) == 0 for _ in range(60))
+    return any(float(probabilities[int(torch.multinomial(held, 1))]) == 0 for _ in range(20))
 
 
 # ------------------------------------------------------------------------------------------------------------ copies

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from parity.devices import Call
 from parity.devices.sim.effects import as_contiguous, noise, raising, read_with, replacing, row_major, skip
-from parity.devices.sim.faults import Effect, abort, garbage, hang, refuse
+from parity.devices.sim.faults import abort, garbage, hang, refuse
 from parity.zoo.bug import Bug
 from parity.zoo.bugs.attention import KERNEL as ATTENTION
 from parity.zoo.bugs.attention import arguments
@@ -864,27 +864,10 @@ def _spectrum(d: str, *shape: int) -> Tensor:
 Case = Callable[[str], object]
 
 
-def bug(
-    report: str,
-    kind: str,
-    triggers: str,
-    title: str,
-    ops: tuple[str, ...],
-    effect: Effect,
-    when: Callable[[Call], bool] | None,
-    trigger: Case,
-    neighbour: Case,
-    **options: Any,
-) -> Bug:
-    """A bug as `reported` writes it down, with its cases in their places."""
-    conditions = () if when is None else (when,)
-    return reported(report, kind, triggers, title, ops, effect, *conditions, trigger=trigger, neighbour=neighbour, **options)
-
-
 LAST, FIRST = torch.channels_last, torch.contiguous_format
 
 BUGS: tuple[Bug, ...] = (
-    bug(
+    reported(
         "issues/192212",
         "silent_wrong_forward",
         "layout offset gradient",
@@ -892,10 +875,10 @@ BUGS: tuple[Bug, ...] = (
         (*CONVOLUTION, *CONVOLUTION_BACKWARD),
         _weight_as_contiguous,
         _has_strided_weight,
-        lambda d: _sliced_weight(d, None),
-        lambda d: _sliced_weight(d, 1),
+        trigger=lambda d: _sliced_weight(d, None),
+        neighbour=lambda d: _sliced_weight(d, 1),
     ),
-    bug(
+    reported(
         "issues/129207",
         "silent_wrong_forward",
         "size",
@@ -903,10 +886,10 @@ BUGS: tuple[Bug, ...] = (
         CONVOLUTION,
         _channels_wrap,
         _has_many_channels,
-        lambda d: F.conv1d(ramp(d, 1, 1, 3), ramp(d, WORD + 1, 1, 3), ramp(d, WORD + 1), padding=1),
-        lambda d: F.conv1d(ramp(d, 1, 1, 3), ramp(d, WORD, 1, 3), ramp(d, WORD), padding=1),
+        trigger=lambda d: F.conv1d(ramp(d, 1, 1, 3), ramp(d, WORD + 1, 1, 3), ramp(d, WORD + 1), padding=1),
+        neighbour=lambda d: F.conv1d(ramp(d, 1, 1, 3), ramp(d, WORD, 1, 3), ramp(d, WORD), padding=1),
     ),
-    bug(
+    reported(
         "issues/96225",
         "silent_wrong_backward",
         "size gradient",
@@ -914,10 +897,10 @@ BUGS: tuple[Bug, ...] = (
         CONVOLUTION_BACKWARD,
         _samples_wrap,
         _has_many_samples,
-        lambda d: (_weight_gradient(d, WORD), _weight_gradient(d, WORD + 3)),
-        lambda d: _weight_gradient(d, WORD - 1),
+        trigger=lambda d: (_weight_gradient(d, WORD), _weight_gradient(d, WORD + 3)),
+        neighbour=lambda d: _weight_gradient(d, WORD - 1),
     ),
-    bug(
+    reported(
         "issues/169236",
         "silent_wrong_forward",
         "args",
@@ -925,10 +908,10 @@ BUGS: tuple[Bug, ...] = (
         CONVOLUTION,
         _pads_all_the_same,
         _pads_too_much,
-        lambda d: _transposed(d, 2),
-        lambda d: _transposed(d, 1),
+        trigger=lambda d: _transposed(d, 2),
+        neighbour=lambda d: _transposed(d, 1),
     ),
-    bug(
+    reported(
         "issues/160739",
         "unsupported_dtype",
         "dtype",
@@ -936,10 +919,12 @@ BUGS: tuple[Bug, ...] = (
         CONVOLUTION,
         raising(RuntimeError("ConvTranspose 3D with BF16 or FP16 types is not supported on MPS")),
         lambda call: _is_transposed(call) and call.args[0].dim() == 5 and call.args[0].dtype in HALVES,
-        lambda d: F.conv_transpose3d(ramp(d, 1, 1, 2, 2, 2, dtype=torch.float16), ramp(d, 1, 1, 1, 1, 1, dtype=torch.float16)),
-        lambda d: F.conv_transpose3d(ramp(d, 1, 1, 2, 2, 2), ramp(d, 1, 1, 1, 1, 1)),
+        trigger=lambda d: F.conv_transpose3d(
+            ramp(d, 1, 1, 2, 2, 2, dtype=torch.float16), ramp(d, 1, 1, 1, 1, 1, dtype=torch.float16)
+        ),
+        neighbour=lambda d: F.conv_transpose3d(ramp(d, 1, 1, 2, 2, 2), ramp(d, 1, 1, 1, 1, 1)),
     ),
-    bug(
+    reported(
         "issues/175190",
         "crash",
         "layout gradient",
@@ -947,11 +932,11 @@ BUGS: tuple[Bug, ...] = (
         ("max_pool2d_backward", "max_pool2d_with_indices_backward", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward"),
         abort,
         lambda call: _is_channels_last(call.args[1]),
-        lambda d: _pool_gradients(d, LAST),
-        lambda d: _pool_gradients(d, FIRST),
+        trigger=lambda d: _pool_gradients(d, LAST),
+        neighbour=lambda d: _pool_gradients(d, FIRST),
         deadly="abort",
     ),
-    bug(
+    reported(
         "issues/174345",
         "silent_wrong_forward",
         "layout offset",
@@ -959,10 +944,13 @@ BUGS: tuple[Bug, ...] = (
         ("native_batch_norm", "avg_pool2d"),
         replacing(0, _from_the_start),
         lambda call: _is_channels_last(call.args[0]) and call.args[0].storage_offset() > 0,
-        lambda d: (F.batch_norm(_image_behind(d, 1), ramp(d, 3), ramp(d, 3) + 2), F.avg_pool2d(_image_behind(d, 1), 2)),
-        lambda d: (F.batch_norm(_image_behind(d, 0), ramp(d, 3), ramp(d, 3) + 2), F.avg_pool2d(_image_behind(d, 0), 2)),
+        trigger=lambda d: (F.batch_norm(_image_behind(d, 1), ramp(d, 3), ramp(d, 3) + 2), F.avg_pool2d(_image_behind(d, 1), 2)),
+        neighbour=lambda d: (
+            F.batch_norm(_image_behind(d, 0), ramp(d, 3), ramp(d, 3) + 2),
+            F.avg_pool2d(_image_behind(d, 0), 2),
+        ),
     ),
-    bug(
+    reported(
         "issues/154882",
         "crash",
         "args size",
@@ -970,11 +958,11 @@ BUGS: tuple[Bug, ...] = (
         ("max_pool2d_with_indices",),
         abort,
         _loses_its_last_window,
-        lambda d: F.max_pool2d(ramp(d, 1, 1, 4, 6), 1, 2, ceil_mode=True, return_indices=True),
-        lambda d: F.max_pool2d(ramp(d, 1, 1, 5, 7), 2, 2, ceil_mode=True, return_indices=True),
+        trigger=lambda d: F.max_pool2d(ramp(d, 1, 1, 4, 6), 1, 2, ceil_mode=True, return_indices=True),
+        neighbour=lambda d: F.max_pool2d(ramp(d, 1, 1, 5, 7), 2, 2, ceil_mode=True, return_indices=True),
         deadly="abort",
     ),
-    bug(
+    reported(
         "issues/179608",
         "silent_wrong_forward",
         "value",
@@ -982,10 +970,10 @@ BUGS: tuple[Bug, ...] = (
         ("avg_pool2d",),
         _sliding_sums,
         _slides,
-        lambda d: F.avg_pool1d(_falling(d), 2, 1),
-        lambda d: F.avg_pool1d(_falling(d), 2, 1, ceil_mode=True),
+        trigger=lambda d: F.avg_pool1d(_falling(d), 2, 1),
+        neighbour=lambda d: F.avg_pool1d(_falling(d), 2, 1, ceil_mode=True),
     ),
-    bug(
+    reported(
         "issues/96056",
         "unsupported_op",
         "size args",
@@ -998,21 +986,20 @@ BUGS: tuple[Bug, ...] = (
             )
         ),
         _does_not_divide,
-        lambda d: F.adaptive_avg_pool2d(ramp(d, 1, 2, 6, 9), 2),
-        lambda d: F.adaptive_avg_pool2d(ramp(d, 1, 2, 6, 8), 2),
+        trigger=lambda d: F.adaptive_avg_pool2d(ramp(d, 1, 2, 6, 9), 2),
+        neighbour=lambda d: F.adaptive_avg_pool2d(ramp(d, 1, 2, 6, 8), 2),
     ),
-    bug(
+    reported(
         "pull/195273",
         "unsupported_op",
         "none",
         "adaptive_avg_pool3d has no kernel",
         ("_adaptive_avg_pool3d", "_adaptive_avg_pool3d_backward"),
         refuse,
-        None,
-        lambda d: F.adaptive_avg_pool3d(ramp(d, 1, 1, 4, 4, 4), 2),
-        lambda d: F.avg_pool3d(ramp(d, 1, 1, 4, 4, 4), 2),
+        trigger=lambda d: F.adaptive_avg_pool3d(ramp(d, 1, 1, 4, 4, 4), 2),
+        neighbour=lambda d: F.avg_pool3d(ramp(d, 1, 1, 4, 4, 4), 2),
     ),
-    bug(
+    reported(
         "issues/194600",
         "silent_wrong_forward",
         "size",
@@ -1020,11 +1007,11 @@ BUGS: tuple[Bug, ...] = (
         ("max_unpool2d", "max_unpool3d"),
         _unwritten_tail,
         lambda call: math.prod(call.args[0].shape[: call.args[0].dim() - len(call.args[2])]) * math.prod(call.args[2]) > LIMIT,
-        lambda d: _unpooled(d, 10),
-        lambda d: _unpooled(d, 8),
+        trigger=lambda d: _unpooled(d, 10),
+        neighbour=lambda d: _unpooled(d, 8),
         scaled="2**31 elements -> LIMIT = 256 elements",
     ),
-    bug(
+    reported(
         "issues/194922",
         "silent_wrong_forward",
         "size rank gradient",
@@ -1032,10 +1019,10 @@ BUGS: tuple[Bug, ...] = (
         ("constant_pad_nd", *(f"{mode}_pad3d{way}" for mode in ("reflection", "replication") for way in ("", "_backward"))),
         _overwritten,
         _pads_deep,
-        lambda d: (*_deep(d, 256), *_deep(d, 256, "replicate")),
-        lambda d: (*_deep(d, 255), *_deep(d, 255, "replicate")),
+        trigger=lambda d: (*_deep(d, 256), *_deep(d, 256, "replicate")),
+        neighbour=lambda d: (*_deep(d, 255), *_deep(d, 255, "replicate")),
     ),
-    bug(
+    reported(
         "issues/196949",
         "silent_wrong_backward",
         "size gradient",
@@ -1043,10 +1030,10 @@ BUGS: tuple[Bug, ...] = (
         ("reflection_pad1d_backward",),
         _only_the_remainder,
         _is_long_and_odd,
-        lambda d: _mirrored(d, WORD + 1),
-        lambda d: (_mirrored(d, WORD), _mirrored(d, WORD - 1)),
+        trigger=lambda d: _mirrored(d, WORD + 1),
+        neighbour=lambda d: (_mirrored(d, WORD), _mirrored(d, WORD - 1)),
     ),
-    bug(
+    reported(
         "issues/135442",
         "hang",
         "size gradient",
@@ -1054,11 +1041,11 @@ BUGS: tuple[Bug, ...] = (
         ("replication_pad1d_backward",),
         hang,
         _is_a_word_long,
-        lambda d: _replicated(d, WORD),
-        lambda d: _replicated(d, WORD + 1),
+        trigger=lambda d: _replicated(d, WORD),
+        neighbour=lambda d: _replicated(d, WORD + 1),
         deadly="hang",
     ),
-    bug(
+    reported(
         "issues/144245",
         "nan_mismatch",
         "args size",
@@ -1066,10 +1053,10 @@ BUGS: tuple[Bug, ...] = (
         ("upsample_linear1d",),
         _all_nan,
         _stretches_a_point,
-        lambda d: F.interpolate(ramp(d, 3, 1, 1), 3, mode="linear", align_corners=True),
-        lambda d: F.interpolate(ramp(d, 3, 1, 1), 3, mode="linear", align_corners=False),
+        trigger=lambda d: F.interpolate(ramp(d, 3, 1, 1), 3, mode="linear", align_corners=True),
+        neighbour=lambda d: F.interpolate(ramp(d, 3, 1, 1), 3, mode="linear", align_corners=False),
     ),
-    bug(
+    reported(
         "issues/125098",
         "unsupported_op",
         "args",
@@ -1077,10 +1064,10 @@ BUGS: tuple[Bug, ...] = (
         ("grid_sampler_2d",),
         raising(RuntimeError("MPS: Unsupported Border padding mode")),
         lambda call: call.args[3] == 1,
-        lambda d: _sampled(d, FIRST, padding_mode="border"),
-        lambda d: _sampled(d, FIRST, padding_mode="zeros"),
+        trigger=lambda d: _sampled(d, FIRST, padding_mode="border"),
+        neighbour=lambda d: _sampled(d, FIRST, padding_mode="zeros"),
     ),
-    bug(
+    reported(
         "issues/174339",
         "silent_wrong_forward",
         "layout sequence",
@@ -1088,10 +1075,10 @@ BUGS: tuple[Bug, ...] = (
         ("grid_sampler_2d",),
         replacing(0, as_contiguous),
         _reads_an_image_as_planes,
-        lambda d: _sampled(d, LAST),
-        lambda d: _sampled(d, FIRST, LAST),
+        trigger=lambda d: _sampled(d, LAST),
+        neighbour=lambda d: _sampled(d, FIRST, LAST),
     ),
-    bug(
+    reported(
         "issues/175683",
         "crash",
         "size",
@@ -1099,10 +1086,10 @@ BUGS: tuple[Bug, ...] = (
         ("grid_sampler_2d",),
         raising(EMPTY),
         lambda call: call.args[1].numel() == 0,
-        lambda d: F.grid_sample(ramp(d, 1, 2, 3, 3), torch.empty(1, 1, 0, 2).to(d), align_corners=True),
-        lambda d: F.grid_sample(ramp(d, 1, 2, 3, 3), torch.zeros(1, 1, 1, 2).to(d), align_corners=True),
+        trigger=lambda d: F.grid_sample(ramp(d, 1, 2, 3, 3), torch.empty(1, 1, 0, 2).to(d), align_corners=True),
+        neighbour=lambda d: F.grid_sample(ramp(d, 1, 2, 3, 3), torch.zeros(1, 1, 1, 2).to(d), align_corners=True),
     ),
-    bug(
+    reported(
         "issues/170639",
         "silent_wrong_forward",
         "args size",
@@ -1110,10 +1097,10 @@ BUGS: tuple[Bug, ...] = (
         ("col2im",),
         _surplus_left_out,
         lambda call: call.args[0].shape[-1] > _blocks(call),
-        lambda d: tried(lambda: F.fold(ramp(d, 1, 6, 10), (4, 5), (2, 3)).cpu()),
-        lambda d: tried(lambda: F.fold(ramp(d, 1, 6, 9), (4, 5), (2, 3)).cpu()),
+        trigger=lambda d: tried(lambda: F.fold(ramp(d, 1, 6, 10), (4, 5), (2, 3)).cpu()),
+        neighbour=lambda d: tried(lambda: F.fold(ramp(d, 1, 6, 9), (4, 5), (2, 3)).cpu()),
     ),
-    bug(
+    reported(
         "issues/98602",
         "crash",
         "gradient args",
@@ -1121,11 +1108,11 @@ BUGS: tuple[Bug, ...] = (
         ("native_batch_norm_backward",),
         abort,
         _is_frozen,
-        lambda d: _normalized(d, True),
-        lambda d: _normalized(d, False),
+        trigger=lambda d: _normalized(d, True),
+        neighbour=lambda d: _normalized(d, False),
         deadly="abort",
     ),
-    bug(
+    reported(
         "pull/188371",
         "crash",
         "layout gradient",
@@ -1133,10 +1120,10 @@ BUGS: tuple[Bug, ...] = (
         ("native_batch_norm_backward",),
         raising(RuntimeError("view size is not compatible with input tensor's size and stride. Use .reshape(...) instead.")),
         lambda call: _is_channels_last(call.args[1]),
-        lambda d: _normalized(d, False, LAST),
-        lambda d: _normalized(d, False),
+        trigger=lambda d: _normalized(d, False, LAST),
+        neighbour=lambda d: _normalized(d, False),
     ),
-    bug(
+    reported(
         "issues/154887",
         "crash",
         "dtype promotion",
@@ -1144,11 +1131,11 @@ BUGS: tuple[Bug, ...] = (
         ("native_batch_norm",),
         abort,
         _has_other_statistics,
-        lambda d: _with_statistics(d, torch.float32),
-        lambda d: _with_statistics(d, torch.float16),
+        trigger=lambda d: _with_statistics(d, torch.float32),
+        neighbour=lambda d: _with_statistics(d, torch.float16),
         deadly="abort",
     ),
-    bug(
+    reported(
         "issues/131750",
         "silent_wrong_forward",
         "offset",
@@ -1156,10 +1143,10 @@ BUGS: tuple[Bug, ...] = (
         ("native_layer_norm",),
         replacing(0, _from_the_start),
         lambda call: call.args[0].storage_offset() > 0,
-        lambda d: F.layer_norm(ramp(d, 3, 4)[1:], (4,)),
-        lambda d: F.layer_norm(ramp(d, 3, 4)[:2], (4,)),
+        trigger=lambda d: F.layer_norm(ramp(d, 3, 4)[1:], (4,)),
+        neighbour=lambda d: F.layer_norm(ramp(d, 3, 4)[:2], (4,)),
     ),
-    bug(
+    reported(
         "issues/195910",
         "silent_wrong_forward",
         "dtype args",
@@ -1167,10 +1154,10 @@ BUGS: tuple[Bug, ...] = (
         ATTENTION,
         _masked_in_fours,
         _is_causal_half,
-        lambda d: _attend(d, (1, 2, 12, 64), dtype=torch.float16, is_causal=True),
-        lambda d: _attend(d, (1, 2, 12, 64), is_causal=True),
+        trigger=lambda d: _attend(d, (1, 2, 12, 64), dtype=torch.float16, is_causal=True),
+        neighbour=lambda d: _attend(d, (1, 2, 12, 64), is_causal=True),
     ),
-    bug(
+    reported(
         "pull/188147",
         "nan_mismatch",
         "value",
@@ -1178,10 +1165,10 @@ BUGS: tuple[Bug, ...] = (
         ATTENTION,
         _nan_is_lowest,
         _has_nan_scores,
-        lambda d: _with_nan(d, 64),
-        lambda d: _with_nan(d, 32),
+        trigger=lambda d: _with_nan(d, 64),
+        neighbour=lambda d: _with_nan(d, 32),
     ),
-    bug(
+    reported(
         "issues/156707",
         "nan_mismatch",
         "value args",
@@ -1189,10 +1176,10 @@ BUGS: tuple[Bug, ...] = (
         ATTENTION,
         _blind_is_nan,
         _has_a_blind_query,
-        lambda d: _blocked(d, False, False),
-        lambda d: _blocked(d, False, True),
+        trigger=lambda d: _blocked(d, False, False),
+        neighbour=lambda d: _blocked(d, False, True),
     ),
-    bug(
+    reported(
         "pull/184180",
         "silent_wrong_forward",
         "broadcasting args",
@@ -1200,10 +1187,10 @@ BUGS: tuple[Bug, ...] = (
         ATTENTION,
         _mask_of_the_first,
         _masks_by_sample,
-        lambda d: _per_sample(d, 2, 1),
-        lambda d: (_per_sample(d, 2, 4), _per_sample(d, 1, 1)),
+        trigger=lambda d: _per_sample(d, 2, 1),
+        neighbour=lambda d: (_per_sample(d, 2, 4), _per_sample(d, 1, 1)),
     ),
-    bug(
+    reported(
         "issues/149132",
         "crash",
         "args",
@@ -1211,11 +1198,11 @@ BUGS: tuple[Bug, ...] = (
         ATTENTION,
         abort,
         lambda call: _is_grouped(call) and arguments(call).mask is not None,
-        lambda d: _grouped(d, 2, attn_mask=torch.ones(3, 3).to(d)),
-        lambda d: _grouped(d, 4, attn_mask=torch.ones(3, 3).to(d)),
+        trigger=lambda d: _grouped(d, 2, attn_mask=torch.ones(3, 3).to(d)),
+        neighbour=lambda d: _grouped(d, 4, attn_mask=torch.ones(3, 3).to(d)),
         deadly="abort",
     ),
-    bug(
+    reported(
         "pull/189631",
         "crash",
         "broadcasting rank",
@@ -1223,10 +1210,10 @@ BUGS: tuple[Bug, ...] = (
         ATTENTION,
         raising(RuntimeError("shape '[1, 1, 64]' is invalid for input of size 128")),
         _query_is_broadcast,
-        lambda d: _attend(d, (1, 1, 64), (2, 1, 1, 64)),
-        lambda d: _attend(d, (2, 1, 1, 64), (2, 1, 1, 64)),
+        trigger=lambda d: _attend(d, (1, 1, 64), (2, 1, 1, 64)),
+        neighbour=lambda d: _attend(d, (2, 1, 1, 64), (2, 1, 1, 64)),
     ),
-    bug(
+    reported(
         "issues/148194",
         "crash",
         "sequence broadcasting",
@@ -1234,11 +1221,11 @@ BUGS: tuple[Bug, ...] = (
         ATTENTION,
         abort,
         _has_expanded_mask_again,
-        lambda d: [_attend(d, (1, 2, 3, 4), attn_mask=torch.ones(3, 3).to(d)) for _ in range(2)],
-        lambda d: [_attend(d, (1, 2, 3, 4), attn_mask=torch.ones(1, 2, 3, 3).to(d)) for _ in range(2)],
+        trigger=lambda d: [_attend(d, (1, 2, 3, 4), attn_mask=torch.ones(3, 3).to(d)) for _ in range(2)],
+        neighbour=lambda d: [_attend(d, (1, 2, 3, 4), attn_mask=torch.ones(1, 2, 3, 3).to(d)) for _ in range(2)],
         deadly="abort",
     ),
-    bug(
+    reported(
         "issues/174861",
         "nondeterminism",
         "size args",
@@ -1246,10 +1233,10 @@ BUGS: tuple[Bug, ...] = (
         ATTENTION,
         _first_is_noise,
         _takes_two_passes,
-        lambda d: _grouped(d, 2, 1024, queries=1, width=64, dtype=torch.bfloat16),
-        lambda d: _grouped(d, 2, 1023, queries=1, width=64, dtype=torch.bfloat16),
+        trigger=lambda d: _grouped(d, 2, 1024, queries=1, width=64, dtype=torch.bfloat16),
+        neighbour=lambda d: _grouped(d, 2, 1023, queries=1, width=64, dtype=torch.bfloat16),
     ),
-    bug(
+    reported(
         "issues/188765",
         "crash",
         "size",
@@ -1257,10 +1244,10 @@ BUGS: tuple[Bug, ...] = (
         ("baddbmm",),
         raising(EMPTY),
         lambda call: call.outs[0].numel() == 0,
-        lambda d: _empty_attention(d, 0),
-        lambda d: _empty_attention(d, 1),
+        trigger=lambda d: _empty_attention(d, 0),
+        neighbour=lambda d: _empty_attention(d, 1),
     ),
-    bug(
+    reported(
         "issues/197796",
         "crash",
         "dtype layout rank",
@@ -1268,11 +1255,11 @@ BUGS: tuple[Bug, ...] = (
         ("linear",),
         abort,
         _is_turned_bfloat16,
-        lambda d: F.linear(ramp(d, 2, 3, 4, dtype=torch.bfloat16), ramp(d, 4, 5, dtype=torch.bfloat16).T),
-        lambda d: F.linear(ramp(d, 2, 3, 4, dtype=torch.bfloat16), ramp(d, 5, 4, dtype=torch.bfloat16)),
+        trigger=lambda d: F.linear(ramp(d, 2, 3, 4, dtype=torch.bfloat16), ramp(d, 4, 5, dtype=torch.bfloat16).T),
+        neighbour=lambda d: F.linear(ramp(d, 2, 3, 4, dtype=torch.bfloat16), ramp(d, 5, 4, dtype=torch.bfloat16)),
         deadly="abort",
     ),
-    bug(
+    reported(
         "issues/195163",
         "silent_wrong_forward",
         "size",
@@ -1280,10 +1267,10 @@ BUGS: tuple[Bug, ...] = (
         ("bmm", "baddbmm", "addbmm"),
         _sums_what_lies_behind,
         _overreads(32767),
-        lambda d: _products(d, 32767, True),
-        lambda d: _products(d, 32766, True),
+        trigger=lambda d: _products(d, 32767, True),
+        neighbour=lambda d: _products(d, 32766, True),
     ),
-    bug(
+    reported(
         "pull/183535",
         "silent_wrong_forward",
         "size",
@@ -1291,10 +1278,10 @@ BUGS: tuple[Bug, ...] = (
         ("mm", "addmm", "linear"),
         _sums_what_lies_behind,
         _overreads(32769),
-        lambda d: _products(d, 32769, False),
-        lambda d: _products(d, 32767, False),
+        trigger=lambda d: _products(d, 32769, False),
+        neighbour=lambda d: _products(d, 32767, False),
     ),
-    bug(
+    reported(
         "issues/104832",
         "silent_noop",
         "out layout",
@@ -1302,10 +1289,10 @@ BUGS: tuple[Bug, ...] = (
         ("mm",),
         skip,
         lambda call: not call.outs[0].is_contiguous(),
-        lambda d: _into_columns(d, 1, 4),
-        lambda d: _into_columns(d, 0, 2),
+        trigger=lambda d: _into_columns(d, 1, 4),
+        neighbour=lambda d: _into_columns(d, 0, 2),
     ),
-    bug(
+    reported(
         "issues/187521",
         "nan_mismatch",
         "value args",
@@ -1313,10 +1300,10 @@ BUGS: tuple[Bug, ...] = (
         ("baddbmm",),
         _ignored_is_added,
         _is_ignored_but_special,
-        lambda d: _filled(d, math.nan, 0),
-        lambda d: (_filled(d, 2.0, 0), _filled(d, math.nan, 1)),
+        trigger=lambda d: _filled(d, math.nan, 0),
+        neighbour=lambda d: (_filled(d, 2.0, 0), _filled(d, math.nan, 1)),
     ),
-    bug(
+    reported(
         "issues/180776",
         "nondeterminism",
         "dtype rank sequence",
@@ -1324,10 +1311,10 @@ BUGS: tuple[Bug, ...] = (
         ("linear",),
         _later_is_noise,
         _is_ragged_half_again,
-        lambda d: _twice(d, 13),
-        lambda d: _twice(d, 16),
+        trigger=lambda d: _twice(d, 13),
+        neighbour=lambda d: _twice(d, 16),
     ),
-    bug(
+    reported(
         "issues/162730",
         "silent_wrong_forward",
         "layout",
@@ -1335,10 +1322,10 @@ BUGS: tuple[Bug, ...] = (
         ("linear",),
         replacing(1, as_contiguous),
         lambda call: not call.args[1].is_contiguous(),
-        lambda d: F.linear(ramp(d, 2, 4), ramp(d, 4, 3).T),
-        lambda d: F.linear(ramp(d, 2, 4), ramp(d, 3, 4)),
+        trigger=lambda d: F.linear(ramp(d, 2, 4), ramp(d, 4, 3).T),
+        neighbour=lambda d: F.linear(ramp(d, 2, 4), ramp(d, 3, 4)),
     ),
-    bug(
+    reported(
         "issues/188438",
         "silent_wrong_forward",
         "size args rank",
@@ -1346,10 +1333,10 @@ BUGS: tuple[Bug, ...] = (
         ("linear",),
         _without_bias,
         _adds_to_vectors,
-        lambda d: F.linear(ramp(d, 4, 1, 2), ramp(d, 3, 2), ramp(d, 3)),
-        lambda d: F.linear(ramp(d, 4, 2, 2), ramp(d, 3, 2), ramp(d, 3)),
+        trigger=lambda d: F.linear(ramp(d, 4, 1, 2), ramp(d, 3, 2), ramp(d, 3)),
+        neighbour=lambda d: F.linear(ramp(d, 4, 2, 2), ramp(d, 3, 2), ramp(d, 3)),
     ),
-    bug(
+    reported(
         "issues/167154",
         "crash",
         "layout broadcasting",
@@ -1357,11 +1344,11 @@ BUGS: tuple[Bug, ...] = (
         ("linear",),
         abort,
         _is_expanded,
-        lambda d: F.linear(ramp(d, 1, 3, 4).expand(5, 3, 4), ramp(d, 2, 4), ramp(d, 2)),
-        lambda d: F.linear(ramp(d, 5, 3, 4), ramp(d, 2, 4), ramp(d, 2)),
+        trigger=lambda d: F.linear(ramp(d, 1, 3, 4).expand(5, 3, 4), ramp(d, 2, 4), ramp(d, 2)),
+        neighbour=lambda d: F.linear(ramp(d, 5, 3, 4), ramp(d, 2, 4), ramp(d, 2)),
         deadly="abort",
     ),
-    bug(
+    reported(
         "issues/189134",
         "silent_wrong_forward",
         "broadcasting",
@@ -1369,10 +1356,16 @@ BUGS: tuple[Bug, ...] = (
         ("_linalg_solve_ex",),
         _only_the_first,
         _broadcasts_right_side,
-        lambda d: (torch.linalg.solve(_matrix(d, 2, 3, 3), ramp(d, 3, 1)), torch.linalg.solve(_matrix(d, 2, 3, 3), ramp(d, 3))),
-        lambda d: (torch.linalg.solve(_matrix(d, 2, 3, 3), ramp(d, 2, 3, 1)), torch.linalg.solve(_matrix(d, 3, 3), ramp(d, 3))),
+        trigger=lambda d: (
+            torch.linalg.solve(_matrix(d, 2, 3, 3), ramp(d, 3, 1)),
+            torch.linalg.solve(_matrix(d, 2, 3, 3), ramp(d, 3)),
+        ),
+        neighbour=lambda d: (
+            torch.linalg.solve(_matrix(d, 2, 3, 3), ramp(d, 2, 3, 1)),
+            torch.linalg.solve(_matrix(d, 3, 3), ramp(d, 3)),
+        ),
     ),
-    bug(
+    reported(
         "pull/175332",
         "crash",
         "gradient rank",
@@ -1380,23 +1373,22 @@ BUGS: tuple[Bug, ...] = (
         ("linalg.solve",),
         _refused_on_the_way_back,
         _solves_vectors,
-        lambda d: gradients(torch.linalg.solve, _matrix(d, 2, 2, 5, 5), ramp(d, 2, 2, 5)),
-        lambda d: gradients(torch.linalg.solve, _matrix(d, 2, 2, 5, 5), ramp(d, 2, 2, 5, 1)),
+        trigger=lambda d: gradients(torch.linalg.solve, _matrix(d, 2, 2, 5, 5), ramp(d, 2, 2, 5)),
+        neighbour=lambda d: gradients(torch.linalg.solve, _matrix(d, 2, 2, 5, 5), ramp(d, 2, 2, 5, 1)),
         level="function",
     ),
-    bug(
+    reported(
         "issues/197236",
         "metadata",
         "none",
         "solutions lie in memory row by row instead of column by column",
         ("linalg.solve_triangular", "cholesky_solve", "linalg.solve"),
         _row_major,
-        None,
-        _strides_of_solutions,
-        lambda d: torch.linalg.inv(_matrix(d, 5, 5)).stride(),
+        trigger=_strides_of_solutions,
+        neighbour=lambda d: torch.linalg.inv(_matrix(d, 5, 5)).stride(),
         level="function",
     ),
-    bug(
+    reported(
         "issues/195937",
         "crash",
         "size",
@@ -1404,10 +1396,10 @@ BUGS: tuple[Bug, ...] = (
         ("_linalg_svd", "linalg_lstsq"),
         raising(RuntimeError("Failed to created pipeline state object, error: XPC_ERROR_CONNECTION_INTERRUPTED")),
         _is_large_enough,
-        lambda d: torch.linalg.svdvals(ramp(d, 911, 3, 3)),
-        lambda d: torch.linalg.svdvals(ramp(d, 910, 3, 3)),
+        trigger=lambda d: torch.linalg.svdvals(ramp(d, 911, 3, 3)),
+        neighbour=lambda d: torch.linalg.svdvals(ramp(d, 910, 3, 3)),
     ),
-    bug(
+    reported(
         "issues/196112",
         "silent_wrong_forward",
         "value size",
@@ -1415,10 +1407,10 @@ BUGS: tuple[Bug, ...] = (
         ("_linalg_svd",),
         _no_null_vectors,
         _is_deficient,
-        lambda d: _of_rank(d, 16),
-        lambda d: _of_rank(d, 64),
+        trigger=lambda d: _of_rank(d, 16),
+        neighbour=lambda d: _of_rank(d, 64),
     ),
-    bug(
+    reported(
         "pull/184588",
         "silent_wrong_forward",
         "value",
@@ -1426,10 +1418,10 @@ BUGS: tuple[Bug, ...] = (
         ("linalg_cholesky_ex",),
         _nan_passes,
         _holds_nan,
-        lambda d: _factored(d, math.nan),
-        lambda d: (_factored(d, -1.0), _factored(d, 2.0)),
+        trigger=lambda d: _factored(d, math.nan),
+        neighbour=lambda d: (_factored(d, -1.0), _factored(d, 2.0)),
     ),
-    bug(
+    reported(
         "pull/185351",
         "rng",
         "sequence args",
@@ -1437,10 +1429,10 @@ BUGS: tuple[Bug, ...] = (
         ("_lstm_mps",),
         _drops_the_same,
         _drops_between_layers,
-        lambda d: _differ(d, dropout=0.5),
-        lambda d: _differ(d),
+        trigger=lambda d: _differ(d, dropout=0.5),
+        neighbour=lambda d: _differ(d),
     ),
-    bug(
+    reported(
         "issues/96416",
         "crash",
         "gradient",
@@ -1448,10 +1440,10 @@ BUGS: tuple[Bug, ...] = (
         ("lstm_mps_backward",),
         raising(RuntimeError("Expected a proper Tensor but got None (or an undefined Tensor in C++) for argument #0 'grad_y'")),
         lambda call: call.args[0] is None,
-        lambda d: _through(d, 1),
-        lambda d: _through(d, 0),
+        trigger=lambda d: _through(d, 1),
+        neighbour=lambda d: _through(d, 0),
     ),
-    bug(
+    reported(
         "issues/144104",
         "nan_mismatch",
         "size",
@@ -1459,11 +1451,11 @@ BUGS: tuple[Bug, ...] = (
         ("binary_cross_entropy_with_logits",),
         _nothing_is_zero,
         _is_mean_of_nothing,
-        lambda d: _logits(d, 0),
-        lambda d: (_logits(d, 0, reduction="sum"), _logits(d, 2)),
+        trigger=lambda d: _logits(d, 0),
+        neighbour=lambda d: (_logits(d, 0, reduction="sum"), _logits(d, 2)),
         level="function",
     ),
-    bug(
+    reported(
         "issues/134431",
         "crash",
         "size",
@@ -1471,32 +1463,30 @@ BUGS: tuple[Bug, ...] = (
         ("nll_loss_forward", "nll_loss2d_forward"),
         raising(EMPTY),
         _is_empty,
-        lambda d: _nll(d, 2, 3, 0, 7),
-        lambda d: _nll(d, 2, 3, 1, 7),
+        trigger=lambda d: _nll(d, 2, 3, 0, 7),
+        neighbour=lambda d: _nll(d, 2, 3, 1, 7),
     ),
-    bug(
+    reported(
         "pull/195274",
         "unsupported_op",
         "none",
         "multilabel_margin_loss has no kernel",
         ("multilabel_margin_loss_forward", "multilabel_margin_loss_backward"),
         refuse,
-        None,
-        lambda d: F.multilabel_margin_loss(ramp(d, 2, 3), torch.tensor([[0, -1, -1], [1, 2, -1]]).to(d)),
-        lambda d: F.multilabel_soft_margin_loss(ramp(d, 2, 3), torch.eye(3)[:2].to(d)),
+        trigger=lambda d: F.multilabel_margin_loss(ramp(d, 2, 3), torch.tensor([[0, -1, -1], [1, 2, -1]]).to(d)),
+        neighbour=lambda d: F.multilabel_soft_margin_loss(ramp(d, 2, 3), torch.eye(3)[:2].to(d)),
     ),
-    bug(
+    reported(
         "pull/195269",
         "unsupported_op",
         "none",
         "multi_margin_loss has no kernel",
         ("multi_margin_loss", "multi_margin_loss_backward"),
         refuse,
-        None,
-        lambda d: F.multi_margin_loss(ramp(d, 2, 3), torch.tensor([0, 1]).to(d)),
-        lambda d: F.cross_entropy(ramp(d, 2, 3), torch.tensor([0, 1]).to(d)),
+        trigger=lambda d: F.multi_margin_loss(ramp(d, 2, 3), torch.tensor([0, 1]).to(d)),
+        neighbour=lambda d: F.cross_entropy(ramp(d, 2, 3), torch.tensor([0, 1]).to(d)),
     ),
-    bug(
+    reported(
         "issues/190060",
         "silent_wrong_forward",
         "args value",
@@ -1504,10 +1494,10 @@ BUGS: tuple[Bug, ...] = (
         BAGS,
         _ends_with_the_indices,
         _ends_early,
-        lambda d: _bags(d, 2),
-        lambda d: _bags(d, 2, 3),
+        trigger=lambda d: _bags(d, 2),
+        neighbour=lambda d: _bags(d, 2, 3),
     ),
-    bug(
+    reported(
         "issues/169201",
         "silent_wrong_forward",
         "value",
@@ -1515,10 +1505,10 @@ BUGS: tuple[Bug, ...] = (
         (*BAGS, BAG_BACKWARD),
         _negative_is_nothing,
         _is_negative,
-        lambda d: _bag(d, 1, -1),
-        lambda d: _bag(d, 1, 0),
+        trigger=lambda d: _bag(d, 1, -1),
+        neighbour=lambda d: _bag(d, 1, 0),
     ),
-    bug(
+    reported(
         "issues/154235",
         "silent_wrong_forward",
         "value",
@@ -1526,11 +1516,11 @@ BUGS: tuple[Bug, ...] = (
         ("embedding",),
         _beyond_is_nothing,
         _is_beyond,
-        lambda d: _looked_up(d, 0, 1, 2, 3),
-        lambda d: (_looked_up(d, 0, 1, 2), _looked_up(d, 0, -1)),
+        trigger=lambda d: _looked_up(d, 0, 1, 2, 3),
+        neighbour=lambda d: (_looked_up(d, 0, 1, 2), _looked_up(d, 0, -1)),
         level="function",
     ),
-    bug(
+    reported(
         "issues/186885",
         "crash",
         "rank args",
@@ -1538,8 +1528,8 @@ BUGS: tuple[Bug, ...] = (
         ("_fft_c2c", "_fft_r2c", "_fft_c2r"),
         abort,
         _is_deep_and_partial,
-        lambda d: _spectrum(d, 2, 2, 2, 1, 2),
-        lambda d: _spectrum(d, 2, 2, 2, 2),
+        trigger=lambda d: _spectrum(d, 2, 2, 2, 1, 2),
+        neighbour=lambda d: _spectrum(d, 2, 2, 2, 2),
         deadly="abort",
     ),
 )
