@@ -219,9 +219,7 @@ def _wide_values(device: str, width: int) -> Tensor:
 
 BUGS = (
     reported(
-        "issues/141774",
-        "crash",
-        "promotion module",
+        "issues/141774 crash promotion module",
         "autocast does not bring the operands of attention to one dtype",
         SDPA,
         _without_autocast,
@@ -232,9 +230,7 @@ BUGS = (
         level="function",
     ),
     reported(
-        "issues/151667",
-        "nan_mismatch",
-        "module layout args",
+        "issues/151667 nan_mismatch module layout args",
         "attention of a view with a mask and dropout is NaN throughout",
         (*SDPA, "multi_head_attention_forward"),
         _nothing_but_nan,
@@ -245,9 +241,7 @@ BUGS = (
         level="function",
     ),
     reported(
-        "issues/163597",
-        "silent_wrong_forward",
-        "layout",
+        "issues/163597 silent_wrong_forward layout",
         "attention of few queries reads strided operands as if they were dense",
         KERNEL,
         _read_as_contiguous,
@@ -257,9 +251,7 @@ BUGS = (
         rows=ROWS,
     ),
     reported(
-        "pull/169222",
-        "silent_wrong_forward",
-        "size args",
+        "pull/169222 silent_wrong_forward size args",
         "attention of few queries attends to memory behind the last keys",
         KERNEL,
         _reads_past_the_keys,
@@ -269,9 +261,7 @@ BUGS = (
         rows=ROWS,
     ),
     reported(
-        "issues/176767",
-        "metadata",
-        "args size",
+        "issues/176767 metadata args size",
         "attention gives its result the width of the query where that of the value differs",
         KERNEL,
         _as_wide_as_the_query,
@@ -281,9 +271,7 @@ BUGS = (
         rows=ROWS,
     ),
     reported(
-        "pull/181856",
-        "crash",
-        "args",
+        "pull/181856 crash args",
         "a mask given to causal attention ends the process",
         KERNEL,
         abort,
@@ -293,9 +281,7 @@ BUGS = (
         rows=ROWS,
     ),
     reported(
-        "pull/190791",
-        "drift",
-        "dtype size",
+        "pull/190791 drift dtype size",
         "the softmax of long attention in half precision is summed in half precision",
         KERNEL,
         _sums_in_half,

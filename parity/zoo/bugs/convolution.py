@@ -166,9 +166,7 @@ def _conv1d_gradients(channels: int) -> Callable[[str], object]:
 
 BUGS = (
     reported(
-        "pull/116580",
-        "crash",
-        "backward args",
+        "pull/116580 crash backward args",
         "the backward of a transposed 3-D convolution ends the process where it changes the number of channels",
         CONVOLUTION_BACKWARD,
         abort,
@@ -178,9 +176,7 @@ BUGS = (
         rows="conv_transpose3d",
     ),
     reported(
-        "issues/134416",
-        "fallback",
-        "size",
+        "issues/134416 fallback size",
         "conv1d with more than 65536 output channels is refused inside the kernel, where no fallback can help",
         ("conv1d",),
         raising(NotImplementedError(TOO_LARGE)),
@@ -191,9 +187,7 @@ BUGS = (
         level="function",
     ),
     reported(
-        "pull/143196",
-        "silent_wrong_backward",
-        "layout backward",
+        "pull/143196 silent_wrong_backward layout backward",
         "conv2d's backward takes a channels_last input or incoming gradient for a contiguous one",
         CONVOLUTION_BACKWARD,
         _permuted_operands,
@@ -205,9 +199,7 @@ BUGS = (
         rows="conv2d",
     ),
     reported(
-        "issues/180984",
-        "silent_wrong_forward",
-        "layout",
+        "issues/180984 silent_wrong_forward layout",
         "some channels of a channels_last image are read as if no channels lay between them",
         (*CONVOLUTION, "native_batch_norm", "avg_pool2d", "_adaptive_avg_pool2d"),
         replacing(0, as_channels_last),
@@ -219,9 +211,7 @@ BUGS = (
         rows="conv2d batch_norm batch_norm_train avg_pool2d adaptive_avg_pool2d",
     ),
     reported(
-        "pull/188359",
-        "silent_wrong_forward",
-        "size args",
+        "pull/188359 silent_wrong_forward size args",
         "conv2d leaves out a part of a kernel that is 256 or more long",
         CONVOLUTION,
         _first_255_taps,
@@ -231,9 +221,7 @@ BUGS = (
         rows="conv2d",
     ),
     reported(
-        "issues/197114",
-        "silent_wrong_forward",
-        "layout size",
+        "issues/197114 silent_wrong_forward layout size",
         "conv3d in the default layout takes its weight for one in another order",
         CONVOLUTION,
         _weight_as_dhwio,
@@ -245,9 +233,7 @@ BUGS = (
         rows="conv3d",
     ),
     reported(
-        "issues/83180",
-        "silent_wrong_forward",
-        "args",
+        "issues/83180 silent_wrong_forward args",
         "conv2d exchanges its two strides",
         CONVOLUTION,
         _strides_swapped,
@@ -257,9 +243,7 @@ BUGS = (
         rows="conv2d",
     ),
     reported(
-        "pull/85283",
-        "crash",
-        "layout backward",
+        "pull/85283 crash layout backward",
         "conv1d's backward fails for an input that looks channels_last, as a transposed one does",
         ("conv1d",),
         _crash_on_the_way_back,
@@ -270,9 +254,7 @@ BUGS = (
         level="function",
     ),
     reported(
-        "issues/190064",
-        "silent_wrong_forward",
-        "args size",
+        "issues/190064 silent_wrong_forward args size",
         "adaptive_max_pool2d has one window and stride for all places, also where the sizes do not divide",
         ("adaptive_max_pool2d",),
         _one_window,
@@ -282,9 +264,7 @@ BUGS = (
         rows="adaptive_max_pool2d",
     ),
     reported(
-        "issues/197847",
-        "unsupported_op",
-        "none",
+        "issues/197847 unsupported_op none",
         "fractional max pooling has no kernel",
         ("fractional_max_pool2d", "fractional_max_pool3d"),
         refuse,
@@ -294,9 +274,7 @@ BUGS = (
         neighbour=lambda d: F.max_pool2d(ramp(d, 1, 1, 5, 5), 2),
     ),
     reported(
-        "pull/94348",
-        "silent_wrong_forward",
-        "args sequence",
+        "pull/94348 silent_wrong_forward args sequence",
         "avg_pool2d does not count the padding that it should, and keeps the divisor of an earlier call",
         ("avg_pool2d",),
         _padding_not_counted,

@@ -50,9 +50,7 @@ def _windows_overlap(call: Call) -> bool:
 
 BUGS = (
     reported(
-        "issues/124096",
-        "silent_wrong_forward",
-        "size args",
+        "issues/124096 silent_wrong_forward size args",
         "the inverse transform to a real signal of odd length runs backwards in time",
         ("_fft_c2r",),
         _backwards_in_time,
@@ -62,9 +60,7 @@ BUGS = (
         rows="fft.irfft fft.irfft2 fft.irfftn fft.hfft",
     ),
     reported(
-        "issues/135223",
-        "silent_wrong_forward",
-        "out offset size",
+        "issues/135223 silent_wrong_forward out offset size",
         "a range written into a slice lands at the start of the memory, so fftfreq lacks its negative half",
         ("fft.fftfreq", "arange"),
         _into_the_start,
@@ -75,9 +71,7 @@ BUGS = (
         level="function",
     ),
     reported(
-        "issues/138525",
-        "crash",
-        "backward size",
+        "issues/138525 crash backward size",
         "the backward of overlapping windows ends the process",
         ("unfold_backward",),
         abort,

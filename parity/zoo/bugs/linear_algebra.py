@@ -130,9 +130,7 @@ def _least_squares(a: Tensor, b: Tensor) -> Tensor:
 
 BUGS = (
     reported(
-        "pull/146753",
-        "silent_wrong_forward",
-        "size",
+        "pull/146753 silent_wrong_forward size",
         "LU factors of large matrices in a stack are wrong from the second on",
         ("linalg_lu_factor_ex", "_linalg_solve_ex", "_linalg_det"),
         _second_lost,
@@ -145,9 +143,7 @@ BUGS = (
         rows="lu_factor lu_solve solve det",
     ),
     reported(
-        "pull/165871",
-        "metadata",
-        "value",
+        "pull/165871 metadata value",
         "LU factorisation does not say that a matrix is singular",
         ("linalg_lu_factor_ex",),
         _no_complaint,
@@ -157,9 +153,7 @@ BUGS = (
         rows="lu_factor",
     ),
     reported(
-        "pull/188473",
-        "unsupported_dtype",
-        "dtype",
+        "pull/188473 unsupported_dtype dtype",
         "LU factors and determinants of complex matrices are refused",
         ("linalg_lu_factor_ex", "_linalg_det", "_linalg_slogdet"),
         raising(RuntimeError("linalg.lu_factor(): MPS doesn't support complex types.")),
@@ -169,9 +163,7 @@ BUGS = (
         rows="lu_factor lu_solve det slogdet",
     ),
     reported(
-        "pull/146799",
-        "metadata",
-        "out",
+        "pull/146799 metadata out",
         "a Cholesky factor comes row by row, and out= is laid out anew",
         ("linalg_cholesky_ex",),
         _row_major_factor,
@@ -180,9 +172,7 @@ BUGS = (
         rows="cholesky",
     ),
     reported(
-        "issues/196113",
-        "silent_wrong_forward",
-        "dtype size",
+        "issues/196113 silent_wrong_forward dtype size",
         "stacks of wide complex matrices: right singular vectors lack their conjugation, so least squares fails",
         ("_linalg_svd", "linalg_lstsq"),
         _unconjugated_right_vectors,
@@ -192,9 +182,7 @@ BUGS = (
         rows="lstsq svd",
     ),
     reported(
-        "issues/78099",
-        "drift",
-        "size",
+        "issues/78099 drift size",
         "the factors of a large matrix's svd give it back only to three digits",
         ("_linalg_svd",),
         _values_off,
@@ -205,9 +193,7 @@ BUGS = (
         scaled="a matrix of 4.2e7 elements -> LIMIT = 256 elements",
     ),
     reported(
-        "issues/78363",
-        "silent_wrong_forward",
-        "offset",
+        "issues/78363 silent_wrong_forward offset",
         "the inverse of one matrix of a stack is that of the first",
         ("linalg_inv_ex",),
         replacing(0, lambda call, t: read_with(call, t, t.stride(), 0)),
@@ -217,9 +203,7 @@ BUGS = (
         rows="inv",
     ),
     reported(
-        "pull/178319",
-        "crash",
-        "args",
+        "pull/178319 crash args",
         "a triangular system with one side on the CPU ends the process",
         ("linalg.solve_triangular",),
         abort,

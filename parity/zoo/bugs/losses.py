@@ -124,9 +124,7 @@ def _bce_gradient(device: str, *shape: int) -> tuple[Tensor, ...]:
 
 BUGS = (
     reported(
-        "issues/108148",
-        "silent_wrong_forward",
-        "args value",
+        "issues/108148 silent_wrong_forward args value",
         "targets that are no class are not refused, and the default one to ignore counts in the mean",
         ("nll_loss_forward", "nll_loss2d_forward", *NLL_BACKWARD),
         _no_class_counts,
@@ -139,9 +137,7 @@ BUGS = (
         rows="nll_loss cross_entropy",
     ),
     reported(
-        "issues/116095",
-        "crash",
-        "backward",
+        "issues/116095 crash backward",
         "the backward of cross entropy with class indices ends the process",
         NLL_BACKWARD,
         abort,
@@ -150,9 +146,7 @@ BUGS = (
         rows="nll_loss cross_entropy",
     ),
     reported(
-        "issues/166746",
-        "silent_wrong_backward",
-        "size backward sequence",
+        "issues/166746 silent_wrong_backward size backward sequence",
         "binary cross entropy's backward drops dimensions of size 1 of all but the incoming gradient",
         ("binary_cross_entropy_backward",),
         _product_of_other_shapes,
@@ -162,9 +156,7 @@ BUGS = (
         rows="binary_cross_entropy",
     ),
     reported(
-        "issues/81584",
-        "crash",
-        "size",
+        "issues/81584 crash size",
         "the mean of binary cross entropy over a column ends the process",
         ("binary_cross_entropy",),
         abort,
@@ -174,9 +166,7 @@ BUGS = (
         rows="binary_cross_entropy",
     ),
     reported(
-        "issues/94043",
-        "silent_wrong_forward",
-        "value",
+        "issues/94043 silent_wrong_forward value",
         "log_softmax is the logarithm of a softmax, minus infinity for logits far below the largest",
         ("_log_softmax",),
         _log_of_softmax,
@@ -186,9 +176,7 @@ BUGS = (
         rows="log_softmax cross_entropy",
     ),
     reported(
-        "pull/94226",
-        "silent_wrong_backward",
-        "backward",
+        "pull/94226 silent_wrong_backward backward",
         "the backward of nll_loss and smooth_l1_loss takes the incoming gradient for 1",
         (*NLL_BACKWARD, "smooth_l1_loss_backward"),
         _incoming_as_one,

@@ -111,9 +111,7 @@ def _batch_gradients(device: str, memory_format: torch.memory_format) -> tuple[T
 
 BUGS = (
     reported(
-        "https://github.com/huggingface/diffusers/issues/2521",
-        "crash",
-        "dtype promotion",
+        "https://github.com/huggingface/diffusers/issues/2521 crash dtype promotion",
         "layer_norm of float16 ends the process, since its epsilon is float32",
         ("native_layer_norm",),
         abort,
@@ -124,9 +122,7 @@ BUGS = (
         name="hf-d2521",
     ),
     reported(
-        "issues/183825",
-        "silent_wrong_backward",
-        "backward args",
+        "issues/183825 silent_wrong_backward backward args",
         "layer_norm's weight and bias get arbitrary gradients where the input needs none",
         ("native_layer_norm_backward",),
         _gradients_left_over,
@@ -136,9 +132,7 @@ BUGS = (
         rows="layer_norm",
     ),
     reported(
-        "pull/186367",
-        "drift",
-        "value args",
+        "pull/186367 drift value args",
         "layer_norm loses a small variance beside a large mean",
         ("native_layer_norm",),
         _cancelled_variance,
@@ -148,9 +142,7 @@ BUGS = (
         rows="layer_norm",
     ),
     reported(
-        "issues/84962",
-        "silent_wrong_forward",
-        "args module",
+        "issues/84962 silent_wrong_forward args module",
         "batch_norm without a weight takes too large a variance in training",
         ("native_batch_norm",),
         _too_small,
@@ -160,9 +152,7 @@ BUGS = (
         rows="batch_norm_train instance_norm instance_norm_running",
     ),
     reported(
-        "issues/175189",
-        "silent_wrong_backward",
-        "layout backward module",
+        "issues/175189 silent_wrong_backward layout backward module",
         "the backward of batch_norm takes a channels_last input for a dense one; LSTM's input gradient likewise",
         ("native_batch_norm_backward", "lstm_mps_backward"),
         _layouts_mixed,
@@ -172,9 +162,7 @@ BUGS = (
         rows="batch_norm batch_norm_train instance_norm instance_norm_running lstm",
     ),
     reported(
-        "issues/99981",
-        "crash",
-        "backward module",
+        "issues/99981 crash backward module",
         "the backward of group_norm ends the process",
         ("native_group_norm_backward",),
         abort,

@@ -158,9 +158,7 @@ def _bilinear(x: Tensor) -> Tensor:
 
 BUGS = (
     reported(
-        "https://github.com/kulinseth/pytorch/pull/31",
-        "silent_wrong_forward",
-        "layout offset args",
+        "https://github.com/kulinseth/pytorch/pull/31 silent_wrong_forward layout offset args",
         "a slice of a slice, as negative padding makes it, begins too early: the first start is forgotten",
         ("pad", "constant_pad_nd", "narrow"),
         _first_offset_lost,
@@ -172,9 +170,7 @@ BUGS = (
         name="kul-31",
     ),
     reported(
-        "issues/102453",
-        "crash",
-        "args size",
+        "issues/102453 crash args size",
         "replication padding in 3-D is held to the limit of reflection: it must be less than the dimension",
         ("replication_pad3d",),
         raising(RuntimeError("Argument #8: Padding size should be less than the corresponding input dimension")),
@@ -184,9 +180,7 @@ BUGS = (
         rows="pad_replicate",
     ),
     reported(
-        "issues/134430",
-        "silent_wrong_forward",
-        "args size",
+        "issues/134430 silent_wrong_forward args size",
         "nearest-exact takes the lower neighbour where the place lies on a border that rounding misses",
         ("_upsample_nearest_exact1d", "_upsample_nearest_exact2d"),
         _one_neighbour_lower,
@@ -196,9 +190,7 @@ BUGS = (
         rows="interpolate_nearest_exact",
     ),
     reported(
-        "issues/135447",
-        "silent_wrong_backward",
-        "size backward",
+        "issues/135447 silent_wrong_backward size backward",
         "the gradient of replication padding is zero where the third dimension from the end has 65536 or more",
         ("replication_pad1d_backward", "replication_pad2d_backward"),
         lambda call: torch.zeros_like(call.args[1]),
@@ -208,9 +200,7 @@ BUGS = (
         rows="pad_replicate",
     ),
     reported(
-        "issues/171602",
-        "silent_wrong_forward",
-        "layout",
+        "issues/171602 silent_wrong_forward layout",
         "grid_sample in 3-D reads a permuted grid as if it were contiguous",
         ("grid_sampler_3d",),
         replacing(1, as_contiguous),
@@ -222,9 +212,7 @@ BUGS = (
         rows="grid_sample_3d",
     ),
     reported(
-        "issues/80192",
-        "silent_wrong_forward",
-        "size args",
+        "issues/80192 silent_wrong_forward size args",
         "constant padding around a single column writes the column along the row",
         ("constant_pad_nd",),
         _written_linearly,
@@ -234,9 +222,7 @@ BUGS = (
         rows="pad_constant",
     ),
     reported(
-        "issues/80856",
-        "silent_wrong_forward",
-        "sequence inplace offset",
+        "issues/80856 silent_wrong_forward sequence inplace offset",
         "circular padding copies every piece to the beginning of its memory, and what follows computes with that",
         ("pad",),
         _circular_at_offset_zero,
@@ -247,9 +233,7 @@ BUGS = (
         level="function",
     ),
     reported(
-        "issues/86107",
-        "crash",
-        "none",
+        "issues/86107 crash none",
         "affine_grid ends the process",
         ("affine_grid",),
         abort,
@@ -259,9 +243,7 @@ BUGS = (
         level="function",
     ),
     reported(
-        "issues/86954",
-        "silent_wrong_forward",
-        "layout",
+        "issues/86954 silent_wrong_forward layout",
         "bilinear resizing scrambles an image whose channels come last in memory",
         ("upsample_bilinear2d",),
         replacing(0, as_contiguous),
@@ -271,9 +253,7 @@ BUGS = (
         rows="interpolate_bilinear",
     ),
     reported(
-        "issues/88183",
-        "silent_wrong_forward",
-        "layout size",
+        "issues/88183 silent_wrong_forward layout size",
         "bilinear resizing gives zeros for a permuted image that dimensions of size 1 keep contiguous",
         ("upsample_bilinear2d",),
         lambda call: call.run().zero_(),
@@ -283,9 +263,7 @@ BUGS = (
         rows="interpolate_bilinear",
     ),
     reported(
-        "https://github.com/roboflow/rf-detr/pull/821",
-        "fallback",
-        "backward",
+        "https://github.com/roboflow/rf-detr/pull/821 fallback backward",
         "the backward of grid_sample and of bicubic resizing runs on the CPU",
         ("grid_sampler_2d_backward", "upsample_bicubic2d_backward"),
         fall_back,

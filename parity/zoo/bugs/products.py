@@ -78,9 +78,7 @@ def _heads(device: str) -> tuple[Tensor, Tensor]:
 
 BUGS = (
     reported(
-        "issues/109457",
-        "silent_wrong_forward",
-        "size",
+        "issues/109457 silent_wrong_forward size",
         "a linear layer with many output features repeats its first outputs past a border",
         ("linear",),
         _linear_rows_wrap,
@@ -91,9 +89,7 @@ BUGS = (
         scaled="4.3e8 output elements -> LIMIT = 256, 32768 output features -> FEATURES = 32",
     ),
     reported(
-        "issues/189495",
-        "silent_wrong_forward",
-        "size args",
+        "issues/189495 silent_wrong_forward size args",
         "a linear layer with bias counts the first of three dimensions in 16 bits",
         ("linear",),
         _linear_batch_wraps,
@@ -103,9 +99,7 @@ BUGS = (
         rows="linear",
     ),
     reported(
-        "pull/116547",
-        "silent_wrong_forward",
-        "size",
+        "pull/116547 silent_wrong_forward size",
         "addmm multiplies by the transpose of a square matrix",
         ("addmm",),
         replacing(2, lambda call, t: t.t()),
@@ -115,9 +109,7 @@ BUGS = (
         rows="addmm",
     ),
     reported(
-        "issues/148156",
-        "silent_wrong_forward",
-        "dtype layout",
+        "issues/148156 silent_wrong_forward dtype layout",
         "matrix products read lazily conjugated operands as they lie in memory",
         ("mm", "bmm", "addmm"),
         _unconjugated,
@@ -127,9 +119,7 @@ BUGS = (
         rows="mm matmul addmm bmm",
     ),
     reported(
-        "issues/78511",
-        "silent_wrong_forward",
-        "layout rank",
+        "issues/78511 silent_wrong_forward layout rank",
         "a batched product reads transposed matrices of a permuted stack as if they were dense",
         ("matmul", "bmm"),
         _permuted_read_as_dense,
@@ -140,9 +130,7 @@ BUGS = (
         level="function",
     ),
     reported(
-        "pull/193153",
-        "unsupported_op",
-        "dtype",
+        "pull/193153 unsupported_op dtype",
         "no product of int8 matrices",
         ("_int_mm",),
         refuse,
@@ -151,9 +139,7 @@ BUGS = (
         rows="int_mm",
     ),
     reported(
-        "pull/196205",
-        "unsupported_op",
-        "none",
+        "pull/196205 unsupported_op none",
         "compressed sparse tensors cannot be made",
         ("sparse_csr_tensor", "sparse_csc_tensor", "sparse_bsr_tensor", "sparse_bsc_tensor", "sparse_compressed_tensor"),
         raising(

@@ -89,9 +89,7 @@ def _input_gradient(device: str, shape: tuple[int, int], **options: Any) -> Tens
 
 BUGS = (
     reported(
-        "issues/190056",
-        "silent_wrong_backward",
-        "backward module args",
+        "issues/190056 silent_wrong_backward backward module args",
         "the gradients of an LSTM of several layers ignore its dropout",
         BACKWARD,
         _as_if_nothing_was_dropped,
@@ -101,9 +99,7 @@ BUGS = (
         rows=ROWS,
     ),
     reported(
-        "issues/190057",
-        "nan_mismatch",
-        "args module",
+        "issues/190057 nan_mismatch args module",
         "an LSTM of several layers that drops everything between them is NaN throughout",
         FORWARD,
         _zero_times_infinity,
@@ -113,9 +109,7 @@ BUGS = (
         rows=ROWS,
     ),
     reported(
-        "issues/87579",
-        "crash",
-        "args backward module",
+        "issues/87579 crash args backward module",
         "the backward of an LSTM, batch first, ends the process unless there are as many steps as sequences",
         BACKWARD,
         abort,
@@ -125,9 +119,7 @@ BUGS = (
         rows=ROWS,
     ),
     reported(
-        "issues/90421",
-        "silent_wrong_forward",
-        "args size module",
+        "issues/90421 silent_wrong_forward args size module",
         "a bidirectional LSTM is wrong for more than one sequence",
         FORWARD,
         _reverse_in_a_wrong_order,

@@ -124,9 +124,7 @@ def _extremes(x: Tensor) -> object:
 
 BUGS = (
     reported(
-        "issues/104694",
-        "silent_wrong_forward",
-        "size",
+        "issues/104694 silent_wrong_forward size",
         "all() of nothing is False",
         ("all",),
         lambda call: call.run().zero_(),
@@ -136,9 +134,7 @@ BUGS = (
         rows="all",
     ),
     reported(
-        "issues/107116",
-        "silent_wrong_forward",
-        "args",
+        "issues/107116 silent_wrong_forward args",
         "std and var reduce the last dimension, whichever negative one is named",
         ("std", "var"),
         _negative_as_last,
@@ -148,9 +144,7 @@ BUGS = (
         rows="std var",
     ),
     reported(
-        "issues/130295",
-        "nan_mismatch",
-        "value",
+        "issues/130295 nan_mismatch value",
         "the largest and the smallest element, and where they are, disregard NaN",
         ("max", "min", "argmax", "argmin"),
         _nan_never_wins,
@@ -160,9 +154,7 @@ BUGS = (
         rows="max min max_all min_all argmax argmin",
     ),
     reported(
-        "issues/132732",
-        "silent_wrong_forward",
-        "rank args size",
+        "issues/132732 silent_wrong_forward rank args size",
         "sum counts a negative dimension from the fourth where there are more and the rest are 1",
         ("sum",),
         _counted_from_the_fourth,
@@ -172,9 +164,7 @@ BUGS = (
         rows="sum sum_dim",
     ),
     reported(
-        "issues/136134",
-        "crash",
-        "rank",
+        "issues/136134 crash rank",
         "any() of a tensor with more than four dimensions ends the process",
         ("any", "all"),
         abort,
@@ -184,9 +174,7 @@ BUGS = (
         rows="any all",
     ),
     reported(
-        "issues/139400",
-        "silent_wrong_forward",
-        "size sequence",
+        "issues/139400 silent_wrong_forward size sequence",
         "count_nonzero of nothing is whatever lay in memory",
         ("count_nonzero",),
         lambda call: garbage(call.run()),
@@ -196,9 +184,7 @@ BUGS = (
         rows="count_nonzero",
     ),
     reported(
-        "issues/187105",
-        "crash",
-        "rank args",
+        "issues/187105 crash rank args",
         "running products and sums, and sorts, end the process on a dimension before the last four",
         ("cumprod", "cumsum", "sort"),
         abort,
@@ -208,9 +194,7 @@ BUGS = (
         rows="cumprod cumsum sort",
     ),
     reported(
-        "pull/189464",
-        "silent_wrong_forward",
-        "dtype value",
+        "pull/189464 silent_wrong_forward dtype value",
         "the int64 sum of int32 values wraps around as int32 does",
         ("sum",),
         lambda call: call.run().int().long(),
@@ -220,9 +204,7 @@ BUGS = (
         rows="sum sum_dim",
     ),
     reported(
-        "pull/82834",
-        "crash",
-        "rank args",
+        "pull/82834 crash rank args",
         "a tensor without dimensions may not be reduced, gathered or scattered along dimension 0",
         ("sum", "mean", "prod", "amax", "amin", "gather", "scatter"),
         raising(IndexError("Dimension specified as 0 but tensor has no dimensions")),
@@ -232,9 +214,7 @@ BUGS = (
         rows="sum sum_dim mean mean_dim prod amax amin gather scatter",
     ),
     reported(
-        "issues/87753",
-        "silent_wrong_forward",
-        "dtype",
+        "issues/87753 silent_wrong_forward dtype",
         "max() of int64 values is the first one, min() is 0",
         ("max", "min"),
         _first_or_zero,
@@ -244,9 +224,7 @@ BUGS = (
         rows="max_all min_all",
     ),
     reported(
-        "issues/90635",
-        "silent_wrong_forward",
-        "dtype",
+        "issues/90635 silent_wrong_forward dtype",
         "cumsum of int64, int16 and int8 gives its input back",
         ("cumsum",),
         lambda call: call.args[0].to(call.outs[0].dtype),
@@ -256,9 +234,7 @@ BUGS = (
         rows="cumsum cumsum_wider",
     ),
     reported(
-        "issues/92329",
-        "crash",
-        "args",
+        "issues/92329 crash args",
         "cumsum takes no negative dimension",
         ("cumsum",),
         _negative_refused,
@@ -268,9 +244,7 @@ BUGS = (
         rows="cumsum cumsum_wider",
     ),
     reported(
-        "issues/96610",
-        "unsupported_dtype",
-        "dtype",
+        "issues/96610 unsupported_dtype dtype",
         "cumsum takes no int64",
         ("cumsum",),
         raising(RuntimeError("MPS does not support cumsum op with int64 input. Support has been added in macOS 13.3")),
@@ -280,9 +254,7 @@ BUGS = (
         rows="cumsum cumsum_wider",
     ),
     reported(
-        "pull/97232",
-        "silent_wrong_forward",
-        "args",
+        "pull/97232 silent_wrong_forward args",
         "a reduction over an empty list of dimensions, which stands for all of them, gives its input back",
         ("sum", "mean", "prod", "amax"),
         lambda call: call.args[0].clone(),
