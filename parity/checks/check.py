@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from parity.catalog.row import Row
 from parity.checks import derivatives, history, inputs_unchanged, metadata, poison, refusal, repeat, transfer, writes
-from parity.checks.dispatched import Dispatched
 from parity.checks.power import ProbeResults
 from parity.checks.trial import EVERYTHING, RAISED, Mark, Result, Settings, Sides, Trial, compare, is_known, outcome_of, raised
 from parity.core import processes
@@ -30,9 +30,16 @@ from parity.judging.rules import rule_of
 from parity.oracle.oracle import CaseOracle
 from parity.tolerance import Tables
 
-__all__ = ["EVERYTHING", "RAISED", "Mark", "Result", "Settings", "check", "failing", "quiet"]
+__all__ = ["EVERYTHING", "RAISED", "Mark", "Result", "Settings", "check", "failing", "quiet", "unwatched"]
+
+Watching: TypeAlias = Callable[[Case, Device, list[Result]], AbstractContextManager[None]]
 
 FORKED = "the call forked its process; the copy was ended"
+
+
+def unwatched(case: Case, device: Device, results: list[Result]) -> AbstractContextManager[None]:
+    """Watch nothing of a case."""
+    return nullcontext()
 
 
 def check(
@@ -44,15 +51,15 @@ def check(
     settings: Settings,
     mark: Mark,
     notes: list[str],
-    dispatched: Dispatched | None = None,
+    watching: Watching = unwatched,
     probes: list[ProbeResults] | None = None,
     seconds: dict[str, float] | None = None,
 ) -> tuple[tuple[Result, ...], str]:
     """All aspects of one case: (results, digest of the inputs).
 
     mark: called with each stage (reference, device, compare) before it begins. notes: list to which the caller's `fallbacks`
-    recorder appends. dispatched: records the operators of the device, except in cases with calls before them. probes: gets the
-    outcomes of errors put into results. seconds: gets the device's time for the forward and the backward. Raises CaseError if
+    recorder appends. watching: entered around the case, with the results that grow inside. probes: gets the outcomes of errors
+    put into results. seconds: gets the device's time for the forward and the backward. Raises CaseError if
     the case cannot be built.
     """
     with ex.Unwatched():
@@ -60,12 +67,8 @@ def check(
     trial = Trial(ex.program(row), case, inputs, device, tables, settings, cpu, mark, notes)
     trial.seconds = {} if seconds is None else seconds
     asked, forked = refusal.check if case.refused else _aspects, processes.forks()
-    if dispatched is None or case.after:
-        with ex.MODES["grad"]():
-            asked(trial)
-    else:
-        with ex.MODES["grad"](), dispatched.watching(device, trial.results):
-            asked(trial)
+    with ex.MODES["grad"](), watching(case, device, trial.results):
+        asked(trial)
     if processes.forks() != forked and trial.results:
         trial.results[0] = Result(trial.results[0].aspect, Verdict(Status.ERROR, FORKED))
     if probes is not None:

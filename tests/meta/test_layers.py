@@ -12,11 +12,12 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "parity"
 # The folders in the order of a check. Modules of one folder may import one another, as long as no cycle comes of it.
 ORDER = (
-    *("core", "catalog", "tolerance", "devices", "execution", "oracle", "judging", "checks", "generation", "coverage"),
-    *("runs", "assertion", "zoo", "report", "faces"),
+    *("core", "catalog", "tolerance", "devices", "execution", "oracle", "judging", "checks", "generation"),
+    *("runs", "assertion", "zoo", "report", "faces", "prove"),
 )
 ENTRIES = 18  # the folders, __init__, __main__ and py.typed
-LAZY = ("faces", "")  # the faces and `parity` itself load what they need when it is asked for; nobody else hides an import
+# The faces, the proof and `parity` itself load what they need when it is asked for; nobody else hides an import.
+LAZY = ("faces", "prove", "")
 
 
 def modules() -> dict[str, Path]:
@@ -57,7 +58,7 @@ def test_imports_point_upward(module: str) -> None:
 
 @pytest.mark.parametrize("module", [m for m in MODULES if folder(m) not in LAZY])
 def test_no_own_import_hides(module: str) -> None:
-    """Only the faces import parity's modules inside functions or under TYPE_CHECKING."""
+    """Only these import parity's modules inside functions or under TYPE_CHECKING."""
     hidden = [name for name, at_top in own_imports(MODULES[module]) if not at_top]
     assert not hidden, f"{module} hides imports of {hidden}"
 

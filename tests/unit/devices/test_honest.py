@@ -16,7 +16,7 @@ from parity.core.case import OpClass
 from parity.devices import Fault, load_faults, resolve
 from parity.devices.base import Device
 from parity.devices.sim import honest
-from parity.devices.sim.honest import flushing, tally
+from parity.devices.sim.honest import noise, tally
 from parity.devices.sim.honest.noise import RANGES
 from parity.devices.sim.honest.order import product, total
 from parity.devices.sim.honest.rounding import bounds
@@ -382,7 +382,7 @@ def test_subnormal_numbers_are_flushed_where_mps_does() -> None:
     assert there(mps, lambda t: t * 1.0, small).tolist() == [0.0, -0.0, 1.0]
     assert there(mps, lambda t: t * 0.5, torch.tensor([1.5e-38])).tolist() == [0.0]
     assert there(mps, lambda t: t * 1.0, torch.tensor([1e-7], dtype=torch.float16)).item() > 0.0
-    assert math.copysign(1.0, float(flushing.flushed(torch.tensor([-1e-40]), frozenset({torch.float32}))[0])) == -1.0
+    assert math.copysign(1.0, float(noise.flushed(torch.tensor([-1e-40]), frozenset({torch.float32}))[0])) == -1.0
     assert tally.CHANGED["flushing"] == 2
 
 

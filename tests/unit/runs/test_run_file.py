@@ -10,9 +10,9 @@ import pytest
 
 from parity.core.errors import OutputError, RunFileError
 from parity.core.results import Fingerprint, Measure, MetadataNote, Record, Status
-from parity.coverage.features import Coverage, DrawnFeatures
 from parity.runs import run_file, soundness, upgrades
 from parity.runs.code import Code, code_of
+from parity.runs.features import Coverage, DrawnFeatures
 from parity.runs.figures import Figures
 from parity.runs.rows import Again, Death, End, Header, ItemRow, Row, Run
 from parity.runs.run_file import Writer, read

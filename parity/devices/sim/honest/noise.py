@@ -1,4 +1,5 @@
-"""Elementwise functions whose errors reach the ULP bounds of the device's table."""
+"""What the device's tables allow: elementwise functions whose errors reach their ULP bounds, and subnormal numbers that are
+flushed to zero (float32 and bfloat16 on Apple GPUs, none on others)."""
 
 from __future__ import annotations
 
@@ -9,11 +10,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from parity.devices import Call, Fault
 from parity.devices.sim.honest import tally
-from parity.devices.sim.honest.rerun import ALL_IN_DOUBLE, ROUNDED, honest, rerun, rounding, rounds, takes_integers, unlike
-from parity.devices.sim.honest.rounding import bounds, cut, device_of, largest_error, noisy, noisy_complex
+from parity.devices.sim.honest.rerun import (
+    ALL_IN_DOUBLE,
+    ROUNDED,
+    honest,
+    rerun,
+    rounding,
+    rounds,
+    stretch,
+    takes_integers,
+    unlike,
+    widened,
+)
+from parity.devices.sim.honest.rounding import bounds, cut, device_of, flushed_dtypes, largest_error, noisy, noisy_complex
 
 FUNCTIONS = (
     "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "div", "erf", "erfc", "exp", "exp2",
@@ -124,3 +137,39 @@ def functions() -> tuple[Fault, ...]:
 
     title = "elementwise functions within the ULP bounds of the device's table"
     return (honest("ulp-noise", FUNCTIONS, answer, _when, title),)
+
+
+# ------------------------------------------------------------------------------------------------------------ flushing
+
+
+def flushed(t: Tensor, dtypes: frozenset[torch.dtype]) -> Tensor:
+    """The tensor with its subnormal elements (or complex parts) replaced by zeros of the same sign, with the same strides."""
+    if t.dtype not in dtypes or not t.numel():
+        return t
+    other = widened(t, t.dtype)
+    memory = stretch(other)
+    parts = torch.view_as_real(memory) if t.is_complex() else memory
+    small = parts.abs() < torch.finfo(parts.dtype).tiny
+    parts.copy_(torch.where(small, torch.copysign(torch.zeros_like(parts), parts), parts))
+    return other
+
+
+def _flush(call: Call) -> Any:
+    dtypes = flushed_dtypes(device_of(call))
+    kept = [t for t in call.operands if t.dtype in dtypes]
+    swap = {id(t): flushed(t, dtypes) for t in kept}
+    result = rerun(call, swap=swap)
+    answer = tree_map(lambda r: flushed(r, dtypes) if isinstance(r, Tensor) else r, result)
+    tally.note("flushing", (answer, list(swap.values())), (result, kept))
+    return answer
+
+
+def _flushes(call: Call) -> bool:
+    """Whether the device's tables say that it flushes a dtype of this call."""
+    dtypes = flushed_dtypes(device_of(call))
+    return bool(dtypes) and any(t.dtype in dtypes and t.numel() for t in (*call.outs, *call.operands))
+
+
+def flushing(ops: tuple[str, ...]) -> tuple[Fault, ...]:
+    """Flushing for these kernels. Plant it before the other faults, so that they get flushed operands."""
+    return (Fault("honest-flushing", ops, _flush, _flushes, title="subnormal numbers taken for zero"),)

@@ -152,7 +152,7 @@ def bounds(device: str) -> Bounds:
 
 
 @functools.cache
-def flushed(device: str) -> frozenset[torch.dtype]:
+def flushed_dtypes(device: str) -> frozenset[torch.dtype]:
     """The dtypes whose subnormal numbers a device flushes."""
     tables = tolerance.load(device)
     names = ("float32", "bfloat16", "float16", "complex64")

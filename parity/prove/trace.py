@@ -1,4 +1,4 @@
-"""The command `parity trace`: every call that a case makes on a simulated device, as a fault would see it."""
+"""`parity prove trace`: every call that a case makes on a simulated device, as a fault would see it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from parity.core.results import Raised, Status
 from parity.devices import Device
 from parity.devices.fallbacks import listening
 from parity.execution.execute import attempt, said
-from parity.zoo.score import PATIENCE, FaultTrial, Score, counted
+from parity.prove.score import PATIENCE, FaultTrial, Score, counted
 
 UNCOMPARED = ("random", "uninitialised")
 

@@ -1,4 +1,5 @@
-"""Counts the pairs of op and dtype that were compared, in the unit of torch's own suite: OpInfo entry x dtype.
+"""Counts the pairs of op and dtype that were compared, in the unit of torch's own suite: OpInfo entry x dtype; as a study of a
+run that draws until every aspect of an item holds a comparison, and as a table next to what torch's suite compares on MPS.
 
 A native row counts as the entry that it covers, and as an extra op only if OpInfo lacks it. A pair counts in an aspect if a
 record of that aspect holds a comparison; refused and void cases do not count.
@@ -7,17 +8,27 @@ record of that aspect holds a comparison; refused and void cases do not count.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from parity.catalog import module_entries, opinfo, optimizer_entries
+from parity.catalog.draw import Sizes
 from parity.catalog.row import Row
+from parity.checks.check import Settings
 from parity.checks.derivatives import TWICE, promises
 from parity.checks.gauge import GAUGES
 from parity.core.results import COMPARED, Aspect, Status
+from parity.generation.generate import Drawn, nth
 from parity.judging.relations import GAUGE_DEPENDENT
+from parity.report.words import listed, plural, table
+from parity.runs import suite
+from parity.runs.rows import ItemRow
+from parity.runs.study import Study
+from parity.runs.suite import Item
 
 ASPECTS = (Aspect.FORWARD, Aspect.BACKWARD, Aspect.INPLACE, Aspect.OUT, Aspect.DOUBLE)
+REASONS = 12  # most reasons to list per aspect
 TRIES = 10  # cases drawn per item before an aspect without a comparison is given up
 # Comparisons of torch 2.13's TestConsistency (test/test_mps.py, CPU against MPS in the same dtype), without its skips and
 # expected failures.
@@ -106,6 +117,26 @@ def fully_compared(row: Row, dtype: str, counts: Mapping[str, Mapping[str, int]]
     return all(any(s in COMPARED for s in counts.get(a, ())) for a in wanted)
 
 
+class Counts(Study):
+    """Draws cases of an item until every aspect that it can have holds a comparison, and judges them in no other way."""
+
+    looks_everywhere = False
+
+    def cases(self, item: Item, sizes: Sizes, seed: str) -> Iterator[tuple[int, bool, Drawn]]:
+        """A few explored ones."""
+        return ((k, False, nth(item.row, item.dtype, sizes, seed, k)) for k in range(1, TRIES + 1))
+
+    def settings(self, how: Settings) -> Settings:
+        """Cheap, and with second derivatives in every case."""
+        return Settings(more=frozenset({Aspect.DOUBLE}))
+
+    def is_over(self, item: Item, counts: Mapping[str, Mapping[str, int]]) -> bool:
+        """Whether no aspect is left."""
+        return fully_compared(item.row, item.dtype, counts)
+
+
+STUDY = Counts
+
 # ---------------------------------------------------------------------------------------------------------- the count
 
 
@@ -176,3 +207,57 @@ def _records(s: ItemRecords, unit: str, aspect: Aspect) -> Mapping[str, int]:
 
 def _source(row: Row) -> str:
     return "sample" if row.is_sampled else "native"
+
+
+# ---------------------------------------------------------------------------------------------------------- the table
+
+
+def of_run(items: Iterable[ItemRow], whole: bool) -> tuple[Pair, ...]:
+    """The pairs of a run's items. whole: include the OpInfo pairs of which nothing was run."""
+    known = {r.name: r for r in suite.rows("all")}
+    asked = [(name, d) for name, e in opinfo.ENTRIES.items() for d in e.dtypes] if whole else []
+    return tally([ItemRecords(known[i.op], i.dtype, i.counts, i.void) for i in items if i.op in known], asked)
+
+
+def render(pairs: Sequence[Pair], whole: bool, verbose: bool = False) -> str:
+    """A line per aspect, then the pairs that were not compared, by reason; with all their names if `verbose`.
+
+    whole: whether all ops were asked for; only then are the numbers of test_mps shown.
+    """
+    head = ["op x dtype", "compared", "of torch's own", "by native", "by torch's samples", "void", "not reached"]
+    rows = [head + ["test_mps"] * whole]
+    for aspect in ASPECTS:
+        own = [p for p in pairs if p.aspect is aspect]
+        done = [p for p in own if p.state == "compared"]
+        entries = [p for p in own if p.entry]
+        rows.append(
+            [
+                aspect,
+                f"{len(done):,}",
+                f"{sum(p.entry for p in done):,} of {len(entries):,}",
+                *(f"{sum(source in p.by for p in done):,}" for source in ("native", "sample")),
+                *(f"{sum(p.state == state for p in own):,}" for state in ("void", "not reached")),
+                *([f"{TEST_MPS[aspect]:,}"] if whole else []),
+            ]
+        )
+    lines = table(rows)
+    for aspect in ASPECTS:
+        left = [p for p in pairs if p.aspect is aspect and p.state != "compared"]
+        lines += ["", f"{aspect}: {plural(len(left), 'pair')} without a comparison", *_reasons(left, verbose)] if left else []
+    return "\n".join(lines)
+
+
+def _reasons(left: Sequence[Pair], verbose: bool) -> list[str]:
+    by: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for p in left:
+        by[f"{p.state}: {p.reason}"][p.unit].append(p.dtype)
+    order = sorted(by, key=lambda why: -sum(map(len, by[why].values())))
+    shown = order if verbose else order[:REASONS]
+    lines = []
+    for why in shown:
+        ops = by[why]
+        names = [f"{op} ({', '.join(dtypes)})" for op, dtypes in ops.items()] if verbose else list(ops)
+        lines.append(f"  {sum(map(len, ops.values())):>5,} {why}")
+        lines += [f"          {n}" for n in names] if verbose else [f"        {listed(names, 100)}"]
+    rest = sum(len(d) for why in order[len(shown) :] for d in by[why].values())
+    return lines + ([f"  {rest:>5,} for {len(order) - len(shown)} other reasons: -v tells all"] if rest else [])

@@ -20,19 +20,20 @@ from parity.core.errors import FaultError, OutputError, UsageError
 from parity.devices import Fault, resolve
 from parity.devices.fallbacks import listening
 from parity.devices.sim import simulated
-from parity.faces import cli, scoreboard
-from parity.report import zoo as report
-from parity.report.zoo import Board
+from parity.faces import cli
+from parity.prove import board as report
+from parity.prove import routes, score, scoreboard
+from parity.prove.board import Board
+from parity.prove.deaths import WorkerDeath, scored
+from parity.prove.routes import Reach, Route
+from parity.prove.score import Score
+from parity.prove.scoreboard import Job
+from parity.prove.witness import FaultJournals
 from parity.runs import suite
 from parity.runs.cases import SWEPT
 from parity.runs.planning import RunPlan
-from parity.zoo import BUGS, reach, score, subjects
-from parity.zoo.deaths import WorkerDeath, scored
-from parity.zoo.items import Job
-from parity.zoo.reach import Reach, Route
-from parity.zoo.score import Score
+from parity.zoo import BUGS, subjects
 from parity.zoo.subjects import FaultSubject
-from parity.zoo.witness import FaultJournals
 
 FILE = Path(__file__).with_name("few.py")
 
@@ -136,14 +137,14 @@ def test_a_transfer_is_looked_for_in_rows_of_every_layout(both: Board) -> None:
     """Uploads belong to every op; there are no bystanders then."""
     s = of(both, "doubled")
     assert s.found
-    assert s.op in reach.SPREAD
+    assert s.op in routes.SPREAD
     assert both.routes["doubled"].bystanders == ()
 
 
 def test_bystanders_are_silent(both: Board) -> None:
     """They were run under every fault that does not touch everything, after its death too."""
     for s in both.of(score.SUITE):
-        assert s.bystanders == (0 if s.fault == "doubled" else reach.BYSTANDERS * score.CASES_OF_OTHERS)
+        assert s.bystanders == (0 if s.fault == "doubled" else routes.BYSTANDERS * score.CASES_OF_OTHERS)
         assert not s.alarms
 
 
@@ -206,7 +207,7 @@ def test_an_interrupted_board_keeps_what_it_has(capsys: pytest.CaptureFixture[st
     assert "INTERRUPTED: 2 of 3 were not scored." in report.render(made)
     assert report.tree(made)["left"] == 2
     monkeypatch.setattr(scoreboard, "run", lambda *_: made)
-    assert cli.main(["zoo"]) == cli.INTERRUPTED
+    assert cli.main(["prove", "zoo"]) == cli.INTERRUPTED
     assert "INTERRUPTED" in capsys.readouterr().out
 
 
@@ -368,7 +369,7 @@ def seen(plan: RunPlan) -> dict[str, Reach]:
     device = simulated("sim")
     with listening([]):
         names = ("softmax", "softmin", "sum_dim", "setitem", "abs", "relu")
-        return {n: reach.record(suite.row(n), device, plan) for n in names}
+        return {n: routes.record(suite.row(n), device, plan) for n in names}
 
 
 @pytest.mark.parametrize(
@@ -385,19 +386,19 @@ def seen(plan: RunPlan) -> dict[str, Reach]:
 )
 def test_rows_by_name_and_by_what_they_call(seen: dict[str, Reach], fault: Fault, named: str, using: str) -> None:
     """A backward kernel concerns the rows whose gradient calls it; private and dunder names find their rows."""
-    route = reach.choose(subjects.subject(fault), seen, suite.profile("quick"))
+    route = routes.choose(subjects.subject(fault), seen, suite.profile("quick"))
     assert named in route.named
     assert not using or using in route.using
     assert not {*route.named, *route.using} & {*route.bystanders, *route.composites}
-    assert len(route.bystanders) == reach.BYSTANDERS
+    assert len(route.bystanders) == routes.BYSTANDERS
 
 
 def test_a_bug_names_its_rows(seen: dict[str, Reach]) -> None:
     """Then these alone are searched; what the profile does not run is told; at full the OpInfo rows join."""
     subject = subjects.subject(few.BUGS[4])
-    route = reach.choose(subject, seen, suite.profile("quick"))
+    route = routes.choose(subject, seen, suite.profile("quick"))
     assert (route.named, route.using, route.absent) == (("sin",), (), ("opinfo:sin",))
-    assert reach.choose(subject, seen, suite.profile("full")).named == ("sin", "opinfo:sin")
+    assert routes.choose(subject, seen, suite.profile("full")).named == ("sin", "opinfo:sin")
 
 
 def test_another_spelling_of_an_op_is_that_op(plan: RunPlan) -> None:
@@ -405,9 +406,9 @@ def test_another_spelling_of_an_op_is_that_op(plan: RunPlan) -> None:
     device = simulated("sim")
     with listening([]):
         names = ("lstm", "lstm_dropout", "gru", "transformer_layer")
-        told = {n: reach.record(suite.row(n), device, plan) for n in names}
+        told = {n: routes.record(suite.row(n), device, plan) for n in names}
     bug = next(b for b in BUGS if b.rows == ("lstm",))
-    route = reach.choose(subjects.subject(bug), told, suite.profile("quick"))
+    route = routes.choose(subjects.subject(bug), told, suite.profile("quick"))
     assert route.named == ("lstm", "lstm_dropout")
 
 

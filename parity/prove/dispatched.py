@@ -16,6 +16,7 @@ import contextlib
 import functools
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -23,18 +24,47 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from parity.checks.trial import RAISED, Result
-from parity.core.modes import OperatorMode
-from parity.core.results import COMPARED, Verdict
+from parity.checks.check import RAISED, Result, Settings, unwatched
+from parity.core.case import Case
+from parity.core.modes import OperatorMode, has_number
+from parity.core.results import COMPARED, Aspect, Verdict
 from parity.devices.base import Device
 from parity.devices.refusals import classify
 from parity.devices.sim import SimDevice
 from parity.execution.execute import said
+from parity.runs.rows import ItemRow
+from parity.runs.study import Study
 
 TRANSFERS = {"upload": "_copy_from", "download": "_copy_from"}  # name on simulated devices -> operator
 HOST = ("cpu", "meta")
 NO_BACKWARD = -1  # the number of the current graph task outside of a backward
 NOTHING_COMPARED = "no result came of it"
+
+
+class Reach(Study):
+    """Notes for each item which operators its cases dispatched. Two checks are left out that torch 2.13 breaks under a dispatch
+    mode: tensors of zeros end the process in forward-mode derivatives, and neg bits get lost in transfers."""
+
+    looks_everywhere = False
+
+    def begin(self) -> None:
+        """Nothing was dispatched yet."""
+        self.seen = Dispatched()
+
+    def settings(self, how: Settings) -> Settings:
+        """Without what breaks under a dispatch mode."""
+        return replace(how, more=how.more - {Aspect.TANGENT, Aspect.TRANSFER})
+
+    def watching(self, case: Case, device: Device, results: list[Result]) -> AbstractContextManager[None]:
+        """Not in cases with calls before them, whose operators are not the case's own."""
+        return unwatched(case, device, results) if case.after else self.seen.watching(device, results)
+
+    def told(self, row: ItemRow) -> ItemRow:
+        """With the operators."""
+        return replace(row, operators=tuple(sorted(self.seen.operators)), idle=self.seen.idle)
+
+
+STUDY = Reach
 
 
 class Dispatched:
@@ -190,20 +220,6 @@ class _Mode(OperatorMode):
             return False
         self._notes.append(name)
         return True
-
-
-def has_number(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether a plain number stands for a tensor, as in `x + 1`, or where a kernel for a number calls that for a tensor. An
-    overload takes it for some operators only; its packet finds the overload for numbers."""
-    names = _tensors_of(func)
-    given = (*zip((a.name for a in func._schema.arguments), args), *kwargs.items())
-    return any(name in names and isinstance(value, (bool, int, float, complex)) for name, value in given)
-
-
-@functools.cache
-def _tensors_of(func: Any) -> frozenset[str]:
-    """The arguments of an operator that are tensors."""
-    return frozenset(a.name for a in func._schema.arguments if str(a.type) in ("Tensor", "Optional[Tensor]"))
 
 
 def _kernel_keys(args: Any, kwargs: Any) -> Any:

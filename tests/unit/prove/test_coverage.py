@@ -11,11 +11,11 @@ from parity.catalog.draw import Arguments, Draw
 from parity.catalog.row import Row
 from parity.core.case import Case
 from parity.core.errors import CaseError
-from parity.coverage import holes
-from parity.coverage.features import Coverage, Tally, features
-from parity.coverage.holes import EXPECTED, TwoFeatures
 from parity.generation import generate
+from parity.prove import coverage
+from parity.prove.coverage import EXPECTED, TwoFeatures
 from parity.runs import suite
+from parity.runs.features import Coverage, Tally, features
 
 FULL = suite.profile("full")
 TWO: TwoFeatures = ("layout[0] step", "shape border")
@@ -42,7 +42,7 @@ def test_chance_alone_makes_no_hole(family: str) -> None:
     """In a full run of a whole family, drawn and not run."""
     items = of_family(family)
     drawn = counted(cases_of(items))
-    missing = holes.missing(drawn, items, FULL.sizes)
+    missing = coverage.missing(drawn, items, FULL.sizes)
     assert sum(1 for _ in drawn.drawn()) > 2000
     assert [two for two, n in missing.items() if n >= EXPECTED] == []
 
@@ -53,21 +53,21 @@ def test_what_the_run_lacks_is_a_hole() -> None:
     drawn = cases_of(items)
     without = counted([c for c in drawn if not features(c) >= set(TWO)])
     assert not set(TWO) - without.counts.keys()
-    missing = holes.missing(without, items, FULL.sizes)
+    missing = coverage.missing(without, items, FULL.sizes)
     assert [two for two, n in missing.items() if n >= EXPECTED] == [TWO]
     assert next(iter(missing)) == TWO
-    assert TWO not in holes.missing(counted(drawn), items, FULL.sizes)
+    assert TWO not in coverage.missing(counted(drawn), items, FULL.sizes)
 
 
 def test_a_short_run_owes_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """What two cases are to have is a part of what many decoded ones show."""
-    monkeypatch.setattr(holes, "CASES", 200)
+    monkeypatch.setattr(coverage, "CASES", 200)
     row = suite.row("sub")
-    two, many = (holes.expected([(row, "float32", n)], FULL.sizes) for n in (2, 200))
+    two, many = (coverage.expected([(row, "float32", n)], FULL.sizes) for n in (2, 200))
     assert two.keys() == many.keys()
     assert two[TWO] == pytest.approx(many[TWO] / 100)
     assert max(two.values()) <= 2
-    assert holes.expected([(row, "float32", 20_000)], FULL.sizes) == many
+    assert coverage.expected([(row, "float32", 20_000)], FULL.sizes) == many
 
 
 def test_no_items_owe_nothing() -> None:
@@ -76,5 +76,5 @@ def test_no_items_owe_nothing() -> None:
     def without_samples(_: Draw) -> Arguments:
         raise CaseError("no sample")
 
-    assert not holes.expected([], FULL.sizes)
-    assert not holes.expected([(replace(suite.row("sub"), signature=without_samples), "float32", 9)], FULL.sizes)
+    assert not coverage.expected([], FULL.sizes)
+    assert not coverage.expected([(replace(suite.row("sub"), signature=without_samples), "float32", 9)], FULL.sizes)

@@ -14,10 +14,10 @@ from typing import Any
 from parity import __version__
 from parity.catalog.samples import torch_version
 from parity.core.errors import OutputError
+from parity.prove.routes import Route
+from parity.prove.score import OPINFO, SUITE, Score
 from parity.report.words import clock, plural
 from parity.zoo.bug import KINDS
-from parity.zoo.reach import Route
-from parity.zoo.score import OPINFO, SUITE, Score
 from parity.zoo.subjects import FaultSubject
 
 TITLES = {SUITE: "parity's suite", OPINFO: "OpInfo + assert_close"}

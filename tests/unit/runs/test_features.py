@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parity.core import notation
-from parity.coverage.features import Tally, features, pack, unpack
+from parity.runs.features import Tally, features, pack, unpack
 
 
 def of(text: str, *aspects: str) -> frozenset[str]:

@@ -12,20 +12,20 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from parity import tolerance
-from parity.checks import dispatched
 from parity.checks.check import Settings, check, quiet
-from parity.checks.dispatched import NOTHING_COMPARED, Dispatched
 from parity.checks.trial import Result
 from parity.core import notation
 from parity.core.results import Aspect, Status, Verdict
 from parity.devices import resolve
 from parity.devices.base import Device
+from parity.prove import dispatched
+from parity.prove.dispatched import NOTHING_COMPARED, Dispatched, Reach
 from parity.runs import suite
 from parity.runs.examine import examine
 from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
 from parity.runs.planning import RunPlan
-from parity.runs.settings import settings
+from parity.runs.settings import settings_of_run
 
 ROOT = Path(__file__).parents[3]
 
@@ -37,11 +37,12 @@ def sim() -> Device:
 
 def seen(text: str, device: Device, how: Settings | None = None) -> tuple[Dispatched, tuple[Result, ...]]:
     """What one case dispatches, and its results."""
-    case, reached = notation.parse(text), Dispatched()
+    case, study = notation.parse(text), Reach()
+    study.begin()
     tables = tolerance.load(device.name)
     row = suite.row(case.op)
-    results, _ = check(row, case, device, resolve("cpu"), tables, how or Settings(), quiet, [], reached)
-    return reached, results
+    results, _ = check(row, case, device, resolve("cpu"), tables, how or Settings(), quiet, [], study.watching)
+    return study.seen, results
 
 
 def verdict(status: Status) -> Result:
@@ -141,15 +142,15 @@ def test_an_item_tells_its_operators_only_where_it_is_asked(sim: Device) -> None
     item = suite.Item(suite.row("tanh"), "float32")
     plan = RunPlan(sim, resolve("cpu"), tolerance.load("sim"), suite.profile("quick"), RunOptions(examples=2))
     assert examine(item, plan, NoJournal()).summary.operators == ()
-    asked = replace(plan, options=RunOptions(examples=2, reach=True))
+    asked = replace(plan, study=Reach())
     assert {"tanh", "tanh_backward"} <= set(examine(item, asked, NoJournal()).summary.operators)
-    asks = [settings(item, p, k, False).more for p in (plan, asked) for k in range(18)]
+    asks = [settings_of_run(item, p, k, False).more for p in (plan, asked) for k in range(18)]
     assert any(Aspect.TANGENT in more for more in asks[:18])
     assert not any(more & {Aspect.TANGENT, Aspect.TRANSFER} for more in asks[18:])
 
 
 BACKWARD = """
-import sys; sys.path.insert(0, "tests/unit/checks")
+import sys; sys.path.insert(0, "tests/unit/prove")
 from test_dispatched import seen
 from parity.devices import resolve
 reached, results = seen("fused_rms_norm(float32[2].normal(seed=1), (2,), None, 1e-05)", resolve("sim"))

@@ -9,11 +9,10 @@ import time
 from parity.catalog.row import Row
 from parity.core import processes
 from parity.devices.sim import SimDevice
-from parity.faces import scoreboard
+from parity.prove import scoreboard
+from parity.prove.routes import Reach
+from parity.prove.scoreboard import Job
 from parity.runs.planning import RunPlan
-from parity.zoo import items
-from parity.zoo.items import Job
-from parity.zoo.reach import Reach
 
 
 def record(row: Row, device: SimDevice, plan: RunPlan) -> Reach:
@@ -27,8 +26,8 @@ def record(row: Row, device: SimDevice, plan: RunPlan) -> Reach:
     return Reach(frozenset({row.name}))
 
 
-items.record = record  # type: ignore[attr-defined]
-items.RECORDING = 3.0
+scoreboard.record = record  # type: ignore[attr-defined]
+scoreboard.RECORDING = 3.0
 
 if __name__ == "__main__":
     processes.PLUGINS = (*processes.PLUGINS, "-p", "recording")  # type: ignore[assignment]  # this file, in the workers, too

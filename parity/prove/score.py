@@ -19,6 +19,8 @@ from parity.devices.fallbacks import listening
 from parity.execution.execute import said
 from parity.generation.generate import Drawn
 from parity.generation.shrink import shrink
+from parity.prove.routes import Route
+from parity.prove.witness import FaultJournals, Tap
 from parity.runs import suite
 from parity.runs.cases import drawn
 from parity.runs.checking import recheck
@@ -27,9 +29,7 @@ from parity.runs.findings import shrink as shrink_finding
 from parity.runs.planning import SECONDS_PER_ELEMENT, RunPlan
 from parity.runs.settings import settings
 from parity.runs.suite import Item
-from parity.zoo.reach import Route
 from parity.zoo.subjects import FaultSubject
-from parity.zoo.witness import FaultJournals, Tap
 
 SUITE, OPINFO = "suite", "opinfo"
 FOUND = FINDINGS | {Status.UNSUPPORTED, Status.FALLBACK}

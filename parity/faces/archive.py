@@ -1,32 +1,28 @@
-"""`parity first`: the most telling checks on a device that nobody has tried yet, within minutes, in one archive to send back.
+"""`parity doctor --archive`: the most telling checks on a device that nobody has tried yet, within minutes, in one archive.
 
-A command of its own, and no option of `parity run`: it is four commands in one (doctor, the reported cases, a run, an audit),
-none of whose options it takes. Each step is a process of its own; whatever becomes of one, the next begins, and the archive is
-written in the end, after Ctrl-C too.
+Each step (the examination, the reported cases, a run, its reach) is a process of its own; whatever becomes of one, the next
+begins, and the archive is written in the end, after Ctrl-C too.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import signal
 import subprocess
 import tempfile
 import time
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from parity import __version__
 from parity.core import processes
 from parity.core.errors import OutputError
 from parity.devices.fingerprint import environment
 from parity.faces.interruption import Interruptions
-from parity.report import anonymous
+from parity.report import archive
+from parity.report.archive import DIED, DIFFERS, Step
 from parity.runs import suite
 from parity.runs.doctor import PROBE_SECONDS
 
@@ -35,9 +31,7 @@ PER_FAMILY = 3  # ops of each family that the run takes
 REPORTED_SHARE, RUN_SHARE = 0.3, 0.9  # of what is left of the time when the step begins
 AUDIT_SECONDS = 60.0  # at least: it needs few, and is worth them after a run that took all the time
 GRACE = 30.0  # seconds in which a step that was asked to stop stores what it has
-KEPT_BYTES = 64 << 20  # of one file; the rest of a longer one is left out
 INTERRUPTED, ABSENT = 130, 4
-DIED, DIFFERS = "died", "differs"  # as parity.zoo.reported has them, which loads torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +41,10 @@ class Asked:
     device: str
     output: Path
     minutes: float = MINUTES
+    faults: str = ""
     setup: str = ""
     patterns: tuple[str, ...] = ()
     workers: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step that was taken. code: its exit code, negative where a signal ended it. late: whether it was asked to stop since
-    its time was over, which is no failure. said: its last line."""
-
-    name: str
-    code: int
-    seconds: float
-    said: str
-    late: bool = False
 
 
 def spread() -> tuple[str, ...]:
@@ -75,7 +58,7 @@ def spread() -> tuple[str, ...]:
     return tuple(ops)
 
 
-def first(asked: Asked, hear: Callable[[str], None]) -> int:
+def written(asked: Asked, hear: Callable[[str], None]) -> int:
     """Take every step that the time allows, and write the archive; the exit code: 0 where all ran, 1 where a step died or the
     device differs, 4 where there is no such device, 130 where it was interrupted.
 
@@ -84,7 +67,7 @@ def first(asked: Asked, hear: Callable[[str], None]) -> int:
     _refuse(asked.output)
     steps: list[Step] = []
     stopped = False
-    with tempfile.TemporaryDirectory(prefix="parity-first-", ignore_cleanup_errors=True) as scratch:
+    with tempfile.TemporaryDirectory(prefix="parity-archive-", ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch)
         with Interruptions() as signals:
             try:
@@ -95,7 +78,8 @@ def first(asked: Asked, hear: Callable[[str], None]) -> int:
             except KeyboardInterrupt:
                 stopped = True
             signals.hold()
-            _archive(asked, folder, steps, stopped)
+            about = {"device": asked.device, "minutes": asked.minutes, "patterns": asked.patterns, "interrupted": stopped}
+            archive.write(asked.output, folder, about, steps)
     hear(f"wrote {asked.output}; look into it, it is plain text, and send it back")
     if stopped:
         return INTERRUPTED
@@ -115,13 +99,14 @@ def _refuse(path: Path) -> None:
 
 
 def _steps(asked: Asked, folder: Path, until: float) -> Iterator[Step]:
-    """doctor, the reported cases, the run, the audit, each as soon as the one before is through."""
-    setup = ["--setup", str(Path(asked.setup).absolute())] if asked.setup else []
+    """The examination, the reported cases, the run and its reach, each as soon as the one before is through."""
+    files = ["--faults", asked.faults] if asked.faults else []
+    files += ["--setup", str(Path(asked.setup).absolute())] if asked.setup else []
 
     def left(share: float) -> float:
         return max(1.0, share * (until - time.monotonic()))
 
-    probe = processes.command("parity.devices.preflight", *setup, "--", asked.device)
+    probe = processes.command("parity.devices.preflight", *files, "--", asked.device)
     step = _ran("doctor", probe, folder / "doctor.txt", max(PROBE_SECONDS, left(1.0)))
     answer = _answer(folder / "doctor.txt")
     (folder / "doctor.json").write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
@@ -130,14 +115,14 @@ def _steps(asked: Asked, folder: Path, until: float) -> Iterator[Step]:
         return
     device = str(answer["device"])
     yield replace(step, code={"healthy": 0, "suspect": 1}.get(answer["verdict"], ABSENT), said=f"{device}: {answer['verdict']}")
-    yield _reported(device, setup, folder, left(REPORTED_SHARE))
+    yield _reported(device, files, folder, left(REPORTED_SHARE))
     run, ops = folder / "run.jsonl", asked.patterns or spread()
-    options = ["--device", device, "--reach", "-n", str(asked.workers), "--output", str(run)]
-    command = processes.command("parity", "run", *ops, *options, "--findings", str(folder / "findings"), *setup)
+    options = ["--device", device, "--study", "reach", "-n", str(asked.workers), "--output", str(run)]
+    command = processes.command("parity", "run", *ops, *options, "--findings", str(folder / "findings"), *files)
     step = _ran("run", command, folder / "run.txt", left(RUN_SHARE))
     yield replace(step, said=_here(step.said, folder))
     if run.exists():
-        command = processes.command("parity", "audit", "--reach", "--run", str(run), "--output", str(folder / "audit.json"))
+        command = processes.command("parity", "prove", "reach", "--run", str(run), "--output", str(folder / "audit.json"))
         yield _ran("audit", command, folder / "audit.txt", max(AUDIT_SECONDS, left(1.0)))
 
 
@@ -160,20 +145,18 @@ def _answer(path: Path) -> dict[str, Any]:
     return {}
 
 
-def _reported(device: str, setup: Sequence[str], folder: Path, seconds: float) -> Step:
+def _reported(device: str, files: Sequence[str], folder: Path, seconds: float) -> Step:
     """The zoo's cases, in as many processes as it takes: one that a case ended is followed by one that starts behind it."""
     out, until, start, deaths = folder / "reported.jsonl", time.monotonic() + seconds, 0, 0
     started = time.monotonic()
     while (allowed := until - time.monotonic()) > 0:
-        options = [device, str(out), "--start", str(start), *setup]
+        options = [device, str(out), "--start", str(start), *files]
         step = _ran("reported", processes.command("parity.zoo.reported", *options), folder / "reported.txt", allowed)
         last = _last(out)
         if step.code == 0 or step.late or "begins" not in last:
             break
         with out.open("a", encoding="utf-8") as f:
-            f.write(
-                json.dumps({"id": last["begins"], "ordinal": last["ordinal"], "state": "died", "how": str(step.code)}) + "\n"
-            )
+            f.write(json.dumps({"id": last["begins"], "ordinal": last["ordinal"], "state": DIED, "how": str(step.code)}) + "\n")
         start, deaths = int(last["ordinal"]) + 1, deaths + 1
     counts: dict[str, int] = {}
     for record in _records(out):
@@ -201,7 +184,7 @@ def _last(path: Path) -> dict[str, Any]:
 
 def _ran(name: str, command: Sequence[str], log: Path, seconds: float) -> Step:
     """One process, which is asked to stop when its time is over, or when the person wants to stop."""
-    kept = {k for k, v in environment(os.environ) if not k.startswith(anonymous.KEPT)}
+    kept = {k for k, v in environment(os.environ) if not k.startswith(archive.KEPT)}
     variables = {k: v for k, v in os.environ.items() if k not in kept}  # what a run file would tell of them
     started = time.monotonic()
     with log.open("a", encoding="utf-8") as out, processes.isolated():
@@ -245,38 +228,3 @@ def _stop(process: subprocess.Popen[str]) -> None:
             return
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
             continue
-
-
-# ----------------------------------------------------------------------------------------------------------- the archive
-
-
-def _archive(asked: Asked, folder: Path, steps: Sequence[Step], stopped: bool) -> None:
-    """All that the steps wrote, as texts without personal data. Raises OutputError."""
-    hide = anonymous.of_this_machine(_vocabulary())
-    about = {
-        "parity": __version__,
-        "python": platform.python_version(),
-        "device": asked.device,
-        "minutes": asked.minutes,
-        "patterns": asked.patterns,
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(anonymous.KEPT)},
-        "interrupted": stopped,
-        "steps": [asdict(s) for s in steps],
-    }
-    try:
-        with zipfile.ZipFile(asked.output, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("first.json", hide.text(json.dumps(about, indent=1, ensure_ascii=False)))
-            for path in sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink()):
-                with path.open("rb") as f:
-                    text = f.read(KEPT_BYTES).decode("utf-8", "replace")
-                archive.writestr(hide.text(path.relative_to(folder).as_posix()), hide.text(text))
-    except OSError as e:
-        raise OutputError(f"cannot write {asked.output}: {e.strerror or e}; name another file with --output") from None
-
-
-def _vocabulary() -> set[str]:
-    """Words of the suite, which stay even where a person or a machine is called so."""
-    names = {i.row.name for i in suite.select(source="all")} | {i.row.family for i in suite.select()}
-    words = {w for n in names for w in n.replace(":", ".").replace("_", ".").split(".")}
-    return names | words | {"mps", "cpu", "cuda", "sim", "auto", "torch", "parity", "python", "darwin", "macos", "linux"}

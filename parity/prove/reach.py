@@ -6,19 +6,22 @@ alone count only where MPS itself was the device, or where `sim:mps` compared th
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 from pathlib import Path
+from textwrap import wrap
 
 import torch
 
-from parity import catalog
+from parity import __version__, catalog
 from parity.core import processes
-from parity.core.errors import DeviceError, RunFileError
+from parity.core.errors import DeviceError, OutputError, RunFileError
 from parity.core.results import COMPARED
 from parity.devices.mps import KEY
 from parity.devices.operator_table import Table, installed, table_path
@@ -40,6 +43,7 @@ EXPLAINED: dict[str, str] = {
     "_assert_async": "gives nothing that could be compared",
     "_assert_async.msg": "gives nothing that could be compared",
 }
+WIDTH = 120
 PATIENCE = "120"  # seconds: noting what is dispatched takes a multiple of the time where a backward is a loop of small calls
 USABLE = (0, 1, 3)  # exit codes of a run that ended: what it found is not the question here
 
@@ -50,6 +54,13 @@ class State(StrEnum):
     REACHED = "reached"
     WHOLE = "on MPS alone, reached"
     MISSED = "not reached"
+
+
+MEANING = {
+    State.REACHED: "a compared case dispatched it",
+    State.WHOLE: "its public op was compared whole on sim:mps, or it was dispatched on MPS",
+    State.MISSED: "see the reasons",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +133,7 @@ def _usable(run: Run, of: str) -> None:
             "the wheel of that torch with --wheel"
         )
     if not any(i.operators or i.idle for i in run.items):
-        raise RunFileError("the run noted no operator; make it with: parity run --reach")
+        raise RunFileError("the run noted no operator; make it with: parity run --study reach, on another device than the CPU")
 
 
 def _release(version: str) -> str:
@@ -159,32 +170,7 @@ def _told(run: Run, of: str) -> str:
     return f"{what}: {len({i.op for i in run.items})} ops, {len(run.items)} op x dtype pairs, {compared:,} comparisons{dead}"
 
 
-@dataclass(frozen=True, slots=True)
-class Kernels:
-    """How the operators with an MPS kernel differ between two tables. gained: those that have one now, with whether the
-    operator itself is new; lost: those that have none any more, with whether the operator is gone."""
-
-    before: str
-    after: str
-    gained: Mapping[str, bool]
-    lost: Mapping[str, bool]
-    kept: int
-
-
-def between(old: Table, new: Table) -> Kernels:
-    """Which operators gained or lost an MPS kernel from one table to another."""
-    had, has = ({n for n, keys in t.keys.items() if KEY in keys} for t in (old, new))
-    gained = {n: n not in old.keys for n in sorted(has - had)}
-    lost = {n: n not in new.keys for n in sorted(had - has)}
-    return Kernels(old.torch, new.torch, gained, lost, len(had & has))
-
-
 # ---------------------------------------------------------------------------------------------------------------- running
-
-
-def stored(paths: Sequence[Path]) -> list[Run]:
-    """Runs from their files. Raises RunFileError."""
-    return [run_file.read(p) for p in paths]
 
 
 def fresh(workers: int | None, seed: str, hear: Callable[[str], None]) -> list[Run]:
@@ -194,7 +180,7 @@ def fresh(workers: int | None, seed: str, hear: Callable[[str], None]) -> list[R
     """
     table_path()  # rather now than after minutes
     of_mps = tuple(r.name for r in catalog.ROWS.values() if r.mps)
-    with tempfile.TemporaryDirectory(prefix="parity-audit-") as folder:
+    with tempfile.TemporaryDirectory(prefix="parity-reach-") as folder:
         return [_run("sim", (), workers, seed, Path(folder), hear), _run("sim:mps", of_mps, workers, seed, Path(folder), hear)]
 
 
@@ -202,7 +188,7 @@ def _run(device: str, ops: Sequence[str], workers: int | None, seed: str, folder
     """One run in a process of its own, as anybody would start it."""
     path = folder / f"{device.replace(':', '-')}.jsonl"
     command = processes.command(
-        "parity", "run", *ops, "--device", device, "--profile", "quick", "--seed", seed, "--reach",
+        "parity", "run", *ops, "--device", device, "--profile", "quick", "--seed", seed, "--study", "reach",
         "--no-shrink", "--hang-after", PATIENCE, "--output", str(path), "--findings", str(folder / "findings"),
     )  # fmt: skip
     command += ["-n", str(workers)] if workers else []
@@ -220,3 +206,63 @@ def _run(device: str, ops: Sequence[str], workers: int | None, seed: str, folder
         last = next((x for x in reversed(lines) if x), f"exit code {process.returncode}")
         raise DeviceError(f"the run on {device} broke off: {last}")
     return run_file.read(path)
+
+
+# ------------------------------------------------------------------------------------------------------------------ words
+
+
+def render(audit: Audit) -> str:
+    """The operators by state, the reasons, and in the last line how many count."""
+    missed = audit.of(State.MISSED)
+    lines = [f"parity {__version__} reach: operators with an MPS kernel in torch {audit.torch}", *audit.runs]
+    for state in (State.REACHED, State.WHOLE):
+        if operators := audit.of(state):
+            lines += ["", f"{state} ({len(operators)})", *_packed(operators)]
+    if missed:
+        lines += ["", f"{State.MISSED} ({len(missed)})", *_reasons(missed)]
+    lines += ["", *_table(audit), "", last_line(audit)]
+    return "\n".join(lines)
+
+
+def last_line(audit: Audit) -> str:
+    """N of M (x %)."""
+    many = len(audit.operators)
+    return f"{audit.reached} of {many} ({100 * audit.reached / max(1, many):.1f} %)"
+
+
+def _packed(operators: Sequence[Operator]) -> Iterator[str]:
+    """Overloads grouped by their common name: "add.Tensor .out"."""
+    words = []
+    for base, some in groupby(operators, lambda o: o.name.partition(".")[0]):
+        overloads = [o.name.removeprefix(base) for o in some]
+        words.append((base + " ".join(overloads)).replace(" ", "\0"))
+    for line in wrap("  ".join(words), WIDTH - 2, break_long_words=False, break_on_hyphens=False):
+        yield "  " + line.replace("\0", " ")
+
+
+def _reasons(missed: Sequence[Operator]) -> Iterator[str]:
+    wide = max(len(o.name) for o in missed)
+    for o in missed:
+        yield f"  {o.name:<{wide}}  {o.reason}"
+
+
+def _table(audit: Audit) -> Iterator[str]:
+    wide = max(map(len, State))
+    yield f"{'state':<{wide}}  operators"
+    for state in State:
+        yield f"{state:<{wide}}  {len(audit.of(state)):>9}  {MEANING[state]}"
+
+
+def write(audit: Audit, path: Path) -> None:
+    """Write everything as JSON. Raises OutputError."""
+    tree = {
+        "parity": __version__,
+        "torch": audit.torch,
+        "runs": audit.runs,
+        "reached": audit.reached,
+        "operators": {o.name: {"state": o.state, "rows": o.rows, "reason": o.reason} for o in audit.operators},
+    }
+    try:
+        path.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
+    except OSError as e:
+        raise OutputError(f"cannot write {path}: {e.strerror or e}; name another with --output") from None
