@@ -26,7 +26,7 @@ from parity.execution import execute as ex
 
 QUICK, DEFAULT, FULL = EFFORTS = ("quick", "default", "full")
 RUNS = 2  # moved runs at most; the farther one counts
-# The honest device of `parity.zoo.honest` is at most 4.7 times as far off, in seven networks of torchvision and torch.
+# `sim:honest` is at most 4.7 times as far off, in seven networks of torchvision and torch.
 FACTOR = 5.0
 
 

@@ -154,7 +154,7 @@ def command(names: list[str], dtype: str, device: Device) -> str:
     """The command that tests these ops one by one, with the same faults and setup; empty if there are none."""
     if not names:
         return ""
-    planted = getattr(device, "faults", ())
+    planted = getattr(device, "planted", ())
     more = f" --faults {shlex.quote(place_of(planted))}" if planted else ""
     more += "".join(f" --setup {shlex.quote(path)}" for path in setup.ran[-1:])
     return f"parity run {' '.join(names[:MANY])} --dtype {dtype} --device {device.name}{more}"

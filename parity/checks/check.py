@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from parity.catalog.row import Row
 from parity.checks import derivatives, history, inputs_unchanged, metadata, poison, refusal, repeat, transfer, writes
-from parity.checks.dispatched import Dispatched
 from parity.checks.due import DERIVATIVES, due, has_leaves, not_derived
 from parity.checks.power import ProbeResults
 from parity.checks.trial import EVERYTHING, RAISED, Mark, Result, Settings, Sides, Trial, compare, is_known, outcome_of, raised
@@ -32,10 +31,17 @@ from parity.judging.rules import rule_of
 from parity.oracle.oracle import CaseOracle
 from parity.tolerance import Tables
 
-__all__ = ["EVERYTHING", "RAISED", "Mark", "Result", "Settings", "check", "failing", "quiet"]
+__all__ = ["EVERYTHING", "RAISED", "Mark", "Result", "Settings", "check", "failing", "quiet", "unwatched"]
+
+Watching: TypeAlias = Callable[[Case, Device, list[Result]], AbstractContextManager[None]]
 
 FORKED = "the call forked its process; the copy was ended"
 STATE, UNCOMPARED = "state", "uncompared"  # problems, and symptoms of causes
+
+
+def unwatched(case: Case, device: Device, results: list[Result]) -> AbstractContextManager[None]:
+    """Watch nothing of a case."""
+    return nullcontext()
 
 
 def check(
@@ -47,15 +53,15 @@ def check(
     settings: Settings,
     mark: Mark,
     notes: list[str],
-    dispatched: Dispatched | None = None,
+    watching: Watching = unwatched,
     probes: list[ProbeResults] | None = None,
     seconds: dict[str, float] | None = None,
 ) -> tuple[tuple[Result, ...], str]:
     """All aspects of one case: (results, digest of the inputs).
 
     mark: called with each stage (reference, device, compare) before it begins. notes: list to which the caller's `fallbacks`
-    recorder appends. dispatched: records the operators of the device, except in cases with calls before them. probes: gets the
-    outcomes of errors put into results. seconds: gets the device's time for the forward and the backward. Raises CaseError if
+    recorder appends. watching: entered around the case, with the results that grow inside. probes: gets the outcomes of errors
+    put into results. seconds: gets the device's time for the forward and the backward. Raises CaseError if
     the case cannot be built.
     """
     with ex.Unwatched():
@@ -64,9 +70,8 @@ def check(
     trial.seconds = {} if seconds is None else seconds
     trial.due = due(trial)
     asked, forked = refusal.check if case.refused else _aspects, processes.forks()
-    watched = nullcontext() if dispatched is None or case.after else dispatched.watching(device, trial.results)
     ex.left_by_the_device()  # by calls outside of any case
-    with state.Kept() as kept, ex.MODES["grad"](), watched:
+    with state.Kept() as kept, ex.MODES["grad"](), watching(case, device, trial.results):
         asked(trial)
         unmet = _unmet(trial)
     if left := dict.fromkeys((*ex.left_by_the_device(), *kept.left)):

@@ -18,9 +18,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_leaves, tree_map
 
-from parity.checks.dispatched import has_number
 from parity.checks.operators import ATEN_NOT_UNIQUE, LARGEST, OperatorCall, Ran, Reader, compared
-from parity.core.modes import OperatorMode
+from parity.core.modes import OperatorMode, has_number
 from parity.devices.base import Device
 
 CLEAR = 8.0  # an operator that is so many times outside is blamed before a later one that is farther outside

@@ -32,6 +32,10 @@ class CaptureError(ParityError):
     """A capture that is missing, truncated, edited, foreign or of another format."""
 
 
+class ArchiveError(ParityError):
+    """An archive of `parity doctor --archive` that is missing, damaged, too large or foreign."""
+
+
 class KnownError(ParityError):
     """A file of known findings that cannot be trusted: names the file, the entry and the remedy."""
 

@@ -41,3 +41,17 @@ def _guarded(dispatch: Callable[..., Any]) -> Callable[..., Any]:
         return (never_compiled if compiler.is_imported() else dispatch)(*args, **kwargs)
 
     return guarded
+
+
+def has_number(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a plain number stands for a tensor, as in `x + 1`, or where a kernel for a number calls that for a tensor. An
+    overload takes it for some operators only; its packet finds the overload for numbers."""
+    names = _tensors_of(func)
+    given = (*zip((a.name for a in func._schema.arguments), args), *kwargs.items())
+    return any(name in names and isinstance(value, (bool, int, float, complex)) for name, value in given)
+
+
+@functools.cache
+def _tensors_of(func: Any) -> frozenset[str]:
+    """The arguments of an operator that are tensors."""
+    return frozenset(a.name for a in func._schema.arguments if str(a.type) in ("Tensor", "Optional[Tensor]"))

@@ -21,6 +21,8 @@ DIGITS = 32  # limit for an integer in a file; the largest that parity writes ha
 DEPTH = 40  # of brackets within brackets
 PACKED = 1 << 30  # bytes of a zip archive
 MEMBERS = 100_000  # files in it; a wheel of torch has some 15,000
+SIZE = 5  # where the record at the end of a zip archive has the bytes of its directory
+ENTRY = 200  # bytes that a file takes in its directory, in the mean
 _FORM = re.compile(r'\\[^"\\/]|[^ -~]')  # in JSON: an escape that may stand for a control character, or what is no ASCII
 
 
@@ -39,19 +41,24 @@ def content(path: Path, limit: int) -> bytes:
 class Archive:
     """A zip archive that somebody else made. Sizes are counted while it is unpacked, whatever its own directory says."""
 
-    def __init__(self, path: Path, limit: int = PACKED) -> None:
-        """Reads the archive's directory. Raises OSError, and ValueError for what is no sound zip archive, for more than `limit`
-        bytes, and for more than `MEMBERS` files."""
+    def __init__(self, path: Path, limit: int = PACKED, members: int = 0) -> None:
+        """Reads the archive's directory. members: the most files that it may hold, `MEMBERS` by default. Raises OSError, and
+        ValueError for what is no sound zip archive, for more than `limit` bytes, and for more files."""
+        members = members or MEMBERS
         self._path = path
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("it is no ordinary file")
         if status.st_size > limit:
             raise ValueError(f"it is larger than {limit >> 20} MiB")
+        with self._sound(), path.open("rb") as f:
+            end = zipfile._EndRecData(f)  # type: ignore[attr-defined]  # what ZipFile itself asks before it reads the directory
+        if end is not None and end[SIZE] > members * ENTRY:
+            raise ValueError(f"it holds more than {members:,} files, or names that are too long")
         with self._sound(), zipfile.ZipFile(path) as archive:
             self.names = tuple(archive.namelist())
-        if len(self.names) > MEMBERS:
-            raise ValueError(f"it holds more than {MEMBERS:,} files")
+        if len(self.names) > members:
+            raise ValueError(f"it holds more than {members:,} files")
 
     def content(self, name: str, limit: int) -> bytes:
         """One of its files. Raises OSError, and ValueError for one that is not there, that is damaged, or that holds more than

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from parity.core.errors import DeviceError
+from parity.devices.mps import KEY
 
 # Operators of torchvision with a kernel for MPS since 0.23 or before (pytorch/vision, torchvision/csrc/ops/mps); the oldest
 # torch that parity takes goes with 0.25.
@@ -85,3 +86,23 @@ def parsed(text: str) -> Mapping[str, frozenset[str]]:
 def with_kernel(key: str) -> frozenset[str]:
     """The overloads with a kernel under this dispatch key ("MPS"). Raises DeviceError where torch has no table."""
     return frozenset(n for n, keys in dispatch_keys(table_path()).items() if key in keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """How the operators with an MPS kernel differ between two tables. gained: those that have one now, with whether the
+    operator itself is new; lost: those that have none any more, with whether the operator is gone."""
+
+    before: str
+    after: str
+    gained: Mapping[str, bool]
+    lost: Mapping[str, bool]
+    kept: int
+
+
+def between(old: Table, new: Table) -> Kernels:
+    """Which operators gained or lost an MPS kernel from one table to another."""
+    had, has = ({n for n, keys in t.keys.items() if KEY in keys} for t in (old, new))
+    gained = {n: n not in old.keys for n in sorted(has - had)}
+    lost = {n: n not in new.keys for n in sorted(had - has)}
+    return Kernels(old.torch, new.torch, gained, lost, len(had & has))

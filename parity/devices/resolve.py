@@ -8,12 +8,11 @@ from typing import Any
 
 import torch
 
-from parity.core.devices import USUAL
+from parity.core.devices import SIMULATED, USUAL
 from parity.core.errors import DeviceError, UsageError, near
 from parity.devices.base import Device
 from parity.devices.native import CpuDevice, MpsDevice, NativeDevice
 from parity.devices.sim import Fault, simulated
-from parity.devices.sim.device import PROFILE_NAMES
 
 # Types that torch parses but that cannot compute numbers here.
 NO_NUMBERS = ("meta", "lazy", "fpga", "ort", "vulkan", "ideep", "mkldnn", "opengl", "opencl", "hip", "ve", "maia", "xla")
@@ -28,7 +27,7 @@ def resolve(name: str, faults: Sequence[Fault] = ()) -> Device:
     if name == "auto":
         name = _first_accelerator()
     if name.partition(":")[0] == "sim":
-        if name not in PROFILE_NAMES:
+        if name not in SIMULATED:
             raise UsageError(_unknown(name))
         return simulated(name, faults)
     if faults:
@@ -66,8 +65,8 @@ def _parse(name: str) -> tuple[str, int | None]:
 def _unknown(name: str) -> str:
     hint = near(name, USUAL)
     return (
-        f"no device '{name}'; allowed: auto, cpu, sim, sim:mps, mps, or another of torch's names with or without an index "
-        "(cuda, cuda:1, xpu)" + (f"; {hint}" if hint.startswith("did") else "")
+        f"no device '{name}'; allowed: auto, cpu, {', '.join(SIMULATED)}, mps, or another of torch's names with or without an "
+        "index (cuda, cuda:1, xpu)" + (f"; {hint}" if hint.startswith("did") else "")
     )
 
 

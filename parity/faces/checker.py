@@ -16,7 +16,6 @@ import pytest
 from parity.core import machine, notation, processes
 from parity.core.errors import OutputError
 from parity.core.results import Json, Record
-from parity.coverage.features import pack
 from parity.faces.survival import ALONE_AFTER
 from parity.report import known
 from parity.report.finding import text
@@ -25,6 +24,7 @@ from parity.report.summary import compared
 from parity.runs import known_deaths, memory
 from parity.runs.alone import Alone
 from parity.runs.examine import Examined, examine, explain
+from parity.runs.features import pack
 from parity.runs.findings import Finding
 from parity.runs.journal import LOCATING, REPLAYING, SHRINKING, CaseJournal, Journal, NoJournal, deaths
 from parity.runs.known import Entry

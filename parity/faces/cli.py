@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from parity import tolerance
 from parity.catalog import lookup
@@ -20,7 +20,7 @@ from parity.core.devices import USUAL
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import DeviceError, NothingCompared, OutputError, ParityError, UsageError, near
 from parity.core.health import HEALTHY, SUSPECT
-from parity.faces import commandline, guarded, reporting, running
+from parity.faces import commandline, guarded, old_names, reporting, running
 from parity.faces import known as known_command
 from parity.faces.commandline import split
 from parity.faces.files import check_output, check_outputs, in_words, located, writable
@@ -35,8 +35,10 @@ from parity.runs.inquest import How
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code. A user's mistake is one sentence on standard error."""
-    options = commandline.parser().parse_args(argv)
-    options.argv = [*(sys.argv[1:] if argv is None else argv)]
+    given, warnings = old_names.renamed(sys.argv[1:] if argv is None else argv)
+    options = commandline.parser(*given[:1]).parse_args(given)
+    options.argv = given
+    print("".join(f"{w}\n" for w in warnings), end="", file=sys.stderr)
     with output.patient(), processes.isolated(), processes.restored(processes.DEADLY):
         try:
             check_outputs(options)
@@ -58,73 +60,41 @@ def main(argv: Sequence[str] | None = None) -> int:
 OF_MODELS = ("--torch", "--no-backward", "--shapes", "--json", "--verbose", "--pytest")  # options of audit
 
 
-def _zoo(o: argparse.Namespace) -> int:
-    suite.profile(o.profile)
-    from parity.faces import scoreboard  # pytest and torch are imported only by the command that needs them
-    from parity.report import zoo as told
-    from parity.zoo import subjects
-
-    if o.list:
-        chosen = subjects.select(subjects.load(located(o.faults or ""), o.include_beyond), o.patterns)
-        wide, kinds = max(len(s.id) for s in chosen), max(len(s.kind) for s in chosen)
-        for s in chosen:
-            print(f"{s.id:<{wide}}  {s.kind:<{kinds}}  {', '.join(s.fault.ops)}")
-        print(f"\n{plural(len(chosen), 'fault')}")
-        return 0
-    live, step = sys.stderr.isatty(), [0]
-
-    def hear(score: Any, done: int, total: int) -> None:
-        if live:
-            print(f"{done} of {total} {score.fault:<40.40}", end="", file=sys.stderr)
-            output.control(sys.stderr, "\r" if done < total else "\r\033[K")
-            sys.stderr.flush()
-        elif done * 10 // total > step[0]:
-            step[0] = done * 10 // total
-            print(f"{done} of {total} scored", file=sys.stderr, flush=True)
-
-    source = located(o.faults) if o.faults else ""
-    workers = o.workers or memory.default_workers()
-    made = scoreboard.run(o.patterns, source, o.include_beyond, o.generator, o.profile, o.seed, o.repeat, workers, hear)
-    print(told.render(made))
-    if o.output:
-        told.write(made, o.output)
-        print(f"\nstored in {o.output}")
-    return INTERRUPTED if made.left else 0
-
-
 def _audit(o: argparse.Namespace) -> int:
     if not o.model and (only := next((w for w in OF_MODELS if getattr(o, w.strip("-").replace("-", "_"))), "")):
         raise UsageError(f"{only} goes with --model: parity audit --model FILE.py {only}")
-    from parity.devices.mac_wheel import MacWheel
-    from parity.report import audit as told
-    from parity.runs import audit
-
     if o.model:
         from parity.faces import auditing
 
         return auditing.run(o)
-    if o.between:
-        from parity.runs.environments import operator_table
+    from parity.devices.operator_table import between
+    from parity.report.needs import kernels
+    from parity.runs.environments import operator_table
 
-        k = audit.between(*map(operator_table, o.between))
-        print(told.kernels(k))
-        return 1 if k.lost else 0
-
-    def hear(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    table = MacWheel(o.wheel).table if o.wheel else None
-    made = audit.audit(audit.stored(o.run) if o.run else audit.fresh(o.workers, o.seed, hear), table)
-    if o.output:
-        told.write(made, o.output)
-    print(told.render(made))
-    return 0
+    k = between(*map(operator_table, o.between))
+    print(kernels(k))
+    return 1 if k.lost else 0
 
 
 # ------------------------------------------------------------------------------------------ doctor, diff, replay, explain
 
 
+OF_ARCHIVES = ("patterns", "minutes", "workers", "output")  # of doctor, by what they are called here
+
+
 def _doctor(o: argparse.Namespace) -> int:
+    if o.archive and (o.opened or o.json):
+        raise UsageError(f"--archive writes an archive; leave {'--import' if o.opened else '--json'} out")
+    if o.archive:
+        return _archive(o)
+    if given := next((getattr(o, name) for name in OF_ARCHIVES if getattr(o, name)), None):
+        shown = given[0] if isinstance(given, list) else given
+        raise UsageError(f"'{shown}' goes with --archive: parity doctor --archive; a device is named by --device")
+    if o.opened:
+        from parity.report import archive
+
+        print(archive.render(o.opened))
+        return 0
     from parity.report import doctor as told
 
     try:
@@ -138,13 +108,13 @@ def _doctor(o: argparse.Namespace) -> int:
     return {HEALTHY: 0, SUSPECT: 1}.get(found["verdict"], DeviceError.exit_code)
 
 
-def _first(o: argparse.Namespace) -> int:
-    from parity.faces import first  # a command that few ever need
+def _archive(o: argparse.Namespace) -> int:
+    from parity.faces import archive  # few ever need it
 
-    output = o.output or Path(f"parity-first-{datetime.now(UTC):%Y%m%d-%H%M%S}.zip")
-    workers = o.workers or memory.default_workers()
-    asked = first.Asked(o.device, output, o.minutes, o.setup or "", tuple(o.patterns), workers)
-    return first.first(asked, lambda text: print(text, flush=True))
+    path = o.output or Path(f"parity-archive-{datetime.now(UTC):%Y%m%d-%H%M%S}.zip")
+    workers, faults = o.workers or memory.default_workers(), located(o.faults) if o.faults else ""
+    asked = archive.Asked(o.device, path, o.minutes or archive.MINUTES, faults, o.setup or "", tuple(o.patterns), workers)
+    return archive.written(asked, lambda text: print(text, flush=True))
 
 
 def _diff(o: argparse.Namespace) -> int:
@@ -227,13 +197,6 @@ def _merge(o: argparse.Namespace) -> int:
     return 0
 
 
-def _coverage(o: argparse.Namespace) -> int:
-    from parity.report import coverage
-
-    print(coverage.render(run_file.read(o.run, o.partial), o.family, o.verbose))
-    return 0
-
-
 def _replay(o: argparse.Namespace) -> int:
     from parity.faces import replay
 
@@ -289,10 +252,9 @@ def _explain(o: argparse.Namespace) -> int:
     return 0
 
 
-def _trace(o: argparse.Namespace) -> int:
-    from parity.faces import tracing
-
-    return tracing.trace(o)
+def _prove(o: argparse.Namespace) -> int:
+    code: int = importlib.import_module(commandline.PROVING).run(o)  # the proof is no part of what anybody else's command loads
+    return code
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
@@ -305,12 +267,9 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "merge": _merge,
     "report": reporting.report,
     "known": known_command.run,
-    "coverage": _coverage,
     "replay": _replay,
     "explain": _explain,
-    "trace": _trace,
-    "zoo": _zoo,
     "audit": _audit,
     "doctor": _doctor,
-    "first": _first,
+    "prove": _prove,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,7 +17,6 @@ from parity.runs.options import (
     FAULTS_HELP,
     METADATA_HELP,
     OPTIONS,
-    PROFILE_HELP,
     SETUP_HELP,
     STRICT,
     WORKERS_HELP,
@@ -30,20 +30,12 @@ from parity.runs.options import (
     read_workers,
 )
 
+PROVING = "parity.prove.command"
 HANG_HELP = "seconds that one operator may take before the device, or the CPU, counts as hung (300 by default)"
 EXPLAIN = """\
 Which tolerance applies:            parity explain softmax float16 --device mps
 Why a case is judged as it is:      parity explain 'softmax(float16[1, 3], dim=-1)' --device mps
 Why a run judged as it did:         parity explain run.jsonl 'softmax float16'"""
-TRACE = (
-    "Show each call of a case on a simulated device as a fault would see it (parity.devices.sim.faults): level, op, arguments "
-    "by name, strides and offsets, and where it writes."
-)
-ZOO = (
-    "Plant known device bugs, one at a time, on a simulated device, and tell which of them the suite's ordinary cases find. "
-    "--generator opinfo scores the plain rule of the field instead: OpInfo samples as they are, CPU against device, "
-    "torch.testing.assert_close, forward and first backward; both puts the two side by side."
-)
 DIFF = (
     "Compare two run files, by cause, the worst first: newly-dying, regressed, lost-support, drifted-worse, fallback-changed, "
     "not-comparable, removed, slower, eased, added, newly-supported, drifted-better, faster, fixed. Findings pair by case "
@@ -85,44 +77,28 @@ UPGRADE = (
     "in one sentence. parity need not be installed in them. Where both cannot stand side by side (another macOS or chip), run "
     "parity run before and after, and then parity diff. Ends with 0 where nothing got worse, with 1 where something did."
 )
-DOCTOR = (
-    "Examine a device and say whether to trust it: known answers, memory, dtypes, subnormals, precision in effect, virtual or "
-    "real machine, driver, variables that change numbers. Ends with 0 where it is healthy, with 1 where it is suspect (a run "
-    "goes on under a banner), with 4 where it is unusable or absent. Every run begins with it."
-)
+DOCTOR = """\
+Examine a device and say whether to trust it: known answers, memory, dtypes, subnormals, precision in effect, virtual or real
+machine, driver, variables that change numbers. Ends with 0 where it is healthy, with 1 where it is suspect (a run goes on under
+a banner), with 4 where it is unusable or absent. Every run begins with it.
+
+--archive, for a device that nobody has tried: examines it, runs the cases of the bugs that were reported for MPS, compares some
+ops of every family, and counts the operators that were reached. It goes on after whatever dies, and writes what it has after
+Ctrl-C, too. The archive holds plain texts, without your names, folders and variables (but for PYTORCH_...); --import prints
+what one holds."""
 AUDIT = """\
-What a model needs that MPS lacks (--model), how two versions of torch differ (--between), or what the suite leaves out
-(--reach).
+What a model needs that MPS lacks (--model), or how two versions of torch differ (--between).
 
 --model runs your model on this machine's CPU, forward and backward, composed of operators as MPS composes it, and lists those
 that MPS lacks or refuses, with your line and what to do; then public bugs whose conditions your calls meet. Ends with 0 where
-all is there, with 1 where something is lacking or a finding of class A in --run concerns it, with 3 where not all was seen.
-
---reach lists the operators that have an MPS kernel in the installed torch, and which of them a run of the suite dispatches.
-
-What is counted: overloads (add.Tensor, add_.Tensor, add.out) of torch's own native_functions.yaml that name MPS as a dispatch
-key, or whose structured_delegate does. One is reached where a result that holds a comparison dispatched it on the device,
-below autograd: on the way there, forward, backward, out= and in-place. Refused and void cases count for nothing. What
-exists on MPS alone is reached where MPS was the device, or where sim:mps compared its public op whole.
-
-Without --run, the quick profile is run on sim, and the ops that exist on MPS alone on sim:mps (several minutes).
-With it:   parity run --device mps --reach --output run.jsonl
-           parity audit --reach --run run.jsonl
-
-The last line reads: N of M (x %)."""
+all is there, with 1 where something is lacking or a finding of class A in --run concerns it, with 3 where not all was seen."""
 REPORT = (
     "The findings of a run by cause: what differs, in which calls, how often, and the least case. Causes of ordinary calls "
     "that are silently wrong come first. A cause's id depends on the facts alone, so it is the same in every run."
 )
-COVERAGE = (
-    "How often each feature of a call was drawn in a run, by family of ops, and each two together. Further cases are drawn and "
-    "not run: a pair of features that they show is applicable, and it is a hole where the run lacks it though ten of its cases "
-    "or more were to have it. Also the pairs of op and dtype that were compared in each aspect, as parity run --count has them."
-)
-FIRST = (
-    "For a device that nobody has tried: examine it, run the cases of the bugs that were reported for MPS, compare some ops "
-    "of every family, and count the operators that were reached. It goes on after whatever dies, and writes what it has after "
-    "Ctrl-C, too. The archive holds plain texts, without your names, folders and variables (but for PYTORCH_...)."
+PROVE = (
+    "What proves the suite itself, rather than a device: which known bugs it finds, what a run draws, compares and "
+    "dispatches, and how many errors the judge would see."
 )
 KNOWN = """\
 A file of findings that are accepted, with a reason for each: parity run --known FILE fails on all others.
@@ -143,8 +119,9 @@ class _Parser(argparse.ArgumentParser):
         self.exit(UsageError.exit_code, f"parity: {message}; see {self.prog} --help\n")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of all commands; what was asked for is `command` of its result, a key of `cli.COMMANDS`."""
+def parser(command: str = "") -> argparse.ArgumentParser:
+    """The parser of all commands; what was asked for is `command` of its result, a key of `cli.COMMANDS`. command: the one that
+    was typed, because `prove` is loaded for nobody else."""
     about = "Does a PyTorch device compute the right thing?"
     made = _Parser(prog="parity", description=about, epilog=EXIT_CODES, formatter_class=_Raw)
     made.add_argument("--version", action="version", version=f"parity {__version__}")
@@ -243,13 +220,6 @@ def parser() -> argparse.ArgumentParser:
 
     _add_known(commands)
 
-    drawn = commands.add_parser("coverage", help="which features a run drew, and which two together", description=COVERAGE)
-    drawn.add_argument("run", type=Path, help="the run file")
-    drawn.add_argument("family", nargs="*", metavar="FAMILY", help="only these families, with their features")
-    drawn.add_argument("-v", "--verbose", action="store_true", help="name every pair that was not drawn")
-    drawn.add_argument("--partial", action="store_true", help="take what a truncated file holds")
-    drawn.set_defaults(command="coverage")
-
     again = commands.add_parser("replay", help="check one case again", description="Rebuild a case from its id and check it.")
     again.add_argument("case", help="a case id, in quotes, or a run file: all its findings")
     again.add_argument("--device", default=None, help=DEVICE_HELP + " (auto by default; for a run file, its own device)")
@@ -270,35 +240,14 @@ def parser() -> argparse.ArgumentParser:
     why.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
     why.set_defaults(command="explain")
 
-    seen = commands.add_parser(
-        "trace", help="every call that a case makes on a simulated device, as a fault would see it", description=TRACE
-    )
-    seen.add_argument("case", metavar="CASE", help="a case id, in quotes")
-    seen.add_argument("--device", default="sim", help="sim (default) or sim:mps")
-    seen.set_defaults(command="trace")
-
-    zoo = commands.add_parser("zoo", help="which known device bugs the suite finds", description=ZOO)
-    zoo.add_argument("patterns", nargs="*", metavar="PATTERN", help="faults by id, kind, trigger class or op; all by default")
-    zoo.add_argument("--faults", help="score these instead: a Python file, or an installed module by its name")
-    zoo.add_argument("--generator", choices=("suite", "opinfo", "both"), default="suite", help="what looks for the faults")
-    zoo.add_argument("--profile", default="quick", help=PROFILE_HELP)
-    zoo.add_argument("--seed", default="0", help="seed of the explored cases")
-    zoo.add_argument("--repeat", type=read_count, default=1, metavar="N", help="as many seeds, from --seed on")
-    zoo.add_argument("-n", type=read_workers, dest="workers", metavar="N", help=WORKERS_HELP)
-    zoo.add_argument("--output", type=read_path, metavar="FILE", help="also write everything to this file (JSON)")
-    zoo.add_argument("--list", action="store_true", help="list the chosen faults with their kinds and ops, and score nothing")
-    zoo.add_argument("--include-beyond", action="store_true", help="also the bugs that one op alone does not show")
-    zoo.set_defaults(command="zoo")
-
-    how = "what a model needs that MPS lacks, and what a run leaves out"
+    how = "what a model needs that MPS lacks, and how two versions of torch differ"
     audit = commands.add_parser("audit", help=how, description=AUDIT, formatter_class=_Raw)
     what = audit.add_mutually_exclusive_group(required=True)
-    what.add_argument("--reach", action="store_true", help="audit the operators that are dispatched")
     between = "which operators gained or lost an MPS kernel: two Pythons, virtual environments, wheels or native_functions.yaml"
     how = "what functions of yours need of MPS, each of which returns a model and its inputs; no device is needed"
     what.add_argument("--model", type=read_text, metavar="FILE.py[:FUNCTION]", help=how)
     what.add_argument("--between", nargs=2, type=read_text, metavar=("OLD", "NEW"), help=between)
-    how = "a run file (repeatable); with --model, one whose findings are held against the model's operators"
+    how = "with --model: a run file whose findings are held against the model's operators (repeatable)"
     audit.add_argument("--run", action="append", default=[], type=Path, metavar="FILE", help=how)
     how = "with --model: the torch to ask about: a Python, a virtual environment, a wheel for any system, native_functions.yaml"
     audit.add_argument("--torch", type=read_text, metavar="PLACE", help=how)
@@ -309,28 +258,30 @@ def parser() -> argparse.ArgumentParser:
     audit.add_argument("-v", "--verbose", action="store_true", help="with --model: list all operators and known bugs")
     how = "with --model: write a test for pytest, to -o, that fails where the model needs what MPS lacks"
     audit.add_argument("--pytest", action="store_true", help=how)
-    how = "a wheel of torch whose operators to take instead of the installed torch's; it is only read"
-    audit.add_argument("--wheel", type=read_path, metavar="FILE", help=how)
-    audit.add_argument("--seed", default="0", help="seed of the explored cases, where it runs them itself")
-    audit.add_argument("-n", type=read_workers, dest="workers", metavar="N", help=WORKERS_HELP)
-    audit.add_argument("-o", "--output", type=read_path, metavar="FILE", help="also write everything to this file (JSON)")
+    audit.add_argument(
+        "-o", "--output", type=read_path, metavar="FILE", help="also write the answer to this file (JSON), or the test"
+    )
     audit.set_defaults(command="audit")
 
-    doctor = commands.add_parser("doctor", help="examine a device", description=DOCTOR)
+    doctor = commands.add_parser("doctor", help="examine a device", description=DOCTOR, formatter_class=_Raw)
     doctor.add_argument("--device", default="auto", help=DEVICE_HELP + " (auto by default)")
     doctor.add_argument("--faults", metavar="FILE", type=read_text, help=FAULTS_HELP)
     doctor.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
     doctor.add_argument("--json", action="store_true", help="print the answer as JSON")
+    doctor.add_argument("--archive", action="store_true", help="the most telling checks, in one archive to send to others")
+    doctor.add_argument("--import", dest="opened", type=read_path, metavar="ARCHIVE", help="print what such an archive holds")
+    doctor.add_argument("patterns", nargs="*", metavar="PATTERN", help="with --archive: ops by name; some of every family else")
+    how = "with --archive: when to come to an end (10 by default)"
+    doctor.add_argument("--minutes", type=read_minutes, metavar="N", help=how)
+    doctor.add_argument("-n", type=read_workers, dest="workers", metavar="N", help="with --archive: " + WORKERS_HELP)
+    how = "with --archive: the file to write (parity-archive-DATE-TIME.zip by default)"
+    doctor.add_argument("-o", "--output", type=read_path, metavar="FILE", help=how)
     doctor.set_defaults(command="doctor")
 
-    first = commands.add_parser("first", help="the most telling checks, in one archive to send back", description=FIRST)
-    first.add_argument("patterns", nargs="*", metavar="PATTERN", help="ops by name; some of every family by default")
-    first.add_argument("--device", default="auto", help=DEVICE_HELP + " (auto by default)")
-    first.add_argument("--minutes", type=read_minutes, default=10.0, metavar="N", help="when to come to an end (10 by default)")
-    first.add_argument("-n", type=read_workers, dest="workers", metavar="N", help=WORKERS_HELP)
-    first.add_argument("--setup", metavar="FILE", type=read_text, help=SETUP_HELP)
-    first.add_argument("--output", type=read_path, metavar="FILE", help="the archive (by default parity-first-DATE-TIME.zip)")
-    first.set_defaults(command="first")
+    prove = commands.add_parser("prove", help="what proves the suite itself", description=PROVE)
+    if command == "prove":
+        importlib.import_module(PROVING).add(prove)
+    prove.set_defaults(command="prove")
     return made
 
 

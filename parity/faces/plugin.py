@@ -209,8 +209,6 @@ def _sampled(tests: list[pytest.Item], options: RunOptions, whole: bool) -> floa
     from parity.runs import suite
     from parity.runs.rounds import PINNED, Part
 
-    if options.count:
-        return 0.0
     profile = suite.profile(options.profile)
     given = [t.callspec.params["parity_item"] for t in tests if hasattr(t, "callspec") and "parity_item" in t.callspec.params]
     items = [i.item if isinstance(i, Part) else i for i in given if not isinstance(i, Part) or i.round == PINNED]

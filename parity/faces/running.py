@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,21 +40,30 @@ AGAIN = 0.1  # share of --time that is kept for trying findings again
 
 def run(given: argparse.Namespace) -> int:
     """Run the suite and the user's own functions as the options say; the exit code."""
-    o, began = RunOptions.of_command_line(given), time.monotonic()
+    return run_with(RunOptions.of_command_line(given)).code
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run that ended. code: its exit code; stored: its run file, if it ran anything."""
+
+    code: int
+    stored: Path | None = None
+
+
+def run_with(o: RunOptions) -> Ended:
+    """The same with options that are made already."""
+    began = time.monotonic()
     with parent.guarded_folder():
         return _run_with(o, began)
 
 
-def _run_with(o: RunOptions, began: float) -> int:
+def _run_with(o: RunOptions, began: float) -> Ended:
     kept = resuming.kept(Path(o.resume)) if o.resume else None
     o = resuming.options(kept.header, o) if kept is not None else o
     o, only_own = _with_models(o)
-    if o.time and o.count:
-        raise UsageError("--count draws until all is counted, --time ends earlier; leave one of them out")
     profile = suite.profile(o.profile)
     whole = not (o.op or o.family or o.dtype or o.source or o.examples)
-    if o.count:
-        o = replace(o, source=o.source or "ops", device="cpu" if o.device == "auto" else o.device)
     source = o.source or profile.source
     own_words = o.model if only_own else [f"model={m}" for m in o.model]
     words = [*o.op, *own_words, *(f"family={f}" for f in o.family), *(f"dtype={d}" for d in o.dtype), f"source={source}"]
@@ -67,7 +76,7 @@ def _run_with(o: RunOptions, began: float) -> int:
     o = replace(o, fail_on=split(o.fail_on), no_again=o.no_again or bool(o.tx))
     fail_on = statuses(o.fail_on, "--fail-on")
     if o.list:
-        return _list(items) if items else NothingCompared.exit_code
+        return Ended(_list(items) if items else NothingCompared.exit_code)
     known = _known(o)
     _sendable(o)
     computers = _machines(o)
@@ -76,8 +85,6 @@ def _run_with(o: RunOptions, began: float) -> int:
     fingerprint = fingerprint_of(probe)
     if kept is not None:
         resuming.check_same(kept.path, kept.header.fingerprint, fingerprint)
-    if o.reach and probe["device"] == "cpu":
-        raise UsageError("--reach tells the device's operators from the reference's; name a device other than the CPU: sim")
     for where, answer in [(f" of {m.spec}", m.answer) for m in computers] or [("", probe)]:
         if answer["verdict"] == UNUSABLE:
             raise DeviceError(f"device {answer['device']}{where} is unusable: {'; '.join(answer['reasons'])}")
@@ -86,7 +93,7 @@ def _run_with(o: RunOptions, began: float) -> int:
     tolerance.load(o.device, known_ops={r.name for r in suite.rows("all")})  # a broken table, before workers start
     now = datetime.now(UTC).isoformat(timespec="seconds")
     code_given = code_of(o.faults), code_of(o.setup)
-    complete = whole and not o.count
+    complete = whole and not o.study
     header = Header(
         fingerprint, o.seed, o.profile, selection, now, complete, *code_given, o.for_header(), o.shard or "", differing,
         known.code if known is not None else Code(),
@@ -100,7 +107,7 @@ def _run_with(o: RunOptions, began: float) -> int:
     reporter = Reporter(header, path, fail_on=fail_on, min_judged=o.min_judged, verbose=o.verbose, seconds=o.time)
     reporter.scripts, reporter.known, reporter.strict = Path(o.findings), known, o.strict_known
     # On other machines there is no folder in which a worker could find what another one has left.
-    reporter.explains_later = not (o.no_shrink or o.time or o.tx or o.count or o.reach)
+    reporter.explains_later = not (o.no_shrink or o.time or o.tx or o.study)
     if o.time:
         reporter.started = began
     if kept is not None:
@@ -129,11 +136,7 @@ def _run_with(o: RunOptions, began: float) -> int:
             reporter.pytest_keyboard_interrupt()
             code = INTERRUPTED
         reporter.finish(code)
-    if o.count:
-        from parity.report import pairs
-
-        print("\n" + pairs.render(pairs.of_run(reporter.items, whole), whole, o.verbose))
-    return code
+    return Ended(code, path)
 
 
 def _with_models(o: RunOptions) -> tuple[RunOptions, bool]:

@@ -1,4 +1,5 @@
-"""What a model needs of MPS, as text and as JSON, with the public bugs and the causes of a run that concern it."""
+"""What a model needs of MPS, as text and as JSON, with the public bugs and the causes of a run that concern it; and which
+operators gained or lost an MPS kernel."""
 
 from __future__ import annotations
 
@@ -6,15 +7,18 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from textwrap import wrap
 
 from parity.assertion.located import PASSES, plural
 from parity.assertion.needs import Match, Need, Needs, where
 from parity.core.version import __version__
 from parity.devices.mps_calls import Answer
+from parity.devices.operator_table import Kernels
 from parity.runs.causes import WEIGHTS, Gathered
 from parity.zoo.bug import Bug
 
 SHOWN = 5  # known bugs, without -v
+WIDTH = 118  # of lines of operators
 ORDINARY = next(iter(WEIGHTS))  # the class of findings that fails an audit
 
 
@@ -155,3 +159,13 @@ def as_json(answers: Sequence[tuple[str, Needs, Sequence[Concern]]], bugs: dict[
         for name, x, found in answers
     ]  # fmt: skip
     return json.dumps({"parity": __version__, "functions": tree}, indent=1)
+
+
+def kernels(k: Kernels) -> str:
+    """Which operators gained or lost an MPS kernel, and in the last line how many."""
+    lines = [f"MPS kernels from torch {k.before} to {k.after}"]
+    for word, some, new in (("lost", k.lost, "no such operator any more"), ("gained", k.gained, "a new operator")):
+        for is_new, names in (("", [n for n, x in some.items() if not x]), (f", {new}", [n for n, x in some.items() if x])):
+            text = wrap("  ".join(names), WIDTH, break_long_words=False, break_on_hyphens=False)
+            lines += ["", f"{word}{is_new} ({len(names)})", *(f"  {line}" for line in text)] if names else []
+    return "\n".join([*lines, "", f"{k.kept} kept, {len(k.gained)} gained, {len(k.lost)} lost"])

@@ -18,7 +18,6 @@ import pytest
 from parity.core import untrusted
 from parity.core.errors import CaseError, OutputError, RunFileError
 from parity.core.results import FINDINGS, Cause, Json, Record
-from parity.coverage.features import DrawnFeatures, Tally, unpack
 from parity.report import causes as causes_text
 from parity.report import power, summary
 from parity.report.growth import Growth
@@ -27,6 +26,7 @@ from parity.report.screen import Screen
 from parity.report.timed import Timed
 from parity.report.words import clock, code_options, plural, reproduce
 from parity.runs import again, causes, memory, own, run_file, suite
+from parity.runs.features import DrawnFeatures, Tally, unpack
 from parity.runs.inquest import How
 from parity.runs.known import Known
 from parity.runs.options import RunOptions

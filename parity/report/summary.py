@@ -12,7 +12,6 @@ from textwrap import shorten
 from parity import tolerance
 from parity.core.dtypes import DEFAULT, HALF
 from parity.core.results import COMPARED, FINDINGS, MEANING, Aspect, Record, Status
-from parity.coverage.features import Coverage
 from parity.report import causes as causes_text
 from parity.report import known as known_text
 from parity.report import metadata, power
@@ -20,6 +19,7 @@ from parity.report.timed import lacking_lines
 from parity.report.words import clock, code_options, folded, listed, plural, table
 from parity.runs import causes, suite
 from parity.runs.doctor import suspicion
+from parity.runs.features import Coverage
 from parity.runs.known import Known
 from parity.runs.rows import Death, Header, ItemRow, Power, Sighting, counted, is_own, totals
 from parity.runs.standing import FIXED, standings, unaccepted
@@ -338,7 +338,9 @@ def _drawn(coverage: Sequence[Coverage], run_file: str) -> list[str]:
     drawn = sum(1 for c in coverage for _ in c.drawn())
     if not drawn:
         return []
-    return [f"drawn      {plural(drawn, 'pair')} of features; those that are lacking: parity coverage {shlex.quote(run_file)}"]
+    return [
+        f"drawn      {plural(drawn, 'pair')} of features; those that are lacking: parity prove coverage {shlex.quote(run_file)}"
+    ]
 
 
 def _aspects(items: Sequence[ItemRow]) -> str:

@@ -40,7 +40,7 @@ def main() -> None:
             text = notation.case_text(one.case)
             journal.begin(ordinal, item.id, text, plan.patience(one.case))
             try:
-                checked = check_case(item, plan, ordinal, pinned, one, journal.stage, notes, None)
+                checked = check_case(item, plan, ordinal, pinned, one, journal.stage, notes)
             except CaseError as e:
                 checked = Checked(void=str(e))
             odd = [r.verdict.reason for r in checked.results if r.verdict.status in (Status.ERROR, Status.VOID)]

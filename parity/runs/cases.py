@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from parity.core.case import Case
 from parity.core.errors import CaseError
-from parity.coverage import op_dtype
 from parity.generation import generate, sweep
 from parity.generation.generate import Drawn
 from parity.runs.planning import RunPlan
@@ -24,12 +23,12 @@ PLAIN_NUMEL = 1000  # a case of more elements may hang for its size
 
 
 def drawn(item: Item, plan: RunPlan, part: Part | None = None) -> Iterator[tuple[int, bool, Drawn]]:
-    """(ordinal, pinned, case) of every case of an item, or of a part of it; depends on item, profile, seed, and whether the
-    device keeps graphs."""
+    """(ordinal, pinned, case) of every case of an item, or of a part of it; depends on item, profile, seed, study, and
+    whether the device keeps graphs."""
     p, o = plan.profile, plan.options
     alike = ALIKE if plan.device.keeps_graphs and not item.row.is_sampled else 1  # an entry's samples are its structures
-    if o.count:
-        yield from ((k, False, generate.nth(item.row, item.dtype, p.sizes, o.seed, k)) for k in range(1, op_dtype.TRIES + 1))
+    if (others := plan.study.cases(item, p.sizes, o.seed)) is not None:
+        yield from others
         return
     for k in range(p.pinned if part is None or part.pinned else 0):
         yield k, True, generate.nth(item.row, item.dtype, p.sizes, "pinned", k, mixes=False)

@@ -8,7 +8,6 @@ from dataclasses import replace
 import torch
 
 from parity.checks.check import EVERYTHING, Mark, Result, Settings, check, failing
-from parity.checks.dispatched import Dispatched
 from parity.checks.leaks import leak_of
 from parity.checks.power import ProbeResults
 from parity.checks.trial import NAN
@@ -28,39 +27,30 @@ from parity.runs.suite import Item
 from parity.runs.tally import ItemTally
 
 
-def check_case(
-    item: Item, plan: RunPlan, ordinal: int, pinned: bool, one: Drawn, mark: Mark, notes: list[str], reached: Dispatched | None
-) -> Checked:
+def check_case(item: Item, plan: RunPlan, ordinal: int, pinned: bool, one: Drawn, mark: Mark, notes: list[str]) -> Checked:
     """Check one case of an item. What may be none of the device's doing is tried once more: a case without memory, after the
     caches were emptied, and a finding of a device that computes with the CPU's own kernels. Raises CaseError if the case cannot
     be built."""
     how = settings_of_run(item, plan, ordinal, pinned)
-    there = plan.device, plan.cpu, plan.tables
+    there, watching = (plan.device, plan.cpu, plan.tables), plan.study.watching
     seconds, power = dict[str, float](), list[ProbeResults]()
-    results, digest = check(item.row, one.case, *there, how, mark, notes, reached, power, seconds)
+    results, digest = check(item.row, one.case, *there, how, mark, notes, watching, power, seconds)
     if any(r.verdict.status is Status.OOM for r in results):
         gc.collect()
         plan.device.release()
-        results, digest = check(item.row, one.case, *there, how, mark, notes, reached, None, seconds)
+        results, digest = check(item.row, one.case, *there, how, mark, notes, watching, None, seconds)
     elif failing(results) and _shares_the_kernels(plan.device):
-        again, _ = check(item.row, one.case, *there, how, mark, notes, reached)
+        again, _ = check(item.row, one.case, *there, how, mark, notes, watching)
         results = results if failing(again) else again
     return Checked(results, digest, seconds, tuple(power))
 
 
 def checked_here(
-    item: Item,
-    plan: RunPlan,
-    ordinal: int,
-    pinned: bool,
-    one: Drawn,
-    journal: CaseJournal,
-    notes: list[str],
-    reached: Dispatched | None,
+    item: Item, plan: RunPlan, ordinal: int, pinned: bool, one: Drawn, journal: CaseJournal, notes: list[str]
 ) -> Checked:
     """Check one case, which the journal holds, in this process; it ends if the device computes nothing any more afterwards."""
     try:
-        checked = check_case(item, plan, ordinal, pinned, one, journal.stage, notes, reached)
+        checked = check_case(item, plan, ordinal, pinned, one, journal.stage, notes)
     except CaseError as e:
         end_unless_alive(plan, journal, str(e))
         checked = Checked(void=str(e))

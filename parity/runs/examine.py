@@ -9,11 +9,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from parity.checks.dispatched import Dispatched
 from parity.core import notation
 from parity.core.case import Case
 from parity.core.results import Json, Record
-from parity.coverage import op_dtype
 from parity.devices.fallbacks import listening
 from parity.runs.alone import Alone
 from parity.runs.cases import alike, drawn, valid
@@ -65,7 +63,7 @@ def examine(
     ended a process before and are left out; alone: checks the cases in other processes; hung: cases of the item that hung:
     those that have all that they share, and are not smaller, are left out."""
     o, tally, started, notes = plan.options, ItemTally(item), time.monotonic(), list[str]()
-    reached = Dispatched() if o.reach else None
+    plan.study.begin()
     known = recognition(item, plan)
     left_out = dead | alike(item, plan, part, hung)
     with plan.device.active(), listening(notes):
@@ -91,7 +89,7 @@ def examine(
                 journal.end()
             else:
                 journal.begin(ordinal, item.id, text, allowed)
-                checked = checked_here(item, plan, ordinal, pinned, one, journal, notes, reached)
+                checked = checked_here(item, plan, ordinal, pinned, one, journal, notes)
             if checked is None:
                 tally.not_run.append(text)
                 continue
@@ -103,14 +101,14 @@ def examine(
             tally.keep(ordinal, one.case, checked.results)
             if tally.cases >= GIVE_UP_AFTER and tally.all_refused:
                 break
-            if o.count and op_dtype.fully_compared(item.row, item.dtype, tally.counts):
+            if plan.study.is_over(item, tally.counts):
                 break
         leaks: dict[str, int] = {}
         if alone is None:
             journal.begin(ordinal, item.id, text, o.hang_after or BASE_SECONDS)
             end_unless_able(item, plan, journal, next(iter(tally.void), "the last case, or one before it that said nothing"))
             journal.end()
-            if not (o.count or o.reach or (part is not None and part.round != PINNED)):
+            if plan.study.looks_everywhere and not (part is not None and part.round != PINNED):
                 leaks = leaks_of(item, plan, tally, journal)
             notes.clear()
         else:
@@ -124,8 +122,8 @@ def examine(
         if plan.limit is not None:
             plan.limit.causes += time.monotonic() - began
     records = (*tally.records, *accepted, *map(record_of, findings))
-    summary = replace(tally.summary(time.monotonic() - started, reached), round=0 if part is None else max(0, part.round))
-    summary = replace(summary, leaks=leaks)
+    summary = replace(tally.summary(time.monotonic() - started), round=0 if part is None else max(0, part.round))
+    summary = plan.study.told(replace(summary, leaks=leaks))
     more = tuple(tally.features), tuple(tally.power()), (tally.packed(not o.no_screens),)
     unknown = known.without_known(summary, o.fail_on)
     deaths = () if alone is None else tuple(alone.deaths)

@@ -24,7 +24,7 @@ USUAL = [Aspect.FORWARD, Aspect.BACKWARD, Aspect.OUT, Aspect.INPLACE]  # aspects
 
 def recognition(item: Item, plan: RunPlan) -> Recognition:
     """What recognizes the known findings of an item."""
-    entries = plan.known.entries if plan.known is not None and not plan.options.count else ()
+    entries = plan.known.entries if plan.known is not None else ()
     return Recognition(item.row.name, item.dtype, entries, date.today(), plan.options.strict_known)
 
 

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 from parity.core.errors import UsageError
 from parity.core.results import Fingerprint
-from parity.coverage.features import Coverage
 from parity.runs import suite
+from parity.runs.features import Coverage
 from parity.runs.rows import End, Header, Run, totals
 
 Part: TypeAlias = tuple[Path, Run]

@@ -27,6 +27,8 @@ MOST_COUNT = 10**9
 QUOTED = 30  # most characters of a value in a message
 LONGEST_RUN = 7 * 24 * 3600.0
 PYTEST_PREFIX = "parity"  # of the options in pytest, because other plugins have options too
+# The studies of `parity prove` -> the module that has its class as STUDY, which only a run with this study loads.
+STUDIES = {"counts": "parity.prove.counts", "reach": "parity.prove.dispatched"}
 
 
 # ------------------------------------------------------------------------------------------------------ reading a text
@@ -96,6 +98,13 @@ def read_seconds(given: str) -> float:
     if value is None or not 0.0 < value <= LONGEST_RUN:
         raise ArgumentTypeError(f"'{_cut(given)}' is no number of seconds above 0; give at most {LONGEST_RUN:.0f}, a week")
     return value
+
+
+def read_study(given: str) -> str:
+    """The name of a study."""
+    if given not in STUDIES:
+        raise ArgumentTypeError(f"'{_cut(given)}' is no study; allowed: {', '.join(STUDIES)}")
+    return given
 
 
 def read_minutes(given: str) -> float:
@@ -292,28 +301,16 @@ class RunOptions:
         metavar="K/N",
         read=read_text,
     )
-    reach: bool = _option(
-        False,
-        "for parity audit --reach: note which operators are dispatched",
-        "note which operators are dispatched on the device",
+    study: str | None = _option(
+        None, "for parity prove: what the run notes or draws for it (counts, reach)", metavar="STUDY", read=read_study
     )
-    count: bool = _option(
-        False,
-        "draw on the CPU until every aspect of an op and dtype holds a comparison, and count these pairs",
-        "draw only until every aspect of an op holds a comparison",
-    )
-    verbose: bool = _option(
-        False,
-        "tell every finding in full; with --count, name every pair without a comparison",
-        flags=("-v", "--verbose"),
-        in_pytest=False,
-    )
+    verbose: bool = _option(False, "tell every finding in full", flags=("-v", "--verbose"), in_pytest=False)
     list: bool = _option(False, "list the selected ops with their dtypes, and run nothing", in_pytest=False)
 
     @classmethod
     def of_command_line(cls, given: Namespace) -> Self:
-        """From the namespace that the parser of `parity run` returned."""
-        return cls(**{o.name: _frozen(getattr(given, o.name)) for o in OPTIONS})
+        """From the namespace that the parser of `parity run` returned, or of another command with some of its options."""
+        return cls(**{o.name: _frozen(getattr(given, o.name, o.default)) for o in OPTIONS})
 
     @classmethod
     def of_pytest(cls, given: Namespace) -> Self:
@@ -424,6 +421,7 @@ IN_PYTEST: dict[str, Callable[[str], Any]] = {
     "power": read_amount,
     "hang_after": read_seconds,
     "min_judged": read_share,
+    "study": read_study,
 }
 PLAIN = {"int": int, "float": float}
 OPTIONS = tuple(

@@ -23,6 +23,7 @@ from parity.runs import known, suite
 from parity.runs.known import Known
 from parity.runs.options import RunOptions
 from parity.runs.rounds import TimeLimit
+from parity.runs.study import Study, study_of
 from parity.runs.suite import RunProfile
 from parity.tolerance import Tables
 
@@ -38,7 +39,7 @@ class RunPlan:
     """What all items of a run share. profile: the sizes and numbers that `options.profile` names; power: the fraction of cases
     that are judged once more with errors put in; takes: the dtypes that the device accepted at the start; limit: of time, if
     the run has one; known: the file of known findings; later: whether a part of its own looks for the causes of what an item
-    found."""
+    found; study: what the run does otherwise, or notes beside."""
 
     device: Device
     cpu: Device
@@ -50,6 +51,7 @@ class RunPlan:
     limit: TimeLimit | None = None
     known: Known | None = None
     later: bool = False
+    study: Study = field(default_factory=Study)
 
     @property
     def left(self) -> float:
@@ -82,4 +84,4 @@ def run_plan(options: RunOptions, power: float, left: float | None, later: bool 
         takes = frozenset(d for d in FACTS if device.takes(getattr(torch, d)))
     limit = None if left is None else TimeLimit(time.monotonic() + left)
     held = known.read(Path(options.known)) if options.known else None
-    return RunPlan(device, cpu, tables, profile, options, power, takes, limit, held, later)
+    return RunPlan(device, cpu, tables, profile, options, power, takes, limit, held, later, study_of(options.study))

@@ -19,8 +19,8 @@ from datetime import date
 from parity.checks.trial import Result
 from parity.core.case import Case, Word
 from parity.core.results import Aspect, Record, Status, Verdict
-from parity.coverage.features import features
 from parity.runs import causes, known, locating
+from parity.runs.features import features
 from parity.runs.known import Entry
 from parity.runs.rows import AGREES, EXPIRED, GROWN, NOTHING, SEEN, Death, ItemRow, Sighting
 from parity.runs.standing import unaccepted

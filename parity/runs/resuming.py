@@ -16,9 +16,9 @@ from typing import Any
 
 from parity.core.errors import RunFileError, UsageError
 from parity.core.results import Fingerprint, Json, Record
-from parity.coverage.features import DrawnFeatures
 from parity.runs import run_file
 from parity.runs.code import Code, code_of
+from parity.runs.features import DrawnFeatures
 from parity.runs.figures import Figures
 from parity.runs.merging import difference
 from parity.runs.options import OPTIONS, RunOptions

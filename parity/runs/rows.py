@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from parity.core.results import Fingerprint, MetadataNote, Record
-from parity.coverage.features import Coverage, DrawnFeatures
 from parity.runs.code import Code
+from parity.runs.features import Coverage, DrawnFeatures
 from parity.runs.figures import Figures
 
 Counts: TypeAlias = Mapping[str, Mapping[str, int]]
@@ -45,9 +45,9 @@ class Header:
 @dataclass(frozen=True, slots=True)
 class ItemRow:
     """The exploration of one op in one dtype. counts: aspect -> status -> number of checks; worst: aspect -> largest measured
-    error ratio; void: reason -> number of cases that compared nothing for it. seconds: wall time. operators: with --reach, the
-    operators that compared cases dispatched on the device; idle: those that only other cases dispatched, with the reason. ids:
-    digest of the ids of all cases in order.
+    error ratio; void: reason -> number of cases that compared nothing for it. seconds: wall time. operators: in the study
+    "reach", those that compared cases dispatched on the device; idle: those that only other cases dispatched, with the reason.
+    ids: digest of the ids of all cases in order.
 
     judged: number of elements of all results that were judged; left: reason -> number of elements that were not. elements: of
     the results into which errors were put, how many elements there are (total), are excused by an experiment (shown) or without

@@ -23,9 +23,9 @@ from typing import Any, Self
 from parity.core import picture, untrusted
 from parity.core.errors import OutputError, RunFileError
 from parity.core.results import SYMPTOMS, Aspect, Cause, Fingerprint, Json, Measure, MetadataNote, Record
-from parity.coverage.features import Coverage, DrawnFeatures
 from parity.runs.again import marked
 from parity.runs.code import Code
+from parity.runs.features import Coverage, DrawnFeatures
 from parity.runs.figures import Figures
 from parity.runs.rows import KINDS, Again, Death, End, Header, ItemRow, Power, Row, Run, Sighting, explained, folded, with_least
 from parity.runs.soundness import check_types, check_words, contradiction

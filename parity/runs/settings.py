@@ -24,13 +24,10 @@ TWICE_EVERY = 3  # for OpInfo entries and factorizations, whose derivatives call
 
 def settings(item: Item, plan: RunPlan, ordinal: int, pinned: bool) -> Settings:
     """How one case of an item is checked."""
-    o = plan.options
-    if o.count:
-        return Settings(more=frozenset({Aspect.DOUBLE}))
-    row = item.row
+    o, row = plan.options, item.row
     twice = row.is_sampled or rule_of(row).differentiated_often
     start = None if o.no_screens or pinned else _start(item.id)
-    more = _more(row.transfers, row.family == "movement", twice, o.reach, ordinal)
+    more = _more(row.transfers, row.family == "movement", twice, ordinal)
     return _at(ordinal, start, pinned, more, o.no_screens)
 
 
@@ -49,7 +46,7 @@ def _at(ordinal: int, start: int | None, pinned: bool, more: frozenset[Aspect], 
 
 
 @functools.lru_cache(maxsize=4096)
-def _more(travels: bool, moves: bool, twice: bool, reach: bool, ordinal: int) -> frozenset[Aspect]:
+def _more(travels: bool, moves: bool, twice: bool, ordinal: int) -> frozenset[Aspect]:
     """The expensive aspects in which a case is checked."""
     more = {a for a, (every, rest) in EVERY.items() if ordinal % every == rest}
     if twice and ordinal % TWICE_EVERY == 0:
@@ -58,22 +55,21 @@ def _more(travels: bool, moves: bool, twice: bool, reach: bool, ordinal: int) ->
         more |= {Aspect.TRANSFER}
     elif not moves:
         more -= {Aspect.TRANSFER}  # it tests operands: one bug of a copy must not be reported by every op
-    if reach:  # torch 2.13 breaks these under a dispatch mode: tensors of zeros end the process, neg bits get lost
-        more -= {Aspect.TANGENT, Aspect.TRANSFER}
     return frozenset(more)
 
 
 def settings_of_run(item: Item, plan: RunPlan, ordinal: int, pinned: bool) -> Settings:
-    """`settings` with what a run asks for beside: errors put in, filled memory, and strides that must be the CPU's."""
+    """`settings` with what a run asks for beside: errors put in, filled memory, strides that must be the CPU's, its study."""
     how = settings(item, plan, ordinal, pinned)
     how = replace(how, power=True) if _sampled(item, plan, ordinal) else how
     how = _poisoned(how, plan, ordinal)
-    return replace(how, fail_on_metadata=True) if plan.options.fail_on_metadata else how
+    how = replace(how, fail_on_metadata=True) if plan.options.fail_on_metadata else how
+    return plan.study.settings(how)
 
 
 def _poisoned(how: Settings, plan: RunPlan, ordinal: int) -> Settings:
     """The settings of a case of a profile that fills freed memory: with NaN and with large numbers in turn."""
-    if not plan.profile.poison or plan.options.count or plan.options.reach:
+    if not plan.profile.poison or not plan.study.looks_everywhere:
         return how
     return replace(how, poison=LARGE if ordinal % 2 else NAN, guards=ordinal % GUARDS_EVERY == 0)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from parity.core.case import source_of
 from parity.core.results import Aspect, Record, Status
-from parity.coverage.features import Coverage
+from parity.runs.features import Coverage
 from parity.runs.figures import Figures, size, unpacked
 from parity.runs.rows import BLAMES, SIGHTED, Death, End, ItemRow, Row, Run, Sighting, totals
 

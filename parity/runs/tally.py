@@ -10,12 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from parity.checks.check import Result
-from parity.checks.dispatched import Dispatched
 from parity.checks.power import Probe, ProbeResults
 from parity.core.case import Case
 from parity.core.results import COMPARED, Aspect, MetadataNote, Record, Status
-from parity.coverage.features import features
 from parity.generation.generate import Drawn
+from parity.runs.features import features
 from parity.runs.figures import Collected, Figures
 from parity.runs.rows import ItemRow, Power, gathered
 from parity.runs.suite import Item
@@ -142,9 +141,8 @@ class ItemTally:
             if m.measured and m.share is not None:
                 self.worst[r.aspect] = max(self.worst.get(r.aspect, 0.0), m.share)
 
-    def summary(self, seconds: float, reached: Dispatched | None) -> ItemRow:
-        """The row to store for the item. seconds: wall time; reached: the operators that it dispatched, if they were
-        recorded."""
+    def summary(self, seconds: float) -> ItemRow:
+        """The row to store for the item. seconds: wall time."""
         return ItemRow(
             self.item.row.name,
             self.item.dtype,
@@ -153,8 +151,8 @@ class ItemTally:
             dict(self.worst),
             dict(self.void),
             seconds,
-            tuple(sorted(reached.operators)) if reached else (),
-            reached.idle if reached else {},
+            (),
+            {},
             hashlib.blake2b("".join(self.texts).encode(), digest_size=8).hexdigest(),
             self.judged,
             dict(self.left),

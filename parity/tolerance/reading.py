@@ -17,6 +17,7 @@ from typing import Any
 
 from parity.core import resources, untrusted
 from parity.core.case import OpClass
+from parity.core.devices import HONEST
 from parity.core.dtypes import FACTS, HALF
 from parity.core.errors import TableError, near
 from parity.core.results import Json
@@ -41,7 +42,7 @@ TOP = ("format", "policy", "special", *KEYS)
 def names(device: str, fast: bool = False) -> tuple[str, ...]:
     """Names of the tables of a device, least specific first: ("default", "mps", "sim") for "sim:mps". fast: a probe showed that
     the device uses fast math functions."""
-    kind, _, profile = device.partition(":")
+    kind, _, profile = device.removesuffix(HONEST).partition(":")
     if fast:
         return ("default", kind, f"{kind}-fast")
     if kind == "sim":
@@ -55,7 +56,7 @@ def load(device: str, folder: Path | None = None, known_ops: Collection[str] | N
     known_ops: names that exceptions and ULP rows may use (None: any). fast: as in `names`. Raises TableError with file, line
     and remedy.
     """
-    if not re.fullmatch(r"[\w-]+(:[\w-]+)?", device):  # it names files
+    if not re.fullmatch(r"[\w-]+(:[\w-]+)?", device.removesuffix(HONEST)):  # it names files
         name = untrusted.printable(device)[:80]
         raise TableError(f"no device is called '{name}'; a device is a name like mps, cuda:0 or sim:mps")
     where = resources.folder("tolerances") if folder is None else folder

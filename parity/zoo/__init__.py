@@ -1,5 +1,4 @@
-"""The zoo: bugs that were reported in public, each planted alone in the simulated device, and the score of which ones the suite
-finds.
+"""The zoo: bugs that were reported in public, each as a fault of the simulated device, with a case that shows it.
 
 BUGS: bugs that a single call shows. BEYOND: bugs past a size limit that the zoo scales down. OUT_OF_REACH: id -> why it cannot
 be planted.

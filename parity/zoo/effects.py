@@ -115,9 +115,7 @@ PYTORCH = "https://github.com/pytorch/pytorch/"
 
 
 def reported(
-    report: str,
-    kind: str,
-    triggers: str,
+    head: str,
     title: str,
     ops: tuple[str, ...],
     effect: Effect,
@@ -125,20 +123,22 @@ def reported(
     *,
     trigger: Callable[[str], object],
     neighbour: Callable[[str], object],
-    rows: str = "",
+    rows: str | tuple[str, ...] = "",
     level: str | tuple[str, ...] = "kernel",
     deadly: str = "",
     scaled: str = "",
     name: str = "",
 ) -> Bug:
-    """A bug of torch's MPS backend. report: "issues/123" or "pull/123" of pytorch, or a whole URL. triggers, rows: words
-    separated by spaces. name: the id, if it is not "pt-" and the number."""
+    """A bug of torch's MPS backend. head: the report ("issues/123" or "pull/123" of pytorch, or a whole URL), the kind, and the
+    triggers. rows: names, with spaces between them. name: the id, if it is not "pt-" and the number. The other arguments are
+    those of Bug and Fault."""
+    report, kind, *triggers = head.split()
     source = report if "://" in report else PYTORCH + report
     return Bug(
         fault=Fault(name or "pt-" + report.rpartition("/")[2], ops, effect, when, level, source, title, scaled, deadly),
         kind=kind,
-        triggers=tuple(triggers.split()),
+        triggers=tuple(triggers),
         trigger=trigger,
         neighbour=neighbour,
-        rows=tuple(rows.split()),
+        rows=tuple(rows.split()) if isinstance(rows, str) else rows,
     )

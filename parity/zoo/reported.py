@@ -1,8 +1,8 @@
 """The cases that were reported in public, run as they are on a device: which of the zoo's bugs does this one have?
 
-`python -m parity.zoo.reported DEVICE FILE [--setup FILE] [--start N]` appends two JSON lines for each bug from the N-th on:
-that it begins, and what came of it. A case may end the process: then the first line stands alone, and the next process starts
-after that case.
+`python -m parity.zoo.reported DEVICE FILE [--faults FILE] [--setup FILE] [--start N]` appends two JSON lines for each bug from
+the N-th on: that it begins, and what came of it. A case may end the process: then the first line stands alone, and the next
+process starts after that case.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from parity.core.errors import ParityError
-from parity.devices import Device, resolve
+from parity.devices import Device, load_faults, resolve
 from parity.devices.fallbacks import listening
 from parity.devices.setup import run_setup
 from parity.zoo import BUGS
@@ -104,6 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m parity.zoo.reported")
     parser.add_argument("device")
     parser.add_argument("file", type=Path)
+    parser.add_argument("--faults", default=None)
     parser.add_argument("--setup", default=None)
     parser.add_argument("--start", type=int, default=0)
     o = parser.parse_args(argv)
@@ -112,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if o.setup:
             run_setup(o.setup)
-        device = resolve(o.device)
+        device = resolve(o.device, load_faults(o.faults) if o.faults else ())
     except ParityError as e:
         print(e, file=sys.stderr)
         return e.exit_code

@@ -25,8 +25,8 @@ from locating import FAULTS, NETWORKS, Made, Planted, callers, plain
 
 import parity
 from parity.devices import Device, resolve
+from parity.devices.sim.honest import FAULTS as HONEST
 from parity.runs.options import read_size
-from parity.zoo.honest import FAULTS as HONEST
 
 BLAMELESS = ("healthy", "honest")
 

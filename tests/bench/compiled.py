@@ -21,7 +21,7 @@ from locating import NETWORKS, callers, precision
 
 import parity
 from parity.devices import Device, resolve
-from parity.zoo.honest import FAULTS as HONEST
+from parity.devices.sim.honest import FAULTS as HONEST
 
 # Functions that a planted compiler gets wrong.
 ATEN_COMPILED_WRONG = (

@@ -1,7 +1,7 @@
 """Negative controls: honest devices under the suite's own generator. `python tests/bench/controls.py --checks 200000 -n 2`.
 
 Each item of the catalog is examined on a simulated device that differs from the CPU only as healthy devices do
-(`parity.zoo.honest`), in rounds with other seeds and in another order, until enough checks were made or the time is up. A
+(`sim:honest`), in rounds with other seeds and in another order, until enough checks were made or the time is up. A
 finding is a false alarm of the judge. With `--device sim:mps` the operators and the tables are MPS's, and subnormal numbers
 are flushed. A check is one aspect of one case, judged against the CPU. It prints the checks per class, how many of them were
 not bit-equal to the CPU (a kernel that rounds once to a half type, as devices do, mostly is: `--dtype float32 --dtype
@@ -39,6 +39,8 @@ from parity.core import notation
 from parity.core.case import OpClass
 from parity.core.results import Status
 from parity.devices import resolve
+from parity.devices.sim import honest
+from parity.devices.sim.honest import tally
 from parity.judging.judge import judge
 from parity.judging.measures import bit_equal
 from parity.oracle import float64, sensitivity
@@ -48,8 +50,6 @@ from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
 from parity.runs.planning import RunPlan
 from parity.runs.suite import Item
-from parity.zoo import honest
-from parity.zoo.honest import tally
 
 SIZE = 6  # cases per item and round
 INEXACT = ("float32", "float16", "bfloat16", "complex64")

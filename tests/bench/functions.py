@@ -1,7 +1,7 @@
 """What `assert_parity` says of people's functions with one faulty kernel: `python tests/bench/functions.py`.
 
 Each scenario is a function or model as people write it, with the kernel that is made wrong and how. It must agree on the
-healthy simulated device and on the honest one (`parity.zoo.honest`), and fail with the fault. `--models N` asks N small random
+healthy simulated device and on the honest one (`sim:honest`), and fail with the fault. `--models N` asks N small random
 models on the honest device as well. The exit code is 1 where anything is otherwise than it should be.
 """
 
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import parity
 from parity.devices import Call, Device, Fault, resolve
-from parity.zoo import honest
+from parity.devices.sim import honest
 
 Made = tuple[Callable[..., Any], tuple[Any, ...]]
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 import parity
 from parity.devices import Call, Fault, resolve
-from parity.zoo.honest import FAULTS as HONEST
+from parity.devices.sim.honest import FAULTS as HONEST
 
 WORDS, WIDTH, STEPS, STRUCK = 50, 32, 8, 4
 USUAL = {

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import parity
 from parity.devices import Call, Fault, resolve
-from parity.zoo.honest import FAULTS as HONEST
+from parity.devices.sim.honest import FAULTS as HONEST
 
 D = 32  # width of the networks
 Made = tuple[nn.Module, tuple[Tensor, ...]]

@@ -1,6 +1,6 @@
 """Which share of the zoo a run on one core has found after 1, 2 and 5 minutes: `python tests/bench/minutes.py ZOO.json`.
 
-    parity zoo --profile quick --output zoo.json && python -W ignore tests/bench/minutes.py zoo.json
+    parity prove zoo --profile quick --output zoo.json && python -W ignore tests/bench/minutes.py zoo.json
 
 The file says by which case each bug was found. This program runs the parts of `parity run --time` on the healthy simulated
 device in one process (pinned cases of every item, then rounds of exploration), and notes after how many seconds of CPU time
@@ -39,7 +39,7 @@ Where = tuple[str, int]  # an item's id, and the ordinal of a case
 
 
 def shown_by(faults: Sequence[Any], plan: RunPlan) -> dict[str, Where]:
-    """Bug -> the case that showed it, of a file of `parity zoo`."""
+    """Bug -> the case that showed it, of a file of `parity prove zoo`."""
     found = {}
     for fault in faults:
         for run in fault["runs"]:

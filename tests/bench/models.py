@@ -1,7 +1,7 @@
 """What `assert_parity` and `locate` cost beside plain passes: `python tests/bench/models.py [MODEL ...]`.
 
 Networks of a million parameters and more with random weights, as people use them, on the healthy simulated device and on the
-honest one (`parity.zoo.honest`). For each the CPU seconds of a plain forward and backward pass on both sides (the device's own
+honest one (`sim:honest`). For each the CPU seconds of a plain forward and backward pass on both sides (the device's own
 work is in it), and how many times as many each question takes, in one thread. Nothing is planted, so all have to agree; the
 exit code is 1 where one does not. `--most N` also fails where the default effort of `assert_parity` takes more than N times,
 `--effort` and `--locate` choose what is asked, `--device` another device than the two. Nothing is downloaded.
@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import parity
 from parity.assertion.quick import EFFORTS
 from parity.devices import Device, resolve
-from parity.zoo import honest
+from parity.devices.sim import honest
 
 
 def resnet18() -> Made:

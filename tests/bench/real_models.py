@@ -2,7 +2,7 @@
 
 Small configurations with random weights, nothing is downloaded; a model whose library is not installed is named and skipped.
 Each runs in a process of its own: on the healthy simulated device, on the one with MPS's limits and on the honest one
-(`parity.zoo.honest`), in eval mode, as it trains, in half types and under autocast, and with an operator that it uses made 1 %
+(`sim:honest`), in eval mode, as it trains, in half types and under autocast, and with an operator that it uses made 1 %
 wrong. A row for each: what was said, the seconds that it took, those of a plain forward and backward pass on the CPU, and the
 warnings that came.
 
@@ -38,7 +38,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 import parity
 from parity.core.errors import ParityError
 from parity.devices import Call, Device, Fault, resolve
-from parity.zoo import honest
+from parity.devices.sim import honest
 
 PATIENCE = 900  # seconds for one model
 # Operators that a fault strikes, the first three that a model runs: what is made 1 % too large is their first result, or the

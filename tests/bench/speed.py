@@ -2,7 +2,7 @@
 
 The bare loop takes OpInfo samples in float32 (or `--dtype`), runs them on the CPU and on the same device as parity (a CPU copy
 by default), forward and backward with a cotangent of ones, and compares with `torch.testing.assert_close`. A device that rounds
-otherwise gives the judge work, as real hardware does: `--device cuda`, or `--device sim --faults parity.zoo.honest`. Parity
+otherwise gives the judge work, as real hardware does: `--device cuda`, or `--device sim:honest`. Parity
 examines the rows that cover the same entries, in the quick profile, with screens: --all takes every native row, --rest also the
 rows over OpInfo's samples for the entries that no native row covers.
 
@@ -434,7 +434,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="parity beside the bare OpInfo loop: checks per second in one run")
     parser.add_argument("--ops", default="", help="comma-separated ops or patterns; all by default")
     parser.add_argument("--device", default="cpu", help="the device of both; the CPU means a CPU copy for the bare loop")
-    parser.add_argument("--faults", default="", help="faults of a simulated device: parity.zoo.honest rounds as hardware may")
+    parser.add_argument("--faults", default="", help="faults of a simulated device: --device sim:honest rounds as hardware may")
     parser.add_argument("--dtype", default="float32", help="the dtype of both (default float32)")
     parser.add_argument("--opinfo", action="store_true", help="parity's rows over OpInfo's samples instead of its native rows")
     parser.add_argument("--all", action="store_true", help=f"all rows instead of {ROWS} spread over the families")

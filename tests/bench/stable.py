@@ -3,7 +3,7 @@
     python tests/bench/stable.py --runs 20                       # a few ops on sim, another seed each time
     python tests/bench/stable.py --runs 20 --same-seed           # explored cases pair too, so that errors and times are tested
     python tests/bench/stable.py 'nn.*' --device mps --runs 5    # a real device
-    python tests/bench/stable.py --device sim --faults parity.zoo.honest --runs 20
+    python tests/bench/stable.py --device sim:honest --runs 20
 
 Each run is compared with the one before it. It ends with 1 if any diff tells a regression, a death, lost support, a drift, or a
 change of speed, and says what was told; with a device that errs by chance that is a figure to be read, not a test.

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 import parity
 from parity.devices import Call, Device, Fault, resolve
-from parity.zoo.honest import FAULTS as HONEST
+from parity.devices.sim.honest import FAULTS as HONEST
 
 Made = tuple[Any, ...]
 

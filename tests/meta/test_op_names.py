@@ -1,9 +1,9 @@
 """An op's oddities stand in its row: outside the catalog nothing asks for the name of an op or for the path of its function.
 
-Four places may name ops, because the names are their data: the catalog, the zoo's bugs, the simulated device, and the calls by
-which the preflight looks at a device. The words that a row holds (relations, laws) may stand where they are defined. Operators
-of torch (aten) may be named in the modules of the oracle that see no row, and elsewhere in constants whose names begin with
-ATEN.
+Five places may name ops, because the names are their data: the catalog, the zoo's bugs, what scores them, the simulated device,
+and the calls by which the preflight looks at a device. The words that a row holds (relations, laws) may stand where they are
+defined. Operators of torch (aten) may be named in the modules of the oracle that see no row, and elsewhere in constants whose
+names begin with ATEN.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from parity.judging.laws import LAWS
 from parity.judging.relations import RELATIONS
 
 PACKAGE = Path(__file__).parents[2] / "parity"
-FREE = ("catalog", "zoo", "devices/sim", "devices/preflight.py", "devices/canaries.py")
+FREE = ("catalog", "zoo", "prove", "devices/sim", "devices/preflight.py", "devices/canaries.py")
 # Names of flags, which look like paths of functions.
 FLAGS = frozenset({"torch.backends.cudnn.allow_tf32", "torch.backends.cudnn.benchmark", "torch.set_float32_matmul_precision"})
 VOCABULARY = {

@@ -137,7 +137,7 @@ def test_mistakes(argv: tuple[str, ...], says: str, models: Path, capsys: pytest
 
 
 def test_options_of_models_go_with_models(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["audit", "--reach", "--json"]) == UsageError.exit_code
+    assert cli.main(["audit", "--between", "a", "b", "--json"]) == UsageError.exit_code
     assert "--json goes with --model" in capsys.readouterr().err
 
 

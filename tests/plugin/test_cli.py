@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -13,12 +12,10 @@ from xml.etree import ElementTree
 import pytest
 
 from parity.core.results import Fingerprint, Record
-from parity.devices import load_faults
-from parity.faces import cli, commandline, scoreboard
+from parity.faces import cli, commandline
 from parity.runs import options, run_file
 from parity.runs.rows import Death, End, Header
 
-FEW = Path(__file__).parents[1] / "zoo" / "few.py"
 once = pytest.mark.usefixtures("examined_once")
 
 
@@ -54,10 +51,6 @@ def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
         (("explain", "softmax", "int32"), 2, "parity does not run softmax in int32; allowed: float32"),
         (("explain", "softmax", "float16", "--device", "sim:mpz"), 2, "no device 'sim:mpz'; did you mean 'sim:mps'"),
         (("run", "add", "--device", "sim", "--junit-xml", "."), 2, "it is a folder; name a file with --junit-xml"),
-        (("zoo", "--profile", "quik"), 2, "unknown profile 'quik'; allowed: quick, full, deep"),
-        (("zoo", "--faults", "nowhere.py"), 2, "nowhere.py: no such file"),
-        (("zoo", "wrnog", "--faults", str(FEW)), 2, "no fault matches 'wrnog'; did you mean 'wrong'"),
-        (("zoo", "--output", "/proc/none/zoo.json"), 2, "cannot write to the folder /proc/none"),
         (("run", "add", "--fail-on", "agree"), 2, "'agree' for --fail-on: agreement is no failure"),
         (("run", "exp", "--family", "losses"), 2, "is of family losses; leave --family out, or name another: unary"),
         (("run", "nn.functional.rellu"), 2, "no op matches 'nn.functional.rellu'; did you mean 'relu'"),
@@ -66,7 +59,6 @@ def told(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]
         (("explain", ".", "exp"), 2, "cannot read the run file .: it is no ordinary file"),
         (("explain", "/dev/null"), 2, "cannot read the run file /dev/null: it is no ordinary file"),
         (("diff", "a.jsonl", "b.jsonl"), 2, "there is no run file a.jsonl"),
-        (("coverage", "a.jsonl"), 2, "there is no run file a.jsonl"),
     ],
 )
 def test_bad_input_gets_one_sentence(
@@ -96,7 +88,7 @@ def test_an_option_with_an_empty_value_is_refused(option: str, capsys: pytest.Ca
     )
 
 
-@pytest.mark.parametrize("command", [("run", "exp"), ("zoo",), ("audit", "--reach")])
+@pytest.mark.parametrize("command", [("run", "exp"), ("prove", "zoo"), ("prove", "reach")])
 def test_more_workers_than_a_machine_can_feed_are_refused(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     """A slip of the finger must not bring it down."""
     with pytest.raises(SystemExit) as ended:
@@ -104,7 +96,7 @@ def test_more_workers_than_a_machine_can_feed_are_refused(command: tuple[str, ..
     assert ended.value.code == 2
     most = max(options.MOST_WORKERS, 4 * (os.cpu_count() or 1))
     assert f"100000 processes are more than this machine can use; give at most {most}" in capsys.readouterr().err
-    assert commandline.parser().parse_args([*command, "-n", str(most)]).workers == most
+    assert commandline.parser(command[0]).parse_args([*command, "-n", str(most)]).workers == most
 
 
 def test_explain_of_a_run_begins_with_findings_and_takes_any_word(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -129,13 +121,6 @@ def test_explain_of_a_run_begins_with_findings_and_takes_any_word(capsys: pytest
     assert told_of("agree exp") == told_of("float32[1]") == ["exp(float32[1])"]
     assert told_of("") == ["exp(float32[2])", "exp(float32[3])"]
     assert "holds no record with 'purple'" in told(capsys, "explain", str(path), "purple")[2]
-
-
-def test_zoo_lists_its_faults(capsys: pytest.CaptureFixture[str]) -> None:
-    """Ids, kinds and ops, and scores nothing."""
-    code, out, _ = told(capsys, "zoo", "--list", "--faults", str(FEW))
-    assert code == 0
-    assert [line.split()[0] for line in out.splitlines()[:-2]] == [f.id for f in load_faults(str(FEW))]
 
 
 @once
@@ -286,39 +271,6 @@ def test_replay_of_a_healthy_case(capfd: pytest.CaptureFixture[str]) -> None:
     assert all(line.startswith("  add float32 on sim: agree in ") for line in lines)
     aspects = [re.split(", |: agree in ", line)[2] for line in lines]
     assert aspects == ["forward", "backward", "double backward", "forward-mode", "out=", "in-place", "transfer"]
-
-
-def test_zoo_prints_the_score_and_writes_all_of_it(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Faults from a file, unclassified; the exit code speaks of the run, not of what was missed."""
-    monkeypatch.setattr(scoreboard, "recorded", lambda: ("tanh", "sin", "exp", "mul"))
-    path = tmp_path / "zoo.json"
-    code, out, _ = told(capfd, "zoo", "wrong", "never", "--faults", str(FEW), "-n", "1", "--output", str(path))
-    assert code == 0
-    assert "SIMULATED" in out
-    assert "1 of   2   50 %" in out
-    assert "never fired in" in out
-    assert {f["id"]: f["runs"][0]["found"] for f in json.loads(path.read_text())["faults"]} == {"wrong": True, "never": False}
-
-
-def test_count_tells_the_pairs_that_were_compared(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """One line per aspect, of both sources, and why a pair was not; coverage tells the same of the run file."""
-    path = tmp_path / "run.jsonl"
-    asked = ("softmax", "pca_lowrank", "--dtype", "float32,int64", "--count", "-n", "1", "-v", "--output", str(path))
-    code, out, _ = told(capfd, "run", *asked, "--findings", str(tmp_path))
-    assert code == 0
-    line = next(x for x in out.splitlines() if x.split()[:1] == ["backward"])
-    assert line.split()[1:6] == ["3", "3", "of", "4", "2"]  # softmax, with a dtype, masked; not the one of pca_lowrank
-    assert "gradients of several right answers (pca_lowrank) are not compared" in out
-    assert "pca_lowrank (float32)" in out
-    code, again, _ = told(capfd, "coverage", str(path))
-    assert code == 0
-    assert line in again.splitlines()
-    assert [x.split()[0] for x in again.splitlines()[1:4]] == ["normalization", "opinfo", "all"]
-    code, one, _ = told(capfd, "coverage", str(path), "normalization")
-    assert "aspect backward" in one
-    assert told(capfd, "coverage", str(path), "poling")[0] == 2
 
 
 def test_list_names_ops_families_and_dtypes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from parity.core.results import Cause, Fingerprint, Measure, Record
-from parity.coverage.features import Coverage
 from parity.runs.code import Code
+from parity.runs.features import Coverage
 from parity.runs.rows import Death, End, Header, ItemRow, Power, Run, totals
 
 EVIL = "<script>window.evil = 1</script><img src=x onerror='window.evil=1'>\"'&`|{{ 1 }}%0A\\"

@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_leaves
 
 from parity import catalog
 from parity.catalog.row import Row
-from parity.checks.dispatched import has_number
 from parity.core.case import Case
+from parity.core.modes import has_number
 from parity.core.results import Raised
 from parity.devices import Device, resolve
 from parity.devices.setup import run_setup

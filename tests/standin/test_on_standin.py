@@ -190,11 +190,11 @@ def test_the_first_red_day_ends_green(tmp_path: Path) -> None:
 
 def test_a_run_on_mps_is_audited(tmp_path: Path) -> None:
     """Its operators count as dispatched on a real device, those too that exist on MPS alone."""
-    run = run_of(tmp_path, "conv2d", "conv_transpose2d", "--reach")
+    run = run_of(tmp_path, "conv2d", "conv_transpose2d", "--study", "reach")
     operators = {o.partition(".")[0] for i in run.items for o in i.operators}
     convolutions = {"_mps_convolution", "_mps_convolution_transpose"}
     assert operators >= convolutions | {"mps_convolution_backward", "mps_convolution_transpose_backward"}
-    done = plain("audit", "--reach", "--run", "run.jsonl", cwd=tmp_path)
+    done = plain("prove", "reach", "--run", "run.jsonl", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "quick profile on mps: 2 ops" in done.stdout
     assert int(done.stdout.splitlines()[-1].split()[0]) >= 2

@@ -12,17 +12,20 @@ from torch import Tensor
 from torch.overrides import _pop_mode_temporarily
 
 from parity.core import compiler
+from parity.core.devices import HONEST, SIMULATED
 from parity.core.errors import UsageError, near
 from parity.devices.base import Device
 from parity.devices.sim.branches import as_on_mps
 from parity.devices.sim.faults import Fault
 from parity.devices.sim.functions import PublicCalls
 from parity.devices.sim.install import install
+from parity.devices.sim.loading import load_faults
 from parity.devices.sim.memory import NAME, in_use, to_host, to_sim
 from parity.devices.sim.profile import PERMISSIVE, Profile, mps_profile
 from parity.devices.sim.seats import SEATS, Seat, leave_seat, take_seat
 
 PROFILE_NAMES = ("sim", "sim:mps")
+HONEST_FAULTS = "parity.devices.sim.honest"  # loaded by its name, and only by who asks for that device
 
 
 class SimDevice(Device):
@@ -35,17 +38,18 @@ class SimDevice(Device):
 
     simulated = True
 
-    def __init__(self, profile: Profile, faults: Sequence[Fault] = ()) -> None:
+    def __init__(self, profile: Profile, faults: Sequence[Fault] = (), honest: Sequence[Fault] = ()) -> None:
+        """faults: planted by the caller; honest: what makes it the honest device."""
         install()
         torch.autograd.set_multithreading_enabled(False)
-        self.name, self.keeps_graphs = profile.name, not profile.is_permissive
-        self.faults = tuple(faults)
-        standing = profile.name in PROFILE_NAMES and not faults
+        self.name, self.keeps_graphs = profile.name + (HONEST if honest else ""), not profile.is_permissive
+        self.planted, self.faults = tuple(faults), (*honest, *faults)
+        standing = profile.name in PROFILE_NAMES and not self.faults
         index = PROFILE_NAMES.index(profile.name) if standing else take_seat()
         if not standing:
             weakref.finalize(self, leave_seat, index)
         self.torch_device = torch.device(NAME, index)
-        if SEATS[index].profile is not profile or faults:
+        if SEATS[index].profile is not profile or self.faults:
             SEATS[index].sit(profile, self.faults)
 
     @property
@@ -107,8 +111,8 @@ class SimDevice(Device):
         return in_use()
 
     def facts(self) -> dict[str, str]:
-        """The chip is 'simulated'; the faults are named."""
-        return {"chip": "simulated", "faults": ", ".join(f.id for f in self.faults) or "none"}
+        """The chip is 'simulated'; the planted faults are named."""
+        return {"chip": "simulated", "faults": ", ".join(f.id for f in self.planted) or "none"}
 
 
 @functools.cache
@@ -119,7 +123,8 @@ def _leave_kernels_alone() -> None:
 
 
 def simulated(name: str, faults: Sequence[Fault] = ()) -> SimDevice:
-    """The device `sim` or `sim:mps`. Raises UsageError for another profile, DeviceError where torch cannot carry it."""
-    if name not in PROFILE_NAMES:
-        raise UsageError(f"no simulated device '{name}'; allowed: sim, sim:mps; {near(name, PROFILE_NAMES)}".rstrip("; "))
-    return SimDevice(PERMISSIVE if name == "sim" else mps_profile(), faults)
+    """The simulated device of this name. Raises UsageError for another one, DeviceError where torch cannot carry it."""
+    if name not in SIMULATED:
+        raise UsageError(f"no simulated device '{name}'; allowed: {', '.join(SIMULATED)}; {near(name, SIMULATED)}".rstrip("; "))
+    profile = PERMISSIVE if name.removesuffix(HONEST) == "sim" else mps_profile()
+    return SimDevice(profile, faults, load_faults(HONEST_FAULTS) if name.endswith(HONEST) else ())

@@ -62,8 +62,8 @@ A file of faults (or an installed module, by its dotted name) is ordinary Python
         ),
     ]
 
-`parity trace 'avg_pool2d(float32[1, 2, 4, 4], 3)'` shows each call as a fault sees it: the names of its arguments, strides,
-offsets and the base of each view, and whose destination it writes into. `"*"` as an op stands for all of a level.
+`parity prove trace 'avg_pool2d(float32[1, 2, 4, 4], 3)'` shows each call as a fault sees it: the names of its arguments,
+strides, offsets and the base of each view, and whose destination it writes into. `"*"` as an op stands for all of a level.
 
 Of an operand, `call.base_shape(t)` is the shape of the tensor that it is a view of, and `call.memory(t)` that tensor's memory.
 `call.destination` says what a call writes into: "in place", "given" (out=), "fresh" (torch made it for this call), or "" where

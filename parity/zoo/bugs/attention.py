@@ -11,13 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
-from parity.devices import Call, Fault
+from parity.devices import Call
 from parity.devices.sim.effects import as_contiguous
 from parity.devices.sim.faults import abort, garbage
-from parity.zoo.bug import Bug
-from parity.zoo.effects import argument, ramp, replace
+from parity.zoo.effects import argument, ramp, replace, reported
 
-PYTORCH = "https://github.com/pytorch/pytorch/"
 SDPA = ("scaled_dot_product_attention",)
 # What MPS runs as one kernel, of the module too, wherever no gradient is wanted and nothing is dropped out.
 KERNEL = ("_scaled_dot_product_attention_math_for_mps",)
@@ -220,109 +218,74 @@ def _wide_values(device: str, width: int) -> Tensor:
 
 
 BUGS = (
-    Bug(
-        fault=Fault(
-            "pt-141774",
-            SDPA,
-            _without_autocast,
-            _mixed_under_autocast,
-            level="function",
-            source=PYTORCH + "issues/141774",
-            title="autocast does not bring the operands of attention to one dtype",
-        ),
-        kind="crash",
-        triggers=("promotion", "module"),
+    reported(
+        "issues/141774 crash promotion module",
+        "autocast does not bring the operands of attention to one dtype",
+        SDPA,
+        _without_autocast,
+        _mixed_under_autocast,
         trigger=lambda d: _autocast(d, torch.float32, torch.float32, torch.bfloat16),
         neighbour=lambda d: _autocast(d, torch.bfloat16, torch.bfloat16, torch.bfloat16),
         rows=SDPA,
+        level="function",
     ),
-    Bug(
-        fault=Fault(
-            "pt-151667",
-            (*SDPA, "multi_head_attention_forward"),
-            _nothing_but_nan,
-            _masked_dropout_of_a_view,
-            level="function",
-            source=PYTORCH + "issues/151667",
-            title="attention of a view with a mask and dropout is NaN throughout",
-        ),
-        kind="nan_mismatch",
-        triggers=("module", "layout", "args"),
+    reported(
+        "issues/151667 nan_mismatch module layout args",
+        "attention of a view with a mask and dropout is NaN throughout",
+        (*SDPA, "multi_head_attention_forward"),
+        _nothing_but_nan,
+        _masked_dropout_of_a_view,
         trigger=lambda d: _has_nan(d, whole=True),
         neighbour=lambda d: _has_nan(d, whole=False),
         rows=ROWS,
+        level="function",
     ),
-    Bug(
-        fault=Fault(
-            "pt-163597",
-            KERNEL,
-            _read_as_contiguous,
-            _reads_strided,
-            source=PYTORCH + "issues/163597",
-            title="attention of few queries reads strided operands as if they were dense",
-        ),
-        kind="silent_wrong_forward",
-        triggers=("layout",),
+    reported(
+        "issues/163597 silent_wrong_forward layout",
+        "attention of few queries reads strided operands as if they were dense",
+        KERNEL,
+        _read_as_contiguous,
+        _reads_strided,
         trigger=lambda d: _attend_turned(d, 64),
         neighbour=lambda d: (_attend_turned(d, 32), _attend(d, (4, 5), 64)),
         rows=ROWS,
     ),
-    Bug(
-        fault=Fault(
-            "pt-169222",
-            KERNEL,
-            _reads_past_the_keys,
-            _has_ragged_keys,
-            source=PYTORCH + "pull/169222",
-            title="attention of few queries attends to memory behind the last keys",
-        ),
-        kind="silent_wrong_forward",
-        triggers=("size", "args"),
+    reported(
+        "pull/169222 silent_wrong_forward size args",
+        "attention of few queries attends to memory behind the last keys",
+        KERNEL,
+        _reads_past_the_keys,
+        _has_ragged_keys,
         trigger=lambda d: _attend(d, (4, 33), 64),
         neighbour=lambda d: (_attend(d, (4, 32), 64), _attend(d, (9, 33), 64), _attend(d, (4, 33), 64, is_causal=True)),
         rows=ROWS,
     ),
-    Bug(
-        fault=Fault(
-            "pt-176767",
-            KERNEL,
-            _as_wide_as_the_query,
-            _other_width,
-            source=PYTORCH + "issues/176767",
-            title="attention gives its result the width of the query where that of the value differs",
-        ),
-        kind="metadata",
-        triggers=("args", "size"),
+    reported(
+        "issues/176767 metadata args size",
+        "attention gives its result the width of the query where that of the value differs",
+        KERNEL,
+        _as_wide_as_the_query,
+        _other_width,
         trigger=lambda d: _wide_values(d, 5),
         neighbour=lambda d: _wide_values(d, 4),
         rows=ROWS,
     ),
-    Bug(
-        fault=Fault(
-            "pt-181856",
-            KERNEL,
-            abort,
-            _masked_twice,
-            source=PYTORCH + "pull/181856",
-            title="a mask given to causal attention ends the process",
-        ),
-        kind="crash",
-        triggers=("args",),
+    reported(
+        "pull/181856 crash args",
+        "a mask given to causal attention ends the process",
+        KERNEL,
+        abort,
+        _masked_twice,
         trigger=_mask_and_causal,
         neighbour=lambda d: _attend(d, (3, 3), 4, is_causal=True),
         rows=ROWS,
     ),
-    Bug(
-        fault=Fault(
-            "pt-190791",
-            KERNEL,
-            _sums_in_half,
-            _long_and_narrow,
-            source=PYTORCH + "pull/190791",
-            title="the softmax of long attention in half precision is summed in half precision",
-        ),
-        kind="drift",
-        triggers=("dtype", "size"),
+    reported(
+        "pull/190791 drift dtype size",
+        "the softmax of long attention in half precision is summed in half precision",
+        KERNEL,
+        _sums_in_half,
+        _long_and_narrow,
         trigger=lambda d: _attend(d, (2, LONG + 1), 4, torch.bfloat16),
         neighbour=lambda d: (_attend(d, (2, LONG), 4, torch.bfloat16), _attend(d, (2, LONG + 1), 4)),
         rows=ROWS,

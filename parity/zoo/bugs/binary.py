@@ -11,7 +11,6 @@ from torch import Tensor
 from parity.devices.sim.call import Call
 from parity.devices.sim.effects import read_with, skip
 from parity.devices.sim.faults import Effect, abort
-from parity.zoo.bug import Bug
 from parity.zoo.effects import is_host, is_in_place, ramp, reported
 
 OUT_OF_REACH: dict[str, str] = {}
@@ -167,11 +166,9 @@ def _third(device: str, dtype: torch.dtype) -> Tensor:
     return torch.tensor([0, 3, 8], dtype=dtype).to(device)[2]
 
 
-MEMORY: tuple[Bug, ...] = (
+MEMORY = (
     reported(
-        "issues/100370",
-        "silent_wrong_forward",
-        "offset rank",
+        "issues/100370 silent_wrong_forward offset rank",
         "an element picked out of a tensor counts as the first one of its memory",
         tuple(ROUTINE.split()),
         _first_of_memory(_is_late_here),
@@ -181,9 +178,7 @@ MEMORY: tuple[Bug, ...] = (
         rows=ROUTINE,
     ),
     reported(
-        "issues/182822",
-        "silent_wrong_forward",
-        "dtype offset rank broadcasting",
+        "issues/182822 silent_wrong_forward dtype offset rank broadcasting",
         "logic on bits of truth values takes the first byte of the memory for an element picked out of it",
         ("bitwise_and", "bitwise_or", "bitwise_xor"),
         _first_of_memory(_is_late_here),
@@ -193,9 +188,7 @@ MEMORY: tuple[Bug, ...] = (
         rows="bitwise_and bitwise_or bitwise_xor",
     ),
     reported(
-        "issues/187117",
-        "silent_wrong_forward",
-        "offset promotion value",
+        "issues/187117 silent_wrong_forward offset promotion value",
         "an element picked out of a tensor on the CPU counts as the first one of its memory",
         tuple(ROUTINE.split()),
         _first_of_memory(_is_late_on_host),
@@ -205,9 +198,7 @@ MEMORY: tuple[Bug, ...] = (
         rows=ROUTINE,
     ),
     reported(
-        "issues/79672",
-        "silent_noop",
-        "layout inplace",
+        "issues/79672 silent_noop layout inplace",
         "adding in place to a strided view changes nothing",
         ("add",),
         skip,
@@ -217,9 +208,7 @@ MEMORY: tuple[Bug, ...] = (
         rows="add",
     ),
     reported(
-        "issues/96153",
-        "crash",
-        "offset layout",
+        "issues/96153 crash offset layout",
         "a slice that was reshaped ends the process as an operand",
         ("add", "baddbmm"),
         abort,
@@ -238,11 +227,9 @@ def _columns_added(a: Tensor) -> Tensor:
     return a
 
 
-VALUES: tuple[Bug, ...] = (
+VALUES = (
     reported(
-        FORK + "pull/288",
-        "silent_wrong_forward",
-        "dtype value",
+        f"{FORK}pull/288 silent_wrong_forward dtype value",
         "powers of integers go through logarithms in float32 and lose their low digits",
         ("pow",),
         _by_logarithms,
@@ -253,9 +240,7 @@ VALUES: tuple[Bug, ...] = (
         name="kul-288",
     ),
     reported(
-        FORK + "pull/342",
-        "silent_wrong_forward",
-        "dtype args",
+        f"{FORK}pull/342 silent_wrong_forward dtype args",
         "truncating division in float16 is one off where the quotient is close to an integer",
         ("div",),
         _one_off,
@@ -266,9 +251,7 @@ VALUES: tuple[Bug, ...] = (
         name="kul-342",
     ),
     reported(
-        "issues/143976",
-        "nan_mismatch",
-        "value",
+        "issues/143976 nan_mismatch value",
         "maximum and minimum let a number win over NaN",
         ("maximum", "minimum"),
         _without_nan,
@@ -278,9 +261,7 @@ VALUES: tuple[Bug, ...] = (
         rows="maximum minimum",
     ),
     reported(
-        "pull/189252",
-        "nan_mismatch",
-        "value args",
+        "pull/189252 nan_mismatch value args",
         "division that rounds down takes the floor of the quotient of what is infinite, NaN or divided by zero",
         ("floor_divide", "div"),
         _floor_of_quotient,
@@ -290,9 +271,7 @@ VALUES: tuple[Bug, ...] = (
         rows="floor_divide div_floor",
     ),
     reported(
-        "issues/192507",
-        "nan_mismatch",
-        "value",
+        "issues/192507 nan_mismatch value",
         "hypot squares its operands: large ones overflow, and an infinite one does not win over NaN",
         ("hypot",),
         _root_of_squares,
@@ -304,4 +283,4 @@ VALUES: tuple[Bug, ...] = (
         rows="hypot",
     ),
 )
-BUGS: tuple[Bug, ...] = (*MEMORY, *VALUES)
+BUGS = (*MEMORY, *VALUES)

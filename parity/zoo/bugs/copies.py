@@ -9,7 +9,6 @@ from torch import Tensor
 
 from parity.devices.sim.call import Call
 from parity.devices.sim.effects import as_contiguous, has_gaps, skip, write_contiguous
-from parity.zoo.bug import Bug
 from parity.zoo.effects import ramp, reported
 
 # What makes the host wait until the device has done everything.
@@ -152,11 +151,9 @@ def _filled(x: Tensor, part: Any, value: Any) -> Tensor:
     return x
 
 
-BUGS: tuple[Bug, ...] = (
+BUGS = (
     reported(
-        "issues/169058",
-        "silent_wrong_forward",
-        "dtype value",
+        "issues/169058 silent_wrong_forward dtype value",
         "floats outside the range of int8 become its ends where the CPU wraps round",
         ("copy_",),
         _clamped(-128, 127),
@@ -166,9 +163,7 @@ BUGS: tuple[Bug, ...] = (
         rows="to copy_",
     ),
     reported(
-        "pull/189038",
-        "silent_wrong_forward",
-        "dtype value broadcasting",
+        "pull/189038 silent_wrong_forward dtype value broadcasting",
         "a negative float that is copied into several elements of uint8 becomes 0",
         ("copy_",),
         _clamped(0, None),
@@ -178,9 +173,7 @@ BUGS: tuple[Bug, ...] = (
         rows="copy_ setitem",
     ),
     reported(
-        "issues/78091",
-        "silent_wrong_forward",
-        "dtype",
+        "issues/78091 silent_wrong_forward dtype",
         "a cast on the device keeps the bits instead of the value",
         ("copy_",),
         _reinterpret,
@@ -190,9 +183,7 @@ BUGS: tuple[Bug, ...] = (
         rows="to copy_",
     ),
     reported(
-        "issues/78168",
-        "silent_wrong_forward",
-        "dtype",
+        "issues/78168 silent_wrong_forward dtype",
         "item() of a half reads four bytes",
         ("_local_scalar_dense",),
         _four_bytes,
@@ -202,9 +193,7 @@ BUGS: tuple[Bug, ...] = (
         rows="item",
     ),
     reported(
-        "issues/108978",
-        "silent_wrong_forward",
-        "offset inplace",
+        "issues/108978 silent_wrong_forward offset inplace",
         "a download into a part of a CPU tensor lands at the beginning of its memory",
         ("download",),
         _ignore_offset,
@@ -215,9 +204,7 @@ BUGS: tuple[Bug, ...] = (
         level="transfer",
     ),
     reported(
-        "issues/79383",
-        "silent_wrong_forward",
-        "layout",
+        "issues/79383 silent_wrong_forward layout",
         "the upload of a strided CPU tensor takes its elements in the order of memory",
         ("upload",),
         _in_memory_order,
@@ -228,9 +215,7 @@ BUGS: tuple[Bug, ...] = (
         level="transfer",
     ),
     reported(
-        "pull/86056",
-        "silent_wrong_forward",
-        "layout",
+        "pull/86056 silent_wrong_forward layout",
         "a tensor made from a slice of host memory gets what lies between its elements",
         ("upload",),
         _in_memory_order,
@@ -241,9 +226,7 @@ BUGS: tuple[Bug, ...] = (
         level="transfer",
     ),
     reported(
-        "issues/86185",
-        "silent_noop",
-        "broadcasting inplace rank",
+        "issues/86185 silent_noop broadcasting inplace rank",
         "copying a CPU tensor without dimensions into several elements does nothing",
         ("copy_", "__setitem__"),
         skip,
@@ -254,9 +237,7 @@ BUGS: tuple[Bug, ...] = (
         level="function",
     ),
     reported(
-        "issues/183631",
-        "silent_wrong_forward",
-        "dtype offset inplace",
+        "issues/183631 silent_wrong_forward dtype offset inplace",
         "fill_ of bytes begins at a multiple of four",
         ("fill_",),
         _fill_from_word,
@@ -266,9 +247,7 @@ BUGS: tuple[Bug, ...] = (
         rows="fill_",
     ),
     reported(
-        "issues/78886",
-        "silent_wrong_forward",
-        "layout inplace",
+        "issues/78886 silent_wrong_forward layout inplace",
         "writing into a stepped or column slice fills the memory from its first element on",
         ("fill_", "copy_"),
         _write_slice,
@@ -286,9 +265,7 @@ BUGS: tuple[Bug, ...] = (
         rows="fill_ copy_ setitem",
     ),
     reported(
-        "issues/122016",
-        "nondeterminism",
-        "sequence offset inplace",
+        "issues/122016 nondeterminism sequence offset inplace",
         "of two numbers assigned to elements in a row, the second lands in both",
         ("copy_", "fill_"),
         _write_into_all,

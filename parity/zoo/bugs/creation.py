@@ -17,7 +17,6 @@ from torch import Tensor
 from parity.devices.sim.call import Call
 from parity.devices.sim.effects import has_repeats, skip
 from parity.devices.sim.faults import abort, refuse
-from parity.zoo.bug import Bug
 from parity.zoo.effects import argument, ramp, reported
 
 REACH = 4e-6  # how far beyond the first and last edge the bins extend
@@ -187,11 +186,9 @@ def _breaks(x: Tensor) -> bool:
     return int((x[1:] < x[:-1]).sum()) > 1
 
 
-BUGS: tuple[Bug, ...] = (
+BUGS = (
     reported(
-        "issues/104170",
-        "rng",
-        "none",
+        "issues/104170 rng none",
         "randperm consists of two ascending runs",
         ("randperm",),
         _two_runs,
@@ -201,9 +198,7 @@ BUGS: tuple[Bug, ...] = (
         rows="randperm",
     ),
     reported(
-        "issues/124029",
-        "silent_noop",
-        "layout inplace",
+        "issues/124029 silent_noop layout inplace",
         "random fills leave a strided tensor as it was",
         ("uniform_", "normal_", "exponential_", "bernoulli_", "random_"),
         skip,
@@ -213,9 +208,7 @@ BUGS: tuple[Bug, ...] = (
         rows="rand_like randn_like randint_like uniform_ normal_ exponential_ bernoulli_ random_",
     ),
     reported(
-        "issues/135210",
-        "rng",
-        "dtype",
+        "issues/135210 rng dtype",
         "the parts of complex random numbers spread as far as the whole should, and std of complex numbers is of parts",
         ("normal", "std"),
         _parts_count_apart,
@@ -231,9 +224,7 @@ BUGS: tuple[Bug, ...] = (
         rows="randn_like normal_ std",
     ),
     reported(
-        "issues/78009",
-        "rng",
-        "sequence",
+        "issues/78009 rng sequence",
         "normal numbers of one shape are the same at every call",
         ("normal",),
         _frozen,
@@ -242,9 +233,7 @@ BUGS: tuple[Bug, ...] = (
         rows="randn_like normal_",
     ),
     reported(
-        "issues/84288",
-        "rng",
-        "sequence",
+        "issues/84288 rng sequence",
         "normal numbers do not depend on the seed",
         ("normal",),
         _unseeded,
@@ -253,9 +242,7 @@ BUGS: tuple[Bug, ...] = (
         rows="randn_like normal_",
     ),
     reported(
-        "issues/84516",
-        "rng",
-        "module sequence",
+        "issues/84516 rng module sequence",
         "what dropout keeps does not depend on the seed",
         ("native_dropout", "bernoulli"),
         _unseeded,
@@ -267,9 +254,7 @@ BUGS: tuple[Bug, ...] = (
         rows="dropout bernoulli bernoulli_",
     ),
     reported(
-        "issues/98118",
-        "unsupported_op",
-        "none",
+        "issues/98118 unsupported_op none",
         "random_ without bounds has no kernel",
         ("random_",),
         refuse,
@@ -280,9 +265,7 @@ BUGS: tuple[Bug, ...] = (
         rows="random_",
     ),
     reported(
-        "issues/99802",
-        "rng",
-        "none",
+        "issues/99802 rng none",
         "multinomial always draws the first class",
         ("multinomial",),
         lambda call: torch.zeros_like(call.run()),
@@ -291,9 +274,7 @@ BUGS: tuple[Bug, ...] = (
         rows="multinomial",
     ),
     reported(
-        "pull/191060",
-        "silent_wrong_forward",
-        "dtype value args",
+        "pull/191060 silent_wrong_forward dtype value args",
         "linspace of integers goes through float32",
         ("linspace",),
         _through_float32,
@@ -303,9 +284,7 @@ BUGS: tuple[Bug, ...] = (
         rows="linspace_whole",
     ),
     reported(
-        "pull/193737",
-        "drift",
-        "dtype value args",
+        "pull/193737 drift dtype value args",
         "arange multiplies and adds in float32",
         ("arange", "range"),
         _steps_in_float32,
@@ -316,9 +295,7 @@ BUGS: tuple[Bug, ...] = (
         rows="arange",
     ),
     reported(
-        "issues/195076",
-        "silent_wrong_forward",
-        "value",
+        "issues/195076 silent_wrong_forward value",
         "histograms count elements a little beyond the first and the last edge",
         HISTOGRAMS,
         _bins_reach_out,
@@ -336,9 +313,7 @@ BUGS: tuple[Bug, ...] = (
         rows="histc opinfo:histogram opinfo:histogramdd",
     ),
     reported(
-        "issues/195446",
-        "crash",
-        "args size",
+        "issues/195446 crash args size",
         "histograms end the process where the edges take more than 32 KiB",
         (*HISTOGRAMS, "_histogramdd_bin_edges"),
         abort,

@@ -11,7 +11,6 @@ from torch import Tensor
 from parity.devices.sim.call import Call
 from parity.devices.sim.effects import has_repeats, raising
 from parity.devices.sim.faults import garbage
-from parity.zoo.bug import Bug
 from parity.zoo.effects import gradients, ramp, reported, tried
 
 EMBEDDING, BAG = "embedding_dense_backward", "_embedding_bag_backward"
@@ -79,11 +78,9 @@ def _bag_gradient(d: str, places: list[int]) -> tuple[Tensor, ...]:
     return gradients(lambda w: F.embedding_bag(index, w, mode="sum", scale_grad_by_freq=True), ramp(d, 4, 2))
 
 
-BUGS: tuple[Bug, ...] = (
+BUGS = (
     reported(
-        "issues/101198",
-        "crash",
-        "sequence backward",
+        "issues/101198 crash sequence backward",
         "embedding's backward takes the graph of an earlier table with other columns for its own",
         (EMBEDDING,),
         raising(RuntimeError("shapes are not compatible: the cached graph was built for another embedding_dim")),
@@ -93,9 +90,7 @@ BUGS: tuple[Bug, ...] = (
         rows="embedding",
     ),
     reported(
-        "issues/103023",
-        "silent_wrong_backward",
-        "backward args",
+        "issues/103023 silent_wrong_backward backward args",
         "the row of padding_idx gets a gradient",
         (EMBEDDING,),
         _without_padding,
@@ -105,9 +100,7 @@ BUGS: tuple[Bug, ...] = (
         rows="embedding",
     ),
     reported(
-        "pull/82809",
-        "crash",
-        "rank backward",
+        "pull/82809 crash rank backward",
         "embedding's backward fails for a single index without dimensions",
         (EMBEDDING,),
         raising(RuntimeError("Rank of updates array (1) must be greater than or equal to inner-most dimension of indices")),
@@ -117,9 +110,7 @@ BUGS: tuple[Bug, ...] = (
         rows="embedding",
     ),
     reported(
-        "issues/189971",
-        "silent_wrong_forward",
-        "value",
+        "issues/189971 silent_wrong_forward value",
         "embedding_bag takes the number of rows for an index and reads behind the table",
         ("_embedding_bag", "_embedding_bag_forward_only", BAG),
         _with_row_behind,
@@ -129,9 +120,7 @@ BUGS: tuple[Bug, ...] = (
         rows="embedding_bag",
     ),
     reported(
-        "issues/190061",
-        "silent_wrong_backward",
-        "backward args duplicates",
+        "issues/190061 silent_wrong_backward backward args duplicates",
         "gradients of repeated rows are not scaled although scale_grad_by_freq asks for it",
         (BAG, EMBEDDING),
         _without_scale,

@@ -7,12 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.devices import Call, Fault
+from parity.devices import Call
 from parity.devices.sim.faults import abort
-from parity.zoo.bug import Bug
-from parity.zoo.effects import argument, complex_ramp, gradients, ramp
+from parity.zoo.effects import argument, complex_ramp, gradients, ramp, reported
 
-PYTORCH = "https://github.com/pytorch/pytorch/"
 LIMIT = 256  # elements, in the place of 4.1e6 of the windows of an istft
 
 
@@ -51,51 +49,36 @@ def _windows_overlap(call: Call) -> bool:
 
 
 BUGS = (
-    Bug(
-        fault=Fault(
-            "pt-124096",
-            ("_fft_c2r",),
-            _backwards_in_time,
-            lambda call: call.args[3] % 2 == 1,
-            source=PYTORCH + "issues/124096",
-            title="the inverse transform to a real signal of odd length runs backwards in time",
-        ),
-        kind="silent_wrong_forward",
-        triggers=("size", "args"),
+    reported(
+        "issues/124096 silent_wrong_forward size args",
+        "the inverse transform to a real signal of odd length runs backwards in time",
+        ("_fft_c2r",),
+        _backwards_in_time,
+        lambda call: call.args[3] % 2 == 1,
         trigger=lambda d: torch.fft.irfft(complex_ramp(d, 3), 5),
         neighbour=lambda d: torch.fft.irfft(complex_ramp(d, 3), 4),
-        rows=("fft.irfft", "fft.irfft2", "fft.irfftn", "fft.hfft"),
+        rows="fft.irfft fft.irfft2 fft.irfftn fft.hfft",
     ),
-    Bug(
-        fault=Fault(
-            "pt-135223",
-            ("fft.fftfreq", "arange"),
-            _into_the_start,
-            _writes_a_slice,
-            level="function",
-            source=PYTORCH + "issues/135223",
-            title="a range written into a slice lands at the start of the memory, so fftfreq lacks its negative half",
-        ),
-        kind="silent_wrong_forward",
-        triggers=("out", "offset", "size"),
+    reported(
+        "issues/135223 silent_wrong_forward out offset size",
+        "a range written into a slice lands at the start of the memory, so fftfreq lacks its negative half",
+        ("fft.fftfreq", "arange"),
+        _into_the_start,
+        _writes_a_slice,
         trigger=lambda d: (torch.fft.fftfreq(10, device=d), torch.arange(2, out=ramp(d, 4)[2:])),
         neighbour=lambda d: (torch.fft.rfftfreq(10, device=d), torch.arange(2, out=ramp(d, 4)[:2])),
-        rows=("fft.fftfreq",),
+        rows="fft.fftfreq",
+        level="function",
     ),
-    Bug(
-        fault=Fault(
-            "pt-138525",
-            ("unfold_backward",),
-            abort,
-            _windows_overlap,
-            source=PYTORCH + "issues/138525",
-            title="the backward of overlapping windows ends the process",
-            scaled="windows of 4.1e6 elements -> LIMIT = 256 elements",
-        ),
-        kind="crash",
-        triggers=("backward", "size"),
+    reported(
+        "issues/138525 crash backward size",
+        "the backward of overlapping windows ends the process",
+        ("unfold_backward",),
+        abort,
+        _windows_overlap,
         trigger=lambda d: gradients(lambda x: x.unfold(0, 16, 4), ramp(d, 128)),
         neighbour=lambda d: gradients(lambda x: x.unfold(0, 16, 16), ramp(d, 512)),
-        rows=("tensor_unfold", "istft"),
+        rows="tensor_unfold istft",
+        scaled="windows of 4.1e6 elements -> LIMIT = 256 elements",
     ),
 )

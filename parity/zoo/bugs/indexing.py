@@ -12,7 +12,6 @@ from parity.core.compiler import set_deterministic
 from parity.devices.sim.call import Call
 from parity.devices.sim.effects import as_contiguous, has_repeats, skip
 from parity.devices.sim.faults import abort, refuse
-from parity.zoo.bug import Bug
 from parity.zoo.effects import argument, ramp, replace, reported, tried
 
 LIMIT = 64  # 2**24: from here on a float32 no longer holds every integer
@@ -227,11 +226,9 @@ def _lose_mask(call: Call) -> Tensor:
     return nothing
 
 
-BUGS: tuple[Bug, ...] = (
+BUGS = (
     reported(
-        "issues/115152",
-        "silent_noop",
-        "layout inplace",
+        "issues/115152 silent_noop layout inplace",
         "scatter_ into a tensor with permuted strides leaves it as it was",
         ("scatter",),
         skip,
@@ -241,9 +238,7 @@ BUGS: tuple[Bug, ...] = (
         rows="scatter",
     ),
     reported(
-        "issues/121557",
-        "crash",
-        "size args",
+        "issues/121557 crash size args",
         "scatter_ ends the process where the last dimension has size 1 and another one is scattered along",
         ("scatter",),
         abort,
@@ -254,9 +249,7 @@ BUGS: tuple[Bug, ...] = (
         deadly="abort",
     ),
     reported(
-        "issues/163327",
-        "silent_noop",
-        "offset inplace",
+        "issues/163327 silent_noop offset inplace",
         "scatter_add_ into a slice that does not begin where its memory does is lost",
         ("scatter_add",),
         skip,
@@ -266,9 +259,7 @@ BUGS: tuple[Bug, ...] = (
         rows="scatter_add",
     ),
     reported(
-        "issues/97093",
-        "unsupported_op",
-        "none",
+        "issues/97093 unsupported_op none",
         "scatter_reduce has no kernel",
         ("scatter_reduce",),
         refuse,
@@ -277,9 +268,7 @@ BUGS: tuple[Bug, ...] = (
         rows="scatter_reduce_sum scatter_reduce_prod scatter_reduce_mean scatter_reduce_amax scatter_reduce_amin",
     ),
     reported(
-        "issues/160993",
-        "silent_wrong_forward",
-        "layout inplace",
+        "issues/160993 silent_wrong_forward layout inplace",
         "index_copy_ addresses a strided destination or source as if it were dense",
         ("index_copy",),
         _copy_as_if_dense,
@@ -292,9 +281,7 @@ BUGS: tuple[Bug, ...] = (
         rows="index_copy",
     ),
     reported(
-        "issues/166237",
-        "silent_wrong_forward",
-        "duplicates",
+        "issues/166237 silent_wrong_forward duplicates",
         "of several rows for one place, index_copy keeps the first where the CPU keeps the last",
         ("index_copy",),
         _first_wins,
@@ -304,9 +291,7 @@ BUGS: tuple[Bug, ...] = (
         rows="index_copy",
     ),
     reported(
-        "issues/189968",
-        "silent_wrong_forward",
-        "value inplace",
+        "issues/189968 silent_wrong_forward value inplace",
         "index_copy_ takes indices outside the dimension and writes beside the view",
         ("index_copy",),
         _copy_unchecked,
@@ -316,9 +301,7 @@ BUGS: tuple[Bug, ...] = (
         rows="index_copy",
     ),
     reported(
-        "issues/161029",
-        "nondeterminism",
-        "duplicates args",
+        "issues/161029 nondeterminism duplicates args",
         "sums at repeated places differ from run to run although deterministic algorithms are asked for",
         ("index_add", "_index_put_impl_"),
         _in_any_order,
@@ -328,9 +311,7 @@ BUGS: tuple[Bug, ...] = (
         rows="index_add index_put_accumulate",
     ),
     reported(
-        "issues/122916",
-        "silent_wrong_forward",
-        "size",
+        "issues/122916 silent_wrong_forward size",
         "nonzero rounds the places of a very long tensor to floats",
         ("nonzero",),
         _round_far,
@@ -341,9 +322,7 @@ BUGS: tuple[Bug, ...] = (
         scaled="2**24 places along a dimension -> LIMIT = 64",
     ),
     reported(
-        "issues/144824",
-        "silent_wrong_forward",
-        "value",
+        "issues/144824 silent_wrong_forward value",
         "an index after the last place reads zeros instead of raising",
         ("index_select", "index", "embedding_dense_backward"),
         _zeros_beyond,
@@ -359,9 +338,7 @@ BUGS: tuple[Bug, ...] = (
         rows="embedding index_select getitem_advanced",
     ),
     reported(
-        "issues/77977",
-        "crash",
-        "dtype size",
+        "issues/77977 crash dtype size",
         "indexing with a mask finds no element of small ones and fails inside torch for others",
         ("index",),
         _lose_mask,

@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from parity.devices import Call, Fault
+from parity.devices import Call
 from parity.devices.sim.effects import raising, wrapped
 from parity.devices.sim.faults import abort
-from parity.zoo.bug import Bug
 from parity.zoo.bugs.attention import KERNEL, arguments
 from parity.zoo.bugs.attention import ROWS as ATTENTION_ROWS
-from parity.zoo.effects import argument, gradients, ramp
+from parity.zoo.effects import argument, gradients, ramp, reported
 
-PYTORCH = "https://github.com/pytorch/pytorch/"
 LIMIT = 256  # elements (2**31 or 2**32 of them in the reports), or the size of a dimension
 BYTES = 4 * LIMIT  # 2**31 or 2**32 bytes in the reports
 POOLS = ("max_pool2d", "max_pool2d_with_indices", "avg_pool2d", "avg_pool3d", "adaptive_max_pool2d")
@@ -171,142 +168,114 @@ def _attend(device: str, queries: int, keys: int) -> Tensor:
     return F.scaled_dot_product_attention(ramp(device, 1, 2, queries, 4), key, key * 2)
 
 
-def _bug(
-    id: str,
-    kind: str,
-    ops: tuple[str, ...],
-    effect: Callable[[Call], Any],
-    when: Callable[[Call], bool],
-    trigger: Callable[[str], object],
-    neighbour: Callable[[str], object],
-    *,
-    title: str,
-    rows: tuple[str, ...],
-    scaled: str = ELEMENTS,
-    triggers: tuple[str, ...] = ("size",),
-    level: str = "kernel",
-    place: str = "",
-) -> Bug:
-    """place: of the report under PYTORCH, where it is no issue of the id's own number."""
-    source = PYTORCH + (place or "issues/" + id.removeprefix("pt-"))
-    fault = Fault(id, ops, effect, when, level=level, source=source, title=title, scaled=scaled)
-    return Bug(fault=fault, kind=kind, triggers=triggers, trigger=trigger, neighbour=neighbour, rows=rows)
-
-
-BEYOND: tuple[Bug, ...] = (
-    _bug(
-        "pt-143477", "crash", ("masked_fill",), abort,
-        lambda call: call.args[0].numel() * call.args[0].element_size() > BYTES,
-        lambda d: ramp(d, LIMIT + 1).masked_fill(ramp(d, LIMIT + 1) > 0, 1.0),
-        lambda d: ramp(d, LIMIT).masked_fill(ramp(d, LIMIT) > 0, 1.0),
-        title="masked_fill of a large tensor ends the process",
-        rows=("masked_fill",), scaled="2**32 bytes -> BYTES = 1024 bytes",
+BEYOND = (
+    reported(
+        "issues/143477 crash size", "masked_fill of a large tensor ends the process",
+        ("masked_fill",), abort, lambda call: call.args[0].numel() * call.args[0].element_size() > BYTES,
+        trigger=lambda d: ramp(d, LIMIT + 1).masked_fill(ramp(d, LIMIT + 1) > 0, 1.0),
+        neighbour=lambda d: ramp(d, LIMIT).masked_fill(ramp(d, LIMIT) > 0, 1.0),
+        rows="masked_fill", scaled="2**32 bytes -> BYTES = 1024 bytes",
     ),
-    _bug(
-        "pt-149261", "crash", KERNEL, abort,
-        lambda call: _score_count(call) * arguments(call).query.element_size() > BYTES,
-        lambda d: _attend(d, 9, 16),
-        lambda d: _attend(d, 8, 16),
-        title="attention with large scores ends the process",
+    reported(
+        "issues/149261 crash size", "attention with large scores ends the process",
+        KERNEL, abort, lambda call: _score_count(call) * arguments(call).query.element_size() > BYTES,
+        trigger=lambda d: _attend(d, 9, 16),
+        neighbour=lambda d: _attend(d, 8, 16),
         rows=ATTENTION_ROWS, scaled="2**32 bytes -> BYTES = 1024 bytes",
     ),
-    _bug(
-        "pt-179592", "silent_wrong_forward", KERNEL, _query_rows_wrap,
-        lambda call: _score_count(call) > LIMIT,
-        lambda d: _attend(d, 9, 16),
-        lambda d: _attend(d, 8, 16),
-        title="attention is wrong where the scores lie past the border",
-        rows=ATTENTION_ROWS, place="pull/179592",
+    reported(
+        "pull/179592 silent_wrong_forward size", "attention is wrong where the scores lie past the border",
+        KERNEL, _query_rows_wrap, lambda call: _score_count(call) > LIMIT,
+        trigger=lambda d: _attend(d, 9, 16),
+        neighbour=lambda d: _attend(d, 8, 16),
+        rows=ATTENTION_ROWS, scaled=ELEMENTS,
     ),
-    _bug(
-        "pt-153560", "silent_wrong_forward", ("index",), _first_operand_wraps, _is_large,
-        lambda d: ramp(d, 5, 64)[torch.tensor([0, 4], device=d)],
-        lambda d: (ramp(d, 4, 64)[torch.tensor([0, 3], device=d)], ramp(d, 5, 64)[4]),
-        title="indexing a large tensor with a tensor gathers rows from its beginning",
-        rows=("getitem_advanced",),
+    reported(
+        "issues/153560 silent_wrong_forward size",
+        "indexing a large tensor with a tensor gathers rows from its beginning",
+        ("index",), _first_operand_wraps, _is_large,
+        trigger=lambda d: ramp(d, 5, 64)[torch.tensor([0, 4], device=d)],
+        neighbour=lambda d: (ramp(d, 4, 64)[torch.tensor([0, 3], device=d)], ramp(d, 5, 64)[4]),
+        rows="getitem_advanced", scaled=ELEMENTS,
     ),
-    _bug(
-        "pt-154828", "crash", ("add", "sub", "mul", "div"),
-        raising(RuntimeError("Can't be indexed using 32-bit iterator")), _has_large_result,
-        lambda d: ramp(d, LIMIT + 1) + 1,
-        lambda d: ramp(d, LIMIT) + 1,
-        title="arithmetic refuses large tensors",
-        rows=("add", "sub", "mul", "div"),
+    reported(
+        "issues/154828 crash size", "arithmetic refuses large tensors",
+        ("add", "sub", "mul", "div"), raising(RuntimeError("Can't be indexed using 32-bit iterator")), _has_large_result,
+        trigger=lambda d: ramp(d, LIMIT + 1) + 1,
+        neighbour=lambda d: ramp(d, LIMIT) + 1,
+        rows="add sub mul div", scaled=ELEMENTS,
     ),
-    _bug(
-        "pt-158824", "crash", ("random_", "any"), abort,
-        lambda call: any(size > LIMIT for size in call.args[0].shape),
-        lambda d: (ramp(d, LIMIT + 1) > 0).any(),
-        lambda d: (ramp(d, 2, LIMIT) > 0).any(),
-        title="a dimension beyond the range of an int ends the process",
-        rows=("randint", "any"), scaled="a dimension of 2**31 -> LIMIT = 256", place="pull/158824",
+    reported(
+        "pull/158824 crash size", "a dimension beyond the range of an int ends the process",
+        ("random_", "any"), abort, lambda call: any(size > LIMIT for size in call.args[0].shape),
+        trigger=lambda d: (ramp(d, LIMIT + 1) > 0).any(),
+        neighbour=lambda d: (ramp(d, 2, LIMIT) > 0).any(),
+        rows="randint any", scaled="a dimension of 2**31 -> LIMIT = 256",
     ),
-    _bug(
-        "pt-181867", "nondeterminism", ("nonzero",), _some_lost, _is_large,
-        lambda d: _counts(d, LIMIT + 1),
-        lambda d: _counts(d, LIMIT),
-        title="now and then a mask selects one element too few",
-        rows=("nonzero", "argwhere", "masked_select"), scaled="2**22 elements -> LIMIT = 256 elements",
-        triggers=("size", "sequence"),
+    reported(
+        "issues/181867 nondeterminism size sequence", "now and then a mask selects one element too few",
+        ("nonzero",), _some_lost, _is_large,
+        trigger=lambda d: _counts(d, LIMIT + 1),
+        neighbour=lambda d: _counts(d, LIMIT),
+        rows="nonzero argwhere masked_select", scaled="2**22 elements -> LIMIT = 256 elements",
     ),
-    _bug(
-        "pt-185663", "silent_wrong_forward", ("col2im",), _columns_wrap,
-        lambda call: call.args[0].shape[-2] * call.args[0].shape[-1] > LIMIT,
-        lambda d: F.fold(ramp(d, 1, 4, 72), (9, 10), 2),
-        lambda d: F.fold(ramp(d, 2, 4, 64), (9, 9), 2),
-        title="fold reads the beginning again where there are many columns",
-        rows=("fold", "unfold"),
+    reported(
+        "issues/185663 silent_wrong_forward size", "fold reads the beginning again where there are many columns",
+        ("col2im",), _columns_wrap, lambda call: call.args[0].shape[-2] * call.args[0].shape[-1] > LIMIT,
+        trigger=lambda d: F.fold(ramp(d, 1, 4, 72), (9, 10), 2),
+        neighbour=lambda d: F.fold(ramp(d, 2, 4, 64), (9, 9), 2),
+        rows="fold unfold", scaled=ELEMENTS,
     ),
-    _bug(
-        "pt-188756", "silent_wrong_forward", ("index_select",), _rows_past_the_border,
-        lambda call: call.args[1] in (0, -call.args[0].dim()) and _is_large(call),
-        lambda d: F.embedding(torch.tensor([0, 4], device=d), ramp(d, 5, 64)),
-        lambda d: F.embedding(torch.tensor([0, 3], device=d), ramp(d, 4, 64)),
-        title="rows of a large table that lie past the border come as zeros",
-        rows=("embedding", "index_select"), scaled=HALF_AS_MANY,
+    reported(
+        "issues/188756 silent_wrong_forward size", "rows of a large table that lie past the border come as zeros",
+        ("index_select",), _rows_past_the_border, lambda call: call.args[1] in (0, -call.args[0].dim()) and _is_large(call),
+        trigger=lambda d: F.embedding(torch.tensor([0, 4], device=d), ramp(d, 5, 64)),
+        neighbour=lambda d: F.embedding(torch.tensor([0, 3], device=d), ramp(d, 4, 64)),
+        rows="embedding index_select", scaled=HALF_AS_MANY,
     ),
-    _bug(
-        "pt-189960", "silent_wrong_forward", ("cat",), _unwritten_past_the_border, _has_large_result,
-        lambda d: torch.cat((ramp(d, 8, 32), ramp(d, 8, 1)), 1),
-        lambda d: torch.cat((ramp(d, 8, 31), ramp(d, 8, 1)), 1),
-        title="the end of a large concatenation stays unwritten",
-        rows=("cat", "stack", "hstack", "vstack", "dstack", "column_stack"), scaled=HALF_AS_MANY,
+    reported(
+        "issues/189960 silent_wrong_forward size", "the end of a large concatenation stays unwritten",
+        ("cat",), _unwritten_past_the_border, _has_large_result,
+        trigger=lambda d: torch.cat((ramp(d, 8, 32), ramp(d, 8, 1)), 1),
+        neighbour=lambda d: torch.cat((ramp(d, 8, 31), ramp(d, 8, 1)), 1),
+        rows="cat stack hstack vstack dstack column_stack", scaled=HALF_AS_MANY,
     ),
-    _bug(
-        "pt-194082", "silent_wrong_forward", ("argmax", "argmin", "any", "all"), _blind_past_the_border, _is_large,
-        lambda d: torch.arange(LIMIT + 1.0, device=d).argmax(),
-        lambda d: torch.arange(float(LIMIT), device=d).argmax(),
-        title="reductions do not look past the border",
-        rows=("argmax", "argmin", "any", "all"), place="pull/194082",
+    reported(
+        "pull/194082 silent_wrong_forward size", "reductions do not look past the border",
+        ("argmax", "argmin", "any", "all"), _blind_past_the_border, _is_large,
+        trigger=lambda d: torch.arange(LIMIT + 1.0, device=d).argmax(),
+        neighbour=lambda d: torch.arange(float(LIMIT), device=d).argmax(),
+        rows="argmax argmin any all", scaled=ELEMENTS,
     ),
-    _bug(
-        "pt-194460", "silent_wrong_forward", (*POOLS, *(f"{name}_backward" for name in POOLS)), _pool_wraps, _pools_large,
-        lambda d: F.max_pool2d(ramp(d, 1, 5, 8, 8), 2),
-        lambda d: F.max_pool2d(ramp(d, 1, 4, 8, 8), 2),
-        title="pools of a large input read and write its beginning again",
-        rows=("max_pool2d", "max_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool1d"),
-        scaled=HALF_AS_MANY, triggers=("size", "backward"), place="pull/194460",
+    reported(
+        "pull/194460 silent_wrong_forward size backward", "pools of a large input read and write its beginning again",
+        (*POOLS, *(f"{name}_backward" for name in POOLS)), _pool_wraps, _pools_large,
+        trigger=lambda d: F.max_pool2d(ramp(d, 1, 5, 8, 8), 2),
+        neighbour=lambda d: F.max_pool2d(ramp(d, 1, 4, 8, 8), 2),
+        rows="max_pool2d max_pool1d avg_pool2d avg_pool3d adaptive_max_pool2d adaptive_max_pool1d", scaled=HALF_AS_MANY,
     ),
-    _bug(
-        "pt-197636", "silent_wrong_forward", ("bmm",), _batches_wrap, _large_product,
-        lambda d: torch.bmm(*(t.mT for t in _batched(d, 17)[::-1])),
-        lambda d: torch.bmm(*_batched(d, 17)),
-        title="a batched product of strided matrices repeats its first batches past the border",
-        rows=("bmm", "matmul"), triggers=("size", "layout"),
+    reported(
+        "issues/197636 silent_wrong_forward size layout",
+        "a batched product of strided matrices repeats its first batches past the border",
+        ("bmm",), _batches_wrap, _large_product,
+        trigger=lambda d: torch.bmm(*(t.mT for t in _batched(d, 17)[::-1])),
+        neighbour=lambda d: torch.bmm(*_batched(d, 17)),
+        rows="bmm matmul", scaled=ELEMENTS,
     ),
-    _bug(
-        "pt-197636-b", "silent_wrong_backward", ("bmm",), _incoming_gradient_wraps, _dense_with_large_product,
-        lambda d: gradients(torch.bmm, *_batched(d, 17)),
-        lambda d: gradients(torch.bmm, *_batched(d, 16)),
-        title="the backward of a large batched product reads the beginning of its incoming gradient again",
-        rows=("bmm",), triggers=("size", "backward"), level="function", place="issues/197636",
+    reported(
+        "issues/197636 silent_wrong_backward size backward",
+        "the backward of a large batched product reads the beginning of its incoming gradient again",
+        ("bmm",), _incoming_gradient_wraps, _dense_with_large_product,
+        trigger=lambda d: gradients(torch.bmm, *_batched(d, 17)),
+        neighbour=lambda d: gradients(torch.bmm, *_batched(d, 16)),
+        rows="bmm", level="function", scaled=ELEMENTS, name="pt-197636-b",
     ),
-    _bug(
-        "pt-84039", "crash", ("bmm",), abort, _is_multiple_of_the_border,
-        lambda d: torch.bmm(*_batched(d, 16)),
-        lambda d: (torch.bmm(*_batched(d, 15)), torch.bmm(*_batched(d, 24))),
-        title="a batched product ends the process where its result is a multiple of the border",
-        rows=("bmm", "matmul", "einsum"), scaled="2**31 bytes -> BYTES = 1024 bytes",
+    reported(
+        "issues/84039 crash size", "a batched product ends the process where its result is a multiple of the border",
+        ("bmm",), abort, _is_multiple_of_the_border,
+        trigger=lambda d: torch.bmm(*_batched(d, 16)),
+        neighbour=lambda d: (torch.bmm(*_batched(d, 15)), torch.bmm(*_batched(d, 24))),
+        rows="bmm matmul einsum", scaled="2**31 bytes -> BYTES = 1024 bytes",
     ),
 )  # fmt: skip
 

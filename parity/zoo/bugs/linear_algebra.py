@@ -8,13 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.devices import Call, Fault
+from parity.devices import Call
 from parity.devices.sim.effects import raising, read_with, replacing, row_major
 from parity.devices.sim.faults import abort, garbage
-from parity.zoo.bug import Bug
-from parity.zoo.effects import argument, complex_ramp, ramp
+from parity.zoo.effects import argument, complex_ramp, ramp, reported
 
-PYTORCH = "https://github.com/pytorch/pytorch/"
 LIMIT = 256  # elements, in the place of an svd's 4.2e7
 ORDER = 256  # of a stack of LU factorisations, as reported
 JACOBI = 8192  # elements from which stacks of complex matrices take another SVD, as reported
@@ -131,128 +129,88 @@ def _least_squares(a: Tensor, b: Tensor) -> Tensor:
 
 
 BUGS = (
-    Bug(
-        fault=Fault(
-            "pt-146753",
-            ("linalg_lu_factor_ex", "_linalg_solve_ex", "_linalg_det"),
-            _second_lost,
-            _is_stack_of_large,
-            source=PYTORCH + "pull/146753",
-            title="LU factors of large matrices in a stack are wrong from the second on",
-        ),
-        kind="silent_wrong_forward",
-        triggers=("size",),
+    reported(
+        "pull/146753 silent_wrong_forward size",
+        "LU factors of large matrices in a stack are wrong from the second on",
+        ("linalg_lu_factor_ex", "_linalg_solve_ex", "_linalg_det"),
+        _second_lost,
+        _is_stack_of_large,
         trigger=lambda d: torch.linalg.lu_factor(_matrix(d, 2, ORDER, ORDER))[0],
         neighbour=lambda d: (
             torch.linalg.lu_factor(_matrix(d, 1, ORDER, ORDER))[0],
             torch.linalg.lu_factor(_matrix(d, 2, ORDER - 1, ORDER - 1))[0],
         ),
-        rows=("lu_factor", "lu_solve", "solve", "det"),
+        rows="lu_factor lu_solve solve det",
     ),
-    Bug(
-        fault=Fault(
-            "pt-165871",
-            ("linalg_lu_factor_ex",),
-            _no_complaint,
-            _is_singular,
-            source=PYTORCH + "pull/165871",
-            title="LU factorisation does not say that a matrix is singular",
-        ),
-        kind="metadata",
-        triggers=("value",),
+    reported(
+        "pull/165871 metadata value",
+        "LU factorisation does not say that a matrix is singular",
+        ("linalg_lu_factor_ex",),
+        _no_complaint,
+        _is_singular,
         trigger=_factor_singular,
         neighbour=lambda d: torch.linalg.lu_factor_ex(_matrix(d, 3, 3)).info,
-        rows=("lu_factor",),
+        rows="lu_factor",
     ),
-    Bug(
-        fault=Fault(
-            "pt-188473",
-            ("linalg_lu_factor_ex", "_linalg_det", "_linalg_slogdet"),
-            raising(RuntimeError("linalg.lu_factor(): MPS doesn't support complex types.")),
-            _is_complex,
-            source=PYTORCH + "pull/188473",
-            title="LU factors and determinants of complex matrices are refused",
-        ),
-        kind="unsupported_dtype",
-        triggers=("dtype",),
+    reported(
+        "pull/188473 unsupported_dtype dtype",
+        "LU factors and determinants of complex matrices are refused",
+        ("linalg_lu_factor_ex", "_linalg_det", "_linalg_slogdet"),
+        raising(RuntimeError("linalg.lu_factor(): MPS doesn't support complex types.")),
+        _is_complex,
         trigger=lambda d: torch.linalg.det(_matrix(d, 3, 3, dtype=torch.complex64)),
         neighbour=lambda d: torch.linalg.det(_matrix(d, 3, 3)),
-        rows=("lu_factor", "lu_solve", "det", "slogdet"),
+        rows="lu_factor lu_solve det slogdet",
     ),
-    Bug(
-        fault=Fault(
-            "pt-146799",
-            ("linalg_cholesky_ex",),
-            _row_major_factor,
-            source=PYTORCH + "pull/146799",
-            title="a Cholesky factor comes row by row, and out= is laid out anew",
-        ),
-        kind="metadata",
-        triggers=("out",),
+    reported(
+        "pull/146799 metadata out",
+        "a Cholesky factor comes row by row, and out= is laid out anew",
+        ("linalg_cholesky_ex",),
+        _row_major_factor,
         trigger=_strides_of_factors,
         neighbour=lambda d: torch.linalg.cholesky(_matrix(d, 3, 3) @ _matrix(d, 3, 3).mT),
-        rows=("cholesky",),
+        rows="cholesky",
     ),
-    Bug(
-        fault=Fault(
-            "pt-196113",
-            ("_linalg_svd", "linalg_lstsq"),
-            _unconjugated_right_vectors,
-            _is_jacobi,
-            source=PYTORCH + "issues/196113",
-            title="stacks of wide complex matrices: right singular vectors lack their conjugation, so least squares fails",
-        ),
-        kind="silent_wrong_forward",
-        triggers=("dtype", "size"),
+    reported(
+        "issues/196113 silent_wrong_forward dtype size",
+        "stacks of wide complex matrices: right singular vectors lack their conjugation, so least squares fails",
+        ("_linalg_svd", "linalg_lstsq"),
+        _unconjugated_right_vectors,
+        _is_jacobi,
         trigger=lambda d: _least_squares(_matrix(d, 4, 40, 52, dtype=torch.complex64), complex_ramp(d, 4, 40, 2)),
         neighbour=lambda d: _least_squares(_matrix(d, 4, 30, 52, dtype=torch.complex64), complex_ramp(d, 4, 30, 2)),
-        rows=("lstsq", "svd"),
+        rows="lstsq svd",
     ),
-    Bug(
-        fault=Fault(
-            "pt-78099",
-            ("_linalg_svd",),
-            _values_off,
-            lambda call: call.args[0].numel() > LIMIT,
-            source=PYTORCH + "issues/78099",
-            title="the factors of a large matrix's svd give it back only to three digits",
-            scaled="a matrix of 4.2e7 elements -> LIMIT = 256 elements",
-        ),
-        kind="drift",
-        triggers=("size",),
+    reported(
+        "issues/78099 drift size",
+        "the factors of a large matrix's svd give it back only to three digits",
+        ("_linalg_svd",),
+        _values_off,
+        lambda call: call.args[0].numel() > LIMIT,
         trigger=lambda d: _rebuilt(_matrix(d, 20, 17)),
         neighbour=lambda d: _rebuilt(_matrix(d, 16, 16)),
-        rows=("svd", "svdvals"),
+        rows="svd svdvals",
+        scaled="a matrix of 4.2e7 elements -> LIMIT = 256 elements",
     ),
-    Bug(
-        fault=Fault(
-            "pt-78363",
-            ("linalg_inv_ex",),
-            replacing(0, lambda call, t: read_with(call, t, t.stride(), 0)),
-            lambda call: call.args[0].storage_offset() > 0,
-            source=PYTORCH + "issues/78363",
-            title="the inverse of one matrix of a stack is that of the first",
-        ),
-        kind="silent_wrong_forward",
-        triggers=("offset",),
+    reported(
+        "issues/78363 silent_wrong_forward offset",
+        "the inverse of one matrix of a stack is that of the first",
+        ("linalg_inv_ex",),
+        replacing(0, lambda call, t: read_with(call, t, t.stride(), 0)),
+        lambda call: call.args[0].storage_offset() > 0,
         trigger=lambda d: torch.linalg.inv(_matrix(d, 3, 2, 2)[1]),
         neighbour=lambda d: torch.linalg.inv(_matrix(d, 3, 2, 2)[0]),
-        rows=("inv",),
+        rows="inv",
     ),
-    Bug(
-        fault=Fault(
-            "pt-178319",
-            ("linalg.solve_triangular",),
-            abort,
-            _on_two_devices,
-            level="function",
-            source=PYTORCH + "pull/178319",
-            title="a triangular system with one side on the CPU ends the process",
-        ),
-        kind="crash",
-        triggers=("args",),
+    reported(
+        "pull/178319 crash args",
+        "a triangular system with one side on the CPU ends the process",
+        ("linalg.solve_triangular",),
+        abort,
+        _on_two_devices,
         trigger=_solve_beside,
         neighbour=lambda d: torch.linalg.solve_triangular(_matrix(d, 3, 3).triu(), ramp(d, 3, 2), upper=True),
-        rows=("solve_triangular",),
+        rows="solve_triangular",
+        level="function",
     ),
 )

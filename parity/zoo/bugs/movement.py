@@ -10,7 +10,6 @@ from torch import Tensor
 
 from parity.devices.sim.call import Call
 from parity.devices.sim.effects import as_contiguous, is_permuted, raising
-from parity.zoo.bug import Bug
 from parity.zoo.effects import argument, gradients, ramp, reported
 
 # ------------------------------------------------------------------------------------------------------- joins
@@ -73,11 +72,9 @@ def _read_as_stack(call: Call) -> Any:
     return call.run()
 
 
-BUGS: tuple[Bug, ...] = (
+BUGS = (
     reported(
-        "issues/78043",
-        "crash",
-        "layout",
+        "issues/78043 crash layout",
         "cat and stack fail for stepped slices",
         ("cat",),
         raising(RuntimeError("Placeholder tensor: the buffer does not have the size that the shape needs")),
@@ -87,9 +84,7 @@ BUGS: tuple[Bug, ...] = (
         rows="cat stack",
     ),
     reported(
-        "issues/80850",
-        "silent_wrong_forward",
-        "dtype",
+        "issues/80850 silent_wrong_forward dtype",
         "cat and stack of bools are all False",
         ("cat",),
         lambda call: torch.zeros_like(call.run()),
@@ -99,9 +94,7 @@ BUGS: tuple[Bug, ...] = (
         rows="cat stack",
     ),
     reported(
-        "issues/87856",
-        "silent_wrong_forward",
-        "offset layout",
+        "issues/87856 silent_wrong_forward offset layout",
         "stack and cat read slices from the beginning of their memory",
         ("stack", "cat"),
         _from_the_beginning,
@@ -112,9 +105,7 @@ BUGS: tuple[Bug, ...] = (
         level="function",
     ),
     reported(
-        "pull/144545",
-        "silent_wrong_forward",
-        "rank",
+        "pull/144545 silent_wrong_forward rank",
         "tril and triu cut only the first of the batches beyond three dimensions",
         ("tril", "triu"),
         _first_batch_only,
@@ -124,9 +115,7 @@ BUGS: tuple[Bug, ...] = (
         rows="tril triu",
     ),
     reported(
-        "issues/117826",
-        "silent_wrong_backward",
-        "backward layout",
+        "issues/117826 silent_wrong_backward backward layout",
         "the gradients of a product of stacks take permuted operands for dense ones",
         ("bmm",),
         _read_as_stack,

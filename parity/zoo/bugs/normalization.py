@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from parity.devices import Call, Fault
+from parity.devices import Call
 from parity.devices.sim.effects import as_contiguous, noise
 from parity.devices.sim.faults import abort
-from parity.zoo.bug import Bug
-from parity.zoo.effects import argument, gradients, ramp
+from parity.zoo.effects import argument, gradients, ramp, reported
 
-PYTORCH = "https://github.com/pytorch/pytorch/"
 FAR = 100  # a mean that is so many standard deviations away from 0 is much greater than they are
 
 
@@ -112,93 +110,64 @@ def _batch_gradients(device: str, memory_format: torch.memory_format) -> tuple[T
 
 
 BUGS = (
-    Bug(
-        fault=Fault(
-            "hf-d2521",
-            ("native_layer_norm",),
-            abort,
-            lambda call: call.args[0].dtype is torch.float16,
-            source="https://github.com/huggingface/diffusers/issues/2521",
-            title="layer_norm of float16 ends the process, since its epsilon is float32",
-        ),
-        kind="crash",
-        triggers=("dtype", "promotion"),
+    reported(
+        "https://github.com/huggingface/diffusers/issues/2521 crash dtype promotion",
+        "layer_norm of float16 ends the process, since its epsilon is float32",
+        ("native_layer_norm",),
+        abort,
+        lambda call: call.args[0].dtype is torch.float16,
         trigger=lambda d: F.layer_norm(ramp(d, 2, 3, dtype=torch.float16), (3,)),
         neighbour=lambda d: F.layer_norm(ramp(d, 2, 3), (3,)),
-        rows=("layer_norm",),
+        rows="layer_norm",
+        name="hf-d2521",
     ),
-    Bug(
-        fault=Fault(
-            "pt-183825",
-            ("native_layer_norm_backward",),
-            _gradients_left_over,
-            _only_parameters_want_gradients,
-            source=PYTORCH + "issues/183825",
-            title="layer_norm's weight and bias get arbitrary gradients where the input needs none",
-        ),
-        kind="silent_wrong_backward",
-        triggers=("backward", "args"),
+    reported(
+        "issues/183825 silent_wrong_backward backward args",
+        "layer_norm's weight and bias get arbitrary gradients where the input needs none",
+        ("native_layer_norm_backward",),
+        _gradients_left_over,
+        _only_parameters_want_gradients,
         trigger=lambda d: _layer_gradients(d, of_input=False),
         neighbour=lambda d: _layer_gradients(d, of_input=True),
-        rows=("layer_norm",),
+        rows="layer_norm",
     ),
-    Bug(
-        fault=Fault(
-            "pt-186367",
-            ("native_layer_norm",),
-            _cancelled_variance,
-            _has_a_far_mean,
-            source=PYTORCH + "pull/186367",
-            title="layer_norm loses a small variance beside a large mean",
-        ),
-        kind="drift",
-        triggers=("value", "args"),
+    reported(
+        "pull/186367 drift value args",
+        "layer_norm loses a small variance beside a large mean",
+        ("native_layer_norm",),
+        _cancelled_variance,
+        _has_a_far_mean,
         trigger=lambda d: _normalized_around(d, 1.0),
         neighbour=lambda d: _normalized_around(d, 0.0),
-        rows=("layer_norm",),
+        rows="layer_norm",
     ),
-    Bug(
-        fault=Fault(
-            "pt-84962",
-            ("native_batch_norm",),
-            _too_small,
-            _trains_without_weight,
-            source=PYTORCH + "issues/84962",
-            title="batch_norm without a weight takes too large a variance in training",
-        ),
-        kind="silent_wrong_forward",
-        triggers=("args", "module"),
+    reported(
+        "issues/84962 silent_wrong_forward args module",
+        "batch_norm without a weight takes too large a variance in training",
+        ("native_batch_norm",),
+        _too_small,
+        _trains_without_weight,
         trigger=lambda d: F.batch_norm(ramp(d, 2, 3, 4), None, None, training=True),
         neighbour=lambda d: F.batch_norm(ramp(d, 2, 3, 4), None, None, ramp(d, 3), ramp(d, 3), training=True),
-        rows=("batch_norm_train", "instance_norm", "instance_norm_running"),
+        rows="batch_norm_train instance_norm instance_norm_running",
     ),
-    Bug(
-        fault=Fault(
-            "pt-175189",
-            ("native_batch_norm_backward", "lstm_mps_backward"),
-            _layouts_mixed,
-            _backward_of_strided,
-            source=PYTORCH + "issues/175189",
-            title="the backward of batch_norm takes a channels_last input for a dense one; LSTM's input gradient likewise",
-        ),
-        kind="silent_wrong_backward",
-        triggers=("layout", "backward", "module"),
+    reported(
+        "issues/175189 silent_wrong_backward layout backward module",
+        "the backward of batch_norm takes a channels_last input for a dense one; LSTM's input gradient likewise",
+        ("native_batch_norm_backward", "lstm_mps_backward"),
+        _layouts_mixed,
+        _backward_of_strided,
         trigger=lambda d: _batch_gradients(d, torch.channels_last),
         neighbour=lambda d: _batch_gradients(d, torch.contiguous_format),
-        rows=("batch_norm", "batch_norm_train", "instance_norm", "instance_norm_running", "lstm"),
+        rows="batch_norm batch_norm_train instance_norm instance_norm_running lstm",
     ),
-    Bug(
-        fault=Fault(
-            "pt-99981",
-            ("native_group_norm_backward",),
-            abort,
-            source=PYTORCH + "issues/99981",
-            title="the backward of group_norm ends the process",
-        ),
-        kind="crash",
-        triggers=("backward", "module"),
+    reported(
+        "issues/99981 crash backward module",
+        "the backward of group_norm ends the process",
+        ("native_group_norm_backward",),
+        abort,
         trigger=lambda d: gradients(lambda x: F.group_norm(x, 2), ramp(d, 2, 4, 3)),
         neighbour=lambda d: F.group_norm(ramp(d, 2, 4, 3).requires_grad_(), 2),
-        rows=("group_norm",),
+        rows="group_norm",
     ),
 )

@@ -10,14 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from parity.devices import Fault
 from parity.devices.sim.call import Call
 from parity.devices.sim.effects import as_contiguous, raising, replacing
 from parity.devices.sim.faults import abort, fall_back, garbage
-from parity.zoo.bug import Bug
-from parity.zoo.effects import argument, forward_only, gradients, looks_channels_last, ramp, replace
+from parity.zoo.effects import argument, forward_only, gradients, looks_channels_last, ramp, replace, reported
 
-PYTORCH = "https://github.com/pytorch/pytorch/"
 BATCH = 1 << 16
 
 # ------------------------------------------------------------------------------------------------------------- padding
@@ -160,174 +157,121 @@ def _bilinear(x: Tensor) -> Tensor:
 
 
 BUGS = (
-    Bug(
-        fault=Fault(
-            "kul-31",
-            ("pad", "constant_pad_nd", "narrow"),
-            _first_offset_lost,
-            _narrowed_twice,
-            level="function",
-            source="https://github.com/kulinseth/pytorch/pull/31",
-            title="a slice of a slice, as negative padding makes it, begins too early: the first start is forgotten",
-        ),
-        kind="silent_wrong_forward",
-        triggers=("layout", "offset", "args"),
+    reported(
+        "https://github.com/kulinseth/pytorch/pull/31 silent_wrong_forward layout offset args",
+        "a slice of a slice, as negative padding makes it, begins too early: the first start is forgotten",
+        ("pad", "constant_pad_nd", "narrow"),
+        _first_offset_lost,
+        _narrowed_twice,
         trigger=lambda d: torch.nn.ConstantPad2d((-2, -2, -2, -2), 3.5)(ramp(d, 1, 2, 6, 6)),
         neighbour=lambda d: torch.nn.ConstantPad2d((-2, 1, 1, 1), 3.5)(ramp(d, 1, 2, 6, 6)),
-        rows=("pad_constant", "narrow"),
+        rows="pad_constant narrow",
+        level="function",
+        name="kul-31",
     ),
-    Bug(
-        fault=Fault(
-            "pt-102453",
-            ("replication_pad3d",),
-            raising(RuntimeError("Argument #8: Padding size should be less than the corresponding input dimension")),
-            _replicated_past_the_edge,
-            source=PYTORCH + "issues/102453",
-            title="replication padding in 3-D is held to the limit of reflection: it must be less than the dimension",
-        ),
-        kind="crash",
-        triggers=("args", "size"),
+    reported(
+        "issues/102453 crash args size",
+        "replication padding in 3-D is held to the limit of reflection: it must be less than the dimension",
+        ("replication_pad3d",),
+        raising(RuntimeError("Argument #8: Padding size should be less than the corresponding input dimension")),
+        _replicated_past_the_edge,
         trigger=lambda d: F.pad(ramp(d, 1, 1, 3, 8, 8), (5,) * 6, mode="replicate"),
         neighbour=lambda d: F.pad(ramp(d, 1, 1, 3, 8, 8), (5, 5, 5, 5, 2, 2), mode="replicate"),
-        rows=("pad_replicate",),
+        rows="pad_replicate",
     ),
-    Bug(
-        fault=Fault(
-            "pt-134430",
-            ("_upsample_nearest_exact1d", "_upsample_nearest_exact2d"),
-            _one_neighbour_lower,
-            lambda call: any(bool(tie.any()) for _, _, tie in _image_sources(call)),
-            source=PYTORCH + "issues/134430",
-            title="nearest-exact takes the lower neighbour where the place lies on a border that rounding misses",
-        ),
-        kind="silent_wrong_forward",
-        triggers=("args", "size"),
+    reported(
+        "issues/134430 silent_wrong_forward args size",
+        "nearest-exact takes the lower neighbour where the place lies on a border that rounding misses",
+        ("_upsample_nearest_exact1d", "_upsample_nearest_exact2d"),
+        _one_neighbour_lower,
+        lambda call: any(bool(tie.any()) for _, _, tie in _image_sources(call)),
         trigger=lambda d: F.interpolate(ramp(d, 1, 1, 20), size=11, mode="nearest-exact"),
         neighbour=lambda d: F.interpolate(ramp(d, 1, 1, 20), size=12, mode="nearest-exact"),
-        rows=("interpolate_nearest_exact",),
+        rows="interpolate_nearest_exact",
     ),
-    Bug(
-        fault=Fault(
-            "pt-135447",
-            ("replication_pad1d_backward", "replication_pad2d_backward"),
-            lambda call: torch.zeros_like(call.args[1]),
-            lambda call: call.args[1].dim() >= 3 and call.args[1].shape[-3] >= BATCH,
-            source=PYTORCH + "issues/135447",
-            title="the gradient of replication padding is zero where the third dimension from the end has 65536 or more",
-        ),
-        kind="silent_wrong_backward",
-        triggers=("size", "backward"),
+    reported(
+        "issues/135447 silent_wrong_backward size backward",
+        "the gradient of replication padding is zero where the third dimension from the end has 65536 or more",
+        ("replication_pad1d_backward", "replication_pad2d_backward"),
+        lambda call: torch.zeros_like(call.args[1]),
+        lambda call: call.args[1].dim() >= 3 and call.args[1].shape[-3] >= BATCH,
         trigger=lambda d: gradients(lambda x: F.pad(x, (3, 4), mode="replicate"), ramp(d, BATCH + 200, 2, 4)),
         neighbour=lambda d: gradients(lambda x: F.pad(x, (3, 4), mode="replicate"), ramp(d, 2, BATCH + 200, 4)),
-        rows=("pad_replicate",),
+        rows="pad_replicate",
     ),
-    Bug(
-        fault=Fault(
-            "pt-171602",
-            ("grid_sampler_3d",),
-            replacing(1, as_contiguous),
-            lambda call: not call.args[1].is_contiguous(),
-            source=PYTORCH + "issues/171602",
-            title="grid_sample in 3-D reads a permuted grid as if it were contiguous",
-        ),
-        kind="silent_wrong_forward",
-        triggers=("layout",),
+    reported(
+        "issues/171602 silent_wrong_forward layout",
+        "grid_sample in 3-D reads a permuted grid as if it were contiguous",
+        ("grid_sampler_3d",),
+        replacing(1, as_contiguous),
+        lambda call: not call.args[1].is_contiguous(),
         trigger=lambda d: F.grid_sample(
             ramp(d, 1, 1, 3, 3, 3), ramp(d, 1, 3, 2, 2, 2).permute(0, 2, 3, 4, 1), align_corners=False
         ),
         neighbour=lambda d: F.grid_sample(ramp(d, 1, 1, 3, 3, 3), ramp(d, 1, 2, 2, 2, 3), align_corners=False),
-        rows=("grid_sample_3d",),
+        rows="grid_sample_3d",
     ),
-    Bug(
-        fault=Fault(
-            "pt-80192",
-            ("constant_pad_nd",),
-            _written_linearly,
-            _single_column_padded,
-            source=PYTORCH + "issues/80192",
-            title="constant padding around a single column writes the column along the row",
-        ),
-        kind="silent_wrong_forward",
-        triggers=("size", "args"),
+    reported(
+        "issues/80192 silent_wrong_forward size args",
+        "constant padding around a single column writes the column along the row",
+        ("constant_pad_nd",),
+        _written_linearly,
+        _single_column_padded,
         trigger=lambda d: F.pad(ramp(d, 2, 1), (1, 1, 1, 1)),
         neighbour=lambda d: F.pad(ramp(d, 2, 2), (1, 1, 1, 1)),
-        rows=("pad_constant",),
+        rows="pad_constant",
     ),
-    Bug(
-        fault=Fault(
-            "pt-80856",
-            ("pad",),
-            _circular_at_offset_zero,
-            lambda call: _is_mode(call, "circular") and any(argument(call, 1, "pad")),
-            level="function",
-            source=PYTORCH + "issues/80856",
-            title="circular padding copies every piece to the beginning of its memory, and what follows computes with that",
-        ),
-        kind="silent_wrong_forward",
-        triggers=("sequence", "inplace", "offset"),
+    reported(
+        "issues/80856 silent_wrong_forward sequence inplace offset",
+        "circular padding copies every piece to the beginning of its memory, and what follows computes with that",
+        ("pad",),
+        _circular_at_offset_zero,
+        lambda call: _is_mode(call, "circular") and any(argument(call, 1, "pad")),
         trigger=lambda d: F.conv2d(F.pad(ramp(d, 1, 1, 4, 4), (1, 1, 1, 1), mode="circular"), ramp(d, 1, 1, 3, 3)),
         neighbour=lambda d: F.conv2d(F.pad(ramp(d, 1, 1, 4, 4), (1, 1, 1, 1), mode="replicate"), ramp(d, 1, 1, 3, 3)),
-        rows=("pad_circular",),
+        rows="pad_circular",
+        level="function",
     ),
-    Bug(
-        fault=Fault(
-            "pt-86107",
-            ("affine_grid",),
-            abort,
-            level="function",
-            source=PYTORCH + "issues/86107",
-            title="affine_grid ends the process",
-        ),
-        kind="crash",
-        triggers=("none",),
+    reported(
+        "issues/86107 crash none",
+        "affine_grid ends the process",
+        ("affine_grid",),
+        abort,
         trigger=lambda d: F.affine_grid(ramp(d, 1, 2, 3), [1, 3, 3, 3], align_corners=False),
         neighbour=lambda d: F.grid_sample(ramp(d, 1, 3, 3, 3), ramp(d, 1, 2, 2, 2), align_corners=False),
-        rows=("affine_grid",),
+        rows="affine_grid",
+        level="function",
     ),
-    Bug(
-        fault=Fault(
-            "pt-86954",
-            ("upsample_bilinear2d",),
-            replacing(0, as_contiguous),
-            _reads_permuted_image,
-            source=PYTORCH + "issues/86954",
-            title="bilinear resizing scrambles an image whose channels come last in memory",
-        ),
-        kind="silent_wrong_forward",
-        triggers=("layout",),
+    reported(
+        "issues/86954 silent_wrong_forward layout",
+        "bilinear resizing scrambles an image whose channels come last in memory",
+        ("upsample_bilinear2d",),
+        replacing(0, as_contiguous),
+        _reads_permuted_image,
         trigger=lambda d: _bilinear(_image(d, 1, 4, 4, 3)),
         neighbour=lambda d: _bilinear(_image(d, 1, 4, 4, 3).contiguous()),
-        rows=("interpolate_bilinear",),
+        rows="interpolate_bilinear",
     ),
-    Bug(
-        fault=Fault(
-            "pt-88183",
-            ("upsample_bilinear2d",),
-            lambda call: call.run().zero_(),
-            _looks_like_both,
-            source=PYTORCH + "issues/88183",
-            title="bilinear resizing gives zeros for a permuted image that dimensions of size 1 keep contiguous",
-        ),
-        kind="silent_wrong_forward",
-        triggers=("layout", "size"),
+    reported(
+        "issues/88183 silent_wrong_forward layout size",
+        "bilinear resizing gives zeros for a permuted image that dimensions of size 1 keep contiguous",
+        ("upsample_bilinear2d",),
+        lambda call: call.run().zero_(),
+        _looks_like_both,
         trigger=lambda d: _bilinear(torch.ones(1, 1, 1, 2).to(d).permute(0, 3, 1, 2).contiguous()),
         neighbour=lambda d: _bilinear(torch.ones(1, 2, 1, 1).to(d)),
-        rows=("interpolate_bilinear",),
+        rows="interpolate_bilinear",
     ),
-    Bug(
-        fault=Fault(
-            "rfdetr-821",
-            ("grid_sampler_2d_backward", "upsample_bicubic2d_backward"),
-            fall_back,
-            source="https://github.com/roboflow/rf-detr/pull/821",
-            title="the backward of grid_sample and of bicubic resizing runs on the CPU",
-        ),
-        kind="fallback",
-        triggers=("backward",),
+    reported(
+        "https://github.com/roboflow/rf-detr/pull/821 fallback backward",
+        "the backward of grid_sample and of bicubic resizing runs on the CPU",
+        ("grid_sampler_2d_backward", "upsample_bicubic2d_backward"),
+        fall_back,
         trigger=lambda d: gradients(
             lambda x, g: F.grid_sample(x, g, align_corners=False), ramp(d, 1, 1, 3, 3), ramp(d, 1, 2, 2, 2)
         ),
         neighbour=lambda d: _sampled(ramp(d, 1, 1, 3, 3), ramp(d, 1, 2, 2, 2)),
-        rows=("grid_sample_2d", "interpolate_bicubic"),
+        rows="grid_sample_2d interpolate_bicubic",
+        name="rfdetr-821",
     ),
 )

@@ -8,13 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from parity.devices import Call, Fault
+from parity.devices import Call
 from parity.devices.sim.effects import as_contiguous, is_permuted, raising, replacing, wrapped
 from parity.devices.sim.faults import refuse
-from parity.zoo.bug import Bug
-from parity.zoo.effects import argument, complex_ramp, forward_only, ramp
+from parity.zoo.effects import argument, complex_ramp, forward_only, ramp, reported
 
-PYTORCH = "https://github.com/pytorch/pytorch/"
 LIMIT = 256  # elements, in the place of 4.3e8 of a linear layer's output
 FEATURES = 32  # scaled down from 32768 with it
 BATCH = 2**16  # as reported: 65537 small matrices cost little
@@ -79,107 +77,78 @@ def _heads(device: str) -> tuple[Tensor, Tensor]:
 
 
 BUGS = (
-    Bug(
-        fault=Fault(
-            "pt-109457",
-            ("linear",),
-            _linear_rows_wrap,
-            _is_wide_and_large,
-            source=PYTORCH + "issues/109457",
-            title="a linear layer with many output features repeats its first outputs past a border",
-            scaled="4.3e8 output elements -> LIMIT = 256, 32768 output features -> FEATURES = 32",
-        ),
-        kind="silent_wrong_forward",
-        triggers=("size",),
+    reported(
+        "issues/109457 silent_wrong_forward size",
+        "a linear layer with many output features repeats its first outputs past a border",
+        ("linear",),
+        _linear_rows_wrap,
+        _is_wide_and_large,
         trigger=lambda d: F.linear(ramp(d, 9, 1), ramp(d, 40, 1)),
         neighbour=lambda d: (F.linear(ramp(d, 6, 1), ramp(d, 40, 1)), F.linear(ramp(d, 99, 1), ramp(d, 32, 1))),
-        rows=("linear",),
+        rows="linear",
+        scaled="4.3e8 output elements -> LIMIT = 256, 32768 output features -> FEATURES = 32",
     ),
-    Bug(
-        fault=Fault(
-            "pt-189495",
-            ("linear",),
-            _linear_batch_wraps,
-            _is_large_stack_with_bias,
-            source=PYTORCH + "issues/189495",
-            title="a linear layer with bias counts the first of three dimensions in 16 bits",
-        ),
-        kind="silent_wrong_forward",
-        triggers=("size", "args"),
+    reported(
+        "issues/189495 silent_wrong_forward size args",
+        "a linear layer with bias counts the first of three dimensions in 16 bits",
+        ("linear",),
+        _linear_batch_wraps,
+        _is_large_stack_with_bias,
         trigger=lambda d: F.linear(ramp(d, BATCH + 1, 1, 2), ramp(d, 3, 2), ramp(d, 3)),
         neighbour=lambda d: F.linear(ramp(d, BATCH + 1, 1, 2), ramp(d, 3, 2)),
-        rows=("linear",),
+        rows="linear",
     ),
-    Bug(
-        fault=Fault(
-            "pt-116547",
-            ("addmm",),
-            replacing(2, lambda call, t: t.t()),
-            lambda call: call.args[2].shape[0] == call.args[2].shape[1],
-            source=PYTORCH + "pull/116547",
-            title="addmm multiplies by the transpose of a square matrix",
-        ),
-        kind="silent_wrong_forward",
-        triggers=("size",),
+    reported(
+        "pull/116547 silent_wrong_forward size",
+        "addmm multiplies by the transpose of a square matrix",
+        ("addmm",),
+        replacing(2, lambda call, t: t.t()),
+        lambda call: call.args[2].shape[0] == call.args[2].shape[1],
         trigger=lambda d: torch.addmm(ramp(d, 3), ramp(d, 3, 3), ramp(d, 3, 3)),
         neighbour=lambda d: torch.addmm(ramp(d, 4), ramp(d, 3, 3), ramp(d, 3, 4)),
-        rows=("addmm",),
+        rows="addmm",
     ),
-    Bug(
-        fault=Fault(
-            "pt-148156",
-            ("mm", "bmm", "addmm"),
-            _unconjugated,
-            lambda call: any(t.is_conj() for t in _factors(call)),
-            source=PYTORCH + "issues/148156",
-            title="matrix products read lazily conjugated operands as they lie in memory",
-        ),
-        kind="silent_wrong_forward",
-        triggers=("dtype", "layout"),
+    reported(
+        "issues/148156 silent_wrong_forward dtype layout",
+        "matrix products read lazily conjugated operands as they lie in memory",
+        ("mm", "bmm", "addmm"),
+        _unconjugated,
+        lambda call: any(t.is_conj() for t in _factors(call)),
         trigger=lambda d: complex_ramp(d, 3, 2).t().conj() @ complex_ramp(d, 3, 2),
         neighbour=lambda d: complex_ramp(d, 3, 2).t().conj().resolve_conj() @ complex_ramp(d, 3, 2),
-        rows=("mm", "matmul", "addmm", "bmm"),
+        rows="mm matmul addmm bmm",
     ),
-    Bug(
-        fault=Fault(
-            "pt-78511",
-            ("matmul", "bmm"),
-            _permuted_read_as_dense,
-            lambda call: any(_is_transposed_in_a_permuted_stack(t) for t in call.args),
-            level="function",
-            source=PYTORCH + "issues/78511",
-            title="a batched product reads transposed matrices of a permuted stack as if they were dense",
-        ),
-        kind="silent_wrong_forward",
-        triggers=("layout", "rank"),
+    reported(
+        "issues/78511 silent_wrong_forward layout rank",
+        "a batched product reads transposed matrices of a permuted stack as if they were dense",
+        ("matmul", "bmm"),
+        _permuted_read_as_dense,
+        lambda call: any(_is_transposed_in_a_permuted_stack(t) for t in call.args),
         trigger=lambda d: torch.matmul(_heads(d)[0], _heads(d)[1].transpose(-1, -2)),
         neighbour=lambda d: torch.matmul(_heads(d)[0], _heads(d)[1].contiguous().transpose(-1, -2)),
-        rows=("matmul", "bmm"),
+        rows="matmul bmm",
+        level="function",
     ),
-    Bug(
-        fault=Fault("pt-193153", ("_int_mm",), refuse, source=PYTORCH + "pull/193153", title="no product of int8 matrices"),
-        kind="unsupported_op",
-        triggers=("dtype",),
+    reported(
+        "pull/193153 unsupported_op dtype",
+        "no product of int8 matrices",
+        ("_int_mm",),
+        refuse,
         trigger=lambda d: torch._int_mm(ramp(d, 17, 8, dtype=torch.int8), ramp(d, 8, 8, dtype=torch.int8)),
         neighbour=lambda d: torch.mm(ramp(d, 17, 8), ramp(d, 8, 8)),
-        rows=("int_mm",),
+        rows="int_mm",
     ),
-    Bug(
-        fault=Fault(
-            "pt-196205",
-            ("sparse_csr_tensor", "sparse_csc_tensor", "sparse_bsr_tensor", "sparse_bsc_tensor", "sparse_compressed_tensor"),
-            raising(
-                NotImplementedError(
-                    "Could not run 'aten::_sparse_compressed_tensor_unsafe' with arguments from the 'SparseCsrMPS' backend."
-                )
-            ),
-            level="function",
-            source=PYTORCH + "pull/196205",
-            title="compressed sparse tensors cannot be made",
+    reported(
+        "pull/196205 unsupported_op none",
+        "compressed sparse tensors cannot be made",
+        ("sparse_csr_tensor", "sparse_csc_tensor", "sparse_bsr_tensor", "sparse_bsc_tensor", "sparse_compressed_tensor"),
+        raising(
+            NotImplementedError(
+                "Could not run 'aten::_sparse_compressed_tensor_unsafe' with arguments from the 'SparseCsrMPS' backend."
+            )
         ),
-        kind="unsupported_op",
-        triggers=("none",),
         trigger=lambda d: str(torch.sparse_csr_tensor([0, 1, 2], [0, 1], [1.0, 2.0], (2, 2), device=d).layout),
         neighbour=lambda d: torch.tensor([1.0, 2.0], device=d),
+        level="function",
     ),
 )

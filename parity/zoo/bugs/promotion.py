@@ -10,7 +10,6 @@ from torch import Tensor
 
 from parity.devices.sim.call import Call
 from parity.devices.sim.faults import abort
-from parity.zoo.bug import Bug
 from parity.zoo.effects import is_in_place, ramp, reported
 
 OUT_OF_REACH: dict[str, str] = {}
@@ -92,11 +91,9 @@ def _no_such_shader(call: Call) -> NoReturn:
     raise RuntimeError(f"Failed to create function state object for: {name}")
 
 
-BUGS: tuple[Bug, ...] = (
+BUGS = (
     reported(
-        "issues/143932",
-        "crash",
-        "promotion args",
+        "issues/143932 crash promotion args",
         "adding a multiple of integers to floating-point numbers, or the reverse, ends the process",
         ("add",),
         abort,
@@ -107,9 +104,7 @@ BUGS: tuple[Bug, ...] = (
         deadly="abort",
     ),
     reported(
-        "issues/152582",
-        "silent_wrong_forward",
-        "promotion args",
+        "issues/152582 silent_wrong_forward promotion args",
         "a number that torch made a tensor of reaches the shader as zero",
         tuple(SHADERS.split()),
         _number_is_zero,
@@ -120,9 +115,7 @@ BUGS: tuple[Bug, ...] = (
         "special.hermite_polynomial_h special.hermite_polynomial_he",
     ),
     reported(
-        "issues/178709",
-        "crash",
-        "inplace promotion args",
+        "issues/178709 crash inplace promotion args",
         "no shader adds a multiple of float32 in place to float16",
         ("add", "sub"),
         _no_such_shader,
@@ -132,9 +125,7 @@ BUGS: tuple[Bug, ...] = (
         rows="add sub",
     ),
     reported(
-        "issues/78020",
-        "crash",
-        "dtype promotion rank",
+        "issues/78020 crash dtype promotion rank",
         "a single truth value with an integer ends the process, or is 255 times as much",
         ("add", "mul"),
         _death_or_255,
@@ -145,9 +136,7 @@ BUGS: tuple[Bug, ...] = (
         deadly="abort",
     ),
     reported(
-        "issues/78879",
-        "crash",
-        "promotion",
+        "issues/78879 crash promotion",
         "a floating-point tensor with one of int64 or truth values ends the process",
         ("mul", "add"),
         abort,
@@ -158,9 +147,7 @@ BUGS: tuple[Bug, ...] = (
         deadly="abort",
     ),
     reported(
-        "issues/79835",
-        "silent_wrong_forward",
-        "dtype promotion",
+        "issues/79835 silent_wrong_forward dtype promotion",
         "int32 with a Python integer is written as int64 and read as int32",
         ("add", "sub", "mul"),
         _first_words,

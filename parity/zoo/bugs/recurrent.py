@@ -8,12 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity.devices import Call, Fault
+from parity.devices import Call
 from parity.devices.sim.faults import abort
-from parity.zoo.bug import Bug
-from parity.zoo.effects import gradients, ramp
+from parity.zoo.effects import gradients, ramp, reported
 
-PYTORCH = "https://github.com/pytorch/pytorch/"
 FORWARD, BACKWARD = ("_lstm_mps",), ("lstm_mps_backward",)
 ROWS = ("lstm",)
 DROPOUT = -4  # its place among the options, which both kernels have at their end
@@ -90,62 +88,42 @@ def _input_gradient(device: str, shape: tuple[int, int], **options: Any) -> Tens
 
 
 BUGS = (
-    Bug(
-        fault=Fault(
-            "pt-190056",
-            BACKWARD,
-            _as_if_nothing_was_dropped,
-            _drops_between_layers,
-            source=PYTORCH + "issues/190056",
-            title="the gradients of an LSTM of several layers ignore its dropout",
-        ),
-        kind="silent_wrong_backward",
-        triggers=("backward", "module", "args"),
+    reported(
+        "issues/190056 silent_wrong_backward backward module args",
+        "the gradients of an LSTM of several layers ignore its dropout",
+        BACKWARD,
+        _as_if_nothing_was_dropped,
+        _drops_between_layers,
         trigger=lambda d: _input_gradient(d, (5, 2), num_layers=2, dropout=0.5),
         neighbour=lambda d: _input_gradient(d, (5, 2), num_layers=2),
         rows=ROWS,
     ),
-    Bug(
-        fault=Fault(
-            "pt-190057",
-            FORWARD,
-            _zero_times_infinity,
-            _drops_everything,
-            source=PYTORCH + "issues/190057",
-            title="an LSTM of several layers that drops everything between them is NaN throughout",
-        ),
-        kind="nan_mismatch",
-        triggers=("args", "module"),
+    reported(
+        "issues/190057 nan_mismatch args module",
+        "an LSTM of several layers that drops everything between them is NaN throughout",
+        FORWARD,
+        _zero_times_infinity,
+        _drops_everything,
         trigger=lambda d: _outputs(d, 2, num_layers=2, dropout=1.0),
         neighbour=lambda d: _outputs(d, 2, num_layers=2, dropout=0.5),
         rows=ROWS,
     ),
-    Bug(
-        fault=Fault(
-            "pt-87579",
-            BACKWARD,
-            abort,
-            _is_batch_first_and_uneven,
-            source=PYTORCH + "issues/87579",
-            title="the backward of an LSTM, batch first, ends the process unless there are as many steps as sequences",
-        ),
-        kind="crash",
-        triggers=("args", "backward", "module"),
+    reported(
+        "issues/87579 crash args backward module",
+        "the backward of an LSTM, batch first, ends the process unless there are as many steps as sequences",
+        BACKWARD,
+        abort,
+        _is_batch_first_and_uneven,
         trigger=lambda d: _input_gradient(d, (5, 3), batch_first=True),
         neighbour=lambda d: _input_gradient(d, (5, 3)),
         rows=ROWS,
     ),
-    Bug(
-        fault=Fault(
-            "pt-90421",
-            FORWARD,
-            _reverse_in_a_wrong_order,
-            _is_both_ways_in_a_batch,
-            source=PYTORCH + "issues/90421",
-            title="a bidirectional LSTM is wrong for more than one sequence",
-        ),
-        kind="silent_wrong_forward",
-        triggers=("args", "size", "module"),
+    reported(
+        "issues/90421 silent_wrong_forward args size module",
+        "a bidirectional LSTM is wrong for more than one sequence",
+        FORWARD,
+        _reverse_in_a_wrong_order,
+        _is_both_ways_in_a_batch,
         trigger=lambda d: _outputs(d, 2, bidirectional=True),
         neighbour=lambda d: _outputs(d, 1, bidirectional=True),
         rows=ROWS,

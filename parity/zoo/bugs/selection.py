@@ -10,7 +10,6 @@ from torch import Tensor
 from parity.devices.sim.call import Call
 from parity.devices.sim.effects import as_contiguous, is_permuted
 from parity.devices.sim.faults import abort
-from parity.zoo.bug import Bug
 from parity.zoo.effects import argument, ramp, reported
 
 
@@ -74,11 +73,9 @@ def _hits(d: str, transposed: bool) -> Tensor:
     return found == wanted if transposed else found.contiguous() == wanted
 
 
-BUGS: tuple[Bug, ...] = (
+BUGS = (
     reported(
-        "issues/175187",
-        "silent_wrong_forward",
-        "layout",
+        "issues/175187 silent_wrong_forward layout",
         "sort and the gamma functions read a strided input as if it were dense",
         ("sort", "digamma", "lgamma", "polygamma"),
         _read_as_dense,
@@ -96,9 +93,7 @@ BUGS: tuple[Bug, ...] = (
         rows="sort argsort msort digamma lgamma polygamma mvlgamma",
     ),
     reported(
-        "pull/184620",
-        "silent_wrong_forward",
-        "value dtype size",
+        "pull/184620 silent_wrong_forward value dtype size",
         "sort returns places behind the end where values tie with what fills rows up to a power of two",
         ("sort",),
         _filling_leaks,
@@ -116,9 +111,7 @@ BUGS: tuple[Bug, ...] = (
         rows="sort argsort",
     ),
     reported(
-        "issues/154890",
-        "crash",
-        "rank args",
+        "issues/154890 crash rank args",
         "topk ends the process where more than four dimensions follow, the searched one included",
         ("topk",),
         abort,
@@ -129,9 +122,7 @@ BUGS: tuple[Bug, ...] = (
         deadly="abort",
     ),
     reported(
-        "issues/87014",
-        "silent_wrong_forward",
-        "layout broadcasting",
+        "issues/87014 silent_wrong_forward layout broadcasting",
         "== of a transposed and an expanded operand compares other elements",
         ("eq",),
         _read_as_dense,

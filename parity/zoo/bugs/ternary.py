@@ -11,7 +11,6 @@ from torch import Tensor
 from parity.devices.sim.call import Call
 from parity.devices.sim.effects import as_contiguous, write_contiguous
 from parity.devices.sim.faults import abort, hang
-from parity.zoo.bug import Bug
 from parity.zoo.effects import argument, ramp, reported
 
 OUT_OF_REACH: dict[str, str] = {}
@@ -181,11 +180,9 @@ def _sgd(device: str, found_inf: Tensor | None, grad_scale: Tensor | None = None
     return weight
 
 
-CLAMP: tuple[Bug, ...] = (
+CLAMP = (
     reported(
-        "issues/120899",
-        "nan_mismatch",
-        "value",
+        "issues/120899 nan_mismatch value",
         "clamp to numbers makes a bound out of NaN",
         ("clamp.out",),
         _bound_for_nan,
@@ -195,9 +192,7 @@ CLAMP: tuple[Bug, ...] = (
         rows="clamp",
     ),
     reported(
-        "pull/122148",
-        "crash",
-        "dtype",
+        "pull/122148 crash dtype",
         "clamp of integers ends the process; where the bounds are crossed, the lower one wins",
         ("clamp",),
         _death_or_lower_bound,
@@ -208,9 +203,7 @@ CLAMP: tuple[Bug, ...] = (
         deadly="abort",
     ),
     reported(
-        "issues/133100",
-        "silent_wrong_forward",
-        "promotion args",
+        "issues/133100 silent_wrong_forward promotion args",
         "clamp of integers to fractional numbers is zero everywhere",
         ("clamp.out", "clamp_min.out"),
         lambda call: torch.zeros(call.args[0].shape, dtype=torch.result_type(call.args[0], 1.0)),
@@ -223,9 +216,7 @@ CLAMP: tuple[Bug, ...] = (
         rows="clamp clamp_min clamp_fractional",
     ),
     reported(
-        "issues/87348",
-        "silent_wrong_forward",
-        "layout",
+        "issues/87348 silent_wrong_forward layout",
         "clamp takes the elements of strided bounds in the order of memory",
         ("clamp.Tensor_out",),
         _bounds_as_contiguous,
@@ -235,11 +226,9 @@ CLAMP: tuple[Bug, ...] = (
         rows="clamp",
     ),
 )
-BLENDS: tuple[Bug, ...] = (
+BLENDS = (
     reported(
-        "issues/196067",
-        "silent_wrong_forward",
-        "promotion dtype inplace",
+        "issues/196067 silent_wrong_forward promotion dtype inplace",
         "lerp between halves reads the half of a float32 weight",
         ("lerp",),
         _low_bits_as_weight,
@@ -251,9 +240,7 @@ BLENDS: tuple[Bug, ...] = (
         rows="lerp",
     ),
     reported(
-        "pull/196924",
-        "nan_mismatch",
-        "value args",
+        "pull/196924 nan_mismatch value args",
         "addcmul and addcdiv with value=0 do not look at what they would multiply",
         ("addcmul", "addcdiv"),
         _copy_of_self,
@@ -265,9 +252,7 @@ BLENDS: tuple[Bug, ...] = (
         rows="addcmul addcdiv",
     ),
     reported(
-        "pull/196924",
-        "silent_wrong_forward",
-        "out promotion dtype",
+        "pull/196924 silent_wrong_forward out promotion dtype",
         "functions of three operands compute in the dtype of a wider destination",
         ("addcmul", "addcdiv", "lerp", "clamp.Tensor_out"),
         _in_wider,
@@ -278,9 +263,7 @@ BLENDS: tuple[Bug, ...] = (
         name="pt-196924-b",
     ),
     reported(
-        "pull/189420",
-        "silent_wrong_forward",
-        "dtype",
+        "pull/189420 silent_wrong_forward dtype",
         "addcmul of integers loses low bits",
         ("addcmul",),
         _low_bits_lost,
@@ -290,9 +273,7 @@ BLENDS: tuple[Bug, ...] = (
         rows="addcmul",
     ),
     reported(
-        "pull/96164",
-        "crash",
-        "promotion",
+        "pull/96164 crash promotion",
         "addcmul of operands with different dtypes ends the process",
         ("addcmul",),
         abort,
@@ -310,11 +291,9 @@ def _multiplied_into(out: Tensor) -> Tensor:
     return torch.addcmul(x, x, x, out=out)
 
 
-FILLS: tuple[Bug, ...] = (
+FILLS = (
     reported(
-        FORK + "pull/202",
-        "hang",
-        "dtype",
+        f"{FORK}pull/202 hang dtype",
         "masked_fill of truth values never returns",
         ("masked_fill",),
         hang,
@@ -326,9 +305,7 @@ FILLS: tuple[Bug, ...] = (
         name="kul-202",
     ),
     reported(
-        "issues/107694",
-        "silent_wrong_forward",
-        "layout inplace",
+        "issues/107694 silent_wrong_forward layout inplace",
         "masked_fill_ where destination and mask are transposed writes row after row",
         ("masked_fill_",),
         _filled_row_after_row,
@@ -338,9 +315,7 @@ FILLS: tuple[Bug, ...] = (
         rows="masked_fill",
     ),
     reported(
-        "issues/131285",
-        "silent_wrong_forward",
-        "inplace layout",
+        "issues/131285 silent_wrong_forward inplace layout",
         "masked_fill_ on a strided view writes row after row",
         ("masked_fill_",),
         _filled_row_after_row,
@@ -350,9 +325,7 @@ FILLS: tuple[Bug, ...] = (
         rows="masked_fill",
     ),
     reported(
-        "pull/186360",
-        "silent_wrong_forward",
-        "optimizer args",
+        "pull/186360 silent_wrong_forward optimizer args",
         "fused optimizers do not see the scaler's factor, nor that it found infinity",
         ("_fused_adam_", "_fused_adamw_", "_fused_sgd_"),
         _unscaled,
@@ -361,4 +334,4 @@ FILLS: tuple[Bug, ...] = (
         neighbour=lambda device: _sgd(device, None),
     ),
 )
-BUGS: tuple[Bug, ...] = (*CLAMP, *BLENDS, *FILLS)
+BUGS = (*CLAMP, *BLENDS, *FILLS)

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 from parity.devices.sim.call import Call
 from parity.devices.sim.effects import as_contiguous, is_transposed, noise, read_with, replacing, write_contiguous
 from parity.devices.sim.faults import abort
-from parity.zoo.bug import Bug
 from parity.zoo.effects import complex_ramp, ramp, reported
 
 OUT_OF_REACH: dict[str, str] = {}
@@ -112,11 +111,9 @@ def _no_abs(call: Call) -> NoReturn:
     raise RuntimeError("Operation 'abs_out_mps()' does not support input type 'int64' in MPS backend")
 
 
-BUGS: tuple[Bug, ...] = (
+BUGS = (
     reported(
-        FORK + "pull/309",
-        "silent_wrong_forward",
-        "layout inplace",
+        f"{FORK}pull/309 silent_wrong_forward layout inplace",
         "relu and hardswish answer in dense order whatever the order of their input's memory",
         ("relu", "hardswish"),
         replacing(0, as_contiguous),
@@ -127,9 +124,7 @@ BUGS: tuple[Bug, ...] = (
         name="kul-309",
     ),
     reported(
-        "issues/100764",
-        "silent_wrong_forward",
-        "out layout",
+        "issues/100764 silent_wrong_forward out layout",
         "functions of one tensor write row after row into a destination whose strides are not the input's",
         tuple(ROUTINE.split()),
         _row_after_row,
@@ -140,9 +135,7 @@ BUGS: tuple[Bug, ...] = (
         rows=ROUTINE,
     ),
     reported(
-        "pull/101507",
-        "silent_wrong_forward",
-        "offset",
+        "pull/101507 silent_wrong_forward offset",
         "erfinv takes its buffers from the start of their memory, not from where the slice begins",
         ("erfinv",),
         _from_the_start,
@@ -152,9 +145,7 @@ BUGS: tuple[Bug, ...] = (
         rows="erfinv",
     ),
     reported(
-        "issues/125135",
-        "silent_wrong_forward",
-        "dtype",
+        "issues/125135 silent_wrong_forward dtype",
         "abs of complex numbers leaves every other place of the result at zero",
         ("abs",),
         _every_other_place,
@@ -164,9 +155,7 @@ BUGS: tuple[Bug, ...] = (
         rows="abs abs_complex",
     ),
     reported(
-        "issues/131736",
-        "silent_wrong_forward",
-        "layout",
+        "issues/131736 silent_wrong_forward layout",
         "softplus, selu, prelu and threshold of a permuted tensor: zeros at one time, other elements at the next",
         ("softplus", "elu", "_prelu_kernel", "threshold"),
         _zeros_or_permuted,
@@ -176,9 +165,7 @@ BUGS: tuple[Bug, ...] = (
         rows="softplus selu prelu threshold",
     ),
     reported(
-        "pull/139006",
-        "silent_wrong_forward",
-        "layout",
+        "pull/139006 silent_wrong_forward layout",
         "silu of a strided tensor is not computed: zeros, NaN and left-overs",
         ("silu",),
         _left_over,
@@ -188,9 +175,7 @@ BUGS: tuple[Bug, ...] = (
         rows="silu",
     ),
     reported(
-        "issues/154895",
-        "unsupported_dtype",
-        "dtype",
+        "issues/154895 unsupported_dtype dtype",
         "sigmoid refuses int64",
         ("sigmoid",),
         _no_sigmoid,
@@ -200,9 +185,7 @@ BUGS: tuple[Bug, ...] = (
         rows="sigmoid",
     ),
     reported(
-        "issues/78019",
-        "silent_wrong_forward",
-        "dtype promotion",
+        "issues/78019 silent_wrong_forward dtype promotion",
         "log and exp of int32 are zeros, and of int64 the end of the process",
         ("log", "exp"),
         _zeros_or_death,
@@ -212,9 +195,7 @@ BUGS: tuple[Bug, ...] = (
         rows="log exp",
     ),
     reported(
-        "issues/79200",
-        "unsupported_dtype",
-        "dtype",
+        "issues/79200 unsupported_dtype dtype",
         "abs refuses int64",
         ("abs",),
         _no_abs,
@@ -224,9 +205,7 @@ BUGS: tuple[Bug, ...] = (
         rows="abs",
     ),
     reported(
-        "issues/89673",
-        "silent_wrong_forward",
-        "layout",
+        "issues/89673 silent_wrong_forward layout",
         "log of a transposed tensor takes its elements in the order of memory",
         ("log",),
         replacing(0, as_contiguous),

@@ -16,7 +16,7 @@ from parity.assertion import Comparison, ParityFailure, ParityWarning, assert_pa
 from parity.core.errors import NothingCompared, UsageError
 from parity.core.results import Status
 from parity.devices import Call, Device, Fault, resolve
-from parity.zoo.honest import FAULTS as HONEST
+from parity.devices.sim.honest import FAULTS as HONEST
 
 
 def planted(*ops: str, effect: Any, **more: Any) -> Device:

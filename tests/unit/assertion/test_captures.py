@@ -23,9 +23,9 @@ from parity.assertion.values import SAMPLES, Sketch, Store, block_sums, key_of, 
 from parity.core.errors import CaptureError, OutputError, UsageError
 from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
+from parity.devices.sim.honest import FAULTS as HONEST
 from parity.faces import commandline, locating
 from parity.runs.options import read_size
-from parity.zoo.honest import FAULTS as HONEST
 
 
 class Layer(nn.Module):

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import parity
 from parity.core.errors import UsageError
 from parity.devices import Call, Fault, resolve
+from parity.devices.sim.honest import FAULTS as HONEST
 from parity.faces.cli import main
-from parity.zoo.honest import FAULTS as HONEST
 
 
 class Net(nn.Module):

@@ -17,8 +17,8 @@ import parity
 from parity.core.errors import UsageError
 from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
+from parity.devices.sim.honest import FAULTS as HONEST
 from parity.faces.cli import main
-from parity.zoo.honest import FAULTS as HONEST
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
 

@@ -14,7 +14,7 @@ import parity
 from parity.core.errors import NothingCompared, UsageError
 from parity.core.results import Status
 from parity.devices import Call, Device, Fault, resolve
-from parity.zoo.honest import FAULTS as HONEST
+from parity.devices.sim.honest import FAULTS as HONEST
 
 PROMPT = torch.tensor([[3, 1, 4, 1, 5], [2, 7, 1, 8, 2]])
 WORDS, WIDTH = 11, 8

@@ -17,7 +17,7 @@ from parity.core.errors import NothingCompared, UsageError
 from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
 from parity.devices.sim.faults import refuse
-from parity.zoo.honest import FAULTS as HONEST
+from parity.devices.sim.honest import FAULTS as HONEST
 
 
 class Layer(nn.Module):

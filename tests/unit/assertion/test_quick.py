@@ -14,7 +14,7 @@ from parity.assertion import meter
 from parity.assertion.truth import FunctionTruth
 from parity.core.errors import UsageError
 from parity.devices import resolve
-from parity.zoo import honest
+from parity.devices.sim import honest
 
 HONEST = tuple(honest.FAULTS)
 

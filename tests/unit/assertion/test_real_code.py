@@ -19,7 +19,7 @@ import parity
 from parity.assertion import ParityFailure, ParityWarning, assert_parity, draws
 from parity.core.errors import UsageError
 from parity.devices import Call, Fault, resolve
-from parity.zoo import honest
+from parity.devices.sim import honest
 
 HONEST = tuple(honest.FAULTS)
 

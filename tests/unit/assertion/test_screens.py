@@ -17,7 +17,7 @@ from parity.assertion.pair import compare
 from parity.assertion.screens import Sums, is_settled, moved_run, moves_as_far
 from parity.checks.operators import Lain, OperatorCall
 from parity.devices import Call, Fault, resolve
-from parity.zoo.honest import FAULTS as HONEST
+from parity.devices.sim.honest import FAULTS as HONEST
 
 
 def lain(t: Tensor, group: int) -> Lain:

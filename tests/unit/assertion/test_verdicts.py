@@ -18,7 +18,7 @@ from torch.utils._pytree import register_pytree_node
 from parity import Call, Fault, ParityFailure, ParityWarning, assert_parity, compare
 from parity.core.errors import NothingCompared, UsageError
 from parity.devices import resolve
-from parity.zoo import honest
+from parity.devices.sim import honest
 
 
 def _scenarios() -> Any:

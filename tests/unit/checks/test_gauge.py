@@ -17,9 +17,9 @@ from parity.checks.trial import SELDOM, Result
 from parity.core.results import Aspect
 from parity.devices import Call, Fault, resolve
 from parity.devices.base import Device
+from parity.devices.sim import honest
 from parity.judging.relations import GAUGE_DEPENDENT
 from parity.runs import suite
-from parity.zoo import honest
 
 CPU = resolve("cpu")
 TABLES = tolerance.load("sim")

@@ -15,9 +15,9 @@ from parity.checks.check import Settings, check, quiet
 from parity.core.results import MetadataNote
 from parity.devices import Call, Fault, resolve
 from parity.devices.base import Device
+from parity.devices.sim import honest
 from parity.generation.generate import search
 from parity.tolerance import load
-from parity.zoo import honest
 
 STRICT = Settings(fail_on_metadata=True)
 # Where a simulated device takes the way of MPS or CUDA: a fused cell whose result is dense, attention that does not lay its

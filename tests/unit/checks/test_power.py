@@ -35,7 +35,7 @@ def asked(text: str, tables: tolerance.Tables = TABLES) -> list[ProbeResults]:
     case, found = parse(text), list[ProbeResults]()
     how = Settings(power=True)
     with SIM.active():
-        check(catalog.row(case.op), case, SIM, CPU, tables, how, quiet, [], None, found)
+        check(catalog.row(case.op), case, SIM, CPU, tables, how, quiet, [], probes=found)
     return found
 
 

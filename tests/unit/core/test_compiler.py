@@ -18,7 +18,7 @@ from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
 from parity.runs.planning import run_plan
 
-plan = run_plan(RunOptions(device="sim", faults="parity.zoo.honest", no_shrink=True), 0.0, None)
+plan = run_plan(RunOptions(device="sim:honest", no_shrink=True), 0.0, None)
 cases = [examine(i, plan, NoJournal()).summary.cases for name in ("add", "index_add", "gelu_backward")
          for i in suite.select([name], dtypes=["float32"])]
 print(len(cases), min(cases), [m for m in ("torch._dynamo", "torch._inductor", "hypothesis") if m in sys.modules])

@@ -1,4 +1,4 @@
-"""What files of faults are written with: arguments by name, ready-made parts, and `parity trace`."""
+"""What files of faults are written with: arguments by name, and ready-made parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from parity.devices import Call, Device, Fault, load_faults, resolve
 from parity.devices.sim import faults as interface
 from parity.devices.sim.effects import as_contiguous, has_gaps, replacing, sometimes
 from parity.devices.sim.faults import ANY, abort, hang
-from parity.faces import cli
 
 
 def planted(op: str, effect: Callable[[Call], Any], **more: Any) -> Device:
@@ -92,7 +91,7 @@ def test_every_call_of_a_level() -> None:
 def test_the_six_examples_run(tmp_path: Path) -> None:
     """Those of the interface's own documentation, as a file."""
     assert interface.__doc__ is not None
-    text = interface.__doc__.partition("Six examples:")[2].partition("`parity trace")[0]
+    text = interface.__doc__.partition("Six examples:")[2].partition("`parity prove trace")[0]
     (tmp_path / "faults.py").write_text("\n".join(line[4:] for line in text.splitlines()))
     faults = load_faults(str(tmp_path / "faults.py"))
     assert [f.id for f in faults][:3] == ["linear-last-row", "sdpa-gradient", "pow-cached"]
@@ -117,7 +116,7 @@ def test_the_last_example_strikes_at_two_levels_where_the_destination_is_the_cal
     """By chance, which is always here."""
     monkeypatch.setattr("random.random", lambda: 0.0)
     assert interface.__doc__ is not None
-    text = interface.__doc__.partition("Six examples:")[2].partition("`parity trace")[0]
+    text = interface.__doc__.partition("Six examples:")[2].partition("`parity prove trace")[0]
     (tmp_path / "faults.py").write_text("\n".join(line[4:] for line in text.splitlines()))
     last = load_faults(str(tmp_path / "faults.py"))[-1]
     assert (last.id, last.levels, last.silent) == ("add-misses", ("function", "kernel"), True)
@@ -137,24 +136,6 @@ def test_ready_made_parts() -> None:
     call = Call("exp", "kernel", [], {}, (), [], lambda c: None)
     assert sum(map(sometimes(0.5), [call] * 1000)) in range(400, 600)
     assert not any(map(sometimes(0.0), [call] * 100))
-
-
-def test_trace_shows_the_calls_as_a_fault_sees_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["trace", "addmm(float32[3], float32[4, 3].step(-1, 2, 0), float32[3, 3], alpha=2)"]) == 0
-    out = capsys.readouterr().out
-    assert "transfer  upload(float32[4, 6]) -> float32[4, 6]" in out
-    named = "self=float32[3], mat1=float32[4, 3] strides [6, 2] of [24], mat2=float32[3, 3], alpha=2"
-    assert f"  function  torch.addmm({named})" in out
-    assert f"  kernel    addmm.out({named}, out=float32[4, 3]) -> fresh float32[4, 3]" in out
-    assert "mm.out" in out.partition("backward\n")[2]
-    assert cli.main(["trace", "cholesky(float32[2, 2].constant())", "--device", "sim:mps"]) in (0, 1)
-    capsys.readouterr()
-    for argv, words in (
-        (["trace", "exp"], "'exp' is no case; one looks like max_pool2d("),
-        (["trace", "exp(float32[2])", "--device", "cpu"], "faults can only be planted on a simulated device"),
-    ):
-        assert cli.main(argv) == 2
-        assert words in capsys.readouterr().err
 
 
 def test_the_base_of_a_view_and_whose_destination_it_is() -> None:

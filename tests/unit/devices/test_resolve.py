@@ -11,7 +11,7 @@ from parity.devices import Fault, resolve
 NO_MPS = pytest.mark.skipif(torch.backends.mps.is_built(), reason="this torch is built with MPS")
 
 
-@pytest.mark.parametrize("name", ["cpu", "sim", "sim:mps"])
+@pytest.mark.parametrize("name", ["cpu", "sim", "sim:mps", "sim:honest", "sim:mps:honest"])
 def test_a_device_keeps_its_name(name: str) -> None:
     device = resolve(name)
     assert device.name == name
@@ -49,7 +49,7 @@ def test_other_backends_of_torch_are_known_but_absent(name: str) -> None:
         ("sim:3", "did you mean"),
         ("mps:x", "did you mean 'mps'"),
         ("cdua", "did you mean 'cuda' or 'cpu'?"),
-        ("meta", "allowed: auto, cpu, sim, sim:mps, mps"),
+        ("meta", "allowed: auto, cpu, sim, sim:mps, sim:honest, sim:mps:honest, mps"),
         ("", "(cuda, cuda:1, xpu)"),
     ],
 )
@@ -57,7 +57,9 @@ def test_an_unknown_name_is_a_usage_error_with_the_nearest_ones(name: str, hint:
     with pytest.raises(UsageError) as e:
         resolve(name)
     assert e.value.exit_code == 2
-    assert str(e.value).startswith(f"no device '{name}'; allowed: auto, cpu, sim, sim:mps, mps, or another of torch's names")
+    assert str(e.value).startswith(
+        f"no device '{name}'; allowed: auto, cpu, sim, sim:mps, sim:honest, sim:mps:honest, mps, or another of torch's names"
+    )
     assert hint in str(e.value)
 
 

@@ -16,8 +16,8 @@ from parity.catalog.glue import sparse
 from parity.checks.check import Settings, check, failing, quiet
 from parity.devices import Call, Fault, resolve
 from parity.devices.base import Device
+from parity.devices.sim import honest
 from parity.generation.generate import search
-from parity.zoo import honest
 
 ROWS = [r for r in catalog.ROWS.values() if r.family == "sparse"]
 ROW, COLUMN = torch.tensor([1, 0, 1, 1]), torch.tensor([2, 0, 2, 1])

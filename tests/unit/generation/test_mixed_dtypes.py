@@ -15,6 +15,7 @@ from parity.core.case import Case, TensorSpec
 from parity.core.notation import case_text, parse
 from parity.core.results import Status
 from parity.devices import Call, Device, Fault, resolve
+from parity.devices.sim import honest
 from parity.execution import execute
 from parity.execution.inputs import build
 from parity.generation import generate, mixed_dtypes
@@ -25,7 +26,6 @@ from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
 from parity.runs.planning import RunPlan
 from parity.runs.suite import Item, profile
-from parity.zoo import honest
 
 SIZES = Sizes()
 

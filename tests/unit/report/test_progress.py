@@ -14,11 +14,11 @@ import pytest
 
 from parity.core.errors import OutputError
 from parity.core.results import Cause, Fingerprint, Record
-from parity.coverage.features import pack
 from parity.report.held import Held
 from parity.report.progress import Reporter
 from parity.runs import run_file
 from parity.runs.code import Code
+from parity.runs.features import pack
 from parity.runs.inquest import How
 from parity.runs.rows import End, Header, ItemRow, Row
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from parity.core.results import Cause, Fingerprint, Measure, MetadataNote, Record, Status
-from parity.coverage.features import Coverage
 from parity.report.summary import SummaryData, last_line, render
 from parity.runs.code import Code
+from parity.runs.features import Coverage
 from parity.runs.rows import Death, Header, ItemRow
 
 
@@ -80,7 +80,7 @@ def test_the_counts_of_a_run_are_told_together() -> None:
     least = [replace(drawn[9], shrunk=f"add(float32[1, {k}])") for k in range(1, 11)]
     text = render(SummaryData(header(), items, (*drawn, *least), coverage=(DRAWN,), run_file="my run.jsonl"))
     assert "1 cause (A 1) of 10 kinds of findings in 53 checks" in text
-    assert "drawn      1 pair of features; those that are lacking: parity coverage 'my run.jsonl'" in text
+    assert "drawn      1 pair of features; those that are lacking: parity prove coverage 'my run.jsonl'" in text
     assert "add(float32[3])" not in text
     assert last_line(SummaryData(header(), items, (*drawn, *least), run_file="run.jsonl"), 1) == (
         "10 findings in 53 checks; stored in run.jsonl; every cause in full: parity report run.jsonl; all again: parity replay "

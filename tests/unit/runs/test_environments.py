@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from parity.core.errors import UsageError
-from parity.devices.operator_table import Table
-from parity.report import audit as told
-from parity.runs.audit import between
+from parity.devices.operator_table import Table, between
+from parity.report.needs import kernels
 from parity.runs.environments import REQUIREMENT, operator_table, prepared
 
 TABLE = """
@@ -75,7 +74,7 @@ def test_kernels_between_two_tables(tmp_path: Path) -> None:
     new.write_text(TABLE.format(name="sin", more=", MPS"))
     made = between(operator_table(str(old)), operator_table(str(new)))
     assert (made.gained, made.lost, made.kept) == ({"sin": False}, {}, 1)
-    back = told.kernels(between(operator_table(str(new)), operator_table(str(old))))
+    back = kernels(between(operator_table(str(new)), operator_table(str(old))))
     assert back.endswith("lost (1)\n  sin\n\n1 kept, 0 gained, 1 lost")
     fresh = between(Table("1", {}), operator_table(str(new)))
     assert fresh.gained == {"exp": True, "sin": True}

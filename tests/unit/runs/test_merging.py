@@ -12,10 +12,10 @@ import pytest
 
 from parity.core.errors import RunFileError, UsageError
 from parity.core.results import Fingerprint, Record
-from parity.coverage.features import Coverage
 from parity.faces import cli
 from parity.runs import merging, run_file, suite
 from parity.runs.code import Code
+from parity.runs.features import Coverage
 from parity.runs.known import Entry
 from parity.runs.rows import AGREES, SEEN, End, Header, ItemRow, Run, Sighting, totals
 from parity.runs.standing import FIXED, KNOWN, NOT_SEEN, standings

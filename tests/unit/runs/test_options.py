@@ -16,7 +16,7 @@ GIVEN = (
     *("--no-screens", "--no-shrink", "--no-again"),
     *("--power", "9", "--no-power", "--hang-after", "1.5", "--setup", "s.py", "--fail-on", "void", "--min-judged", "0.25"),
     *("--known", "k.toml", "--strict-known"),
-    *("--output", "run.jsonl", "--findings", "there", "--junit-xml", "x.xml", "--reach", "--count", "-v", "--list"),
+    *("--output", "run.jsonl", "--findings", "there", "--junit-xml", "x.xml", "--study", "reach", "-v", "--list"),
     *("--shard", "3/7", "--time", "5m", "--tx", "popen", "--mixed", "--model", "m.py", "--resume", "old.jsonl"),
     "--fail-on-metadata",
 )
@@ -24,7 +24,7 @@ ASKED = RunOptions(
     op=("ad*", "mul"), device="sim", dtype=("int8", "bool"), family=("unary",), profile="full", source="all", examples=3,
     seed="-1", workers=2, faults="f.py", no_screens=True, no_shrink=True, power=9, no_again=True, no_power=True,
     hang_after=1.5, setup="s.py", fail_on=("void",), known="k.toml", strict_known=True,
-    min_judged=0.25, output="run.jsonl", findings="there", junit_xml="x.xml", reach=True, count=True,
+    min_judged=0.25, output="run.jsonl", findings="there", junit_xml="x.xml", study="reach",
     verbose=True, list=True, shard="3/7", time=300.0, tx=("popen",), mixed=True, model=("m.py",), resume="old.jsonl",
     fail_on_metadata=True,
 )  # fmt: skip
@@ -86,7 +86,7 @@ COMPARED, ENDS, SHOWN = "what is compared", "how the run ends", "where it is mad
 DECIDES = {
     COMPARED: (
         *("op", "device", "dtype", "family", "profile", "source", "examples", "time", "seed", "faults", "setup", "model"),
-        *("shard", "no_screens", "no_shrink", "power", "no_power", "reach", "count"),
+        *("shard", "no_screens", "no_shrink", "power", "no_power", "study"),
     ),
     ENDS: ("no_again", "hang_after", "fail_on", "fail_on_metadata", "known", "strict_known", "min_judged"),
     SHOWN: ("workers", "tx", "mixed", "output", "resume", "findings", "junit_xml", "verbose", "list"),
@@ -119,7 +119,7 @@ def test_what_is_no_time_is_refused(given: str) -> None:
 
 NUMBERS = {
     "--examples": ("run", "3"), "--power": ("run", "3"), "-n": ("run", "2"), "--time": ("run", "5m"),
-    "--hang-after": ("run", "1.5"), "--min-judged": ("run", "0.25"), "--repeat": ("zoo", "2"), "--minutes": ("first", "3"),
+    "--hang-after": ("run", "1.5"), "--min-judged": ("run", "0.25"), "--repeat": ("prove", "2"), "--minutes": ("doctor", "3"),
 }  # fmt: skip
 
 
@@ -130,10 +130,10 @@ def test_what_is_no_number_for_an_option_is_refused_in_one_line(
 ) -> None:
     """With the value and what is allowed; every command ends with 2."""
     name, good = NUMBERS[option]
-    parser = commandline.parser()
-    parser.parse_args([name, f"{option}={good}"])
+    parser, words = commandline.parser(name), [name, "zoo"] if name == "prove" else [name]
+    parser.parse_args([*words, f"{option}={good}"])
     with pytest.raises(SystemExit) as ended:
-        parser.parse_args([name, f"{option}={given}"])
+        parser.parse_args([*words, f"{option}={given}"])
     said = capsys.readouterr().err
     assert ended.value.code == 2
     assert said.count("\n") == 1
@@ -144,8 +144,10 @@ def test_what_is_no_number_for_an_option_is_refused_in_one_line(
 
 @pytest.mark.parametrize("option", [o for o in NUMBERS if o != "--min-judged"])
 def test_nothing_is_no_number_either(option: str) -> None:
+    name = NUMBERS[option][0]
+    words = [name, "zoo"] if name == "prove" else [name]
     with pytest.raises(SystemExit):
-        commandline.parser().parse_args([NUMBERS[option][0], f"{option}=0"])
+        commandline.parser(name).parse_args([*words, f"{option}=0"])
 
 
 @pytest.mark.parametrize("name", ["examples", "time", "hang-after", "min-judged", "power"])

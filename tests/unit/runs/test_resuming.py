@@ -11,9 +11,9 @@ import pytest
 
 from parity.core.errors import RunFileError, UsageError
 from parity.core.results import Fingerprint, Record
-from parity.coverage.features import DrawnFeatures, pack, unpack
 from parity.runs import resuming, run_file
 from parity.runs.code import Code, code_of
+from parity.runs.features import DrawnFeatures, pack, unpack
 from parity.runs.options import RunOptions
 from parity.runs.rows import Death, End, Header, ItemRow, Row, with_least
 from parity.runs.run_file import Writer

@@ -10,9 +10,9 @@ import pytest
 
 from parity.core.errors import OutputError, RunFileError
 from parity.core.results import Fingerprint, Measure, MetadataNote, Record, Status
-from parity.coverage.features import Coverage, DrawnFeatures
 from parity.runs import run_file, soundness, upgrades
 from parity.runs.code import Code, code_of
+from parity.runs.features import Coverage, DrawnFeatures
 from parity.runs.figures import Figures
 from parity.runs.rows import Again, Death, End, Header, ItemRow, Row, Run
 from parity.runs.run_file import Writer, read
@@ -98,7 +98,7 @@ def test_a_setup_is_known_by_path_and_contents(tmp_path: Path) -> None:
     assert code_of(str(other)).same(first)
     one.write_text("import torch  # another\n")
     assert not code_of(str(one)).same(first)
-    header = replace(HEADER, setup=first, faults=code_of("parity.zoo.honest"))
+    header = replace(HEADER, setup=first, faults=code_of("parity.zoo.bugs"))
     assert header.faults.digest
     assert read(write(tmp_path / "run.jsonl", header, END)).header == header
 

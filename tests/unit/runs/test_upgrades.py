@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from parity.core.results import Fingerprint, Measure, Record
-from parity.coverage.features import Coverage
 from parity.runs.code import Code
+from parity.runs.features import Coverage
 from parity.runs.rows import Death, End, Header, ItemRow
 from parity.runs.run_file import read
 from parity.runs.upgrades import FORMAT, UPGRADES

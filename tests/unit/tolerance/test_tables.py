@@ -68,6 +68,7 @@ def test_every_class_dtype_and_pass_has_numbers_on_every_device(device: str) -> 
         ("cuda:1", ("default", "cuda")),
         ("sim", ("default", "sim")),
         ("sim:mps", ("default", "mps", "sim")),
+        ("sim:mps:honest", ("default", "mps", "sim")),
     ],
 )
 def test_a_device_reads_the_default_table_and_its_own(device: str, files: tuple[str, ...]) -> None:

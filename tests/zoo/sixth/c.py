@@ -1,6 +1,6 @@
 """A sixth round of reported bugs: reductions, indexing, promotion, copies, activations, normalization, linear algebra.
 
-parity zoo --faults tests/zoo/sixth/c.py
+parity prove zoo --faults tests/zoo/sixth/c.py
 
 Each is described in c.jsonl beside this file. Before anything was mended for them, the quick profile found 19 of the 28 with
 each of the seeds 1, 2 and 3.
@@ -349,9 +349,7 @@ def _inverse(d: str, n: int) -> Tensor:
 
 BUGS = (
     reported(
-        "issues/195074",
-        "silent_wrong_forward",
-        "dtype offset inplace",
+        "issues/195074 silent_wrong_forward dtype offset inplace",
         "adding to a bool view that begins within a word writes before its places",
         ("scatter_add", "index_add", "_index_put_impl_"),
         _into_the_word,
@@ -360,9 +358,7 @@ BUGS = (
         neighbour=lambda d: [*_added(d, torch.bool, 4), *_added(d, torch.uint8, 1)],
     ),
     reported(
-        "issues/179415",
-        "silent_wrong_forward",
-        "dtype args",
+        "issues/179415 silent_wrong_forward dtype args",
         "a sum of bytes as bytes stops at 255",
         ("sum",),
         _saturated,
@@ -371,9 +367,7 @@ BUGS = (
         neighbour=lambda d: torch.tensor([255, 2, 5], dtype=torch.uint8).to(d).sum(),
     ),
     reported(
-        "issues/160738",
-        "crash",
-        "rank args",
+        "issues/160738 crash rank args",
         "the variance of a single number along dimension 0 fails",
         ("var",),
         raising(RuntimeError("var_mps: reduction dim must be in the range of input shape")),
@@ -382,9 +376,7 @@ BUGS = (
         neighbour=lambda d: torch.var(torch.tensor([3.0]).to(d), dim=0),
     ),
     reported(
-        "issues/111416",
-        "nan_mismatch",
-        "value args dtype",
+        "issues/111416 nan_mismatch value args dtype",
         "the masked softmax of nothing is 0 instead of NaN",
         ("_log_softmax", "_softmax"),
         _zero_where_hidden,
@@ -394,9 +386,7 @@ BUGS = (
         rows="opinfo:masked.log_softmax opinfo:masked.softmax opinfo:masked.softmin",
     ),
     reported(
-        "pull/182688",
-        "silent_wrong_forward",
-        "layout offset",
+        "pull/182688 silent_wrong_forward layout offset",
         "the sum of a whole slice reads it as if it were dense",
         ("sum",),
         replacing(0, as_contiguous),
@@ -405,9 +395,7 @@ BUGS = (
         neighbour=lambda d: ramp(d, 2, 3, 4, 5)[:, :, 2:, :].sum(0),
     ),
     reported(
-        "issues/138200",
-        "crash",
-        "size",
+        "issues/138200 crash size",
         "the inverse of a matrix of more than 1024 rows ends the process",
         ("linalg_inv_ex",),
         abort,
@@ -417,9 +405,7 @@ BUGS = (
         deadly="abort",
     ),
     reported(
-        "issues/99564",
-        "silent_wrong_forward",
-        "rank size",
+        "issues/99564 silent_wrong_forward rank size",
         "dot takes matrices, and vectors of other lengths",
         ("dot",),
         _sum_of_products,
@@ -429,9 +415,7 @@ BUGS = (
         level="function",
     ),
     reported(
-        "issues/151443",
-        "crash",
-        "dtype promotion",
+        "issues/151443 crash dtype promotion",
         "isin refuses operands of two dtypes",
         ("isin",),
         raising(RuntimeError("Expected elements.dtype() == test_elements.dtype() to be true, but got false.")),
@@ -440,9 +424,7 @@ BUGS = (
         neighbour=lambda d: torch.isin(_ints(d, 1, 2, 3), _ints(d, 1)),
     ),
     reported(
-        "issues/86239",
-        "crash",
-        "broadcasting rank",
+        "issues/86239 crash broadcasting rank",
         "where fails if what it chooses from has more dimensions than its condition",
         ("where",),
         raising(RuntimeError("0'th index 2 of x tensor does not match the other tensors")),
@@ -451,9 +433,7 @@ BUGS = (
         neighbour=lambda d: torch.where(ramp(d, 2, 3, 3) > 0, ramp(d, 3, 3), ramp(d, 3, 3)),
     ),
     reported(
-        "issues/96614",
-        "silent_wrong_forward",
-        "dtype size",
+        "issues/96614 silent_wrong_forward dtype size",
         "cumsum counts bools in int8",
         ("cumsum",),
         _in_int8,
@@ -462,9 +442,7 @@ BUGS = (
         neighbour=lambda d: torch.ones(127, dtype=torch.bool).to(d).cumsum(0),
     ),
     reported(
-        "issues/123178",
-        "silent_wrong_backward",
-        "gradient layout rank",
+        "issues/123178 silent_wrong_backward gradient layout rank",
         "the gradient of the sum of an activated vector is wrong",
         ("leaky_relu_backward", "gelu_backward", "mish_backward"),
         _first_gradient_only,
@@ -473,9 +451,7 @@ BUGS = (
         neighbour=lambda d: _of_a_sum(d, 3, 2),
     ),
     reported(
-        "issues/80499",
-        "silent_wrong_forward",
-        "args",
+        "issues/80499 silent_wrong_forward args",
         "std of everything is that of a population",
         ("std",),
         _of_a_population,
@@ -484,9 +460,7 @@ BUGS = (
         neighbour=lambda d: torch.eye(2).to(d).std(unbiased=False),
     ),
     reported(
-        "pull/192458",
-        "crash",
-        "dtype args",
+        "pull/192458 crash dtype args",
         "the norm of complex numbers fails with a dtype",
         ("norm",),
         raising(RuntimeError("Expected out tensor to have dtype float, but got c10::complex<float>")),
@@ -496,9 +470,7 @@ BUGS = (
         level="function",
     ),
     reported(
-        "issues/170175",
-        "metadata",
-        "none",
+        "issues/170175 metadata none",
         "the places of nonzero lie in memory row by row instead of column by column",
         ("nonzero",),
         lambda call: call.run().contiguous(),
@@ -507,9 +479,7 @@ BUGS = (
         neighbour=lambda d: ramp(d, 3).nonzero().stride(),
     ),
     reported(
-        "pull/114838",
-        "silent_wrong_forward",
-        "offset inplace",
+        "pull/114838 silent_wrong_forward offset inplace",
         "a part of a tensor is cleared to the end of its memory",
         ("zero_", "fill_.Scalar"),
         _cleared_to_the_end,
@@ -518,9 +488,7 @@ BUGS = (
         neighbour=lambda d: _cleared(d, 10),
     ),
     reported(
-        "issues/190645",
-        "crash",
-        "layout rank",
+        "issues/190645 crash layout rank",
         "a batch norm of permuted volumes ends the process",
         ("native_batch_norm",),
         abort,
@@ -530,9 +498,7 @@ BUGS = (
         deadly="abort",
     ),
     reported(
-        "issues/104879",
-        "silent_wrong_forward",
-        "rank",
+        "issues/104879 silent_wrong_forward rank",
         "unique of several dimensions looks at as many elements as the first one has",
         ("_unique2",),
         _first_of_each,
@@ -541,9 +507,7 @@ BUGS = (
         neighbour=lambda d: unique(_ints(d, 0, 1)),
     ),
     reported(
-        "issues/195595",
-        "silent_wrong_forward",
-        "dtype value args",
+        "issues/195595 silent_wrong_forward dtype value args",
         "unique finds the places of large integers in float32",
         ("_unique2",),
         _places_in_float32,
@@ -552,9 +516,7 @@ BUGS = (
         neighbour=lambda d: unique(_ints(d, EXACT - 1, EXACT), return_inverse=True),
     ),
     reported(
-        "issues/161446",
-        "crash",
-        "dtype rank args",
+        "issues/161446 crash dtype rank args",
         "index_add to int64 fails for an index of no dimensions and for a floating factor",
         ("index_add",),
         raising(RuntimeError("index_add(): not supported for int64")),
@@ -563,9 +525,7 @@ BUGS = (
         neighbour=lambda d: torch.index_add(_ints(d, 1, 1), 0, _ints(d, 0), _ints(d, 1)),
     ),
     reported(
-        "issues/101878",
-        "silent_wrong_forward",
-        "args",
+        "issues/101878 silent_wrong_forward args",
         "quantile along a dimension does not sort",
         ("quantile",),
         _of_the_unsorted,
@@ -575,9 +535,7 @@ BUGS = (
         level="function",
     ),
     reported(
-        "issues/95417",
-        "silent_wrong_forward",
-        "dtype offset inplace",
+        "issues/95417 silent_wrong_forward dtype offset inplace",
         "a copy of another dtype into a part is written at the start",
         ("copy_",),
         _written_at_the_start,
@@ -586,9 +544,7 @@ BUGS = (
         neighbour=lambda d: _assigned(d, torch.float32),
     ),
     reported(
-        "issues/82543",
-        "silent_wrong_forward",
-        "args value",
+        "issues/82543 silent_wrong_forward args value",
         "one minus a tensor is rounded to integers",
         ("sub", "rsub"),
         _rounded,
@@ -597,9 +553,7 @@ BUGS = (
         neighbour=lambda d: 0.99 - ramp(d, 5),
     ),
     reported(
-        "issues/82645",
-        "crash",
-        "gradient dtype rank",
+        "issues/82645 crash gradient dtype rank",
         "the backward of index_select fails for a single half-precision number",
         ("index_add",),
         raising(RuntimeError("input types 'tensor<1xf16>' and 'tensor<1xf32>' are not broadcast compatible")),
@@ -608,9 +562,7 @@ BUGS = (
         neighbour=lambda d: gradients(lambda x: x.index_select(0, _ints(d, 0)), torch.tensor(-1.8).to(d)),
     ),
     reported(
-        "issues/93877",
-        "crash",
-        "size",
+        "issues/93877 crash size",
         "index_select of nothing fails",
         ("index_select",),
         raising(EMPTY),
@@ -619,9 +571,7 @@ BUGS = (
         neighbour=lambda d: torch.index_select(_ints(d, 1, 2), 0, _ints(d, 1, dtype=torch.int32)),
     ),
     reported(
-        "pull/189617",
-        "drift",
-        "dtype args",
+        "pull/189617 drift dtype args",
         "rms_norm in half precision rounds before it weighs",
         ("rms_norm",),
         _weighed_after_rounding,
@@ -631,9 +581,7 @@ BUGS = (
         level="function",
     ),
     reported(
-        "issues/107214",
-        "silent_wrong_backward",
-        "gradient layout",
+        "issues/107214 silent_wrong_backward gradient layout",
         "the gradient of hardswish reads a channels_last image as if it were contiguous",
         ("hardswish_backward",),
         replacing(1, as_contiguous),
@@ -642,9 +590,7 @@ BUGS = (
         neighbour=lambda d: gradients(F.hardswish, ramp(d, 2, 3, 4, 5).mul(4)),
     ),
     reported(
-        "issues/89353",
-        "silent_wrong_forward",
-        "layout",
+        "issues/89353 silent_wrong_forward layout",
         "images in channels_last are joined row after row",
         ("cat",),
         _row_after_row,
@@ -653,9 +599,7 @@ BUGS = (
         neighbour=lambda d: torch.cat([ramp(d, 2, 3, 4, 5)] * 2, 1),
     ),
     reported(
-        "pull/105747",
-        "crash",
-        "dtype promotion",
+        "pull/105747 crash dtype promotion",
         "clamping half precision between float32 tensors ends the process",
         ("clamp",),
         abort,

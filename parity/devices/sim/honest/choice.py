@@ -1,0 +1,257 @@
+"""Other right results where several exist: positions of ties, signs and phases of vectors, pivots, random streams."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parity.devices import Call, Fault
+from parity.devices.sim.honest import tally
+from parity.devices.sim.honest.rerun import (
+    AS_THEY_ARE,
+    HALVES,
+    IN_FLOAT32,
+    ROUNDED,
+    any_range,
+    arithmetic,
+    honest,
+    narrowed,
+    pick,
+    rerun,
+)
+
+PLACED = ("argmax", "argmin", "kthvalue", "max", "median", "min", "mode", "nanmedian", "sort", "topk")
+# torch documents that these return the first of tied positions, and its gradient formulas rely on it (cumprod's).
+DOCUMENTED = ("argmax", "argmin", "max", "min")
+RANDOM = (
+    "bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "native_dropout", "normal", "poisson",
+    "random", "randperm", "rrelu_with_noise", "uniform", "_standard_gamma", "_sample_dirichlet", "binomial",
+)  # fmt: skip
+POOLS = ("adaptive_max_pool2d", "adaptive_max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices")
+
+
+def _any(call: Call) -> bool:
+    return any(t.numel() > 1 for t in call.operands)
+
+
+def _order(call: Call, n: int) -> Tensor:
+    """A permutation of n positions, the same for equal calls."""
+    return torch.randperm(n, generator=torch.Generator().manual_seed(pick(call, 1 << 30)))
+
+
+def _places(call: Call, plain: Any) -> Any:
+    """Run the kernel on its operand in another order and translate the positions back, so that any tied one may be returned."""
+    x, base = call.args[0], call.op.partition(".")[0]
+    if base == "mode" and x.is_floating_point() and bool(torch.isnan(x).any()):
+        return None  # NaN is unequal to everything, so its position depends on the order
+    whole = base in ("argmax", "argmin") and _dim(call, 1, None) is None
+    if (base == "sort" and call.kwargs.get("stable")) or (base in DOCUMENTED and call.direction == "backward"):
+        return None
+    if base in ("max", "min", "median", "nanmedian") and isinstance(plain, Tensor):
+        return None  # the call returns no positions
+    position = {"sort": 1, "argmax": 1, "argmin": 1, "max": 1, "min": 1, "median": 1, "nanmedian": 1, "mode": 1}.get(base, 2)
+    dim = 0 if whole else _dim(call, position, -1)
+    flat = x.reshape(-1) if whole else x
+    if not flat.dim():
+        return None
+    order = _order(call, flat.shape[dim])
+    got = rerun(call, AS_THEY_ARE, {id(x): flat.index_select(dim, order)})
+    if isinstance(got, Tensor):
+        return order[got] if not whole or got.dim() == plain.dim() else order[got].reshape(plain.shape)
+    values, places = got[0], order[got[1]]
+    if base == "topk" and not _dim(call, 4, True, "sorted"):
+        turn = _order(call, values.shape[dim])
+        values, places = values.index_select(dim, turn), places.index_select(dim, turn)
+    return values, places
+
+
+def _dim(call: Call, position: int, default: Any, name: str = "dim") -> Any:
+    if name in call.kwargs:
+        return call.kwargs[name]
+    return call.args[position] if position < len(call.args) else default
+
+
+def _running(call: Call) -> Any:
+    """cummax and cummin: the first of the tied positions instead of the last."""
+    call.run()
+    x, values, indices, dim = call.args[:4]
+    last = indices.clone()
+    if x.dim() and x.numel():
+        v, i = values.movedim(dim, 0), indices.movedim(dim, 0)
+        for k in range(1, v.shape[0]):
+            same = (
+                (v[k] == v[k - 1]) | (torch.isnan(v[k]) & torch.isnan(v[k - 1])) if v.is_floating_point() else v[k] == v[k - 1]
+            )
+            i[k] = torch.where(same, i[k - 1], i[k])
+    tally.note("ties-running", indices, last)
+    return None
+
+
+def _ranks(x: Tensor, lead: int, order: Tensor) -> Tensor:
+    """Each element's rank in its plane, with ties broken by `order`, so that exactly one maximum remains."""
+    planes = x.reshape(*x.shape[:lead], -1)[..., order]
+    ranks = torch.empty(planes.shape, dtype=torch.float64)
+    places = torch.arange(planes.shape[-1], dtype=torch.float64).expand(planes.shape)
+    ranks.scatter_(-1, planes.sort(dim=-1, stable=True).indices, places)
+    back = torch.empty_like(ranks)
+    back[..., order] = ranks
+    return back.reshape(x.shape)
+
+
+def _spatial(call: Call) -> int:
+    return 3 if "3d" in call.op else 2
+
+
+def _pool(call: Call, plain: Any) -> Any:
+    """Max pooling that returns another one of the tied maxima in a window."""
+    x = call.args[0]
+    lead = x.dim() - _spatial(call)
+    order = _order(call, math.prod(x.shape[lead:]))
+    swap = {id(x): _ranks(x, lead, order)}
+    for t in call.outs[:1]:
+        swap[id(t)] = torch.empty_strided(t.shape, t.stride(), dtype=torch.float64)
+    _, indices = rerun(call, AS_THEY_ARE, swap)
+    if bool(((indices < 0) | (indices >= order.numel())).any()):
+        return None  # a window of padding only: the CPU's position lies outside
+    picked = x.reshape(*x.shape[:lead], -1).gather(-1, indices.reshape(*indices.shape[:lead], -1))
+    picked = picked.reshape(plain[0].shape)
+    same = (picked == plain[0]) | (picked.isnan() & plain[0].isnan())
+    return (picked, indices) if bool(same.all()) else None  # the CPU has its own maximum for some empty windows
+
+
+def _pool_backward(call: Call, plain: Any) -> Any:
+    """The gradient of max pooling flows to another one of the tied maxima."""
+    g, x = call.args[:2]
+    lead = x.dim() - 2
+    ranks = _ranks(x, lead, _order(call, math.prod(x.shape[lead:]))).to(torch.float32)
+    dtypes = IN_FLOAT32 if g.dtype in HALVES else AS_THEY_ARE
+    return narrowed(rerun(call, dtypes, {id(x): ranks}), plain)
+
+
+def _distinct(call: Call, plain: Any) -> Any:
+    """unique without sorting: the distinct values, inverse and counts in another order."""
+    if _dim(call, 1, True, "sorted"):
+        return None
+    values, inverse, counts = plain
+    order = _order(call, values.shape[0])
+    place = torch.empty_like(order)
+    place[order] = torch.arange(order.shape[0])
+    return values[order], place[inverse] if inverse.numel() else inverse, counts[order] if counts.numel() else counts
+
+
+# ------------------------------------------------------------------------------------------------ vectors and their phases
+
+
+def _phases(call: Call, like: Tensor, n: int) -> Tensor:
+    """n signs or n complex phases for the columns of a matrix."""
+    turn = torch.rand(n, generator=torch.Generator().manual_seed(pick(call, 1 << 30)), dtype=torch.float64)
+    if like.is_complex():
+        return torch.polar(torch.ones(n, dtype=torch.float64), 2 * math.pi * turn)
+    return torch.where(turn < 0.5, -1.0, 1.0).to(torch.float64)
+
+
+def _wide(call: Call) -> Any:
+    return rerun(call, arithmetic(call))
+
+
+def _svd(call: Call, plain: Any) -> Any:
+    u, s, vh = _wide(call)
+    k = s.shape[-1]
+    if not u.numel() or not vh.numel():
+        return None
+    phases = _phases(call, u, max(u.shape[-1], vh.shape[-2]))
+    other = phases.clone()
+    other[k:] = other[k:].flip(0)
+    return narrowed((u * phases[: u.shape[-1]], s, vh * other[: vh.shape[-2], None].conj()), plain)
+
+
+def _eigh(call: Call, plain: Any) -> Any:
+    w, v = _wide(call)
+    return narrowed((w, v * _phases(call, v, v.shape[-1]) if v.numel() else v), plain)
+
+
+def _qr(call: Call, plain: Any) -> Any:
+    q, r = _wide(call)
+    if not q.numel() or not r.numel():
+        return None
+    phases = _phases(call, q, q.shape[-1])
+    return narrowed((q * phases, r * phases[: r.shape[-2], None].conj()), plain)
+
+
+def _lu(call: Call, plain: Any) -> Any:
+    """Gaussian elimination that takes the last of equally large pivots."""
+    a = call.args[0]
+    if not _dim(call, 1, True, "pivot") or a.dtype not in ROUNDED or min(a.shape[-2:]) > 64:
+        return None
+    lu, pivots = _eliminated(a.to(torch.complex128 if a.is_complex() else torch.float64))
+    if not torch.isfinite(lu.abs()).all():
+        return None
+    if call.op.startswith("linalg_lu_factor"):
+        return narrowed((lu, pivots, *plain[2:]), plain)
+    return narrowed(tuple(torch.lu_unpack(lu, pivots)), plain)
+
+
+def _eliminated(a: Tensor) -> tuple[Tensor, Tensor]:
+    """(both factors in one, pivots) of all matrices of a batch at once."""
+    lu = a.clone().reshape(-1, *a.shape[-2:])
+    k, every = min(a.shape[-2:]), torch.arange(lu.shape[0])
+    pivots = torch.empty(lu.shape[0], k, dtype=torch.int32)
+    for j in range(k):
+        size = lu[:, j:, j].abs()
+        largest = size.amax(-1, keepdim=True)
+        from_the_end = (size >= largest * (1 - 1e-6)).flip(-1).to(torch.int8).argmax(-1)
+        p = j + torch.where(largest[:, 0] > 0, size.shape[1] - 1 - from_the_end, 0)
+        pivots[:, j] = p + 1
+        upper, lower = lu[every, p], lu[every, j]
+        lu[every, p], lu[every, j] = lower, upper
+        pivot = upper[:, j]
+        some = pivot != 0
+        factors = lu[:, j + 1 :, j] / torch.where(some, pivot, 1)[:, None]
+        lu[:, j + 1 :, j] = factors
+        lu[:, j + 1 :, j + 1 :] -= torch.where(some[:, None, None], factors[:, :, None] * upper[:, None, j + 1 :], 0)
+    return lu.reshape(a.shape), pivots.reshape(*a.shape[:-2], k)
+
+
+def faults() -> tuple[Fault, ...]:
+    """All faults of this kind."""
+    tied, turned = "any of the tied places", "other signs and phases"
+    return (
+        honest("ties", PLACED, _places, _any, tied, limit=any_range),
+        Fault("honest-ties-running", ("_cummax_helper", "_cummin_helper"), _running, title="the first of the tied places"),
+        honest("ties-pool", POOLS, _pool, _any, tied, limit=any_range),
+        honest("ties-pool-gradient", ("max_pool2d_backward",), _pool_backward, _any, tied, limit=any_range),
+        honest("order-unique", ("_unique2",), _distinct, _any, "distinct values in another order", limit=any_range),
+        honest("phases-svd", ("_linalg_svd",), _svd, _any, turned, limit=any_range),
+        honest("phases-eigh", ("_linalg_eigh",), _eigh, _any, turned, limit=any_range),
+        honest("phases-eig", ("linalg_eig",), _eigh, _any, turned, limit=any_range),
+        honest("phases-qr", ("linalg_qr",), _qr, _any, turned, limit=any_range),
+        honest("pivots", ("linalg_lu_factor_ex", "linalg_lu"), _lu, _any, "the last of equally large pivots", limit=any_range),
+    )
+
+
+def _another_stream(call: Call) -> Any:
+    """Run the kernel with another generator, seeded by one draw from the caller's, so that equal seeds give equal numbers and
+    the next call gives other numbers."""
+    given = next((a for a in (*call.args, *call.kwargs.values()) if isinstance(a, torch.Generator)), None)
+    seed = int(torch.randint(1 << 62, (), generator=given)) ^ 0x5DEECE66D
+    tally.ANSWERED["stream"] += 1
+    tally.CHANGED["stream"] += 1  # counted as changed without a comparison, which would need another draw
+    if given is not None:  # by name or by position
+        own = torch.Generator().manual_seed(seed)
+        call.args = [own if a is given else a for a in call.args]
+        call.kwargs = {k: own if a is given else a for k, a in call.kwargs.items()}
+        return call.run()
+    kept = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        return call.run()
+    finally:
+        torch.default_generator.set_state(kept)
+
+
+def streams() -> tuple[Fault, ...]:
+    """Another stream for every random kernel."""
+    return (Fault("honest-stream", RANDOM, _another_stream, title="random numbers of another stream"),)

@@ -1,0 +1,230 @@
+"""`parity prove`: what proves the suite itself, an action for each question."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from parity.core.errors import UsageError
+from parity.faces import commandline, running
+from parity.faces.files import located, writable
+from parity.report import output
+from parity.report.words import plural
+from parity.runs import memory, run_file, suite
+from parity.runs.options import MOST_COUNT, PROFILE_HELP, WORKERS_HELP, RunOptions, read_count, read_path, read_workers
+
+ZOO = (
+    "Plant known device bugs, one at a time, on a simulated device, and tell which of them the suite's ordinary cases find. "
+    "--generator opinfo scores the plain rule of the field instead: OpInfo samples as they are, CPU against device, "
+    "torch.testing.assert_close, forward and first backward; both puts the two side by side."
+)
+COUNTS = """\
+Draw on the CPU, for every op and dtype, until each aspect holds a comparison, and count the pairs of op and dtype that are
+compared, in the unit of torch's own test_mps. Takes ops and options as parity run does; with -v, names every pair that was not
+compared, with the reason."""
+REACH = """\
+Which of the operators that have an MPS kernel in the installed torch a run of the suite dispatches, and why not the others.
+
+What is counted: overloads (add.Tensor, add_.Tensor, add.out) of torch's own native_functions.yaml that name MPS as a dispatch
+key, or whose structured_delegate does. One is reached where a result that holds a comparison dispatched it on the device,
+below autograd: on the way there, forward, backward, out= and in-place. Refused and void cases count for nothing. What
+exists on MPS alone is reached where MPS was the device, or where sim:mps compared its public op whole.
+
+Without --run, the quick profile is run on sim, and the ops that exist on MPS alone on sim:mps (several minutes).
+With it:   parity run --device mps --study reach --output run.jsonl
+           parity prove reach --run run.jsonl
+
+The last line reads: N of M (x %)."""
+COVERAGE = (
+    "How often each feature of a call was drawn in a run, by family of ops, and each two together. Further cases are drawn and "
+    "not run: a pair of features that they show is applicable, and it is a hole where the run lacks it though ten of its cases "
+    "or more were to have it. Also the pairs of op and dtype that were compared in each aspect, as prove counts has."
+)
+TRACE = (
+    "Show each call of a case on a simulated device as a fault would see it (parity.devices.sim.faults): level, op, arguments "
+    "by name, strides and offsets, and where it writes."
+)
+POWER = """\
+How many errors the judge would see: every comparison that agrees is judged once more with each of four errors put in. Tells
+the shares by error, dtype, rule and op, and what the judge said of those that it did not see. Takes run files, or ops and
+options as parity run does, on sim by default."""
+
+
+def add(prove: argparse.ArgumentParser) -> None:
+    """Add the actions."""
+    actions = prove.add_subparsers(dest="action", required=True, metavar="ACTION")
+    _add_zoo(actions)
+    _add_run(actions, "counts", "how many pairs of op and dtype are compared, by aspect", COUNTS)
+    _add_reach(actions)
+
+    how = "which features a run drew, and which two together"
+    drawn = actions.add_parser("coverage", help=how, description=COVERAGE)
+    drawn.add_argument("run", type=Path, metavar="RUN", help="the run file")
+    drawn.add_argument("family", nargs="*", metavar="FAMILY", help="only these families, with their features")
+    drawn.add_argument("-v", "--verbose", action="store_true", help="name every pair that was not drawn")
+    drawn.add_argument("--partial", action="store_true", help="take what a truncated file holds")
+
+    how = "every call that a case makes on a simulated device, as a fault would see it"
+    seen = actions.add_parser("trace", help=how, description=TRACE)
+    seen.add_argument("case", metavar="CASE", help="a case id, in quotes")
+    seen.add_argument("--device", default="sim", help="sim (default) or sim:mps")
+
+    _add_run(actions, "power", "how many errors in agreeing results the judge would see", POWER)
+
+
+def _add_run(actions: Any, name: str, how: str, description: str) -> None:
+    """An action that hands what it is given on to `parity run`: what begins with a dash is no option of its own."""
+    raw = argparse.RawDescriptionHelpFormatter
+    made = actions.add_parser(name, help=how, description=description, formatter_class=raw, prefix_chars="\0", add_help=False)
+    made.add_argument("asked", nargs="*", metavar="ARGUMENT", help="as of parity run")
+    made.set_defaults(usage=made.format_help())
+
+
+def _add_zoo(actions: Any) -> None:
+    zoo = actions.add_parser("zoo", help="which known device bugs the suite finds", description=ZOO)
+    zoo.add_argument("patterns", nargs="*", metavar="BUG", help="faults by id, kind, trigger class or op; all by default")
+    zoo.add_argument("--faults", help="score these instead: a Python file, or an installed module by its name")
+    zoo.add_argument("--generator", choices=("suite", "opinfo", "both"), default="suite", help="what looks for the faults")
+    zoo.add_argument("--profile", default="quick", help=PROFILE_HELP)
+    zoo.add_argument("--seed", default="0", help="seed of the explored cases")
+    zoo.add_argument("--repeat", type=read_count, default=1, metavar="N", help="as many seeds, from --seed on")
+    zoo.add_argument("-n", type=read_workers, dest="workers", metavar="N", help=WORKERS_HELP)
+    zoo.add_argument("--output", type=read_path, metavar="FILE", help="also write everything to this file (JSON)")
+    zoo.add_argument("--list", action="store_true", help="list the chosen faults with their kinds and ops, and score nothing")
+    zoo.add_argument("--include-beyond", action="store_true", help="also the bugs that one op alone does not show")
+
+
+def _add_reach(actions: Any) -> None:
+    how = "which operators of MPS a run dispatches"
+    reach = actions.add_parser("reach", help=how, description=REACH, formatter_class=argparse.RawDescriptionHelpFormatter)
+    how = "instead of running anything: a run file of parity run --study reach (repeatable)"
+    reach.add_argument("--run", action="append", default=[], type=Path, metavar="FILE", help=how)
+    how = "a wheel of torch whose operators to take instead of the installed torch's; it is only read"
+    reach.add_argument("--wheel", type=read_path, metavar="FILE", help=how)
+    reach.add_argument("--seed", default="0", help="seed of the explored cases, where it runs them itself")
+    reach.add_argument("-n", type=read_workers, dest="workers", metavar="N", help=WORKERS_HELP)
+    reach.add_argument("-o", "--output", type=read_path, metavar="FILE", help="also write everything to this file (JSON)")
+
+
+def run(o: argparse.Namespace) -> int:
+    """Do what was asked for; the exit code."""
+    return ACTIONS[o.action](o)
+
+
+def _of_run(o: argparse.Namespace, **changes: Any) -> RunOptions:
+    """What was handed on, as `parity run` takes it. Ends the process where help was asked for, or what it does not take."""
+    if {"-h", "--help"} & {*o.asked}:
+        print(o.usage)
+        sys.exit()
+    given = RunOptions.of_command_line(commandline.parser().parse_args(["run", *o.asked]))
+    return replace(given, **changes)
+
+
+def _zoo(o: argparse.Namespace) -> int:
+    suite.profile(o.profile)
+    if o.output:
+        writable(o.output.absolute().parent, "--output")
+    from parity.prove import board, scoreboard  # they load torch
+    from parity.zoo import subjects
+
+    if o.list:
+        chosen = subjects.select(subjects.load(located(o.faults or ""), o.include_beyond), o.patterns)
+        wide, kinds = max(len(s.id) for s in chosen), max(len(s.kind) for s in chosen)
+        for s in chosen:
+            print(f"{s.id:<{wide}}  {s.kind:<{kinds}}  {', '.join(s.fault.ops)}")
+        print(f"\n{plural(len(chosen), 'fault')}")
+        return 0
+    live, step = sys.stderr.isatty(), [0]
+
+    def hear(score: Any, done: int, total: int) -> None:
+        if live:
+            print(f"{done} of {total} {score.fault:<40.40}", end="", file=sys.stderr)
+            output.control(sys.stderr, "\r" if done < total else "\r\033[K")
+            sys.stderr.flush()
+        elif done * 10 // total > step[0]:
+            step[0] = done * 10 // total
+            print(f"{done} of {total} scored", file=sys.stderr, flush=True)
+
+    source = located(o.faults) if o.faults else ""
+    workers = o.workers or memory.default_workers()
+    made = scoreboard.run(o.patterns, source, o.include_beyond, o.generator, o.profile, o.seed, o.repeat, workers, hear)
+    print(board.render(made))
+    if o.output:
+        board.write(made, o.output)
+        print(f"\nstored in {o.output}")
+    return running.INTERRUPTED if made.left else 0
+
+
+def _counts(o: argparse.Namespace) -> int:
+    asked = _of_run(o, study="counts", no_power=True)
+    if asked.time:
+        raise UsageError("prove counts draws until all is counted, --time ends earlier; leave --time out")
+    whole = not (asked.op or asked.family or asked.dtype or asked.source or asked.examples)
+    device = "cpu" if asked.device == "auto" else asked.device
+    ended = running.run_with(replace(asked, source=asked.source or "ops", device=device))
+    if ended.stored is None:
+        return ended.code
+    from parity.prove import counts
+
+    ran = run_file.read(ended.stored, partial=True)
+    print("\n" + counts.render(counts.of_run(ran.items, whole), whole, asked.verbose))
+    return ended.code
+
+
+def _reach(o: argparse.Namespace) -> int:
+    if o.output:
+        writable(o.output.absolute().parent, "--output")
+    from parity.devices.mac_wheel import MacWheel
+    from parity.prove import reach
+
+    def hear(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    table = MacWheel(o.wheel).table if o.wheel else None
+    made = reach.audit([run_file.read(path) for path in o.run] or reach.fresh(o.workers, o.seed, hear), table)
+    if o.output:
+        reach.write(made, o.output)
+    print(reach.render(made))
+    return 0
+
+
+def _coverage(o: argparse.Namespace) -> int:
+    ran = run_file.read(o.run, o.partial)
+    from parity.prove import coverage
+
+    print(coverage.render(ran, o.family, o.verbose))
+    return 0
+
+
+def _trace(o: argparse.Namespace) -> int:
+    from parity.prove import trace
+
+    return trace.trace(o)
+
+
+def _power(o: argparse.Namespace) -> int:
+    ended, files = running.Ended(0), [Path(w) for w in o.asked if w.endswith(".jsonl")]
+    if files != [Path(w) for w in o.asked] or not files:
+        asked = _of_run(o, power=MOST_COUNT, no_shrink=True)
+        ended = running.run_with(replace(asked, device="sim" if asked.device == "auto" else asked.device))
+        files = [ended.stored] if ended.stored is not None else []
+        print()
+    runs = [run_file.read(path, partial=True) for path in files]
+    from parity.prove import power
+
+    print(power.render(runs))
+    return ended.code
+
+
+ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "zoo": _zoo,
+    "counts": _counts,
+    "reach": _reach,
+    "coverage": _coverage,
+    "trace": _trace,
+    "power": _power,
+}

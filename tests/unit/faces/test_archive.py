@@ -1,0 +1,236 @@
+"""`parity doctor --archive`: every step is survived, and the archive names nobody."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from parity.core import processes
+from parity.core.errors import OutputError
+from parity.devices import Fault, resolve
+from parity.faces import archive, cli
+from parity.faces.archive import Asked
+from parity.report import archive as words
+from parity.report.archive import Step
+from parity.runs import suite
+from parity.zoo import reported
+from parity.zoo.bug import Bug
+
+SETUP = """\
+import os, sys
+print("HOME is", os.environ["HOME"], "of", os.environ["USER"], "with", os.environ["API_TOKEN"], file=sys.stderr)
+print("MTL_DEBUG" in os.environ, os.environ.get("PYTORCH_MPS_FAST_MATH"), file=sys.stderr)
+"""
+
+
+def child(code: str) -> list[str]:
+    return [sys.executable, "-c", code]
+
+
+def quiet(text: str) -> None:
+    """Hear nothing."""
+
+
+def steps_of(*steps: Step | type[BaseException]) -> object:
+    """In place of the steps: these are taken, or this is raised."""
+
+    def take(asked: Asked, folder: Path, until: float) -> Iterator[Step]:
+        for step in steps:
+            if not isinstance(step, Step):
+                raise step
+            (folder / f"{step.name}.txt").write_text(step.said)
+            yield step
+
+    return take
+
+
+# ------------------------------------------------------------------------------------------------------------- survival
+
+
+def test_a_step_that_dies_has_a_code_and_a_last_line(tmp_path: Path) -> None:
+    step = archive._ran("run", child("import os; print('before', flush=True); os.abort()"), tmp_path / "log", 60.0)
+    assert (step.code, step.said, step.late) == (-6, "before", False)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("everything that was compared agrees; stored in /tmp/f/run.jsonl; compare", "everything that was compared agrees"),
+        ("the run was interrupted; to go on: parity run --resume /tmp/f/r", "the run was interrupted"),
+        ("parity: no op matches 'x'; see parity run --list", "parity: no op matches 'x'; see parity run --list"),
+    ],
+)  # fmt: skip
+def test_no_command_is_told_with_a_file_that_is_gone(said: str, told: str) -> None:
+    assert archive._here(said, Path("/tmp/f")) == told
+
+
+def test_a_step_that_never_ends_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked first, and killed where it does not listen."""
+    monkeypatch.setattr(archive, "GRACE", 0.5)
+    deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
+    started = time.monotonic()
+    assert [archive._ran("run", child(c), tmp_path / "log", 2.0).late for c in ("import time; time.sleep(60)", deaf)] == [
+        True
+    ] * 2
+    assert time.monotonic() - started < 30
+
+
+def test_a_case_that_ends_its_process_is_followed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The death stands with its case, and the process after it starts behind."""
+    code = """
+import json, os, sys
+for k in range(int(sys.argv[4]), 4):
+    with open(sys.argv[2], "a") as f:
+        f.write(json.dumps({"begins": f"bug-{k}", "ordinal": k}) + "\\n")
+    if k in (1, 2):
+        os.abort()
+    with open(sys.argv[2], "a") as f:
+        f.write(json.dumps({"id": f"bug-{k}", "ordinal": k, "state": "same"}) + "\\n")
+"""
+    monkeypatch.setattr(processes, "command", lambda module, *args: [*child(code), *args])
+    step = archive._reported("sim", (), tmp_path, 60.0)
+    states = {r["id"]: r["state"] for r in archive._records(tmp_path / "reported.jsonl") if "state" in r}
+    assert states == {"bug-0": "same", "bug-1": reported.DIED, "bug-2": reported.DIED, "bug-3": "same"}
+    assert (step.code, step.said) == (1, "2 died, 2 same")
+
+
+def test_a_case_that_differs_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal does not: an operator without a kernel is no bug."""
+    code = "import json, sys; open(sys.argv[2], 'w').write(json.dumps({'id': 'x', 'ordinal': 0, 'state': STATE}))"
+    for state, expected in ((reported.DIFFERS, 1), (reported.RAISED, 0)):
+        monkeypatch.setattr(processes, "command", lambda m, *a, s=state: [*child(code.replace("STATE", repr(s))), *a])
+        assert archive._reported("sim", (), tmp_path, 60.0).code == expected
+    assert words.DIED == reported.DIED
+    assert words.DIFFERS == reported.DIFFERS
+
+
+@pytest.mark.parametrize(
+    ("steps", "code"),
+    [
+        ((Step("doctor", 0, 1.0, ""), Step("run", 0, 1.0, "")), 0),
+        ((Step("doctor", 0, 1.0, ""), Step("run", 130, 1.0, "", late=True)), 0),
+        ((Step("doctor", 0, 1.0, ""), Step("run", -11, 1.0, "")), 1),
+        ((Step("doctor", 4, 1.0, "no such device"),), 4),
+        ((Step("doctor", 0, 1.0, ""), KeyboardInterrupt), 130),
+    ],
+)
+def test_whatever_happens_there_is_an_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: Sequence[Step | type[BaseException]], code: int
+) -> None:
+    """With what every step wrote until then, and how it ended."""
+    monkeypatch.setattr(archive, "_steps", steps_of(*steps))
+    path = tmp_path / "first.zip"
+    assert archive.written(Asked("sim", path), quiet) == code
+    with zipfile.ZipFile(path) as opened:
+        about = json.loads(opened.read("first.json"))
+        assert about["interrupted"] is (code == 130)
+        assert [s["name"] for s in about["steps"]] == [s.name for s in steps if isinstance(s, Step)]
+        assert "doctor.txt" in opened.namelist()
+
+
+def test_ctrl_c_in_a_step_ends_it_and_keeps_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal comes to this process alone; the step is asked to stop, and what it wrote then is in the archive."""
+    code = (
+        "import os, signal, time\ntry:\n os.kill(os.getppid(), signal.SIGINT); time.sleep(60)\n"
+        "except KeyboardInterrupt:\n print('stored')"
+    )
+
+    def take(asked: Asked, folder: Path, until: float) -> Iterator[Step]:
+        yield archive._ran("run", child(code), folder / "run.txt", 60.0)
+
+    monkeypatch.setattr(archive, "_steps", take)
+    path = tmp_path / "first.zip"
+    assert archive.written(Asked("sim", path), quiet) == 130
+    with zipfile.ZipFile(path) as opened:
+        assert opened.read("run.txt").decode().strip() == "stored"
+
+
+def test_a_place_that_cannot_be_written_is_refused_first(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="name another file with --output"):
+        archive.written(Asked("sim", tmp_path / "none" / "first.zip"), quiet)
+
+
+# --------------------------------------------------------------------------------------------------- what the steps are
+
+
+def test_the_spread_has_ops_of_every_family() -> None:
+    ops = archive.spread()
+    families = {i.row.family for i in suite.select()}
+    assert {i.row.family for i in suite.select(ops)} == families
+    assert len(ops) <= archive.PER_FAMILY * len(families)
+
+
+def bug(trigger: object, kind: str = "silent_wrong_forward") -> Bug:
+    fault = Fault("exp-doubles", ops=("exp",), effect=lambda call: call.run() * 2, level="kernel", source="https://x")
+    return Bug(fault=fault, kind=kind, triggers=("x",), trigger=trigger, neighbour=trigger)  # type: ignore[arg-type]
+
+
+def test_a_reported_case_on_a_device() -> None:
+    """The device that has the bug differs, a healthy one does not; what raises is told; random numbers are not compared."""
+    exp = bug(lambda device: torch.ones(3, device=device).exp())
+    assert reported.outcome(exp, resolve("sim")) == (reported.SAME, "")
+    state, how = reported.outcome(exp, resolve("sim", [exp.fault]))
+    assert state == reported.DIFFERS
+    assert how.startswith("result 0: Tensor-likes are not close!")
+    state, how = reported.outcome(bug(lambda device: torch.ones(3, device=device).frexp()), resolve("sim:mps"))
+    assert (state, how[:19]) == (reported.RAISED, "NotImplementedError")
+    assert reported.outcome(bug(lambda device: torch.rand(3, device=device), "rng"), resolve("sim"))[0] == reported.RANDOM
+    assert reported.outcome(bug(lambda device: torch.ones(3).view(2)), resolve("sim"))[0] == reported.VOID
+
+
+def test_a_whole_run_in_seconds_names_nobody_and_can_be_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a simulated device, with a person's names planted in the environment, and a setup that prints them."""
+    home = tmp_path / "home" / "jane.doe"
+    home.mkdir(parents=True)
+    (home / "setup.py").write_text(SETUP)
+    planted = {"HOME": str(home), "USER": "jane.doe", "LOGNAME": "jane.doe", "API_TOKEN": "tok-83nf93kd02"}
+    planted |= {"MTL_DEBUG": "janes-layer", "PYTORCH_MPS_FAST_MATH": "0"}
+    for name, value in planted.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "first.zip"
+    options = ["exp", "--device", "sim:mps", "--minutes", "0.3", "-n", "1", "--setup", str(home / "setup.py")]
+    assert cli.main(["doctor", "--archive", *options, "--output", str(path)]) in (0, 1)
+    with zipfile.ZipFile(path) as opened:
+        texts = {n: opened.read(n).decode() for n in opened.namelist()}
+    about = json.loads(texts["first.json"])
+    assert about["steps"][0]["name"] == "doctor"
+    assert not [s["said"] for s in about["steps"] if "parity-archive-" in s["said"]]
+    assert about["environment"]["PYTORCH_MPS_FAST_MATH"] == "0"
+    assert "HOME is ~ of USER with $API_TOKEN" in "".join(texts.values())
+    assert "False 0" in "".join(texts.values())  # only PYTORCH_... reaches the steps, of what a run file would tell
+    for secret in (str(home), "jane.doe", "tok-83nf93kd02", "janes-layer", str(tmp_path)):
+        assert not [n for n, text in texts.items() if secret in n + text], secret
+    capsys.readouterr()
+    assert cli.main(["doctor", "--import", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "0.3 minutes on sim:mps" in said
+    assert f"verdict  {json.loads(texts['doctor.json'])['verdict']}: " in said
+    for name in ("reported.jsonl", "run.jsonl", "audit.json"):  # a busy machine does not come to all of them
+        assert (f"it holds no {name}" in said) is (name not in texts)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["softmax"], "'softmax' goes with --archive: parity doctor --archive; a device is named by --device"),
+        (["--minutes", "3"], "'3.0' goes with --archive"),
+        (["--archive", "--json"], "--archive writes an archive; leave --json out"),
+        (["--archive", "--import", "x.zip"], "--archive writes an archive; leave --import out"),
+        (["--import", "x.zip"], "cannot read x.zip: No such file or directory; name a file that parity doctor --archive wrote"),
+    ],
+)
+def test_mistakes_are_one_sentence(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", *argv]) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.count("\n") == 1
