@@ -20,7 +20,7 @@ from parity.core.devices import USUAL
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import DeviceError, NothingCompared, OutputError, ParityError, UsageError, near
 from parity.core.health import HEALTHY, SUSPECT
-from parity.faces import commandline, guarded, reporting, running
+from parity.faces import commandline, guarded, manual, reporting, running
 from parity.faces import known as known_command
 from parity.faces.commandline import split
 from parity.faces.files import in_words, located, writable
@@ -316,4 +316,5 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "audit": _audit,
     "doctor": _doctor,
     "first": _first,
+    "help": manual.run,
 }
