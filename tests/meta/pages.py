@@ -18,6 +18,7 @@ REPO = Path(__file__).parents[2]
 MANUAL = REPO / "parity" / "manual"
 CHAPTERS = tuple(sorted(p for p in MANUAL.glob("*.md") if p.stem != "README"))
 READ = (REPO / "README.md", MANUAL / "README.md", *CHAPTERS)  # by people who use parity
+RUN = (READ[0], *CHAPTERS)  # whose blocks are run; the contents have none
 PAGES = (*READ, *sorted((REPO / ".github").glob("*.md")))
 FENCED = re.compile(r"^( *)```(\w+)\n(.*?)^\1```", re.M | re.S)
 FILE = re.compile(r"# ([\w.-]+\.(?:py|toml|ini))\b")

@@ -58,7 +58,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("examined_once")
-@pytest.mark.parametrize("page", pages.READ, ids=lambda p: "README" if p.parent == pages.REPO else p.stem)
+@pytest.mark.parametrize("page", pages.RUN, ids=lambda p: p.stem)
 def test_every_block_of_a_page_runs(page: Path, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """In an empty folder, as somebody who follows the page does it: commands end well, and print what the page shows."""
     blocks = pages.blocks(page)
@@ -112,7 +112,7 @@ def _parse(words: list[str]) -> None:
 
 
 def test_what_is_only_parsed_is_on_some_page() -> None:
-    every = [c.line for page in pages.READ for b in pages.blocks(page) for c in pages.commands(b)]
+    every = [c.line for page in pages.RUN for b in pages.blocks(page) for c in pages.commands(b)]
     assert [p for p in ONLY_PARSED if not any(re.match(p, line) for line in every)] == []
 
 
