@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from parity.devices import Device, resolve
-from parity.faces import replay, running
+from parity.faces import cli, replay, running
 from parity.runs import doctor
 from parity.runs.code import code_of
 
@@ -32,7 +32,7 @@ _ANSWERS: dict[tuple[str, str, str], dict[str, Any]] = {}  # of the examinations
 
 @pytest.fixture
 def examined_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs and replays in this process take the answer of the last examination of an equal device, because the process of one
+    """Commands in this process take the answer of the last examination of an equal device, because the process of one
     costs 2 s. For tests of what comes after the examination."""
 
     def examined(name: str, faults: str | None = None, setup: str | None = None) -> dict[str, Any]:
@@ -41,5 +41,5 @@ def examined_once(monkeypatch: pytest.MonkeyPatch) -> None:
             _ANSWERS[key] = doctor.examined(name, faults, setup)
         return dict(_ANSWERS[key])
 
-    monkeypatch.setattr(running, "examined", examined)
-    monkeypatch.setattr(replay, "examined", examined)
+    for module in (cli, running, replay):
+        monkeypatch.setattr(module, "examined", examined)

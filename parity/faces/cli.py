@@ -20,7 +20,7 @@ from parity.core.devices import USUAL
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import DeviceError, NothingCompared, OutputError, ParityError, UsageError, near
 from parity.core.health import HEALTHY, SUSPECT
-from parity.faces import commandline, guarded, old_names, reporting, running
+from parity.faces import commandline, guarded, manual, old_names, reporting, running
 from parity.faces import known as known_command
 from parity.faces.commandline import split
 from parity.faces.files import check_output, check_outputs, in_words, located, writable
@@ -272,4 +272,5 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "audit": _audit,
     "doctor": _doctor,
     "prove": _prove,
+    "help": manual.run,
 }

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from parity.core.errors import UsageError
 from parity.core.results import FINDINGS, MEANING, Status
 from parity.core.version import __version__
+from parity.faces import manual
 from parity.runs.known import NAME
 from parity.runs.options import (
     DEVICE_HELP,
@@ -106,6 +107,9 @@ A file of findings that are accepted, with a reason for each: parity run --known
   parity known add run.jsonl --reason "torch 2.13 has it" --link URL --until 2027-01-31
   parity run --known parity-known.toml
   parity known drop parity-known.toml _softmax-6ea5ad"""
+MORE_HELP = """\
+parity help             the manual: its chapters by question
+parity COMMAND --help   the options of a command"""
 EXIT_CODES = """\
 Exit codes: 0 nothing to report, 1 findings or regressions, 2 usage,
 3 nothing was compared, 4 device absent or unusable, 130 interrupted."""
@@ -119,13 +123,22 @@ class _Parser(argparse.ArgumentParser):
         self.exit(UsageError.exit_code, f"parity: {message}; see {self.prog} --help\n")
 
 
+class _Front(_Parser):
+    """The parser of all commands, with its help under the questions of the manual."""
+
+    def format_help(self) -> str:
+        """The page that `parity --help` prints."""
+        return f"{self.format_usage()}\n{self.description}\n\n{manual.by_question(self)}\n\n{self.epilog}\n"
+
+
 def parser(command: str = "") -> argparse.ArgumentParser:
     """The parser of all commands; what was asked for is `command` of its result, a key of `cli.COMMANDS`. command: the one that
     was typed, because `prove` is loaded for nobody else."""
     about = "Does a PyTorch device compute the right thing?"
-    made = _Parser(prog="parity", description=about, epilog=EXIT_CODES, formatter_class=_Raw)
+    made = _Front(prog="parity", description=about, epilog=f"{MORE_HELP}\n\n{EXIT_CODES}")
     made.add_argument("--version", action="version", version=f"parity {__version__}")
-    commands = made.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    commands = made.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
+    manual.add(commands)
 
     how = "compare a device with the CPU, op by op"
     run = commands.add_parser("run", help=how, description=_statuses(), formatter_class=_Raw)

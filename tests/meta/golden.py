@@ -38,7 +38,7 @@ OPS = ("exp", "sort", "add", "neg")
 OPTIONS = ("--device", "sim", "--dtype", "float32", "--examples", "4", "-n", "1")
 RUNS = {
     "healthy": OPTIONS,
-    "honest": (*OPTIONS, "--faults", "parity.zoo.honest"),
+    "honest": ("--device", "sim:honest", *OPTIONS[2:]),
     "faulty": (*OPTIONS, "--faults", "faults.py"),
     "dying": (*OPTIONS, "--faults", "faults.py", "--no-shrink"),
     "interrupted": (*OPTIONS, "--faults", "faults.py"),

@@ -183,8 +183,8 @@ def test_no_expression_stands_in_a_script() -> None:
 
 
 def test_the_call_from_another_repository_is_six_lines() -> None:
-    """In the action's own comment and in the README, and it is a workflow."""
+    """In the action's own comment and in the manual, and it is a workflow."""
     lines = [line.removeprefix("#   ") for line in ACTION.read_text().splitlines() if line.startswith("#   ")]
     assert len(lines) == 6
     assert yaml.safe_load("\n".join(lines))["jobs"]["parity"]["runs-on"] == "macos-15"
-    assert "\n".join(lines) in (ROOT / "README.md").read_text()
+    assert "\n".join(lines) in (ROOT / "parity/manual/ci.md").read_text()
