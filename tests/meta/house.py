@@ -181,7 +181,7 @@ def commands() -> dict[str, list[str]]:
         if name:
             found[name] = [a.option_strings[-1] for a in actions if a.option_strings and "--help" not in a.option_strings]
 
-    walk(commandline.parser(), "")
+    walk(commandline.parser("prove"), "")
     return found
 
 
