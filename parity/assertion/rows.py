@@ -8,6 +8,7 @@ from parity.assertion.comparison import Comparison
 from parity.checks.trial import Result
 from parity.core.results import Aspect, Cause, Record, Status, Verdict
 from parity.runs.locating import symptom_of
+from parity.runs.regions import extent
 from parity.runs.rows import ItemRow
 
 MEASURES = 8  # tensors of a record whose measures are stored, the worst first
@@ -50,7 +51,7 @@ def _record(name: str, dtype: str, aspect: Aspect, verdicts: list[tuple[str, Ver
     measures = tuple(x.measure for _, x in order[:MEASURES] if x.measure is not None)
     return Record(
         name, name, dtype, aspect, v.status, "", not bad, v.reason + more, v.tolerance.origin if v.tolerance else "", measures,
-        name if bad else "", cause=cause, count=int(bad),
+        name if bad else "", cause=cause, count=int(bad), extent=extent((None, m) for m in measures if bad),
     )  # fmt: skip
 
 

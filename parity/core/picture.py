@@ -15,6 +15,7 @@ from dataclasses import dataclass
 LETTERS = "abcdefghijklmnopqrstuvwx"
 NOT_JUDGED = "-"
 LOWEST, HIGHEST = -11, 10  # powers of two of the letters `b` and `w`
+MOST = 2.0**HIGHEST  # least error of `w`, the last letter of those that have a size
 ONE = LETTERS.index("m")  # the first letter above the budget
 SIDE = 24  # most rows and most columns
 RANK = 64  # most dimensions; torch has no more
@@ -61,6 +62,12 @@ def check(shape: Sequence[int], errors: str, bins: Sequence[int]) -> None:
         raise ValueError(f"a picture of errors has {len(errors)} letters that do not fit the shape {list(shape)}")
     if len(bins) != len(LETTERS) or sum(bins) > math.prod(shape):
         raise ValueError(f"the counts of a picture of errors do not fit the shape {list(shape)}")
+
+
+def least(letter: str) -> float:
+    """The least error that a letter stands for, in budgets; NaN where no error was judged."""
+    k = LETTERS.find(letter)
+    return math.nan if k < 0 else 0.0 if k < 2 else math.inf if k == len(LETTERS) - 1 else 2.0 ** (k - 1 + LOWEST)
 
 
 def between(k: int) -> str:

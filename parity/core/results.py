@@ -225,7 +225,7 @@ class Cause:
     subject: the operator of aten that first differs ("aten::exp") or, if no operator differs alone, the function of the row
     ("torch.softmax").
     symptom: one of `SYMPTOMS`, for errors followed by the message without its numbers.
-    properties: those of the call without which it agrees, like "transposed operand" or "NaN".
+    properties: those of the call without which it agrees, like "transposed operand" or "NaN"; or `UNSEARCHED`.
     """
 
     subject: str
@@ -242,6 +242,7 @@ class Cause:
         """Equal for equal facts, in every run and on every machine."""
         facts = "|".join((self.subject, self.symptom, *self.kinds))
         word = re.sub(r"\W+", "-", self.subject.rpartition(":")[2].rpartition(".")[2]).strip("-")[:40] or "cause"
+        word += "-unsearched" if UNSEARCHED in self.properties else ""
         return f"{word}-{hashlib.blake2b(facts.encode(), digest_size=3).hexdigest()}"
 
 
@@ -257,6 +258,7 @@ NON_FINITE = "NaN or Inf"
 EXTREME_VALUES = "extreme values"
 HALF_TYPES = "half types"
 NARROW_INTEGERS = "narrow integers"
+UNSEARCHED = "no cause looked for"
 
 
 # The symptoms of causes, and what each says of the subject.
@@ -283,7 +285,8 @@ class Record:
     folder of the run's scripts; cause: of a finding; count: cases of its op and dtype that showed it; others: some of those as
     they were drawn; gone: whether it did not come again in a fresh process, so that it does not count; also: further drawn
     cases that showed it and that the least case does not stand for (`parity.runs.recognition`); known: the entry of the file of
-    known findings that it belongs to; by_chance: whether the least case agreed when it was run again."""
+    known findings that it belongs to; by_chance: whether the least case agreed when it was run again; extent: at which values
+    it shows, and how large the error is there (`parity.runs.extent`)."""
 
     case: str
     op: str
@@ -304,6 +307,7 @@ class Record:
     also: tuple[str, ...] = ()
     known: str = ""
     by_chance: bool = False
+    extent: tuple[tuple[str, float], ...] = ()
 
     @property
     def counts(self) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from parity.core.case import source_of
 from parity.core.errors import KnownError, UsageError, near
-from parity.core.results import Cause
+from parity.core.results import UNSEARCHED, Cause
 from parity.runs import known, run_file
 from parity.runs.known import Entry, Environment, Known
 from parity.runs.rows import EXPIRED, Run
@@ -80,6 +80,9 @@ def _add(o: argparse.Namespace) -> int:
     known_file.write(path, known_file.updated(text, [(e, what(e)) for e in changed.values()], environment))
     for e in changed.values():
         print(f"{'added' if e.id not in held else 'updated'} [{e.id}] {what(e)}")
+    if unsearched := [e.id for e in changed.values() if e.cause is not None and UNSEARCHED in e.cause.properties]:
+        ids, how = ", ".join(unsearched), f"parity run --resume {o.run}, or a run without --no-shrink"
+        print(f"nobody looked for the cause of {ids}: no other finding is known by it; {how}, looks for it")
     counted = (
         f"{len(fresh)} added, {len(changed) - len(fresh)} updated, {plural(len(held) + len(fresh), 'known finding')} in {path}"
     )

@@ -11,7 +11,9 @@ from dataclasses import replace
 
 from parity.core.case import Case, Cotangent, TensorSpec
 from parity.core.results import Aspect
+from parity.execution.values import MATRICES, specials
 
+RARE = ("nan", "inf", "-inf", "max", "min", "0", "1", "subnormal")
 DERIVATIVES = (Aspect.BACKWARD, Aspect.DOUBLE, Aspect.TANGENT)
 
 
@@ -26,6 +28,16 @@ def plainest(case: Case, aspect: Aspect, fails: Callable[[Case], bool]) -> Case:
                 case, again = plainer, True
                 break
     return case
+
+
+def rare(case: Case) -> Iterator[Case]:
+    """The cases with one rare value in place of all special ones, in each operand of numbers in turn."""
+    specs = case.operands()
+    for k, s in enumerate(specs):
+        if s.values.literal is None and s.values.family not in (*MATRICES, "index", "unique", "sample") and s.numel:
+            for word in (w for w in RARE if w in specials(s.dtype)):
+                changed = replace(s, values=replace(s.values, specials=((0, word),)))
+                yield case.with_operands([*specs[:k], changed, *specs[k + 1 :]])
 
 
 def candidates(case: Case, aspect: Aspect) -> Iterator[Case]:

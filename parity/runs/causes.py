@@ -24,6 +24,7 @@ from parity.core.results import (
     NARROW_INTEGERS,
     NON_FINITE,
     OTHER_DESTINATION,
+    UNSEARCHED,
     Aspect,
     Cause,
     Record,
@@ -85,13 +86,13 @@ def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gat
     by_cause: dict[Cause, list[Record]] = defaultdict(list)
     for r in records:
         if r.shrunk and r.counts:
-            by_cause[r.cause or Cause(r.op, _older(r))].append(r)
+            by_cause[r.cause or Cause(r.op, _symptom(r), (UNSEARCHED,))].append(r)
     causes = [_gathered(c, rs) for c, rs in _families(by_cause).items()]
     by_words: dict[str, list[Death]] = defaultdict(list)
     for d in deaths:
         by_words[death_words(d)].append(d)
     for words, ds in by_words.items():
-        cause = Cause(words, "dies")
+        cause = Cause(words, "dies", () if any(d.shrunk for d in ds) else (UNSEARCHED,))
         order = tuple(sorted(ds, key=lambda d: (not d.shrunk, len(d.least))))
         causes.append(Gathered(cause, min(map(_weight_of_death, ds)), (), order))
     return tuple(c for w in WEIGHTS for c in _furthest_first([c for c in causes if c.weight == w]))
@@ -109,7 +110,8 @@ def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
         shared = facts[c]
         many = len(subjects[shared]) >= (FAMILY if shared.properties else 2)
         whole = Cause(c.subject, c.symptom)
-        joined[shared if many else whole if c.symptom == "values" and whole in by_cause else c] += records
+        belongs = c.symptom == "values" and whole in by_cause and UNSEARCHED not in c.properties
+        joined[shared if many else whole if belongs else c] += records
     return _by_words(_by_id(joined))
 
 
@@ -159,8 +161,8 @@ def death_words(d: Death) -> str:
     return f"{d.how}: {words} in {d.op}" if says_nothing else f"{d.how}: {words}"
 
 
-def _older(r: Record) -> str:
-    """The symptom of a record without a cause, from an older run file."""
+def _symptom(r: Record) -> str:
+    """The symptom of a record without a cause."""
     return f"raises: {skeleton(r.reason)}" if r.status == Status.ERROR else "values"
 
 

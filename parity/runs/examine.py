@@ -114,7 +114,7 @@ def examine(
         else:
             alone.close()
         kinds, locate = how_far(o, dead)
-        accepted = take_out_known(item, tally, known)
+        accepted = take_out_known(item, plan, tally, known, notes, journal)
         now = not plan.later if part is None or plan.limit is None else may_tell_now(part, plan.limit, tally)
         began = time.monotonic()
         looks = kinds if now else 0, locate and now, not now and not o.no_shrink

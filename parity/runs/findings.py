@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from parity.checks.check import Result, failing
 from parity.core import notation
 from parity.core.case import Case
 from parity.core.errors import ParityError
-from parity.core.results import Aspect, Cause, Record, Status
+from parity.core.results import UNSEARCHED, Aspect, Cause, Measure, Record, Status
 from parity.generation.generate import Drawn
-from parity.generation.plainer import plainest
+from parity.generation.plainer import plainest, rare
+from parity.generation.shrink import UNFIT
 from parity.generation.shrink import shrink as least
 from parity.runs.checking import end_unless_alive, recheck
+from parity.runs.extent import Extent
 from parity.runs.journal import LOCATING, SHRINKING, CaseJournal
 from parity.runs.locating import cause_of, unlocated
 from parity.runs.options import RunOptions
 from parity.runs.planning import RunPlan
 from parity.runs.recognition import Recognition, uncovered
+from parity.runs.regions import extent
 from parity.runs.rounds import Part, TimeLimit
 from parity.runs.rows import Sighting
 from parity.runs.suite import Item
@@ -38,7 +42,7 @@ class Finding:
     """One kind of difference of one item, with the least case that shows it and the first case that showed it. count: cases of
     the item that showed this kind; others: a few of them, the largest first; cause: where it comes from, None if a later part
     of the item looks for it; also: drawn cases that the least case does not stand for; known: what it is to the known findings,
-    None if it is new; by_chance: whether the case agreed when it was run again."""
+    None if it is new; by_chance: whether the case agreed when it was run again; extent: of all cases that showed it."""
 
     item: Item
     result: Result
@@ -50,6 +54,7 @@ class Finding:
     also: tuple[str, ...] = ()
     known: Sighting | None = None
     by_chance: bool = False
+    extent: Extent = ()
 
 
 def by_kind(
@@ -67,15 +72,17 @@ def by_kind(
         left = min(CAUSE_SECONDS - spent, plan.left)
         began = time.monotonic()
         look = locate and left > 0
-        cause = None if later else unlocated(item.row, result)
+        cause = None if later else unlocated(item.row, result, (UNSEARCHED,))
         if look:
             cause = _cause(item, plan, case, result, notes, journal)
+        shown = [(case, result.verdict.measure), *((s.case, r.verdict.measure) for s, r in seen)]
+        shown += _with_rare_values(item, plan, case, result, notes, journal) if look else ()
         spent += time.monotonic() - began
         drawn_cases = sorted({s[0].case for s in seen} - {one.case}, key=lambda c: (-c.numel, notation.case_text(c)))
         also = tuple(map(notation.case_text, uncovered((case,), (s.case for s, _ in seen))))
-        chance = kinds > 0 and plan.left > 0 and _by_chance(item, plan, case, result, key, notes, journal)
+        chance = kinds > 0 and plan.left > 0 and comes_and_goes(item, plan, case, result, notes, journal)
         others = tuple(drawn_cases[:OTHERS])
-        found = Finding(item, result, case, one.case, len(seen), others, cause=cause, also=also, by_chance=chance)
+        found = Finding(item, result, case, one.case, len(seen), others, cause, also, None, chance, extent(shown))
         if known.entries and not later:
             pinned = any(s in tally.pinned for s, _ in seen)
             found = replace(found, known=known.matching(record_of(found), pinned))
@@ -84,22 +91,43 @@ def by_kind(
         yield found
 
 
-def _by_chance(
-    item: Item, plan: RunPlan, case: Case, result: Result, key: tuple[str, ...], notes: list[str], journal: CaseJournal
+def comes_and_goes(
+    item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal, tries: int = AGAIN
 ) -> bool:
     """Whether a finding comes and goes: it is unstable, or its case does not show it every time."""
     if result.verdict.status is Status.UNSTABLE or result.aspect is Aspect.REPEAT:
         return True
-    for _ in range(AGAIN):
-        journal.begin(SHRINKING, item.id, notation.case_text(case), plan.patience(case))
-        again = recheck(item, plan, case, notes, result.aspect, journal)
-        notes.clear()
-        journal.end()
+    for _ in range(tries):
+        again = _again(item, plan, case, result, notes, journal)
         if not again:  # it cannot be built by itself
             return False
-        if not any(r.about(key) is not None for r in failing(again)):
+        if not any(r.about(result.key) is not None for r in failing(again)):
             return True
     return False
+
+
+def _again(item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal) -> tuple[Result, ...]:
+    """The results of a case in the aspect of a finding."""
+    journal.begin(SHRINKING, item.id, notation.case_text(case), plan.patience(case))
+    try:
+        return recheck(item, plan, case, notes, result.aspect, journal)
+    finally:
+        notes.clear()
+        journal.end()
+
+
+def _with_rare_values(
+    item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal
+) -> Iterator[tuple[Case, Measure]]:
+    """What the tensor of a finding shows where the least case holds one rare value instead, in each operand in turn."""
+    deadline = time.monotonic() + min(PLAIN_SECONDS, plan.left)
+    for changed in rare(case) if result.verdict.measure is not None else ():
+        if time.monotonic() > deadline:
+            return
+        with suppress(*UNFIT):
+            for r in _again(item, plan, changed, result, notes, journal):
+                compared = r.measures if r.verdict.status.is_comparison else ()
+                yield from ((changed, m) for m in compared if m.tensor == result.verdict.tensor and not m.unjudged)
 
 
 def _cause(item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal) -> Cause:
@@ -166,7 +194,9 @@ def record_of(f: Finding) -> Record:
     made = record(f.item, f.result, notation.case_text(f.first), "", False, notation.case_text(f.case))
     known = f.known.id if f.known is not None else ""
     others = tuple(map(notation.case_text, f.others))
-    return replace(made, cause=f.cause, count=f.count, others=others, also=f.also, known=known, by_chance=f.by_chance)
+    return replace(
+        made, cause=f.cause, count=f.count, others=others, also=f.also, known=known, by_chance=f.by_chance, extent=f.extent
+    )
 
 
 def may_tell_now(part: Part, limit: TimeLimit, tally: ItemTally) -> bool:

@@ -24,8 +24,9 @@ from parity.core.case import Case
 from parity.core.dtypes import FACTS
 from parity.core.errors import CaseError, KnownError, near
 from parity.core.layout import base_shape
-from parity.core.results import SYMPTOMS, Aspect, Cause, Fingerprint, Json, Status
+from parity.core.results import SYMPTOMS, UNSEARCHED, Aspect, Cause, Fingerprint, Json, Status
 from parity.runs.code import Code
+from parity.runs.extent import NAMES, Extent, exceeds, joined
 
 NAME = "parity-known.toml"  # where no other is named
 FORMAT = 1
@@ -95,6 +96,7 @@ class Entry:
     shows: how it shows, as `recognition.shown` says it; empty for any way.
     cases: the least cases, which every run replays first, each as "aspect: case"; also: further drawn cases that showed it.
     by_chance: whether it comes and goes in equal calls, so that it may show in any case of its ops and dtypes.
+    extent: by dtype, at which values it shows, and how large the error is there; None where nobody measured it.
     until: the last day on which it is accepted; since: where it was first seen; line: of its head in the file.
     """
 
@@ -114,6 +116,12 @@ class Entry:
     since: Environment = Environment()
     line: int = 0
     by_chance: bool = False
+    extent: tuple[tuple[str, Extent], ...] | None = None
+
+    @property
+    def older(self) -> bool:
+        """Whether an older parity made it, which did not say at which values it shows: it matches its own cases only."""
+        return self.extent is None and self.cause is not None and not self.dies
 
     @property
     def dies(self) -> bool:
@@ -144,15 +152,18 @@ class Entry:
         parts += [f"now {status}, was {self.status}"] if not covers(self.status, status) else []
         return ", ".join(parts)
 
-    def same_subject(self, c: Cause) -> bool:
-        """Whether a cause is another fault of an operator of this entry."""
-        subjects = {_bare(m.subject) for m in ((self.cause, *self.members) if self.cause is not None else ())}
-        return _bare(c.subject) in subjects
+    def exceeded(self, dtype: str, found: Extent) -> str:
+        """In which way an error is larger than the known one, or shows at other values, in words; empty if it does not. Of a
+        dtype that is not known, it is compared with all."""
+        if self.extent is None:
+            return ""
+        known = [e for d, e in self.extent if d == dtype] or [e for _, e in self.extent]
+        return exceeds(found, joined(known), dtype)
 
     def same_cause(self, c: Cause) -> bool:
-        """Whether a cause is this one. A cause that needs more than this one does is this one, too: where everything is wrong,
-        NaN is. Of joined causes, one whose subject alone differs is another member."""
-        if self.cause is None:
+        """Whether a cause that was looked for is this one. A cause that needs more than this one does is this one, too: where
+        every call is wrong, one of strided operands is. Of joined causes, one whose subject alone differs is another member."""
+        if self.cause is None or UNSEARCHED in c.properties:
             return False
         for m in (self.cause, *self.members):
             like = (_bare(m.subject), m.symptom) == (_bare(c.subject), c.symptom)
@@ -190,11 +201,14 @@ class Known:
 
     def warnings(self, f: Fingerprint) -> tuple[str, ...]:
         """What a person should know before it is used on this machine."""
-        differ = self.environment.differences(Environment.of(f))
-        if not differ:
-            return ()
-        text = "; ".join(differ)
-        return (f"{Path(self.code.name).name} was written for {text}: its entries are used all the same",)
+        name, differ = Path(self.code.name).name, "; ".join(self.environment.differences(Environment.of(f)))
+        said = [f"{name} was written for {differ}: its entries are used all the same"] if differ else []
+        if older := [e.id for e in self.entries if e.older]:
+            said.append(
+                f"{len(older)} of the entries of {name} do not say at which values they show, and match only their own cases: "
+                f"make them anew with parity known add RUN ({', '.join(older[:3])}{' ...' if len(older) > 3 else ''})"
+            )
+        return tuple(said)
 
 
 def _bare(subject: str) -> str:
@@ -227,7 +241,7 @@ CAUSE = ("subject", "symptom", "properties")
 # for readers.
 KEYS = (
     *("id", "what", "reason", "link", "until", "since", *CAUSE, "members"),
-    *("ops", "dtypes", "aspects", "status", "shows", "by-chance", "cases", "also"),
+    *("ops", "dtypes", "aspects", "status", "shows", "by-chance", "extent", "cases", "also"),
 )
 NEEDED = ("id", "reason", "ops", "status")
 WORDS: Mapping[str, tuple[str, ...]] = {"dtypes": tuple(FACTS), "aspects": tuple(map(str, Aspect))}
@@ -362,6 +376,7 @@ def _entry(file: _File, row: Json, head: int) -> Entry:
         Environment(**{k: untrusted.printable(v) for k, v in since.items()}),
         head,
         row.get("by-chance", False),
+        tuple(map(_extent, row["extent"])) if "extent" in row else None,
     )
 
 
@@ -371,6 +386,10 @@ def _texts(row: Json, key: str) -> tuple[str, ...]:
 
 def _cause(row: Json) -> Cause:
     return Cause(untrusted.printable(row["subject"]), untrusted.printable(row["symptom"]), _texts(row, "properties"))
+
+
+def _extent(row: Json) -> tuple[str, Extent]:
+    return row["dtype"], tuple((k, float(x)) for k, x in row.items() if k != "dtype")
 
 
 def _day(value: Any) -> date | None:
@@ -392,6 +411,8 @@ def _problem(key: str, value: Any) -> Problem | None:
         return _problem_of_table(value, ENVIRONMENT)
     if key == "members":
         return _problem_of_members(value)
+    if key == "extent":
+        return _problem_of_extent(value)
     if not isinstance(value, str) or (key in (*NEEDED, "subject", "symptom") and not value.strip()):
         return value, f'write a text, like {key} = "..."'
     if key == "status" and value not in WORST:
@@ -443,6 +464,15 @@ def _problem_of_members(value: Any) -> Problem | None:
         for key in m:
             if problem := _problem(key, m[key]):
                 return problem
+    return None
+
+
+def _problem_of_extent(value: Any) -> Problem | None:
+    for e in value if isinstance(value, list) else [value]:
+        errors = dict(e) if isinstance(e, dict) else {"": e}
+        dtype = errors.pop("dtype", "")
+        if dtype not in FACTS or not errors.keys() <= NAMES or not all(type(x) in (int, float) for x in errors.values()):
+            return e, "nobody writes this by hand: parity known add makes it"
     return None
 
 

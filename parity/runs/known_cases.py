@@ -11,6 +11,7 @@ from parity.core.case import Case
 from parity.core.results import Aspect, Record, Status
 from parity.runs import inquest
 from parity.runs.checking import end_unless_alive, recheck
+from parity.runs.findings import comes_and_goes
 from parity.runs.journal import REPLAYING, CaseJournal
 from parity.runs.known import Entry, aspect_and_case, cases_of
 from parity.runs.planning import BASE_SECONDS, RunPlan
@@ -18,6 +19,7 @@ from parity.runs.recognition import Recognition
 from parity.runs.suite import Item
 from parity.runs.tally import ItemTally, record
 
+ASKED, OFTEN = 3, 30  # so many cases of what is known to come and go are run again so often, to see one go
 REPLAYS = 3  # how often a known case must agree, one time after the other, to count as fixed
 USUAL = [Aspect.FORWARD, Aspect.BACKWARD, Aspect.OUT, Aspect.INPLACE]  # aspects of a known case that names none
 
@@ -80,12 +82,17 @@ def _replay_deadly(plan: RunPlan, known: Recognition, entry: Entry, text: str, c
         known.nothing(entry, text, "it does not end the process any more, and does not agree")
 
 
-def take_out_known(item: Item, tally: ItemTally, known: Recognition) -> list[Record]:
+def take_out_known(
+    item: Item, plan: RunPlan, tally: ItemTally, known: Recognition, notes: list[str], journal: CaseJournal
+) -> list[Record]:
     """Take the cases of known findings out of `tally.failing`, so that they are not shrunk. Their records: one for each kind
-    and entry, with the known case that stands for it."""
+    and entry, with the known case that stands for it. What is known to come and go must not come every time."""
     made: list[Record] = []
     for key, seen in list(tally.failing.items()):
         hits = [(s, known.explaining(s[1], s[0].case)) for s in seen]
+        chance = [s for s, hit in hits if hit is not None and hit[0].by_chance]
+        if not all(comes_and_goes(item, plan, s[0].case, s[1], notes, journal, OFTEN) for s in chance[:ASKED]):
+            hits = [(s, None if hit is None or hit[0].by_chance else hit) for s, hit in hits]
         accepted: dict[str, Entry] = {}
         for (one, result), hit in sorted(hits, key=lambda h: (len(h[0][0].picks), h[0][0].picks)):
             if hit is not None and hit[0].id not in accepted:

@@ -15,6 +15,7 @@ from parity.core.errors import CaseError
 from parity.core.results import Aspect, Cause, Record, Status
 from parity.runs import causes
 from parity.runs.causes import Gathered
+from parity.runs.extent import Extent, joined
 from parity.runs.known import DIES, Entry, Environment, aspect_and_case, covers, parsed_case, step, worst
 from parity.runs.recognition import shown_of, uncovered
 from parity.runs.rows import Run, counted
@@ -57,19 +58,21 @@ def _of_records(
     name: str, c: Gathered, records: list[Record], since: Environment, reason: str, link: str, until: date | None
 ) -> Entry:
     least: dict[str, str] = {}
-    drawn: dict[str, list[Case]] = defaultdict(list)
+    drawn: dict[tuple[str, str], list[Case]] = defaultdict(list)
     for r in records:
         if _parses(r.shrunk or r.case):
             least.setdefault(r.op, f"{r.aspect}: {r.shrunk or r.case}")
-        drawn[r.op] += [notation.parse(text) for text in (r.case, r.shrunk, *r.also) if text and _parses(text)]
-    also = [case for op, some in drawn.items() for case in uncovered([parsed_case(least[op])] if op in least else [], some)]
+        drawn[r.op, r.dtype] += [notation.parse(text) for text in (r.case, r.shrunk, *r.also) if text and _parses(text)]
+    held = [parsed_case(text) for text in least.values()]
+    also = [case for key, some in drawn.items() for case in uncovered([c for c in held if (c.op, c.dtype) == key], some)]
     ops, dtypes = _unique(r.op for r in records), _unique(r.dtype for r in records)
     aspects, shows = _unique(r.aspect for r in records), _unique(map(shown_of, records))
     members = tuple(m for m in c.members if any(r.cause == m for r in records))
     members = members if members != (c.cause,) else ()
     status, texts = worst([r.status for r in records]), _unique(map(notation.case_text, also))
-    cases = tuple(least.values())
-    return Entry(name, reason, ops, status, c.cause, members, dtypes, aspects, shows, cases, texts, link, until, since)
+    cases, extent = tuple(least.values()), _by_dtype((r.dtype, r.extent) for r in records)
+    made = Entry(name, reason, ops, status, c.cause, members, dtypes, aspects, shows, cases, texts, link, until, since)
+    return replace(made, extent=extent)
 
 
 def of_status(status: str, run: Run, reason: str, link: str = "", until: date | None = None) -> tuple[Entry, ...]:
@@ -118,7 +121,13 @@ def merged(old: Entry, new: Entry) -> Entry:
         shows=_joined(old.shows, new.shows),
         cases=(*old.cases, *added),
         also=() if old.by_chance else _unique((*old.also, *(text for text in rest if text not in held))),
+        extent=None if new.extent is None else _by_dtype((*(old.extent or ()), *new.extent)),
     )
+
+
+def _by_dtype(extents: Iterable[tuple[str, Extent]]) -> tuple[tuple[str, Extent], ...]:
+    some = [(d, e) for d, e in extents if e]
+    return tuple((d, joined(e for other, e in some if other == d)) for d in _unique(d for d, _ in some))
 
 
 def _members(cause: Cause | None, old: tuple[Cause, ...], new: tuple[Cause, ...]) -> tuple[Cause, ...]:

@@ -102,9 +102,10 @@ def _values(e: Entry, what: str) -> Mapping[str, Any]:
     values = {
         "id": e.id, "what": what, "reason": e.reason, "link": e.link, "until": e.until, "since": since, **cause,
         "members": e.members, "ops": e.ops, "dtypes": e.dtypes, "aspects": e.aspects, "status": e.status, "shows": e.shows,
-        "by-chance": e.by_chance, "cases": e.cases, "also": e.also,
+        "by-chance": e.by_chance, "extent": tuple({"dtype": d, **dict(x)} for d, x in e.extent or ()), "cases": e.cases,
+        "also": e.also,
     }  # fmt: skip
-    return {k: v for k, v in values.items() if v}
+    return {k: v for k, v in values.items() if v or (k == "extent" and e.extent is not None)}
 
 
 def _set(table: Table | Any, values: Mapping[str, Any]) -> None:

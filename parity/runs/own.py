@@ -145,13 +145,14 @@ def sightings(entries: Sequence[Entry], item: ItemRow, records: Sequence[Record]
     """What the results of an own function are to the known findings: an entry that names it, with its status, accepts it."""
     for e in (e for e in entries if item.op in e.ops):
         found = [r for r in records if r.status != Status.AGREE]
-        bad = [r for r in found if e.holds(r.op, r.dtype, r.aspect, r.status)]
+        more = {r.aspect: e.exceeded(r.dtype, r.extent) for r in found}
+        bad = [r for r in found if e.holds(r.op, r.dtype, r.aspect, r.status) and not more[r.aspect]]
         for r in bad:
             late = e.expired(today)
             why = f"accepted until {e.until}: {e.reason}" if late else e.why
             yield Sighting(e.id, r.op, r.dtype, EXPIRED if late else SEEN, r.aspect, r.case, why, late)
         for r in (r for r in found if r not in bad):
-            why = e.beyond(r.op, r.dtype, r.status) or f"now in the {r.aspect} pass"
+            why = e.beyond(r.op, r.dtype, r.status) or more[r.aspect] or f"now in the {r.aspect} pass"
             yield Sighting(e.id, r.op, r.dtype, GROWN, r.aspect, r.case, why, True)
         if not found:
             yield Sighting(e.id, item.op, item.dtype, AGREES, "", item.op)

@@ -14,7 +14,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, replace
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -260,6 +260,7 @@ def _row(path: Path, number: int, line: str, form: int) -> Row:
         if row_type is Record:
             tree["measures"] = tuple(_measure(m) for m in tree.get("measures", ()))
             tree["others"] = tuple(tree.get("others", ()))
+            tree["extent"] = _numbers(tree.get("extent", ()))
             tree["cause"] = _cause(tree["cause"]) if tree.get("cause") is not None else None
         if row_type is ItemRow:
             tree["worst"] = {k: float(v) for k, v in tree.get("worst", {}).items()}
@@ -291,12 +292,15 @@ def _measure(tree: Json) -> Measure:
     """A Measure from JSON; NaN and Inf come back from their strings."""
     numbers = ("share", "reference_share", "max_abs", "max_ulp", "spread", "reference_spread")
     floats = {k: float(tree[k]) for k in numbers if tree.get(k) is not None}
-    terms = tuple((str(word), float(value)) for word, value in tree.get("budget", ()))
     numbered = {k: tuple(tree.get(k, ())) for k in ("index", "shape", "bins")}
-    measure = Measure(**{**tree, **floats, **numbered, "budget": terms})
+    measure = Measure(**{**tree, **floats, **numbered, "budget": _numbers(tree.get("budget", ()))})
     check_types(measure)
     picture.check(measure.shape, measure.errors, measure.bins)
     return measure
+
+
+def _numbers(pairs: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
+    return tuple((str(word), float(value)) for word, value in pairs)
 
 
 def _note(tree: Json) -> MetadataNote:

@@ -1,25 +1,48 @@
-"""Does a run with known findings stay green? `python tests/bench/known.py [PATTERN ...] [--runs N] [--bugs N] [--examples N]`.
+"""Does a run with known findings stay green, and does it fail on others? `python tests/bench/known.py [PATTERN ...] [--runs N]
+[--bugs N] [--examples N] [--further N]`, `python tests/bench/known.py --matrix [KIND ...]`.
 
 Bugs of the zoo are planted on the simulated device all at once, and two faults that strike by chance. One run of the ops that
 reach them finds what it finds, `parity known add` accepts all of it, and then the same ops run again: N times with the same
 seed, all of which must end with 0, and N times with other seeds, 18 in 20 of which should. A bug that the first run missed
 altogether fails them rightly; with --first N that run draws more cases. Printed are the exit codes, what was new where it was
-not 0, and what a run takes with and without the file.
+not 0, and what a run takes with and without the file. With --further N, N runs follow with one more bug each in the same ops or
+in others, which must all end with 1.
+
+`--matrix [KIND ...]` asks whether a known finding hides itself alone: each of 12 kinds of faults of `exp` is known in turn, and
+each of them is planted with it. Printed is a row for each known one: `+` for a new fault that fails, `.` for one that does not
+because the known one contains it, `!` for one that should have ended otherwise.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import torch
+
+from parity import tolerance
+from parity.core.results import Fingerprint
+from parity.devices import Fault, resolve
+from parity.runs import known_entries, known_file, suite
+from parity.runs.code import Code
+from parity.runs.examine import examine
+from parity.runs.journal import NoJournal
+from parity.runs.known import Environment, Known, parse
+from parity.runs.options import RunOptions
+from parity.runs.planning import RunPlan
+from parity.runs.rows import Header, Run
+from parity.zoo.subjects import load, select
 
 FAULTS = """
 import random
@@ -34,6 +57,7 @@ FAULTS += [Fault("chance-half", ("erfinv",), by_chance(0.5)), Fault("chance-tent
 """
 CHANCE_ROWS = ("erfinv", "log1p")
 REASON = "planted"
+PRINT = Fingerprint("0", "2.13.0", "", "3.11", "Linux 6.8", "x86_64", "sim", "simulated", simulated=True)
 
 
 @dataclass(frozen=True)
@@ -46,20 +70,31 @@ class Ended:
     new: tuple[str, ...]
 
 
-def chosen(patterns: Sequence[str], count: int, seed: str) -> tuple[list[str], list[str]]:
-    """(ids of the bugs, names of the rows that reach them)."""
-    from parity.runs import suite
-    from parity.zoo.subjects import load, select
-
+def reached(patterns: Sequence[str]) -> list[tuple[Any, list[str]]]:
+    """(bug, names of the rows that reach it) of the bugs that these patterns name."""
     names = {r.name for r in suite.rows("native")}
     found = []
     for s in select(load(), patterns):
         words = {w.partition(".")[0].strip("_") if not w.startswith("torch.") else w.rpartition(".")[2] for w in s.fault.ops}
         rows = [r for r in (s.rows or tuple(sorted(words))) if r in names]
         if rows and s.kind != "hang":  # each of its cases takes minutes
-            found.append((s.id, rows))
+            found.append((s, rows))
+    return found
+
+
+def chosen(patterns: Sequence[str], count: int, seed: str) -> tuple[list[str], list[str]]:
+    """(ids of the bugs, names of the rows that reach them)."""
+    found = reached(patterns)
     some = random.Random(seed).sample(found, min(count, len(found)))
-    return [i for i, _ in some], list(dict.fromkeys([*(r for _, rows in some for r in rows), *CHANCE_ROWS]))
+    return [s.id for s, _ in some], list(dict.fromkeys([*(r for _, rows in some for r in rows), *CHANCE_ROWS]))
+
+
+def further(count: int, seed: str, ids: Sequence[str], rows: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """(id, rows) of so many other bugs that fail a run, those in the same ops first."""
+    others = [(s, r) for s, r in reached(()) if s.id not in ids and not s.kind.startswith(("unsupported", "fallback"))]
+    random.Random(seed).shuffle(others)
+    order = sorted(others, key=lambda other: not set(other[1]) & set(rows))
+    return [(s.id, r[:4]) for s, r in order[:count]]
 
 
 def parity(*args: str, folder: Path) -> Ended:
@@ -74,11 +109,103 @@ def parity(*args: str, folder: Path) -> Ended:
     return Ended(done.returncode, time.monotonic() - began, line, new)
 
 
+# ------------------------------------------------------------------------------------------------ one fault hides another
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of fault of `exp`. effect, when: of the fault; differs: how its results differ; needs: what a call must have that
+    shows it; size: its relative error."""
+
+    effect: Callable[[Any], Any]
+    when: Callable[[Any], bool] = lambda call: True
+    differs: str = "values"
+    needs: frozenset[str] = frozenset()
+    size: float = 0.03
+    level: str = "kernel"
+
+    def contains(self, other: Kind) -> bool:
+        """Whether all that another one shows may be this one: it needs no less and differs in the same way, and not by more."""
+        return self.differs == other.differs and self.needs <= other.needs and other.size <= 3 * self.size
+
+
+def larger(call: Any) -> Any:
+    return call.run() * 1.03
+
+
+def raises(call: Any) -> Any:
+    raise RuntimeError("no such kernel")
+
+
+KINDS = {
+    "NaN lost": Kind(lambda c: c.run().nan_to_num(0.0, math.inf, -math.inf), differs="NaN", needs=frozenset(["NaN"])),
+    "Inf lost": Kind(
+        lambda c: c.run().clamp(max=torch.finfo(c.operands[0].dtype).max / 4), differs="Inf", needs=frozenset(["Inf"])
+    ),
+    "doubled": Kind(lambda c: c.run() * 2, size=1.0),
+    "3 %": Kind(larger),
+    "drift": Kind(lambda c: c.run() * (1 + 4e-6), size=4e-6),
+    "negative": Kind(
+        lambda c: c.run() * torch.where(c.operands[0] < 0, 1.03, 1.0).to(c.operands[0].dtype), needs=frozenset(["-"])
+    ),
+    "strided": Kind(larger, lambda c: not c.operands[0].is_contiguous(), needs=frozenset(["strides"])),
+    "many": Kind(larger, lambda c: c.operands[0].numel() > 64, needs=frozenset(["many"])),
+    "float16": Kind(larger, lambda c: c.operands[0].dtype == torch.float16, needs=frozenset(["float16"])),
+    "gradient": Kind(lambda c: c.run_with_gradient(lambda g: g * 1.03), needs=frozenset(["gradient"]), level="function"),
+    "sometimes": Kind(larger, lambda c: random.random() < 0.5, needs=frozenset(["chance"])),
+    "raises": Kind(raises, lambda c: c.operands[0].dim() > 2, differs="raises", needs=frozenset(["dimensions"])),
+}
+
+
+def found(faults: Sequence[str], entries: Sequence[Any], examples: int) -> list[Any]:
+    """What examining `exp` finds with these kinds of faults."""
+    planted = [Fault(name, ("exp",), KINDS[name].effect, KINDS[name].when, KINDS[name].level) for name in faults]
+    options = RunOptions(examples=examples, no_power=True)
+    plan = RunPlan(resolve("sim", planted), resolve("cpu"), tolerance.load("sim"), suite.profile("quick"), options)
+    plan = replace(plan, known=Known(Code("known.toml"), entries=tuple(entries)))
+    return [examine(i, plan, NoJournal()) for i in suite.select(["exp"], dtypes=("float32", "float16"))]
+
+
+def accepted(done: Sequence[Any]) -> list[Any]:
+    """The entries that `parity known add` makes of it, read back from their file."""
+    run = Run(Header(PRINT), tuple(r for d in done for r in d.records), tuple(d.summary for d in done))
+    made = [(e, e.id) for c in known_entries.causes_of(run) for e in known_entries.of_cause(c, run, REASON)]
+    return list(parse(Path("known.toml"), known_file.updated("", made, Environment())).entries)
+
+
+def fails(done: Sequence[Any]) -> list[str]:
+    """What fails of it, as the suite's test says it."""
+    new = [f"{f.result.aspect}: {f.result.verdict.reason}" for d in done for f in d.findings if f.known is None]
+    return new + [f"{s.state} {s.aspect}: {s.why}" for d in done for s in d.known if s.fails]
+
+
+def matrix(known: Sequence[str], new: Sequence[str], examples: int = 16) -> int:
+    """Print a row for each known kind; the number of pairs that ended otherwise than they should."""
+    wrong = 0
+    print(f"{'known':<10} new: {', '.join(new)}")
+    for a in known:
+        entries, marks, why = accepted(found([a], (), examples)), "", []
+        for b in new:
+            failed = fails(found([*dict.fromkeys((a, b))], entries, examples))
+            right = bool(failed) is not KINDS[a].contains(KINDS[b])
+            marks += " " + ("!" if not right else "+" if failed else ".")
+            why += [] if right else [f"    {b}: {'; '.join(failed)[:300] or 'hidden'}"]
+        wrong += len(why)
+        print("\n".join([f"{a:<10}{marks}", *why]), flush=True)
+    print(f"{len(known) * len(new)} pairs: {wrong} wrong")
+    return wrong
+
+
+# ------------------------------------------------------------------------------------------------------------- other seeds
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a line for each run, then the counts; 1 if a run with the same seed did not end with 0."""
+    """Print a line for each run, then the counts; 1 if one ended otherwise than it should, other seeds apart."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("patterns", nargs="*", help="bugs by id, kind or op; all by default")
+    parser.add_argument("patterns", nargs="*", help="bugs by id, kind or op; all by default; with --matrix kinds of faults")
+    parser.add_argument("--matrix", action="store_true", help="does a known fault hide another one?")
     parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--further", type=int, default=0, help="runs with one more bug each")
     parser.add_argument("--bugs", type=int, default=40)
     parser.add_argument("--examples", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="examples of the first run, whose findings are accepted")
@@ -89,40 +216,52 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time, and workers of the first run")
     parser.add_argument("--others", action="store_true", help="only other seeds")
     o = parser.parse_args(argv)
-    ids, rows = chosen(o.patterns, o.bugs, o.seed)
+    if o.matrix:
+        return int(matrix(o.patterns or [*KINDS], [*KINDS]) > 0)
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(o.folder or scratch)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "parity-known.toml").unlink(missing_ok=True)
-        (folder / "faults.py").write_text(FAULTS.format(ids=set(ids)))
-        asked = ["run", *rows, "--device", "sim", "--faults", "faults.py", "--dtype", o.dtype, "--no-power"]
-        usual = ["--examples", str(o.examples)] if o.examples else []
-        deeper = ["--examples", str(o.first)] if o.first else usual
-        many = ["-n", str(max(o.jobs, int(o.n)))]
-        first = parity(*asked, *many, *deeper, "--seed", o.seed, "--output", "first.jsonl", folder=folder)
-        print(f"{len(ids)} bugs, {len(rows)} ops; first run: {len(first.new)} causes, {first.seconds:.0f} s, code {first.code}")
-        added = parity("known", "add", "first.jsonl", "--reason", REASON, folder=folder)
-        text = (folder / "parity-known.toml").read_text() if added.code == 0 else ""
-        print(f"known add: code {added.code}, {text.count('[[known]]')} entries, {len(text.splitlines())} lines", flush=True)
-        green = {}
-        same = [] if o.others else [o.seed] * o.runs
-        for what, seeds in (("same seed", same), ("other seeds", [f"other-{k}" for k in range(o.runs)])):
+        return runs(o, Path(o.folder or scratch))
 
-            def again(k: int, what: str = what, seeds: Sequence[str] = seeds) -> Ended:
-                more = ("-n", o.n, "--seed", seeds[k], "--known", "parity-known.toml", "--output", f"{what[:4]}-{k}.jsonl")
-                end = parity(*asked, *usual, *more, "--findings", f"{what[:4]}-{k}", folder=folder)
-                lines = [f"{what} {k}: code {end.code}, {end.seconds:.0f} s, {end.line}", *(f"    {x[:200]}" for x in end.new)]
-                print("\n".join(lines), flush=True)
-                return end
 
-            with ThreadPoolExecutor(o.jobs) as pool:
-                ends = list(pool.map(again, range(len(seeds))))
-            green[what] = sum(e.code == 0 for e in ends)
-            seconds = sum(e.seconds for e in ends) / max(1, len(ends))
-            print(
-                f"{what}: {green[what]} of {len(ends)} end with 0; {seconds:.0f} s each, without the file {first.seconds:.0f} s"
-            )
-    return 0 if added.code == 0 and green["same seed"] == len(same) else 1
+def runs(o: argparse.Namespace, folder: Path) -> int:
+    """The runs with bugs of the zoo, in a folder."""
+    ids, rows = chosen(o.patterns, o.bugs, o.seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "parity-known.toml").unlink(missing_ok=True)
+    asked = ["--device", "sim", "--dtype", o.dtype, "--no-power"]
+    usual = ["--examples", str(o.examples)] if o.examples else []
+    deeper = ["--examples", str(o.first)] if o.first else usual
+    many = ["-n", str(max(o.jobs, int(o.n)))]
+
+    def planted(name: str, ids: Sequence[str]) -> list[str]:
+        (folder / name).write_text(FAULTS.format(ids=set(ids)))
+        return [*asked, "--faults", name]
+
+    first = parity(
+        "run", *rows, *planted("faults.py", ids), *many, *deeper, "--seed", o.seed, "--output", "first.jsonl", folder=folder
+    )
+    print(f"{len(ids)} bugs, {len(rows)} ops; first run: {len(first.new)} causes, {first.seconds:.0f} s, code {first.code}")
+    added = parity("known", "add", "first.jsonl", "--reason", REASON, folder=folder)
+    text = (folder / "parity-known.toml").read_text() if added.code == 0 else ""
+    print(f"known add: code {added.code}, {text.count('[[known]]')} entries, {len(text.splitlines())} lines", flush=True)
+
+    def again(what: str, seed: str, rows: Sequence[str], faults: Sequence[str]) -> Ended:
+        more = ("-n", o.n, "--seed", seed, "--known", "parity-known.toml", "--output", f"{what}.jsonl", "--findings", what)
+        end = parity("run", *rows, *faults, *usual, *more, folder=folder)
+        lines = [f"{what}: code {end.code}, {end.seconds:.0f} s, {end.line}", *(f"    {x[:200]}" for x in end.new)]
+        print("\n".join(lines), flush=True)
+        return end
+
+    same = [(f"same-{k}", o.seed, rows, planted("faults.py", ids)) for k in range(0 if o.others else o.runs)]
+    others = [(f"other-{k}", f"other-{k}", rows, planted("faults.py", ids)) for k in range(o.runs)]
+    more = [(f"with-{i}", o.seed, r, planted(f"with-{i}.py", (*ids, i))) for i, r in further(o.further, o.seed, ids, rows)]
+    right = True
+    for what, wanted, asks in (("same seed", 0, same), ("other seeds", 0, others), ("one more bug", 1, more)):
+        with ThreadPoolExecutor(o.jobs) as pool:
+            ends = list(pool.map(lambda ask: again(*ask), asks))
+        right &= what == "other seeds" or all(e.code == wanted for e in ends)
+        took = f"{sum(e.seconds for e in ends) / max(1, len(ends)):.0f} s each, without the file {first.seconds:.0f} s"
+        print(f"{what}: {sum(e.code == wanted for e in ends)} of {len(ends)} end with {wanted}; {took}", flush=True)
+    return 0 if added.code == 0 and right else 1
 
 
 if __name__ == "__main__":

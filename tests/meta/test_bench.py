@@ -130,6 +130,17 @@ def test_known_plants_the_same_bugs_each_time_and_runs_the_ops_that_reach_them()
     assert bench.chosen([], 5, "1")[0] != ids
 
 
+def test_a_known_fault_hides_itself_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    """A sample of the matrix: an error of 3 % at negative values behind, and in front of, one everywhere."""
+    bench = loaded("known")
+    assert bench.matrix(["negative"], ["3 %", "negative"], examples=8) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["negative   + .", "2 pairs: 0 wrong"]
+    contained = [(a, b) for a in bench.KINDS for b in bench.KINDS if a != b and bench.KINDS[a].contains(bench.KINDS[b])]
+    assert len(bench.KINDS) == 12
+    assert ("3 %", "negative") in contained
+    assert ("3 %", "doubled") not in contained
+
+
 def _lowered_tally(bench: ModuleType, equal: list[list[float]], low: list[float], truth: list[float]) -> Any:
     tally = bench.Tally()
     tally.take([[torch.tensor(r)] for r in equal], [torch.tensor(low)], [torch.tensor(truth, dtype=torch.float64)])

@@ -126,8 +126,9 @@ def test_a_transcript_matches_but_for_numbers_and_what_it_leaves_out() -> None:
 @pytest.mark.parametrize("page", [p for p in pages.PAGES if p.stem != "CHANGELOG"], ids=lambda p: p.parent.name + "/" + p.stem)
 def test_commands_and_options_in_the_text_exist(page: Path, pytestconfig: pytest.Config) -> None:
     """In backquotes: `parity ...` parses, or is a command's name, and each option is one of some command or of pytest."""
-    names = {name for name, _, _ in manual.subcommands(commandline.parser("prove"))}
-    options = {*_options(commandline.parser("prove")), *(f"--{dest.replace('_', '-')}" for dest in vars(pytestconfig.option)), *OTHERS}
+    every = commandline.parser("prove")
+    names = {name for name, _, _ in manual.subcommands(every)}
+    options = {*_options(every), *(f"--{dest.replace('_', '-')}" for dest in vars(pytestconfig.option)), *OTHERS}
     for span in pages.spans(page):
         if span.startswith("parity ") and "..." not in span:
             words = Command(span).words[1:]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import pytest
 
 from parity.core.errors import KnownError
-from parity.core.results import Cause, Fingerprint
-from parity.runs import known
+from parity.core.results import Cause, Fingerprint, Record
+from parity.runs import known, own
 from parity.runs.known import Entry, Environment, covers
+from parity.runs.rows import GROWN, SEEN, ItemRow
 
 PATH = Path("parity-known.toml")
 TEXT = """\
@@ -35,6 +38,9 @@ ops = ["softmax"]
 dtypes = ["float32"]
 aspects = ["forward"]
 status = "drift"
+extent = [
+    {dtype = "float32", "0 to 1" = 37.2, NaN = 0.0, "class Inf" = inf},
+]
 cases = ["forward: softmax(float32[2, 2].transpose(0, 1), dim=-1)"]
 """
 
@@ -46,6 +52,8 @@ def test_a_file_is_read_whole() -> None:
     assert e.cause == Cause("aten::_softmax", "values", ("non-contiguous operand",))
     assert (e.until, e.since, e.line) == (date(2027, 1, 31), held.environment, 8)
     assert e.why == "reported; https://example.org/1; until 2027-01-31"
+    assert e.extent == (("float32", (("0 to 1", 37.2), ("NaN", 0.0), ("class Inf", math.inf))),)
+    assert not e.older
     assert [(x.id, text, case.op) for x, text, case in known.cases_of(held.entries, "softmax", "float32")] == [
         (e.id, e.cases[0], "softmax")
     ]
@@ -80,6 +88,10 @@ def test_a_file_is_read_whole() -> None:
         ("since = {", "since = { on = 3,", "since holds {'on': 3"),
         ("status =", 'by-chance = "yes"\nstatus =', "by-chance holds 'yes'; write true"),
         ("status =", 'members = [{ subject = "aten::exp" }]\nstatus =', "members holds {'subject': 'aten::exp'}; write a list"),
+        ('"class Inf" = inf', '"class Imf" = inf', "extent holds {'dtype': 'float32'"),
+        ('dtype = "float32", ', "", "nobody writes this by hand: parity known add makes it"),
+        ("37.2", '"37.2"', "extent holds {'dtype': 'float32'"),
+        ("extent = [", "extent = [3,", "extent holds 3"),
         ("format = 1", "format = " + "9" * 5000, "restore the file from your repository"),
         ("format = 1", "format = 1\nx = " + "[" * 5000, ""),
     ],
@@ -163,3 +175,12 @@ def test_the_last_day_counts() -> None:
     (e,) = known.parse(PATH, TEXT).entries
     assert not e.expired(date(2027, 1, 31))
     assert e.expired(date(2027, 2, 1))
+
+
+@pytest.mark.parametrize(("error", "state"), [(90.0, SEEN), (1e5, GROWN)])
+def test_an_own_function_is_known_up_to_the_error_that_it_had(error: float, state: str) -> None:
+    known_one = entry()
+    known_one = replace(known_one, ops=("m.py:net",), extent=(("float32", (("anywhere", 40.0),)),))
+    found = Record("m.py:net", "m.py:net", "float32", "forward", "wrong", extent=(("anywhere", error),))
+    (seen,) = own.sightings([known_one], ItemRow("m.py:net", "float32"), [found], date(2026, 1, 1))
+    assert (seen.state, seen.fails) == (state, state == GROWN)

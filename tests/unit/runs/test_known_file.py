@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -22,7 +23,7 @@ ENTRY = Entry(
     "exp-b4c8f1", 'it is "wrong"', ("exp", "log_softmax"), "wrong", Cause("aten::exp", "values", ("NaN",)),
     (Cause("aten::exp", "values", ("NaN",)), Cause("aten::cos", "values", ("NaN",))), ("float32", "float16"), ("forward",),
     ("values in out",), ("forward: exp(float32[1])",), ('exp(float32[2]).into("stepped")',), "https://example.org",
-    date(2027, 1, 31), HERE,
+    date(2027, 1, 31), HERE, extent=(("float32", (("NaN", 0.0), ("huge", 12.5))), ("float16", (("class NaN", math.inf),))),
 )  # fmt: skip
 
 
@@ -35,6 +36,8 @@ def test_what_is_written_is_read_back() -> None:
     assert held.environment == HERE
     assert replace(held.entries[0], line=0) == ENTRY
     assert held.entries[1].by_chance
+    for extent in ((), None):
+        assert parse(PATH, written(replace(ENTRY, extent=extent))).entries[0].extent == extent
 
 
 def test_comments_and_order_stay_and_a_new_case_is_one_line() -> None:
@@ -127,4 +130,9 @@ def test_what_a_run_adds_leaves_reason_and_day_alone() -> None:
     assert made.cases == ("forward: exp(float32[1])", "forward: sigmoid(float32[1])")
     assert made.also == (*ENTRY.also, "exp(float32[3])")
     assert known_entries.merged(replace(ENTRY, dtypes=()), grown).dtypes == ()
+    larger = replace(grown, extent=(("float32", (("NaN", 3.0),)), ("int64", (("zero", math.inf),))))
+    assert known_entries.merged(ENTRY, larger).extent == (
+        ("float32", (("NaN", 3.0), ("huge", 12.5))), ("float16", (("class NaN", math.inf),)), ("int64", (("zero", math.inf),)),
+    )  # fmt: skip
+    assert known_entries.merged(replace(ENTRY, extent=None), larger).extent == larger.extent
     assert known_entries.merged(replace(ENTRY, by_chance=True, also=()), grown).also == ()

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from parity import tolerance
 from parity.core import notation
-from parity.core.results import Cause, Fingerprint
+from parity.core.results import UNSEARCHED, Cause, Fingerprint
 from parity.devices import Call, Fault, resolve
 from parity.runs import findings, known_entries, known_file, suite
 from parity.runs.code import Code
@@ -130,6 +131,74 @@ def test_growth_in_a_pinned_case_fails_and_by_exploration_only_a_strict_run() ->
     assert (GROWN, True) in states(run([rare], ["exp"], entries, dtypes=("float16",), examples=30, strict_known=True))
 
 
+NAN_LOST = Fault("exp-nan", ("exp",), lambda c: c.run().nan_to_num(0.0), lambda c: c.operands[0].numel() > 8)
+PLAIN = Fault("exp-3-percent", ("exp",), lambda c: c.run() * 1.03)
+
+
+def test_lost_nan_hides_no_error_of_3_percent_everywhere() -> None:
+    """Though no property says what the finding needs: some of its cases hold numbers of a family that gives Inf."""
+    entries = accepted(run([NAN_LOST], ["exp"], dtypes=("float32", "float16"), examples=30))
+    assert not new(run([NAN_LOST], ["exp"], entries, examples=30))
+    done = run([PLAIN], ["exp"], entries)
+    assert new(done) or (GROWN, True) in states(done)
+    assert not any(s.state == SEEN for d in done for s in d.known)
+
+
+def test_an_error_that_is_larger_or_shows_at_other_values_fails() -> None:
+    """Also by exploration; and one that is smaller, or needs more, is the same."""
+
+    def negative(factor: float) -> Fault:
+        return Fault("exp", ("exp",), lambda c: c.run() * torch.where(c.operands[0] < 0, factor, 1.0))
+
+    entries = accepted(run([negative(1.03)], ["exp"]))
+    for same in (negative(1.06), negative(1.01), wrong(1.03, when=lambda c: bool((c.operands[0] < 0).all()))):
+        done = run([same], ["exp"], entries, seed="1")
+        assert not new(done)
+        assert not any(fails for _, fails in states(done))
+    why = [s.why for f in (negative(3.0), wrong(1.03)) for d in run([f], ["exp"], entries) for s in d.known if s.fails]
+    assert any("times the budget at values" in w and "was" in w for w in why)
+    assert any("at values above 1" in w or "at values 0 to 1" in w for w in why)
+
+
+def test_an_error_of_smaller_or_other_calls_fails() -> None:
+    """What no property of a cause says: sizes, and flags among the arguments."""
+    large = wrong(1.03, when=lambda c: c.operands[0].numel() > 64)
+    entries = accepted(run([large], ["exp"], examples=20))
+    assert not new(run([large], ["exp"], entries, examples=20))
+    assert (GROWN, True) in states(run([PLAIN], ["exp"], entries))
+
+
+def test_what_comes_and_goes_hides_nothing_that_comes_each_time() -> None:
+    draw = random.Random(7)
+    flaky = wrong(1.03, when=lambda c: draw.random() < 0.5)
+    entries = accepted(run([flaky], ["exp"]))
+    assert not any(fails for _, fails in states(run([flaky], ["exp"], entries)))
+    assert new(run([PLAIN], ["exp"], entries))
+
+
+def test_what_was_not_investigated_is_marked_and_matches_its_own_kind_of_case_alone() -> None:
+    strided = wrong(when=lambda c: not c.operands[0].is_contiguous())
+    entries = accepted(run([strided], ["exp"], no_shrink=True))
+    assert entries
+    assert all("-unsearched-" in e.id and e.cause is not None and e.cause.properties == (UNSEARCHED,) for e in entries)
+    assert not new(run([strided], ["exp"], entries, no_shrink=True))
+    assert new(run([wrong()], ["exp"], entries)), "its cause is not that of plain calls"
+    assert new(run([strided], ["exp"], accepted(run([wrong()], ["exp"])), no_shrink=True, dtypes=("float16",))), (
+        "nor any other's"
+    )
+
+
+def test_an_entry_of_an_older_file_matches_its_own_cases_alone() -> None:
+    entries = [replace(e, extent=None) for e in accepted(run([wrong()], ["exp"]))]
+    assert all(e.older for e in entries)
+    done = run([wrong()], ["exp"], entries)
+    assert (SEEN, False) in states(done), "of the case that is replayed"
+    assert new(done)
+    (warning,) = Known(Code("known.toml"), Environment(), tuple(entries)).warnings(PRINT)
+    assert "1 of the entries of known.toml do not say at which values they show" in warning
+    assert "parity known add RUN" in warning
+
+
 def test_what_agrees_now_is_fixed_and_what_was_not_run_is_not_seen() -> None:
     faults = [wrong(), wrong(op="cos")]
     entries = accepted(run(faults, ["exp", "cos"]))
@@ -204,8 +273,9 @@ def test_a_death_is_known_by_its_case_or_its_words() -> None:
 
     assert state("sin(float32[2, 2])", "hang", "ended by parity after 5 s", pinned=True) == (SEEN, False)
     assert state("sin(float32[9, 9])", pinned=True) == (SEEN, False)
-    assert state("sin(float32[9, 9])", words="SIGSEGV") == (GROWN, False)
-    assert state("sin(float32[9, 9])", words="SIGSEGV", pinned=True) is None
+    assert state("sin(float32[9, 9])", words="SIGSEGV", pinned=True) == (SEEN, False), "in any way"
+    assert state("sin(float32[1, 1])") == (GROWN, True), "in a smaller case"
+    assert state("sin(float32[1, 1])", words="SIGSEGV") is None
     assert state("cos(float32[9, 9])", op="cos") is None
 
 
