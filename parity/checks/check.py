@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from parity.catalog import entries
 from parity.catalog.row import Row
 from parity.checks import derivatives, history, inputs_unchanged, metadata, poison, refusal, repeat, transfer, writes
 from parity.checks.dispatched import Dispatched
 from parity.checks.power import ProbeResults
-from parity.checks.trial import EVERYTHING, RAISED, Mark, Result, Settings, Sides, Trial, compare, is_known, outcome_of, raised
+from parity.checks.trial import (
+    EVERYTHING,
+    RAISED,
+    SELDOM,
+    Mark,
+    Result,
+    Settings,
+    Sides,
+    Trial,
+    compare,
+    is_known,
+    outcome_of,
+    raised,
+)
 from parity.core import processes
 from parity.core.case import Case
+from parity.core.errors import CaseError
 from parity.core.results import Aspect, Computed, Measure, Outcome, Raised, Status, Verdict
 from parity.devices.base import Device
 from parity.execution import execute as ex
@@ -33,6 +49,7 @@ from parity.tolerance import Tables
 __all__ = ["EVERYTHING", "RAISED", "Mark", "Result", "Settings", "check", "failing", "quiet"]
 
 FORKED = "the call forked its process; the copy was ended"
+EARLIER = Settings(repeat=True, more=SELDOM, law=False, operands=True, held=64)  # of the cases before a case
 
 
 def check(
@@ -55,6 +72,9 @@ def check(
     outcomes of errors put into results. seconds: gets the device's time for the forward and the backward. Raises CaseError if
     the case cannot be built.
     """
+    overwritten = [r for earlier in case.history for r in _overwritten_by(earlier, device, cpu, tables, mark)]
+    if case.history:
+        notes.clear()
     with ex.Unwatched():
         inputs = build(case)
     trial = Trial(ex.program(row), case, inputs, device, tables, settings, cpu, mark, notes)
@@ -66,6 +86,7 @@ def check(
     else:
         with ex.MODES["grad"](), dispatched.watching(device, trial.results):
             asked(trial)
+    trial.results += overwritten
     if processes.forks() != forked and trial.results:
         trial.results[0] = Result(trial.results[0].aspect, Verdict(Status.ERROR, FORKED))
     if probes is not None:
@@ -73,6 +94,14 @@ def check(
     with ex.Unwatched():
         digest = inputs.digest()
     return tuple(trial.results), digest
+
+
+def _overwritten_by(case: Case, device: Device, cpu: Device, tables: Tables, mark: Mark) -> list[Result]:
+    """Check a case before another one; what it gives is not judged, unless it changed the result of one before it."""
+    with suppress(CaseError):
+        results, _ = check(entries.row(case.op), case, device, cpu, tables, EARLIER, mark, [])
+        return [r for r in results if r.verdict.measure is not None and r.verdict.measure.problem == repeat.OVERWRITTEN]
+    return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +144,8 @@ def _aspects(t: Trial) -> None:
         return
     sides = Sides(bench, first.placed, there, live, theirs, reference, outcome, first.grad)
     known = all(is_known(x) for _, x in reference.tensors)
+    if t.settings.held and known:
+        repeat.hold(t, sides)
     if known and t.case.under == "grad":
         _derivatives(t, sides)
     _further_calls(t, sides, first, known)
@@ -124,6 +155,8 @@ def _aspects(t: Trial) -> None:
         poison.check_guards(t, sides)
     if t.settings.wants_more(Aspect.TRANSFER):
         transfer.check(t, there)
+    if t.settings.held:
+        repeat.compare_held(t)
 
 
 def _on_reference(t: Trial) -> Forward:

@@ -161,6 +161,8 @@ def death_words(d: Death) -> str:
 
 def _older(r: Record) -> str:
     """The symptom of a record without a cause, from an older run file."""
+    if r.status == Status.NOT_REPRODUCED:
+        return r.status
     return f"raises: {skeleton(r.reason)}" if r.status == Status.ERROR else "values"
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from parity.checks.check import failing
 from parity.checks.dispatched import Dispatched
 from parity.core import notation
 from parity.core.case import Case
@@ -101,6 +102,8 @@ def examine(
             tally.asked += checked.power
             tally.add(one, checked.results, text, checked.digest, pinned, checked.seconds)
             tally.keep(ordinal, one.case, checked.results)
+            if failing(checked.results):
+                tally.before.setdefault(one, tuple(journal.calls)[:-1])
             if tally.cases >= GIVE_UP_AFTER and tally.all_refused:
                 break
             if o.count and op_dtype.fully_compared(item.row, item.dtype, tally.counts):

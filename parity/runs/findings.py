@@ -38,7 +38,8 @@ class Finding:
     """One kind of difference of one item, with the least case that shows it and the first case that showed it. count: cases of
     the item that showed this kind; others: a few of them, the largest first; cause: where it comes from, None if a later part
     of the item looks for it; also: drawn cases that the least case does not stand for; known: what it is to the known findings,
-    None if it is new; by_chance: whether the case agreed when it was run again."""
+    None if it is new; by_chance: whether the case agreed when it was run again; before: the cases before the first one in its
+    process."""
 
     item: Item
     result: Result
@@ -50,6 +51,7 @@ class Finding:
     also: tuple[str, ...] = ()
     known: Sighting | None = None
     by_chance: bool = False
+    before: tuple[str, ...] = ()
 
 
 def by_kind(
@@ -76,6 +78,7 @@ def by_kind(
         chance = kinds > 0 and plan.left > 0 and _by_chance(item, plan, case, result, key, notes, journal)
         others = tuple(drawn_cases[:OTHERS])
         found = Finding(item, result, case, one.case, len(seen), others, cause=cause, also=also, by_chance=chance)
+        found = replace(found, before=tally.before.get(one, ()))
         if known.entries and not later:
             pinned = any(s in tally.pinned for s, _ in seen)
             found = replace(found, known=known.matching(record_of(found), pinned))
@@ -88,7 +91,7 @@ def _by_chance(
     item: Item, plan: RunPlan, case: Case, result: Result, key: tuple[str, ...], notes: list[str], journal: CaseJournal
 ) -> bool:
     """Whether a finding comes and goes: it is unstable, or its case does not show it every time."""
-    if result.verdict.status is Status.UNSTABLE or result.aspect is Aspect.REPEAT:
+    if result.verdict.status is Status.UNSTABLE or (result.aspect is Aspect.REPEAT and result.verdict.status is Status.ERROR):
         return True
     for _ in range(AGAIN):
         journal.begin(SHRINKING, item.id, notation.case_text(case), plan.patience(case))

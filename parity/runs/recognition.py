@@ -18,7 +18,7 @@ from datetime import date
 
 from parity.checks.trial import Result
 from parity.core.case import Case, Word
-from parity.core.results import Aspect, Record, Status, Verdict
+from parity.core.results import EARLIER_CALLS, Aspect, Record, Status, Verdict
 from parity.coverage.features import features
 from parity.runs import causes, known, locating
 from parity.runs.known import Entry
@@ -66,6 +66,7 @@ def outline(case: Case) -> Outline:
     arguments = (*((str(k), a) for k, a in enumerate(case.args)), *case.kwargs)
     words |= {f"{k}={v}" for k, v in arguments if isinstance(v, (bool, str))}
     words |= {f"{k}={v.name}" for k, v in arguments if isinstance(v, Word)}
+    words |= {EARLIER_CALLS} if case.history else set()  # no drawn case has them
     return Outline(frozenset(words), case.numel)
 
 
