@@ -7,11 +7,11 @@ import math
 import os
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,7 +41,9 @@ from parity.assertion.truth import FunctionTruth, seeded
 from parity.assertion.verdicts import ROW, Verdicts, bare, described, in_one_dtype, judged, settled, verdicts
 from parity.assertion.watch import PlacementWatch, command
 from parity.checks.check import STATE
-from parity.checks.trial import RAISED
+from parity.checks.inputs_unchanged import changed
+from parity.checks.repeat import OVERWRITTEN
+from parity.checks.trial import RAISED, Lent
 from parity.core import compiler, state
 from parity.core.errors import NothingCompared, ParityError, UsageError
 from parity.core.results import Computed, Measure, Raised, Status, Verdict
@@ -49,6 +51,7 @@ from parity.devices import Device, resolve
 from parity.devices.fallbacks import listening
 from parity.execution import execute as ex
 from parity.judging.bench import Bench
+from parity.judging.destination import EXACT
 from parity.judging.limits import Limits
 from parity.judging.measures import bit_equal
 from parity.oracle.float64 import widen
@@ -62,6 +65,7 @@ COMPILED = (
 )
 INFERENCE = "no gradients were compared: the call is under torch.inference_mode(); leave that, or say backward=False"
 NOT_COMPILED = "a copy is not compiled where .compile() of a module did that, so eager code was compared; compile= compiles it"
+HELD_BYTES = 1 << 20  # most bytes of outputs that are held across the device's later runs
 Seen = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], None]
 _ONE = threading.RLock()  # a comparison sets torch's global state, so those of several threads come one after the other
 TORCH = str(Path(torch.__file__).parent)
@@ -178,7 +182,8 @@ def _judged(
     if isinstance(theirs, Raised):
         verdict, next_ = _refused_there(s, device, theirs, cause, watch, notes)
         return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_), cause
-    results, outside = theirs
+    results, outside, held = theirs
+    extra += tuple(_overwritten(device, held))
     if seen is not None:
         seen(ours, results)
     if watch is not None:
@@ -214,6 +219,13 @@ def _left_behind(s: Subject, here: Sequence[str], there: Sequence[str], notes: N
         return ()
     text = f"the device's run left behind in torch, and it was put back: {'; '.join(left)}"
     return (("", Verdict(Status.WRONG, text, Measure("", problem=STATE))),)
+
+
+def _overwritten(device: Device, held: Sequence[Lent]) -> Iterator[tuple[str, Verdict]]:
+    """A verdict for each result of the device that its later calls changed."""
+    found = ex.attempt(lambda: changed(held, device), "download")
+    for name, m in [] if isinstance(found, Raised) else found:
+        yield name, Verdict(Status.WRONG, f"{name} was changed by later calls", replace(m, problem=OVERWRITTEN), EXACT)
 
 
 def _compiled(s: Subject, notes: Notes) -> None:
@@ -386,6 +398,15 @@ def _with_gradients(
 # ----------------------------------------------------------------------------------------------------------- the device
 
 
+class There(NamedTuple):
+    """What the device returned. results: copied to the CPU; outside: names of the outputs that were not on the device; held:
+    the outputs, to be compared once more after later calls."""
+
+    results: dict[str, Tensor]
+    outside: frozenset[str]
+    held: tuple[Lent, ...]
+
+
 def _on_device(
     s: Subject,
     device: Device,
@@ -394,9 +415,9 @@ def _on_device(
     cotangents: Sequence[Tensor],
     reference: ForwardRun,
     wrap: Wrap | None = None,
-) -> tuple[tuple[dict[str, Tensor], frozenset[str]] | Raised, BaseException | None]:
-    """All results of the device, copied to the CPU, and the names of the outputs that were not on the device; or what it
-    raised. Raises UsageError if it draws other random numbers than the reference's run did."""
+) -> tuple[There | Raised, BaseException | None]:
+    """All results of the device, or what it raised. Raises UsageError if it draws other random numbers than the reference's run
+    did."""
     with torch.random.fork_rng(devices=[]), device.active():
         device.seed(SEED)
         around = device.compiling() if is_compiled(s.function) else None
@@ -410,15 +431,19 @@ def _on_device(
         if isinstance(results, Raised):
             return results, None
         assert isinstance(results, Computed)
+        named = dict(results.tensors)
+        held = tuple(Lent(n, named[n], t.detach()) for n, t in run.outputs if known(t))
+        if wrap is not None or is_compiled(s.function) or sum(h.before.nbytes for h in held) > HELD_BYTES:
+            held = ()  # compiled code may hand out its memory again
         if not cotangents or tracked_outputs(run) != tuple(tracked):
-            return (dict(results.tensors), outside), None
+            return There(named, outside, held), None
         fed = [device.upload(c) for c in cotangents]
         grads, cause = attempted(lambda: gradients(run, tracked, fed), "backward")
         more = grads if isinstance(grads, Raised) else ex.computed(grads, device)
         if isinstance(more, Raised):
             return more, cause
         assert isinstance(more, Computed)
-        return ({**dict(results.tensors), **dict(more.tensors)}, outside), None
+        return There({**named, **dict(more.tensors)}, outside, held), None
 
 
 def _stays(s: Subject, run: ForwardRun, device: Device) -> None:

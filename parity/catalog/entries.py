@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from parity import catalog
 from parity.catalog import module_entries, opinfo, optimizer_entries
 from parity.catalog.draw import Arguments
 from parity.catalog.opinfo_trees import rebuilt
 from parity.catalog.row import Row
 from parity.catalog.samples import Sample, call_of, torch_version
 from parity.core.case import entry_of, source_of
-from parity.core.errors import CaseError
+from parity.core.errors import CaseError, UsageError, near
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,6 +39,16 @@ SOURCES: dict[str, TestData] = {"opinfo": opinfo, "modules": module_entries, "op
 def rows(source: str) -> tuple[Row, ...]:
     """All rows of a source."""
     return SOURCES[source].rows()
+
+
+def row(name: str) -> Row:
+    """The row of any source with this full name. Raises UsageError."""
+    if (source := source_of(name)) == "native":
+        return catalog.row(name)
+    found = {r.name: r for r in rows(source)}
+    if name not in found:
+        raise UsageError(f"unknown op '{name}'; {near(name, found) or f'parity run --list --source {source} lists them'}")
+    return found[name]
 
 
 def samples(op: str, dtype: str) -> dict[int, Sample]:

@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from parity.catalog import entries
 from parity.catalog.row import Row
 from parity.checks import derivatives, history, inputs_unchanged, metadata, poison, refusal, repeat, transfer, writes
 from parity.checks.due import DERIVATIVES, due, has_leaves, not_derived
 from parity.checks.power import ProbeResults
-from parity.checks.trial import EVERYTHING, RAISED, Mark, Result, Settings, Sides, Trial, compare, is_known, outcome_of, raised
+from parity.checks.trial import (
+    EVERYTHING,
+    RAISED,
+    SELDOM,
+    Mark,
+    Result,
+    Settings,
+    Sides,
+    Trial,
+    compare,
+    is_known,
+    outcome_of,
+    raised,
+)
 from parity.core import processes, state
 from parity.core.case import Case
+from parity.core.errors import CaseError
 from parity.core.results import Aspect, Computed, Measure, Outcome, Raised, Status, Verdict
 from parity.devices.base import Device
 from parity.execution import execute as ex
@@ -37,6 +52,7 @@ Watching: TypeAlias = Callable[[Case, Device, list[Result]], AbstractContextMana
 
 FORKED = "the call forked its process; the copy was ended"
 STATE, UNCOMPARED = "state", "uncompared"  # problems, and symptoms of causes
+EARLIER = Settings(repeat=True, more=SELDOM, law=False, operands=True, held=64)  # of the cases before a case
 
 
 def unwatched(case: Case, device: Device, results: list[Result]) -> AbstractContextManager[None]:
@@ -64,6 +80,9 @@ def check(
     put into results. seconds: gets the device's time for the forward and the backward. Raises CaseError if
     the case cannot be built.
     """
+    overwritten = [r for earlier in case.history for r in _overwritten_by(earlier, device, cpu, tables, mark)]
+    if case.history:
+        notes.clear()
     with ex.Unwatched():
         inputs = build(case)
     trial = Trial(ex.program(row), case, inputs, device, tables, settings, cpu, mark, notes)
@@ -79,7 +98,7 @@ def check(
         _accuse(trial, Verdict(Status.WRONG, text, Measure("", problem=STATE), EXACT))
     if processes.forks() != forked and trial.results:
         _accuse(trial, Verdict(Status.ERROR, FORKED))
-    trial.results += unmet
+    trial.results += [*unmet, *overwritten]
     if probes is not None:
         probes += trial.power
     with ex.Unwatched():
@@ -103,6 +122,14 @@ def _unmet(t: Trial) -> list[Result]:
     odd = state.unusual(state.RECORDING)
     text = f"it was to be compared, and was not{': ' * bool(odd)}{', '.join(odd)}"
     return [Result(a, Verdict(Status.ERROR, text, Measure("", problem=UNCOMPARED))) for a in Aspect if a in missing]
+
+
+def _overwritten_by(case: Case, device: Device, cpu: Device, tables: Tables, mark: Mark) -> list[Result]:
+    """Check a case before another one; what it gives is not judged, unless it changed the result of one before it."""
+    with suppress(CaseError):
+        results, _ = check(entries.row(case.op), case, device, cpu, tables, EARLIER, mark, [])
+        return [r for r in results if r.verdict.measure is not None and r.verdict.measure.problem == repeat.OVERWRITTEN]
+    return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +173,8 @@ def _aspects(t: Trial) -> None:
         return
     sides = Sides(bench, first.placed, there, live, theirs, reference, outcome, first.grad)
     known = all(is_known(x) for _, x in reference.tensors)
+    if t.settings.held and known:
+        repeat.hold(t, sides)
     if known and t.case.under == "grad":
         _derivatives(t, sides)
     elif not known:  # parity compares no derivatives of such results, nor destinations
@@ -157,6 +186,8 @@ def _aspects(t: Trial) -> None:
         poison.check_guards(t, sides)
     if Aspect.TRANSFER in t.due:
         transfer.check(t, there)
+    if t.settings.held:
+        repeat.compare_held(t)
 
 
 def _on_reference(t: Trial) -> Forward:

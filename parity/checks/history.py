@@ -1,6 +1,7 @@
-"""Calls on the device before a case, which may leave traces in its memory, its graphs and its caches.
+"""Calls on the device before a case, which may leave traces in its memory, its graphs and its caches, and one after it, which
+may change what the case returned.
 
-These calls are not judged; the case after them is. It reveals a device whose cache keys are too coarse, or which returns memory
+These calls are not judged; the case is. It reveals a device whose cache keys are too coarse, or which returns memory
 that it did not write.
 
     garbage        tensors of the operands' and the results' sizes are filled with NaN and freed again
@@ -66,6 +67,17 @@ def play(t: Trial, here: Placed, reference: Outcome, grad: bool) -> None:
     t.mark("device")
     for step in steps:
         ex.attempt(partial(_run, step, t.device, grad), "run")
+    t.notes.clear()
+
+
+def call_with_other_values(t: Trial, here: Placed) -> None:
+    """Run the same call with other values after the case, none of them planted, without gradients. Values that are written out
+    stay as they are."""
+    if any(s.values.literal is not None for s in t.case.operands()):
+        return
+    plain = t.case.map_operands(lambda s: replace(s, values=replace(s.values, specials=())))
+    for step in _other_values(replace(t, case=plain), here, False):
+        ex.attempt(partial(_run, step, t.device, False), "run")
     t.notes.clear()
 
 

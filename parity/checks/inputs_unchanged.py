@@ -37,7 +37,7 @@ def check(t: Trial, s: Sides) -> None:
         return
     lent = [*_operands([None if o.spec.on_cpu else o.base for o in t.inputs.operands], s.there), *t.fed]
     t.mark("device")
-    if ex.attempt(lambda: _changed(lent, t.device), "download") == []:
+    if ex.attempt(lambda: changed(lent, t.device), "download") == []:
         return
     for aspect, stage in stages(t, s):
         t.mark("device")
@@ -106,7 +106,7 @@ def _written(t: Trial, stage: Stage, device: Device) -> dict[str, Measure]:
         lent = _operands([None if o.spec.on_cpu else device.download(b) for o, b in zip(inputs.operands, placed.bases)], placed)
         more = ex.attempt(lambda: stage(inputs, placed, device), "run")
         device.synchronize()
-        return dict(_changed([*lent, *(() if isinstance(more, Raised) else more)], device))
+        return dict(changed([*lent, *(() if isinstance(more, Raised) else more)], device))
 
     written = ex.attempt(run, "run")
     t.notes.clear()
@@ -118,9 +118,9 @@ def _operands(before: Iterable[Tensor | None], placed: Placed) -> list[Lent]:
     return [Lent(f"operand[{k}]", x, b) for k, (x, b) in enumerate(zip(before, placed.bases)) if x is not None]
 
 
-def _changed(lent: Iterable[Lent], device: Device) -> list[tuple[str, Measure]]:
+def changed(lent: Iterable[Lent], device: Device) -> list[tuple[str, Measure]]:
     """(name, first changed element of its base) of everything whose bits changed."""
-    changed = []
+    found = []
     for name, x, base in lent:
         if bit_equal(after := device.download(base), x):
             continue
@@ -132,5 +132,5 @@ def _changed(lent: Iterable[Lent], device: Device) -> list[tuple[str, Measure]]:
         index = tuple(int(i) for i in differs.nonzero()[0])
         values_at = at(after, index), at(x, index), at(x, index)
         m = Measure(name, math.inf, None, True, "", None, None, index, *values_at, count, x.numel(), PROBLEM)
-        changed.append((name, drawn_exact(m, differs)))
-    return changed
+        found.append((name, drawn_exact(m, differs)))
+    return found

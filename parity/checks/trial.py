@@ -32,6 +32,7 @@ Mark = Callable[[str], None]
 Again = Callable[[], Named]
 # Bytes of poison: NaN in every float dtype (-1 in integers), and 61,280 in float16, 1.3e36 in float32.
 NAN, LARGE = 0xFF, 0x7B
+HELD = 1  # case whose results are held across later calls
 RERUNS = 2  # uninitialised memory often holds the same bytes twice, so it is overwritten before each rerun
 INDICES = ("index", "unique")  # families of values
 RAISED = {"refused": Status.UNSUPPORTED, "oom": Status.OOM, "error": Status.ERROR}
@@ -77,7 +78,8 @@ class Settings:
     result only has to be possible. operands: check that the calls left their operands unchanged (always_use_oracle implies
     it). power: judge agreements again with errors put in. poison: the byte with which freed memory of the device is filled
     before the calls (`parity.checks.poison`), 0 for none. guards: run the calls once more between guards. fail_on_metadata:
-    other strides than the CPU's are a finding also where torch promises none.
+    other strides than the CPU's are a finding also where torch promises none. held: of how many cases, this one among them,
+    the results stay held across later calls, to be compared once more (`parity.checks.repeat`); 0: not of this one.
     """
 
     always_use_oracle: bool = False
@@ -91,6 +93,7 @@ class Settings:
     guards: bool = False
     fail_on_metadata: bool = False
     whole: bool = False
+    held: int = 0
 
     def wants(self, aspect: Aspect) -> bool:
         """Whether to check this aspect."""
@@ -103,7 +106,7 @@ class Settings:
 
 KNOWN = frozenset(getattr(torch, name) for name in FACTS if hasattr(torch, name))
 SELDOM = frozenset({Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER})
-EVERYTHING = Settings(True, True, None, SELDOM, poison=NAN, guards=True, whole=True)
+EVERYTHING = Settings(True, True, None, SELDOM, poison=NAN, guards=True, whole=True, held=HELD)
 
 
 class Lent(NamedTuple):

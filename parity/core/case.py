@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import EllipsisType
 from typing import Any, TypeAlias, Union
@@ -155,6 +155,7 @@ class Case:
     into: the destination of the out= aspect: a layout name (`parity.core.layout.WORDS`), "empty", or a dtype to cast to.
     under: the mode of torch in which every call runs: a key of `parity.execution.execute.MODES`.
     after: what the device runs right before the call (one of `HISTORIES`), or "".
+    history: cases that the process checks before, in all their aspects, and that are not judged.
     refused: what is wrong with the call (one of `ERROR_KINDS`), so that it must be refused, or "".
     """
 
@@ -167,6 +168,7 @@ class Case:
     under: str = "grad"
     after: str = ""
     refused: str = ""
+    history: tuple[Case, ...] = field(default=(), repr=False)  # its text seeds random choices, which a history must not change
 
     def operands(self) -> list[TensorSpec]:
         """All operands in the order of the text: those of the arguments, then those of the keyword arguments. Operand number k

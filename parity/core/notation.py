@@ -13,6 +13,7 @@ Suffixes of the call describe how it runs, in any order; each is left out where 
     .after(what)                       what the device runs right before: "garbage", "other_scalar", "other_values", "smaller",
                                        "larger", "larger_smaller", "other_layout", "other_dtype", "other_grad",
                                        "other_presence", "destination", "sibling" (`parity.checks.history`)
+    .history(case, ...)                cases that are checked in the same process before, each in all its aspects
     .refused(kind)                     the call has an error of this kind and must raise (`parity.checks.refusal`)
     .as_dtype(name)                    the item's dtype, where it is not the first operand's
 """
@@ -23,6 +24,7 @@ import ast
 import functools
 import math
 import warnings
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -109,7 +111,13 @@ def case_text(case: Case) -> str:
     text += f'.into("{case.into}")' if case.into != "contiguous" else ""
     text += f'.under("{case.under}")' if case.under != "grad" else ""
     text += f'.after("{case.after}")' if case.after else ""
-    return text + (f'.refused("{case.refused}")' if case.refused else "")
+    text += f'.refused("{case.refused}")' if case.refused else ""
+    return with_history(text, map(case_text, case.history)) if case.history else text
+
+
+def with_history(text: str, before: Iterable[str]) -> str:
+    """The text of a case with other cases before it."""
+    return f"{text}.history({', '.join(before)})"
 
 
 @functools.cache
@@ -142,7 +150,10 @@ def parse(text: str) -> Case:
 def _parsed(text: str) -> Case:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # SyntaxWarnings of Python's parser, about text that is refused below
-        node = ast.parse(text.strip(), mode="eval").body
+        return _case(ast.parse(text.strip(), mode="eval").body)
+
+
+def _case(node: ast.expr) -> Case:
     route: list[ast.Call] = []
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _has_call(node.func.value):
         if _is_quoted_head(node.func.value):
@@ -191,7 +202,10 @@ def _dotted(node: ast.expr) -> str:
 
 def _with_route(case: Case, call: ast.Call) -> Case:
     assert isinstance(call.func, ast.Attribute)
-    word, values = call.func.attr, [_literal(a) for a in call.args]
+    word = call.func.attr
+    if word == "history":
+        return replace(case, history=tuple(map(_case, call.args)))
+    values = [_literal(a) for a in call.args]
     if word == "cotangent" and len(values) == 3 and isinstance(values[2], int):
         if values[0] not in ("ones", "normal", "zero") or values[1] not in (*layouts.WORDS, *layouts.EXPANDED):
             raise _bad(call, 'cotangent("ones" | "normal" | "zero", layout word, seed)')
@@ -199,7 +213,8 @@ def _with_route(case: Case, call: ast.Call) -> Case:
     if word == "as_dtype" and len(values) == 1 and values[0] in FACTS:
         return replace(case, dtype=str(values[0]))
     if word not in ROUTE:
-        raise _bad(call, f"one of .cotangent(values, layout, seed), .as_dtype(name), {', '.join(f'.{w}(word)' for w in ROUTE)}")
+        words = ", ".join(f".{w}(word)" for w in ROUTE)
+        raise _bad(call, f"one of .cotangent(values, layout, seed), .as_dtype(name), .history(case, ...), {words}")
     if len(values) != 1 or values[0] not in ROUTE[word]:
         raise _bad(call, f".{word}() of one of {', '.join(ROUTE[word])}")
     return replace(case, **{word: values[0]})

@@ -28,6 +28,7 @@ class Status(StrEnum):
     ERROR = "error"
     FALLBACK = "fallback"
     UNSTABLE = "unstable"
+    NOT_REPRODUCED = "not reproduced"
     CRASH = "crash"
     HANG = "hang"
     KILLED = "killed"
@@ -46,10 +47,10 @@ class Status(StrEnum):
 
 
 FINDINGS = frozenset(
-    {Status.DRIFT, Status.WRONG, Status.MALFORMED, Status.ERROR, Status.UNSTABLE}
+    {Status.DRIFT, Status.WRONG, Status.MALFORMED, Status.ERROR, Status.UNSTABLE, Status.NOT_REPRODUCED}
     | {Status.CRASH, Status.HANG, Status.KILLED, Status.OOM}
 )
-COMPARED = frozenset({Status.AGREE, Status.DRIFT, Status.WRONG, Status.MALFORMED, Status.UNSTABLE})
+COMPARED = frozenset({Status.AGREE, Status.DRIFT, Status.WRONG, Status.MALFORMED, Status.UNSTABLE, Status.NOT_REPRODUCED})
 MEANING: dict[Status, str] = {
     Status.AGREE: "inside the tolerance",
     Status.DRIFT: "precision worse than the budget allows",
@@ -59,6 +60,7 @@ MEANING: dict[Status, str] = {
     Status.ERROR: "the device raised where the reference ran",
     Status.FALLBACK: "ran on the CPU without being asked to",
     Status.UNSTABLE: "two equal runs differ, and one of them is outside the tolerance",
+    Status.NOT_REPRODUCED: "a finding far outside the tolerance that never came again",
     Status.CRASH: "the process died",
     Status.HANG: "did not come back within its time",
     Status.KILLED: "the process was killed from outside, by a person or for its memory, and the case with it",
@@ -256,6 +258,7 @@ CPU_OPERAND = "operand on the CPU"
 EMPTY_OPERAND = "empty operand"
 NON_FINITE = "NaN or Inf"
 EXTREME_VALUES = "extreme values"
+EARLIER_CALLS = "earlier calls"
 HALF_TYPES = "half types"
 NARROW_INTEGERS = "narrow integers"
 UNSEARCHED = "no cause looked for"
@@ -270,6 +273,7 @@ SYMPTOMS = {
     "operands": "changes operands that it must only read",
     "law": "draws from a wrong distribution",
     "unstable": "gives different results in equal calls",
+    "not reproduced": "was wrong once and never again",
     "raises": "raises where the CPU computes",
     "state": "changes torch's global state",
     "uncompared": "is not compared in all that was due",
@@ -283,10 +287,10 @@ SYMPTOMS = {
 class Record:
     """The stored result of one aspect of one case. shrunk: the least case; script: the file that shows the finding, in the
     folder of the run's scripts; cause: of a finding; count: cases of its op and dtype that showed it; others: some of those as
-    they were drawn; gone: whether it did not come again in a fresh process, so that it does not count; also: further drawn
-    cases that showed it and that the least case does not stand for (`parity.runs.recognition`); known: the entry of the file of
-    known findings that it belongs to; by_chance: whether the least case agreed when it was run again; extent: at which values
-    it shows, and how large the error is there (`parity.runs.extent`)."""
+    they were drawn; gone: whether it was near its budget and did not come again in a fresh process, so that it does not count;
+    also: further drawn cases that showed it and that the least case does not stand for (`parity.runs.recognition`); known: the
+    entry of the file of known findings that it belongs to; by_chance: whether the least case agreed when it was run again;
+    extent: at which values it shows, and how large the error is there (`parity.runs.extent`)."""
 
     case: str
     op: str
@@ -311,8 +315,14 @@ class Record:
 
     @property
     def counts(self) -> bool:
-        """Whether it is a finding, and came again."""
+        """Whether it is a finding that was not dropped."""
         return self.status in FINDINGS and not self.gone
+
+    @property
+    def shows_alone(self) -> bool:
+        """Whether its case shows it in a process of its own, as far as is known."""
+        after_others = self.cause is not None and EARLIER_CALLS in self.cause.properties
+        return self.status != Status.NOT_REPRODUCED and not after_others
 
     @property
     def unexplained(self) -> bool:

@@ -103,6 +103,7 @@ class Checker:
         told: dict[str, Any] = {"rows": [encode(row) for row in (*records, *rest)], "findings": texts, "features": features}
         deaths = [row | known_deaths.about(row, options) for row in done.deaths]
         told |= {"scripts": scripts, "explained": done.explained, "deaths": deaths}
+        told["before"] = {notation.case_text(f.first): f.before for f in done.findings if f.before and f.known is None}
         self._tell(told | {"later": later}, before)
         texts += [
             f"{row['how']} ({row['signal']}) at stage {row['stage']}: {row['case']}"

@@ -368,7 +368,7 @@ class _Raw(argparse.RawDescriptionHelpFormatter):
 
 
 def _statuses() -> str:
-    rows = "\n".join(f"  {s:<12}{MEANING[s]}{'' if s in FINDINGS else ' (no failure)'}" for s in Status)
+    rows = "\n".join(f"  {s:<16}{MEANING[s]}{'' if s in FINDINGS else ' (no failure)'}" for s in Status)
     return f"Compare a device with the CPU, judged against a float64 truth.\n\nStatuses:\n{rows}"
 
 

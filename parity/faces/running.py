@@ -241,10 +241,10 @@ def _compared(
     if code != 1 or o.no_again:
         return code
     reporter.try_again(how, workers, max(0.0, until - time.monotonic()))
-    if o.junit_xml and (acquitted := reporter.acquitted()) and Path(o.junit_xml).is_file():
+    if o.junit_xml and Path(o.junit_xml).is_file():
         from parity.report import junit
 
-        junit.acquit(Path(o.junit_xml), acquitted)
+        junit.acquit(Path(o.junit_xml), reporter.acquitted(), reporter.not_reproduced())
     again: int = reporter.exit_code
     return again
 

@@ -43,6 +43,8 @@ class FaultJournals:
     Between two cases the first journal holds an entry without a case, whose time limit is the rest of the worker's time: a
     process that hangs outside of every case is ended, too."""
 
+    calls = ()
+
     def __init__(self, folder: Path, worker: str = "alone", seconds: float = math.inf) -> None:
         self._cases, self._fired = Journal(folder / f"journal-{worker}"), Journal(folder / f"{FIRED}{worker}")
         self._ordinal, self.head = 0, dict[str, Any]({"phase": "search"})

@@ -88,7 +88,7 @@ def full(c: Gathered, header: Header) -> list[str]:
             text.append(f"    worst at {list(m.index)}: device {m.device}, reference {m.reference}{truth}")
     h = header
     text.append(f"    {reproduce(c.case, h.fingerprint.device, h.faults.name, h.setup.name, h.options)}")
-    script = next(filter(None, [*(r.script for r in c.records), *(d.script for d in c.deaths)]), "")
+    script = next(filter(None, [*(r.script for r in c.records if r.shows_alone), *(d.script for d in c.deaths)]), "")
     needs = "torch only" + (", and a real device to show it on" if header.fingerprint.simulated else "")
     return text + ([f"    or run {script} (needs {needs})"] if script else [])
 

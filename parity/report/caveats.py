@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parity.report import metadata, power
-from parity.report.summary import compared, leaks, not_reproduced
+from parity.report.summary import compared, dropped, leaks
 from parity.report.words import listed, plural
 from parity.runs.doctor import suspicion
 from parity.runs.options import STRICT
@@ -38,8 +38,8 @@ def notes(run: Run) -> Iterator[tuple[str, str]]:
     """(title, text) of what makes an agreement say less than it seems."""
     if weak := power.weak(run.power):
         yield "low power", f"an agreement says less than it seems in {'; '.join(weak)}"
-    if gone := len(not_reproduced(run.records)):
-        yield "not reproduced", f"{plural(gone, 'finding')} did not come again in a fresh process, and does not count"
+    if near := len(dropped(run.records)):
+        yield "dropped", f"{plural(near, 'finding')} near the budget did not come again in a fresh process, and does not count"
     if lines := leaks(run.items):
         said = listed([x.strip() for x in lines], LOST)
         yield "memory leaks", f"every repeat of a call leaves memory on the device in {plural(len(lines), 'item')}: {said}"

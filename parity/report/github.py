@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from parity.report import caveats
 from parity.report.causes import counts_line, sentence, shortened
-from parity.report.summary import not_reproduced
+from parity.report.summary import dropped
 from parity.report.words import listed, plural, reproduce
 from parity.runs.causes import Gathered, gather
 from parity.runs.rows import Header, Run
@@ -34,8 +34,8 @@ def render(run: Run) -> str:
         title = f"parity: {plural(len(rest), 'more cause')}"
         lines.append(command("warning", title, f"{counts_line(rest)}: parity report RUN shows all {len(causes)}"))
     if not lines:
-        device, gone = run.header.fingerprint.device, len(not_reproduced(run.records))
-        but = f"; {plural(gone, 'finding')} did not come again in a fresh process" if gone else ""
+        device, near = run.header.fingerprint.device, len(dropped(run.records))
+        but = f"; {plural(near, 'finding')} near the budget did not come again in a fresh process" if near else ""
         known = ", or is known" if known_of(run) else ""
         lines = [command("notice", "parity", f"everything that counts agrees on {device}{known}{but}")]
     return "".join(f"{line}\n" for line in lines)

@@ -104,17 +104,13 @@ def _headline(run: Run, causes: Sequence[Gathered]) -> str:
         return f"{plural(len(causes), 'cause')} ({counts_line(causes)})"
     if not any(map(summary.compared, run.items)):
         return "Nothing was compared"
-    gone = len(summary.not_reproduced(run.records))
-    return (
-        f"{plural(gone, 'finding')} did not come again, everything else agrees"
-        if gone
-        else "Everything that was compared agrees"
-    )
+    said = summary.agreed(run.records)
+    return said[:1].upper() + said[1:]
 
 
 def _colour(letters: str) -> str:
     """The class of a cell."""
-    if set(letters) & set("XWMNDEO"):
+    if set(letters) & set("XWMNRDEO"):
         return " bad"
     return " cool" if set(letters) & set("uf") else ""
 
@@ -339,8 +335,8 @@ def _lacks(run: Run) -> list[tuple[str, list[str]]]:
     parts.append(("Compared nothing for a reason", [x.strip() for x in summary.voids(run.items)]))
     acquitted = [f"{d.case} ({d.signal}; {d.why})" for d in run.deaths if d.acquitted]
     parts.append(("The CPU itself died or hung in", acquitted))
-    gone = [x.strip() for x in summary.not_reproduced(run.records)]
-    parts.append(("Not reproduced in a fresh process, so these do not count", gone))
+    near = [x.strip() for x in summary.dropped(run.records)]
+    parts.append(("Drift near its budget that did not come again in a fresh process: dropped", near))
     return [(title, lines) for title, lines in parts if lines]
 
 

@@ -9,7 +9,7 @@ import sys
 from parity.checks.metadata import PROBLEM
 from parity.core import notation
 from parity.core.errors import CaseError
-from parity.core.results import Fingerprint, Record
+from parity.core.results import Fingerprint, Record, Status
 from parity.report.causes import code, inert, sentence
 from parity.report.minimal import minimal
 from parity.report.words import listed, plural
@@ -24,6 +24,8 @@ TRIED = 3  # findings of a cause whose scripts are run until one shows the diffe
 SAME = (
     "Run here, it prints the same on both sides, so the difference is elsewhere (in memory beside the result) or was not there:"
 )
+ONCE = "It was seen once: neither in fresh processes nor after the cases before it did it come again."
+LATER = "It comes only after other cases in the same process: those in `.history(...)`, which `parity replay` runs first."
 
 
 def render(c: Gathered, header: Header) -> str:
@@ -36,6 +38,8 @@ def render(c: Gathered, header: Header) -> str:
             break
     parts += shown or (_shown(c.records[0], f, anyhow=True) if c.records else _of_death(c.deaths[0], f))
     parts += [f"Least case, in parity's notation: {code(c.case)}"]
+    if c.records and not any(r.shows_alone for r in c.records):
+        parts.append(ONCE if c.records[0].status == Status.NOT_REPRODUCED else LATER)
     if like := public(c):
         parts.append(
             "Public reports of the same operators, which may be of something else:\n"
@@ -76,7 +80,8 @@ def _shown(r: Record, f: Fingerprint, anyhow: bool = False) -> list[str]:
     if text is None:
         if not anyhow:
             return []
-        parts.append(f"The case takes more than a few lines of torch; `{r.script or 'parity replay'}` shows it.")
+        shows = r.script if r.script and r.shows_alone else "parity replay"
+        parts.append(f"The case takes more than a few lines of torch; `{shows}` shows it.")
     else:
         how, output = _run(text, f)
         if how == SAME and not anyhow:

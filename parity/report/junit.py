@@ -23,12 +23,12 @@ from parity.runs.rounds import AGAIN
 from parity.runs.rows import Death, Header, ItemRow, Run
 from parity.runs.standing import known_of, new_of
 
-GONE = "findings of this op did not come again in a fresh process, so they do not count"
+GONE = "drift of this op was near its budget and did not come again in a fresh process, so it does not count"
 KNOWN = "findings of this op are known"
 LISTED = 10  # findings of a test case that are told
 MESSAGE = 300  # most characters of a message
 # The worst first: the type of a failure.
-ORDER = (Status.WRONG, Status.MALFORMED, Status.UNSTABLE, Status.DRIFT, Status.ERROR, Status.OOM)
+ORDER = (Status.WRONG, Status.MALFORMED, Status.UNSTABLE, Status.NOT_REPRODUCED, Status.DRIFT, Status.ERROR, Status.OOM)
 
 
 def render(run: Run) -> str:
@@ -61,18 +61,20 @@ def render(run: Run) -> str:
     return ElementTree.tostring(whole, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def acquit(path: Path, items: Collection[str]) -> None:
-    """Take back the failures of items whose findings did not come again, in the file that pytest wrote before they were tried.
-    items: their ids ("exp-float32")."""
+def acquit(path: Path, items: Collection[str], once: Collection[str] = ()) -> None:
+    """Take back the failures of items whose findings were dropped, in the file that pytest wrote before they were tried, and
+    say which are not reproduced. items, once: the ids of these and of those ("exp-float32")."""
     tree = ElementTree.parse(path)
     for suite in tree.iter("testsuite"):
         for case in suite.findall("testcase"):
             item = (case.get("name") or "").partition("[")[2].rpartition("]")[0]
-            failure = case.find("failure")
-            if failure is None or not any(item == i or item.startswith(f"{i} ") for i in items):
+            failure, item = case.find("failure"), item.partition(" ")[0]
+            if failure is not None and item in once:
+                failure.set("message", f"{Status.NOT_REPRODUCED}: {failure.get('message')}")
+            if failure is None or item not in items:
                 continue
             case.remove(failure)
-            SubElement(case, "skipped", message="its findings did not come again in a fresh process")
+            SubElement(case, "skipped", message=GONE)
             for name, more in (("failures", -1), ("skipped", 1)):
                 suite.set(name, str(int(suite.get(name) or 0) + more))
     tree.write(path, encoding="utf-8", xml_declaration=True)

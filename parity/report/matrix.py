@@ -19,6 +19,7 @@ LETTERS: dict[Status, str] = {
     Status.WRONG: "W",
     Status.MALFORMED: "M",
     Status.UNSTABLE: "N",
+    Status.NOT_REPRODUCED: "R",
     Status.DRIFT: "D",
     Status.ERROR: "E",
     Status.OOM: "O",
@@ -35,8 +36,8 @@ PASSES: tuple[tuple[str, tuple[Aspect, ...]], ...] = (
     ("transfer and refusal", (Aspect.TRANSFER, Aspect.REFUSAL)),
 )
 LEGEND = (
-    ". agrees  D drifts  W wrong  M wrong shape or aliasing  N changes from call to call  E raises  O out of memory  "
-    "X ended the process  u refused  f ran on the CPU  v not judged  - not run; where several occurred, the worst"
+    ". agrees  D drifts  W wrong  M wrong shape or aliasing  N changes from call to call  R not reproduced  E raises  "
+    "O out of memory  X ended the process  u refused  f ran on the CPU  v not judged  - not run; of several, the worst"
 )
 
 

@@ -17,12 +17,13 @@ import pytest
 
 from parity.core import untrusted
 from parity.core.errors import CaseError, OutputError, RunFileError
-from parity.core.results import FINDINGS, Cause, Json, Record
+from parity.core.results import FINDINGS, Cause, Json, Record, Status
 from parity.report import causes as causes_text
 from parity.report import power, summary
 from parity.report.growth import Growth
 from parity.report.held import Held
 from parity.report.screen import Screen
+from parity.report.script_text import excused
 from parity.report.timed import Timed
 from parity.report.words import clock, code_options, plural, reproduce
 from parity.runs import again, causes, memory, own, run_file, suite
@@ -32,9 +33,24 @@ from parity.runs.known import Known
 from parity.runs.options import RunOptions
 from parity.runs.resuming import Kept, as_part
 from parity.runs.rounds import LEAST_SECONDS, PINNED, part_of
-from parity.runs.rows import CPU, OUTSIDE, Death, End, Header, ItemRow, Power, Row, Shrunk, Sighting, counted, folded, totals
+from parity.runs.rows import (
+    CPU,
+    OUTSIDE,
+    Again,
+    Death,
+    End,
+    Header,
+    ItemRow,
+    Power,
+    Row,
+    Shrunk,
+    Sighting,
+    counted,
+    folded,
+    totals,
+)
 from parity.runs.run_file import Writer
-from parity.runs.standing import FIXED, standings
+from parity.runs.standing import FIXED, known_once, standings
 
 SCRIPTS = Path(RunOptions().findings)
 # Writes the script of a death for a device into a folder; None if it cannot be written in torch alone.
@@ -73,6 +89,7 @@ class Reporter:
         self._looking = 0.0  # since when nothing else is done, by `time.monotonic`
         self._share = math.inf  # seconds that this may take
         self._own: list[Record] = []  # of the own function whose item has not come yet
+        self._before: dict[str, list[str]] = {}  # failing case -> the cases before it in its worker
         self.early: again.Early | None = None  # where findings are tried once more before the run is over
         self.own_left = False  # whether own functions are still being compared
         self.broken: list[str] = []
@@ -224,6 +241,7 @@ class Reporter:
             self._new_causes(found)
         self.memory.add(part.get("memory", {}), rows)
         self._write_scripts(part.get("scripts", {}))
+        self._before = part.get("before", {}) | self._before
         if drawn is not None:
             self._writer.write(drawn)
         for line in lines:  # last, so that a full disk loses neither counts nor output
@@ -421,29 +439,59 @@ class Reporter:
             self.early.offer(self._to_try(), min(idle, memory.room(workers)))
 
     def try_again(self, how: How, workers: int, seconds: float) -> None:
-        """Try the findings that are not known once more in fresh processes: those that do not come again do not count.
-        seconds: the time for it."""
+        """Try the findings that are not known once more in fresh processes. seconds: the time for it."""
         found = self._to_try()
         if not found or self.stopped or self.failed is not None:
             return
         started = time.monotonic()
         self.wait(f"trying {plural(len(found), 'finding')} again in fresh processes", min(seconds, again.LIMIT))
-        done = again.again(found, how, workers, again.set_variables(how.device.partition(":")[0]), seconds, self.early)
+        flags = again.set_variables(how.device.partition(":")[0])
+        done = again.again(found, how, workers, flags, seconds, self.early, self._before)
         self._tried = True
+        seen = self._known_once(done)
+        done = tuple(replace(a, known=s.id) if (s := seen.get((a.case, a.aspect, a.op))) else a for a in done)
         self.records = list(again.marked(self.records, done))
+        self._excuse_scripts(how)
         came, left = sum(a.came for a in done), len(found) - len(done)
-        text = f"{came} of {plural(len(found), 'finding')} came again in fresh processes ({clock(time.monotonic() - started)})"
+        later = sum(bool(a.history) for a in done)
+        text = f"{came} of {plural(len(found), 'finding')} came again in fresh processes"
+        text += f", {later} of them only after other calls" if later else ""
+        text += f" ({clock(time.monotonic() - started)})"
         self.say(text + (f"; {left} could not be tried, and count" if left else ""))
+        rows: list[Row] = [*seen.values(), *done]
         try:
-            for row in done:
+            for row in rows:
                 self._writer.write(row)
         except OutputError as e:
             self.failed = self.failed or e
 
+    def _known_once(self, done: Sequence[Again]) -> dict[tuple[str, str, str], Sighting]:
+        """The known findings among those that never came again, by case, aspect and op."""
+        entries, seen = self.known.entries if self.known is not None else (), dict[tuple[str, str, str], Sighting]()
+        for r in again.marked(self.records, done) if entries else ():
+            if r.shrunk and (s := known_once(entries, r, date.today())) is not None:
+                seen[r.shrunk, r.aspect, r.op] = s
+        self._take(seen.values())
+        return seen
+
+    def _excuse_scripts(self, how: How) -> None:
+        """Say in the scripts of findings that do not come by themselves what is needed."""
+        for r in (r for r in self.records if r.script and not r.shows_alone):
+            path = self.scripts / Path(r.script).name
+            if path.is_file():
+                command = reproduce(r.shrunk, how.device, how.faults or "", how.setup or "")
+                self._write_scripts({r.script: excused(path.read_text(encoding="utf-8"), r, command)})
+
     def acquitted(self) -> tuple[str, ...]:
-        """The ids of the items of whose findings none came again."""
+        """The ids of the items of whose findings all were dropped."""
         gone = {f"{r.op}-{r.dtype}" for r in self.records if r.gone}
         return tuple(sorted(gone - {f"{r.op}-{r.dtype}" for r in self.records if r.counts}))
+
+    def not_reproduced(self) -> tuple[str, ...]:
+        """The ids of the items that fail only for what never came again."""
+        once = {f"{r.op}-{r.dtype}" for r in self.records if r.status == Status.NOT_REPRODUCED}
+        others = (r for r in self.records if r.counts and r.status != Status.NOT_REPRODUCED)
+        return tuple(sorted(once - {f"{r.op}-{r.dtype}" for r in others}))
 
     @property
     def exit_code(self) -> int:
@@ -532,8 +580,9 @@ class Reporter:
             self._writer.close()
         except OutputError as e:
             self.failed = self.failed or e
+        items = again.recounted(self.items, self.records)
         data = summary.SummaryData(
-            self.header, self.items, self.records, self.deaths, self.power, coverage, self.broken, seconds, str(self.output),
+            self.header, items, self.records, self.deaths, self.power, coverage, self.broken, seconds, str(self.output),
             self.fail_on, self.min_judged, self.lost, self.verbose,
             "" if self.timed is None else self.timed.in_words(sum(i.cases for i in self.items)), lacking,
             self.known, self.sightings, self.strict, self.memory.in_words(), self.unexplained,

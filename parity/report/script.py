@@ -21,12 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity import catalog
 from parity.catalog import entries, module_entries, opinfo
 from parity.catalog.row import Row
 from parity.checks.trial import SELDOM, values
 from parity.core import notation
-from parity.core.case import Case, Layout, Slice, Word, source_of
+from parity.core.case import Case, Layout, Slice, Word
 from parity.core.dtypes import FACTS
 from parity.core.errors import ParityError
 from parity.core.layout import base_shape, channels_last_permutation
@@ -94,20 +93,11 @@ def standalone(case: Case, aspect: str, device_name: str, title: str, kept: bool
 def data_of(case: Case, aspect: str, kept: bool = False) -> CaseScript | None:
     """What a script of a case needs; None if there are no results to print next to each other, several calls, a call that
     raises, or one that parity assembles itself. Raises Unwritable, or CaseError if the case cannot be built here."""
-    row = _row(case.op)
-    if not rule_of(row).has_values or case.after or case.refused or aspect in SELDOM:
+    row = entries.row(case.op)
+    if not rule_of(row).has_values or case.after or case.history or case.refused or aspect in SELDOM:
         return None
     inputs = build(case)
     return CaseScript(case, row, aspect, inputs, _outputs(case, row, inputs), kept)
-
-
-def _row(op: str) -> Row:
-    if source_of(op) == "native":
-        return catalog.row(op)
-    row = next((r for r in entries.rows(source_of(op)) if r.name == op), None)
-    if row is None:
-        raise Unwritable(op)
-    return row
 
 
 def _outputs(case: Case, row: Row, inputs: Inputs) -> tuple[tuple[str, Tensor], ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from parity.core.results import Record, Status
+
 HEAD = '''\
 """{title}
 
@@ -170,3 +172,9 @@ def default_device():
         return "cuda"
     return None
 """
+
+
+def excused(text: str, r: Record, command: str) -> str:
+    """The script of a finding that it does not show by itself. command: what replays the finding."""
+    why = "it was seen once, and not again" if r.status == Status.NOT_REPRODUCED else "it comes only after other cases"
+    return f"# This may not show the finding: {why}.\n# {command}\n{text}"

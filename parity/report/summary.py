@@ -222,7 +222,7 @@ def _rest(t: SummaryData, deaths: Sequence[Death], width: int | None, most: int)
     failing = unwanted(unaccepted_of(t.items, t.known, t.fail_on), t.records, t.fail_on).items()
     for title, part in (
         ("the CPU itself died or hung in", [f"  {d.case} ({d.signal}; {d.why})" for d in acquitted]),
-        ("not reproduced in a fresh process, so they do not fail the run", not_reproduced(t.records)),
+        ("dropped: drift near its budget that did not come again in a fresh process", dropped(t.records)),
         ("killed from outside, and run again since", [f"  {d.case} ({d.signal})" for d in again]),
         ("NOT WHOLE: the time was over before the pinned cases of these items", lacking_lines(t.lacking) if t.lacking else []),
         ("not run, because they or others of their item ended or hung the process", not_run(t.items)),
@@ -247,13 +247,19 @@ def _left_out(i: ItemRow) -> list[str]:
     return [f"  {i.op} {i.dtype}: {plural(len(i.not_run), 'case')}{like}", *cases]
 
 
-def not_reproduced(records: Sequence[Record]) -> list[str]:
-    """The findings that did not come again, with how many cases showed them in the run."""
+def dropped(records: Sequence[Record]) -> list[str]:
+    """The findings that do not count, with how many cases showed them in the run."""
     return [
         f"  {r.op} {r.dtype} {r.aspect} {r.status}, in {plural(r.count, 'case')} of the run: {r.shrunk}"
         for r in records
         if r.gone and r.shrunk
     ]
+
+
+def agreed(records: Sequence[Record]) -> str:
+    """What is to be said of a run in which nothing else counts."""
+    near = len(dropped(records))
+    return f"{plural(near, 'finding')} near the budget did not come again, everything else agrees" if near else ALL_AGREES
 
 
 def _cut(lines: list[str], most: int) -> list[str]:
@@ -378,9 +384,7 @@ def last_line(t: SummaryData, code: int) -> str:
     parts += [f"{plural(len(deaths), 'case')} that ended or hung the process"] if deaths else []
     if not parts and not any(compared(i) for i in t.items):
         return f"nothing was compared; stored in {run_file}"
-    gone = sum(1 for r in t.records if r.gone and r.shrunk)
-    agrees = f"{plural(gone, 'finding')} did not come again, everything else agrees" if gone else ALL_AGREES
-    said = " and ".join(parts) or agrees
+    said = " and ".join(parts) or agreed(t.records)
     if code == 1 and not parts:
         said += f", but {_failed(t)}: see above"
     if parts:
@@ -398,9 +402,7 @@ def _last_line_with_known(t: SummaryData, known: Known, code: int, run_file: str
     if parts:
         add = f"accept them: parity known add {run_file} --reason TEXT --file {shlex.quote(known.code.name)}"
         return f"findings: {', '.join(parts)}; stored in {run_file}; all in full: parity report {run_file}; {add}"
-    gone = len(not_reproduced(t.records))
-    said = f"{plural(gone, 'finding')} did not come again, everything else" if gone else "everything that was compared"
-    said += " agrees, or is known"
+    said = f"{agreed(t.records)}, or is known"
     if code == 1:
         said += f", but {_failed(t)}: see above"
     return f"{said}; stored in {run_file}; compare with another run: parity diff {run_file} OTHER"

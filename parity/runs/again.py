@@ -1,5 +1,9 @@
-"""Findings are tried once more in fresh processes before they count: what a process left behind must not fail a run. Those that
-are known early are tried while some workers of the run have nothing left to do (`Early`), the others at its end.
+"""Findings are tried once more in fresh processes. Those that are known early are tried while some workers of the run have
+nothing left to do (`Early`), the others at its end.
+
+What does not come again by itself is tried after the cases that came before it in its worker: 1, 2, 4, 8 ... of them, each time
+in another process. If it comes then, it is a finding with a history. What never comes is not reproduced, and fails; only drift
+near its budget is dropped.
 
 `parity.runs.trying` is the process: it checks one finding after another and writes a line before and after each. If it ends or
 hangs, the finding that it was at has come again, and another process goes on with the rest.
@@ -14,23 +18,29 @@ import queue
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
-from parity.core import processes
-from parity.core.results import FINDINGS, Cause, Record
+from parity.core import notation, processes
+from parity.core.results import EARLIER_CALLS, FINDINGS, Cause, Record, Status
 from parity.runs.inquest import How, end
-from parity.runs.rows import Again
+from parity.runs.rows import Again, ItemRow
 
+T = TypeVar("T")
+NONE: Mapping[str, Sequence[str]] = {}
 TRIES = 3  # of the least case; then cases as they were drawn are tried once each
 STARTING = 120.0  # seconds that a process may take until its first finding
 PATIENCE = 60.0  # and for each finding
 LIMIT = 180.0  # for all findings of a run; those that are left count
+AFTER_OTHERS = 90.0  # of these, for those that are tried after the cases before them
 PER_PROCESS = 24  # findings for which another process is worth its start
 TICK = 0.5  # seconds between two looks at whether the time is over
 MOST_EARLY = 64  # processes at once before the end of a run
+FAR = 2.0  # times the budget above which what never comes again fails
 DEATHS = 4  # of processes of one share of the findings, after which the rest is left
 BEGIN, CAME, GONE, UNABLE = "begin", "came", "gone", "unable"
 # Flags that a process reads from its environment at its start: (name, value that turns it off), by the type of the device.
@@ -109,16 +119,18 @@ def again(
     flags: Sequence[tuple[str, str]] = (),
     seconds: float = LIMIT,
     early: Early | None = None,
+    before: Mapping[str, Sequence[str]] = NONE,
 ) -> tuple[Again, ...]:
     """Try each finding once more; those for which the time did not suffice are left out. flags: variables of the environment
     that a process reads at its start, with the value for off: a finding that comes, but not with the flag off, is explained by
-    it. early: where some of them are being tried."""
+    it. early: where some of them are being tried. before: drawn case -> the cases that came before it in its worker."""
     until = time.monotonic() + min(LIMIT, seconds)
     done = _tried(findings if early is None else early.rest(findings), how, workers, until, {})
     if early is not None:
         done |= early.done(until - time.monotonic())
+    done |= _after_others(findings, done, before, how, workers, min(until, time.monotonic() + AFTER_OTHERS))
     for name, off in flags:
-        came = [f for f in findings if (a := done.get(_key(f))) is not None and a.came and not a.flag]
+        came = [f for f in findings if (a := done.get(_key(f))) is not None and a.came and not a.flag and not a.history]
         without = _tried(
             [f for f in came if f.cause is not None and f.cause.symptom == "values"], how, workers, until, {name: off}
         )
@@ -132,22 +144,54 @@ def set_variables(kind: str) -> tuple[tuple[str, str], ...]:
 
 
 def marked(records: Sequence[Record], done: Sequence[Again]) -> tuple[Record, ...]:
-    """The records, with those that did not come again marked, also the drawn cases of the same kind, and with the cause of
-    those that a flag explains."""
+    """The records, with what became of those that were tried once more: the history without which they do not come, the flag
+    that explains them, or that they did not come again, which goes for the drawn cases of the same kind, too."""
     by = {(a.case, a.aspect, a.op): a for a in done}
     findings = [r for r in records if r.shrunk and r.status in FINDINGS and not r.known]  # known ones are not tried
+    tried = {_kind(r): by.get(_key(r)) for r in findings}
     came = {_kind(r) for r in findings if (a := by.get(_key(r))) is None or a.came}
-    gone = {_kind(r) for r in findings} - came
-    return tuple(_marked(r, by.get(_key(r)) if r.shrunk else None, gone) for r in records)
+    far = {_kind(r) for r in records if r.status in FINDINGS and not r.known and _is_far(r)}
+    gone = {kind: a for kind, a in tried.items() if kind not in came}
+    return tuple(_marked(r, by.get(_key(r)) if r.shrunk else gone.get(_kind(r)), _kind(r) in far) for r in records)
 
 
-def _marked(r: Record, a: Again | None, gone: set[tuple[str, str, str]]) -> Record:
-    if r.status not in FINDINGS or r.known:
+def _marked(r: Record, a: Again | None, far: bool) -> Record:
+    """a: what became of it, or of its kind. far: whether a case of its kind was far outside."""
+    if r.status not in FINDINGS or r.status == Status.NOT_REPRODUCED or r.known or a is None:
         return r
-    if a is None:
-        return replace(r, gone=True) if not r.shrunk and _kind(r) in gone else r
-    cause = Cause(a.flag, "flag") if a.flag else r.cause
-    return replace(r, gone=not a.came, cause=cause)
+    if a.came:
+        cause = Cause(a.flag, "flag") if a.flag else r.cause
+        if a.history and cause is not None:
+            cause = replace(cause, properties=(EARLIER_CALLS,))
+        return replace(r, cause=cause, shrunk=a.history or r.shrunk)
+    if not far:
+        return replace(r, gone=True)
+    more = f", nor after {a.calls} of the cases before it" if a.calls else ""
+    reason = f"once {r.status}, and not again in {a.tried} tries{more}: {r.reason}"
+    cause = r.cause and Cause(r.cause.subject, Status.NOT_REPRODUCED)
+    return replace(r, status=Status.NOT_REPRODUCED, cause=cause, reason=reason, known=a.known)
+
+
+def _is_far(r: Record) -> bool:
+    share = r.measures[0].share if r.measures else None
+    return r.status != Status.DRIFT or share is None or share > FAR
+
+
+def recounted(items: Iterable[ItemRow], records: Iterable[Record]) -> tuple[ItemRow, ...]:
+    """The items, with what was found counted as not reproduced where nothing of a kind came again."""
+    statuses: dict[tuple[str, str, str], set[str]] = defaultdict(set)
+    for r in records:
+        if r.counts:
+            statuses[_kind(r)].add(r.status)
+    once = {kind for kind, some in statuses.items() if some == {Status.NOT_REPRODUCED}}
+    return tuple(
+        replace(i, counts={a: _once(c) if (i.op, i.dtype, a) in once else c for a, c in i.counts.items()}) for i in items
+    )
+
+
+def _once(counts: Mapping[str, int]) -> dict[str, int]:
+    found = sum(n for s, n in counts.items() if s in FINDINGS)
+    return {s: n for s, n in counts.items() if s not in FINDINGS} | {str(Status.NOT_REPRODUCED): found}
 
 
 def _kind(r: Record) -> tuple[str, str, str]:
@@ -166,17 +210,58 @@ def _tried(
 ) -> dict[tuple[str, str, str], Again]:
     """By case, aspect and op. environment: more variables of the processes."""
     shares = min(workers, -(-len(findings) // PER_PROCESS))
-    if not shares:
-        return {}
+    shared = [findings[k::shares] for k in range(shares)]
+    parts = _in_threads(shared, lambda f, limit, whole: [*_share(f, how, limit, whole)], until, environment)
+    return {(a.case, a.aspect, a.op): a for part in parts for a in part}
+
+
+def _in_threads(
+    parts: Sequence[Any], work: Callable[[Any, Limit, Mapping[str, str]], T], until: float, environment: Mapping[str, str]
+) -> list[T]:
+    """Do the work on each part in a thread of its own. environment: as for `_tried`."""
+    if not parts:
+        return []
     limit = Limit(until)
-    with processes.isolated(), ThreadPoolExecutor(shares) as pool:
+    with processes.isolated(), ThreadPoolExecutor(len(parts)) as pool:
         whole = {**os.environ, **environment}
         try:
-            parts = list(pool.map(lambda k: list(_share(findings[k::shares], how, limit, whole)), range(shares)))
+            return list(pool.map(lambda part: work(part, limit, whole), parts))
         except BaseException:  # Ctrl-C: the threads must not go on
             limit.until = 0.0
             raise
-    return {(a.case, a.aspect, a.op): a for part in parts for a in part}
+
+
+def _after_others(
+    findings: Iterable[Record], done: Mapping[tuple[str, str, str], Again], before: Mapping[str, Sequence[str]],
+    how: How, workers: int, until: float,
+) -> dict[tuple[str, str, str], Again]:  # fmt: skip
+    """Try findings that did not come by themselves after the cases that came before them, those that are far outside first."""
+    gone = (f for f in findings if (a := done.get(_key(f))) is not None and not a.came)
+    order = sorted(gone, key=lambda f: not _is_far(f))
+    lanes = min(workers, len(order))
+
+    def work(some: Sequence[Record], limit: Limit, environment: Mapping[str, str]) -> list[Again]:
+        return [_after_its(f, done[_key(f)], before.get(f.case, ()), how, limit, environment) for f in some]
+
+    tried = _in_threads([order[k::lanes] for k in range(lanes)], work, until, {})
+    return {(a.case, a.aspect, a.op): a for lane in tried for a in lane}
+
+
+def _after_its(f: Record, a: Again, before: Sequence[str], how: How, limit: Limit, environment: Mapping[str, str]) -> Again:
+    """Try a finding in all aspects of its case, and after more and more of the cases before it."""
+    n = 0
+    while limit.left:
+        text = notation.with_history(f.case, before[-n:]) if n else f.shrunk
+        one = replace(f, shrunk=text, case=text, others=())
+        words = {word for word, _ in _lines([one], how, limit, environment, whole=True)}
+        if CAME in words:
+            return replace(a, came=True, history=text)
+        if GONE in words:
+            a = replace(a, calls=n)
+        if n == len(before):
+            break
+        n = min(2 * n or 1, len(before))
+    return a
 
 
 @dataclass(slots=True)
@@ -211,13 +296,17 @@ def _share(findings: Sequence[Record], how: How, limit: Limit, environment: Mapp
             return
 
 
-def _lines(findings: Sequence[Record], how: How, limit: Limit, environment: Mapping[str, str]) -> Iterator[tuple[str, int]]:
-    """What a process says of these findings, until it ends or hangs: (a word of the protocol, number of tries)."""
+def _lines(
+    findings: Sequence[Record], how: How, limit: Limit, environment: Mapping[str, str], whole: bool = False
+) -> Iterator[tuple[str, int]]:
+    """What a process says of these findings, until it ends or hangs: (a word of the protocol, number of tries). whole: whether
+    their cases are checked once in all aspects, as `parity replay` does."""
     asked = {
         "device": how.device,
         "faults": how.faults,
         "setup": how.setup,
         "fail_on_metadata": how.fail_on_metadata,
+        "whole": whole,
         "findings": [[[f.shrunk, f.case, *f.others], f.aspect] for f in findings],
     }
     process = subprocess.Popen(

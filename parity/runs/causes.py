@@ -163,6 +163,8 @@ def death_words(d: Death) -> str:
 
 def _symptom(r: Record) -> str:
     """The symptom of a record without a cause."""
+    if r.status == Status.NOT_REPRODUCED:
+        return r.status
     return f"raises: {skeleton(r.reason)}" if r.status == Status.ERROR else "values"
 
 

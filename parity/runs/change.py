@@ -69,8 +69,8 @@ MEANING: dict[Group, str] = {
 ALWAYS_FAIL = frozenset({Group.DYING, Group.REGRESSED, Group.LOST})
 # The worst of the statuses that a change leads to, or led from, decides its place.
 SEVERITY = (
-    *(Status.CRASH, Status.HANG, Status.KILLED, Status.WRONG, Status.MALFORMED, Status.UNSTABLE, Status.ERROR, Status.OOM),
-    *(Status.DRIFT, Status.UNSUPPORTED, Status.FALLBACK),
+    *(Status.CRASH, Status.HANG, Status.KILLED, Status.WRONG, Status.MALFORMED, Status.UNSTABLE, Status.NOT_REPRODUCED),
+    *(Status.ERROR, Status.OOM, Status.DRIFT, Status.UNSUPPORTED, Status.FALLBACK),
 )
 
 

@@ -10,7 +10,7 @@ import torch
 from parity.checks.check import EVERYTHING, Mark, Result, Settings, check, failing
 from parity.checks.leaks import leak_of
 from parity.checks.power import ProbeResults
-from parity.checks.trial import NAN
+from parity.checks.trial import HELD, NAN
 from parity.core import notation
 from parity.core.case import Case
 from parity.core.errors import CaseError
@@ -78,9 +78,11 @@ def leaks_of(item: Item, plan: RunPlan, tally: ItemTally, journal: CaseJournal) 
 
 def recheck(item: Item, plan: RunPlan, case: Case, notes: list[str], only: Aspect, journal: CaseJournal) -> tuple[Result, ...]:
     """The results of one aspect of a case, with every tensor judged by the oracle; empty if the case cannot be built."""
-    hard = plan.profile.poison
+    hard, twice = plan.profile.poison, only is Aspect.REPEAT
     strict = plan.options.fail_on_metadata
-    how = Settings(True, only is Aspect.REPEAT, only, poison=NAN if hard else 0, guards=hard, fail_on_metadata=strict)
+    how = Settings(
+        True, twice, only, poison=NAN if hard else 0, guards=hard, fail_on_metadata=strict, held=HELD if twice else 0
+    )
     try:
         results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, how, journal.stage, notes)
     except CaseError:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from parity.checks.check import failing
 from parity.core import notation
 from parity.core.case import Case
 from parity.core.results import Json, Record
@@ -99,6 +100,8 @@ def examine(
             tally.asked += checked.power
             tally.add(one, checked.results, text, checked.digest, pinned, checked.seconds)
             tally.keep(ordinal, one.case, checked.results)
+            if failing(checked.results):
+                tally.before.setdefault(one, tuple(journal.calls)[:-1])
             if tally.cases >= GIVE_UP_AFTER and tally.all_refused:
                 break
             if plan.study.is_over(item, tally.counts):

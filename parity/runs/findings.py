@@ -42,7 +42,8 @@ class Finding:
     """One kind of difference of one item, with the least case that shows it and the first case that showed it. count: cases of
     the item that showed this kind; others: a few of them, the largest first; cause: where it comes from, None if a later part
     of the item looks for it; also: drawn cases that the least case does not stand for; known: what it is to the known findings,
-    None if it is new; by_chance: whether the case agreed when it was run again; extent: of all cases that showed it."""
+    None if it is new; by_chance: whether the case agreed when it was run again; extent: of all cases that showed it; before:
+    the cases before the first one in its process."""
 
     item: Item
     result: Result
@@ -55,6 +56,7 @@ class Finding:
     known: Sighting | None = None
     by_chance: bool = False
     extent: Extent = ()
+    before: tuple[str, ...] = ()
 
 
 def by_kind(
@@ -82,7 +84,9 @@ def by_kind(
         also = tuple(map(notation.case_text, uncovered((case,), (s.case for s, _ in seen))))
         chance = kinds > 0 and plan.left > 0 and comes_and_goes(item, plan, case, result, notes, journal)
         others = tuple(drawn_cases[:OTHERS])
-        found = Finding(item, result, case, one.case, len(seen), others, cause, also, None, chance, extent(shown))
+        found = Finding(
+            item, result, case, one.case, len(seen), others, cause, also, None, chance, extent(shown), tally.before.get(one, ())
+        )
         if known.entries and not later:
             pinned = any(s in tally.pinned for s, _ in seen)
             found = replace(found, known=known.matching(record_of(found), pinned))
@@ -95,7 +99,7 @@ def comes_and_goes(
     item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal, tries: int = AGAIN
 ) -> bool:
     """Whether a finding comes and goes: it is unstable, or its case does not show it every time."""
-    if result.verdict.status is Status.UNSTABLE or result.aspect is Aspect.REPEAT:
+    if result.verdict.status is Status.UNSTABLE or (result.aspect is Aspect.REPEAT and result.verdict.status is Status.ERROR):
         return True
     for _ in range(tries):
         again = _again(item, plan, case, result, notes, journal)

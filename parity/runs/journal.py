@@ -12,6 +12,8 @@ import mmap
 import os
 import struct
 import time
+from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,11 +39,16 @@ STAGES = ("build", "reference", "device", "compare")
 REPLAYING = 1 << 29  # the ordinal of the first known case that is replayed
 SHRINKING = 1 << 30  # the ordinal of all cases tried in shrinking: if one ends the process, the item is not shrunk
 LOCATING = SHRINKING + 1  # and of those tried for causes: if one ends the process, causes are told without experiments
+CALLS = 64  # cases before one of which a journal knows the texts
 COMPARING = 5  # times as long as another stage: it is the CPU's, which runs a call dozens of times to judge its result
 
 
 class CaseJournal(Protocol):
     """Receives what an item is about to do: the `Journal`, or nothing."""
+
+    @property
+    def calls(self) -> Collection[str]:
+        """The cases that have begun in this process, the last one last."""
 
     def begin(self, ordinal: int, item: str, case: str, allowed: float) -> None:
         """A case begins."""
@@ -58,6 +65,8 @@ class CaseJournal(Protocol):
 
 class NoJournal:
     """Records nothing."""
+
+    calls = ()
 
     def begin(self, ordinal: int, item: str, case: str, allowed: float) -> None:
         """Nothing."""
@@ -82,11 +91,14 @@ class Journal:
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), SIZE)
         self._pid, self._changes = os.getpid(), 0
+        self.calls: deque[str] = deque(maxlen=CALLS + 1)
 
     def begin(self, ordinal: int, item: str, case: str, allowed: float) -> None:
         """Record that a case begins. ordinal: of the case in its item; allowed: seconds that each of its stages may take."""
         if os.getpid() != self._pid:  # native code has forked the worker: its copy must not report the item, too
             os._exit(LOST)
+        if not self.calls or self.calls[-1] != case:
+            self.calls.append(case)
         payload = f"{item}\0{case}".encode()[: SIZE - HEAD.size]
         self._change()
         self._map[HEAD.size : HEAD.size + len(payload)] = payload

@@ -41,6 +41,7 @@ LADDERS: tuple[tuple[tuple[str, ...], ...], ...] = (
     ((Status.CRASH, Status.HANG, Status.KILLED),),
     ((Status.UNSUPPORTED,),),
     ((Status.FALLBACK,),),
+    ((Status.NOT_REPRODUCED,),),
 )
 DIES = "dies"  # the symptom of findings that end or hang the process
 

@@ -40,6 +40,9 @@ def of_cause(c: Gathered, run: Run, reason: str, link: str = "", until: date | N
         cause = replace(c.cause, symptom=DIES)
         how = worst([d.how for d in c.deaths])
         return (Entry(cause.id, reason, c.ops, how, cause, (), c.dtypes, (), (), cases, also, link, until, since),)
+    if c.cause.symptom == Status.NOT_REPRODUCED:  # nothing says what it needs, so it has no case to run again
+        aspects = _unique(r.aspect for r in c.records)
+        return (Entry(c.cause.id, reason, c.ops, c.cause.symptom, None, (), c.dtypes, aspects, (), (), (), link, until, since),)
     lines: dict[tuple[str, int], list[Record]] = defaultdict(list)
     for r in c.records:
         lines[r.op if r.by_chance else "", step(r.status)[0]].append(r)

@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 
 from parity.catalog.row import Row
-from parity.checks import deciding, inputs_unchanged
+from parity.checks import deciding, inputs_unchanged, repeat
 from parity.checks.check import STATE, UNCOMPARED
 from parity.checks.following import Followed, following
 from parity.checks.trial import Result
@@ -132,7 +132,7 @@ def symptom_of(result: Result) -> str:
         return "law"
     if result.aspect is Aspect.REFUSAL:
         return "accepts"
-    if problem in ("beside", "missing"):
+    if problem in ("beside", "missing", repeat.OVERWRITTEN):
         return "memory"
     return "metadata" if v.status is Status.MALFORMED else "values"
 

@@ -20,7 +20,7 @@ from parity.checks.trial import Result
 from parity.core import notation
 from parity.core.case import Case, Word
 from parity.core.errors import CaseError
-from parity.core.results import Aspect, Record, Status, Verdict
+from parity.core.results import EARLIER_CALLS, Aspect, Record, Status, Verdict
 from parity.runs import causes, known, locating
 from parity.runs.features import features
 from parity.runs.known import Entry
@@ -70,6 +70,7 @@ def outline(case: Case) -> Outline:
     words = {_unplaced(w) for w in features(case) if w.partition(" ")[0].partition("[")[0] in NEEDED or w in ALSO_NEEDED}
     words -= {"layout contiguous", "layout stacked"}
     arguments = (*((str(k), a) for k, a in enumerate(case.args)), *case.kwargs)
+    words |= {EARLIER_CALLS} if case.history else set()  # no drawn case has them
     flags = {f"{k}={v}" for k, v in arguments if isinstance(v, (bool, str))}
     flags |= {f"{k}={v.name}" for k, v in arguments if isinstance(v, Word)}
     return Outline(frozenset(words), frozenset(flags), case.numel)

@@ -168,7 +168,8 @@ class Power:
 class Again:
     """A finding that was tried once more in a fresh process. case, aspect, op: of the finding's least case; tried: how often,
     with this and other cases that had shown it; came: whether it showed a finding in one of these; flag: the variable of the
-    environment without which it does not."""
+    environment without which it does not; history: the case with those before it, if it came only after these; calls: with how
+    many cases before it it was tried at most; known: of one that never came, the entry of the file of known findings."""
 
     case: str
     aspect: str
@@ -176,6 +177,9 @@ class Again:
     tried: int = 0
     came: bool = False
     flag: str = ""
+    history: str = ""
+    calls: int = 0
+    known: str = ""
 
 
 DEVICE, CPU, OUTSIDE, UNKNOWN = "device", "cpu", "outside", "unknown"  # who caused a death

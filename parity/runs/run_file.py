@@ -23,7 +23,7 @@ from typing import Any, Self
 from parity.core import picture, untrusted
 from parity.core.errors import OutputError, RunFileError
 from parity.core.results import SYMPTOMS, Aspect, Cause, Fingerprint, Json, Measure, MetadataNote, Record
-from parity.runs.again import marked
+from parity.runs.again import marked, recounted
 from parity.runs.code import Code
 from parity.runs.features import Coverage, DrawnFeatures
 from parity.runs.figures import Figures
@@ -176,14 +176,16 @@ def read(path: Path, partial: bool = False) -> Run:
         tuple(r for r in rows if isinstance(r, Sighting)),
         tuple(r for r in rows if isinstance(r, DrawnFeatures)),
     )
-    run = replace(run, records=marked(run.records, run.again))
+    why = contradiction(run, rows)
+    records = marked(run.records, run.again)
+    run = replace(run, records=records, items=recounted(run.items, records))
     if (end is None or rest) and not partial:
         how = "its last line is cut" if rest else "it has no end row"
         raise RunFileError(
             f"the run file {path} is truncated: {how}, {len(run.records)} records and {len(run.items)} items could be "
             "read; run it again, or read what is there with --partial"
         )
-    if why := contradiction(run, rows):
+    if why:
         raise RunFileError(f"the run file {path} contradicts itself: {why}; the file was damaged or edited, run it again")
     return run
 

@@ -7,13 +7,14 @@ import zlib
 from dataclasses import replace
 
 from parity.checks.check import Settings
-from parity.checks.trial import LARGE, NAN
+from parity.checks.trial import HELD, LARGE, NAN
 from parity.core.results import Aspect
 from parity.judging.rules import rule_of
 from parity.runs.planning import RunPlan
 from parity.runs.suite import ORACLE_EVERY, Item
 
 REPEAT_EVERY = 4  # one case in so many runs its forward twice
+HELD_EVERY = 8  # the results of one case in so many are held across later calls: 0.6 % of a quick run's CPU time
 OPERANDS_EVERY = 4  # one case in so many is checked for changes to its operands
 GUARDS_EVERY = 4  # one case in so many of a profile with poison runs its calls once more between guards
 LAW_EVERY = 8  # one case in so many of a random op, and every pinned one, is drawn until its law can be judged
@@ -42,7 +43,9 @@ def _at(ordinal: int, start: int | None, pinned: bool, more: frozenset[Aspect], 
     """The settings of a case by its ordinal. start: the item's, None if every result is judged by the truth."""
     always_use_oracle = start is None or (ordinal + start) % ORACLE_EVERY == 0
     law = pinned or ordinal % LAW_EVERY == 2
-    return Settings(always_use_oracle, ordinal % REPEAT_EVERY == 1, None, more, law, ordinal % OPERANDS_EVERY == 3, whole=whole)
+    repeat, operands = ordinal % REPEAT_EVERY == 1, ordinal % OPERANDS_EVERY == 3
+    held = HELD if ordinal % HELD_EVERY == 1 else 0
+    return Settings(always_use_oracle, repeat, None, more, law, operands, whole=whole, held=held)
 
 
 @functools.lru_cache(maxsize=4096)

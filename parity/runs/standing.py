@@ -75,6 +75,16 @@ def new_of(run: Run) -> tuple[tuple[Record, ...], tuple[Death, ...]]:
     return tuple(r for r in run.records if not accepted(r)), tuple(d for d in deaths if not accepted(d))
 
 
+def known_once(entries: Iterable[Entry], r: Record, today: date) -> Sighting | None:
+    """What a finding that never came again is to the known ones; None if it is none of them."""
+    for e in entries:
+        if e.status == r.status and e.holds(r.op, r.dtype, r.aspect, r.status):
+            late = e.expired(today)
+            why = f"accepted until {e.until}: {e.reason}" if late else e.why
+            return Sighting(e.id, r.op, r.dtype, EXPIRED if late else SEEN, r.aspect, r.shrunk, why, late)
+    return None
+
+
 def counts(some: Iterable[Standing]) -> Counter[str]:
     """How many entries are in each state."""
     return Counter(s.state for s in some)

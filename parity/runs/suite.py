@@ -19,6 +19,7 @@ from parity.core.case import TORCH_DATA, source_of
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import UsageError, near
 
+row = entries.row
 SOURCES = ("native", *TORCH_DATA, "ops", "all")
 MEMBERS = {"ops": ("native", "opinfo"), "all": ("native", *TORCH_DATA)}  # sources that stand for several
 MOST_SHARDS = 999
@@ -199,17 +200,6 @@ def rows(source: str) -> tuple[Row, ...]:
         raise UsageError(f"unknown source '{source}'; allowed: {', '.join(SOURCES)}")
     asked = MEMBERS.get(source, (source,))
     return tuple(r for one in asked for r in (catalog.ROWS.values() if one == "native" else entries.rows(one)))
-
-
-def row(name: str) -> Row:
-    """The row of any source with this full name. Raises UsageError."""
-    if (source := source_of(name)) != "native":
-        for r in rows(source):
-            if r.name == name:
-                return r
-        known = [r.name for r in rows(source)]
-        raise UsageError(f"unknown op '{name}'; {near(name, known) or f'parity run --list --source {source} lists them'}")
-    return catalog.row(name)
 
 
 def profile(name: str) -> RunProfile:

@@ -49,7 +49,8 @@ class ItemTally:
     counts, worst, void, judged, left: as in ItemRow. failing: kind of finding -> the cases that showed it. recorded: what was
     stored of explored cases, to store each kind once. texts: the ids of all cases. figures: of each case. agreed: (ordinal,
     case, whether it is differentiated) of the largest case in which everything agreed; not_run: the cases that were left out,
-    because they or others ended processes; alike: as in ItemRow. metadata: as in ItemRow.
+    because they or others ended processes; alike: as in ItemRow. metadata: as in ItemRow. before: failing case -> those before
+    it in its process, the last one last.
     """
 
     item: Item
@@ -73,6 +74,7 @@ class ItemTally:
     not_run: list[str] = field(default_factory=list)
     alike: list[str] = field(default_factory=list)
     metadata: tuple[MetadataNote, ...] = ()
+    before: dict[Drawn, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def all_refused(self) -> bool:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
-from parity.checks.check import failing
+from parity.checks.check import Result, failing
 from parity.core import notation
 from parity.core.errors import ParityError
 from parity.core.results import Aspect
 from parity.devices.fallbacks import listening
 from parity.runs import suite
 from parity.runs.again import BEGIN, CAME, GONE, MARK, TRIES, UNABLE
-from parity.runs.checking import recheck
+from parity.runs.checking import recheck, replay
 from parity.runs.journal import NoJournal
 from parity.runs.options import RunOptions
 from parity.runs.planning import RunPlan, run_plan
@@ -34,8 +35,8 @@ def main() -> None:
         say(BEGIN)
         tried, able, came = 0, False, False
         for text in dict.fromkeys((least, *drawn)):
-            for _ in range(TRIES if text == least else 1):
-                shown = None if came else shows(text, Aspect(aspect), plan)
+            for _ in range(TRIES if text == least and not asked["whole"] else 1):
+                shown = None if came else shows(text, Aspect(aspect), plan, asked["whole"])
                 tried, able, came = tried + (not came), able or shown is not None, came or bool(shown)
         say(f"{CAME if came else GONE if able else UNABLE} {tried}")
 
@@ -45,18 +46,26 @@ def say(word: str) -> None:
     print(f"{MARK}{word}", flush=True)
 
 
-def shows(text: str, aspect: Aspect, plan: RunPlan) -> bool | None:
-    """Whether a case shows a finding in this aspect; None if it compares nothing here, or cannot be built."""
+def shows(text: str, aspect: Aspect, plan: RunPlan, whole: bool) -> bool | None:
+    """Whether a case shows a finding in this aspect; None if it compares nothing here, or cannot be built. whole: whether to
+    check it in all aspects."""
     try:
         case = notation.parse(text)
-        notes: list[str] = []
+        item, notes = Item(suite.row(case.op), case.dtype), list[str]()
+        if whole:
+            return _differs([r for r in replay(item, plan, case) if r.aspect is aspect])
         with plan.device.active(), listening(notes):
-            results = recheck(Item(suite.row(case.op), case.dtype), plan, case, notes, aspect, NoJournal())
-            if failing(results) or not plan.device.answers():
-                return True
-            return False if any(r.verdict.status.is_comparison for r in results) else None
+            results = recheck(item, plan, case, notes, aspect, NoJournal())
+            return True if failing(results) or not plan.device.answers() else _differs(results)
     except ParityError:
         return None
+
+
+def _differs(results: Sequence[Result]) -> bool | None:
+    """Whether one is a finding; None if they compare nothing."""
+    if failing(results):
+        return True
+    return False if any(r.verdict.status.is_comparison for r in results) else None
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 "use strict";
-const by = (id) => document.getElementById(id), bad = "XWMNDEO";
+const by = (id) => document.getElementById(id), bad = "XWMNRDEO";
 const head = [...document.querySelectorAll("#table thead th")], rows = [...document.querySelectorAll("#table tbody tr")].map((tr) => ({
   tr, name: tr.cells[0].textContent.toLowerCase(), cells: [...tr.cells].slice(1), texts: [...tr.cells].slice(1).map((td) => td.textContent) }));
 const wanted = { odd: (x) => !".v-".includes(x), finding: (x) => bad.includes(x), all: () => true };

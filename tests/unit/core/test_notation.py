@@ -38,6 +38,8 @@ def test_a_case_reads_as_the_call_that_it_is() -> None:
         "linalg.svd(float32[3, 3].conditioned(seed=9))",
         'op("opinfo:special.zeta", "float32")(3, float32[2].sample(3, 0))',
         "einsum('ij,jk->ik', float32[1, 1], float32[1, 1])",
+        'sin(float32[3]).after("garbage").history(add(float32[2], 1), cos(float32[()]).under("no_grad").history(exp(int8[1])))',
+        'exp(int8[2]).history(op("opinfo:exp", "float32")(0, float32[2].sample(0, 0)))',
     ],
 )
 def test_what_is_written_is_read_back_as_it_stands(text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from parity.runs import checking, findings, suite
 from parity.runs import examine as examining
 from parity.runs.cases import drawn
 from parity.runs.examine import Examined, examine
-from parity.runs.journal import NoJournal
+from parity.runs.journal import Journal, NoJournal
 from parity.runs.options import RunOptions
 from parity.runs.planning import RunPlan
 from parity.runs.recognition import outline
@@ -223,3 +224,15 @@ def test_what_the_cpus_own_kernels_do_once_is_no_finding(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(checking, "check", once)
     assert not examine(item("exp"), plan(), NoJournal()).findings
+
+
+def test_a_finding_knows_the_cases_before_its_first_one(tmp_path: Path) -> None:
+    """Of the item before, too."""
+    notes = Journal(tmp_path / "journal")
+    notes.begin(0, "cos-float32", "cos(float32[3])", 1.0)
+    done = examine(item("exp"), plan(Fault("off", ("exp",), lambda call: call.run() + 1.0), no_shrink=True), notes)
+    notes.close()
+    cases = [notation.case_text(one.case) for _, _, one in drawn(item("exp"), plan())]
+    assert done.findings
+    for f in done.findings:
+        assert f.before == ("cos(float32[3])", *cases[: cases.index(notation.case_text(f.first))])

@@ -99,6 +99,15 @@ def test_a_lost_device_ends_the_process_and_says_why(tmp_path: Path) -> None:
     assert (tmp_path / "j.lost").read_text() == "misaligned address"
 
 
+def test_it_knows_the_cases_that_have_begun(tmp_path: Path) -> None:
+    """As many as a history may have and the one at hand; one that begins twice is one."""
+    notes = journal.Journal(tmp_path / "journal")
+    for text in (f"exp(float32[{k // 2}])" for k in range(200)):
+        notes.begin(0, "exp-float32", text, 1.0)
+    notes.close()
+    assert list(notes.calls) == [f"exp(float32[{k}])" for k in range(99 - journal.CALLS, 100)]
+
+
 def test_no_journal_yet_is_none(tmp_path: Path) -> None:
     """Neither a missing nor a cut file is an error: the worker may just be starting."""
     assert journal.read(tmp_path / "none") is None
