@@ -66,7 +66,8 @@ def check(
     asked, forked = refusal.check if case.refused else _aspects, processes.forks()
     watched = nullcontext() if dispatched is None or case.after else dispatched.watching(device, trial.results)
     ex.left_by_the_device()  # by calls outside of any case
-    with state.Kept() as kept, ex.MODES["grad"](), watched:
+    closely = settings.operands or settings.always_use_oracle  # it takes longer than all the rest
+    with state.Kept(closely) as kept, ex.MODES["grad"](), watched:
         asked(trial)
         unmet = _unmet(trial)
     if left := dict.fromkeys((*ex.left_by_the_device(), *kept.left)):
