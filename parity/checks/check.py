@@ -90,7 +90,8 @@ def check(
     trial.due = due(trial)
     asked, forked = refusal.check if case.refused else _aspects, processes.forks()
     ex.left_by_the_device()  # by calls outside of any case
-    with state.Kept() as kept, ex.MODES["grad"](), watching(case, device, trial.results):
+    closely = settings.operands or settings.always_use_oracle  # it takes longer than all the rest
+    with state.Kept(closely) as kept, ex.MODES["grad"](), watching(case, device, trial.results):
         asked(trial)
         unmet = _unmet(trial)
     if left := dict.fromkeys((*ex.left_by_the_device(), *kept.left)):

@@ -40,11 +40,13 @@ def _put_inference(on: bool) -> None:
     _C._set_multithreading_enabled(threads)  # the guard sets them, too
 
 
+_inference, _grad, _any_autocast = torch.is_inference_mode_enabled, torch.is_grad_enabled, _C._is_any_autocast_enabled
+_threads, _dtype = _C._is_multithreading_enabled, torch.get_default_dtype
 AUTOCAST = [t for t in ("cpu", "cuda", "mps", "xpu", "privateuseone") if torch.amp.is_autocast_available(t)]
 
 
 def _autocast() -> tuple[str, ...]:
-    return tuple([t for t in AUTOCAST if torch.is_autocast_enabled(t)]) if _C._is_any_autocast_enabled() else ()
+    return tuple([t for t in AUTOCAST if torch.is_autocast_enabled(t)])
 
 
 def _put_autocast(on: tuple[str, ...]) -> None:
@@ -62,7 +64,7 @@ class _Stack(NamedTuple):
 
     def read(self) -> tuple[Any, ...]:
         """The modes, the outermost first."""
-        return tuple([self.at(k) for k in range(n)]) if (n := self.length()) else ()
+        return tuple([self.at(k) for k in range(self.length())])
 
     def put(self, modes: tuple[Any, ...]) -> None:
         """Leave what was entered, and see to it that these modes are in force, whatever leaving the others did."""
@@ -87,8 +89,8 @@ OPERATORS = _Stack(
 )
 # Inference mode changes the grad mode, so it is put back before that.
 RECORDING = (
-    Piece("inference mode", torch.is_inference_mode_enabled, _put_inference, False),
-    Piece("grad mode", torch.is_grad_enabled, _C._set_grad_enabled, True),
+    Piece("inference mode", _inference, _put_inference, False),
+    Piece("grad mode", _grad, _C._set_grad_enabled, True),
     Piece("autocast", _autocast, _put_autocast, ()),
 )
 # A mode sees what puts the others back, so it goes first.
@@ -99,15 +101,22 @@ TAKING = (
 )
 MODES = (
     *TAKING,
-    Piece("the threads of backward", _C._is_multithreading_enabled, _C._set_multithreading_enabled),
-    Piece("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    Piece("the threads of backward", _threads, _C._set_multithreading_enabled),
+    Piece("the default dtype", _dtype, torch.set_default_dtype),
 )
-_READERS = [p.read for p in MODES]
 
 
 def modes() -> list[Any]:
-    """The values of MODES now."""
-    return [read() for read in _READERS]
+    """The values of MODES now; written out, because it is asked before and after each call."""
+    return [
+        FUNCTIONS.read() if _C._len_torch_function_stack() else (),
+        OPERATORS.read() if _C._len_torch_dispatch_stack() else (),
+        _inference(),
+        _grad(),
+        _autocast() if _any_autocast() else (),
+        _threads(),
+        _dtype(),
+    ]
 
 
 # ------------------------------------------------------------------------------------------------- flags: how it is computed
@@ -172,6 +181,12 @@ FLAGS = (
     Piece("hooks on modules", lambda: tuple(map(len, HOOKS)), _put_hooks),
 )
 WHOLE = (*MODES, *FLAGS)
+_FLAG_READERS = [p.read for p in FLAGS]
+
+
+def whole() -> list[Any]:
+    """The values of WHOLE now."""
+    return modes() + [read() for read in _FLAG_READERS]
 
 
 class _Functions:
@@ -240,17 +255,22 @@ class Kept:
     """At the end of the context all state is as it was at its beginning, the random numbers of the CPU included, however far
     they were drawn. left: what was not, and what threads raised that were started meanwhile, in words."""
 
+    def __init__(self, closely: bool = True) -> None:
+        """closely: whether to look at the watched functions, too."""
+        self._closely = closely
+
     def __enter__(self) -> Kept:
         self.left: list[str] = []
-        self._before, self._drawn = [p.read() for p in WHOLE], torch.default_generator.get_state()
+        self._before, self._drawn = whole(), torch.default_generator.get_state()
         self._hook = threading.excepthook
         threading.excepthook = self._failed
         return self
 
     def __exit__(self, *_: object) -> None:
         threading.excepthook = self._hook
-        self.left += [w for f in _watched for w in f.put_back()]
-        if [p.read() for p in WHOLE] != self._before:
+        if self._closely:
+            self.left += [w for f in _watched for w in f.put_back()]
+        if whole() != self._before:
             self.left += put_back(self._before, WHOLE)
         torch.default_generator.set_state(self._drawn)
 

@@ -26,7 +26,7 @@ from parity.generation.before import history
 from parity.generation.error_inputs import error_case
 from parity.generation.mixed_dtypes import with_mixed_dtypes
 from parity.generation.planting import contents
-from parity.generation.room import MOST, made
+from parity.generation.room import MOST, made, may_be_large
 
 # Each table starts with the simplest alternative; repeated entries are drawn more often.
 COTANGENTS = ("ones", "normal", "normal", "normal", "zero")
@@ -134,6 +134,8 @@ def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes, structure: Pick | Non
 
 def fits(row: Row, dtype: str, call: Arguments, limit: int) -> bool:
     """Whether what a call makes is not much more than operands of so many elements allow."""
+    if not may_be_large(call.args, call.kwargs):
+        return True
     return made(row, Case(row.name, dtype, call.args, call.kwargs)).elements <= max(MOST, MADE_PER_OPERAND * limit)
 
 

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -43,7 +43,7 @@ class Made(NamedTuple):
 
 def made(row: Row, case: Case) -> Made:
     """What a call makes, as far as its shapes tell; nothing where it makes little."""
-    return Made() if case.is_sample or not _may_be_large(case) else _counted(row, case)
+    return _counted(row, case) if may_be_large(case.args, case.kwargs) and not case.is_sample else Made()
 
 
 def refuse_giants(row: Row, case: Case) -> None:
@@ -54,28 +54,34 @@ def refuse_giants(row: Row, case: Case) -> None:
         raise CaseError(f"the case is too large: {what} {needed >> 30:,} GiB; at most {GIANT >> 30} GiB are run")
 
 
-def _may_be_large(case: Case) -> bool:
+def may_be_large(args: Iterable[Arg], kwargs: Iterable[tuple[str, Arg]]) -> bool:
     """Whether a call could make many elements: so many times those of its operands as its numbers say, or those of two
     dimensions together."""
-    numel, times, extents = 0, 1.0, {1}
-    for leaf in _leaves((*case.args, *(v for _, v in case.kwargs))):
+    numel, times, largest, second = 0, 1.0, 1, 1
+    left: list[Arg] = [*args, *[v for _, v in kwargs]]
+    while left:
+        leaf = left.pop()
         if isinstance(leaf, TensorSpec):
-            numel += leaf.numel
-            extents.update(leaf.shape)
+            count, sizes = 1, leaf.shape
+            for n in sizes:
+                count *= n
+            numel += count
+        elif isinstance(leaf, tuple):
+            left.extend(leaf)
+            continue
         elif isinstance(leaf, int) and leaf > 1:
-            times *= leaf
-            extents.add(leaf)
+            times, sizes = times * leaf, (leaf,)
         elif isinstance(leaf, float) and 1.0 < leaf < math.inf:
             times *= leaf**3  # it may count along every dimension of a volume
-    return max(numel, 1) * times >= LARGE or math.prod(sorted(extents)[-2:]) >= LARGE
-
-
-def _leaves(args: Iterable[Arg]) -> Iterator[Arg]:
-    for a in args:
-        if isinstance(a, tuple):
-            yield from _leaves(a)
+            continue
         else:
-            yield a
+            continue
+        for n in sizes:
+            if n > largest:
+                largest, second = n, largest
+            elif largest > n > second:
+                second = n
+    return max(numel, 1) * times >= LARGE or largest * second >= LARGE
 
 
 class _Enough(Exception):
