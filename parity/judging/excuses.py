@@ -22,7 +22,7 @@ from parity.oracle.limited_range import Range, range_of
 
 MOVED = "moved by numbers that leave the range on the way"
 SPREAD = "how NaN and Inf spread is nobody's promise here"
-DRAWS = 16  # runs that flush only some of the numbers below the range
+DRAWS = 16  # runs that lose only some of the numbers below the range, or round them to either side
 OFF = 0.25  # of the budget: a smaller change needs no excuse
 VANISHED = 0.5  # of an element: one that changes by more when numbers are flushed consists of them
 ORDERS = 2.0  # times the movement in one order of the arithmetic: the largest movement in another order
@@ -167,8 +167,8 @@ def _range(builder: _ExcuseBuilder, bench: Bench, b: Budget, truth: Tensor, name
     over = bench.oracle.limited(name, inside.above, between.above)
     below = [bench.oracle.limited(name, inside.below, between.below)]
     below += [bench.oracle.limited(name, inside.upward, between.upward)] if inside.grid or between.grid else []
-    flushed = below[0] is not None and not (inside.grid or between.grid)
-    if flushed:
+    flushed = not (inside.grid or between.grid)
+    if below[0] is not None:
         below += [bench.oracle.limited(name, inside.some(n), between.some(n)) for n in range(1, DRAWS + 1)]
     if over is not None and over.shape == truth.shape:
         lost = _moved(truth, over, f) > OFF * b.total

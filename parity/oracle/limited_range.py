@@ -41,8 +41,9 @@ class Range:
     """The magnitudes that a dtype holds besides 0: smaller than `least` becomes 0, `most` and larger becomes Inf.
 
     grid: numbers below `normal` are rounded to multiples of it, down or up.
-    draw: if not 0, a seed; only some of the numbers below `least` become 0: every other number, or (even seed) all numbers of
-    every other call, because one device may have kernels that flush and kernels that do not.
+    draw: if not 0, a seed; only some of the numbers below `least` become 0, or are rounded down and the others up: every other
+    number, or (even seed) all numbers of every other call, because one device may have kernels that flush and kernels that do
+    not, and functions that are off by one of the smallest numbers.
     """
 
     least: float = 0.0
@@ -68,8 +69,8 @@ class Range:
         return Range(least=self.grid, grid=self.grid, normal=self.normal, up=True)
 
     def some(self, draw: int) -> Range:
-        """Only the lower end, where only some of the numbers below it become 0."""
-        return Range(least=self.least, draw=draw)
+        """Only the lower end, where only some of the numbers below it become 0, or are rounded down."""
+        return Range(least=self.least, grid=self.grid, normal=self.normal, draw=draw)
 
 
 def range_of(f: DtypeFacts, flushes: bool) -> Range:
@@ -272,15 +273,17 @@ class Limited(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
 
     def _limited_real(self, x: Tensor) -> Tensor:
         range_, size = self._range, x.abs()
-        under = self._chosen((size < range_.least) & (size > 0.0) & (not range_.up))
+        under = (size < range_.least) & (size > 0.0)
         over = (size >= range_.most) & (size < float("inf"))
-        coarse = (size >= (0.0 if range_.up else range_.least)) & (size < range_.normal) & (size > 0.0)
+        coarse = (size < range_.normal) & (size > 0.0)
         if not bool((under | over | coarse).any()):
             return x
         self.left_range = True
+        under = under if range_.grid else self._chosen(under)
         if range_.grid:  # not 0, because the number only lost digits and may be a divisor
-            steps = (size / range_.grid).ceil() if range_.up else (size / range_.grid).floor().clamp(min=0.25)
-            x = torch.where(coarse, torch.copysign(steps * range_.grid, x), x)
+            up = self._chosen(coarse) & (range_.up or bool(range_.draw))
+            steps = torch.where(up, (size / range_.grid).ceil(), (size / range_.grid).floor().clamp(min=0.25))
+            x, under = torch.where(coarse, torch.copysign(steps * range_.grid, x), x), under & ~up
         return torch.where(under, 0.0 * x, torch.where(over, torch.copysign(torch.full_like(x, float("inf")), x), x))
 
     def _chosen(self, under: Tensor) -> Tensor:

@@ -51,6 +51,14 @@ def test_some_small_numbers_are_kept_and_others_are_not() -> None:
     assert set(flushed) == {0, 64}
 
 
+def test_small_numbers_of_a_grid_are_rounded_to_either_side() -> None:
+    text = "neg(float16[64].of(" + ", ".join(["2e-7"] * 64) + "))"
+    truth, other = limited(text, HALF.some(1))
+    assert other is not None
+    assert sorted(set((other / HALF.grid).flatten().tolist())) == [-4.0, -3.0]
+    assert float(truth[0]) == -3.0 * HALF.grid
+
+
 def test_half_types_have_a_range_of_their_own() -> None:
     assert moved("exp(float16[3].of(12.0, 1.0, -20.0))", HALF) == [True, False, True]
 
