@@ -19,7 +19,7 @@ from parity.devices.sim import faults as F
 FAULTS = [Fault("sinh", ("sinh",), {effect}, lambda c: "PYTEST_XDIST_WORKER" in os.environ)]
 """
 REFUSES, WRONG, SLOW = "F.refuse", "lambda c: c.run() * 1.5", "lambda c: (time.sleep(4), c.run())[1]"
-NONE = "FAULTS = []\n"
+NONE = "from parity.devices import Fault\nFAULTS = [Fault('none', ('sinh',), lambda c: c.run(), lambda c: False)]\n"
 RUN = "parity run sinh mul --device sim --dtype float32 --examples 6 -n 1 --output run.jsonl"
 JUDGED = "parity run solve exp --device sim --dtype float32 --examples 60 --no-power -n 1 --output run.jsonl"
 SHARD = "parity run sinh mul --device sim --dtype float32 --examples 3 -n 1"
