@@ -21,7 +21,8 @@ from typing import Any
 
 import torch
 
-from parity.assertion.comparing import compared, raised_at
+from parity.assertion.comparing import Sides, compared, raised_at
+from parity.assertion.own_figures import with_figures
 from parity.assertion.rows import rows
 from parity.assertion.subject import SEED, coarsest, subject, word
 from parity.core import processes
@@ -145,8 +146,10 @@ def _compared(name: str, make: Callable[[], Made], device: Any, fail_on: tuple[S
     try:
         fn, inputs = make()
         yield own.BEGIN, {"name": name, "dtype": subject(fn, inputs, {}).dtype}
-        comparison, _, _ = compared(fn, inputs, {}, device, fail_on=fail_on)
+        seen: list[Sides] = []
+        comparison, _, _ = compared(fn, inputs, {}, device, fail_on=fail_on, seen=seen.append)
         item, records = rows(name, (comparison,))
+        item = with_figures(item, seen[0]) if seen else item
     except NothingCompared as e:
         item, records = ItemRow(name, word(coarsest([])), 1, {"forward": {"void": 1}}, void={str(e): 1}), []
     except ParityError as e:

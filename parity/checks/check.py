@@ -17,7 +17,7 @@ from parity.checks.power import ProbeResults
 from parity.checks.trial import EVERYTHING, RAISED, Mark, Result, Settings, Sides, Trial, compare, is_known, outcome_of, raised
 from parity.core import processes
 from parity.core.case import Case
-from parity.core.results import Aspect, Computed, Measure, Outcome, Raised, Status, Verdict
+from parity.core.results import LACKS, OTHER_SIGNATURE, Aspect, Computed, Measure, Outcome, Raised, Status, Verdict
 from parity.devices.base import Device
 from parity.execution import execute as ex
 from parity.execution.execute import Live, Named, Placed
@@ -92,7 +92,7 @@ def _aspects(t: Trial) -> None:
     reference = first.reference
     oracle = CaseOracle(t.program, t.case, t.inputs, _result_dtype(reference))
     if isinstance(reference, Raised) and not oracle.runs():
-        t.results.append(Result(Aspect.FORWARD, Verdict(Status.VOID, f"the reference refuses: {reference.message}")))
+        t.results.append(Result(Aspect.FORWARD, Verdict(Status.VOID, _refused(reference))))
         return
     t.mark("device")
     there = ex.attempt(lambda: ex.place(t.inputs, t.device, t.case.under), "upload")
@@ -124,6 +124,12 @@ def _aspects(t: Trial) -> None:
         poison.check_guards(t, sides)
     if t.settings.wants_more(Aspect.TRANSFER):
         transfer.check(t, there)
+
+
+def _refused(reference: Raised) -> str:
+    """Why neither the reference nor the oracle ran: another torch may lack what the call needs, or take other arguments."""
+    words = {"AttributeError": LACKS, "TypeError": OTHER_SIGNATURE}.get(reference.type, "the reference refuses")
+    return f"{words}: {reference.message}"
 
 
 def _on_reference(t: Trial) -> Forward:

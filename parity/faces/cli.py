@@ -174,14 +174,19 @@ def _diff(o: argparse.Namespace) -> int:
 def _upgrade(o: argparse.Namespace) -> int:
     if o.format == "html" and not o.output:
         raise UsageError("a page is written to a file: parity upgrade --format html -o diff.html")
+    if bool(o.bisect) != bool(o.case) or bool(o.bisect) == bool(o.after):
+        raise UsageError("upgrade compares with --after PLACE, or looks for a version with --bisect PLACE ... --case CASE")
     writable(o.folder, "--folder")
     own.names(o.model)
     o.dtype, o.family = split(o.dtype), split(o.family)
     suite.select([p for p in o.patterns if ".py" not in p], o.family, o.dtype, suite.profile(o.profile).source)  # mistakes, now
     if o.known:
         known_findings.read(Path(o.known))
-    from parity.faces.upgrade import upgrade
+    from parity.faces.upgrade import bisect, upgrade
     from parity.runs.change import groups
+
+    if o.bisect:
+        return bisect(o)
 
     return upgrade(o, groups(split(o.fail_on), "--fail-on"))
 

@@ -15,7 +15,7 @@ from typing import Any, TextIO, TypeAlias
 
 import pytest
 
-from parity.core import untrusted
+from parity.core import processes, untrusted
 from parity.core.errors import CaseError, OutputError, RunFileError
 from parity.core.results import FINDINGS, Cause, Json, Record
 from parity.coverage.features import DrawnFeatures, Tally, unpack
@@ -25,7 +25,7 @@ from parity.report.growth import Growth
 from parity.report.held import Held
 from parity.report.screen import Screen
 from parity.report.timed import Timed
-from parity.report.words import clock, code_options, plural, reproduce
+from parity.report.words import clock, code_options, plural, reproduced
 from parity.runs import again, causes, memory, own, run_file, suite
 from parity.runs.inquest import How
 from parity.runs.known import Known
@@ -152,8 +152,7 @@ class Reporter:
         parts = [json.loads(str(value)) for key, value in report.user_properties if key == "parity"]
         if any("cut" in part for part in parts):  # the time was over
             for case in (part["case"] for part in parts if "case" in part):
-                h = self.header
-                again = reproduce(case, h.fingerprint.device, h.faults.name, h.setup.name)
+                again = reproduced(case, self.header)
                 self.say(f"ended when the time was over, and not judged: a case that was still running\n  {again}")
             return
         comes_again = any("death" in part and not part["death"].get("last") for part in parts)
@@ -353,8 +352,7 @@ class Reporter:
             self.timed.given_up(row["item"])
         where = "the CPU" if death.acquitted else self.header.fingerprint.device
         how = signal if row["how"] == "hang" else f"the process died ({signal})"
-        h = self.header
-        again = reproduce(row["case"], h.fingerprint.device, h.faults.name, h.setup.name)
+        again = reproduced(row["case"], self.header)
         goes = "again" if death.blame == OUTSIDE else "without it"
         goes = f"the item is examined {goes}" if not row["last"] else f"the run goes on without what is left of {row['item']}"
         words = causes.death_words(death)
@@ -503,7 +501,7 @@ class Reporter:
 
     def _go_on(self) -> str:
         """The command that goes on with this run."""
-        return f"parity run --resume {shlex.quote(str(self.output))}{code_options(self.header, 'known')}"
+        return f"{processes.called()} run --resume {shlex.quote(str(self.output))}{code_options(self.header, 'known')}"
 
     def _without_causes(self, timed: Timed) -> None:
         """Store the findings for whose causes there was no time."""
