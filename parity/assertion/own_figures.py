@@ -20,7 +20,7 @@ from parity.core.results import Aspect, Raised
 from parity.execution import execute as ex
 from parity.runs.rows import ItemRow
 
-REPEATS, SECONDS = 5, 3.0  # calls whose times are measured, and how long all of them may take
+REPEATS, SECONDS = 20, 3.0  # most calls whose times are measured, and how long all of them may take
 LARGEST = 1 << 28  # elements of operands and results of a function that is run in float64 for its errors alone
 ENOUGH = 16  # elements of a result whose error says something by itself
 

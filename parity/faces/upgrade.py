@@ -75,7 +75,7 @@ def bisect(o: argparse.Namespace) -> int:
 def _case(o: argparse.Namespace) -> tuple[str, str | None]:
     """The case of --case, and the device on which it is replayed."""
     if len(o.case) == 1:
-        return o.case[0], o.device
+        return notation.case_text(notation.parse(o.case[0])), o.device
     run = run_file.read(Path(o.case[0]), partial=True)
     causes = {c.cause.id: c.case for c in gather(run.records, counted(run.deaths, run.items))}
     if len(o.case) > 2 or o.case[1] not in causes:

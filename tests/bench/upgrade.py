@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,10 +123,10 @@ def planted(plants: Sequence[Plant]) -> str:
     return own + FAULTS.replace("{faults}", ", ".join(p.fault for p in plants if p.fault))
 
 
-def ops(count: int) -> list[str]:
-    """So many ops from all over the catalog, with all that something is planted in."""
+def ops(count: int, plants: Collection[Plant]) -> list[str]:
+    """So many ops from all over the catalog, with those of the plants."""
     names = list(dict.fromkeys(i.row.name for i in suite.select(dtypes=("float32",))))
-    own = [p.op for p in PLANTS.values() if ".py" not in p.op]
+    own = [p.op for p in plants if ".py" not in p.op]
     rest = [n for n in names if n not in own]
     more = max(0, count - len(own))
     return sorted([*own, *rest[:: max(1, len(rest) // max(1, more))][:more]])
@@ -190,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         (folder / "models.py").write_text(MODELS, encoding="utf-8")
         if o.bisect:
             return bisected(folder, base)
-        asked = [*ops(o.ops), "--examples", "12", "-n", o.n]
+        asked = [*ops(o.ops, chosen.values()), "--examples", "12", "-n", o.n]
         runs: list[tuple[str, str, list[Plant]]] = [(f"unchanged, seed {k}", str(k), []) for k in range(o.seeds)]
         runs += [(name, "0", [p]) for name, p in chosen.items()]
         runs = [("all together", "0", [*chosen.values()])] if o.together else runs
