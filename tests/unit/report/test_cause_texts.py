@@ -23,11 +23,8 @@ from parity.runs.rows import Death, Header
 
 
 def header(device: str = "sim") -> Header:
-    return Header(
-        Fingerprint(
-            "0.1.0", str(torch.__version__), "cf30", "3.11.7", "Linux", "x86_64", device, "Apple M2", simulated=device == "sim"
-        )
-    )
+    about = "cf30", "3.11.7", "Linux", "x86_64", device, "Apple M2"
+    return Header(Fingerprint("0.1.0", str(torch.__version__), *about, simulated=device == "sim"))
 
 
 def record(case: str, aspect: str = "forward", cause: Cause | None = None, status: str = "wrong") -> Record:
@@ -133,7 +130,7 @@ def test_a_bug_report_says_where_its_script_was_run_and_names_like_reports() -> 
 
 
 def test_what_is_to_be_done_next_is_done_in_the_environment_of_the_run(tmp_path: Path) -> None:
-    """If that is on this machine: a run file may name anything. Scripts too, and a bug report says which torch ran its script."""
+    """If that is on this machine: a run file may name anything. A bug report says which torch ran its script."""
     (one,) = gather([replace(record("exp(float32[2])"), script="findings/exp.py")])
     lent = tmp_path / "lent"
     there = replace(header(), command=(sys.executable, str(lent)))
