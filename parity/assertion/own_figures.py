@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from parity.assertion.comparing import Sides
-from parity.assertion.subject import Subject, forward, gradients, word
+from parity.assertion.subject import Subject, forward, gradients, known, word
 from parity.core.dtypes import FACTS
 from parity.core.results import Aspect, Raised
 from parity.execution import execute as ex
@@ -40,7 +40,7 @@ def _errors(sides: Sides) -> dict[str, float]:
         return {}
     found: dict[tuple[str, bool], dict[str, float]] = {}
     for name, t in sides.theirs.items():
-        truth = sides.truth.truth(name) if t.is_floating_point() or t.is_complex() else None
+        truth = sides.truth.truth(name) if known(t) and (t.is_floating_point() or t.is_complex()) else None
         if truth is None or truth.shape != t.shape or not (size := _mean_square(truth)):
             continue
         error = (_mean_square(t.to(truth.dtype) - truth) / size) ** 0.5 / FACTS[word(t.dtype)].unit_roundoff
@@ -93,6 +93,8 @@ def _digest(s: Subject) -> str:
     """Of all inputs and weights."""
     digest = hashlib.blake2b(digest_size=8)
     for name, t in (*s.tensors, *(s.module.state_dict().items() if s.module is not None else ())):
-        dense = t.detach().cpu().resolve_conj().resolve_neg().contiguous() if t.layout is torch.strided else None
-        digest.update(name.encode() + (b"" if dense is None else dense.reshape(-1).view(torch.uint8).numpy().tobytes()))
+        digest.update(name.encode())
+        if isinstance(t, Tensor) and known(t):
+            dense = t.detach().cpu().resolve_conj().resolve_neg().contiguous()
+            digest.update(dense.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

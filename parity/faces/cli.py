@@ -174,7 +174,8 @@ def _diff(o: argparse.Namespace) -> int:
 def _upgrade(o: argparse.Namespace) -> int:
     if o.format == "html" and not o.output:
         raise UsageError("a page is written to a file: parity upgrade --format html -o diff.html")
-    if bool(o.bisect) != bool(o.case) or bool(o.bisect) == bool(o.after):
+    alone = not (o.before or o.after or o.patterns or o.model)  # what has no meaning for a bisection
+    if bool(o.bisect) != bool(o.case) or not (alone if o.bisect else o.after):
         raise UsageError("upgrade compares with --after PLACE, or looks for a version with --bisect PLACE ... --case CASE")
     writable(o.folder, "--folder")
     own.names(o.model)
@@ -187,7 +188,6 @@ def _upgrade(o: argparse.Namespace) -> int:
 
     if o.bisect:
         return bisect(o)
-
     return upgrade(o, groups(split(o.fail_on), "--fail-on"))
 
 

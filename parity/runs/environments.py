@@ -69,7 +69,8 @@ def prepared(place: str, folder: Path, hear: Callable[[str], None]) -> Environme
     has = _asked(place, python, lent)
     shown = ".".join(map(str, has["python"]))
     if "why" in has:
-        to_do = f"install it there: {shlex.quote(python)} -m pip install {has['lacks']}" if has["lacks"] else "see above"
+        pip = f"install it there: {shlex.quote(python)} -m pip install {has['lacks']}"
+        to_do = pip if has["lacks"] else "name another environment"
         raise UsageError(f"{place} (Python {shown}) cannot import {has['lacks'] or 'parity'}: {has['why']}; {to_do}")
     if "torch" not in has:
         raise UsageError(f"{place} is Python {shown}; parity needs {'.'.join(map(str, lending.LEAST))} or later")
@@ -90,7 +91,7 @@ def examine(there: Environment, *options: str) -> None:
     if done.returncode in (0, 1):
         return
     if done.returncode == DeviceError.exit_code:
-        raise DeviceError(f"{there.name}: {'; '.join(json.loads(done.stdout)['reasons'])}")
+        raise DeviceError(f"{there.name}: {'; '.join(json.loads(done.stdout[done.stdout.find('{') :])['reasons'])}")
     lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
     said = next((x.removeprefix("parity: ") for x in reversed(lines) if x.startswith("parity: ")), lines[-1])
     raise UsageError(f"{there.name}: {said}")

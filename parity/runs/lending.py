@@ -9,7 +9,7 @@ missing is found by importing all of parity. torch is never lent.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import pkgutil
 import re
@@ -57,7 +57,8 @@ class Lender:
         last = self._owner(self._tried[-1]) if self._tried else None
         built = {m[1] for f in (last.files or () if last else ()) if (m := COMPILED.search(f.name))}
         if last and built and "{}{}".format(*sys.version_info) not in built:
-            return {"why": f"it has none, and that of this Python is compiled for {', '.join(built)}", "lacks": _name(last)}
+            versions = ", ".join(f"{b[0]}.{b[1:]}" for b in sorted(built))
+            return {"why": f"it has none, and that of this Python is compiled for {versions}", "lacks": _name(last)}
         return {"why": f"{type(e).__name__}: {(str(e).splitlines() or [''])[0][:200]}", "lacks": ""}
 
     def _lend(self, module: str) -> bool:
@@ -88,7 +89,7 @@ class Lender:
 
 
 def _name(d: metadata.Distribution) -> str:
-    return _plain(d.metadata["Name"])
+    return _plain(d.metadata["Name"] or "")
 
 
 def _plain(name: str) -> str:
@@ -115,8 +116,10 @@ def main(lent: str, *folders: str) -> dict[str, object]:
         return {}
     sys.path.insert(0, lent)
     lender = Lender(Path(lent), list(folders))
+    lender.lend_required()
     try:
-        lender.lend_required()
+        if importlib.util.find_spec("torch") is None:
+            raise ModuleNotFoundError(name="torch")
         for name in ("numpy", "torch", "parity"):
             lender.imports(name)
         for m in pkgutil.walk_packages([str(Path(lent, "parity"))], "parity."):

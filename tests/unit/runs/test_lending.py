@@ -65,6 +65,6 @@ def test_what_is_compiled_for_another_python_is_named(tmp_path: Path, library: P
     with pytest.raises(ImportError) as e:
         lender.imports("lent_alpha")
     assert lender.problem(e.value) == {
-        "why": "it has none, and that of this Python is compiled for 399",
+        "why": "it has none, and that of this Python is compiled for 3.99",
         "lacks": "gamma-things",
     }
