@@ -8,7 +8,7 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,8 +66,23 @@ COMPILED = (
 INFERENCE = "no gradients were compared: the call is under torch.inference_mode(); leave that, or say backward=False"
 NOT_COMPILED = "a copy is not compiled where .compile() of a module did that, so eager code was compared; compile= compiles it"
 HELD_BYTES = 1 << 20  # most bytes of outputs that are held across the device's later runs
-Seen = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], None]
 _ONE = threading.RLock()  # a comparison sets torch's global state, so those of several threads come one after the other
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """What was compared: the results of the CPU and of the device, their truth, and what a further call on the device needs."""
+
+    subject: Subject
+    device: Device
+    tracked: tuple[str, ...]
+    cotangents: Sequence[Tensor]
+    ours: Mapping[str, Tensor]
+    theirs: Mapping[str, Tensor]
+    truth: FunctionTruth
+
+
+Seen = Callable[[Sides], None]
 TORCH = str(Path(torch.__file__).parent)
 
 
@@ -113,7 +128,7 @@ def compared(
     alone: bool = True,
 ) -> tuple[Comparison, BaseException | None, Notes]:
     """What `assert_parity` judges, without failing for what it finds: the comparison, the device's exception if it raised one,
-    and the notes. seen: gets the results of the CPU and of the device. wrap: makes what the device runs of the function
+    and the notes. seen: gets what was compared. wrap: makes what the device runs of the function
     (a compiler); alone: whether nothing else is compared beside this. The other arguments are those of `assert_parity`, which
     raises as this does."""
     __tracebackhide__ = True
@@ -184,13 +199,13 @@ def _judged(
         return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_), cause
     results, outside, held = theirs
     extra += tuple(_overwritten(device, held))
-    if seen is not None:
-        seen(ours, results)
+    truth = FunctionTruth(s, backward, cotangents, ours, watch.cast if watch is not None else None, meter, effort == FULL)
     if watch is not None:
         _placed_there(title, device, watch, outside, len(run.outputs), run.computed, notes)
-    truth = FunctionTruth(s, backward, cotangents, ours, watch.cast if watch is not None else None, meter, effort == FULL)
     idle = _untouched(s, results, ours)
     results, ours = ({n: t for n, t in side.items() if n not in idle} for side in (results, ours))
+    if seen is not None:
+        seen(Sides(s, device, tracked, cotangents, ours, results, truth))
     if watch is not None and watch.cast:
         results, ours = in_one_dtype(results, ours, device.name, notes)
     limits: dict[str, Limits] | None = {} if detail else None

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from parity.assertion.comparing import compared, target
+from parity.assertion.comparing import Sides, compared, target
 from parity.assertion.comparison import Comparison, ParityWarning
 from parity.assertion.leaves import held
 from parity.assertion.located import Located, plural
@@ -176,8 +176,8 @@ def compare_generation(
     forced = _greedy(functools.partial(_chosen, own, max_new_tokens), model, tokens, kwargs)
     sides: dict[str, Mapping[str, Tensor]] = {}
 
-    def keep(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
-        sides.update(ours=ours, theirs=theirs)
+    def keep(seen: Sides) -> None:
+        sides.update(ours=seen.ours, theirs=seen.theirs)
 
     inputs = (model, tokens, forced, dict(kwargs))
     with warnings.catch_warnings():

@@ -21,7 +21,8 @@ from typing import Any
 
 import torch
 
-from parity.assertion.comparing import compared, raised_at
+from parity.assertion.comparing import Sides, compared, raised_at
+from parity.assertion.own_figures import with_figures
 from parity.assertion.rows import rows
 from parity.assertion.subject import SEED, subject
 from parity.core import processes, state
@@ -149,8 +150,10 @@ def _compared(name: str, make: Callable[[], Made], device: Any, fail_on: tuple[S
         if odd := state.unusual(state.RECORDING[:1]):
             raise UsageError(f"{name}: its file leaves {odd[0]} in force, where no gradient is compared; end that mode there")
         yield own.BEGIN, {"name": name, "dtype": subject(fn, inputs, {}).dtype}
-        comparison, _, _ = compared(fn, inputs, {}, device, fail_on=fail_on)
+        seen: list[Sides] = []
+        comparison, _, _ = compared(fn, inputs, {}, device, fail_on=fail_on, seen=seen.append)
         item, records = rows(name, (comparison,))
+        item = with_figures(item, seen[0]) if seen else item
     except ParityError as e:
         yield own.FAILED, {"name": name, "why": f"{name} {str(e).removeprefix(name).lstrip(': ')}"}
         return

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from parity import catalog
 from parity.assertion.places import line
+from parity.core import processes
 from parity.core.modes import OperatorMode
 from parity.devices import Device, setup
 from parity.devices.sim.loading import place_of
@@ -157,4 +158,4 @@ def command(names: list[str], dtype: str, device: Device) -> str:
     planted = getattr(device, "planted", ())
     more = f" --faults {shlex.quote(place_of(planted))}" if planted else ""
     more += "".join(f" --setup {shlex.quote(path)}" for path in setup.ran[-1:])
-    return f"parity run {' '.join(names[:MANY])} --dtype {dtype} --device {device.name}{more}"
+    return f"{processes.called()} run {' '.join(names[:MANY])} --dtype {dtype} --device {device.name}{more}"

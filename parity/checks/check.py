@@ -33,7 +33,7 @@ from parity.checks.trial import (
 from parity.core import processes, state
 from parity.core.case import Case
 from parity.core.errors import CaseError
-from parity.core.results import Aspect, Computed, Measure, Outcome, Raised, Status, Verdict
+from parity.core.results import LACKS, OTHER_SIGNATURE, Aspect, Computed, Measure, Outcome, Raised, Status, Verdict
 from parity.devices.base import Device
 from parity.execution import execute as ex
 from parity.execution.execute import Live, Named, Placed
@@ -149,8 +149,8 @@ def _aspects(t: Trial) -> None:
     first = _on_reference(t)
     reference = first.reference
     oracle = CaseOracle(t.program, t.case, t.inputs, _result_dtype(reference))
-    if isinstance(reference, Raised) and not oracle.runs():
-        t.results.append(Result(Aspect.FORWARD, Verdict(Status.VOID, f"the reference refuses: {reference.message}")))
+    if isinstance(reference, Raised) and (reference.type == "AttributeError" or not oracle.runs()):
+        t.results.append(Result(Aspect.FORWARD, Verdict(Status.VOID, _refused(reference))))
         return
     t.mark("device")
     there = ex.attempt(lambda: ex.place(t.inputs, t.device, t.case.under), "upload")
@@ -189,6 +189,12 @@ def _aspects(t: Trial) -> None:
         transfer.check(t, there)
     if t.settings.held:
         repeat.compare_held(t)
+
+
+def _refused(reference: Raised) -> str:
+    """Why neither the reference nor the oracle ran: another torch may lack what the call needs, or take other arguments."""
+    words = {"AttributeError": LACKS, "TypeError": OTHER_SIGNATURE}.get(reference.type, "the reference refuses")
+    return f"{words}: {reference.message}"
 
 
 def _on_reference(t: Trial) -> Forward:

@@ -15,7 +15,7 @@ from parity.checks import power
 from parity.checks.power import ProbeResults
 from parity.core.case import Case
 from parity.core.dtypes import FACTS
-from parity.core.results import Aspect, Computed, Measure, MetadataNote, Outcome, Raised, Status, Verdict
+from parity.core.results import BOTH_REFUSE, Aspect, Computed, Measure, MetadataNote, Outcome, Raised, Status, Verdict
 from parity.devices.base import Device
 from parity.devices.refusals import is_about_dtypes
 from parity.execution import execute as ex
@@ -306,5 +306,5 @@ def _overwrite_freed_memory(t: Trial, ours: dict[str, Tensor]) -> None:
 def raised(aspect: Aspect, reference: Outcome, outcome: Raised) -> Result:
     """The result if the device raised."""
     if isinstance(reference, Raised):
-        return Result(aspect, Verdict(Status.VOID, f"reference and device both refuse: {outcome.message}"))
+        return Result(aspect, Verdict(Status.VOID, f"{BOTH_REFUSE}: {outcome.message}"))
     return Result(aspect, Verdict(RAISED[outcome.kind], f"{outcome.type} in {outcome.stage}: {outcome.message}"))

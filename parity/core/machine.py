@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 GIB = float(1 << 30)
+IMAGE = ("ImageOS", "ImageVersion")  # variables that name the image of a hosted runner
 PARAVIRTUAL = "Paravirtual"  # in the name of the GPU that Apple gives to a virtual machine
 
 

@@ -14,6 +14,7 @@ from parity.core import compiler
 
 SAFE, PATH = "PYTHONSAFEPATH", "PYTHONPATH"
 OPTIONS, MORE_PLUGINS, AUTOLOAD = "PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
+CALLED = "PARITY_COMMAND"  # how a person calls parity where it is not installed (`parity.runs.environments`)
 _OURS: list[str] = []  # the folder that Python itself put on the `sys.path` of this process
 
 
@@ -21,6 +22,11 @@ def command(module: str, *args: str) -> list[str]:
     """The command line that runs a module of parity in a new process, which ends when this one does. Start it inside
     `isolated`."""
     return [sys.executable, "-P", "-m", "parity.core.child", str(os.getpid()), module, *args]
+
+
+def called() -> str:
+    """How a person calls parity in the environment of this process."""
+    return os.environ.get(CALLED, "parity")
 
 
 def asked_to_stop(e: BaseException) -> bool:

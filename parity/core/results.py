@@ -68,6 +68,11 @@ MEANING: dict[Status, str] = {
     Status.VOID: "neither the reference nor the oracle could run it: says nothing",
 }
 
+# How the reason of a check begins that says nothing because of this torch, and not of the device.
+LACKS = "this torch lacks"
+OTHER_SIGNATURE = "this torch takes other arguments"
+BOTH_REFUSE = "reference and device both refuse"
+
 
 def statuses(words: Collection[str], option: str) -> tuple[Status, ...]:
     """The statuses with these names, for an option that lists which statuses fail a run. Raises UsageError, naming the option,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 
 from parity.core.health import Health
-from parity.core.machine import asked
+from parity.core.machine import IMAGE, asked
 from parity.core.results import Fingerprint
 from parity.core.version import __version__
 from parity.devices import mps
@@ -25,6 +25,7 @@ VARIABLES = {
     "CUBLAS_WORKSPACE_CONFIG": "which algorithms cuBLAS may take; :4096:8 and :16:8 make it deterministic",
     "CUDA_LAUNCH_BLOCKING": "1 waits after every kernel, which hides races",
     "CUDNN_LOGDEST_DBG": "cuDNN writes what it runs",
+    **dict.fromkeys(IMAGE, "the image of GitHub's runner, whose macOS and drivers change with it"),
     "DNNL_DEFAULT_FPMATH_MODE": "oneDNN may compute float32 in a narrower dtype",
     "ONEDNN_DEFAULT_FPMATH_MODE": "oneDNN may compute float32 in a narrower dtype",
     "DNNL_MAX_CPU_ISA": "kernels of the reference for other vector instructions",

@@ -25,9 +25,9 @@ from parity.core import state
 from parity.core.case import Case, Cotangent, Layout
 from parity.core.compiler import set_deterministic
 from parity.core.dtypes import FACTS
-from parity.core.errors import UsageError
+from parity.core.errors import CaseError
 from parity.core.processes import asked_to_stop
-from parity.core.results import Computed, Outcome, Raised
+from parity.core.results import LACKS, Computed, Outcome, Raised
 from parity.devices.base import Device
 from parity.devices.refusals import classify, words
 from parity.execution.inputs import Inputs, apply, cut, fill_like, realise, torch_word
@@ -91,7 +91,7 @@ _AS_IT_IS = nullcontext()
 
 @functools.lru_cache(maxsize=4096)
 def attribute(path: str) -> Any:
-    """The object at a dotted path: the longest importable module, then attributes. Raises UsageError."""
+    """The object at a dotted path: the longest importable module, then attributes. Raises CaseError if torch has none."""
     parts = path.split(".")
     for end in range(len(parts) - 1, 0, -1):
         try:
@@ -104,7 +104,7 @@ def attribute(path: str) -> Any:
         except AttributeError:
             break
         return value
-    raise UsageError(f"the installed torch has no '{path}'; it is named by a catalog row")
+    raise CaseError(f"{LACKS} {path}, which a row of the catalog calls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Program:
 
 @functools.lru_cache(maxsize=2048)
 def program(row: Row) -> Program:
-    """The callables of a row. Raises UsageError if torch lacks one."""
+    """The callables of a row. Raises CaseError if torch lacks one."""
     if row.family == "opinfo":
         function, inplace, out = opinfo.callables(row.name)
         return Program(row, function, inplace, out)

@@ -139,6 +139,9 @@ def _diff(o: argparse.Namespace) -> int:
 def _upgrade(o: argparse.Namespace) -> int:
     if o.format == "html" and not o.output:
         raise UsageError("a page is written to a file: parity upgrade --format html -o diff.html")
+    alone = not (o.before or o.after or o.patterns or o.model)  # what has no meaning for a bisection
+    if bool(o.bisect) != bool(o.case) or not (alone if o.bisect else o.after):
+        raise UsageError("upgrade compares with --after PLACE, or looks for a version with --bisect PLACE ... --case CASE")
     writable(o.folder, "--folder")
     if o.output:
         check_output(o.output, "--output", [o.folder / f"{side}.jsonl" for side in ("before", "after")])
@@ -147,9 +150,11 @@ def _upgrade(o: argparse.Namespace) -> int:
     suite.select([p for p in o.patterns if ".py" not in p], o.family, o.dtype, suite.profile(o.profile).source)  # mistakes, now
     if o.known:
         known_findings.read(Path(o.known))
-    from parity.faces.upgrade import upgrade
+    from parity.faces.upgrade import bisect, upgrade
     from parity.runs.change import groups
 
+    if o.bisect:
+        return bisect(o)
     return upgrade(o, groups(split(o.fail_on), "--fail-on"))
 
 

@@ -38,8 +38,9 @@ Which tolerance applies:            parity explain softmax float16 --device mps
 Why a case is judged as it is:      parity explain 'softmax(float16[1, 3], dim=-1)' --device mps
 Why a run judged as it did:         parity explain run.jsonl 'softmax float16'"""
 DIFF = (
-    "Compare two run files, by cause, the worst first: newly-dying, regressed, lost-support, drifted-worse, fallback-changed, "
-    "not-comparable, removed, slower, eased, added, newly-supported, drifted-better, faster, fixed. Findings pair by case "
+    "Compare two run files, by cause, the worst first: newly-dying, regressed, lost-support, other-signature, refused-by-both, "
+    "drifted-worse, fallback-changed, not-made, not-comparable, removed, slower, more-memory, eased, added, newly-supported, "
+    "drifted-better, faster, less-memory, fixed. Findings pair by case "
     "or, where the cases are others, by op, dtype and aspect; errors and times pair by case, explored ones too where both "
     "runs have the same seed. Ends with 1 where the second run has a finding that the first one had not, or had as another "
     "kind (crash, then wrong), where support was lost or moved to the CPU, where an op is compared no longer, for the "
@@ -76,7 +77,8 @@ TRAIN = (
 UPGRADE = (
     "Run the same cases in two Python environments on this machine, one after the other, and tell what changed, with a verdict "
     "in one sentence. parity need not be installed in them. Where both cannot stand side by side (another macOS or chip), run "
-    "parity run before and after, and then parity diff. Ends with 0 where nothing got worse, with 1 where something did."
+    "parity run before and after, and then parity diff. With --bisect it names the version since which one case gives another "
+    "result. Ends with 0 where nothing got worse, with 1 where something did, or where too little could be compared to say so."
 )
 DOCTOR = """\
 Examine a device and say whether to trust it: known answers, memory, dtypes, subnormals, precision in effect, virtual or real
@@ -304,9 +306,15 @@ def _add_upgrade(commands: Any) -> None:
         "upgrade", help="the same cases with two versions of torch, and what changed", description=UPGRADE
     )
     both.add_argument("patterns", nargs="*", metavar="PATTERN", help="ops by name, with * and ?, and models.py; all by default")
-    how = "a Python, the folder of a virtual environment, or a requirement such as 'torch==2.14.*', which is installed for it"
-    both.add_argument("--before", type=read_text, metavar="PYTHON", help=f"{how}; by default this Python")
-    both.add_argument("--after", type=read_text, required=True, metavar="PYTHON", help="the same, for the other side")
+    how = (
+        "a Python, the folder of an environment, or what pip takes, which is installed: 'torch==2.14.*', 'torch --pre', a wheel"
+    )
+    both.add_argument("--before", type=read_text, metavar="PLACE", help=f"{how}; by default this Python")
+    both.add_argument("--after", type=read_text, metavar="PLACE", help="the same, for the other side")
+    how = "replay --case in these, from the oldest to the newest, or in all versions of one requirement: 'torch>=2.10,<=2.15'"
+    both.add_argument("--bisect", nargs="+", type=read_text, default=[], metavar="PLACE", help=how)
+    how = "the case of --bisect, in quotes, or a run file and one of its causes"
+    both.add_argument("--case", nargs="+", type=read_text, default=[], metavar="CASE", help=how)
     shared = {o.name: o for o in OPTIONS}
     for name in (
         "device",

@@ -12,6 +12,7 @@ from parity.core import notation
 from parity.core.errors import CaseError, RunFileError, UsageError
 from parity.core.results import FINDINGS, Record
 from parity.report import explanation
+from parity.report.words import called_in
 from parity.runs import diff, inquest, run_file, suite
 from parity.runs.code import code_of
 from parity.runs.doctor import examined
@@ -70,7 +71,7 @@ def as_then(run: str, header: Header, how: How) -> How:
         what = " and ".join(f"{option} {code}" for option, code, _ in had if code.name)
         raise UsageError(
             f"{run} was run with {what}; parity runs no code because a run file names it. Look at it, then type: "
-            f"parity replay {shlex.quote(run)}{named}"
+            f"{called_in(header)} replay {shlex.quote(run)}{named}"
         )
     for option, code, given in had:
         now = code_of(given)

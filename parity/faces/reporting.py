@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from parity.core import processes
 from parity.core.errors import UsageError, near
 from parity.report import output
 from parity.runs import run_file
@@ -94,7 +95,10 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
             held = f"it has {', '.join(ids[:8])}" if ids else "it has no cause that counts"
             raise UsageError(f"--issue writes one cause: parity report {o.run} CAUSE --issue; {held}")
         from parity.report import issue
+        from parity.report.words import called_in
 
+        if (there := called_in(run.header)) != processes.called():
+            print(f"parity: with the torch of the run: {there} report {o.run} {gathered[0].cause.id} --issue", file=sys.stderr)
         return issue.render(gathered[0], run.header)
     before, known = caveats.sentences(run), marks(run, gathered)
     if o.format == "json":

@@ -6,6 +6,7 @@ import argparse
 import codecs
 import math
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -96,7 +97,7 @@ def _run_with(o: RunOptions, began: float) -> Ended:
     complete = whole and not o.study
     header = Header(
         fingerprint, o.seed, o.profile, selection, now, complete, *code_given, o.for_header(), o.shard or "", differing,
-        known.code if known is not None else Code(),
+        known.code if known is not None else Code(), tuple(shlex.split(os.environ.get(processes.CALLED, ""))),
     )  # fmt: skip
     header = header if kept is None else kept.header
     writable(Path(o.findings), "--findings")

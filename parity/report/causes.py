@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from textwrap import shorten
 
 from parity.core.results import EXTREME_VALUES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause, Json
-from parity.report.words import listed, plural, reproduce
+from parity.report.words import called_in, listed, plural, reproduced, script_line
 from parity.runs.causes import OPERATORS, WEIGHTS, Gathered
 from parity.runs.rows import Header
 
@@ -86,11 +86,9 @@ def full(c: Gathered, header: Header) -> list[str]:
         if m is not None and m.device:
             truth = f", truth {m.truth}" if m.truth and m.truth != m.reference else ""
             text.append(f"    worst at {list(m.index)}: device {m.device}, reference {m.reference}{truth}")
-    h = header
-    text.append(f"    {reproduce(c.case, h.fingerprint.device, h.faults.name, h.setup.name, h.options)}")
+    text.append(f"    {reproduced(c.case, header)}")
     script = next(filter(None, [*(r.script for r in c.records if r.shows_alone), *(d.script for d in c.deaths)]), "")
-    needs = "torch only" + (", and a real device to show it on" if header.fingerprint.simulated else "")
-    return text + ([f"    or run {script} (needs {needs})"] if script else [])
+    return text + ([f"    {script_line(script, header.fingerprint.simulated, called_in(header))}"] if script else [])
 
 
 def render(

@@ -15,23 +15,32 @@ from xml.etree import ElementTree
 
 from jinja2 import Environment
 
+from parity.core.machine import IMAGE
 from parity.core.untrusted import printable
 from parity.report.causes import COMMENT, code, inert, sentence
-from parity.report.words import listed, plural
+from parity.report.words import called_in, listed, plural
 from parity.runs.change import MEANING, Change, Group, Told
-from parity.runs.diff import Diff
+from parity.runs.comparability import two_devices
+from parity.runs.diff import Diff, device_words
 from parity.runs.drift import ALARM, Cell, Shift
 from parity.runs.pace import FACTOR, GENERAL, Pace
 from parity.runs.rows import Header, is_own
 
 SCREEN = 60  # most lines without -v
-PARTS = (12, 8, 6, 4, 3, 2, 1)  # entries of a group, the first number with which all fits
+PARTS = (12, 8, 6, 4, 3, 2, 1, 0)  # entries of a group, the first number with which all fits
 WARNINGS = 6  # lines of warnings without -v
 CHANGED = 6  # fields in the first line without -v
 VALUE = 48  # most characters of a value in the first line
 REASON = 110  # most characters of a message
-FIRST = ("torch", "os", "device_name", "device", "parity", "known", "setup", "faults")  # of the fields that changed
-NAMES = {"device_name": "chip", "torch_git": "torch's commit"}
+FIRST = ("torch", "os", "device_name", "device", *IMAGE, "parity", "known", "setup", "faults")  # of the fields that changed
+CHIP = "device_name"
+NAMES = {CHIP: "chip", "torch_git": "torch's commit", "ImageOS": "runner image", "ImageVersion": "version of the runner image"}
+MOVED = ("torch", "os", "driver", CHIP, *IMAGE)  # what a verdict names
+# What a verdict counts even if nothing of it fails.
+COUNTED = (
+    Group.UNMADE, Group.INCOMPARABLE, Group.REMOVED, Group.WORSE, Group.SLOWER, Group.LARGER, Group.FIXED, Group.SUPPORTED,
+)  # fmt: skip
+BETTER = frozenset({Group.ADDED, Group.SUPPORTED, Group.BETTER, Group.FASTER, Group.SMALLER, Group.FIXED})
 TEMPLATE = Path(__file__).with_name("diff.html")
 
 
@@ -46,12 +55,12 @@ def fingerprint_line(d: Diff, room: int = CHANGED) -> str:
         simulated = ", SIMULATED: this says nothing about any hardware" if f.simulated else ""
         return f"same fingerprint: {where}, torch {f.torch}, {f.os}, parity {f.parity}{simulated}"
     order = sorted(d.changed, key=lambda c: FIRST.index(c[0]) if c[0] in FIRST else len(FIRST))
-    shown = [f"{NAMES.get(n, n)} {_value(a)} -> {_value(b)}" for n, a, b in order[:room]]
+    shown = [f"{NAMES.get(n, n)} {value(a)} -> {value(b)}" for n, a, b in order[:room]]
     more = [f"{len(order) - room} more"] if len(order) > room else []
     return "changed: " + "; ".join((*shown, *more))
 
 
-def _value(text: str) -> str:
+def value(text: str) -> str:
     return text if len(text) <= VALUE else f"... {text[4 - VALUE :]}"
 
 
@@ -96,22 +105,26 @@ def headline(d: Diff, fail_on: Collection[Group]) -> str:
     counts = [f"{g.words} {len(told)}" for g, told in d.groups.items()]
     if d.incomplete:
         counts.append("a run is incomplete")
+    if d.doubts:
+        counts.append("INCONCLUSIVE")
     if not counts:
         partly = bool(d.warnings) and bool(d.only_before or d.only_after)
         return "nothing changed in what is in both runs" if partly else "nothing changed"
     failing = d.fails(fail_on)
     words = ", ".join(g.words for g in failing)
-    return f"{', '.join(counts)}; {'fails for ' + words if failing else 'fails: incomplete' if d.incomplete else 'no failure'}"
+    why = "incomplete" if d.incomplete else "inconclusive" if d.doubts else ""
+    return f"{', '.join(counts)}; {'fails for ' + words if failing else f'fails: {why}' if why else 'no failure'}"
 
 
 def next_line(d: Diff) -> str:
-    """The next command."""
-    told = [t for g in d.groups for t in d.groups[g] if t.case and g is not Group.FIXED]
-    case = next((t.case for t in told), "")
-    if "::" in case and is_own(case):
-        return f"next: pytest {shlex.quote(case)} --parity-device={shlex.quote(d.after.fingerprint.device)}"
-    if case:
-        return f"next: parity {'run' if is_own(case) else 'replay'} {shlex.quote(case)}{d.options}"
+    """The next command: the worst of what changed, in the environment of the later run."""
+    worst = next((t for g in d.groups if g not in BETTER for t in d.groups[g]), None)
+    if worst is not None:
+        case = worst.case or next((op for op in worst.ops if is_own(op)), "")
+        if "::" in case and is_own(case):
+            return f"next: pytest {shlex.quote(case)} --parity-device={shlex.quote(d.after.fingerprint.device)}"
+        what = shlex.quote(case) if case else f"{shlex.quote(worst.ops[0])} --dtype {worst.dtypes[0]}"
+        return f"next: {called_in(d.after)} {'replay' if case and not is_own(case) else 'run'} {what}{d.options}"
     partly = bool(d.warnings) and bool(d.only_before or d.only_after)
     return f"next: {'run both whole, with the same selection, profile and seed' if partly else 'nothing to do'}"
 
@@ -138,25 +151,32 @@ def about(t: Told) -> str:
 
 def verdict(d: Diff, fail_on: Collection[Group] = ()) -> str:
     """What to do about an upgrade, in one sentence."""
-    moved = [f"{n} {_value(a)} -> {_value(b)}" for n, a, b in d.changed if n in ("torch", "os", "driver", "device_name")]
-    what = ", ".join(moved) or "the second environment"
-    if failing := d.fails(fail_on):
-        worst = d.groups[failing[0]][0]
+    two = two_devices(d.before, d.after)
+    moved = [f"{NAMES.get(n, n)} {value(a)} -> {value(b)}" for n, a, b in d.changed if n in MOVED and not (two and n == CHIP)]
+    devices = [f"two devices, {device_words(d.before)} and {device_words(d.after)}"] if two else []
+    what = ", ".join((*devices, *moved)) or "the second environment"
+    failing = d.fails(fail_on)
+    rest = ", ".join(f"{len(d.groups[g])} {g.words}" for g in COUNTED if g in d.groups and g not in failing)
+    also = f"; {rest}" if rest else ""
+    if failing:
         count = " and ".join(f"{len(d.groups[g])} {g.words}" for g in failing)
-        return f"{what}: look before you upgrade, {count}; the worst: {about(worst)}"
+        advice = "they differ" if two else "look before you upgrade"
+        return f"{what}: {advice}, {count}{also}; the worst: {about(d.groups[failing[0]][0])}"
     if d.incomplete:
         return f"{what}: no verdict, because a run is incomplete: {d.incomplete[0]}"
-    better = ", ".join(f"{len(d.groups[g])} {g.words}" for g in (Group.FIXED, Group.SUPPORTED) if d.groups.get(g))
-    return f"{what}: nothing that was compared got worse ({d.checks[1]:,} checks){f'; {better}' if better else ''}"
+    if d.doubts:
+        return f"{what}: INCONCLUSIVE, {'; '.join(d.doubts)}{also}"
+    return f"{what}: nothing that was compared {'is' if two else 'got'} worse ({d.checks[1]:,} checks){also}"
 
 
 def shift_words(s: Shift) -> str:
     """By how much errors moved, and in how many cases."""
     many, few = (s.worse, s.better) if s.is_worse else (s.better, s.worse)
     word = "larger" if s.is_worse else "smaller"
+    what, high, p = ("tensors", "most", "") if is_own(s.cells[0][0]) else ("cases", "the 99th percentile", f" (p = {s.p:.1g})")
     return (
-        f"errors {_times(s.median)} {word} in the middle, {_times(s.high)} at the 99th percentile; {many} of {s.pairs} cases "
-        f"{'worse' if s.is_worse else 'better'}, {few} {'better' if s.is_worse else 'worse'} (p = {s.p:.1g})"
+        f"errors {_times(s.median)} {word} in the middle, {_times(s.high)} at {high}; {many} of {s.pairs} {what} "
+        f"{'worse' if s.is_worse else 'better'}, {few} {'better' if s.is_worse else 'worse'}{p}"
     )
 
 
@@ -183,14 +203,15 @@ def terminal(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) ->
     warnings = [f"warning: {w}" for w in d.warnings]
     if not verbose and len(warnings) > WARNINGS:
         warnings = [*warnings[: WARNINGS - 1], f"warning: {len(warnings) - WARNINGS + 1} more (-v)"]
-    head = [fingerprint_line(d, 1000 if verbose else CHANGED), compared_line(d), *warnings]
+    doubts = [f"INCONCLUSIVE: {x}" for x in d.doubts]
+    head = [fingerprint_line(d, 1000 if verbose else CHANGED), compared_line(d), *doubts, *warnings]
     notes = [drift_line(d), pace_line(d)]
     tail = [headline(d, fail_on), next_line(d)]
     if d.incomplete:
         how = "run it again, take what a damaged file holds with --partial, or name the ops to compare with --ops"
         tail.insert(0, f"incomplete: {'; '.join(d.incomplete)}; {how}")
     room = SCREEN - len(head) - len(notes) - len(tail)
-    parts = next((p for p in (_groups(d, n) for n in PARTS) if len(p) <= room), _groups(d, 1)[:room])
+    parts = next((p for p in (_groups(d, n) for n in PARTS) if len(p) <= room), [])
     body = _groups(d, 1 << 30, members=True) if verbose else parts
     return "\n".join([*head, *body, *notes, *tail]) + "\n"
 
@@ -198,7 +219,7 @@ def terminal(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) ->
 def _groups(d: Diff, most: int, members: bool = False) -> list[str]:
     lines: list[str] = []
     for group, told in d.groups.items():
-        shown = f", the first {most} here (-v for all)" if len(told) > most else ""
+        shown = f", the first {most} here (-v for all)" if 0 < most < len(told) else "" if most else " (-v names them)"
         lines.append(f"{group.words}: {len(told)}{shown} ({MEANING[group]})")
         for t in told[:most]:
             lines += [f"  {about(t)}", *([f"    {t.case}"] if t.case else [])]
@@ -229,6 +250,7 @@ def as_markdown(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False)
     """A comment for a pull request, within GitHub's limit."""
     text = f"**{inert(headline(d, fail_on))}**\n\n{inert(fingerprint_line(d, 1000 if verbose else CHANGED))}  \n"
     text += f"{inert(compared_line(d))}\n"
+    text += "".join(f"\n> **INCONCLUSIVE**: {inert(x)}\n" for x in d.doubts)
     text += "".join(f"\n> {inert(w)}\n" for w in (d.warnings if verbose else d.warnings[:WARNINGS]))
     notes = f"\n<sub>{inert(drift_line(d))}. {inert(pace_line(d))}.</sub>\n\n{code(next_line(d).removeprefix('next: '))}\n"
     left, cut = COMMENT - len(text) - len(notes) - 200, 0
@@ -258,6 +280,7 @@ def as_json(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) -> 
         "changed": [{"field": n, "before": a, "after": b} for n, a, b in d.changed],
         "warnings": list(d.warnings),
         "incomplete": list(d.incomplete),
+        "doubts": list(d.doubts),
         "compared": {"records": d.paired, "errors": d.drift.pairs, "cells": d.cells, "checks": list(d.checks)},
         "drift": {"series": d.drift.series, "tests": d.drift.tests, "false_alarms": ALARM, "correction": "Holm, Tarone"},
         "speed": {"series": d.paces.series, "general": d.paces.general, "not_compared": d.paces.why},
@@ -315,9 +338,9 @@ def as_junit(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) ->
     suite = ElementTree.Element(
         "testsuite",
         name="parity diff",
-        tests=str(len(Group) + len(d.incomplete)),
+        tests=str(len(Group) + len(d.incomplete) + len(d.doubts)),
         failures=str(len(failing)),
-        errors=str(len(d.incomplete)),
+        errors=str(len(d.incomplete) + len(d.doubts)),
     )
     facts = ElementTree.SubElement(suite, "properties")
     for name, value in (("fingerprint", fingerprint_line(d, 1000)), ("compared", compared_line(d)), ("drift", drift_line(d))):
@@ -331,8 +354,8 @@ def as_junit(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) ->
             ElementTree.SubElement(case, "failure", message=message).text = _in_xml(text)
         elif told:
             ElementTree.SubElement(case, "system-out").text = _in_xml(text)
-    for why in d.incomplete:
-        case = ElementTree.SubElement(suite, "testcase", classname="parity.diff", name="incomplete")
+    for name, why in [("incomplete", x) for x in d.incomplete] + [("inconclusive", x) for x in d.doubts]:
+        case = ElementTree.SubElement(suite, "testcase", classname="parity.diff", name=name)
         ElementTree.SubElement(case, "error", message=_in_xml(why))
     ElementTree.indent(suite)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suite, encoding="unicode") + "\n"
@@ -360,7 +383,7 @@ def as_html(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) -> 
         headline=headline(d, fail_on),
         fingerprint=fingerprint_line(d, 1000),
         compared=compared_line(d),
-        warnings=d.warnings,
+        warnings=[*(f"INCONCLUSIVE: {x}" for x in d.doubts), *d.warnings],
         groups=groups,
         notes=[drift_line(d), pace_line(d)],
         next=next_line(d).removeprefix("next: "),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from parity.checks.check import Result
 from parity.core import notation
 from parity.core.errors import OutputError
-from parity.core.results import Status
-from parity.report.words import reproduce
+from parity.core.results import Aspect, Status
+from parity.report.words import reproduce, script_line
 from parity.runs.findings import Finding
+
+# A line that begins as `place` does.
+PLACE = re.compile(rf"^  .+? on \S+: ({'|'.join(Status)})(?: in .+?)?, ({'|'.join(map(re.escape, Aspect))})(?=[,:]|$)", re.M)
 
 
 def place(result: Result, op: str, dtype: str, device: str) -> str:
@@ -21,6 +25,13 @@ def place(result: Result, op: str, dtype: str, device: str) -> str:
     how = f", {m.share:.3g} times the budget" if m is not None and measured else (f": {v.reason}" if v.reason else "")
     origin = f" ({v.tolerance.origin})" if v.tolerance is not None and measured else ""
     return f"{op} {dtype} on {device}: {v.status}{tensor}, {result.aspect}{how}{origin}"
+
+
+def said(text: str) -> str:
+    """The statuses in what `parity replay` printed of a case: "forward wrong, backward agree"; "crash" or "hang" if its process
+    ended so."""
+    ended = re.search(r"^  (crash|hang): ", text, re.M)
+    return ended[1] if ended else ", ".join(dict.fromkeys(f"{aspect} {status}" for status, aspect in PLACE.findall(text)))
 
 
 def body(result: Result) -> list[str]:
@@ -54,6 +65,5 @@ def text(
     if isinstance(script, OutputError):
         lines.append(f"no script: {script}")
     elif script is not None:
-        needs = "torch only" if not device.startswith("sim") else "torch only, and a real device to show it on"
-        lines.append(f"or run {script} (needs {needs})")
+        lines.append(script_line(script, device.startswith("sim")))
     return "\n  ".join(lines)

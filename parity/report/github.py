@@ -10,7 +10,7 @@ from __future__ import annotations
 from parity.report import caveats
 from parity.report.causes import counts_line, sentence, shortened
 from parity.report.summary import dropped
-from parity.report.words import listed, plural, reproduce
+from parity.report.words import listed, plural, reproduced
 from parity.runs.causes import Gathered, gather
 from parity.runs.rows import Header, Run
 from parity.runs.standing import known_of, new_of
@@ -60,7 +60,7 @@ def _line(c: Gathered, header: Header) -> str:
     kinds = plural(len(c.records), "kind") if c.records else plural(len(c.deaths), "death")
     message = [
         f"{sentence(c.cause)}; {kinds} in {listed(c.ops, 200)} ({listed(c.dtypes, 80)})",
-        shortened(reproduce(c.case, f.device, header.faults.name, header.setup.name, header.options), CASE),
+        shortened(reproduced(c.case, header), CASE),
     ]
     if f.simulated:
         message.append("a simulated device: this says nothing about any hardware")

@@ -29,7 +29,7 @@ from parity.report import caveats, matrix, power, summary, svg, trends
 from parity.report.causes import counts_line, sentence
 from parity.report.known import marks
 from parity.report.minimal import minimal
-from parity.report.words import clock, listed, plural, reproduce
+from parity.report.words import clock, listed, plural, reproduced
 from parity.runs.causes import WEIGHTS, Gathered, gather
 from parity.runs.features import ASPECT, Coverage
 from parity.runs.rows import Death, Header, ItemRow, Run, counted, totals
@@ -138,7 +138,6 @@ class _Details:
 
     def of(self, r: Record) -> dict[str, Any]:
         """What the page tells of a finding; a title alone where no room is left."""
-        h, f = self.header, self.header.fingerprint
         case, m = r.shrunk or r.case, r.measures[0] if r.measures else None
         tensor = f" in {m.tensor}" if m is not None and m.tensor else ""
         made: dict[str, Any] = {"title": f"{r.op} {r.dtype}: {r.status}{tensor}, {r.aspect}", "case": case, "whole": False}
@@ -149,7 +148,7 @@ class _Details:
             "whole": True,
             "says": r.reason,
             "origin": r.origin,
-            "replay": reproduce(case, f.device, h.faults.name, h.setup.name, h.options).partition(": ")[2],
+            "replay": reproduced(case, self.header).partition(": ")[2],
             "script": self._script(r, case, m is not None and m.problem == PROBLEM),
             **_of_measure(m),
             "drawn": self._drawn(r, m),
@@ -262,7 +261,7 @@ def _cause(c: Gathered, details: _Details, name: str) -> dict[str, Any]:
 
 
 def _death(d: Death, header: Header) -> dict[str, str]:
-    replay = reproduce(d.least, header.fingerprint.device, header.faults.name, header.setup.name).partition(": ")[2]
+    replay = reproduced(d.least, header).partition(": ")[2]
     stage = f" at stage {d.stage}" if d.stage else ""
     return {"title": f"{d.op} {d.dtype}: {d.how}{stage}", "case": d.least, "says": d.signal, "why": d.why, "replay": replay}
 

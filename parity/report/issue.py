@@ -6,13 +6,15 @@ import re
 import subprocess
 import sys
 
+import torch
+
 from parity.checks.metadata import PROBLEM
 from parity.core import notation
 from parity.core.errors import CaseError
 from parity.core.results import Fingerprint, Record, Status
 from parity.report.causes import code, inert, sentence
 from parity.report.minimal import minimal
-from parity.report.words import listed, plural
+from parity.report.words import listed, plural, reproduced
 from parity.runs.causes import OPERATORS, Gathered
 from parity.runs.rows import Death, Header
 from parity.zoo.subjects import load
@@ -21,9 +23,7 @@ SECONDS = 120
 LONGEST = 6000  # most characters of an output
 LIKE = 3  # most public reports that are named
 TRIED = 3  # findings of a cause whose scripts are run until one shows the difference
-SAME = (
-    "Run here, it prints the same on both sides, so the difference is elsewhere (in memory beside the result) or was not there:"
-)
+SAME = "it prints the same on both sides, so the difference is elsewhere (in memory beside the result) or was not there:"
 ONCE = "It was seen once: neither in fresh processes nor after the cases before it did it come again."
 LATER = "It comes only after other cases in the same process: those in `.history(...)`, which `parity replay` runs first."
 
@@ -34,9 +34,9 @@ def render(c: Gathered, header: Header) -> str:
     parts = ["### Describe the bug", f"{inert(_capital(sentence(c.cause)))}. {inert(_where(c))}"]
     shown: list[str] = []
     for r in c.records[:TRIED]:
-        if shown := _shown(r, f):
+        if shown := _shown(r, header):
             break
-    parts += shown or (_shown(c.records[0], f, anyhow=True) if c.records else _of_death(c.deaths[0], f))
+    parts += shown or (_shown(c.records[0], header, anyhow=True) if c.records else _of_death(c.deaths[0], f))
     parts += [f"Least case, in parity's notation: {code(c.case)}"]
     if c.records and not any(r.shows_alone for r in c.records):
         parts.append(ONCE if c.records[0].status == Status.NOT_REPRODUCED else LATER)
@@ -67,9 +67,9 @@ def _of_death(d: Death, f: Fingerprint) -> list[str]:
     return [*parts, f"How it ended: {inert(d.how)}, {inert(d.signal)}, at stage {inert(d.stage or 'unknown')}. {inert(d.why)}"]
 
 
-def _shown(r: Record, f: Fingerprint, anyhow: bool = False) -> list[str]:
+def _shown(r: Record, header: Header, anyhow: bool = False) -> list[str]:
     """Script, output, and the worst element. Empty if no script of a few lines shows the difference here, unless anyhow."""
-    m = r.measures[0] if r.measures else None
+    f, m = header.fingerprint, r.measures[0] if r.measures else None
     parts = []
     try:
         reads = r.cause is not None and r.cause.symptom == "operands"
@@ -80,11 +80,11 @@ def _shown(r: Record, f: Fingerprint, anyhow: bool = False) -> list[str]:
     if text is None:
         if not anyhow:
             return []
-        shows = r.script if r.script and r.shows_alone else "parity replay"
+        shows = r.script if r.script and r.shows_alone else reproduced(r.case, header)
         parts.append(f"The case takes more than a few lines of torch; `{shows}` shows it.")
     else:
-        how, output = _run(text, f)
-        if how == SAME and not anyhow:
+        how, output = _run(text, header)
+        if how.endswith(SAME) and not anyhow:
             return []
         parts += [_fenced(text, "python"), f"{how}\n\n{_fenced(output, 'text')}"]
     if m is not None and m.device:
@@ -101,8 +101,10 @@ def _fenced(text: str, language: str) -> str:
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
-def _run(text: str, f: Fingerprint) -> tuple[str, str]:
+def _run(text: str, header: Header) -> tuple[str, str]:
     """(a sentence on where it was run, what it printed)."""
+    f = header.fingerprint
+    here = "Run here" if torch.__version__ == f.torch else f"Run here (torch {torch.__version__}, not the run's {f.torch})"
     if f.simulated:
         text = re.sub(r"^for device in .*:$", 'for device in ("cpu",):', text, flags=re.MULTILINE)
     device = "cpu" if f.simulated else f.device
@@ -110,15 +112,15 @@ def _run(text: str, f: Fingerprint) -> tuple[str, str]:
     try:
         done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return f"Run here with `{device}`, it did not end within {SECONDS} s.", ""
+        return f"{here} with `{device}`, it did not end within {SECONDS} s.", ""
     output = (done.stdout + (done.stderr if done.returncode else ""))[-LONGEST:]
     if f.simulated:
-        return "Run here on the CPU alone, because the finding is a simulated device's:", output
+        return f"{here} on the CPU alone, because the finding is a simulated device's:", output
     cpu, _, other = done.stdout.partition(f"\n{device} ")
     if done.returncode == 0 and cpu.removeprefix("cpu ").split() == other.replace(f", device='{device}'", "").split():
-        return SAME, output
+        return f"{here}, {SAME}", output
     ended = "" if done.returncode == 0 else f" It ended with {done.returncode}."
-    return f"Run here, it prints:{ended}", output
+    return f"{here}, it prints:{ended}", output
 
 
 def public(c: Gathered) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from parity.core.results import FINDINGS, Record, Status
 from parity.report import caveats
 from parity.report.causes import shortened
 from parity.report.summary import compared
-from parity.report.words import listed, plural, reproduce
+from parity.report.words import listed, plural, reproduced
 from parity.runs.causes import Gathered, gather
 from parity.runs.rounds import AGAIN
 from parity.runs.rows import Death, Header, ItemRow, Run
@@ -163,10 +163,9 @@ def _case(
 
 def _line(x: Record | Death, ids: dict[int, str], header: Header) -> str:
     """A finding with the command that shows it again."""
-    given = header.fingerprint.device, header.faults.name, header.setup.name, header.options
     if isinstance(x, Death):
-        return f"{x.how} [{ids[id(x)]}] at stage {x.stage}: {x.signal}\n  {reproduce(x.least, *given)}"
-    return f"{x.status} [{ids[id(x)]}] {x.aspect}: {x.reason}\n  {reproduce(x.shrunk or x.case, *given)}"
+        return f"{x.how} [{ids[id(x)]}] at stage {x.stage}: {x.signal}\n  {reproduced(x.least, header)}"
+    return f"{x.status} [{ids[id(x)]}] {x.aspect}: {x.reason}\n  {reproduced(x.shrunk or x.case, header)}"
 
 
 def _more(n: int) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any, TextIO, TypeAlias
 
 import pytest
 
-from parity.core import untrusted
+from parity.core import processes, untrusted
 from parity.core.errors import CaseError, OutputError, RunFileError
 from parity.core.results import FINDINGS, Cause, Json, Record, Status
 from parity.report import causes as causes_text
@@ -25,7 +25,7 @@ from parity.report.held import Held
 from parity.report.screen import Screen
 from parity.report.script_text import excused
 from parity.report.timed import Timed
-from parity.report.words import clock, code_options, plural, reproduce
+from parity.report.words import clock, code_options, plural, reproduced
 from parity.runs import again, causes, memory, own, run_file, suite
 from parity.runs.features import DrawnFeatures, Tally, unpack
 from parity.runs.inquest import How
@@ -156,8 +156,7 @@ class Reporter:
         parts = [json.loads(str(value)) for key, value in report.user_properties if key == "parity"]
         if any("cut" in part for part in parts):  # the time was over
             for case in (part["case"] for part in parts if "case" in part):
-                h = self.header
-                again = reproduce(case, h.fingerprint.device, h.faults.name, h.setup.name)
+                again = reproduced(case, self.header)
                 self.say(f"ended when the time was over, and not judged: a case that was still running\n  {again}")
             return
         comes_again = any("death" in part and not part["death"].get("last") for part in parts)
@@ -357,8 +356,7 @@ class Reporter:
             self.timed.given_up(row["item"])
         where = "the CPU" if death.acquitted else self.header.fingerprint.device
         how = signal if row["how"] == "hang" else f"the process died ({signal})"
-        h = self.header
-        again = reproduce(row["case"], h.fingerprint.device, h.faults.name, h.setup.name)
+        again = reproduced(row["case"], self.header)
         goes = "again" if death.blame == OUTSIDE else "without it"
         goes = f"the item is examined {goes}" if not row["last"] else f"the run goes on without what is left of {row['item']}"
         words = causes.death_words(death)
@@ -479,7 +477,7 @@ class Reporter:
         for r in (r for r in self.records if r.script and not r.shows_alone):
             path = self.scripts / Path(r.script).name
             if path.is_file():
-                command = reproduce(r.shrunk, how.device, how.faults or "", how.setup or "")
+                command = reproduced(r.shrunk, self.header)
                 self._write_scripts({r.script: excused(path.read_text(encoding="utf-8"), r, command)})
 
     def acquitted(self) -> tuple[str, ...]:
@@ -538,7 +536,8 @@ class Reporter:
     def _go_on(self) -> str:
         """The command that goes on with this run."""
         where = "" if self.scripts == SCRIPTS else f" --findings {shlex.quote(str(self.scripts))}"
-        return f"parity run --resume {shlex.quote(str(self.output))}{code_options(self.header, 'known')}{where}"
+        again = f"run --resume {shlex.quote(str(self.output))}{code_options(self.header, 'known')}{where}"
+        return f"{processes.called()} {again}"
 
     def _without_causes(self, timed: Timed) -> None:
         """Store the findings for whose causes there was no time."""

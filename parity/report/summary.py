@@ -16,7 +16,7 @@ from parity.report import causes as causes_text
 from parity.report import known as known_text
 from parity.report import metadata, power
 from parity.report.timed import lacking_lines
-from parity.report.words import clock, code_options, folded, listed, plural, table
+from parity.report.words import called_in, clock, code_options, folded, listed, plural, table
 from parity.runs import causes, suite
 from parity.runs.doctor import suspicion
 from parity.runs.features import Coverage
@@ -388,7 +388,7 @@ def last_line(t: SummaryData, code: int) -> str:
     if code == 1 and not parts:
         said += f", but {_failed(t)}: see above"
     if parts:
-        replay = f"parity replay {run_file}{code_options(t.header)}"
+        replay = f"{called_in(t.header)} replay {run_file}{code_options(t.header)}"
         return f"{said}; stored in {run_file}; every cause in full: parity report {run_file}; all again: {replay}"
     return f"{said}; stored in {run_file}; compare with another run: parity diff {run_file} OTHER"
 

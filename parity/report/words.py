@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from textwrap import TextWrapper
 
+from parity.core import processes
 from parity.runs.options import STRICT
 from parity.runs.rows import Header, is_own
 
@@ -22,18 +24,39 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}" if seconds >= 60 else f"{seconds:.1f} s"
 
 
-def reproduce(case: str, device: str, faults: str = "", setup: str = "", options: str = "") -> str:
-    """The command that runs a case again. faults, setup: the files that the run was given; options: those of its header."""
+def reproduced(case: str, h: Header) -> str:
+    """The command that runs a case of a run again, in the environment of that run."""
+    return reproduce(case, h.fingerprint.device, h.faults.name, h.setup.name, h.options, called_in(h))
+
+
+def called_in(h: Header) -> str:
+    """How parity is called in the environment of a run. Only what lies on this machine is named: a run file may come from
+    anywhere, and a person types what a report says."""
+    here = len(h.command) == 2 and Path(h.command[0]).is_file() and Path(h.command[1], "parity", "__main__.py").is_file()
+    return shlex.join(h.command) if here else "parity"
+
+
+def reproduce(case: str, device: str, faults: str = "", setup: str = "", options: str = "", command: str = "") -> str:
+    """The command that runs a case again. faults, setup: the files that the run was given; options: those of its header;
+    command: how parity is called in its environment, by default as here."""
+    parity = command or processes.called()
     if is_own(case):
-        tool, dashes = ("pytest", "--parity-") if "::" in case else ("parity run", "--")
+        tool, dashes = ("pytest", "--parity-") if "::" in case else (f"{parity} run", "--")
         given = "".join(
             f" {dashes}{k}={shlex.quote(x)}" for k, x in (("device", device), ("faults", faults), ("setup", setup)) if x
         )
-        where = f"; where it parts: parity locate {shlex.quote(case)}{given}" if tool == "parity run" else ""
+        where = f"; where it parts: {parity} locate {shlex.quote(case)}{given}" if tool != "pytest" else ""
         return f"reproduce: {tool} {shlex.quote(case)}{given}{where}"
     named = f" --device {shlex.quote(device)}" + (f" --faults {shlex.quote(faults)}" if faults else "")
     named += (f" --setup {shlex.quote(setup)}" if setup else "") + (f" {STRICT}" if STRICT in options.split() else "")
-    return f"reproduce: parity replay {shlex.quote(case)}{named}"
+    return f"reproduce: {parity} replay {shlex.quote(case)}{named}"
+
+
+def script_line(script: object, simulated: bool, command: str = "") -> str:
+    """How to run the script of a finding. command: as in `reproduce`."""
+    python = shlex.split(command or processes.called())[0]
+    there = "" if python == "parity" else f"{shlex.quote(python)} "
+    return f"or run {there}{script} (needs torch only{', and a real device to show it on' if simulated else ''})"
 
 
 def code_options(header: Header, *more: str) -> str:

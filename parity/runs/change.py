@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from parity.core.errors import UsageError, near
-from parity.core.results import Cause, Status
+from parity.core.results import BOTH_REFUSE, LACKS, OTHER_SIGNATURE, Cause, Status
 from parity.runs.causes import WEIGHTS, Gathered
 from parity.runs.drift import Cell, Drift, Shift
 from parity.runs.pace import Pace, Paces
+from parity.runs.rows import is_own
 from parity.runs.symptoms import skeleton
 
 DEATHS = frozenset({Status.CRASH, Status.HANG, Status.KILLED})
@@ -23,16 +24,21 @@ class Group(StrEnum):
     DYING = "newly-dying"
     REGRESSED = "regressed"
     LOST = "lost-support"
+    SIGNATURE = "other-signature"
+    REFUSED = "refused-by-both"
     WORSE = "drifted-worse"
     FALLBACK = "fallback-changed"
+    UNMADE = "not-made"
     INCOMPARABLE = "not-comparable"
     REMOVED = "removed"
     SLOWER = "slower"
+    LARGER = "more-memory"
     EASED = "eased"
     ADDED = "added"
     SUPPORTED = "newly-supported"
     BETTER = "drifted-better"
     FASTER = "faster"
+    SMALLER = "less-memory"
     FIXED = "fixed"
 
     @property
@@ -53,20 +59,27 @@ def groups(words: Sequence[str], option: str) -> tuple[Group, ...]:
 MEANING: dict[Group, str] = {
     Group.DYING: "the process dies, hangs or is killed where it did not",
     Group.REGRESSED: "findings of a kind that the first run did not have there, or an op is compared no longer",
-    Group.LOST: "compared before, refused now",
+    Group.LOST: "compared before, refused now, or gone from torch",
+    Group.SIGNATURE: "the call compared before, and torch takes other arguments now",
+    Group.REFUSED: "compared before, refused by the CPU and by the device now",
     Group.WORSE: "errors grew, inside the tolerance",
     Group.FALLBACK: "runs on the CPU now, or no longer",
+    Group.UNMADE: "compared before, and its cases could not be made now; an own function fails the diff",
     Group.INCOMPARABLE: "compared before, says nothing now; or a pinned case with other inputs",
     Group.REMOVED: "in the first run only",
     Group.SLOWER: "the device takes longer for equal cases",
+    Group.LARGER: "the device holds more memory for an own function",
     Group.EASED: "findings that became less severe",
     Group.ADDED: "in the second run only",
     Group.SUPPORTED: "refused before, compared now",
     Group.BETTER: "errors shrank, inside the tolerance",
     Group.FASTER: "the device takes less time for equal cases",
+    Group.SMALLER: "the device holds less memory for an own function",
     Group.FIXED: "findings that agree now",
 }
-ALWAYS_FAIL = frozenset({Group.DYING, Group.REGRESSED, Group.LOST})
+ALWAYS_FAIL = frozenset({Group.DYING, Group.REGRESSED, Group.LOST, Group.SIGNATURE, Group.REFUSED})
+# How the reason of a check begins that says nothing now -> the group, if it is not INCOMPARABLE.
+OF_TORCH = {LACKS: Group.LOST, OTHER_SIGNATURE: Group.SIGNATURE, BOTH_REFUSE: Group.REFUSED}
 # The worst of the statuses that a change leads to, or led from, decides its place.
 SEVERITY = (
     *(Status.CRASH, Status.HANG, Status.KILLED, Status.WRONG, Status.MALFORMED, Status.UNSTABLE, Status.NOT_REPRODUCED),
@@ -97,7 +110,8 @@ class Change:
     @property
     def fails(self) -> bool:
         """Whether it makes a diff fail that asks for nothing more."""
-        return self.group in ALWAYS_FAIL or (self.group is Group.FALLBACK and self.after == Status.FALLBACK)
+        to_the_cpu = self.group is Group.FALLBACK and self.after == Status.FALLBACK
+        return self.group in ALWAYS_FAIL or to_the_cpu or (self.group is Group.UNMADE and is_own(self.op))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,10 @@ from typing import Any, TypeAlias
 
 from parity.core.errors import NothingCompared, UsageError, near
 from parity.core.results import Aspect, Fingerprint, Record, Status
-from parity.runs import change
+from parity.runs import change, own_change
 from parity.runs.causes import gather
 from parity.runs.change import Change, Group, Told
+from parity.runs.comparability import UNSET, few_cells, two_devices, unlike
 from parity.runs.drift import Cell, Drift, drift
 from parity.runs.pace import Paces, paces
 from parity.runs.rows import Header, Run, counted, is_own
@@ -42,7 +43,8 @@ class Diff:
     before, after: the headers. paired: records of the same case in both; cells: op x dtype x aspect in both; checks: in these,
     before and after. groups: what changed, by cause, the worst group first. only_before, only_after: number of records without
     a partner. changed: (field, before, after) of the fingerprints and of the code that the runs were given. options: how to
-    replay a case of the later run; incomplete: what a run lacks of what it was asked for.
+    replay a case of the later run; incomplete: what a run lacks of what it was asked for; doubts: why the two say nothing about
+    an upgrade even if nothing got worse.
     """
 
     before: Header
@@ -59,14 +61,15 @@ class Diff:
     warnings: tuple[str, ...] = ()
     options: str = ""
     incomplete: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     def fails(self, fail_on: Collection[Group] = ()) -> tuple[Group, ...]:
         """The groups that make the diff fail. fail_on: groups that fail whatever is in them, beside those that always do."""
         return tuple(g for g, told in self.groups.items() if g in fail_on or any(t.fails for t in told))
 
     def exit_code(self, fail_on: Collection[Group] = ()) -> int:
-        """1 if a group fails or if a run is incomplete, else 0."""
-        return 1 if self.fails(fail_on) or self.incomplete else 0
+        """1 if a group fails, if a run is incomplete, or if there are doubts, else 0."""
+        return 1 if self.fails(fail_on) or self.incomplete or self.doubts else 0
 
 
 # ------------------------------------------------------------------------------------------------------------- comparing
@@ -86,17 +89,23 @@ def compare(before: Run, after: Run, partial: bool = False, ops: Sequence[str] =
     pairs = [(r, new[key]) for key, r in old.items() if key in new]
     cells_before, cells_after = _cells(before), _cells(after)
     shared = cells_before.keys() & cells_after.keys()
-    lacking = tuple(_lacking(before, after))
+    had, has = ({c for c, counts in cells.items() if _compares(counts)} for cells in (cells_before, cells_after))
+    unmade = _unmade(after, had)
+    lacking = tuple(_lacking(before, after, {c.reason for c in unmade}))
     warnings = (*_warnings(before, after, len(pairs)), *lacking)
     alone_before = [r for key, r in old.items() if key not in new]
-    changes = _changes(before, after, pairs, alone_before, cells_before, cells_after)
+    changes = unmade + _changes(before, after, pairs, alone_before, cells_before, cells_after)
+    changes += [*own_change.memory(before, after), *own_change.other_inputs(before, after)]
     compared = _comparing(cells_before), _comparing(cells_after)
     _refuse_nothing(*compared, changes, warnings)
     changes = _with_emptied(changes, compared[0] - compared[1], after)
+    changed = tuple(_changed(before.header, after.header))
+    doubts = *few_cells(before, after, had, has, changes), *unlike(before.header, after.header, changed)
     changes += _items_of_one(before, after, {c.cell[:2] for c in changes})
     # What changed its status says more than its error ratio.
     moved = drift(before, after, change.cells_of((*causes_before, *causes_after)), {c.cell for c in changes})
-    pace = paces(before, after)
+    moved = own_change.with_errors(moved, before, after)
+    pace = own_change.with_times(paces(before, after), before, after)
     return Diff(
         before.header,
         after.header,
@@ -108,10 +117,11 @@ def compare(before: Run, after: Run, partial: bool = False, ops: Sequence[str] =
         paces=pace,
         only_before=len(alone_before),
         only_after=sum(key not in old for key in new),
-        changed=tuple(_changed(before.header, after.header)),
+        changed=changed,
         warnings=warnings,
         options=_options(after.header),
         incomplete=(*(() if partial else lacking), *narrow),
+        doubts=doubts,
     )
 
 
@@ -137,7 +147,7 @@ def _changes(
     fixed += _cleared(alone_before, cells_after, {c.cell for c in fixed})
     lost += _vanished(cells_before, cells_after, after, {c.cell for c in lost}, forward=True)
     gained += _vanished(cells_after, cells_before, after, {c.cell for c in (*gained, *regressed)}, forward=False)
-    silent += _silenced(cells_before, cells_after, {c.cell for c in (*silent, *eased)})
+    silent += _silenced(cells_before, cells_after, after, {c.cell for c in (*silent, *eased, *lost)})
     wrong = {c.cell[:2] for c in regressed}  # where the reference is bad, too, a check of a wrong op may say nothing
     silent = [c for c in silent if c.cell[:2] not in wrong] + _other_inputs(before, after)
     named = [(Group.REGRESSED, c) for c in regressed] + [(Group.LOST, c) for c in lost] + [(Group.EASED, c) for c in eased]
@@ -150,17 +160,41 @@ def _group(group: Group, c: Change) -> Group:
     """The group of a change, of which some are told apart by what is new."""
     if group is Group.REGRESSED:
         return Group.DYING if c.after in change.DEATHS else group
+    if group is Group.INCOMPARABLE:
+        return next((g for words, g in change.OF_TORCH.items() if c.reason.startswith(words)), group)
     moved = Status.FALLBACK in (c.before, c.after)
     return Group.FALLBACK if moved and group in (Group.LOST, Group.SUPPORTED) else group
 
 
-def _silenced(before: Mapping[Cell, Counter[str]], after: Mapping[Cell, Counter[str]], listed: set[Cell]) -> list[Change]:
-    """Cells that compared something before, and of which every check says nothing now."""
-    return [
+def _silenced(
+    before: Mapping[Cell, Counter[str]], after: Mapping[Cell, Counter[str]], run: Run, listed: set[Cell]
+) -> list[Change]:
+    """Cells that compared something before and of which every check says nothing now; and ops and dtypes that compare nothing
+    now, with the reason. run: the later one."""
+    silent = [
         Change(*cell, "", "compared", str(Status.VOID), paired=False)
         for cell, counts in after.items()
         if cell not in listed and set(counts) == {Status.VOID} and counts[Status.VOID] >= VOIDS
         if _compares(before.get(cell, {}))
+    ]
+    had, has = ({c[:2] for c, counts in cells.items() if _compares(counts)} for cells in (before, after))
+    left = had - has - {c[:2] for c in (*listed, *(c.cell for c in silent))}
+    reasons = ((i.op, i.dtype, next(iter(i.void), "")) for i in run.items)
+    return silent + [
+        Change(op, dtype, "", "", "compared", str(Status.VOID), why, paired=False)
+        for op, dtype, why in reasons
+        if why and (op, dtype) in left
+    ]
+
+
+def _unmade(after: Run, had: Collection[Cell]) -> list[Change]:
+    """Ops and own functions that failed in parity itself in the later run. had: the cells that the earlier one compared."""
+    broken = {b.partition(" ")[0].rstrip(":"): b for b in (after.end.broken if after.end is not None else ())}
+    named = ((op, dtype, op if is_own(op) else f"{op}-{dtype}") for op, dtype in sorted({c[:2] for c in had}))
+    return [
+        Change(op, dtype, "", "", "compared", "not made", broken[name], group=Group.UNMADE)
+        for op, dtype, name in named
+        if name in broken
     ]
 
 
@@ -260,7 +294,7 @@ def _items_of_one(before: Run, after: Run, told: set[tuple[str, str]]) -> list[C
 
 def _is_whole(run: Run) -> bool:
     """Whether the run has all that it was asked for."""
-    return run.end is not None and not run.end.stopped and len(run.items) >= run.end.expected
+    return run.end is not None and not run.end.stopped and len(run.items) + len(run.end.broken) >= run.end.expected
 
 
 def _options(h: Header) -> str:
@@ -416,8 +450,8 @@ def _vanished(
 
 def _warnings(before: Run, after: Run, paired: int) -> Iterator[str]:
     a, b = before.header, after.header
-    if a.fingerprint.device != b.fingerprint.device or a.fingerprint.device_name != b.fingerprint.device_name:
-        yield f"the devices differ: {_device(a)} and {_device(b)}"
+    if two_devices(a, b):
+        yield f"these are two devices: {device_words(a)} and {device_words(b)}"
     for what in ("seed", "profile", "selection"):
         x, y = getattr(a, what), getattr(b, what)
         if x != y:
@@ -447,25 +481,28 @@ def _pinned(run: Run) -> dict[tuple[str, str], set[str]]:
     return cases
 
 
-def _lacking(before: Run, after: Run) -> Iterator[str]:
-    """What the runs lack of what they were asked for."""
+def _lacking(before: Run, after: Run, told: Collection[str]) -> Iterator[str]:
+    """What the runs lack of what they were asked for. told: failures in the later one that are told as changes."""
     for word, run in (("first", before), ("second", after)):
         if run.end is None:
             yield f"the {word} run is truncated"
             continue
         if run.end.stopped:
             yield f"the {word} run did not end ({run.end.stopped}): what it did not reach is missing here"
-        elif (missing := run.end.expected - len(run.items)) > 0:
+            continue
+        broken = [b for b in run.end.broken if run is before or b not in told]
+        if (missing := run.end.expected - len(run.items) - len(run.end.broken) + len(broken)) > 0:
             named = f" ({', '.join(run.end.lost[:3])})" if run.end.lost else ""
             yield f"the {word} run lacks {missing} of its {run.end.expected:,} items{named}"
-        if run.end.broken:
-            first = run.end.broken[0]
+        if broken:
+            first = broken[0]
             what = "an own function compared nothing" if is_own(first.partition(" ")[0]) else "parity itself failed"
             yield f"{what} in the {word} run: {first}"
 
 
-def _device(h: Header) -> str:
-    return f"{h.fingerprint.device} ({h.fingerprint.device_name})"
+def device_words(h: Header) -> str:
+    """A device with its chip and its machine."""
+    return f"{h.fingerprint.device} ({h.fingerprint.device_name}, {h.fingerprint.machine})"
 
 
 def _changed(before: Header, after: Header) -> Iterator[tuple[str, str, str]]:
@@ -481,7 +518,7 @@ def _changed(before: Header, after: Header) -> Iterator[tuple[str, str, str]]:
         old, new = dict(x), dict(y)
         for key in sorted((old.keys() | new.keys()) - CODES):
             if old.get(key) != new.get(key):
-                yield key, old.get(key, "unset"), new.get(key, "unset")
+                yield key, old.get(key, UNSET), new.get(key, UNSET)
     for name in sorted(CODES):
         given, other = getattr(before, name), getattr(after, name)
         if not given.same(other):

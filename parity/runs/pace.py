@@ -22,6 +22,7 @@ from parity.runs.rows import Run
 FACTOR = 1.5  # least change that is told
 NOISE = 4.0  # standard deviations of the series' medians among each other
 LEAST_SIMULATED = 1e-3  # seconds that a simulated device must gain or lose: a fault's own Python takes some 0.1 ms
+OTHER_MACHINES = "the machines differ"
 ENOUGH = 5  # series from which their spread is known
 NORMAL = 1.4826  # standard deviation of a normal distribution with a median absolute deviation of 1
 GENERAL = 1.25  # from this factor on, what all series moved is said
@@ -56,7 +57,7 @@ def paces(before: Run, after: Run) -> Paces:
     """What became slower or faster; nothing where the runs are of different machines."""
     one, other = before.header.fingerprint, after.header.fingerprint
     if (one.machine, one.device, one.device_name) != (other.machine, other.device, other.device_name):
-        return Paces(why="the machines differ")
+        return Paces(why=OTHER_MACHINES)
     old, new = by_item(before.figures), by_item(after.figures)
     series = {(*item, a): d for item in sorted(old.keys() & new.keys()) for a, d in _of_item(old[item], new[item]).items()}
     if not series:

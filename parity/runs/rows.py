@@ -26,7 +26,8 @@ class Header:
     """What was run, and on what. started: ISO 8601 with offset; complete: whether the whole suite was selected; faults, setup:
     the code that --faults and --setup named. options: those that decide what is compared or how the run ends and that have no
     field here ("--examples=20 --fail-on=void"); shard: "3/7" if only that part of the selection was run; machines: how other
-    machines of the same run differ from the fingerprint, one text for each; known: the file of known findings."""
+    machines of the same run differ from the fingerprint, one text for each; known: the file of known findings. command: how
+    parity is called in the run's environment, a Python and a folder; nothing where it is installed."""
 
     fingerprint: Fingerprint
     seed: str = ""
@@ -40,6 +41,7 @@ class Header:
     shard: str = ""
     machines: tuple[str, ...] = ()
     known: Code = field(default_factory=Code)
+    command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,10 @@ class ItemRow:
     not_run: cases that were left out: each ended or hung a process, or so many others did that no more were started.
     alike: those of them that were not even tried, because cases that hung have nothing that they lack, and are no larger.
     metadata: fresh results whose strides differ from the CPU's, one note for each pair of words for them.
+
+    Of a user's own function: ids: digest of its inputs and weights; device_seconds: the least of some calls; errors: "aspect
+    tensor" -> root mean square of the device's errors, in roundoffs of that of the truth; memory: bytes that the device holds
+    after the forward pass.
     """
 
     op: str
@@ -85,6 +91,8 @@ class ItemRow:
     not_run: tuple[str, ...] = ()
     alike: tuple[str, ...] = ()
     metadata: tuple[MetadataNote, ...] = ()
+    errors: Mapping[str, float] = field(default_factory=dict)
+    memory: int = 0
 
     @property
     def unjudged(self) -> int:

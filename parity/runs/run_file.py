@@ -234,7 +234,7 @@ def _header(path: Path, line: str) -> tuple[int, Header]:
         shown = body["fingerprint"]
         pairs = {k: tuple((str(a), str(b)) for a, b in shown.get(k, ())) for k in ("environment", "facts")}
         body |= {k: Code(**body[k]) for k in ("faults", "setup", "known") if k in body}
-        body["machines"] = tuple(body.get("machines", ()))
+        body |= {k: tuple(body.get(k, ())) for k in ("machines", "command")}
         header = Header(**{**body, "fingerprint": Fingerprint(**{**shown, **pairs})})
         for part in (header, header.fingerprint, header.faults, header.setup, header.known):
             check_types(part)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -125,37 +124,6 @@ def test_a_file_whose_functions_are_not_all_compared_says_so(
     assert len(texts) == len(said)
     assert all(text.startswith(beginning) for text, beginning in zip(texts, said))
     assert [x.op for x in heard if isinstance(x, ItemRow)] == ([] if "_exit" in more else ["models.py:sine"])
-
-
-def interpreter(folder: Path, side: str) -> Path:
-    """A virtual environment of the same Python, which says on which side it stands."""
-    python = folder / side / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\nSIDE={side} exec {shlex.quote(sys.executable)} "$@"\n')
-    python.chmod(0o755)
-    return folder / side
-
-
-@pytest.mark.skipif(os.name == "nt", reason="the interpreters of the test are shell scripts")
-def test_an_upgrade_is_one_command(parity_in: Parity, tmp_path: Path) -> None:
-    """What differs between two environments is told by op and by model, with a verdict; equal ones are said to be equal."""
-    (tmp_path / "models.py").write_text(MODELS.replace("def three", "def _three"))
-    sides = ("--before", str(interpreter(tmp_path, "before")), "--after", str(interpreter(tmp_path, "after")))
-    given = ("sin", "--dtype", "float32", "--examples", "4", "--model", "models.py", "--device", "sim", "-n", "1")
-    code, said = parity_in("upgrade", *sides, *given, "--faults", "faults.py", "--folder", "there")
-    assert code == 1
-    verdict = said.splitlines()[-2]
-    assert verdict.startswith("the second environment: look before you upgrade, 2 regressed; the worst: A [")
-    assert "models.py:of_sine (float32), forward: agree -> drift" in said
-    before, after = (run_file.read(tmp_path / "there" / f"{side}.jsonl") for side in ("before", "after"))
-    assert not any(r.counts for r in before.records)
-    assert {r.op for r in after.records if r.counts} == {"sin", "models.py:of_sine"}
-    code, said = parity_in("upgrade", "--before", sides[3], *sides[2:], "models.py:mlp", "--device", "sim", "--format", "json")
-    assert code == 0
-    assert "the second environment: nothing that was compared got worse (5 checks)" in said
-    code, said = parity_in("upgrade", "--after", "no/python", "sin")
-    assert (code, said.count("\n")) == (2, 1)
-    assert "there is no Python at no/python; give the path of a Python" in said
 
 
 TESTS = """

@@ -57,7 +57,7 @@ NEGATED = "setitem(float32[1, 1].neg(), (slice(-1, 4, 3), 0), float16[()].of(0))
 # exp(-23) is the smallest of float16 in one kernel, within its bound, and 0 in the next: what cancels elsewhere does not here.
 SMALLEST = (
     "gelu_backward(float16[2, 3, 2, 1, 3, 3, 1, 1].permute(2, 6, 3, 5, 1, 4, 0, 7).cancelling(seed=3385), float16[2, 3, 2, 1, "
-    "3, 3, 1, 1].between(-8, 8, seed=1239), approximate='none').cotangent(\"ones\", \"transposed\", 0)"
+    '3, 3, 1, 1].between(-8, 8, seed=1239), approximate=\'none\').cotangent("ones", "transposed", 0)'
 )
 
 

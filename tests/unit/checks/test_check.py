@@ -18,9 +18,10 @@ from parity.catalog.row import Row
 from parity.checks.check import Result, Settings, check, failing, quiet
 from parity.core.case import OpClass
 from parity.core.notation import parse
-from parity.core.results import Aspect, Measure, Status, Verdict, times_the_budget
+from parity.core.results import LACKS, OTHER_SIGNATURE, Aspect, Measure, Status, Verdict, times_the_budget
 from parity.devices import resolve
 from parity.devices.base import Device
+from parity.execution import execute
 from parity.execution.inputs import build
 from parity.generation.generate import search
 from parity.judging.judge import judge
@@ -43,6 +44,26 @@ def test_a_case_is_checked_in_every_aspect_that_its_op_has() -> None:
     assert statuses(checked("exp(float32[3])")) == dict.fromkeys(("forward", "backward", "out=", "in-place"), "agree")
     assert statuses(checked("exp(int32[3])")) == dict.fromkeys(("forward", "out=", "in-place"), "agree")  # both refuse exp_
     assert statuses(checked("copy_(float32[3], float32[3])"))["in-place"] == "agree"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (TypeError("exp() got an unexpected argument"), f"{OTHER_SIGNATURE}: exp() got an unexpected argument"),
+        (AttributeError("module 'torch' has no attribute 'x'"), f"{LACKS}: module 'torch' has no attribute 'x'"),
+        (RuntimeError("exp was removed"), "the reference refuses: exp was removed"),
+    ],
+)
+def test_why_nobody_ran_it_tells_what_is_different_in_this_torch(error: Exception, words: str) -> None:
+    def raises(*args: Any, **kwargs: Any) -> Any:
+        raise error
+
+    row = replace(catalog.row("exp"), call=f"{__name__}.raises")
+    execute.program.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(execute, "attribute", lambda path: raises)
+        (result,) = checked("exp(float32[3])", row=row).values()
+    assert (result.verdict.status, result.verdict.reason) == (Status.VOID, words)
 
 
 def test_the_judge_calls_nothing_under_the_modes_of_the_devices_calls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from parity import catalog
 from parity.core.case import Case, Cotangent
-from parity.core.errors import UsageError
+from parity.core.errors import CaseError
 from parity.core.notation import parse
 from parity.core.results import Computed, Raised
 from parity.devices import resolve
@@ -144,10 +144,10 @@ def test_fallback_warnings_become_notes_and_others_are_silent() -> None:
     assert notes == ["aten::foo"]
 
 
-def test_a_path_that_torch_lacks_is_a_usage_error() -> None:
+def test_a_path_that_torch_lacks_costs_the_cases_that_need_it() -> None:
     assert execute.attribute("torch.nn.functional.relu") is torch.nn.functional.relu
     missing: Any = "torch.no_such_op"
-    with pytest.raises(UsageError, match=r"no 'torch\.no_such_op'"):
+    with pytest.raises(CaseError, match=r"this torch lacks torch\.no_such_op"):
         execute.attribute(missing)
 
 

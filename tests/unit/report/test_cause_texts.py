@@ -7,8 +7,11 @@ import io
 import json
 import re
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 
 from parity.core import notation
 from parity.core.results import Cause, Fingerprint, Measure, Record
@@ -20,9 +23,8 @@ from parity.runs.rows import Death, Header
 
 
 def header(device: str = "sim") -> Header:
-    return Header(
-        Fingerprint("0.1.0", "2.13.0", "cf30", "3.11.7", "Linux", "x86_64", device, "Apple M2", simulated=device == "sim")
-    )
+    about = "cf30", "3.11.7", "Linux", "x86_64", device, "Apple M2"
+    return Header(Fingerprint("0.1.0", str(torch.__version__), *about, simulated=device == "sim"))
 
 
 def record(case: str, aspect: str = "forward", cause: Cause | None = None, status: str = "wrong") -> Record:
@@ -125,6 +127,23 @@ def test_a_bug_report_says_where_its_script_was_run_and_names_like_reports() -> 
     assert text.count("cpu tensor([[") == 1
     (two,) = gather([record("exp(float32[2])", cause=Cause("aten::erfinv", "values"))])
     assert "- https://github.com/pytorch/pytorch/" in issue.render(two, header())
+
+
+def test_what_is_to_be_done_next_is_done_in_the_environment_of_the_run(tmp_path: Path) -> None:
+    """If that is on this machine: a run file may name anything. A bug report says which torch ran its script."""
+    (one,) = gather([replace(record("exp(float32[2])"), script="findings/exp.py")])
+    lent = tmp_path / "lent"
+    there = replace(header(), command=(sys.executable, str(lent)))
+    assert "    reproduce: parity replay 'exp" in "\n".join(told.full(one, there))
+    (lent / "parity").mkdir(parents=True)
+    (lent / "parity" / "__main__.py").touch()
+    text = "\n".join(told.full(one, there))
+    assert f"    reproduce: {sys.executable} {lent} replay 'exp(float32[2])' --device sim" in text
+    assert f"    or run {sys.executable} findings/exp.py (needs torch only" in text
+    assert "parity replay" in "\n".join(told.full(one, replace(there, command=("rm -rf", str(lent)))))
+    report = issue.render(one, replace(there, fingerprint=replace(there.fingerprint, torch="2.99.0")))
+    assert f"Run here (torch {torch.__version__}, not the run's 2.99.0) on the CPU alone" in report
+    assert "PyTorch version: 2.99.0 (cf30)" in report
 
 
 def test_an_absent_device_is_told_in_the_bug_report() -> None:

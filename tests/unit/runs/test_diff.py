@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from parity.core.errors import NothingCompared, UsageError
-from parity.core.results import Cause, Fingerprint, Record
+from parity.core.results import BOTH_REFUSE, LACKS, OTHER_SIGNATURE, Cause, Fingerprint, Record
 from parity.runs.change import Change, Group
 from parity.runs.code import Code
 from parity.runs.diff import Diff, compare
@@ -175,7 +175,7 @@ def test_runs_without_a_common_check_compare_nothing() -> None:
         compare(run(record("a")), run(record("b", op="sub"), header=other))
     assert str(e.value) == (
         "the two runs have no comparison in common, so nothing was compared; "
-        "the devices differ: mps (Apple M2) and cuda:0 (H200); the seeds differ: '0' and '1'; "
+        "these are two devices: mps (Apple M2, arm64) and cuda:0 (H200, arm64); the seeds differ: '0' and '1'; "
         "the profiles differ: 'default' and 'deep'; no case is in both runs; "
         "run both with the same selection, profile and seed, on a device that runs them"
     )
@@ -333,7 +333,72 @@ def test_a_cell_that_says_nothing_any_more_is_not_comparable() -> None:
     )
     diff = compare(before, after)
     assert list(diff.groups) == [Group.INCOMPARABLE]
-    assert diff.exit_code() == 0
+    assert (diff.exit_code(), diff.doubts) == (
+        1, ("only 0 of 1 cells of op x dtype x aspect that both could have were compared in both",),
+    )  # fmt: skip
+
+
+def test_nine_tenths_of_the_cells_are_enough_for_a_verdict() -> None:
+    """Ops that one side cannot run are told as that, and say nothing about the rest."""
+    ten = [item(f"op{k}", agree=9) for k in range(10)]
+    one, two = (run(items=(*ten[n:], *(item(f"op{k}", void=9) for k in range(n)))) for n in (1, 2))
+    assert (compare(run(items=tuple(ten)), one).exit_code(), compare(run(items=tuple(ten)), two).exit_code()) == (0, 1)
+    gained = run(items=(*ten[2:], *(item(f"op{k}", unsupported=9) for k in range(2))))
+    assert (compare(gained, run(items=tuple(ten))).doubts, compare(gained, gained).doubts) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("reason", "group"),
+    [
+        (f"{LACKS} torch.sub", Group.LOST),
+        (f"{OTHER_SIGNATURE}: sub() got", Group.SIGNATURE),
+        (f"{BOTH_REFUSE}: no", Group.REFUSED),
+    ],
+)
+def test_what_this_torch_cannot_run_is_told_in_its_own_word_and_fails(reason: str, group: Group) -> None:
+    """By a case that is in both runs, and where no case is left that could be recorded."""
+    rest, was = item("add", agree=9), item("sub", agree=9)
+    gone = replace(item("sub"), void={reason: 9})
+    for before, after in (
+        (run(record("s", op="sub"), items=(rest, was)), run(record("s", "void", op="sub", reason=reason), items=(rest, gone))),
+        (run(items=(rest, was)), run(items=(rest, gone))),
+    ):
+        diff = compare(before, after)
+        assert [t.ops for t in diff.groups[group]] == [("sub",)]
+        assert (list(diff.groups), diff.fails(), diff.doubts) == ([group], (group,), ())
+    assert not compare(run(items=(rest, gone)), run(items=(rest, gone))).groups
+
+
+def test_what_parity_cannot_make_costs_one_op_and_fails_for_an_own_function() -> None:
+    """It is counted, and nothing is missing for that."""
+    ten = [item(f"op{k}", agree=9) for k in range(10)]
+    broken = run(items=tuple(ten[1:]))
+    broken = replace(broken, end=End(expected=10, broken=("op0-float32: KeyError: x (rows.py:1)",)))
+    diff = compare(run(items=tuple(ten)), broken)
+    assert [t.ops for t in diff.groups[Group.UNMADE]] == [("op0",)]
+    assert (diff.exit_code(), diff.incomplete) == (0, ())
+    own = item("models.py:net", agree=1)
+    failed = replace(run(items=tuple(ten)), end=End(expected=11, broken=("models.py:net raises on the CPU",)))
+    assert compare(run(items=(*ten, own)), failed).fails() == (Group.UNMADE,)
+    other = replace(run(items=tuple(ten)), end=End(expected=10, broken=("pytest ended with INTERNAL_ERROR",)))
+    assert compare(run(items=tuple(ten)), other).incomplete
+
+
+def test_another_health_and_other_numerics_make_no_verdict() -> None:
+    """The torch, the system and the device are what a diff is about."""
+
+    def of_print(**more: object) -> Run:
+        return run(record("a"), header=Header(replace(PRINT, **more), "0", "default", "all"))  # type: ignore[arg-type]
+
+    doctor = compare(of_print(), of_print(facts=(("doctor", "suspect: mm"),)))
+    assert (doctor.doubts, doctor.exit_code()) == (("the health of the device changed: healthy -> suspect: mm",), 1)
+    flushed, kept = (of_print(facts=(("subnormals float32", word),)) for word in ("flushed", "kept"))
+    assert compare(flushed, kept).doubts == ("subnormals float32 changed: flushed -> kept",)
+    newer = of_print(torch="2.14.0", os="macOS 26", environment=(*PRINT.environment, ("ImageVersion", "2")))
+    image = compare(of_print(), newer)
+    assert (image.doubts, image.exit_code()) == ((), 0)
+    other = of_print(device_name="Apple M4", facts=(("subnormals float32", "kept"),))
+    assert compare(flushed, other).doubts == ()
 
 
 def test_a_pinned_case_with_other_inputs_is_not_comparable() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 from parity.core.errors import UsageError
 from parity.devices.operator_table import Table, between
 from parity.report.needs import kernels
-from parity.runs.environments import REQUIREMENT, operator_table, prepared
+from parity.runs.environments import operator_table, prepared
 
 TABLE = """
 - func: exp(Tensor self) -> Tensor
@@ -32,27 +33,15 @@ def script(folder: Path, answer: str) -> str:
     return str(path)
 
 
-def test_this_interpreter_can_run_parity(tmp_path: Path) -> None:
-    """It gets a copy of this parity with its tables and its suite, and of nothing that it has."""
-    heard: list[str] = []
-    there = prepared(sys.executable, tmp_path, heard.append)
-    assert there.torch == torch.__version__
-    assert not heard
-    lent = Path(there.lent)
-    assert [p.name for p in lent.iterdir()] == ["parity"]
-    assert (lent / "parity" / "_data" / "tolerances" / "default.toml").is_file()
-    assert (lent / "parity" / "_data" / "conformance").is_dir()
-    assert there.variables["PYTHONPATH"] == there.lent
-
-
 @pytest.mark.skipif(os.name == "nt", reason="the interpreters of the test are shell scripts")
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        ('{"python": [3, 9, 1], "modules": {}}', "is Python 3.9.1; parity needs 3.11 or later"),
-        ('{"python": [3, 12, 1], "modules": {"torch": null}}', r"cannot import torch \(has none\); install it there"),
-        ('{"python": [3, 12, 1], "modules": {"torch": "raises OSError: no"}}', "cannot import torch .raises OSError: no"),
+        ('{"python": [3, 9, 1]}', "is Python 3.9.1; parity needs 3.11 or later"),
+        ('{"python": [3, 12, 1], "why": "it has none", "lacks": "torch"}', r"import torch: it has none; install it there: "),
+        ('{"python": [3, 12, 1], "why": "OSError: no", "lacks": ""}', r"\(Python 3.12.1\) cannot import parity: OSError: no"),
         ("hello", "does not answer as a Python does"),
+        ("[3]", "does not answer as a Python does"),
     ],
 )
 def test_an_interpreter_that_cannot_is_refused(tmp_path: Path, answer: str, why: str) -> None:
@@ -61,10 +50,49 @@ def test_an_interpreter_that_cannot_is_refused(tmp_path: Path, answer: str, why:
         prepared(script(tmp_path, answer), tmp_path / "made", print)
 
 
-def test_requirements_and_paths_are_told_apart() -> None:
-    """A requirement names torch and a version."""
-    assert all(REQUIREMENT.fullmatch(x) for x in ("torch==2.14.*", "torch >= 2.14", "torch@file:///x.whl"))
-    assert not any(REQUIREMENT.fullmatch(x) for x in ("torch", ".venv", "python3.13", "torchvision==1"))
+@pytest.mark.skipif(os.name == "nt", reason="the interpreters of the test are shell scripts")
+def test_one_that_can_gets_parity_with_its_tables_and_its_suite(tmp_path: Path) -> None:
+    there = prepared(script(tmp_path, '{"python": [3, 12, 1], "torch": "2.14.1"}'), tmp_path / "made", print)
+    lent = tmp_path / "made" / "lent"
+    assert (there.torch, there.command("run", "exp")) == ("2.14.1", [there.python, str(lent), "run", "exp"])
+    assert (lent / "parity" / "_data" / "tolerances" / "default.toml").is_file()
+    assert (lent / "parity" / "_data" / "conformance").is_dir()
+
+
+def test_what_pip_takes_is_installed_and_all_else_is_an_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requirements, options, wheels, folders with a wheel or a source; for the Python that a wheel names."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, int("pip" in command), "", "note\nERROR: none fits\n[notice] new pip")
+
+    monkeypatch.setattr("parity.runs.environments.subprocess.run", run)
+    wheels, source, empty = (tmp_path / name for name in ("wheels", "source", "empty"))
+    for folder in (wheels, source, empty):
+        folder.mkdir()
+    wheel = wheels / "torch-2.14.1-cp311-cp311-linux_x86_64.whl"
+    wheel.touch()
+    (source / "setup.py").touch()
+    for place, words in {
+        "torch==2.14.*": ["torch==2.14.*"],
+        "torch >= 2.14": ["torch", ">=", "2.14"],
+        "torch --pre --index-url https://x/nightly": ["torch", "--pre", "--index-url", "https://x/nightly"],
+        str(wheel): [str(wheel)],
+        str(wheels): [str(wheel), "--find-links", str(wheels)],
+        str(source): [str(source)],
+    }.items():
+        with pytest.raises(UsageError, match=r"cannot install .*: ERROR: none fits; make an environment with it"):
+            prepared(place, tmp_path / "made", lambda text: None)
+        assert commands[-1][-len(words) - 1 :] == ["--upgrade", *words]
+    for place in ("python9.9", "torchvision==1", str(empty)):
+        with pytest.raises(UsageError, match="there is no Python at"):
+            prepared(place, tmp_path / "made", print)
+    with pytest.raises(UsageError, match=r"is for Python 3\.99, which is not here"):
+        prepared("torch-2.14.1-cp399-cp399-linux_x86_64.whl", tmp_path / "made", print)
+    (wheels / "torch-2.15.0-cp311-cp311-linux_x86_64.whl").touch()
+    with pytest.raises(UsageError, match="holds 2 wheels of torch"):
+        prepared(str(wheels), tmp_path / "made", print)
 
 
 def test_kernels_between_two_tables(tmp_path: Path) -> None:

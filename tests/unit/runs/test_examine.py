@@ -48,6 +48,14 @@ def test_a_healthy_item_has_records_of_its_pinned_cases_and_no_finding() -> None
     assert done.summary.cases == 14
 
 
+def test_an_op_that_torch_lacks_says_nothing_and_why() -> None:
+    """It is no failure of parity, and no agreement."""
+    gone = suite.Item(replace(suite.row("exp"), call="torch.no_such_function"), "float32")
+    done = examine(gone, plan(), NoJournal())
+    assert (done.summary.counts, done.records, done.findings) == ({}, (), ())
+    assert done.summary.void == {"this torch lacks torch.no_such_function, which a row of the catalog calls": 14}
+
+
 def test_each_kind_of_difference_is_one_finding_with_its_least_case() -> None:
     """Many cases, one finding per aspect, each shrunk to one element."""
     fault = Fault("off", ("exp",), lambda c: c.run() * 1.01)
