@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from parity.devices import Device, resolve
+from parity.engine import doctor
 from parity.faces import cli, replay, running
-from parity.runs import doctor
-from parity.runs.code import code_of
+from parity.store.code import code_of
 
 pytest_plugins = ["pytester"]
 

@@ -11,45 +11,45 @@ from typing import TYPE_CHECKING, Any
 from parity.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from parity.assertion import Captured as Captured
-    from parity.assertion import Comparison as Comparison
-    from parity.assertion import Generation as Generation
-    from parity.assertion import Located as Located
-    from parity.assertion import Needs as Needs
-    from parity.assertion import ParityFailure as ParityFailure
-    from parity.assertion import ParityWarning as ParityWarning
-    from parity.assertion import Training as Training
-    from parity.assertion import assert_parity as assert_parity
-    from parity.assertion import audit as audit
-    from parity.assertion import capture as capture
-    from parity.assertion import compare as compare
-    from parity.assertion import compare_generation as compare_generation
-    from parity.assertion import compare_training as compare_training
-    from parity.assertion import locate as locate
+    from parity.comparing.comparison import Comparison as Comparison
+    from parity.comparing.comparison import ParityFailure as ParityFailure
+    from parity.comparing.comparison import ParityWarning as ParityWarning
+    from parity.comparing.pair import compare as compare
     from parity.devices import Call as Call
     from parity.devices import Fault as Fault
     from parity.generation.shrink import cases as cases
     from parity.generation.strategies import tensors as tensors
+    from parity.locating.asserting import assert_parity as assert_parity
+    from parity.locating.auditing import audit as audit
+    from parity.locating.capturing import Captured as Captured
+    from parity.locating.capturing import capture as capture
+    from parity.locating.locate import locate as locate
+    from parity.locating.located import Located as Located
+    from parity.locating.needs import Needs as Needs
+    from parity.training.generation import Generation as Generation
+    from parity.training.generation import compare_generation as compare_generation
+    from parity.training.train import compare_training as compare_training
+    from parity.training.trained import Training as Training
 
 _HOMES = {
-    "assert_parity": "parity.assertion",
-    "audit": "parity.assertion",
-    "capture": "parity.assertion",
-    "compare": "parity.assertion",
-    "compare_generation": "parity.assertion",
-    "compare_training": "parity.assertion",
-    "locate": "parity.assertion",
-    "Captured": "parity.assertion",
-    "Comparison": "parity.assertion",
-    "Generation": "parity.assertion",
-    "Located": "parity.assertion",
-    "Needs": "parity.assertion",
-    "ParityFailure": "parity.assertion",
-    "ParityWarning": "parity.assertion",
-    "Training": "parity.assertion",
-    "Fault": "parity.devices",
     "Call": "parity.devices",
+    "Captured": "parity.locating.capturing",
+    "Comparison": "parity.comparing.comparison",
+    "Fault": "parity.devices",
+    "Generation": "parity.training.generation",
+    "Located": "parity.locating.located",
+    "Needs": "parity.locating.needs",
+    "ParityFailure": "parity.comparing.comparison",
+    "ParityWarning": "parity.comparing.comparison",
+    "Training": "parity.training.trained",
+    "assert_parity": "parity.locating.asserting",
+    "audit": "parity.locating.auditing",
+    "capture": "parity.locating.capturing",
     "cases": "parity.generation.shrink",
+    "compare": "parity.comparing.pair",
+    "compare_generation": "parity.training.generation",
+    "compare_training": "parity.training.train",
+    "locate": "parity.locating.locate",
     "tensors": "parity.generation.strategies",
 }
 __all__ = [

@@ -14,7 +14,7 @@ from parity.core import compiler
 
 SAFE, PATH = "PYTHONSAFEPATH", "PYTHONPATH"
 OPTIONS, MORE_PLUGINS, AUTOLOAD = "PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
-CALLED = "PARITY_COMMAND"  # how a person calls parity where it is not installed (`parity.runs.environments`)
+CALLED = "PARITY_COMMAND"  # how a person calls parity where it is not installed (`parity.history.environments`)
 _OURS: list[str] = []  # the folder that Python itself put on the `sys.path` of this process
 
 

@@ -227,7 +227,7 @@ def left_unjudged(m: Measure) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What experiments with a finding's least case say about its origin (`parity.runs.causes`).
+    """What experiments with a finding's least case say about its origin (`parity.findings.causes`).
 
     subject: the operator of aten that first differs ("aten::exp") or, if no operator differs alone, the function of the row
     ("torch.softmax").
@@ -293,9 +293,9 @@ class Record:
     """The stored result of one aspect of one case. shrunk: the least case; script: the file that shows the finding, in the
     folder of the run's scripts; cause: of a finding; count: cases of its op and dtype that showed it; others: some of those as
     they were drawn; gone: whether it was near its budget and did not come again in a fresh process, so that it does not count;
-    also: further drawn cases that showed it and that the least case does not stand for (`parity.runs.recognition`); known: the
-    entry of the file of known findings that it belongs to; by_chance: whether the least case agreed when it was run again;
-    extent: at which values it shows, and how large the error is there (`parity.runs.extent`)."""
+    also: further drawn cases that showed it and that the least case does not stand for (`parity.findings.recognition`); known:
+    the entry of the file of known findings that it belongs to; by_chance: whether the least case agreed when it was run again;
+    extent: at which values it shows, and how large the error is there (`parity.findings.extent`)."""
 
     case: str
     op: str

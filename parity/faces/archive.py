@@ -19,11 +19,11 @@ from typing import IO, Any
 
 from parity.core import processes
 from parity.devices.fingerprint import environment
+from parity.engine import suite
+from parity.engine.doctor import PROBE_SECONDS
 from parity.faces.interruption import Interruptions
 from parity.report import archive
 from parity.report.archive import DIED, DIFFERS, Step
-from parity.runs import suite
-from parity.runs.doctor import PROBE_SECONDS
 
 MINUTES = 10.0
 PER_FAMILY = 3  # ops of each family that the run takes

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import torch
 
-from parity.assertion.auditing import audit
-from parity.assertion.models import functions
+from parity.comparing.models import functions
 from parity.core.errors import NothingCompared, OutputError, ParityError, UsageError
+from parity.findings import causes
+from parity.history.environments import operator_table
+from parity.locating.auditing import audit
 from parity.report import needs as told
-from parity.runs import causes, run_file
-from parity.runs.environments import operator_table
+from parity.store import run_file
 from parity.zoo import BUGS
 
 ANSWERED = ("unsupported_op", "fallback")  # kinds of bugs that say no more than the operator table of a torch

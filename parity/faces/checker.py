@@ -16,24 +16,24 @@ import pytest
 from parity.core import machine, notation, processes
 from parity.core.errors import OutputError
 from parity.core.results import Json, Record
+from parity.engine import known_deaths, memory
+from parity.engine.alone import Alone
+from parity.engine.examine import Examined, examine, explain
+from parity.engine.findings import Finding
+from parity.engine.journal import LOCATING, REPLAYING, SHRINKING, CaseJournal, Journal, NoJournal, deaths
+from parity.engine.planning import RunPlan
+from parity.engine.rounds import CAUSES, CUT, Part
+from parity.engine.suite import Item
+from parity.engine.tally import Held
 from parity.faces.survival import ALONE_AFTER
+from parity.findings.known import Entry
 from parity.report import known
 from parity.report.finding import text
 from parity.report.outcome import statuses_text, write_script
 from parity.report.summary import compared
-from parity.runs import known_deaths, memory
-from parity.runs.alone import Alone
-from parity.runs.examine import Examined, examine, explain
-from parity.runs.features import pack
-from parity.runs.findings import Finding
-from parity.runs.journal import LOCATING, REPLAYING, SHRINKING, CaseJournal, Journal, NoJournal, deaths
-from parity.runs.known import Entry
-from parity.runs.planning import RunPlan
-from parity.runs.rounds import CAUSES, CUT, Part
-from parity.runs.rows import CPU, GROWN, OUTSIDE, SEEN, Row
-from parity.runs.run_file import encode
-from parity.runs.suite import Item
-from parity.runs.tally import Held
+from parity.store.features import pack
+from parity.store.rows import CPU, GROWN, OUTSIDE, SEEN, Row
+from parity.store.run_file import encode
 
 
 class Checker:

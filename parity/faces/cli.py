@@ -20,17 +20,18 @@ from parity.core.devices import USUAL
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import DeviceError, NothingCompared, OutputError, ParityError, UsageError, near
 from parity.core.health import HEALTHY, SUSPECT
+from parity.engine import journal, memory, merging, own, suite
+from parity.engine.doctor import examined
+from parity.engine.inquest import How
 from parity.faces import commandline, guarded, manual, old_names, reporting, running
 from parity.faces import known as known_command
 from parity.faces.commandline import split
 from parity.faces.files import check_output, check_outputs, in_words, located, writable
 from parity.faces.running import INTERRUPTED as INTERRUPTED
+from parity.findings import known as known_findings
 from parity.report import output
 from parity.report.words import plural
-from parity.runs import journal, memory, merging, own, run_file, suite
-from parity.runs import known as known_findings
-from parity.runs.doctor import examined
-from parity.runs.inquest import How
+from parity.store import run_file
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,8 +69,8 @@ def _audit(o: argparse.Namespace) -> int:
 
         return auditing.run(o)
     from parity.devices.operator_table import between
+    from parity.history.environments import operator_table
     from parity.report.needs import kernels
-    from parity.runs.environments import operator_table
 
     k = between(*map(operator_table, o.between))
     print(kernels(k))
@@ -119,9 +120,9 @@ def _archive(o: argparse.Namespace) -> int:
 
 def _diff(o: argparse.Namespace) -> int:
     runs = run_file.read(o.before, o.partial), run_file.read(o.after, o.partial)
+    from parity.history import diff
+    from parity.history.change import groups
     from parity.report import diff as told  # torch is imported only by a command that needs it, and after the files were read
-    from parity.runs import diff
-    from parity.runs.change import groups
 
     fail_on = groups(split(o.fail_on), "--fail-on")
     if o.format == "html" and not o.output:
@@ -151,7 +152,7 @@ def _upgrade(o: argparse.Namespace) -> int:
     if o.known:
         known_findings.read(Path(o.known))
     from parity.faces.upgrade import bisect, upgrade
-    from parity.runs.change import groups
+    from parity.history.change import groups
 
     if o.bisect:
         return bisect(o)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from parity.engine.options import RunOptions
 from parity.faces.recording import ROWS
+from parity.findings import known
+from parity.findings.standing import FIXED, standings
 from parity.report.known import lines
-from parity.runs import known
-from parity.runs.options import RunOptions
-from parity.runs.rows import Sighting
-from parity.runs.run_file import decode
-from parity.runs.standing import FIXED, standings
+from parity.store.rows import Sighting
+from parity.store.run_file import decode
 
 
 class Compared:

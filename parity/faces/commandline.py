@@ -11,9 +11,7 @@ from typing import Any, NoReturn
 from parity.core.errors import UsageError
 from parity.core.results import FINDINGS, MEANING, Status
 from parity.core.version import __version__
-from parity.faces import manual
-from parity.runs.known import NAME
-from parity.runs.options import (
+from parity.engine.options import (
     DEVICE_HELP,
     FAULTS_HELP,
     METADATA_HELP,
@@ -30,6 +28,8 @@ from parity.runs.options import (
     read_text,
     read_workers,
 )
+from parity.faces import manual
+from parity.findings.known import NAME
 
 PROVING = "parity.prove.command"
 HANG_HELP = "seconds that one operator may take before the device, or the CPU, counts as hung (300 by default)"

@@ -2,8 +2,9 @@
 those that take long, and only then the causes of what they found.
 
 An item with findings takes as long as a hundred others while its cases are shrunk and its causes looked for. So that is a part
-of its own (`parity.runs.rounds.CAUSES`), which a worker is given when no item is left for it. These parts together take as long
-as the items did, or `LEAST_SECONDS` of each worker if that is more; what is left then keeps its findings as they were drawn.
+of its own (`parity.engine.rounds.CAUSES`), which a worker is given when no item is left for it. These parts together take as
+long as the items did, or `LEAST_SECONDS` of each worker if that is more; what is left then keeps its findings as they were
+drawn.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from xdist.scheduler.load import LoadScheduling  # type: ignore[import-untyped]  # xdist ships no types
 
-from parity.runs.rounds import CAUSES, IDLE, LEAST_SECONDS, PINNED, is_long, part_of
+from parity.engine.rounds import CAUSES, IDLE, LEAST_SECONDS, PINNED, is_long, part_of
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController  # type: ignore[import-untyped]

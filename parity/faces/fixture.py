@@ -16,8 +16,8 @@ import pytest
 from parity.faces.recording import recorded
 
 if TYPE_CHECKING:
-    from parity.assertion import Comparison
-    from parity.runs.known import Entry
+    from parity.comparing.comparison import Comparison
+    from parity.findings.known import Entry
 
 AGREEMENT = "parity_agreement"  # the report's property that holds what each agreement excludes
 NEVER = "the test takes the `parity` fixture and never called it, so nothing was compared; call it, or do without it"
@@ -38,10 +38,10 @@ class Calls:
 
     def accept(self, comparison: Comparison, entries: Sequence[Entry]) -> bool:
         """Whether everything that was found is known; what is, is kept."""
-        from parity.assertion.rows import rows
+        from parity.comparing.rows import rows
         from parity.core.results import Status
-        from parity.runs import own
-        from parity.runs.rows import SEEN
+        from parity.engine import own
+        from parity.store.rows import SEEN
 
         item, records = rows(self.test, (comparison,))
         seen = [*own.sightings(entries, item, records, date.today())]
@@ -87,7 +87,8 @@ class Caller:
     def __call__(self, fn: Callable[..., Any], *inputs: Any, **kwargs: Any) -> Any:
         """As `parity.assert_parity`; arguments given here override the options. Known findings do not raise."""
         __tracebackhide__ = True
-        from parity.assertion import ParityFailure, assert_parity
+        from parity.comparing.comparison import ParityFailure
+        from parity.locating.asserting import assert_parity
 
         calls, options, token = self._config.stash[_CALLS], {**self._options, **kwargs}, object()
         calls.made = True
@@ -131,7 +132,7 @@ def parity(request: pytest.FixtureRequest) -> Any:
     --parity-known apply too. See `parity.assert_parity` for all arguments. A test that takes it and never calls it fails.
     """
     from parity.core.errors import ParityError
-    from parity.runs import known
+    from parity.findings import known
 
     o = request.config.option
     entries: Sequence[Entry] = ()

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from parity.core import processes
 from parity.core.errors import DeviceError
+from parity.engine import inquest, journal
 from parity.faces.running import INTERRUPTED
-from parity.runs import inquest, journal
 
 HANG_AFTER = 300.0  # seconds that one operator may take on the device
 LOOK_SECONDS = 0.2

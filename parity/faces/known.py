@@ -11,9 +11,10 @@ from pathlib import Path
 from parity.core.case import source_of
 from parity.core.errors import KnownError, UsageError, near
 from parity.core.results import UNSEARCHED, Cause
-from parity.runs import known, run_file
-from parity.runs.known import Entry, Environment, Known
-from parity.runs.rows import EXPIRED, Run
+from parity.findings import known
+from parity.findings.known import Entry, Environment, Known
+from parity.store import run_file
+from parity.store.rows import EXPIRED, Run
 
 
 def run(o: argparse.Namespace) -> int:
@@ -23,9 +24,9 @@ def run(o: argparse.Namespace) -> int:
 
 def of_merged(made: Run) -> list[str]:
     """What the shards of a run say together of the known findings, if the file that they were given is here."""
+    from parity.findings import causes
+    from parity.findings.standing import new_of
     from parity.report.known import count_line, lines
-    from parity.runs import causes
-    from parity.runs.standing import new_of
 
     name = Path(made.header.known.name)
     for path in (name, Path(name.name)) if name.name else ():
@@ -37,9 +38,9 @@ def of_merged(made: Run) -> list[str]:
 
 
 def _add(o: argparse.Namespace) -> int:
+    from parity.findings import known_entries, known_file
     from parity.report.known import what
     from parity.report.words import plural
-    from parity.runs import known_entries, known_file
 
     made = run_file.read(o.run, partial=True)
     path: Path = o.file
@@ -106,7 +107,7 @@ def _prolonged(o: argparse.Namespace, made: Run, held: dict[str, Entry]) -> list
 
 def _merged(held: dict[str, Entry], new: Sequence[Entry]) -> dict[str, Entry]:
     """The entries that are added or changed, by id. What has the cause of an entry that is there already belongs to it."""
-    from parity.runs import known_entries
+    from parity.findings import known_entries
 
     changed: dict[str, Entry] = {}
     for e in new:
@@ -148,8 +149,8 @@ def _check(o: argparse.Namespace) -> int:
 
 def unknown_ops(held: Known) -> list[str]:
     """Sentences on ops that this parity has not."""
-    from parity.runs import suite
-    from parity.runs.rows import is_own
+    from parity.engine import suite
+    from parity.store.rows import is_own
 
     names = {r.name for r in suite.rows("native")}
     asked = {op: e for e in held.entries for op in e.ops if op not in names and not is_own(op)}
@@ -164,7 +165,7 @@ def unknown_ops(held: Known) -> list[str]:
 
 
 def _drop(o: argparse.Namespace) -> int:
-    from parity.runs import known_file
+    from parity.findings import known_file
 
     held = known.read(o.file)
     ids = [held.entry(id).id for id in o.cause]

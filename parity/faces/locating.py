@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from parity.assertion import capture, compare_training, locate
-from parity.assertion.located import plural
-from parity.assertion.models import functions
-from parity.assertion.quick import effort_of
+from parity.comparing.models import functions
+from parity.comparing.quick import effort_of
 from parity.core.errors import ParityError, UsageError
 from parity.devices import Device, load_faults, resolve
 from parity.devices.setup import run_setup
+from parity.locating.capturing import capture
+from parity.locating.locate import locate
+from parity.locating.located import plural
+from parity.training.train import compare_training
 
 ITSELF = "the device is the CPU itself, which cannot part from itself; name another with --device"
 

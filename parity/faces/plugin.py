@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from parity.core import parent, processes
+from parity.engine.options import RunOptions
 from parity.faces.fixture import Verbose
 from parity.faces.fixture import parity as parity
 from parity.faces.fixture import pytest_runtest_call as pytest_runtest_call
@@ -29,7 +30,6 @@ from parity.faces.fixture import pytest_runtest_teardown as pytest_runtest_teard
 from parity.faces.pytest_options import pytest_addoption as pytest_addoption
 from parity.faces.pytest_options import runs_the_suite, settle
 from parity.faces.recording import Recording
-from parity.runs.options import RunOptions
 
 if TYPE_CHECKING:
     from parity.faces.checker import Checker
@@ -116,7 +116,7 @@ def _guard_worker(worker: dict[str, Any]) -> None:
 
 def _own_folder() -> str:
     """A folder for the journal of a worker on another machine, which ends itself when a case hangs: nobody else can see it."""
-    from parity.runs import journal
+    from parity.engine import journal
 
     folder = tempfile.mkdtemp(prefix="parity-")
 
@@ -150,7 +150,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "parity_item" not in metafunc.fixturenames:
         return
     from parity.core.errors import ParityError, UsageError
-    from parity.runs import rounds, suite
+    from parity.engine import rounds, suite
 
     options = RunOptions.of_pytest(metafunc.config.option)
     items: tuple[suite.Item | rounds.Part, ...] | ParityError
@@ -195,7 +195,7 @@ def _plan(options: RunOptions, power: float, left: float | None, later: bool) ->
     """The RunPlan that all items of this process share; see `run_plan`."""
     gc.disable()  # what importing torch makes is no garbage: to look through it takes a tenth of a worker's start
     try:
-        from parity.runs.planning import run_plan
+        from parity.engine.planning import run_plan
 
         importlib.import_module("parity.faces.checker")  # before the plan tells the collector to leave alone what is loaded
         return run_plan(options, power, left, later)
@@ -206,8 +206,8 @@ def _plan(options: RunOptions, power: float, left: float | None, later: bool) ->
 def _sampled(tests: list[pytest.Item], options: RunOptions, whole: bool) -> float:
     """The fraction of the cases to judge once more with errors put in, so that the number of comparisons is as asked for.
     whole: whether these are all tests of the run."""
-    from parity.runs import suite
-    from parity.runs.rounds import PINNED, Part
+    from parity.engine import suite
+    from parity.engine.rounds import PINNED, Part
 
     profile = suite.profile(options.profile)
     given = [t.callspec.params["parity_item"] for t in tests if hasattr(t, "callspec") and "parity_item" in t.callspec.params]
@@ -244,12 +244,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     """End a worker that has passed its share of the memory, before it begins another item: what it has reported is sent. Of the
     test that does nothing, report nothing."""
     if _is_scheduled(item.config):
-        from parity.runs.rounds import IDLE, part_of
+        from parity.engine.rounds import IDLE, part_of
 
         if part_of(item.nodeid)[1] == IDLE:
             return True
     if item.config.stash.get(FULL, False):
-        from parity.runs import journal
+        from parity.engine import journal
 
         worker: dict[str, Any] = item.config.workerinput  # type: ignore[attr-defined]  # xdist's
         (Path(worker["parity_rundir"]) / f"journal-{worker['workerid']}{journal.FULL}").touch()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from parity.runs.options import OPTIONS
+from parity.engine.options import OPTIONS
 
 INI = {"device": "the device to compare with (as --parity-device)", "profile": "quick, full or deep (as --parity-profile)"}
 DEFAULT_EFFORT = "default"
@@ -103,7 +103,7 @@ def _check_known(config: pytest.Config) -> None:
         return
     config.option.parity_known = str(Path(config.option.parity_known).absolute())
     from parity.core.errors import KnownError
-    from parity.runs import known
+    from parity.findings import known
 
     problem: KnownError | None = None
     try:

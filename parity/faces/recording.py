@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from parity.runs.known import Entry
-    from parity.runs.rows import Row
+    from parity.findings.known import Entry
+    from parity.store.rows import Row
 
 ROWS = "parity_rows"  # the report's property that holds the rows of a test
 PROFILE = "tests"  # instead of a profile, in the header
@@ -28,10 +28,10 @@ def recorded(item: pytest.Item, entries: Sequence[Entry] = ()) -> Iterator[None]
     if not (item.config.option.parity_output or entries):
         yield
         return
-    from parity.assertion import asserting
-    from parity.assertion.rows import rows
-    from parity.runs import own
-    from parity.runs.run_file import encode
+    from parity.comparing.rows import rows
+    from parity.engine import own
+    from parity.locating import asserting
+    from parity.store.run_file import encode
 
     heard: list[Any] = []
     asserting.hearers.append(heard.append)
@@ -74,10 +74,11 @@ class Recording:
         """Write the run file, if anything was compared."""
         from parity.core.errors import ParityError, UsageError
         from parity.core.untrusted import printable
-        from parity.runs import known, run_file
-        from parity.runs.code import Code, code_of
-        from parity.runs.doctor import examined, fingerprint_of
-        from parity.runs.rows import End, Header, ItemRow, totals
+        from parity.engine.doctor import examined, fingerprint_of
+        from parity.findings import known
+        from parity.store import run_file
+        from parity.store.code import Code, code_of
+        from parity.store.rows import End, Header, ItemRow, totals
 
         o = self._config.option
         path = Path(o.parity_output)

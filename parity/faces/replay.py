@@ -11,14 +11,16 @@ from pathlib import Path
 from parity.core import notation
 from parity.core.errors import CaseError, RunFileError, UsageError
 from parity.core.results import FINDINGS, Record
+from parity.engine import inquest, suite
+from parity.engine.doctor import examined
+from parity.engine.inquest import How
+from parity.engine.options import STRICT
+from parity.history import diff
 from parity.report import explanation
 from parity.report.words import called_in
-from parity.runs import diff, inquest, run_file, suite
-from parity.runs.code import code_of
-from parity.runs.doctor import examined
-from parity.runs.inquest import How
-from parity.runs.options import STRICT
-from parity.runs.rows import CPU, Header, Run, is_own
+from parity.store import run_file
+from parity.store.code import code_of
+from parity.store.rows import CPU, Header, Run, is_own
 
 SECONDS = 120
 

@@ -8,8 +8,8 @@ import sys
 from parity.core import processes
 from parity.core.errors import UsageError, near
 from parity.report import output
-from parity.runs import run_file
-from parity.runs.rows import Run, counted
+from parity.store import run_file
+from parity.store.rows import Run, counted
 
 
 def report(o: argparse.Namespace) -> int:
@@ -63,8 +63,8 @@ def _github(o: argparse.Namespace, run: Run) -> str:
 
 
 def _matrix(o: argparse.Namespace, run: Run) -> str:
+    from parity.history.diff import without_gone
     from parity.report import matrix
-    from parity.runs.diff import without_gone
 
     run = without_gone(run)
     deaths = counted(run.deaths, run.items)
@@ -78,10 +78,10 @@ def _matrix(o: argparse.Namespace, run: Run) -> str:
 
 
 def _causes(o: argparse.Namespace, run: Run) -> str:
+    from parity.findings import causes
     from parity.report import causes as told
     from parity.report import caveats
     from parity.report.known import marks
-    from parity.runs import causes
 
     gathered = causes.gather(run.records, counted(run.deaths, run.items))
     ids = [c.cause.id for c in gathered]

@@ -22,18 +22,18 @@ from parity.core.errors import DeviceError, NothingCompared, OutputError, UsageE
 from parity.core.health import SUSPECT, UNUSABLE
 from parity.core.results import Fingerprint, statuses
 from parity.core.version import __version__
+from parity.engine import memory, own, resuming, suite
+from parity.engine.doctor import banner, examined, fingerprint_of, named
+from parity.engine.inquest import How
+from parity.engine.options import RunOptions
 from parity.faces import known as known_command
 from parity.faces.commandline import split
 from parity.faces.files import in_words, located, writable
 from parity.faces.interruption import Interruptions
+from parity.findings import known as known_findings
 from parity.report.words import plural
-from parity.runs import known as known_findings
-from parity.runs import memory, own, resuming, suite
-from parity.runs.code import Code, code_of
-from parity.runs.doctor import banner, examined, fingerprint_of, named
-from parity.runs.inquest import How
-from parity.runs.options import RunOptions
-from parity.runs.rows import Header
+from parity.store.code import Code, code_of
+from parity.store.rows import Header
 
 INTERRUPTED = 130
 AGAIN = 0.1  # share of --time that is kept for trying findings again
@@ -230,7 +230,7 @@ def _compared(
         o = replace(o, time=max(1.0, until - time.monotonic() - (0.0 if o.no_again else AGAIN * o.time)))
     how = How(o.device, o.faults, o.setup, fail_on_metadata=o.fail_on_metadata)
     if not (o.time or o.no_again):
-        from parity.runs.again import Early
+        from parity.engine.again import Early
 
         reporter.early = Early(how)
     code = _pytest(o, workers, reporter, done) if items else reporter.exit_code  # a shard may be empty, or a run whole
@@ -253,7 +253,7 @@ def _compared(
 def _differing(computers: list[Any], mixed: bool) -> tuple[str, ...]:
     if not computers:
         return ()
-    from parity.runs import machines
+    from parity.engine import machines
 
     return machines.differences(computers, mixed)
 
@@ -268,7 +268,7 @@ def _machines(o: RunOptions) -> list[Any]:
         raise UsageError(
             "-n starts workers here, --tx where it says; leave one of them out (--tx '2*popen' is two workers here)"
         )
-    from parity.runs import machines
+    from parity.engine import machines
 
     faults = located(o.faults) if o.faults else None
     setup = str(Path(o.setup).absolute()) if o.setup else None
@@ -279,8 +279,8 @@ def _shrink_deaths(o: RunOptions, workers: int, reporter: Any, until: float) -> 
     """Look for the least case of each kind of death, within half of the time that is left."""
     if not (deaths := reporter.to_shrink):
         return
+    from parity.engine.shrinking import ALL, shrunk
     from parity.report.outcome import write_script_of_death  # torch is loaded where there is something to shrink
-    from parity.runs.shrinking import ALL, shrunk
 
     began = time.monotonic()
     seconds = min(ALL, max(0.0, until - began) / 2)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from xdist.scheduler.load import LoadScheduling  # type: ignore[import-untyped]  # xdist ships no types
 
-from parity.runs.rounds import CAUSES, END_SECONDS, PINNED, part_of
+from parity.engine.rounds import CAUSES, END_SECONDS, PINNED, part_of
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController  # type: ignore[import-untyped]

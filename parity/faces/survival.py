@@ -18,12 +18,12 @@ import pytest
 
 from parity.core import parent
 from parity.core.results import Json
+from parity.engine import inquest, memory
+from parity.engine.journal import FULL
+from parity.engine.options import RunOptions
+from parity.engine.rounds import CUT, GRACE_SECONDS, part_of
 from parity.faces.far import is_far
 from parity.report.words import plural
-from parity.runs import inquest, memory
-from parity.runs.journal import FULL
-from parity.runs.options import RunOptions
-from parity.runs.rounds import CUT, GRACE_SECONDS, part_of
 
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController  # type: ignore[import-untyped]  # xdist ships no types
@@ -117,7 +117,7 @@ class Survival:
         """A worker is gone. What one that ended for its memory had left to do is put back, before xdist takes its first item
         for a death. A run whose workers end one after another before they come to a case would never end."""
         from parity.core.errors import DeviceError
-        from parity.runs import journal
+        from parity.engine import journal
 
         self._nodes.pop(node.gateway.id, None)
         if (self.folder / f"journal-{node.gateway.id}{FULL}").exists():
@@ -150,7 +150,7 @@ class Survival:
         self._tell(self._inquests.done())
 
     def _watch(self) -> None:
-        from parity.runs import journal
+        from parity.engine import journal
 
         while not self._over.wait(WATCH_SECONDS):
             late = self._rounds is not None and self._rounds.left < -GRACE_SECONDS
@@ -166,7 +166,7 @@ class Survival:
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str, report: Any, sched: Any) -> None:
         """A worker died in this item."""
-        from parity.runs import journal
+        from parity.engine import journal
 
         worker = report.node.gateway.id
         self._nodes.pop(worker, None)
@@ -203,8 +203,8 @@ class Survival:
     def _tell(self, answers: Iterable[tuple[Json, str, str]]) -> None:
         """Report deaths that were looked into: (row, blame, evidence) of each."""
         for row, blame, why in answers:
-            from parity.runs import known_deaths  # it imports torch, which few runs need here
-            from parity.runs.rows import UNKNOWN
+            from parity.engine import known_deaths
+            from parity.store.rows import UNKNOWN
 
             row |= {"blame": blame, "why": why}
             if blame == UNKNOWN and row["how"] == "crash" and row["signal"] in inquest.KILLS:
@@ -218,7 +218,7 @@ class Survival:
     def _far_death(self, crashitem: str, report: Any, sched: Any) -> None:
         """A worker on another machine died: its journal is there, so nobody knows the case. The item is examined again, and
         given up after several deaths; only the first one may have been the machine's."""
-        from parity.runs.rows import OUTSIDE, UNKNOWN
+        from parity.store.rows import OUTSIDE, UNKNOWN
 
         item = part_of(crashitem)[0]
         before = [d for d in self.deaths if part_of(d["node"])[0] == item]
@@ -235,7 +235,7 @@ class Survival:
 
     def _row(self, crashitem: str, entry: Any, code: int | None, worker: str) -> dict[str, Any]:
         """The row to report for a death. entry: of the worker's journal, None if no case began."""
-        from parity.runs import known_deaths
+        from parity.engine import known_deaths
 
         between = entry is None or (entry.item != part_of(crashitem)[0] and entry.pid not in self._killed)
         row = (self._between if between else self._within)(crashitem, entry, code, worker)
@@ -244,7 +244,7 @@ class Survival:
     def _between(self, crashitem: str, entry: Any, code: int | None, worker: str) -> dict[str, Any]:
         """The row to report for a worker that died before the first case of this item. Damage shows late: a death after the
         last case of the item before it is told as that case's. Nothing of this item is left out."""
-        from parity.runs.rows import OUTSIDE, UNKNOWN
+        from parity.store.rows import OUTSIDE, UNKNOWN
 
         how, blame, why = "crash", UNKNOWN, "it ended before its first case"
         if outside := code is not None and -code in inquest.OUTSIDERS:
@@ -263,7 +263,7 @@ class Survival:
 
     def _is_last(self, crashitem: str, outside: bool) -> bool:
         """Whether the item is given up after one more death."""
-        from parity.runs.rows import OUTSIDE
+        from parity.store.rows import OUTSIDE
 
         before = self._before(crashitem)
         own = sum(d["blame"] != OUTSIDE for d in before) + (not outside)
@@ -272,7 +272,7 @@ class Survival:
     def _within(self, crashitem: str, entry: Any, code: int | None, worker: str) -> dict[str, Any]:
         """The row to report for a death in a case, or after it. The first kill from outside is nobody's fault, and the item is
         examined again including its case."""
-        from parity.runs.rows import DEVICE, OUTSIDE, UNKNOWN
+        from parity.store.rows import DEVICE, OUTSIDE, UNKNOWN
 
         how = "hang" if entry.pid in self._killed else "crash"
         stage = entry.stage if entry.running else "after"

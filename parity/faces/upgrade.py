@@ -12,12 +12,13 @@ from typing import TextIO
 
 from parity.core import notation
 from parity.core.errors import UsageError, near
+from parity.findings.causes import gather
+from parity.history import bisection, change, diff, environments
+from parity.history.environments import Environment
 from parity.report import diff as told
 from parity.report.finding import said
-from parity.runs import bisection, change, diff, environments, run_file
-from parity.runs.causes import gather
-from parity.runs.environments import Environment
-from parity.runs.rows import counted
+from parity.store import run_file
+from parity.store.rows import counted
 
 USABLE = (0, 1, 3)  # exit codes of a run that came to its end
 

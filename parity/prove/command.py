@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from parity.core.errors import UsageError
+from parity.engine import memory, suite
+from parity.engine.options import MOST_COUNT, PROFILE_HELP, WORKERS_HELP, RunOptions, read_count, read_path, read_workers
 from parity.faces import commandline, running
 from parity.faces.files import located, writable
 from parity.report import output
 from parity.report.words import plural
-from parity.runs import memory, run_file, suite
-from parity.runs.options import MOST_COUNT, PROFILE_HELP, WORKERS_HELP, RunOptions, read_count, read_path, read_workers
+from parity.store import run_file
 
 ZOO = (
     "Plant known device bugs, one at a time, on a simulated device, and tell which of them the suite's ordinary cases find. "

@@ -19,13 +19,13 @@ from parity.checks.check import Settings
 from parity.checks.due import TWICE, promises
 from parity.checks.gauge import GAUGES
 from parity.core.results import COMPARED, Aspect, Status
+from parity.engine import suite
+from parity.engine.study import Study
+from parity.engine.suite import Item
 from parity.generation.generate import Drawn, nth
 from parity.judging.relations import GAUGE_DEPENDENT
 from parity.report.words import listed, plural, table
-from parity.runs import suite
-from parity.runs.rows import ItemRow
-from parity.runs.study import Study
-from parity.runs.suite import Item
+from parity.store.rows import ItemRow
 
 ASPECTS = (Aspect.FORWARD, Aspect.BACKWARD, Aspect.INPLACE, Aspect.OUT, Aspect.DOUBLE)
 REASONS = 12  # most reasons to list per aspect

@@ -16,12 +16,12 @@ from typing import TypeAlias
 from parity.catalog.draw import Sizes
 from parity.catalog.row import Row
 from parity.core.errors import CaseError, RunFileError, UsageError, near
+from parity.engine import suite
 from parity.generation.generate import nth
 from parity.prove import counts
 from parity.report.words import plural, table
-from parity.runs import suite
-from parity.runs.features import Coverage, features
-from parity.runs.rows import Run
+from parity.store.features import Coverage, features
+from parity.store.rows import Run
 
 SHOWN = 8  # most missing pairs to list per family
 SEED = "decoded"

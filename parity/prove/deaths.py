@@ -22,12 +22,12 @@ from parity.core.errors import CaseError
 from parity.core.results import Status
 from parity.devices import Device
 from parity.devices.fallbacks import listening
+from parity.engine import suite
+from parity.engine.cases import drawn
+from parity.engine.suite import Item
 from parity.generation.generate import Drawn
 from parity.prove import field
 from parity.prove.score import OPINFO, FaultTrial, Score, allowed, elements, kept, least, least_case, search, with_others
-from parity.runs import suite
-from parity.runs.cases import drawn
-from parity.runs.suite import Item
 
 MOST = 3  # the fault is given up after this many deaths that it did not cause
 HUNG = 3.0  # seconds after which a smaller case of a case that hung counts as hung, too

@@ -31,9 +31,9 @@ from parity.core.results import COMPARED, Aspect, Verdict
 from parity.devices.base import Device
 from parity.devices.refusals import classify
 from parity.devices.sim import SimDevice
+from parity.engine.study import Study
 from parity.execution.execute import said
-from parity.runs.rows import ItemRow
-from parity.runs.study import Study
+from parity.store.rows import ItemRow
 
 TRANSFERS = {"upload": "_copy_from", "download": "_copy_from"}  # name on simulated devices -> operator
 HOST = ("cpu", "meta")

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from parity.core.errors import NothingCompared
 from parity.core.probes import BLIND, PROVED, SEEN
-from parity.runs import suite
-from parity.runs.rows import Power, Run
+from parity.engine import suite
+from parity.store.rows import Power, Run
 
 OUTCOMES = (SEEN, PROVED, BLIND)
 FEWEST = 20  # comparisons of an op before its share is told

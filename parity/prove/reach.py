@@ -26,8 +26,8 @@ from parity.core.results import COMPARED
 from parity.core.version import __version__
 from parity.devices.mps import KEY
 from parity.devices.operator_table import Table, installed, table_path
-from parity.runs import run_file
-from parity.runs.rows import ItemRow, Run
+from parity.store import run_file
+from parity.store.rows import ItemRow, Run
 
 # Dispatch keys by which another kind of device, or a composition that runs anywhere, has the operator too.
 SHARED_WITH = ("CPU", "CUDA", "XPU", "MTIA", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")

@@ -19,11 +19,11 @@ from parity.devices import Fault
 from parity.devices.sim import SimDevice
 from parity.devices.sim.functions import DUNDERS, answers_to, public_name
 from parity.devices.sim.seats import ALSO_CALLED
+from parity.engine import suite
+from parity.engine.planning import RunPlan
 from parity.execution import execute as ex
 from parity.execution.inputs import build
 from parity.generation import generate
-from parity.runs import suite
-from parity.runs.planning import RunPlan
 from parity.zoo.subjects import FaultSubject
 
 RECORDED = {"float": 4, "complex": 1, "int": 1, "bool": 1}  # cases to record, per kind of dtype

@@ -16,19 +16,19 @@ from parity.core.errors import CaseError, FaultError
 from parity.core.results import FINDINGS, Aspect, Status
 from parity.devices import Device, resolve
 from parity.devices.fallbacks import listening
+from parity.engine import suite
+from parity.engine.cases import drawn
+from parity.engine.checking import recheck
+from parity.engine.findings import SHRINK_SECONDS
+from parity.engine.findings import shrink as shrink_finding
+from parity.engine.planning import SECONDS_PER_ELEMENT, RunPlan
+from parity.engine.settings import settings
+from parity.engine.suite import Item
 from parity.execution.execute import said
 from parity.generation.generate import Drawn
 from parity.generation.shrink import shrink
 from parity.prove.routes import Route
 from parity.prove.witness import FaultJournals, Tap
-from parity.runs import suite
-from parity.runs.cases import drawn
-from parity.runs.checking import recheck
-from parity.runs.findings import SHRINK_SECONDS
-from parity.runs.findings import shrink as shrink_finding
-from parity.runs.planning import SECONDS_PER_ELEMENT, RunPlan
-from parity.runs.settings import settings
-from parity.runs.suite import Item
 from parity.zoo.subjects import FaultSubject
 
 SUITE, OPINFO = "suite", "opinfo"

@@ -26,6 +26,9 @@ from parity.core import processes, resources
 from parity.core.errors import CaseError
 from parity.devices.fallbacks import listening
 from parity.devices.sim import SimDevice
+from parity.engine import inquest, journal, suite
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan, run_plan
 from parity.faces.interruption import Interruptions
 from parity.faces.survival import Survival
 from parity.prove.board import Board
@@ -33,9 +36,6 @@ from parity.prove.deaths import WorkerDeath, scored
 from parity.prove.routes import Route, choose, record
 from parity.prove.score import OPINFO, PATIENCE, SUITE, Score, trial
 from parity.prove.witness import FIRED, FaultJournals, at_work
-from parity.runs import inquest, journal, suite
-from parity.runs.options import RunOptions
-from parity.runs.planning import RunPlan, run_plan
 from parity.zoo.subjects import FaultSubject, load, select
 
 GENERATORS = {"suite": (SUITE,), "opinfo": (OPINFO,), "both": (SUITE, OPINFO)}

@@ -13,9 +13,9 @@ from parity.core.errors import CaseError
 from parity.core.results import Raised
 from parity.devices import Call, Fault, resolve
 from parity.devices.sim.faults import ANY, LEVELS
+from parity.engine import suite
 from parity.execution import execute as ex
 from parity.execution.inputs import build, torch_word
-from parity.runs import suite
 
 ATEN_INSIDE = "aten."  # how functions of torch's own Python code are called
 # Functions that parity and torch call around the case, and that compute nothing.

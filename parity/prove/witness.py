@@ -12,7 +12,7 @@ from typing import Any
 
 from parity.core.errors import DeviceError
 from parity.devices import Call, Fault
-from parity.runs.journal import Journal, JournalEntry
+from parity.engine.journal import Journal, JournalEntry
 
 FIRED = "fired-"  # prefix of the journal of firings; the worker's name follows
 

@@ -23,11 +23,13 @@ from parity.core.errors import ArchiveError, OutputError, RunFileError
 from parity.core.results import Json
 from parity.core.untrusted import Archive
 from parity.core.version import __version__
+from parity.engine import suite
+from parity.findings import causes
 from parity.report import causes as causes_text
 from parity.report import caveats, doctor
 from parity.report.words import plural
-from parity.runs import causes, run_file, suite
-from parity.runs.rows import counted, totals
+from parity.store import run_file
+from parity.store.rows import counted, totals
 
 ABOUT = "first.json"
 PACKED, MEMBERS = 128 << 20, 5000  # bytes and files of an archive that is read

@@ -7,10 +7,10 @@ import itertools
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils._pytree import tree_map
 
-from parity.assertion.located import Parting
 from parity.checks.equivalents import on_the_cpu
 from parity.checks.operators import Lain, OperatorCall
 from parity.execution.inputs import Slot
+from parity.locating.located import Parting
 from parity.report.script import Unwritable, base_text, expression, quoted
 from parity.report.script_text import HEAD, NAMED, REAL, TAIL
 

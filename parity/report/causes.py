@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from textwrap import shorten
 
 from parity.core.results import EXTREME_VALUES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause, Json
+from parity.findings.causes import OPERATORS, WEIGHTS, Gathered
 from parity.report.words import called_in, listed, plural, reproduced, script_line
-from parity.runs.causes import OPERATORS, WEIGHTS, Gathered
-from parity.runs.rows import Header
+from parity.store.rows import Header
 
 COMMENT = 65_536  # most characters of a comment on GitHub
 OF_NUMBERS = (EXTREME_VALUES, NON_FINITE, NARROW_INTEGERS)  # properties by which unlike faults are told together

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from parity.engine.doctor import suspicion
+from parity.engine.options import STRICT
 from parity.report import metadata, power
 from parity.report.summary import compared, dropped, leaks
 from parity.report.words import listed, plural
-from parity.runs.doctor import suspicion
-from parity.runs.options import STRICT
-from parity.runs.rows import Run, is_own
+from parity.store.rows import Run, is_own
 
 SIMULATED = "a simulated device"
 LOST = 200  # most characters of the names of items

@@ -17,14 +17,14 @@ from jinja2 import Environment
 
 from parity.core.machine import IMAGE
 from parity.core.untrusted import printable
+from parity.history.change import MEANING, Change, Group, Told
+from parity.history.comparability import two_devices
+from parity.history.diff import Diff, device_words
+from parity.history.drift import ALARM, Cell, Shift
+from parity.history.pace import FACTOR, GENERAL, Pace
 from parity.report.causes import COMMENT, code, inert, sentence
 from parity.report.words import called_in, listed, plural
-from parity.runs.change import MEANING, Change, Group, Told
-from parity.runs.comparability import two_devices
-from parity.runs.diff import Diff, device_words
-from parity.runs.drift import ALARM, Cell, Shift
-from parity.runs.pace import FACTOR, GENERAL, Pace
-from parity.runs.rows import Header, is_own
+from parity.store.rows import Header, is_own
 
 SCREEN = 60  # most lines without -v
 PARTS = (12, 8, 6, 4, 3, 2, 1, 0)  # entries of a group, the first number with which all fits

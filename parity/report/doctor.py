@@ -8,7 +8,7 @@ from typing import Any
 from parity.core.dtypes import FACTS
 from parity.core.health import UNUSABLE
 from parity.devices.fingerprint import VARIABLES
-from parity.runs.doctor import fingerprint_of, in_words, named
+from parity.engine.doctor import fingerprint_of, in_words, named
 
 WIDE = 28
 DEFAULTS = "none of those that change numbers is set"

@@ -9,8 +9,8 @@ from parity.checks.check import Result
 from parity.core import notation
 from parity.core.errors import OutputError
 from parity.core.results import Aspect, Status
+from parity.engine.findings import Finding
 from parity.report.words import reproduce, script_line
-from parity.runs.findings import Finding
 
 # A line that begins as `place` does.
 PLACE = re.compile(rf"^  .+? on \S+: ({'|'.join(Status)})(?: in .+?)?, ({'|'.join(map(re.escape, Aspect))})(?=[,:]|$)", re.M)

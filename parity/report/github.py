@@ -7,13 +7,13 @@ that are accepted are left out.
 
 from __future__ import annotations
 
+from parity.findings.causes import Gathered, gather
+from parity.findings.standing import known_of, new_of
 from parity.report import caveats
 from parity.report.causes import counts_line, sentence, shortened
 from parity.report.summary import dropped
 from parity.report.words import listed, plural, reproduced
-from parity.runs.causes import Gathered, gather
-from parity.runs.rows import Header, Run
-from parity.runs.standing import known_of, new_of
+from parity.store.rows import Header, Run
 
 MOST = 10  # annotations of a kind that GitHub takes from one step
 TITLE, CASE = 120, 1000  # most characters

@@ -7,7 +7,7 @@ from typing import Any
 
 from parity.core import machine
 from parity.report.words import plural
-from parity.runs.rows import ItemRow
+from parity.store.rows import ItemRow
 
 NOTABLE = 100 << 20  # bytes by which an item must grow its worker to be named
 

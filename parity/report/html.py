@@ -25,14 +25,14 @@ from parity.core.dtypes import DEFAULT
 from parity.core.errors import CaseError
 from parity.core.probes import BLIND, ERRORS, SEEN
 from parity.core.results import COMPARED, MEANING, Measure, Record, Status
+from parity.findings.causes import WEIGHTS, Gathered, gather
 from parity.report import caveats, matrix, power, summary, svg, trends
 from parity.report.causes import counts_line, sentence
 from parity.report.known import marks
 from parity.report.minimal import minimal
 from parity.report.words import clock, listed, plural, reproduced
-from parity.runs.causes import WEIGHTS, Gathered, gather
-from parity.runs.features import ASPECT, Coverage
-from parity.runs.rows import Death, Header, ItemRow, Run, counted, totals
+from parity.store.features import ASPECT, Coverage
+from parity.store.rows import Death, Header, ItemRow, Run, counted, totals
 
 FOLDER = Path(__file__).with_name("page")
 SCRIPTS = 600  # findings with a script: each is built here, which takes some milliseconds

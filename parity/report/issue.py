@@ -12,11 +12,11 @@ from parity.checks.metadata import PROBLEM
 from parity.core import notation
 from parity.core.errors import CaseError
 from parity.core.results import Fingerprint, Record, Status
+from parity.findings.causes import OPERATORS, Gathered
 from parity.report.causes import code, inert, sentence
 from parity.report.minimal import minimal
 from parity.report.words import listed, plural, reproduced
-from parity.runs.causes import OPERATORS, Gathered
-from parity.runs.rows import Death, Header
+from parity.store.rows import Death, Header
 from parity.zoo.subjects import load
 
 SECONDS = 120

@@ -14,14 +14,14 @@ from xml.etree.ElementTree import Element, SubElement
 from parity import catalog
 from parity.core.case import source_of
 from parity.core.results import FINDINGS, Record, Status
+from parity.engine.rounds import AGAIN
+from parity.findings.causes import Gathered, gather
+from parity.findings.standing import known_of, new_of
 from parity.report import caveats
 from parity.report.causes import shortened
 from parity.report.summary import compared
 from parity.report.words import listed, plural, reproduced
-from parity.runs.causes import Gathered, gather
-from parity.runs.rounds import AGAIN
-from parity.runs.rows import Death, Header, ItemRow, Run
-from parity.runs.standing import known_of, new_of
+from parity.store.rows import Death, Header, ItemRow, Run
 
 GONE = "drift of this op was near its budget and did not come again in a fresh process, so it does not count"
 KNOWN = "findings of this op are known"

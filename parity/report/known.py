@@ -8,12 +8,12 @@ from datetime import date
 from pathlib import Path
 
 from parity.core.results import Record
+from parity.findings.causes import Gathered
+from parity.findings.known import Entry, Known
+from parity.findings.standing import FIXED, KNOWN, NOT_SEEN, counts, new_of, standings
 from parity.report import causes
 from parity.report.words import listed, plural
-from parity.runs.causes import Gathered
-from parity.runs.known import Entry, Known
-from parity.runs.rows import EXPIRED, GROWN, SEEN, Death, Run, Sighting
-from parity.runs.standing import FIXED, KNOWN, NOT_SEEN, counts, new_of, standings
+from parity.store.rows import EXPIRED, GROWN, SEEN, Death, Run, Sighting
 
 
 def what(e: Entry) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 from jinja2 import Environment
 
-from parity.assertion.located import Located
-from parity.assertion.modules import ModuleError
+from parity.locating.located import Located
+from parity.locating.modules import ModuleError
 
 TEMPLATE = Path(__file__).with_name("located.html")
 DECADES = 6.0  # of an error that fill a bar

@@ -9,7 +9,7 @@ from parity.core.dtypes import DEFAULT
 from parity.core.results import Aspect, Status
 from parity.report.causes import COMMENT, of_run
 from parity.report.words import plural, table
-from parity.runs.rows import Death, Header, ItemRow
+from parity.store.rows import Death, Header, ItemRow
 
 # One letter for each status, the worst first: a cell shows the worst that occurred.
 LETTERS: dict[Status, str] = {

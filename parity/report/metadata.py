@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parity.core.results import MetadataNote
+from parity.engine.options import STRICT
 from parity.report.words import listed, plural
-from parity.runs.options import STRICT
-from parity.runs.rows import ItemRow
+from parity.store.rows import ItemRow
 
 NAMES = 200  # most characters of the names of ops, with how their results lie
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from textwrap import wrap
 
-from parity.assertion.located import PASSES, plural
-from parity.assertion.needs import Match, Need, Needs, where
 from parity.core.version import __version__
 from parity.devices.mps_calls import Answer
 from parity.devices.operator_table import Kernels
-from parity.runs.causes import WEIGHTS, Gathered
+from parity.findings.causes import WEIGHTS, Gathered
+from parity.locating.located import PASSES, plural
+from parity.locating.needs import Match, Need, Needs, where
 from parity.zoo.bug import Bug
 
 SHOWN = 5  # known bugs, without -v

@@ -13,9 +13,9 @@ from parity.core import notation
 from parity.core.errors import OutputError
 from parity.core.results import Aspect
 from parity.devices.base import Device
+from parity.engine.findings import Finding
 from parity.report.script import standalone
-from parity.runs.findings import Finding
-from parity.runs.rows import Death, ItemRow
+from parity.store.rows import Death, ItemRow
 
 
 def statuses_text(item: ItemRow, statuses: Collection[str]) -> str:

@@ -9,7 +9,7 @@ from math import sqrt
 from parity.core.dtypes import DEFAULT
 from parity.core.probes import BLIND, ERRORS, SEEN
 from parity.report.words import table
-from parity.runs.rows import ItemRow, Power
+from parity.store.rows import ItemRow, Power
 
 LEAST_SEEN = 0.97  # for errors of one half: if the upper limit is below this, agreement means less than it seems
 ONE_SIDED = 1.645  # standard deviations that a normal variable exceeds with a probability of 5 %

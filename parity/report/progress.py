@@ -18,6 +18,14 @@ import pytest
 from parity.core import processes, untrusted
 from parity.core.errors import CaseError, OutputError, RunFileError
 from parity.core.results import FINDINGS, Cause, Json, Record, Status
+from parity.engine import again, memory, own, suite
+from parity.engine.inquest import How
+from parity.engine.options import RunOptions
+from parity.engine.resuming import Kept, as_part
+from parity.engine.rounds import LEAST_SECONDS, PINNED, part_of
+from parity.findings import causes
+from parity.findings.known import Known
+from parity.findings.standing import FIXED, known_once, standings
 from parity.report import causes as causes_text
 from parity.report import power, summary
 from parity.report.growth import Growth
@@ -26,14 +34,10 @@ from parity.report.screen import Screen
 from parity.report.script_text import excused
 from parity.report.timed import Timed
 from parity.report.words import clock, code_options, plural, reproduced
-from parity.runs import again, causes, memory, own, run_file, suite
-from parity.runs.features import DrawnFeatures, Tally, unpack
-from parity.runs.inquest import How
-from parity.runs.known import Known
-from parity.runs.options import RunOptions
-from parity.runs.resuming import Kept, as_part
-from parity.runs.rounds import LEAST_SECONDS, PINNED, part_of
-from parity.runs.rows import (
+from parity.store import run_file
+from parity.store.features import DrawnFeatures, Tally, unpack
+from parity.store.reproduced import marked, recounted
+from parity.store.rows import (
     CPU,
     OUTSIDE,
     Again,
@@ -49,8 +53,7 @@ from parity.runs.rows import (
     folded,
     totals,
 )
-from parity.runs.run_file import Writer
-from parity.runs.standing import FIXED, known_once, standings
+from parity.store.run_file import Writer
 
 SCRIPTS = Path(RunOptions().findings)
 # Writes the script of a death for a device into a folder; None if it cannot be written in torch alone.
@@ -448,7 +451,7 @@ class Reporter:
         self._tried = True
         seen = self._known_once(done)
         done = tuple(replace(a, known=s.id) if (s := seen.get((a.case, a.aspect, a.op))) else a for a in done)
-        self.records = list(again.marked(self.records, done))
+        self.records = list(marked(self.records, done))
         self._excuse_scripts(how)
         came, left = sum(a.came for a in done), len(found) - len(done)
         later = sum(bool(a.history) for a in done)
@@ -466,7 +469,7 @@ class Reporter:
     def _known_once(self, done: Sequence[Again]) -> dict[tuple[str, str, str], Sighting]:
         """The known findings among those that never came again, by case, aspect and op."""
         entries, seen = self.known.entries if self.known is not None else (), dict[tuple[str, str, str], Sighting]()
-        for r in again.marked(self.records, done) if entries else ():
+        for r in marked(self.records, done) if entries else ():
             if r.shrunk and (s := known_once(entries, r, date.today())) is not None:
                 seen[r.shrunk, r.aspect, r.op] = s
         self._take(seen.values())
@@ -579,7 +582,7 @@ class Reporter:
             self._writer.close()
         except OutputError as e:
             self.failed = self.failed or e
-        items = again.recounted(self.items, self.records)
+        items = recounted(self.items, self.records)
         data = summary.SummaryData(
             self.header, items, self.records, self.deaths, self.power, coverage, self.broken, seconds, str(self.output),
             self.fail_on, self.min_judged, self.lost, self.verbose,

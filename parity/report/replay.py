@@ -14,16 +14,16 @@ from parity.core.case import Case
 from parity.core.errors import CaseError, ParityError
 from parity.core.results import COMPARED, FINDINGS
 from parity.devices.setup import run_setup
+from parity.engine import suite
+from parity.engine.checking import replay
+from parity.engine.journal import LOST, Journal
+from parity.engine.options import RunOptions
+from parity.engine.planning import run_plan
+from parity.engine.tally import record
 from parity.execution.execute import said
 from parity.generation.room import refuse_giants
 from parity.report import explanation, metadata, output
 from parity.report.finding import body, place
-from parity.runs import suite
-from parity.runs.checking import replay
-from parity.runs.journal import LOST, Journal
-from parity.runs.options import RunOptions
-from parity.runs.planning import run_plan
-from parity.runs.tally import record
 
 LINGER = 0.3  # seconds to wait after the last case, because kernels may fail later than they are called
 

@@ -16,12 +16,12 @@ from typing import Any
 
 from parity.core import picture
 from parity.core.results import SYMPTOMS, Aspect, Cause, Fingerprint, Json, Measure, MetadataNote, Record, Status
+from parity.findings.causes import WEIGHTS
 from parity.report.matrix import PASSES
-from parity.runs.causes import WEIGHTS
-from parity.runs.code import Code
-from parity.runs.rows import BLAMES, KINDS, SIGHTED, Death, Header, Sighting
-from parity.runs.soundness import DEADLY
-from parity.runs.upgrades import FORMAT, MAGIC
+from parity.store.code import Code
+from parity.store.rows import BLAMES, KINDS, SIGHTED, Death, Header, Sighting
+from parity.store.soundness import DEADLY
+from parity.store.upgrades import FORMAT, MAGIC
 
 FOLDER = Path(__file__).with_name("schemas")
 DRAFT = "https://json-schema.org/draft/2020-12/schema"

@@ -12,17 +12,18 @@ from textwrap import shorten
 from parity import tolerance
 from parity.core.dtypes import DEFAULT, HALF
 from parity.core.results import COMPARED, FINDINGS, MEANING, Aspect, Record, Status
+from parity.engine import suite
+from parity.engine.doctor import suspicion
+from parity.findings import causes
+from parity.findings.known import Known
+from parity.findings.standing import FIXED, standings, unaccepted
 from parity.report import causes as causes_text
 from parity.report import known as known_text
 from parity.report import metadata, power
 from parity.report.timed import lacking_lines
 from parity.report.words import called_in, clock, code_options, folded, listed, plural, table
-from parity.runs import causes, suite
-from parity.runs.doctor import suspicion
-from parity.runs.features import Coverage
-from parity.runs.known import Known
-from parity.runs.rows import Death, Header, ItemRow, Power, Sighting, counted, is_own, totals
-from parity.runs.standing import FIXED, standings, unaccepted
+from parity.store.features import Coverage
+from parity.store.rows import Death, Header, ItemRow, Power, Sighting, counted, is_own, totals
 
 SCREEN = 56  # lines of a summary without -v; the last lines of the run come after it
 EVERYTHING = 1 << 30  # lines of a summary with -v

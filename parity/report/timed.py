@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from parity.core.results import FINDINGS, Record
+from parity.engine.rounds import CAUSES, PINNED, part_of
 from parity.report.words import listed, plural
-from parity.runs.rounds import CAUSES, PINNED, part_of
-from parity.runs.rows import ItemRow
+from parity.store.rows import ItemRow
 
 NAMED = 600  # characters for the names of items without their pinned cases
 HOPELESS = 12  # cases of an item after which it is left alone if none of them was compared

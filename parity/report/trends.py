@@ -1,7 +1,7 @@
 """Two runs side by side: what a page says of a run against an earlier one.
 
-What changed check by check is `parity.runs.diff`'s to say. This adds what a person asks first: which causes are new, which are
-gone, and how the counts moved.
+What changed check by check is `parity.history.diff`'s to say. This adds what a person asks first: which causes are new, which
+are gone, and how the counts moved.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
 from parity.core.results import COMPARED, FINDINGS, Fingerprint, Status
+from parity.findings.causes import WEIGHTS, Gathered, gather
+from parity.history.diff import Diff, compare
 from parity.report.causes import sentence
 from parity.report.diff import about
 from parity.report.words import clock
-from parity.runs.causes import WEIGHTS, Gathered, gather
-from parity.runs.diff import Diff, compare
-from parity.runs.rows import Run, counted, totals
+from parity.store.rows import Run, counted, totals
 
 LISTED = 300  # changes of one kind that a page lists
 

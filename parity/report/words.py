@@ -8,8 +8,8 @@ from pathlib import Path
 from textwrap import TextWrapper
 
 from parity.core import processes
-from parity.runs.options import STRICT
-from parity.runs.rows import Header, is_own
+from parity.engine.options import STRICT
+from parity.store.rows import Header, is_own
 
 NAMES = 60  # most characters of a list of ops
 

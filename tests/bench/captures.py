@@ -26,7 +26,7 @@ from locating import FAULTS, NETWORKS, Made, Planted, callers, plain
 import parity
 from parity.devices import Device, resolve
 from parity.devices.sim.honest import FAULTS as HONEST
-from parity.runs.options import read_size
+from parity.engine.options import read_size
 
 BLAMELESS = ("healthy", "honest")
 

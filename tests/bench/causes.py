@@ -27,12 +27,12 @@ def examined(ids: Sequence[str], rows: Sequence[str], examples: int) -> dict[str
 
     from parity import tolerance
     from parity.devices import resolve
-    from parity.runs import suite
-    from parity.runs.causes import gather
-    from parity.runs.examine import examine
-    from parity.runs.journal import NoJournal
-    from parity.runs.options import RunOptions
-    from parity.runs.planning import RunPlan
+    from parity.engine import suite
+    from parity.engine.examine import examine
+    from parity.engine.journal import NoJournal
+    from parity.engine.options import RunOptions
+    from parity.engine.planning import RunPlan
+    from parity.findings.causes import gather
     from parity.zoo.subjects import load
 
     torch.set_num_threads(1)
@@ -86,7 +86,7 @@ def _bare(name: str) -> str:
 
 def chosen_bugs(patterns: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
     """(id, ops of the fault, rows to examine) of every silent bug that one process can hold."""
-    from parity.runs import suite
+    from parity.engine import suite
     from parity.zoo.subjects import load, select
 
     known = {r.name for r in suite.rows("native")}

@@ -27,15 +27,15 @@ import torch
 
 import parity
 from parity import tolerance
-from parity.assertion import pair
+from parity.comparing import pair
 from parity.devices import resolve
+from parity.engine import suite
+from parity.engine.examine import examine
+from parity.engine.journal import NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
 from parity.execution import execute
 from parity.judging import measures
-from parity.runs import suite
-from parity.runs.examine import examine
-from parity.runs.journal import NoJournal
-from parity.runs.options import RunOptions
-from parity.runs.planning import RunPlan
 
 ROUNDS, LOOPS = 200, 50
 

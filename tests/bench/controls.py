@@ -41,15 +41,15 @@ from parity.core.results import Status
 from parity.devices import resolve
 from parity.devices.sim import honest
 from parity.devices.sim.honest import tally
+from parity.engine import suite
+from parity.engine.examine import examine
+from parity.engine.journal import NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
+from parity.engine.suite import Item
 from parity.judging.judge import judge
 from parity.judging.measures import bit_equal
 from parity.oracle import float64, sensitivity
-from parity.runs import suite
-from parity.runs.examine import examine
-from parity.runs.journal import NoJournal
-from parity.runs.options import RunOptions
-from parity.runs.planning import RunPlan
-from parity.runs.suite import Item
 
 SIZE = 6  # cases per item and round
 INEXACT = ("float32", "float16", "bfloat16", "complex64")

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parity.core.errors import RunFileError
-from parity.runs import run_file
-from parity.runs.rows import Run
+from parity.store import run_file
+from parity.store.rows import Run
 
 HEAD = """
 import ctypes, os, signal, sys, threading, time, torch

@@ -20,11 +20,11 @@ import torch
 from parity import tolerance
 from parity.core.results import COMPARED
 from parity.devices import Call, Fault, resolve
-from parity.runs import cases, suite
-from parity.runs.examine import examine
-from parity.runs.journal import NoJournal
-from parity.runs.options import RunOptions
-from parity.runs.planning import RunPlan
+from parity.engine import cases, suite
+from parity.engine.examine import examine
+from parity.engine.journal import NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
 
 ENTRY_KB = 55
 FREE = (

@@ -21,10 +21,11 @@ from parity import tolerance
 from parity.core import notation, resources
 from parity.core.errors import ParityError
 from parity.core.results import Fingerprint, Measure, Record
+from parity.history import diff
 from parity.report import diff as report
-from parity.runs import diff, run_file
-from parity.runs.rows import Death, End, Header, ItemRow
-from parity.runs.run_file import Writer
+from parity.store import run_file
+from parity.store.rows import Death, End, Header, ItemRow
+from parity.store.run_file import Writer
 
 CASES = (
     'softmax(float16[1, 3].flat(1, 0).at(2, "nan"), dim=-1).cotangent("normal", "expanded", 3).into("rows")',

@@ -34,14 +34,15 @@ import torch
 from parity import tolerance
 from parity.core.results import Fingerprint
 from parity.devices import Fault, resolve
-from parity.runs import known_entries, known_file, suite
-from parity.runs.code import Code
-from parity.runs.examine import examine
-from parity.runs.journal import NoJournal
-from parity.runs.known import Environment, Known, parse
-from parity.runs.options import RunOptions
-from parity.runs.planning import RunPlan
-from parity.runs.rows import Header, Run
+from parity.engine import suite
+from parity.engine.examine import examine
+from parity.engine.journal import NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
+from parity.findings import known_entries, known_file
+from parity.findings.known import Environment, Known, parse
+from parity.store.code import Code
+from parity.store.rows import Header, Run
 from parity.zoo.subjects import load, select
 
 FAULTS = """

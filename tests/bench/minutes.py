@@ -24,14 +24,14 @@ from parity import tolerance
 from parity.core import notation
 from parity.core.errors import CaseError
 from parity.devices import resolve
-from parity.runs import suite
-from parity.runs.cases import drawn
-from parity.runs.examine import examine
-from parity.runs.journal import NoJournal
-from parity.runs.options import RunOptions
-from parity.runs.planning import RunPlan
-from parity.runs.rounds import parts
-from parity.runs.suite import Item
+from parity.engine import suite
+from parity.engine.cases import drawn
+from parity.engine.examine import examine
+from parity.engine.journal import NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
+from parity.engine.rounds import parts
+from parity.engine.suite import Item
 
 MINUTES = (0.5, 1, 2, 3, 4, 5)
 SHARE = 0.9

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 import parity
-from parity.assertion.quick import EFFORTS
+from parity.comparing.quick import EFFORTS
 from parity.devices import Device, resolve
 from parity.devices.sim import honest
 

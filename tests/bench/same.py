@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from parity.runs import run_file
+from parity.store import run_file
 
 SHOWN = 200
 

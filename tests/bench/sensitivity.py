@@ -40,12 +40,12 @@ from parity.core.errors import CaseError
 from parity.core.results import Status, Verdict
 from parity.devices import resolve
 from parity.devices.fallbacks import listening
+from parity.engine import suite
 from parity.generation import generate
 from parity.judging.budget import ulp_of
 from parity.judging.judge import judge
 from parity.judging.measures import facts_of, parts
 from parity.judging.rules import rule_of_pass
-from parity.runs import suite
 
 DTYPES = ("float32", "float16", "bfloat16")
 CAUGHT = 0.9

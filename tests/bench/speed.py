@@ -50,12 +50,12 @@ from parity.catalog import opinfo
 from parity.core.errors import ParityError
 from parity.core.results import Aspect, Status
 from parity.devices import Device, load_faults, resolve
-from parity.runs import suite
-from parity.runs.examine import Examined, examine
-from parity.runs.journal import NoJournal
-from parity.runs.options import RunOptions
-from parity.runs.planning import RunPlan
-from parity.runs.suite import Item
+from parity.engine import suite
+from parity.engine.examine import Examined, examine
+from parity.engine.journal import NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
+from parity.engine.suite import Item
 from parity.tolerance import load
 
 ROWS = 60  # spread over the families, unless --all

@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from parity.history.change import Group
+from parity.history.diff import Diff, compare
 from parity.report.diff import about
-from parity.runs import run_file
-from parity.runs.change import Group
-from parity.runs.diff import Diff, compare
+from parity.store import run_file
 
 OPS = ("exp", "add", "softmax", "layer_norm", "mm", "cumsum", "sort", "conv2d")
 ALARMS = (

@@ -27,8 +27,8 @@ sys.path.append(str(Path(__file__).parents[1] / "shared"))
 
 import second_torch
 
-from parity.runs import suite
-from parity.runs.change import ALWAYS_FAIL, Group
+from parity.engine import suite
+from parity.history.change import ALWAYS_FAIL, Group
 
 MODELS = """
 import torch

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "parity"
 # The folders in the order of a check. Modules of one folder may import one another, as long as no cycle comes of it.
 ORDER = (
     *("core", "catalog", "tolerance", "devices", "execution", "oracle", "judging", "checks", "generation"),
-    *("runs", "assertion", "zoo", "report", "faces", "prove"),
+    *("store", "findings", "history", "engine", "comparing", "locating", "training", "zoo", "report", "faces", "prove"),
 )
 ROOF = ("", "__main__")  # parity itself and its entry import everything, so that nothing below may import them
 LAZY = ("faces", "prove", *ROOF)  # these load what they need when it is asked for; nobody else hides an import

@@ -11,7 +11,14 @@ import pytest
 @pytest.mark.parametrize(
     "module",
     [
-        *("parity", "parity.faces.plugin", "parity.faces.cli", "parity.runs.suite", "parity.catalog", "parity.runs.run_file"),
+        *(
+            "parity",
+            "parity.faces.plugin",
+            "parity.faces.cli",
+            "parity.engine.suite",
+            "parity.catalog",
+            "parity.store.run_file",
+        ),
         *("parity.report.progress", "parity.report.diff", "parity.report.causes"),  # the main process of a run
         *("parity.faces.replay", "parity.report.explanation"),
     ],

@@ -18,8 +18,8 @@ import pages
 import pytest
 from pages import Command
 
+from parity.engine import journal
 from parity.faces import commandline, manual
-from parity.runs import journal
 
 # What a command needs that a test has not; such a command is only parsed.
 ONLY_PARSED = {
@@ -31,7 +31,7 @@ ONLY_PARSED = {
     r"parity prove zoo$": "several minutes",
     r"parity run .*--tx ": "another machine",
     r"parity run --resume ": "a run that was interrupted on this machine",
-    r"parity merge ": "runs of all shards; tests/unit/runs/test_merging.py has them",
+    r"parity merge ": "runs of all shards; tests/unit/engine/test_merging.py has them",
     r"parity locate .*--compile inductor": "a C++ compiler and a minute",
 }
 SHORT = {"run": ("--list",), "train": ("--steps", "1")}

@@ -12,8 +12,8 @@ import pytest
 from parity.core import notation
 from parity.core.case import Case, TensorSpec
 from parity.core.results import Record, Status
-from parity.runs import run_file
-from parity.runs.rows import Run
+from parity.store import run_file
+from parity.store.rows import Run
 
 FAULTS = Path(__file__).with_name("planted.py")
 OPS = ("tanh", "sigmoid", "mul", "neg", "maximum", "cumsum", "erfinv", "cumprod", "cosh", "exp", "mm", "sin", "matmul")

@@ -12,7 +12,7 @@ from stored import run as stored_run
 
 from parity.core.errors import UsageError
 from parity.faces import cli
-from parity.runs import run_file
+from parity.store import run_file
 
 MODELS = """
 import torch

@@ -14,9 +14,10 @@ from xml.etree import ElementTree
 import pytest
 
 from parity.core.results import Record
+from parity.engine import again
 from parity.faces import cli, explaining
-from parity.runs import again, run_file
-from parity.runs.rows import ItemRow, Run
+from parity.store import run_file
+from parity.store.rows import ItemRow, Run
 
 pytestmark = pytest.mark.usefixtures("examined_once")
 

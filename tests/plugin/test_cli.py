@@ -12,9 +12,10 @@ from xml.etree import ElementTree
 import pytest
 
 from parity.core.results import Fingerprint, Record
+from parity.engine import options
 from parity.faces import cli, commandline
-from parity.runs import options, run_file
-from parity.runs.rows import Death, End, Header
+from parity.store import run_file
+from parity.store.rows import Death, End, Header
 
 once = pytest.mark.usefixtures("examined_once")
 

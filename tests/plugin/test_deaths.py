@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from parity.runs import inquest, run_file, shrinking
-from parity.runs.rows import OUTSIDE, UNKNOWN, Death, Run
+from parity.engine import inquest, shrinking
+from parity.store import run_file
+from parity.store.rows import OUTSIDE, UNKNOWN, Death, Run
 
 TIMES = ("seconds", "device_seconds", "device_spread", "started", "ids")
 ODD = """
@@ -106,7 +107,7 @@ def test_what_an_operator_does_to_its_process_costs_its_own_cases(tmp_path: Path
 def test_workers_that_are_killed_lose_nothing(tmp_path: Path, healthy: Path) -> None:
     """Before the first case, in a case and between two: the item is run again, and the run file is that of a quiet run."""
     (tmp_path / "kills.py").write_text(
-        "import os, signal\nfrom parity.runs.journal import IDLE, Journal\n"
+        "import os, signal\nfrom parity.engine.journal import IDLE, Journal\n"
         "here, real, began = os.environ.get('PYTEST_XDIST_WORKER'), Journal.begin, [0]\n"
         "def kill():\n    os.kill(os.getpid(), signal.SIGKILL)\n"
         "def begin(self, ordinal, item, case, allowed):\n"

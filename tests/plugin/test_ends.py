@@ -18,10 +18,10 @@ import pytest
 
 from parity.core.results import Fingerprint, Record
 from parity.faces import replay
-from parity.runs import run_file
-from parity.runs.code import code_of
-from parity.runs.rows import End, Header, Run
-from parity.runs.run_file import Writer
+from parity.store import run_file
+from parity.store.code import code_of
+from parity.store.rows import End, Header, Run
+from parity.store.run_file import Writer
 
 PARITY = (sys.executable, "-m", "parity")
 TWICE = 'from parity.devices import Fault\nFAULTS = [Fault("twice", ops=("exp",), effect=lambda call: call.run() * 2 + 1)]\n'

@@ -9,7 +9,7 @@ import pytest
 from parity.core.notation import parse
 from parity.faces import cli
 from parity.report import replay
-from parity.runs import run_file
+from parity.store import run_file
 
 pytestmark = pytest.mark.usefixtures("examined_once")
 

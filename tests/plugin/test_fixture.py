@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from parity.faces import cli
-from parity.runs import run_file
+from parity.store import run_file
 
 FAULTY = """
 from parity.devices import Fault

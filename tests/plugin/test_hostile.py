@@ -16,12 +16,13 @@ from parity.core import untrusted
 from parity.core.errors import CaseError
 from parity.core.notation import parse
 from parity.core.results import Fingerprint, Record
+from parity.engine import inquest
 from parity.faces import cli
 from parity.report import output
-from parity.runs import inquest, run_file
-from parity.runs.code import Code
-from parity.runs.rows import CPU, DEVICE, OUTSIDE, UNKNOWN, Death, End, Header, ItemRow, counted
-from parity.runs.run_file import Writer
+from parity.store import run_file
+from parity.store.code import Code
+from parity.store.rows import CPU, DEVICE, OUTSIDE, UNKNOWN, Death, End, Header, ItemRow, counted
+from parity.store.run_file import Writer
 
 PARITY = (sys.executable, "-P", "-m", "parity")
 CASE = "exp(float32[2])"
@@ -226,12 +227,12 @@ def test_a_death_that_does_not_come_again_is_acquitted_nobody(monkeypatch: pytes
 )
 def test_what_proves_nothing_convicts_nobody(ended: tuple[str, bool, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Three processes on the CPU that were killed before they began, never began, or had too little time."""
-    monkeypatch.setattr("parity.runs.inquest.attempt", lambda *_: inquest.Attempt(1, *ended))
+    monkeypatch.setattr("parity.engine.inquest.attempt", lambda *_: inquest.Attempt(1, *ended))
     assert inquest.held(CASE, inquest.How("sim"), 1.0)[0] == DEVICE
 
 
 def test_three_equal_deaths_on_the_cpu_alone_convict_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parity.runs.inquest.attempt", lambda *_: inquest.Attempt(1, "SIGSEGV", False, "reference"))
+    monkeypatch.setattr("parity.engine.inquest.attempt", lambda *_: inquest.Attempt(1, "SIGSEGV", False, "reference"))
     assert inquest.held(CASE, inquest.How("sim"), 1.0)[0] == CPU
 
 
@@ -247,7 +248,7 @@ def test_a_case_that_is_killed_with_the_device_and_without_it_is_too_large(monke
         running -= 1
         return inquest.Attempt(1, "SIGKILL", False, "device")
 
-    monkeypatch.setattr("parity.runs.inquest.attempt", killed)
+    monkeypatch.setattr("parity.engine.inquest.attempt", killed)
     blame, why = inquest.held(CASE, inquest.How("sim"), 1.0, "SIGKILL")
     assert blame == CPU
     assert "more memory than this machine has" in why
@@ -259,7 +260,7 @@ def test_a_case_that_lives_on_one_side_is_not(lives: str, monkeypatch: pytest.Mo
     def ended(case: str, how: inquest.How, *_: object) -> inquest.Attempt:
         return inquest.Attempt(0) if how.device == lives else inquest.Attempt(1, "SIGKILL", False, "device")
 
-    monkeypatch.setattr("parity.runs.inquest.attempt", ended)
+    monkeypatch.setattr("parity.engine.inquest.attempt", ended)
     assert inquest.held(CASE, inquest.How("sim"), 1.0, "SIGKILL")[0] == (DEVICE if lives == "cpu" else UNKNOWN)
 
 

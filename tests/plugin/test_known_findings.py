@@ -15,7 +15,7 @@ import commands
 import pytest
 
 from parity.core import resources
-from parity.runs import run_file
+from parity.store import run_file
 
 SUITE = resources.folder("conformance")
 FAULTS = """

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from parity.core.errors import UsageError
-from parity.runs import machines, run_file
-from parity.runs.rows import OUTSIDE
+from parity.engine import machines
+from parity.store import run_file
+from parity.store.rows import OUTSIDE
 
 ROOT = Path(__file__).parents[2]
 TIMES = ("seconds", "started", "setup", "device_seconds", "device_spread")

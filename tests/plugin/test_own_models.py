@@ -10,9 +10,10 @@ from pathlib import Path
 import commands
 import pytest
 
-from parity.runs import own, run_file
-from parity.runs.inquest import How
-from parity.runs.rows import ItemRow, Run
+from parity.engine import own
+from parity.engine.inquest import How
+from parity.store import run_file
+from parity.store.rows import ItemRow, Run
 
 MODELS = """
 import torch

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from parity.faces import cli, running
-from parity.runs import run_file
+from parity.store import run_file
 
 SHORT = ("run", "exp", "--device", "sim", "--dtype", "float32", "--examples", "1", "--no-power", "-n", "1")
 posix = pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")

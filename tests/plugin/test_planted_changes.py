@@ -16,15 +16,15 @@ from parity import tolerance
 from parity.devices import Call, Fault, resolve
 from parity.devices.fingerprint import fingerprint
 from parity.devices.sim.faults import refuse
+from parity.engine import suite
+from parity.engine.examine import examine
+from parity.engine.journal import NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
+from parity.history.change import Group, Told
+from parity.history.diff import Diff, compare
 from parity.report.diff import terminal
-from parity.runs import suite
-from parity.runs.change import Group, Told
-from parity.runs.diff import Diff, compare
-from parity.runs.examine import examine
-from parity.runs.journal import NoJournal
-from parity.runs.options import RunOptions
-from parity.runs.planning import RunPlan
-from parity.runs.rows import End, Header, Run, totals
+from parity.store.rows import End, Header, Run, totals
 
 OPS = ("softmax", "layer_norm", "mm", "cumsum")  # those that are healthy show that nothing else is told
 THROUGH_MM = ("mm", "matmul", "addmm", "inner", "chain_matmul", "linear", "tensordot", "kron", "corrcoef")

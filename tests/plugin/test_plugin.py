@@ -15,10 +15,11 @@ import torch
 
 from parity.core import resources
 from parity.devices.setup import run_setup
+from parity.engine import inquest
 from parity.faces import cli
-from parity.runs import inquest, run_file
-from parity.runs.code import code_of
-from parity.runs.rows import CPU, DEVICE, UNKNOWN, counted
+from parity.store import run_file
+from parity.store.code import code_of
+from parity.store.rows import CPU, DEVICE, UNKNOWN, counted
 
 SUITE = resources.folder("conformance")
 FAULTY = """
@@ -193,8 +194,8 @@ def test_a_replay_that_dies_says_whose_death_it_was(
     stage: str, blame: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By the stage that its journal names where that is the device's, and by an inquest elsewhere."""
-    monkeypatch.setattr("parity.runs.inquest.attempt", lambda *_: inquest.Attempt(1, "SIGSEGV", False, stage))
-    monkeypatch.setattr("parity.runs.inquest.held", lambda *_: (blame, "why it is so"))
+    monkeypatch.setattr("parity.engine.inquest.attempt", lambda *_: inquest.Attempt(1, "SIGSEGV", False, stage))
+    monkeypatch.setattr("parity.engine.inquest.held", lambda *_: (blame, "why it is so"))
     assert cli.main(["replay", "sin(float32[2])", "--device", "sim"]) == code
     out = capsys.readouterr().out
     assert f"crash: the process died (SIGSEGV) at stage {stage}" in out

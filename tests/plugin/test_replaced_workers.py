@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from parity.engine import memory
 from parity.faces import cli
-from parity.runs import memory, run_file
-from parity.runs.rows import ItemRow
+from parity.store import run_file
+from parity.store.rows import ItemRow
 
 pytestmark = pytest.mark.usefixtures("examined_once")
 

@@ -11,7 +11,7 @@ import commands
 import pytest
 import second_torch
 
-from parity.runs import run_file
+from parity.store import run_file
 
 sys.path.append(str(Path(__file__).parents[1] / "bench"))
 import upgrade as bench

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from workflow import ROOT, Runner, machine
 
-from parity.runs import run_file
+from parity.store import run_file
 
 WORKFLOW = ROOT / ".github/workflows/parity.yml"
 ACTION = ROOT / ".github/actions/parity/action.yml"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from parity.core.results import Cause, Fingerprint, Measure, Record
-from parity.runs.code import Code
-from parity.runs.features import Coverage
-from parity.runs.rows import Death, End, Header, ItemRow, Power, Run, totals
+from parity.store.code import Code
+from parity.store.features import Coverage
+from parity.store.rows import Death, End, Header, ItemRow, Power, Run, totals
 
 EVIL = "<script>window.evil = 1</script><img src=x onerror='window.evil=1'>\"'&`|{{ 1 }}%0A\\"
 MEASURE = Measure(

@@ -23,10 +23,10 @@ from parity.core.modes import has_number
 from parity.core.results import Raised
 from parity.devices import Device, resolve
 from parity.devices.setup import run_setup
+from parity.engine import suite
 from parity.execution import execute as ex
 from parity.execution.inputs import build
 from parity.generation import generate
-from parity.runs import suite
 
 CASES = 3
 OUTSIDE = -1  # the number of the current graph task outside of a backward pass

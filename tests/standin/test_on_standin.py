@@ -14,8 +14,8 @@ from workflow import machine
 
 from parity import catalog
 from parity.core.results import COMPARED, FINDINGS, Status
-from parity.runs import run_file
-from parity.runs.rows import Run
+from parity.store import run_file
+from parity.store.rows import Run
 
 pytestmark = needs_standin
 
@@ -216,7 +216,7 @@ PEOPLE = """
 import pytest
 import torch
 from parity import assert_parity
-from parity.assertion import ParityFailure
+from parity import ParityFailure
 
 def test_fixture(parity):
     torch.manual_seed(0)

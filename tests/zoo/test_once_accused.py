@@ -12,9 +12,9 @@ from parity.core import notation
 from parity.core.results import FINDINGS
 from parity.devices import Call, Fault, resolve
 from parity.devices.sim import honest
-from parity.runs import suite
-from parity.runs.checking import replay
-from parity.runs.planning import RunPlan
+from parity.engine import suite
+from parity.engine.checking import replay
+from parity.engine.planning import RunPlan
 
 # A second derivative: what two convolutions gave, each rounded toward zero, added up and rounded again.
 CONVOLVED = (

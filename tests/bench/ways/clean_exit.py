@@ -54,7 +54,7 @@ WAYS = (
     Way(
         "a setup ends the process of the models with 0",
         (f"{RUN} --setup setup.py --model models.py",),
-        files={"models.py": HEAD, "setup.py": SETUP.format(where='"parity.assertion.models" in " ".join(sys.orig_argv)')},
+        files={"models.py": HEAD, "setup.py": SETUP.format(where='"parity.comparing.models" in " ".join(sys.orig_argv)')},
         healthy={"setup.py": SETUP.format(where="False")},
         says="ended before it was done (exit code 0)",
     ),

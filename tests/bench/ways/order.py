@@ -27,7 +27,7 @@ RUN = "parity run add sinh --device sim --dtype float32 --examples 8 -n 1 --faul
 WRONG = f"{HEAD}FAULTS = [leaving(lambda: enter(torch.inference_mode())), wrong]\n"
 FIRST = """
 import pytest, torch
-from parity.assertion import ParityFailure
+from parity import ParityFailure
 def test_add(parity):
     try:
         parity(torch.add, torch.ones(2), torch.ones(2))

@@ -12,9 +12,9 @@ from parity.catalog.draw import Sizes
 from parity.catalog.glue import layers
 from parity.catalog.glue.calls import embedding_bag
 from parity.core.case import Case, TensorSpec
+from parity.engine import suite
 from parity.execution.execute import attribute
 from parity.generation.generate import search
-from parity.runs import suite
 
 
 def drawn(name: str, dtype: str = "float32", n: int = 1000) -> list[Case]:

@@ -11,11 +11,11 @@ import torch
 from parity import tolerance
 from parity.core.results import Status
 from parity.devices import Fault, resolve
-from parity.runs import suite
-from parity.runs.examine import examine
-from parity.runs.journal import NoJournal
-from parity.runs.options import RunOptions
-from parity.runs.planning import RunPlan
+from parity.engine import suite
+from parity.engine.examine import examine
+from parity.engine.journal import NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
 
 
 def _leaves_the_first(call: Any) -> Any:

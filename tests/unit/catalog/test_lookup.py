@@ -6,7 +6,7 @@ import pytest
 
 from parity.catalog import lookup
 from parity.core.errors import UsageError
-from parity.runs import suite
+from parity.engine import suite
 
 
 def names(pattern: str, source: str = "native") -> list[str]:

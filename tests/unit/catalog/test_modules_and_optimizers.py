@@ -18,9 +18,9 @@ from parity.core.case import Case
 from parity.core.notation import case_text, parse
 from parity.core.results import FINDINGS
 from parity.devices import Call, Fault, resolve
+from parity.engine import suite
 from parity.generation.generate import nth
 from parity.report import script
-from parity.runs import suite
 
 CPU = resolve("cpu")
 TABLES = tolerance.load("sim")

@@ -18,14 +18,14 @@ from parity.core.case import TensorSpec
 from parity.core.notation import parse
 from parity.core.results import Aspect, Status
 from parity.devices import Call, Fault, resolve
+from parity.engine import suite
+from parity.engine.examine import Examined, examine
+from parity.engine.journal import NoJournal
+from parity.engine.planning import RunPlan
+from parity.engine.settings import OPERANDS_EVERY, settings
 from parity.generation.generate import nth
 from parity.report.finding import text as told
 from parity.report.script import standalone
-from parity.runs import suite
-from parity.runs.examine import Examined, examine
-from parity.runs.journal import NoJournal
-from parity.runs.planning import RunPlan
-from parity.runs.settings import OPERANDS_EVERY, settings
 
 CPU = resolve("cpu")
 TABLES = tolerance.load("sim")

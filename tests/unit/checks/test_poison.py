@@ -16,12 +16,12 @@ from parity.checks.trial import LARGE, NAN, Result
 from parity.core.notation import parse
 from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
-from parity.runs import suite
-from parity.runs.examine import examine
-from parity.runs.journal import NoJournal
-from parity.runs.options import RunOptions
-from parity.runs.planning import RunPlan
-from parity.runs.suite import Item
+from parity.engine import suite
+from parity.engine.examine import examine
+from parity.engine.journal import NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
+from parity.engine.suite import Item
 
 GUARDED = Settings(guards=True)
 

@@ -16,16 +16,16 @@ from parity.core.notation import parse
 from parity.core.probes import BLIND, ERRORS, PROVED, SEEN
 from parity.core.results import Fingerprint, Status
 from parity.devices import resolve
+from parity.engine import suite
+from parity.engine.examine import examine
+from parity.engine.journal import NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
 from parity.judging.bench import Bench
 from parity.judging.judge import judge
 from parity.report import power as told
 from parity.report.summary import SummaryData, render
-from parity.runs import suite
-from parity.runs.examine import examine
-from parity.runs.journal import NoJournal
-from parity.runs.options import RunOptions
-from parity.runs.planning import RunPlan
-from parity.runs.rows import Header, ItemRow, Power
+from parity.store.rows import Header, ItemRow, Power
 
 CPU, SIM = resolve("cpu"), resolve("sim")
 TABLES = tolerance.load("sim")

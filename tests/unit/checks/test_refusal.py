@@ -19,14 +19,14 @@ from parity.core.notation import case_text, parse
 from parity.devices import Call, Fault, resolve
 from parity.devices.base import Device
 from parity.devices.fallbacks import listening
+from parity.engine.examine import examine
+from parity.engine.journal import NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
+from parity.engine.suite import Item, profile
+from parity.engine.suite import row as suite_row
 from parity.generation.error_inputs import error_case
 from parity.generation.generate import nth, search
-from parity.runs.examine import examine
-from parity.runs.journal import NoJournal
-from parity.runs.options import RunOptions
-from parity.runs.planning import RunPlan
-from parity.runs.suite import Item, profile
-from parity.runs.suite import row as suite_row
 
 CPU = resolve("cpu")
 TABLES = tolerance.load("sim")

@@ -14,9 +14,9 @@ from parity.checks.trial import Result
 from parity.core.results import Aspect, Status
 from parity.devices import Call, Fault, resolve
 from parity.devices.base import Device
-from parity.runs.planning import RunPlan
-from parity.runs.settings import settings as asked
-from parity.runs.suite import Item, profile
+from parity.engine.planning import RunPlan
+from parity.engine.settings import settings as asked
+from parity.engine.suite import Item, profile
 
 CPU = resolve("cpu")
 TABLES = tolerance.load("sim")

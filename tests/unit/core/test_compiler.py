@@ -12,11 +12,11 @@ from parity.core import compiler
 
 EXAMINES = """
 import sys
-from parity.runs import suite
-from parity.runs.examine import examine
-from parity.runs.journal import NoJournal
-from parity.runs.options import RunOptions
-from parity.runs.planning import run_plan
+from parity.engine import suite
+from parity.engine.examine import examine
+from parity.engine.journal import NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import run_plan
 
 plan = run_plan(RunOptions(device="sim:honest", no_shrink=True), 0.0, None)
 cases = [examine(i, plan, NoJournal()).summary.cases for name in ("add", "index_add", "gelu_backward")

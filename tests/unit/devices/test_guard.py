@@ -11,7 +11,7 @@ import torch
 from parity.core.processes import DEADLY
 from parity.devices import Fault, guard, resolve
 from parity.devices.sim.call import Call
-from parity.runs import doctor
+from parity.engine import doctor
 
 
 def interrupts(call: Call) -> object:

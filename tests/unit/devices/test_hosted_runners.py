@@ -14,8 +14,9 @@ from parity.devices import Call, Fault, resolve
 from parity.devices.canaries import CANARIES
 from parity.devices.preflight import probe
 from parity.devices.sim.faults import out_of_memory
+from parity.engine import doctor
 from parity.faces import cli
-from parity.runs import doctor, run_file
+from parity.store import run_file
 
 # macos-14 (actions/runner-images#9918): any allocation fails, with 0 bytes in use.
 MACOS_14 = """

@@ -15,11 +15,11 @@ import torch
 from parity.core import processes
 from parity.core.errors import OutputError
 from parity.devices import Fault, resolve
+from parity.engine import suite
 from parity.faces import archive, cli
 from parity.faces.archive import Asked
 from parity.report import archive as words
 from parity.report.archive import Step
-from parity.runs import suite
 from parity.zoo import reported
 from parity.zoo.bug import Bug
 

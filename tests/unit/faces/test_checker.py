@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from parity.engine.journal import LOCATING, REPLAYING, SHRINKING
 from parity.faces.checker import Checker
 from parity.faces.survival import ALONE_AFTER
-from parity.runs.journal import LOCATING, REPLAYING, SHRINKING
 
 
 def left_out(*deaths: tuple[int, str, str]) -> set[int]:

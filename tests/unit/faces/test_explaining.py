@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from parity.engine.rounds import LEAST_SECONDS
 from parity.faces import explaining
 from parity.faces.explaining import CausesLast, Explaining
-from parity.runs.rounds import LEAST_SECONDS
 
 ITEMS = [f"{op}-{dtype}" for op in "abcd" for dtype in ("f", "i")]
 TESTS = [*(f"t[{i}]" for i in ITEMS), *(f"t[{i} causes]" for i in ITEMS), "t[idle]"]

@@ -18,8 +18,8 @@ from parity.faces import cli, commandline
 from parity.faces.auditing import TEST
 from parity.faces.files import check_output
 from parity.report.script_text import HEAD
-from parity.runs import run_file
-from parity.runs.rows import End
+from parity.store import run_file
+from parity.store.rows import End
 
 # The arguments that a command needs beside its output.
 NEEDED = {

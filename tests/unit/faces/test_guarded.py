@@ -35,7 +35,7 @@ def small():
 """
 SLOW_CPU = """
 import time
-from parity.assertion import searching
+from parity.locating import calls
 
 plain = searching.cpu_results
 

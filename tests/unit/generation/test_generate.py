@@ -15,8 +15,8 @@ from parity.catalog.draw import Sizes
 from parity.core.case import Case, Layout, TensorSpec, Word
 from parity.core.layout import base_shape
 from parity.core.notation import case_text
+from parity.engine import suite
 from parity.generation import generate, shrink
-from parity.runs import suite
 
 SIZES = Sizes()
 PRINT = """

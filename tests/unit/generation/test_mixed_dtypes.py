@@ -16,16 +16,16 @@ from parity.core.notation import case_text, parse
 from parity.core.results import Status
 from parity.devices import Call, Device, Fault, resolve
 from parity.devices.sim import honest
+from parity.engine.cases import drawn
+from parity.engine.examine import examine
+from parity.engine.journal import NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
+from parity.engine.suite import Item, profile
 from parity.execution import execute
 from parity.execution.inputs import build
 from parity.generation import generate, mixed_dtypes
 from parity.generation.generate import nth
-from parity.runs.cases import drawn
-from parity.runs.examine import examine
-from parity.runs.journal import NoJournal
-from parity.runs.options import RunOptions
-from parity.runs.planning import RunPlan
-from parity.runs.suite import Item, profile
 
 SIZES = Sizes()
 

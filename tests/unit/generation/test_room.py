@@ -8,9 +8,9 @@ import pytest
 
 from parity.core.errors import CaseError
 from parity.core.notation import parse
+from parity.engine import suite
+from parity.engine.planning import BASE_SECONDS, patience
 from parity.generation import generate, room, sweep
-from parity.runs import suite
-from parity.runs.planning import BASE_SECONDS, patience
 
 SMOOTH = "interpolate_bilinear(float32[1, 2, 65535, 1].integers(seed=2799), scale_factor=4.7, mode='bilinear', antialias=True)"
 

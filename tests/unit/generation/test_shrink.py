@@ -15,10 +15,10 @@ from parity.core.case import Case, TensorSpec
 from parity.core.errors import CaseError
 from parity.core.notation import case_text, parse
 from parity.devices import resolve
+from parity.engine import suite
 from parity.execution import execute, inputs
 from parity.generation import generate, reductions, shrink
 from parity.report.script import standalone
-from parity.runs import suite
 
 
 def pinned(name: str, dtype: str, index: int, *tails: str) -> str:

@@ -16,11 +16,11 @@ from parity.core.case import HISTORIES, Case, TensorSpec
 from parity.core.notation import parse
 from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
+from parity.engine import suite
 from parity.execution.inputs import build
 from parity.generation import forbidden
 from parity.generation.before import AFTER, FRACTIONS, history
 from parity.generation.generate import search
-from parity.runs import suite
 
 CPU, TABLES, SIZES = resolve("cpu"), tolerance.load("sim"), Sizes()
 

@@ -13,14 +13,14 @@ from parity.core import notation
 from parity.core.case import Case
 from parity.core.results import FINDINGS, Status
 from parity.devices import Call, Fault, resolve
+from parity.engine import suite
+from parity.engine.cases import SWEPT, drawn
+from parity.engine.examine import examine
+from parity.engine.journal import NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
+from parity.engine.suite import BORDERS, SWEPT_LIMIT, Item
 from parity.generation import sweep as sweeping
-from parity.runs import suite
-from parity.runs.cases import SWEPT, drawn
-from parity.runs.examine import examine
-from parity.runs.journal import NoJournal
-from parity.runs.options import RunOptions
-from parity.runs.planning import RunPlan
-from parity.runs.suite import BORDERS, SWEPT_LIMIT, Item
 
 SMALL = 8
 

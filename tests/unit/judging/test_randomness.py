@@ -16,12 +16,12 @@ from parity import catalog
 from parity.catalog.row import Row
 from parity.core.notation import parse
 from parity.devices import resolve
+from parity.engine import suite
 from parity.execution import execute as ex
 from parity.execution.inputs import build, realise, torch_word
 from parity.judging import concentration_bounds, laws
 from parity.judging.randomness import problems
 from parity.judging.uniformity import judged
-from parity.runs import suite
 
 CPU = resolve("cpu")
 Function = Callable[..., Any]

@@ -10,15 +10,15 @@ from parity.catalog.draw import Sizes
 from parity.checks.trial import EVERYTHING
 from parity.core.notation import parse
 from parity.devices import resolve
+from parity.engine.planning import RunPlan
+from parity.engine.settings import LAW_EVERY, settings
+from parity.engine.suite import Item, RunProfile
 from parity.execution import execute as ex
 from parity.execution.inputs import build
 from parity.judging import laws
 from parity.judging.laws.law import Observations, Results, coins
 from parity.judging.relations import Bound
 from parity.judging.uniformity import POINTS, _below, _lags, judged
-from parity.runs.planning import RunPlan
-from parity.runs.settings import LAW_EVERY, settings
-from parity.runs.suite import Item, RunProfile
 from parity.tolerance import load
 
 CPU = resolve("cpu")

@@ -9,10 +9,10 @@ import time
 from parity.catalog.row import Row
 from parity.core import processes
 from parity.devices.sim import SimDevice
+from parity.engine.planning import RunPlan
 from parity.prove import scoreboard
 from parity.prove.routes import Reach
 from parity.prove.scoreboard import Job
-from parity.runs.planning import RunPlan
 
 
 def record(row: Row, device: SimDevice, plan: RunPlan) -> Reach:

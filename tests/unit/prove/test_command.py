@@ -12,8 +12,8 @@ from parity.core.results import Fingerprint
 from parity.devices import load_faults
 from parity.faces import cli
 from parity.prove import scoreboard
-from parity.runs import run_file
-from parity.runs.rows import End, Header
+from parity.store import run_file
+from parity.store.rows import End, Header
 
 pytestmark = pytest.mark.usefixtures("examined_once")
 FEW = Path(__file__).with_name("few.py")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from parity.catalog import opinfo
 from parity.core.results import Aspect
+from parity.engine import suite
 from parity.prove import counts
 from parity.prove.counts import ItemRecords, Pair
-from parity.runs import suite
 
 AGREE = {"forward": {"agree": 1}}
 

@@ -11,11 +11,11 @@ from parity.catalog.draw import Arguments, Draw
 from parity.catalog.row import Row
 from parity.core.case import Case
 from parity.core.errors import CaseError
+from parity.engine import suite
 from parity.generation import generate
 from parity.prove import coverage
 from parity.prove.coverage import EXPECTED, TwoFeatures
-from parity.runs import suite
-from parity.runs.features import Coverage, Tally, features
+from parity.store.features import Coverage, Tally, features
 
 FULL = suite.profile("full")
 TWO: TwoFeatures = ("layout[0] step", "shape border")

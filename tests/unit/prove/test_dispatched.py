@@ -18,14 +18,14 @@ from parity.core import notation
 from parity.core.results import Aspect, Status, Verdict
 from parity.devices import resolve
 from parity.devices.base import Device
+from parity.engine import suite
+from parity.engine.examine import examine
+from parity.engine.journal import NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
+from parity.engine.settings import settings_of_run
 from parity.prove import dispatched
 from parity.prove.dispatched import NOTHING_COMPARED, Dispatched, Reach
-from parity.runs import suite
-from parity.runs.examine import examine
-from parity.runs.journal import NoJournal
-from parity.runs.options import RunOptions
-from parity.runs.planning import RunPlan
-from parity.runs.settings import settings_of_run
 
 ROOT = Path(__file__).parents[3]
 

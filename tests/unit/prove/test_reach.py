@@ -11,12 +11,13 @@ import torch
 from parity.core.errors import RunFileError
 from parity.core.results import Fingerprint
 from parity.devices import operator_table
+from parity.engine import suite
 from parity.faces import cli
 from parity.prove import reach
 from parity.prove.reach import SHARED_WITH, State
-from parity.runs import run_file, suite
-from parity.runs.rows import End, Header, ItemRow, Run, totals
-from parity.runs.run_file import Writer
+from parity.store import run_file
+from parity.store.rows import End, Header, ItemRow, Run, totals
+from parity.store.run_file import Writer
 
 COUNTS = {"forward": {"agree": 3}}
 

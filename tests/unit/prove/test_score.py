@@ -20,6 +20,9 @@ from parity.core.errors import FaultError, OutputError, UsageError
 from parity.devices import Fault, resolve
 from parity.devices.fallbacks import listening
 from parity.devices.sim import simulated
+from parity.engine import suite
+from parity.engine.cases import SWEPT
+from parity.engine.planning import RunPlan
 from parity.faces import cli
 from parity.prove import board as report
 from parity.prove import routes, score, scoreboard
@@ -29,9 +32,6 @@ from parity.prove.routes import Reach, Route
 from parity.prove.score import Score
 from parity.prove.scoreboard import Job
 from parity.prove.witness import FaultJournals
-from parity.runs import suite
-from parity.runs.cases import SWEPT
-from parity.runs.planning import RunPlan
 from parity.zoo import BUGS, subjects
 from parity.zoo.subjects import FaultSubject
 

@@ -15,8 +15,8 @@ from parity.core import untrusted
 from parity.core.results import Fingerprint, Record
 from parity.faces import cli
 from parity.report import archive
-from parity.runs import run_file
-from parity.runs.rows import End, Header, ItemRow
+from parity.store import run_file
+from parity.store.rows import End, Header, ItemRow
 
 PLANTED = {
     "HOME": "/Users/jane.doe",

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import parity
-from parity.assertion.located import Parting
 from parity.devices import Call, Device, Fault, resolve
 from parity.faces.cli import main
+from parity.locating.located import Parting
 from parity.report import call_script as module
 from parity.report.call_script import call_script
 from parity.report.script import Unwritable

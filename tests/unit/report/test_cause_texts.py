@@ -15,11 +15,11 @@ import torch
 
 from parity.core import notation
 from parity.core.results import Cause, Fingerprint, Measure, Record
+from parity.findings.causes import Gathered, gather
 from parity.report import causes as told
 from parity.report import issue
 from parity.report.minimal import minimal
-from parity.runs.causes import Gathered, gather
-from parity.runs.rows import Death, Header
+from parity.store.rows import Death, Header
 
 
 def header(device: str = "sim") -> Header:

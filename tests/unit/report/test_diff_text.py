@@ -9,13 +9,13 @@ from xml.etree import ElementTree
 import pytest
 
 from parity.core.results import Cause, Fingerprint, Record
+from parity.history.change import Change, Group, Told
+from parity.history.diff import Diff, compare
+from parity.history.drift import Drift, Shift
+from parity.history.pace import Pace, Paces
 from parity.report.diff import FORMATS, SCREEN, as_html, as_json, as_junit, as_markdown, headline, terminal
-from parity.runs.change import Change, Group, Told
-from parity.runs.code import Code
-from parity.runs.diff import Diff, compare
-from parity.runs.drift import Drift, Shift
-from parity.runs.pace import Pace, Paces
-from parity.runs.rows import End, Header, ItemRow, Run
+from parity.store.code import Code
+from parity.store.rows import End, Header, ItemRow, Run
 
 PRINT = Fingerprint("0.1", "2.13.0", "abc", "3.11", "macOS 15", "arm64", "mps", "Apple M2", environment=(("A", "1"),))
 HEADER = Header(PRINT, "0", "quick", "all")

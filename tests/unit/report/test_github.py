@@ -10,7 +10,7 @@ import stored
 
 from parity.core.results import Cause
 from parity.report import github
-from parity.runs.rows import End, Run
+from parity.store.rows import End, Run
 
 COMMAND = re.compile(r"::(error|warning|notice) title=([^:,\r\n]*)::([^\r\n]*)")
 

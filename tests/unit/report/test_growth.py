@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parity.report.growth import Growth
-from parity.runs.rows import ItemRow
+from parity.store.rows import ItemRow
 
 MB = 1 << 20
 

@@ -12,7 +12,7 @@ import stored
 from parity.core.errors import NothingCompared
 from parity.core.results import Cause, Measure
 from parity.report import html, svg
-from parity.runs.rows import End, Run
+from parity.store.rows import End, Run
 
 OTHER = "another_op"
 

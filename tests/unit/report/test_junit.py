@@ -10,7 +10,7 @@ import pytest
 import stored
 
 from parity.report import junit
-from parity.runs.rows import End, Run
+from parity.store.rows import End, Run
 
 
 def cases(run: Run) -> dict[str, ElementTree.Element]:

@@ -8,9 +8,9 @@ import re
 import torch
 
 import parity
-from parity.assertion.located import Located
-from parity.assertion.modules import ModuleError
 from parity.devices import Fault, resolve
+from parity.locating.located import Located
+from parity.locating.modules import ModuleError
 from parity.report.located import page
 
 SPOILT = Fault("gelu", ("gelu_backward",), lambda c: c.run() * 1.01)

@@ -6,7 +6,7 @@ import json
 
 from parity.core.results import Fingerprint, Status
 from parity.report import matrix
-from parity.runs.rows import Death, Header, ItemRow
+from parity.store.rows import Death, Header, ItemRow
 
 ITEMS = (
     ItemRow(

@@ -14,18 +14,20 @@ import pytest
 import stored
 
 from parity.core.results import Cause, Record, Status
+from parity.engine import merging
+from parity.findings import known, known_entries
+from parity.findings.causes import gather
+from parity.findings.standing import known_once
+from parity.history.change import Group
+from parity.history.diff import compare
 from parity.report import causes as texts
 from parity.report import diff as diff_text
 from parity.report import github, html, issue, junit, matrix, summary
 from parity.report.caveats import sentences
 from parity.report.script_text import excused
-from parity.runs import known, known_entries, merging, run_file
-from parity.runs.again import marked
-from parity.runs.causes import gather
-from parity.runs.change import Group
-from parity.runs.diff import compare
-from parity.runs.rows import Again, Run
-from parity.runs.standing import known_once
+from parity.store import run_file
+from parity.store.reproduced import marked
+from parity.store.rows import Again, Run
 
 EXP = "exp(float32[2])"
 HISTORY = f"{EXP}.history(cos(float32[3]), exp(float32[4]))"

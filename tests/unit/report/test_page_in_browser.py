@@ -17,7 +17,7 @@ import pytest
 import stored
 
 from parity.report import html
-from parity.runs.rows import Run
+from parity.store.rows import Run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 NARROW, WIDE = 400, 1200

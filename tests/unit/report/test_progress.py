@@ -14,13 +14,13 @@ import pytest
 
 from parity.core.errors import OutputError
 from parity.core.results import Cause, Fingerprint, Record
+from parity.engine.inquest import How
 from parity.report.held import Held
 from parity.report.progress import Reporter
-from parity.runs import run_file
-from parity.runs.code import Code
-from parity.runs.features import pack
-from parity.runs.inquest import How
-from parity.runs.rows import End, Header, ItemRow, Row
+from parity.store import run_file
+from parity.store.code import Code
+from parity.store.features import pack
+from parity.store.rows import End, Header, ItemRow, Row
 
 
 class Screen(io.StringIO):
@@ -220,7 +220,7 @@ def test_idle_workers_let_findings_be_tried_again(tmp_path: Path, monkeypatch: p
     parts: list[list[Row]] = [[ItemRow("neg", "float32"), neg], [ItemRow("exp", "float32"), told], [replace(told, known="k")]]
     for rows in parts:
         made._examined({"rows": [run_file.encode(r) for r in rows], "findings": ["x"], "features": pack([])})
-    monkeypatch.setattr("parity.runs.memory.ceiling", lambda: 10 << 30)
+    monkeypatch.setattr("parity.engine.memory.ceiling", lambda: 10 << 30)
     made.idle(8, 5)
     made.idle(8, 1)
     made.stopped = "interrupted"
@@ -258,7 +258,7 @@ def test_the_bar_of_the_causes_begins_anew(tmp_path: Path, monkeypatch: pytest.M
 def test_a_screen_is_told_that_findings_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That can take minutes without a word; what comes of it overwrites the line, and a log has that alone."""
     monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 30)))
-    monkeypatch.setattr("parity.runs.again.again", lambda *asked: ())
+    monkeypatch.setattr("parity.engine.again.again", lambda *asked: ())
     one = Record("exp(float32[3])", "exp", "float32", "forward", "wrong", shrunk="exp(float32[3])")
     for stream in (Screen(), io.StringIO()):
         made = reporter(tmp_path / f"{type(stream).__name__}.jsonl", stream)

@@ -13,10 +13,10 @@ import stored
 
 from parity.core.results import Json
 from parity.faces import cli
+from parity.findings.causes import gather
 from parity.report import causes, matrix, schema
-from parity.runs import run_file
-from parity.runs.causes import gather
-from parity.runs.rows import End, Header, Row
+from parity.store import run_file
+from parity.store.rows import End, Header, Row
 
 RUN, REPORT = schema.of_run_file(), schema.of_report()
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from parity.core.results import Cause, Fingerprint, Measure, MetadataNote, Record, Status
 from parity.report.summary import SummaryData, last_line, render
-from parity.runs.code import Code
-from parity.runs.features import Coverage
-from parity.runs.rows import Death, Header, ItemRow
+from parity.store.code import Code
+from parity.store.features import Coverage
+from parity.store.rows import Death, Header, ItemRow
 
 
 def header(simulated: bool = True) -> Header:

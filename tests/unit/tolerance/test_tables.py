@@ -9,7 +9,7 @@ from parity import tolerance
 from parity.core.case import OpClass
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import TableError
-from parity.runs import suite
+from parity.engine import suite
 from parity.tolerance import load
 
 RULE = """format = 1

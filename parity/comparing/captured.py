@@ -1,0 +1,57 @@
+"""What a function captures: modules, optimizers and tensors of its closure and globals, which no side gets a copy of."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from parity.comparing.leaves import held, loose
+
+
+def captured(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
+    """(name, value) of everything in the function's closure and globals that holds a tensor."""
+    try:
+        used = inspect.getclosurevars(inspect.unwrap(function))
+    except (TypeError, ValueError):  # torch's builtins, and callables without code of their own
+        return
+    for name, value in (*used.nonlocals.items(), *used.globals.items()):
+        if inspect.ismodule(value) or inspect.isclass(value):
+            continue
+        if isinstance(value, (Tensor, nn.Module, torch.optim.Optimizer)) or held(value, name):
+            yield name, value
+
+
+class Kept:
+    """Copies of the tensors that a function captures, to detect and undo a call's changes to them."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        used = list(captured(function))
+        self._tensors = [(n, t, t.detach().clone()) for n, value in used for t in _tensors(n, value)]
+        self._optimizers = [(x, copy.deepcopy(x.state_dict())) for _, x in used if isinstance(x, torch.optim.Optimizer)]
+
+    def changed(self) -> str:
+        """Restore everything; returns the name of the first value that had changed, or an empty string."""
+        first = ""
+        for name, tensor, before in self._tensors:
+            if tensor.shape != before.shape or not torch.equal(tensor.detach().nan_to_num(), before.nan_to_num()):
+                first = first or name
+                if tensor.shape == before.shape:
+                    with torch.no_grad():
+                        tensor.copy_(before)
+        if first:
+            for optimizer, state in self._optimizers:
+                optimizer.load_state_dict(state)
+        return first
+
+
+def _tensors(name: str, value: Any) -> list[Tensor]:
+    if isinstance(value, nn.Module):
+        return [t for _, t in (*value.named_parameters(), *value.named_buffers(), *loose(value))]
+    if isinstance(value, torch.optim.Optimizer):
+        return [p for group in value.param_groups for p in group["params"]]
+    return [value] if isinstance(value, Tensor) else [t for _, t in held(value, name)]

@@ -1,0 +1,140 @@
+"""The result of comparing a function, and the failure that carries it."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from parity.core.results import Measure, Status, Verdict, left_unjudged
+from parity.judging.limits import Limits, detectable_error
+
+SHOWN = 8  # findings that are told in full; the others are named
+LISTED = 400  # most characters of their names
+PACKAGE = str(Path(__file__).parents[1]) + os.sep
+
+
+MOVED_RUNS = "moved runs"  # the screen of tensors that `parity.comparing.quick` lets pass
+
+
+class ParityWarning(UserWarning):
+    """A comparison agrees but covers less than it seems to. It is a warning because pytest hides the output of tests that
+    pass."""
+
+
+class Notes:
+    """Remarks in addition to the verdicts. loud: those of `lines` that the caller must see even if everything agrees."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.loud: list[str] = []
+
+    def say(self, text: str, loud: bool = False) -> None:
+        """Add a note."""
+        self.lines.append(text)
+        self.loud += [text] if loud else []
+
+    def warn(self, subject: str) -> None:
+        """Issue a ParityWarning for every loud note, at the caller's line."""
+        for text in self.loud:
+            warn(f"{subject}: {text}")
+
+
+def warn(text: str) -> None:
+    """Issue a ParityWarning at the first line outside of parity."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, ParityWarning, stacklevel=level)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison:
+    """What was compared: a verdict per tensor (`out`, `out['logits']`, `grad[0.weight]`, `buffer[1.running_mean]`).
+
+    subject: "Net on mps". notes: what was not compared or was judged less strictly, and operators that ran on the CPU. next:
+    after a finding, the command that tests the ops that the function called on the device. limits: with `detail`, how large an
+    error of each tensor would have been reported. parts: where the device parts, in words. wrong_side: with `compile`, which
+    code is wrong on the device: "eager", "compiled", "both", or "" for none.
+    """
+
+    subject: str
+    verdicts: tuple[tuple[str, Verdict], ...]
+    notes: tuple[str, ...] = ()
+    next: str = ""
+    limits: Mapping[str, Limits] = field(default_factory=dict)
+    dtype: str = ""
+    device: str = ""
+    parts: str = ""
+    wrong_side: str = ""
+
+    @property
+    def findings(self) -> tuple[tuple[str, Verdict], ...]:
+        """The verdicts other than agreement, in the order of the tensors."""
+        return tuple((n, v) for n, v in self.verdicts if v.status is not Status.AGREE)
+
+    @property
+    def share(self) -> float:
+        """The largest measured error, in units of its budget; bit-equal tensors count as 0."""
+        return max((v.measure.share or 0.0 for _, v in self.verdicts if v.measure is not None), default=0.0)
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+    def __str__(self) -> str:
+        agreed = [(n, v.measure) for n, v in self.verdicts if v.status is Status.AGREE]
+        findings = self.findings
+        shown = findings if len(findings) <= SHOWN + 1 else findings[:SHOWN]
+        lines = [f"{self.subject} {self.parts}"] if self.parts else []
+        lines += [line for n, v in shown for line in _finding_lines(self.subject, n, v)]
+        if len(shown) < len(findings):
+            lines.append(
+                f"... and {len(findings) - len(shown)} more tensors: {', '.join(n for n, _ in findings[SHOWN:])[:LISTED]}"
+            )
+        if agreed:
+            total = sum(1 for n, _ in self.verdicts if n)
+            lines.append(f"{self.subject}: {len(agreed)} of {total} tensors agree; {'; '.join(_agreement(agreed))}")
+        lines += [f"  {n}: {detectable_error(known)}" for n, known in self.limits.items()]
+        lines += [f"note: {n}" for n in self.notes]
+        return "\n".join([*lines, f"next: {self.next}"] if self.next else lines)
+
+
+class ParityFailure(AssertionError):
+    """The device's results differ from the CPU's. comparison, verdicts: all tensors, including those that agree."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        super().__init__(str(comparison))
+        self.comparison = comparison
+        self.verdicts = comparison.verdicts
+
+
+def _agreement(agreed: Sequence[tuple[str, Measure | None]]) -> Iterator[str]:
+    """How close the agreeing tensors come to their budgets, and how many were judged in every element."""
+    worst, share = max(((n, m.share or 0.0 if m else 0.0) for n, m in agreed), key=lambda pair: pair[1])
+    yield f"largest share {share:.2g} in {worst}" if share else "all equal in every bit, or at the truth"
+    left = [(n, m) for n, m in agreed if m is not None and m.unjudged]
+    whole = sum(m is not None and m.screen == MOVED_RUNS for _, m in agreed)
+    yield f"{len(agreed) - len(left) - whole} judged in every element"
+    if whole:
+        yield f"{whole} as a whole, beside moved runs"
+    yield from (f"{n}: {left_unjudged(m)}" for n, m in left)
+
+
+def _finding_lines(subject: str, name: str, v: Verdict) -> Iterator[str]:
+    """One finding, in the same form as in all of parity's reports."""
+    m = v.measure
+    where = f" in {name}" if name else ""
+    scaled = m is not None and m.share is not None and 0.0 < m.share < math.inf
+    how = f", {m.share:.3g} times the budget" if scaled and m is not None else f": {v.reason}" if v.reason else ""
+    yield f"{subject}: {v.status}{where}{how}" + (f" ({v.tolerance.origin})" if scaled and v.tolerance else "")
+    if m is None or not m.device:
+        return
+    truth = f", truth {m.truth}" if m.truth else ""
+    own = "" if m.reference_share is None else f" (reference's own share {m.reference_share:.2g})"
+    yield f"  worst at {list(m.index)}: device {m.device}, reference {m.reference or m.truth}{truth}{own}"
+    if m.mismatched > 1:
+        yield f"  {m.mismatched} of {m.total} elements are outside"

@@ -1,0 +1,572 @@
+"""Run a user's function on the CPU, on the device and in float64, and judge all results."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from parity import tolerance
+from parity.checks.check import STATE
+from parity.checks.inputs_unchanged import changed
+from parity.checks.repeat import OVERWRITTEN
+from parity.checks.trial import RAISED, Lent
+from parity.comparing.advice import advice, no_gradients, raised_on_the_cpu
+from parity.comparing.captured import Kept
+from parity.comparing.comparison import PACKAGE, Comparison, Notes, warn
+from parity.comparing.meter import Meter
+from parity.comparing.quick import DEFAULT, FULL, QUICK, by_rounding, effort_of
+from parity.comparing.screens import by_movement
+from parity.comparing.subject import (
+    SEED,
+    ForwardRun,
+    Subject,
+    Wrap,
+    fixed_cotangents,
+    forward,
+    gradients,
+    is_compiled,
+    known,
+    parts_compiled,
+    subject,
+    tracked_outputs,
+)
+from parity.comparing.truth import FunctionTruth, seeded
+from parity.comparing.verdicts import ROW, Verdicts, bare, described, in_one_dtype, judged, settled, verdicts
+from parity.comparing.watch import PlacementWatch, command
+from parity.core import compiler, state
+from parity.core.errors import NothingCompared, ParityError, UsageError
+from parity.core.results import Computed, Measure, Raised, Status, Verdict
+from parity.devices import Device, resolve
+from parity.devices.fallbacks import listening
+from parity.execution import execute as ex
+from parity.judging.bench import Bench
+from parity.judging.destination import EXACT
+from parity.judging.limits import Limits
+from parity.judging.measures import bit_equal
+from parity.oracle.float64 import widen
+
+# What is known to come after the function's two forward passes on the CPU, in as many seconds as these took: its gradients, the
+# device's runs, and moved runs.
+AFTER_THE_CPU = 5.0
+COMPILED = (
+    "it is compiled, and the CPU and the truth run its eager code: compile= with the original shows whether the compiler or "
+    "the device is wrong where they differ"
+)
+INFERENCE = "no gradients were compared: the call is under torch.inference_mode(); leave that, or say backward=False"
+NOT_COMPILED = "a copy is not compiled where .compile() of a module did that, so eager code was compared; compile= compiles it"
+HELD_BYTES = 1 << 20  # most bytes of outputs that are held across the device's later runs
+_ONE = threading.RLock()  # a comparison sets torch's global state, so those of several threads come one after the other
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """What was compared: the results of the CPU and of the device, their truth, and what a further call on the device needs."""
+
+    subject: Subject
+    device: Device
+    tracked: tuple[str, ...]
+    cotangents: Sequence[Tensor]
+    ours: Mapping[str, Tensor]
+    theirs: Mapping[str, Tensor]
+    truth: FunctionTruth
+
+
+Seen = Callable[[Sides], None]
+TORCH = str(Path(torch.__file__).parent)
+
+
+@functools.lru_cache(maxsize=16)
+def _resolved(name: str) -> Device:
+    device = resolve(name)
+    if name == "auto" and device.simulated:
+        warn(
+            f"parity: torch reports no accelerator, so everything is compared on {device.name}, a SIMULATED device: that says "
+            "nothing about any hardware. Name a device to be sure of it"
+        )
+    return device
+
+
+def target(device: str | torch.device | Device) -> Device:
+    """The device that the caller names. Raises UsageError if the argument names none, and what `resolve` raises."""
+    if isinstance(device, Device):
+        return device
+    if not isinstance(device, (str, torch.device)):
+        raise UsageError(f"the device is {device!r}; give its name, like 'mps' or 'cuda:1', or a torch.device")
+    return _resolved(str(device).removesuffix(":0") if str(device).startswith("sim") else str(device))
+
+
+@functools.lru_cache(maxsize=16)
+def tables_of(name: str) -> tolerance.Tables:
+    """The tolerance tables that judge a device."""
+    return tolerance.load(name)
+
+
+def compared(
+    fn: Callable[..., Any],
+    inputs: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    device: str | torch.device | Device = "auto",
+    backward: bool = True,
+    atol: float | None = None,
+    fail_on: Sequence[Status] = (),
+    keep_on_cpu: Sequence[str] = (),
+    detail: bool = False,
+    effort: str = DEFAULT,
+    seen: Seen | None = None,
+    wrap: Wrap | None = None,
+    alone: bool = True,
+) -> tuple[Comparison, BaseException | None, Notes]:
+    """What `assert_parity` judges, without failing for what it finds: the comparison, the device's exception if it raised one,
+    and the notes. seen: gets what was compared. wrap: makes what the device runs of the function
+    (a compiler); alone: whether nothing else is compared beside this. The other arguments are those of `assert_parity`, which
+    raises as this does."""
+    __tracebackhide__ = True
+    number = atol is None or (isinstance(atol, Real) and not isinstance(atol, bool))
+    if not number or (atol is not None and not 0 <= atol < math.inf):
+        raise UsageError(f"atol is {atol!r}; give a number that is 0 or more, or None for the tolerance tables alone")
+    notes, effort = Notes(), effort_of(effort)
+    s, place = subject(fn, inputs, kwargs, keep_on_cpu), target(device)
+    if place.name == "cpu" and alone:
+        notes.say("the device is the CPU itself, so this says nothing about any other; name one with device=", loud=True)
+    with _ONE, compiler.kept_out(), state.Kept():
+        comparison, cause = _judged(s, place, backward, atol, fail_on, notes, detail, effort, seen, wrap)
+    return replace(comparison, dtype=s.dtype, device=place.name), cause, notes
+
+
+def _judged(
+    s: Subject,
+    device: Device,
+    backward: bool,
+    atol: float | None,
+    fail_on: Sequence[Status],
+    notes: Notes,
+    detail: bool,
+    effort: str,
+    seen: Seen | None,
+    wrap: Wrap | None,
+) -> tuple[Comparison, BaseException | None]:
+    """The comparison, and the device's exception if it raised one."""
+    __tracebackhide__ = True
+    if not s.moves:
+        raise NothingCompared(f"{s.name}: no input is a tensor, so nothing would reach {device.name}; give it tensors")
+    if device.simulated and s.odd:
+        raise UsageError(
+            f"'{s.odd}' of {s.name} is sparse, nested or quantized, and {device.name}, a simulated device, is compared in "
+            "dense tensors alone; give a dense one, or name a real device"
+        )
+    title = f"{s.name} {s.dtype} on {device.name}"
+    meter = Meter(s.name)
+    ex.left_by_the_device()  # by calls of others
+    with meter.run("the runs on the CPU", AFTER_THE_CPU), state.Kept() as here:
+        s, run, reference = _reference(s, backward)
+    if s.draws and wrap is not None:
+        raise UsageError(f"{s.name} draws random numbers, which compiled code draws by its own kernels; call .eval()")
+    if s.draws:
+        notes.say("random numbers (dropout) were drawn on the CPU and handed to both sides, so the device drew none")
+    _compiled(s, notes)
+    bare(run.bare, notes)
+    cotangents = fixed_cotangents(run) if backward and run.leaves else []
+    tracked = tracked_outputs(run) if cotangents else ()
+    if backward and not cotangents:
+        off = torch.is_inference_mode_enabled() and any(t.requires_grad for _, t in s.tensors)
+        notes.say(INFERENCE if off else "no gradients: no output depends on an input or parameter that requires one", loud=off)
+    ours, problem = _with_gradients(run, reference, tracked, cotangents)
+    if problem is not None:
+        notes.say(f"no gradients: {no_gradients(problem.message)}", loud=True)
+        tracked, cotangents = (), []
+    fallbacks: list[str] = []
+    with listening(fallbacks), state.Kept() as there:
+        theirs, cause = _on_device(s, device, backward, tracked, cotangents, run, wrap)
+    ran = f"ran on the CPU: {', '.join(sorted(set(fallbacks)))}"
+    if fallbacks and Status.FALLBACK not in fail_on:
+        notes.say(ran, loud=True)
+    extra: Verdicts = (("", Verdict(Status.FALLBACK, ran)),) if fallbacks and Status.FALLBACK in fail_on else ()
+    extra = (*extra, *_left_behind(s, here.left, there.left, notes))
+    watch = _watched(s, device, backward) if device.name != "cpu" and not _spent(theirs) else None
+    if isinstance(theirs, Raised):
+        verdict, next_ = _refused_there(s, device, theirs, cause, watch, notes)
+        return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_), cause
+    results, outside, held = theirs
+    extra += tuple(_overwritten(device, held))
+    truth = FunctionTruth(s, backward, cotangents, ours, watch.cast if watch is not None else None, meter, effort == FULL)
+    if watch is not None:
+        _placed_there(title, device, watch, outside, len(run.outputs), run.computed, notes)
+    idle = _untouched(s, results, ours)
+    results, ours = ({n: t for n, t in side.items() if n not in idle} for side in (results, ours))
+    if seen is not None:
+        seen(Sides(s, device, tracked, cotangents, ours, results, truth))
+    if watch is not None and watch.cast:
+        results, ours = in_one_dtype(results, ours, device.name, notes)
+    limits: dict[str, Limits] | None = {} if detail else None
+    passed: Mapping[str, Verdict] = {}
+    if not detail and effort != FULL:
+        passed = (by_rounding if effort == QUICK else by_movement)(s, backward, cotangents, results, ours, meter)
+    bench = Bench(ROW, tables_of(device.name), truth, None, detail or effort == FULL, limits, detail or effort == FULL)
+    judgements = verdicts(bench, results, ours, notes, atol, passed)
+    if not judged(judgements, ours):
+        raise NothingCompared(f"{title}: {_nothing(run)}; return what is to be compared")
+    if truth.refused:
+        notes.say(f"judged against the reference: it does not run in float64 ({truth.refused})")
+    judgements = (*extra, *settled(judgements, fail_on, notes))
+    failed = any(v.status is not Status.AGREE for _, v in judgements)
+    return Comparison(title, judgements, tuple(notes.lines), _next(s, device, watch) if failed else "", limits or {}), cause
+
+
+def _left_behind(s: Subject, here: Sequence[str], there: Sequence[str], notes: Notes) -> Verdicts:
+    """The verdict on what the device alone left in torch's state. here, there: what the runs on the CPU and on the device
+    did."""
+    own = [*ex.left[False], *here]
+    if own:
+        notes.say(f"{s.name} leaves behind in torch: {'; '.join(dict.fromkeys(own))}; it was put back", loud=True)
+    left = [w for w in dict.fromkeys((*ex.left_by_the_device(), *there)) if w not in own]
+    if not left:
+        return ()
+    text = f"the device's run left behind in torch, and it was put back: {'; '.join(left)}"
+    return (("", Verdict(Status.WRONG, text, Measure("", problem=STATE))),)
+
+
+def _overwritten(device: Device, held: Sequence[Lent]) -> Iterator[tuple[str, Verdict]]:
+    """A verdict for each result of the device that its later calls changed."""
+    found = ex.attempt(lambda: changed(held, device), "download")
+    for name, m in [] if isinstance(found, Raised) else found:
+        yield name, Verdict(Status.WRONG, f"{name} was changed by later calls", replace(m, problem=OVERWRITTEN), EXACT)
+
+
+def _compiled(s: Subject, notes: Notes) -> None:
+    """Note which code of a compiled function was compared."""
+    made, lost = parts_compiled(s.module)
+    if made or is_compiled(s.function):
+        notes.say(COMPILED)
+    if lost:
+        notes.say(NOT_COMPILED)
+
+
+def _refused_there(
+    s: Subject, device: Device, theirs: Raised, cause: BaseException | None, watch: PlacementWatch | None, notes: Notes
+) -> tuple[Verdict, str]:
+    """The verdict of what the device raised, and the next command."""
+    left = advice(s, theirs.message, watch.made if watch is not None else "", raised_at(cause))
+    if left:
+        notes.say(left)
+    culprit = [watch.last] if watch is not None and theirs.stage == "run" and watch.last else []
+    next_ = "" if left or (theirs.stage == "run" and not culprit) else _next(s, device, watch, culprit)
+    return Verdict(RAISED[theirs.kind], _raised_text(theirs, cause)), next_
+
+
+def device_results(s: Subject, device: Device, backward: bool) -> Mapping[str, Tensor] | Raised:
+    """All results of the device with the fixed cotangents, by name, on the CPU; or what it raised. Raises UsageError as
+    `compared` does."""
+    s, run, reference = _reference(s, backward)
+    cotangents = fixed_cotangents(run) if backward and run.leaves else []
+    tracked = tracked_outputs(run) if cotangents else ()
+    if _with_gradients(run, reference, tracked, cotangents)[1] is not None:
+        tracked, cotangents = (), []
+    theirs, _ = _on_device(s, device, backward, tracked, cotangents, run)
+    return theirs if isinstance(theirs, Raised) else theirs[0]
+
+
+def plain_results(
+    s: Subject, device: Device, cotangents: Sequence[Tensor]
+) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]] | None:
+    """All results of one run on the CPU and one on the device, by name, on the CPU; None if one of them raises. Raises
+    UsageError as `compared` does."""
+    backward = bool(cotangents)
+    with seeded():
+        run, _ = attempted(lambda: forward(s, torch.clone, backward), "run")
+    if isinstance(run, Raised):
+        return None
+    tracked = tracked_outputs(run) if backward else ()
+    ours, problem = _with_gradients(run, {n: t.detach() for n, t in (*run.outputs, *run.written)}, tracked, cotangents)
+    theirs, _ = _on_device(s, device, backward, tracked, cotangents, run)
+    return None if problem is not None or isinstance(theirs, Raised) else (ours, theirs[0])
+
+
+def judged_results(
+    s: Subject, tables: str, backward: bool, given: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+) -> Verdicts:
+    """The verdicts of results that a device gave elsewhere. tables: its name; given: makes them of the CPU's own results.
+    Raises UsageError as `compared` does."""
+    s, run, reference = _reference(s, backward)
+    cotangents = fixed_cotangents(run) if backward and run.leaves else []
+    ours, problem = _with_gradients(run, reference, tracked_outputs(run) if cotangents else (), cotangents)
+    theirs, truth = given(ours), FunctionTruth(s, backward, () if problem is not None else cotangents, ours)
+    idle = _untouched(s, theirs, ours)
+    theirs, ours = ({n: t for n, t in side.items() if n not in idle} for side in (theirs, ours))
+    return verdicts(Bench(ROW, tables_of(tables), truth, None, False, None), theirs, ours, Notes())
+
+
+def _nothing(run: ForwardRun) -> str:
+    came = [f"{n} is {described(t)}" for n, t in run.outputs if not known(t)] + [f"{n} is a {t}" for n, t in run.bare]
+    return "no tensor with elements came out that parity compares" + (f" ({', '.join(came[:3])})" if came else "")
+
+
+# -------------------------------------------------------------------------------------------------------- the reference
+
+
+def _reference(s: Subject, backward: bool) -> tuple[Subject, ForwardRun, dict[str, Tensor]]:
+    """The subject, its run on the CPU and the results. The subject draws its random numbers on the CPU from here on, if any.
+    Raises UsageError if it fails there, if two runs differ, or if it draws where parity cannot hand the numbers out."""
+    __tracebackhide__ = True
+    kept = Kept(s.function)
+    with seeded():
+        run, cause = attempted(lambda: forward(s, torch.clone, backward), "run", False)
+    if name := kept.changed():
+        raise UsageError(
+            f"{s.name} changes '{name}', which it uses without being given it (what the first run changed was put back): pass "
+            "model and optimizer as arguments, so that each side works on a copy of its own"
+        )
+    if isinstance(run, Raised):
+        raise UsageError(
+            f"{s.name} raises on the CPU, so there is nothing to compare with: {run.type}: {run.message}{raised_at(cause)}; "
+            f"{raised_on_the_cpu(run.message)}"
+        ) from cause
+    results: dict[str, Tensor] = {n: t.detach() for n, t in (*run.outputs, *run.written)}
+    again = _again(s, backward, SEED + 1)
+    if _alike(results, again):
+        return s, run, results
+    with seeded():
+        drawn = forward(replace(s, draws=True), torch.clone, backward)
+    if drawn.handed is not None and drawn.handed.drew:
+        if is_compiled(s.function):
+            raise UsageError(f"{s.name} is compiled and draws random numbers, which no two devices share; call .eval()")
+        _handed_out(s, drawn, "the CPU")
+        s, run = replace(s, draws=True), drawn
+        results = {n: t.detach() for n, t in (*run.outputs, *run.written)}
+        again = _again(s, backward, SEED + 1)
+    if not _alike(results, again, 1e-3):
+        raise UsageError(
+            f"two equal runs of {s.name} on the CPU differ by more than rounding; call .eval(), fix the random numbers "
+            "that it draws, or write to all memory that it reads"
+        )
+    return replace(s, spread=_spread(results, again)), run, results
+
+
+def _spread(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """How far two equal runs on the CPU are apart in each element, by the results that are not equal."""
+    apart = [(n, x, b[n]) for n, x in a.items() if known(x) and not bit_equal(x, b[n])]
+    return {n: (widen(x, None) - widen(y, None)).abs().to(torch.float64).nan_to_num(0.0, 0.0, 0.0) for n, x, y in apart}
+
+
+def _handed_out(s: Subject, run: ForwardRun, place: str, wanted: int | None = None) -> None:
+    """Raise UsageError if random numbers were drawn that the other sides do not have. wanted: how many draws they made."""
+    if run.handed is None:
+        return
+    if run.handed.left:
+        raise UsageError(
+            f"{s.name} draws random numbers in {', '.join(sorted(run.handed.left))} on {place}, which no two devices share; "
+            "call .eval(), or draw them outside and pass them in"
+        )
+    if wanted is not None and run.handed.draws != wanted:
+        raise UsageError(
+            f"{s.name} draws random numbers {wanted} times on the CPU and {run.handed.draws} times on {place}, so that the two "
+            "differ; call .eval(), or draw them outside and pass them in"
+        )
+
+
+def _again(s: Subject, backward: bool, seed: int) -> dict[str, Tensor]:
+    with seeded(seed):
+        run = forward(s, torch.clone, backward)
+    return {n: t.detach() for n, t in (*run.outputs, *run.written)}
+
+
+def _alike(a: Mapping[str, Tensor], b: Mapping[str, Tensor], relative: float | None = None) -> bool:
+    """Whether two runs gave the same bits or, with `relative`, differ by at most that fraction of each tensor's largest
+    magnitude."""
+    if list(a) != list(b):
+        return False
+    for x, y in zip(a.values(), b.values()):
+        if not known(x) or not known(y):
+            continue
+        if x.shape != y.shape or x.dtype != y.dtype:
+            return False
+        if bit_equal(x, y):
+            continue
+        if relative is None:
+            return False
+        p, q = (torch.nan_to_num(t.abs().to(torch.float64)) for t in (x, y))
+        if p.numel() and float((p - q).abs().max()) > relative * float(p.max()):
+            return False
+    return True
+
+
+def _with_gradients(
+    run: ForwardRun, results: Mapping[str, Tensor], tracked: Sequence[str], cotangents: Sequence[Tensor]
+) -> tuple[dict[str, Tensor], Raised | None]:
+    if not cotangents:
+        return dict(results), None
+    with seeded():
+        grads = ex.attempt(lambda: gradients(run, tracked, cotangents), "backward", False)
+    return (dict(results), grads) if isinstance(grads, Raised) else ({**results, **dict(grads)}, None)
+
+
+# ----------------------------------------------------------------------------------------------------------- the device
+
+
+class There(NamedTuple):
+    """What the device returned. results: copied to the CPU; outside: names of the outputs that were not on the device; held:
+    the outputs, to be compared once more after later calls."""
+
+    results: dict[str, Tensor]
+    outside: frozenset[str]
+    held: tuple[Lent, ...]
+
+
+def _on_device(
+    s: Subject,
+    device: Device,
+    backward: bool,
+    tracked: Sequence[str],
+    cotangents: Sequence[Tensor],
+    reference: ForwardRun,
+    wrap: Wrap | None = None,
+) -> tuple[There | Raised, BaseException | None]:
+    """All results of the device, or what it raised. Raises UsageError if it draws other random numbers than the reference's run
+    did."""
+    with torch.random.fork_rng(devices=[]), device.active():
+        device.seed(SEED)
+        around = device.compiling() if is_compiled(s.function) else None
+        run, cause = attempted(lambda: forward(s, device.upload, backward, around, torch.clone, None, wrap, True), "run")
+        if isinstance(run, Raised):
+            return run, cause
+        _stays(s, run, device)
+        _handed_out(s, run, device.name, reference.handed.draws if reference.handed is not None else None)
+        outside = frozenset(n for n, t in run.outputs if t.device.type != device.torch_device.type)
+        results = ex.computed((*((n, t.detach()) for n, t in run.outputs), *run.written), device)
+        if isinstance(results, Raised):
+            return results, None
+        assert isinstance(results, Computed)
+        named = dict(results.tensors)
+        held = tuple(Lent(n, named[n], t.detach()) for n, t in run.outputs if known(t))
+        if wrap is not None or is_compiled(s.function) or sum(h.before.nbytes for h in held) > HELD_BYTES:
+            held = ()  # compiled code may hand out its memory again
+        if not cotangents or tracked_outputs(run) != tuple(tracked):
+            return There(named, outside, held), None
+        fed = [device.upload(c) for c in cotangents]
+        grads, cause = attempted(lambda: gradients(run, tracked, fed), "backward")
+        more = grads if isinstance(grads, Raised) else ex.computed(grads, device)
+        if isinstance(more, Raised):
+            return more, cause
+        assert isinstance(more, Computed)
+        return There({**named, **dict(more.tensors)}, outside, held), None
+
+
+def _stays(s: Subject, run: ForwardRun, device: Device) -> None:
+    """Raise UsageError if the call moved a parameter of its module away from the device."""
+    own = {n for n, _ in s.module.named_parameters()} if s.module is not None else set()
+    for name, p in run.leaves:
+        if name in own and p.device.type != device.torch_device.type:
+            raise UsageError(
+                f"{s.name} moves its parameter '{name}' to {p.device} while it runs, so that nothing is compared on "
+                f"{device.name}: take the .to() or .cpu() out of it"
+            )
+
+
+def _watched(s: Subject, device: Device, backward: bool) -> PlacementWatch:
+    """Where the operators ran in one more run of the subject; up to the error if it raises."""
+    watch = PlacementWatch(device.torch_device.type)
+    with torch.random.fork_rng(devices=[]), device.active(), listening([]):
+        device.seed(SEED)
+        got = ex.attempt(lambda: forward(s, device.upload, backward, watch.over(), torch.clone), "run")
+    watch.whole = not isinstance(got, Raised)
+    return watch
+
+
+def _spent(theirs: Any) -> bool:
+    """Whether the device must not be used again: it is out of memory."""
+    return isinstance(theirs, Raised) and theirs.kind == "oom"
+
+
+def _placed_there(
+    title: str,
+    device: Device,
+    watch: PlacementWatch,
+    outside: frozenset[str],
+    total: int,
+    numbers: frozenset[str],
+    notes: Notes,
+) -> None:
+    """Note what lies or ran elsewhere. Raises NothingCompared if nothing ran on the device."""
+    away = sorted(outside - numbers)
+    nowhere = total > 0 and len(outside) == total
+    if watch.whole and (watch.idle or (nowhere and not watch.there)):
+        ran = f"; on the CPU ran {', '.join(list(watch.here)[:6])}" if watch.here else ""
+        raise NothingCompared(f"{title}: no operator ran on {device.name}{ran}; let the function compute where its inputs lie")
+    if away:
+        ran = f"; what ran there: {', '.join(list(watch.there)[:12])}" if watch.there else ""
+        what = f"no output lies on {device.name}" if nowhere else f"{', '.join(away)} does not lie on {device.name}"
+        notes.say(f"{what}: make sure that the function computes there{ran}", loud=True)
+    if watch.after:
+        notes.say(f"ran on the CPU, after a copy from {device.name}: {', '.join(list(watch.after)[:12])}", loud=True)
+
+
+def gives_numbers(s: Subject, run: ForwardRun) -> bool:
+    """Whether a run returned an element, or wrote one into an input or a buffer."""
+    results = {n: t.detach() for n, t in (*run.outputs, *run.written)}
+    idle = _untouched(s, results, results)
+    return any(t.is_nested or t.numel() > 0 for n, t in results.items() if n not in idle)
+
+
+def _untouched(s: Subject, theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor]) -> set[str]:
+    """Names of the inputs and buffers that neither side wrote. Their bits decide: batch_norm writes without a new version."""
+    before = {f"after[{n}]": x for n, x in s.given}
+    before |= {f"buffer[{n}]": b for n, b in s.module.named_buffers()} if s.module is not None else {}
+    return {n for n, x in before.items() if n in ours and n in theirs and _kept(x, theirs[n]) and _kept(x, ours[n])}
+
+
+def _kept(before: Tensor, after: Tensor) -> bool:
+    if not known(before):
+        return True
+    before = before.detach().cpu()
+    return before.shape == after.shape and before.dtype == after.dtype and bit_equal(before, after)
+
+
+# ------------------------------------------------------------------------------------------------------- what was raised
+
+
+def attempted(run: Callable[[], Any], stage: str, classified: bool = True) -> tuple[Any, BaseException | None]:
+    """`execute.attempt`, which also returns the exception itself. A ParityError is raised again."""
+    caught: list[BaseException] = []
+
+    def kept() -> Any:
+        try:
+            return run()
+        except BaseException as e:
+            caught.append(e)
+            raise
+
+    got = ex.attempt(kept, stage, classified)
+    if caught and isinstance(caught[0], ParityError):
+        raise caught[0]
+    return got, caught[0] if caught else None
+
+
+def _raised_text(raised: Raised, cause: BaseException | None) -> str:
+    return f"{raised.type} in {raised.stage}: {raised.message}{raised_at(cause)}"
+
+
+def raised_at(e: BaseException | None) -> str:
+    """The last line of the caller's code that led to an exception; empty if the caller called torch directly."""
+    line = ""
+    for frame in traceback.extract_tb(e.__traceback__) if e is not None else ():
+        if frame.filename.startswith(os.path.join(PACKAGE, "devices", "")):
+            break
+        if not frame.filename.startswith((PACKAGE, TORCH, "<")):
+            near = os.path.relpath(frame.filename)
+            line = f" ({frame.filename if near.startswith('..') else near}:{frame.lineno}, in {frame.name})"
+    return line
+
+
+def _next(s: Subject, device: Device, watch: PlacementWatch | None, culprit: Sequence[str] = ()) -> str:
+    names = list(culprit) or (list(watch.calls) if watch is not None else [])
+    return command(names, s.dtype, device)

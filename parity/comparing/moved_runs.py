@@ -1,0 +1,116 @@
+"""Runs of a function on the CPU in which the result of every kernel is moved by a roundoff or two: what roundings explain, for
+the price of a plain run each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from parity.comparing.subject import Subject, forward, gradients, known, tracked_outputs, word
+from parity.comparing.truth import seeded
+from parity.core.dtypes import FACTS, HALF
+from parity.core.modes import OperatorMode
+from parity.oracle.kernels import EXACT_KERNELS
+from parity.oracle.roundoffs import perturb
+
+# Operators whose results are sums of products of two operands, or of the elements of one.
+ATEN_SUMS = (
+    *("mm", "bmm", "mv", "dot", "addmm", "baddbmm", "addmv", "linear", "linear_backward", "matmul", "sum"),
+    *("convolution", "_convolution", "convolution_overrideable", "convolution_backward", "convolution_backward_overrideable"),
+    *("conv1d", "conv2d", "conv3d", "cudnn_convolution", "cudnn_convolution_transpose", "embedding_dense_backward"),
+    *("_mps_convolution", "mps_convolution_backward", "_mps_convolution_transpose", "mps_convolution_transpose_backward"),
+)  # fmt: skip
+# And those that sum besides.
+ATEN_CHAINS = frozenset((*ATEN_SUMS, "mean", *(f"native_{n}_norm_backward" for n in ("batch", "group", "layer"))))
+
+STEP = 2.0  # roundoffs by which the result of a kernel moves: it stands for the roundings inside the kernel, too
+CHAIN = 0.3  # roundoffs of its result, times sqrt(n), that a chain of n additions is off by in the mean square, about
+Key = TypeVar("Key", str, int)  # of a result
+
+
+class Moved(OperatorMode):
+    """Moves the results of all kernels that round by `STEP` roundoffs of their dtype, to either side by chance. key: another
+    one for each run; chains: those of long sums by as much as one chain of additions loses. halves: whether one was in a half
+    type."""
+
+    def __init__(self, key: int, chains: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
+        self._key, self._chains = 7919 * key, chains
+        self.halves = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = func._schema.name.partition("::")[2]
+        results = tree_leaves(out)
+        self.halves |= any(isinstance(t, Tensor) and word(t.dtype) in HALF for t in results)
+        if func.is_view or name.rstrip("_") in EXACT_KERNELS:
+            return out
+        for t in results:
+            f = FACTS.get(word(t.dtype)) if isinstance(t, Tensor) and t.layout is torch.strided else None
+            if f is not None and t.numel() and (t.is_floating_point() or t.is_complex()):
+                self._key += 1
+                u = STEP * f.unit_roundoff
+                if self._chains and name in ATEN_CHAINS:
+                    u = max(u, CHAIN * math.sqrt(_terms((args, kwargs), t)) * FACTS["float32"].unit_roundoff)
+                perturb(t, u, self._key, t)
+        return out
+
+    def moved(self, t: Tensor) -> Tensor:
+        """A copy of an operand, moved by `STEP` roundoffs of its dtype."""
+        f = FACTS.get(word(t.dtype))
+        with torch.utils._python_dispatch._disable_current_modes():
+            if f is None or t.layout is not torch.strided or not (t.is_floating_point() or t.is_complex()):
+                return t.clone()
+            copy = torch.empty_like(t)
+            self._key += 1
+            perturb(t, STEP * f.unit_roundoff, self._key, copy)
+        return copy
+
+
+def _terms(given: Any, t: Tensor) -> float:
+    """About how many products each element of a result adds: of two matrices exactly as many, 1 without a sum."""
+    sizes = sorted(x.numel() for x in tree_leaves(given) if isinstance(x, Tensor))[-2:]
+    return max(1.0, math.sqrt(math.prod(sizes) / t.numel()) if len(sizes) == 2 else sum(sizes) / t.numel())
+
+
+def moved_results(
+    s: Subject, backward: bool, fed: Sequence[Tensor], mode: Moved, moves_operands: bool = False
+) -> dict[str, Tensor]:
+    """All results of one moved run. moves_operands: whether inputs, parameters and cotangents are moved as well."""
+    put = mode.moved if moves_operands else torch.clone
+    with seeded(), mode:
+        run = forward(s, put, backward)
+        grads = gradients(run, tracked_outputs(run), [put(c) for c in fed]) if fed else ()
+    return {n: t.detach() for n, t in (*run.outputs, *run.written, *grads)}
+
+
+def explained(
+    pairs: Mapping[Key, tuple[Tensor, Tensor]],
+    most: int,
+    run: Callable[[int], Mapping[Key, Tensor] | None],
+    off: Callable[[Tensor, Tensor, Sequence[Tensor]], float],
+) -> dict[Key, float]:
+    """Of pairs of the device's and the CPU's result those that moved runs explain, with how far off each is. most: of the runs;
+    run: makes the one with a number, from 1, or None if it cannot; off: of a pair and its moved results, at most 1 if these
+    explain it."""
+    runs: list[Mapping[Key, Tensor]] = []
+    done: dict[Key, float] = {}
+    while len(done) < len(pairs) and len(runs) < most and (made := run(len(runs) + 1)) is not None:
+        runs.append(made)
+        for key in [k for k in pairs if k not in done]:
+            far = off(*pairs[key], [r[key] for r in runs if key in r])
+            if far <= 1.0:
+                done[key] = far
+    return done
+
+
+def comparable(a: Tensor, b: Tensor) -> bool:
+    """Whether two results are of numbers that round, and are not equal already."""
+    if not (known(a) and known(b)) or a.dtype != b.dtype or a.shape != b.shape or not a.numel():
+        return False
+    return (a.is_floating_point() or a.is_complex()) and not torch.equal(a, b)

@@ -1,0 +1,249 @@
+"""The oracle of a caller's function: the function itself in float64."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from parity.comparing.draws import streams
+from parity.comparing.meter import Meter
+from parity.comparing.subject import SEED, Put, Subject, forward, gradients, tracked_outputs, word
+from parity.core.dtypes import FACTS, HALF
+from parity.core.results import Raised
+from parity.execution import execute as ex
+from parity.judging.promises import BETWEEN_KERNELS
+from parity.oracle.float64 import widen
+from parity.oracle.limited_range import Limited, Range, range_of
+from parity.oracle.oracle import SAMPLES
+from parity.oracle.protocol import Oracle
+from parity.oracle.rounding import Rounding
+from parity.oracle.roundoffs import extremes, perturbed
+from parity.oracle.sensitivity import Changes, changes_of, kept_of, least_of
+from parity.oracle.step_dtypes import OwnEpsilon, Recorded, Steps, Widened, finfo_recorded, finfo_replayed, with_autocast
+
+# If a function cannot run in float64, its inputs are moved by this many roundoffs: well above its own rounding.
+COARSE = 8.0
+HINT = '; effort="quick" takes less'
+
+
+class FunctionTruth(Oracle):
+    """The subject in float64, with the sensitivity of its results. Every step is rounded as in the dtype in which it ran on the
+    CPU, or under autocast on the device (cast) if that is coarser. If it cannot run in float64, the reference is the truth.
+    most: take the largest number of samples from the beginning."""
+
+    def __init__(
+        self,
+        s: Subject,
+        backward: bool,
+        cotangents: Sequence[Tensor],
+        reference: Mapping[str, Tensor],
+        cast: Mapping[str, list[str]] | None = None,
+        meter: Meter | None = None,
+        most: bool = False,
+    ) -> None:
+        self._cast = cast or {}
+        self._s, self._backward, self._fed, self._reference = s, backward, cotangents, reference
+        self._truths: dict[str, Tensor] | None = None
+        self._samples = SAMPLES[-1 if most else 0]
+        self._effects: dict[float, _Samples] = {}
+        self._limits: dict[tuple[Range, Range], dict[str, Tensor]] = {}
+        self._meter = meter or Meter(s.name)
+        self.refused = ""
+
+    def _all(self, put: Put, fed: Sequence[Tensor]) -> dict[str, Tensor]:
+        return self._run(put, fed)[0]
+
+    def _run(self, put: Put, fed: Sequence[Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
+        """All results of a run, and where it left the CPU's random numbers if it draws some."""
+        with seeded():
+            run = forward(self._s, put, self._backward)
+            grads = gradients(run, tracked_outputs(run), fed) if fed else ()
+        stream = run.handed.stream if run.handed is not None else None
+        return {n: t.detach() for n, t in (*run.outputs, *run.written, *grads)}, stream
+
+    def _in_double(self, put: Put, fed: Sequence[Tensor]) -> dict[str, Tensor]:
+        """All results of a run in float64, even if the function casts to other dtypes. Raises RuntimeError if it draws other
+        random numbers there: what it computes is then another function, and no rounding of it."""
+        own, kept = self._own, torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            with Widened(), OwnEpsilon(self._s.coarsest), finfo_replayed(own.limits):
+                results, stream = self._run(put, fed)
+        finally:
+            torch.set_default_dtype(kept)
+        if stream is not None and own.stream is not None and not torch.equal(stream, own.stream):
+            raise RuntimeError("it draws other random numbers there")
+        return results
+
+    @functools.cached_property
+    def _own(self) -> _Own:
+        """What a run in the function's own dtypes shows that a run in float64 has to know."""
+        streams_: list[Tensor | None] = [None]
+
+        def run() -> None:
+            streams_.append(self._run(torch.clone, self._fed)[1])
+
+        with Recorded() as ran, finfo_recorded() as limits:
+            ex.attempt(run, "run")
+        return _Own(with_autocast(ran.dtypes, self._cast), tuple(limits), streams_[-1])
+
+    @property
+    def chains(self) -> bool:
+        """Always true: a function passes rounded numbers from kernel to kernel."""
+        return True
+
+    @property
+    def may_branch_by_dtype(self) -> bool:
+        """Always true: `if x.dtype is torch.float16` is asked in many models."""
+        return True
+
+    @functools.cached_property
+    def rounds_to_half(self) -> bool:
+        """Whether a step ran in a half type."""
+        return any(d in HALF for dtypes in self._own.dtypes.values() for d in dtypes)
+
+    @property
+    def known(self) -> Mapping[str, Tensor]:
+        """All truths that have been computed; empty before the first call of `truth`."""
+        return self._truths or {}
+
+    def truth(self, name: str) -> Tensor | None:
+        """The truth of one result; the reference's result, widened, if the subject does not run in float64."""
+        if self._truths is None:
+            _ = self._own  # before anything is rounded
+            with self._meter.run("a run in float64", self._samples, HINT):
+                got = ex.attempt(lambda: self._in_double(_fresh_wide, self._fed), "run")
+            if isinstance(got, Raised):
+                self.refused = f"{got.type}: {got.message}"
+                got = {n: widen(t, None) for n, t in self._reference.items()}
+            self._truths = got
+        return self._truths.get(name)
+
+    def sensitivity(self, name: str, u: float, between: float) -> Tensor:
+        """The largest change of a result if every input and every step is moved by a roundoff, or between equal runs."""
+        assert self._truths is not None
+        moved = self._by().moved.get(name, torch.zeros(self._truths[name].shape, dtype=torch.float64))
+        return torch.maximum(moved, self._s.spread[name]) if name in self._s.spread else moved
+
+    def amplified(self, name: str, u: float, between: float, times: float) -> Tensor | None:
+        """The largest change if every step is moved by `times` roundoffs."""
+        return self._by(times).moved.get(name)
+
+    def changes(self, name: str, u: float, between: float) -> Changes | None:
+        """How the result moved in each sample."""
+        rows = self._by().changes.get(name)
+        if not rows:
+            return None
+        assert self._truths is not None
+        return changes_of(rows, self._truths[name].numel() * (1 + self._truths[name].is_complex()))
+
+    def largest(self, u: float, between: float) -> float:
+        """The largest magnitude among the inputs and the results of all kernels."""
+        return self._by().largest
+
+    def limited(self, name: str, inside: Range, between: Range) -> Tensor | None:
+        """The result if every intermediate number is kept within the range of its step's dtype."""
+        if self.refused:
+            return None
+        if (inside, between) not in self._limits:
+            steps = Steps(self._own.dtypes)
+
+            def range_(step: str) -> Range:
+                f = FACTS.get(steps.dtype(step), FACTS["float32"])
+                own = range_of(f, between.least >= f.tiny)
+                return own.above if not between.least else own.upward if between.up else own.below
+
+            with Limited(inside, between, range_) as mode:
+                got = ex.attempt(lambda: self._in_double(_fresh_wide, self._fed), "run")
+            self._limits[inside, between] = got if mode.left_range and not isinstance(got, Raised) else {}
+        return self._limits[inside, between].get(name)
+
+    def take_more_samples(self, most: int = SAMPLES[-1]) -> bool:
+        """Take more samples from now on, up to `most`; False if no larger number is left."""
+        more = [n for n in SAMPLES if self._samples < n <= most]
+        self._samples = more[0] if more else self._samples
+        return bool(more)
+
+    def _by(self, times: float = 1.0) -> _Samples:
+        """The samples with so many roundoffs; those that were taken before are kept."""
+        taken = self._effects.setdefault(times, _Samples())
+        while taken.count < self._samples:
+            with self._meter.run("a run in float64", self._samples - taken.count - 1, HINT):
+                self._take_one(taken, taken.count, times)
+            taken.count += 1
+        return taken
+
+    def _take_one(self, taken: _Samples, k: int, times: float) -> None:
+        """Run the function with everything rounded, and keep by how much its results moved."""
+        assert self._truths is not None
+        u, factor = FACTS["float32"].unit_roundoff, COARSE if self.refused else 1.0
+        if FACTS[word(self._s.coarsest)].unit_roundoff < u or self.refused:
+            u = FACTS[word(self._s.coarsest)].unit_roundoff
+        u, half = times * u, times / BETWEEN_KERNELS
+        count, steps = itertools.count(101 * k), Steps(self._own.dtypes)
+
+        def put(t: Tensor) -> Tensor:
+            if not k and (t.is_floating_point() or t.is_complex()):
+                taken.largest = max(taken.largest, extremes(t)[1])
+            moved_input = perturbed(_fresh_wide(t), factor * u, next(count))
+            return moved_input.to(t.dtype) if self.refused else moved_input
+
+        def step(name: str) -> tuple[float, float]:
+            f = FACTS.get(steps.dtype(name), FACTS["float32"])
+            return (half * f.unit_roundoff if f.name in HALF else u), least_of(f)
+
+        fed = [perturbed(widen(c, None), factor * u, 101 * k + 50) for c in self._fed]
+        run = self._all if self.refused else self._in_double
+        least, steps_ = least_of(FACTS["float32"]), None if self.refused else step
+        with Rounding(factor * u, k, u, inside_least=least, steps=steps_) as mode:
+            got = ex.attempt(functools.partial(run, put, fed), "run")
+        taken.largest = max(taken.largest, mode.largest)
+        for n, t in {} if isinstance(got, Raised) else got.items():
+            at = self._truths.get(n)
+            if at is not None and at.shape == t.shape and (t.is_floating_point() or t.is_complex()):
+                signed = widen(t, None) - at
+                signed = signed / factor if factor != 1.0 else signed
+                change = signed.abs().to(torch.float64).nan_to_num_(0.0, 0.0, 0.0)
+                moved = taken.moved.get(n)
+                taken.moved[n] = change if moved is None else torch.maximum(moved, change)
+                taken.changes.setdefault(n, []).append(kept_of(signed))
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """A run in a function's own dtypes. dtypes: those in which the operators ran; limits: those it asked `torch.finfo` for;
+    stream: where it left the CPU's random numbers, None if it draws none."""
+
+    dtypes: Mapping[str, list[str]]
+    limits: tuple[torch.dtype, ...]
+    stream: Tensor | None
+
+
+@dataclass(slots=True)
+class _Samples:
+    """How the results moved in the samples taken so far. count: how many; moved: name -> largest change of each element;
+    changes: name -> a row for each sample, as `kept_of` gives it; largest: see `FunctionTruth.largest`."""
+
+    count: int = 0
+    moved: dict[str, Tensor] = field(default_factory=dict)
+    changes: dict[str, list[Tensor]] = field(default_factory=dict)
+    largest: float = 0.0
+
+
+def _fresh_wide(t: Tensor) -> Tensor:
+    wide = widen(t, None)
+    return wide.clone() if wide is t else wide
+
+
+@contextmanager
+def seeded(seed: int = SEED) -> Iterator[None]:
+    """Seed the CPU's generator, Python's and numpy's, and use full precision; all are restored afterwards."""
+    with torch.random.fork_rng(devices=[]), ex.full_precision(), streams(seed):
+        torch.default_generator.manual_seed(seed)
+        yield

@@ -1,0 +1,161 @@
+"""Where the operators of a call ran: on the device, on the CPU, or on the CPU after a copy from the device.
+
+torch modes watch one more run of the function. They see every dispatched operator, so they detect a function that computes on
+the CPU and uploads its result. The run that is judged is not watched, because `torch.compile` does not run its code under a
+mode.
+"""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._pytree import tree_leaves
+
+from parity import catalog
+from parity.comparing.places import line
+from parity.core import processes
+from parity.core.modes import OperatorMode
+from parity.devices import Device, setup
+from parity.devices.sim.loading import place_of
+from parity.oracle.step_dtypes import Recorded
+
+NO_BACKWARD = -1  # torch's id of the current graph task outside of any backward
+# Copies if the devices differ; otherwise computation (a cast, a write).
+ATEN_COPIES = ("aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::_copy_from_and_resize")
+ATEN_READS = ("aten::_local_scalar_dense",)
+ATEN_IDLE = ("aten::detach", "aten::alias", "aten::lift_fresh", "aten::lift")
+MANY = 12  # most op names in the suggested command
+
+
+class PlacementWatch:
+    """there, here: operators that computed on the device and on the CPU, in the order of their first call. after: operators of
+    `here` that took floating tensors after a copy from the device. calls: public torch functions that took a tensor on the
+    device; last: the last of them, "" if no catalog row tests it. made: the last call that made a tensor on the CPU out of
+    none, and its line. cast: the dtypes of the operators that ran under autocast, as `Recorded` gives them. error: the first
+    exception in a backward. whole: whether the run finished."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.there: dict[str, None] = {}
+        self.here: dict[str, None] = {}
+        self.after: dict[str, None] = {}
+        self.calls: dict[str, None] = {}
+        self.last = self.made = ""
+        self.cast: dict[str, list[str]] = {}
+        self.error: Exception | None = None
+        self.whole = False
+        self._copied = False
+        self._autocast = False  # whether the public function that runs now does so under autocast
+
+    @contextmanager
+    def over(self) -> Iterator[None]:
+        """Watch the operators that are dispatched inside."""
+        with _Functions(self), Recorded(lambda: self._autocast) as ran, _Operators(self):
+            yield
+        self.cast = {n: d for n, d in ran.dtypes.items() if any(d)}
+        if self.error is not None:
+            raise self.error
+
+    def calling(self) -> None:
+        """A public function is called. Its operators cannot tell: autocast is off inside the kernels that cast."""
+        self._autocast = torch.is_autocast_enabled(self.kind)
+
+    @property
+    def idle(self) -> bool:
+        """Whether operators computed on the CPU only."""
+        return not self.there and bool(self.here)
+
+    def saw(self, name: str, given: Sequence[Tensor], result: Any) -> None:
+        """Record that an operator ran on these tensors."""
+        before, after = ({t.device.type for t in side} for side in (given, _tensors(result)))
+        kinds = before | after
+        if name in ATEN_READS or (name in ATEN_COPIES and len(kinds) > 1):
+            self._copied = self._copied or (self.kind in before and self.kind not in after)
+        elif self.kind in kinds:
+            self.there.setdefault(name)
+        elif "cpu" in kinds:
+            self.here.setdefault(name)
+            if self._copied and any(t.is_floating_point() or t.is_complex() for t in given):
+                self.after.setdefault(name)
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]
+
+
+class _Operators(OperatorMode):
+    def __init__(self, watch: PlacementWatch) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
+        self._watch = watch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        try:
+            result = func(*args, **kwargs)
+        except Exception as e:
+            if torch._C._current_graph_task_id() == NO_BACKWARD:
+                raise
+            # An exception from a mode in a backward ends the process if the device is in Python as well (torch 2.13).
+            self._watch.error = self._watch.error or e
+            returns = func._schema.returns
+            return None if len(returns) == 1 else tuple(None for _ in returns)
+        name = func.name().partition(".")[0]
+        if not func.is_view and name not in ATEN_IDLE:
+            self._watch.saw(name, _tensors((args, kwargs)), result)
+        return result
+
+
+class _Functions(TorchFunctionMode):
+    def __init__(self, watch: PlacementWatch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, watch = kwargs or {}, self._watch
+        watch.calling()
+        name = row_of(getattr(func, "__name__", ""))
+        given = _tensors((args, kwargs))
+        # Recorded before the call, so that a call that raises is recorded, too.
+        if any(t.device.type == watch.kind for t in given):
+            watch.last = name
+            if name:
+                watch.calls.setdefault(name)
+        result = func(*args, **kwargs)
+        if not given and isinstance(result, Tensor) and result.is_cpu and result.ndim:
+            watch.made = f"{resolve_name(func) or func.__name__} at {line()}"
+        return result
+
+
+@functools.cache
+def row_of(function: str) -> str:
+    """The catalog row that tests a public function, for `parity run`; empty if there is none."""
+    plain = function.strip("_")
+    if plain not in catalog.ROWS and function.startswith("__r"):  # __rsub__
+        plain = plain[1:]
+    return plain if plain in catalog.ROWS else _by_call().get(plain, "")
+
+
+@functools.cache
+def _by_call() -> dict[str, str]:
+    rows: dict[str, str] = {}
+    for row in catalog.ROWS.values():
+        if row.call.startswith("torch."):
+            rows.setdefault(row.call.rpartition(".")[2], row.name)
+    return rows
+
+
+def command(names: list[str], dtype: str, device: Device) -> str:
+    """The command that tests these ops one by one, with the same faults and setup; empty if there are none."""
+    if not names:
+        return ""
+    planted = getattr(device, "planted", ())
+    more = f" --faults {shlex.quote(place_of(planted))}" if planted else ""
+    more += "".join(f" --setup {shlex.quote(path)}" for path in setup.ran[-1:])
+    return f"{processes.called()} run {' '.join(names[:MANY])} --dtype {dtype} --device {device.name}{more}"

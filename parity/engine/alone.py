@@ -1,0 +1,297 @@
+"""The cases of an item in processes of their own, after the item has ended several workers.
+
+A process (`parity.engine.alone_worker`) checks one case after another and hands each result back through a file. When it ends
+or hangs, the case that it was at runs once more in a process of its own. If that one lives, its result counts, and the cases
+before it are tried alone, because some deaths come later than the call. Another process goes on with the cases after it, and
+starts meanwhile: most of what a death costs is the start of two processes.
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from parity.checks.check import Result
+from parity.checks.power import ProbeResults
+from parity.core import processes
+from parity.core.results import Json
+from parity.engine import inquest, journal
+from parity.engine.inquest import KILLS, How
+from parity.engine.options import RunOptions
+from parity.engine.rounds import Part
+from parity.engine.suite import Item
+from parity.store.rows import DEVICE, OUTSIDE, UNKNOWN
+
+STARTING = 120.0  # seconds that a process may take until its first case
+TICK = 0.01  # seconds between two looks at what a process has done
+NONE_LIVES = 12  # deaths without a case that lived, after which the rest of the item is left out
+HANGS = 3  # hung cases after which the rest is left out; each costs its whole patience
+STARTS = 2  # processes without a case after which no other one is started
+SECONDS = 240.0  # for one item
+LOOKED_BACK = 3  # cases before a death that are tried alone where the one at hand lives
+IN_VAIN = 2  # looks back that found nothing, after which no other one is taken: the cases die together, not one of them
+INQUESTS = 3  # of one item
+LINGER = 0.3  # seconds that a process lives on after a case that it runs alone
+DONE = -1  # instead of an ordinal: the process has come to its end
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What checking one case gave. void: why it could not be built, empty if it could; seconds: aspect -> the device's time."""
+
+    results: tuple[Result, ...] = ()
+    digest: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    power: tuple[ProbeResults, ...] = ()
+    void: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a process is to do. power: see `RunPlan`; first, last: ordinals of the first case, and of the last one if there is
+    one; skip: ordinals that are left out; linger: seconds to live on after the last case."""
+
+    options: RunOptions
+    power: float
+    op: str
+    dtype: str
+    part: tuple[int, int, int] | None
+    first: int
+    last: int | None
+    skip: frozenset[int]
+    linger: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a process ended. ordinal: of the case that it was at, None if it was at none; how: crash, hang or killed; before: the
+    cases that it had done, the last one first."""
+
+    ordinal: int | None
+    how: str
+    signal: str
+    stage: str
+    after: float
+    before: tuple[int, ...]
+
+
+class Alone:
+    """The results of an item's cases, asked for in their order. deaths: what ended or hung a process, as rows for the
+    controller (`Survival`); left_out: why no further case is run, empty if they are."""
+
+    def __init__(
+        self, item: Item, part: Part | None, options: RunOptions, power: float, node: str, earlier: Sequence[Json]
+    ) -> None:
+        """node: the item's test; earlier: the deaths of the item that the controller knows of."""
+        self.deaths: list[Json] = []
+        self.left_out = ""
+        self._item, self._options, self._power, self._node = item, options, power, node
+        self._part = None if part is None else (part.round, part.start, part.stop)
+        self._earlier = earlier
+        self._texts: dict[int, tuple[str, float]] = {}  # ordinal -> case, seconds that it may take
+        self._done: dict[int, Checked] = {}
+        self._dead: set[int] = set()
+        self._lived = self._hung = self._inquests = self._idle_starts = self._in_vain = 0
+        self._process: _Process | None = None
+        self._began = time.monotonic()
+
+    def checked(self, ordinal: int, text: str, allowed: float, skip: frozenset[int] = frozenset()) -> Checked | None:
+        """The result of a case; None if it ended its process or hung, or is left out. allowed: seconds that it may take; skip:
+        ordinals that are not asked for."""
+        self._texts[ordinal] = text, allowed
+        while ordinal not in self._done and ordinal not in self._dead and not self.left_out:
+            if self._process is None:
+                self._process = self._start(ordinal, None, 0.0, skip)
+            got = self._process.step()
+            if isinstance(got, Ended):
+                self._process = None
+                self._after_death(ordinal, got, skip)
+            elif got is not None and got[0] == DONE:  # it has no such case
+                self._process.close()
+                self._process = None
+                self._leave_out("a process drew other cases than this one")
+            elif got is not None:
+                self._done[got[0]] = got[1]
+        if ordinal in self._done:
+            self._lived += 1
+        return self._done.pop(ordinal, None)
+
+    def close(self) -> None:
+        """End the process that may still run."""
+        if self._process is not None:
+            self._process.close()
+
+    def _start(self, first: int, last: int | None, linger: float, skip: frozenset[int] = frozenset()) -> _Process:
+        i = self._item
+        out = skip | self._dead if last is None else skip
+        asked = Asked(self._options, self._power, i.row.name, i.dtype, self._part, first, last, out, linger)
+        return _Process(asked)
+
+    def _after_death(self, ordinal: int, ended: Ended, skip: frozenset[int]) -> None:
+        """Find the case that ended a process, the one at hand or one before it. Hangs need no second look."""
+        if ended.ordinal is None and not ended.before:
+            self._idle_starts += 1
+            if self._idle_starts >= STARTS:
+                self._row(ordinal, ended, UNKNOWN, "")
+                self._leave_out(f"a process ended ({ended.signal}) before it came to a case")
+            return
+        if ended.ordinal == ordinal and (ended.how == "hang" or not ended.before):
+            self._died(ordinal, ended)
+            return
+        if ended.ordinal == ordinal:
+            self._process = self._start(ordinal + 1, None, 0.0, skip)
+            alone = self._alone(ordinal)
+            if isinstance(alone, Ended):
+                self._died(ordinal, alone)
+                return
+            if alone is not None:
+                self._done[ordinal] = alone
+        self._look_back(ordinal, ended)
+
+    def _look_back(self, ordinal: int, ended: Ended) -> None:
+        """Find a case that ended its process after the call, while a later one was at work."""
+        if ended.signal in KILLS:
+            self._row(ordinal, ended, OUTSIDE, "it does not end a process of its own")
+            return
+        looks = LOOKED_BACK if self._in_vain < IN_VAIN else 0
+        for earlier in [k for k in ended.before if k in self._texts][:looks]:
+            other = None if earlier in self._dead else self._alone(earlier)
+            if isinstance(other, Ended):
+                self._died(earlier, other)
+                return
+        self._in_vain += 1
+        self._row(ordinal, ended, UNKNOWN, f"it came after {len(ended.before)} other cases, and not alone")
+
+    def _alone(self, ordinal: int) -> Checked | Ended | None:
+        """A case in a process of its own."""
+        process, checked = self._start(ordinal, ordinal, LINGER), None
+        while True:
+            got = process.step()
+            if isinstance(got, Ended):
+                return got
+            if got is not None and got[0] == DONE:
+                return checked
+            checked = checked if got is None else got[1]
+
+    def _died(self, ordinal: int, ended: Ended) -> None:
+        self._dead.add(ordinal)
+        self._hung += ended.how == "hang"
+        text, allowed = self._texts[ordinal]
+        blame, why = DEVICE, ""
+        if ended.stage != "device" or ended.signal in KILLS:
+            blame, why = self._blame(text, allowed, ended)
+        if ended.signal in KILLS and blame == UNKNOWN:
+            ended = Ended(ended.ordinal, "killed", ended.signal, ended.stage, ended.after, ended.before)
+        if not any(d["case"] == text and d["how"] == ended.how and d["blame"] != OUTSIDE for d in self._earlier):
+            self._row(ordinal, ended, blame, why)
+        if self._hung >= HANGS:
+            self._leave_out(f"{HANGS} of its cases hung")
+        elif not self._lived and len(self._dead) >= NONE_LIVES:
+            self._leave_out(f"each of its first {len(self._dead)} cases ended the process")
+        elif time.monotonic() - self._began > SECONDS:
+            self._leave_out(f"its deaths took more than {SECONDS:.0f} s")
+
+    def _leave_out(self, why: str) -> None:
+        """Run no further case, and say so at the last death."""
+        self.left_out = why
+        if self.deaths:
+            said = f"{why}, so the rest of the item is not run"
+            self.deaths[-1]["why"] = "; ".join(filter(None, (self.deaths[-1]["why"], said)))
+
+    def _blame(self, text: str, allowed: float, ended: Ended) -> tuple[str, str]:
+        """As for the death before it with the same words, else by an inquest."""
+        for d in (*self._earlier, *self.deaths):
+            same = (d["signal"], d["stage"], d["how"]) == (ended.signal, ended.stage, ended.how)
+            if same and d["blame"] != OUTSIDE and d["why"] != inquest.PENDING:
+                return d["blame"], d["why"]
+        if self._inquests >= INQUESTS:
+            return UNKNOWN, f"not looked into: {INQUESTS} deaths of this item were"
+        self._inquests += 1
+        o = self._options
+        died = inquest.HANG if ended.how == inquest.HANG else ended.signal
+        return inquest.held(text, How(o.device, o.faults, o.setup), allowed, died)
+
+    def _row(self, ordinal: int, ended: Ended, blame: str, why: str) -> None:
+        self.deaths.append(
+            {
+                "node": self._node, "item": self._item.id, "ordinal": ordinal, "case": self._texts[ordinal][0],
+                "how": "killed" if blame == OUTSIDE else ended.how, "stage": ended.stage, "signal": ended.signal,
+                "after": ended.after, "blame": blame, "why": why, "last": False,
+            }
+        )  # fmt: skip
+
+
+class _Process:
+    """One process, with what it writes into a folder of its own."""
+
+    def __init__(self, asked: Asked) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="parity-alone-", ignore_cleanup_errors=True)
+        self._notes, path = Path(self._folder.name, "journal"), Path(self._folder.name, "results")
+        path.touch()
+        self._results = path.open("rb")
+        with processes.isolated():
+            self._process = subprocess.Popen(
+                processes.command("parity.engine.alone_worker", self._folder.name), stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(pickle.dumps(asked))
+            self._process.stdin.close()
+        except OSError:  # it has ended already
+            pass
+        self._until = time.monotonic() + STARTING
+        self._before: list[int] = []
+        self._coming: Iterator[tuple[int, Checked]] = iter(())
+        self._rest = b""
+
+    def step(self) -> tuple[int, Checked] | Ended | None:
+        """The next result, or how the process ended; None if there is nothing new. A result that is there comes first."""
+        code = self._process.poll()
+        for got in self._read():
+            self._before.insert(0, got[0])
+            return got
+        entry = journal.read(self._notes)
+        at = entry if entry is not None and entry.running else None
+        if code is None:
+            late = at.overdue if at is not None else entry is None and time.monotonic() > self._until
+            if not late:
+                time.sleep(TICK)
+                return None
+            after = time.monotonic() - (at.started if at is not None else self._until - STARTING)
+            return self._ended(at, "hang", f"ended by parity after {after:.1f} s", after)
+        lost = self._notes.with_suffix(".lost")
+        said = f"the device computes nothing any more after {lost.read_text()[:300]}" if lost.exists() else inquest.word(code)
+        return self._ended(at, "crash", said, 0.0 if at is None else time.monotonic() - at.started)
+
+    def close(self) -> None:
+        """End it, and remove its folder."""
+        inquest.end(self._process)
+        self._results.close()
+        self._folder.cleanup()
+
+    def _read(self) -> Iterator[tuple[int, Checked]]:
+        """The results that are whole, one at a time."""
+        self._rest += self._results.read()
+        while len(self._rest) >= HEAD and len(self._rest) >= (end := HEAD + int.from_bytes(self._rest[:HEAD], "big")):
+            whole, self._rest = self._rest[HEAD:end], self._rest[end:]
+            yield pickle.loads(whole)
+
+    def _ended(self, at: journal.JournalEntry | None, how: str, signal: str, after: float) -> Ended:
+        self.close()
+        ordinal, stage = (None, "after") if at is None else (at.ordinal, at.stage)
+        return Ended(ordinal, how, signal, stage, round(after, 1), tuple(self._before))
+
+
+HEAD = 8  # bytes before each result: its length
+
+
+def packed(ordinal: int, checked: Checked) -> bytes:
+    """A result as the process writes it."""
+    body = pickle.dumps((ordinal, checked))
+    return len(body).to_bytes(HEAD, "big") + body

@@ -1,0 +1,123 @@
+"""Check one case of an item in this process, which ends if the device computes nothing any more."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+
+import torch
+
+from parity.checks.check import EVERYTHING, Mark, Result, Settings, check, failing
+from parity.checks.leaks import leak_of
+from parity.checks.power import ProbeResults
+from parity.checks.trial import HELD, NAN
+from parity.core import notation
+from parity.core.case import Case
+from parity.core.errors import CaseError
+from parity.core.results import Aspect, Status
+from parity.devices.base import Device
+from parity.devices.fallbacks import listening
+from parity.engine.alone import Checked
+from parity.engine.journal import CaseJournal, NoJournal
+from parity.engine.planning import RunPlan
+from parity.engine.settings import settings_of_run
+from parity.engine.suite import Item
+from parity.engine.tally import ItemTally
+from parity.execution.execute import program
+from parity.generation.generate import Drawn
+
+
+def check_case(item: Item, plan: RunPlan, ordinal: int, pinned: bool, one: Drawn, mark: Mark, notes: list[str]) -> Checked:
+    """Check one case of an item. What may be none of the device's doing is tried once more: a case without memory, after the
+    caches were emptied, and a finding of a device that computes with the CPU's own kernels. Raises CaseError if the case cannot
+    be built."""
+    how = settings_of_run(item, plan, ordinal, pinned)
+    there, watching = (plan.device, plan.cpu, plan.tables), plan.study.watching
+    seconds, power = dict[str, float](), list[ProbeResults]()
+    results, digest = check(item.row, one.case, *there, how, mark, notes, watching, power, seconds)
+    if any(r.verdict.status is Status.OOM for r in results):
+        gc.collect()
+        plan.device.release()
+        results, digest = check(item.row, one.case, *there, how, mark, notes, watching, None, seconds)
+    elif failing(results) and _shares_the_kernels(plan.device):
+        again, _ = check(item.row, one.case, *there, how, mark, notes, watching)
+        results = results if failing(again) else again
+    return Checked(results, digest, seconds, tuple(power))
+
+
+def checked_here(
+    item: Item, plan: RunPlan, ordinal: int, pinned: bool, one: Drawn, journal: CaseJournal, notes: list[str]
+) -> Checked:
+    """Check one case, which the journal holds, in this process; it ends if the device computes nothing any more afterwards."""
+    try:
+        checked = check_case(item, plan, ordinal, pinned, one, journal.stage, notes)
+    except CaseError as e:
+        end_unless_alive(plan, journal, str(e))
+        checked = Checked(void=str(e))
+    # A call that the CPU refuses as well may still have broken the device for all later calls.
+    odd = [r.verdict.reason for r in checked.results if r.verdict.status in (Status.ERROR, Status.VOID)]
+    if odd or (one.case.refused and not checked.void):
+        end_unless_alive(plan, journal, odd[0] if odd else f"a call that is to be refused ({one.case.refused})")
+    journal.end()
+    return checked
+
+
+def leaks_of(item: Item, plan: RunPlan, tally: ItemTally, journal: CaseJournal) -> dict[str, int]:
+    """The case of the item that agreed and was kept for this, if each of its repeats leaves memory on the device. Looked for in
+    one dtype of each op, because it takes as long as some cases."""
+    if tally.agreed is None or item.dtype != item.row.dtypes[0]:
+        return {}
+    ordinal, case, differentiated = tally.agreed
+    text = notation.case_text(case)
+    journal.begin(ordinal, item.id, text, plan.patience(case))
+    journal.stage("device")
+    left = leak_of(program(item.row), case, plan.device, differentiated)
+    journal.end()
+    return {text: left} if left else {}
+
+
+def recheck(item: Item, plan: RunPlan, case: Case, notes: list[str], only: Aspect, journal: CaseJournal) -> tuple[Result, ...]:
+    """The results of one aspect of a case, with every tensor judged by the oracle; empty if the case cannot be built."""
+    hard, twice = plan.profile.poison, only is Aspect.REPEAT
+    strict = plan.options.fail_on_metadata
+    how = Settings(
+        True, twice, only, poison=NAN if hard else 0, guards=hard, fail_on_metadata=strict, held=HELD if twice else 0
+    )
+    try:
+        results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, how, journal.stage, notes)
+    except CaseError:
+        return ()
+    return results
+
+
+def replay(item: Item, plan: RunPlan, case: Case, journal: CaseJournal | None = None) -> tuple[Result, ...]:
+    """Check a case with all aspects and the oracle. Raises CaseError if it cannot be built here."""
+    notes: list[str] = []
+    seen = journal or NoJournal()
+    how = replace(EVERYTHING, fail_on_metadata=plan.options.fail_on_metadata)
+    seen.begin(0, item.id, notation.case_text(case), plan.patience(case))
+    with plan.device.active(), listening(notes):
+        results, _ = check(item.row, case, plan.device, plan.cpu, plan.tables, how, seen.stage, notes)
+    seen.end()
+    return results
+
+
+def end_unless_alive(plan: RunPlan, journal: CaseJournal, why: str) -> None:
+    """End this process if the device no longer computes. why: the last reason that is known."""
+    if not plan.device.answers():
+        journal.lost(why)
+
+
+def end_unless_able(item: Item, plan: RunPlan, journal: CaseJournal, why: str) -> None:
+    """The same after an item, and also if the device refuses its dtype by now. Some kernels fail asynchronously: without this
+    the next item would find a dead device and compare nothing."""
+    end_unless_alive(plan, journal, why)
+    if item.dtype in plan.takes and not plan.device.takes(getattr(torch, item.dtype)):
+        journal.lost(f"this item: it refuses tensors of {item.dtype}, which it took at the start")
+
+
+def _shares_the_kernels(device: Device) -> bool:
+    """Whether the device computes everything with the CPU's own kernels and has no faults. Some of these kernels read
+    uninitialized memory (bfloat16 convolutions with 65,536 channels, torch 2.13), so a difference that does not recur says
+    nothing about the device."""
+    return (device.simulated or device.torch_device.type == "cpu") and not getattr(device, "faults", ())

@@ -1,0 +1,221 @@
+"""What an item found, by kind: each with its least case and its cause, and whether it comes every time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from parity.checks.check import Result, failing
+from parity.core import notation
+from parity.core.case import Case
+from parity.core.errors import ParityError
+from parity.core.results import UNSEARCHED, Aspect, Cause, Measure, Record, Status
+from parity.engine.checking import end_unless_alive, recheck
+from parity.engine.journal import LOCATING, SHRINKING, CaseJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
+from parity.engine.rounds import Part, TimeLimit
+from parity.engine.suite import Item
+from parity.engine.tally import ItemTally, record
+from parity.findings.extent import Extent
+from parity.findings.locating import cause_of, unlocated
+from parity.findings.recognition import Recognition, uncovered
+from parity.findings.regions import extent
+from parity.generation.generate import Drawn
+from parity.generation.plainer import plainest, rare
+from parity.generation.shrink import UNFIT
+from parity.generation.shrink import shrink as least
+from parity.store.rows import Sighting
+
+KINDS_SHRUNK = 3  # kinds of findings of one item whose sizes are shrunk; the rest only lose what they do not need
+SHRINK_SECONDS = 6.0  # per kind
+PLAIN_SECONDS = 2.0  # and after that, for what the shrinker leaves
+OTHERS = 4  # further cases of a finding that are kept, for trying it again
+CAUSE_SECONDS = 20.0  # of an item; its findings after that are told by op
+AGAIN = 6  # how often a finding must come again, one time after the other, to count as none of chance
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One kind of difference of one item, with the least case that shows it and the first case that showed it. count: cases of
+    the item that showed this kind; others: a few of them, the largest first; cause: where it comes from, None if a later part
+    of the item looks for it; also: drawn cases that the least case does not stand for; known: what it is to the known findings,
+    None if it is new; by_chance: whether the case agreed when it was run again; extent: of all cases that showed it; before:
+    the cases before the first one in its process."""
+
+    item: Item
+    result: Result
+    case: Case
+    first: Case
+    count: int
+    others: tuple[Case, ...] = ()
+    cause: Cause | None = None
+    also: tuple[str, ...] = ()
+    known: Sighting | None = None
+    by_chance: bool = False
+    extent: Extent = ()
+    before: tuple[str, ...] = ()
+
+
+def by_kind(
+    item: Item, plan: RunPlan, tally: ItemTally, known: Recognition, notes: list[str], journal: CaseJournal,
+    kinds: int, locate: bool, later: bool,
+) -> Iterator[Finding]:  # fmt: skip
+    """Each kind of finding with its least case and its cause, and what it is to the known ones. kinds: of how many the sizes
+    are shrunk; locate: whether experiments look for their causes; later: whether another part of the item will tell them."""
+    spent = 0.0
+    for k, (key, seen) in enumerate(tally.failing.items()):
+        one, result = min(seen, key=lambda s: (len(s[0].picks), s[0].picks))
+        case = one.case
+        if kinds:
+            case, result = shrink(item, plan, one, result, key, notes, journal, k < kinds)
+        left = min(CAUSE_SECONDS - spent, plan.left)
+        began = time.monotonic()
+        look = locate and left > 0
+        cause = None if later else unlocated(item.row, result, (UNSEARCHED,))
+        if look:
+            cause = _cause(item, plan, case, result, notes, journal)
+        shown = [(case, result.verdict.measure), *((s.case, r.verdict.measure) for s, r in seen)]
+        shown += _with_rare_values(item, plan, case, result, notes, journal) if look else ()
+        spent += time.monotonic() - began
+        drawn_cases = sorted({s[0].case for s in seen} - {one.case}, key=lambda c: (-c.numel, notation.case_text(c)))
+        also = tuple(map(notation.case_text, uncovered((case,), (s.case for s, _ in seen))))
+        chance = kinds > 0 and plan.left > 0 and comes_and_goes(item, plan, case, result, notes, journal)
+        others = tuple(drawn_cases[:OTHERS])
+        found = Finding(
+            item, result, case, one.case, len(seen), others, cause, also, None, chance, extent(shown), tally.before.get(one, ())
+        )
+        if known.entries and not later:
+            pinned = any(s in tally.pinned for s, _ in seen)
+            found = replace(found, known=known.matching(record_of(found), pinned))
+        if found.known is not None:
+            tally.mark(key, found.known.id)
+        yield found
+
+
+def comes_and_goes(
+    item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal, tries: int = AGAIN
+) -> bool:
+    """Whether a finding comes and goes: it is unstable, or its case does not show it every time."""
+    if result.verdict.status is Status.UNSTABLE or (result.aspect is Aspect.REPEAT and result.verdict.status is Status.ERROR):
+        return True
+    for _ in range(tries):
+        again = _again(item, plan, case, result, notes, journal)
+        if not again:  # it cannot be built by itself
+            return False
+        if not any(r.about(result.key) is not None for r in failing(again)):
+            return True
+    return False
+
+
+def _again(item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal) -> tuple[Result, ...]:
+    """The results of a case in the aspect of a finding."""
+    journal.begin(SHRINKING, item.id, notation.case_text(case), plan.patience(case))
+    try:
+        return recheck(item, plan, case, notes, result.aspect, journal)
+    finally:
+        notes.clear()
+        journal.end()
+
+
+def _with_rare_values(
+    item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal
+) -> Iterator[tuple[Case, Measure]]:
+    """What the tensor of a finding shows where the least case holds one rare value instead, in each operand in turn."""
+    deadline = time.monotonic() + min(PLAIN_SECONDS, plan.left)
+    for changed in rare(case) if result.verdict.measure is not None else ():
+        if time.monotonic() > deadline:
+            return
+        with suppress(*UNFIT):
+            for r in _again(item, plan, changed, result, notes, journal):
+                compared = r.measures if r.verdict.status.is_comparison else ()
+                yield from ((changed, m) for m in compared if m.tensor == result.verdict.tensor and not m.unjudged)
+
+
+def _cause(item: Item, plan: RunPlan, case: Case, result: Result, notes: list[str], journal: CaseJournal) -> Cause:
+    """The cause of a finding; if the experiments end the process, the item is examined again without them."""
+
+    def found(case: Case, only: Aspect) -> tuple[Result, ...]:
+        return tuple(failing(recheck(item, plan, case, notes, only, journal)))
+
+    journal.begin(LOCATING, item.id, notation.case_text(case), plan.patience(case))
+    cause = cause_of(item.row, case, result, plan.device, found)
+    end_unless_alive(plan, journal, f"looking for the cause of {result.verdict.reason[:80]}")
+    notes.clear()
+    journal.end()
+    return cause
+
+
+def shrink(
+    item: Item,
+    plan: RunPlan,
+    one: Drawn,
+    result: Result,
+    key: tuple[str, ...],
+    notes: list[str],
+    journal: CaseJournal,
+    sizes: bool = True,
+) -> tuple[Case, Result]:
+    """The least case that shows this kind of finding, and its result; the original case if it does not show the finding
+    again. sizes: whether to look for smaller sizes, too, which takes longest."""
+    deadline = time.monotonic() + min(SHRINK_SECONDS, plan.left)
+    hits: dict[Case, Result | None] = {}  # each case is tried once, so that an unstable device cannot confuse the shrinker
+
+    def fails(case: Case) -> bool:
+        if case not in hits:
+            if time.monotonic() > deadline:
+                return False
+            journal.begin(SHRINKING, item.id, notation.case_text(case), plan.patience(case))
+            again = recheck(item, plan, case, notes, result.aspect, journal)
+            if not again or any(r.verdict.status in (Status.ERROR, Status.VOID) for r in again):
+                end_unless_alive(plan, journal, again[0].verdict.reason if again else "a case that could not be built")
+            journal.end()
+            hits[case] = next((shown for r in failing(again) if (shown := r.about(key)) is not None), None)
+        return hits[case] is not None
+
+    def buildable(case: Case) -> bool:
+        """`fails` of a case that nobody drew, so that it may not be possible to build it."""
+        try:
+            return fails(case)
+        except ParityError:
+            raise
+        except Exception:
+            journal.end()
+            return False
+
+    smallest = least(item.row, item.dtype, plan.profile.sizes, one, fails) if sizes else one.case
+    if smallest is None or not (smallest in hits or fails(smallest)) or hits[smallest] is None:
+        return one.case, result
+    deadline = time.monotonic() + min(PLAIN_SECONDS, plan.left)
+    smallest = plainest(smallest, result.aspect, buildable)
+    return smallest, hits[smallest] or result
+
+
+def record_of(f: Finding) -> Record:
+    """The record of a finding."""
+    made = record(f.item, f.result, notation.case_text(f.first), "", False, notation.case_text(f.case))
+    known = f.known.id if f.known is not None else ""
+    others = tuple(map(notation.case_text, f.others))
+    return replace(
+        made, cause=f.cause, count=f.count, others=others, also=f.also, known=known, by_chance=f.by_chance, extent=f.extent
+    )
+
+
+def may_tell_now(part: Part, limit: TimeLimit, tally: ItemTally) -> bool:
+    """Whether findings may be shrunk now, and their causes looked for; else a later part tells them. What this process has
+    told of the item before is not told again."""
+    told = limit.told.setdefault(part.item.id, set())
+    for key in told & tally.failing.keys():
+        del tally.failing[key]
+    now = limit.may_look_for_causes(part)
+    told.update(tally.failing if now else ())
+    return now
+
+
+def how_far(o: RunOptions, dead: frozenset[int]) -> tuple[int, bool]:
+    """(how many kinds of findings are shrunk, whether causes are looked for), after what ended processes before."""
+    kinds = 0 if o.no_shrink or SHRINKING in dead else KINDS_SHRUNK
+    # Each death costs a process: one more may happen here only if none but shrinking's came before.
+    return kinds, not o.no_shrink and LOCATING not in dead and (SHRINKING not in dead or len(dead) == 1)

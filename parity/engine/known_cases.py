@@ -1,0 +1,109 @@
+"""The cases of known findings: run again before an item, and taken out of what it found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+
+from parity.checks.check import Result
+from parity.core import notation
+from parity.core.case import Case
+from parity.core.results import Aspect, Record, Status
+from parity.engine import inquest
+from parity.engine.checking import end_unless_alive, recheck
+from parity.engine.findings import comes_and_goes
+from parity.engine.journal import REPLAYING, CaseJournal
+from parity.engine.planning import BASE_SECONDS, RunPlan
+from parity.engine.suite import Item
+from parity.engine.tally import ItemTally, record
+from parity.findings.known import Entry, aspect_and_case, cases_of
+from parity.findings.recognition import Recognition
+
+ASKED, OFTEN = 3, 30  # so many cases of what is known to come and go are run again so often, to see one go
+REPLAYS = 3  # how often a known case must agree, one time after the other, to count as fixed
+USUAL = [Aspect.FORWARD, Aspect.BACKWARD, Aspect.OUT, Aspect.INPLACE]  # aspects of a known case that names none
+
+
+def recognition(item: Item, plan: RunPlan) -> Recognition:
+    """What recognizes the known findings of an item."""
+    entries = plan.known.entries if plan.known is not None else ()
+    return Recognition(item.row.name, item.dtype, entries, date.today(), plan.options.strict_known)
+
+
+def replay_known(
+    item: Item, plan: RunPlan, known: Recognition, notes: list[str], journal: CaseJournal, dead: frozenset[int]
+) -> None:
+    """Run the least cases of the known findings of this item; those that end the process, in one of their own."""
+    for k, (entry, text, case) in enumerate(cases_of(known.entries, item.row.name, item.dtype), REPLAYING):
+        if entry.dies and dead:  # the item was begun before, and each of these takes a process and its patience
+            known.skipped(entry, text, "not run again after another death")
+        elif entry.dies and plan.left < (seconds := BASE_SECONDS + plan.patience(case)):
+            known.skipped(entry, text, f"less than {seconds:.0f} s of the time were left")
+        elif plan.left <= 0:
+            known.nothing(entry, text, "the time was over")
+        elif entry.dies:
+            _replay_deadly(plan, known, entry, text, case)
+        elif k in dead:  # the controller tells this death
+            known.nothing(entry, text, "it ends the process now")
+        else:
+            journal.begin(k, item.id, notation.case_text(case), plan.patience(case))
+            known.replayed(entry, text, _results_of_known(item, plan, entry, text, case, notes, journal))
+            journal.end()
+
+
+def _results_of_known(
+    item: Item, plan: RunPlan, entry: Entry, text: str, case: Case, notes: list[str], journal: CaseJournal
+) -> tuple[Result, ...]:
+    """The results of a known case in its aspect, or in those of its entry: of the first time that it does not agree, or of the
+    last."""
+    named = aspect_and_case(text)[0]
+    aspects = [Aspect(a) for a in ((named,) if named else entry.aspects)] or USUAL
+    results: tuple[Result, ...] = ()
+    for _ in range(REPLAYS):
+        again = ((a, recheck(item, plan, case, notes, a, journal)) for a in aspects)
+        results = tuple(r for a, some in again for r in some if r.aspect is a)
+        notes.clear()
+        if odd := [r.verdict.reason for r in results if r.verdict.status in (Status.ERROR, Status.VOID)]:
+            end_unless_alive(plan, journal, odd[0])
+        if any(r.verdict.status is not Status.AGREE for r in results):
+            break
+    return results
+
+
+def _replay_deadly(plan: RunPlan, known: Recognition, entry: Entry, text: str, case: Case) -> None:
+    o = plan.options
+    how = inquest.How(plan.device.name, o.faults, o.setup)
+    ended = inquest.attempt(notation.case_text(case), how, BASE_SECONDS + plan.patience(case), quiet=True)
+    if ended.died:
+        known.died(entry, text)
+    elif ended.code == 0:
+        known.survived(entry, text)
+    else:
+        known.nothing(entry, text, "it does not end the process any more, and does not agree")
+
+
+def take_out_known(
+    item: Item, plan: RunPlan, tally: ItemTally, known: Recognition, notes: list[str], journal: CaseJournal
+) -> list[Record]:
+    """Take the cases of known findings out of `tally.failing`, so that they are not shrunk. Their records: one for each kind
+    and entry, with the known case that stands for it. What is known to come and go must not come every time."""
+    made: list[Record] = []
+    for key, seen in list(tally.failing.items()):
+        hits = [(s, known.explaining(s[1], s[0].case)) for s in seen]
+        chance = [s for s, hit in hits if hit is not None and hit[0].by_chance]
+        if not all(comes_and_goes(item, plan, s[0].case, s[1], notes, journal, OFTEN) for s in chance[:ASKED]):
+            hits = [(s, None if hit is None or hit[0].by_chance else hit) for s, hit in hits]
+        accepted: dict[str, Entry] = {}
+        for (one, result), hit in sorted(hits, key=lambda h: (len(h[0][0].picks), h[0][0].picks)):
+            if hit is not None and hit[0].id not in accepted:
+                entry, drawn = accepted.setdefault(hit[0].id, hit[0]), notation.case_text(one.case)
+                known.saw(entry, result.aspect, hit[1] or drawn)
+                finding = record(item, result, drawn, "", False, hit[1] or drawn)
+                count = sum(h is not None and h[0].id == entry.id for _, h in hits)
+                made.append(replace(finding, cause=entry.cause, known=entry.id, count=count))
+        if new := [s for s, hit in hits if hit is None]:
+            tally.failing[key] = new
+        elif accepted:
+            del tally.failing[key]
+            tally.mark(key, next(iter(accepted)))
+    return made

@@ -1,0 +1,181 @@
+"""Merge the run files of shards into the run file that one run of all their items would have written."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from parity.core.errors import UsageError
+from parity.core.results import Fingerprint
+from parity.engine import suite
+from parity.store.features import Coverage
+from parity.store.rows import End, Header, Run, totals
+
+Part: TypeAlias = tuple[Path, Run]
+# What the headers of all shards of a run have in common, and the option that sets it.
+COMMON = {"seed": "--seed", "profile": "--profile", "selection": "the selection", "options": "the options"}
+STOPPED = "merged without all of its shards"  # `End.stopped` of what --partial merged
+
+
+def merged(parts: Sequence[Part], mixed: bool = False, partial: bool = False) -> Run:
+    """The run whose shards these are: all rows, in the order of the catalog; sums where a row counts over all items.
+
+    mixed: take shards whose fingerprints differ, and note the differences; partial: take a run that lacks shards, as one that
+    was stopped. Raises UsageError, which names the files, for what does not belong together: no shard, shards of other
+    numbers, seeds, options, code or machines, the same shard twice, and a missing one.
+    """
+    numbered = _numbered(parts)
+    (first_path, first), *others = numbered
+    for path, run in others:
+        _same_question(first_path, first.header, path, run.header)
+    machines = _machines(numbered, mixed)
+    missing = _missing(numbered, partial)
+    runs = [run for _, run in numbered]
+    place = _places()
+
+    def by_item(rows: Iterable[Any]) -> tuple[Any, ...]:
+        return tuple(sorted(rows, key=lambda r: place(r.op, r.dtype)))
+
+    items = by_item(i for r in runs for i in r.items)
+    header = replace(
+        first.header, shard="", started=min(r.header.started for r in runs), machines=machines or first.header.machines
+    )
+    end = _end([r.end or End(stopped="truncated") for r in runs], missing)
+    return Run(
+        header,
+        by_item(x for r in runs for x in r.records),
+        items,
+        by_item(x for r in runs for x in r.deaths),
+        replace(end, totals=dict(totals(items))),
+        _coverage(c for r in runs for c in r.coverage),
+        by_item(x for r in runs for x in r.power),
+        tuple(x for r in runs for x in r.again),
+        by_item(x for r in runs for x in r.figures),
+        by_item(x for r in runs for x in r.known),
+        by_item(x for r in runs for x in r.features),
+    )
+
+
+def _numbered(parts: Sequence[Part]) -> list[Part]:
+    """The shards by their number, all of one division."""
+    for path, run in parts:
+        if not run.header.shard:
+            raise UsageError(f"{path} is no shard: it holds a whole run; merge what parity run --shard K/N wrote")
+    first_path, first = parts[0]
+    _, count = suite.shard_numbers(first.header.shard)
+    by_number: dict[int, Part] = {}
+    for path, run in parts:
+        number, of = suite.shard_numbers(run.header.shard)
+        if of != count:
+            raise UsageError(
+                f"{first_path} is shard {first.header.shard} and {path} is shard {run.header.shard}: "
+                "they divide the run into other numbers of shards; merge shards of one division"
+            )
+        if number in by_number:
+            raise UsageError(f"{by_number[number][0]} and {path} are both shard {run.header.shard}; leave one of them out")
+        by_number[number] = path, run
+    return [by_number[n] for n in sorted(by_number)]
+
+
+def _same_question(path: Path, a: Header, other: Path, b: Header) -> None:
+    """Refuse shards that were not run with the same options and the same code."""
+    for name, word in COMMON.items():
+        x, y = getattr(a, name), getattr(b, name)
+        if x != y:
+            raise UsageError(f"{path} and {other} differ in {word}: '{x}' and '{y}'; merge shards of one run")
+    for option, one, two in (("--faults", a.faults, b.faults), ("--setup", a.setup, b.setup), ("--known", a.known, b.known)):
+        if not one.same(two):
+            raise UsageError(f"{path} and {other} differ in {option}: '{one}' and '{two}'; merge shards of one run")
+
+
+def _machines(parts: Sequence[Part], mixed: bool) -> tuple[str, ...]:
+    """How the fingerprints differ from the first one, for --mixed."""
+    path, first = parts[0]
+    texts = []
+    for other, run in parts[1:]:
+        if said := difference(first.header.fingerprint, run.header.fingerprint):
+            if not mixed:
+                raise UsageError(
+                    f"{path} and {other} are of different machines: {said}; "
+                    "run all shards on equal ones, or merge them as they are with --mixed"
+                )
+            texts.append(f"shard {run.header.shard}: {said}")
+    return tuple(texts)
+
+
+def difference(a: Fingerprint, b: Fingerprint) -> str:
+    """In which fields two fingerprints differ, in words; empty if they are equal."""
+    texts = []
+    for f in dataclasses.fields(Fingerprint):
+        x, y = getattr(a, f.name), getattr(b, f.name)
+        if f.name in ("environment", "facts"):
+            one, two = dict(x), dict(y)
+            names = [k for k in {**one, **two} if one.get(k) != two.get(k)]
+            texts += [f"{k} '{one.get(k, 'not set')}' and '{two.get(k, 'not set')}'" for k in names]
+        elif x != y:
+            texts.append(f"{f.name} '{x}' and '{y}'")
+    return ", ".join(texts)
+
+
+def _missing(parts: Sequence[Part], partial: bool) -> str:
+    """The numbers of the shards that are not there, in words."""
+    _, count = suite.shard_numbers(parts[0][1].header.shard)
+    here = {suite.shard_numbers(run.header.shard)[0] for _, run in parts}
+    missing = [str(n) for n in range(1, count + 1) if n not in here]
+    if not missing:
+        return ""
+    said = f"shard{'s' if len(missing) > 1 else ''} {', '.join(missing)} of {count}"
+    if not partial:
+        raise UsageError(f"{said} missing; name the run files of all shards, or merge what is there with --partial")
+    return said
+
+
+def _places() -> Callable[[str, str], tuple[int, str, int, str]]:
+    """The place of an item in the order of a whole run; ops that this parity does not know come last."""
+    rows = {r.name: (k, {d: n for n, d in enumerate(r.dtypes)}) for k, r in enumerate(suite.rows("all"))}
+    nowhere: tuple[int, dict[str, int]] = len(rows), {}
+
+    def place(op: str, dtype: str) -> tuple[int, str, int, str]:
+        k, dtypes = rows.get(op, nowhere)
+        return k, op, dtypes.get(dtype, len(dtypes)), dtype
+
+    return place
+
+
+def _coverage(rows: Iterable[Coverage]) -> tuple[Coverage, ...]:
+    """One row for each family."""
+    by: dict[str, list[Coverage]] = {}
+    for c in rows:
+        by.setdefault(c.family, []).append(c)
+    return tuple(_one_family(family, some) for family, some in by.items())
+
+
+def _one_family(family: str, rows: Sequence[Coverage]) -> Coverage:
+    counts: Counter[str] = Counter()
+    together: dict[str, Counter[str]] = {}
+    for c in rows:
+        counts.update(c.counts)
+        for f, others in c.together.items():
+            together.setdefault(f, Counter()).update(others)
+    pairs: Mapping[str, Mapping[str, int]] = {f: dict(sorted(n.items())) for f, n in sorted(together.items())}
+    return Coverage(family, sum(c.cases for c in rows), dict(sorted(counts.items())), pairs)
+
+
+def _end(ends: Sequence[End], missing: str) -> End:
+    """The end of the whole run: the longest time of a shard, for they ran side by side."""
+    stopped = next((e.stopped for e in ends if e.stopped), "")
+    return End(
+        max(e.seconds for e in ends),
+        {},
+        f"{STOPPED}: without {missing}" if missing else stopped,
+        sum(e.expected for e in ends),
+        tuple(x for e in ends for x in e.lost),
+        tuple(x for e in ends for x in e.broken),
+        tuple(map(sum, itertools.zip_longest(*(e.rounds for e in ends), fillvalue=0))),
+        tuple(x for e in ends for x in e.lacking),
+    )

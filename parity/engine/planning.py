@@ -1,0 +1,88 @@
+"""What all items of a run share, made from its options in each process."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from parity import catalog, tolerance
+from parity.core import processes, state
+from parity.core.case import Case
+from parity.core.dtypes import FACTS
+from parity.devices import load_faults, resolve
+from parity.devices.base import Device
+from parity.devices.preflight import is_fast
+from parity.devices.setup import refuse_modes, run_setup
+from parity.engine import suite
+from parity.engine.options import RunOptions
+from parity.engine.rounds import TimeLimit
+from parity.engine.study import Study, study_of
+from parity.engine.suite import RunProfile
+from parity.findings import known
+from parity.findings.known import Known
+from parity.generation import room
+from parity.tolerance import Tables
+
+# Each call of a case may take this long: of 200,000 on an H100 that 27 processes shared, one that compiles its kernel took
+# 14.6 s, and ten others more than 5 s ...
+BASE_SECONDS = 20.0
+SECONDS_PER_ELEMENT = 2e-5  # ... and this per element of its operands, or of the largest result
+SECONDS_PER_TENSOR = 0.1  # ... and this per operand: optimizers of many parameters call a kernel for each, several times
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What all items of a run share. profile: the sizes and numbers that `options.profile` names; power: the fraction of cases
+    that are judged once more with errors put in; takes: the dtypes that the device accepted at the start; limit: of time, if
+    the run has one; known: the file of known findings; later: whether a part of its own looks for the causes of what an item
+    found; study: what the run does otherwise, or notes beside."""
+
+    device: Device
+    cpu: Device
+    tables: Tables
+    profile: RunProfile
+    options: RunOptions = field(default_factory=RunOptions)
+    power: float = 0.0
+    takes: frozenset[str] = frozenset()
+    limit: TimeLimit | None = None
+    known: Known | None = None
+    later: bool = False
+    study: Study = field(default_factory=Study)
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return math.inf if self.limit is None else self.limit.left
+
+    def patience(self, case: Case) -> float:
+        """Seconds that each call of a case may take before it counts as hung: as the options say, or `patience`."""
+        return self.options.hang_after or patience(case)
+
+
+def patience(case: Case) -> float:
+    """Seconds that each call of a case may take before it counts as hung."""
+    most = max(case.numel, room.made(suite.row(case.op), case).largest)
+    return BASE_SECONDS + SECONDS_PER_ELEMENT * most + SECONDS_PER_TENSOR * len(case.operands())
+
+
+def run_plan(options: RunOptions, power: float, left: float | None, later: bool = False) -> RunPlan:
+    """The RunPlan of this process. power, later: see `RunPlan`; left: seconds until the time is over."""
+    processes.prepare_torch()
+    refuse_modes()
+    if options.setup:  # before OpInfo is imported, which freezes the backend flags
+        run_setup(options.setup)
+    device = resolve(options.device, load_faults(options.faults) if options.faults else ())
+    tables = tolerance.load(device.name, known_ops={r.name for r in suite.rows("all")}, fast=is_fast(device))
+    cpu, profile = resolve("cpu"), suite.profile(options.profile)
+    state.watch(name for r in catalog.ROWS.values() for name in (r.call, r.inplace) if name.startswith("torch."))
+    gc.freeze()  # torch and the catalog stay alive, so the collector need not scan them
+    with device.active():
+        takes = frozenset(d for d in FACTS if device.takes(getattr(torch, d)))
+    limit = None if left is None else TimeLimit(time.monotonic() + left)
+    held = known.read(Path(options.known)) if options.known else None
+    return RunPlan(device, cpu, tables, profile, options, power, takes, limit, held, later, study_of(options.study))

@@ -1,0 +1,133 @@
+"""Runs whose items come in parts: those with a limit of time, and those that look for causes when the rest is done.
+
+Without a limit of time, an item is a test, and looking for the causes of what it found is another one (`CAUSES`), for which
+all items come first; some workers begin with those that take long. A test that does nothing (`IDLE`) lets a worker begin the
+one before it while it is not known what comes next. With a limit, the pinned cases of all items come first, then rounds of
+exploration.
+
+Every part is a test of its own. Round 0 checks the pinned cases of an item and looks for no causes; `CAUSES` goes through them
+again, for the causes of what round 0 found; round 1 and those after it explore, each as many cases of an item as all before it.
+An item's explored cases are those of a run without a limit, in the same order.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from parity.catalog import ROWS
+from parity.engine.suite import Item, RunProfile
+
+PINNED, CAUSES, IDLE = 0, -1, -2  # parts of an item that are no rounds of exploration
+FIRST_ROUND = 0.25  # of the cases that the profile explores in an item
+FASTEST_CASE = 0.0015  # seconds; how many rounds may be reached follows from it
+MOST_ROUNDS = 24
+CAUSES_SHARE = 0.5  # of a worker's time, at most, goes into the causes of what exploration finds
+LEAST_SECONDS = 120.0  # of each worker go into causes after all items if needed, and more if the items took longer
+END_SECONDS = 2.5  # workers stop so long before the time is over: they end, and the report is written
+GRACE_SECONDS = 3.0  # after that a case that still runs is ended
+CUT = "the time was over before it began"  # why a part was skipped
+# Families whose items took longest on an H100 (others 0.3 s each), or hang and end workers, which costs a minute for each item:
+# they come first, so that nobody waits for one of them at the end, and before all those with a single item of half a minute or
+# more: a hang (linalg), or a kernel that is slow by itself (vision, kernels).
+LONG = ("attention", "linalg", "vision", "kernels", "special", "recurrent", "convolutions")
+ROUND, AGAIN, NOTHING = " round ", " causes", "idle"  # in the ids of parts
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of an item. round: see above; start, stop: which explored cases it checks."""
+
+    item: Item
+    round: int
+    start: int = 0
+    stop: int = 0
+
+    @property
+    def id(self) -> str:
+        """Its name in pytest. Round 0 has the item's own."""
+        if self.round == IDLE:
+            return NOTHING
+        return self.item.id + (AGAIN if self.round == CAUSES else f"{ROUND}{self.round}" if self.round else "")
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it checks the pinned cases."""
+        return self.round <= PINNED
+
+
+def part_of(node: str) -> tuple[str, int]:
+    """(item's id, round) of the test of a part or a whole item."""
+    text = node.rpartition("[")[2].removesuffix("]")
+    if text.endswith(AGAIN):
+        return text.removesuffix(AGAIN), CAUSES
+    if text == NOTHING:
+        return "", IDLE
+    item, _, number = text.rpartition(ROUND)
+    return (item, int(number)) if number.isdecimal() and item else (text, PINNED)
+
+
+def whole(items: Sequence[Item], causes: bool) -> tuple[Item | Part, ...]:
+    """Whole items, those of long families first, then the parts that look for the causes of what they found, if there are any,
+    and the test that does nothing."""
+    first = sorted(items, key=lambda i: LONG.index(i.row.family) if i.row.family in LONG else len(LONG))
+    return (*first, *(Part(i, CAUSES) for i in first if causes), *(Part(i, IDLE) for i in first[:1]))
+
+
+def is_long(item: str) -> bool:
+    """Whether an item, by its id, is of a family whose items take long."""
+    row = ROWS.get(item.rpartition("-")[0])
+    return row is not None and row.family in LONG
+
+
+def parts(
+    items: Sequence[Item], profile: RunProfile, examples: int | None, seconds: float, workers: int, causes: bool
+) -> tuple[Part, ...]:
+    """All parts that a run may come to in so many seconds, in order. examples: cases per item, if they are limited; causes:
+    whether to look for causes of what the pinned cases show."""
+    made = [Part(i, PINNED) for i in items]
+    made += [Part(i, CAUSES) for i in items] if causes else []
+    each = [examples or profile.examples(i.row, i.dtype) for i in items]
+    most = seconds * max(1, workers) / FASTEST_CASE
+    for number, (low, high) in enumerate(_bounds(), 1):
+        for item, n in zip(items, each):
+            start, stop = math.ceil(n * low), math.ceil(n * high)
+            stop = stop if examples is None else min(stop, examples)
+            if start < stop:
+                made.append(Part(item, number, start, stop))
+        if low * sum(each) > most or (examples is not None and high >= 1.0):
+            break
+    return tuple(made)
+
+
+def _bounds() -> Iterator[tuple[float, float]]:
+    """From where to where a round explores, in units of the profile's number of cases."""
+    low, high = 0.0, FIRST_ROUND
+    for _ in range(MOST_ROUNDS):
+        yield low, high
+        low, high = high, 2 * high
+
+
+@dataclass(slots=True)
+class TimeLimit:
+    """What a worker knows of the time that is left. deadline: on its monotonic clock; told: item -> kinds of findings that it
+    has told already, which need no second report; causes: seconds that went into them."""
+
+    deadline: float
+    began: float = field(default_factory=time.monotonic)
+    told: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
+    causes: float = 0.0
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline; below 0 after it."""
+        return self.deadline - time.monotonic()
+
+    def may_look_for_causes(self, part: Part) -> bool:
+        """Whether this part may shrink its findings and look for their causes: no round 0, and exploration only while it has
+        taken its share of the time."""
+        if part.round in (PINNED, CAUSES):
+            return part.round == CAUSES and self.left > 0
+        return self.left > 0 and self.causes <= CAUSES_SHARE * (time.monotonic() - self.began)

@@ -1,0 +1,252 @@
+"""The causes of a run: findings whose facts are equal, gathered, weighed and put in an order.
+
+`parity.findings.locating` finds the facts of each finding by experiment. Findings with equal facts have one cause. So have
+findings of three operators or more in which nothing but the operator differs, if the deciding property is of a kind that
+operators share code for, or handle by one convention: layouts, operands on the CPU, empty operands, NaN and Inf, numbers near
+the ends of the range, destinations of another dtype. Where an operator gives wrong values without any deciding property, its
+findings with one belong to that cause.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from parity.core import notation
+from parity.core.case import Case, TensorSpec
+from parity.core.dtypes import HALF
+from parity.core.errors import CaseError
+from parity.core.results import (
+    CPU_OPERAND,
+    EMPTY_OPERAND,
+    EXTREME_VALUES,
+    NARROW_INTEGERS,
+    NON_FINITE,
+    OTHER_DESTINATION,
+    UNSEARCHED,
+    Aspect,
+    Cause,
+    Record,
+    Status,
+)
+from parity.findings.symptoms import A_COPY, skeleton
+from parity.store.rows import Death, is_own
+
+OPERATORS = "several operators"
+SHARED = (CPU_OPERAND, EMPTY_OPERAND, EXTREME_VALUES, NON_FINITE, OTHER_DESTINATION, NARROW_INTEGERS)
+SHARED_ENDINGS = (" operand", " destination")  # of layouts
+RARE_ASPECTS = (Aspect.DOUBLE, Aspect.TANGENT, Aspect.TRANSFER, Aspect.REFUSAL, Aspect.REPEAT)
+COMPARED_CAUSES = 200  # of one weight, the most frequent ones, are put in an order; the rest follow
+SELDOM = 10  # a pass that has less than one in so many of a cause's findings is not the one that is shown
+FAMILY = 3  # operators whose causes differ in nothing else are told as one
+ORDINARY_VALUES = ("uniform", "normal", "between", "inside", "index", "unique", "sample", "conditioned", "symmetric", "any")
+# Words of layouts that ordinary programs make without asking for them.
+ORDINARY_LAYOUTS = ("transpose", "permute", "channels_last", "slice", "select", "step", "flat", "expand")
+USUAL_SIZE = 1 << 16  # elements of a case's operands together
+
+WEIGHTS = {
+    "A": "ordinary calls: contiguous operands, finite values, default arguments, forward or first gradient",
+    "B": "the same with a layout, dtype or argument that models use",
+    "C": "rare calls: special values, odd destinations, second derivatives, error inputs",
+    "R": "errors and refusals in words, which are not silent",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """A cause with its findings. records: those with a least case, the plainest first; deaths: if it ended processes; members:
+    the causes of the single findings, if they were joined."""
+
+    cause: Cause
+    weight: str
+    records: tuple[Record, ...] = ()
+    deaths: tuple[Death, ...] = ()
+    members: tuple[Cause, ...] = ()
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The ops that show it, each once."""
+        return tuple(dict.fromkeys([*(r.op for r in self.records), *(d.op for d in self.deaths)]))
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes that show it, each once."""
+        return tuple(dict.fromkeys([*(r.dtype for r in self.records), *(d.dtype for d in self.deaths)]))
+
+    @property
+    def case(self) -> str:
+        """The least case."""
+        return (self.records[0].shrunk or self.records[0].case) if self.records else self.deaths[0].least
+
+
+def gather(records: Iterable[Record], deaths: Iterable[Death] = ()) -> tuple[Gathered, ...]:
+    """The causes of a run: by weight, and within a weight each next one as unlike those before it as possible (furthest point
+    first: Chen et al., Taming Compiler Fuzzers, PLDI 2013), so that a reader who stops early has met the most kinds."""
+    by_cause: dict[Cause, list[Record]] = defaultdict(list)
+    for r in records:
+        if r.shrunk and r.counts:
+            by_cause[r.cause or Cause(r.op, _symptom(r), (UNSEARCHED,))].append(r)
+    causes = [_gathered(c, rs) for c, rs in _families(by_cause).items()]
+    by_words: dict[str, list[Death]] = defaultdict(list)
+    for d in deaths:
+        by_words[death_words(d)].append(d)
+    for words, ds in by_words.items():
+        cause = Cause(words, "dies", () if any(d.shrunk for d in ds) else (UNSEARCHED,))
+        order = tuple(sorted(ds, key=lambda d: (not d.shrunk, len(d.least))))
+        causes.append(Gathered(cause, min(map(_weight_of_death, ds)), (), order))
+    return tuple(c for w in WEIGHTS for c in _furthest_first([c for c in causes if c.weight == w]))
+
+
+def _families(by_cause: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
+    """The causes, joined where several subjects share a mechanism, or raise with the same words."""
+    by_cause = _by_id(by_cause)
+    facts = {c: _mechanism(c) for c in by_cause}
+    subjects: dict[Cause, set[str]] = defaultdict(set)
+    for c, shared in facts.items():
+        subjects[shared].add(c.subject)
+    joined: dict[Cause, list[Record]] = defaultdict(list)
+    for c, records in by_cause.items():
+        shared = facts[c]
+        many = len(subjects[shared]) >= (FAMILY if shared.properties else 2)
+        whole = Cause(c.subject, c.symptom)
+        belongs = c.symptom == "values" and whole in by_cause and UNSEARCHED not in c.properties
+        joined[shared if many else whole if belongs else c] += records
+    return _by_words(_by_id(joined))
+
+
+def _by_id(by_cause: Mapping[Cause, list[Record]]) -> dict[Cause, list[Record]]:
+    """The causes, those with equal ids as one: with the properties of all that its findings need."""
+    alike: dict[str, list[Cause]] = defaultdict(list)
+    for c in by_cause:
+        alike[c.id].append(c)
+    joined = {}
+    for some in alike.values():
+        records = [r for c in some for r in by_cause[c]]
+        told = [p for r in records for p in (r.cause.properties if r.cause is not None else ())]
+        kinds = set(some[0].kinds)
+        properties = [p for p in (*told, *some[0].properties) if kinds.issuperset(replace(some[0], properties=(p,)).kinds)]
+        joined[replace(some[0], properties=tuple(dict.fromkeys(properties)))] = records
+    return joined
+
+
+def _mechanism(c: Cause) -> Cause:
+    """The facts of a cause without its subject, if others may share them; else the cause."""
+    raises = c.symptom.startswith("raises")
+    if c.subject == A_COPY:  # what goes wrong between the devices is no kernel's
+        return c
+    if c.properties and all(raises or p in SHARED or p.endswith(SHARED_ENDINGS) for p in c.properties):
+        return Cause(OPERATORS, "raises" if raises else c.symptom, c.kinds)
+    return Cause(OPERATORS, c.symptom) if raises else c
+
+
+def _by_words(causes: dict[Cause, list[Record]]) -> dict[Cause, list[Record]]:
+    """Errors with equal words as one, whatever decides: too few operators raised them for a family."""
+    words: dict[str, list[Cause]] = defaultdict(list)
+    for c in causes:
+        if c.symptom.startswith("raises: "):
+            words[c.symptom].append(c)
+    joined = dict(causes)
+    for symptom, members in words.items():
+        if len(members) > 1:
+            joined[Cause(OPERATORS, symptom)] = [r for c in members for r in joined.pop(c)]
+    return joined
+
+
+def death_words(d: Death) -> str:
+    """How a process ended, without numbers: deaths with equal words count as one cause. The op is one of the words where there
+    is no message."""
+    words = skeleton(d.signal)
+    says_nothing = d.how == "hang" or " " not in words  # a signal's name alone
+    return f"{d.how}: {words} in {d.op}" if says_nothing else f"{d.how}: {words}"
+
+
+def _symptom(r: Record) -> str:
+    """The symptom of a record without a cause."""
+    if r.status == Status.NOT_REPRODUCED:
+        return r.status
+    return f"raises: {skeleton(r.reason)}" if r.status == Status.ERROR else "values"
+
+
+def _gathered(cause: Cause, records: Sequence[Record]) -> Gathered:
+    weights = {id(r): weight(r) for r in records}
+    often = Counter(r.aspect for r in records)
+    order = sorted(
+        records,
+        key=lambda r: (
+            weights[id(r)], SELDOM * often[r.aspect] < len(records), r.dtype != "float32", r.aspect != Aspect.FORWARD,
+            len(r.shrunk), r.shrunk,
+        ),
+    )  # fmt: skip
+    members = tuple(dict.fromkeys(r.cause for r in order if r.cause is not None))
+    return Gathered(cause, weights[id(order[0])], tuple(order), members=members)
+
+
+def _weight_of_death(d: Death) -> str:
+    return weight(Record(d.case, d.op, d.dtype, d.shrunk_aspect or d.aspect or "forward", d.how, shrunk=d.least))
+
+
+def weight(r: Record) -> str:
+    """The class of a finding by its least case: a key of `WEIGHTS`."""
+    if r.status in (Status.ERROR, Status.OOM):
+        return "R"
+    if is_own(r.op):
+        return "A"
+    try:
+        case = notation.parse(r.shrunk or r.case)
+    except CaseError:  # of another version
+        return "C"
+    if _is_rare(case, r):
+        return "C"
+    return "A" if _is_ordinary(case, r) else "B"
+
+
+def _is_rare(case: Case, r: Record) -> bool:
+    specs = case.operands()
+    return (
+        r.aspect in RARE_ASPECTS
+        or bool(case.after or case.refused)
+        or case.under == "deterministic"
+        or (r.aspect == Aspect.OUT and case.into != "contiguous")
+        or case.cotangent.values == "zero"
+        or any(_is_rare_operand(s) for s in specs)
+    )
+
+
+def _is_rare_operand(s: TensorSpec) -> bool:
+    v = s.values
+    odd = any(str(step[0]) not in ORDINARY_LAYOUTS for step in s.layout)
+    return odd or s.on_cpu or s.numel == 0 or bool(v.specials) or (v.literal is None and v.family not in ORDINARY_VALUES)
+
+
+def _is_ordinary(case: Case, r: Record) -> bool:
+    specs = case.operands()
+    plain = all(not s.layout for s in specs) and case.cotangent.layout == "contiguous"
+    numbers = not case.kwargs and not any(isinstance(a, (bool, str, float)) for a in case.args)
+    numbers &= r.aspect != Aspect.INPLACE or len({s.dtype for s in specs}) <= 1
+    usual = case.dtype not in HALF and not case.dtype.startswith("complex") and case.numel <= USUAL_SIZE
+    return plain and numbers and usual and r.aspect in (Aspect.FORWARD, Aspect.BACKWARD, Aspect.INPLACE)
+
+
+def _tokens(c: Gathered) -> frozenset[str]:
+    return frozenset((c.cause.subject, c.cause.symptom, *c.cause.properties, *(f"in {op}" for op in c.ops)))
+
+
+def _distance(a: Gathered, b: Gathered) -> float:
+    """1 minus the Jaccard similarity of the facts."""
+    one, other = _tokens(a), _tokens(b)
+    return 1.0 - len(one & other) / len(one | other)
+
+
+def _furthest_first(causes: list[Gathered]) -> list[Gathered]:
+    left = sorted(causes, key=lambda c: (-len(c.ops), -len(c.records), c.cause.id))
+    order, rest = left[:1], left[COMPARED_CAUSES:]
+    left = left[1:COMPARED_CAUSES]
+    nearest = [_distance(c, order[0]) for c in left] if order else []
+    while left:
+        k = max(range(len(left)), key=lambda i: (round(nearest[i], 6), -i))
+        taken = left.pop(k)
+        nearest.pop(k)
+        order.append(taken)
+        nearest = [min(n, _distance(c, taken)) for n, c in zip(nearest, left)]
+    return [*order, *rest]

@@ -1,0 +1,103 @@
+"""What a run says of each entry of the file of known findings, from what its items saw of it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+
+from parity.core.results import Record, Status
+from parity.findings.known import Entry
+from parity.store.rows import AGREES, EXPIRED, GROWN, SEEN, Death, ItemRow, Run, Sighting, counted, is_own
+
+KNOWN, FIXED, NOT_SEEN = "known", "fixed", "not seen"
+STATES = (KNOWN, GROWN, FIXED, EXPIRED, NOT_SEEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An entry after a run. state: one of `STATES`; why: what grew, or what else is to be said; fails: whether it fails the
+    run."""
+
+    entry: Entry
+    state: str
+    why: tuple[str, ...] = ()
+    fails: bool = False
+
+
+def standings(entries: Iterable[Entry], sightings: Iterable[Sighting]) -> tuple[Standing, ...]:
+    """The standing of each entry, in the order of the file. An entry is fixed if all of its cases were replayed and agree, and
+    nothing else showed it."""
+    by_id: dict[str, list[Sighting]] = defaultdict(list)
+    for s in sightings:
+        by_id[s.id].append(s)
+    return tuple(_standing(e, by_id[e.id]) for e in entries)
+
+
+def _standing(e: Entry, seen: Sequence[Sighting]) -> Standing:
+    states = {s.state for s in seen}
+    if EXPIRED in states:
+        why = tuple(dict.fromkeys(s.why for s in seen if s.state == EXPIRED))
+        return Standing(e, EXPIRED, why, any(s.fails for s in seen))
+    if GROWN in states:
+        grown = sorted((s for s in seen if s.state == GROWN), key=lambda s: not s.fails)
+        return Standing(e, GROWN, tuple(dict.fromkeys(_grown(s) for s in grown)), any(s.fails for s in grown))
+    if SEEN in states:
+        return Standing(e, KNOWN)
+    agree = {s.case for s in seen if s.state == AGREES}
+    due = set(e.cases) or {op for op in e.ops if is_own(op)}
+    if due and agree >= due:
+        # That it did not come this time says little.
+        return Standing(e, NOT_SEEN, ("its cases agree, and it comes and goes",)) if e.by_chance else Standing(e, FIXED)
+    some = f"{len(agree)} of its {len(e.cases)} cases agree, the others were not run" if agree else ""
+    return Standing(e, NOT_SEEN, tuple(dict.fromkeys(w for w in (some, *(s.why for s in seen)) if w)))
+
+
+def _grown(s: Sighting) -> str:
+    return f"{s.op} {s.dtype}{f' {s.aspect}' if s.aspect else ''}: {s.why}"
+
+
+def known_of(run: Run) -> set[tuple[str, str, str]]:
+    """(entry, op, dtype) of all findings and deaths of a run that belong to an entry."""
+    found: list[Record | Death] = [*run.records, *run.deaths]
+    return {(x.known, x.op, x.dtype) for x in found if x.known}
+
+
+def new_of(run: Run) -> tuple[tuple[Record, ...], tuple[Death, ...]]:
+    """The records and deaths of a run that no entry accepts: they are new, or have grown, or their entry has expired."""
+    fails = {(s.id, s.op, s.dtype) for s in run.known if s.fails}
+    deaths = counted(run.deaths, run.items)
+
+    def accepted(x: Record | Death) -> bool:
+        return bool(x.known) and (x.known, x.op, x.dtype) not in fails
+
+    return tuple(r for r in run.records if not accepted(r)), tuple(d for d in deaths if not accepted(d))
+
+
+def known_once(entries: Iterable[Entry], r: Record, today: date) -> Sighting | None:
+    """What a finding that never came again is to the known ones; None if it is none of them."""
+    for e in entries:
+        if e.status == r.status and e.holds(r.op, r.dtype, r.aspect, r.status):
+            late = e.expired(today)
+            why = f"accepted until {e.until}: {e.reason}" if late else e.why
+            return Sighting(e.id, r.op, r.dtype, EXPIRED if late else SEEN, r.aspect, r.shrunk, why, late)
+    return None
+
+
+def counts(some: Iterable[Standing]) -> Counter[str]:
+    """How many entries are in each state."""
+    return Counter(s.state for s in some)
+
+
+def unaccepted(row: ItemRow, entries: Collection[Entry], statuses: Collection[str], today: date) -> ItemRow:
+    """The row of an item without those refusals and fallbacks (of `statuses`) that an entry stands for."""
+    if not entries or not any(not Status(s).is_finding for s in statuses):
+        return row
+
+    def accepts(aspect: str, status: str) -> bool:
+        asked = status in statuses and not Status(status).is_finding
+        return asked and any(e.holds(row.op, row.dtype, aspect, status) and not e.expired(today) for e in entries)
+
+    left = {aspect: {s: n for s, n in some.items() if not accepts(aspect, s)} for aspect, some in row.counts.items()}
+    return replace(row, counts=left)

@@ -1,0 +1,206 @@
+"""Python environments with another torch: an interpreter that is there, or what pip takes, which is installed for it. parity
+need not be installed there: it gets a copy of this parity, and of what it lacks for that (`parity.history.lending`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from parity.core import processes, resources
+from parity.core.errors import DeviceError, UsageError
+from parity.devices.mac_wheel import TABLE, MacWheel
+from parity.devices.operator_table import Table, parsed
+from parity.history import lending
+
+DATA: tuple[Literal["tolerances", "conformance"], ...] = ("tolerances", "conformance")
+PATIENCE = 300.0  # seconds to answer a question
+OF_TORCH = re.compile(r"torch(\[\w+\])?\s*((==|>=|<=|~=|!=|<|>|@).*)?")
+OF_WHEEL = re.compile(r"-cp(\d)(\d+)-")
+WHAT = "give the path of a Python, the folder of an environment, or what pip takes, such as 'torch==2.14.*' or a wheel of torch"
+# The program of the folder that is lent: `python FOLDER replay ...` is `parity replay ...` there.
+ENTRY = """import os, shlex, sys
+
+here = os.path.dirname(os.path.abspath(__file__))
+os.environ["{path}"] = os.pathsep.join(filter(None, (here, os.environ.get("{path}"))))
+os.environ["{called}"] = shlex.join([sys.executable, here])
+from parity.__main__ import run
+
+run()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """An interpreter that can run parity. name: as the person named it; python: its path; lent: the folder with parity and what
+    it lacks, empty for this interpreter; torch: its version."""
+
+    name: str
+    python: str
+    lent: str
+    torch: str
+
+    def command(self, *args: str) -> list[str]:
+        """The command line of `parity` with these arguments there."""
+        return [self.python, *([self.lent] if self.lent else ["-P", "-m", "parity"]), *args]
+
+
+def prepared(place: str, folder: Path, hear: Callable[[str], None]) -> Environment:
+    """The environment of a place: the path or name of an interpreter, the folder of an environment, or what pip takes for a
+    torch. folder: for what is installed and lent; it stays, for the commands that reports name. hear: is told what takes long.
+
+    Raises UsageError if there is no such interpreter, or if it cannot run parity.
+    """
+    words = _for_pip(place)
+    python = _installed(words, folder, hear) if words else interpreter(place)
+    lent = folder.absolute() / "lent"
+    shutil.rmtree(lent, ignore_errors=True)
+    _copy_parity(lent)
+    has = _asked(place, python, lent)
+    shown = ".".join(map(str, has["python"]))
+    if "why" in has:
+        pip = f"install it there: {shlex.quote(python)} -m pip install {has['lacks']}"
+        to_do = pip if has["lacks"] else "name another environment"
+        raise UsageError(f"{place} (Python {shown}) cannot import {has['lacks'] or 'parity'}: {has['why']}; {to_do}")
+    if "torch" not in has:
+        raise UsageError(f"{place} is Python {shown}; parity needs {'.'.join(map(str, lending.LEAST))} or later")
+    return Environment(place, python, str(lent), has["torch"])
+
+
+def this() -> Environment:
+    """The environment of this process."""
+    return Environment(sys.executable, sys.executable, "", torch.__version__)
+
+
+def examine(there: Environment, *options: str) -> None:
+    """Start parity there, and have it examine its device. options: those of `parity doctor`.
+
+    Raises UsageError or DeviceError, as the doctor does there, if no run would begin.
+    """
+    done = subprocess.run(there.command("doctor", "--json", *options), capture_output=True, text=True, check=False)
+    if done.returncode in (0, 1):
+        return
+    if done.returncode == DeviceError.exit_code:
+        raise DeviceError(f"{there.name}: {'; '.join(json.loads(done.stdout[done.stdout.find('{') :])['reasons'])}")
+    lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+    said = next((x.removeprefix("parity: ") for x in reversed(lines) if x.startswith("parity: ")), lines[-1])
+    raise UsageError(f"{there.name}: {said}")
+
+
+def _copy_parity(folder: Path) -> None:
+    """This parity with its tables and its suite, and a program to start it."""
+    shutil.copytree(resources.PACKAGE, folder / "parity", ignore=shutil.ignore_patterns("_data"))
+    for data in DATA:
+        shutil.copytree(resources.folder(data), folder / "parity" / "_data" / data)
+    entry = ENTRY.format(path=processes.PATH, called=processes.CALLED)
+    (folder / "__main__.py").write_text(entry, encoding="utf-8")
+
+
+def _asked(place: str, python: str, lent: Path) -> dict[str, Any]:
+    """What the interpreter says it has, once it was lent what it lacks."""
+    command = [python, str(lent / "parity" / "runs" / "lending.py"), str(lent), *filter(None, sys.path)]
+    safely = {**os.environ, processes.SAFE: "1"}  # the folder of the file is none for its imports
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, env=safely)
+        answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        answer["python"]  # or it is no answer
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError, LookupError, TypeError) as e:
+        raise UsageError(f"{place} does not answer as a Python does ({type(e).__name__}); name another interpreter") from None
+    return answer
+
+
+def operator_table(place: str) -> Table:
+    """torch's operator table at a place: the torch of an interpreter or a virtual environment, a wheel of torch for any system,
+    or a native_functions.yaml. Nothing of it is imported. Raises UsageError or WheelError if there is none."""
+    path = Path(place)
+    if path.suffix == ".whl":
+        return MacWheel(path).table
+    if path.suffix == ".yaml":
+        return _table_in(path, path.name)
+    python = interpreter(place)
+    command = [python, "-P", "-c", "import importlib.util; print(importlib.util.find_spec('torch').origin)"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    if done.returncode:
+        raise UsageError(f"{place} has no torch; install it there, or name a wheel of torch")
+    site = Path(done.stdout.strip()).parents[1]
+    version = re.search(r"__version__ = '([^']+)'", (site / "torch/version.py").read_text(encoding="utf-8"))
+    return _table_in(site / TABLE, version[1] if version else place)
+
+
+def _table_in(path: Path, version: str) -> Table:
+    try:
+        keys = parsed(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as e:
+        raise UsageError(f"cannot read the operator table {path}: {e}; name a wheel of torch instead") from None
+    if not keys:
+        raise UsageError(f"{path} holds no operator; give torch's native_functions.yaml, or name a wheel of torch")
+    return Table(version, keys)
+
+
+def interpreter(place: str) -> str:
+    """The path of an interpreter."""
+    path = Path(place).expanduser()
+    inside = (path / "bin" / "python", path / "Scripts" / "python.exe", path / "python.exe") if path.is_dir() else (path,)
+    found = next((str(p.absolute()) for p in inside if p.is_file()), None) or (None if path.is_dir() else shutil.which(place))
+    if found is None:
+        raise UsageError(f"there is no Python at {place}; {WHAT}")
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------ installing
+
+
+def _for_pip(place: str) -> list[str]:
+    """The arguments of `pip install` that a place stands for; none if it is an interpreter or the folder of an environment.
+
+    Raises UsageError for a folder that holds several wheels of torch.
+    """
+    path = Path(place).expanduser()
+    if path.is_dir():
+        wheels = sorted(path.glob("torch-*.whl"))
+        if len(wheels) > 1:
+            raise UsageError(f"{place} holds {len(wheels)} wheels of torch ({wheels[0].name} ...); name one of them")
+        source = any((path / name).is_file() for name in ("pyproject.toml", "setup.py"))
+        return [str(wheels[0]), "--find-links", str(path)] if wheels else [str(path)] if source else []
+    words = shlex.split(place, posix=os.name != "nt")
+    is_word = any(w.startswith("-") or w.endswith(".whl") for w in words) or OF_TORCH.fullmatch(place.strip())
+    return words if (is_word and not path.is_file()) or path.suffix == ".whl" else []
+
+
+def _installed(words: Sequence[str], folder: Path, hear: Callable[[str], None]) -> str:
+    """The interpreter of a virtual environment with this torch. One that is there from an earlier upgrade is used again."""
+    tag = next((m for w in words if (m := OF_WHEEL.search(w))), None)
+    version = f"{tag[1]}.{tag[2]}" if tag else "{}.{}".format(*sys.version_info)
+    base = sys.executable if version == "{}.{}".format(*sys.version_info) else shutil.which(f"python{version}")
+    if base is None:
+        raise UsageError(f"{shlex.join(words)} is for Python {version}, which is not here; install python{version}")
+    here, uv = folder.absolute() / f"python{version}", _uv()
+    python = str(here / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+    hear(f"installing {shlex.join(words)} in {here} ({'uv' if uv else 'pip'}; this may load gigabytes)")
+    made = [uv, "venv", "-q", "--python", base, str(here)] if uv else [base, "-m", "venv", str(here)]
+    tool = [uv, "pip", "install", "--python", python] if uv else [python, "-m", "pip", "install"]
+    for step in ([] if Path(python).exists() else [made]) + [[*tool, "-q", "--upgrade", *words]]:
+        done = subprocess.run(step, capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+            said = next((x for x in reversed(lines) if x.lower().startswith("error")), lines[-1] if lines else "")
+            raise UsageError(
+                f"cannot install {shlex.join(words)}: {said[:300]}; make an environment with it, and name its Python"
+            )
+    return python
+
+
+def _uv() -> str | None:
+    """uv, if it made this environment: such a one has no pip, and uv's settings name the index."""
+    made = Path(sys.prefix, "pyvenv.cfg")
+    return shutil.which("uv") if made.is_file() and re.search(r"^uv\s*=", made.read_text(encoding="utf-8"), re.M) else None

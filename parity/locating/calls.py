@@ -1,0 +1,508 @@
+"""The search of `parity.locate`: every operator, and every public function, of a run on the device beside the CPU's."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from parity.checks.equivalents import EQUIVALENTS, on_the_cpu
+from parity.checks.following import ATEN_UNWRITTEN, CLEAR, Followed, Following, is_unwritten
+from parity.checks.operators import ATEN_NOT_UNIQUE, Lain, OperatorCall, Reader, error_ratio, run_on
+from parity.comparing.comparison import Comparison
+from parity.comparing.function import compared
+from parity.comparing.pair import compare
+from parity.comparing.places import Place, Places
+from parity.comparing.quick import DEFAULT, FULL
+from parity.comparing.screens import Sums, is_settled, may_move, moved_run, moves_as_far
+from parity.comparing.subject import ForwardRun, Subject, forward, gradients, tracked_outputs
+from parity.core.errors import ParityError
+from parity.core.results import Raised, Status, Verdict
+from parity.devices import Device
+from parity.devices.refusals import REFUSED, classify
+from parity.execution import execute as ex
+from parity.locating.located import PASSES, Parting
+from parity.locating.noted import Noted, pass_now
+from parity.locating.values import key_of
+
+LARGEST = 2 << 30  # most bytes of the storages of a call's operands; larger calls are left out, and counted
+MOST = 200  # parting operators after which the search ends
+LONGEST = 200  # characters of an exception's message
+EASED = 1.5  # an operator with the same shapes may be so many times farther off than one that the judge took for agreement
+# Words of operators and functions that choose among elements: which of equal ones is free, and so is where a gradient goes.
+ATEN_CHOOSING = ("max_pool", "topk", "sort", "max", "min", "median", "mode", "kthvalue", "unique")
+ATEN_KEEPING = ("norm",)  # words of operators that return statistics for their gradients behind their result
+
+
+class Search:
+    """One search: the modes of both passes tell it what ran, and it keeps what parts."""
+
+    def __init__(self, device: Device, until: float = math.inf, effort: str = DEFAULT) -> None:
+        self.device, self.until, self.effort = device, until, effort
+        self.tables: Device | str = device  # whose tolerance tables judge
+        self.partings: list[Parting] = []
+        self.compared = 0
+        self.left: Counter[str] = Counter()
+        self.places = Places(device.torch_device.type)
+        # Number of the call of a function -> the operators in it that the CPU does not have.
+        self.foreign: dict[int, list[str]] = defaultdict(list)
+        self.odd: set[int] = set()  # numbers of the calls that draw random numbers, or return memory that nobody wrote
+        self.broken = ""
+        self.noted = Noted()
+        self._orders = Sums()
+        self._agreed: set[tuple[str, str]] = set()  # digests of results of the device and the CPU that differ by roundings
+        self._taken: dict[Any, float] = {}  # operator and shapes -> the largest ratio that the judge took for agreement
+
+    # ---------------------------------------------------------------------------------------------------- operators
+
+    def mode(self) -> Operators:
+        """What hands the calls of operators to this search."""
+        return Operators(self)
+
+    def where(self) -> tuple[str, Place]:
+        """The pass and the place of the operator that runs now."""
+        return pass_now(), self.places.now
+
+    def operators(self, s: Subject, cotangents: Sequence[Tensor]) -> None:
+        """Run the subject with every operator compared."""
+        mode = self.mode()
+        # Places come first, because the operators' own runs on the CPU must not be taken for the program's.
+        with self.places.watching():
+            got: Any = self._ran_with(mode, s, bool(cotangents), self._drew)
+            if not isinstance(got, Raised) and cotangents and len(tracked_outputs(got)) == len(cotangents):
+                run, fed = got, [self.device.upload(c) for c in cotangents]
+                with mode:
+                    got = ex.attempt(lambda: gradients(run, tracked_outputs(run), fed), "backward")
+        if isinstance(got, Raised):
+            self.broken = f"{got.type} in {got.stage}: {got.message}"
+        if mode.seen.missed:
+            self.left["their operands cannot be read, or are too large"] += mode.seen.missed
+
+    def _ran_with(self, mode: Any, s: Subject, backward: bool, drew: Callable[[], None] | None = None) -> ForwardRun | Raised:
+        """The forward pass on the device, with a mode around the subject's own call: what puts operands there is parity's."""
+
+        @contextlib.contextmanager
+        def around() -> Iterator[None]:
+            self.places.pausing = False
+            with mode:
+                yield
+            self.places.pausing = True
+
+        def run() -> ForwardRun:
+            with self.places.paused():
+                return forward(s, self.device.upload, backward, around(), torch.clone, drew)
+
+        return ex.attempt(run, "run")
+
+    def _drew(self) -> None:
+        """The call of a function that runs now draws random numbers."""
+        self.odd.add(self.places.now.order)
+
+    def begins(self, name: str) -> None:
+        """The device is about to run an operator: note it where its death would be looked into."""
+        if self.noted.asked:
+            self.noted.begin(name, *self.where())
+
+    def ended(self) -> None:
+        """The device has run it."""
+        self.noted.ended()
+
+    def operator(self, call: OperatorCall, theirs: tuple[Tensor, ...]) -> None:
+        """Judge the results of an operator. Raises what the CPU raises."""
+        if time.monotonic() > self.until:
+            self.left["the time was over"] += 1
+            return
+        with self.noted.on_the_cpu():
+            ours = cpu_results(call, theirs)
+        with self._judging():
+            self._operator_judged(call, theirs, ours)
+            self.compared += 1
+
+    @contextlib.contextmanager
+    def _judging(self) -> Iterator[None]:
+        """Count what the judge itself fails at: an exception there is no refusal of the CPU's."""
+        try:
+            yield
+        except Exception as e:
+            self.left[f"the judge failed ({type(e).__name__}: {(str(e).splitlines() or [''])[0][:80]})"] += 1
+
+    def _operator_judged(self, call: OperatorCall, theirs: tuple[Tensor, ...], ours: tuple[Tensor, ...]) -> None:
+        theirs = theirs[: len(ours)] if call.base_name in EQUIVALENTS else theirs
+        if len(ours) != len(theirs):
+            self._parts(call, Verdict(Status.MALFORMED, f"{len(theirs)} results instead of {len(ours)}"))
+            return
+        alike = _alike(call, ours, theirs)
+        pairs = [(k, f"out[{k}]" if len(ours) > 1 else "out", b, a) for k, a, b in alike]
+        if chooses(call.base_name):
+            pairs = [(k, n, b, a) for k, n, b, a in pairs if a.is_floating_point() or b.shape != a.shape]
+        doubtful = [(k, b, a) for k, _, b, a in pairs if not is_settled(b, a)]
+        if not doubtful or call.base_name in ATEN_NOT_UNIQUE:
+            return
+        shape = call.name, tuple((x.shape, x.base.dtype) for x in call.operands)
+        if (eased := self._taken.get(shape)) and not (doubtful := [p for p in doubtful if not is_settled(*p[1:], eased)]):
+            return
+        operands = [x.values for x in call.operands]
+
+        def results(*x: Tensor) -> tuple[Tensor, ...]:
+            return tuple(called_with(call, x)[k] for k, *_ in pairs)
+
+        def moved(*x: Tensor) -> tuple[Tensor, ...]:
+            return tuple(called_with(call, x)[k] for k, *_ in doubtful)
+
+        if self._explained(doubtful, moved, operands, call):
+            return
+        verdict = self._judged(results, operands, [b for _, _, b, _ in pairs], [a for _, _, _, a in pairs])
+        if verdict is None:
+            self.left["their results cannot be judged alone"] += 1
+        elif verdict.status.is_finding:
+            self._parts(call, verdict)
+        else:
+            self._agreed |= _digests(doubtful)
+            ratio = max(error_ratio(b, a) for _, b, a in doubtful)
+            self._taken[shape] = max(self._taken.get(shape, 1.0), EASED * ratio)
+
+    def _explained(
+        self,
+        pairs: Sequence[tuple[int, Tensor, Tensor]],
+        run: Callable[..., Sequence[Tensor]],
+        operands: Sequence[Tensor],
+        call: OperatorCall | None = None,
+    ) -> bool:
+        """Whether roundings explain how results differ, or the same two were found to agree before: those of an operator are
+        also those of the one that it calls, and of the function that calls it. pairs: (number, the device's, the CPU's); run:
+        the function of the operands that gives them."""
+        keys = _digests(pairs)
+        if keys <= self._agreed:
+            return True
+        if self.effort == FULL:
+            return False
+        try:
+            left = list(range(len(pairs))) if call is None else self._orders.left(call, pairs)
+            found = not left
+            if left and all(may_move(pairs[k][2]) for k in left):
+
+                def moved(key: int) -> list[Tensor]:
+                    results = moved_run(run, operands, key)
+                    return [results[k] for k in left]
+
+                found = moves_as_far([pairs[k][1:] for k in left], moved)
+        except Exception:  # the CPU refuses it with such operands
+            return False
+        self._agreed |= keys if found else set()
+        return found
+
+    def written(self, call: OperatorCall, theirs: tuple[Tensor, ...]) -> None:
+        """Judge what an operator without results left in the storages of its operands. Raises what the CPU raises."""
+        with self.noted.on_the_cpu():
+            ours = run_on(call, None).bases
+        with self._judging():
+            off = max((error_ratio(b, a) for b, a in zip(theirs, ours)), default=0.0)
+            if off > CLEAR:
+                self._parts(call, Verdict(Status.WRONG, f"{off:.3g} times what roundings explain"))
+            self.compared += 1
+
+    def statistics(self, call: OperatorCall, theirs: tuple[Tensor, ...]) -> None:
+        """Judge the running statistics that a normalization of a batch left on the device."""
+        operands, which = [x.values for x in call.operands], sorted(call.statistics)
+
+        def kept(*x: Tensor) -> tuple[Tensor, ...]:
+            given = [t.clone() for t in x]
+            called_with(call, given)
+            return tuple(given[k] for k in which)
+
+        try:
+            with self.noted.on_the_cpu():
+                ours = kept(*operands)
+        except RuntimeError:  # float32 beside halves
+            return
+        pairs = [(k, b, a) for k, (b, a) in enumerate(zip(theirs, ours)) if not is_settled(b, a)]
+        if not pairs or self._explained(pairs, lambda *x: [kept(*x)[k] for k, *_ in pairs], operands):
+            return
+        verdict = self._judged(kept, operands, theirs, ours)
+        if verdict is not None and verdict.status.is_finding:
+            self._parts(call, verdict, "its running statistics")
+
+    def raised(self, call: OperatorCall, e: Exception) -> None:
+        """The device raised in an operator that the CPU may run."""
+        try:
+            run_on(call, None)
+        except Exception:
+            return
+        refused = classify(e) == REFUSED
+        text = f"{type(e).__name__}: {shortened(e)}"
+        self.compared += 1
+        self._parts(call, Verdict(Status.UNSUPPORTED if refused else Status.ERROR, text))
+
+    def _parts(self, call: OperatorCall, verdict: Verdict, of: str = "") -> None:
+        pass_, now = self.where()
+        operator = f"aten::{call.base_name}"
+        last = self.partings[-1] if self.partings else None
+        nested = (operator, f"{operator}_impl", f"aten::_{call.base_name}_impl")
+        if last is not None and now.order and (last.place, last.pass_) == (now, pass_) and last.operator in nested:
+            return  # an operator that runs another one by itself is told once, by the inner one
+        if len(self.partings) < MOST:
+            self.partings.append(Parting(operator, pass_, now, verdict, call, of))
+
+    def _judged(
+        self, fn: Callable[..., Any], operands: Sequence[Tensor], theirs: Sequence[Tensor], ours: Sequence[Tensor]
+    ) -> Verdict | None:
+        """The worst verdict of a call's results; None if they cannot be judged."""
+        with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
+            try:
+                found: Comparison = compare(fn, tuple(theirs), tuple(ours), *operands, device=self.tables)
+            except ParityError:
+                return None
+        bad = [v for _, v in found.findings if v.status.is_finding]
+        return max(bad, key=_share, default=Verdict(Status.AGREE))
+
+    # ---------------------------------------------------------------------------------------------------- functions
+
+    def functions(self, s: Subject, only_foreign: bool = False) -> None:
+        """Run the forward pass with every public function compared, or those alone that run operators which the CPU lacks."""
+        with self.places.watching():
+            self._ran_with(Calls(self, only_foreign), s, True)
+
+    def functions_of(self, run: Callable[[], Any], only_foreign: bool) -> None:
+        """Run a program with its public functions compared, as `functions` does."""
+        with self.places.watching(), Calls(self, only_foreign):
+            ex.attempt(run, "run")
+
+    @property
+    def order(self) -> tuple[Parting, ...]:
+        """What parts, in the order in which it ran: the calls of the forward pass, then those of the backward pass, from the
+        last to the first."""
+        found = sorted(self.partings, key=lambda p: PASSES.index(p.pass_))
+        if all(p.call is not None for p in found):
+            return tuple(found)  # operators were kept as they ran
+        return tuple(sorted(found, key=lambda p: (k := PASSES.index(p.pass_), (1, -1)[k] * p.place.order)))
+
+    def with_gradients(self, func: Any, name: str, given: Any, place: Place) -> None:
+        """Compare a public function by itself, with its gradients."""
+        with torch.autocast(self.places.kind, enabled=False):  # what reached it is compared, in its own dtype, on both sides
+            comparison, _, _ = compared(func, given[0], given[1], self.device)
+        self.compared += len(self.foreign.pop(place.order))
+        self.judged_alone(name, place, comparison.findings)
+
+    def judged_alone(self, name: str, place: Place, findings: Iterable[tuple[str, Verdict]]) -> None:
+        """Keep the findings of a function that was compared by itself, with its gradients."""
+        findings = list(findings)
+        for pass_ in PASSES[: 1 if chooses(name) else 2]:
+            found = [v for n, v in findings if n.startswith("grad[") is (pass_ == "backward")]
+            if found:
+                self.partings.append(Parting(name, pass_, place, max(found, key=_share)))
+
+    def function(self, func: Any, name: str, given: Any, theirs: Any, place: Place) -> None:
+        """Judge the result of a public function. given: its arguments before the call, on the CPU."""
+        with self.noted.on_the_cpu():
+            ours = func(*tree_map(_copy, given[0]), **tree_map(_copy, given[1]))
+        with self._judging():
+            self._function_judged(func, name, given, theirs, ours, place)
+
+    def _function_judged(self, func: Any, name: str, given: Any, theirs: Any, ours: Any, place: Place) -> None:
+        results = [[t.detach() for t in tree_leaves(side) if isinstance(t, Tensor)] for side in (theirs, ours)]
+        there = [self.device.download(t) if not t.is_cpu else t for t in results[0]]
+        pairs = [(k, b, a) for k, (b, a) in enumerate(zip(there, results[1])) if not is_settled(b, a)]
+        if len(there) != len(results[1]) or not pairs:
+            return
+        leaves, tree = tree_flatten(given)
+        which = [k for k, x in enumerate(leaves) if isinstance(x, Tensor)]
+
+        def run(*tensors: Tensor) -> Any:
+            whole = list(leaves)
+            for k, t in zip(which, tensors):
+                whole[k] = t
+            args, kwargs = tree_unflatten(whole, tree)
+            return tuple(t for t in tree_leaves(func(*args, **kwargs)) if isinstance(t, Tensor))
+
+        operands = [leaves[k] for k in which]
+        if self._explained(pairs, lambda *x: [run(*x)[k] for k, *_ in pairs], operands):
+            return
+        verdict = self._judged(run, operands, there, results[1])
+        if verdict is not None and verdict.status.is_finding:
+            self.partings.append(Parting(name, PASSES[0], place, verdict))
+
+
+def _digests(pairs: Iterable[tuple[int, Tensor, Tensor]]) -> set[tuple[str, str]]:
+    """What the two sides of each pair hold."""
+    return {(key_of(b.contiguous().view(-1)), key_of(a.contiguous().view(-1))) for _, b, a in pairs}
+
+
+def _share(v: Verdict) -> float:
+    return (v.measure.share or 0.0) if v.measure is not None else 0.0
+
+
+def chooses(name: str) -> bool:
+    """Whether an operator or function chooses among elements, of which several may be equal."""
+    last = name.rpartition(".")[2].strip("_")
+    return any(last == word or last.startswith(f"{word}_") or "max_pool" in last for word in ATEN_CHOOSING)
+
+
+def cpu_results(call: OperatorCall, theirs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """What a call returns on the CPU. A device that keeps statistics in float32 hands them to the gradients beside halves,
+    which some kernels of the CPU refuse: there it is computed in float32 and rounded to the dtypes of the device's results.
+    Raises what the CPU raises."""
+    try:
+        with torch._C.DisableTorchFunction():
+            return run_on(call, None, bases=False).results
+    except RuntimeError:
+        floats = {x.base.dtype for x in call.operands if x.base.is_floating_point()}
+        if len(floats) < 2 or torch.float32 not in floats or torch.float64 in floats:
+            raise
+        wide = call.in_float32()
+        return tuple(t.to(b.dtype) for t, b in zip(run_on(wide, None, bases=False).results, theirs, strict=True))
+
+
+def _alike(call: OperatorCall, ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> list[tuple[int, Tensor, Tensor]]:
+    """The numbers of the results with the CPU's and the device's. The statistics that a normalization keeps for its gradient
+    are taken in the coarser dtype of the two: a kernel may keep them finer than the CPU's, and the CPU's keep none in eval
+    mode. Nobody but the gradient sees them."""
+    every = [(k, a, b) for k, (a, b) in enumerate(zip(ours, theirs))]
+    if not any(word in call.base_name for word in ATEN_KEEPING):
+        return every
+    kept = [(k, a, b) for k, a, b in every[1:] if a.numel() and b.numel()]
+    coarser = [max((a.dtype, b.dtype), key=lambda d: torch.finfo(d).eps) for _, a, b in kept]
+    return every[:1] + [(k, a.to(d), b.to(d)) for (k, a, b), d in zip(kept, coarser)]
+
+
+def shortened(e: Exception) -> str:
+    """The first line of an exception's message, and of a long one whole sentences."""
+    text = (str(e).splitlines() or [""])[0]
+    if len(text) <= LONGEST:
+        return text
+    whole = text[:LONGEST].rpartition(". ")
+    return whole[0] + "." if whole[0] else text[:LONGEST] + "..."
+
+
+def _copy(x: Any) -> Any:
+    return x.clone() if isinstance(x, Tensor) else x
+
+
+def called_with(call: OperatorCall, tensors: Sequence[Tensor]) -> Any:
+    """The results of an operator on these operands in place of its own."""
+    following = iter(tensors)
+    place = torch.device("cpu")
+
+    def realised(leaf: Any) -> Any:
+        if isinstance(leaf, Lain):
+            return next(following)
+        return place if isinstance(leaf, torch.device) else leaf
+
+    args, kwargs = tree_map(realised, call.args), tree_map(realised, call.kwargs)
+    return tuple(t for t in tree_leaves(on_the_cpu(call.operator)(*args, **kwargs)) if isinstance(t, Tensor))
+
+
+class Operators(Following):
+    """Hands each call on the device to the search."""
+
+    def __init__(self, search: Search, in_place: bool = False) -> None:
+        super().__init__(search.device, Followed(), LARGEST)
+        self._search, self._in_place = search, in_place
+
+    @property
+    def seen(self) -> Followed:
+        """What could not be compared."""
+        return self._seen
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        now = self._search.places.now
+        # A function may well take fresh memory inside, and write it: causal attention makes its mask so.
+        fresh = is_unwritten(func) and now.function.rpartition(".")[2].startswith(ATEN_UNWRITTEN)
+        if fresh or torch.Tag.nondeterministic_seeded in func.tags:
+            self._search.odd.add(now.order)
+        self._search.begins(func._schema.name)
+        try:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        finally:
+            self._search.ended()
+
+    def failed(self, call: OperatorCall, error: Exception) -> None:
+        """The device raised in a call."""
+        with self._search.places.paused():
+            self._search.raised(call, error)
+
+    def finished(self, call: OperatorCall, args: Any, kwargs: Any, result: Any) -> None:
+        """A call came to its end: judge it, unless the CPU cannot run it."""
+        with self._search.places.paused():
+            tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
+            theirs = self._near(tensors)
+            self._search.ended()  # only now: a device may compute when its result is asked for
+            try:
+                if not tensors and self._in_place:
+                    self._search.written(call, self._ran(args, kwargs, result).bases)
+                else:
+                    self._search.operator(call, theirs)
+            except Exception:  # the CPU cannot run it, or refuses it
+                self._keep(OperatorCall(call.operator, (), {}, unknown=True))
+            if which := sorted(call.statistics):
+                given = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+                self._search.statistics(call, self._near([given[k] for k in which]))
+
+    def _near(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        with torch._C.DisableTorchFunction():  # its calls are parity's
+            return tuple(_plain(self._device.download(t.detach()) if not t.is_cpu else t.detach().clone()) for t in tensors)
+
+    def _keep(self, call: OperatorCall) -> None:
+        """Take note of an operator that the CPU does not run."""
+        self._search.foreign[self._search.places.now.order].append(call.base_name)
+
+
+def _plain(t: Tensor) -> Tensor:
+    return t.resolve_conj().resolve_neg()
+
+
+class Calls(TorchFunctionMode):
+    """Hands each public function on the device's tensors to the search."""
+
+    def __init__(self, search: Search, only_foreign: bool) -> None:
+        super().__init__()
+        self._search, self._only_foreign = search, only_foreign
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, places = kwargs or {}, self._search.places
+        passed = self._only_foreign and places.following not in self._search.foreign
+        with places.paused():  # calls are numbered as in the run before
+            given = None if passed else self._given(func, args, kwargs)
+        result = func(*args, **kwargs)
+        if given is not None:
+            place = places.now
+            with places.paused():
+                self._compare(func, given, result, place)
+        return result
+
+    def _given(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Copies of the arguments of a public function on the CPU; None for what is not compared."""
+        there = any(isinstance(x, Tensor) and x.device.type == self._search.places.kind for x in tree_leaves((args, kwargs)))
+        name = str(resolve_name(func) or "")
+        if not there or not name.startswith("torch.") or name.startswith("torch.Tensor."):
+            return None
+        read = Reader(self._search.device, LARGEST)
+
+        def near(x: Any) -> Any:
+            return read(x).values.requires_grad_(x.requires_grad) if isinstance(x, Tensor) else x
+
+        try:
+            return tree_map(near, (tuple(args), dict(kwargs)))
+        except ValueError:  # what cannot be read
+            return None
+
+    def _compare(self, func: Any, given: Any, result: Any, place: Place) -> None:
+        search, name = self._search, str(resolve_name(func))
+        try:
+            if place.order in search.foreign:  # random functions are refused there
+                search.with_gradients(func, name, given, place)
+            elif place.order in search.odd:
+                search.left["they draw random numbers, or return memory that nobody wrote"] += 1
+            elif torch.is_autocast_enabled(search.places.kind):
+                return  # the CPU casts by another list, and the operators were compared below the casts
+            else:
+                search.function(func, name, given, result, place)
+        except Exception:  # the CPU refuses it with these arguments: nothing is known of it
+            search.left[f"the CPU does not run {name}"] += 1

@@ -1,0 +1,134 @@
+"""What `parity.locate` found, and its text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from parity.checks.operators import OperatorCall
+from parity.comparing.compiled import CompiledSide
+from parity.comparing.places import Place
+from parity.core.results import Verdict
+from parity.locating.modules import ModuleError, shown
+
+SHOWN = 5  # parting operators in the text
+PASSES = ("forward", "backward")
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """An operator (or function) whose own result is outside. operator: "aten::gelu" or "torch.nn.functional.gelu"; pass_: one
+    of `PASSES`; verdict: of its worst result; call: the operator with its operands, None for a function; of: what it
+    judges, where that is no result."""
+
+    operator: str
+    pass_: str
+    place: Place
+    verdict: Verdict
+    call: OperatorCall | None = None
+    of: str = ""
+
+    @property
+    def title(self) -> str:
+        """The module, and in which pass."""
+        return f"{self.place}, {self.pass_}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Located:
+    """What `locate` found. subject: "Net float32 on mps"; partings: the operators whose own results are outside, in the order
+    in which they ran; compared: number of calls of operators that were; left: reason -> number of those that were not. broken:
+    what the function raised on the device; whole: what differs in its results although no operator parts alone; modules: how
+    far each is off as errors add up, in the order in which they ran, where that was asked for. here: of a comparison with a
+    capture, what was located on the device of this machine (None for the CPU); compiled: what became of the function that
+    torch.compile compiled, where that was asked for. next: the command that tests the first operator by itself."""
+
+    subject: str
+    dtype: str
+    device: str
+    partings: tuple[Parting, ...] = ()
+    compared: int = 0
+    left: Mapping[str, int] = field(default_factory=dict)
+    broken: str = ""
+    whole: str = ""
+    notes: tuple[str, ...] = ()
+    modules: tuple[ModuleError, ...] = ()
+    here: Located | None = None
+    compiled: CompiledSide | None = None
+    next: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the run came to its end, and nothing differs."""
+        others = (self.here is None or self.here.agrees) and (self.compiled is None or not self.compiled.wrong)
+        return others and not (self.partings or self.broken or self.whole)
+
+    @property
+    def first(self) -> Parting | None:
+        """The first of them; None if all agree."""
+        return self.partings[0] if self.partings else None
+
+    @property
+    def headline(self) -> str:
+        """The answer in one line."""
+        if self.first is None:
+            if self.compiled is not None and not self.broken and not self.whole:
+                return f"{self.subject} {self.compiled.text}"
+            many = plural(self.compared, "call") + " of operators"
+            if self.broken:
+                return f"{self.subject} raises on the device ({self.broken}); {many} before agree with the CPU"
+            if self.whole:
+                return f"{self.subject}: no operator parts alone ({many} agree), but the results differ: {self.whole}"
+            return f"{self.subject}: no operator parts; {many} agree with the CPU, each on the operands that it got"
+        return f"{self.subject} parts from the CPU first in {self.first.title}: {_what(self.first)}"
+
+    def __repr__(self) -> str:
+        return f"<{self.headline}>"
+
+    def __str__(self) -> str:
+        lines = [self.headline]
+        for k, p in enumerate(self.partings[:SHOWN]):
+            lines += ["then, each judged by itself:"] if k == 1 else []
+            lines += [f"  {p.title}: {_what(p)}"] if k else []
+            lines += [f"  {line}" for line in (*_worst(p), *called(p))]
+        more = len(self.partings) - SHOWN
+        lines += [f"  ... and {more} more operators"] if more > 0 else []
+        if self.first is not None:
+            lines.append(f"{plural(self.compared, 'call')} of operators compared")
+        lines += [f"note: {plural(n, 'call')} of operators not compared: {why}" for why, n in self.left.items()]
+        if self.compiled is not None:
+            lines += [f"compiled: {line}" for line in self.compiled.lines if line not in self.headline]
+        if self.modules:
+            lines += ["each module, as errors add up, in units of what rounding explains there:"]
+            lines += [f"  {line}" for line in shown(self.modules)]
+        lines += [f"note: {n}" for n in self.notes]
+        lines += [f"next: {self.next}"] if self.next else []
+        lines += [f"and here: {self.here}"] if self.here is not None else []
+        return "\n".join(lines)
+
+
+def plural(n: int, noun: str) -> str:
+    """A number with its noun."""
+    return f"{n} {noun}" + ("" if n == 1 else "s")
+
+
+def _what(p: Parting) -> str:
+    m = p.verdict.measure
+    share = m is not None and m.share is not None and 0.0 < m.share < float("inf")
+    how = f"{m.share:.3g} times the budget" if share and m is not None else p.verdict.reason
+    return f"{p.operator} {p.verdict.status}" + (f", {how}" if how else "")
+
+
+def _worst(p: Parting) -> Iterator[str]:
+    m = p.verdict.measure
+    if m is not None and m.device:
+        truth = f", truth {m.truth}" if m.truth else ""
+        of = f" of {p.of}" if p.of else ""
+        yield f"worst at {list(m.index)}{of}: device {m.device}, CPU {m.reference or m.truth}{truth}"
+
+
+def called(p: Parting) -> Iterator[str]:
+    """The public function that the operator belongs to, and its line."""
+    of = "of" if p.pass_ == "backward" else "by"
+    if p.place.function or p.place.line:
+        yield f"{of} {p.place.function or 'a call'}" + (f" at {p.place.line}" if p.place.line else "")

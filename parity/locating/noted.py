@@ -1,0 +1,94 @@
+"""What a command is at, noted for its parent: the operator that the device runs, or that the CPU runs again. So a side which
+ends the process or hangs is told with it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from parity.checks.following import OUTSIDE
+from parity.comparing.places import Place, Places
+from parity.core.modes import OperatorMode
+from parity.engine.journal import ALLOWED, NOTES, Journal
+from parity.locating.located import PASSES
+
+DEVICE, CPU, NEITHER = "device", "reference", "compare"  # stages of the journal; the last one has no limit
+
+
+def pass_now() -> str:
+    """The pass in which the program is."""
+    return PASSES[torch._C._current_graph_task_id() != OUTSIDE]
+
+
+class Noted:
+    """The journal of a command that runs in a process of its own; nothing is noted elsewhere."""
+
+    def __init__(self) -> None:
+        path = os.environ.get(NOTES)
+        self._journal = Journal(Path(path)) if path else None
+        self._allowed = float(os.environ.get(ALLOWED, math.inf))
+        self._count = 0
+
+    @property
+    def asked(self) -> bool:
+        """Whether a parent reads it."""
+        return self._journal is not None
+
+    def begin(self, name: str, pass_: str, place: Place, stage: str = DEVICE) -> None:
+        """A side is about to run an operator."""
+        if self._journal is not None:
+            at = f" at {place.line}" if place.line else ""
+            self._journal.begin(self._count, name, f"{name}, {pass_} of {place}{at}", self._allowed)
+            self._journal.stage(stage)
+            self._count += 1
+
+    def ended(self) -> None:
+        """It has run."""
+        if self._journal is not None:
+            self._journal.stage(NEITHER)
+
+    @contextlib.contextmanager
+    def on_the_cpu(self) -> Iterator[None]:
+        """The CPU runs the operator inside."""
+        if self._journal is None:
+            yield
+            return
+        self._journal.stage(CPU)
+        try:
+            yield
+        finally:
+            self._journal.stage(NEITHER)
+
+    @contextlib.contextmanager
+    def following(self, kind: str) -> Iterator[None]:
+        """Note each operator on devices of this type that runs inside. The last one counts as running until the end: a device
+        may compute when its results are asked for."""
+        if self._journal is None:
+            yield
+            return
+        places = Places(kind)
+        try:
+            with places.watching(), _Noting(self, places):
+                yield
+        finally:
+            self._journal.stage(NEITHER)
+
+
+class _Noting(OperatorMode):
+    def __init__(self, noted: Noted, places: Places) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as torch has it
+        self._noted, self._places = noted, places
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(isinstance(x, Tensor) and x.device.type == self._places.kind for x in tree_leaves((args, kwargs))):
+            self._noted.begin(func._schema.name, pass_now(), self._places.now)
+        return func(*args, **kwargs)

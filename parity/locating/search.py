@@ -1,0 +1,262 @@
+"""The search of `parity.locate`: which module and operator of a model first compute something else on the device than the CPU.
+
+The model runs once on the device, forward and backward. Each operator of aten that it dispatches there runs once more on the
+CPU with the very operands that it got, and is judged by itself: a wrong layer does not blame those behind it. Results that are
+equal or differ by roundings alone are settled at once; the others are judged as by `parity.compare`, against a float64 truth.
+Nothing is kept of an operator that agrees, so memory is bounded by the largest call.
+
+Where no operator parts, the public functions of the forward pass are compared in the same way, and those that the device
+computes by operators that the CPU does not have (`_lstm_mps`) with their gradients, as by `assert_parity`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parity.comparing.advice import ON_THE_CPU, raised_on_the_cpu
+from parity.comparing.comparison import Comparison, ParityWarning
+from parity.comparing.function import attempted, compared, gives_numbers, plain_results, raised_at, target
+from parity.comparing.moved_runs import Moved, moved_results
+from parity.comparing.places import Places
+from parity.comparing.quick import DEFAULT, FULL, effort_of
+from parity.comparing.screens import is_settled, may_move, moves_as_far
+from parity.comparing.subject import (
+    SEED,
+    ForwardRun,
+    Subject,
+    fixed_cotangents,
+    forward,
+    is_compiled,
+    known,
+    original,
+    subject,
+    word,
+)
+from parity.comparing.truth import seeded
+from parity.comparing.watch import command, row_of
+from parity.core.errors import NothingCompared, ParityError, UsageError
+from parity.core.results import Raised, Status
+from parity.devices import Device
+from parity.devices.mps import FALLBACK_VARIABLE
+from parity.execution import execute as ex
+from parity.locating.calls import Operators, Search
+from parity.locating.located import SHOWN, Located, Parting, called
+from parity.locating.modules import module_errors
+
+LOCATABLE = (Status.WRONG, Status.DRIFT, Status.MALFORMED)
+PATIENCE = 60.0  # seconds for looking where a comparison that failed parts
+
+
+def located(
+    fn: Callable[..., Any],
+    *inputs: Any,
+    device: str | torch.device | Device = "auto",
+    backward: bool = True,
+    keep_on_cpu: str | Iterable[str] = (),
+    seconds: float = math.inf,
+    whole: bool = True,
+    modules: bool = False,
+    effort: str = DEFAULT,
+    **kwargs: Any,
+) -> Located:
+    """What parts on a device of this machine. The arguments are those of `locate`, which raises as this does. seconds: the time
+    after which no more operators are compared; whole: compare the results as well where no operator parts."""
+    near = (keep_on_cpu,) if isinstance(keep_on_cpu, str) else tuple(keep_on_cpu)
+    s, place = subject(fn, inputs, kwargs, near), target(device)
+    if not s.moves:
+        raise NothingCompared(f"{s.name}: no input is a tensor, so nothing would reach {place.name}; give it tensors")
+    if place.name == "cpu":
+        raise UsageError("the device is the CPU itself, which cannot part from itself; name another with device=")
+    s, cotangents = _ran_on_the_cpu(s, backward)
+    why = "no backward pass: no output depends on an input or parameter that requires a gradient"
+    notes: tuple[str, ...] = (why,) if backward and not cotangents else ()
+    eager = s  # what the modes of the search can see
+    if is_compiled(fn):
+        eager, _ = _ran_on_the_cpu(subject(original(fn), inputs, kwargs, near), backward)
+        notes += ("it is compiled, and what was compared here is its eager code",)
+    if s.draws:
+        notes += ("random numbers (dropout) were drawn on the CPU and handed to the device",)
+    search = Search(place, time.monotonic() + seconds, effort_of(effort))
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), place.active():
+        warnings.simplefilter("ignore", ParityWarning)
+        place.seed(SEED)
+        search.operators(eager, cotangents)
+        # Behind a part that was found, functions that the CPU has no operator for may part before it.
+        if (search.foreign or not search.partings) and time.monotonic() < search.until:
+            place.seed(SEED)
+            search.functions(eager, only_foreign=bool(search.partings))
+    differs = ""
+    if whole and search.broken:
+        notes += _advice(fn, inputs, kwargs, place, backward, near)
+        notes += (ON_THE_CPU,) if FALLBACK_VARIABLE in search.broken else ()
+    elif whole and not search.partings and (effort == FULL or not _is_rounding(s, place, cotangents)):
+        differs = _whole(fn, inputs, kwargs, place, backward, near)
+    if not (search.compared or search.partings or search.broken):
+        raise NothingCompared(f"{s.name}: no operator that can be compared ran on {place.name}")
+    if names := [n for some in search.foreign.values() for n in some]:
+        search.left[f"the CPU does not run them ({', '.join(sorted(set(names)))[:80]})"] += len(names)
+    title = f"{s.name} {s.dtype} on {place.name}"
+    table, more = module_errors(eager, cotangents, place) if modules else ((), "")
+    notes += (more,) if more else ()
+    left, broken, order, dtype = dict(search.left), "" if search.partings else search.broken, search.order, s.dtype
+    next_ = _next(order[0] if order else None, dtype, place)
+    return Located(title, dtype, place.name, order, search.compared, left, broken, differs, notes, table, next=next_)
+
+
+def _whole(
+    fn: Callable[..., Any],
+    inputs: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    device: Device,
+    backward: bool,
+    near: Sequence[str],
+) -> str:
+    """What differs in the results as a whole; empty if nothing does, or if they cannot be compared (random numbers)."""
+    try:
+        comparison, _, _ = compared(fn, inputs, kwargs, device, backward, keep_on_cpu=near)
+    except ParityError:
+        return ""
+    found = [f"{n or 'the call'} ({v.status}: {v.reason})" for n, v in comparison.findings]
+    return ", ".join(found[:SHOWN]) + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
+
+
+def _is_rounding(s: Subject, device: Device, cotangents: Sequence[Tensor]) -> bool:
+    """Whether a plain run of the device and one of the CPU differ in no result by more than one rounding of it, or than runs on
+    the CPU whose kernels are moved by a roundoff or two do. False if that cannot be asked: the judge knows more."""
+    try:
+        sides = plain_results(s, device, cotangents)
+    except ParityError:
+        return False
+    if sides is None or list(sides[0]) != list(sides[1]):
+        return False
+    pairs = {n: (sides[1][n], t) for n, t in sides[0].items()}
+    if not all(known(x) for pair in pairs.values() for x in pair):
+        return False
+    doubtful = {n: pair for n, pair in pairs.items() if not is_settled(*pair)}
+    if not all(may_move(t) for _, t in doubtful.values()):
+        return False
+
+    def moved(key: int) -> list[Tensor]:
+        results = moved_results(s, bool(cotangents), cotangents, Moved(key + 1, chains=True))
+        return [results[n] for n in doubtful]
+
+    try:
+        return moves_as_far(list(doubtful.values()), moved)
+    except Exception:  # what the function raises there
+        return False
+
+
+def _advice(
+    fn: Callable[..., Any],
+    inputs: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    device: Device,
+    backward: bool,
+    near: Sequence[str],
+) -> tuple[str, ...]:
+    """What `assert_parity` notes where the device raises: what to change in the function, if the fault is its own. Raises
+    UsageError if the function moves itself away from the device."""
+    try:
+        notes = compared(fn, inputs, kwargs, device, backward, keep_on_cpu=near)[0].notes
+        return tuple(n for n in notes if not n.startswith(("no gradients: ", "not compared, ")))  # which is said, or no matter
+    except UsageError:
+        raise
+    except ParityError:
+        return ()
+
+
+def locate_run(
+    name: str, prepared: Callable[[Places], Callable[[], Any]], device: Device, seconds: float = math.inf
+) -> Located:
+    """`locate` for a program that has its tensors on the device already, and runs its own backward pass (a training step).
+    name: how it is called; prepared: makes all that it needs anew, and returns it. Operators that write in place and return
+    nothing are compared by what they leave in memory."""
+    search = Search(device, time.monotonic() + seconds)
+    run, mode = prepared(search.places), Operators(search, in_place=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ParityWarning)
+        with search.places.watching(), mode:
+            got = ex.attempt(run, "run")
+        if isinstance(got, Raised):
+            search.broken = f"{got.type}: {got.message}"
+        if search.foreign or not search.partings:  # as in `located`
+            search.functions_of(prepared(search.places), only_foreign=bool(search.partings))
+    order, left = search.order, dict(search.left)
+    next_ = _next(order[0] if order else None, "float32", device)
+    return Located(name, "", device.name, order, search.compared, left, "" if order else search.broken, next=next_)
+
+
+def parted(
+    comparison: Comparison,
+    fn: Callable[..., Any],
+    inputs: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    device: str | torch.device | Device,
+    backward: bool,
+    keep_on_cpu: Sequence[str],
+) -> Comparison:
+    """The comparison with where the device parts, and with the results of that module first. As it is if nothing can be
+    located: the device refuses the function, or differs by what its operators add up to."""
+    if not any(v.status in LOCATABLE for _, v in comparison.verdicts):
+        return comparison
+    try:
+        found = located(
+            fn, *inputs, device=device, backward=backward, keep_on_cpu=keep_on_cpu, seconds=PATIENCE, whole=False, **kwargs
+        )
+    except Exception:  # the findings must be told all the same
+        return comparison
+    return with_place(comparison, found)
+
+
+def with_place(comparison: Comparison, found: Located) -> Comparison:
+    """A comparison with what `located` found of it: where the device parts, and the command that tests that operator."""
+    if (one := found.first) is None:
+        return comparison
+    own = f"[{one.place.module}."
+    order = sorted(comparison.verdicts, key=lambda nv: bool(one.place.module) and own not in nv[0])
+    next_ = found.next or comparison.next
+    where = "; ".join((f"{found.headline.removeprefix(found.subject).strip()}", *called(one)))
+    where += f"\n  {comparison.parts}" if comparison.parts else ""  # of compiled code
+    return replace(comparison, verdicts=tuple(order), parts=where, next=next_)
+
+
+def _next(one: Parting | None, dtype: str, device: Device) -> str:
+    """The command that tests an operator by itself; empty if no row of the catalog does, or if the device refuses it."""
+    if one is None or one.verdict.status not in LOCATABLE:
+        return ""
+    names = one.operator.rpartition("::")[2].removesuffix("_backward"), one.place.function
+    row = next(filter(None, (row_of(n.rpartition(".")[2]) for n in names)), "")
+    floats = [x.base.dtype for x in (one.call.operands if one.call is not None else ()) if x.base.is_floating_point()]
+    return command([row] if row else [], word(floats[0]) if floats else dtype, device)
+
+
+def cotangents_of(s: Subject) -> list[Tensor]:
+    """Those of the outputs that require a gradient. Raises UsageError if the subject does not run on the CPU."""
+    return _ran_on_the_cpu(s, True)[1]
+
+
+def _ran_on_the_cpu(s: Subject, backward: bool) -> tuple[Subject, list[Tensor]]:
+    """The subject, which draws its random numbers on the CPU from here on if it draws any, and the cotangents of its outputs.
+    Raises UsageError if it does not run on the CPU, and NothingCompared if nothing comes of it."""
+    handing = replace(s, draws=True)
+
+    def run() -> ForwardRun:
+        with seeded():
+            return forward(handing, torch.clone, backward)
+
+    got, cause = attempted(run, "run")
+    if isinstance(got, Raised):
+        what = f"{got.type}: {got.message}{raised_at(cause)}"
+        raise UsageError(f"{s.name} raises on the CPU: {what}; {raised_on_the_cpu(got.message)}") from cause
+    if not gives_numbers(s, got):
+        raise NothingCompared(f"{s.name} gives no tensor with elements and writes none; return what is to be compared")
+    draws = got.handed is not None and got.handed.draws > 0 and not got.handed.left
+    return handing if draws else s, fixed_cotangents(got) if backward and got.leaves else []

@@ -1,0 +1,1 @@
+"""What is written down of a run: rows, run files, and what they refuse."""

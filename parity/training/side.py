@@ -1,0 +1,420 @@
+"""One side of a training: model, optimizer and step as the user's own code builds them, and all its state as CPU tensors.
+
+The state of one side can be loaded into another, whatever its device and dtype, so that both take a step from the same place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map
+
+from parity.comparing.draws import Handed, streams
+from parity.comparing.function import raised_at
+from parity.comparing.subject import SEED, coarsest, is_compiled, parts_compiled, uncompiled
+from parity.core.errors import ParityError, UsageError
+from parity.devices import Device
+from parity.execution import execute as ex
+
+CPU = torch.device("cpu")
+CELL = "cell "  # before the name of a variable of make
+PLAIN = (bool, int, float, str, type(None))  # what a step may keep in variables of its own, also in lists and dicts
+LARGEST = 1 << 16  # elements of a tensor that it may keep; a larger one is data
+RETURNS = (
+    "let make return the model, its optimizer, then anything else with a state_dict, "
+    "and last step(batch), which returns the loss"
+)
+Put = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that a step depends on, on the CPU. tensors: parameters and buffers by name; gradients: those that are there;
+    optimizers, others: state_dicts; kept: what the step's own variables hold, by name."""
+
+    tensors: Mapping[str, Tensor]
+    gradients: Mapping[str, Tensor]
+    optimizers: tuple[Any, ...]
+    others: tuple[Any, ...]
+    kept: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Took:
+    """A step that was taken. loss: 0-d; gradients: as the last backward pass left them, by parameter; tensors: parameters and
+    buffers afterwards. stepped: whether an optimizer stepped; draws: operators that drew random numbers; left: those that drew
+    by themselves."""
+
+    loss: Tensor = field(default_factory=lambda: torch.tensor(float("nan")))
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    stepped: bool = False
+    draws: int = 0
+    left: frozenset[str] = frozenset()
+
+
+class Side:
+    """What `make` built on one device. device: None for the CPU; wide: in float64."""
+
+    def __init__(self, make: Callable[..., Any], device: Device | None = None, wide: bool = False) -> None:
+        self.device, self.wide = device, wide
+        self.place = CPU if device is None else device.torch_device
+        parts = _built(make, self.place)
+        self.modules = [p for p in parts if isinstance(p, nn.Module)]
+        self.optimizers = [p for p in parts if isinstance(p, Optimizer)]
+        known = {id(p) for p in (*self.modules, *self.optimizers)}
+        self.others = [p for p in parts if id(p) not in known and hasattr(p, "state_dict")]
+        known |= {id(p) for p in self.others}
+        steps = [p for p in parts if id(p) not in known]
+        if not self.modules or not self.optimizers or len(steps) > 1 or not all(map(callable, steps)):
+            raise UsageError(f"make returns {', '.join(type(p).__name__ for p in parts)[:120] or 'nothing'}; {RETURNS}")
+        self.model = self.modules[0]
+        self.dtype = coarsest(p.dtype for p in self.model.parameters())
+        self.step: Callable[[Any], Any] = steps[0] if steps else self._plain_step
+        self.titles = self._titles()
+        self.order: list[str] = []  # parameters in the order in which the first backward pass was done with them
+        self._check()
+        if wide:
+            for m in self.modules:
+                m._apply(widened)  # type: ignore[no-untyped-call]  # as torch has it
+        self._scales = [_exact(o) for o in self.others if wide and _is_scaler(o)]
+
+    @property
+    def name(self) -> str:
+        """The model's class."""
+        return type(self.model).__name__
+
+    def shares(self, other: Side) -> bool:
+        """Whether `make` returned a model for this side that it had returned for another."""
+        theirs = {id(t) for _, t in other._tensors()}
+        return any(id(t) in theirs for _, t in self._tensors())
+
+    def _titles(self) -> list[str]:
+        """What stands before the names of each model's tensors, no two alike: the step's own name for it, or its class. Nothing
+        for the first one if no other is trained."""
+        held = {id(p) for o in self.optimizers for g in o.param_groups for p in g["params"]}
+        trained = [m for m in self.modules if any(id(p) in held for p in m.parameters())]
+        own: dict[int, str] = {}
+        for name, (where, attribute) in self._variables().items():
+            with contextlib.suppress(ValueError):  # an empty cell
+                own.setdefault(id(getattr(where, attribute)), name.removeprefix(CELL))
+        found: list[str] = []
+        for k, m in enumerate(self.modules):
+            title = "" if k == 0 and len(trained) < 2 else own.get(id(m), type(m).__name__)
+            found.append(title if title not in found else f"{title}{k + 1}")
+        return found
+
+    def _check(self) -> None:
+        lazy = next((n for n, t in self._tensors() if nn.parameter.is_lazy(t)), "")
+        if lazy:
+            raise UsageError(
+                f"make left '{lazy}' without a shape; let make run the model on one input before its optimizer is made"
+            )
+        away = next(
+            (n for n, t in (*self.model.named_parameters(), *self.model.named_buffers()) if t.device.type != self.place.type),
+            "",
+        )
+        if away:
+            raise UsageError(
+                f"make left '{away}' on another device than {self.place.type}: take the device as make's parameter, and build "
+                "the model there before its optimizer"
+            )
+        own = {id(p) for m in self.modules for p in m.parameters()}
+        if not any(id(p) in own for o in self.optimizers for g in o.param_groups for p in g["params"]):
+            raise UsageError(
+                "no optimizer that make returns holds a parameter of its model; move the model before the optimizer is made"
+            )
+
+    def _plain_step(self, batch: Any) -> Any:
+        """What is done where make returns no step: the model returns the loss, or an object that has it."""
+        try:
+            out = (
+                self.model(**batch)
+                if isinstance(batch, Mapping)
+                else self.model(*(batch if isinstance(batch, (tuple, list)) else [batch]))
+            )
+        except TypeError as e:
+            if self.device is not None:  # the device's own, which is a finding
+                raise
+            raise UsageError(f"make returns no step, and model(*batch) raises TypeError: {e}; {RETURNS}") from e
+        loss = getattr(out, "loss", out)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise UsageError(f"the model returns {type(out).__name__}, which is no loss; {RETURNS}")
+        for o in self.optimizers:
+            o.zero_grad()
+        torch.autograd.backward(loss)
+        for any_ in (*self.optimizers, *(o for o in self.others if hasattr(o, "step"))):
+            any_.step()
+        return loss
+
+    # ------------------------------------------------------------------------------------------------------------- state
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for title, m in zip(self.titles, self.modules):
+            for n, t in (*m.named_parameters(), *m.named_buffers()):
+                yield (f"{title}.{n}" if title else n), t
+
+    def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The parameters of all models, one that several have once."""
+        seen: set[int] = set()
+        for n, t in self._tensors():
+            if isinstance(t, nn.Parameter) and id(t) not in seen:
+                seen.add(id(t))
+                yield n, t
+
+    def _variables(self) -> dict[str, tuple[Any, str]]:
+        """Where the step keeps what is its own: in variables of make, and in attributes of the function or of the object whose
+        method it is. (object, attribute) by name."""
+        code, closure = getattr(self.step, "__code__", None), getattr(self.step, "__closure__", None)
+        cells = zip(code.co_freevars, closure) if code is not None and closure else ()
+        owner = getattr(self.step, "__self__", self.step)
+        own = () if owner is self else getattr(owner, "__dict__", ())
+        return {
+            **{f"{CELL}{n}": (c, "cell_contents") for n, c in cells},
+            **{n: (owner, n) for n in own if not n.startswith("__")},
+        }
+
+    def _kept(self) -> dict[str, Any]:
+        models = {id(t) for _, t in self._tensors()}
+        found: dict[str, Any] = {}
+        for name, (where, attribute) in self._variables().items():
+            with contextlib.suppress(ValueError):  # an empty cell
+                value = getattr(where, attribute)
+                if _is_plain(value) and id(value) not in models:
+                    found[name] = self._copied(value)
+        return found
+
+    def _keep(self, kept: Mapping[str, Any]) -> None:
+        places = self._variables()
+        for name, value in kept.items():
+            if name not in places:
+                continue
+            where, attribute = places[name]
+            now = getattr(where, attribute, None)
+            if isinstance(value, Tensor):
+                t = widened(value) if self.wide else value
+                near = self.device is None or (isinstance(now, Tensor) and now.is_cpu)  # make left it there, on the device too
+                setattr(where, attribute, t.clone() if near else self._put(t))
+            elif type(value) is dict and type(now) is dict:  # which others may hold, too
+                now.clear()
+                now.update(copy.deepcopy(value))
+            elif type(value) is list and type(now) is list:
+                now[:] = copy.deepcopy(value)
+            else:
+                setattr(where, attribute, copy.deepcopy(value))
+
+    def state(self) -> State:
+        """A copy of everything."""
+        return State(
+            {n: self._near(t) for n, t in self._tensors()},
+            {n: self._near(t.grad) for n, t in self._tensors() if t.grad is not None},
+            tuple(tree_map(self._copied, o.state_dict()) for o in self.optimizers),
+            tuple(tree_map(self._copied, o.state_dict()) for o in self.others),
+            self._kept(),
+        )
+
+    def load(self, s: State) -> None:
+        """Continue from a state, of this side or of another."""
+        with torch.no_grad():
+            for n, t in self._tensors():
+                t.copy_(s.tensors[n] if t.is_cpu else self._put(s.tensors[n]))
+                if t.requires_grad or t.grad is not None:
+                    t.grad = self._put(s.gradients[n]).to(t.dtype, copy=True) if n in s.gradients else None
+        for optimizer, kept in zip(self.optimizers, s.optimizers):
+            optimizer.load_state_dict(copy.deepcopy(kept))
+        for other, kept in zip(self.others, s.others):
+            if kept:  # a GradScaler that is not enabled has nothing
+                other.load_state_dict(copy.deepcopy(kept))
+        for scale, kept in zip(self._scales, (k for o, k in zip(self.others, s.others) if _is_scaler(o))):
+            scale.factor = float(kept.get("scale", 1.0))
+        self._keep(s.kept)
+
+    def _near(self, t: Tensor) -> Tensor:
+        with _disable_current_modes():
+            if t.layout is not torch.strided:
+                t = t.to_dense()
+            return t.detach().clone() if self.device is None or t.is_cpu else self.device.download(t)
+
+    def _put(self, t: Tensor) -> Tensor:
+        return t if self.device is None else self.device.upload(t)
+
+    def stays(self) -> str:
+        """What the step takes to the device although it lies on the CPU: the name of its variable; "" if there is nothing."""
+        for name, (where, attribute) in self._variables().items():
+            with contextlib.suppress(ValueError):  # an empty cell
+                value = getattr(where, attribute)
+                if isinstance(value, Tensor) and value.is_cpu and value.dim():
+                    return name.removeprefix(CELL)
+        return ""
+
+    def _copied(self, x: Any) -> Any:
+        return self._near(x) if isinstance(x, Tensor) else copy.deepcopy(x)
+
+    # -------------------------------------------------------------------------------------------------------------- step
+
+    @property
+    def compiled(self) -> bool:
+        """Whether torch.compile made some of it, which a step does without: it would not run under parity's modes."""
+        values: list[Any] = [self.step, *self.modules]
+        for where, name in self._variables().values():
+            with contextlib.suppress(ValueError):  # an empty cell
+                values.append(getattr(where, name, None))
+        return any(is_compiled(v) or (isinstance(v, nn.Module) and any(parts_compiled(v))) for v in values)
+
+    def batch(self, given: Any, change: Put | None = None) -> Any:
+        """A copy of a batch for this side. change: what is done to its floating tensors first."""
+
+        def placed(x: Any) -> Any:
+            if not isinstance(x, Tensor):
+                return x.to(self.place) if hasattr(x, "to") and not isinstance(x, type) else x
+            x = x.detach().cpu()
+            x = widened(x) if self.wide else x
+            if x.is_floating_point():
+                x = change(x) if change is not None else x
+            return x.clone() if self.device is None else self.device.upload(x)
+
+        return tree_map(placed, given)
+
+    def take(self, batch: Any, number: int, around: contextlib.AbstractContextManager[Any] | None = None) -> Took:
+        """Take a step with a batch that `batch` returned. number: of the step, for the seed; around: in force during the step.
+        Raises what the user's code raises."""
+        took = Took()
+
+        def stepping(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            took.stepped = True
+
+        def accumulated(name: str, p: Tensor) -> None:  # before anything clips it
+            if name not in self.order:
+                self.order.append(name)
+            if p.grad is not None:
+                took.gradients[name] = self._near(p.grad)
+
+        hooks: list[Any] = [o.register_step_pre_hook(stepping) for o in self.optimizers]
+        for n, p in self._parameters():
+            if p.requires_grad:
+                hooks.append(p.register_post_accumulate_grad_hook(functools.partial(accumulated, n)))  # type: ignore[no-untyped-call]
+        try:
+            with _seeded(number, self.device), uncompiled(), around or contextlib.nullcontext(), Handed() as random_:
+                loss = self.step(batch)
+        finally:
+            for h in hooks:
+                h.remove()
+        if not isinstance(loss, (Tensor, float)) or (isinstance(loss, Tensor) and loss.numel() != 1):
+            raise UsageError(
+                f"step returns {type(loss).__name__}; let it return the loss, a number or a tensor with one element"
+            )
+        took.loss = self._near(loss).reshape(()) if isinstance(loss, Tensor) else torch.tensor(loss, dtype=torch.float64)
+        took.tensors = {n: self._near(t) for n, t in self._tensors()}
+        took.draws, took.left = random_.draws, frozenset(random_.left)
+        return took
+
+
+def _built(make: Callable[..., Any], place: torch.device) -> tuple[Any, ...]:
+    """What make returns. One that takes no device runs with `place` as the default one."""
+    try:
+        wanted = [
+            p
+            for p in inspect.signature(make).parameters.values()
+            if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+    except (TypeError, ValueError):
+        wanted = []
+    if len(wanted) > 1:
+        raise UsageError(f"make has {len(wanted)} parameters; let it take the device, or nothing")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        try:
+            if wanted:
+                got = make(place)
+            else:
+                with torch.device(place):
+                    got = make()
+        except ParityError:
+            raise
+        except Exception as e:
+            raise UsageError(
+                f"make raises {type(e).__name__} for {place.type}: {(str(e).splitlines() or [''])[0][:200]}{raised_at(e)}"
+            ) from e
+    return got if isinstance(got, tuple) else (got,)
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether it is state that a step may keep between batches, and can be copied."""
+    if isinstance(x, Tensor):
+        return not x.requires_grad and x.layout is torch.strided and x.numel() <= LARGEST
+    values = x.values() if type(x) is dict else x if type(x) is list else ()
+    return isinstance(x, PLAIN) or (type(x) in (dict, list) and all(isinstance(v, PLAIN) for v in values))
+
+
+def widened(t: Tensor) -> Tensor:
+    """In float64, or complex128, unless it holds integers."""
+    return t.to(torch.complex128) if t.is_complex() else t.double() if t.is_floating_point() else t
+
+
+@contextlib.contextmanager
+def _seeded(number: int, device: Device | None) -> Iterator[None]:
+    """The same random numbers in Python, numpy and torch for every side's step; the caller's streams go on as before."""
+    full = ex.full_precision() if device is None else contextlib.nullcontext()
+    single = torch.autograd.set_multithreading_enabled(False)  # simulated devices need the backward pass on the calling thread
+    with torch.random.fork_rng(devices=[]), full, single, torch.enable_grad(), streams(SEED + 1 + number):
+        seed = SEED + 1 + number
+        torch.default_generator.manual_seed(seed)
+        if device is not None:
+            device.seed(seed)
+        with device.active() if device is not None else contextlib.nullcontext():
+            yield
+
+
+# ------------------------------------------------------------------------------------------------------------ GradScaler
+
+
+def _is_scaler(x: Any) -> bool:
+    return isinstance(x, torch.amp.GradScaler)
+
+
+class _Exact:
+    """What a GradScaler does, in float64: it scales and divides by the same number, and finds nothing infinite."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+        self._divided: set[int] = set()
+
+    def scale(self, outputs: Any) -> Any:
+        return tree_map(lambda x: x * self.factor, outputs)
+
+    def unscale_(self, optimizer: Optimizer) -> None:
+        if id(optimizer) in self._divided:
+            return
+        self._divided.add(id(optimizer))
+        for g in optimizer.param_groups:
+            for p in g["params"]:
+                if p.grad is not None:
+                    p.grad.div_(self.factor)
+
+    def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        self.unscale_(optimizer)
+        return optimizer.step(*args, **kwargs)
+
+    def update(self, new_scale: Any = None) -> None:
+        self._divided.clear()
+
+    def get_scale(self) -> float:
+        return self.factor
+
+
+def _exact(scaler: Any) -> _Exact:
+    """Let a GradScaler compute in float64, which its kernels refuse."""
+    made = _Exact()
+    for name in ("scale", "unscale_", "step", "update", "get_scale"):
+        setattr(scaler, name, getattr(made, name))
+    return made

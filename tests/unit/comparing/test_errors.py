@@ -1,0 +1,162 @@
+"""What is said where something raises or falls back: the line, the cause, the way out and the next command."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from parity import locate
+from parity.comparing.comparison import ParityFailure, ParityWarning
+from parity.core.errors import UsageError
+from parity.core.results import Status
+from parity.devices import Device, Fault, resolve
+from parity.devices.sim.faults import fall_back
+from parity.locating.asserting import assert_parity
+
+X = torch.linspace(0.5, 2, 3)
+
+
+def planted(*ops: str, effect: Any, **more: Any) -> Device:
+    return resolve("sim", (Fault("f", ops, effect, **more),))
+
+
+def failure(fn: Any, *inputs: Any, **options: Any) -> ParityFailure:
+    with pytest.raises(ParityFailure) as caught:
+        assert_parity(fn, *inputs, **options)
+    return caught.value
+
+
+def line_of(text: str) -> int:
+    """Where this file holds it."""
+    return next(i for i, line in enumerate(Path(__file__).read_text().splitlines(), 1) if line.endswith(text))
+
+
+def on_device(x: Tensor) -> Tensor:
+    if x.device.type != "cpu":
+        raise ValueError("there")  # the device's line
+    return x.exp()
+
+
+def everywhere(x: Tensor) -> Tensor:
+    raise ValueError("here")  # the CPU's line
+
+
+def test_an_exception_is_told_with_its_line_and_kept_as_the_cause() -> None:
+    bad = failure(on_device, X, device="sim")
+    first = str(bad).splitlines()[0]
+    assert first.startswith("on_device float32 on sim: error: ValueError in run: there (")
+    assert first.endswith(f"test_errors.py:{line_of('# the device' + chr(39) + 's line')}, in on_device)")
+    assert isinstance(bad.__cause__, ValueError)
+    with pytest.raises(UsageError) as caught:
+        assert_parity(everywhere, X, device="sim")
+    assert f"test_errors.py:{line_of('# the CPU' + chr(39) + 's line')}, in everywhere); give" in str(caught.value)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+class Loose(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+        self.inner.scale = torch.ones(3)  # the mistake that is tested
+
+    def forward(self, x: Tensor) -> Any:
+        return self.inner(x) * self.inner.scale
+
+
+def test_a_tensor_that_stays_behind_is_named_with_the_way_out() -> None:
+    bad = failure(Loose(), X, device="sim")
+    assert bad.comparison.notes[-1] == (
+        "'inner.scale' of Loose is a tensor that is neither a parameter nor a buffer, so it stays on the CPU: register it "
+        "(self.register_buffer) or pass it in"
+    )
+    model = nn.Linear(3, 3)
+    bad = failure(lambda x: model(x), X, device="sim")
+    way_out = "so it stays on the CPU: pass model and optimizer as arguments"
+    assert bad.comparison.notes[-1] == f"'model' is used by <lambda> without being an input, {way_out}"
+
+
+def test_what_cannot_be_copied_is_named() -> None:
+    model = nn.Sequential(nn.Linear(3, 3))
+    model[0].lock = threading.Lock()  # type: ignore[assignment]  # as people keep one
+    with pytest.raises(UsageError) as caught:
+        assert_parity(model, X, device="sim")
+    said = str(caught.value)
+    assert said.startswith("Sequential cannot be copied because of its attribute '0.lock', a _thread.lock (TypeError: cannot ")
+    assert "raises on the CPU" not in said
+
+
+@pytest.mark.parametrize("atol", ["x", -1, float("inf"), float("nan"), True, [1]])
+def test_a_tolerance_that_is_none_is_refused(atol: Any) -> None:
+    with pytest.raises(UsageError, match=r"atol is .*; give a number that is 0 or more"):
+        assert_parity(torch.exp, X, device="sim", atol=atol)
+
+
+# ------------------------------------------------------------------------------------------------------------- fallbacks
+
+
+def test_a_fallback_warns_and_fails_on_demand() -> None:
+    device = planted("sin", effect=fall_back)
+    with pytest.warns(ParityWarning, match=r"sin float32 on sim: ran on the CPU: aten::sin"):
+        assert_parity(torch.sin, X, device=device)
+    for wanted in ("fallback", ("fallback",), ["unsupported", "fallback"], "unsupported,fallback"):
+        bad = failure(torch.sin, X, device=device, fail_on=wanted)
+        assert bad.verdicts[0][1].status is Status.FALLBACK
+        assert str(bad).startswith("sin float32 on sim: fallback: ran on the CPU: aten::sin")
+    with pytest.raises(UsageError, match="unknown status 'banana' for fail_on; allowed: drift, wrong, "):
+        assert_parity(torch.sin, X, device=device, fail_on=("banana",))
+
+
+def test_every_fallback_is_heard_though_torch_tells_of_the_first_alone() -> None:
+    always: list[bool] = []
+
+    def f(x: Tensor) -> Tensor:
+        always.append(torch.is_warn_always_enabled())
+        return x.exp()
+
+    before = torch.is_warn_always_enabled()
+    assert_parity(f, X, device="sim")
+    assert any(always)
+    assert torch.is_warn_always_enabled() == before
+
+
+# ---------------------------------------------------------------------------------------------------------- what is next
+
+
+def test_a_failure_names_the_command_that_tests_what_was_called() -> None:
+    def off(c: Any) -> Any:
+        return tuple(None if t is None else t * 1.01 for t in c.run())
+
+    model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.Tanh())
+    bad = failure(model, X, device=planted("linear_backward", effect=off))
+    assert bad.comparison.next == "parity run linear --dtype float32 --device sim --faults FILE"
+    assert str(bad).splitlines()[-1] == f"next: {bad.comparison.next}"
+    assert not assert_parity(model, X, device="sim").next
+
+
+def test_a_function_of_integers_is_called_by_their_dtype() -> None:
+    """float32, which no tensor of it has, would be told and tested else."""
+    bad = failure(lambda a, b: a * b, *2 * [torch.arange(3)], device=planted("mul", effect=lambda c: c.run() + 1))
+    assert str(bad).startswith("<lambda> int64 on sim parts from the CPU first in")
+    assert bad.comparison.next == "parity run mul --dtype int64 --device sim --faults FILE"
+    found = locate(torch.mul, *2 * [torch.arange(3)], device=planted("mul", effect=lambda c: c.run() + 1))
+    assert str(found).splitlines()[-1] == f"next: {bad.comparison.next}"
+    assert str(found).startswith("mul int64 on sim parts from the CPU first in")
+
+
+def test_the_call_that_raised_is_the_one_to_test() -> None:
+    def refuse(c: Any) -> Any:
+        raise RuntimeError("kaput")
+
+    bad = failure(lambda x: (1 - x).exp(), X, device=planted("exp", effect=refuse))
+    assert bad.comparison.next == "parity run exp --dtype float32 --device sim --faults FILE"
+
+
+def test_an_error_of_the_user_is_told_without_the_way_through_parity() -> None:
+    with pytest.raises(UsageError) as caught:
+        assert_parity(lambda x: {x}, X, device="sim")
+    assert len(caught.traceback) == 2  # this line, and assert_parity, which pytest hides

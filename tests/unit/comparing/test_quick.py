@@ -1,0 +1,212 @@
+"""The efforts of `assert_parity`: what the quick one lets pass and what it does not, and what the full one adds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import parity
+from parity import Call, Fault, ParityFailure
+from parity.comparing import meter
+from parity.comparing.truth import FunctionTruth
+from parity.core.errors import UsageError
+from parity.devices import resolve
+from parity.devices.sim import honest
+
+HONEST = tuple(honest.FAULTS)
+
+
+class Net(nn.Module):
+    """Convolution, batch norm with its buffers, attention and a linear layer, of a few thousand parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16)
+        self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (batch, 3, height, width)."""
+        x = torch.relu(self.norm(self.conv(x))).flatten(2).transpose(1, 2)
+        x = x + self.attention(x, x, x, need_weights=False)[0]
+        out: Tensor = self.head(x.mean(1)).softmax(-1)
+        return out
+
+
+def net() -> tuple[nn.Module, Tensor]:
+    torch.manual_seed(0)
+    return Net(), torch.randn(4, 3, 9, 9)
+
+
+@pytest.fixture
+def truths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the tensors whose truth is asked for."""
+    asked: list[str] = []
+    real = FunctionTruth.truth
+
+    def noted(self: FunctionTruth, name: str) -> Tensor | None:
+        asked.append(name)
+        return real(self, name)
+
+    monkeypatch.setattr(FunctionTruth, "truth", noted)
+    return asked
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_quick_asks_for_no_truth_where_rounding_explains_all(truths: list[str], dtype: torch.dtype) -> None:
+    """On the honest device the default judges by the truth, and quick does not."""
+    model, x = net()
+    model, x = model.to(dtype), x.to(dtype)
+    device = resolve("sim", HONEST)
+    parity.assert_parity(model, x, device=device)
+    assert truths
+    truths.clear()
+    found = parity.assert_parity(model, x, device=device, effort="quick")
+    assert not truths
+    assert "as a whole, beside moved runs" in str(found)
+    assert 0.0 < found.share <= 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("op", ["convolution", "native_batch_norm", "_softmax", "addmm", "threshold_backward", "mean"])
+def test_quick_finds_faulty_kernels(op: str, dtype: torch.dtype) -> None:
+    """One or ten per cent, on top of honest roundings."""
+    model, x = net()
+    factor = 1.01 if dtype is torch.float32 else 1.1
+
+    def off(call: Call) -> Any:
+        out = call.run()
+        return (out[0] * factor, *out[1:]) if isinstance(out, tuple) else out * factor
+
+    ops = {"native_batch_norm": ("native_batch_norm", "_native_batch_norm_legit"), "addmm": ("addmm", "linear")}
+    device = resolve("sim", (Fault("off", ops.get(op, (op,)), off), *HONEST))
+    with pytest.raises(ParityFailure) as caught:
+        parity.assert_parity(model.to(dtype), x.to(dtype), device=device, effort="quick")
+    assert caught.value.comparison.findings
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 3.0])
+def test_quick_sees_one_element(value: float) -> None:
+    """One of many that is NaN, infinite or far off."""
+
+    def spoiled(call: Call) -> Any:
+        out = call.run()
+        out.view(-1)[-1] = value
+        return out
+
+    device = resolve("sim", (Fault("one", ("exp",), spoiled), *HONEST))
+    with pytest.raises(ParityFailure):
+        parity.assert_parity(lambda x: torch.exp(x) * 0.5, torch.randn(4000), device=device, effort="quick")
+
+
+def test_quick_takes_equal_non_finite_results_for_equal() -> None:
+    """Where both sides have NaN and Inf in the same places, the others decide."""
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.log(x).cumsum(0), 1.0 / torch.sin(x)
+
+    x = torch.tensor([1.0, 2.0, 0.0, 3.0, -1.0])
+    for faults, fine in ((HONEST, True), ((Fault("off", ("reciprocal", "div"), lambda c: c.run() * 1.001),), False)):
+        device = resolve("sim", faults)
+        if fine:
+            parity.assert_parity(f, x, device=device, effort="quick")
+        else:
+            with pytest.raises(ParityFailure):
+                parity.assert_parity(f, x, device=device, effort="quick")
+
+
+def large() -> tuple[nn.Sequential, Tensor]:
+    """As many elements as moved runs are asked for before the truth."""
+    torch.manual_seed(0)
+    layers = nn.Linear(512, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 8), nn.Softmax(-1)
+    return nn.Sequential(*layers), torch.randn(16, 512, requires_grad=True)
+
+
+def test_a_large_function_needs_no_truth_where_roundings_move_it_as_far(truths: list[str]) -> None:
+    """Element by element; with `detail` and in full effort the truth is asked all the same."""
+    model, x = large()
+    found = parity.assert_parity(model, x, device=resolve("sim", HONEST))
+    assert not truths
+    assert 0.0 < found.share <= 1.0
+    assert f"{len(found.verdicts)} judged in every element" in str(found)
+    parity.assert_parity(model[:2], x, device=resolve("sim", HONEST), detail=True)
+    assert truths
+
+
+@pytest.mark.parametrize(
+    "op", ["addmm", "gelu", "gelu_backward", "native_layer_norm", "native_layer_norm_backward", "_softmax"]
+)
+def test_a_large_function_that_is_a_tenth_of_a_percent_off_is_found(op: str) -> None:
+    """On top of honest roundings, and in all elements or in one of a row."""
+    model, x = large()
+
+    def off(call: Call) -> Any:
+        out = call.run()
+        return (out[0] * 1.001, *out[1:]) if isinstance(out, tuple) else out * 1.001
+
+    def once(call: Call) -> Any:
+        out = call.run()
+        first = (out[0] if isinstance(out, tuple) else out).view(-1)
+        first[first.abs().argmax()] *= 1.001
+        return out
+
+    for effect in (off, once):
+        device = resolve("sim", (Fault("off", (op, "linear") if op == "addmm" else (op,), effect), *HONEST))
+        with pytest.raises(ParityFailure):
+            parity.assert_parity(model, x, device=device)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_half_types_are_judged_by_the_truth(truths: list[str], inside: bool) -> None:
+    """Also those that a function casts to inside: a fault of a percent is as small as a rounding there."""
+    torch.manual_seed(0)
+    weight, x = torch.randn(512, 512, requires_grad=True), torch.randn(4, 512)
+
+    def f(x: Tensor, weight: Tensor) -> Tensor:
+        return (x.bfloat16() @ weight.bfloat16()).float().sin() if inside else (x @ weight).sin()
+
+    parity.assert_parity(f, x, weight, device=resolve("sim", HONEST))
+    assert bool(truths) is inside
+
+
+def test_full_judges_equal_tensors_by_the_truth(truths: list[str]) -> None:
+    """The default takes equal bits for an agreement."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 3), nn.Tanh()), torch.randn(2, 4)
+    parity.assert_parity(model, x, device="sim")
+    assert not truths
+    found = parity.assert_parity(model, x, device="sim", effort="full")
+    assert {n for n, _ in found.verdicts} == {*truths} == {"out", "grad[0.weight]", "grad[0.bias]"}
+
+
+@pytest.mark.parametrize("word", ["hard", "quik"])
+def test_an_unknown_effort_is_named(word: str) -> None:
+    with pytest.raises(UsageError, match=f"^effort is '{word}'; allowed: quick, default, full$"):
+        parity.assert_parity(torch.exp, torch.ones(3), device="sim", effort=word)
+
+
+def test_a_long_truth_says_how_long(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """From a number of seconds on, here none."""
+    monkeypatch.setattr(meter, "SILENT", 0.0)
+    model, x = net()
+    parity.assert_parity(model, x, device=resolve("sim", HONEST))
+    said = capsys.readouterr().err
+    assert "parity: Net: 0 s so far, with the runs on the CPU; about 0 s more" in said
+    assert 'parity: Net: 0 s so far, with a run in float64; about 0 s more; effort="quick" takes less' in said
+
+
+def test_the_fixture_takes_the_effort_of_the_run(pytester: pytest.Pytester) -> None:
+    """As an option, and in an ini file."""
+    pytester.makepyfile(
+        "import torch\n"
+        "def test_one(parity):\n"
+        "    assert parity._options['effort'] == 'quick'\n"
+        "    parity(torch.exp, torch.ones(3))\n"
+    )
+    given = ("--parity-device", "sim", "-p", "no:cacheprovider")
+    assert pytester.runpytest_subprocess(*given, "--parity-effort", "quick").ret == 0
+    pytester.makeini("[pytest]\nparity_effort = quick\n")
+    assert pytester.runpytest_subprocess(*given).ret == 0

@@ -1,0 +1,42 @@
+"""Which cases of an item are drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parity import tolerance
+from parity.core import notation
+from parity.devices import resolve
+from parity.engine import cases, suite
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
+from parity.generation.generate import Drawn
+
+
+def drawn(op: str, device: str = "sim", **options: Any) -> list[tuple[int, bool, Drawn]]:
+    """The cases of an op in float32 on a healthy device."""
+    shared = resolve("cpu"), tolerance.load(device), suite.profile("quick"), RunOptions(**{"examples": 12, **options})
+    return list(cases.drawn(suite.Item(suite.row(op), "float32"), RunPlan(resolve(device), *shared)))
+
+
+def test_the_same_seed_gives_the_same_cases_and_another_others() -> None:
+    """Pinned cases do not depend on the seed."""
+    one, same, other = ([d.case for _, _, d in drawn("add", seed=s)] for s in ("1", "1", "2"))
+    assert one == same
+    assert one[:2] == other[:2]
+    assert one[2:] != other[2:]
+
+
+def test_two_explored_cases_share_their_structure_where_the_device_keeps_a_graph_for_each() -> None:
+    """So that half as many graphs are compiled. Elsewhere each case draws its own; pinned cases are the same on all devices."""
+
+    def shapes(device: str) -> tuple[list[str], list[tuple[tuple[int, ...], ...]]]:
+        found = [(p, d.case) for _, p, d in drawn("addmm", device, examples=60)]
+        explored = [tuple(x.shape for x in c.operands()) for p, c in found if not p and not c.refused]
+        return [notation.case_text(c) for p, c in found if p], explored
+
+    (pinned, alike), (same, apart) = shapes("sim:mps"), shapes("sim")
+    assert pinned == same
+    assert len(set(alike)) < 0.65 * len(set(apart))
+    texts = [notation.case_text(d.case) for _, _, d in drawn("addmm", "sim:mps", examples=60)]
+    assert len(set(texts)) == len(texts)  # layouts and values differ

@@ -1,0 +1,51 @@
+"""Inquests beside a run: their answers come when they are there, and none is waited for longer than allowed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from parity.engine import inquest
+from parity.store.rows import DEVICE, UNKNOWN
+
+ROW = {"case": "sin(float32[2])", "how": "hang"}
+HOW = inquest.How("sim")
+PATIENCE = 20.0  # seconds after which a test would rather fail than wait
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Let an attempt last until this is set, or until nobody wants its answer."""
+    free = threading.Event()
+
+    def attempt(case: str, how: inquest.How, seconds: float, quiet: bool, environment: Any, over: threading.Event) -> Any:
+        while not (free.wait(0.01) or over.is_set()):
+            pass
+        return inquest.Attempt(0) if how.device == "cpu" else inquest.Attempt(1, "SIGSEGV", False, "compare")
+
+    monkeypatch.setattr(inquest, "attempt", attempt)
+    yield free
+    free.set()
+
+
+def test_an_answer_comes_when_it_is_there(slow: threading.Event) -> None:
+    looked_into = inquest.Inquests()
+    looked_into.begin(ROW, HOW, 1.0)
+    assert not [*looked_into.done()]
+    assert looked_into.left == 1
+    slow.set()
+    [(row, blame, why)] = looked_into.rest(PATIENCE)
+    assert (row, blame, looked_into.left) == (ROW, DEVICE, 0)
+    assert "3 of 3 times (SIGSEGV)" in why
+
+
+def test_what_is_not_answered_in_time_blames_nobody(slow: threading.Event) -> None:
+    """Also those that had not begun, and after the end, too: no death is lost."""
+    looked_into = inquest.Inquests()
+    for _ in range(3):
+        looked_into.begin(ROW, HOW, 1.0)
+    assert [(blame, why) for _, blame, why in looked_into.rest(0.05)] == [(UNKNOWN, inquest.NOT_DONE)] * 3
+    assert not [*looked_into.rest(0.0)]

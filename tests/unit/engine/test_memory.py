@@ -1,0 +1,164 @@
+"""The memory of workers is bounded, a case without memory is tried once more, and calls that leave memory behind are found."""
+
+from __future__ import annotations
+
+import mmap
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from parity import catalog, tolerance
+from parity.checks.leaks import leak_of
+from parity.core import machine
+from parity.core.notation import parse
+from parity.devices import Call, Fault, resolve
+from parity.devices.base import Device
+from parity.devices.sim.faults import out_of_memory
+from parity.engine import memory, suite
+from parity.engine.examine import Examined, examine
+from parity.engine.journal import NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
+from parity.engine.suite import Item
+from parity.execution.execute import program
+
+GB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("total", "cores", "workers"), [(7 * GB, 3, 3), (7 * GB, 16, 4), (64 * GB, 16, 8), (2 * GB, 4, 1), (0, 4, 4), (0, 64, 8)]
+)
+def test_as_many_workers_as_the_memory_holds(monkeypatch: pytest.MonkeyPatch, total: int, cores: int, workers: int) -> None:
+    """A hosted runner has 7 GB and 3 cores; 0 is a machine that does not say."""
+    monkeypatch.setattr(machine, "total_memory", lambda: total)
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    assert memory.default_workers() == workers
+    assert workers * memory.share(workers) <= max(memory.ceiling(), memory.LEAST)
+    assert (memory.share(workers) == 0) == (total == 0)
+
+
+class Apple(Device):
+    """A device of Apple's in a machine whose process occupies nothing."""
+
+    shares_memory = True
+
+    def __init__(self, chip: str, reserved: int) -> None:
+        self.name, self.chip, self.reserved = "mps", chip, reserved
+
+    def memory(self) -> dict[str, int]:
+        return {"reserved": self.reserved, "recommended_max": 5 * GB}
+
+    def facts(self) -> dict[str, str]:
+        return {"chip": self.chip}
+
+    def synchronize(self) -> None: ...
+
+    def seed(self, n: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("chip", "reserved", "share", "passed"),
+    [
+        ("Apple M2", GB // 2, GB, False),
+        ("Apple M2", 2 * GB, GB, True),
+        ("Apple M2", 2 * GB, 0, True),  # of what the device recommends, though the machine's memory is not known
+        ("Apple Paravirtual device", GB // 4, GB, False),
+        ("Apple Paravirtual device", GB // 2, GB, True),
+    ],
+)
+def test_a_worker_passes_its_share(monkeypatch: pytest.MonkeyPatch, chip: str, reserved: int, share: int, passed: bool) -> None:
+    """A virtual machine gives MPS a gigabyte, whatever it recommends."""
+    monkeypatch.setattr(machine, "resident_memory", lambda: 0)
+    assert memory.has_passed(Apple(chip, reserved), share, 2) == passed
+
+
+def test_this_process_occupies_something() -> None:
+    before = machine.resident_memory()
+    with mmap.mmap(-1, 1 << 26) as new:  # torch may use memory again that it has
+        new.write(b"1" * len(new))
+        assert machine.resident_memory() - before >= len(new) * 3 / 4
+    assert machine.total_memory() > machine.resident_memory()
+
+
+# ------------------------------------------------------------------------------------------------------- a case without memory
+
+
+def examined(faults: Sequence[Fault], op: str = "exp", device: str = "sim") -> Examined:
+    o = RunOptions(device=device, examples=3, no_shrink=True)
+    d = resolve(device, faults)
+    row = catalog.row(op)
+    plan = RunPlan(d, resolve("cpu"), tolerance.load(device), suite.profile("quick"), o)
+    return examine(Item(row, "float32"), plan, NoJournal())
+
+
+def statuses(done: Examined) -> Counter[str]:
+    return sum((Counter(c) for c in done.summary.counts.values()), Counter())
+
+
+def test_what_fits_at_the_second_try_is_no_finding() -> None:
+    """Out of memory once, as where another process held the device."""
+
+    def once(call: Call) -> Any:
+        if not call.state.setdefault("raised", False):
+            call.state["raised"] = True
+            out_of_memory()
+        return call.run()
+
+    fault = Fault("once", ("exp.out",), once)
+    assert set(statuses(examined((fault,)))) == {"agree"}
+
+
+def test_what_never_fits_is_oom() -> None:
+    found = statuses(examined((Fault("never", ("exp.out",), out_of_memory),)))
+    assert found["oom"] > 0
+    assert not {"wrong", "error", "malformed"} & set(found)
+
+
+@pytest.mark.parametrize("every", [3, 5, 7])
+@pytest.mark.parametrize("op", ["exp", "layer_norm", "sort"])
+def test_a_lack_of_memory_at_any_allocation_is_never_wrong(op: str, every: int) -> None:
+    """Forward, backward, destinations and repeats: each allocation fails now and then."""
+
+    def sometimes(call: Call) -> Any:
+        call.state["n"] = call.state.get("n", 0) + 1
+        return out_of_memory() if call.state["n"] % every == 0 else call.run()
+
+    found = statuses(examined((Fault("some", ("empty",), sometimes, level="allocation"),), op))
+    assert found["oom"] > 0
+    assert set(found) <= {"oom", "agree", "unsupported", "void"}
+
+
+# ------------------------------------------------------------------------------------------------------------------- leaks
+
+
+def left(text: str, effect: Callable[[Call], Any] | None = None, op: str = "exp.out") -> int:
+    device = resolve("sim", (Fault("leak", (op,), effect),) if effect else ())
+    case = parse(text)
+    with device.active():
+        return leak_of(program(catalog.row(case.op)), case, device, True)
+
+
+def test_a_leak_is_found_with_its_bytes() -> None:
+    def leaves(call: Call) -> Any:
+        call.state.setdefault("kept", []).append(torch.empty(1000))
+        return call.run()
+
+    def leaves_the_first(call: Call) -> Any:
+        call.state.setdefault("kept", torch.empty(1000))
+        return call.run()
+
+    def leaves_backward(call: Call) -> Any:
+        call.state.setdefault("kept", []).append(torch.empty(5000))
+        return call.run()
+
+    assert 4000 <= left("exp(float32[3])", leaves) <= 5000
+    assert left("exp(float32[3])", leaves_the_first) == 0
+    assert 20_000 <= left("tanh(float32[3])", leaves_backward, "tanh_backward") <= 22_000
+
+
+@pytest.mark.parametrize("text", ["exp(float32[200, 200])", "mm(float32[30, 40], float32[40, 50])", "sort(float32[9, 9])"])
+def test_a_healthy_call_leaves_nothing(text: str) -> None:
+    assert left(text) == 0

@@ -1,0 +1,188 @@
+"""Shards: which items they hold, and the run that their files make together."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from parity.core.errors import RunFileError, UsageError
+from parity.core.results import Fingerprint, Record
+from parity.engine import merging, suite
+from parity.faces import cli
+from parity.findings.known import Entry
+from parity.findings.standing import FIXED, KNOWN, NOT_SEEN, standings
+from parity.store import run_file
+from parity.store.code import Code
+from parity.store.features import Coverage
+from parity.store.rows import AGREES, SEEN, End, Header, ItemRow, Run, Sighting, totals
+
+TIMES = ("seconds", "started", "device_seconds", "device_spread")
+PRINT = Fingerprint("0.1.0", "2.13.0", "cf30153", "3.11.7", "Linux", "x86_64", "sim", "simulated", simulated=True)
+FAULTS = """
+from parity.devices import Fault
+
+FAULTS = [Fault("halved", ops=("exp",), effect=lambda call: call.run() * 0.5, level="kernel")]
+"""
+
+
+def part(number: int, count: int, *ops: str, **header: object) -> merging.Part:
+    """A shard with one item and one record of each op."""
+    items = tuple(ItemRow(op, "float32", 2, {"forward": {"agree": 2}}) for op in ops)
+    records = tuple(Record(f"{op}(float32[3])", op, "float32", "forward", "agree") for op in ops)
+    fields: dict[str, object] = {"shard": f"{number}/{count}", "started": f"2026-01-0{number}"}
+    made = Header(PRINT, "0", "quick", "all", options="--examples=3")
+    coverage = (Coverage("unary", 2 * len(ops), {"1-d": 2, "stepped": len(ops)}, {"1-d": {"stepped": 1}}),)
+    end = End(float(number), dict(totals(items)), expected=len(items))
+    return Path(f"{number}.jsonl"), Run(replace(made, **(fields | header)), records, items, (), end, coverage)  # type: ignore[arg-type]
+
+
+def test_every_item_is_in_one_shard() -> None:
+    """Together the shards are the selection, none is much larger than the others, and the place of an item is its own."""
+    items = suite.select()
+    shards = [suite.shard(items, f"{k}/7") for k in range(1, 8)]
+    assert Counter(i.id for s in shards for i in s) == Counter(i.id for i in items)
+    assert max(map(len, shards)) < 1.3 * len(items) / 7
+    some = suite.select(["exp", "add"])
+    assert all(i in shards[k] for k in range(7) for i in suite.shard(some, f"{k + 1}/7"))
+    assert suite.shard(some, None) == some
+    assert [i.id for i in suite.shard(suite.select(["exp"], dtypes=["float32"]), "2/7")] == ["exp-float32"], "the hash changed"
+
+
+@pytest.mark.parametrize("which", ["0/7", "8/7", "3", "/", "a/b", "1/1000", "-1/7", "1/7/9", "²/7"])
+def test_what_is_no_shard_is_refused(which: str) -> None:
+    with pytest.raises(UsageError, match="is no shard; name one of at most 999, such as 3/7"):
+        suite.shard((), which)
+
+
+def test_shards_add_up() -> None:
+    """In the order of the catalog, whatever the order of the files; counts of families and of the end are sums."""
+    parts = [part(2, 3, "exp"), part(3, 3), part(1, 3, "add", "log")]
+    run = merging.merged(parts)
+    assert [i.op for i in run.items] == [r.op for r in run.records] == ["exp", "log", "add"]
+    assert run.header == replace(parts[2][1].header, shard="", started="2026-01-01")
+    assert run.end == End(3.0, {"agree": 6}, expected=3)
+    assert run.coverage == (Coverage("unary", 6, {"1-d": 6, "stepped": 3}, {"1-d": {"stepped": 3}}),)
+    mixed_up = random.Random(0).sample(parts, 3)
+    assert merging.merged(mixed_up) == run
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ((part(1, 2, "exp"), part(1, 2, "log")), "1.jsonl and 1.jsonl are both shard 1/2; leave one of them out"),
+        ((part(1, 3, "exp"), part(3, 3)), "shard 2 of 3 missing; name the run files of all shards"),
+        ((part(2, 4), part(3, 4)), "shards 1, 4 of 4 missing"),
+        ((part(1, 2), part(2, 3)), "1.jsonl is shard 1/2 and 2.jsonl is shard 2/3: they divide the run into other numbers"),
+        ((part(1, 2), part(2, 2, shard="")), "2.jsonl is no shard: it holds a whole run"),
+        ((part(1, 2), part(2, 2, seed="1")), "1.jsonl and 2.jsonl differ in --seed: '0' and '1'"),
+        ((part(1, 2), part(2, 2, profile="full")), "differ in --profile: 'quick' and 'full'"),
+        ((part(1, 2), part(2, 2, selection="exp")), "differ in the selection: 'all' and 'exp'"),
+        ((part(1, 2), part(2, 2, options="")), "differ in the options: '--examples=3' and ''"),
+        ((part(1, 2), part(2, 2, setup=Code("s.py", "ab"))), "differ in --setup: "),
+        (
+            (part(1, 2), part(2, 2, fingerprint=replace(PRINT, os="Linux 7", environment=(("MTL_X", "1"),)))),
+            "of different machines: os 'Linux' and 'Linux 7', MTL_X 'not set' and '1'; run all shards on equal ones",
+        ),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(parts: tuple[merging.Part, ...], words: str) -> None:
+    """One sentence, with the files and what to do."""
+    with pytest.raises(UsageError) as told:
+        merging.merged(parts)
+    assert words in str(told.value)
+
+
+def test_what_was_asked_for_is_taken_and_noted() -> None:
+    """Other machines stand in the header, a missing shard in the end row."""
+    run = merging.merged([part(1, 3, "exp"), part(2, 3, "log", fingerprint=replace(PRINT, os="Linux 7"))], True, True)
+    assert run.header.machines == ("shard 2/3: os 'Linux' and 'Linux 7'",)
+    assert run.end is not None
+    assert run.end.stopped == "merged without all of its shards: without shard 3 of 3"
+
+
+def test_a_shard_that_was_interrupted_leaves_the_run_so() -> None:
+    path, run = part(2, 2, "exp")
+    assert run.end is not None
+    cut = replace(run, end=replace(run.end, stopped="interrupted", lost=("log-float32",)))
+    end = merging.merged([part(1, 2), (path, cut)]).end
+    assert end is not None
+    assert (end.stopped, end.lost) == ("interrupted", ("log-float32",))
+
+
+def test_an_item_in_two_shards_is_a_contradiction(tmp_path: Path) -> None:
+    """Only an edited file has one."""
+    with pytest.raises(RunFileError, match="the runs contradict one another: the item exp float32 stands in it twice"):
+        run_file.write(tmp_path / "out.jsonl", merging.merged([part(1, 2, "exp"), part(2, 2, "exp")]))
+
+
+def rows(path: Path) -> list[str]:
+    """Every row of a run file as parity reads it, but for its times, in an order of their own. A finding that was explained
+    later stands twice in the file of a run, and once in what is read."""
+    read = path.with_suffix(".read")
+    run_file.write(read, run_file.read(path))
+    trees = [json.loads(line) for line in read.read_text().splitlines()]
+    return sorted(json.dumps({k: v for k, v in t.items() if k not in TIMES}, sort_keys=True) for t in trees)
+
+
+@pytest.mark.usefixtures("examined_once")
+def test_seven_shards_merged_are_the_whole_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Record for record, with findings and their causes, with the errors that were put in, and with an empty shard."""
+    monkeypatch.chdir(tmp_path)
+    Path("faults.py").write_text(FAULTS)
+    asked: tuple[str, ...] = (
+        "run",
+        "exp",
+        "log",
+        "--device",
+        "sim",
+        "--examples",
+        "6",
+        "--power",
+        "60",
+        "-n",
+        "1",
+        "--faults",
+        "faults.py",
+    )
+    asked += ("--dtype", "float32,float16", "--no-again")
+    ends = [cli.main([*asked, "--shard", f"{k}/7", "--output", f"{k}.jsonl"]) for k in range(1, 8)]
+    assert cli.main([*asked, "--output", "whole.jsonl"]) == 1
+    assert set(ends) == {0, 1, 3}, "the test needs shards that find something, that do not, and that are empty"
+    assert cli.main(["merge", *(f"{k}.jsonl" for k in (4, 1, 7, 2, 6, 3, 5)), "-o", "merged.jsonl"]) == 0
+    assert rows(Path("merged.jsonl")) == rows(Path("whole.jsonl"))
+    whole = run_file.read(Path("whole.jsonl"))
+    assert any(r.cause for r in whole.records)
+    assert whole.power
+    capsys.readouterr()
+    assert cli.main(["merge", "3.jsonl", "5.jsonl", "-o", "two.jsonl"]) == 2
+    assert "parity: shards 1, 2, 4, 6, 7 of 7 missing" in capsys.readouterr().err
+
+
+def test_what_shards_saw_of_known_findings_is_that_of_the_whole(tmp_path: Path) -> None:
+    """An entry is fixed only if its cases agree in all shards, and none of them still shows it."""
+    code = Code("known.toml", "00")
+    cases = "forward: exp(float32[1])", "forward: log(float32[1])"
+    entry = Entry("exp-1", "planted", ("exp", "log"), "wrong", cases=cases)
+    agrees = [Sighting("exp-1", op, "float32", AGREES, "", case) for op, case in zip(("exp", "log"), cases)]
+    there = Sighting("exp-1", "log", "float32", SEEN, "forward", "log(float32[9])", "planted")
+
+    def standing(*seen: tuple[Sighting, ...]) -> str:
+        shards = [(path, replace(run, known=some)) for (path, run), some in zip(parts, seen)]
+        run_file.write(tmp_path / "whole.jsonl", merging.merged(shards))
+        run = run_file.read(tmp_path / "whole.jsonl")
+        assert (run.header.known, len(run.known)) == (code, sum(map(len, seen)))
+        return standings([entry], run.known)[0].state
+
+    parts = [part(1, 2, "exp", known=code), part(2, 2, "log", known=code)]
+    assert standing((agrees[0],), ()) == NOT_SEEN
+    assert standing((agrees[0],), (agrees[1],)) == FIXED
+    assert standing((agrees[0],), (agrees[1], there)) == KNOWN
+    with pytest.raises(UsageError, match=r"differ in --known"):
+        merging.merged([parts[0], part(2, 2, "log", known=Code("known.toml", "11"))])

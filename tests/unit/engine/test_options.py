@@ -1,0 +1,157 @@
+"""The options of a run: both faces offer every field, and what one is given reaches the other."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+
+import pytest
+
+from parity.engine.options import IN_HEADER, OPTIONS, PRESENTATION, Option, RunOptions, read_duration
+from parity.faces import commandline
+
+GIVEN = (
+    *("run", "ad*", "mul", "--device", "sim", "--dtype", "int8", "--dtype", "bool", "--family", "unary", "--profile", "full"),
+    *("--source", "all", "--examples", "3", "--seed", "-1", "-n", "2", "--faults", "f.py"),
+    *("--no-screens", "--no-shrink", "--no-again"),
+    *("--power", "9", "--no-power", "--hang-after", "1.5", "--setup", "s.py", "--fail-on", "void", "--min-judged", "0.25"),
+    *("--known", "k.toml", "--strict-known"),
+    *("--output", "run.jsonl", "--findings", "there", "--junit-xml", "x.xml", "--study", "reach", "-v", "--list"),
+    *("--shard", "3/7", "--time", "5m", "--tx", "popen", "--mixed", "--model", "m.py", "--resume", "old.jsonl"),
+    "--fail-on-metadata",
+)
+ASKED = RunOptions(
+    op=("ad*", "mul"), device="sim", dtype=("int8", "bool"), family=("unary",), profile="full", source="all", examples=3,
+    seed="-1", workers=2, faults="f.py", no_screens=True, no_shrink=True, power=9, no_again=True, no_power=True,
+    hang_after=1.5, setup="s.py", fail_on=("void",), known="k.toml", strict_known=True,
+    min_judged=0.25, output="run.jsonl", findings="there", junit_xml="x.xml", study="reach",
+    verbose=True, list=True, shard="3/7", time=300.0, tx=("popen",), mixed=True, model=("m.py",), resume="old.jsonl",
+    fail_on_metadata=True,
+)  # fmt: skip
+
+
+def by_pytest(arguments: list[str]) -> RunOptions:
+    """The options that pytest would read from these arguments."""
+    parser = argparse.ArgumentParser()
+    for option in OPTIONS:
+        if option.in_pytest:
+            name, keywords = option.for_pytest()
+            parser.add_argument(name, **keywords)
+    return RunOptions.of_pytest(parser.parse_args(arguments))
+
+
+def test_every_field_is_an_option_of_the_command_line() -> None:
+    """With its value, and with its default where it is not given."""
+    parser = commandline.parser()
+    assert RunOptions.of_command_line(parser.parse_args(GIVEN)) == ASKED
+    assert RunOptions.of_command_line(parser.parse_args(["run"])) == RunOptions()
+    assert not [f.name for f in fields(RunOptions) if getattr(ASKED, f.name) == f.default], "ASKED lacks a new field"
+
+
+def test_pytest_is_given_what_the_command_line_was() -> None:
+    """All but what pytest has options of its own for, and nothing for a default."""
+    back = by_pytest(list(ASKED.pytest_arguments()))
+    own = {o.name for o in OPTIONS if not o.in_pytest}
+    assert own == {
+        "workers",
+        "no_again",
+        "no_power",
+        "output",
+        "junit_xml",
+        "verbose",
+        "list",
+        "tx",
+        "mixed",
+        "model",
+        "resume",
+    }
+    for f in fields(RunOptions):
+        assert getattr(back, f.name) == (f.default if f.name in own else getattr(ASKED, f.name)), f.name
+    assert list(RunOptions().pytest_arguments()) == []
+    assert by_pytest([]) == RunOptions()
+
+
+def test_no_power_is_a_power_of_none_in_pytest() -> None:
+    """The command line takes no 0, and so pytest's option has to."""
+    assert by_pytest(["--parity-power=0"]).power == 0
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda o: o.name)
+def test_every_option_says_what_it_does(option: Option) -> None:
+    assert option.help
+    assert option.name in RunOptions.__slots__
+
+
+COMPARED, ENDS, SHOWN = "what is compared", "how the run ends", "where it is made, written and shown"
+DECIDES = {
+    COMPARED: (
+        *("op", "device", "dtype", "family", "profile", "source", "examples", "time", "seed", "faults", "setup", "model"),
+        *("shard", "no_screens", "no_shrink", "power", "no_power", "study"),
+    ),
+    ENDS: ("no_again", "hang_after", "fail_on", "fail_on_metadata", "known", "strict_known", "min_judged"),
+    SHOWN: ("workers", "tx", "mixed", "output", "resume", "findings", "junit_xml", "verbose", "list"),
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda o: o.name)
+def test_every_option_is_part_of_a_run_unless_it_only_shows_it(option: Option) -> None:
+    """What decides the comparisons or the exit code is in the header of the run file, in its options or a field of its own."""
+    (decides,) = (what for what, names in DECIDES.items() if option.name in names)
+    in_options = RunOptions(**{option.name: getattr(ASKED, option.name)}).for_header().startswith(option.flag)
+    assert [in_options, option.name in IN_HEADER, option.name in PRESENTATION].count(True) == 1
+    assert (option.name in PRESENTATION) == (decides == SHOWN)
+
+
+def test_the_header_of_a_run_of_no_options_has_none() -> None:
+    assert RunOptions().for_header() == RunOptions(device="sim", shard="1/2", output="x").for_header() == ""
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("90s", 90.0), ("5m", 300.0), ("1.5h", 5400.0)])
+def test_a_time_has_a_unit(given: str, seconds: float) -> None:
+    assert read_duration(given) == seconds
+
+
+@pytest.mark.parametrize("given", ["5", "", "m", "-5m", "0s", "nanm", "infs", "8d", "1000h", "5 minutes"])
+def test_what_is_no_time_is_refused(given: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is no time; give seconds, minutes or hours, such as 90s, 5m or 1h"):
+        read_duration(given)
+
+
+NUMBERS = {
+    "--examples": ("run", "3"), "--power": ("run", "3"), "-n": ("run", "2"), "--time": ("run", "5m"),
+    "--hang-after": ("run", "1.5"), "--min-judged": ("run", "0.25"), "--repeat": ("prove", "2"), "--minutes": ("doctor", "3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("option", NUMBERS)
+@pytest.mark.parametrize("given", ["nan", "inf", "-inf", "1e999", "-1", "9" * 5000, "\u00b2", "", "x"])
+def test_what_is_no_number_for_an_option_is_refused_in_one_line(
+    option: str, given: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the value and what is allowed; every command ends with 2."""
+    name, good = NUMBERS[option]
+    parser, words = commandline.parser(name), [name, "zoo"] if name == "prove" else [name]
+    parser.parse_args([*words, f"{option}={good}"])
+    with pytest.raises(SystemExit) as ended:
+        parser.parse_args([*words, f"{option}={given}"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said.count("\n") == 1
+    assert said.startswith(f"parity: argument {option}")
+    assert f"'{given[:30]}" in said
+    assert len(said) < 200
+
+
+@pytest.mark.parametrize("option", [o for o in NUMBERS if o != "--min-judged"])
+def test_nothing_is_no_number_either(option: str) -> None:
+    name = NUMBERS[option][0]
+    words = [name, "zoo"] if name == "prove" else [name]
+    with pytest.raises(SystemExit):
+        commandline.parser(name).parse_args([*words, f"{option}=0"])
+
+
+@pytest.mark.parametrize("name", ["examples", "time", "hang-after", "min-judged", "power"])
+@pytest.mark.parametrize("given", ["nan", "inf", "-1"])
+def test_pytest_refuses_the_same(name: str, given: str) -> None:
+    with pytest.raises(SystemExit):
+        by_pytest([f"--parity-{name}={given}"])

@@ -1,0 +1,181 @@
+"""A run with a limit of time: which parts its items have, and that together they are the items."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from parity.devices import resolve
+from parity.engine import rounds, suite
+from parity.engine.cases import drawn
+from parity.engine.examine import examine
+from parity.engine.journal import NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
+from parity.engine.rounds import CAUSES, IDLE, LONG, PINNED, Part, TimeLimit, is_long, part_of, parts
+from parity.faces import cli
+from parity.store import run_file
+from parity.store.rows import ItemRow, folded
+from parity.tolerance import load
+
+QUICK = suite.profile("quick")
+ITEMS = suite.select(["exp", "add"])
+
+
+def plan(**options: object) -> RunPlan:
+    return RunPlan(resolve("sim"), resolve("cpu"), load("sim"), QUICK, RunOptions(**options))  # type: ignore[arg-type]
+
+
+def test_rounds_follow_one_another_without_a_gap() -> None:
+    """Round 0 of every item first; then each round explores as much as all before it."""
+    made = parts(ITEMS, QUICK, None, 60.0, 2, causes=True)
+    assert [p.item for p in made[: len(ITEMS)]] == list(ITEMS)
+    assert all(p.round == PINNED for p in made[: len(ITEMS)])
+    explored = [p for p in made if p.round > 0]
+    assert [p.round for p in explored] == sorted(p.round for p in explored)
+    for item in ITEMS:
+        ends = [(p.start, p.stop) for p in explored if p.item == item]
+        assert ends[0][0] == 0
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(ends))
+        n = QUICK.examples(item.row, item.dtype)
+        assert n in [stop for _, stop in ends], "some round ends where a run without a limit does"
+    assert max(p.stop for p in explored) > 60.0 * 2 / rounds.FASTEST_CASE / len(ITEMS)
+    assert not [p for p in parts(ITEMS, QUICK, None, 60.0, 2, causes=False) if p.round == CAUSES]
+
+
+def test_examples_limit_the_rounds() -> None:
+    made = parts(ITEMS, QUICK, 7, 3600.0, 2, causes=False)
+    assert max(p.stop for p in made) == 7
+    assert all(p.start < p.stop for p in made if p.round)
+
+
+def test_a_part_is_known_by_its_test() -> None:
+    """By the id that pytest gives it, whatever the dtype; the pinned cases have the id of the item."""
+    item = ITEMS[0]
+    for number in (PINNED, CAUSES, 1, 12):
+        assert part_of(f"test_operators.py::test_operator[{Part(item, number).id}]") == (item.id, number)
+    assert part_of("[exp-float32]") == ("exp-float32", PINNED)
+
+
+def test_causes_come_after_all_items_and_one_test_does_nothing() -> None:
+    """Each item has its own part for causes."""
+    made = [part_of(f"test_operators.py::test_operator[{i.id}]") for i in rounds.whole(ITEMS, causes=True)]
+    assert made == [*((i.id, PINNED) for i in ITEMS), *((i.id, CAUSES) for i in ITEMS), ("", IDLE)]
+
+
+def test_long_families_come_first() -> None:
+    """In the order in which they are listed; the dtypes of an op stay together."""
+    items = [suite.Item(suite.row(op), dtype) for op in ("exp", "eig", "attention_turned") for dtype in ("float32", "float16")]
+    made = [i.id for i in rounds.whole(items, causes=False)]
+    assert made == [*(i.id for i in (*items[4:], *items[2:4], *items[:2])), "idle"]
+    assert [is_long(i) for i in made] == [True, True, True, True, False, False, False]
+    assert set(LONG) <= {row.family for row in suite.rows("native")}
+
+
+def test_the_parts_of_an_item_draw_its_cases() -> None:
+    """The same ones in the same order, each once."""
+    whole = [(k, pinned, one.case) for k, pinned, one in drawn(ITEMS[0], plan(examples=20))]
+    made = parts(ITEMS[:1], QUICK, 20, 60.0, 1, causes=False)
+    assert len(made) > 3
+    assert [(k, pinned, one.case) for p in made for k, pinned, one in drawn(p.item, plan(examples=20), p)] == whole
+
+
+def test_exploration_ends_with_the_time_and_pinned_cases_do_not() -> None:
+    """A part of round 0 that was begun is finished; any other one stops between two cases."""
+    over = replace(plan(), limit=TimeLimit(deadline=0.0))
+    assert examine(ITEMS[0], over, NoJournal(), part=Part(ITEMS[0], PINNED)).summary.cases == QUICK.pinned
+    assert examine(ITEMS[0], over, NoJournal(), part=Part(ITEMS[0], 1, 0, 8)).summary.cases == 0
+
+
+def test_rows_of_one_item_add_up() -> None:
+    """Counts are sums, the worst is the largest, and a row alone stays as it is."""
+    one = ItemRow(
+        "exp", "float32", 2, {"forward": {"agree": 2}}, {"forward": 0.5}, {"why": 1}, 1.0, ("exp",), {"sin": "x"}, "a"
+    )
+    two = ItemRow(
+        "exp", "float32", 3, {"forward": {"agree": 1, "wrong": 2}}, {"forward": 0.2}, {"why": 2}, 0.5, ("sin",), round=2
+    )
+    alone = ItemRow("log", "float32", 1)
+    total = folded([two, alone, one])
+    assert total[1] == alone
+    counts = {"forward": {"agree": 3, "wrong": 2}}
+    expected = ItemRow(
+        "exp", "float32", 5, counts, {"forward": 0.5}, {"why": 3}, 1.5, ("exp", "sin"), {}, total[0].ids, round=2
+    )
+    assert total[0] == expected
+
+
+def checks(path: Path) -> tuple[Counter[str], object, object]:
+    """What a run checked and what it drew, without times and without what depends on the order of the parts."""
+    run = run_file.read(path)
+    items = Counter(json.dumps((i.op, i.dtype, i.cases, i.counts, i.judged), sort_keys=True) for i in run.items)
+    return items, Counter(map(str, (r for r in run.records if r.pinned))), sorted(run.coverage, key=lambda c: c.family)
+
+
+@pytest.mark.usefixtures("examined_once")
+def test_a_run_with_enough_time_is_the_run_without_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All its checks, whatever workers took the parts; and it says how far it came."""
+    monkeypatch.chdir(tmp_path)
+    asked = ("run", "exp", "log", "--dtype", "float32,int8", "--device", "sim", "--examples", "9", "-n", "2")
+    assert cli.main([*asked, "--output", "whole.jsonl"]) == 0
+    assert cli.main([*asked, "--output", "timed.jsonl", "--time", "5m"]) == 0
+    assert checks(Path("timed.jsonl")) == checks(Path("whole.jsonl"))
+    end = run_file.read(Path("timed.jsonl")).end
+    assert end is not None
+    assert (end.rounds[0], end.lacking, end.expected, end.stopped) == (4, (), 4, "")
+    assert set(end.rounds) == {4}
+    assert end.seconds < 240
+
+
+FAULTS = """
+from parity.devices import Fault
+
+FAULTS = [
+    Fault("halved", ops=("exp", "softmax"), effect=lambda call: call.run() * 0.5, level="kernel"),
+    Fault("abort", ("log",), lambda c: __import__("os").abort(), lambda c: c.operands[0].dim() == 2),
+]
+"""
+
+
+@pytest.mark.usefixtures("examined_once")
+def test_findings_of_a_run_with_a_limit_have_causes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Found in the pinned cases, explained afterwards, told once; deaths are found as ever."""
+    monkeypatch.chdir(tmp_path)
+    Path("faults.py").write_text(FAULTS)
+    asked = ("run", "exp", "softmax", "log", "--dtype", "float32", "--device", "sim", "--faults", "faults.py", "-n", "2")
+    assert cli.main([*asked, "--output", "run.jsonl", "--time", "5m", "--examples", "8", "--no-power"]) == 1
+    out = capsys.readouterr().out
+    run = run_file.read(Path("run.jsonl"))
+    kinds = [r for r in run.records if r.shrunk]
+    assert {r.cause.subject for r in kinds if r.cause} >= {"aten::exp"}
+    assert not [r for r in kinds if r.cause is None and r.op == "exp" and r.aspect == "forward"]
+    told = Counter((r.op, r.dtype, r.aspect, r.status, r.measures[0].tensor, str(r.cause)) for r in kinds)
+    assert max(told.values()) == 1
+    assert any(d.op == "log" and d.how == "crash" for d in run.deaths)
+    assert "reached    the pinned cases of 3 of 3 items" in out
+
+
+@pytest.mark.usefixtures("examined_once")
+def test_a_run_that_was_cut_before_its_pinned_cases_is_not_green(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ends with 1 and names the items."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["run", "--device", "sim", "-n", "1", "--time", "9s", "--output", "run.jsonl"]) == 1
+    out = capsys.readouterr().out
+    run = run_file.read(Path("run.jsonl"))
+    assert run.end is not None
+    assert run.end.lacking
+    assert len(run.items) + len(run.end.lacking) == run.end.expected == len(suite.select(source="native"))
+    assert "NOT WHOLE: the time was over before the pinned cases of these items\n  " in out
+    assert run.end.lacking[0] in out
+    assert "agrees, but the pinned cases of" in out or "nothing was compared" in out
+    assert run.end.stopped == f"cut by --time: the pinned cases of {len(run.end.lacking):,} items were not checked"
+    assert run.end.seconds < 9 + 60  # a slow machine takes long to start its workers

@@ -1,0 +1,75 @@
+"""Items, profiles and selection."""
+
+from __future__ import annotations
+
+import pytest
+
+from parity.core.dtypes import DEFAULT
+from parity.core.errors import UsageError
+from parity.engine import suite
+
+
+def test_native_rows_are_at_least_120_over_all_families() -> None:
+    """What the first form of the catalog promises."""
+    families = {r.family for r in suite.rows("native")}
+    assert len(suite.rows("native")) >= 120
+    assert {"unary", "binary", "ternary", "reductions", "contractions", "convolutions", "pooling", "normalization"} <= families
+    assert {"activations", "losses", "indexing", "movement", "shapes", "linalg", "attention", "recurrent"} <= families
+
+
+def test_every_opinfo_entry_is_a_row_or_has_a_reason() -> None:
+    """702 entries in torch 2.13."""
+    from parity.catalog import opinfo
+
+    names = {r.name.removeprefix(opinfo.PREFIX) for r in suite.rows("opinfo")}
+    assert names | set(opinfo.OUT_OF_REACH) == set(opinfo.ENTRIES)
+    assert len(opinfo.ENTRIES) == 702
+
+
+def test_an_empty_selection_is_everything_in_the_default_dtypes() -> None:
+    """In catalog order, each item once."""
+    items = suite.select()
+    assert len({i.id for i in items}) == len(items)
+    assert {i.dtype for i in items} <= set(DEFAULT)
+    assert [i.row.name for i in items] == sorted((i.row.name for i in items), key=[r.name for r in suite.rows("native")].index)
+
+
+def test_patterns_families_and_dtypes_restrict_together() -> None:
+    """All of them must hold."""
+    items = suite.select(["conv*"], ["convolutions"], ["float16"])
+    assert {i.row.family for i in items} == {"convolutions"}
+    assert {i.dtype for i in items} == {"float16"}
+
+
+def test_a_pattern_names_opinfo_rows_by_their_last_word() -> None:
+    """`conv2d` is `opinfo:nn.functional.conv2d` too."""
+    names = {i.row.name for i in suite.select(["conv2d"], source="all")}
+    assert {"conv2d", "opinfo:nn.functional.conv2d"} <= names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((["sofmax"],), "no op matches 'sofmax'; did you mean 'softmax'"),
+        ((["jiterator_unary*"],), "no op matches"),
+        (((), ["pools"]), "unknown family 'pools'; did you mean 'pooling'"),
+        (((), (), ["half"]), "unknown dtype 'half'"),
+        ((["bitwise_and"], (), ["float32"]), "the selection is empty: no op of bitwise_and takes float32"),
+        ((["exp"], ["losses"]), "no op of exp is of family losses; leave --family out, or name another: unary"),
+        (((), ["losses"], ["bool"]), "no op of the catalog of family losses takes bool"),
+        (((), (), (), "nativ"), "unknown source 'nativ'; allowed: native, opinfo, modules, optimizers, ops, all"),
+    ],
+)
+def test_unknown_names_are_refused_with_what_is_allowed(arguments: tuple[object, ...], words: str) -> None:
+    """One sentence."""
+    with pytest.raises(UsageError) as told:
+        suite.select(*arguments)  # type: ignore[arg-type]  # names that are none are what is tested
+    assert words in str(told.value)
+
+
+def test_profiles_grow() -> None:
+    """quick < full < deep for every row and dtype."""
+    row = suite.row("add")
+    for dtype in row.dtypes:
+        few, more, most = (suite.profile(n).examples(row, dtype) for n in ("quick", "full", "deep"))
+        assert few < more < most

@@ -1,0 +1,388 @@
+"""Causes: from one finding, and of a run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from parity import tolerance
+from parity.checks import deciding
+from parity.checks.following import _runs_on_the_cpu
+from parity.checks.operators import Lain, OperatorCall, compared
+from parity.core.results import Cause, Record, Status
+from parity.devices import Call, Fault, load_faults, resolve
+from parity.devices.flags import FLAGS, Flag
+from parity.engine import suite
+from parity.engine.examine import examine
+from parity.engine.journal import LOCATING, SHRINKING, NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
+from parity.findings.causes import OPERATORS, Gathered, gather, weight
+from parity.findings.symptoms import skeleton
+from parity.store.rows import Death
+
+
+def causes(*faults: Fault, ops: tuple[str, ...], dtypes: tuple[str, ...] = ("float32",), **more: Any) -> tuple[Gathered, ...]:
+    """The causes that some ops show on a device with these faults."""
+    options = RunOptions(**{"examples": 10, "no_power": True, **more})
+    plan = RunPlan(resolve("sim", faults), resolve("cpu"), tolerance.load("sim"), suite.profile("quick"), options)
+    records = [r for i in suite.select(ops, dtypes=dtypes) for r in examine(i, plan, NoJournal()).records]
+    return gather(records)
+
+
+def larger(call: Call) -> Any:
+    return call.run() * 1.01
+
+
+def higher(call: Call) -> Any:
+    return call.run() + 0.01
+
+
+def test_two_wrong_kernels_are_two_causes_whatever_shows_them() -> None:
+    """exp 1 % too large and _softmax 0.01 too large, in ops that call them, in their passes and dtypes."""
+    faults = Fault("exp", ("exp",), larger), Fault("softmax", ("_softmax",), higher)
+    made = causes(*faults, ops=("exp", "softmax", "log_softmax", "sigmoid"), dtypes=("float32", "float16", "int64"))
+    assert {(c.cause.subject, c.cause.symptom, c.weight) for c in made} == {
+        ("aten::exp", "values", "A"), ("aten::_softmax", "values", "A"),
+    }  # fmt: skip
+    assert sum(len(c.records) for c in made) > 10
+    assert "exp" in made[0].ops + made[1].ops
+
+
+def test_a_cause_has_the_same_id_with_another_seed_and_is_read_back() -> None:
+    """The id is made of facts alone."""
+    fault = Fault("strided", ("exp",), larger, lambda c: not c.args[0].is_contiguous())
+    ids = [{c.cause.id for c in causes(fault, ops=("exp",), seed=s)} for s in ("0", "1")]
+    assert ids[0] == ids[1] == {Cause("aten::exp", "values", ("non-contiguous operand",)).id}
+
+
+def test_operators_that_misread_the_same_layout_are_one_cause() -> None:
+    """From three operators on."""
+    fault = Fault("strided", ("exp", "cos", "tanh", "erf"), larger, lambda c: not c.args[0].is_contiguous())
+    (one,) = causes(fault, ops=("exp", "cos", "tanh", "erf"))
+    assert one.cause.id == Cause(OPERATORS, "values", ("non-contiguous operand",)).id
+    assert set(one.cause.properties) <= {"non-contiguous operand", "offset operand"}
+    assert set(one.ops) == {"exp", "cos", "tanh", "erf"}
+    assert {c.cause.subject for c in causes(fault, ops=("exp", "cos"))} == {"aten::exp", "aten::cos"}
+
+
+def test_a_function_that_is_wrong_above_its_operators_is_named_itself() -> None:
+    """The public function, with what its least case needs."""
+    fault = Fault("above", ("softmax",), higher, lambda c: not c.args[0].is_contiguous(), level="function")
+    made = causes(fault, ops=("softmax",))
+    assert {c.cause.subject for c in made} == {"torch.nn.functional.softmax"} or {c.cause.subject for c in made} == {
+        "torch.softmax"
+    }
+    assert {c.cause.properties for c in made} == {("non-contiguous operand",)}
+
+
+def test_an_error_is_named_by_its_operator_and_its_words() -> None:
+    """Numbers and shapes of the message do not matter."""
+
+    def refuse(call: Call) -> Any:
+        raise RuntimeError(f"bad size {tuple(call.args[0].shape)} at 0x7f{call.args[0].numel()}")
+
+    (one,) = causes(Fault("raise", ("exp",), refuse), ops=("exp",), dtypes=("float32", "float16"))
+    assert one.cause.subject == "aten::exp"
+    assert one.cause.symptom == "raises: RuntimeError in run: bad size at N"
+    assert one.weight == "R"
+
+
+def test_equal_errors_of_several_operators_are_one_cause() -> None:
+    """The words say more than the operator."""
+
+    def refuse(call: Call) -> Any:
+        raise RuntimeError(f"kernel {len(call.op)} expected Half, got Float")
+
+    (one,) = causes(Fault("raise", ("exp", "cos"), refuse), ops=("exp", "cos"))
+    assert one.cause == Cause(OPERATORS, "raises: RuntimeError in run: kernel N expected T, got T")
+
+
+def test_a_flag_that_explains_a_finding_is_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of matrices in TF32, which a flag turns on: forward, backward, and inside other functions; not another bug."""
+    tf32 = load_faults(str(Path(__file__).parents[2] / "bench" / "tf32.py"))
+    switch = tf32[0].when.__globals__["in_force"]
+
+    @contextlib.contextmanager
+    def off() -> Iterator[None]:
+        switch[0] = False
+        yield
+        switch[0] = True
+
+    kind = resolve("sim").torch_device.type
+    monkeypatch.setitem(
+        FLAGS, kind, (Flag("the.flag", lambda: True, off), Flag("another", lambda: True, contextlib.nullcontext))
+    )
+    made = causes(*tf32, Fault("exp", ("exp",), larger), ops=("mm", "linear", "bmm", "addmm", "exp"))
+    assert {c.cause.subject for c in made} == {"the.flag", "aten::exp"}
+    flagged = next(c for c in made if c.cause.subject == "the.flag")
+    assert set(flagged.ops) == {"mm", "linear", "bmm", "addmm"}
+    assert {"forward", "backward"} <= {r.aspect for r in flagged.records}
+
+
+def test_without_shrinking_nothing_is_tried() -> None:
+    """Findings of one op are kept together, because nothing else is known of them."""
+    (one,) = causes(Fault("exp", ("exp",), larger), ops=("exp",), no_shrink=True)
+    assert one.cause == Cause("torch.exp", "values")
+
+
+@pytest.mark.parametrize(
+    ("case", "aspect", "status", "expected"),
+    [
+        ("softmax(float32[2, 3], -1)", "forward", Status.WRONG, "A"),
+        ("softmax(float32[2, 3], -1)", "backward", Status.DRIFT, "A"),
+        ("softmax(float32[2, 3].transpose(0, 1), -1)", "forward", Status.WRONG, "B"),
+        ("softmax(float16[2, 3], -1)", "forward", Status.WRONG, "B"),
+        ("add(float32[2], float32[2], alpha=2)", "forward", Status.WRONG, "B"),
+        ('softmax(float32[2, 3].at(0, "nan"), -1)', "forward", Status.WRONG, "C"),
+        ('softmax(float32[2, 3], -1).into("columns")', "out=", Status.WRONG, "C"),
+        ("softmax(float32[2, 3], -1)", "double backward", Status.WRONG, "C"),
+        ('softmax(float32[2, 3], -1).after("smaller")', "forward", Status.WRONG, "C"),
+        ("softmax(float32[2, 3], -1)", "forward", Status.ERROR, "R"),
+        ("softmax(float32[2, 3], -1)", "forward", Status.CRASH, "A"),
+        ("no case", "forward", Status.WRONG, "C"),
+    ],
+)
+def test_the_weight_follows_from_the_least_case(case: str, aspect: str, status: Status, expected: str) -> None:
+    assert weight(Record(case, "softmax", "float32", aspect, status, shrunk=case)) == expected
+
+
+def test_the_heaviest_come_first_and_unlike_ones_next() -> None:
+    """Within a weight the second is not the first's sister."""
+
+    def one(subject: str, symptom: str, op: str, case: str) -> Record:
+        return Record(case, op, "float32", "forward", "wrong", shrunk=case, cause=Cause(subject, symptom))
+
+    records = [
+        one("aten::exp", "values", "exp", "exp(float32[2])"), one("aten::exp", "memory", "exp", "exp(float32[3])"),
+        one("aten::sort", "metadata", "sort", "sort(float32[2])"),
+        one("aten::abs", "values", "abs", 'abs(float32[2].at(0, "nan"))'),
+        one("aten::exp", "values", "log", "log(float32[2])"),
+    ]  # fmt: skip
+    made = gather(records, [Death("sin", "float32", "sin(float32[2])", "", "crash", "SIGABRT 12", "device")])
+    assert [c.weight for c in made] == ["A", "A", "A", "A", "C"]
+    assert made[0].cause.symptom == "values"
+    assert made[0].ops == ("exp", "log")
+    assert {made[1].cause.subject, made[2].cause.subject} == {"aten::sort", "crash: SIGABRT N"}
+
+
+def test_deaths_with_equal_words_are_one_cause() -> None:
+    """Numbers in the driver's message do not count."""
+    deaths = [
+        Death("sin", "float32", f"sin(float32[{k}])", "", "crash", f"CUDA error 7{k}: misaligned", "device") for k in (3, 2)
+    ]
+    (one,) = gather([], deaths)
+    assert len(one.deaths) == 2
+
+
+def test_a_message_loses_what_changes_from_call_to_call() -> None:
+    text = "Expected size [2, 3] but got 17 at 0x7ffe12 for argument 'weight' (in op)\nmore"
+    assert skeleton(text) == "Expected size but got N at N for argument '...' (in op)"
+
+
+def test_a_number_in_place_of_a_tensor_does_not_hide_the_operator() -> None:
+    """Products with numbers, in place and into destinations, too."""
+    made = causes(Fault("mul", ("mul",), larger), ops=("mul", "optim.SGD"), seed="1", examples=3)
+    assert {c.cause.subject.replace("_foreach_", "") for c in made} == {"aten::mul"}
+    assert {c.cause.symptom for c in made} == {"values"}
+
+
+def test_an_error_of_a_backward_pass_is_not_filed_under_a_wrong_forward() -> None:
+    """Two faults of one op, one of them in its derivative."""
+
+    def refuse(call: Call) -> Any:
+        raise RuntimeError("no derivative today")
+
+    made = causes(Fault("tanh", ("tanh",), larger), Fault("back", ("tanh_backward",), refuse), ops=("tanh",))
+    assert any("no derivative today" in c.cause.symptom for c in made)
+    assert any(c.cause.subject == "aten::tanh" and c.cause.symptom == "values" for c in made)
+
+
+def test_a_flaky_error_in_a_backward_pass_does_not_end_the_process() -> None:
+    """The rerun raises where the finding was a wrong value."""
+    calls = [0]
+
+    def flaky(call: Call) -> Any:
+        calls[0] += 1
+        if calls[0] % 3 == 0:
+            raise RuntimeError("now and then")
+        return call.run() * 1.01
+
+    assert causes(Fault("flaky", ("tanh_backward",), flaky), ops=("tanh",))
+
+
+def test_deaths_by_a_bare_signal_are_told_apart_by_their_op() -> None:
+    """The signal's name says nothing about what was wrong."""
+    deaths = [Death(op, "float32", f"{op}(float32[2])", "", "crash", "SIGSEGV", "device") for op in ("floor", "sort", "floor")]
+    made = gather([], deaths)
+    assert sorted(len(c.deaths) for c in made) == [1, 2]
+    assert all(c.cause.id[0].isalpha() for c in made)
+
+
+def test_a_long_message_costs_nothing() -> None:
+    assert skeleton("[" * 200_000)
+
+
+def test_operators_that_refuse_the_same_layout_are_one_cause_whatever_they_say() -> None:
+    """From three operators on."""
+
+    def refuse(call: Call) -> Any:
+        raise RuntimeError(f"{'view size' if len(call.op) > 3 else 'input'} must be contiguous")
+
+    fault = Fault("strided", ("exp", "cos", "tanh", "erf"), refuse, lambda c: not c.args[0].is_contiguous())
+    (one,) = causes(fault, ops=("exp", "cos", "tanh", "erf"))
+    assert one.cause.id == Cause(OPERATORS, "raises", ("non-contiguous operand",)).id
+    assert set(one.cause.properties) <= {"non-contiguous operand", "offset operand"}
+
+
+def test_a_special_value_does_not_hide_a_layout() -> None:
+    """Taking the layout away would leave a difference that the special value makes."""
+
+    def spread(call: Call) -> Any:
+        return call.run() * (1.01 if not call.args[0].is_contiguous() else 1.0) + (1.0 if call.args[0].isnan().any() else 0.0)
+
+    device = resolve("sim", (Fault("exp", ("exp",), spread),))
+    call = _call(torch.ops.aten.exp.default, torch.tensor([[1.0, float("nan")], [2.0, 3.0]]).t())
+    assert deciding.properties(compared(call, device), device) == ("non-contiguous operand",)
+
+
+@pytest.mark.parametrize(
+    ("when", "operand", "words"),
+    [
+        (lambda x: bool(x.isnan().any()), torch.tensor([1.0, float("nan")]), ("NaN or Inf",)),
+        (lambda x: bool((x.abs() > 1e30).any()), torch.tensor([1e38, 2e38]), ("extreme values",)),
+        (lambda x: x.numel() == 0, torch.empty(0, 2), ("empty operand",)),
+        (lambda x: x.dtype == torch.float16, torch.ones(3, dtype=torch.float16), ("half types",)),
+        (lambda x: True, torch.ones(3), ()),
+    ],
+)
+def test_what_a_refusal_needs_is_found(
+    when: Callable[[torch.Tensor], bool], operand: torch.Tensor, words: tuple[str, ...]
+) -> None:
+    """Each kind of property, with an operator that raises."""
+
+    def refuse(call: Call) -> Any:
+        raise RuntimeError("no")
+
+    device = resolve("sim", (Fault("sin", ("sin",), refuse, lambda c: when(c.args[0])),))
+    assert deciding.properties(compared(_call(torch.ops.aten.sin.default, operand), device), device) == words
+
+
+def _call(operator: Any, *operands: torch.Tensor) -> OperatorCall:
+    laid = [
+        Lain(x.as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,), 0).clone(), tuple(x.shape), x.stride(),
+             0, False, False, k)
+        for k, x in enumerate(operands)
+    ]  # fmt: skip
+    return OperatorCall(operator, tuple(laid), {})
+
+
+def test_values_of_one_kind_are_one_cause_from_three_operators_on() -> None:
+    """Two are told apart."""
+
+    def spread(call: Call) -> Any:
+        return call.run() * 1.01
+
+    def of(*ops: str) -> tuple[Gathered, ...]:
+        return causes(Fault("nan", ops, spread, lambda c: bool(c.args[0].isnan().any())), ops=ops, examples=40)
+
+    (one,) = of("relu", "floor", "erf", "cos")
+    assert one.cause == Cause(OPERATORS, "values", ("NaN or Inf",))
+    assert len(of("erf", "cos")) == 2
+
+
+def test_an_operator_that_is_wrong_anyway_is_one_cause() -> None:
+    """What decides in one of its findings says nothing new."""
+    records = [
+        Record("a", "conv", "float32", "forward", "wrong", shrunk="a", cause=Cause("aten::convolution", "values", p))
+        for p in ((), ("NaN or Inf",), ("half types",))
+    ]
+    assert [g.cause for g in gather(records)] == [Cause("aten::convolution", "values")]
+    assert len(gather(records[1:])) == 2
+
+
+def test_the_function_is_named_if_no_operator_differs_alone() -> None:
+    """Not the row that called it."""
+
+    def shifted(call: Call) -> Any:
+        return call.run() + 0.01
+
+    (one,) = causes(
+        Fault("f", ("torch.nn.functional.scaled_dot_product_attention",), shifted, level="function"), ops=("attention_banned",)
+    )
+    assert one.cause.subject == "torch.nn.functional.scaled_dot_product_attention"
+
+
+def test_a_finding_without_experiments_still_has_its_symptom() -> None:
+    """The process died while they were made."""
+    options = RunOptions(examples=10, no_power=True)
+    there = resolve("sim", (Fault("exp", ("exp",), larger),))
+    plan = RunPlan(there, resolve("cpu"), tolerance.load("sim"), suite.profile("quick"), options)
+    (item,) = suite.select(("exp",), dtypes=("float32",))
+    for dead in ({SHRINKING}, {SHRINKING, LOCATING}, {0, LOCATING}):
+        subjects = {f.cause.subject for f in examine(item, plan, NoJournal(), frozenset(dead)).findings if f.cause}
+        assert subjects == ({"aten::exp"} if LOCATING not in dead else {"torch.exp"})
+
+
+def test_destinations_of_several_dtypes_do_not_hide_the_layout() -> None:
+    """The indices of a pooling are int64: with another dtype torch refuses the call, which decides nothing."""
+
+    def dense(call: Call) -> Any:
+        result = call.run()
+        for out in call.outs:
+            if not out.is_contiguous():
+                out.fill_(7)
+        return result
+
+    fault = Fault("pool", ("max_pool2d_with_indices",), dense, lambda c: any(not o.is_contiguous() for o in c.outs))
+    made = causes(fault, ops=("max_pool2d_with_indices",), examples=30)
+    assert {(c.cause.symptom, c.cause.properties) for c in made} == {("memory", ("strided destination",))}
+
+
+def test_wrong_values_of_a_view_are_those_of_the_copy_that_read_it() -> None:
+    """A view computes nothing."""
+    aten = torch.ops.aten
+    views = [OperatorCall(op, (), {}, "values", 9.0) for op in (aten._neg_view.default, aten._conj.default, aten.t.default)]
+    assert all(v.is_copy for v in (*views, OperatorCall(aten.clone.default, (), {})))
+    assert not OperatorCall(aten.t.default, (), {}, "metadata", 9.0).is_copy
+    assert not OperatorCall(aten.exp.default, (), {}, "values", 9.0).is_copy
+
+
+def test_an_operator_that_only_the_device_has_is_named_although_it_may_draw_numbers() -> None:
+    """torch tags `_cudnn_rnn` so, because it can drop out."""
+    assert not _runs_on_the_cpu(torch.ops.aten._cudnn_rnn.default)
+    assert _runs_on_the_cpu(torch.ops.aten.native_dropout.default)
+
+
+def test_three_faults_at_once_are_three_causes() -> None:
+    """A kernel below other functions, destinations that are written as if dense, and a wrong derivative of a composite."""
+
+    def dense(call: Call) -> Any:
+        result = call.run()
+        for out in call.outs:
+            call.memory(out)[: out.numel()].copy_(out.clone().reshape(-1))
+        return result
+
+    def strided_destination(call: Call) -> bool:
+        return bool(call.outs) and not call.outs[0].is_contiguous() and call.args[0].is_contiguous()
+
+    def first_larger(call: Call) -> Any:
+        first, *rest = call.run()
+        return (None if first is None else first * 1.01, *rest)
+
+    faults = (
+        Fault("softmax", ("_softmax",), higher),
+        Fault("dense", ("exp", "cos", "tanh", "erf"), dense, strided_destination),
+        Fault("norm", ("native_layer_norm_backward",), first_larger),
+    )
+    made = causes(*faults, ops=("softmax", "exp", "cos", "tanh", "erf", "layer_norm", "attention_banned"), examples=16)
+    assert {(c.cause.subject, c.cause.symptom) for c in made} == {
+        ("aten::_softmax", "values"),
+        (OPERATORS, "memory"),
+        ("aten::native_layer_norm_backward", "values"),
+    }

@@ -1,0 +1,187 @@
+"""The file of known findings: what it may hold, and what is said of a broken one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from parity.core.errors import KnownError
+from parity.core.results import Cause, Fingerprint, Record
+from parity.engine import own
+from parity.findings import known
+from parity.findings.known import Entry, Environment, covers
+from parity.store.rows import GROWN, SEEN, ItemRow
+
+PATH = Path("parity-known.toml")
+TEXT = """\
+format = 1
+
+[environment]
+device = "mps"
+torch = "2.13.0"
+os = "macOS 15.5"
+
+[[known]]
+id = "_softmax-6ea5ad"
+what = "aten::_softmax gives wrong values"
+reason = "reported"
+link = "https://example.org/1"
+until = 2027-01-31
+since = { torch = "2.13.0", os = "macOS 15.5", device = "mps" }
+subject = "aten::_softmax"
+symptom = "values"
+properties = ["non-contiguous operand"]
+ops = ["softmax"]
+dtypes = ["float32"]
+aspects = ["forward"]
+status = "drift"
+extent = [
+    {dtype = "float32", "0 to 1" = 37.2, NaN = 0.0, "class Inf" = inf},
+]
+cases = ["forward: softmax(float32[2, 2].transpose(0, 1), dim=-1)"]
+"""
+
+
+def test_a_file_is_read_whole() -> None:
+    held = known.parse(PATH, TEXT)
+    (e,) = held.entries
+    assert held.environment == Environment("mps", "2.13.0", "macOS 15.5")
+    assert e.cause == Cause("aten::_softmax", "values", ("non-contiguous operand",))
+    assert (e.until, e.since, e.line) == (date(2027, 1, 31), held.environment, 8)
+    assert e.why == "reported; https://example.org/1; until 2027-01-31"
+    assert e.extent == (("float32", (("0 to 1", 37.2), ("NaN", 0.0), ("class Inf", math.inf))),)
+    assert not e.older
+    assert [(x.id, text, case.op) for x, text, case in known.cases_of(held.entries, "softmax", "float32")] == [
+        (e.id, e.cases[0], "softmax")
+    ]
+    assert list(known.cases_of(held.entries, "softmax", "float16")) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("format = 1", "format = 7", "parity-known.toml:1: format is '7', this parity reads 1"),
+        ("[[known]]", "[[known", "parity-known.toml:8: this is no TOML"),
+        ("status =", "statuss =", "known '_softmax-6ea5ad': unknown key of [[known]] 'statuss'; did you mean 'status'"),
+        ('status = "drift"', "", "parity-known.toml:8: known '_softmax-6ea5ad': 'status' is missing"),
+        ('"drift"', '"drifts"', "status holds 'drifts'; did you mean 'drift'? allowed: drift, wrong"),
+        ('"drift"', '"agree"', "status holds 'agree'"),
+        ('"drift"', '"crash"', "status holds 'crash'; with the symptom 'values' it can't be so"),
+        ("2027-01-31", '"next year"', "parity-known.toml:13: known '_softmax-6ea5ad': until holds 'next year'; write a day"),
+        ("2027-01-31", "2027-01-31T10:00:00", "until holds '2027-01-31 10:00:00'; write a day"),
+        ('dtypes = ["float32"]', 'dtypes = ["flaot32"]', "dtypes holds 'flaot32'; did you mean 'float32'"),
+        ('["forward"]', '["forwards"]', "aspects holds 'forwards'; did you mean 'forward'"),
+        ('["softmax"]', '"softmax"', "ops holds 'softmax'; write a list of texts"),
+        ('["softmax"]', "[]", "ops holds []; name at least one op"),
+        ("dim=-1)", "dim=-1", "cases holds 'forward: softmax(float32[2, 2].transpose(0, 1), dim=-1'; this is no case id"),
+        ("float32[2, 2]", "float32[200000, 200000]", "its operands take 149 GiB; at most 16 GiB are run again"),
+        ('"values"', '"vlaues"', "symptom holds 'vlaues'; allowed: values"),
+        ('subject = "aten::_softmax"', "", "a cause needs a subject and a symptom"),
+        ('reason = "reported"', 'reason = " "', "reason holds ' '; write a text"),
+        ('reason = "reported"', 'reason = "\\u001b[2J"\nwhat2 = 1', "unknown key of [[known]] 'what2'"),
+        ("device = ", "devise = ", "unknown key of [environment] 'devise'; did you mean 'device'?"),
+        ('device = "mps"\ntorch', "device = 3\ntorch", "device is 3; write a text"),
+        ("[[known]]", "[known]", "'known' is no list of entries; head each entry with [[known]]"),
+        ("since = {", "since = { on = 3,", "since holds {'on': 3"),
+        ("status =", 'by-chance = "yes"\nstatus =', "by-chance holds 'yes'; write true"),
+        ("status =", 'members = [{ subject = "aten::exp" }]\nstatus =', "members holds {'subject': 'aten::exp'}; write a list"),
+        ('"class Inf" = inf', '"class Imf" = inf', "extent holds {'dtype': 'float32'"),
+        ('dtype = "float32", ', "", "nobody writes this by hand: parity known add makes it"),
+        ("37.2", '"37.2"', "extent holds {'dtype': 'float32'"),
+        ("extent = [", "extent = [3,", "extent holds 3"),
+        ("format = 1", "format = " + "9" * 5000, "restore the file from your repository"),
+        ("format = 1", "format = 1\nx = " + "[" * 5000, ""),
+    ],
+)
+def test_a_broken_file_is_told_with_place_value_and_remedy(old: str, new: str, said: str) -> None:
+    assert TEXT.count(old) >= 1
+    with pytest.raises(KnownError) as e:
+        known.parse(PATH, TEXT.replace(old, new, 1))
+    assert said in str(e.value)
+    assert str(e.value).startswith("parity-known.toml:")
+    assert e.value.exit_code == 2
+    assert str(e.value).isprintable()
+
+
+def test_an_entry_that_stands_twice_is_refused() -> None:
+    entry = TEXT[TEXT.index("[[known]]") :]
+    with pytest.raises(KnownError, match="'_softmax-6ea5ad' stands twice, first in line 8; drop one of the two"):
+        known.parse(PATH, TEXT + entry)
+
+
+def test_a_file_that_is_not_there_or_no_text_is_told(tmp_path: Path) -> None:
+    with pytest.raises(KnownError, match="parity known add RUN"):
+        known.read(tmp_path / "none.toml")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(KnownError, match="it is not text"):
+        known.read(tmp_path / "bytes.toml")
+    with pytest.raises(KnownError, match="no ordinary file"):
+        known.read(tmp_path)
+
+
+def test_texts_of_the_file_are_made_printable() -> None:
+    (e,) = known.parse(PATH, TEXT.replace('"reported"', '"\\u001b[2J"')).entries
+    assert e.reason == "\\x1b[2J"
+
+
+@pytest.mark.parametrize(
+    ("seen", "status", "is_covered"),
+    [
+        ("wrong", "drift", True), ("drift", "wrong", False), ("wrong", "unstable", True), ("wrong", "error", False),
+        ("error", "wrong", False), ("crash", "hang", True), ("unsupported", "fallback", False), ("error", "error", True),
+        ("wrong", "agree", False),
+    ],
+)  # fmt: skip
+def test_an_entry_stands_for_its_class_and_for_better_ones_of_its_kind(seen: str, status: str, is_covered: bool) -> None:
+    assert covers(seen, status) is is_covered
+
+
+def entry(*properties: str, members: tuple[Cause, ...] = (), subject: str = "aten::exp") -> Entry:
+    return Entry("e", "r", ("exp",), "wrong", Cause(subject, "values", properties), members)
+
+
+def test_a_cause_that_needs_more_is_the_same_and_one_that_needs_less_is_not() -> None:
+    assert entry().same_cause(Cause("aten::exp", "values", ("NaN",)))
+    assert not entry("NaN").same_cause(Cause("aten::exp", "values"))
+    assert not entry("NaN").same_cause(Cause("aten::exp", "values", ("Inf",)))
+    assert not entry().same_cause(Cause("aten::exp", "metadata"))
+    assert not entry().same_cause(Cause("aten::cos", "values"))
+
+
+def test_joined_causes_take_a_further_subject_that_differs_in_nothing_else() -> None:
+    members = tuple(Cause(f"aten::{op}", "values", ("offset operand",)) for op in ("exp", "cos", "tanh"))
+    joined = entry("offset operand", members=members, subject="several operators")
+    assert joined.same_cause(Cause("aten::erf", "values", ("offset operand",)))
+    assert not joined.same_cause(Cause("aten::erf", "values"))
+    assert not joined.same_cause(Cause("aten::erf", "memory", ("offset operand",)))
+
+
+def test_another_environment_is_told_and_a_build_is_none() -> None:
+    held = known.parse(PATH, TEXT)
+    here = Fingerprint("0", "2.13.0+cpu", "", "3.11", "macOS 15.5 (24F74)", "arm64", "mps:0", "Apple M1")
+    assert held.warnings(here) == ()
+    there = Fingerprint("0", "2.14.0", "", "3.11", "Linux 6.8.0-41-generic", "x86_64", "cuda:0", "H200")
+    (text,) = held.warnings(there)
+    for part in ("device mps, and this is cuda", "torch 2.13.0, and this is 2.14.0", "OS macOS 15.5, and this is Linux 6.8"):
+        assert part in text
+    sim = Fingerprint("0", "2.13.0", "", "3.11", "macOS 15.5", "arm64", "sim:mps", "simulated")
+    assert "device mps, and this is sim:mps" in held.warnings(sim)[0]
+
+
+def test_the_last_day_counts() -> None:
+    (e,) = known.parse(PATH, TEXT).entries
+    assert not e.expired(date(2027, 1, 31))
+    assert e.expired(date(2027, 2, 1))
+
+
+@pytest.mark.parametrize(("error", "state"), [(90.0, SEEN), (1e5, GROWN)])
+def test_an_own_function_is_known_up_to_the_error_that_it_had(error: float, state: str) -> None:
+    known_one = entry()
+    known_one = replace(known_one, ops=("m.py:net",), extent=(("float32", (("anywhere", 40.0),)),))
+    found = Record("m.py:net", "m.py:net", "float32", "forward", "wrong", extent=(("anywhere", error),))
+    (seen,) = own.sightings([known_one], ItemRow("m.py:net", "float32"), [found], date(2026, 1, 1))
+    assert (seen.state, seen.fails) == (state, state == GROWN)

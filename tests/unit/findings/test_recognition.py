@@ -1,0 +1,295 @@
+"""Known findings on a simulated device: what a run finds and a person accepts is known, what is worse or other is not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from parity import tolerance
+from parity.core import notation
+from parity.core.results import UNSEARCHED, Cause, Fingerprint
+from parity.devices import Call, Fault, resolve
+from parity.engine import findings, suite
+from parity.engine.examine import Examined, examine
+from parity.engine.journal import NoJournal
+from parity.engine.options import RunOptions
+from parity.engine.planning import RunPlan
+from parity.findings import known_entries, known_file
+from parity.findings.known import Entry, Environment, Known, parse
+from parity.findings.recognition import known_death, outline, uncovered
+from parity.findings.standing import FIXED, KNOWN, NOT_SEEN, standings
+from parity.store.code import Code
+from parity.store.rows import AGREES, EXPIRED, GROWN, SEEN, Death, Header, Run
+
+PRINT = Fingerprint("0", "2.13.0", "", "3.11", "Linux 6.8", "x86_64", "sim", "simulated", simulated=True)
+TODAY = date.today()
+
+
+def run(faults: Iterable[Fault], ops: Iterable[str], entries: Iterable[Entry] = (), **more: Any) -> list[Examined]:
+    """Some ops examined on a device with these faults."""
+    dtypes = more.pop("dtypes", ("float32",))
+    options = RunOptions(**{"examples": 10, "no_power": True, **more})
+    held = Known(Code("known.toml"), Environment(), tuple(entries))
+    plan = RunPlan(resolve("sim", tuple(faults)), resolve("cpu"), tolerance.load("sim"), suite.profile("quick"), options)
+    plan = replace(plan, known=held)
+    return [examine(i, plan, NoJournal()) for i in suite.select(tuple(ops), dtypes=dtypes)]
+
+
+def accepted(done: Iterable[Examined], until: date | None = None) -> tuple[Entry, ...]:
+    """The entries that `parity known add` would write, through the file and back."""
+    some = Run(Header(PRINT), tuple(r for d in done for r in d.records), tuple(d.summary for d in done))
+    made = [e for c in known_entries.causes_of(some) for e in known_entries.of_cause(c, some, "planted", "", until)]
+    text = known_file.updated("", [(e, "it is wrong") for e in made], Environment.of(PRINT))
+    return parse(Path("known.toml"), text).entries
+
+
+def states(done: Iterable[Examined]) -> set[tuple[str, bool]]:
+    return {(s.state, s.fails) for d in done for s in d.known}
+
+
+def new(done: Iterable[Examined]) -> list[Any]:
+    return [f for d in done for f in d.findings if f.known is None]
+
+
+def wrong(factor: float = 1.01, op: str = "exp", when: Any = None) -> Fault:
+    return Fault(op, (op,), lambda c: c.run() * factor, when or (lambda c: True))
+
+
+def test_what_was_found_is_known_and_is_not_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same seed; nothing of it fails, and neither the shrinker nor the search for causes runs."""
+    first = run([wrong()], ["exp", "log_softmax"])
+    entries = accepted(first)
+    assert [e.cause for e in entries] == [Cause("aten::exp", "values")]
+    assert set(entries[0].ops) == {"exp", "log_softmax"}
+    monkeypatch.setattr(findings, "shrink", None)
+    monkeypatch.setattr(findings, "_cause", None)
+    again = run([wrong()], ["exp", "log_softmax"], entries)
+    assert states(again) == {(SEEN, False)}
+    assert not any(d.findings for d in again)
+    held = [r for d in again for r in d.records if r.status in ("drift", "wrong")]
+    assert held
+    assert {r.known for r in held} == {entries[0].id}
+    assert [d.summary.counts for d in again] == [d.summary.counts for d in first]
+
+
+def test_another_seed_shows_the_same_finding() -> None:
+    entries = accepted(run([wrong()], ["exp"]))
+    for seed in ("1", "2", "3"):
+        done = run([wrong()], ["exp"], entries, seed=seed)
+        assert not new(done)
+        assert not any(fails for _, fails in states(done))
+
+
+def test_a_finding_in_plain_calls_does_not_hide_behind_one_of_strided_ones() -> None:
+    """It lacks what the known one needs."""
+    strided = wrong(when=lambda c: not c.operands[0].is_contiguous())
+    entries = accepted(run([strided], ["exp"]))
+    assert entries[0].cause == Cause("aten::exp", "values", ("non-contiguous operand",))
+    assert not new(run([strided], ["exp"], entries))
+    assert new(run([wrong()], ["exp"], entries))
+
+
+def test_another_tensor_or_symptom_is_another_finding() -> None:
+    """Wrong values are known, an error is not; and neither is another operator."""
+    entries = accepted(run([wrong()], ["exp"]))
+
+    def fails(call: Call) -> Any:
+        raise RuntimeError("no room for the result")
+
+    done = run([Fault("exp", ("exp",), fails)], ["exp"], entries)
+    assert (GROWN, True) in states(done)  # of the case that is replayed: now an error
+    assert [f for d in done for f in d.findings if f.known is None or f.known.fails]
+    assert new(run([wrong(), wrong(op="cos")], ["exp", "cos"], entries))
+
+
+def test_a_known_case_that_is_worse_by_a_class_fails() -> None:
+    """Drift that became wrong."""
+    entries = accepted(run([wrong(1 + 3e-6)], ["exp"]))
+    assert entries[0].status == "drift"
+    done = run([wrong(1.5)], ["exp"], entries)
+    (why,) = {s.why.partition(":")[0] for d in done for s in d.known if s.state == GROWN and s.fails and ":" in s.why}
+    assert why == "now wrong, was drift"
+    assert not new(done)
+
+
+def test_growth_in_a_pinned_case_fails_and_by_exploration_only_a_strict_run() -> None:
+    """A further dtype, and a further op."""
+    entries = accepted(run([wrong()], ["exp"]))
+    pinned = run([wrong()], ["exp"], entries, dtypes=("float16",))
+    assert (GROWN, True) in states(pinned)
+    assert any("now in float16 (in a pinned case)" in s.why for d in pinned for s in d.known)
+    rare = wrong(when=lambda c: c.operands[0].dtype.itemsize == 4 or not c.operands[0].is_contiguous())
+    explored = run([rare], ["exp"], entries, dtypes=("float16",), examples=30)
+    assert states(explored) == {(GROWN, False)}
+    assert not new(explored)
+    assert (GROWN, True) in states(run([rare], ["exp"], entries, dtypes=("float16",), examples=30, strict_known=True))
+
+
+NAN_LOST = Fault("exp-nan", ("exp",), lambda c: c.run().nan_to_num(0.0), lambda c: c.operands[0].numel() > 8)
+PLAIN = Fault("exp-3-percent", ("exp",), lambda c: c.run() * 1.03)
+
+
+def test_lost_nan_hides_no_error_of_3_percent_everywhere() -> None:
+    """Though no property says what the finding needs: some of its cases hold numbers of a family that gives Inf."""
+    entries = accepted(run([NAN_LOST], ["exp"], dtypes=("float32", "float16"), examples=30))
+    assert not new(run([NAN_LOST], ["exp"], entries, examples=30))
+    done = run([PLAIN], ["exp"], entries)
+    assert new(done) or (GROWN, True) in states(done)
+    assert not any(s.state == SEEN for d in done for s in d.known)
+
+
+def test_an_error_that_is_larger_or_shows_at_other_values_fails() -> None:
+    """Also by exploration; and one that is smaller, or needs more, is the same."""
+
+    def negative(factor: float) -> Fault:
+        return Fault("exp", ("exp",), lambda c: c.run() * torch.where(c.operands[0] < 0, factor, 1.0))
+
+    entries = accepted(run([negative(1.03)], ["exp"]))
+    for same in (negative(1.06), negative(1.01), wrong(1.03, when=lambda c: bool((c.operands[0] < 0).all()))):
+        done = run([same], ["exp"], entries, seed="1")
+        assert not new(done)
+        assert not any(fails for _, fails in states(done))
+    why = [s.why for f in (negative(3.0), wrong(1.03)) for d in run([f], ["exp"], entries) for s in d.known if s.fails]
+    assert any("times the budget at values" in w and "was" in w for w in why)
+    assert any("at values above 1" in w or "at values 0 to 1" in w for w in why)
+
+
+def test_an_error_of_smaller_or_other_calls_fails() -> None:
+    """What no property of a cause says: sizes, and flags among the arguments."""
+    large = wrong(1.03, when=lambda c: c.operands[0].numel() > 64)
+    entries = accepted(run([large], ["exp"], examples=20))
+    assert not new(run([large], ["exp"], entries, examples=20))
+    assert (GROWN, True) in states(run([PLAIN], ["exp"], entries))
+
+
+def test_what_comes_and_goes_hides_nothing_that_comes_each_time() -> None:
+    draw = random.Random(7)
+    flaky = wrong(1.03, when=lambda c: draw.random() < 0.5)
+    entries = accepted(run([flaky], ["exp"]))
+    assert not any(fails for _, fails in states(run([flaky], ["exp"], entries)))
+    assert new(run([PLAIN], ["exp"], entries))
+
+
+def test_what_was_not_investigated_is_marked_and_matches_its_own_kind_of_case_alone() -> None:
+    strided = wrong(when=lambda c: not c.operands[0].is_contiguous())
+    entries = accepted(run([strided], ["exp"], no_shrink=True))
+    assert entries
+    assert all("-unsearched-" in e.id and e.cause is not None and e.cause.properties == (UNSEARCHED,) for e in entries)
+    assert not new(run([strided], ["exp"], entries, no_shrink=True))
+    assert new(run([wrong()], ["exp"], entries)), "its cause is not that of plain calls"
+    assert new(run([strided], ["exp"], accepted(run([wrong()], ["exp"])), no_shrink=True, dtypes=("float16",))), (
+        "nor any other's"
+    )
+
+
+def test_an_entry_of_an_older_file_matches_its_own_cases_alone() -> None:
+    entries = [replace(e, extent=None) for e in accepted(run([wrong()], ["exp"]))]
+    assert all(e.older for e in entries)
+    done = run([wrong()], ["exp"], entries)
+    assert (SEEN, False) in states(done), "of the case that is replayed"
+    assert new(done)
+    (warning,) = Known(Code("known.toml"), Environment(), tuple(entries)).warnings(PRINT)
+    assert "1 of the entries of known.toml do not say at which values they show" in warning
+    assert "parity known add RUN" in warning
+
+
+def test_what_agrees_now_is_fixed_and_what_was_not_run_is_not_seen() -> None:
+    faults = [wrong(), wrong(op="cos")]
+    entries = accepted(run(faults, ["exp", "cos"]))
+    done = run([wrong(op="cos")], ["exp"], entries)
+    by_op = {s.entry.ops[0]: s.state for s in standings(entries, [s for d in done for s in d.known])}
+    assert by_op == {"exp": FIXED, "cos": NOT_SEEN}
+    assert states(done) == {(AGREES, False)}
+    done = run(faults, ["exp", "cos"], entries)
+    assert {s.state for s in standings(entries, [s for d in done for s in d.known])} == {KNOWN}
+
+
+def test_an_entry_is_fixed_only_if_all_of_its_cases_were_run() -> None:
+    entries = accepted(run([wrong()], ["exp", "log_softmax"]))
+    (one,) = standings(entries, [s for d in run([], ["exp"], entries) for s in d.known])
+    assert one.state == NOT_SEEN
+    assert one.why == ("1 of its 2 cases agree, the others were not run",)
+    (one,) = standings(entries, [s for d in run([], ["exp", "log_softmax"], entries) for s in d.known])
+    assert one.state == FIXED
+
+
+def test_an_expired_entry_fails_with_its_reason() -> None:
+    entries = accepted(run([wrong()], ["exp"]), until=TODAY - timedelta(1))
+    done = run([wrong()], ["exp"], entries)
+    assert states(done) == {(EXPIRED, True)}
+    assert {s.why for d in done for s in d.known} == {f"accepted until {TODAY - timedelta(1)}: planted"}
+    assert not new(done)
+    assert states(run([], ["exp"], entries)) == {(AGREES, False)}
+
+
+def test_a_finding_that_comes_and_goes_is_known_whatever_case_shows_it() -> None:
+    """It is written down as such, and a pinned case proves nothing about it."""
+    draw = random.Random(7)
+    flaky = Fault("flaky", ("exp",), lambda c: c.run() * (1.5 if draw.random() < 0.5 else 1.0))
+    entries = accepted(run([flaky], ["exp"]))
+    assert {e.id for e in entries if e.by_chance} == {"exp-comes-and-goes"}
+    for seed in "0123":
+        done = run([flaky], ["exp"], entries, seed=seed)
+        assert not new(done)
+        assert not any(fails for _, fails in states(done))
+    done = run([], ["exp"], entries)
+    assert {s.state for s in standings(entries, [s for d in done for s in d.known]) if s.entry.by_chance} == {NOT_SEEN}
+
+
+def test_refusals_and_fallbacks_are_known_by_hand() -> None:
+    """Where --fail-on fails them."""
+
+    def refuses(call: Call) -> Any:
+        raise NotImplementedError("The operator 'aten::exp' is not currently implemented for the MPS device")
+
+    fault = Fault("exp", ("exp",), refuses)
+    entry = Entry("no-exp", "not yet", ("exp",), "unsupported", dtypes=("float32",))
+    (done,) = run([fault], ["exp"], [entry], fail_on=("unsupported",))
+    assert done.summary.counts["forward"] == {"unsupported": 12}
+    assert done.unknown is not None
+    assert done.unknown.counts["forward"] == {}
+    assert states([done]) == {(SEEN, False)}
+    (done,) = run([fault], ["exp"], [replace(entry, until=TODAY - timedelta(1))], fail_on=("unsupported",))
+    assert done.unknown is not None
+    assert done.unknown.counts["forward"] == {"unsupported": 12}
+    assert states([done]) == {(EXPIRED, True)}
+    (done,) = run([fault], ["exp"], [replace(entry, dtypes=("int8",))], fail_on=("unsupported",))
+    assert done.unknown == done.summary
+
+
+def test_a_death_is_known_by_its_case_or_its_words() -> None:
+    cause = Cause("crash: SIGABRT in sin", "dies")
+    e = Entry("dies", "r", ("sin",), "crash", cause, dtypes=("float32",), cases=("sin(float32[2, 2])",))
+
+    def state(case: str, how: str = "crash", words: str = "SIGABRT", op: str = "sin", pinned: bool = False) -> Any:
+        seen = known_death([e], Death(op, "float32", case, "", how, words), pinned, TODAY)
+        return (seen.state, seen.fails) if seen else None
+
+    assert state("sin(float32[2, 2])", "hang", "ended by parity after 5 s", pinned=True) == (SEEN, False)
+    assert state("sin(float32[9, 9])", pinned=True) == (SEEN, False)
+    assert state("sin(float32[9, 9])", words="SIGSEGV", pinned=True) == (SEEN, False), "in any way"
+    assert state("sin(float32[1, 1])") == (GROWN, True), "in a smaller case"
+    assert state("sin(float32[1, 1])", words="SIGSEGV") is None
+    assert state("cos(float32[9, 9])", op="cos") is None
+
+
+def test_a_case_stands_for_those_that_have_all_that_it_has() -> None:
+    def text(case: str) -> Any:
+        return notation.parse(case)
+
+    plain, strided, larger = text("exp(float32[2])"), text("exp(float32[2].step(0, 2, 0))"), text("exp(float32[5])")
+    assert outline(plain).stands_for(outline(larger))
+    assert outline(plain).stands_for(outline(text("exp(float32[2].expand(0)).into('stepped')".replace("'", '"'))))
+    assert not outline(strided).stands_for(outline(larger))
+    assert not outline(larger).stands_for(outline(plain))
+    assert not outline(text("sum(float32[2], dim=0, keepdim=True)")).stands_for(outline(text("sum(float32[9], dim=0)")))
+    assert uncovered([plain], [larger, strided]) == []
+    assert uncovered([strided], [larger, plain, strided]) == [plain]
+    assert uncovered([], [larger, plain]) == [plain]
