@@ -80,7 +80,7 @@ def _shown(r: Record, header: Header, anyhow: bool = False) -> list[str]:
     if text is None:
         if not anyhow:
             return []
-        shows = r.script if r.script and r.shows_alone else reproduced(r.case, header)
+        shows = r.script if r.script and r.shows_alone else reproduced(r.shrunk or r.case, header).partition(": ")[2]
         parts.append(f"The case takes more than a few lines of torch; `{shows}` shows it.")
     else:
         how, output = _run(text, header)

@@ -40,7 +40,7 @@ def reporter(path: Path, stream: io.StringIO) -> Reporter:
 @pytest.mark.parametrize("columns", [40, 80, 140])
 def test_the_bar_never_breaks_into_a_second_line(columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line that breaks could not be wiped out again."""
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((columns, 30)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((columns, 30)))
     screen = Screen()
     made = reporter(tmp_path / "run.jsonl", screen)
     made.started -= 1000.0
@@ -53,7 +53,7 @@ def test_the_bar_never_breaks_into_a_second_line(columns: int, tmp_path: Path, m
 
 def test_the_end_is_folded_to_the_screen_and_not_in_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines of words; the last line holds a command and stays whole."""
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((60, 30)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((60, 30)))
     screen, log = Screen(), io.StringIO()
     for stream in (screen, log):
         reporter(tmp_path / "run.jsonl", stream).finish(0)
@@ -257,7 +257,7 @@ def test_the_bar_of_the_causes_begins_anew(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_screen_is_told_that_findings_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That can take minutes without a word; what comes of it overwrites the line, and a log has that alone."""
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 30)))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((80, 30)))
     monkeypatch.setattr("parity.engine.again.again", lambda *asked: ())
     one = Record("exp(float32[3])", "exp", "float32", "forward", "wrong", shrunk="exp(float32[3])")
     for stream in (Screen(), io.StringIO()):
