@@ -49,6 +49,11 @@ def _autocast() -> tuple[str, ...]:
     return tuple([t for t in AUTOCAST if torch.is_autocast_enabled(t)])
 
 
+def _autocast_nesting() -> int:
+    """How many regions of autocast are entered; torch tells it only when it changes."""
+    return torch.autocast_increment_nesting() + 0 * torch.autocast_decrement_nesting() - 1
+
+
 def _put_autocast(on: tuple[str, ...]) -> None:
     for t in AUTOCAST:
         torch.set_autocast_enabled(t, t in on)
@@ -262,6 +267,7 @@ class Kept:
     def __enter__(self) -> Kept:
         self.left: list[str] = []
         self._before, self._drawn = whole(), torch.default_generator.get_state()
+        self._nesting = _autocast_nesting()
         self._hook = threading.excepthook
         threading.excepthook = self._failed
         return self
@@ -272,6 +278,9 @@ class Kept:
             self.left += [w for f in _watched for w in f.put_back()]
         if whole() != self._before:
             self.left += put_back(self._before, WHOLE)
+        while _autocast_nesting() > self._nesting:  # a region that was entered and never left keeps its copies of weights
+            if torch.autocast_decrement_nesting() == 0:
+                torch.clear_autocast_cache()
         torch.default_generator.set_state(self._drawn)
 
     def _failed(self, args: threading.ExceptHookArgs) -> None:

@@ -164,7 +164,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     calls, caller = item.config.stash[_CALLS], item.config.stash.get(_CALLER, None)
     with recorded(item, caller.entries if caller is not None else ()), calls.heard():
         result = yield  # exceptions that skip or fail the test propagate from here
-    if not calls.made and "parity" in getattr(item, "fixturenames", ()):
+    if not calls.made and _takes_it(item):
         pytest.fail(f"parity: {NEVER}", pytrace=False)
     if calls.agreements:
         item.user_properties.append((AGREEMENT, "\n".join(calls.agreements)))
@@ -173,6 +173,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
         pytest.xfail(accepted(calls.known.values()))
     return result
+
+
+def _takes_it(item: pytest.Item) -> bool:
+    """Whether a test takes this fixture, and not another one of its own that has the name."""
+    info = getattr(item, "_fixtureinfo", None)
+    found = info.name2fixturedefs.get("parity", ()) if info is not None else ()
+    return any(f.func.__module__ == __name__ or "parity" in f.argnames for f in found[-1:])
 
 
 @pytest.hookimpl(wrapper=True)

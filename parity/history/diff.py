@@ -81,7 +81,7 @@ def compare(before: Run, after: Run, partial: bool = False, ops: Sequence[str] =
     Raises NothingCompared if the runs have no comparison in common and nothing fails, and UsageError for a pattern that
     matches no op of a run.
     """
-    narrow = () if ops else tuple(_narrow(before, after))
+    narrow = () if ops else tuple(_narrow(before, after, {i for run in (before, after) for i in _broken(run)}))
     before, after = (without_gone(_only(run, ops, word)) for word, run in (("first", before), ("second", after)))
     causes_before, causes_after = (gather(r.records, counted(r.deaths, r.items)) for r in (before, after))
     before, after = with_deaths(before), with_deaths(after)
@@ -189,13 +189,21 @@ def _silenced(
 
 def _unmade(after: Run, had: Collection[Cell]) -> list[Change]:
     """Ops and own functions that failed in parity itself in the later run. had: the cells that the earlier one compared."""
-    broken = {b.partition(" ")[0].rstrip(":"): b for b in (after.end.broken if after.end is not None else ())}
-    named = ((op, dtype, op if is_own(op) else f"{op}-{dtype}") for op, dtype in sorted({c[:2] for c in had}))
+    broken = _broken(after)
     return [
-        Change(op, dtype, "", "", "compared", "not made", broken[name], group=Group.UNMADE)
-        for op, dtype, name in named
-        if name in broken
+        Change(op, dtype, "", "", "compared", "not made", broken[_name(op, dtype)], group=Group.UNMADE)
+        for op, dtype in sorted({c[:2] for c in had})
+        if _name(op, dtype) in broken
     ]
+
+
+def _broken(run: Run) -> dict[str, str]:
+    """What failed in parity itself, by the names of the items."""
+    return {b.partition(" ")[0].rstrip(":"): b for b in (run.end.broken if run.end is not None else ())}
+
+
+def _name(op: str, dtype: str) -> str:
+    return op if is_own(op) else f"{op}-{dtype}"
 
 
 def _refuse_nothing(before: set[Item], after: set[Item], changes: Iterable[Change], warnings: Iterable[str]) -> None:
@@ -255,11 +263,11 @@ def _only(run: Run, ops: Sequence[str], word: str) -> Run:
     return replace(run, **parts, end=end)
 
 
-def _narrow(before: Run, after: Run) -> Iterator[str]:
-    """Which run was asked for less than the other, or had less to run."""
+def _narrow(before: Run, after: Run, broken: Collection[str]) -> Iterator[str]:
+    """Which run was asked for less than the other, or had less to run. broken: names of items that failed in parity itself."""
     question = [(r.header.selection, r.header.shard) for r in (before, after)]
     for word, lacks, other in (("first", before, after), ("second", after, before)):
-        missing = _items(other) - _items(lacks)
+        missing = {i for i in _items(other) - _items(lacks) if _name(*i) not in broken}
         if missing and (question[0] != question[1] or (lacks is after and _is_whole(lacks))):
             some = ", ".join(" ".join(x) for x in sorted(missing)[:3]) + (" ..." if len(missing) > 3 else "")
             what = f"{len(missing):,} of the {len(_items(other)):,} op x dtype pairs of the other one ({some})"

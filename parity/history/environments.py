@@ -108,7 +108,7 @@ def _copy_parity(folder: Path) -> None:
 
 def _asked(place: str, python: str, lent: Path) -> dict[str, Any]:
     """What the interpreter says it has, once it was lent what it lacks."""
-    command = [python, str(lent / "parity" / "runs" / "lending.py"), str(lent), *filter(None, sys.path)]
+    command = [python, str(lent / "parity" / "history" / "lending.py"), str(lent), *filter(None, sys.path)]
     safely = {**os.environ, processes.SAFE: "1"}  # the folder of the file is none for its imports
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, env=safely)

@@ -14,7 +14,7 @@ from parity import tolerance
 from parity.checks import deciding
 from parity.checks.following import _runs_on_the_cpu
 from parity.checks.operators import Lain, OperatorCall, compared
-from parity.core.results import Cause, Record, Status
+from parity.core.results import UNSEARCHED, Cause, Record, Status
 from parity.devices import Call, Fault, load_faults, resolve
 from parity.devices.flags import FLAGS, Flag
 from parity.engine import suite
@@ -128,7 +128,7 @@ def test_a_flag_that_explains_a_finding_is_its_cause(monkeypatch: pytest.MonkeyP
 def test_without_shrinking_nothing_is_tried() -> None:
     """Findings of one op are kept together, because nothing else is known of them."""
     (one,) = causes(Fault("exp", ("exp",), larger), ops=("exp",), no_shrink=True)
-    assert one.cause == Cause("torch.exp", "values")
+    assert one.cause == Cause("torch.exp", "values", (UNSEARCHED,))
 
 
 @pytest.mark.parametrize(

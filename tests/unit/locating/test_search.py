@@ -79,7 +79,7 @@ def test_the_struck_layer_is_named_and_no_other(dtype: torch.dtype) -> None:
         ("aten::native_layer_norm", "forward", "layers.1.norm")
     ]
     assert found.first.place.function == "torch.nn.functional.layer_norm"
-    assert "test_parting.py:" in found.first.place.line
+    assert "test_search.py:" in found.first.place.line
     assert found.first.call is not None
     assert str(found).splitlines()[-1] == f"next: parity run layer_norm --dtype {str(dtype)[6:]} --device sim --faults FILE"
     assert f"Net {str(dtype)[6:]} on sim parts from the CPU first in layers.1.norm (LayerNorm), forward" in str(found)
