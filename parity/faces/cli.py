@@ -131,7 +131,7 @@ def _diff(o: argparse.Namespace) -> int:
     text = told.FORMATS[o.format](made, fail_on, o.verbose)
     if o.output:
         o.output.write_text(text, encoding="utf-8")
-        print(told.headline(made, fail_on))
+        print(told.verdict_line(made, fail_on, str(o.output)))
     else:
         print(text, end="")
     return made.exit_code(fail_on)

@@ -105,4 +105,5 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
         return told.as_json(gathered, run.header, before, known) + "\n"
     if o.format == "markdown":
         return told.as_markdown(gathered, run.header, before, not any(caveats.failures(run)), known)
-    return told.render(gathered, run.header, bool(o.cause), () if o.cause else before, known) + "\n"
+    whole = not any(caveats.failures(run))
+    return told.render(gathered, run.header, bool(o.cause), () if o.cause else before, known, whole) + "\n"
