@@ -56,12 +56,10 @@ def test_runs_on_mps(make):
 def run(o: argparse.Namespace) -> int:
     """Print the answers: 0 where MPS has all, 1 where it lacks something or a run's findings of class A concern it, 2 where a
     function cannot be run, 3 where not all was seen. Raises UsageError for a file without such functions."""
-    if o.torch and o.wheel:
-        raise UsageError("--torch and --wheel both name a torch; give one of them")
     if o.pytest:
         return _write_test(o)
     torch.autograd.set_multithreading_enabled(False)  # the simulated device needs the backward pass on the calling thread
-    place = str(o.torch or o.wheel or "")
+    place = str(o.torch or "")
     if place and not Path(place).expanduser().exists() and shutil.which(place) is None:
         what = "a Python, the folder of a virtual environment, a wheel of torch for any system, or a native_functions.yaml"
         raise UsageError(f"there is no {place}; name {what}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 
 import commands
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from parity.core.results import Status
 from parity.faces import cli, commandline, manual
 
-PARSER = commandline.parser()
+PARSER = commandline.parser("prove")
 COMMANDS = [name for name, _, _ in manual.subcommands(PARSER)]
 
 
@@ -68,6 +69,17 @@ def test_the_help_of_a_run_begins_with_examples_and_ends_with_statuses(capfd: py
     assert "--verbose" in options
     assert all(f"\n  {s}  " in f"\n{end}" for s in Status)
     assert end.endswith("130 interrupted.\n")
+
+
+@pytest.mark.parametrize("shell", manual.SHELLS)
+def test_a_shell_completes_commands_and_options(shell: str, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = commands.said(capfd, "help", "--completion", shell)
+    assert code == 0
+    assert all(word in out for word in (*COMMANDS, "no-backward", "drop"))
+    if shell == "bash":
+        asked = "\nCOMP_WORDS=(parity locate --com); COMP_CWORD=2; _shtab_parity; echo answer ${COMPREPLY[@]}\n"
+        done = subprocess.run(["bash", "-c", out + asked], capture_output=True, text=True, check=True)
+        assert "answer --compile" in done.stdout
 
 
 def test_the_reference_has_every_option_of_every_command(capfd: pytest.CaptureFixture[str]) -> None:
