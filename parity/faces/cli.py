@@ -132,8 +132,10 @@ def _diff(o: argparse.Namespace) -> int:
     if o.output:
         o.output.write_text(text, encoding="utf-8")
         print(told.verdict_line(made, fail_on, str(o.output)))
-    else:
+    elif o.format == "terminal":
         print(text, end="")
+    else:
+        output.document(text)
     return made.exit_code(fail_on)
 
 

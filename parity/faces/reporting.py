@@ -37,8 +37,10 @@ def _written(o: argparse.Namespace, text: str) -> int:
         o.output.write_text(text, encoding="utf-8")
     elif o.format == "github":  # commands, which printing would make inert; what they hold is escaped
         output.control(sys.stdout, text)
-    else:
+    elif o.format == "text":
         print(text, end="")
+    else:
+        output.document(text)
     return 0
 
 

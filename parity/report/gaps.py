@@ -46,12 +46,7 @@ def not_compared(items: Sequence[ItemRow], deaths: Sequence[Death], lacking: Seq
     acquitted = [d for d in deaths if d.acquitted]
     again = [f"  {d.case} ({d.signal})" for d in deaths if not d.acquitted]
     return [
-        Part(
-            "refused",
-            "; ".join(f"{plural(len(ops), 'op')}, {where}: {listed(ops)}" for where, ops in _refusals(items).items()),
-            "unsupported",
-            refused(items),
-        ),
+        Part("refused", _refused_in_short(_refusals(items)), "unsupported", refused(items)),
         Part(
             "fallback",
             f"{_fallen(items)} ran on the CPU unasked: {listed(fell)}",
@@ -139,6 +134,15 @@ def _refusals(items: Sequence[ItemRow]) -> dict[str, list[str]]:
             by.setdefault(f"not in {', '.join(x for x in DEFAULT if x in d)}", []).append(op)
     by[SOME_CALLS] = sorted(partly - set(refusing))
     return {where: ops for where, ops in by.items() if ops}
+
+
+def _refused_in_short(by: dict[str, list[str]]) -> str:
+    """The refusals in one line: those of some dtypes together if they are of several."""
+    some = [where for where in by if where not in (NO_KERNEL, SOME_CALLS)]
+    if len(some) > 1:
+        together = {op: None for where in some for op in by[where]}
+        by = {NO_KERNEL: by.get(NO_KERNEL, []), "not in some dtypes": [*together], SOME_CALLS: by.get(SOME_CALLS, [])}
+    return "; ".join(f"{plural(len(ops), 'op')}, {where}: {listed(ops)}" for where, ops in by.items() if ops)
 
 
 def refused(items: Sequence[ItemRow]) -> list[str]:

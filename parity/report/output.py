@@ -111,6 +111,11 @@ def patient() -> Iterator[None]:
                 setattr(sys, name, stream)
 
 
+def document(text: str) -> None:
+    """Print what is for other programs: escaped, but neither folded nor coloured."""
+    control(sys.stdout, shown(text))
+
+
 def control(stream: TextIO, text: str) -> None:
     """Write cursor codes to an Outlet or any other stream."""
     cast(Outlet, stream).control(text) if isinstance(stream, Outlet) else stream.write(text)

@@ -9,7 +9,7 @@ import shlex
 import pytest
 
 from parity.report.last_line import FAIL, PASS, last_line
-from parity.report.output import Outlet, fitted
+from parity.report.output import Outlet, document, fitted
 
 NEXT = "parity replay 'add(float32[2, 1].expand(-2), float32[()])' --device sim:mps --faults 'my faults.py' --setup flags.py"
 
@@ -57,6 +57,13 @@ def test_no_line_is_longer_than_the_terminal_and_commands_can_be_copied(columns:
     assert shlex.split(typed.partition("next: ")[2]) == shlex.split(NEXT)
     assert shlex.split(typed.partition("reproduce: ")[2].partition("\nwords")[0]) == shlex.split(NEXT)
     assert log.getvalue().endswith(f"{line}\n")
+
+
+def test_a_document_is_not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr("sys.stdout", Outlet(screen))
+    document(f'{{"text": "{"words " * 40}"}}\n')
+    assert screen.getvalue().count("\n") == 1
 
 
 def test_what_has_no_space_stays_whole() -> None:

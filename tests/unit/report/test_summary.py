@@ -50,6 +50,15 @@ def test_it_names_what_the_device_lacks() -> None:
         assert "not in int64: log" in text
 
 
+def test_refusals_of_several_dtypes_are_one_number_in_short_and_apart_with_v() -> None:
+    more = [ItemRow("exp", d, 3, {"forward": {s: 3}}) for d, s in (("int32", "unsupported"), ("float32", "agree"))]
+    data = SummaryData(header(), (*ITEMS, *more))
+    assert "\nrefused    1 op, no kernel in any dtype: mode; 2 ops, not in some dtypes: log, exp\n" in render(data)
+    whole = render(replace(data, verbose=True))
+    assert "  not in int64: log\n" in whole
+    assert "  not in int32: exp\n" in whole
+
+
 def test_it_names_findings_deaths_voids_and_a_worse_reference() -> None:
     """Each in a part of its own."""
     bad = Record(
