@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from parity.core.results import Measure, Status, Verdict, left_unjudged
+from parity.comparing.difference import EQUAL, Difference, largest
+from parity.core.results import Status, Verdict, left_unjudged
 from parity.judging.limits import Limits, detectable_error
 
 SHOWN = 8  # findings that are told in full; the others are named
@@ -58,8 +59,10 @@ class Comparison:
 
     subject: "Net on mps". notes: what was not compared or was judged less strictly, and operators that ran on the CPU. next:
     after a finding, the command that tests the ops that the function called on the device. limits: with `detail`, how large an
-    error of each tensor would have been reported. parts: where the device parts, in words. wrong_side: with `compile`, which
-    code is wrong on the device: "eager", "compiled", "both", or "" for none.
+    error of each tensor would have been reported. parts: where the device diverges, in words.
+    differences: how far tensors that agree are from the CPU's. wrong_side: with `compile`, which
+    code is wrong on the device: "eager", "compiled", "both", or "" for none. brief: the operator and the line
+    that are wrong, in a few words.
     """
 
     subject: str
@@ -70,7 +73,16 @@ class Comparison:
     dtype: str = ""
     device: str = ""
     parts: str = ""
+    differences: Mapping[str, Difference] = field(default_factory=dict)
     wrong_side: str = ""
+    brief: str = ""
+
+    @property
+    def headline(self) -> str:
+        """What is wrong, in a few words."""
+        if self.brief or not self.findings:
+            return self.brief or str(self).partition("\n")[0]
+        return next(_finding_lines(self.subject, *self.findings[0])).partition(" (")[0]
 
     @property
     def findings(self) -> tuple[tuple[str, Verdict], ...]:
@@ -86,7 +98,7 @@ class Comparison:
         return f"<{self}>"
 
     def __str__(self) -> str:
-        agreed = [(n, v.measure) for n, v in self.verdicts if v.status is Status.AGREE]
+        agreed = [(n, v) for n, v in self.verdicts if v.status is Status.AGREE]
         findings = self.findings
         shown = findings if len(findings) <= SHOWN + 1 else findings[:SHOWN]
         lines = [f"{self.subject} {self.parts}"] if self.parts else []
@@ -97,7 +109,9 @@ class Comparison:
             )
         if agreed:
             total = sum(1 for n, _ in self.verdicts if n)
-            lines.append(f"{self.subject}: {len(agreed)} of {total} tensors agree; {'; '.join(_agreement(agreed))}")
+            many = "" if total == 1 else f"{len(agreed)} of {total} tensors agree; "
+            ok = "" if findings else "OK  "
+            lines.append(f"{ok}{self.subject}: {many}{'; '.join(_agreement(agreed, self.differences, bool(many)))}")
         lines += [f"  {n}: {detectable_error(known)}" for n, known in self.limits.items()]
         lines += [f"note: {n}" for n in self.notes]
         return "\n".join([*lines, f"next: {self.next}"] if self.next else lines)
@@ -106,22 +120,31 @@ class Comparison:
 class ParityFailure(AssertionError):
     """The device's results differ from the CPU's. comparison, verdicts: all tensors, including those that agree."""
 
+    __module__ = "parity"  # where people import it from, and how tracebacks and pytest name it
+
     def __init__(self, comparison: Comparison) -> None:
         super().__init__(str(comparison))
         self.comparison = comparison
         self.verdicts = comparison.verdicts
 
 
-def _agreement(agreed: Sequence[tuple[str, Measure | None]]) -> Iterator[str]:
-    """How close the agreeing tensors come to their budgets, and how many were judged in every element."""
-    worst, share = max(((n, m.share or 0.0 if m else 0.0) for n, m in agreed), key=lambda pair: pair[1])
-    yield f"largest share {share:.2g} in {worst}" if share else "all equal in every bit, or at the truth"
-    left = [(n, m) for n, m in agreed if m is not None and m.unjudged]
-    whole = sum(m is not None and m.screen == MOVED_RUNS for _, m in agreed)
-    yield f"{len(agreed) - len(left) - whole} judged in every element"
-    if whole:
-        yield f"{whole} as a whole, beside moved runs"
-    yield from (f"{n}: {left_unjudged(m)}" for n, m in left)
+def _agreement(agreed: Sequence[tuple[str, Verdict]], apart: Mapping[str, Difference], named: bool) -> Iterator[str]:
+    """How far the tensor that is nearest to its limit is from the CPU's, what rounding allows, and what was not judged in every
+    element. named: whether there are others."""
+    shares = {n: v.measure.share or 0.0 if v.measure else 0.0 for n, v in agreed}
+    differing = [n for n in shares if n in apart and apart[n] != EQUAL]
+    worst = max(differing or shares, key=lambda n: shares[n])
+    if differing:
+        yield f"{f'{worst} ' if named else ''}{apart[worst]}"
+        yield apart[worst].allowed(dict(agreed)[worst])
+    if unknown := [shares[n] for n in shares if n not in apart and shares[n]]:
+        yield largest(max(unknown))
+    elif not differing:
+        yield "equal to the CPU's"
+    measures = [(n, v.measure) for n, v in agreed if v.measure is not None]
+    if whole := sum(m.screen == MOVED_RUNS for _, m in measures):
+        yield f"{whole} {'tensor' if whole == 1 else 'tensors'} judged as a whole, against moved runs, and not in every element"
+    yield from (f"{n}: {left_unjudged(m)}" for n, m in measures if m.unjudged)
 
 
 def _finding_lines(subject: str, name: str, v: Verdict) -> Iterator[str]:

@@ -24,6 +24,7 @@ from parity.checks.trial import RAISED, Lent
 from parity.comparing.advice import advice, no_gradients, raised_on_the_cpu
 from parity.comparing.captured import Kept
 from parity.comparing.comparison import PACKAGE, Comparison, Notes, warn
+from parity.comparing.difference import differences
 from parity.comparing.meter import Meter
 from parity.comparing.quick import DEFAULT, FULL, QUICK, by_rounding, effort_of
 from parity.comparing.screens import by_movement
@@ -220,7 +221,8 @@ def _judged(
         notes.say(f"judged against the reference: it does not run in float64 ({truth.refused})")
     judgements = (*extra, *settled(judgements, fail_on, notes))
     failed = any(v.status is not Status.AGREE for _, v in judgements)
-    return Comparison(title, judgements, tuple(notes.lines), _next(s, device, watch) if failed else "", limits or {}), cause
+    following, apart = _next(s, device, watch) if failed else "", differences(judgements, results, ours)
+    return Comparison(title, judgements, tuple(notes.lines), following, limits or {}, differences=apart), cause
 
 
 def _left_behind(s: Subject, here: Sequence[str], there: Sequence[str], notes: Notes) -> Verdicts:

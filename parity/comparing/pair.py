@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from parity.comparing.comparison import Comparison, Notes
+from parity.comparing.difference import EQUAL as SAME
+from parity.comparing.difference import differences
 from parity.comparing.function import tables_of
 from parity.comparing.subject import Subject, forward, known, outputs_of, subject, told_dtype, word
 from parity.comparing.truth import FunctionTruth
@@ -92,10 +94,11 @@ def compare(
     if truth.refused:
         notes.say(f"judged against the reference: it does not run in float64 ({truth.refused})")
     judgements = settled(judgements, (), notes)
+    apart = differences(judgements, there, here)
     if not insist and any(v.measure is not None and v.measure.screen == "bit-equal" for _, v in judgements):
         notes.say(EQUAL)
     notes.warn(title)
-    return Comparison(title, judgements, tuple(notes.lines), limits=limits or {})
+    return Comparison(title, judgements, tuple(notes.lines), limits=limits or {}, differences=apart)
 
 
 def _judged_by_truth(
@@ -180,4 +183,6 @@ def _equal(name: str, own: torch.dtype, total: int, *kinds: torch.dtype | type) 
         return None
     if any(k not in NUMBERS for k in kinds if not isinstance(k, torch.dtype)):
         return None
-    return Comparison(f"{name} {told_dtype(dtypes)} on cpu", (("out", agreed((("out", total),))[0]),), (EQUAL,))
+    return Comparison(
+        f"{name} {told_dtype(dtypes)} on cpu", (("out", agreed((("out", total),))[0]),), (EQUAL,), differences={"out": SAME}
+    )

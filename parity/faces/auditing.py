@@ -6,6 +6,8 @@ import argparse
 import os
 import shutil
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -15,7 +17,10 @@ from parity.core.errors import NothingCompared, OutputError, ParityError, UsageE
 from parity.findings import causes
 from parity.history.environments import operator_table
 from parity.locating.auditing import audit
+from parity.locating.needs import Needs
 from parity.report import needs as told
+from parity.report.last_line import FAIL, last_line, of
+from parity.report.words import listed
 from parity.store import run_file
 from parity.zoo import BUGS
 
@@ -62,7 +67,7 @@ def run(o: argparse.Namespace) -> int:
     runs = [(str(path), run_file.read(path)) for path in o.run]
     gathered = [(path, causes.gather(r.records, r.deaths)) for path, r in runs]
     bugs = {b.fault.id: b for b in BUGS if not b.fault.scaled and b.kind not in ANSWERED}
-    answers, code = [], 0
+    answers, code, began = [], 0, time.monotonic()
     for name, make in functions(o.model).items():
         try:
             fn, inputs = make()
@@ -76,13 +81,22 @@ def run(o: argparse.Namespace) -> int:
         answers.append((name, found, concerns))
         if not o.json:
             print(told.render(name, found, bugs, concerns, ", ".join(path for path, _ in runs), o.verbose), flush=True)
-        lacking = bool(found.lacking or found.held or found.mixed) or any(c.weight == told.ORDINARY for c in concerns)
-        code = max(code, 1 if lacking else NothingCompared.exit_code if found.broken else 0)
+        code = max(code, 1 if _is_lacking(found, concerns) else NothingCompared.exit_code if found.broken else 0)
     if o.json:
         print(told.as_json(answers, bugs))
+    else:
+        lacking = [name for name, found, concerns in answers if _is_lacking(found, concerns)]
+        said = f"MPS {'lacks what' if lacking else 'has all that'} {listed(lacking or [n for n, _, _ in answers])} needs"
+        said = "not every function was seen to its end" if code and not lacking else said
+        print(last_line(FAIL if lacking else of(code), said, time.monotonic() - began), flush=True)
     if o.output:
         _write(o.output, told.as_json(answers, bugs) + "\n")
     return code
+
+
+def _is_lacking(found: Needs, concerns: Sequence[told.Concern]) -> bool:
+    """Whether MPS lacks something that the function needs, or computes it wrongly in ordinary calls."""
+    return bool(found.lacking or found.held or found.mixed) or any(c.weight == told.ORDINARY for c in concerns)
 
 
 def _write_test(o: argparse.Namespace) -> int:

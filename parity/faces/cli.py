@@ -131,9 +131,11 @@ def _diff(o: argparse.Namespace) -> int:
     text = told.FORMATS[o.format](made, fail_on, o.verbose)
     if o.output:
         o.output.write_text(text, encoding="utf-8")
-        print(told.headline(made, fail_on))
-    else:
+        print(told.verdict_line(made, fail_on, str(o.output)))
+    elif o.format == "terminal":
         print(text, end="")
+    else:
+        output.document(text)
     return made.exit_code(fail_on)
 
 

@@ -37,6 +37,15 @@ EXPLAIN = """\
 Which tolerance applies:            parity explain softmax float16 --device mps
 Why a case is judged as it is:      parity explain 'softmax(float16[1, 3], dim=-1)' --device mps
 Why a run judged as it did:         parity explain run.jsonl 'softmax float16'"""
+USAGE = "parity run [PATTERN ...] [--device DEVICE] [--dtype DTYPE] [options]"
+RUN = """\
+Compare torch's ops, or your models, on a device with the CPU; both are judged against a float64 truth. The last line is the
+verdict, and each finding comes with the command that shows it again.
+
+  parity run                                       all ops on the first accelerator, in a few minutes
+  parity run softmax 'conv*' --dtype float16       some of them
+  parity run models.py --device mps                the models of a file
+  parity run --known parity-known.toml             the gate: fails for what is new"""
 DIFF = (
     "Compare two run files, by cause, the worst first: newly-dying, regressed, lost-support, other-signature, refused-by-both, "
     "drifted-worse, fallback-changed, not-made, not-comparable, removed, slower, more-memory, eased, added, newly-supported, "
@@ -143,7 +152,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     manual.add(commands)
 
     how = "compare a device with the CPU, op by op"
-    run = commands.add_parser("run", help=how, description=_statuses(), formatter_class=_Raw)
+    run = commands.add_parser("run", help=how, usage=USAGE, description=RUN, epilog=_statuses(), formatter_class=_Raw)
     for option in OPTIONS:
         names, keywords = option.for_command_line()
         run.add_argument(*names, **keywords)
@@ -377,7 +386,7 @@ class _Raw(argparse.RawDescriptionHelpFormatter):
 
 def _statuses() -> str:
     rows = "\n".join(f"  {s:<16}{MEANING[s]}{'' if s in FINDINGS else ' (no failure)'}" for s in Status)
-    return f"Compare a device with the CPU, judged against a float64 truth.\n\nStatuses:\n{rows}"
+    return f"Statuses:\n{rows}\n\n{EXIT_CODES}"
 
 
 def split(values: Sequence[str]) -> tuple[str, ...]:

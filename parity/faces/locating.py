@@ -4,6 +4,7 @@ capture; `parity capture`, which makes one; and `parity train`: the first step o
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from parity.devices.setup import run_setup
 from parity.locating.capturing import capture
 from parity.locating.locate import locate
 from parity.locating.located import plural
+from parity.report.last_line import FAIL, last_line, of
 from parity.training.train import compare_training
 
 ITSELF = "the device is the CPU itself, which cannot part from itself; name another with --device"
@@ -55,7 +57,7 @@ def _write_script(path: Path, found: Mapping[str, Any], device: str) -> None:
 
     first = next((f.first for f in found.values() if f.first is not None), None)
     if first is None:
-        print("no script: no operator parts")
+        print("no script: no operator diverges")
         return
     try:
         path.write_text(call_script(first, device), encoding="utf-8")
@@ -90,9 +92,12 @@ def train(o: argparse.Namespace) -> int:
 
 
 def _each(place: str, ask: Any, done: str, returns: str, alone: bool = False, answers: dict[str, Any] | None = None) -> int:
-    """Ask for each function of a file. alone: there is one, whose error is the command's. answers: where they are kept."""
-    code = 0
-    for name, make in functions(place, returns).items():
+    """Ask for each function of a file, and print the verdict. alone: there is one, whose error is the command's. answers: where
+    they are kept."""
+    began, code = time.monotonic(), 0
+    diverging: dict[str, str] = {}  # the next command of each function that diverges
+    made = functions(place, returns)
+    for name, make in made.items():
         try:
             fn, inputs = make()
             found = ask(fn, *inputs)
@@ -102,10 +107,19 @@ def _each(place: str, ask: Any, done: str, returns: str, alone: bool = False, an
             print(f"{name}: not {done}: {str(e).removeprefix(name).lstrip(': ')}", flush=True)
             code = UsageError.exit_code
             continue
-        print(f"{name}: {found}", flush=True)
+        following = getattr(found, "next", "")
+        text = [line for line in f"{name}: {found}".splitlines() if not following or line != f"next: {following}"]
+        print("\n".join(text), flush=True)
+        diverging |= {} if found.agrees else {name: following}
         if answers is not None:
             answers[name] = found
         code = max(code, int(not found.agrees))
+    said = f"{', '.join(diverging)} diverges" if len(diverging) == 1 else f"{len(diverging)} of {len(made)} functions diverge"
+    if not diverging:
+        agree = next(iter(made)) + " agrees" if len(made) == 1 else f"all {len(made)} functions agree"
+        said = agree if not code else f"not every function was {done}"
+    following = next(iter(diverging.values()), "")
+    print(last_line(FAIL if diverging else of(code), said, time.monotonic() - began, following=following), flush=True)
     return code
 
 

@@ -16,6 +16,7 @@ CONTENTS = "README"  # the page that lists the chapters by question; a name that
 REFERENCE = "reference"
 WIDTH = 110  # of the reference
 EXAMPLES = 2  # under each question of `parity --help`
+SHELLS = ("bash", "zsh", "fish")
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]*)(?:#[^)\s]*)?\)")
 ABOUT = "Print the manual: its chapters by question, or one of them. It is the same text as parity/manual on the web."
 
@@ -25,6 +26,8 @@ def add(commands: Any) -> None:
     page = commands.add_parser("help", help="the manual: its chapters by question, or one of them", description=ABOUT)
     how = "a chapter, or a command for the chapter that explains it; reference: all commands with their options"
     page.add_argument("chapter", nargs="?", default="", metavar="CHAPTER", help=how)
+    how = f"print the completion of commands and options for a shell: {', '.join(SHELLS)}"
+    page.add_argument("--completion", choices=SHELLS, metavar="SHELL", help=how)
     page.set_defaults(command="help")
 
 
@@ -32,6 +35,11 @@ def run(o: argparse.Namespace) -> int:
     """Print what was asked for."""
     from parity.faces import commandline
 
+    if o.completion:
+        import shtab  # for those who ask for it
+
+        print(shtab.complete(commandline.parser("prove"), shell=o.completion))
+        return 0
     print(reference(commandline.parser("prove")) if o.chapter == REFERENCE else page(o.chapter or CONTENTS), end="")
     return 0
 

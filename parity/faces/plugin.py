@@ -22,6 +22,7 @@ import pytest
 
 from parity.core import parent, processes
 from parity.engine.options import RunOptions
+from parity.faces.failing import pytest_runtest_makereport as pytest_runtest_makereport
 from parity.faces.fixture import Verbose
 from parity.faces.fixture import parity as parity
 from parity.faces.fixture import pytest_runtest_call as pytest_runtest_call

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from parity.core import notation
-from parity.core.errors import CaseError, RunFileError, UsageError
+from parity.core.errors import CaseError, NothingCompared, RunFileError, UsageError
 from parity.core.results import FINDINGS, Record
 from parity.engine import inquest, suite
 from parity.engine.doctor import examined
@@ -17,6 +18,7 @@ from parity.engine.inquest import How
 from parity.engine.options import STRICT
 from parity.history import diff
 from parity.report import explanation
+from parity.report.last_line import last_line, of
 from parity.report.words import called_in
 from parity.store import run_file
 from parity.store.code import code_of
@@ -32,7 +34,7 @@ def replay(subject: str, how: How) -> int:
     """
     if "(" in subject:
         suite.row(notation.parse(subject).op)
-        return one(subject, how)
+        return _told([one(subject, how)])
     path = Path(subject)
     if not subject or not path.exists():
         raise CaseError(f"'{subject}' is neither a case id nor a run file; a case id looks like add(float32[2], float32[2])")
@@ -47,8 +49,19 @@ def replay(subject: str, how: How) -> int:
         suite.row(notation.parse(case).op)
     how = as_then(subject, run.header, how)
     examined(how.device or "auto", how.faults, how.setup)  # errors are reported here once, not for every case
-    codes = [one(case, how) for case in cases]
-    return max(codes, key=lambda code: (code == 1, code))
+    return _told([one(case, how) for case in cases])
+
+
+def _told(codes: Sequence[int]) -> int:
+    """Print the verdict of some cases; the exit code of all."""
+    code = max(codes, key=lambda code: (code == 1, code))
+    differ = sum(c == 1 for c in codes)
+    said = "the case agrees" if not code else "the case differs" if code == 1 else "nothing was compared"
+    if len(codes) > 1:
+        said = f"{differ} of {len(codes)} cases differ" if code in (0, 1) else f"{sum(map(bool, codes))} cases compared nothing"
+    if code in (0, 1, NothingCompared.exit_code):  # others ended with a message of their own
+        print(last_line(of(code), said))
+    return code
 
 
 def findings(run: Run) -> tuple[str, ...]:
@@ -122,5 +135,4 @@ def one(case: str, how: How) -> int:
     print(f"  {why}")
     if blame != CPU:
         return 1
-    print("nothing was compared")
-    return 3
+    return NothingCompared.exit_code

@@ -37,8 +37,10 @@ def _written(o: argparse.Namespace, text: str) -> int:
         o.output.write_text(text, encoding="utf-8")
     elif o.format == "github":  # commands, which printing would make inert; what they hold is escaped
         output.control(sys.stdout, text)
-    else:
+    elif o.format == "text":
         print(text, end="")
+    else:
+        output.document(text)
     return 0
 
 
@@ -105,4 +107,5 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
         return told.as_json(gathered, run.header, before, known) + "\n"
     if o.format == "markdown":
         return told.as_markdown(gathered, run.header, before, not any(caveats.failures(run)), known)
-    return told.render(gathered, run.header, bool(o.cause), () if o.cause else before, known) + "\n"
+    whole = not any(caveats.failures(run))
+    return told.render(gathered, run.header, bool(o.cause), () if o.cause else before, known, whole) + "\n"

@@ -17,6 +17,7 @@ from parity.history import bisection, change, diff, environments
 from parity.history.environments import Environment
 from parity.report import diff as told
 from parity.report.finding import said
+from parity.report.last_line import FAIL, PASS, last_line
 from parity.store import run_file
 from parity.store.rows import counted
 
@@ -35,13 +36,15 @@ def upgrade(o: argparse.Namespace, groups: Sequence[change.Group]) -> int:
     before, after = (run_file.read(path) for path in files)
     d = diff.compare(before, after)
     text = told.FORMATS[o.format](d, groups, o.verbose)
+    if o.format == "terminal":
+        text = text.rpartition(told.verdict_line(d, groups))[0]  # the verdict of the upgrade takes its place
     if o.output:
         o.output.write_text(text, encoding="utf-8")
     if not o.output:
         print(text if o.format != "terminal" else f"\n{text}", flush=True)
-    print(told.verdict(d, groups), file=screen)
-    stored = f"the runs are stored in {files[0]} and {files[1]}" + (f", the diff in {o.output}" if o.output else "")
-    print(stored, file=screen)
+    stored = f"{files[0]} and {files[1]}" + (f", the diff in {o.output}" if o.output else "")
+    following = f"parity diff {shlex.quote(str(files[0]))} {shlex.quote(str(files[1]))} -v"
+    print(last_line(told.judged(d, groups), told.verdict(d, groups), stored=stored, following=following), file=screen)
     return d.exit_code(groups)
 
 
@@ -64,12 +67,13 @@ def bisect(o: argparse.Namespace) -> int:
     for place, why in found.skipped.items():
         print(f"not asked: {place}: {why}")
     if not found.differs:
-        print(f"{case}: nothing differs from {places[0]} to {found.last}: {found.answers[found.last]}")
+        print(last_line(PASS, f"{case}: nothing differs from {places[0]} to {found.last}: {found.answers[found.last]}"))
         return 0
     before, after = found.answers[found.last], found.answers[found.first]
-    print(f"{case}: {found.first} is the first that differs: {after}; {found.last}: {before}")
     sides = f"--before {shlex.quote(found.last)} --after {shlex.quote(found.first)}"
-    print(f"next: parity upgrade {sides} {notation.parse(case).op}{''.join(f' {shlex.quote(x)}' for x in options)}")
+    following = f"parity upgrade {sides} {notation.parse(case).op}{''.join(f' {shlex.quote(x)}' for x in options)}"
+    named = f"{case}: {found.first} is the first that differs: {after}; {found.last}: {before}"
+    print(last_line(FAIL, named, following=following))
     return 1
 
 

@@ -33,12 +33,24 @@ class Parting:
         """The module, and in which pass."""
         return f"{self.place}, {self.pass_}"
 
+    @property
+    def what(self) -> str:
+        """The operator, its status, and how far it is off."""
+        return f"{self.operator} {self.verdict.status}" + (f", {self.how}" if self.how else "")
+
+    @property
+    def how(self) -> str:
+        """How far the operator is off; the reason if that is no number."""
+        m = self.verdict.measure
+        share = m is not None and m.share is not None and 0.0 < m.share < float("inf")
+        return f"{m.share:.3g} times the budget" if share and m is not None else self.verdict.reason
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Located:
     """What `locate` found. subject: "Net float32 on mps"; partings: the operators whose own results are outside, in the order
     in which they ran; compared: number of calls of operators that were; left: reason -> number of those that were not. broken:
-    what the function raised on the device; whole: what differs in its results although no operator parts alone; modules: how
+    what the function raised on the device; whole: what differs in its results although no operator diverges alone; modules: how
     far each is off as errors add up, in the order in which they ran, where that was asked for. here: of a comparison with a
     capture, what was located on the device of this machine (None for the CPU); compiled: what became of the function that
     torch.compile compiled, where that was asked for. next: the command that tests the first operator by itself."""
@@ -78,9 +90,9 @@ class Located:
             if self.broken:
                 return f"{self.subject} raises on the device ({self.broken}); {many} before agree with the CPU"
             if self.whole:
-                return f"{self.subject}: no operator parts alone ({many} agree), but the results differ: {self.whole}"
-            return f"{self.subject}: no operator parts; {many} agree with the CPU, each on the operands that it got"
-        return f"{self.subject} parts from the CPU first in {self.first.title}: {_what(self.first)}"
+                return f"{self.subject}: no operator diverges alone ({many} agree), but the results differ: {self.whole}"
+            return f"{self.subject}: no operator diverges; {many} agree with the CPU, each on the operands that it got"
+        return f"{self.subject} diverges from the CPU first in {self.first.title}: {self.first.what}"
 
     def __repr__(self) -> str:
         return f"<{self.headline}>"
@@ -89,7 +101,7 @@ class Located:
         lines = [self.headline]
         for k, p in enumerate(self.partings[:SHOWN]):
             lines += ["then, each judged by itself:"] if k == 1 else []
-            lines += [f"  {p.title}: {_what(p)}"] if k else []
+            lines += [f"  {p.title}: {p.what}"] if k else []
             lines += [f"  {line}" for line in (*_worst(p), *called(p))]
         more = len(self.partings) - SHOWN
         lines += [f"  ... and {more} more operators"] if more > 0 else []
@@ -110,13 +122,6 @@ class Located:
 def plural(n: int, noun: str) -> str:
     """A number with its noun."""
     return f"{n} {noun}" + ("" if n == 1 else "s")
-
-
-def _what(p: Parting) -> str:
-    m = p.verdict.measure
-    share = m is not None and m.share is not None and 0.0 < m.share < float("inf")
-    how = f"{m.share:.3g} times the budget" if share and m is not None else p.verdict.reason
-    return f"{p.operator} {p.verdict.status}" + (f", {how}" if how else "")
 
 
 def _worst(p: Parting) -> Iterator[str]:

@@ -5,7 +5,7 @@ CPU with the very operands that it got, and is judged by itself: a wrong layer d
 equal or differ by roundings alone are settled at once; the others are judged as by `parity.compare`, against a float64 truth.
 Nothing is kept of an operator that agrees, so memory is bounded by the largest call.
 
-Where no operator parts, the public functions of the forward pass are compared in the same way, and those that the device
+Where no operator diverges, the public functions of the forward pass are compared in the same way, and those that the device
 computes by operators that the CPU does not have (`_lstm_mps`) with their gradients, as by `assert_parity`.
 """
 
@@ -68,7 +68,7 @@ def located(
     **kwargs: Any,
 ) -> Located:
     """What parts on a device of this machine. The arguments are those of `locate`, which raises as this does. seconds: the time
-    after which no more operators are compared; whole: compare the results as well where no operator parts."""
+    after which no more operators are compared; whole: compare the results as well where no operator diverges."""
     near = (keep_on_cpu,) if isinstance(keep_on_cpu, str) else tuple(keep_on_cpu)
     s, place = subject(fn, inputs, kwargs, near), target(device)
     if not s.moves:
@@ -203,7 +203,7 @@ def parted(
     backward: bool,
     keep_on_cpu: Sequence[str],
 ) -> Comparison:
-    """The comparison with where the device parts, and with the results of that module first. As it is if nothing can be
+    """The comparison with where the device diverges, and with the results of that module first. As it is if nothing can be
     located: the device refuses the function, or differs by what its operators add up to."""
     if not any(v.status in LOCATABLE for _, v in comparison.verdicts):
         return comparison
@@ -217,7 +217,7 @@ def parted(
 
 
 def with_place(comparison: Comparison, found: Located) -> Comparison:
-    """A comparison with what `located` found of it: where the device parts, and the command that tests that operator."""
+    """A comparison with what `located` found of it: where the device diverges, and the command that tests that operator."""
     if (one := found.first) is None:
         return comparison
     own = f"[{one.place.module}."
@@ -225,7 +225,9 @@ def with_place(comparison: Comparison, found: Located) -> Comparison:
     next_ = found.next or comparison.next
     where = "; ".join((f"{found.headline.removeprefix(found.subject).strip()}", *called(one)))
     where += f"\n  {comparison.parts}" if comparison.parts else ""  # of compiled code
-    return replace(comparison, verdicts=tuple(order), parts=where, next=next_)
+    line = one.place.line.partition(", in ")[0]
+    brief = f"{one.operator.removeprefix('aten::')} {one.how or one.verdict.status}" + (f", {line}" if line else "")
+    return replace(comparison, verdicts=tuple(order), parts=where, next=next_, brief=f"{comparison.subject}: {brief}")
 
 
 def _next(one: Parting | None, dtype: str, device: Device) -> str:

@@ -10,12 +10,15 @@ from textwrap import shorten
 
 from parity.core.results import EXTREME_VALUES, NARROW_INTEGERS, NON_FINITE, SYMPTOMS, Cause, Json
 from parity.findings.causes import OPERATORS, WEIGHTS, Gathered
+from parity.report.last_line import FAIL, INCONCLUSIVE, PASS, last_line
+from parity.report.output import fitted
 from parity.report.words import called_in, listed, plural, reproduced, script_line
 from parity.store.rows import Header
 
 COMMENT = 65_536  # most characters of a comment on GitHub
 OF_NUMBERS = (EXTREME_VALUES, NON_FINITE, NARROW_INTEGERS)  # properties by which unlike faults are told together
 REASON = 110  # most characters of a reason
+ACCEPTED = "known: "  # with which the mark of a cause begins that is accepted as a whole
 NONE: Mapping[str, str] = {}
 LINE = 230  # most characters of a line that is printed while a run goes on
 PLURAL = {
@@ -48,13 +51,18 @@ def counts_line(causes: Sequence[Gathered]) -> str:
     return ", ".join(f"{w} {per[w]}" for w in WEIGHTS if per[w])
 
 
-def lines(causes: Sequence[Gathered], room: int, header: Header) -> list[str]:
-    """The causes in so many lines, by weight: in full if that fits, else two lines each, as many as fit."""
-    whole = _by_weight([(c, full(c, header)) for c in causes])
+def lines(causes: Sequence[Gathered], room: int, header: Header, columns: int | None = None) -> list[str]:
+    """The causes in so many lines of a screen, by weight: in full if that fits, else two lines each, as many as fit. columns:
+    of the screen, None for a file."""
+
+    def on_screen(text: Sequence[tuple[Gathered, list[str]]]) -> list[str]:
+        return [part for line in _by_weight(text) for part in (fitted(line, columns) if columns else [line])]
+
+    whole = on_screen([(c, full(c, header)) for c in causes])
     if len(whole) <= room:
         return whole
     shown = len(causes)
-    while shown and len(text := _by_weight([(c, short(c)) for c in causes[:shown]])) > room - 1:
+    while shown and len(text := on_screen([(c, short(c)) for c in causes[:shown]])) > room - 1:
         shown -= 1
     more = plural(len(causes) - shown, "more cause")
     return text + ([f"... and {more}"] if shown < len(causes) else []) if shown else [more]
@@ -97,9 +105,11 @@ def render(
     members: bool = False,
     caveats: Sequence[str] = (),
     known: Mapping[str, str] = NONE,
+    whole: bool = True,
 ) -> str:
-    """All causes in full. members: list every finding, too; caveats: what a reader must know before (`report.caveats`); known:
-    what is to be said of known ones, by id (`report.known.marks`)."""
+    """All causes in full, with the verdict last. members: list every finding, too; caveats: what a reader must know before
+    (`report.caveats`); known: what is to be said of known ones, by id (`report.known.marks`); whole: whether a run without
+    causes is a success."""
     text = list(caveats)
     for w, words in WEIGHTS.items():
         of_weight = [c for c in causes if c.weight == w]
@@ -108,7 +118,18 @@ def render(
             first, *rest = full(c, header)
             mark = [f"    {known[c.cause.id]}"] if c.cause.id in known else []
             text += [first, *mark, *rest, *(_members(c) if members else ())]
-    return "\n".join([*text, f"{plural(len(causes), 'cause')}: {counts_line(causes)}" if causes else "no finding"])
+    return "\n".join([*text, _verdict(causes, known, whole)])
+
+
+def _verdict(causes: Sequence[Gathered], known: Mapping[str, str], whole: bool) -> str:
+    """The last line: FAIL where a cause is not accepted as known."""
+    if not causes:
+        return last_line(PASS if whole else INCONCLUSIVE, "no finding")
+    accepted = [c for c in causes if known.get(c.cause.id, "").startswith(ACCEPTED)]
+    but = f", {len(accepted)} of them known" if accepted else ""
+    failing = len(accepted) < len(causes)
+    verdict = FAIL if failing else PASS if whole else INCONCLUSIVE
+    return last_line(verdict, f"{plural(len(causes), 'cause')}: {counts_line(causes)}{but}")
 
 
 def as_json(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = (), known: Mapping[str, str] = NONE) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from parity.engine.doctor import suspicion
 from parity.engine.options import STRICT
 from parity.report import metadata, power
-from parity.report.summary import compared, dropped, leaks
+from parity.report.gaps import dropped, leaks
+from parity.report.summary import compared
 from parity.report.words import listed, plural
 from parity.store.rows import Run, is_own
 
@@ -39,7 +40,7 @@ def notes(run: Run) -> Iterator[tuple[str, str]]:
     if weak := power.weak(run.power):
         yield "low power", f"an agreement says less than it seems in {'; '.join(weak)}"
     if near := len(dropped(run.records)):
-        yield "dropped", f"{plural(near, 'finding')} near the budget did not come again in a fresh process, and does not count"
+        yield "dropped", f"{plural(near, 'finding')} near the budget was not reproduced in a fresh process, and does not count"
     if lines := leaks(run.items):
         said = listed([x.strip() for x in lines], LOST)
         yield "memory leaks", f"every repeat of a call leaves memory on the device in {plural(len(lines), 'item')}: {said}"

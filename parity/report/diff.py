@@ -23,10 +23,11 @@ from parity.history.diff import Diff, device_words
 from parity.history.drift import ALARM, Cell, Shift
 from parity.history.pace import FACTOR, GENERAL, Pace
 from parity.report.causes import COMMENT, code, inert, sentence
+from parity.report.last_line import FAIL, INCONCLUSIVE, PASS, last_line
 from parity.report.words import called_in, listed, plural
 from parity.store.rows import Header, is_own
 
-SCREEN = 60  # most lines without -v
+SCREEN = 30  # most lines without -v
 PARTS = (12, 8, 6, 4, 3, 2, 1, 0)  # entries of a group, the first number with which all fits
 WARNINGS = 6  # lines of warnings without -v
 CHANGED = 6  # fields in the first line without -v
@@ -41,6 +42,7 @@ COUNTED = (
     Group.UNMADE, Group.INCOMPARABLE, Group.REMOVED, Group.WORSE, Group.SLOWER, Group.LARGER, Group.FIXED, Group.SUPPORTED,
 )  # fmt: skip
 BETTER = frozenset({Group.ADDED, Group.SUPPORTED, Group.BETTER, Group.FASTER, Group.SMALLER, Group.FIXED})
+NOTHING = "nothing to do"
 TEMPLATE = Path(__file__).with_name("diff.html")
 
 
@@ -116,6 +118,24 @@ def headline(d: Diff, fail_on: Collection[Group]) -> str:
     return f"{', '.join(counts)}; {'fails for ' + words if failing else f'fails: {why}' if why else 'no failure'}"
 
 
+def judged(d: Diff, fail_on: Collection[Group]) -> str:
+    """PASS, FAIL, or INCONCLUSIVE where nothing got worse in runs that do not compare well."""
+    failing = d.fails(fail_on)
+    return INCONCLUSIVE if (d.incomplete or d.doubts) and not failing else FAIL if failing else PASS
+
+
+def verdict_line(d: Diff, fail_on: Collection[Group], stored: str = "") -> str:
+    """The last line. stored: where the diff was written."""
+    word, (before, after) = judged(d, fail_on), d.checks
+    said = headline(d, fail_on) if word == FAIL else ", ".join(f"{g.words} {len(told)}" for g, told in d.groups.items())
+    said = said or "nothing changed"
+    if word == INCONCLUSIVE:
+        said += f", but {'a run is incomplete' if d.incomplete else 'the runs do not compare well'}: see above"
+    following = next_line(d).removeprefix("next: ")
+    counts = f" ({before:,} checks before, {after:,} after)"
+    return last_line(word, said + counts, stored=stored, following="" if following == NOTHING else following)
+
+
 def next_line(d: Diff) -> str:
     """The next command: the worst of what changed, in the environment of the later run."""
     worst = next((t for g in d.groups if g not in BETTER for t in d.groups[g]), None)
@@ -126,7 +146,7 @@ def next_line(d: Diff) -> str:
         what = shlex.quote(case) if case else f"{shlex.quote(worst.ops[0])} --dtype {worst.dtypes[0]}"
         return f"next: {called_in(d.after)} {'replay' if case and not is_own(case) else 'run'} {what}{d.options}"
     partly = bool(d.warnings) and bool(d.only_before or d.only_after)
-    return f"next: {'run both whole, with the same selection, profile and seed' if partly else 'nothing to do'}"
+    return f"next: {'run both whole, with the same selection, profile and seed' if partly else NOTHING}"
 
 
 def about(t: Told) -> str:
@@ -199,14 +219,14 @@ def _time(seconds: float) -> str:
 
 
 def terminal(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) -> str:
-    """At most `SCREEN` lines, or everything; the last one is the next command."""
+    """At most `SCREEN` lines, or everything; the last one is the verdict."""
     warnings = [f"warning: {w}" for w in d.warnings]
     if not verbose and len(warnings) > WARNINGS:
         warnings = [*warnings[: WARNINGS - 1], f"warning: {len(warnings) - WARNINGS + 1} more (-v)"]
     doubts = [f"INCONCLUSIVE: {x}" for x in d.doubts]
     head = [fingerprint_line(d, 1000 if verbose else CHANGED), compared_line(d), *doubts, *warnings]
     notes = [drift_line(d), pace_line(d)]
-    tail = [headline(d, fail_on), next_line(d)]
+    tail = [verdict_line(d, fail_on)]
     if d.incomplete:
         how = "run it again, take what a damaged file holds with --partial, or name the ops to compare with --ops"
         tail.insert(0, f"incomplete: {'; '.join(d.incomplete)}; {how}")

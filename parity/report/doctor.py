@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 from parity.core.dtypes import FACTS
-from parity.core.health import UNUSABLE
+from parity.core.health import HEALTHY, UNUSABLE
 from parity.devices.fingerprint import VARIABLES
 from parity.engine.doctor import fingerprint_of, in_words, named
+from parity.report.last_line import FAIL, PASS, last_line
 
 WIDE = 28
 DEFAULTS = "none of those that change numbers is set"
@@ -25,7 +26,9 @@ def render(found: dict[str, Any]) -> str:
     lines += [f"{key:<{WIDE}}{value}" for key, value in (*f.facts, *found["machine"], *software)]
     lines.append(f"environment{'' if f.environment else ': ' + DEFAULTS}")
     lines += [f"  {f'{k}={v}':<{WIDE + 12}}  {VARIABLES.get(k, '')}".rstrip() for k, v in f.environment]
-    return "\n".join(lines)
+    healthy = found["verdict"] == HEALTHY
+    following, verdict = (f"parity run --device {f.device}", PASS) if healthy else ("", FAIL)
+    return "\n".join([*lines, last_line(verdict, f"{f.device} is {found['verdict']}", following=following)])
 
 
 def as_json(found: dict[str, Any]) -> str:

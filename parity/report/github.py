@@ -11,7 +11,7 @@ from parity.findings.causes import Gathered, gather
 from parity.findings.standing import known_of, new_of
 from parity.report import caveats
 from parity.report.causes import counts_line, sentence, shortened
-from parity.report.summary import dropped
+from parity.report.gaps import dropped
 from parity.report.words import listed, plural, reproduced
 from parity.store.rows import Header, Run
 
@@ -35,7 +35,7 @@ def render(run: Run) -> str:
         lines.append(command("warning", title, f"{counts_line(rest)}: parity report RUN shows all {len(causes)}"))
     if not lines:
         device, near = run.header.fingerprint.device, len(dropped(run.records))
-        but = f"; {plural(near, 'finding')} near the budget did not come again in a fresh process" if near else ""
+        but = f"; {plural(near, 'finding')} near the budget was not reproduced in a fresh process" if near else ""
         known = ", or is known" if known_of(run) else ""
         lines = [command("notice", "parity", f"everything that counts agrees on {device}{known}{but}")]
     return "".join(f"{line}\n" for line in lines)

@@ -26,7 +26,7 @@ from parity.core.errors import CaseError
 from parity.core.probes import BLIND, ERRORS, SEEN
 from parity.core.results import COMPARED, MEANING, Measure, Record, Status
 from parity.findings.causes import WEIGHTS, Gathered, gather
-from parity.report import caveats, matrix, power, summary, svg, trends
+from parity.report import caveats, gaps, matrix, power, summary, svg, trends
 from parity.report.causes import counts_line, sentence
 from parity.report.known import marks
 from parity.report.minimal import minimal
@@ -91,7 +91,7 @@ def render(run: Run, before: Run | None = None, name: str = "RUN") -> str:
         lacks=_lacks(run),
         power=_power(run),
         judged=[x.strip() for x in power.left(run.items, UNJUDGED)],
-        worse=[x.strip() for x in summary.worse_reference(run.records)],
+        worse=[x.strip() for x in gaps.worse_reference(run.records)],
         groups=GROUPS,
         coverage=[_coverage(c) for c in run.coverage],
         trends=against,
@@ -328,14 +328,14 @@ def _ratios(run: Run, key: Callable[[ItemRow], str]) -> dict[str, list[float]]:
 
 
 def _lacks(run: Run) -> list[tuple[str, list[str]]]:
-    parts = [("Refused", [x.strip() for x in summary.refused(run.items)])]
+    parts = [("Refused", [x.strip() for x in gaps.refused(run.items)])]
     fallen = sorted({i.op for i in run.items if any(c.get(Status.FALLBACK) for c in i.counts.values())})
     parts.append(("Ran on the CPU unasked", fallen))
-    parts.append(("Compared nothing for a reason", [x.strip() for x in summary.voids(run.items)]))
+    parts.append(("Compared nothing for a reason", [x.strip() for x in gaps.voids(run.items)]))
     acquitted = [f"{d.case} ({d.signal}; {d.why})" for d in run.deaths if d.acquitted]
     parts.append(("The CPU itself died or hung in", acquitted))
-    near = [x.strip() for x in summary.dropped(run.records)]
-    parts.append(("Drift near its budget that did not come again in a fresh process: dropped", near))
+    near = [x.strip() for x in gaps.dropped(run.records)]
+    parts.append(("Drift near its budget that was not reproduced in a fresh process: dropped", near))
     return [(title, lines) for title, lines in parts if lines]
 
 

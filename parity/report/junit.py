@@ -23,7 +23,7 @@ from parity.report.summary import compared
 from parity.report.words import listed, plural, reproduced
 from parity.store.rows import Death, Header, ItemRow, Run
 
-GONE = "drift of this op was near its budget and did not come again in a fresh process, so it does not count"
+GONE = "drift of this op was near its budget and was not reproduced in a fresh process, so it does not count"
 KNOWN = "findings of this op are known"
 LISTED = 10  # findings of a test case that are told
 MESSAGE = 300  # most characters of a message

@@ -23,14 +23,9 @@ def line(items: Sequence[ItemRow], room: int = NAMES) -> str:
     return f"{plural(len(said), 'op')} {verb} other strides than the CPU: {listed(said, room)}" if said else ""
 
 
-def part(items: Sequence[ItemRow], verbose: bool) -> list[str]:
-    """This part of a summary: one line, and with -v every note."""
-    if not (said := line(items)):
-        return []
-    how = f"no failure; {STRICT} makes findings of them"
-    return (
-        ["", f"metadata: {said} ({how})", *lines(items)] if verbose else ["", f"metadata: {said} ({how}; all: parity run -v)"]
-    )
+def title(items: Sequence[ItemRow]) -> str:
+    """The title of this part of a summary."""
+    return f"metadata: {line(items)} (no failure; {STRICT} makes findings of them)"
 
 
 def lines(items: Sequence[ItemRow]) -> list[str]:

@@ -1,27 +1,61 @@
 """The standard streams. Their reader may close them, as `head` does; findings and the exit code must not depend on that. The
-output may contain text from files and devices, so control characters are escaped before they reach a terminal or a CI log."""
+output may contain text from files and devices, so control characters are escaped before they reach a terminal or a CI log.
+On a terminal no line is longer than it, and verdicts have a colour."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
 from parity.core.untrusted import shown
+from parity.report.last_line import VERDICT, coloured
+
+TOKEN = re.compile(r"(?:'[^']*'|\"[^\"]*\"|\S)+")  # what a line may be broken between: nothing inside quotes
+COMMAND = re.compile(r"\s*(?:reproduce|next|and here): |\s*or run ")  # what begins a line to copy
+NARROWEST = 40  # columns for which lines are folded
+
+
+def fitted(line: str, columns: int, indent: int = 2) -> list[str]:
+    """A line, folded to so many columns at spaces; the next command of a verdict comes on a line of its own. Quoted arguments
+    stay whole and commands go on after a backslash, so that they can be copied. indent: of what follows, beyond the line's."""
+    columns = max(columns, NARROWEST)
+    if len(line) <= columns:
+        return [line]
+    deeper = " " * (len(line) - len(line.lstrip()) + indent)
+    if VERDICT.match(line) and "; next: " in line:
+        before, _, after = line.rpartition("; next: ")
+        return [*fitted(before, columns, indent), *fitted(f"{deeper}next: {after}", columns)]
+    end, tokens = (" \\", TOKEN.finditer(line)) if COMMAND.match(line) else ("", re.finditer(r"\S+", line))
+    begin = last = 0
+    lines: list[str] = []
+    for token in tokens:
+        shift = len(deeper) if lines else 0
+        if token.end() - begin + shift + len(end) > columns and last > begin and line[begin:last].strip():
+            lines.append((deeper if lines else "") + line[begin:last] + end)
+            begin = token.start()
+        last = token.end()
+    return [*lines, (deeper if lines else "") + line[begin:].rstrip()]
 
 
 class Outlet:
-    """A stream that ignores output after its reader has gone, and escapes control characters (`untrusted.shown`). Everything
-    else is passed to the wrapped stream."""
+    """A stream that ignores output after its reader has gone, and escapes control characters (`untrusted.shown`); on a terminal
+    it folds long lines and colours verdicts. Everything else is passed to the wrapped stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
         """Write the text, escaped; ignored if nobody reads it."""
-        return self.control(shown(text))
+        lines = shown(text).split("\n")
+        if self._stream.isatty():
+            columns = shutil.get_terminal_size().columns
+            lines = [part for line in lines for part in fitted(line, columns)]
+        return self.control("\n".join(coloured(line, self._stream) for line in lines))
 
     def control(self, text: str) -> int:
         """Write the text unescaped: for parity's own cursor codes."""
@@ -75,6 +109,11 @@ def patient() -> Iterator[None]:
         for name, stream in before.items():
             if getattr(sys, name) is ours[name]:
                 setattr(sys, name, stream)
+
+
+def document(text: str) -> None:
+    """Print what is for other programs: escaped, but neither folded nor coloured."""
+    control(sys.stdout, shown(text))
 
 
 def control(stream: TextIO, text: str) -> None:

@@ -55,6 +55,7 @@ from parity.store.rows import (
 )
 from parity.store.run_file import Writer
 
+FIRST = 5  # causes that are shown as they are found
 SCRIPTS = Path(RunOptions().findings)
 # Writes the script of a death for a device into a folder; None if it cannot be written in torch alone.
 WriteScript: TypeAlias = Callable[[Death, str, Path], Path | None]
@@ -332,11 +333,14 @@ class Reporter:
                 self.say(f"cannot write {self.scripts / Path(name).name}: {e.strerror or e}")
 
     def _new_causes(self, records: Iterable[Record]) -> None:
-        """One line for each cause that this run has not met before."""
+        """One line for each of the first causes of this run; the end has all."""
         for c in causes.gather(records):
             if c.cause not in self._causes:
                 self._causes.add(c.cause)
-                self.say(causes_text.line(c))
+                if len(self._causes) <= FIRST:
+                    self.say(causes_text.line(c))
+                elif len(self._causes) == FIRST + 1:
+                    self.say("... and more causes: the end of the run and parity report list them")
 
     def _drawn_features(self, op: str, packed: Json) -> int:
         row = suite.row(op)
@@ -455,7 +459,7 @@ class Reporter:
         self._excuse_scripts(how)
         came, left = sum(a.came for a in done), len(found) - len(done)
         later = sum(bool(a.history) for a in done)
-        text = f"{came} of {plural(len(found), 'finding')} came again in fresh processes"
+        text = f"{came} of {plural(len(found), 'finding')} reproduced in fresh processes"
         text += f", {later} of them only after other calls" if later else ""
         text += f" ({clock(time.monotonic() - started)})"
         self.say(text + (f"; {left} could not be tried, and count" if left else ""))
@@ -583,22 +587,25 @@ class Reporter:
         except OutputError as e:
             self.failed = self.failed or e
         items = recounted(self.items, self.records)
+        stopped, go_on = self._cut(whole and untried)
         data = summary.SummaryData(
             self.header, items, self.records, self.deaths, self.power, coverage, self.broken, seconds, str(self.output),
             self.fail_on, self.min_judged, self.lost, self.verbose,
             "" if self.timed is None else self.timed.in_words(sum(i.cases for i in self.items)), lacking,
-            self.known, self.sightings, self.strict, self.memory.in_words(), self.unexplained,
+            self.known, self.sightings, self.strict, self.memory.in_words(), self.unexplained, stopped, go_on,
         )  # fmt: skip
-        screen = summary.render(data, self._screen.columns) + "\n\n" + summary.last_line(data, exit_code) + "\n"
-        if self.stopped:
-            how, _, why = self.stopped.partition(": ")
-            why = f": {why}" if why else ""
-            why += ", and not all findings were tried again" if whole and untried else ""
-            why += f"; to go on: {self._go_on()}" if how == "interrupted" and self.timed is None else ""
-            screen += f"the run was {how} after {self.done} of {plural(self.expected, 'item')}{why}\n"
-        self._screen.write(screen, wiped=True)
+        self._screen.write(f"{summary.render(data, self._screen.columns)}\n{summary.verdict(data, exit_code)}\n", wiped=True)
         if self.failed is not None:
             raise self.failed
+
+    def _cut(self, untried: bool) -> tuple[str, str]:
+        """(how the run was cut, the command that goes on with it). untried: whether findings were left untried."""
+        if not self.stopped:
+            return "", ""
+        how, _, why = self.stopped.partition(": ")
+        said = f"{how} after {self.done} of {plural(self.expected, 'item')}{f': {why}' if why else ''}"
+        said += ", and not all findings were tried again" if untried else ""
+        return said, self._go_on() if how == "interrupted" and self.timed is None else ""
 
 
 def _item(report: pytest.TestReport) -> str:

@@ -67,7 +67,6 @@ def run(
                 print("  " + "\n    ".join([place(r, case.op, case.dtype, plan.device.name), *more]))
     time.sleep(LINGER)
     if not compared:
-        print("nothing was compared")
         return 1 if findings else 3
     return 1 if findings else 0
 

@@ -63,12 +63,12 @@ class Screen:
 
     def show(self, fraction: float, text: str, spent: float, most: float) -> None:
         """Draw the bar, or a line of a log for each tenth. spent: seconds so far; most: seconds that all of it may take."""
+        left = min(spent / fraction, most) - spent if fraction > 0.02 else 0.0
+        text += f"  {clock(left)} left" if left > 0 else ""
         if self._live:
             if time.monotonic() - self._drawn < BAR_SECONDS and fraction < 1.0:
                 return
             self._drawn = time.monotonic()
-            left = min(spent / fraction, most) - spent if fraction > 0.02 else 0.0
-            text += f"  {clock(left)} left" if left > 0 else ""
             columns = shutil.get_terminal_size().columns - 1  # a line that wraps could not be erased
             width = min(40, columns - len(text) - 10)
             full = int(fraction * width)

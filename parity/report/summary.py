@@ -7,33 +7,30 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-from textwrap import shorten
 
 from parity import tolerance
 from parity.core.dtypes import DEFAULT, HALF
-from parity.core.results import COMPARED, FINDINGS, MEANING, Aspect, Record, Status
+from parity.core.errors import NothingCompared
+from parity.core.results import COMPARED, FINDINGS, Aspect, Record, Status
 from parity.engine import suite
 from parity.engine.doctor import suspicion
 from parity.findings import causes
 from parity.findings.known import Known
 from parity.findings.standing import FIXED, standings, unaccepted
 from parity.report import causes as causes_text
+from parity.report import gaps, power
 from parity.report import known as known_text
-from parity.report import metadata, power
-from parity.report.timed import lacking_lines
-from parity.report.words import called_in, clock, code_options, folded, listed, plural, table
+from parity.report.last_line import FAIL, INCONCLUSIVE, last_line, of
+from parity.report.output import fitted
+from parity.report.words import clock, plural, table
 from parity.store.features import Coverage
 from parity.store.rows import Death, Header, ItemRow, Power, Sighting, counted, is_own, totals
 
-SCREEN = 56  # lines of a summary without -v; the last lines of the run come after it
-EVERYTHING = 1 << 30  # lines of a summary with -v
-LEAST_ROOM = 12  # lines for causes, however long the other parts are
-KNOWN_LINES = 10  # lines of the known findings
-PARTS = (6, 4, 2, 1)  # lines of each other part of the summary, the first that leaves room for the causes
-REASON = 110  # most characters of a reason
-UNJUDGED = 0.9  # items of which a smaller fraction was judged are listed
+SCREEN = 28  # most lines without -v, with the verdict; two more come before a run
+LEAST_ROOM = 8  # lines for causes, however long the other parts are
+KNOWN_LINES = 5  # of the known findings
+EVERYTHING = 1 << 30  # lines with -v
 ALL_AGREES = "everything that was compared agrees"
-INDENT = 11  # columns of the labels of the first lines
 
 
 def device_line(header: Header) -> str:
@@ -88,48 +85,6 @@ def by_dtype(items: Sequence[ItemRow], extra: Counter[tuple[str, str]]) -> list[
     return table([head, *rows, total])
 
 
-def refused(items: Sequence[ItemRow]) -> list[str]:
-    """The ops that were refused in every dtype they were tried in, and those refused in some."""
-    tried: dict[str, set[str]] = defaultdict(set)
-    lacks: dict[str, set[str]] = defaultdict(set)
-    partly: set[str] = set()
-    for item in items:
-        forward = next(iter(item.counts.values()), {})
-        tried[item.op].add(item.dtype)
-        if forward.get(Status.UNSUPPORTED) and not any(forward.get(s) for s in COMPARED):
-            lacks[item.op].add(item.dtype)
-        elif any(c.get(Status.UNSUPPORTED) for c in item.counts.values()):
-            partly.add(item.op)
-    whole = [op for op, d in lacks.items() if d == tried[op]]
-    lines = [f"  no kernel in any dtype: {listed(whole, 400)}"] if whole else []
-    by: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for op, d in lacks.items():
-        if d != tried[op]:
-            by[tuple(x for x in DEFAULT if x in d)].append(op)
-    lines += [f"  not in {', '.join(d)}: {listed(ops, 200)}" for d, ops in by.items()]
-    rest = sorted(partly - set(lacks))
-    return lines + ([f"  some calls only (arguments, backward, out=): {listed(rest, 300)}"] if rest else [])
-
-
-def voids(items: Sequence[ItemRow]) -> list[str]:
-    """Items with cases that compared nothing, the worst first."""
-    rows = [(sum(i.void.values()), i) for i in items if i.void]
-    rows.sort(key=lambda r: -r[0] / max(1, r[1].cases))
-    reasons = [shorten(next(iter(i.void)), REASON, placeholder=" ...") for _, i in rows[:6]]
-    return [f"  {i.op} {i.dtype}: {n} of {plural(i.cases, 'case')} ({why})" for (n, i), why in zip(rows, reasons)]
-
-
-def worse_reference(records: Sequence[Record]) -> list[str]:
-    """Ops whose reference exceeds the budget itself, by its largest measured error ratio."""
-    worst: dict[str, float] = {}
-    for r in records:
-        for m in r.measures:
-            if m.measured and m.reference_share is not None and m.reference_share > 1.0:
-                worst[r.op] = max(worst.get(r.op, 0.0), m.reference_share)
-    order = sorted(worst, key=lambda op: -worst[op])
-    return [f"  {listed([f'{op} ({worst[op]:.3g})' for op in order], 600)}"] if order else []
-
-
 def tables_line(header: Header, items: Sequence[ItemRow]) -> str:
     """How many exceptions the tables make for this device, and for how many ops they declare that half types are rounded
     inside."""
@@ -152,7 +107,7 @@ class SummaryData:
     judged; lost: items that were given up; verbose: leave nothing out; reached: what a run with a limit of time came to, in
     words; lacking: the items whose pinned cases it did not check; known: the file of known findings; sightings: what was seen
     of them; strict: whether those that are fixed fail; memory: of the workers, in words; unexplained: for which findings no
-    cause was looked for, in words."""
+    cause was looked for, in words; stopped: how the run was cut, in words; go_on: the command that goes on with it."""
 
     header: Header
     items: Sequence[ItemRow] = ()
@@ -174,100 +129,51 @@ class SummaryData:
     strict: bool = False
     memory: str = ""
     unexplained: str = ""
+    stopped: str = ""
+    go_on: str = ""
 
 
 def render(t: SummaryData, width: int | None = None) -> str:
-    """The whole summary. width: columns of the screen, None for a file. Case ids are never wrapped, so that they can be
-    copied."""
+    """The whole summary: the causes, then what limits the agreement. width: columns of the screen, None for a
+    file."""
     deaths = counted(t.deaths, t.items)
-    lines = ["", *folded(_head(t), width, INDENT), ""]
-    if t.items or deaths:
-        lines += by_dtype(t.items, Counter((d.dtype, d.how) for d in deaths))
+
+    def on_screen(lines: Sequence[str], indent: int = 2) -> list[str]:
+        return [part for line in lines for part in (fitted(line, width, indent) if width else [line])]
+
+    blameless = [d for d in t.deaths if d not in deaths]
+    parts = [
+        *gaps.not_compared(t.items, blameless, t.lacking, t.lost), *gaps.judged_less(t.items, t.records, t.power), *_failing(t)
+    ]  # fmt: skip
+    parts = [p for p in parts if p.lines]
+    head = on_screen(_head(t), gaps.INDENT)
     if t.verbose:
-        return "\n".join(
-            [*lines, *_findings(t, deaths, EVERYTHING), *_known(t, EVERYTHING), *_rest(t, deaths, width, EVERYTHING)]
-        )
-    for size in PARTS:
-        rest = [*_known(t, KNOWN_LINES), *_rest(t, deaths, width, size)]
-        if len(lines) + len(rest) + LEAST_ROOM <= SCREEN:
-            break
-    return "\n".join([*lines, *_findings(t, deaths, max(SCREEN - len(lines) - len(rest), LEAST_ROOM)), *rest])
+        table = by_dtype(t.items, Counter((d.dtype, d.how) for d in deaths)) if t.items or deaths else []
+        rest = [line for p in parts for line in ("", p.title, *p.lines)]
+        body = on_screen([*_known(t, EVERYTHING), *rest])
+        return "\n".join(["", *_findings(t, deaths, EVERYTHING, width), *head, "", *on_screen(table), *body])
+    rest = [*head, *on_screen(_known(t, KNOWN_LINES)), *on_screen([x for p in parts for x in p.short()], gaps.INDENT)]
+    room = max(SCREEN - len(rest) - 2, LEAST_ROOM)
+    return "\n".join(["", *_findings(t, deaths, room, width), *rest])
 
 
-def leaks(items: Sequence[ItemRow]) -> list[str]:
-    """The items whose repeats leave memory on the device, with the bytes of each call."""
-    found = [(n, i, case) for i in items for case, n in i.leaks.items()]
-    return [f"  {i.op} {i.dtype}: {n:,} bytes per call of {case}" for n, i, case in sorted(found, key=lambda f: -f[0])]
-
-
-def _rest(t: SummaryData, deaths: Sequence[Death], width: int | None, most: int) -> list[str]:
-    """What comes after the findings. most: lines of each part."""
-    acquitted = [d for d in t.deaths if d.acquitted]
-    again = [d for d in t.deaths if d not in deaths and not d.acquitted]
-    rest: list[str] = []
-    for title, part in (
-        ("unsupported", refused(t.items)),
-        ("fallback: ran on the CPU unasked, in so many checks; a case of each pass is in the run file", fallbacks(t.items)),
-        (f"void: {MEANING[Status.VOID]}", voids(t.items)),
-        ("of more than a tenth of their elements nothing was judged", power.left(t.items, UNJUDGED)),
-        (
-            "the CPU's own results are farther from the truth than the budget, by so many times at worst, in these ops; there "
-            "the device's budget is wider, up to 8 times",
-            worse_reference(t.records),
-        ),
-        ("leaks: every repeat of a call leaves memory on the device (no failure)", leaks(t.items)),
-        ("power: errors put into results that agree, and seen by the judge", power.lines(t.power)),
-    ):
-        rest += ["", title, *_cut(folded(part, width, 4), most)] if part else []
-    rest += folded(metadata.part(t.items, t.verbose), width, 4)
-    failing = unwanted(unaccepted_of(t.items, t.known, t.fail_on), t.records, t.fail_on).items()
-    for title, part in (
-        ("the CPU itself died or hung in", [f"  {d.case} ({d.signal}; {d.why})" for d in acquitted]),
-        ("dropped: drift near its budget that did not come again in a fresh process", dropped(t.records)),
-        ("killed from outside, and run again since", [f"  {d.case} ({d.signal})" for d in again]),
-        ("NOT WHOLE: the time was over before the pinned cases of these items", lacking_lines(t.lacking) if t.lacking else []),
-        ("not run, because they or others of their item ended or hung the process", not_run(t.items)),
-        ("given up after several deaths: not compared", [f"  {item}" for item in t.lost]),
-        ("your own functions that compared nothing", [f"  {b}" for b in t.broken if is_own(b.partition(" ")[0])]),
-        ("failed in parity itself: please report", [f"  {b}" for b in t.broken if not is_own(b.partition(" ")[0])]),
-        ("failed by --fail-on", [f"  {s}: {plural(n, 'check')}; one of them: {one}" for s, (n, one) in failing]),
+def _failing(t: SummaryData) -> list[gaps.Part]:
+    """For what a run without findings fails."""
+    asked = unwanted(unaccepted_of(t.items, t.known, t.fail_on), t.records, t.fail_on).items()
+    own, ours = ([f"  {b}" for b in t.broken if is_own(b.partition(" ")[0]) == whose] for whose in (True, False))
+    reasons = (
+        ("your own functions that compared nothing", own),
+        ("failed in parity itself: please report", ours),
+        ("failed by --fail-on", [f"  {s}: {plural(n, 'check')}; one of them: {one}" for s, (n, one) in asked]),
         ("failed by --min-judged", power.left(t.items, t.min_judged)),
-    ):
-        rest += ["", title, *_cut(part, most)] if part else []
-    return rest
-
-
-def not_run(items: Sequence[ItemRow]) -> list[str]:
-    """The cases that were left out, by item."""
-    return [text for i in items if i.not_run for text in _left_out(i)]
-
-
-def _left_out(i: ItemRow) -> list[str]:
-    like = f", {len(i.alike)} of them untried, because they are like cases that hung" if i.alike else ""
-    cases = (f"    {c}{' (like those that hung)' if c in i.alike else ''}" for c in i.not_run)
-    return [f"  {i.op} {i.dtype}: {plural(len(i.not_run), 'case')}{like}", *cases]
-
-
-def dropped(records: Sequence[Record]) -> list[str]:
-    """The findings that do not count, with how many cases showed them in the run."""
-    return [
-        f"  {r.op} {r.dtype} {r.aspect} {r.status}, in {plural(r.count, 'case')} of the run: {r.shrunk}"
-        for r in records
-        if r.gone and r.shrunk
-    ]
+    )
+    return [gaps.Part("", "", title, lines, fails=True) for title, lines in reasons]
 
 
 def agreed(records: Sequence[Record]) -> str:
     """What is to be said of a run in which nothing else counts."""
-    near = len(dropped(records))
-    return f"{plural(near, 'finding')} near the budget did not come again, everything else agrees" if near else ALL_AGREES
-
-
-def _cut(lines: list[str], most: int) -> list[str]:
-    """The first lines of a part."""
-    if len(lines) <= most:
-        return lines
-    return [*lines[: most - 1], f"  ... {plural(len(lines) - most + 1, 'more line')}: parity run -v"]
+    near = len(gaps.dropped(records))
+    return f"{plural(near, 'finding')} near the budget, not reproduced; everything else agrees" if near else ALL_AGREES
 
 
 def _head(t: SummaryData) -> list[str]:
@@ -275,35 +181,42 @@ def _head(t: SummaryData) -> list[str]:
     done = [i for i in t.items if compared(i)]
     checks = sum(n for s, n in totals(t.items).items() if s in COMPARED)
     weak = power.weak(t.power)
-    return [
+    aspects = f" ({_aspects(t.items)})" if t.verbose else ""
+    lines = [
         *([f"LOW POWER  an agreement says less than it seems in {'; '.join(weak)}"] if weak else []),
         f"device     {device_line(t.header)}",
         *([f"SUSPECT    the doctor found wrong {suspect}"] if (suspect := suspicion(t.header.fingerprint)) else []),
         *(f"machines   MIXED {text}" for text in t.header.machines),
-        f"reference  cpu, torch {t.header.fingerprint.torch}; truth: float64 on the CPU",
         f"compared   {plural(len({i.op for i in done}), 'op')}, {plural(len(done), 'op x dtype pair')}, "
-        f"{plural(checks, 'check')} ({_aspects(t.items)})",
-        *_judged(t.items),
+        f"{plural(checks, 'check')}{aspects}{_judged(t.items, t.verbose)}",
+        *([f"reached    {t.reached}"] if t.reached else []),
+        *([f"NO CAUSE   {t.unexplained}"] if t.unexplained else []),
+    ]
+    return lines + (_how(t) if t.verbose else [])
+
+
+def _how(t: SummaryData) -> list[str]:
+    """What the run was judged by, drew and took."""
+    return [
+        f"reference  cpu, torch {t.header.fingerprint.torch}; truth: float64 on the CPU",
         *_drawn(t.coverage, t.run_file),
         f"tables     {tables_line(t.header, t.items)}",
-        *([f"reached    {t.reached}"] if t.reached else []),
         f"took       {clock(t.seconds)}, {t.header.profile} profile, seed {t.header.seed}",
         *([f"memory     {t.memory}"] if t.memory else []),
-        *([f"NO CAUSE   {t.unexplained}"] if t.unexplained else []),
     ]
 
 
-def _judged(items: Sequence[ItemRow]) -> list[str]:
-    """The fraction of all elements that was judged, and the dtypes in which not all were."""
+def _judged(items: Sequence[ItemRow], verbose: bool) -> str:
+    """The fraction of all elements that was judged; with -v also the dtypes in which not all were."""
     judged, total = sum(i.judged for i in items), sum(i.judged + i.unjudged for i in items)
     if not total:
-        return []
+        return ""
     by: dict[str, list[ItemRow]] = defaultdict(list)
-    for i in items:
+    for i in items if verbose else ():
         by[i.dtype].append(i)
     shares = {d: sum(i.judged for i in of) / max(1, sum(i.judged + i.unjudged for i in of)) for d, of in by.items()}
     partly = ", ".join(f"{d} {shares[d]:.2%}" for d in (*DEFAULT, *sorted(set(by) - set(DEFAULT))) if 0 < shares.get(d, 1) < 1)
-    return [f"judged     {judged / total:.2%} of {total:,} elements" + (f" ({partly})" if partly else "")]
+    return f"; {judged / total:.2%} of {total:,} elements judged" + (f" ({partly})" if partly else "")
 
 
 def unaccepted_of(items: Sequence[ItemRow], known: Known | None, fail_on: Sequence[str]) -> list[ItemRow]:
@@ -325,7 +238,7 @@ def _known(t: SummaryData, most: int) -> list[str]:
     return ["", head, *known_text.lines(t.known, t.sightings, most)]
 
 
-def _findings(t: SummaryData, deaths: Sequence[Death], room: int) -> list[str]:
+def _findings(t: SummaryData, deaths: Sequence[Death], room: int, width: int | None) -> list[str]:
     """The causes of what was found, by weight, in so many lines."""
     gathered = _new(t)
     if not gathered:
@@ -337,7 +250,8 @@ def _findings(t: SummaryData, deaths: Sequence[Death], room: int) -> list[str]:
     died = plural(len(deaths), "death") + " of the process" if deaths else ""
     of = " and ".join(x for x in (kinds_text, died) if x)
     head = f"{plural(len(gathered), 'cause')} ({causes_text.counts_line(gathered)}) of {of}"
-    return ["", head, *causes_text.lines(gathered, room - 3, t.header)]
+    first = fitted(head, width) if width else [head]
+    return [*first, *causes_text.lines(gathered, room - 2 - len(first), t.header, width), ""]
 
 
 def _drawn(coverage: Sequence[Coverage], run_file: str) -> list[str]:
@@ -358,55 +272,45 @@ def _aspects(items: Sequence[ItemRow]) -> str:
     return ", ".join(f"{a} {n:,}" for a, n in per.items()) or "none"
 
 
-def fallbacks(items: Sequence[ItemRow]) -> list[str]:
-    """The ops that ran on the CPU, by pass and dtype, with the number of checks."""
-    found: dict[str, dict[str, dict[str, int]]] = {}
-    for i in items:
-        for aspect, counts in i.counts.items():
-            if n := counts.get(Status.FALLBACK, 0):
-                found.setdefault(i.op, {}).setdefault(aspect, {})[i.dtype] = n
-    return [
-        f"  {op}: " + "; ".join(f"{aspect} {', '.join(f'{d} {n}' for d, n in dtypes.items())}" for aspect, dtypes in by.items())
-        for op, by in found.items()
-    ]
-
-
-def last_line(t: SummaryData, code: int) -> str:
-    """The verdict and the next command."""
+def verdict(t: SummaryData, code: int) -> str:
+    """The last line."""
     run_file = shlex.quote(t.run_file)
-    found = kinds(t.records)
-    n = sum(v for s, v in totals(t.items).items() if s in FINDINGS) if found or not any(r.gone for r in t.records) else 0
-    if code == 3:
-        return f"nothing was compared: this is no success; widen the selection or see why above; stored in {run_file}"
-    if t.known is not None:
-        return _last_line_with_known(t, t.known, code, run_file)
-    parts = [f"{plural(max(1, len(found)), 'finding')} in {plural(n, 'check')}"] if n else []
-    deaths = counted(t.deaths, t.items)
-    parts += [f"{plural(len(deaths), 'case')} that ended or hung the process"] if deaths else []
-    if not parts and not any(compared(i) for i in t.items):
-        return f"nothing was compared; stored in {run_file}"
-    said = " and ".join(parts) or agreed(t.records)
-    if code == 1 and not parts:
-        said += f", but {_failed(t)}: see above"
+    parts = _found_with_known(t, t.known) if t.known is not None else _found(t)
+    done = [i for i in t.items if compared(i)]
+    stopped = f"; the run was {t.stopped}" if t.stopped else ""
     if parts:
-        replay = f"{called_in(t.header)} replay {run_file}{code_options(t.header)}"
-        return f"{said}; stored in {run_file}; every cause in full: parity report {run_file}; all again: {replay}"
-    return f"{said}; stored in {run_file}; compare with another run: parity diff {run_file} OTHER"
+        said = " and ".join(parts)
+        said = said if t.known is None else f"findings: {', '.join(parts)}"
+        following = f"parity report {run_file}"
+        if t.known is not None:
+            following += f"; to accept them: parity known add {run_file} --reason TEXT --file {shlex.quote(t.known.code.name)}"
+        return last_line(FAIL, said + stopped, t.seconds, run_file, t.go_on or following)
+    if code == NothingCompared.exit_code or not done:
+        why = "nothing was compared: this is no success; widen the selection or see why above"
+        return last_line(of(code) if code else INCONCLUSIVE, why + stopped, t.seconds, run_file, t.go_on)
+    checks = sum(n for s, n in totals(t.items).items() if s in COMPARED)
+    said = agreed(t.records) + (", or is known" if t.known is not None else "")
+    said += f", but {_failed(t)}: see above" if code == 1 else ""
+    said += f" ({plural(len({i.op for i in done}), 'op')}, {plural(checks, 'check')}){stopped}"
+    following = t.go_on or f"parity diff {run_file} OTHER"
+    return last_line(INCONCLUSIVE if t.stopped else of(code), said, t.seconds, run_file, following)
 
 
-def _last_line_with_known(t: SummaryData, known: Known, code: int, run_file: str) -> str:
-    """The verdict of a run that was given known findings."""
+def _found(t: SummaryData) -> list[str]:
+    """How much was found."""
+    found, deaths = kinds(t.records), counted(t.deaths, t.items)
+    n = sum(v for s, v in totals(t.items).items() if s in FINDINGS) if found or not any(r.gone for r in t.records) else 0
+    checks = sum(v for s, v in totals(t.items).items() if s in COMPARED)
+    parts = [f"{plural(max(1, len(found)), 'finding')} in {n:,} of {plural(checks, 'check')}"] if n else []
+    return parts + ([f"{plural(len(deaths), 'case')} that ended or hung the process"] if deaths else [])
+
+
+def _found_with_known(t: SummaryData, known: Known) -> list[str]:
+    """How much was found that is not in the file of known findings."""
     some, gathered = standings(known.entries, t.sightings), _new(t)
     failing = [f"{len(s)} {word}" for word in ("grown", "expired") if (s := [x for x in some if x.fails and x.state == word])]
     failing += [f"{n} fixed"] if t.strict and (n := sum(s.state == FIXED for s in some)) else []
-    parts = [*([f"{len(gathered)} new"] if gathered else []), *failing]
-    if parts:
-        add = f"accept them: parity known add {run_file} --reason TEXT --file {shlex.quote(known.code.name)}"
-        return f"findings: {', '.join(parts)}; stored in {run_file}; all in full: parity report {run_file}; {add}"
-    said = f"{agreed(t.records)}, or is known"
-    if code == 1:
-        said += f", but {_failed(t)}: see above"
-    return f"{said}; stored in {run_file}; compare with another run: parity diff {run_file} OTHER"
+    return [*([f"{len(gathered)} new"] if gathered else []), *failing]
 
 
 def _failed(t: SummaryData) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from textwrap import TextWrapper
 
 from parity.core import processes
 from parity.engine.options import STRICT
@@ -72,15 +71,6 @@ def listed(names: Iterable[str], room: int = NAMES) -> str:
     while left and len(text) + len(left[0]) < room:
         text += (", " if text else "") + left.pop(0)
     return text + (f" and {len(left)} more" if left and text else "") if text else f"{len(left)} names"
-
-
-def folded(lines: Iterable[str], width: int | None, indent: int) -> list[str]:
-    """Lines wrapped at spaces to the width of the screen; None for a file, which has no limit."""
-    if width is None:
-        return list(lines)
-    deeper = " " * indent
-    wrap = TextWrapper(max(width, 40), subsequent_indent=deeper, break_long_words=False, break_on_hyphens=False)
-    return [part for line in lines for part in (wrap.wrap(line) if len(line) > width else [line])]
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -98,7 +98,7 @@ class Generation:
             return str(self.comparison).splitlines()[0]
         many = plural(len(self.steps), "step")
         if self.first is not None:
-            where = f"generation parts from the CPU's at step {self.first.number} of {len(self.steps)}"
+            where = f"generation diverges from the CPU's at step {self.first.number} of {len(self.steps)}"
             return f"{self.subject}: {where}: logits {_how(self.first.verdict)}; {self._tokens()}"
         if self.state:
             name, verdict = self.state[0]

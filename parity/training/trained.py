@@ -79,9 +79,8 @@ class Training:
                 return f"{self.subject} {self.broken}"
             return f"{self.subject}: rounding explains every one of {plural(self.steps, 'step')}"
         f = self.first
-        return (
-            f"{self.subject}: training parts from the CPU's at step {f.step} of {self.steps}, first in the {f.title}: {f.how}"
-        )
+        where = f"at step {f.step} of {self.steps}, first in the {f.title}"
+        return f"{self.subject}: training diverges from the CPU's {where}: {f.how}"
 
     def __repr__(self) -> str:
         return f"<{self.headline}>"

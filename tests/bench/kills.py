@@ -44,13 +44,10 @@ def rows(path: Path) -> list[str]:
 
 
 def summary(text: str) -> list[str]:
-    """The summary of a run without times, names of files, and the memory of workers, of which a resumed run may need none."""
+    """The summary of a run without times and names of files."""
     lines = text[text.index("\ndevice ") + 1 :].splitlines() if "\ndevice " in text else []
-    kept = [line for line in lines if not line.startswith(("took", "memory", "device sim (SIM", "100%"))]
-    end = next((k for k, line in enumerate(kept) if line.startswith("killed from outside")), len(kept))
-    again = kept[end:]
-    kept = kept[:end] + [line for line in again if "stored in" in line]
-    return [re.sub(r"\S+\.jsonl", "RUN", line) for line in kept if line.strip() and not re.match(r" *\d+%", line)]
+    kept = [line for line in lines if line.strip() and not re.match(r" *\d+%|device sim \(SIM", line)]
+    return [re.sub(r", in [\d:.]+( s)?;", ";", re.sub(r"\S+\.jsonl", "RUN", line)) for line in kept]
 
 
 def processes(mark: str) -> dict[int, int]:

@@ -246,7 +246,7 @@ def test_real_models_finds_the_planted_fault_and_names_what_is_not_installed(
     assert bench.one("small", "", locate=True, device="sim") == 0
     told = capsys.readouterr().out
     assert told.count("as it should be") == 12
-    assert "locate: Sequential float32 on sim parts from the CPU first in 1 (GELU), backward: aten::gelu_backward" in told
+    assert "locate: Sequential float32 on sim diverges from the CPU first in 1 (GELU), backward: aten::gelu_backward" in told
     assert bench.one("absent", "", locate=False, device="sim") == 0
     assert "skipped: no_such_library is not installed" in capsys.readouterr().out
 

@@ -140,9 +140,9 @@ def test_fail_on_says_what_made_the_run_fail(tmp_path: Path, capfd: pytest.Captu
 def test_a_run_tells_what_was_judged_and_what_would_be_seen(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """And fails where less was judged than is asked for."""
     files = ("--output", str(tmp_path / "run.jsonl"), "--findings", str(tmp_path), "-n", "1", "--device", "sim")
-    code, out, _ = told(capfd, "run", "exp", "--dtype", "float32", "--power", "1000000", "--examples", "5", *files)
+    code, out, _ = told(capfd, "run", "exp", "--dtype", "float32", "--power", "1000000", "--examples", "5", "-v", *files)
     assert code == 0
-    assert "judged     100.00% of " in out
+    assert "; 100.00% of " in out
     assert "power: errors put into results that agree, and seen by the judge" in out
     run = run_file.read(tmp_path / "run.jsonl")
     assert {p.op for p in run.power} == {"exp"}
@@ -227,7 +227,9 @@ def test_diff_writes_every_format_and_fails_alike(capsys: pytest.CaptureFixture[
     code, said, err = told(capsys, "diff", *paths, "--format", form, "-o", str(out))
     assert (code, err) == (1, "")
     assert "regressed" in out.read_text()
-    assert said == "regressed 1; fails for regressed\n"
+    assert said.startswith(
+        f"FAIL  regressed 1; fails for regressed (1 checks before, 1 after); stored in {out}; next: parity replay"
+    )
     if form != "html":
         code, said, _ = told(capsys, "diff", *paths, "--format", form)
         assert (code, said) == (1, out.read_text())
@@ -267,7 +269,8 @@ def test_replay_of_a_healthy_case(capfd: pytest.CaptureFixture[str]) -> None:
     """Every aspect is told, and the exit code is 0; the case runs in a process of its own."""
     code, out, _ = told(capfd, "replay", "add(float32[2], float32[2].transpose(0, -1), alpha=2)", "--device", "sim")
     assert code == 0
-    case, *lines = out.splitlines()
+    case, *lines, verdict = out.splitlines()
+    assert verdict == "PASS  the case agrees"
     assert case == "add(float32[2], float32[2].transpose(0, -1), alpha=2)"
     assert all(line.startswith("  add float32 on sim: agree in ") for line in lines)
     aspects = [re.split(", |: agree in ", line)[2] for line in lines]

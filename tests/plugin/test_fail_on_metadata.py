@@ -31,7 +31,7 @@ def test_other_strides_are_told_and_fail_where_asked(
     short = "--device", "sim", "--dtype", "float32", "--examples", "3", "-n", "1", "--no-power", "--faults", "faults.py"
     words = "1 op gives other strides than the CPU: outer (permuted instead of contiguous)"
 
-    assert cli.main(["run", "outer", *short, "--output", "told.jsonl"]) == 0
+    assert cli.main(["run", "outer", *short, "--output", "told.jsonl", "-v"]) == 0
     assert f"metadata: {words} (no failure; --fail-on-metadata makes findings of them" in capsys.readouterr().out
     told = run_file.read(Path("told.jsonl"))
     assert not [r for r in told.records if r.counts]
@@ -44,7 +44,7 @@ def test_other_strides_are_told_and_fail_where_asked(
 
     assert cli.main(["run", "outer", *short, "--output", "failed.jsonl", "--fail-on-metadata"]) == 1
     out = capsys.readouterr().out
-    assert "1 of 1 finding came again in fresh processes" in out
+    assert "1 of 1 finding reproduced in fresh processes" in out
     assert "metadata:" not in out
     failed = run_file.read(Path("failed.jsonl"))
     (finding,) = [r for r in failed.records if r.shrunk]

@@ -265,6 +265,6 @@ def test_the_action_of_the_workflow(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert result["result"] == "success", runner.output
     summary = (tmp_path / "store/summary.md").read_text()
     assert "device mps (Apple M2 Pro (stand-in))" in runner.output
-    assert "nothing changed\n" in summary
+    assert "nothing changed (" in summary
     assert "Everything that counts agrees." in summary
     assert "Everything that was compared agrees" in (runner.folder / "parity-out/report.html").read_text()

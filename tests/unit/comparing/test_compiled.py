@@ -276,7 +276,7 @@ def test_a_model_that_is_compiled_is_captured_and_audited_by_its_own_names(tmp_p
     assert captured.notes == ("it is compiled, and what was captured is its eager code",)
     for one in (net, Block()):
         assert str(parity.locate(one, X, against=path)).startswith(
-            "Block float32 on sim (net.capture) parts from the CPU first in rest.0 (GELU), forward: aten::gelu"
+            "Block float32 on sim (net.capture) diverges from the CPU first in rest.0 (GELU), forward: aten::gelu"
         )
     assert str(parity.audit(net, X)).startswith("Block will run on MPS")
     assert not [w for w in recwarn if "torch.compile" in str(w.message)]

@@ -72,7 +72,6 @@ def test_a_row_that_leaves_the_range_is_counted() -> None:
     off[0] = torch.nan
     found = compare(lambda x: torch.nn.functional.layer_norm(x, (4,)), off, right, x)
     assert "4 of 8 elements judged: numbers on the way leave the range" in str(found)
-    assert "0 judged in every element" in str(found)
 
 
 def test_the_detail_of_an_agreement_says_what_it_excludes(capsys: pytest.CaptureFixture[str]) -> None:

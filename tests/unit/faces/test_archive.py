@@ -62,7 +62,7 @@ def test_a_step_that_dies_has_a_code_and_a_last_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ("everything that was compared agrees; stored in /tmp/f/run.jsonl; compare", "everything that was compared agrees"),
+        ("PASS  everything agrees, in 2 s; stored in /tmp/f/run.jsonl; next: parity diff", "PASS  everything agrees, in 2 s"),
         ("the run was interrupted; to go on: parity run --resume /tmp/f/r", "the run was interrupted"),
         ("parity: no op matches 'x'; see parity run --list", "parity: no op matches 'x'; see parity run --list"),
     ],

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 
 import commands
 import pytest
 
+from parity.core.results import Status
 from parity.faces import cli, commandline, manual
 
-PARSER = commandline.parser()
+PARSER = commandline.parser("prove")
 COMMANDS = [name for name, _, _ in manual.subcommands(PARSER)]
 
 
@@ -55,6 +57,29 @@ def test_the_help_has_each_command_once_with_examples_that_parse(capfd: pytest.C
     for line in examples:
         commandline.parser(shlex.split(line)[0]).parse_args(shlex.split(line))
     assert all(question in out for question, paths in manual.sections() if set(paths) & set(manual.homes().values()))
+
+
+def test_the_help_of_a_run_begins_with_examples_and_ends_with_statuses(capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = commands.said(capfd, "run", "--help")
+    assert code == 0
+    assert "the first accelerator" in "".join(out.splitlines()[:8])
+    for line in re.findall(r"^  (parity run.*?)(?:  .*)?$", out.partition("\noptions:")[0], re.M):
+        PARSER.parse_args(shlex.split(line)[1:])
+    options, _, end = out.partition("\nStatuses:\n")
+    assert "--verbose" in options
+    assert all(f"\n  {s}  " in f"\n{end}" for s in Status)
+    assert end.endswith("130 interrupted.\n")
+
+
+@pytest.mark.parametrize("shell", manual.SHELLS)
+def test_a_shell_completes_commands_and_options(shell: str, capfd: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = commands.said(capfd, "help", "--completion", shell)
+    assert code == 0
+    assert all(word in out for word in (*COMMANDS, "no-backward", "drop"))
+    if shell == "bash":
+        asked = "\nCOMP_WORDS=(parity locate --com); COMP_CWORD=2; _shtab_parity; echo answer ${COMPREPLY[@]}\n"
+        done = subprocess.run(["bash", "-c", out + asked], capture_output=True, text=True, check=True)
+        assert "answer --compile" in done.stdout
 
 
 def test_the_reference_has_every_option_of_every_command(capfd: pytest.CaptureFixture[str]) -> None:

@@ -97,7 +97,7 @@ def test_the_struck_layer_is_named_as_with_both_sides_at_hand(dtype: torch.dtype
         assert len(found.partings) == 1
         assert found.first is not None
         assert "test_captures.py:" in found.first.place.line
-        assert f"Net {str(dtype)[6:]} on sim (a.capture) parts from the CPU first in layers." in str(found)
+        assert f"Net {str(dtype)[6:]} on sim (a.capture) diverges from the CPU first in layers." in str(found)
         assert "captured on sim (SIMULATED" in str(found)
     for faults in ((), HONEST):
         kept = parity.capture(net, ids, device=resolve("sim", faults), path=file)
@@ -162,7 +162,7 @@ def test_a_device_here_is_searched_beside_the_capture(tmp_path: Path) -> None:
     assert found.here is not None
     assert names(found.here) == [("aten::native_layer_norm", "forward", "layers.1.norm")]
     assert not found.agrees
-    assert "\nand here: Net float32 on sim parts from the CPU first in layers.1.norm" in str(found)
+    assert "\nand here: Net float32 on sim diverges from the CPU first in layers.1.norm" in str(found)
     back = parity.locate(net, ids, against=file, backward=False)
     assert back.agrees
     assert back.compared < found.compared

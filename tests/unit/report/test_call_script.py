@@ -90,7 +90,7 @@ def test_the_command_writes_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     faults.write_text("from parity.devices import Fault\nFAULTS = [Fault('gelu', ('gelu',), lambda call: call.run() * 1.01)]\n")
     asked = ["locate", str(models), "--device", "sim", "--script", str(script)]
     assert main(asked) == 0
-    assert capfd.readouterr().out.splitlines()[-1] == "no script: no operator parts"
+    assert capfd.readouterr().out.splitlines()[-1] == "no script: no operator diverges"
     assert main([*asked, "--faults", str(faults)]) == 1
     assert capfd.readouterr().out.splitlines()[-1] == f"the call of aten::gelu, for a report: python {script}"
     assert "torch.ops.aten.gelu" in script.read_text()

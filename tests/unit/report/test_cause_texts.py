@@ -48,7 +48,8 @@ def test_a_cause_is_told_with_its_worst_element_and_the_command() -> None:
     assert "worst" not in "\n".join(told.lines(made, 4, header()))
     assert told.lines(made, 2, header()) == ["1 more cause"]
     assert "findings:\n      wrong exp float32 forward: exp(float32[2])" in told.render(made, header(), members=True)
-    assert told.render((), header()) == "no finding"
+    assert told.render((), header()) == "PASS  no finding"
+    assert told.render((), header(), whole=False) == "INCONCLUSIVE  no finding"
 
 
 def test_markdown_is_inert_and_fits_a_comment() -> None:

@@ -62,8 +62,7 @@ def test_equal_runs_have_nothing_to_tell() -> None:
         "(2 checks before, 2 after)\n"
         "drift: no case with equal inputs is in both runs\n"
         "speed: not compared, no case with a time is in both runs\n"
-        "nothing changed\n"
-        "next: nothing to do\n"
+        "PASS  nothing changed (2 checks before, 2 after)\n"
     )
 
 
@@ -82,8 +81,10 @@ def test_the_first_line_tells_the_fingerprint_s_change_and_the_last_the_next_com
     assert text[0] == (
         "changed: torch 2.13.0 -> 2.14.0; os macOS 15 -> macOS 26; setup none -> /some/low.py (1a2b); A 1 -> 2; B unset -> on"
     )
-    assert text[-1] == "next: parity replay 'add(float32[2])' --device mps --setup /some/low.py"
-    assert text[-2] == "regressed 1, lost support 1, INCONCLUSIVE; fails for regressed, lost support"
+    assert text[-1] == (
+        "FAIL  regressed 1, lost support 1, INCONCLUSIVE; fails for regressed, lost support (2 checks before, 2 after); "
+        "next: parity replay 'add(float32[2])' --device mps --setup /some/low.py"
+    )
     assert "  sort (float32), forward: agree -> unsupported (no kernel)" in text
 
 
@@ -97,6 +98,7 @@ def test_a_long_value_does_not_fill_the_first_line() -> None:
 def test_what_an_incomplete_run_lacks_is_told() -> None:
     diff = compare(run(record("a")), replace(run(record("a")), end=None))
     assert "incomplete: " in terminal(diff)
+    assert "\nINCONCLUSIVE  nothing changed, but a run is incomplete: see above (1 checks before, 1 after)\n" in terminal(diff)
     assert headline(diff, ()) == "a run is incomplete; fails: incomplete"
     tree = ElementTree.fromstring(as_junit(diff))
     assert (tree.get("errors"), tree.get("failures")) == ("1", "0")

@@ -25,7 +25,7 @@ def test_the_module_that_parts_is_marked_and_stands_first() -> None:
     """With its error, and those of the modules behind it."""
     found = parity.locate(model(), torch.randn(32, 8), device=resolve("sim", (SPOILT,)), modules=True)
     text = page({"net.py:net": found})
-    assert "net.py:net: Sequential float32 on sim parts from the CPU first in 1 (GELU), backward" in text
+    assert "net.py:net: Sequential float32 on sim diverges from the CPU first in 1 (GELU), backward" in text
     marked = re.findall(r'<tr class="first"><td><code>(.*?)</code> <span class="soft">(.*?)</span>', text)
     assert marked == [("1", "GELU")]
     assert re.findall(r"<td><code>(.*?)</code>", text)[:2] == ["1", "0"]  # the worst first, then the one behind it
@@ -39,7 +39,7 @@ def test_a_healthy_model_marks_nothing() -> None:
     text = page({"net.py:net": found})
     assert 'class="first"' not in text
     assert "is marked" not in text
-    assert "no operator parts" in text
+    assert "no operator diverges" in text
     assert text.count("<tr>") == 5  # a head, three layers and the model
 
 

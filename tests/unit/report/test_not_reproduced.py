@@ -54,7 +54,7 @@ def test_it_is_in_every_report_of_a_run(once: Run) -> None:
     assert finding(once).status == Status.NOT_REPRODUCED
     assert once.items[0].counts["forward"] == {"agree": 1, "not reproduced": 1}
     c = next(c for c in gather(once.records) if c.cause.symptom == "not reproduced")
-    data = summary.SummaryData(once.header, once.items, once.records)
+    data = summary.SummaryData(once.header, once.items, once.records, verbose=True)
     assert re.search(r"^ +dtype .* not reproduced$", summary.render(data), re.MULTILINE)
     for text in (summary.render(data), texts.render([c], once.header)):
         assert "aten::exp was wrong once and never again" in text
@@ -131,8 +131,10 @@ def test_what_was_near_its_budget_is_dropped_and_counted(tmp_path: Path) -> None
     near = replace(finding(whole), status="drift", measures=(replace(stored.MEASURE, share=1.5),))
     records = [r for r in whole.records if r.op != "exp"]
     data = summary.SummaryData(whole.header, whole.items, [*records, replace(near, gone=True)])
-    assert "dropped: drift near its budget that did not come again in a fresh process\n  exp float32" in summary.render(data)
-    assert summary.last_line(data, 0).startswith("1 finding near the budget did not come again, everything else agrees")
+    assert "\ndropped    1 finding near the budget, not reproduced in a fresh process" in summary.render(data)
+    text = summary.render(replace(data, verbose=True))
+    assert "dropped: drift near its budget, not reproduced in a fresh process\n  exp float32" in text
+    assert summary.verdict(data, 0).startswith("PASS  1 finding near the budget, not reproduced; everything else agrees (")
     run = replace(whole, records=(replace(near, gone=True),), deaths=())
     assert any(s.startswith("Dropped: 1 finding near the budget") for s in sentences(run))
 

@@ -8,7 +8,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TextIO, cast
 
 import pytest
 
@@ -16,6 +16,7 @@ from parity.core.errors import OutputError
 from parity.core.results import Cause, Fingerprint, Record
 from parity.engine.inquest import How
 from parity.report.held import Held
+from parity.report.output import Outlet
 from parity.report.progress import Reporter
 from parity.store import run_file
 from parity.store.code import Code
@@ -31,7 +32,7 @@ class Screen(io.StringIO):
         return True
 
 
-def reporter(path: Path, stream: io.StringIO) -> Reporter:
+def reporter(path: Path, stream: TextIO) -> Reporter:
     made = Reporter(Header(Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", "", simulated=True)), path, stream)
     made.expected, made.done, made.checks, made.findings = 4315, 1721, 171_127, 12
     return made
@@ -52,12 +53,13 @@ def test_the_bar_never_breaks_into_a_second_line(columns: int, tmp_path: Path, m
 
 
 def test_the_end_is_folded_to_the_screen_and_not_in_a_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines of words; the last line holds a command and stays whole."""
     monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((60, 30)))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.chdir(tmp_path)
     screen, log = Screen(), io.StringIO()
     for stream in (screen, log):
-        reporter(tmp_path / "run.jsonl", stream).finish(0)
-    told, plain = (s.getvalue().split("\n\n")[0].splitlines() for s in (screen, log))
+        reporter(Path("run.jsonl"), cast(TextIO, Outlet(stream))).finish(0)
+    told, plain = (s.getvalue().split("\n") for s in (screen, log))
     assert max(map(len, told)) <= 60 < max(map(len, plain))
 
 
@@ -266,7 +268,7 @@ def test_a_screen_is_told_that_findings_are_tried_again(tmp_path: Path, monkeypa
         made.try_again(How("sim"), 1, 500.0)
         told = stream.getvalue()
         assert ("\r\x1b[Ktrying 1 finding again in fresh processes, for at most 3:00\r\x1b[K" in told) == stream.isatty()
-        assert told.endswith("0 of 1 finding came again in fresh processes (0.0 s); 1 could not be tried, and count\n")
+        assert told.endswith("0 of 1 finding reproduced in fresh processes (0.0 s); 1 could not be tried, and count\n")
 
 
 def test_what_goes_on_with_a_run_names_its_code(tmp_path: Path) -> None:

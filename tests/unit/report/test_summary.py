@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from parity.core.results import Cause, Fingerprint, Measure, MetadataNote, Record, Status
-from parity.report.summary import SummaryData, last_line, render
-from parity.store.code import Code
+from parity.report.summary import SummaryData, render, verdict
 from parity.store.features import Coverage
 from parity.store.rows import Death, Header, ItemRow
 
@@ -37,7 +36,7 @@ def test_a_simulated_device_is_never_taken_for_hardware() -> None:
 
 def test_it_counts_per_status_and_dtype() -> None:
     """One line per dtype, one column per status that occurred."""
-    text = render(SummaryData(header(), ITEMS))
+    text = render(SummaryData(header(), ITEMS, verbose=True))
     assert "dtype" in text
     row = next(x for x in text.splitlines() if x.split()[:1] == ["float32"])
     assert row.split() == ["float32", "4", "15", "1", "3", "1"]
@@ -45,9 +44,19 @@ def test_it_counts_per_status_and_dtype() -> None:
 
 def test_it_names_what_the_device_lacks() -> None:
     """Whole ops apart from single dtypes."""
-    text = render(SummaryData(header(), ITEMS))
-    assert "no kernel in any dtype: mode" in text
-    assert "not in int64: log" in text
+    for verbose in (False, True):
+        text = render(SummaryData(header(), ITEMS, verbose=verbose))
+        assert "no kernel in any dtype: mode" in text
+        assert "not in int64: log" in text
+
+
+def test_refusals_of_several_dtypes_are_one_number_in_short_and_apart_with_v() -> None:
+    more = [ItemRow("exp", d, 3, {"forward": {s: 3}}) for d, s in (("int32", "unsupported"), ("float32", "agree"))]
+    data = SummaryData(header(), (*ITEMS, *more))
+    assert "\nrefused    1 op, no kernel in any dtype: mode; 2 ops, not in some dtypes: log, exp\n" in render(data)
+    whole = render(replace(data, verbose=True))
+    assert "  not in int64: log\n" in whole
+    assert "  not in int32: exp\n" in whole
 
 
 def test_it_names_findings_deaths_voids_and_a_worse_reference() -> None:
@@ -57,20 +66,31 @@ def test_it_names_findings_deaths_voids_and_a_worse_reference() -> None:
     )
     worse = Record("x", "gelu", "float32", "forward", Status.AGREE, measures=(Measure("out", 0.5, 12.0, True),))
     death = Death("cosh", "float32", "cosh(float32[1])", "", "crash", "SIGABRT", "device")
-    text = render(SummaryData(header(), ITEMS, (bad, worse), (death,)))
-    assert "2 causes (A 2) of 1 kind of findings in 1 check and 1 death of the process" in text
+    data = SummaryData(header(), ITEMS, (bad, worse), (death,))
+    text = render(data)
+    assert text.startswith("\n2 causes (A 2) of 1 kind of findings in 1 check and 1 death of the process\n")
     assert "drift in out, forward: " in text
     assert "reproduce: parity replay 'add(float32[1])' --device sim:mps" in text
     assert "the device ends the process (SIGABRT in cosh); 1 death in cosh (float32)" in text
     assert "reproduce: parity replay 'cosh(float32[1])' --device sim:mps" in text
-    assert "view float32: 1 of 4 cases (the reference refuses: size)" in text
-    assert "gelu (12)" in text
+    assert "\nvoid       1 case compared nothing: view float32; the reference refuses: size" in text
+    whole = render(replace(data, verbose=True))
+    assert "view float32: 1 of 4 cases (the reference refuses: size)" in whole
+    assert "gelu (12)" in whole
 
 
 def test_nothing_compared_is_no_success() -> None:
     """The last line says so."""
-    assert "no success" in last_line(SummaryData(header()), 3)
-    assert "everything that was compared agrees" in last_line(SummaryData(header(), ITEMS[3:4]), 0)
+    assert verdict(SummaryData(header()), 3).startswith("INCONCLUSIVE  nothing was compared: this is no success")
+    assert verdict(SummaryData(header(), ITEMS[3:4], seconds=75.2), 0) == (
+        "PASS  everything that was compared agrees (1 op, 3 checks), in 1:15; stored in RUN; next: parity diff RUN OTHER"
+    )
+    cut = SummaryData(header(), ITEMS[3:4], stopped="interrupted after 1 of 4 items", go_on="parity run --resume RUN")
+    assert verdict(cut, 130) == (
+        "INCONCLUSIVE  everything that was compared agrees (1 op, 3 checks); the run was interrupted after 1 of 4 items, in "
+        "0.0 s; stored in RUN; next: parity run --resume RUN"
+    )
+    assert verdict(cut, 0).startswith("INCONCLUSIVE  ")
 
 
 def test_the_counts_of_a_run_are_told_together() -> None:
@@ -78,21 +98,18 @@ def test_the_counts_of_a_run_are_told_together() -> None:
     items = (ItemRow("add", "float32", 60, {"forward": {"agree": 7, "wrong": 53}}),)
     drawn = [Record(f"add(float32[{k}])", "add", "float32", "forward", Status.WRONG) for k in range(30)]
     least = [replace(drawn[9], shrunk=f"add(float32[1, {k}])") for k in range(1, 11)]
-    text = render(SummaryData(header(), items, (*drawn, *least), coverage=(DRAWN,), run_file="my run.jsonl"))
+    data = SummaryData(header(), items, (*drawn, *least), coverage=(DRAWN,), run_file="my run.jsonl", verbose=True)
+    text = render(data)
     assert "1 cause (A 1) of 10 kinds of findings in 53 checks" in text
     assert "drawn      1 pair of features; those that are lacking: parity prove coverage 'my run.jsonl'" in text
     assert "add(float32[3])" not in text
-    assert last_line(SummaryData(header(), items, (*drawn, *least), run_file="run.jsonl"), 1) == (
-        "10 findings in 53 checks; stored in run.jsonl; every cause in full: parity report run.jsonl; all again: parity replay "
-        "run.jsonl"
+    assert verdict(data, 1) == (
+        "FAIL  10 findings in 53 of 60 checks, in 0.0 s; stored in 'my run.jsonl'; next: parity report 'my run.jsonl'"
     )
-    given = replace(header(), faults=Code("my faults.py", "12"), setup=Code("flags.py", "34"))
-    line = last_line(SummaryData(given, items, (*drawn, *least), run_file="run.jsonl"), 1)
-    assert line.endswith("all again: parity replay run.jsonl --faults 'my faults.py' --setup flags.py")
 
 
 def test_the_end_fits_a_screen_whatever_was_found() -> None:
-    """Sixty lines with the last ones of the run; with everything asked for, all is told."""
+    """Thirty lines with the first and the last ones of the run, at any width; with -v, all is told."""
     items = tuple(ItemRow(f"op{k}", "float32", 60, {"forward": {"wrong": 2}}, void={"why": 1}) for k in range(300))
     records = [
         Record(
@@ -109,9 +126,11 @@ def test_the_end_fits_a_screen_whatever_was_found() -> None:
     deaths = [Death(f"d{k}", "float32", f"sin(float32[{k}])", "", "crash", f"signal {'x' * k}", "device") for k in range(1, 60)]
     acquitted = [replace(d, blame="cpu", why="it dies alone") for d in deaths]
     data = SummaryData(header(), items, records, (*deaths, *acquitted), lost=[f"item{k}" for k in range(99)])
-    text = render(data).splitlines()
-    assert len(text) <= 56
-    assert "causes" in "\n".join(text)
+    for width in (None, 120, 80):
+        text = render(data, width).splitlines()
+        assert len(text) <= 27, width
+        assert max(map(len, text)) <= (width or 1000)
+    assert "causes" in text[1]
     assert any(line.startswith("... and") and "more causes" in line for line in text)
     whole = render(replace(data, verbose=True))
     assert all(f"aten::{k} " in whole for k in range(1, 301))
@@ -124,9 +143,9 @@ def test_what_fails_on_demand_is_told_with_one_of_them() -> None:
     assert "failed by --fail-on\n  unsupported: 9 checks; one of them: mode(float32[2])\n" in text
     assert "  void: 1 check; one of them: view float32: the reference refuses: size" in text
     assert "fallback" not in text.split("failed by")[1]
-    line = last_line(SummaryData(header(), ITEMS[1:], refused, fail_on=("unsupported",)), 1)
-    assert line.startswith("everything that was compared agrees, but --fail-on fails the run for 9 checks unsupported: see ")
-    assert "but parity itself failed in some items: see above" in last_line(SummaryData(header(), ITEMS[3:4]), 1)
+    line = verdict(SummaryData(header(), ITEMS[1:], refused, fail_on=("unsupported",)), 1)
+    assert line.startswith("FAIL  everything that was compared agrees, but --fail-on fails the run for 9 checks unsupported: ")
+    assert "but parity itself failed in some items: see above" in verdict(SummaryData(header(), ITEMS[3:4]), 1)
     assert "--fail-on" not in render(SummaryData(header(), ITEMS, refused))
 
 
@@ -137,31 +156,33 @@ def test_it_names_what_fell_back_by_pass_and_dtype() -> None:
         ItemRow("svd", "complex64", 3, {"forward": {"fallback": 1}}),
         ItemRow("exp", "float32", 3, {"forward": {"agree": 3}}),
     )
-    text = render(SummaryData(header(), items))
+    assert "\nfallback   6 checks ran on the CPU unasked: svd" in render(SummaryData(header(), items))
+    text = render(SummaryData(header(), items, verbose=True))
     assert "  svd: forward float32 3, complex64 1; backward float32 2" in text
-    assert "fallback: " not in render(SummaryData(header(), items[2:]))
+    assert "fallback" not in render(SummaryData(header(), items[2:]))
 
 
 def test_it_names_leaks_and_the_memory_of_workers() -> None:
     leaky = replace(ITEMS[0], leaks={"add(float32[2], float32[2])": 4096})
-    text = render(SummaryData(header(), (leaky, *ITEMS[1:]), memory="a worker occupied 1.0 GB at most"))
+    data = SummaryData(header(), (leaky, *ITEMS[1:]), memory="a worker occupied 1.0 GB at most")
+    assert "\nleaks      every repeat of a call leaves memory on the device in 1 call: add float32" in render(data)
+    text = render(replace(data, verbose=True))
     assert "  add float32: 4,096 bytes per call of add(float32[2], float32[2])" in text
     assert "memory     a worker occupied 1.0 GB at most" in text
     assert "leaks:" not in render(SummaryData(header(), ITEMS))
 
 
-def test_it_tells_other_strides_in_one_line_and_each_with_v() -> None:
+def test_it_lists_other_strides_with_v() -> None:
     note = MetadataNote("forward", "out", (2, 3), (1, 2), (3, 1), "add(float32[2, 3], float32[3])", 4)
     rare = replace(note, device=(6, 2), count=1)
     items = (replace(ITEMS[0], metadata=(rare, note)), *ITEMS[1:])
-    text = render(SummaryData(header(), items))
-    told = [x for x in text.splitlines() if "strides" in x]
-    assert told == [
-        "metadata: 1 op gives other strides than the CPU: add (permuted instead of contiguous) (no failure; --fail-on-metadata "
-        "makes findings of them; all: parity run -v)"
-    ]
+    assert "strides" not in render(SummaryData(header(), items))
     verbose = render(SummaryData(header(), items, verbose=True))
+    title = (
+        "metadata: 1 op gives other strides than the CPU: add (permuted instead of contiguous) (no failure; --fail-on-metadata"
+    )
+    assert f"{title} makes findings of them)" in verbose
     one = "  add float32: out permuted instead of contiguous, in 4 checks: strides (1, 2), the CPU's (3, 1): "
     assert one + "add(float32[2, 3], float32[3])" in verbose
     assert "with gaps instead of contiguous, in 1 check" in verbose
-    assert "metadata" not in render(SummaryData(header(), ITEMS))
+    assert "metadata" not in render(SummaryData(header(), ITEMS, verbose=True))

@@ -135,7 +135,7 @@ def test_the_step_the_operator_and_the_cache_are_named() -> None:
     assert found.located.first is not None
     assert (found.located.first.place.module, found.located.first.operator) == ("layers.0", "aten::cat")
     text = str(found)
-    assert "Decoder float32 on sim: generation parts from the CPU's at step 5 of 7: logits " in text
+    assert "Decoder float32 on sim: generation diverges from the CPU's at step 5 of 7: logits " in text
     assert "cache[0][0]: " in text
     assert "next: parity run cat --dtype float32 --device sim --faults FILE" in text
 

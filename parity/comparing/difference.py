@@ -1,0 +1,71 @@
+"""How far a result that agrees is from the CPU's, and what of that rounding allows, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from parity.comparing.subject import is_dense
+from parity.core.results import Status, Verdict
+from parity.judging.budget import ulp_at
+from parity.judging.measures import facts_of
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The element of a result that is farthest from the CPU's. size: by how much; ulp: in units of the last place there."""
+
+    index: tuple[int, ...]
+    size: float
+    ulp: float
+
+    def __str__(self) -> str:
+        return f"differs from the CPU by {self.size:.2g} at {list(self.index)} ({self.ulp:.2g} ULP)"
+
+    def allowed(self, v: Verdict) -> str:
+        """What rounding allows. v: of the tensor; its error ratio is that of the element nearest to its limit."""
+        m = v.measure
+        if m is None or not m.share:
+            return "it is at the truth"
+        if m.share > 1.0:
+            return f"more than rounding allows, but {v.reason}"
+        if m.index == self.index and m.truth:
+            least = "" if m.measured else "at least "
+            return f"rounding allows {least}{abs(complex(m.device) - complex(m.truth)) / m.share:.2g}"
+        return largest(m.share)
+
+
+def largest(share: float) -> str:
+    """The error ratio of the element that is nearest to its limit, in words."""
+    return f"no element has more than {share:.2g} of what rounding allows"
+
+
+EQUAL = Difference((), 0.0, 0.0)
+
+
+def differences(
+    verdicts: tuple[tuple[str, Verdict], ...], theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor]
+) -> dict[str, Difference]:
+    """The differences of the tensors that agree and of which they are known."""
+    found = {n: farthest(theirs[n], ours[n]) for n, v in verdicts if v.status is Status.AGREE and n in theirs and n in ours}
+    return {n: d for n, d in found.items() if d is not None}
+
+
+def farthest(device: Tensor, cpu: Tensor) -> Difference | None:
+    """Where a tensor that agrees is farthest from the CPU's; None if that cannot be asked of tensors like these."""
+    alike = (device.dtype, device.shape) == (cpu.dtype, cpu.shape)
+    if not (alike and is_dense(device) and is_dense(cpu)):
+        return None
+    if not (cpu.is_floating_point() or cpu.is_complex()) or not cpu.numel():
+        return EQUAL
+    wide = cpu.dtype if cpu.is_complex() or cpu.dtype is torch.float64 else torch.float32
+    apart = (device.detach().to(wide) - cpu.detach().to(wide)).abs().nan_to_num_(0.0, 0.0)
+    k = int(apart.argmax())
+    size = float(apart.reshape(-1)[k])
+    if not size:
+        return EQUAL
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(k), cpu.shape))
+    return Difference(index, size, size / ulp_at(float(cpu.detach()[index].abs()), facts_of(cpu)))
