@@ -58,9 +58,10 @@ def audit(*argv: str) -> int:
 
 def test_a_model_that_runs_ends_with_0(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert audit("nets.py:net") == 0
-    first, *rest = capsys.readouterr().out.splitlines()
+    first, *_, operators, verdict = capsys.readouterr().out.splitlines()
     assert first.startswith("nets.py:net: Net will run on MPS (torch 2.")
-    assert rest[-1].startswith("operators in all: ")
+    assert operators.startswith("operators in all: ")
+    assert verdict.startswith("PASS  MPS has all that nets.py:net needs, in ")
 
 
 def test_what_is_lacking_ends_with_1_and_has_line_and_remedy(models: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,7 +37,7 @@ SLOW_CPU = """
 import time
 from parity.locating import calls
 
-plain = searching.cpu_results
+plain = calls.cpu_results
 
 
 def slow(call, theirs):
@@ -46,7 +46,7 @@ def slow(call, theirs):
     return plain(call, theirs)
 
 
-searching.cpu_results = slow
+calls.cpu_results = slow
 """
 FAULT = """
 import os

@@ -110,7 +110,7 @@ def test_a_finding_that_did_not_come_again_is_listed_and_is_no_cause() -> None:
     whole = stored.run()
     records = tuple(replace(r, gone=True, count=3) if r.shrunk else r for r in whole.records)
     page = html.render(replace(whole, records=records, deaths=()))
-    assert "2 findings near the budget did not come again, everything else agrees" in page
+    assert "2 findings near the budget, not reproduced; everything else agrees" in page
     assert "exp float32 forward wrong, in 3 cases of the run" in page
 
 
