@@ -47,7 +47,7 @@ REPORTS = {
     **{f"report.{f}": ("report", "{run}", "--format", f) for f in ("text", "markdown", "json", "junit", "github")},
     "matrix.text": ("report", "{run}", "--matrix"),
 }
-DIFFS = {f"diff.{f}": ("diff", "{before}", "{run}", "--format", f) for f in ("text", "markdown", "json", "junit")}
+DIFFS = {f"diff.{f}": ("diff", "{before}", "{run}", "--format", f) for f in ("terminal", "markdown", "json", "junit")}
 # What differs between two equal runs, or between two machines.
 MASKS = (
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d:\d\d)?"), "DATE"),
