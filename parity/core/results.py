@@ -60,7 +60,7 @@ MEANING: dict[Status, str] = {
     Status.ERROR: "the device raised where the reference ran",
     Status.FALLBACK: "ran on the CPU without being asked to",
     Status.UNSTABLE: "two equal runs differ, and one of them is outside the tolerance",
-    Status.NOT_REPRODUCED: "a finding far outside the tolerance that never came again",
+    Status.NOT_REPRODUCED: "a finding far outside the tolerance that was never reproduced",
     Status.CRASH: "the process died",
     Status.HANG: "did not come back within its time",
     Status.KILLED: "the process was killed from outside, by a person or for its memory, and the case with it",

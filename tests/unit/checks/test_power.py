@@ -117,6 +117,8 @@ def test_low_power_stands_in_the_first_line() -> None:
     assert text.splitlines()[1] == (
         "LOW POWER  an agreement says less than it seems in float16: 48 of 57 errors of one half were seen (at most 91 %)"
     )
+    assert "75.00% of 120 elements judged" in text
+    text = render(SummaryData(header, items, power=rows, verbose=True))
     assert "judged     75.00% of 120 elements (float16 75.00%)" in text
     assert "  exp float16: 90 of 120 elements judged (numbers on the way leave the range)" in text
     assert "LOW POWER" not in render(SummaryData(header, items, power=rows[1:]))

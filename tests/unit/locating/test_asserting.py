@@ -112,7 +112,7 @@ def test_a_method_of_a_module_runs_on_the_devices_copy() -> None:
 
     got = assert_parity(Net().loss, normal(3), device="sim")
     assert names(got) == ["out", "grad[scale]"]
-    assert str(got).startswith("Net.loss float32 on sim")
+    assert str(got).startswith("OK  Net.loss float32 on sim")
 
 
 def test_an_input_that_is_written_is_compared() -> None:

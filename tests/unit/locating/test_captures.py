@@ -400,7 +400,7 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "compare it on another machine: parity locate models.py:one --against mac.capture" in told
     assert locating.run(asked("locate", "models.py:one", "--against", "mac.capture")) == 1
     told = capsys.readouterr().out
-    assert told.startswith("judged on the CPU of this machine\nmodels.py:one: Sequential float32 on sim (mac.capture) parts")
+    assert told.startswith("judged on the CPU of this machine\nmodels.py:one: Sequential float32 on sim (mac.capture) diverges")
     assert locating.record(asked(*made_by)) == 0
     assert locating.run(asked("locate", "models.py:one", "--against", "mac.capture")) == 0
     with pytest.raises(UsageError, match=r"models.py has 2; name one: models.py:one"):

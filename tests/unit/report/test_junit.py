@@ -84,7 +84,7 @@ def test_findings_that_did_not_come_again_fail_nothing() -> None:
     gone = replace(whole, records=tuple(replace(r, gone=bool(r.shrunk)) for r in whole.records))
     exp = cases(gone)["exp float32"]
     assert exp.find("failure") is None
-    assert "did not come again" in str(exp.findtext("system-out"))
+    assert "was not reproduced" in str(exp.findtext("system-out"))
 
 
 def test_failures_that_did_not_come_again_are_taken_back(tmp_path: Path) -> None:

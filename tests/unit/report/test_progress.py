@@ -137,7 +137,7 @@ def test_a_run_file_without_room_costs_no_finding(tmp_path: Path, monkeypatch: p
     assert made.exit_code == 1
     with pytest.raises(OutputError):
         made.finish(made.exit_code)
-    assert "1 finding in 2 checks" in log.getvalue()
+    assert "1 finding in 2 of 2 checks and 1 case that ended or hung the process" in log.getvalue()
     assert "agrees" not in log.getvalue()
     assert "items: the run file cannot be written" in log.getvalue().splitlines()[-1]
 
