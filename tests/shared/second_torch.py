@@ -54,7 +54,8 @@ def environment(folder: Path, version: str = "", plant: str = "", base: str = ""
     site-packages hold torch and nothing of parity's; by default torch and what it requires is taken from this one."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
-    (site / "sitecustomize.py").write_text(f"VERSION = {version!r}\n{SITE}\n{plant}\n", encoding="utf-8")
+    (site / "planting.py").write_text(f"VERSION = {version!r}\n{SITE}\n{plant}\n", encoding="utf-8")
+    (site / "planting.pth").write_text("import planting\n", encoding="utf-8")  # some systems have a sitecustomize of their own
     if base:
         (other,) = Path(base).glob("lib/python*/site-packages")
         (site / "torch.pth").write_text(f"{other}\n", encoding="utf-8")
