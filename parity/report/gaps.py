@@ -56,7 +56,7 @@ def not_compared(items: Sequence[ItemRow], deaths: Sequence[Death], lacking: Seq
         Part("void", _void(_voids(items)), f"void: {MEANING[Status.VOID]}", voids(items)),
         Part(
             "CPU",
-            f"died or hung itself in {plural(len(acquitted), 'case')}: {listed(d.case for d in acquitted)}",
+            f"died or hung itself in {plural(len(acquitted), 'case')}: {listed(f'{d.op} {d.dtype}' for d in acquitted)}",
             "the CPU itself died or hung in",
             [f"  {d.case} ({d.signal}; {d.why})" for d in acquitted],
         ),
