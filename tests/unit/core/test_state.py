@@ -62,7 +62,7 @@ LEFT: dict[str, Callable[[], object]] = {
     "the threads of backward": lambda: torch.autograd.set_multithreading_enabled(not torch._C._is_multithreading_enabled()),
     "the default dtype": lambda: torch.set_default_dtype(torch.float64),
     "float32_matmul_precision": lambda: torch.set_float32_matmul_precision("medium"),
-    "cudnn_benchmark": lambda: setattr(torch.backends.cudnn, "benchmark", True),
+    "cudnn_benchmark": lambda: torch._C._set_cudnn_benchmark(True),
     "flash_sdp": lambda: torch.backends.cuda.enable_flash_sdp(False),
     "the number of threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
     "deterministic algorithms": lambda: torch._C._set_deterministic_algorithms(True, warn_only=True),
