@@ -29,7 +29,6 @@ from parity.devices import Device
 Backend = str | Callable[..., Any]
 SHOWN = 3  # results of compiled code that are told
 PATIENCE = 60.0  # seconds for the search of the module that the compiler gets wrong
-VALUES = (Status.WRONG, Status.DRIFT, Status.MALFORMED)
 NO_GRAPH = "torch.compile makes no graph of it, so that it runs as it is"
 SIDES = ("", "eager", "compiled", "both")
 
@@ -158,7 +157,7 @@ def compiled_side(
 
     def is_wrong(path: str) -> bool:
         """Whether the results are, with one submodule compiled; one that cannot be compiled alone says nothing."""
-        return any(v.status in VALUES for _, v in judged(compiler.part(path))[0].findings)
+        return any(v.status.differs for _, v in judged(compiler.part(path))[0].findings)
 
     try:
         whole, cause = judged(compiler.whole)
@@ -167,7 +166,7 @@ def compiled_side(
         if why:
             return replace(side, verdicts=(("", Verdict(Status.UNSUPPORTED, why)),), refused=why), cause
         owner = fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
-        differs = any(v.status in VALUES for _, v in side.verdicts)
+        differs = any(v.status.differs for _, v in side.verdicts)
         if side.wrong_side == "compiled" and differs and isinstance(owner, nn.Module):
             side = replace(side, module=_culprit(owner, is_wrong))
         return side, cause

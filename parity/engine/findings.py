@@ -169,7 +169,7 @@ def shrink(
                 return False
             journal.begin(SHRINKING, item.id, notation.case_text(case), plan.patience(case))
             again = recheck(item, plan, case, notes, result.aspect, journal)
-            if not again or any(r.verdict.status in (Status.ERROR, Status.VOID) for r in again):
+            if not again or any(r.verdict.status.is_doubtful for r in again):
                 end_unless_alive(plan, journal, again[0].verdict.reason if again else "a case that could not be built")
             journal.end()
             hits[case] = next((shown for r in failing(again) if (shown := r.about(key)) is not None), None)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from parity.core.errors import UsageError
-from parity.core.results import FINDINGS, MEANING, Status
+from parity.core.results import Status
 from parity.core.version import __version__
 from parity.engine.options import (
     DEVICE_HELP,
@@ -376,7 +376,7 @@ class _Raw(argparse.RawDescriptionHelpFormatter):
 
 
 def _statuses() -> str:
-    rows = "\n".join(f"  {s:<16}{MEANING[s]}{'' if s in FINDINGS else ' (no failure)'}" for s in Status)
+    rows = "\n".join(f"  {s:<16}{s.meaning}{'' if s.is_finding else ' (no failure)'}" for s in Status)
     return f"Compare a device with the CPU, judged against a float64 truth.\n\nStatuses:\n{rows}"
 
 

@@ -43,7 +43,7 @@ def of_cause(c: Gathered, run: Run, reason: str, link: str = "", until: date | N
     if c.cause.symptom == Status.NOT_REPRODUCED:  # nothing says what it needs, so it has no case to run again
         aspects = _unique(r.aspect for r in c.records)
         return (Entry(c.cause.id, reason, c.ops, c.cause.symptom, None, (), c.dtypes, aspects, (), (), (), link, until, since),)
-    lines: dict[tuple[str, int], list[Record]] = defaultdict(list)
+    lines: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for r in c.records:
         lines[r.op if r.by_chance else "", step(r.status)[0]].append(r)
     made = []
@@ -157,4 +157,4 @@ def _parses(text: str) -> bool:
 
 def refusals(statuses: Collection[str]) -> tuple[str, ...]:
     """Those of some statuses that are no findings, and that an entry can stand for."""
-    return tuple(s for s in statuses if s in (Status.UNSUPPORTED, Status.FALLBACK))
+    return tuple(s for s in statuses if Status(s).is_absence)

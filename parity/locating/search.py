@@ -43,7 +43,7 @@ from parity.comparing.subject import (
 from parity.comparing.truth import seeded
 from parity.comparing.watch import command, row_of
 from parity.core.errors import NothingCompared, ParityError, UsageError
-from parity.core.results import Raised, Status
+from parity.core.results import Raised
 from parity.devices import Device
 from parity.devices.mps import FALLBACK_VARIABLE
 from parity.execution import execute as ex
@@ -51,7 +51,6 @@ from parity.locating.calls import Operators, Search
 from parity.locating.located import SHOWN, Located, Parting, called
 from parity.locating.modules import module_errors
 
-LOCATABLE = (Status.WRONG, Status.DRIFT, Status.MALFORMED)
 PATIENCE = 60.0  # seconds for looking where a comparison that failed parts
 
 
@@ -205,7 +204,7 @@ def parted(
 ) -> Comparison:
     """The comparison with where the device parts, and with the results of that module first. As it is if nothing can be
     located: the device refuses the function, or differs by what its operators add up to."""
-    if not any(v.status in LOCATABLE for _, v in comparison.verdicts):
+    if not any(v.status.differs for _, v in comparison.verdicts):
         return comparison
     try:
         found = located(
@@ -230,7 +229,7 @@ def with_place(comparison: Comparison, found: Located) -> Comparison:
 
 def _next(one: Parting | None, dtype: str, device: Device) -> str:
     """The command that tests an operator by itself; empty if no row of the catalog does, or if the device refuses it."""
-    if one is None or one.verdict.status not in LOCATABLE:
+    if one is None or not one.verdict.status.differs:
         return ""
     names = one.operator.rpartition("::")[2].removesuffix("_backward"), one.place.function
     row = next(filter(None, (row_of(n.rpartition(".")[2]) for n in names)), "")

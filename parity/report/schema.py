@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from parity.core import picture
-from parity.core.results import SYMPTOMS, Aspect, Cause, Fingerprint, Json, Measure, MetadataNote, Record, Status
+from parity.core.results import DEATHS, SYMPTOMS, Aspect, Cause, Fingerprint, Json, Measure, MetadataNote, Record, Status
 from parity.findings.causes import WEIGHTS
 from parity.report.matrix import PASSES
 from parity.store.code import Code
 from parity.store.rows import BLAMES, KINDS, SIGHTED, Death, Header, Sighting
-from parity.store.soundness import DEADLY
 from parity.store.upgrades import FORMAT, MAGIC
 
 FOLDER = Path(__file__).with_name("schemas")
@@ -28,7 +27,7 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 TEXT: Json = {"type": "string"}
 COUNT: Json = {"type": "integer", "minimum": 0}
 NUMBER: Json = {"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}
-STATUSES, ASPECTS = [str(s) for s in Status], [str(a) for a in Aspect]
+STATUSES, ASPECTS, ENDS = list(map(str, Status)), list(map(str, Aspect)), list(map(str, DEATHS))
 WORD: Json = {"enum": STATUSES}
 
 
@@ -71,7 +70,7 @@ WORDS: Mapping[tuple[type, str], Json] = {
     (Record, "status"): WORD,
     (Record, "aspect"): {"enum": ASPECTS},
     (MetadataNote, "aspect"): {"enum": ASPECTS},
-    (Death, "how"): {"enum": list(DEADLY)},
+    (Death, "how"): {"enum": ENDS},
     (Death, "aspect"): {"enum": ["", *ASPECTS]},
     (Death, "blame"): {"enum": list(BLAMES)},
     (Sighting, "state"): {"enum": list(SIGHTED)},
@@ -136,9 +135,7 @@ def of_report() -> Json:
         "One kind of difference of an op in a dtype. case: the least one that shows it.",
         op=TEXT, dtype=TEXT, aspect={"enum": ASPECTS}, status=WORD, case=TEXT, reason=TEXT,
     )  # fmt: skip
-    death = _object(
-        "A process that ended or hung in a case.", op=TEXT, dtype=TEXT, how={"enum": list(DEADLY)}, case=TEXT, signal=TEXT
-    )
+    death = _object("A process that ended or hung in a case.", op=TEXT, dtype=TEXT, how={"enum": ENDS}, case=TEXT, signal=TEXT)
     cause = _object(
         "Findings with one origin. id: equal for equal facts, in every run; sentence: for a person; subject, symptom, "
         "properties: the facts; known: why it is accepted, empty if it is new; case: the least case of its plainest finding.",

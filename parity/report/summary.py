@@ -11,7 +11,7 @@ from textwrap import shorten
 
 from parity import tolerance
 from parity.core.dtypes import DEFAULT, HALF
-from parity.core.results import COMPARED, FINDINGS, MEANING, Aspect, Record, Status
+from parity.core.results import COMPARED, FINDINGS, Aspect, Record, Status
 from parity.engine import suite
 from parity.engine.doctor import suspicion
 from parity.findings import causes
@@ -208,7 +208,7 @@ def _rest(t: SummaryData, deaths: Sequence[Death], width: int | None, most: int)
     for title, part in (
         ("unsupported", refused(t.items)),
         ("fallback: ran on the CPU unasked, in so many checks; a case of each pass is in the run file", fallbacks(t.items)),
-        (f"void: {MEANING[Status.VOID]}", voids(t.items)),
+        (f"void: {Status.VOID.meaning}", voids(t.items)),
         ("of more than a tenth of their elements nothing was judged", power.left(t.items, UNJUDGED)),
         (
             "the CPU's own results are farther from the truth than the budget, by so many times at worst, in these ops; there "

@@ -30,7 +30,7 @@ from parity.core.results import Raised, Status, Verdict
 from parity.devices import Device
 from parity.execution import execute as ex
 from parity.locating.located import Located, plural
-from parity.locating.search import LOCATABLE, PATIENCE, located, with_place
+from parity.locating.search import PATIENCE, located, with_place
 
 Step = Callable[[Any, Tensor, Any], tuple[Tensor, Any]]
 LOGITS = re.compile(r"out\['logits'\]\[(\d+)\]$")
@@ -185,7 +185,7 @@ def compare_generation(
         comparison, _, _ = compared(decode, inputs, {}, place, backward=False, seen=keep)
     steps = tuple(_steps(dict(comparison.verdicts), sides)) if sides else ()
     found = None
-    if locate and any(v.status in LOCATABLE for _, v in comparison.findings):
+    if locate and any(v.status.differs for _, v in comparison.findings):
         found = _located(decode, inputs, place)
         comparison = comparison if found is None else with_place(comparison, found)
     return Generation(comparison.subject, steps, comparison, found)
