@@ -11,6 +11,7 @@ from enum import Flag, StrEnum, auto
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from parity.core.errors import UsageError
+from parity.core.extensions import Words
 from parity.core.layout import memory_format
 
 if TYPE_CHECKING:
@@ -120,8 +121,8 @@ def statuses(words: Collection[str], option: str) -> tuple[Status, ...]:
     return tuple(map(Status, words))
 
 
-class Aspect(StrEnum):
-    """One kind of check of a case; each gives its own record."""
+class Aspect(Words):
+    """One kind of check of a case; each gives its own record. `Aspect("own-...")` is one of a file outside of the package."""
 
     FORWARD = "forward"
     BACKWARD = "backward"

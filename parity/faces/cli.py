@@ -219,6 +219,10 @@ def _explain(o: argparse.Namespace) -> int:
     if path.is_file() or path.suffix == ".jsonl" or any(s and s in o.subject for s in (os.sep, os.altsep)):
         replay.explain_run(path, o.detail)
         return 0
+    if o.setup:
+        from parity.devices.setup import run_setup
+
+        run_setup(o.setup)  # it may add the op, or a table
     try:
         rows = list({i.row.name: i.row for i in suite.select([o.subject], source="all")}.values())
     except UsageError:

@@ -222,14 +222,15 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     causes.add_argument("--matrix", action="store_true", help=how)
     causes.add_argument("-v", "--verbose", action="store_true", help="with --matrix: the ops too in which everything agrees")
     how = "text by default; html: one page; junit: a test case for each op and dtype; github: annotations, the worst ten"
-    formats = ("text", "markdown", "json", "html", "junit", "github")
-    causes.add_argument("--format", choices=formats, default="text", help=how)
+    formats = "{text,markdown,json,html,junit,github}"  # no choices: files outside of the package add some
+    causes.add_argument("--format", default="text", metavar=formats, help=how)
     how = "with --format html: an earlier run, for trends and both side by side"
     causes.add_argument("--against", type=Path, metavar="BEFORE", help=how)
     how = "print the JSON schema of run files, or of reports in JSON, and do nothing else"
     causes.add_argument("--schema", choices=("run", "report"), help=how)
     how = "the cause as a bug report in Markdown: a minimal script, which is run for it, and the versions"
     causes.add_argument("--issue", action="store_true", help=how)
+    causes.add_argument("--setup", metavar="FILE", type=read_text, help="Python that adds a format of its own; it is run first")
     causes.add_argument("-o", "--output", type=read_path, metavar="FILE", help="write to this file")
     causes.set_defaults(command="report")
 

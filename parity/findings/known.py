@@ -215,7 +215,7 @@ def _bare(subject: str) -> str:
 def aspect_and_case(text: str) -> tuple[str, str]:
     """The two parts of "forward: exp(float32[3])". The aspect is empty where a person left it out."""
     aspect, colon, case = text.partition(": ")
-    return (aspect, case) if colon and aspect in WORDS["aspects"] else ("", text)
+    return (aspect, case) if colon and Aspect.holds(aspect) else ("", text)
 
 
 def parsed_case(text: str) -> Case:
@@ -424,7 +424,7 @@ def _problem_of_list(key: str, value: Any) -> Problem | None:
         return value, "name at least one op"
     allowed = WORDS.get(key)
     for v in value if allowed else ():
-        if allowed and v not in allowed:
+        if allowed and v not in allowed and not (key == "aspects" and Aspect.holds(v)):
             return v, f"{near(v, allowed)} allowed: {', '.join(allowed)}"
     for v in value if key in ("cases", "also") else ():
         try:

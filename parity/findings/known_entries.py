@@ -88,7 +88,7 @@ def of_status(status: str, run: Run, reason: str, link: str = "", until: date | 
                 seen[i.op][1].add(aspect)
     groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = defaultdict(list)
     for op, (some, passes) in seen.items():
-        groups[tuple(sorted(some)), tuple(str(a) for a in Aspect if a in passes)].append(op)
+        groups[tuple(sorted(some)), tuple(sorted(passes, key=[*Aspect, *sorted(passes)].index))].append(op)
     least: dict[str, str] = {}
     for r in run.records:
         if r.status == status and _parses(r.case):

@@ -29,7 +29,8 @@ def passes_of(counts: Mapping[str, Mapping[str, int]], deaths: Iterable[Death] =
     deaths: of the same, in the forward pass if they name none."""
     died = {(d.aspect or Aspect.FORWARD, d.how) for d in deaths}
     worst = []
-    for _, aspects in PASSES:
+    own = tuple(Aspect(a) for a in counts if a not in tuple(Aspect))  # of files outside of the package: of the forward pass
+    for aspects in (a if k else (*a, *own) for k, (_, a) in enumerate(PASSES)):
         seen = {s for a in aspects for s, n in counts.get(a, {}).items() if n} | {how for a, how in died if a in aspects}
         worst.append(next((s for s in BY_SEVERITY if s in seen), None))
     return worst
