@@ -244,7 +244,7 @@ def least(t: FaultTrial, score: Score, hit: tuple[Item, Drawn, Result]) -> Score
     t.journals.about(phase="shrink")
     with t.plan.device.active(), listening(t.notes):
         if result.verdict.status.is_finding:
-            case, _ = shrink_finding(item, t.plan, one, result, result.key, t.notes, t.journals)
+            case, _ = shrink_finding(item, t.plan, one, result, t.notes, t.journals)
         else:
             case = least_case(t, item, one, lambda case: _fires(t, item, case, result))
         if case != one.case and not (_fires(t, item, case, result) and _agrees(t, item, case, result)):
