@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from parity.catalog.row import Row
 from parity.catalog.rows import (
     activations,
@@ -39,6 +41,8 @@ from parity.catalog.rows import (
     vision,
     writing,
 )
+from parity.core import extensions
+from parity.core.case import source_of
 from parity.core.errors import UsageError, near
 
 MODULES = (
@@ -77,12 +81,25 @@ MODULES = (
     sparse,
     random,
 )
+NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")  # of a row: of an op in a case
 ROWS: dict[str, Row] = {r.name: r for module in MODULES for r in module.ROWS}
 FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(r.family for r in ROWS.values()))
 
 
+def add(*rows: Row) -> None:
+    """Add rows of a file outside of the package. Raises UsageError for a name that is taken, or that no case could hold."""
+    for r in rows:
+        if r.name in ROWS or not NAME.fullmatch(r.name) or source_of(r.name) != "native":
+            why = "is taken" if r.name in ROWS else "is no name of an op"
+            raise UsageError(f"a row cannot be called '{r.name}': it {why}; call it like 'mine.{r.name.strip() or 'op'}'")
+        ROWS[r.name] = r
+        extensions.note("row", r.name)
+
+
 def row(name: str) -> Row:
     """The row of this name. Raises UsageError where there is none."""
+    if name not in ROWS:
+        extensions.load()
     if name not in ROWS:
         raise UsageError(f"unknown op '{name}'; {near(name, ROWS) or 'list them with: parity run --list'}")
     return ROWS[name]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from parity.catalog import entries
 from parity.catalog.row import Row
-from parity.checks import derivatives, history, inputs_unchanged, metadata, poison, refusal, repeat, transfer, writes
+from parity.checks import derivatives, further, history, inputs_unchanged, metadata, poison, refusal, repeat, writes
 from parity.checks.due import DERIVATIVES, due, has_leaves, not_derived
 from parity.checks.power import ProbeResults
 from parity.checks.trial import (
@@ -122,7 +122,8 @@ def _unmet(t: Trial) -> list[Result]:
     missing = t.due - {r.aspect for r in t.results}
     odd = state.unusual(state.RECORDING)
     text = f"it was to be compared, and was not{': ' * bool(odd)}{', '.join(odd)}"
-    return [Result(a, Verdict(Status.ERROR, text, Measure("", problem=UNCOMPARED))) for a in Aspect if a in missing]
+    verdict = Verdict(Status.ERROR, text, Measure("", problem=UNCOMPARED))
+    return [Result(a, verdict) for a in sorted(missing, key=[*Aspect, *sorted(missing)].index)]
 
 
 def _overwritten_by(case: Case, device: Device, cpu: Device, tables: Tables, mark: Mark) -> list[Result]:
@@ -185,8 +186,7 @@ def _aspects(t: Trial) -> None:
         inputs_unchanged.check(t, sides)
     if t.settings.guards:
         poison.check_guards(t, sides)
-    if Aspect.TRANSFER in t.due:
-        transfer.check(t, there)
+    further.play(t, sides)
     if t.settings.held:
         repeat.compare_held(t)
 

@@ -8,7 +8,7 @@ import torch
 
 from parity.catalog import opinfo
 from parity.catalog.row import Row
-from parity.checks import transfer
+from parity.checks.further import CHECKS
 from parity.checks.gauge import GAUGES
 from parity.checks.trial import Trial
 from parity.core.case import TensorSpec
@@ -31,8 +31,7 @@ def due(t: Trial) -> set[Aspect]:
     row, s = t.program.row, t.settings
     own = Aspect.INPLACE if row.mutates else Aspect.FORWARD
     wanted = {own} if s.wants(own) else set()
-    if s.wants_more(Aspect.TRANSFER) and not all(o.spec.on_cpu for o in t.inputs.operands[: transfer.OPERANDS]):
-        wanted.add(Aspect.TRANSFER)
+    wanted.update(c.aspect for c in CHECKS if c.is_due(t))
     if (s.repeat or t.case.under == "deterministic") and row.relation not in ("random", "uninitialised"):
         wanted.add(Aspect.REPEAT)
     if t.program.out and not row.mutates and s.wants(Aspect.OUT):

@@ -36,6 +36,11 @@ CASTS = {
 Way = Callable[[Device, Tensor], Tensor]
 
 
+def is_due(t: Trial) -> bool:
+    """Whether an operand of the case travels."""
+    return t.settings.wants_more(Aspect.TRANSFER) and not all(o.spec.on_cpu for o in t.inputs.operands[:OPERANDS])
+
+
 def check(t: Trial, there: Placed) -> None:
     """Copy the first operands of the case to the device and back; every copy has one right answer."""
     t.mark("device")

@@ -51,7 +51,7 @@ class Result:
     def key(self) -> tuple[str, str, str]:
         """Identifies a finding of an op: aspect, tensor, and the kind of difference (not its size)."""
         m, status = self.verdict.measure, self.verdict.status
-        by_value = m is not None and status in (Status.DRIFT, Status.WRONG, Status.MALFORMED)
+        by_value = m is not None and status.differs
         kind = m.problem if m is not None and by_value else f"{status}: {self.verdict.reason[:60]}"
         return self.aspect, self.verdict.tensor, kind
 
@@ -60,7 +60,8 @@ class Result:
         if self.key == key:
             return self
         aspect, tensor, kind = key
-        if self.aspect != aspect or self.verdict.status not in (Status.DRIFT, Status.WRONG):
+        status = self.verdict.status
+        if self.aspect != aspect or not status.differs or status is Status.MALFORMED:
             return None
         for m in self.measures:
             if m.tensor == tensor and m.problem == kind and m.share is not None and m.share > 1.0:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from parity.comparing.difference import EQUAL, Difference, largest
 from parity.core.results import Status, Verdict, left_unjudged
@@ -53,6 +54,30 @@ def warn(text: str) -> None:
     warnings.warn(text, ParityWarning, stacklevel=level)
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a result's table. where: a tensor, an operator or a step; error: in units of what rounding explains, None
+    where none was measured."""
+
+    where: str
+    status: Status
+    error: float | None = None
+    reason: str = ""
+
+
+class Answer(Protocol):
+    """What every question about a user's function gives."""
+
+    @property
+    def agrees(self) -> bool: ...  # whether all that was asked for agrees
+
+    @property
+    def first(self) -> object | None: ...  # what differs first
+
+    @property
+    def table(self) -> tuple[Line, ...]: ...  # all that was compared, or that differs
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """What was compared: a verdict per tensor (`out`, `out['logits']`, `grad[0.weight]`, `buffer[1.running_mean]`).
@@ -88,6 +113,21 @@ class Comparison:
     def findings(self) -> tuple[tuple[str, Verdict], ...]:
         """The verdicts other than agreement, in the order of the tensors."""
         return tuple((n, v) for n, v in self.verdicts if v.status is not Status.AGREE)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether there is no finding."""
+        return not self.findings
+
+    @property
+    def first(self) -> Line | None:
+        """The first finding; None if all agree."""
+        return next((line for line in self.table if line.status is not Status.AGREE), None)
+
+    @property
+    def table(self) -> tuple[Line, ...]:
+        """A line for each tensor."""
+        return tuple(Line(n, v.status, None if v.measure is None else v.measure.share, v.reason) for n, v in self.verdicts)
 
     @property
     def share(self) -> float:

@@ -11,15 +11,17 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from parity.comparing.comparison import Comparison
-from parity.comparing.function import compared
+from parity.comparing.function import Compared, compared
+from parity.comparing.quick import DEFAULT
+from parity.comparing.request import Request
 from parity.comparing.subject import Wrap, is_compiled
 from parity.comparing.verdicts import Verdicts
 from parity.core.errors import UsageError, near
@@ -29,7 +31,6 @@ from parity.devices import Device
 Backend = str | Callable[..., Any]
 SHOWN = 3  # results of compiled code that are told
 PATIENCE = 60.0  # seconds for the search of the module that the compiler gets wrong
-VALUES = (Status.WRONG, Status.DRIFT, Status.MALFORMED)
 NO_GRAPH = "torch.compile makes no graph of it, so that it runs as it is"
 SIDES = ("", "eager", "compiled", "both")
 
@@ -135,42 +136,37 @@ class Compiler:
         return wrap
 
 
-def compiled_side(
-    compiler: Compiler,
-    fn: Callable[..., Any],
-    inputs: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    device: str | torch.device | Device,
-    backward: bool,
-    eager_wrong: bool,
-    atol: float | None = None,
-    fail_on: Sequence[Status] = (),
-    keep_on_cpu: Sequence[str] = (),
-) -> tuple[CompiledSide, BaseException | None]:
-    """Compile a function, run it on the device and judge it as `assert_parity` judges eager code; what it raised, if it raised.
-    Where only the compiled code is wrong, look for the module. Raises UsageError for a function that draws random numbers, and
-    what `compared` raises."""
+class Tried(NamedTuple):
+    """What became of compiled code, and what it raised, if it raised."""
 
-    def judged(wrap: Wrap) -> tuple[Comparison, BaseException | None]:
+    side: CompiledSide
+    cause: BaseException | None
+
+
+def compiled_side(compiler: Compiler, q: Request, eager_wrong: bool) -> Tried:
+    """Compile a function, run it on the device and judge it as `assert_parity` judges eager code. Where only the compiled code
+    is wrong, look for the module. Raises UsageError for a function that draws random numbers, and what `compared` raises."""
+
+    def judged(wrap: Wrap) -> Compared:
         with torch._dynamo.config.patch(suppress_errors=False):
-            found, cause, _ = compared(fn, inputs, kwargs, device, backward, atol, fail_on, keep_on_cpu, wrap=wrap, alone=False)
-        return found, cause
+            return compared(replace(q, wrap=wrap, alone=False, detail=False, effort=DEFAULT))
 
     def is_wrong(path: str) -> bool:
         """Whether the results are, with one submodule compiled; one that cannot be compiled alone says nothing."""
-        return any(v.status in VALUES for _, v in judged(compiler.part(path))[0].findings)
+        return any(v.status.differs for _, v in judged(compiler.part(path)).comparison.findings)
 
     try:
-        whole, cause = judged(compiler.whole)
-        side = CompiledSide(compiler.name, compiler.graphs, whole.verdicts, eager_wrong=eager_wrong)
+        whole = judged(compiler.whole)
+        cause = whole.cause
+        side = CompiledSide(compiler.name, compiler.graphs, whole.comparison.verdicts, eager_wrong=eager_wrong)
         why = _compile_failure(cause) or ("" if compiler.graphs or side.wrong else NO_GRAPH)
         if why:
-            return replace(side, verdicts=(("", Verdict(Status.UNSUPPORTED, why)),), refused=why), cause
-        owner = fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
-        differs = any(v.status in VALUES for _, v in side.verdicts)
+            return Tried(replace(side, verdicts=(("", Verdict(Status.UNSUPPORTED, why)),), refused=why), cause)
+        owner = q.fn if isinstance(q.fn, nn.Module) else getattr(q.fn, "__self__", None)
+        differs = any(v.status.differs for _, v in side.verdicts)
         if side.wrong_side == "compiled" and differs and isinstance(owner, nn.Module):
             side = replace(side, module=_culprit(owner, is_wrong))
-        return side, cause
+        return Tried(side, cause)
     finally:
         torch._dynamo.reset()  # it holds the copies that were compiled
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +24,8 @@ from parity.comparing.captured import Kept
 from parity.comparing.comparison import PACKAGE, Comparison, Notes, warn
 from parity.comparing.difference import differences
 from parity.comparing.meter import Meter
-from parity.comparing.quick import DEFAULT, FULL, QUICK, by_rounding, effort_of
+from parity.comparing.quick import FULL, QUICK, by_rounding
+from parity.comparing.request import Request
 from parity.comparing.screens import by_movement
 from parity.comparing.subject import (
     SEED,
@@ -39,7 +38,6 @@ from parity.comparing.subject import (
     is_compiled,
     known,
     parts_compiled,
-    subject,
     tracked_outputs,
 )
 from parity.comparing.truth import FunctionTruth, seeded
@@ -113,52 +111,80 @@ def tables_of(name: str) -> tolerance.Tables:
     return tolerance.load(name)
 
 
-def compared(
-    fn: Callable[..., Any],
-    inputs: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    device: str | torch.device | Device = "auto",
-    backward: bool = True,
-    atol: float | None = None,
-    fail_on: Sequence[Status] = (),
-    keep_on_cpu: Sequence[str] = (),
-    detail: bool = False,
-    effort: str = DEFAULT,
-    seen: Seen | None = None,
-    wrap: Wrap | None = None,
-    alone: bool = True,
-) -> tuple[Comparison, BaseException | None, Notes]:
-    """What `assert_parity` judges, without failing for what it finds: the comparison, the device's exception if it raised one,
-    and the notes. seen: gets what was compared. wrap: makes what the device runs of the function
-    (a compiler); alone: whether nothing else is compared beside this. The other arguments are those of `assert_parity`, which
-    raises as this does."""
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What came of a request: the comparison, the device's exception if it raised one, and the notes."""
+
+    comparison: Comparison
+    cause: BaseException | None
+    notes: Notes
+
+
+def compared(q: Request, seen: Seen | None = None) -> Compared:
+    """What `assert_parity` judges, without failing for what it finds; raises as that does. seen: gets what was compared."""
     __tracebackhide__ = True
-    number = atol is None or (isinstance(atol, Real) and not isinstance(atol, bool))
-    if not number or (atol is not None and not 0 <= atol < math.inf):
-        raise UsageError(f"atol is {atol!r}; give a number that is 0 or more, or None for the tolerance tables alone")
-    notes, effort = Notes(), effort_of(effort)
-    s, place = subject(fn, inputs, kwargs, keep_on_cpu), target(device)
-    if place.name == "cpu" and alone:
+    q.check()
+    s, place, notes = q.subject(), target(q.device), Notes()
+    if place.name == "cpu" and q.alone:
         notes.say("the device is the CPU itself, so this says nothing about any other; name one with device=", loud=True)
     with _ONE, compiler.kept_out(), state.Kept():
-        comparison, cause = _judged(s, place, backward, atol, fail_on, notes, detail, effort, seen, wrap)
-    return replace(comparison, dtype=s.dtype, device=place.name), cause, notes
+        comparison, cause = _judged(q, s, place, notes, seen)
+    return Compared(replace(comparison, dtype=s.dtype, device=place.name), cause, notes)
 
 
-def _judged(
-    s: Subject,
-    device: Device,
-    backward: bool,
-    atol: float | None,
-    fail_on: Sequence[Status],
-    notes: Notes,
-    detail: bool,
-    effort: str,
-    seen: Seen | None,
-    wrap: Wrap | None,
-) -> tuple[Comparison, BaseException | None]:
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What the CPU gave. tracked: the outputs with gradients; ours: all results; left: what the runs left behind in torch."""
+
+    subject: Subject
+    run: ForwardRun
+    tracked: tuple[str, ...]
+    cotangents: Sequence[Tensor]
+    ours: Mapping[str, Tensor]
+    left: Sequence[str]
+
+
+def _judged(q: Request, s: Subject, device: Device, notes: Notes, seen: Seen | None) -> tuple[Comparison, BaseException | None]:
     """The comparison, and the device's exception if it raised one."""
     __tracebackhide__ = True
+    _refuse(s, device)
+    title, meter = f"{s.name} {s.dtype} on {device.name}", Meter(s.name)
+    here = _on_the_cpu(q, s, meter, notes)
+    s, fallbacks = here.subject, list[str]()
+    with listening(fallbacks), state.Kept() as there:
+        theirs, cause = _on_device(s, device, q.backward, here.tracked, here.cotangents, here.run, q.wrap)
+    extra = (*_fell_back(q, fallbacks, notes), *_left_behind(s, here.left, there.left, notes))
+    watch = _watched(s, device, q.backward) if device.name != "cpu" and not _spent(theirs) else None
+    if isinstance(theirs, Raised):
+        verdict, next_ = _refused_there(s, device, theirs, cause, watch, notes)
+        return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_), cause
+    extra += tuple(_overwritten(device, theirs.held))
+    cast = watch.cast if watch is not None else None
+    truth = FunctionTruth(s, q.backward, here.cotangents, here.ours, cast, meter, q.effort == FULL)
+    if watch is not None:
+        _placed_there(title, device, watch, theirs.outside, here.run, notes)
+    idle = _untouched(s, theirs.results, here.ours)
+    results, ours = ({n: t for n, t in side.items() if n not in idle} for side in (theirs.results, here.ours))
+    sides = Sides(s, device, here.tracked, here.cotangents, ours, results, truth)
+    if seen is not None:
+        seen(sides)
+    if cast:
+        results, ours = in_one_dtype(results, ours, device.name, notes)
+        sides = replace(sides, ours=ours, theirs=results)
+    limits: dict[str, Limits] | None = {} if q.detail else None
+    judgements = _by_tensor(q, sides, limits, meter, notes)
+    if not judged(judgements, ours):
+        raise NothingCompared(f"{title}: {_nothing(here.run)}; return what is to be compared")
+    if truth.refused:
+        notes.say(f"judged against the reference: it does not run in float64 ({truth.refused})")
+    judgements = (*extra, *settled(judgements, q.fail_on, notes))
+    failed = any(v.status is not Status.AGREE for _, v in judgements)
+    following, apart = _next(s, device, watch) if failed else "", differences(judgements, results, ours)
+    return Comparison(title, judgements, tuple(notes.lines), following, limits or {}, differences=apart), cause
+
+
+def _refuse(s: Subject, device: Device) -> None:
+    """Raise NothingCompared or UsageError for what cannot be compared on the device."""
     if not s.moves:
         raise NothingCompared(f"{s.name}: no input is a tensor, so nothing would reach {device.name}; give it tensors")
     if device.simulated and s.odd:
@@ -166,63 +192,52 @@ def _judged(
             f"'{s.odd}' of {s.name} is sparse, nested or quantized, and {device.name}, a simulated device, is compared in "
             "dense tensors alone; give a dense one, or name a real device"
         )
-    title = f"{s.name} {s.dtype} on {device.name}"
-    meter = Meter(s.name)
+
+
+def _on_the_cpu(q: Request, s: Subject, meter: Meter, notes: Notes) -> Here:
+    """The runs on the CPU, with what they leave to say. Raises UsageError as `_reference` does."""
+    __tracebackhide__ = True
     ex.left_by_the_device()  # by calls of others
     with meter.run("the runs on the CPU", AFTER_THE_CPU), state.Kept() as here:
-        s, run, reference = _reference(s, backward)
-    if s.draws and wrap is not None:
+        s, run, reference = _reference(s, q.backward)
+    if s.draws and q.wrap is not None:
         raise UsageError(f"{s.name} draws random numbers, which compiled code draws by its own kernels; call .eval()")
     if s.draws:
         notes.say("random numbers (dropout) were drawn on the CPU and handed to both sides, so the device drew none")
     _compiled(s, notes)
     bare(run.bare, notes)
-    cotangents = fixed_cotangents(run) if backward and run.leaves else []
+    cotangents = fixed_cotangents(run) if q.backward and run.leaves else []
     tracked = tracked_outputs(run) if cotangents else ()
-    if backward and not cotangents:
+    if q.backward and not cotangents:
         off = torch.is_inference_mode_enabled() and any(t.requires_grad for _, t in s.tensors)
         notes.say(INFERENCE if off else "no gradients: no output depends on an input or parameter that requires one", loud=off)
     ours, problem = _with_gradients(run, reference, tracked, cotangents)
     if problem is not None:
         notes.say(f"no gradients: {no_gradients(problem.message)}", loud=True)
         tracked, cotangents = (), []
-    fallbacks: list[str] = []
-    with listening(fallbacks), state.Kept() as there:
-        theirs, cause = _on_device(s, device, backward, tracked, cotangents, run, wrap)
+    return Here(s, run, tracked, cotangents, ours, here.left)
+
+
+def _fell_back(q: Request, fallbacks: Sequence[str], notes: Notes) -> Verdicts:
+    """The verdict on operators that ran on the CPU, if that is to fail; else a note."""
+    if not fallbacks:
+        return ()
     ran = f"ran on the CPU: {', '.join(sorted(set(fallbacks)))}"
-    if fallbacks and Status.FALLBACK not in fail_on:
-        notes.say(ran, loud=True)
-    extra: Verdicts = (("", Verdict(Status.FALLBACK, ran)),) if fallbacks and Status.FALLBACK in fail_on else ()
-    extra = (*extra, *_left_behind(s, here.left, there.left, notes))
-    watch = _watched(s, device, backward) if device.name != "cpu" and not _spent(theirs) else None
-    if isinstance(theirs, Raised):
-        verdict, next_ = _refused_there(s, device, theirs, cause, watch, notes)
-        return Comparison(title, (*extra, ("", verdict)), tuple(notes.lines), next_), cause
-    results, outside, held = theirs
-    extra += tuple(_overwritten(device, held))
-    truth = FunctionTruth(s, backward, cotangents, ours, watch.cast if watch is not None else None, meter, effort == FULL)
-    if watch is not None:
-        _placed_there(title, device, watch, outside, len(run.outputs), run.computed, notes)
-    idle = _untouched(s, results, ours)
-    results, ours = ({n: t for n, t in side.items() if n not in idle} for side in (results, ours))
-    if seen is not None:
-        seen(Sides(s, device, tracked, cotangents, ours, results, truth))
-    if watch is not None and watch.cast:
-        results, ours = in_one_dtype(results, ours, device.name, notes)
-    limits: dict[str, Limits] | None = {} if detail else None
+    if Status.FALLBACK in q.fail_on:
+        return (("", Verdict(Status.FALLBACK, ran)),)
+    notes.say(ran, loud=True)
+    return ()
+
+
+def _by_tensor(q: Request, sides: Sides, limits: dict[str, Limits] | None, meter: Meter, notes: Notes) -> Verdicts:
+    """A verdict for each result."""
     passed: Mapping[str, Verdict] = {}
-    if not detail and effort != FULL:
-        passed = (by_rounding if effort == QUICK else by_movement)(s, backward, cotangents, results, ours, meter)
-    bench = Bench(ROW, tables_of(device.name), truth, None, detail or effort == FULL, limits, detail or effort == FULL)
-    judgements = verdicts(bench, results, ours, notes, atol, passed)
-    if not judged(judgements, ours):
-        raise NothingCompared(f"{title}: {_nothing(run)}; return what is to be compared")
-    if truth.refused:
-        notes.say(f"judged against the reference: it does not run in float64 ({truth.refused})")
-    judgements = (*extra, *settled(judgements, fail_on, notes))
-    failed = any(v.status is not Status.AGREE for _, v in judgements)
-    following, apart = _next(s, device, watch) if failed else "", differences(judgements, results, ours)
-    return Comparison(title, judgements, tuple(notes.lines), following, limits or {}, differences=apart), cause
+    if not q.detail and q.effort != FULL:
+        by = by_rounding if q.effort == QUICK else by_movement
+        passed = by(sides.subject, q.backward, sides.cotangents, sides.theirs, sides.ours, meter)
+    closely = q.detail or q.effort == FULL
+    bench = Bench(ROW, tables_of(sides.device.name), sides.truth, None, closely, limits, closely)
+    return verdicts(bench, sides.theirs, sides.ours, notes, q.atol, passed)
 
 
 def _left_behind(s: Subject, here: Sequence[str], there: Sequence[str], notes: Notes) -> Verdicts:
@@ -278,9 +293,14 @@ def device_results(s: Subject, device: Device, backward: bool) -> Mapping[str, T
     return theirs if isinstance(theirs, Raised) else theirs[0]
 
 
-def plain_results(
-    s: Subject, device: Device, cotangents: Sequence[Tensor]
-) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]] | None:
+class Plain(NamedTuple):
+    """The results of one run on each side, by name, on the CPU."""
+
+    ours: Mapping[str, Tensor]
+    theirs: Mapping[str, Tensor]
+
+
+def plain_results(s: Subject, device: Device, cotangents: Sequence[Tensor]) -> Plain | None:
     """All results of one run on the CPU and one on the device, by name, on the CPU; None if one of them raises. Raises
     UsageError as `compared` does."""
     backward = bool(cotangents)
@@ -291,7 +311,7 @@ def plain_results(
     tracked = tracked_outputs(run) if backward else ()
     ours, problem = _with_gradients(run, {n: t.detach() for n, t in (*run.outputs, *run.written)}, tracked, cotangents)
     theirs, _ = _on_device(s, device, backward, tracked, cotangents, run)
-    return None if problem is not None or isinstance(theirs, Raised) else (ours, theirs[0])
+    return None if problem is not None or isinstance(theirs, Raised) else Plain(ours, theirs.results)
 
 
 def judged_results(
@@ -490,17 +510,11 @@ def _spent(theirs: Any) -> bool:
 
 
 def _placed_there(
-    title: str,
-    device: Device,
-    watch: PlacementWatch,
-    outside: frozenset[str],
-    total: int,
-    numbers: frozenset[str],
-    notes: Notes,
+    title: str, device: Device, watch: PlacementWatch, outside: frozenset[str], run: ForwardRun, notes: Notes
 ) -> None:
     """Note what lies or ran elsewhere. Raises NothingCompared if nothing ran on the device."""
-    away = sorted(outside - numbers)
-    nowhere = total > 0 and len(outside) == total
+    away = sorted(outside - run.computed)
+    nowhere = 0 < len(run.outputs) == len(outside)
     if watch.whole and (watch.idle or (nowhere and not watch.there)):
         ran = f"; on the CPU ran {', '.join(list(watch.here)[:6])}" if watch.here else ""
         raise NothingCompared(f"{title}: no operator ran on {device.name}{ran}; let the function compute where its inputs lie")
@@ -536,7 +550,14 @@ def _kept(before: Tensor, after: Tensor) -> bool:
 # ------------------------------------------------------------------------------------------------------- what was raised
 
 
-def attempted(run: Callable[[], Any], stage: str, classified: bool = True) -> tuple[Any, BaseException | None]:
+class Attempt(NamedTuple):
+    """What a call gave, or `Raised`, and the exception itself."""
+
+    got: Any
+    cause: BaseException | None
+
+
+def attempted(run: Callable[[], Any], stage: str, classified: bool = True) -> Attempt:
     """`execute.attempt`, which also returns the exception itself. A ParityError is raised again."""
     caught: list[BaseException] = []
 
@@ -550,7 +571,7 @@ def attempted(run: Callable[[], Any], stage: str, classified: bool = True) -> tu
     got = ex.attempt(kept, stage, classified)
     if caught and isinstance(caught[0], ParityError):
         raise caught[0]
-    return got, caught[0] if caught else None
+    return Attempt(got, caught[0] if caught else None)
 
 
 def _raised_text(raised: Raised, cause: BaseException | None) -> str:

@@ -23,6 +23,7 @@ import torch
 
 from parity.comparing.function import Sides, compared, raised_at
 from parity.comparing.own_figures import with_figures
+from parity.comparing.request import Request
 from parity.comparing.rows import rows
 from parity.comparing.subject import SEED, subject
 from parity.core import processes, state
@@ -151,7 +152,7 @@ def _compared(name: str, make: Callable[[], Made], device: Any, fail_on: tuple[S
             raise UsageError(f"{name}: its file leaves {odd[0]} in force, where no gradient is compared; end that mode there")
         yield own.BEGIN, {"name": name, "dtype": subject(fn, inputs, {}).dtype}
         seen: list[Sides] = []
-        comparison, _, _ = compared(fn, inputs, {}, device, fail_on=fail_on, seen=seen.append)
+        comparison = compared(Request(fn, inputs, {}, device, fail_on=fail_on), seen.append).comparison
         item, records = rows(name, (comparison,))
         item = with_figures(item, seen[0]) if seen else item
     except ParityError as e:

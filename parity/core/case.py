@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from types import EllipsisType
 from typing import Any, TypeAlias, Union
 
+from parity.core.extensions import Words
 
-class OpClass(StrEnum):
+
+class OpClass(Words):
     """Which rule judges an op (the numbers and their sources: `tolerances/default.toml`)."""
 
     EXACT = "exact"  # data movement, comparisons, integer and bit ops, rounding

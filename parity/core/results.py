@@ -5,68 +5,22 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from parity.core.errors import UsageError
+from parity.core.extensions import Words
 from parity.core.layout import memory_format
+from parity.core.status import BY_SEVERITY as BY_SEVERITY
+from parity.core.status import COMPARED as COMPARED
+from parity.core.status import DEATHS as DEATHS
+from parity.core.status import FINDINGS as FINDINGS
+from parity.core.status import SILENT as SILENT
+from parity.core.status import Status as Status
+from parity.core.status import statuses as statuses
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-
-class Status(StrEnum):
-    """The result of a check. Every report uses these words."""
-
-    AGREE = "agree"
-    DRIFT = "drift"
-    WRONG = "wrong"
-    MALFORMED = "malformed"
-    UNSUPPORTED = "unsupported"
-    ERROR = "error"
-    FALLBACK = "fallback"
-    UNSTABLE = "unstable"
-    NOT_REPRODUCED = "not reproduced"
-    CRASH = "crash"
-    HANG = "hang"
-    KILLED = "killed"
-    OOM = "oom"
-    VOID = "void"
-
-    @property
-    def is_finding(self) -> bool:
-        """Whether this status fails a run by default."""
-        return self in FINDINGS
-
-    @property
-    def is_comparison(self) -> bool:
-        """Whether a record with this status means that device and reference were compared."""
-        return self in COMPARED
-
-
-FINDINGS = frozenset(
-    {Status.DRIFT, Status.WRONG, Status.MALFORMED, Status.ERROR, Status.UNSTABLE, Status.NOT_REPRODUCED}
-    | {Status.CRASH, Status.HANG, Status.KILLED, Status.OOM}
-)
-COMPARED = frozenset({Status.AGREE, Status.DRIFT, Status.WRONG, Status.MALFORMED, Status.UNSTABLE, Status.NOT_REPRODUCED})
-MEANING: dict[Status, str] = {
-    Status.AGREE: "inside the tolerance",
-    Status.DRIFT: "precision worse than the budget allows",
-    Status.WRONG: "no rounding explains it; NaN or Inf where there is none; a write missing or beside its target",
-    Status.MALFORMED: "wrong shape, dtype or aliasing, or computed what must be refused",
-    Status.UNSUPPORTED: "the device refuses the op or the dtype, in the words it has for that",
-    Status.ERROR: "the device raised where the reference ran",
-    Status.FALLBACK: "ran on the CPU without being asked to",
-    Status.UNSTABLE: "two equal runs differ, and one of them is outside the tolerance",
-    Status.NOT_REPRODUCED: "a finding far outside the tolerance that was never reproduced",
-    Status.CRASH: "the process died",
-    Status.HANG: "did not come back within its time",
-    Status.KILLED: "the process was killed from outside, by a person or for its memory, and the case with it",
-    Status.OOM: "the device ran out of memory",
-    Status.VOID: "neither the reference nor the oracle could run it: says nothing",
-}
 
 # How the reason of a check begins that says nothing because of this torch, and not of the device.
 LACKS = "this torch lacks"
@@ -74,20 +28,8 @@ OTHER_SIGNATURE = "this torch takes other arguments"
 BOTH_REFUSE = "reference and device both refuse"
 
 
-def statuses(words: Collection[str], option: str) -> tuple[Status, ...]:
-    """The statuses with these names, for an option that lists which statuses fail a run. Raises UsageError, naming the option,
-    for an unknown word and for `agree`."""
-    known = [str(s) for s in Status if s is not Status.AGREE]
-    for w in words:
-        if w == Status.AGREE:
-            raise UsageError(f"'{w}' for {option}: agreement is no failure; allowed: {', '.join(known)}")
-        if w not in known:
-            raise UsageError(f"unknown status '{w}' for {option}; allowed: {', '.join(known)}")
-    return tuple(map(Status, words))
-
-
-class Aspect(StrEnum):
-    """One kind of check of a case; each gives its own record."""
+class Aspect(Words):
+    """One kind of check of a case; each gives its own record. `Aspect("own-...")` is one of a file outside of the package."""
 
     FORWARD = "forward"
     BACKWARD = "backward"

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from parity.core import dtypes as known
-from parity.core import machine
+from parity.core import extensions, machine
 from parity.core.errors import ParityError
 from parity.core.health import DOCTOR, HEALTHY, SUSPECT, UNUSABLE, Health
 from parity.core.processes import deadly
@@ -188,7 +188,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if deadly():
         verdict = SUSPECT if health.verdict == HEALTHY else health.verdict
         health = replace(health, verdict=verdict, reasons=(*reasons(), *health.reasons))
-    print(json.dumps({"device": device.name, **asdict(health), "fingerprint": asdict(fingerprint(device, health))}))
+    answer = {"device": device.name, **asdict(health), "fingerprint": asdict(fingerprint(device, health))}
+    print(json.dumps(answer | {"adds": extensions.added}))
     return 0
 
 

@@ -18,8 +18,10 @@ _kept: list[Any] = []  # what they define: a torch.library.Library takes its ope
 
 
 def run_setup(path: str) -> None:
-    """Run the file, once per process; it can import modules from its own folder. Raises UsageError, with the line, for any
-    exception in it, including SystemExit."""
+    """Run the file, once per process, so that it adds once what it adds; it can import modules from its own folder. Raises
+    UsageError, with the line, for any exception in it, including SystemExit."""
+    if path in ran:
+        return
     if not Path(path).is_file():
         raise UsageError(f"--setup {path}: no such file; give a Python file that sets what the device is to run with")
     add_folder_to_path(Path(path))

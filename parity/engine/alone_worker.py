@@ -14,7 +14,6 @@ from pathlib import Path
 
 from parity.core import notation
 from parity.core.errors import CaseError
-from parity.core.results import Status
 from parity.devices.fallbacks import listening
 from parity.engine import suite
 from parity.engine.alone import DONE, Asked, Checked, packed
@@ -43,7 +42,7 @@ def main() -> None:
                 checked = check_case(item, plan, ordinal, pinned, one, journal.stage, notes)
             except CaseError as e:
                 checked = Checked(void=str(e))
-            odd = [r.verdict.reason for r in checked.results if r.verdict.status in (Status.ERROR, Status.VOID)]
+            odd = [r.verdict.reason for r in checked.results if r.verdict.status.is_doubtful]
             if (odd or checked.void or one.case.refused) and not plan.device.answers():
                 journal.lost((odd or [checked.void or "a call that is to be refused"])[0])
             results.write(packed(ordinal, checked))

@@ -55,7 +55,7 @@ def checked_here(
         end_unless_alive(plan, journal, str(e))
         checked = Checked(void=str(e))
     # A call that the CPU refuses as well may still have broken the device for all later calls.
-    odd = [r.verdict.reason for r in checked.results if r.verdict.status in (Status.ERROR, Status.VOID)]
+    odd = [r.verdict.reason for r in checked.results if r.verdict.status.is_doubtful]
     if odd or (one.case.refused and not checked.void):
         end_unless_alive(plan, journal, odd[0] if odd else f"a call that is to be refused ({one.case.refused})")
     journal.end()

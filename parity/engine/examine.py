@@ -17,7 +17,7 @@ from parity.devices.fallbacks import listening
 from parity.engine.alone import Alone
 from parity.engine.cases import alike, drawn, valid
 from parity.engine.checking import checked_here, end_unless_able, leaks_of
-from parity.engine.findings import Finding, by_kind, how_far, may_tell_now, record_of
+from parity.engine.findings import Finding, Looks, by_kind, how_far, may_tell_now, record_of
 from parity.engine.journal import CaseJournal
 from parity.engine.known_cases import recognition, replay_known, take_out_known
 from parity.engine.planning import BASE_SECONDS, RunPlan
@@ -116,12 +116,12 @@ def examine(
             notes.clear()
         else:
             alone.close()
-        kinds, locate = how_far(o, dead)
+        looks = how_far(o, dead)
         accepted = take_out_known(item, plan, tally, known, notes, journal)
         now = not plan.later if part is None or plan.limit is None else may_tell_now(part, plan.limit, tally)
         began = time.monotonic()
-        looks = kinds if now else 0, locate and now, not now and not o.no_shrink
-        findings = tuple(by_kind(item, plan, tally, known, notes, journal, *looks))
+        looks = Looks(looks.kinds if now else 0, looks.locate and now, not now and not o.no_shrink)
+        findings = tuple(by_kind(item, plan, tally, known, notes, journal, looks))
         if plan.limit is not None:
             plan.limit.causes += time.monotonic() - began
     records = (*tally.records, *accepted, *map(record_of, findings))
@@ -144,5 +144,5 @@ def explain(
     tally.failing.update(held.failing)
     known = recognition(item, plan)
     with plan.device.active(), listening(notes):
-        findings = tuple(by_kind(item, plan, tally, known, notes, journal, *how_far(plan.options, dead), later=False))
+        findings = tuple(by_kind(item, plan, tally, known, notes, journal, how_far(plan.options, dead)))
     return findings, tuple(map(record_of, findings)), tuple(known.sightings)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from parity.checks.check import Result, failing
 from parity.core import notation
@@ -59,18 +60,26 @@ class Finding:
     before: tuple[str, ...] = ()
 
 
+class Looks(NamedTuple):
+    """How closely findings are looked at. kinds: of how many the sizes are shrunk; locate: whether experiments look for their
+    causes; later: whether another part of the item will tell them."""
+
+    kinds: int
+    locate: bool
+    later: bool = False
+
+
 def by_kind(
-    item: Item, plan: RunPlan, tally: ItemTally, known: Recognition, notes: list[str], journal: CaseJournal,
-    kinds: int, locate: bool, later: bool,
-) -> Iterator[Finding]:  # fmt: skip
-    """Each kind of finding with its least case and its cause, and what it is to the known ones. kinds: of how many the sizes
-    are shrunk; locate: whether experiments look for their causes; later: whether another part of the item will tell them."""
+    item: Item, plan: RunPlan, tally: ItemTally, known: Recognition, notes: list[str], journal: CaseJournal, looks: Looks
+) -> Iterator[Finding]:
+    """Each kind of finding with its least case and its cause, and what it is to the known ones."""
+    kinds, locate, later = looks
     spent = 0.0
     for k, (key, seen) in enumerate(tally.failing.items()):
         one, result = min(seen, key=lambda s: (len(s[0].picks), s[0].picks))
         case = one.case
         if kinds:
-            case, result = shrink(item, plan, one, result, key, notes, journal, k < kinds)
+            case, result = shrink(item, plan, one, result, notes, journal, k < kinds)
         left = min(CAUSE_SECONDS - spent, plan.left)
         began = time.monotonic()
         look = locate and left > 0
@@ -149,18 +158,11 @@ def _cause(item: Item, plan: RunPlan, case: Case, result: Result, notes: list[st
 
 
 def shrink(
-    item: Item,
-    plan: RunPlan,
-    one: Drawn,
-    result: Result,
-    key: tuple[str, ...],
-    notes: list[str],
-    journal: CaseJournal,
-    sizes: bool = True,
+    item: Item, plan: RunPlan, one: Drawn, result: Result, notes: list[str], journal: CaseJournal, sizes: bool = True
 ) -> tuple[Case, Result]:
     """The least case that shows this kind of finding, and its result; the original case if it does not show the finding
     again. sizes: whether to look for smaller sizes, too, which takes longest."""
-    deadline = time.monotonic() + min(SHRINK_SECONDS, plan.left)
+    deadline, key = time.monotonic() + min(SHRINK_SECONDS, plan.left), result.key
     hits: dict[Case, Result | None] = {}  # each case is tried once, so that an unstable device cannot confuse the shrinker
 
     def fails(case: Case) -> bool:
@@ -169,7 +171,7 @@ def shrink(
                 return False
             journal.begin(SHRINKING, item.id, notation.case_text(case), plan.patience(case))
             again = recheck(item, plan, case, notes, result.aspect, journal)
-            if not again or any(r.verdict.status in (Status.ERROR, Status.VOID) for r in again):
+            if not again or any(r.verdict.status.is_doubtful for r in again):
                 end_unless_alive(plan, journal, again[0].verdict.reason if again else "a case that could not be built")
             journal.end()
             hits[case] = next((shown for r in failing(again) if (shown := r.about(key)) is not None), None)
@@ -214,8 +216,8 @@ def may_tell_now(part: Part, limit: TimeLimit, tally: ItemTally) -> bool:
     return now
 
 
-def how_far(o: RunOptions, dead: frozenset[int]) -> tuple[int, bool]:
-    """(how many kinds of findings are shrunk, whether causes are looked for), after what ended processes before."""
+def how_far(o: RunOptions, dead: frozenset[int]) -> Looks:
+    """How closely findings are looked at, after what ended processes before."""
     kinds = 0 if o.no_shrink or SHRINKING in dead else KINDS_SHRUNK
     # Each death costs a process: one more may happen here only if none but shrinking's came before.
-    return kinds, not o.no_shrink and LOCATING not in dead and (SHRINKING not in dead or len(dead) == 1)
+    return Looks(kinds, not o.no_shrink and LOCATING not in dead and (SHRINKING not in dead or len(dead) == 1))

@@ -63,7 +63,7 @@ def _results_of_known(
         again = ((a, recheck(item, plan, case, notes, a, journal)) for a in aspects)
         results = tuple(r for a, some in again for r in some if r.aspect is a)
         notes.clear()
-        if odd := [r.verdict.reason for r in results if r.verdict.status in (Status.ERROR, Status.VOID)]:
+        if odd := [r.verdict.reason for r in results if r.verdict.status.is_doubtful]:
             end_unless_alive(plan, journal, odd[0])
         if any(r.verdict.status is not Status.AGREE for r in results):
             break

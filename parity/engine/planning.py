@@ -70,12 +70,18 @@ def patience(case: Case) -> float:
     return BASE_SECONDS + SECONDS_PER_ELEMENT * most + SECONDS_PER_TENSOR * len(case.operands())
 
 
-def run_plan(options: RunOptions, power: float, left: float | None, later: bool = False) -> RunPlan:
-    """The RunPlan of this process. power, later: see `RunPlan`; left: seconds until the time is over."""
+def prepare(setup: str | None) -> None:
+    """Import torch in a process of a run, and run the setup file: before OpInfo is imported, which freezes the backend flags,
+    and before items are collected, to which the file may add some."""
     processes.prepare_torch()
     refuse_modes()
-    if options.setup:  # before OpInfo is imported, which freezes the backend flags
-        run_setup(options.setup)
+    if setup:
+        run_setup(setup)
+
+
+def run_plan(options: RunOptions, power: float, left: float | None, later: bool = False) -> RunPlan:
+    """The RunPlan of this process. power, later: see `RunPlan`; left: seconds until the time is over."""
+    prepare(options.setup)
     device = resolve(options.device, load_faults(options.faults) if options.faults else ())
     tables = tolerance.load(device.name, known_ops={r.name for r in suite.rows("all")}, fast=is_fast(device))
     cpu, profile = resolve("cpu"), suite.profile(options.profile)

@@ -15,6 +15,7 @@ from parity import catalog
 from parity.catalog import entries, lookup
 from parity.catalog.draw import Sizes, SweepPlan
 from parity.catalog.row import Row
+from parity.core import extensions
 from parity.core.case import TORCH_DATA, source_of
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import UsageError, near
@@ -193,13 +194,18 @@ def _hashed(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-@functools.cache
 def rows(source: str) -> tuple[Row, ...]:
     """All rows of a source, in the order of a report. Raises UsageError for an unknown source."""
     if source not in SOURCES:
         raise UsageError(f"unknown source '{source}'; allowed: {', '.join(SOURCES)}")
-    asked = MEMBERS.get(source, (source,))
-    return tuple(r for one in asked for r in (catalog.ROWS.values() if one == "native" else entries.rows(one)))
+    extensions.load()
+    return _rows(MEMBERS.get(source, (source,)), len(catalog.ROWS))
+
+
+@functools.cache
+def _rows(sources: tuple[str, ...], native: int) -> tuple[Row, ...]:
+    """native: the number of rows of the catalog, to which files outside of the package add some."""
+    return tuple(r for one in sources for r in (catalog.ROWS.values() if one == "native" else entries.rows(one)))
 
 
 def profile(name: str) -> RunProfile:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from parity.checks.check import Result
 from parity.checks.power import Probe, ProbeResults
 from parity.core.case import Case
-from parity.core.results import COMPARED, Aspect, MetadataNote, Record, Status
+from parity.core.results import COMPARED, SILENT, Aspect, MetadataNote, Record, Status
 from parity.engine.suite import Item
 from parity.generation.generate import Drawn
 from parity.store.features import features
@@ -20,7 +20,7 @@ from parity.store.figures import Collected, Figures
 from parity.store.rows import ItemRow, Power, gathered
 
 Timing: TypeAlias = Mapping[str, float]
-NOTHING = (Status.UNSUPPORTED, Status.VOID)
+NOTHING = SILENT - {Status.FALLBACK}  # which computes
 KEPT_NUMEL = 1000  # most elements of the operands of a case that is repeated to look for leaks
 
 

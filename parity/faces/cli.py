@@ -15,6 +15,7 @@ from pathlib import Path
 
 from parity import tolerance
 from parity.catalog import lookup
+from parity.catalog.row import Row
 from parity.core import processes, resources
 from parity.core.devices import USUAL
 from parity.core.dtypes import DEFAULT, FACTS
@@ -211,6 +212,29 @@ def _replay(o: argparse.Namespace) -> int:
     return replay.replay(o.case, How(o.device or "", o.faults, o.setup, fail_on_metadata=o.fail_on_metadata))
 
 
+def _op_of(o: argparse.Namespace) -> Row:
+    """The one op that is to be explained. Raises UsageError if there are none or several."""
+    if o.setup:
+        from parity.devices.setup import run_setup
+
+        run_setup(o.setup)  # it may add the op, or a table
+    try:
+        rows = list({i.row.name: i.row for i in suite.select([o.subject], source="all")}.values())
+    except UsageError:
+        if Path(o.subject).exists():  # a folder
+            run_file.read(Path(o.subject))
+        raise
+    # The op itself before its other forms, which have a name of their own.
+    wanted = lookup.normalised(lookup.last_word(o.subject))
+    exact = [r for r in rows if o.subject in lookup.names_of(r)]
+    rows = [*exact, *(r for r in rows if wanted in map(lookup.normalised, lookup.names_of(r)))][:1] or rows
+    row = rows[0]
+    if len(rows) > 1:
+        names = ", ".join(r.name for r in rows[:5])
+        raise UsageError(f"'{o.subject}' matches {len(rows)} ops ({names} ...); explain tells of one: name it")
+    return row
+
+
 def _explain(o: argparse.Namespace) -> int:
     from parity.faces import replay
     from parity.judging.rules import rule_of_pass
@@ -221,21 +245,7 @@ def _explain(o: argparse.Namespace) -> int:
     if path.is_file() or path.suffix == ".jsonl" or any(s and s in o.subject for s in (os.sep, os.altsep)):
         replay.explain_run(path, o.detail)
         return 0
-    try:
-        rows = list({i.row.name: i.row for i in suite.select([o.subject], source="all")}.values())
-    except UsageError:
-        if path.exists():  # a folder
-            run_file.read(path)
-        raise
-    wanted = lookup.normalised(
-        lookup.last_word(o.subject)
-    )  # the op itself before its other forms, which have a name of their own
-    exact = [r for r in rows if o.subject in lookup.names_of(r)]
-    rows = [*exact, *(r for r in rows if wanted in map(lookup.normalised, lookup.names_of(r)))][:1] or rows
-    row = rows[0]
-    if len(rows) > 1:
-        names = ", ".join(r.name for r in rows[:5])
-        raise UsageError(f"'{o.subject}' matches {len(rows)} ops ({names} ...); explain tells of one: name it")
+    row = _op_of(o)
     takes = ", ".join(row.dtypes)
     if not o.detail:
         raise UsageError(f"explain needs the dtype as well: parity explain {row.name} DTYPE, one of {takes}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from parity.core.errors import UsageError
-from parity.core.results import FINDINGS, MEANING, Status
+from parity.core.results import Status
 from parity.core.version import __version__
 from parity.engine.options import (
     DEVICE_HELP,
@@ -231,14 +231,15 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     causes.add_argument("--matrix", action="store_true", help=how)
     causes.add_argument("-v", "--verbose", action="store_true", help="with --matrix: the ops too in which everything agrees")
     how = "text by default; html: one page; junit: a test case for each op and dtype; github: annotations, the worst ten"
-    formats = ("text", "markdown", "json", "html", "junit", "github")
-    causes.add_argument("--format", choices=formats, default="text", help=how)
+    formats = "{text,markdown,json,html,junit,github}"  # no choices: files outside of the package add some
+    causes.add_argument("--format", default="text", metavar=formats, help=how)
     how = "with --format html: an earlier run, for trends and both side by side"
     causes.add_argument("--against", type=Path, metavar="BEFORE", help=how)
     how = "print the JSON schema of run files, or of reports in JSON, and do nothing else"
     causes.add_argument("--schema", choices=("run", "report"), help=how)
     how = "the cause as a bug report in Markdown: a minimal script, which is run for it, and the versions"
     causes.add_argument("--issue", action="store_true", help=how)
+    causes.add_argument("--setup", metavar="FILE", type=read_text, help="Python that adds a format of its own; it is run first")
     causes.add_argument("-o", "--output", type=read_path, metavar="FILE", help="write to this file")
     causes.set_defaults(command="report")
 
@@ -385,7 +386,7 @@ class _Raw(argparse.RawDescriptionHelpFormatter):
 
 
 def _statuses() -> str:
-    rows = "\n".join(f"  {s:<16}{MEANING[s]}{'' if s in FINDINGS else ' (no failure)'}" for s in Status)
+    rows = "\n".join(f"  {s:<16}{s.meaning}{'' if s.is_finding else ' (no failure)'}" for s in Status)
     return f"Statuses:\n{rows}\n\n{EXIT_CODES}"
 
 

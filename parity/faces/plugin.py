@@ -156,6 +156,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     options = RunOptions.of_pytest(metafunc.config.option)
     items: tuple[suite.Item | rounds.Part, ...] | ParityError
     try:
+        if options.setup:
+            from parity.engine.planning import prepare
+
+            prepare(options.setup)
         source = options.source or suite.profile(options.profile).source
         chosen = suite.shard(suite.select(options.op, options.family, options.dtype, source), options.shard)
         done = _done(metafunc.config)

@@ -7,7 +7,7 @@ import sys
 
 from parity.core import processes
 from parity.core.errors import UsageError, near
-from parity.report import output
+from parity.report import formats, output
 from parity.store import run_file
 from parity.store.rows import Run, counted
 
@@ -20,15 +20,17 @@ def report(o: argparse.Namespace) -> int:
         return _written(o, schema.text(o.schema))
     if o.run is None:
         raise UsageError("report needs a run file: parity report RUN; parity run writes one")
+    if o.setup:
+        from parity.devices.setup import run_setup
+
+        run_setup(o.setup)  # it may add the format
+    made = formats.find(o.format)
     run = run_file.read(o.run, partial=True)
     if run.end is None and (o.matrix or o.cause):  # every other report says so itself
         print(f"parity: {o.run} is cut: it has no end row, so findings may be missing", file=sys.stderr)
-    if o.against and o.format != "html":
+    if o.against and not (made is not None and made.compares):
         raise UsageError("--against is for a page: parity report RUN --against BEFORE --format html -o FILE; else parity diff")
-    whole = {"html": _page, "junit": _junit, "github": _github}.get(o.format)
-    if whole and (o.cause or o.issue or o.matrix):
-        raise UsageError(f"--format {o.format} is of a whole run: parity report RUN --format {o.format} -o FILE")
-    return _written(o, (whole or (_matrix if o.matrix else _causes))(o, run))
+    return _written(o, (_matrix if o.matrix else _causes)(o, run) if made is None else _whole(o, run, made))
 
 
 def _written(o: argparse.Namespace, text: str) -> int:
@@ -44,24 +46,13 @@ def _written(o: argparse.Namespace, text: str) -> int:
     return 0
 
 
-def _page(o: argparse.Namespace, run: Run) -> str:
-    from parity.report import html
-
-    if not o.output:
-        raise UsageError("a page goes to a file: parity report RUN --format html -o report.html")
-    return html.render(run, run_file.read(o.against, partial=True) if o.against else None, o.run.name)
-
-
-def _junit(o: argparse.Namespace, run: Run) -> str:
-    from parity.report import junit
-
-    return junit.render(run)
-
-
-def _github(o: argparse.Namespace, run: Run) -> str:
-    from parity.report import github
-
-    return github.render(run)
+def _whole(o: argparse.Namespace, run: Run, made: formats.Format) -> str:
+    """A report of a whole run."""
+    if o.cause or o.issue or o.matrix:
+        raise UsageError(f"--format {made.name} is of a whole run: parity report RUN --format {made.name} -o FILE")
+    if made.page and not o.output:
+        raise UsageError(f"a page goes to a file: parity report RUN --format {made.name} -o report.{made.name}")
+    return made.render(formats.Reported(run, o.run.name, run_file.read(o.against, partial=True) if o.against else None))
 
 
 def _matrix(o: argparse.Namespace, run: Run) -> str:

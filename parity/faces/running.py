@@ -70,6 +70,7 @@ def _run_with(o: RunOptions, began: float) -> Ended:
     words = [*o.op, *own_words, *(f"family={f}" for f in o.family), *(f"dtype={d}" for d in o.dtype), f"source={source}"]
     selection = resuming.selection(words)
     o = replace(o, family=split(o.family), dtype=split(o.dtype))
+    probe = _added(o)
     items = () if only_own else suite.shard(suite.select(o.op, o.family, o.dtype, source), o.shard)
     selected = len(items)
     items = tuple(i for i in items if kept is None or i.id not in kept.ids)
@@ -81,7 +82,7 @@ def _run_with(o: RunOptions, began: float) -> Ended:
     known = _known(o)
     _sendable(o)
     computers = _machines(o)
-    probe = computers[0].answer if computers else examined(o.device, o.faults, o.setup)
+    probe = computers[0].answer if computers else probe or examined(o.device, o.faults, o.setup)
     differing = _differing(computers, o.mixed)
     fingerprint = fingerprint_of(probe)
     if kept is not None:
@@ -138,6 +139,19 @@ def _run_with(o: RunOptions, began: float) -> Ended:
             code = INTERRUPTED
         reporter.finish(code)
     return Ended(code, path)
+
+
+def _added(o: RunOptions) -> dict[str, Any] | None:
+    """Run the setup file here too if it adds something, such as ops that are named; the answer of the probe, whose process ran
+    it first, since a file may end its process. On other machines it is only run there."""
+    if not o.setup or o.tx:
+        return None
+    answer = examined(o.device, o.faults, o.setup)
+    if answer["adds"]:
+        from parity.devices.setup import run_setup  # torch is imported here only where it must be
+
+        run_setup(o.setup)
+    return answer
 
 
 def _with_models(o: RunOptions) -> tuple[RunOptions, bool]:

@@ -188,7 +188,7 @@ def _weight_of_death(d: Death) -> str:
 
 def weight(r: Record) -> str:
     """The class of a finding by its least case: a key of `WEIGHTS`."""
-    if r.status in (Status.ERROR, Status.OOM):
+    if Status(r.status).raised:
         return "R"
     if is_own(r.op):
         return "A"

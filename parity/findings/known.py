@@ -32,33 +32,27 @@ NAME = "parity-known.toml"  # where no other is named
 FORMAT = 1
 LARGEST = 16 << 20  # bytes of a file
 LARGEST_OPERANDS = 16 << 30  # bytes of the operands of a case that is run again
-WORST = tuple(str(s) for s in Status if s not in (Status.AGREE, Status.VOID))  # what an entry can stand for
-# Statuses from bad to worse: an entry stands for its own status and for those before it in the same line, and no others.
-LADDERS: tuple[tuple[tuple[str, ...], ...], ...] = (
-    ((Status.DRIFT,), (Status.WRONG, Status.MALFORMED, Status.UNSTABLE)),
-    ((Status.ERROR,),),
-    ((Status.OOM,),),
-    ((Status.CRASH, Status.HANG, Status.KILLED),),
-    ((Status.UNSUPPORTED,),),
-    ((Status.FALLBACK,),),
-    ((Status.NOT_REPRODUCED,),),
-)
+WORST = tuple(str(s) for s in Status if s.is_finding or s.is_absence)  # what an entry can stand for
 DIES = "dies"  # the symptom of findings that end or hang the process
 
 
-def step(status: str) -> tuple[int, int]:
-    """(line, step) of a status in `LADDERS`."""
-    return next(((i, k) for i, line in enumerate(LADDERS) for k, some in enumerate(line) if status in some), (-1, -1))
+def step(status: str) -> tuple[str, int]:
+    """(kind, step) of a status: an entry stands for its own status and for those of its kind that are no worse. The kind is ""
+    where values differ."""
+    s = Status(status)
+    if s.differs or s is Status.UNSTABLE:
+        return "", int(s is not Status.DRIFT)
+    return ("death" if s.is_death else s), 0
 
 
 def covers(known: str, status: str) -> bool:
     """Whether a status is the known one, or of its kind and not worse by a class."""
-    (line, most), (other, k) = step(known), step(status)
-    return line == other and k <= most
+    (kind, most), (other, k) = step(known), step(status)
+    return kind == other and k <= most
 
 
 def worst(statuses: Collection[str]) -> str:
-    """The worst of some statuses of one line."""
+    """The worst of some statuses of one kind."""
     return max(statuses, key=lambda s: (step(s)[1], s))
 
 
@@ -127,7 +121,7 @@ class Entry:
     @property
     def dies(self) -> bool:
         """Whether it ends or hangs the process, so that its cases must not be run in it."""
-        return self.status in (Status.CRASH, Status.HANG, Status.KILLED)
+        return Status(self.status).is_death
 
     @property
     def why(self) -> str:
@@ -221,7 +215,7 @@ def _bare(subject: str) -> str:
 def aspect_and_case(text: str) -> tuple[str, str]:
     """The two parts of "forward: exp(float32[3])". The aspect is empty where a person left it out."""
     aspect, colon, case = text.partition(": ")
-    return (aspect, case) if colon and aspect in WORDS["aspects"] else ("", text)
+    return (aspect, case) if colon and Aspect.holds(aspect) else ("", text)
 
 
 def parsed_case(text: str) -> Case:
@@ -357,7 +351,7 @@ def _entry(file: _File, row: Json, head: int) -> Entry:
         if not {"subject", "symptom"} <= set(given):
             raise file.error(head, "a cause needs a subject and a symptom", f"write both, or drop {', '.join(given)}", entry)
         cause = _cause(row)
-    if (row["status"] in LADDERS[3][0]) != (cause is not None and cause.symptom == DIES) and cause is not None:
+    if Status(row["status"]).is_death != (cause is not None and cause.symptom == DIES) and cause is not None:
         raise fail("status", row["status"], f"with the symptom '{cause.symptom}' it can't be so; only deaths have '{DIES}'")
     since = row.get("since", {})
     return Entry(
@@ -430,7 +424,7 @@ def _problem_of_list(key: str, value: Any) -> Problem | None:
         return value, "name at least one op"
     allowed = WORDS.get(key)
     for v in value if allowed else ():
-        if allowed and v not in allowed:
+        if allowed and v not in allowed and not (key == "aspects" and Aspect.holds(v)):
             return v, f"{near(v, allowed)} allowed: {', '.join(allowed)}"
     for v in value if key in ("cases", "also") else ():
         try:

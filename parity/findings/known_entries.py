@@ -43,7 +43,7 @@ def of_cause(c: Gathered, run: Run, reason: str, link: str = "", until: date | N
     if c.cause.symptom == Status.NOT_REPRODUCED:  # nothing says what it needs, so it has no case to run again
         aspects = _unique(r.aspect for r in c.records)
         return (Entry(c.cause.id, reason, c.ops, c.cause.symptom, None, (), c.dtypes, aspects, (), (), (), link, until, since),)
-    lines: dict[tuple[str, int], list[Record]] = defaultdict(list)
+    lines: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for r in c.records:
         lines[r.op if r.by_chance else "", step(r.status)[0]].append(r)
     made = []
@@ -88,7 +88,7 @@ def of_status(status: str, run: Run, reason: str, link: str = "", until: date | 
                 seen[i.op][1].add(aspect)
     groups: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = defaultdict(list)
     for op, (some, passes) in seen.items():
-        groups[tuple(sorted(some)), tuple(str(a) for a in Aspect if a in passes)].append(op)
+        groups[tuple(sorted(some)), tuple(sorted(passes, key=[*Aspect, *sorted(passes)].index))].append(op)
     least: dict[str, str] = {}
     for r in run.records:
         if r.status == status and _parses(r.case):
@@ -157,4 +157,4 @@ def _parses(text: str) -> bool:
 
 def refusals(statuses: Collection[str]) -> tuple[str, ...]:
     """Those of some statuses that are no findings, and that an entry can stand for."""
-    return tuple(s for s in statuses if s in (Status.UNSUPPORTED, Status.FALLBACK))
+    return tuple(s for s in statuses if Status(s).is_absence)

@@ -8,14 +8,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from parity.core.errors import UsageError, near
-from parity.core.results import BOTH_REFUSE, LACKS, OTHER_SIGNATURE, Cause, Status
+from parity.core.results import BOTH_REFUSE, DEATHS, LACKS, OTHER_SIGNATURE, Cause, Status
 from parity.findings.causes import WEIGHTS, Gathered
 from parity.findings.symptoms import skeleton
 from parity.history.drift import Cell, Drift, Shift
 from parity.history.pace import Pace, Paces
 from parity.store.rows import is_own
-
-DEATHS = frozenset({Status.CRASH, Status.HANG, Status.KILLED})
 
 
 class Group(StrEnum):
@@ -80,11 +78,6 @@ MEANING: dict[Group, str] = {
 ALWAYS_FAIL = frozenset({Group.DYING, Group.REGRESSED, Group.LOST, Group.SIGNATURE, Group.REFUSED})
 # How the reason of a check begins that says nothing now -> the group, if it is not INCOMPARABLE.
 OF_TORCH = {LACKS: Group.LOST, OTHER_SIGNATURE: Group.SIGNATURE, BOTH_REFUSE: Group.REFUSED}
-# The worst of the statuses that a change leads to, or led from, decides its place.
-SEVERITY = (
-    *(Status.CRASH, Status.HANG, Status.KILLED, Status.WRONG, Status.MALFORMED, Status.UNSTABLE, Status.NOT_REPRODUCED),
-    *(Status.ERROR, Status.OOM, Status.DRIFT, Status.UNSUPPORTED, Status.FALLBACK),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +230,8 @@ def _least_case(changes: Sequence[Change], cause: Gathered | None) -> str:
 
 
 def _rank(status: str) -> int:
-    return SEVERITY.index(Status(status)) if status in SEVERITY else len(SEVERITY)
+    """The worst of the statuses that a change leads to, or led from, decides its place; other words come last."""
+    return next((-s.severity for s in Status if s == status), 0)
 
 
 def _by_reason(group: Group, changes: Iterable[Change]) -> list[Told]:

@@ -21,7 +21,7 @@ from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
 from parity.core.errors import NothingCompared, UsageError, near
-from parity.core.results import Aspect, Fingerprint, Record, Status
+from parity.core.results import DEATHS, Aspect, Fingerprint, Record, Status
 from parity.findings.causes import gather
 from parity.history import change, own_change
 from parity.history.change import Change, Group, Told
@@ -31,7 +31,6 @@ from parity.history.pace import Paces, paces
 from parity.store.rows import Header, Run, counted, is_own
 
 Item: TypeAlias = tuple[str, str]  # op and dtype
-ABSENT = frozenset({Status.UNSUPPORTED, Status.FALLBACK})
 CODES = frozenset(f.name for f in fields(Header) if str(f.type) == "Code")  # what a run was given: faults, setup
 VOIDS = 8  # checks of an aspect that say nothing, from which the aspect counts as not comparable
 
@@ -137,8 +136,8 @@ def _changes(
     paired = [(a, b, _change(a, b)) for a, b in pairs if a.status != b.status]
     regressed = [c for a, b, c in paired if _new(b.status, (a.status,))]
     fixed = [c for a, b, c in paired if Status(a.status).is_finding and _agreed(b)]
-    lost = [c for a, b, c in paired if Status(a.status).is_comparison and b.status in ABSENT]
-    gained = [c for a, b, c in paired if a.status in ABSENT and (_agreed(b) or b.status in ABSENT)]
+    lost = [c for a, b, c in paired if Status(a.status).is_comparison and Status(b.status).is_absence]
+    gained = [c for a, b, c in paired if Status(a.status).is_absence and (_agreed(b) or Status(b.status).is_absence)]
     silent = [c for a, b, c in paired if Status(a.status).is_comparison and b.status == Status.VOID]
     listed = {*regressed, *fixed, *lost}
     eased = [c for a, _, c in paired if Status(a.status).is_finding and c not in listed]
@@ -159,7 +158,7 @@ def _changes(
 def _group(group: Group, c: Change) -> Group:
     """The group of a change, of which some are told apart by what is new."""
     if group is Group.REGRESSED:
-        return Group.DYING if c.after in change.DEATHS else group
+        return Group.DYING if c.after in DEATHS else group
     if group is Group.INCOMPARABLE:
         return next((g for words, g in change.OF_TORCH.items() if c.reason.startswith(words)), group)
     moved = Status.FALLBACK in (c.before, c.after)
@@ -378,7 +377,7 @@ def _cells(run: Run) -> dict[Cell, Counter[str]]:
             cells.setdefault((item.op, item.dtype, aspect), Counter()).update({s: n for s, n in counts.items() if n})
     ended = {(item.op, item.dtype) for item in run.items}
     for cell, status, _ in dict.fromkeys((_cell(r), r.status, r.key) for r in run.records):
-        if cell[:2] not in ended or status in change.DEATHS:
+        if cell[:2] not in ended or status in DEATHS:
             cells.setdefault(cell, Counter())[status] += 1
     return cells
 
@@ -447,7 +446,7 @@ def _vanished(
     cases = {_cell(r): r for r in reversed(run.records)}
     changes = []
     for cell, counts in has.items():
-        absent = next((s for s in sorted(counts) if counts[s] and s in ABSENT), "")
+        absent = next((s for s in sorted(counts) if counts[s] and Status(s).is_absence), "")
         if cell in listed or not absent or _compares(counts) or not _compares(had.get(cell, {})):
             continue
         r = cases.get(cell)

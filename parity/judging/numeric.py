@@ -273,7 +273,7 @@ def _decided(look: Look) -> Verdict | None:
         return Verdict(Status.AGREE, EQUALS.format(ratio=m.share), m, t.tol)
     verdict = t.verdict(m)
     look = replace(look, measure=replace(m, reference_share=look.own))
-    if verdict.status in (Status.DRIFT, Status.WRONG) and _by_chance(look):
+    if verdict.status.differs and _by_chance(look):
         rest = replace(look.measure, share=1.0, unjudged=m.unjudged + m.mismatched, why=m.why or TAIL)
         return Verdict(Status.AGREE, left_unjudged(rest), rest, t.tol)
     if verdict.status is not Status.AGREE:

@@ -29,10 +29,11 @@ from parity.checks.operators import ATEN_NOT_UNIQUE, OperatorCall, error_ratio, 
 from parity.comparing.comparison import ParityWarning
 from parity.comparing.function import judged_results, target
 from parity.comparing.places import Place
-from parity.comparing.subject import Subject, copied, original, subject
+from parity.comparing.quick import DEFAULT
+from parity.comparing.request import Request
+from parity.comparing.subject import Subject, copied, subject
 from parity.core.errors import CaptureError, NothingCompared, ParityError, UsageError
 from parity.core.results import Fingerprint, Status, Verdict
-from parity.devices import Device
 from parity.devices.fingerprint import fingerprint
 from parity.locating.calls import MOST, Search, called_with, chooses
 from parity.locating.capture_file import Capture, Ran, Ref, read, refs
@@ -48,20 +49,12 @@ NOT_KEPT = "their operands are not in the capture"
 BEHIND = "they come after a call that parts, or that could not be judged, and its result is not kept whole"
 
 
-def located_against(
-    fn: Callable[..., Any],
-    inputs: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    path: str | Path,
-    device: str | torch.device | Device,
-    backward: bool,
-    near: Sequence[str],
-) -> Located:
+def located_against(q: Request, path: str | Path) -> Located:
     """What parts on the machine of a capture, judged here, and (`here`) what parts on a device of this machine that is not the
     CPU, with the capture's weights and inputs. The arguments are those of `locate`, which raises as this does."""
-    made, place = read(Path(path)), target(device)
-    s, changed = _with_values(subject(original(fn), inputs, kwargs, near), made)
-    search = _Replay(made, s, backward)
+    made, place = read(Path(path)), target(q.device)
+    s, changed = _with_values(q.eager(), made)
+    search = _Replay(made, s, q.backward)
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore", ParityWarning)
         search.replay([c for c in made.calls if c.kind == "operator"])
@@ -72,9 +65,9 @@ def located_against(
         raise NothingCompared(f"{made.title}: no recorded operator can be judged here ({_counted(search.left)})")
     order = sorted(search.partings, key=lambda p: PASSES.index(p.pass_))
     notes = (*_machines(made.machine, fingerprint(place)), *changed, *made.notes, *search.notes, *search.kept)
-    if made.backward and not backward:
+    if made.backward and not q.backward:
         notes = (*notes, "the backward pass of the capture was left out")
-    if backward and not made.backward:
+    if q.backward and not made.backward:
         notes = (*notes, "the capture holds no backward pass")
     left = search.left + Counter(made.left) + (Counter() if order else Counter(made.aside))
     found = Located(
@@ -84,7 +77,7 @@ def located_against(
     if place.name == "cpu":
         return found
     args, keywords = tree_unflatten(list(s.leaves), s.tree)
-    return replace(found, here=located(s.function, *args, device=place, backward=backward, keep_on_cpu=near, **keywords))
+    return replace(found, here=located(replace(q, fn=s.function, inputs=args, kwargs=keywords, device=place, effort=DEFAULT)))
 
 
 def _counted(left: Mapping[str, int]) -> str:

@@ -11,6 +11,7 @@ from parity.comparing.comparison import Comparison, ParityFailure
 from parity.comparing.compiled import Backend, Compiler, compiled_side, with_compiled
 from parity.comparing.function import compared, target
 from parity.comparing.quick import DEFAULT
+from parity.comparing.request import Request
 from parity.core import state
 from parity.core.errors import ParityError
 from parity.core.results import statuses
@@ -57,14 +58,13 @@ def assert_parity(
     __tracebackhide__ = True
     near = (keep_on_cpu,) if isinstance(keep_on_cpu, str) else tuple(keep_on_cpu)
     wanted = statuses(tuple(fail_on.split(",")) if isinstance(fail_on, str) else tuple(fail_on), "fail_on")
+    q = Request(fn, inputs, kwargs, device, backward, atol, wanted, near, detail, effort, alone=compile is None)
     try:
         compiler = None if compile is None else Compiler(compile, fn, target(device))
-        comparison, cause, notes = compared(
-            fn, inputs, kwargs, device, backward, atol, wanted, near, detail, effort, alone=compiler is None
-        )
+        found = compared(q)
+        comparison, cause = found.comparison, found.cause
         if compiler is not None:
-            wrong = bool(comparison.findings)
-            side, raised = compiled_side(compiler, fn, inputs, kwargs, device, backward, wrong, atol, wanted, near)
+            side, raised = compiled_side(compiler, q, bool(comparison.findings))
             comparison, cause = with_compiled(comparison, side), cause or raised
     except ParityError as e:  # one sentence for the caller, without parity's own frames
         raise e.with_traceback(None) from e.__cause__
@@ -73,9 +73,9 @@ def assert_parity(
     if comparison.findings or any(v.status in wanted for _, v in comparison.verdicts):
         if comparison.wrong_side != "compiled":
             with state.Kept():
-                comparison = parted(comparison, fn, inputs, kwargs, device, backward, near)
+                comparison = parted(comparison, q)
         raise ParityFailure(comparison) from cause
-    notes.warn(comparison.subject)
+    found.notes.warn(comparison.subject)
     if detail:
         print(comparison)
     return comparison

@@ -22,6 +22,7 @@ from parity.comparing.function import compared
 from parity.comparing.pair import compare
 from parity.comparing.places import Place, Places
 from parity.comparing.quick import DEFAULT, FULL
+from parity.comparing.request import Request
 from parity.comparing.screens import Sums, is_settled, may_move, moved_run, moves_as_far
 from parity.comparing.subject import ForwardRun, Subject, forward, gradients, tracked_outputs
 from parity.core.errors import ParityError
@@ -287,7 +288,7 @@ class Search:
     def with_gradients(self, func: Any, name: str, given: Any, place: Place) -> None:
         """Compare a public function by itself, with its gradients."""
         with torch.autocast(self.places.kind, enabled=False):  # what reached it is compared, in its own dtype, on both sides
-            comparison, _, _ = compared(func, given[0], given[1], self.device)
+            comparison = compared(Request(func, given[0], given[1], self.device)).comparison
         self.compared += len(self.foreign.pop(place.order))
         self.judged_alone(name, place, comparison.findings)
 

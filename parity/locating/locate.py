@@ -13,7 +13,7 @@ import torch
 from parity.comparing.compiled import Backend, Compiler, compiled_side
 from parity.comparing.function import target
 from parity.comparing.quick import DEFAULT
-from parity.comparing.subject import subject
+from parity.comparing.request import Request
 from parity.core.errors import UsageError
 from parity.devices import Device
 from parity.locating.against import located_against
@@ -51,19 +51,18 @@ def locate(
     CaptureError for a file that is no sound capture.
     """
     near = (keep_on_cpu,) if isinstance(keep_on_cpu, str) else tuple(keep_on_cpu)
+    q = Request(fn, inputs, kwargs, "auto" if device is None else device, backward, keep_on_cpu=near, effort=effort)
     if against is not None:
         if compile is not None:
             raise UsageError("against= judges what eager code recorded; leave out compile=, or the capture")
-        return located_against(fn, inputs, kwargs, against, "cpu" if device is None else device, backward, near)
-    place = target("auto" if device is None else device)
+        return located_against(replace(q, device="cpu" if device is None else device), against)
+    place = target(q.device)
     compiler = None if compile is None else Compiler(compile, fn, place)
     if compiler is not None and place.name == "cpu":  # eager code there is the reference itself
-        s = subject(fn, inputs, kwargs, near)
+        s = q.subject()
         found = Located(f"{s.name} {s.dtype} on cpu", s.dtype, "cpu")
     else:
-        more: dict[str, Any] = {"seconds": seconds, "whole": whole, "modules": modules, "effort": effort, **kwargs}
-        found = located(fn, *inputs, device=place, backward=backward, keep_on_cpu=near, **more)
+        found = located(replace(q, device=place), seconds, whole, modules)
     if compiler is None:
         return found
-    side, _ = compiled_side(compiler, fn, inputs, kwargs, place, backward, not found.agrees, keep_on_cpu=near)
-    return replace(found, compiled=side)
+    return replace(found, compiled=compiled_side(compiler, q, not found.agrees).side)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from parity.checks.operators import OperatorCall
+from parity.comparing.comparison import Line
 from parity.comparing.compiled import CompiledSide
 from parity.comparing.places import Place
 from parity.core.results import Verdict
@@ -79,6 +80,12 @@ class Located:
     def first(self) -> Parting | None:
         """The first of them; None if all agree."""
         return self.partings[0] if self.partings else None
+
+    @property
+    def table(self) -> tuple[Line, ...]:
+        """A line for each operator that differs."""
+        made = ((f"{p.title}: {p.operator}", p.verdict) for p in self.partings)
+        return tuple(Line(where, v.status, None if v.measure is None else v.measure.share, v.reason) for where, v in made)
 
     @property
     def headline(self) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,23 +27,13 @@ from parity.comparing.function import attempted, compared, gives_numbers, plain_
 from parity.comparing.moved_runs import Moved, moved_results
 from parity.comparing.places import Places
 from parity.comparing.quick import DEFAULT, FULL, effort_of
+from parity.comparing.request import Request
 from parity.comparing.screens import is_settled, may_move, moves_as_far
-from parity.comparing.subject import (
-    SEED,
-    ForwardRun,
-    Subject,
-    fixed_cotangents,
-    forward,
-    is_compiled,
-    known,
-    original,
-    subject,
-    word,
-)
+from parity.comparing.subject import SEED, ForwardRun, Subject, fixed_cotangents, forward, is_compiled, known, word
 from parity.comparing.truth import seeded
 from parity.comparing.watch import command, row_of
 from parity.core.errors import NothingCompared, ParityError, UsageError
-from parity.core.results import Raised, Status
+from parity.core.results import Raised
 from parity.devices import Device
 from parity.devices.mps import FALLBACK_VARIABLE
 from parity.execution import execute as ex
@@ -51,40 +41,27 @@ from parity.locating.calls import Operators, Search
 from parity.locating.located import SHOWN, Located, Parting, called
 from parity.locating.modules import module_errors
 
-LOCATABLE = (Status.WRONG, Status.DRIFT, Status.MALFORMED)
 PATIENCE = 60.0  # seconds for looking where a comparison that failed parts
 
 
-def located(
-    fn: Callable[..., Any],
-    *inputs: Any,
-    device: str | torch.device | Device = "auto",
-    backward: bool = True,
-    keep_on_cpu: str | Iterable[str] = (),
-    seconds: float = math.inf,
-    whole: bool = True,
-    modules: bool = False,
-    effort: str = DEFAULT,
-    **kwargs: Any,
-) -> Located:
-    """What parts on a device of this machine. The arguments are those of `locate`, which raises as this does. seconds: the time
-    after which no more operators are compared; whole: compare the results as well where no operator diverges."""
-    near = (keep_on_cpu,) if isinstance(keep_on_cpu, str) else tuple(keep_on_cpu)
-    s, place = subject(fn, inputs, kwargs, near), target(device)
+def located(q: Request, seconds: float = math.inf, whole: bool = True, modules: bool = False) -> Located:
+    """What parts on a device of this machine; raises as `locate` does. seconds: the time after which no more operators are
+    compared; whole: compare the results as well where no operator diverges; modules: tell how far each module is off, too."""
+    s, place = q.subject(), target(q.device)
     if not s.moves:
         raise NothingCompared(f"{s.name}: no input is a tensor, so nothing would reach {place.name}; give it tensors")
     if place.name == "cpu":
         raise UsageError("the device is the CPU itself, which cannot part from itself; name another with device=")
-    s, cotangents = _ran_on_the_cpu(s, backward)
+    s, cotangents = _ran_on_the_cpu(s, q.backward)
     why = "no backward pass: no output depends on an input or parameter that requires a gradient"
-    notes: tuple[str, ...] = (why,) if backward and not cotangents else ()
+    notes: tuple[str, ...] = (why,) if q.backward and not cotangents else ()
     eager = s  # what the modes of the search can see
-    if is_compiled(fn):
-        eager, _ = _ran_on_the_cpu(subject(original(fn), inputs, kwargs, near), backward)
+    if is_compiled(q.fn):
+        eager, _ = _ran_on_the_cpu(q.eager(), q.backward)
         notes += ("it is compiled, and what was compared here is its eager code",)
     if s.draws:
         notes += ("random numbers (dropout) were drawn on the CPU and handed to the device",)
-    search = Search(place, time.monotonic() + seconds, effort_of(effort))
+    search = Search(place, time.monotonic() + seconds, effort_of(q.effort))
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]), place.active():
         warnings.simplefilter("ignore", ParityWarning)
         place.seed(SEED)
@@ -95,10 +72,10 @@ def located(
             search.functions(eager, only_foreign=bool(search.partings))
     differs = ""
     if whole and search.broken:
-        notes += _advice(fn, inputs, kwargs, place, backward, near)
+        notes += _advice(q)
         notes += (ON_THE_CPU,) if FALLBACK_VARIABLE in search.broken else ()
-    elif whole and not search.partings and (effort == FULL or not _is_rounding(s, place, cotangents)):
-        differs = _whole(fn, inputs, kwargs, place, backward, near)
+    elif whole and not search.partings and (q.effort == FULL or not _is_rounding(s, place, cotangents)):
+        differs = _whole(q)
     if not (search.compared or search.partings or search.broken):
         raise NothingCompared(f"{s.name}: no operator that can be compared ran on {place.name}")
     if names := [n for some in search.foreign.values() for n in some]:
@@ -111,17 +88,10 @@ def located(
     return Located(title, dtype, place.name, order, search.compared, left, broken, differs, notes, table, next=next_)
 
 
-def _whole(
-    fn: Callable[..., Any],
-    inputs: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    device: Device,
-    backward: bool,
-    near: Sequence[str],
-) -> str:
+def _whole(q: Request) -> str:
     """What differs in the results as a whole; empty if nothing does, or if they cannot be compared (random numbers)."""
     try:
-        comparison, _, _ = compared(fn, inputs, kwargs, device, backward, keep_on_cpu=near)
+        comparison = compared(replace(q, effort=DEFAULT)).comparison
     except ParityError:
         return ""
     found = [f"{n or 'the call'} ({v.status}: {v.reason})" for n, v in comparison.findings]
@@ -135,9 +105,9 @@ def _is_rounding(s: Subject, device: Device, cotangents: Sequence[Tensor]) -> bo
         sides = plain_results(s, device, cotangents)
     except ParityError:
         return False
-    if sides is None or list(sides[0]) != list(sides[1]):
+    if sides is None or list(sides.ours) != list(sides.theirs):
         return False
-    pairs = {n: (sides[1][n], t) for n, t in sides[0].items()}
+    pairs = {n: (sides.theirs[n], t) for n, t in sides.ours.items()}
     if not all(known(x) for pair in pairs.values() for x in pair):
         return False
     doubtful = {n: pair for n, pair in pairs.items() if not is_settled(*pair)}
@@ -154,18 +124,11 @@ def _is_rounding(s: Subject, device: Device, cotangents: Sequence[Tensor]) -> bo
         return False
 
 
-def _advice(
-    fn: Callable[..., Any],
-    inputs: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    device: Device,
-    backward: bool,
-    near: Sequence[str],
-) -> tuple[str, ...]:
+def _advice(q: Request) -> tuple[str, ...]:
     """What `assert_parity` notes where the device raises: what to change in the function, if the fault is its own. Raises
     UsageError if the function moves itself away from the device."""
     try:
-        notes = compared(fn, inputs, kwargs, device, backward, keep_on_cpu=near)[0].notes
+        notes = compared(replace(q, effort=DEFAULT)).comparison.notes
         return tuple(n for n in notes if not n.startswith(("no gradients: ", "not compared, ")))  # which is said, or no matter
     except UsageError:
         raise
@@ -194,23 +157,13 @@ def locate_run(
     return Located(name, "", device.name, order, search.compared, left, "" if order else search.broken, next=next_)
 
 
-def parted(
-    comparison: Comparison,
-    fn: Callable[..., Any],
-    inputs: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    device: str | torch.device | Device,
-    backward: bool,
-    keep_on_cpu: Sequence[str],
-) -> Comparison:
+def parted(comparison: Comparison, q: Request) -> Comparison:
     """The comparison with where the device diverges, and with the results of that module first. As it is if nothing can be
     located: the device refuses the function, or differs by what its operators add up to."""
-    if not any(v.status in LOCATABLE for _, v in comparison.verdicts):
+    if not any(v.status.differs for _, v in comparison.verdicts):
         return comparison
     try:
-        found = located(
-            fn, *inputs, device=device, backward=backward, keep_on_cpu=keep_on_cpu, seconds=PATIENCE, whole=False, **kwargs
-        )
+        found = located(replace(q, effort=DEFAULT), PATIENCE, whole=False)
     except Exception:  # the findings must be told all the same
         return comparison
     return with_place(comparison, found)
@@ -232,7 +185,7 @@ def with_place(comparison: Comparison, found: Located) -> Comparison:
 
 def _next(one: Parting | None, dtype: str, device: Device) -> str:
     """The command that tests an operator by itself; empty if no row of the catalog does, or if the device refuses it."""
-    if one is None or one.verdict.status not in LOCATABLE:
+    if one is None or not one.verdict.status.differs:
         return ""
     names = one.operator.rpartition("::")[2].removesuffix("_backward"), one.place.function
     row = next(filter(None, (row_of(n.rpartition(".")[2]) for n in names)), "")

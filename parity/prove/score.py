@@ -13,7 +13,7 @@ from parity.core import notation
 from parity.core.case import Case
 from parity.core.dtypes import DEFAULT
 from parity.core.errors import CaseError, FaultError
-from parity.core.results import FINDINGS, Aspect, Status
+from parity.core.results import Aspect, Status
 from parity.devices import Device, resolve
 from parity.devices.fallbacks import listening
 from parity.engine import suite
@@ -32,8 +32,7 @@ from parity.prove.witness import FaultJournals, Tap
 from parity.zoo.subjects import FaultSubject
 
 SUITE, OPINFO = "suite", "opinfo"
-FOUND = FINDINGS | {Status.UNSUPPORTED, Status.FALLBACK}
-SAYS = (Status.ERROR, Status.UNSUPPORTED, Status.OOM)  # the device raised an error, which a silent bug never does
+FOUND = frozenset(s for s in Status if s.is_finding or s.is_absence)
 CASES_OF_OTHERS = 6  # cases of each composite and bystander row
 MOST_KEPT = 3  # texts that a score keeps of each kind
 PATIENCE = 10.0  # seconds that a case may take, in addition to those for its elements
@@ -218,7 +217,7 @@ def void(t: FaultTrial, status: Status, reason: str) -> str:
     """Why this difference does not count as a finding of the bug although the fault was at work; empty if it counts."""
     if reason.startswith(FaultError.__name__):
         return f"the fault is not well made: {reason}"
-    if t.subject.silent and t.tap.raised and status in SAYS:
+    if t.subject.silent and t.tap.raised and status.raised:
         return f"the effect of a silent bug raised, which does not count: {reason}"
     return ""
 
@@ -245,7 +244,7 @@ def least(t: FaultTrial, score: Score, hit: tuple[Item, Drawn, Result]) -> Score
     t.journals.about(phase="shrink")
     with t.plan.device.active(), listening(t.notes):
         if result.verdict.status.is_finding:
-            case, _ = shrink_finding(item, t.plan, one, result, result.key, t.notes, t.journals)
+            case, _ = shrink_finding(item, t.plan, one, result, t.notes, t.journals)
         else:
             case = least_case(t, item, one, lambda case: _fires(t, item, case, result))
         if case != one.case and not (_fires(t, item, case, result) and _agrees(t, item, case, result)):

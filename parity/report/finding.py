@@ -8,12 +8,14 @@ from pathlib import Path
 from parity.checks.check import Result
 from parity.core import notation
 from parity.core.errors import OutputError
+from parity.core.extensions import NAME
 from parity.core.results import Aspect, Status
 from parity.engine.findings import Finding
 from parity.report.words import reproduce, script_line
 
 # A line that begins as `place` does.
-PLACE = re.compile(rf"^  .+? on \S+: ({'|'.join(Status)})(?: in .+?)?, ({'|'.join(map(re.escape, Aspect))})(?=[,:]|$)", re.M)
+ASPECTS = "|".join((*(re.escape(str(a)) for a in Aspect), NAME.pattern))
+PLACE = re.compile(rf"^  .+? on \S+: ({'|'.join(Status)})(?: in .+?)?, ({ASPECTS})(?=[,:]|$)", re.M)
 
 
 def place(result: Result, op: str, dtype: str, device: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from textwrap import shorten
 
 from parity.core.dtypes import DEFAULT
-from parity.core.results import COMPARED, MEANING, Record, Status
+from parity.core.results import COMPARED, Record, Status
 from parity.report import metadata, power
 from parity.report.timed import lacking_lines
 from parity.report.words import listed, plural
@@ -53,7 +53,7 @@ def not_compared(items: Sequence[ItemRow], deaths: Sequence[Death], lacking: Seq
             "fallback: ran on the CPU unasked, in so many checks; a case of each pass is in the run file",
             fallbacks(items),
         ),
-        Part("void", _void(_voids(items)), f"void: {MEANING[Status.VOID]}", voids(items)),
+        Part("void", _void(_voids(items)), f"void: {Status.VOID.meaning}", voids(items)),
         Part(
             "CPU",
             f"died or hung itself in {plural(len(acquitted), 'case')}: {listed(f'{d.op} {d.dtype}' for d in acquitted)}",

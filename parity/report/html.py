@@ -24,7 +24,7 @@ from parity.core.case import OpClass, source_of
 from parity.core.dtypes import DEFAULT
 from parity.core.errors import CaseError
 from parity.core.probes import BLIND, ERRORS, SEEN
-from parity.core.results import COMPARED, MEANING, Measure, Record, Status
+from parity.core.results import BY_SEVERITY, COMPARED, Measure, Record, Status
 from parity.findings.causes import WEIGHTS, Gathered, gather
 from parity.report import caveats, gaps, matrix, power, summary, svg, trends
 from parity.report.causes import counts_line, sentence
@@ -110,16 +110,15 @@ def _headline(run: Run, causes: Sequence[Gathered]) -> str:
 
 def _colour(letters: str) -> str:
     """The class of a cell."""
-    if set(letters) & set("XWMNRDEO"):
-        return " bad"
-    return " cool" if set(letters) & set("uf") else ""
+    shown = [s for s in Status if s.letter in letters]
+    return " bad" if any(s.is_finding for s in shown) else " cool" if any(s.is_absence for s in shown) else ""
 
 
 def _letters() -> dict[str, list[str]]:
     """The statuses of each letter of the matrix."""
     by: dict[str, list[str]] = defaultdict(list)
-    for status, letter in matrix.LETTERS.items():
-        by[letter].append(str(status))
+    for status in BY_SEVERITY:
+        by[status.letter].append(str(status))
     return by
 
 
@@ -285,7 +284,7 @@ def _checks(items: Sequence[ItemRow], deaths: Sequence[Death]) -> dict[str, Any]
     seen = [s for s in Status if every[s]]
     rows = [(d, [by[d][s] for s in seen]) for d in _in_order(set(by))]
     return {
-        "statuses": [(str(s), MEANING[s], s.is_finding) for s in seen],
+        "statuses": [(str(s), s.meaning, s.is_finding) for s in seen],
         "rows": [*rows, ("all", [every[s] for s in seen])] if rows else [],
         "compared": sum(n for s, n in every.items() if s in COMPARED),
     }

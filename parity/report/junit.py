@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 from parity import catalog
 from parity.core.case import source_of
-from parity.core.results import FINDINGS, Record, Status
+from parity.core.results import BY_SEVERITY, FINDINGS, Record, Status
 from parity.engine.rounds import AGAIN
 from parity.findings.causes import Gathered, gather
 from parity.findings.standing import known_of, new_of
@@ -27,8 +27,6 @@ GONE = "drift of this op was near its budget and was not reproduced in a fresh p
 KNOWN = "findings of this op are known"
 LISTED = 10  # findings of a test case that are told
 MESSAGE = 300  # most characters of a message
-# The worst first: the type of a failure.
-ORDER = (Status.WRONG, Status.MALFORMED, Status.UNSTABLE, Status.NOT_REPRODUCED, Status.DRIFT, Status.ERROR, Status.OOM)
 
 
 def render(run: Run) -> str:
@@ -135,7 +133,7 @@ def _case(
     counts: Counter[str] = Counter()
     for by_status in item.counts.values() if item is not None else ():
         counts.update(by_status)
-    findings = {s: counts[s] for s in ORDER if counts[s] and (records or not excused)}
+    findings = {s: counts[s] for s in BY_SEVERITY if s.is_finding and counts[s] and (records or not excused)}
     properties = SubElement(case, "properties")
     numbers = {"cases": item.cases if item is not None else 0, "findings": sum(findings.values())}
     causes = list(dict.fromkeys(ids[id(x)] for x in (*records, *deaths)))

@@ -6,28 +6,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from parity.core.dtypes import DEFAULT
-from parity.core.results import Aspect, Status
+from parity.core.results import BY_SEVERITY, Aspect, Status
 from parity.report.causes import COMMENT, of_run
 from parity.report.words import plural, table
 from parity.store.rows import Death, Header, ItemRow
 
-# One letter for each status, the worst first: a cell shows the worst that occurred.
-LETTERS: dict[Status, str] = {
-    Status.CRASH: "X",
-    Status.HANG: "X",
-    Status.KILLED: "X",
-    Status.WRONG: "W",
-    Status.MALFORMED: "M",
-    Status.UNSTABLE: "N",
-    Status.NOT_REPRODUCED: "R",
-    Status.DRIFT: "D",
-    Status.ERROR: "E",
-    Status.OOM: "O",
-    Status.FALLBACK: "f",
-    Status.UNSUPPORTED: "u",
-    Status.AGREE: ".",
-    Status.VOID: "v",
-}
 NOT_RUN = "-"
 PASSES: tuple[tuple[str, tuple[Aspect, ...]], ...] = (
     ("forward", (Aspect.FORWARD, Aspect.REPEAT)),
@@ -46,15 +29,16 @@ def passes_of(counts: Mapping[str, Mapping[str, int]], deaths: Iterable[Death] =
     deaths: of the same, in the forward pass if they name none."""
     died = {(d.aspect or Aspect.FORWARD, d.how) for d in deaths}
     worst = []
-    for _, aspects in PASSES:
+    own = tuple(Aspect(a) for a in counts if a not in tuple(Aspect))  # of files outside of the package: of the forward pass
+    for aspects in (a if k else (*a, *own) for k, (_, a) in enumerate(PASSES)):
         seen = {s for a in aspects for s, n in counts.get(a, {}).items() if n} | {how for a, how in died if a in aspects}
-        worst.append(next((s for s in LETTERS if s in seen), None))
+        worst.append(next((s for s in BY_SEVERITY if s in seen), None))
     return worst
 
 
 def cell(counts: Mapping[str, Mapping[str, int]], deaths: Iterable[Death] = ()) -> str:
     """One letter per pass."""
-    return "".join(NOT_RUN if s is None else LETTERS[s] for s in passes_of(counts, deaths))
+    return "".join(NOT_RUN if s is None else s.letter for s in passes_of(counts, deaths))
 
 
 def _by_item(deaths: Iterable[Death]) -> dict[tuple[str, str], list[Death]]:
@@ -105,7 +89,7 @@ def as_markdown(items: Sequence[ItemRow], deaths: Sequence[Death] = (), everythi
 
 def _badness(letters: str) -> tuple[int, ...]:
     """How often each letter occurs, the worst letter first: the smaller the worse."""
-    return tuple(-letters.count(x) for x in dict.fromkeys(LETTERS.values()) if x not in ".v")
+    return tuple(-letters.count(x) for x in dict.fromkeys(s.letter for s in BY_SEVERITY) if x not in ".v")
 
 
 def _plain(name: str) -> str:

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from parity.core import picture
-from parity.core.results import SYMPTOMS, Aspect, Cause, Fingerprint, Json, Measure, MetadataNote, Record, Status
+from parity.core.extensions import NAME
+from parity.core.results import DEATHS, SYMPTOMS, Aspect, Cause, Fingerprint, Json, Measure, MetadataNote, Record, Status
 from parity.findings.causes import WEIGHTS
 from parity.report.matrix import PASSES
 from parity.store.code import Code
 from parity.store.rows import BLAMES, KINDS, SIGHTED, Death, Header, Sighting
-from parity.store.soundness import DEADLY
 from parity.store.upgrades import FORMAT, MAGIC
 
 FOLDER = Path(__file__).with_name("schemas")
@@ -28,8 +28,9 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 TEXT: Json = {"type": "string"}
 COUNT: Json = {"type": "integer", "minimum": 0}
 NUMBER: Json = {"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}
-STATUSES, ASPECTS = [str(s) for s in Status], [str(a) for a in Aspect]
+STATUSES, ASPECTS, ENDS = list(map(str, Status)), list(map(str, Aspect)), list(map(str, DEATHS))
 WORD: Json = {"enum": STATUSES}
+ASPECT: Json = {"anyOf": [{"enum": ASPECTS}, {"type": "string", "pattern": f"^{NAME.pattern}$"}]}
 
 
 def _list(of: Json, **more: Any) -> Json:
@@ -51,7 +52,7 @@ TYPES: Mapping[str, Json] = {
     "int": COUNT,
     "float": NUMBER,
     "float | None": {"anyOf": [*NUMBER["anyOf"], {"type": "null"}]},
-    "Counts": _map(_map(COUNT, propertyNames=WORD), propertyNames={"enum": ASPECTS}),
+    "Counts": _map(_map(COUNT, propertyNames=WORD), propertyNames=ASPECT),
     "Mapping[str, int]": _map(COUNT),
     "Mapping[str, float]": _map(NUMBER),
     "Mapping[str, str]": _map(TEXT),
@@ -69,13 +70,13 @@ TYPES: Mapping[str, Json] = {
 # Fields that hold one of some words, or text of a form, by class and name.
 WORDS: Mapping[tuple[type, str], Json] = {
     (Record, "status"): WORD,
-    (Record, "aspect"): {"enum": ASPECTS},
-    (MetadataNote, "aspect"): {"enum": ASPECTS},
-    (Death, "how"): {"enum": list(DEADLY)},
-    (Death, "aspect"): {"enum": ["", *ASPECTS]},
+    (Record, "aspect"): ASPECT,
+    (MetadataNote, "aspect"): ASPECT,
+    (Death, "how"): {"enum": ENDS},
+    (Death, "aspect"): {"anyOf": [{"const": ""}, ASPECT]},
     (Death, "blame"): {"enum": list(BLAMES)},
     (Sighting, "state"): {"enum": list(SIGHTED)},
-    (Sighting, "aspect"): {"enum": ["", *ASPECTS]},
+    (Sighting, "aspect"): {"anyOf": [{"const": ""}, ASPECT]},
     (Cause, "symptom"): {"type": "string", "pattern": f"^({'|'.join(SYMPTOMS)})"},
     (Measure, "errors"): {"type": "string", "pattern": f"^[{picture.LETTERS[0]}-{picture.LETTERS[-1]}-]*$"},
 }
@@ -134,11 +135,9 @@ def of_report() -> Json:
     )
     finding = _object(
         "One kind of difference of an op in a dtype. case: the least one that shows it.",
-        op=TEXT, dtype=TEXT, aspect={"enum": ASPECTS}, status=WORD, case=TEXT, reason=TEXT,
+        op=TEXT, dtype=TEXT, aspect=ASPECT, status=WORD, case=TEXT, reason=TEXT,
     )  # fmt: skip
-    death = _object(
-        "A process that ended or hung in a case.", op=TEXT, dtype=TEXT, how={"enum": list(DEADLY)}, case=TEXT, signal=TEXT
-    )
+    death = _object("A process that ended or hung in a case.", op=TEXT, dtype=TEXT, how={"enum": ENDS}, case=TEXT, signal=TEXT)
     cause = _object(
         "Findings with one origin. id: equal for equal facts, in every run; sentence: for a person; subject, symptom, "
         "properties: the facts; known: why it is accepted, empty if it is new; case: the least case of its plainest finding.",

@@ -94,7 +94,8 @@ def data_of(case: Case, aspect: str, kept: bool = False) -> CaseScript | None:
     """What a script of a case needs; None if there are no results to print next to each other, several calls, a call that
     raises, or one that parity assembles itself. Raises Unwritable, or CaseError if the case cannot be built here."""
     row = entries.row(case.op)
-    if not rule_of(row).has_values or case.after or case.history or case.refused or aspect in SELDOM:
+    known = aspect in tuple(Aspect) and aspect not in SELDOM
+    if not rule_of(row).has_values or case.after or case.history or case.refused or not known:
         return None
     inputs = build(case)
     return CaseScript(case, row, aspect, inputs, _outputs(case, row, inputs), kept)

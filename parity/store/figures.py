@@ -135,6 +135,9 @@ def _parts(name: str) -> tuple[str, str]:
     for aspect in Aspect:
         if name.startswith(f"{aspect} "):
             return aspect, name[len(aspect) + 1 :]
+    own, _, tensor = name.partition(" ")
+    if Aspect.holds(own):
+        return own, tensor
     raise ValueError(f"no aspect begins '{name[:60]}'; allowed: {', '.join(Aspect)}")
 
 

@@ -322,7 +322,7 @@ def _numbers(pairs: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...
 def _note(tree: Json) -> MetadataNote:
     note = MetadataNote(**{**tree, **{k: tuple(tree.get(k, ())) for k in ("shape", "device", "reference")}})
     check_types(note)
-    if note.aspect not in tuple(Aspect) or not len(note.shape) == len(note.device) == len(note.reference):
+    if not Aspect.holds(note.aspect) or not len(note.shape) == len(note.device) == len(note.reference):
         of = f"{note.aspect} {note.tensor}, shape {note.shape}, strides {note.device} and {note.reference}"
         raise ValueError(f"no strides of a result: {of[:SHOWN]}")
     return note

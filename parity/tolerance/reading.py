@@ -15,7 +15,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from parity.core import resources, untrusted
+from parity.core import extensions, resources, untrusted
 from parity.core.case import OpClass
 from parity.core.devices import HONEST
 from parity.core.dtypes import FACTS, HALF
@@ -25,6 +25,7 @@ from parity.tolerance.rows import GRADIENT, SPECIALS, TableRow, Tables, short
 
 FORMAT = 1
 LARGEST = 4 << 20  # bytes; limit for a table
+ADDED: list[tuple[Path, str]] = []  # tables of files outside of the package, each with its device
 CLASSES = ("*", GRADIENT, *(c.value for c in OpClass))
 PASSES = ("*", "forward", "backward")
 ULP_DTYPES = ("half", *(name for name, f in FACTS.items() if f.kind == "float"))
@@ -50,6 +51,17 @@ def names(device: str, fast: bool = False) -> tuple[str, ...]:
     return ("default",) if kind == "cpu" else ("default", kind)
 
 
+def add(file: str | Path, device: str = "default") -> None:
+    """Add a table of a file outside of the package: it goes over parity's for that device ("mps", "cuda", "sim"), or for every
+    one. Raises TableError."""
+    path = Path(file).absolute()
+    if not path.is_file():
+        raise TableError(f"{file}: no such file; give a table of tolerances")
+    if (path, device) not in ADDED:
+        ADDED.append((path, device))
+        extensions.note("table", str(path))
+
+
 def load(device: str, folder: Path | None = None, known_ops: Collection[str] | None = None, fast: bool = False) -> Tables:
     """The tables of a device; just the default one if the device has no file of its own.
 
@@ -65,21 +77,24 @@ def load(device: str, folder: Path | None = None, known_ops: Collection[str] | N
     entries: list[TableRow] = []
     flushed: tuple[str, ...] = ()
     specials: dict[tuple[str, str], str] = {}
-    files = [path for name in names(device, fast) if (path := where / f"{name}.toml").is_file()]
-    for rank, path in enumerate(files):
+    extensions.load()
+    called = names(device, fast)
+    files = [path for name in called if (path := where / f"{name}.toml").is_file()]
+    added = [path for path, of in ADDED if of in called]
+    for rank, path in enumerate((*files, *added)):
         source = _Source(path)
         for kind in KEYS:
             entries += _rows(source, kind, rank, known_ops)
         flushed = flushed if (own := _flushed(source)) is None else own
         specials |= _specials(source, known_ops)
-    return Tables(entries, flushed, tuple(f"{where.name}/{path.name}" for path in files), specials)
+    return Tables(entries, flushed, (*(f"{where.name}/{path.name}" for path in files), *map(_named_file, added)), specials)
 
 
 class _Source:
     """A file being read. The TOML parser keeps no line numbers, so this finds them by scanning the text."""
 
     def __init__(self, path: Path) -> None:
-        self.name = f"{path.parent.name}/{path.name}"
+        self.name = _named_file(path)
         try:
             text = untrusted.content(path, LARGEST).decode("utf-8")
             self.data: Json = tomllib.loads(text, parse_float=_float)
@@ -113,6 +128,10 @@ class _Source:
     def error(self, line: int, fault: str, remedy: str) -> TableError:
         """The TableError, with file and line."""
         return TableError(f"{self.name}:{line}: {untrusted.printable(fault)[:400]}; {untrusted.printable(remedy)[:400]}")
+
+
+def _named_file(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
 
 
 def _float(text: str) -> float:
@@ -243,6 +262,6 @@ def _named(key: str, name: Any, allowed: Collection[str] | None) -> tuple[str, s
         return f"{key} is {name!r}", "write a name in quotes"
     if key in ("op", "function") and any(c in name for c in "*?["):
         return f"{key} '{name}' is a pattern", "name one op per row"
-    if allowed is not None and name not in allowed:
+    if allowed is not None and name not in allowed and not (key == "class" and OpClass.holds(name)):
         return f"unknown {key} '{name}'", near(name, allowed) or "`parity run --list` lists the names"
     return None

@@ -20,9 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from parity.comparing.comparison import Comparison, ParityWarning
+from parity.comparing.comparison import Comparison, Line, ParityWarning
 from parity.comparing.function import Sides, compared, target
 from parity.comparing.leaves import held
+from parity.comparing.request import Request
 from parity.comparing.subject import forward, subject, word
 from parity.comparing.truth import seeded
 from parity.core.errors import ParityError, UsageError
@@ -30,7 +31,7 @@ from parity.core.results import Raised, Status, Verdict
 from parity.devices import Device
 from parity.execution import execute as ex
 from parity.locating.located import Located, plural
-from parity.locating.search import LOCATABLE, PATIENCE, located, with_place
+from parity.locating.search import PATIENCE, located, with_place
 
 Step = Callable[[Any, Tensor, Any], tuple[Tensor, Any]]
 LOGITS = re.compile(r"out\['logits'\]\[(\d+)\]$")
@@ -80,6 +81,12 @@ class Generation:
     def first(self) -> GeneratedToken | None:
         """The first step whose logits rounding does not explain; None if there is none."""
         return next((s for s in self.steps if not s.agrees), None)
+
+    @property
+    def table(self) -> tuple[Line, ...]:
+        """A line for each step."""
+        made = ((f"step {s.number}", s.verdict) for s in self.steps)
+        return tuple(Line(where, v.status, None if v.measure is None else v.measure.share, v.reason) for where, v in made)
 
     @property
     def parting(self) -> GeneratedToken | None:
@@ -179,14 +186,14 @@ def compare_generation(
     def keep(seen: Sides) -> None:
         sides.update(ours=seen.ours, theirs=seen.theirs)
 
-    inputs = (model, tokens, forced, dict(kwargs))
+    q = Request(decode, (model, tokens, forced, dict(kwargs)), {}, place, backward=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ParityWarning)
-        comparison, _, _ = compared(decode, inputs, {}, place, backward=False, seen=keep)
+        comparison = compared(q, keep).comparison
     steps = tuple(_steps(dict(comparison.verdicts), sides)) if sides else ()
     found = None
-    if locate and any(v.status in LOCATABLE for _, v in comparison.findings):
-        found = _located(decode, inputs, place)
+    if locate and any(v.status.differs for _, v in comparison.findings):
+        found = _located(q)
         comparison = comparison if found is None else with_place(comparison, found)
     return Generation(comparison.subject, steps, comparison, found)
 
@@ -263,9 +270,9 @@ def _steps(verdicts: Mapping[str, Verdict], sides: Mapping[str, Mapping[str, Ten
         yield GeneratedToken(number, verdicts[name], tuple(token.tolist()), tuple(other.tolist()), gap)
 
 
-def _located(decode: Any, inputs: Any, device: Device) -> Located | None:
+def _located(q: Request) -> Located | None:
     try:
-        return located(decode, *inputs, device=device, backward=False, seconds=PATIENCE, whole=False)
+        return located(q, PATIENCE, whole=False)
     except ParityError:
         return None
 

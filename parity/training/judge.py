@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,19 @@ class Suspect:
     suspicious: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class StepRuns:
+    """A step on all sides, from one state. runs: rounded ones; larger: those with larger roundings; u: the unit roundoff."""
+
+    before: State
+    cpu: Took
+    theirs: Took
+    truth: Took
+    runs: Sequence[Took]
+    u: float
+    larger: Sequence[Took] = ()
+
+
 class Judge:
     """Judges the results of one step after another. steps, tensors: how many comparisons there will be, for the limit that
     honest devices pass once in 1 / `FALSE_ALARMS` trainings."""
@@ -41,12 +54,10 @@ class Judge:
         self._past: dict[tuple[str, str], Past] = {}
         self._gates: dict[tuple[str, str], float] = {}  # higher where a closer look has found nothing
 
-    def step(
-        self, before: State, cpu: Took, theirs: Took, truth: Took, runs: list[Took], u: float, half: bool
-    ) -> dict[tuple[str, str], Suspect]:
+    def step(self, t: StepRuns, half: bool) -> dict[tuple[str, str], Suspect]:
         """How far off each result is, and whether it deserves a closer look. half: whether some of it ran in a half type."""
         found: dict[tuple[str, str], Suspect] = {}
-        for key, got, own, exact, others, least in _results(before, cpu, theirs, truth, runs, u):
+        for key, got, own, exact, others, least in _results(t, t.runs):
             past = self._past.setdefault(key, Past())
             o = off(got, own, exact, others, least, past)
             mean, chance = past.steady(max(-GATE, min(GATE, o.beside)), self._p)
@@ -56,13 +67,10 @@ class Judge:
             found[key] = Suspect(o, mean, steady, loud or steady)
         return found
 
-    def bounds(
-        self, wanted: Mapping[tuple[str, str], Suspect], before: State, cpu: Took, theirs: Took, truth: Took, runs: list[Took],
-        larger: list[Took], u: float,
-    ) -> dict[tuple[str, str], tuple[float, float]]:  # fmt: skip
+    def bounds(self, wanted: Mapping[tuple[str, str], Suspect], t: StepRuns) -> dict[tuple[str, str], tuple[float, float]]:
         """(largest ratio, largest lean) of the runs with larger roundings, for each result."""
         found: dict[tuple[str, str], tuple[float, float]] = {}
-        pairs = zip(_results(before, cpu, theirs, truth, runs, u), _results(before, cpu, theirs, truth, larger, u))
+        pairs = zip(_results(t, t.runs), _results(t, t.larger))
         for (key, _, own, exact, others, least), (_, _, _, _, big, _) in pairs:
             if key in wanted:
                 each = [off(r, own, exact, others, least) for r in big]
@@ -84,16 +92,13 @@ class Judge:
     def _dismiss(self, key: tuple[str, str], s: Suspect) -> None:
         self._gates[key] = HIGHER * max(s.off.ratio, abs(s.off.lean))
 
-    def again(
-        self, wanted: Mapping[Any, Suspect], before: State, cpu: Took, theirs: Took, truth: Took, runs: list[Took],
-        larger: list[Took], u: float,
-    ) -> dict[tuple[str, str], tuple[Off, str]]:  # fmt: skip
-        """Those that rounding does not explain, with many runs at hand, in words. larger: runs with larger roundings, of which
-        none may be as far off as the device."""
-        limit = student(self._p, max(1, len(runs)))
+    def again(self, wanted: Mapping[Any, Suspect], t: StepRuns) -> dict[tuple[str, str], tuple[Off, str]]:
+        """Those that rounding does not explain, with many runs at hand, in words. None of the runs with larger roundings may be
+        as far off as the device."""
+        limit = student(self._p, max(1, len(t.runs)))
         sure: dict[tuple[str, str], tuple[Off, str]] = {}
-        bounds = self.bounds(wanted, before, cpu, theirs, truth, runs, larger, u)
-        for key, got, own, exact, others, least in _results(before, cpu, theirs, truth, runs, u):
+        bounds = self.bounds(wanted, t)
+        for key, got, own, exact, others, least in _results(t, t.runs):
             if key not in wanted:
                 continue
             o, was = off(got, own, exact, others, least), wanted[key]
@@ -116,9 +121,10 @@ def _side(lean: float) -> str:
     return "large" if lean > 0 else "small"
 
 
-def _results(before: State, cpu: Took, theirs: Took, truth: Took, runs: list[Took], u: float) -> Any:
+def _results(step: StepRuns, runs: Sequence[Took]) -> Any:
     """(key, device, CPU, truth, rounded runs, least error) of every result of a step that all sides have."""
-    sides = (theirs, cpu, truth, *runs)
+    before, truth, u = step.before, step.truth, step.u
+    sides = (step.theirs, step.cpu, truth, *runs)
     least = 2.0 * u * max(1e-30, abs(float(truth.loss)))
     yield ("loss", ""), *(_picked([s.loss for s in sides])), least
     whole = _norm(truth.gradients.values())

@@ -42,7 +42,7 @@ from parity.locating.noted import Noted
 from parity.locating.search import locate_run
 from parity.oracle.roundoffs import perturbed
 from parity.oracle.step_dtypes import Recorded
-from parity.training.judge import MARGIN, Judge
+from parity.training.judge import MARGIN, Judge, StepRuns
 from parity.training.side import Side, State, Took, widened
 from parity.training.trained import KINDS, Departure, Point, Training
 
@@ -327,17 +327,18 @@ class _Trainings:
             )
         runs = alike
         half = any(d in HALF for some in dtypes.values() for d in some)
-        suspects = self.judge.step(before, cpu, theirs, truth, runs, self.u, half)
+        step = StepRuns(before, cpu, theirs, truth, runs, self.u)
+        suspects = self.judge.step(step, half)
         worst = max((s.off.ratio for s in suspects.values()), default=0.0)
         wanted = {k: s for k, s in suspects.items() if s.suspicious and k[0] not in self.departures}
         if wanted:
             keys = [997 * number + 500 + k for k in range(MORE)]
             larger = self._rounded(before, number, batch, dtypes, [k + MORE for k in keys[:FEW]], MARGIN)
-            wanted = self.judge.left(wanted, self.judge.bounds(wanted, before, cpu, theirs, truth, runs, larger, self.u))
+            wanted = self.judge.left(wanted, self.judge.bounds(wanted, replace(step, larger=larger)))
         if wanted:
             runs += self._rounded(before, number, batch, dtypes, keys)
             larger += self._rounded(before, number, batch, dtypes, [k + MORE for k in keys[FEW:]], MARGIN)
-            sure = self.judge.again(wanted, before, cpu, theirs, truth, runs, larger, self.u)
+            sure = self.judge.again(wanted, replace(step, runs=runs, larger=larger))
             self._tell([self._departure(number, k, o, how) for k, (o, how) in sure.items()], before)
         return worst
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from parity.comparing.comparison import Line
+from parity.core.results import Status
 from parity.locating.located import Located, plural
 
 KINDS = ("loss", "gradient", "weights")
@@ -70,6 +72,16 @@ class Training:
     def first(self) -> Departure | None:
         """The first of them; None if there is none."""
         return self.departures[0] if self.departures else None
+
+    @property
+    def table(self) -> tuple[Line, ...]:
+        """A line for each step that was taken."""
+        told = {d.step: d for d in reversed(self.departures)}
+        lines = []
+        for p in self.curve:
+            status, how = (Status.WRONG, told[p.step].how) if p.step in told else (Status.AGREE, "")
+            lines.append(Line(f"step {p.step}", status, p.ratio, how))
+        return tuple(lines)
 
     @property
     def headline(self) -> str:

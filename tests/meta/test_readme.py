@@ -7,7 +7,7 @@ import tomllib
 
 import pages
 
-from parity.core.results import FINDINGS, MEANING, Status
+from parity.core.results import Status
 
 README = pages.REPO / "README.md"
 TEXT = pages.text_of(README)
@@ -40,7 +40,7 @@ def test_it_leads_to_every_chapter() -> None:
 def test_the_table_of_statuses_is_the_vocabulary() -> None:
     """Each status is in the chapter with its meaning, and whether it fails."""
     rows = re.findall(r"^\| `([\w ]+)` \| (.+?) \| (yes)? ?\|$", pages.text_of(pages.MANUAL / "judging.md"), re.M)
-    assert [(s, m, y == "yes") for s, m, y in rows] == [(str(s), MEANING[s], s in FINDINGS) for s in Status]
+    assert [(s, m, y == "yes") for s, m, y in rows] == [(str(s), s.meaning, s.is_finding) for s in Status]
 
 
 def test_constraints_name_every_dependency() -> None:

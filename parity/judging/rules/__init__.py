@@ -5,10 +5,10 @@ A new class is a member of `OpClass`, a file here, a section of `tolerances/defa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from parity.catalog.row import Row
+from parity.core import extensions
 from parity.core.case import OpClass
+from parity.core.errors import UsageError
 from parity.judging.rule import Rule
 from parity.judging.rules.composite import Composite
 from parity.judging.rules.contraction import Contraction
@@ -20,9 +20,9 @@ from parity.judging.rules.random import Random
 from parity.judging.rules.selection import Selection
 from parity.judging.rules.solver import Solver
 
-__all__ = ["RULES", "Rule", "rule_of", "rule_of_pass"]
+__all__ = ["RULES", "Rule", "add", "rule_of", "rule_of_pass"]
 
-RULES: Mapping[OpClass, Rule] = {
+RULES: dict[OpClass, Rule] = {
     OpClass.EXACT: Exact(),
     OpClass.ELEMENTWISE: Elementwise(),
     OpClass.CONTRACTION: Contraction(),
@@ -33,6 +33,14 @@ RULES: Mapping[OpClass, Rule] = {
     OpClass.RANDOM: Random(),
     OpClass.METADATA: Metadata(),
 }
+
+
+def add(op_class: OpClass, rule: Rule) -> None:
+    """Add a class of ops of a file outside of the package: `OpClass("own-...")`. Raises UsageError for one that is there."""
+    if op_class in RULES:
+        raise UsageError(f"there is a class '{op_class}' already; name yours otherwise: OpClass('own-...')")
+    RULES[op_class] = rule
+    extensions.note("class", op_class)
 
 
 def rule_of(row: Row) -> Rule:

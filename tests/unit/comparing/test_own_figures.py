@@ -10,13 +10,14 @@ from torch import Tensor, nn
 
 from parity.comparing.function import Sides, compared
 from parity.comparing.own_figures import with_figures
+from parity.comparing.request import Request
 from parity.devices import Call, Fault, resolve
 from parity.store.rows import ItemRow
 
 
 def figures(fn: Callable[..., Any], *inputs: Tensor, faults: tuple[Fault, ...] = ()) -> ItemRow:
     seen: list[Sides] = []
-    compared(fn, inputs, {}, resolve("sim", faults), seen=seen.append)
+    compared(Request(fn, inputs, device=resolve("sim", faults)), seen.append)
     return with_figures(ItemRow("models.py:f", "float32"), seen[0])
 
 

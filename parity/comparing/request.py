@@ -1,0 +1,52 @@
+"""What is asked of a user's function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
+
+import torch
+
+from parity.comparing.quick import DEFAULT, effort_of
+from parity.comparing.subject import Subject, Wrap, original, subject
+from parity.core.errors import UsageError
+from parity.core.results import Status
+from parity.devices import Device
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """A function with its arguments, and how it is to be compared, in the words of `assert_parity`. fail_on, keep_on_cpu: taken
+    apart already; wrap: makes what the device runs of the function (a compiler); alone: whether nothing else is compared in
+    addition."""
+
+    fn: Callable[..., Any]
+    inputs: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    device: str | torch.device | Device = "auto"
+    backward: bool = True
+    atol: float | None = None
+    fail_on: tuple[Status, ...] = ()
+    keep_on_cpu: tuple[str, ...] = ()
+    detail: bool = False
+    effort: str = DEFAULT
+    wrap: Wrap | None = None
+    alone: bool = True
+
+    def check(self) -> None:
+        """Raise UsageError for a word or a number that cannot be meant so."""
+        number = self.atol is None or (isinstance(self.atol, Real) and not isinstance(self.atol, bool))
+        if not number or (self.atol is not None and not 0 <= self.atol < math.inf):
+            raise UsageError(f"atol is {self.atol!r}; give a number that is 0 or more, or None for the tolerance tables alone")
+        effort_of(self.effort)
+
+    def subject(self) -> Subject:
+        """The function with its arguments. Raises UsageError as `parity.comparing.subject.subject` does."""
+        return subject(self.fn, self.inputs, self.kwargs, self.keep_on_cpu)
+
+    def eager(self) -> Subject:
+        """The same with the eager code of a compiled function."""
+        return subject(original(self.fn), self.inputs, self.kwargs, self.keep_on_cpu)

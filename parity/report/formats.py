@@ -1,0 +1,66 @@
+"""The formats in which a whole run is reported, to which files outside of the package add theirs."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from parity.core import extensions
+from parity.core.errors import UsageError, near
+from parity.store.rows import Run
+
+OF_CAUSES = ("text", "markdown", "json")  # of a run, of one of its causes, and of its matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What a report is made of. name: of the run's file; before: an earlier run to compare with."""
+
+    run: Run
+    name: str = ""
+    before: Run | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format. render: its text; page: it goes to a file; compares: it shows an earlier run as well."""
+
+    name: str
+    render: Callable[[Reported], str]
+    page: bool = False
+    compares: bool = False
+
+
+def _html(r: Reported) -> str:
+    text: str = importlib.import_module("parity.report.html").render(r.run, r.before, r.name)
+    return text
+
+
+def _of(module: str) -> Callable[[Reported], str]:
+    """What a module of this folder makes of a run; it is imported when it is asked for."""
+    return lambda r: str(importlib.import_module(f"parity.report.{module}").render(r.run))
+
+
+OURS = Format("html", _html, page=True, compares=True), Format("junit", _of("junit")), Format("github", _of("github"))
+FORMATS = {f.name: f for f in OURS}
+
+
+def add(made: Format) -> None:
+    """Add a format. Raises UsageError for a name that is taken."""
+    if made.name in (*OF_CAUSES, *FORMATS):
+        raise UsageError(f"there is a format '{made.name}' already; name yours otherwise")
+    FORMATS[made.name] = made
+    extensions.note("format", made.name)
+
+
+def find(name: str) -> Format | None:
+    """The format of a whole run with this name; None for one of causes. Raises UsageError for an unknown one."""
+    if name in OF_CAUSES:
+        return None
+    if name not in FORMATS:
+        extensions.load()
+    if name not in FORMATS:
+        known = (*OF_CAUSES, *FORMATS)
+        raise UsageError(f"unknown format '{name}'; {near(name, known) or 'allowed: ' + ', '.join(known)}")
+    return FORMATS[name]
