@@ -74,16 +74,16 @@ OTHER_SIGNATURE = "this torch takes other arguments"
 BOTH_REFUSE = "reference and device both refuse"
 
 
-def statuses(words: Collection[str], option: str) -> tuple[Status, ...]:
-    """The statuses with these names, for an option that lists which statuses fail a run. Raises UsageError, naming the option,
-    for an unknown word and for `agree`."""
-    known = [str(s) for s in Status if s is not Status.AGREE]
+def statuses(words: Collection[str], option: str, also: Collection[str] = ()) -> tuple[Status, ...]:
+    """The statuses with these names, for an option that lists which statuses fail a run. also: words that it takes beside them.
+    Raises UsageError, naming the option, for an unknown word and for `agree`."""
+    known = [*(str(s) for s in Status if s is not Status.AGREE), *also]
     for w in words:
         if w == Status.AGREE:
             raise UsageError(f"'{w}' for {option}: agreement is no failure; allowed: {', '.join(known)}")
         if w not in known:
             raise UsageError(f"unknown status '{w}' for {option}; allowed: {', '.join(known)}")
-    return tuple(map(Status, words))
+    return tuple(Status(w) for w in words if w not in also)
 
 
 class Aspect(StrEnum):

@@ -47,7 +47,7 @@ WAYS = (
     ),
     Way(
         "a kernel ends the worker with 0",
-        ("parity run mul --device sim --dtype float32 --examples 2 -n 1 --no-shrink --no-power --faults faults.py",),
+        ("parity run mul --device sim --dtype float32 --examples 2 -n 1 --skip shrink --power 0 --setup faults.py",),
         files={"faults.py": FAULTS.format(where=f"{WORKER} and c.operands[0].dim() == 2")},
         healthy={"faults.py": FAULTS.format(where="False")},
     ),
@@ -74,7 +74,7 @@ WAYS = (
     ),
     Way(
         "a kernel ends the process of replay with 0",
-        ("parity replay 'mul(float32[2], float32[2])' --device sim --faults faults.py",),
+        ("parity replay 'mul(float32[2], float32[2])' --device sim --setup faults.py",),
         files={"faults.py": FAULTS.format(where="True")},
         healthy={"faults.py": FAULTS.format(where="False")},
     ),

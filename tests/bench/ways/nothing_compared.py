@@ -42,11 +42,11 @@ WAYS = (
         says="compared -> nothing compared",
     ),
     Way(
-        "a diff of a whole run with one of fewer ops, with --partial",
+        "a diff of a whole run with one of fewer ops, with --accept partial",
         (
             f"{RUN} sinh mul --output before.jsonl",
             f"{RUN} sinh --output after.jsonl",
-            "parity diff before.jsonl after.jsonl --partial",
+            "parity diff before.jsonl after.jsonl --accept partial",
         ),
         healthy_commands=(
             f"{RUN} sinh mul --output before.jsonl",

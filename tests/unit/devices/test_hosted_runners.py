@@ -43,7 +43,7 @@ def command(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
 def test_macos_14_is_unusable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A device without memory is no device: the doctor says so, and no run begins."""
     (tmp_path / "faults.py").write_text(MACOS_14)
-    faults = "--device", "sim:mps", "--faults", str(tmp_path / "faults.py")
+    faults = "--device", "sim:mps", "--setup", str(tmp_path / "faults.py")
     code, text = command(capsys, "doctor", *faults, "--json")
     answer = json.loads(text)
     assert (code, answer["verdict"]) == (4, "unusable")
@@ -78,7 +78,7 @@ def _too_much(limit: int) -> Any:
 
 def test_macos_26_is_suspect_and_a_run_goes_on_under_a_banner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "faults.py").write_text(MACOS_26)
-    faults = "--device", "sim:mps", "--faults", str(tmp_path / "faults.py")
+    faults = "--device", "sim:mps", "--setup", str(tmp_path / "faults.py")
     code, text = command(capsys, "doctor", *faults)
     assert code == 1
     assert "verdict  suspect: it computes, but not all known answers are right" in text

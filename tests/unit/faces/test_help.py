@@ -10,7 +10,7 @@ import pytest
 
 from parity.faces import cli, commandline, manual
 
-PARSER = commandline.parser()
+PARSER = commandline.parser("prove")
 COMMANDS = [name for name, _, _ in manual.subcommands(PARSER)]
 
 

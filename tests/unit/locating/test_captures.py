@@ -395,7 +395,7 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
         return commandline.parser().parse_args(words)
 
     made_by = ("capture", "models.py:one", "-o", "mac.capture", "--device", "sim", "--limit", "2M")
-    assert locating.record(asked(*made_by, "--faults", "faulty.py")) == 0
+    assert locating.record(asked(*made_by, "--setup", "faulty.py")) == 0
     told = capsys.readouterr().out
     assert "compare it on another machine: parity locate models.py:one --against mac.capture" in told
     assert locating.run(asked("locate", "models.py:one", "--against", "mac.capture")) == 1

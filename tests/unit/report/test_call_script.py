@@ -91,7 +91,7 @@ def test_the_command_writes_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     asked = ["locate", str(models), "--device", "sim", "--script", str(script)]
     assert main(asked) == 0
     assert capfd.readouterr().out.splitlines()[-1] == "no script: no operator parts"
-    assert main([*asked, "--faults", str(faults)]) == 1
+    assert main([*asked, "--setup", str(faults)]) == 1
     assert capfd.readouterr().out.splitlines()[-1] == f"the call of aten::gelu, for a report: python {script}"
     assert "torch.ops.aten.gelu" in script.read_text()
     assert main([*asked[:-1], str(tmp_path)]) == 2

