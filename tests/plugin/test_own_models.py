@@ -70,7 +70,7 @@ def test_own_functions_are_items_of_a_run(parity_in: Parity, tmp_path: Path) -> 
     """One that is wrong is told with its name and can be accepted; one that says nothing fails the run; one that ends its
     process costs no other."""
     (tmp_path / "models.py").write_text(MODELS.replace("def three", "def _three"))
-    faulty = shlex.split("run sinh --dtype float32 --model models.py --device sim --setup faults.py -n 1")
+    faulty = shlex.split("run sinh models.py --dtype float32 --device sim --setup faults.py -n 1")
     code, said = parity_in(*faulty, "--output", "faulty.jsonl")
     assert code == 1
     assert "] models.py:of_sine gives wrong values" in said

@@ -194,7 +194,7 @@ def test_a_run_on_mps_is_audited(tmp_path: Path) -> None:
     operators = {o.partition(".")[0] for i in run.items for o in i.operators}
     convolutions = {"_mps_convolution", "_mps_convolution_transpose"}
     assert operators >= convolutions | {"mps_convolution_backward", "mps_convolution_transpose_backward"}
-    done = plain("prove", "reach", "--run", "run.jsonl", cwd=tmp_path)
+    done = plain("prove", "reach", "run.jsonl", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "quick profile on mps: 2 ops" in done.stdout
     assert int(done.stdout.splitlines()[-1].split()[0]) >= 2

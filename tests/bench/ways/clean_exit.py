@@ -20,7 +20,7 @@ SETUP = "import os, sys\nif {where}:\n    os._exit(0)\n"
 def model(name: str, more: str, says: str) -> Way:
     """A file of models that ends its process."""
     files = {"models.py": HEAD + more}
-    return Way(name, (f"{RUN} --model models.py",), files=files, healthy={"models.py": HEAD}, says=says)
+    return Way(name, (f"{RUN} models.py",), files=files, healthy={"models.py": HEAD}, says=says)
 
 
 WAYS = (
@@ -53,7 +53,7 @@ WAYS = (
     ),
     Way(
         "a setup ends the process of the models with 0",
-        (f"{RUN} --setup setup.py --model models.py",),
+        (f"{RUN} --setup setup.py models.py",),
         files={"models.py": HEAD, "setup.py": SETUP.format(where='"parity.comparing.models" in " ".join(sys.orig_argv)')},
         healthy={"setup.py": SETUP.format(where="False")},
         says="ended before it was done (exit code 0)",

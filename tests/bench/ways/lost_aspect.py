@@ -105,7 +105,7 @@ WAYS = (
     ),
     Way(
         "inference mode left by a file of models",
-        ("parity run --model models.py --device sim",),
+        ("parity run '*' models.py --device sim",),
         files={"models.py": f"{STAYS}{MODEL}"},
         healthy={"models.py": f"{ENDS}{MODEL}"},
         says="leaves inference mode",

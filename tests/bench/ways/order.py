@@ -89,7 +89,7 @@ WAYS = (
     ),
     Way(
         "a file of models takes the gradients of the next one's away",
-        ("parity run --model a.py --model b.py --device sim --setup faults.py",),
+        ("parity run '*' a.py b.py --device sim --setup faults.py",),
         files={"a.py": STAYS + MODEL.format("first"), "b.py": MODEL.format("second"), "faults.py": f"{HEAD}FAULTS = [wrong]\n"},
         healthy={"a.py": MODEL.format("first"), "faults.py": HEALTHY},
         says="b.py:second",

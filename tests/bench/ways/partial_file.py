@@ -103,11 +103,11 @@ WAYS = (
     Way(
         "a capture that is cut",
         (
-            "parity capture models.py:net --device sim -o net.capture",
+            "parity locate models.py:net --device sim --capture net.capture",
             "head -c 700 net.capture > cut.capture",
             "parity locate models.py:net --against cut.capture",
         ),
-        ("parity capture models.py:net --device sim -o net.capture", "parity locate models.py:net --against net.capture"),
+        ("parity locate models.py:net --device sim --capture net.capture", "parity locate models.py:net --against net.capture"),
         {"models.py": MODELS},
         red=(2,),
     ),
