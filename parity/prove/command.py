@@ -186,6 +186,8 @@ def _reach(o: argparse.Namespace) -> int:
     files = [Path(w) for w in o.asked if w.endswith(".jsonl")]
     if files and len(files) < len(o.asked):
         raise UsageError("prove reach reads run files, or runs what parity run is asked for; give one of them")
+    if not files:
+        as_run(o.asked)  # mistakes, now
     table = MacWheel(o.wheel).table if o.wheel else None
     made = reach.audit([run_file.read(path) for path in files] or reach.fresh(o.asked, hear), table)
     if o.output:

@@ -26,7 +26,7 @@ from parity.zoo import BEYOND, BUGS, OUT_OF_REACH, Bug
 
 HELD_OUT = tuple(
     bug for path in sorted(Path(__file__).parent.glob("*th/*.py")) for bug in load_module(path).BUGS
-)  # scored by `parity prove zoo --setup FILE`
+)  # scored by `parity prove zoo --faults FILE`
 EVERY = (*BUGS, *BEYOND, *HELD_OUT)
 KNOWN = {*ROWS, *(row.name for row in opinfo.rows())}
 BY_ID = {bug.fault.id: bug for bug in EVERY}

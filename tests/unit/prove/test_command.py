@@ -23,8 +23,8 @@ FEW = Path(__file__).with_name("few.py")
     ("argv", "words"),
     [
         (("zoo", "--profile", "quik"), "unknown profile 'quik'; allowed: quick, full, deep"),
-        (("zoo", "--setup", "nowhere.py"), "nowhere.py: no such file"),
-        (("zoo", "wrnog", "--setup", str(FEW)), "no fault matches 'wrnog'; did you mean 'wrong'"),
+        (("zoo", "--faults", "nowhere.py"), "nowhere.py: no such file"),
+        (("zoo", "wrnog", "--faults", str(FEW)), "no fault matches 'wrnog'; did you mean 'wrong'"),
         (("zoo", "--output", "/proc/none/zoo.json"), "cannot write to the folder /proc/none"),
         (("coverage", "a.jsonl"), "there is no run file a.jsonl"),
         (("counts", "ad"), "no op matches 'ad'"),
@@ -46,7 +46,7 @@ def test_bad_input_gets_one_sentence(
 
 def test_zoo_lists_its_faults(capfd: pytest.CaptureFixture[str]) -> None:
     """Ids, kinds and ops, and scores nothing."""
-    code, out, _ = told(capfd, "prove", "zoo", "--list", "--setup", str(FEW))
+    code, out, _ = told(capfd, "prove", "zoo", "--list", "--faults", str(FEW))
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()[:-2]] == [f.id for f in load_faults(str(FEW))]
 
@@ -57,7 +57,7 @@ def test_zoo_prints_the_score_and_writes_all_of_it(
     """Faults from a file, unclassified; the exit code speaks of the run, not of what was missed."""
     monkeypatch.setattr(scoreboard, "recorded", lambda: ("tanh", "sin", "exp", "mul"))
     path = tmp_path / "zoo.json"
-    code, out, _ = told(capfd, "prove", "zoo", "wrong", "never", "--setup", str(FEW), "-n", "1", "--output", str(path))
+    code, out, _ = told(capfd, "prove", "zoo", "wrong", "never", "--faults", str(FEW), "-n", "1", "--output", str(path))
     assert code == 0
     assert "SIMULATED" in out
     assert "1 of   2   50 %" in out
