@@ -10,7 +10,9 @@ import torch
 
 from parity.devices import Device, resolve, setup
 from parity.engine import doctor
-from parity.faces import cli, replay, running
+from parity.faces import running
+from parity.faces.commands import doctor as doctor_command
+from parity.faces.commands import explain, replay
 from parity.store.code import code_of
 
 pytest_plugins = ["pytester"]
@@ -47,5 +49,5 @@ def examined_once(monkeypatch: pytest.MonkeyPatch) -> None:
             _ANSWERS[key] = doctor.examined(name, faults, setup)
         return dict(_ANSWERS[key])
 
-    for module in (cli, running, replay):
+    for module in (doctor_command, explain, running, replay):
         monkeypatch.setattr(module, "examined", examined)

@@ -45,7 +45,7 @@ def judged(t: Trial, so_far: Result, ours: Named, theirs: Named, here: Sequence[
     notes = tuple(_notes(str(so_far.aspect), ours, theirs, here, there))
     if notes and t.settings.fail_on_metadata:
         n = notes[0]
-        text = f"{n.tensor}.stride()={n.device}, the CPU's is {n.reference}: {n.words} (--fail-on-metadata)"
+        text = f"{n.tensor}.stride()={n.device}, the CPU's is {n.reference}: {n.words} (--fail-on metadata)"
         return _malformed(so_far, n.tensor, text, PROBLEM)
     return replace(so_far, notes=notes) if notes else so_far
 

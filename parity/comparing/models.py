@@ -5,7 +5,7 @@ A file holds functions without parameters. Each returns what is to be compared, 
     def bert():
         return make_bert().eval(), torch.randint(1000, (2, 16))
 
-`python -m parity.comparing.models JSON` is the process that `parity run --model` starts (`parity.engine.own`). Before each
+`python -m parity.comparing.models JSON` is the process that `parity run FILE.py` starts (`parity.engine.own`). Before each
 function is called, torch's seed is set to 0, so that two runs compare equal weights.
 """
 

@@ -156,6 +156,6 @@ def command(names: list[str], dtype: str, device: Device) -> str:
     if not names:
         return ""
     planted = getattr(device, "planted", ())
-    more = f" --faults {shlex.quote(place_of(planted))}" if planted else ""
+    more = f" --setup {shlex.quote(place_of(planted))}" if planted else ""
     more += "".join(f" --setup {shlex.quote(path)}" for path in setup.ran[-1:])
     return f"{processes.called()} run {' '.join(names[:MANY])} --dtype {dtype} --device {device.name}{more}"

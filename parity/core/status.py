@@ -94,13 +94,13 @@ DEATHS = tuple(s for s in Status if s.is_death)
 BY_SEVERITY = tuple(sorted(Status, key=lambda s: -s.severity))  # the worst first
 
 
-def statuses(words: Collection[str], option: str) -> tuple[Status, ...]:
-    """The statuses with these names, for an option that lists which statuses fail a run. Raises UsageError, naming the option,
-    for an unknown word and for `agree`."""
-    known = [str(s) for s in Status if s is not Status.AGREE]
+def statuses(words: Collection[str], option: str, also: Collection[str] = ()) -> tuple[Status, ...]:
+    """The statuses with these names, for an option that lists which statuses fail a run. also: other words that it takes.
+    Raises UsageError, naming the option, for an unknown word and for `agree`."""
+    known = [*(str(s) for s in Status if s is not Status.AGREE), *also]
     for w in words:
         if w == Status.AGREE:
             raise UsageError(f"'{w}' for {option}: agreement is no failure; allowed: {', '.join(known)}")
         if w not in known:
             raise UsageError(f"unknown status '{w}' for {option}; allowed: {', '.join(known)}")
-    return tuple(map(Status, words))
+    return tuple(Status(w) for w in words if w not in also)

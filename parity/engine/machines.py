@@ -96,7 +96,7 @@ def differences(machines: Sequence[Machine], mixed: bool) -> tuple[str, ...]:
         if said := difference(first.fingerprint, m.fingerprint):
             if not mixed:
                 raise UsageError(
-                    f"machines {first.spec} and {m.spec} differ: {said}; take equal ones, or run them together with --mixed"
+                    f"machines {first.spec} and {m.spec} differ: {said}; take equal ones, or run them together with --accept mixed"
                 )
             texts.append(f"{m.spec}: {said}")
     return tuple(texts)

@@ -19,7 +19,7 @@ from parity.store.rows import End, Header, Run, totals
 Part: TypeAlias = tuple[Path, Run]
 # What the headers of all shards of a run have in common, and the option that sets it.
 COMMON = {"seed": "--seed", "profile": "--profile", "selection": "the selection", "options": "the options"}
-STOPPED = "merged without all of its shards"  # `End.stopped` of what --partial merged
+STOPPED = "merged without all of its shards"  # `End.stopped` of what --accept partial merged
 
 
 def merged(parts: Sequence[Part], mixed: bool = False, partial: bool = False) -> Run:
@@ -88,13 +88,13 @@ def _same_question(path: Path, a: Header, other: Path, b: Header) -> None:
         x, y = getattr(a, name), getattr(b, name)
         if x != y:
             raise UsageError(f"{path} and {other} differ in {word}: '{x}' and '{y}'; merge shards of one run")
-    for option, one, two in (("--faults", a.faults, b.faults), ("--setup", a.setup, b.setup), ("--known", a.known, b.known)):
+    for option, one, two in (("--setup", a.faults, b.faults), ("--setup", a.setup, b.setup), ("--known", a.known, b.known)):
         if not one.same(two):
             raise UsageError(f"{path} and {other} differ in {option}: '{one}' and '{two}'; merge shards of one run")
 
 
 def _machines(parts: Sequence[Part], mixed: bool) -> tuple[str, ...]:
-    """How the fingerprints differ from the first one, for --mixed."""
+    """How the fingerprints differ from the first one, for --accept mixed."""
     path, first = parts[0]
     texts = []
     for other, run in parts[1:]:
@@ -102,7 +102,7 @@ def _machines(parts: Sequence[Part], mixed: bool) -> tuple[str, ...]:
             if not mixed:
                 raise UsageError(
                     f"{path} and {other} are of different machines: {said}; "
-                    "run all shards on equal ones, or merge them as they are with --mixed"
+                    "run all shards on equal ones, or merge them as they are with --accept mixed"
                 )
             texts.append(f"shard {run.header.shard}: {said}")
     return tuple(texts)
@@ -131,7 +131,7 @@ def _missing(parts: Sequence[Part], partial: bool) -> str:
         return ""
     said = f"shard{'s' if len(missing) > 1 else ''} {', '.join(missing)} of {count}"
     if not partial:
-        raise UsageError(f"{said} missing; name the run files of all shards, or merge what is there with --partial")
+        raise UsageError(f"{said} missing; name the run files of all shards, or merge what is there with --accept partial")
     return said
 
 

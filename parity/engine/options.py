@@ -1,27 +1,40 @@
 """The options of a run: one field of `RunOptions` for each, with its help texts for the command line and pytest.
 
-`parity run` offers every field, and the pytest plugin offers all but those with `in_pytest=False`. A new option needs a field
-here and the code that uses it. The `read_...` functions parse an option's text; other commands use them too.
+`offered` says whether `parity run` and the pytest plugin offer a field. A new option needs a field here and the code that uses
+it. The `read_...` functions parse an option's text; other commands use them too.
 """
 
 from __future__ import annotations
 
+import ast
 import os
-from argparse import ArgumentTypeError, Namespace
+from argparse import Action, ArgumentError, ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import date
 from pathlib import Path
 from typing import Any, Self
 
+from parity.core.errors import UsageError
+
 DEVICE_HELP = "mps, cuda, xpu, sim, sim:mps, cpu, or auto: the first accelerator that torch reports, else sim:mps"
 FAULTS_HELP = "faults for a simulated device: a Python file, or an installed module by its name"
-SETUP_HELP = "Python that every process runs first: backend flags, a backend's import"
+SETUP_HELP = (
+    "Python that every process runs first: backend flags, a backend's import; or faults for a simulated device: a file with "
+    "FAULTS, or an installed module by its name (one of each may be given)"
+)
+FAULTY = frozenset({"FAULTS", "BUGS", "Fault"})  # names that a file with faults has, and one that sets flags has not
 PROFILE_HELP = "quick (the default), full or deep"
-METADATA_HELP = "count other strides than the CPU's as a finding also where torch promises none (else they are only told)"
-STRICT = "--fail-on-metadata"
+METADATA, KNOWN = ALSO = ("metadata", "known")  # what fails a run with --fail-on beside a status
+STRICT = f"--fail-on {METADATA}"
+METADATA_HELP = f"{METADATA}: other strides than the CPU's also where torch promises none (else they are only told)"
+SCREENS, SHRINK, AGAIN = STEPS = ("screens", "shrink", "again")  # what a run does by itself, unless it is to --skip it
+MIXED, PARTIAL = "mixed", "partial"  # what is refused unless it is accepted
+MIXED_HELP = f"{MIXED}: machines that differ in torch, OS, chip or settings, and note how they differ"
+HANG_AFTER = "PARITY_HANG_AFTER"  # the variable with the seconds after which one call counts as hung
 WORKERS_HELP = "worker processes; by default one per core, at most 8, and no more than the memory holds"
 MOST_WORKERS = 64  # or four per core, on machines with more than 16 cores
+RUN, PYTEST = BOTH = ("run", "pytest")  # where an option of a run is offered
 DURATIONS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 MOST_COUNT = 10**9
 QUOTED = 30  # most characters of a value in a message
@@ -107,12 +120,15 @@ def read_study(given: str) -> str:
     return given
 
 
-def read_minutes(given: str) -> float:
-    """Minutes: a number above 0, up to a week."""
-    value = _number(given)
-    if value is None or not 0.0 < value <= LONGEST_RUN / 60:
-        raise ArgumentTypeError(f"'{_cut(given)}' is no number of minutes above 0; give at most {LONGEST_RUN / 60:.0f}, a week")
-    return value
+def read_words(what: str, *allowed: str) -> Callable[[str], str]:
+    """How to read one of these words, or several, separated by commas. what: a word in messages, such as "step"."""
+
+    def read(given: str) -> str:
+        if not all(w.strip() in allowed for w in given.split(",")):
+            raise ArgumentTypeError(f"'{_cut(given)}' is no {what}; allowed: {', '.join(allowed)}")
+        return given
+
+    return read
 
 
 def read_day(given: str) -> date:
@@ -130,6 +146,59 @@ def read_duration(given: str) -> float:
         how = "give seconds, minutes or hours, such as 90s, 5m or 1h, a week at most"
         raise ArgumentTypeError(f"'{_cut(given)}' is no time; {how}")
     return value * DURATIONS[given[-1]]
+
+
+def holds(values: tuple[str, ...], word: str) -> bool:
+    """Whether a repeatable option, whose values may be separated by commas, has this word."""
+    return any(word == w.strip() for v in values for w in v.split(","))
+
+
+def is_strict(options: str) -> bool:
+    """Whether the options of a header say that strides which torch does not promise are findings."""
+    given = [word.partition("=") for word in options.split()]
+    return ("--fail-on-metadata", "", "") in given or any(  # as runs were told before
+        flag == "--fail-on" and holds((value,), METADATA) for flag, _, value in given
+    )
+
+
+def hang_after() -> float | None:
+    """Seconds after which one call counts as hung, of the variable PARITY_HANG_AFTER; None for the default. Raises
+    UsageError."""
+    if not (given := os.environ.get(HANG_AFTER, "")).strip():
+        return None
+    try:
+        return read_seconds(given)
+    except ArgumentTypeError as e:
+        raise UsageError(f"{HANG_AFTER}: {e}") from None
+
+
+class Code(Action):
+    """`--setup`: keeps a file with faults as `faults`, any other one as `setup`."""
+
+    def __call__(self, parser: ArgumentParser, namespace: Namespace, given: Any, option: str | None = None) -> None:
+        """Keep one file. Raises ArgumentError for the second of a kind."""
+        dest, kind = ("faults", "with faults") if plants_faults(given) else ("setup", "without faults")
+        if getattr(namespace, dest, None) is not None:
+            raise ArgumentError(self, f"{getattr(namespace, dest)} and {given} are both {kind}; give one of each at most")
+        setattr(namespace, dest, given)
+
+
+def plants_faults(place: str) -> bool:
+    """Whether a file, or an installed module by its name, plants faults, as far as reading shows it: nothing is run."""
+    path = Path(place)
+    if not path.is_file():
+        return path.suffix != ".py" and all(part.isidentifier() for part in place.split("."))
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, OSError):  # whoever runs it says what is wrong
+        return False
+    return any(_name(node) in FAULTY for node in ast.walk(tree))
+
+
+def _name(node: ast.AST) -> str:
+    if isinstance(node, ast.alias):
+        return node.asname or node.name
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def _cut(given: str) -> str:
@@ -155,11 +224,11 @@ def _option(
     metavar: str | None = None,
     read: Callable[[str], Any] | None = None,
     flags: tuple[str, ...] = (),
-    in_pytest: bool = True,
+    offered: tuple[str, ...] = BOTH,
 ) -> Any:
     """A field of `RunOptions`; see `Option` for the arguments."""
-    how = {"help": help, "pytest_help": pytest_help, "metavar": metavar, "read": read, "flags": flags, "in_pytest": in_pytest}
-    return field(default=default, metadata=how)
+    how = {"help": help, "pytest_help": pytest_help, "metavar": metavar, "read": read, "flags": flags}
+    return field(default=default, metadata=how | {"offered": offered})
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +241,8 @@ class RunOptions:
 
     op: tuple[str, ...] = _option(
         (),
-        "ops by name, with * and ?; all by default",
+        "ops by name, with * and ?; all by default; and models.py, or models.py:bert: functions of yours that return a model "
+        "or function and its inputs",
         "only ops whose name matches this pattern (repeatable)",
         metavar="PATTERN",
         flags=("op",),
@@ -206,64 +276,62 @@ class RunOptions:
         read=read_duration,
     )
     seed: str = _option("0", "seed of the explored cases; the pinned ones are always the same")
-    workers: int | None = _option(None, WORKERS_HELP, metavar="N", read=read_workers, flags=("-n",), in_pytest=False)
+    workers: int | None = _option(None, WORKERS_HELP, metavar="N", read=read_workers, flags=("-n",), offered=(RUN,))
     tx: tuple[str, ...] = _option(
         (),
         "a worker on another machine or in another environment, as pytest-xdist takes it (repeatable): ssh=mac2//python=PATH, "
         "2*popen//python=PATH; instead of -n",
         metavar="SPEC",
         read=read_text,
-        in_pytest=False,
+        offered=(RUN,),
     )
-    mixed: bool = _option(
-        False, "run over machines that differ in torch, OS, chip or settings, and note how they differ", in_pytest=False
+    accept: tuple[str, ...] = _option(
+        (),
+        f"run over machines all the same: {MIXED_HELP}",
+        metavar="WHAT",
+        read=read_words("thing to accept", MIXED),
+        offered=(RUN,),
     )
-    faults: str | None = _option(None, FAULTS_HELP, metavar="FILE", read=read_text)
-    no_screens: bool = _option(False, "send every pair to the float64 oracle")
-    no_shrink: bool = _option(False, "tell findings as they were drawn")
-    no_again: bool = _option(False, "count findings without trying them again in a fresh process", in_pytest=False)
+    faults: str | None = _option(None, FAULTS_HELP, metavar="FILE", read=read_text, offered=(PYTEST,))
+    skip: tuple[str, ...] = _option(
+        (),
+        f"leave a step out (repeatable, or separated by commas): {SCREENS}, so that every pair goes to the float64 oracle; "
+        f"{SHRINK}: findings are reported as they were drawn; {AGAIN}: they are not tried again in a fresh process",
+        f"a step to leave out: {SCREENS} (every pair goes to the oracle) or {SHRINK} (findings stay as they were drawn)",
+        metavar="STEP",
+        read=read_words("step", *STEPS),
+    )
     power: int | None = _option(
         None,
-        "how many comparisons that agree are judged once more with errors put in (by default 400, or 3 in 1,000 if less)",
+        "how many comparisons that agree are judged again with errors put in (by default 400, or 3 in 1,000 if less; 0: none)",
         "comparisons that are judged once more with errors put in",
         metavar="N",
-        read=read_count,
+        read=read_amount,
     )
-    no_power: bool = _option(False, "judge nothing once more with errors put in", in_pytest=False)
     hang_after: float | None = _option(
         None,
         "seconds after which a call counts as hung (by default 20, and more for large operands)",
-        "seconds after which a call counts as hung",
         metavar="SECONDS",
         read=read_seconds,
+        offered=(PYTEST,),
     )
     setup: str | None = _option(
         None, SETUP_HELP, "a Python file that every worker runs before it touches the device", metavar="FILE", read=read_text
     )
     fail_on: tuple[str, ...] = _option(
         (),
-        "a status that fails beside the findings: unsupported ...",
-        "status that fails a test beside the findings: unsupported, ...",
-        metavar="STATUS",
+        f"also fail on this status, such as unsupported; on {METADATA_HELP}; or on {KNOWN}: findings of --known that are "
+        "fixed, or that grew where only exploration shows it, for nightly runs (repeatable, or separated by commas)",
+        f"status that fails a test beside the findings: unsupported, ...; or {METADATA}, {KNOWN}",
+        metavar="WHAT",
     )
-    fail_on_metadata: bool = _option(False, METADATA_HELP)
-    model: tuple[str, ...] = _option(
-        (),
-        "also compare the functions of a Python file (models.py, or one of them: models.py:bert), each of which returns a "
-        "model or function and its inputs (repeatable); with PATTERN models.py nothing else is run",
-        metavar="FILE",
-        read=read_text,
-        in_pytest=False,
-    )
+    model: tuple[str, ...] = _option((), "files of PATTERN", read=read_text, offered=())
     known: str | None = _option(
         None,
         "accept the findings in this file, which parity known add writes; their cases run first",
         "a file of known findings, which do not fail; parity_known in an ini file names one, too",
         metavar="FILE",
         read=read_text,
-    )
-    strict_known: bool = _option(
-        False, "also fail on known findings that are fixed, or that grew where only exploration shows it: for nightly runs"
     )
     min_judged: float = _option(
         0.0,
@@ -277,14 +345,14 @@ class RunOptions:
         "the run file to write (JSON lines; by default parity-run-DATE-TIME.jsonl)",
         metavar="FILE",
         read=read_text,
-        in_pytest=False,
+        offered=(RUN,),
     )
     resume: str | None = _option(
         None,
         "finish this run file of an interrupted run, with the options that it says; only what is not whole is run",
         metavar="RUN",
         read=read_text,
-        in_pytest=False,
+        offered=(RUN,),
     )
     findings: str = _option(
         "findings",
@@ -293,7 +361,7 @@ class RunOptions:
         metavar="FOLDER",
         read=read_text,
     )
-    junit_xml: str | None = _option(None, "also write JUnit's XML", metavar="FILE", read=read_text, in_pytest=False)
+    junit_xml: str | None = _option(None, "also write JUnit's XML", metavar="FILE", read=read_text, offered=(RUN,))
     shard: str | None = _option(
         None,
         "only the items of this shard, 3/7 for the third of seven, by a stable hash; parity merge joins the run files",
@@ -304,13 +372,44 @@ class RunOptions:
     study: str | None = _option(
         None, "for parity prove: what the run notes or draws for it (counts, reach)", metavar="STUDY", read=read_study
     )
-    verbose: bool = _option(False, "tell every finding in full", flags=("-v", "--verbose"), in_pytest=False)
-    list: bool = _option(False, "list the selected ops with their dtypes, and run nothing", in_pytest=False)
+    verbose: bool = _option(False, "every finding in full", offered=())
+    list: bool = _option(False, "list the selected ops with their dtypes, and run nothing", offered=(RUN,))
 
     @classmethod
     def of_command_line(cls, given: Namespace) -> Self:
-        """From the namespace that the parser of `parity run` returned, or of another command with some of its options."""
-        return cls(**{o.name: _frozen(getattr(given, o.name, o.default)) for o in OPTIONS})
+        """From the namespace that the parser of `parity run` returned. Raises UsageError for a variable that is no number."""
+        made = cls(**{o.name: _frozen(getattr(given, o.name, o.default)) for o in OPTIONS})
+        return made if made.resume else replace(made, hang_after=hang_after())  # the run file says how it was begun
+
+    @property
+    def no_screens(self) -> bool:
+        """Whether every pair goes to the float64 oracle."""
+        return holds(self.skip, SCREENS)
+
+    @property
+    def no_shrink(self) -> bool:
+        """Whether findings stay as they were drawn."""
+        return holds(self.skip, SHRINK)
+
+    @property
+    def no_again(self) -> bool:
+        """Whether findings are not tried again in a fresh process."""
+        return holds(self.skip, AGAIN)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether machines may differ."""
+        return holds(self.accept, MIXED)
+
+    @property
+    def fail_on_metadata(self) -> bool:
+        """Whether strides that torch does not promise are findings."""
+        return holds(self.fail_on, METADATA)
+
+    @property
+    def strict_known(self) -> bool:
+        """Whether known findings that are fixed, or that grew, fail the run."""
+        return holds(self.fail_on, KNOWN)
 
     @classmethod
     def of_pytest(cls, given: Namespace) -> Self:
@@ -332,7 +431,7 @@ class RunOptions:
 # These have a field of their own in the header of a run file.
 IN_HEADER = ("op", "device", "dtype", "family", "profile", "source", "seed", "faults", "setup", "model", "known", "shard")
 # These say where a run is made, written and shown. Every other option is part of the run: --resume takes it from the run file.
-PRESENTATION = ("workers", "tx", "mixed", "output", "resume", "findings", "junit_xml", "verbose", "list")
+PRESENTATION = ("workers", "tx", "accept", "output", "resume", "findings", "junit_xml", "verbose", "list")
 
 
 def _frozen(value: Any) -> Any:
@@ -348,7 +447,8 @@ class Option:
 
     plain: the type of its value. pytest_help: the help in pytest if it differs. read: how the command line parses and checks
     its text; pytest reads numbers by `IN_PYTEST`, and every other value by the plain type. flags: its names on the command line
-    if they are not derived from the field's name; one without a dash is positional. in_pytest: whether pytest offers it too.
+    if they are not derived from the field's name; one without a dash is positional. offered: where it is an option of that
+    name, in `RUN` or `PYTEST`.
     """
 
     name: str
@@ -359,7 +459,17 @@ class Option:
     metavar: str | None
     read: Callable[[str], Any] | None
     flags: tuple[str, ...]
-    in_pytest: bool
+    offered: tuple[str, ...]
+
+    @property
+    def in_run(self) -> bool:
+        """Whether `parity run` has it."""
+        return RUN in self.offered
+
+    @property
+    def in_pytest(self) -> bool:
+        """Whether pytest has it."""
+        return PYTEST in self.offered
 
     @property
     def is_switch(self) -> bool:
@@ -391,7 +501,7 @@ class Option:
         flags = self.flags or (self.flag,)
         if not self.flag.startswith("-"):
             return flags, {"nargs": "*", "metavar": self.metavar, "help": self.help}
-        how = {"dest": self.name, "help": self.help, **self._action()}
+        how = {"dest": self.name, "help": self.help, **(CODE if self.name == "setup" else self._action())}
         return flags, how if self.is_switch else how | {"metavar": self.metavar, "type": self.read or self.plain}
 
     def for_pytest(self) -> tuple[str, dict[str, Any]]:
@@ -419,10 +529,12 @@ IN_PYTEST: dict[str, Callable[[str], Any]] = {
     "examples": read_count,
     "time": read_seconds,
     "power": read_amount,
+    "skip": read_words("step", *STEPS),
     "hang_after": read_seconds,
     "min_judged": read_share,
     "study": read_study,
 }
+CODE: dict[str, Any] = {"action": Code}
 PLAIN = {"int": int, "float": float}
 OPTIONS = tuple(
     Option(f.name, f.default, PLAIN.get(str(f.type).partition(" | ")[0], str), **f.metadata) for f in fields(RunOptions)

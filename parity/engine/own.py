@@ -1,4 +1,4 @@
-"""Users' own models and functions as items of a run: `parity run --model FILE.py`, and tests that use `assert_parity`.
+"""Users' own models and functions as items of a run: `parity run FILE.py`, and tests that use `assert_parity`.
 
 An item is called as its function, "models.py:bert", or as its test, "tests/test_net.py::test_bert". Its case has the same name.
 A process of its own (`parity.comparing.models`) compares each function, because a function may end the process.
@@ -128,9 +128,9 @@ def names(places: Sequence[str]) -> tuple[str, ...]:
         file, _, function = place.partition(".py")
         path = Path(f"{file}.py")
         if not place.partition(":")[0].endswith(".py") or (function and not function.startswith(":")):
-            raise UsageError(f"--model {place}: give a Python file, models.py, or a function in it, models.py:bert")
+            raise UsageError(f"{place}: give a Python file, models.py, or a function in it, models.py:bert")
         if not path.is_file():
-            raise UsageError(f"--model {place}: there is no file {path}")
+            raise UsageError(f"{place}: there is no file {path}")
         found.append(place)
     return tuple(found)
 

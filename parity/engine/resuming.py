@@ -75,7 +75,7 @@ def options(header: Header, given: RunOptions) -> RunOptions:
     if "time" in then:
         raise UsageError(f"{path} is a run with --time, which has no rest; run it again")
     for name in CODE:
-        _check_code(f"--{name}", str(path), getattr(header, name), getattr(given, name))
+        _check_code("--known" if name == "known" else "--setup", str(path), getattr(header, name), getattr(given, name))
     return replace(given, **then)
 
 

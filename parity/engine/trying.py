@@ -20,7 +20,7 @@ from parity.engine import suite
 from parity.engine.again import BEGIN, CAME, GONE, MARK, TRIES, UNABLE
 from parity.engine.checking import recheck, replay
 from parity.engine.journal import NoJournal
-from parity.engine.options import RunOptions
+from parity.engine.options import METADATA, RunOptions
 from parity.engine.planning import RunPlan, run_plan
 from parity.engine.suite import Item
 
@@ -28,8 +28,8 @@ from parity.engine.suite import Item
 def main() -> None:
     """Try the findings in their order."""
     asked = json.loads(sys.stdin.read())
-    where = {name: asked[name] for name in ("device", "faults", "setup", "fail_on_metadata")}
-    plan = run_plan(RunOptions(**where), 0.0, None)
+    where = {name: asked[name] for name in ("device", "faults", "setup")}
+    plan = run_plan(RunOptions(**where, fail_on=(METADATA,) if asked["fail_on_metadata"] else ()), 0.0, None)
     plan = replace(plan, profile=replace(plan.profile, poison=True))
     for (least, *drawn), aspect in asked["findings"]:
         say(BEGIN)

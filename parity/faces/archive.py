@@ -89,8 +89,9 @@ def written(asked: Asked, hear: Callable[[str], None]) -> int:
 
 def _steps(asked: Asked, folder: Path, until: float) -> Iterator[Step]:
     """The examination, the reported cases, the run and its reach, each as soon as the one before is through."""
-    files = ["--faults", asked.faults] if asked.faults else []
-    files += ["--setup", str(Path(asked.setup).absolute())] if asked.setup else []
+    setup = str(Path(asked.setup).absolute()) if asked.setup else ""
+    files = [*(("--faults", asked.faults) if asked.faults else ()), *(("--setup", setup) if setup else ())]
+    code = [word for given in (asked.faults, setup) if given for word in ("--setup", given)]  # as a person names both
 
     def left(share: float) -> float:
         return max(1.0, share * (until - time.monotonic()))
@@ -107,11 +108,11 @@ def _steps(asked: Asked, folder: Path, until: float) -> Iterator[Step]:
     yield _reported(device, files, folder, left(REPORTED_SHARE))
     run, ops = folder / "run.jsonl", asked.patterns or spread()
     options = ["--device", device, "--study", "reach", "-n", str(asked.workers), "--output", str(run)]
-    command = processes.command("parity", "run", *ops, *options, "--findings", str(folder / "findings"), *files)
+    command = processes.command("parity", "run", *ops, *options, "--findings", str(folder / "findings"), *code)
     step = _ran("run", command, folder / "run.txt", left(RUN_SHARE))
     yield replace(step, said=_here(step.said, folder))
     if run.exists():
-        command = processes.command("parity", "prove", "reach", "--run", str(run), "--output", str(folder / "audit.json"))
+        command = processes.command("parity", "prove", "reach", str(run), "--output", str(folder / "audit.json"))
         yield _ran("audit", command, folder / "audit.txt", max(AUDIT_SECONDS, left(1.0)))
 
 

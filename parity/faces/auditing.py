@@ -1,4 +1,4 @@
-"""`parity audit --model FILE.py:function`: what a user's model needs that MPS lacks, and a test of it for pytest."""
+"""What a user's model needs that MPS lacks, for `parity audit FILE.py:function`, and a test of it for pytest."""
 
 from __future__ import annotations
 
@@ -56,10 +56,11 @@ def test_runs_on_mps(make):
 def run(o: argparse.Namespace) -> int:
     """Print the answers: 0 where MPS has all, 1 where it lacks something or a run's findings of class A concern it, 2 where a
     function cannot be run, 3 where not all was seen. Raises UsageError for a file without such functions."""
-    if o.pytest:
+    as_json = o.format == "json"
+    if o.test:
         return _write_test(o)
     torch.autograd.set_multithreading_enabled(False)  # the simulated device needs the backward pass on the calling thread
-    place = o.torch or ""
+    place = str(o.torch or "")
     if place and not Path(place).expanduser().exists() and shutil.which(place) is None:
         what = "a Python, the folder of a virtual environment, a wheel of torch for any system, or a native_functions.yaml"
         raise UsageError(f"there is no {place}; name {what}")
@@ -79,10 +80,10 @@ def run(o: argparse.Namespace) -> int:
             continue
         concerns = [c for _, some in gathered for c in told.concerns(some, found)]
         answers.append((name, found, concerns))
-        if not o.json:
+        if not as_json:
             print(told.render(name, found, bugs, concerns, ", ".join(path for path, _ in runs), o.verbose), flush=True)
         code = max(code, 1 if _is_lacking(found, concerns) else NothingCompared.exit_code if found.broken else 0)
-    if o.json:
+    if as_json:
         print(told.as_json(answers, bugs))
     else:
         lacking = [name for name, found, concerns in answers if _is_lacking(found, concerns)]
@@ -101,8 +102,6 @@ def _is_lacking(found: Needs, concerns: Sequence[told.Concern]) -> bool:
 
 def _write_test(o: argparse.Namespace) -> int:
     """Write the test: 0."""
-    if not o.output:
-        raise UsageError(f"a test is written to a file: parity audit --model {o.model} --pytest -o test_on_mps.py")
     if o.output.exists():
         raise UsageError(f"{o.output} is there already; remove it, or name another file with -o")
     made = functions(o.model)
@@ -110,7 +109,7 @@ def _write_test(o: argparse.Namespace) -> int:
     names = [name.rpartition(":")[2] for name in made]
     text = TEST.format(
         models=", ".join(made),
-        command=f"parity audit --model {o.model} --pytest -o {o.output}" + (" --no-backward" if o.no_backward else ""),
+        command=f"parity audit {o.model} -o {o.output}" + (" --no-backward" if o.no_backward else ""),
         folder=Path(os.path.relpath(file.parent.resolve(), o.output.parent.resolve())).as_posix(),
         module=file.stem,
         makes=", ".join(f"{file.stem}.{n}" for n in names),

@@ -13,7 +13,10 @@ from pathlib import Path
 
 from parity.core.errors import OutputError, UsageError
 
-WRITTEN, READ = ("output", "junit_xml", "script"), ("before", "after", "runs", "run", "against")  # options of commands
+WRITTEN, READ = (
+    ("output", "junit_xml", "capture"),
+    ("before", "after", "runs", "run", "subject", "asked", "against"),
+)  # of commands
 HEAD = 1 << 16  # bytes that tell what a file is
 # How everything begins that parity writes, and pytest's XML.
 OURS = re.compile(
@@ -39,11 +42,16 @@ OURS = re.compile(
 def check_outputs(given: argparse.Namespace) -> None:
     """Refuse, before anything is run, to write where that cannot be done or would destroy something: two outputs in one file,
     the command's own input, a file that parity did not write."""
-    named = {f"--{name.replace('_', '-')}": Path(path) for name in WRITTEN if (path := getattr(given, name, None))}
-    read = [getattr(given, name, None) or () for name in READ]
-    files = [one for x in read for one in (x if isinstance(x, (list, tuple)) else (x,))]
-    for option, path in named.items():
-        check_output(path, option, [*files, *(other for name, other in named.items() if name != option)])
+    named = [(f"--{name.replace('_', '-')}", Path(path)) for name in WRITTEN for path in _each(given, name)]
+    files = [one for name in READ for one in _each(given, name)]
+    for k, (option, path) in enumerate(named):
+        check_output(path, option, [*files, *(other for _, other in (*named[:k], *named[k + 1 :]))])
+
+
+def _each(given: argparse.Namespace, name: str) -> list[Path | str]:
+    """The files that an option or argument names."""
+    value = getattr(given, name, None) or ()
+    return [*value] if isinstance(value, (list, tuple)) else [value]
 
 
 def check_output(path: Path, option: str, others: Iterable[Path | str] = ()) -> None:

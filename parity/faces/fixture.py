@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from parity.engine.options import ALSO
 from parity.faces.recording import recorded
 
 if TYPE_CHECKING:
@@ -144,7 +145,8 @@ def parity(request: pytest.FixtureRequest) -> Any:
     if isinstance(device, ParityError):  # outside of the handler, or pytest shows both errors
         pytest.fail(f"parity: {device}", pytrace=False)
     detail = request.config.get_verbosity() > 0
-    options = {"device": device, "fail_on": tuple(o.parity_fail_on), "detail": detail, "effort": o.parity_effort}
+    fail_on = tuple(word for word in o.parity_fail_on if word not in ALSO)
+    options = {"device": device, "fail_on": fail_on, "detail": detail, "effort": o.parity_effort}
     caller = request.config.stash[_CALLER] = Caller(request.config, entries, **options)
     return caller
 

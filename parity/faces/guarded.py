@@ -16,18 +16,24 @@ from pathlib import Path
 from parity.core import processes
 from parity.core.errors import DeviceError
 from parity.engine import inquest, journal
+from parity.engine.options import HANG_AFTER, hang_after
 from parity.faces.running import INTERRUPTED
 
-HANG_AFTER = 300.0  # seconds that one operator may take on the device
+SECONDS = 300.0  # that one operator may take on a side
 LOOK_SECONDS = 0.2
 SIDES = {"device": "the device", "reference": "the CPU of this machine"}  # by the journal's stage; the others have no limit
 CODES = range(DeviceError.exit_code + 1)  # with which a command ends by itself
 
 
-def run(argv: Sequence[str], hang_after: float | None = None) -> int:
+def inside() -> bool:
+    """Whether this is such a process."""
+    return journal.NOTES in os.environ
+
+
+def run(argv: Sequence[str]) -> int:
     """Run a command of parity, and pass on what it says; its exit code, or 1 if the device ended it or hung. argv: its
-    arguments; hang_after: seconds that one operator may take on a side."""
-    allowed = hang_after or HANG_AFTER
+    arguments. Raises UsageError for a time that is none."""
+    allowed = hang_after() or SECONDS
     with tempfile.TemporaryDirectory(prefix="parity-") as folder:
         notes = Path(folder, "journal")
         environment = {**os.environ, journal.NOTES: str(notes), journal.ALLOWED: str(allowed)}
@@ -51,7 +57,7 @@ def run(argv: Sequence[str], hang_after: float | None = None) -> int:
         if code == INTERRUPTED or (code in CODES and not inside):
             return code
         if hung.is_set() and entry is not None:
-            print(f"{side} hangs: {allowed:g} s in {entry.case} (--hang-after gives it more)")
+            print(f"{side} hangs: {allowed:g} s in {entry.case} ({HANG_AFTER} gives it more)")
             return 1
         where = "before it came to an operator" if entry is None else f"{'in' if inside else 'after'} {entry.case}"
         print(f"{side} ends the process ({inquest.word(code)}) {where}")

@@ -1,5 +1,5 @@
-"""`parity locate FILE.py:function`: the first module and operator of a user's model that part from the CPU, here or in a
-capture; `parity capture`, which makes one; and `parity train`: the first step of a training, too."""
+"""The first module and operator of a user's model that part from the CPU, here or in a capture, for `parity locate`, which also
+makes one; and the first step of a training, for `parity train`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from parity.comparing.quick import effort_of
 from parity.core.errors import ParityError, UsageError
 from parity.devices import Device, load_faults, resolve
 from parity.devices.setup import run_setup
+from parity.faces.commands.locate import LIMIT
 from parity.locating.capturing import capture
 from parity.locating.locate import locate
 from parity.locating.located import plural
@@ -26,7 +27,7 @@ ITSELF = "the device is the CPU itself, which cannot part from itself; name anot
 def run(o: argparse.Namespace) -> int:
     """Print what was located in each function: 0 if nothing parts, 1 if something does, 2 if a function cannot be run. Raises
     UsageError for a file without such functions, and for --against with more than one."""
-    effort = effort_of(o.effort)
+    effort = effort_of(o.effort or "default")
     device = _device(o, o.device or ("cpu" if o.against else "auto"))
     if device.name == "cpu" and not o.against and not o.compile:
         raise UsageError(ITSELF)
@@ -40,13 +41,14 @@ def run(o: argparse.Namespace) -> int:
 
     found: dict[str, Any] = {}
     code = _each(o.model, located, "located", "a model and its inputs", bool(o.against), found)
-    if o.output and found:
-        from parity.report.located import page
+    for path in o.output if found else ():
+        if path.suffix == ".html":
+            from parity.report.located import page
 
-        o.output.write_text(page(found), encoding="utf-8")
-        print(f"written to {o.output}")
-    if o.script:
-        _write_script(o.script, found, device.name)
+            path.write_text(page(found), encoding="utf-8")
+            print(f"written to {path}")
+        else:
+            _write_script(path, found, device.name)
     return code
 
 
@@ -68,12 +70,12 @@ def _write_script(path: Path, found: Mapping[str, Any], device: str) -> None:
 
 def record(o: argparse.Namespace) -> int:
     """Write the capture of a function: 0. Raises UsageError for a file without one, or with more than one."""
-    device = _device(o, o.device)
+    device = _device(o, o.device or "auto")
     name, make = _one(o.model)
     fn, inputs = make()
-    made = capture(fn, *inputs, path=o.output, device=device, backward=not o.no_backward, limit=o.limit)
+    made = capture(fn, *inputs, path=o.capture, device=device, backward=not o.no_backward, limit=o.limit or LIMIT)
     print(f"{name}: {made}")
-    print(f"compare it on another machine: parity locate {o.model} --against {o.output}")
+    print(f"compare it on another machine: parity locate {o.model} --against {o.capture}")
     return 0
 
 
@@ -140,9 +142,10 @@ def _device(o: argparse.Namespace, name: str) -> Device:
         run_setup(o.setup)
     device = resolve(name, load_faults(o.faults) if o.faults else ())
     torch.autograd.set_multithreading_enabled(False)  # simulated devices need the backward pass on the calling thread
-    if name == "cpu" and o.command == "locate":
+    recorded = o.command == "locate" and o.capture
+    if name == "cpu" and o.command == "locate" and not recorded:
         print("judged on the CPU of this machine", flush=True)
-    elif device.name != "cpu" or o.command == "capture":
+    elif device.name != "cpu" or recorded:
         simulated = " (SIMULATED: this says nothing about any hardware)" if device.simulated else ""
         print(f"device {device.name}{simulated}", flush=True)
     return device

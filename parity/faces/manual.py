@@ -6,10 +6,10 @@ import argparse
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from parity.core.errors import UsageError, near
 from parity.core.resources import PACKAGE
+from parity.faces.commands.groups import EVERYWHERE
 
 FOLDER = PACKAGE / "manual"
 CONTENTS = "README"  # the page that lists the chapters by question; a name that the web shows for the folder
@@ -21,14 +21,19 @@ LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]*)(?:#[^)\s]*)?\)")
 ABOUT = "Print the manual: its chapters by question, or one of them. It is the same text as parity/manual on the web."
 
 
-def add(commands: Any) -> None:
-    """The command `help`."""
-    page = commands.add_parser("help", help="the manual: its chapters by question, or one of them", description=ABOUT)
-    how = "a chapter, or a command for the chapter that explains it; reference: all commands with their options"
-    page.add_argument("chapter", nargs="?", default="", metavar="CHAPTER", help=how)
+HELP = "the manual: its chapters by question, or one of them"
+SCHEMAS = {"schema-run": "run", "schema-report": "report"}  # what is printed for programs
+
+
+def add(to: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    how = (
+        "a chapter, or a command for the chapter that explains it; reference: all commands with their options; schema-run, "
+        "schema-report: the JSON schema of run files, of reports"
+    )
+    to.add_argument("chapter", nargs="?", default="", metavar="CHAPTER", help=how)
     how = f"print the completion of commands and options for a shell: {', '.join(SHELLS)}"
-    page.add_argument("--completion", choices=SHELLS, metavar="SHELL", help=how)
-    page.set_defaults(command="help")
+    to.add_argument("--completion", choices=SHELLS, metavar="SHELL", help=how)
 
 
 def run(o: argparse.Namespace) -> int:
@@ -39,6 +44,11 @@ def run(o: argparse.Namespace) -> int:
         import shtab  # for those who ask for it
 
         print(shtab.complete(commandline.parser("prove"), shell=o.completion))
+        return 0
+    if o.chapter in SCHEMAS:
+        from parity.report import schema
+
+        print(schema.text(SCHEMAS[o.chapter]), end="")
         return 0
     print(reference(commandline.parser("prove")) if o.chapter == REFERENCE else page(o.chapter or CONTENTS), end="")
     return 0
@@ -63,7 +73,7 @@ def page(name: str) -> str:
     found = chapters()
     path = FOLDER / f"{CONTENTS}.md" if name == CONTENTS else found.get(name) or homes().get(name)
     if path is None:
-        hint = near(name, [*found, *homes(), REFERENCE])
+        hint = near(name, [*found, *homes(), REFERENCE, *SCHEMAS])
         raise UsageError(f"the manual has no chapter '{name}'; {hint} parity help lists them".replace("  ", " "))
     return LINK.sub(_shown, _text(path))
 
@@ -122,7 +132,7 @@ def by_question(parser: argparse.ArgumentParser) -> str:
 
 def reference(parser: argparse.ArgumentParser) -> str:
     """All commands with their options, each with its help in words."""
-    return "\n".join(_described(parser, "parity"))
+    return "\n".join((*_described(parser, "parity"), f"{EVERYWHERE}\n"))
 
 
 def _described(parser: argparse.ArgumentParser, above: str) -> Iterator[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from pathlib import Path
 
 import pytest
 
-from parity.engine.options import OPTIONS
+from parity.engine.options import ALSO, OPTIONS
+from parity.faces import old_names
 
 INI = {"device": "the device to compare with (as --parity-device)", "profile": "quick, full or deep (as --parity-profile)"}
 DEFAULT_EFFORT = "default"
@@ -25,6 +27,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         if option.in_pytest:
             name, keywords = option.for_pytest()
             group.addoption(name, **keywords)
+    for name, (now, value) in old_names.OF_PYTEST.items():
+        dest = now.lstrip("-").replace("-", "_")
+        group.addoption(name, dest=dest, action="append_const", const=value, help=f"now {now}={value}")
     for name, how in INI.items():
         parser.addini(f"parity_{name}", how, default="")
     parser.addini("parity_effort", "effort of the fixture (as --parity-effort)", default="")
@@ -40,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def settle(config: pytest.Config) -> None:
     """Take what the ini file says where no option does, and check both; ends a run that cannot be meant so."""
     _check_root(config)
+    _say_new_names(config)
     _take_ini(config)
     _check_fail_on(config)
     _check_known(config)
@@ -66,6 +72,13 @@ def _is_ini(path: Path, words: str) -> bool:
     return path.is_file() and words in path.read_text(encoding="utf-8", errors="replace")
 
 
+def _say_new_names(config: pytest.Config) -> None:
+    """Say which options have other names now."""
+    given = () if hasattr(config, "workerinput") else map(str, config.invocation_params.args)
+    for name, (now, value) in ((w, old_names.OF_PYTEST[w]) for w in given if w in old_names.OF_PYTEST):
+        print(f"parity: '{name}' is now '{now}={value}'{old_names.ONLY}", file=sys.stderr)
+
+
 def _take_ini(config: pytest.Config) -> None:
     """Take device and profile from the ini file where no option names them."""
     for name in INI:
@@ -86,7 +99,8 @@ def _check_fail_on(config: pytest.Config) -> None:
 
     problem: UsageError | None = None
     try:
-        config.option.parity_fail_on = [str(s) for s in statuses(words, "--parity-fail-on")]
+        statuses(words, "--parity-fail-on", ALSO)
+        config.option.parity_fail_on = words
     except UsageError as e:
         problem = e
     if problem is not None:  # outside of the handler, or pytest shows both tracebacks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import codecs
 import math
 import os
@@ -25,9 +24,9 @@ from parity.core.version import __version__
 from parity.engine import memory, own, resuming, suite
 from parity.engine.doctor import banner, examined, fingerprint_of, named
 from parity.engine.inquest import How
-from parity.engine.options import RunOptions
-from parity.faces import known as known_command
-from parity.faces.commandline import split
+from parity.engine.options import AGAIN, ALSO, MIXED, RunOptions
+from parity.faces.commands import known as known_command
+from parity.faces.commands.groups import split
 from parity.faces.files import in_words, located, writable
 from parity.faces.interruption import Interruptions
 from parity.findings import known as known_findings
@@ -36,12 +35,8 @@ from parity.store.code import Code, code_of
 from parity.store.rows import Header
 
 INTERRUPTED = 130
-AGAIN = 0.1  # share of --time that is kept for trying findings again
-
-
-def run(given: argparse.Namespace) -> int:
-    """Run the suite and the user's own functions as the options say; the exit code."""
-    return run_with(RunOptions.of_command_line(given)).code
+EVERY = "*"  # the pattern of all ops, which is that of none
+SHARE_AGAIN = 0.1  # share of --time that is kept for trying findings again
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +48,7 @@ class Ended:
 
 
 def run_with(o: RunOptions) -> Ended:
-    """The same with options that are made already."""
+    """Run the suite and the person's own functions as the options say."""
     began = time.monotonic()
     with parent.guarded_folder():
         return _run_with(o, began)
@@ -75,8 +70,8 @@ def _run_with(o: RunOptions, began: float) -> Ended:
     selected = len(items)
     items = tuple(i for i in items if kept is None or i.id not in kept.ids)
     # On other machines nothing can be tried again from here.
-    o = replace(o, fail_on=split(o.fail_on), no_again=o.no_again or bool(o.tx))
-    fail_on = statuses(o.fail_on, "--fail-on")
+    o = replace(o, fail_on=split(o.fail_on), skip=(*o.skip, AGAIN) if o.tx and not o.no_again else o.skip)
+    fail_on = statuses(o.fail_on, "--fail-on", ALSO)
     if o.list:
         return Ended(_list(items) if items else NothingCompared.exit_code)
     known = _known(o)
@@ -157,8 +152,8 @@ def _added(o: RunOptions) -> dict[str, Any] | None:
 def _with_models(o: RunOptions) -> tuple[RunOptions, bool]:
     """The options with the Python files among the patterns as models, and whether nothing else was named."""
     named = tuple(p for p in o.op if p.endswith(".py") or ".py:" in p)
-    alone = bool(named) and len(named) == len(o.op)
-    return replace(o, op=tuple(p for p in o.op if p not in named), model=own.names((*o.model, *named))), alone
+    alone, ops = bool(named) and len(named) == len(o.op), tuple(p for p in o.op if p not in named)
+    return replace(o, op=() if ops == (EVERY,) else ops, model=own.names((*o.model, *named))), alone
 
 
 def _asked_for(o: RunOptions, items: Sequence[suite.Item]) -> str:
@@ -173,7 +168,7 @@ def _own(o: RunOptions, reporter: Any) -> int:
     if o.shard and not o.shard.startswith("1/"):  # they are no items that could be shared out
         return int(reporter.exit_code)
     reporter.own_left = True  # until all have been heard of
-    for row in own.compared(o.model, How(o.device, o.faults, o.setup), o.fail_on):
+    for row in own.compared(o.model, How(o.device, o.faults, o.setup), statuses(o.fail_on, "--fail-on", ALSO)):
         reporter.own(row)
     reporter.own_left = False
     code: int = reporter.exit_code
@@ -195,7 +190,7 @@ def fresh(name: str) -> Path:
 
 def _sendable(o: RunOptions) -> None:
     """Refuse paths that workers cannot be told of: they are sent as UTF-8."""
-    paths = {"--findings": o.findings, "--faults": o.faults, "--setup": o.setup, "--known": o.known}
+    paths = {"--findings": o.findings, "--setup": o.setup, "--setup of faults": o.faults, "--known": o.known}
     try:
         paths |= {"the current folder": os.getcwd(), "the folder of temporary files": tempfile.gettempdir()}
     except FileNotFoundError:
@@ -221,7 +216,7 @@ def _room(o: RunOptions) -> str:
 def _known(o: RunOptions) -> known_findings.Known | None:
     """The known findings of a run; None without --known."""
     if o.strict_known and not o.known:
-        raise UsageError("--strict-known is about known findings; name their file with --known")
+        raise UsageError("--fail-on known is about known findings; name their file with --known")
     return known_findings.read(Path(o.known)) if o.known else None
 
 
@@ -241,7 +236,7 @@ def _compared(
     until = began + o.time if o.time else math.inf
     if o.time:
         # A part of the time is kept for the findings.
-        o = replace(o, time=max(1.0, until - time.monotonic() - (0.0 if o.no_again else AGAIN * o.time)))
+        o = replace(o, time=max(1.0, until - time.monotonic() - (0.0 if o.no_again else SHARE_AGAIN * o.time)))
     how = How(o.device, o.faults, o.setup, fail_on_metadata=o.fail_on_metadata)
     if not (o.time or o.no_again):
         from parity.engine.again import Early
@@ -252,7 +247,7 @@ def _compared(
     if code == 1 and not (o.no_shrink or o.tx):
         _shrink_deaths(o, workers, reporter, until)
     if code == 1 and o.no_again:
-        reporter.say(f"findings were not tried again in a fresh process ({'--tx' if o.tx else '--no-again'})")
+        reporter.say(f"findings were not tried again in a fresh process ({'--tx' if o.tx else '--skip again'})")
     if code != 1 or o.no_again:
         return code
     reporter.try_again(how, workers, max(0.0, until - time.monotonic()))
@@ -276,7 +271,7 @@ def _machines(o: RunOptions) -> list[Any]:
     """The machines of --tx, examined; none without it."""
     if not o.tx:
         if o.mixed:
-            raise UsageError("--mixed is for runs over several machines: name them with --tx")
+            raise UsageError(f"--accept {MIXED} is for runs over several machines: name them with --tx")
         return []
     if o.workers:
         raise UsageError(
@@ -313,7 +308,6 @@ def _pytest(o: RunOptions, workers: int, reporter: Any, done: Collection[str] = 
     folder = resources.folder("conformance")
     here = replace(  # workers may stand in another folder
         o,
-        power=0 if o.no_power else o.power,
         faults=located(o.faults) if o.faults else None,
         setup=str(Path(o.setup).absolute()) if o.setup else None,
         known=str(Path(o.known).absolute()) if o.known else None,

@@ -247,7 +247,7 @@ def _only(run: Run, ops: Sequence[str], word: str) -> Run:
     names = {op for op, _ in _items(run)}
     for pattern in ops:
         if not any(fnmatchcase(op, pattern) for op in names):
-            raise UsageError(f"--ops: the {word} run has no op '{pattern}'; {near(pattern, names)}".rstrip("; "))
+            raise UsageError(f"the {word} run has no op '{pattern}'; {near(pattern, names)}".rstrip("; "))
     if not ops:
         return run
 
@@ -270,7 +270,7 @@ def _narrow(before: Run, after: Run, broken: Collection[str]) -> Iterator[str]:
         if missing and (question[0] != question[1] or (lacks is after and _is_whole(lacks))):
             some = ", ".join(" ".join(x) for x in sorted(missing)[:3]) + (" ..." if len(missing) > 3 else "")
             what = f"{len(missing):,} of the {len(_items(other)):,} op x dtype pairs of the other one ({some})"
-            yield f"the {word} run lacks {what}: name the ops to compare with --ops"
+            yield f"the {word} run lacks {what}: name the ops to compare: parity diff BEFORE AFTER PATTERN"
 
 
 def _other_inputs(before: Run, after: Run) -> list[Change]:
@@ -305,7 +305,7 @@ def _is_whole(run: Run) -> bool:
 
 
 def _options(h: Header) -> str:
-    files = ("--faults", h.faults.name), ("--setup", h.setup.name)
+    files = ("--setup", h.faults.name), ("--setup", h.setup.name)
     given = "".join(f" {option} {shlex.quote(name)}" for option, name in files if name)
     return f" --device {shlex.quote(h.fingerprint.device)}{given}" if h.fingerprint.device else ""
 

@@ -87,7 +87,7 @@ def examine(there: Environment, *options: str) -> None:
 
     Raises UsageError or DeviceError, as the doctor does there, if no run would begin.
     """
-    done = subprocess.run(there.command("doctor", "--json", *options), capture_output=True, text=True, check=False)
+    done = subprocess.run(there.command("doctor", "--format", "json", *options), capture_output=True, text=True, check=False)
     if done.returncode in (0, 1):
         return
     if done.returncode == DeviceError.exit_code:

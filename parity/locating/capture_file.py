@@ -32,7 +32,7 @@ FORMAT = "1"
 LARGEST = 1 << 40  # bytes of a file
 LONGEST = 1 << 30  # characters of its JSON
 MADE_BY = "parity capture"
-REMEDY = "make it again with parity capture"
+REMEDY = "make it again with parity locate --capture"
 WORDS = {
     word(w): w
     for w in (
@@ -231,7 +231,7 @@ def read(path: Path) -> Capture:
     try:
         status = path.stat()
     except OSError as e:
-        raise CaptureError(f"there is no capture {path} ({e.strerror}); make one: parity capture FILE.py -o {path}") from None
+        raise CaptureError(f"there is no capture {path} ({e.strerror}); make one: parity locate FILE.py --capture {path}") from None
     if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
         raise CaptureError(f"{path} is no capture: no ordinary file, or larger than {LARGEST >> 30} GiB")
     try:

@@ -11,8 +11,9 @@ from typing import Any
 
 from parity.core.errors import UsageError
 from parity.engine import memory, suite
-from parity.engine.options import MOST_COUNT, PROFILE_HELP, WORKERS_HELP, RunOptions, read_count, read_path, read_workers
-from parity.faces import commandline, running
+from parity.engine.options import MOST_COUNT, PROFILE_HELP, SHRINK, WORKERS_HELP, RunOptions, read_path, read_text, read_workers
+from parity.faces import running
+from parity.faces.commands.groups import add_output, as_run, split, take_rest
 from parity.faces.files import located, writable
 from parity.report import output
 from parity.report.words import plural
@@ -25,7 +26,7 @@ ZOO = (
 )
 COUNTS = """\
 Draw on the CPU, for every op and dtype, until each aspect holds a comparison, and count the pairs of op and dtype that are
-compared, in the unit of torch's own test_mps. Takes ops and options as parity run does; with -v, names every pair that was not
+compared, in the unit of torch's own test_mps. Takes ops and options as parity run does; -v names every pair that was not
 compared, with the reason."""
 REACH = """\
 Which of the operators that have an MPS kernel in the installed torch a run of the suite dispatches, and why not the others.
@@ -35,9 +36,9 @@ key, or whose structured_delegate does. One is reached where a result that holds
 below autograd: on the way there, forward, backward, out= and in-place. Refused and void cases count for nothing. What
 exists on MPS alone is reached where MPS was the device, or where sim:mps compared its public op whole.
 
-Without --run, the quick profile is run on sim, and the ops that exist on MPS alone on sim:mps (several minutes).
-With it:   parity run --device mps --study reach --output run.jsonl
-           parity prove reach --run run.jsonl
+Without a RUN, the quick profile is run on sim, and the ops that exist on MPS alone on sim:mps (several minutes), with options
+of parity run (-n, --seed). With one:   parity run --device mps --study reach --output run.jsonl
+                                     parity prove reach run.jsonl
 
 The last line reads: N of M (x %)."""
 COVERAGE = (
@@ -66,8 +67,6 @@ def add(prove: argparse.ArgumentParser) -> None:
     drawn = actions.add_parser("coverage", help=how, description=COVERAGE)
     drawn.add_argument("run", type=Path, metavar="RUN", help="the run file")
     drawn.add_argument("family", nargs="*", metavar="FAMILY", help="only these families, with their features")
-    drawn.add_argument("-v", "--verbose", action="store_true", help="name every pair that was not drawn")
-    drawn.add_argument("--partial", action="store_true", help="take what a truncated file holds")
 
     how = "every call that a case makes on a simulated device, as a fault would see it"
     seen = actions.add_parser("trace", help=how, description=TRACE)
@@ -78,37 +77,39 @@ def add(prove: argparse.ArgumentParser) -> None:
 
 
 def _add_run(actions: Any, name: str, how: str, description: str) -> None:
-    """An action that hands what it is given on to `parity run`: what begins with a dash is no option of its own."""
+    """An action that hands what it is given on to `parity run`."""
     raw = argparse.RawDescriptionHelpFormatter
-    made = actions.add_parser(name, help=how, description=description, formatter_class=raw, prefix_chars="\0", add_help=False)
-    made.add_argument("asked", nargs="*", metavar="ARGUMENT", help="as of parity run")
-    made.set_defaults(usage=made.format_help())
+    usage = f"parity prove {name} [arguments and options of parity run]"
+    take_rest(
+        actions.add_parser(name, help=how, description=description, formatter_class=raw, usage=usage), "asked", options=True
+    )
 
 
 def _add_zoo(actions: Any) -> None:
     zoo = actions.add_parser("zoo", help="which known device bugs the suite finds", description=ZOO)
-    zoo.add_argument("patterns", nargs="*", metavar="BUG", help="faults by id, kind, trigger class or op; all by default")
+    how = (
+        "faults by id, kind, trigger class or op; all by default but those that one op alone does not show, which beyond names"
+    )
+    zoo.add_argument("patterns", nargs="*", metavar="BUG", help=how)
     zoo.add_argument("--faults", help="score these instead: a Python file, or an installed module by its name")
     zoo.add_argument("--generator", choices=("suite", "opinfo", "both"), default="suite", help="what looks for the faults")
     zoo.add_argument("--profile", default="quick", help=PROFILE_HELP)
-    zoo.add_argument("--seed", default="0", help="seed of the explored cases")
-    zoo.add_argument("--repeat", type=read_count, default=1, metavar="N", help="as many seeds, from --seed on")
+    zoo.add_argument(
+        "--seed", default="0", type=read_text, help="seeds of the explored cases, separated by commas (0 by default)"
+    )
     zoo.add_argument("-n", type=read_workers, dest="workers", metavar="N", help=WORKERS_HELP)
-    zoo.add_argument("--output", type=read_path, metavar="FILE", help="also write everything to this file (JSON)")
+    add_output(zoo, "also write everything to this file (JSON)")
     zoo.add_argument("--list", action="store_true", help="list the chosen faults with their kinds and ops, and score nothing")
-    zoo.add_argument("--include-beyond", action="store_true", help="also the bugs that one op alone does not show")
+    take_rest(zoo, "patterns")
 
 
 def _add_reach(actions: Any) -> None:
     how = "which operators of MPS a run dispatches"
     reach = actions.add_parser("reach", help=how, description=REACH, formatter_class=argparse.RawDescriptionHelpFormatter)
-    how = "instead of running anything: a run file of parity run --study reach (repeatable)"
-    reach.add_argument("--run", action="append", default=[], type=Path, metavar="FILE", help=how)
     how = "a wheel of torch whose operators to take instead of the installed torch's; it is only read"
     reach.add_argument("--wheel", type=read_path, metavar="FILE", help=how)
-    reach.add_argument("--seed", default="0", help="seed of the explored cases, where it runs them itself")
-    reach.add_argument("-n", type=read_workers, dest="workers", metavar="N", help=WORKERS_HELP)
-    reach.add_argument("-o", "--output", type=read_path, metavar="FILE", help="also write everything to this file (JSON)")
+    add_output(reach, "also write everything to this file (JSON)")
+    take_rest(reach, "asked", options=True)
 
 
 def run(o: argparse.Namespace) -> int:
@@ -117,12 +118,8 @@ def run(o: argparse.Namespace) -> int:
 
 
 def _of_run(o: argparse.Namespace, **changes: Any) -> RunOptions:
-    """What was handed on, as `parity run` takes it. Ends the process where help was asked for, or what it does not take."""
-    if {"-h", "--help"} & {*o.asked}:
-        print(o.usage)
-        sys.exit()
-    given = RunOptions.of_command_line(commandline.parser().parse_args(["run", *o.asked]))
-    return replace(given, **changes)
+    """What was handed on, as `parity run` takes it. Ends the process for what it does not take."""
+    return replace(as_run(o.asked, o.verbose), **changes)
 
 
 def _zoo(o: argparse.Namespace) -> int:
@@ -132,8 +129,9 @@ def _zoo(o: argparse.Namespace) -> int:
     from parity.prove import board, scoreboard  # they load torch
     from parity.zoo import subjects
 
+    beyond = subjects.BEYOND in o.patterns
     if o.list:
-        chosen = subjects.select(subjects.load(located(o.faults or ""), o.include_beyond), o.patterns)
+        chosen = subjects.select(subjects.load(located(o.faults or ""), beyond), o.patterns)
         wide, kinds = max(len(s.id) for s in chosen), max(len(s.kind) for s in chosen)
         for s in chosen:
             print(f"{s.id:<{wide}}  {s.kind:<{kinds}}  {', '.join(s.fault.ops)}")
@@ -152,7 +150,7 @@ def _zoo(o: argparse.Namespace) -> int:
 
     source = located(o.faults) if o.faults else ""
     workers = o.workers or memory.default_workers()
-    made = scoreboard.run(o.patterns, source, o.include_beyond, o.generator, o.profile, o.seed, o.repeat, workers, hear)
+    made = scoreboard.run(o.patterns, source, beyond, o.generator, o.profile, split([o.seed]), workers, hear)
     print(board.render(made))
     if o.output:
         board.write(made, o.output)
@@ -161,7 +159,7 @@ def _zoo(o: argparse.Namespace) -> int:
 
 
 def _counts(o: argparse.Namespace) -> int:
-    asked = _of_run(o, study="counts", no_power=True)
+    asked = _of_run(o, study="counts", power=0)
     if asked.time:
         raise UsageError("prove counts draws until all is counted, --time ends earlier; leave --time out")
     whole = not (asked.op or asked.family or asked.dtype or asked.source or asked.examples)
@@ -185,8 +183,13 @@ def _reach(o: argparse.Namespace) -> int:
     def hear(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
+    files = [Path(w) for w in o.asked if w.endswith(".jsonl")]
+    if files and len(files) < len(o.asked):
+        raise UsageError("prove reach reads run files, or runs what parity run is asked for; give one of them")
+    if not files:
+        as_run(o.asked)  # mistakes, now
     table = MacWheel(o.wheel).table if o.wheel else None
-    made = reach.audit([run_file.read(path) for path in o.run] or reach.fresh(o.workers, o.seed, hear), table)
+    made = reach.audit([run_file.read(path) for path in files] or reach.fresh(o.asked, hear), table)
     if o.output:
         reach.write(made, o.output)
     print(reach.render(made))
@@ -194,7 +197,7 @@ def _reach(o: argparse.Namespace) -> int:
 
 
 def _coverage(o: argparse.Namespace) -> int:
-    ran = run_file.read(o.run, o.partial)
+    ran = run_file.read(o.run, partial=True)
     from parity.prove import coverage
 
     print(coverage.render(ran, o.family, o.verbose))
@@ -210,7 +213,7 @@ def _trace(o: argparse.Namespace) -> int:
 def _power(o: argparse.Namespace) -> int:
     ended, files = running.Ended(0), [Path(w) for w in o.asked if w.endswith(".jsonl")]
     if files != [Path(w) for w in o.asked] or not files:
-        asked = _of_run(o, power=MOST_COUNT, no_shrink=True)
+        asked = _of_run(o, power=MOST_COUNT, skip=(SHRINK,))
         ended = running.run_with(replace(asked, device="sim" if asked.device == "auto" else asked.device))
         files = [ended.stored] if ended.stored is not None else []
         print()

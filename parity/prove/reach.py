@@ -26,6 +26,7 @@ from parity.core.results import COMPARED
 from parity.core.version import __version__
 from parity.devices.mps import KEY
 from parity.devices.operator_table import Table, installed, table_path
+from parity.engine.options import HANG_AFTER, SHRINK
 from parity.store import run_file
 from parity.store.rows import ItemRow, Run
 
@@ -174,28 +175,28 @@ def _told(run: Run, of: str) -> str:
 # ---------------------------------------------------------------------------------------------------------------- running
 
 
-def fresh(workers: int | None, seed: str, hear: Callable[[str], None]) -> list[Run]:
-    """The quick profile on `sim`, and what exists on MPS alone on `sim:mps`. hear: is told how far they are.
+def fresh(asked: Sequence[str], hear: Callable[[str], None]) -> list[Run]:
+    """The quick profile on `sim`, and what exists on MPS alone on `sim:mps`. asked: options of both runs; hear: is told how far
+    they are.
 
     Raises DeviceError where a run broke off.
     """
     table_path()  # rather now than after minutes
     of_mps = tuple(r.name for r in catalog.ROWS.values() if r.mps)
     with tempfile.TemporaryDirectory(prefix="parity-reach-") as folder:
-        return [_run("sim", (), workers, seed, Path(folder), hear), _run("sim:mps", of_mps, workers, seed, Path(folder), hear)]
+        return [_run("sim", (), asked, Path(folder), hear), _run("sim:mps", of_mps, asked, Path(folder), hear)]
 
 
-def _run(device: str, ops: Sequence[str], workers: int | None, seed: str, folder: Path, hear: Callable[[str], None]) -> Run:
+def _run(device: str, ops: Sequence[str], asked: Sequence[str], folder: Path, hear: Callable[[str], None]) -> Run:
     """One run in a process of its own, as anybody would start it."""
     path = folder / f"{device.replace(':', '-')}.jsonl"
     command = processes.command(
-        "parity", "run", *ops, "--device", device, "--profile", "quick", "--seed", seed, "--study", "reach",
-        "--no-shrink", "--hang-after", PATIENCE, "--output", str(path), "--findings", str(folder / "findings"),
+        "parity", "run", *ops, "--profile", "quick", *asked, "--device", device, "--study", "reach",
+        "--skip", SHRINK, "--output", str(path), "--findings", str(folder / "findings"),
     )  # fmt: skip
-    command += ["-n", str(workers)] if workers else []
     hear(f"{device}: {len(ops) or 'all'} ops of the quick profile")
     # What the operators that are missing on MPS would do with a fallback is not what the profile is asked for.
-    env = {k: v for k, v in os.environ.items() if k != "PYTORCH_ENABLE_MPS_FALLBACK"}
+    env = {HANG_AFTER: PATIENCE} | {k: v for k, v in os.environ.items() if k != "PYTORCH_ENABLE_MPS_FALLBACK"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env) as process:
         assert process.stdout is not None
         lines = []

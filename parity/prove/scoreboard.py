@@ -186,13 +186,6 @@ def _subjects(source: str, beyond: bool) -> dict[str, FaultSubject]:
 # ------------------------------------------------------------------------------------------------------- the controller
 
 
-def seeds(first: str, count: int) -> tuple[str, ...]:
-    """`count` seeds, beginning with `first`: the following numbers, or words derived from it."""
-    if first.lstrip("-").isdigit():
-        return tuple(str(int(first) + k) for k in range(count))
-    return (first, *(f"{first}.{k}" for k in range(1, count)))
-
-
 def recorded() -> tuple[str, ...]:
     """The rows whose calls are recorded, so that a fault finds those that reach it: all native ones."""
     return tuple(r.name for r in suite.rows("native"))
@@ -204,8 +197,7 @@ def run(
     beyond: bool,
     generator: str,
     profile: str,
-    first_seed: str,
-    repeat: int,
+    seeds: Sequence[str],
     workers: int,
     hear: Hear,
     patience: float = PATIENCE,
@@ -219,9 +211,9 @@ def run(
     """
     started = time.monotonic()
     chosen = select(load(source, beyond), patterns)
-    chart, generators, spoken = suite.profile(profile), GENERATORS[generator], seeds(first_seed, repeat)
+    chart, generators = suite.profile(profile), GENERATORS[generator]
     job = Job(source, beyond, profile, patience, path=tuple(sys.path))
-    workers = max(1, min(workers, len(chosen) * len(generators) * repeat))
+    workers = max(1, min(workers, len(chosen) * len(generators) * len(seeds)))
     names = recorded()
     scores: dict[str, Score] = {}
     with Interruptions() as asked:
@@ -231,7 +223,7 @@ def run(
         routes = {s.id: choose(s, seen, chart) for s in chosen}
         tasks = {
             t.name: t
-            for k, seed in enumerate(spoken)
+            for k, seed in enumerate(seeds)
             for g in generators
             if g == SUITE or k == 0  # OpInfo samples do not depend on the seed
             for t in (Task(s.id, g, seed, routes[s.id]) for s in chosen)
@@ -253,7 +245,7 @@ def run(
     chosen = tuple(s for s in chosen if s.id in with_score)
     unknown, took = tuple(n for n in names if n not in seen), time.monotonic() - started
     left = len(tasks) - len(ordered)
-    return Board(profile, generators, spoken, source, workers, took, chosen, routes, ordered, unknown, left)
+    return Board(profile, generators, tuple(seeds), source, workers, took, chosen, routes, ordered, unknown, left)
 
 
 def _answers(

@@ -1,5 +1,5 @@
-"""The archive that `parity doctor --archive` writes and `--import` reads: texts without the names and places of the person and
-the machine that made them."""
+"""The archive that `parity doctor --archive` writes and `parity report` prints: texts without the names and places of the
+person and the machine that made them."""
 
 from __future__ import annotations
 

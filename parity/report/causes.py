@@ -133,7 +133,7 @@ def _verdict(causes: Sequence[Gathered], known: Mapping[str, str], whole: bool) 
 
 
 def as_json(causes: Sequence[Gathered], header: Header, caveats: Sequence[str] = (), known: Mapping[str, str] = NONE) -> str:
-    """All causes for other programs, as `parity report --schema report` describes it; the field names are those of the run
+    """All causes for other programs, as `parity help schema-report` describes it; the field names are those of the run
     file where both have one. known: as in `render`."""
     rows = [
         {

@@ -228,7 +228,7 @@ def terminal(d: Diff, fail_on: Collection[Group] = (), verbose: bool = False) ->
     notes = [drift_line(d), pace_line(d)]
     tail = [verdict_line(d, fail_on)]
     if d.incomplete:
-        how = "run it again, take what a damaged file holds with --partial, or name the ops to compare with --ops"
+        how = "run it again, take what a damaged file holds with --accept partial, or name the ops to compare"
         tail.insert(0, f"incomplete: {'; '.join(d.incomplete)}; {how}")
     room = SCREEN - len(head) - len(notes) - len(tail)
     parts = next((p for p in (_groups(d, n) for n in PARTS) if len(p) <= room), [])

@@ -251,7 +251,7 @@ def _cause(c: Gathered, details: _Details, name: str) -> dict[str, Any]:
         "sentence": sentence(c.cause),
         "where": f"{kinds} in {listed(c.ops, 160)} ({listed(c.dtypes, 80)})",
         "case": c.case,
-        "issue": f"parity report {shlex.quote(name)} {c.cause.id} --issue",
+        "issue": f"parity report {shlex.quote(name)} {c.cause.id} --format issue",
         "first": findings[0] if findings else None,
         "others": findings[1:],
         "deaths": [_death(d, details.header) for d in deaths],
@@ -377,5 +377,5 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("ended", (end.stopped or "whole") if end is not None else "the file is cut"),
     ]  # fmt: skip
     if run.header.faults.name:
-        facts.append(("plant them again with", f"--faults {shlex.quote(run.header.faults.name)}"))
+        facts.append(("plant them again with", f"--setup {shlex.quote(run.header.faults.name)}"))
     return [(k, v.strip()) for k, v in facts if v.strip()]

@@ -98,7 +98,7 @@ def _plain(name: str) -> str:
 
 
 def as_json(header: Header, items: Sequence[ItemRow], deaths: Sequence[Death] = ()) -> str:
-    """The whole table for other programs, as `parity report --schema report` describes it: for each op and dtype the worst
+    """The whole table for other programs, as `parity help schema-report` describes it: for each op and dtype the worst
     status of each pass, `not run` where there is none."""
     dead, ops = _by_item(deaths), []
     every = [(i.op, i.dtype, i.counts) for i in items]

@@ -17,7 +17,7 @@ from parity.devices.setup import run_setup
 from parity.engine import suite
 from parity.engine.checking import replay
 from parity.engine.journal import LOST, Journal
-from parity.engine.options import RunOptions
+from parity.engine.options import METADATA, RunOptions
 from parity.engine.planning import run_plan
 from parity.engine.tally import record
 from parity.execution.execute import said
@@ -43,7 +43,7 @@ def run(
 
     Raises CaseError for a case that cannot be rebuilt here, DeviceError and UsageError as resolving a device does.
     """
-    plan = run_plan(RunOptions(device=device, faults=faults, fail_on_metadata=fail_on_metadata), 0.0, None)
+    plan = run_plan(RunOptions(device=device, faults=faults, fail_on=(METADATA,) if fail_on_metadata else ()), 0.0, None)
     findings = compared = 0
     watch = Journal(journal) if journal else None
     for case in cases:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from parity.core import processes
-from parity.engine.options import STRICT
+from parity.engine.options import STRICT, is_strict
 from parity.store.rows import Header, is_own
 
 NAMES = 60  # most characters of a list of ops
@@ -40,14 +40,14 @@ def reproduce(case: str, device: str, faults: str = "", setup: str = "", options
     command: how parity is called in its environment, by default as here."""
     parity = command or processes.called()
     if is_own(case):
-        tool, dashes = ("pytest", "--parity-") if "::" in case else (f"{parity} run", "--")
+        tool, dashes, planted = ("pytest", "--parity-", "faults") if "::" in case else (f"{parity} run", "--", "setup")
         given = "".join(
-            f" {dashes}{k}={shlex.quote(x)}" for k, x in (("device", device), ("faults", faults), ("setup", setup)) if x
+            f" {dashes}{k}={shlex.quote(x)}" for k, x in (("device", device), (planted, faults), ("setup", setup)) if x
         )
         where = f"; where it parts: {parity} locate {shlex.quote(case)}{given}" if tool != "pytest" else ""
         return f"reproduce: {tool} {shlex.quote(case)}{given}{where}"
-    named = f" --device {shlex.quote(device)}" + (f" --faults {shlex.quote(faults)}" if faults else "")
-    named += (f" --setup {shlex.quote(setup)}" if setup else "") + (f" {STRICT}" if STRICT in options.split() else "")
+    named = f" --device {shlex.quote(device)}" + (f" --setup {shlex.quote(faults)}" if faults else "")
+    named += (f" --setup {shlex.quote(setup)}" if setup else "") + (f" {STRICT}" if is_strict(options) else "")
     return f"reproduce: {parity} replay {shlex.quote(case)}{named}"
 
 
@@ -60,8 +60,9 @@ def script_line(script: object, simulated: bool, command: str = "") -> str:
 
 def code_options(header: Header, *more: str) -> str:
     """The options that name the files that a run was given again, because parity takes no code that a run file names. more:
-    names of such options beside --faults and --setup."""
-    given = ((o, getattr(header, o).name) for o in ("faults", "setup", *more))
+    names of such options beside --setup."""
+    named = (("setup", "faults"), ("setup", "setup"), *((o, o) for o in more))
+    given = ((o, getattr(header, field).name) for o, field in named)
     return "".join(f" --{o} {shlex.quote(name)}" for o, name in given if name)
 
 

@@ -24,7 +24,7 @@ def is_own(op: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class Header:
     """What was run, and on what. started: ISO 8601 with offset; complete: whether the whole suite was selected; faults, setup:
-    the code that --faults and --setup named. options: those that decide what is compared or how the run ends and that have no
+    the code that --setup named. options: those that decide what is compared or how the run ends and that have no
     field here ("--examples=20 --fail-on=void"); shard: "3/7" if only that part of the selection was run; machines: how other
     machines of the same run differ from the fingerprint, one text for each; known: the file of known findings. command: how
     parity is called in the run's environment, a Python and a folder; nothing where it is installed."""

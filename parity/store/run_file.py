@@ -197,7 +197,7 @@ def read(path: Path, partial: bool = False) -> Run:
         how = "its last line is cut" if rest else "it has no end row"
         raise RunFileError(
             f"the run file {path} is truncated: {how}, {len(run.records)} records and {len(run.items)} items could be "
-            "read; run it again, or read what is there with --partial"
+            "read; run it again, or read what is there with --accept partial"
         )
     if why:
         raise RunFileError(f"the run file {path} contradicts itself: {why}; the file was damaged or edited, run it again")

@@ -1,4 +1,4 @@
-"""The old name of `parity.devices.sim.honest`, for one version: `--device sim:honest` replaces `--faults parity.zoo.honest`."""
+"""The old name of `parity.devices.sim.honest`, for one version: `--device sim:honest` replaces `--setup parity.zoo.honest`."""
 
 from parity.devices.sim.honest import FAULTS, KINDS, SUBSETS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -16,18 +16,21 @@ from parity.zoo.bug import Bug
 
 ZOO = "parity.zoo"
 UNCLASSIFIED = "unclassified"
+BEYOND = "beyond"  # the pattern of bugs that one op alone does not show
 
 
 @dataclass(frozen=True, slots=True)
 class FaultSubject:
     """A fault and its classification. kind, triggers: those of its Bug, or "unclassified". rows: catalog rows that it concerns,
-    or () to derive them from its ops. silent: whether the device raises no error; None if unknown."""
+    or () to derive them from its ops. silent: whether the device raises no error; None if unknown. beyond: whether one op alone
+    does not show it."""
 
     fault: Fault
     kind: str = UNCLASSIFIED
     triggers: tuple[str, ...] = (UNCLASSIFIED,)
     rows: tuple[str, ...] = ()
     silent: bool | None = None
+    beyond: bool = False
 
     @property
     def id(self) -> str:
@@ -36,9 +39,9 @@ class FaultSubject:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words that a pattern may match: id, kind, trigger classes, ops (whole and their last part), rows."""
+        """The words that a pattern may match: id, kind, trigger classes, ops (whole and their last part), rows, "beyond"."""
         ops = (w for op in self.fault.ops for w in (op, op.rpartition(".")[2]))
-        return (self.id, self.kind, *self.triggers, *ops, *self.rows)
+        return (self.id, self.kind, *self.triggers, *ops, *self.rows, *((BEYOND,) if self.beyond else ()))
 
 
 def subject(planted: Bug | Fault) -> FaultSubject:
@@ -57,7 +60,8 @@ def load(source: str = "", beyond: bool = False) -> tuple[FaultSubject, ...]:
     planted = _bugs(source or ZOO, beyond)
     if not planted:
         return tuple(map(subject, load_faults(source or ZOO)))
-    subjects = tuple(map(subject, planted))
+    single = len(_bugs(source or ZOO, False))
+    subjects = tuple(replace(subject(b), beyond=k >= single) for k, b in enumerate(planted))
     for a, b in itertools.pairwise(sorted(s.id for s in subjects)):
         if a == b:
             raise FaultError(f"{source or ZOO}: two bugs are called '{a}'; give each an id of its own")

@@ -39,7 +39,7 @@ def examined(ids: Sequence[str], rows: Sequence[str], examples: int) -> dict[str
     torch.autograd.set_multithreading_enabled(False)
     faults = tuple(s.fault for s in load() if s.id in ids)
     device = resolve("sim", faults)
-    options = RunOptions(device="sim", examples=examples, no_power=True)
+    options = RunOptions(device="sim", examples=examples, power=0)
     plan = RunPlan(device, resolve("cpu"), tolerance.load("sim"), suite.profile("quick"), options)
     records: list[Any] = []
     broken: list[str] = []

@@ -95,7 +95,7 @@ def main() -> None:
     everything = suite.select((), (), ("float32",))
     items = everything[:: -(-len(everything) // o.items)]
     tables = tolerance.load("cpu", known_ops={r.name for r in suite.rows("all")})
-    plan = RunPlan(resolve("cpu"), resolve("cpu"), tables, suite.profile("quick"), RunOptions(no_shrink=True))
+    plan = RunPlan(resolve("cpu"), resolve("cpu"), tables, suite.profile("quick"), RunOptions(skip=("shrink",)))
     calls, seconds, cases = Counter[str](), 0.0, 0
     for item in items:
         with counted(execute, "_engine", calls), counted(measures, "_memcmp", calls):

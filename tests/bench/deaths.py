@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parity.core.errors import RunFileError
+from parity.engine.options import HANG_AFTER
 from parity.store import run_file
 from parity.store.rows import Run
 
@@ -117,7 +119,7 @@ class Way:
     name: str
     code: str
     op: str
-    option: str = "--faults"
+    option: str = "--setup"
     status: str = "crash"
     sure: bool = True
 
@@ -188,7 +190,7 @@ def wrongly_told(w: Way, workers: int, healthy: dict[bool, list[str]]) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "code.py").write_text(w.code)
         begun = time.monotonic()
-        done = ended(w.op, Path(folder), [w.option, "code.py", "--hang-after", "4"], workers)
+        done = ended(w.op, Path(folder), [w.option, "code.py"], workers)
         path = Path(folder, "run.jsonl")
         said: list[str] = []
         try:
@@ -228,9 +230,10 @@ def main() -> int:
 
 def ended(op: str, folder: Path, more: list[str], workers: int) -> subprocess.CompletedProcess[str]:
     """A run of an op and a healthy one."""
-    asked = [op, "neg", "--device", "sim", "--dtype", "float32,int64", "--examples", "8", "--no-power", "-n", str(workers)]
+    env = os.environ | {HANG_AFTER: "4"}
+    asked = [op, "neg", "--device", "sim", "--dtype", "float32,int64", "--examples", "8", "--power", "0", "-n", str(workers)]
     command = [sys.executable, "-P", "-m", "parity", "run", *asked, *more, "--output", "run.jsonl"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=900)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=900, env=env)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.autograd.set_multithreading_enabled(False)
     counted = Counted()
     device = resolve("sim:mps", (Fault("count", operators(), Call.run, counted.note),))
-    options = RunOptions(device="sim:mps", no_shrink=True, seed=given.seed)
+    options = RunOptions(device="sim:mps", skip=("shrink",), seed=given.seed)
     profile = suite.profile(given.profile)
     plan = RunPlan(device, resolve("cpu"), tolerance.load("sim:mps"), profile, options)
     everything = suite.select((), (), (), profile.source)

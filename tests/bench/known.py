@@ -161,7 +161,7 @@ KINDS = {
 def found(faults: Sequence[str], entries: Sequence[Any], examples: int) -> list[Any]:
     """What examining `exp` finds with these kinds of faults."""
     planted = [Fault(name, ("exp",), KINDS[name].effect, KINDS[name].when, KINDS[name].level) for name in faults]
-    options = RunOptions(examples=examples, no_power=True)
+    options = RunOptions(examples=examples, power=0)
     plan = RunPlan(resolve("sim", planted), resolve("cpu"), tolerance.load("sim"), suite.profile("quick"), options)
     plan = replace(plan, known=Known(Code("known.toml"), entries=tuple(entries)))
     return [examine(i, plan, NoJournal()) for i in suite.select(["exp"], dtypes=("float32", "float16"))]
@@ -228,14 +228,14 @@ def runs(o: argparse.Namespace, folder: Path) -> int:
     ids, rows = chosen(o.patterns, o.bugs, o.seed)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "parity-known.toml").unlink(missing_ok=True)
-    asked = ["--device", "sim", "--dtype", o.dtype, "--no-power"]
+    asked = ["--device", "sim", "--dtype", o.dtype, "--power", "0"]
     usual = ["--examples", str(o.examples)] if o.examples else []
     deeper = ["--examples", str(o.first)] if o.first else usual
     many = ["-n", str(max(o.jobs, int(o.n)))]
 
     def planted(name: str, ids: Sequence[str]) -> list[str]:
         (folder / name).write_text(FAULTS.format(ids=set(ids)))
-        return [*asked, "--faults", name]
+        return [*asked, "--setup", name]
 
     first = parity(
         "run", *rows, *planted("faults.py", ids), *many, *deeper, "--seed", o.seed, "--output", "first.jsonl", folder=folder

@@ -14,7 +14,7 @@ flags that $LOWERED names; every such flag is off otherwise (cuDNN's TF32 and bo
 default).
 
 `python tests/bench/lowered.py emulated affected.json` rehearses all this without a GPU, on a simulated device with the fault of
-`tf32.py` in force or not; its runs are `parity run --device sim --faults tests/bench/tf32.py ...`, and without the faults.
+`tf32.py` in force or not; its runs are `parity run --device sim --setup tests/bench/tf32.py ...`, and without the faults.
 $LOWERED_DEVICE is the device (cuda), $LOWERED_SECONDS the time (240), $LOWERED_OPS patterns of ops, separated by commas (*).
 """
 

@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     profile = suite.profile("quick")
     faults = json.loads(given.file.read_text())["faults"]
-    options = RunOptions(device="sim", no_shrink=True, seed=faults[0]["runs"][0]["seed"])  # which its cases are drawn by
+    options = RunOptions(device="sim", skip=("shrink",), seed=faults[0]["runs"][0]["seed"])  # which its cases are drawn by
     plan = RunPlan(resolve("sim"), resolve("cpu"), tolerance.load("sim"), profile, options)
     since = time.process_time()
     found, bugs = shown_by(faults, plan), len(faults)

@@ -345,7 +345,7 @@ class Asked:
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         there = resolve(self.device, load_faults(self.faults) if self.faults else ())
         gc.freeze()
-        return RunPlan(there, resolve("cpu"), load(there.name), suite.profile("quick"), RunOptions(no_shrink=True))
+        return RunPlan(there, resolve("cpu"), load(there.name), suite.profile("quick"), RunOptions(skip=("shrink",)))
 
 
 class Apart:
@@ -434,7 +434,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="parity beside the bare OpInfo loop: checks per second in one run")
     parser.add_argument("--ops", default="", help="comma-separated ops or patterns; all by default")
     parser.add_argument("--device", default="cpu", help="the device of both; the CPU means a CPU copy for the bare loop")
-    parser.add_argument("--faults", default="", help="faults of a simulated device: --device sim:honest rounds as hardware may")
+    parser.add_argument("--setup", default="", help="faults of a simulated device: --device sim:honest rounds as hardware may")
     parser.add_argument("--dtype", default="float32", help="the dtype of both (default float32)")
     parser.add_argument("--opinfo", action="store_true", help="parity's rows over OpInfo's samples instead of its native rows")
     parser.add_argument("--all", action="store_true", help=f"all rows instead of {ROWS} spread over the families")

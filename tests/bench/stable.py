@@ -34,8 +34,8 @@ ALARMS = (
 def ran(folder: Path, k: int, seed: str, o: argparse.Namespace) -> Path:
     """The file of one run. Ends the program if the run could not be made."""
     path = folder / f"{k}.jsonl"
-    asked = [*o.ops, "--device", o.device, "--seed", seed, "--no-power", "--no-shrink", "--output", str(path), *o.more]
-    asked += ["--findings", str(folder), *(["--faults", o.faults] if o.faults else []), *(["-n", o.n] if o.n else [])]
+    asked = [*o.ops, "--device", o.device, "--seed", seed, "--power", "0", "--skip", "shrink", "--output", str(path), *o.more]
+    asked += ["--findings", str(folder), *(["--setup", o.faults] if o.faults else []), *(["-n", o.n] if o.n else [])]
     done = subprocess.run([sys.executable, "-m", "parity", "run", *asked], capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise SystemExit(f"run {k} ended with {done.returncode}: {done.stderr or done.stdout[-500:]}")

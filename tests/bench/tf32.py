@@ -1,4 +1,4 @@
-"""A fault that lowers a simulated device's precision as TF32 does: `parity run --device sim --faults tests/bench/tf32.py ...`.
+"""A fault that lowers a simulated device's precision as TF32 does: `parity run --device sim --setup tests/bench/tf32.py ...`.
 
 The float32 factors of a matrix product, batched or not, forward and backward, are rounded to 10 bits after the point, and the
 products added up in float32. Products of a matrix and a vector, and triangular solves, keep their precision, as in cuBLAS;

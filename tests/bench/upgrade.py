@@ -146,13 +146,13 @@ def upgraded(folder: Path, other: Path, asked: Sequence[str]) -> Told:
     """Run `parity upgrade` with this Python and another environment. Ends the program if it ends without a verdict."""
     began = time.monotonic()
     command = [sys.executable, "-m", "parity", "upgrade", "--after", str(other), "--device", "sim", "--dtype", "float32"]
-    command += ["--model", "models.py", "--folder", str(folder / "sides"), "--format", "json", "-o", "diff.json", *asked]
+    command += ["--folder", str(folder / "sides"), "-o", "diff.json", *asked, "models.py"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     if done.returncode not in (0, 1):
         raise SystemExit(f"parity upgrade ended with {done.returncode}: {done.stderr[-3000:]}")
     tree: dict[str, Any] = json.loads((folder / "diff.json").read_text(encoding="utf-8"))
     groups = {g: {op for entry in entries for op in entry["ops"]} for g, entries in tree["groups"].items()}
-    said = [line for line in done.stderr.splitlines() if line.strip()]
+    said = [line for line in done.stdout.splitlines() if line.strip()]
     return Told(
         done.returncode,
         groups | ({"doubts": set(tree["doubts"])} if tree["doubts"] else {}),
@@ -211,7 +211,7 @@ def bisected(folder: Path, base: str) -> int:
     """Three environments, the second of which and the third have the change."""
     plant = planted([PLANTS["value"]])
     places = [second_torch.environment(folder / f"v{k}", f"2.9{k}.0", plant if k else "", base) for k in range(3)]
-    command = [sys.executable, "-m", "parity", "upgrade", "--bisect", *map(str, places), "--case", "prod(float32[3])"]
+    command = [sys.executable, "-m", "parity", "upgrade", "prod(float32[3])", "--bisect", *map(str, places)]
     done = subprocess.run([*command, "--device", "sim"], capture_output=True, text=True, check=False, cwd=folder)
     print(done.stdout + done.stderr)
     return 0 if done.returncode == 1 and f"{places[1]} is the first that differs: forward drift" in done.stdout else 1

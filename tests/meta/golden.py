@@ -39,9 +39,9 @@ OPTIONS = ("--device", "sim", "--dtype", "float32", "--examples", "4", "-n", "1"
 RUNS = {
     "healthy": OPTIONS,
     "honest": ("--device", "sim:honest", *OPTIONS[2:]),
-    "faulty": (*OPTIONS, "--faults", "faults.py"),
-    "dying": (*OPTIONS, "--faults", "faults.py", "--no-shrink"),
-    "interrupted": (*OPTIONS, "--faults", "faults.py"),
+    "faulty": (*OPTIONS, "--setup", "faults.py"),
+    "dying": (*OPTIONS, "--setup", "faults.py", "--skip", "shrink"),
+    "interrupted": (*OPTIONS, "--setup", "faults.py"),
 }
 REPORTS = {
     **{f"report.{f}": ("report", "{run}", "--format", f) for f in ("text", "markdown", "json", "junit", "github")},

@@ -164,7 +164,7 @@ def upward_arrows() -> list[str]:
 
 
 def commands() -> dict[str, list[str]]:
-    """The options of each command, without --help."""
+    """The options of each command, and those of all commands, without --help."""
     from parity.faces import commandline
 
     found: dict[str, list[str]] = {}
@@ -178,8 +178,10 @@ def commands() -> dict[str, list[str]]:
                 seen.setdefault(id(p), (word, p))
             for word, p in seen.values():
                 walk(p, f"{name} {word}".strip())
-        if name:
-            found[name] = [a.option_strings[-1] for a in actions if a.option_strings and "--help" not in a.option_strings]
+        if actions:
+            found[name or "parity"] = [
+                a.option_strings[-1] for a in actions if a.option_strings and "--help" not in a.option_strings
+            ]
 
     walk(commandline.parser("prove"), "")
     return found
@@ -198,7 +200,7 @@ FIGURES: dict[str, tuple[str, Callable[[], object]]] = {
     "large-modules": ("modules over 400 lines", large_modules),
     "long-functions": ("functions over 50 lines", long_functions),
     "wide-functions": ("functions with 8 arguments or more", wide_functions),
-    "commands": ("commands", lambda: sorted({c.partition(" ")[0] for c in commands()})),
+    "commands": ("commands", lambda: sorted({c.partition(" ")[0] for c in commands()} - {"parity"})),
     "options": ("options of all commands", lambda: [f"{c} {o}" for c, options in commands().items() for o in options]),
     "run-options": ("options of parity run", lambda: commands()["run"]),
     "protocols": ("modules that start processes of parity", protocols),

@@ -1,4 +1,4 @@
-"""Ten faults of ten kinds, for `--faults`: what the suite must find, name and shrink at the quick profile."""
+"""Ten faults of ten kinds, for `--setup`: what the suite must find, name and shrink at the quick profile."""
 
 from __future__ import annotations
 

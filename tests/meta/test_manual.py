@@ -80,7 +80,7 @@ def test_every_block_of_a_page_runs(page: Path, folder: Path, capfd: pytest.Capt
 
 def _run(command: Command, capfd: pytest.CaptureFixture[str]) -> tuple[int, str]:
     """Exit code and output of a command; one whose output the page does not show is shortened by `SHORT`."""
-    line, (program, *words) = command.line, command.words
+    line, (program, *words) = command.line, [w for w in command.words if not re.match(r"PARITY_[A-Z_]+=", w)]
     if program == "parity":
         _parse(words)
         if any(re.match(pattern, line) for pattern in ONLY_PARSED):
@@ -127,16 +127,21 @@ def test_a_transcript_matches_but_for_numbers_and_what_it_leaves_out() -> None:
 def test_commands_and_options_in_the_text_exist(page: Path, pytestconfig: pytest.Config) -> None:
     """In backquotes: `parity ...` parses, or is a command's name, and each option is one of some command or of pytest."""
     every = commandline.parser("prove")
-    names = {name for name, _, _ in manual.subcommands(every)}
+    names = {f"{above}{name}" for above, name in _names(every)}
     options = {*_options(every), *(f"--{dest.replace('_', '-')}" for dest in vars(pytestconfig.option)), *OTHERS}
     for span in pages.spans(page):
         if span.startswith("parity ") and "..." not in span:
             words = Command(span).words[1:]
-            if len(words) > 1:
+            if " ".join(words) not in {*names, "--help"}:
                 _parse(words)
-            else:
-                assert words[0] in {*names, "--help"}, span
         assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", span)) <= options, f"{page.name}: {span}"
+
+
+def _names(parser: argparse.ArgumentParser, above: str = "") -> Iterator[tuple[str, str]]:
+    """(what stands before it, name) of each command, and of each action of one."""
+    for name, _, one in manual.subcommands(parser):
+        yield above, name
+        yield from _names(one, f"{above}{name} ")
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:

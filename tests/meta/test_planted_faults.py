@@ -24,7 +24,7 @@ DTYPES = ("float32", "float16", "int64")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One quick run over the ops with faults, and one healthy bystander."""
     folder = tmp_path_factory.mktemp("planted")
-    command = [sys.executable, "-m", "parity", "run", *OPS, "--device", "sim", "--faults", str(FAULTS), "-n", "2"]
+    command = [sys.executable, "-m", "parity", "run", *OPS, "--device", "sim", "--setup", str(FAULTS), "-n", "2"]
     command += ["--dtype", ",".join(DTYPES), "--output", str(folder / "run.jsonl"), "--findings", str(folder / "findings")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]

@@ -53,7 +53,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def audit(*argv: str) -> int:
-    return cli.main(["audit", "--model", *argv])
+    return cli.main(["audit", *argv])
 
 
 def test_a_model_that_runs_ends_with_0(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,7 +89,7 @@ def test_shapes_alone(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert audit("nets.py:lacking", "--json", "-o", "needs.json") == 1
+    assert audit("nets.py:lacking", "--format", "json", "-o", "needs.json") == 1
     (made,) = json.loads(capsys.readouterr().out)["functions"]
     assert made["lacking"]["operators"] == ["aten::special_log_ndtr.out"]
     assert made["lacking"]["dtypes"] == ["float64"]
@@ -100,18 +100,18 @@ def test_json(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_findings_of_a_run_that_concern_it(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The stored run has findings in exp, one of which is of class A."""
     run_file.write(models / "run.jsonl", stored_run())
-    assert audit("nets.py:net", "--run", "run.jsonl") == 1
+    assert audit("nets.py:net", "run.jsonl") == 1
     out = capsys.readouterr().out
     assert "; 1 operator of it with findings of class A in run.jsonl" in out.splitlines()[0]
     assert "it calls 1 operator with findings of class A in run.jsonl:" in out
     assert "  [exp-" in out
     (models / "nets.py").write_text(MODELS.replace(".exp()", ".tanh()"))
-    assert audit("nets.py:net", "--run", "run.jsonl") == 0
+    assert audit("nets.py:net", "run.jsonl") == 0
     assert "no finding of run.jsonl concerns its operators" in capsys.readouterr().out
 
 
 def test_a_test_is_written_that_fails_where_something_is_lacking(models: Path) -> None:
-    assert audit("nets.py", "--pytest", "-o", "test_on_mps.py") == 0
+    assert audit("nets.py", "-o", "test_on_mps.py") == 0
     written = runpy.run_path("test_on_mps.py")
     (mark,) = written["test_runs_on_mps"].pytestmark
     makes = {make.__name__: make for make in mark.args[1]}
@@ -119,7 +119,7 @@ def test_a_test_is_written_that_fails_where_something_is_lacking(models: Path) -
     written["test_runs_on_mps"](makes["net"])
     with pytest.raises(pytest.fail.Exception, match=r"Lacking needs 1 operator that MPS lacks: aten::special_log_ndtr\.out"):
         written["test_runs_on_mps"](makes["lacking"])
-    assert audit("nets.py", "--pytest", "-o", "test_on_mps.py") == UsageError.exit_code  # never over a file
+    assert audit("nets.py", "-o", "test_on_mps.py") == UsageError.exit_code  # never over a file
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,10 @@ def test_a_test_is_written_that_fails_where_something_is_lacking(models: Path) -
     [
         (("nothere.py",), "there is no file nothere.py"),
         (("nets.py:other",), "nets.py has no function 'other'; it has net, lacking"),
-        (("nets.py", "--pytest"), "a test is written to a file: parity audit --model nets.py --pytest -o test_on_mps.py"),
+        (("nets.py", "models.py"), "audit answers for one model"),
+        (("run.jsonl",), "audit answers for one model"),
         (("nets.py", "--torch", "2.12"), "there is no 2.12; name a Python, the folder of a virtual environment, a wheel"),
-        (("nets.py", "--run", "none.jsonl"), "none.jsonl"),
+        (("nets.py", "none.jsonl"), "none.jsonl"),
     ],
 )
 def test_mistakes(argv: tuple[str, ...], says: str, models: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,8 +139,8 @@ def test_mistakes(argv: tuple[str, ...], says: str, models: Path, capsys: pytest
 
 
 def test_options_of_models_go_with_models(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["audit", "--between", "a", "b", "--json"]) == UsageError.exit_code
-    assert "--json goes with --model" in capsys.readouterr().err
+    assert cli.main(["audit", "--between", "a", "b", "--shapes"]) == UsageError.exit_code
+    assert "--shapes goes with a model: parity audit FILE.py --shapes" in capsys.readouterr().err
 
 
 def test_a_function_that_does_not_run_is_told_and_the_others_are_audited(

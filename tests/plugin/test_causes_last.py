@@ -35,8 +35,8 @@ def explaining(call):
 FAULTS = [Fault("halved", ("exp", "neg", "sin"), lambda call: call.run() * 0.5, level="kernel")]
 """
 DEADLY = '\nFAULTS.append(Fault("deadly", ("exp",), lambda call: __import__("os").abort(), explaining))\n'
-SHORT = ("--examples", "4", "--no-again", "--no-power")
-ASKED = ("run", *OPS, "--device", "sim", "--dtype", "float32", *SHORT, "-n", "1", "--faults", "faults.py")
+SHORT = ("--examples", "4", "--skip", "again", "--power", "0")
+ASKED = ("run", *OPS, "--device", "sim", "--dtype", "float32", *SHORT, "-n", "1", "--setup", "faults.py")
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +128,7 @@ def test_a_run_that_ends_among_the_causes_loses_no_finding(number: int, whole: P
     assert len(run.items) == len(OPS)
     drawn = {k[:5] for k in findings(run_file.read(whole / "run.jsonl"))}
     assert {k[:5] for k in findings(run)} == drawn
-    assert cli.main(["run", "--resume", "run.jsonl", "--faults", "faults.py", "-n", "1"]) == 1
+    assert cli.main(["run", "--resume", "run.jsonl", "--setup", "faults.py", "-n", "1"]) == 1
     assert findings(run_file.read(Path("run.jsonl"))) == findings(run_file.read(whole / "run.jsonl"))
 
 
@@ -142,7 +142,7 @@ def test_a_run_that_is_interrupted_while_findings_are_tried_again_can_be_resumed
 
     with monkeypatch.context() as patch:
         patch.setattr(again, "again", interrupt)
-        assert cli.main([*(a for a in ASKED if a != "--no-again"), "--output", "run.jsonl"]) == 130
+        assert cli.main([*ASKED[:-4], *ASKED[-2:], "--output", "run.jsonl"]) == 130
     last = capsys.readouterr().out.splitlines()[-1]
     assert "; the run was interrupted after 4 of 4 items, and not all findings were tried again, in " in last
     run = run_file.read(Path("run.jsonl"))
@@ -169,7 +169,7 @@ def test_a_death_among_the_causes_costs_the_causes_of_its_item_alone(whole: Path
 
 def test_findings_without_shrinking_are_told_at_once() -> None:
     """As they were drawn, and once."""
-    assert cli.main([*ASKED, "--no-shrink", "--output", "run.jsonl"]) == 1
+    assert cli.main([*ASKED, "--skip", "shrink", "--output", "run.jsonl"]) == 1
     rows = [json.loads(line) for line in Path("run.jsonl").read_text().splitlines()]
     found = [(r["op"], r["aspect"], r["reason"]) for r in rows if r.get("kind") == "record" and r.get("shrunk")]
     assert len(found) == len(set(found)) > 3
@@ -194,5 +194,5 @@ def test_a_full_disk_costs_the_causes_and_not_the_findings() -> None:
     assert cli.main([*ASKED, "--output", "run.jsonl"]) == 1
     assert without_cause(run_file.read(Path("run.jsonl"))) == {"exp", "neg", "sin"}
     Path("room").touch()
-    assert cli.main(["run", "--resume", "run.jsonl", "--faults", "faults.py", "-n", "1"]) == 1
+    assert cli.main(["run", "--resume", "run.jsonl", "--setup", "faults.py", "-n", "1"]) == 1
     assert not without_cause(run_file.read(Path("run.jsonl")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import re
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from parity.engine import inquest, shrinking
+from parity.engine.options import HANG_AFTER
 from parity.store import run_file
 from parity.store.rows import OUTSIDE, UNKNOWN, Death, Run
 
@@ -56,7 +58,21 @@ HURT = OPS[:6]
 def run(folder: Path, name: str, *more: str) -> tuple[subprocess.CompletedProcess[str], Run]:
     """A run of the command, and its run file."""
     path = folder / f"{name}.jsonl"
-    asked = (*OPS, "--device", "sim", "--dtype", "float32", "--examples", "6", "--no-shrink", "--no-again", "--power", "20")
+    asked = (
+        *OPS,
+        "--device",
+        "sim",
+        "--dtype",
+        "float32",
+        "--examples",
+        "6",
+        "--skip",
+        "shrink",
+        "--skip",
+        "again",
+        "--power",
+        "20",
+    )
     command = (sys.executable, "-P", "-m", "parity", "run", *asked, *more, "--output", str(path))
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     assert "Traceback" not in done.stdout + done.stderr
@@ -85,7 +101,7 @@ def rows(path: Path, without: tuple[str, ...] = ()) -> list[str]:
 def test_what_an_operator_does_to_its_process_costs_its_own_cases(tmp_path: Path, healthy: Path) -> None:
     """Exceptions that are none of a device's, a quiet end, a fork, five megabytes of words: named, and nothing else changes."""
     (tmp_path / "faults.py").write_text(ODD)
-    done, hurt = run(tmp_path, "hurt", "-n", "1", "--faults", "faults.py")
+    done, hurt = run(tmp_path, "hurt", "-n", "1", "--setup", "faults.py")
     assert done.returncode == 1, done.stdout
     assert rows(tmp_path / "hurt.jsonl", HURT) == rows(healthy, HURT)
     assert {i.op for i in hurt.items} == set(OPS)
@@ -172,8 +188,8 @@ def test_deaths_are_shrunk_and_get_scripts_that_die(tmp_path: Path) -> None:
     """In the backward, and later than the call: one least case for each kind of death."""
     (tmp_path / "faults.py").write_text(DEADLY)
     (tmp_path / "script.py").write_text(RUN_SCRIPT)
-    asked = ("sigmoid", "cos", "--device", "sim", "--dtype", "float32", "--examples", "4", "--faults", "faults.py")
-    command = (sys.executable, "-P", "-m", "parity", "run", *asked, "--no-power", "-n", "2", "--output", "run.jsonl")
+    asked = ("sigmoid", "cos", "--device", "sim", "--dtype", "float32", "--examples", "4", "--setup", "faults.py")
+    command = (sys.executable, "-P", "-m", "parity", "run", *asked, "--power", "0", "-n", "2", "--output", "run.jsonl")
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     deaths = run_file.read(tmp_path / "run.jsonl").deaths
@@ -215,9 +231,10 @@ def test_a_run_does_not_wait_for_an_inquest(tmp_path: Path) -> None:
         "    return real(x, **more)\n"
         "torch.sin = sin\n"
     )
-    asked = ("sin", "cos", "--device", "sim", "--dtype", "float32", "--examples", "3", "-n", "1", "--hang-after", "3")
+    asked = ("sin", "cos", "--device", "sim", "--dtype", "float32", "--examples", "3", "-n", "1")
     command = (sys.executable, "-P", "-m", "parity", "run", *asked, "--setup", "setup.py", "--output", "run.jsonl")
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    env = os.environ | {HANG_AFTER: "3"}
+    process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     with process:
         assert process.stdout is not None
         said = list(itertools.takewhile(lambda line: not line.startswith("finding out"), process.stdout))

@@ -18,7 +18,7 @@ import commands
 import pytest
 
 from parity.core.results import Fingerprint, Record
-from parity.faces import replay
+from parity.faces.commands import replay
 from parity.store import run_file
 from parity.store.code import code_of
 from parity.store.rows import End, Header, Run
@@ -176,7 +176,7 @@ def test_a_reader_who_goes_away_changes_no_exit_code(tmp_path: Path) -> None:
     (tmp_path / "faults.py").write_text(TWICE)
     written(tmp_path / "before.jsonl", status="agree")
     written(tmp_path / "after.jsonl", str(tmp_path / "faults.py"))
-    for argv in ("replay after.jsonl --faults faults.py", "diff before.jsonl after.jsonl"):
+    for argv in ("replay after.jsonl --setup faults.py", "diff before.jsonl after.jsonl"):
         shell = f"set -o pipefail; {sys.executable} -m parity {argv} | true"
         done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (1, "")
@@ -190,20 +190,20 @@ def test_a_run_file_names_code_and_never_runs_it(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "faults.py").write_text(TWICE)
     (tmp_path / "setup.py").write_text("print('set up')\n")
-    short = ("--dtype", "float32", "--examples", "1", "--no-power", "--no-again", "-n", "1")
+    short = ("--dtype", "float32", "--examples", "1", "--power", "0", "--skip", "again", "-n", "1")
     asked = ("exp", "--device", "sim", *short, "--output", "run.jsonl")
-    given = ("--faults", "faults.py", "--setup", "setup.py")
+    given = ("--setup", "faults.py", "--setup", "setup.py")
     assert commands.said(capfd, "run", *asked, *given)[0] == 1
     header = run_file.read(tmp_path / "run.jsonl").header
     assert header.faults == code_of(str(tmp_path / "faults.py"))
     assert header.setup == code_of(str(tmp_path / "setup.py"))
-    for more in ("", "--faults faults.py"):
+    for more in ("", "--setup faults.py"):
         code, out, err = commands.said(capfd, "replay", "run.jsonl", *more.split())
         assert (code, len(err.splitlines())) == (2, 1)
         assert "set up" not in out + err
         assert "parity runs no code because a run file names it" in err
     told = err.rpartition("then type: parity ")[2].strip()
-    assert told == f"replay run.jsonl --faults faults.py --setup {tmp_path / 'setup.py'}"
+    assert told == f"replay run.jsonl --setup faults.py --setup {tmp_path / 'setup.py'}"
     code, out, err = commands.said(capfd, *shlex.split(told))
     assert (code, err) == (1, "")
     assert "set up" in out

@@ -137,7 +137,7 @@ def test_what_a_setup_file_adds_is_run_and_reported(by_setup: User) -> None:
 
 def test_what_a_package_adds_is_run_and_a_fault_in_it_is_found(installed: User) -> None:
     """In its own check too, which is shrunk like parity's."""
-    code, said = installed.run("--faults", "faults.py")
+    code, said = installed.run("--setup", "faults.py")
     assert code == 1, said
     (item,) = installed.stored.items
     assert item.counts["own-odd"]["wrong"] == item.counts["forward"]["wrong"] > 0

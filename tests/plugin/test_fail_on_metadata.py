@@ -28,11 +28,11 @@ def test_other_strides_are_told_and_fail_where_asked(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("faults.py").write_text(FAULTS)
-    short = "--device", "sim", "--dtype", "float32", "--examples", "3", "-n", "1", "--no-power", "--faults", "faults.py"
+    short = "--device", "sim", "--dtype", "float32", "--examples", "3", "-n", "1", "--power", "0", "--setup", "faults.py"
     words = "1 op gives other strides than the CPU: outer (permuted instead of contiguous)"
 
     assert cli.main(["run", "outer", *short, "--output", "told.jsonl", "-v"]) == 0
-    assert f"metadata: {words} (no failure; --fail-on-metadata makes findings of them" in capsys.readouterr().out
+    assert f"metadata: {words} (no failure; --fail-on metadata makes findings of them" in capsys.readouterr().out
     told = run_file.read(Path("told.jsonl"))
     assert not [r for r in told.records if r.counts]
     ((outer, note),) = [(i.op, n) for i in told.items for n in i.metadata]
@@ -42,7 +42,7 @@ def test_other_strides_are_told_and_fail_where_asked(
     assert cli.main(["report", "told.jsonl"]) == 0
     assert words in capsys.readouterr().out
 
-    assert cli.main(["run", "outer", *short, "--output", "failed.jsonl", "--fail-on-metadata"]) == 1
+    assert cli.main(["run", "outer", *short, "--output", "failed.jsonl", "--fail-on", "metadata"]) == 1
     out = capsys.readouterr().out
     assert "1 of 1 finding reproduced in fresh processes" in out
     assert "metadata:" not in out
@@ -50,8 +50,8 @@ def test_other_strides_are_told_and_fail_where_asked(
     (finding,) = [r for r in failed.records if r.shrunk]
     assert (finding.op, finding.status, finding.shrunk) == ("outer", "malformed", "outer(float32[2], float32[2])")
     assert cli.main(["report", "failed.jsonl"]) in (0, 1)
-    asked = "--device sim --faults faults.py --fail-on-metadata"
+    asked = "--device sim --setup faults.py --fail-on metadata"
     assert f"parity replay '{finding.shrunk}' {asked}" in capsys.readouterr().out.replace(str(tmp_path) + "/", "")
-    assert cli.main(["replay", "failed.jsonl", "--faults", "faults.py"]) == 1  # as strict as the run was
+    assert cli.main(["replay", "failed.jsonl", "--setup", "faults.py"]) == 1  # as strict as the run was
     assert replay.run([parse(finding.shrunk)], "sim", "faults.py") == 0
     assert "permuted instead of contiguous: strides (1, 2), the CPU's (2, 1)" in capsys.readouterr().out

@@ -309,7 +309,7 @@ def test_the_command_to_go_on_with_names_faults_and_setup(pytester: pytest.Pytes
     pytester.makepyfile("import torch\n\ndef test_tanh(parity):\n    parity(torch.tanh, torch.ones(2))\n")
     done = pytester.runpytest_subprocess(*OPTIONS, "--parity-faults", str(faults), "--parity-setup", str(setup))
     done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines([f"*next: parity run tanh --dtype float32 --device sim --faults {faults} --setup {setup}"])
+    done.stdout.fnmatch_lines([f"*next: parity run tanh --dtype float32 --device sim --setup {faults} --setup {setup}"])
 
 
 def test_the_options_hold_under_xdist(pytester: pytest.Pytester) -> None:

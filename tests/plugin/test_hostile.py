@@ -153,7 +153,7 @@ def test_a_case_that_nobody_can_build_is_one_error(tmp_path: Path, text: str) ->
     assert len(done.stderr) < 1000
 
 
-@pytest.mark.parametrize("device", ["sim; touch pwned", "--setup=evil.py", "sim --faults x", "$(id)"])
+@pytest.mark.parametrize("device", ["sim; touch pwned", "--setup=evil.py", "sim --setup x", "$(id)"])
 def test_a_device_is_a_name(
     folder: Path, device: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,7 +203,7 @@ def test_a_death_after_the_call_is_the_devices(tmp_path: Path) -> None:
     """It comes at whatever stage is under way, and again in processes with the device alone."""
     faults = planted(tmp_path, "os.abort()")
     assert inquest.held(CASE, inquest.How("sim", str(faults)), 60.0)[0] == DEVICE
-    done = command(tmp_path, "replay", CASE, "--device", "sim", "--faults", "faults.py")
+    done = command(tmp_path, "replay", CASE, "--device", "sim", "--setup", "faults.py")
     assert done.returncode == 1
     assert "crash" in done.stdout
 
@@ -317,7 +317,7 @@ def test_a_device_that_starts_refusing_is_lost(tmp_path: Path) -> None:
         "    if calls[0] > 60:\n        raise NotImplementedError('not implemented for SIM')\n"
         "    return real(self, *args, **more)\nSimDevice.upload = upload\n"
     )
-    options = ("--device", "sim", "--dtype", "float32", "-n", "1", "--output", "run.jsonl", "--no-shrink")
+    options = ("--device", "sim", "--dtype", "float32", "-n", "1", "--output", "run.jsonl", "--skip", "shrink")
     done = command(tmp_path, "run", "exp", "--examples", "16", *options, "--setup", "setup.py")
     assert done.returncode == 1, done.stdout
     assert "the device computes nothing any more" in done.stdout
@@ -344,7 +344,7 @@ def test_a_run_that_lacks_a_part_is_no_success(tmp_path: Path, end: End) -> None
     done = command(tmp_path, "diff", "whole.jsonl", "lacks.jsonl")
     assert done.returncode == 1
     assert "incomplete: " in done.stdout
-    assert command(tmp_path, "diff", "whole.jsonl", "lacks.jsonl", "--partial").returncode == 0
+    assert command(tmp_path, "diff", "whole.jsonl", "lacks.jsonl", "--accept", "partial").returncode == 0
 
 
 def test_the_end_row_says_what_was_lost(tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ def parity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captur
         given = [*argv]
         if argv[0] == "run":
             given += ["exp", "sin"] if argv[1].startswith("-") else []
-            given += ["--device", "sim", "--dtype", "float32", "--examples", "6", "-n", "1", "--no-power"]
-            given += [] if "--faults" in argv else ["--faults", "faults.py"]
+            given += ["--device", "sim", "--dtype", "float32", "--examples", "6", "-n", "1", "--power", "0"]
+            given += [] if "--setup" in argv else ["--setup", "faults.py"]
         return commands.told(capfd, *given)
 
     return run
@@ -56,8 +56,8 @@ def red(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of a run with wrong values and a death, as a person starts it: in a process of its own."""
     folder = tmp_path_factory.mktemp("red")
     (folder / "faults.py").write_text(FAULTS)
-    asked = ["run", "exp", "sin", "--device", "sim", "--dtype", "float32", "--examples", "6", "-n", "1", "--no-power"]
-    command = [sys.executable, "-m", "parity", *asked, "--faults", "faults.py", "--output", "first.jsonl"]
+    asked = ["run", "exp", "sin", "--device", "sim", "--dtype", "float32", "--examples", "6", "-n", "1", "--power", "0"]
+    command = [sys.executable, "-m", "parity", *asked, "--setup", "faults.py", "--output", "first.jsonl"]
     path = os.pathsep.join(p for p in (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")) if p)
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=folder, check=False, env={**os.environ, "PYTHONPATH": path}
@@ -79,7 +79,7 @@ def test_the_first_red_day_ends_green_and_stays_so(parity: Parity, tmp_path: Pat
     assert "2 added, 0 updated, 2 known findings in parity-known.toml; next: parity run --known parity-known.toml" in said
 
     code, said = parity(
-        "run", "--known", "parity-known.toml", "--output", "second.jsonl", "--junit-xml", "j.xml", "--strict-known"
+        "run", "--known", "parity-known.toml", "--output", "second.jsonl", "--junit-xml", "j.xml", "--fail-on", "known"
     )
     assert code == 0, said
     assert "known findings: 2 known, 0 new, 0 fixed, 0 grown, 0 expired, 0 not seen (parity-known.toml)" in said
@@ -96,18 +96,18 @@ def test_the_first_red_day_ends_green_and_stays_so(parity: Parity, tmp_path: Pat
     assert "nothing to add" in said
 
     (tmp_path / "honest.py").write_text(HONEST)
-    code, said = parity("run", "--known", "parity-known.toml", "--faults", "honest.py", "--output", "third.jsonl")
+    code, said = parity("run", "--known", "parity-known.toml", "--setup", "honest.py", "--output", "third.jsonl")
     assert code == 0
     assert "0 known, 0 new, 2 fixed" in said
     assert (
         "fixed [exp-b4c8f1] aten::exp gives wrong values: remove it with parity known drop parity-known.toml exp-b4c8f1" in said
     )
-    code, said = parity("run", "exp", "--known", "parity-known.toml", "--faults", "honest.py", "--strict-known")
+    code, said = parity("run", "exp", "--known", "parity-known.toml", "--setup", "honest.py", "--fail-on", "known")
     assert code == 1
     assert "0 known, 0 new, 1 fixed, 0 grown, 0 expired, 1 not seen" in said
     code, said = parity("known", "drop", "parity-known.toml", "exp-b4c8f1")
     assert (code, said) == (0, "dropped exp-b4c8f1; 1 left in parity-known.toml\n")
-    code, said = parity("run", "exp", "--known", "parity-known.toml", "--no-again")
+    code, said = parity("run", "exp", "--known", "parity-known.toml", "--skip", "again")
     assert code == 1
     assert "findings: 1 new" in said
 
@@ -152,7 +152,7 @@ def test_mistakes_are_one_sentence(parity: Parity, tmp_path: Path) -> None:
     code, said = parity("run", "--known", "none.toml")
     assert code == 2
     assert "parity known add RUN" in said
-    code, said = parity("run", "--strict-known")
+    code, said = parity("run", "--fail-on", "known")
     assert code == 2
     assert "name their file with --known" in said
     (tmp_path / "typo.toml").write_text('format = 1\n[[known]]\nid = "x"\nreason = "r"\nops = ["expp"]\nstatus = "wrong"\n')
@@ -173,9 +173,9 @@ def test_nothing_compared_is_not_green_whatever_is_known(parity: Parity, tmp_pat
         "from parity.devices import Fault\n\n\ndef fails(c):\n    raise RuntimeError('no such thing')\n\n\n"
         "FAULTS = [Fault('exp', ('exp',), fails)]\n"
     )
-    parity("run", "exp", "--faults", "raises.py", "--output", "first.jsonl")
+    parity("run", "exp", "--setup", "raises.py", "--output", "first.jsonl")
     assert parity("known", "add", "first.jsonl", "--reason", "r")[0] == 0
-    code, said = parity("run", "exp", "--faults", "raises.py", "--known", "parity-known.toml")
+    code, said = parity("run", "exp", "--setup", "raises.py", "--known", "parity-known.toml")
     assert "1 known, 0 new" in said
     assert code == 3
     assert "nothing was compared: this is no success" in said

@@ -78,8 +78,8 @@ def test_two_environments_one_of_which_is_killed_are_one_run(tmp_path: Path, oth
     sign = tmp_path / "sign"
     (tmp_path / "faults.py").write_text(FAULTS.format(sign=sign))
     (tmp_path / "kill.py").write_text(KILL.format(sign=sign))
-    faults = ("--faults", "faults.py")
-    whole = parity(tmp_path, *ASKED, *faults, "-n", "1", "--no-again", "--output", "whole.jsonl")
+    faults = ("--setup", "faults.py")
+    whole = parity(tmp_path, *ASKED, *faults, "-n", "1", "--skip", "again", "--output", "whole.jsonl")
     assert whole.returncode == 0, whole.stdout + whole.stderr
     both = ("--tx", f"popen//python={sys.executable}", "--tx", f"popen//python={other}")
     done = parity(tmp_path, *ASKED, *faults, "--setup", "kill.py", *both, "--output", "both.jsonl")
@@ -117,7 +117,7 @@ def test_findings_of_a_far_machine_come_home(tmp_path: Path) -> None:
     """Records, causes, and the scripts, which are written on the disk of the one who asked."""
     path, spec = far(tmp_path)
     (tmp_path / "faults.py").write_text(HALVED)
-    asked = (*ASKED[:2], *ASKED[4:], "--dtype", "float32", "--faults", str(tmp_path / "faults.py"), "--output", "run.jsonl")
+    asked = (*ASKED[:2], *ASKED[4:], "--dtype", "float32", "--setup", str(tmp_path / "faults.py"), "--output", "run.jsonl")
     done = parity(tmp_path, *asked, "--tx", spec, PATH=path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "aten::exp gives wrong values" in done.stdout
@@ -134,7 +134,7 @@ def test_a_machine_that_is_gone_costs_its_worker_and_not_the_run(tmp_path: Path)
     sign = tmp_path / "gone"
     (tmp_path / "faults.py").write_text(FAULTS.format(sign=sign))
     (tmp_path / "kill.py").write_text(KILL.format(sign=sign))
-    both = ("--tx", "popen", "--tx", spec, "--faults", str(tmp_path / "faults.py"), "--setup", str(tmp_path / "kill.py"))
+    both = ("--tx", "popen", "--tx", spec, "--setup", str(tmp_path / "faults.py"), "--setup", str(tmp_path / "kill.py"))
     done = parity(tmp_path, *ASKED, *both, "--output", "run.jsonl", PATH=path)
     assert sign.exists(), done.stdout + done.stderr
     run = run_file.read(tmp_path / "run.jsonl")
@@ -153,8 +153,8 @@ def test_machines_that_differ_are_refused(tmp_path: Path, other: Path) -> None:
     done = parity(tmp_path, *asked)
     assert done.returncode == 2
     assert f"parity: machines popen and {odd} differ: OMP_NUM_THREADS" in done.stderr
-    assert "take equal ones, or run them together with --mixed" in done.stderr
-    done = parity(tmp_path, *asked, "--mixed", "--output", "run.jsonl")
+    assert "take equal ones, or run them together with --accept mixed" in done.stderr
+    done = parity(tmp_path, *asked, "--accept", "mixed", "--output", "run.jsonl")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "MIXED machines: " in done.stdout
     (text,) = run_file.read(tmp_path / "run.jsonl").header.machines

@@ -70,11 +70,11 @@ def test_own_functions_are_items_of_a_run(parity_in: Parity, tmp_path: Path) -> 
     """One that is wrong is told with its name and can be accepted; one that says nothing fails the run; one that ends its
     process costs no other."""
     (tmp_path / "models.py").write_text(MODELS.replace("def three", "def _three"))
-    faulty = shlex.split("run sinh --dtype float32 --model models.py --device sim --faults faults.py -n 1")
+    faulty = shlex.split("run sinh models.py --dtype float32 --device sim --setup faults.py -n 1")
     code, said = parity_in(*faulty, "--output", "faulty.jsonl")
     assert code == 1
     assert "] models.py:of_sine gives wrong values" in said
-    assert "reproduce: parity run models.py:of_sine --device=sim --faults=" in said
+    assert "reproduce: parity run models.py:of_sine --device=sim --setup=" in said
     run = run_file.read(tmp_path / "faulty.jsonl")
     assert {i.op for i in run.items} == {"sinh", "models.py:mlp", "models.py:of_sine"}
     assert of(run, "models.py:mlp") == {"forward": "agree", "backward": "agree"}
@@ -85,7 +85,7 @@ def test_own_functions_are_items_of_a_run(parity_in: Parity, tmp_path: Path) -> 
     assert (code, "1 known, 0 new, 0 fixed" in said) == (0, True), said
 
     (tmp_path / "models.py").write_text(MODELS)
-    code, said = parity_in("run", "models.py", "--device", "sim", "--faults", "deadly.py", "--output", "dead.jsonl")
+    code, said = parity_in("run", "models.py", "--device", "sim", "--setup", "deadly.py", "--output", "dead.jsonl")
     assert code == 1
     assert "models.py:three returns 3; return a model or a function, and its inputs after it" in said
     assert "your own functions that compared nothing" in said

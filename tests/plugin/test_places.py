@@ -13,7 +13,7 @@ import pytest
 from parity.faces import cli, running
 from parity.store import run_file
 
-SHORT = ("run", "exp", "--device", "sim", "--dtype", "float32", "--examples", "1", "--no-power", "-n", "1")
+SHORT = ("run", "exp", "--device", "sim", "--dtype", "float32", "--examples", "1", "--power", "0", "-n", "1")
 posix = pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
 
 

@@ -171,10 +171,10 @@ def test_a_crash_that_was_not_there_is_newly_dying(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("faults.py").write_text(ABORT)
-    asked = ("run", "erfinv", "exp", "--device", "sim", "--dtype", "float32", "--examples", "2", "-n", "1", "--no-power")
+    asked = ("run", "erfinv", "exp", "--device", "sim", "--dtype", "float32", "--examples", "2", "-n", "1", "--power", "0")
     assert commands.told(capfd, *asked, "--output", "before.jsonl")[0] == 0
-    assert commands.told(capfd, *asked, "--output", "after.jsonl", "--faults", "faults.py", "--no-shrink")[0] == 1
-    code, said = commands.told(capfd, "diff", "before.jsonl", "after.jsonl", "--partial")
+    assert commands.told(capfd, *asked, "--output", "after.jsonl", "--setup", "faults.py", "--skip", "shrink")[0] == 1
+    code, said = commands.told(capfd, "diff", "before.jsonl", "after.jsonl", "--accept", "partial")
     assert code == 1, said
     groups = [line for line in said.splitlines() if line.startswith(tuple(f"{g.words}: " for g in Group))]
     assert len(groups) == 1, said

@@ -40,8 +40,20 @@ def test_workers_that_pass_their_share_are_replaced_and_nothing_is_lost(
         if name == "replaced":
             monkeypatch.setattr(memory, "share", lambda workers: 1)
         path = tmp_path / f"{name}.jsonl"
-        short = "--dtype", "float32", "--examples", "3", "-n", "1", "--no-power", "-v", "--findings", str(tmp_path / "findings")
-        faults = "--device", "sim", "--faults", str(tmp_path / "leak.py")
+        short = (
+            "--dtype",
+            "float32",
+            "--examples",
+            "3",
+            "-n",
+            "1",
+            "--power",
+            "0",
+            "-v",
+            "--findings",
+            str(tmp_path / "findings"),
+        )
+        faults = "--device", "sim", "--setup", str(tmp_path / "leak.py")
         assert cli.main(["run", *OPS, *faults, *short, "--output", str(path)]) == 0
         runs[name] = run_file.read(path)
     text = capsys.readouterr().out

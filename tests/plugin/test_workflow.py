@@ -18,7 +18,7 @@ from parity.store import run_file
 WORKFLOW = ROOT / ".github/workflows/parity.yml"
 ACTION = ROOT / ".github/actions/parity/action.yml"
 FEW = {"device": "sim", "ops": "exp", "profile": "quick", "time": "", "seed": "0"}
-FEW |= {"arguments": "--examples 2 --dtype float32 -n 1 --no-power --no-again"}
+FEW |= {"arguments": "--examples 2 --dtype float32 -n 1 --power 0 --skip again"}
 FAULTS = """
 from parity.devices import Fault
 
@@ -41,7 +41,7 @@ def runner(tmp_path: Path) -> Runner:
 def faulty(runner: Runner) -> None:
     """From here on the device halves what exp gives."""
     (runner.folder / "faults.py").write_text(FAULTS)
-    runner.inputs = FEW | {"arguments": FEW["arguments"] + " --faults faults.py"}
+    runner.inputs = FEW | {"arguments": FEW["arguments"] + " --setup faults.py"}
 
 
 def saved(runner: Runner) -> list[str]:

@@ -39,7 +39,7 @@ def environment(**env: str) -> dict[str, str]:
     """This process's, with this very parity, one thread and no fallback but one that is asked for."""
     standin_library.built()  # here, where nobody's patience is counted
     kept = {k: v for k, v in os.environ.items() if k != "PYTORCH_ENABLE_MPS_FALLBACK"}
-    return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **env}
+    return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PARITY_HANG_AFTER": "120", **env}
 
 
 def _run(command: list[str], cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:

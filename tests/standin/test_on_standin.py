@@ -21,7 +21,7 @@ pytestmark = needs_standin
 
 # Two rows of each family, and what MPS has operators of its own for; beyond the first row of a family, the one in its middle.
 OWN = ("linear", "conv2d", "conv_transpose2d", "max_pool2d", "lstm", "scaled_dot_product_attention", "rms_norm")
-BRIEF = ("--examples", "6", "--no-shrink", "--no-power", "--hang-after", "120")
+BRIEF = ("--examples", "6", "--skip", "shrink", "--power", "0")
 # What torch's own code does on MPS and not on `sim:mps`: (op, aspect) -> why.
 OTHERWISE: dict[tuple[str, str], str] = {}
 
@@ -171,7 +171,7 @@ def test_the_first_red_day_ends_green(tmp_path: Path) -> None:
     """A Mac with four bugs that MPS had, one of them deadly: the doctor calls it healthy, the run is red, `known add` accepts
     the four causes, and the next run is green, and says which are known and why."""
     ops = ("cumsum", "clamp", "addcmul", "topk")
-    brief = ("--dtype", "float32,int64", "--no-power", "-n", "2")
+    brief = ("--dtype", "float32,int64", "--power", "0", "-n", "2")
     assert parity("doctor", setup="sick.py", cwd=tmp_path).returncode == 0
     red = parity("run", *ops, *brief, "--output", "first.jsonl", setup="sick.py", cwd=tmp_path)
     assert red.returncode == 1, red.stdout + red.stderr
@@ -194,7 +194,7 @@ def test_a_run_on_mps_is_audited(tmp_path: Path) -> None:
     operators = {o.partition(".")[0] for i in run.items for o in i.operators}
     convolutions = {"_mps_convolution", "_mps_convolution_transpose"}
     assert operators >= convolutions | {"mps_convolution_backward", "mps_convolution_transpose_backward"}
-    done = plain("prove", "reach", "--run", "run.jsonl", cwd=tmp_path)
+    done = plain("prove", "reach", "run.jsonl", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "quick profile on mps: 2 ops" in done.stdout
     assert int(done.stdout.splitlines()[-1].split()[0]) >= 2

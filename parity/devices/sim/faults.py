@@ -1,4 +1,4 @@
-"""Faults: what a simulated device does wrong, and when. This is the public interface of `--faults FILE`.
+"""Faults: what a simulated device does wrong, and when. This is the public interface of `--setup FILE`.
 
 A file of faults (or an installed module, by its dotted name) is ordinary Python that declares `FAULTS`. Six examples:
 

@@ -25,7 +25,7 @@ def load_faults(place: str | Path) -> tuple[Fault, ...]:
 
     Raises FaultError if there is no such file or module, it does not run, it declares nothing, or two faults have the same id.
     """
-    with leaving_no_mode(f"--faults {place}"):
+    with leaving_no_mode(f"{place}"):
         module = load_module(place)
     if (declared := getattr(module, "FAULTS", None)) is not None:
         if not isinstance(declared, (list, tuple)) or not all(isinstance(f, Fault) for f in declared):
@@ -73,7 +73,7 @@ def load_module(place: str | Path) -> ModuleType:
                 # Only if the module itself or a package above it is missing, not a module that it imports.
                 if e.name is None or not f"{place}.".startswith(f"{e.name}."):
                     raise
-                raise FaultError(f"no such file and no such module; --faults takes {EXPECTED}") from e
+                raise FaultError(f"no such file and no such module; expected {EXPECTED}") from e
         return _from_file(Path(place))
     except FaultError as e:
         raise FaultError(f"{place}: {e}") from e
@@ -83,12 +83,12 @@ def load_module(place: str | Path) -> ModuleType:
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise FaultError(f"no such file; --faults takes {EXPECTED}")
+        raise FaultError(f"no such file; expected {EXPECTED}")
     add_folder_to_path(path)
     name = f"parity_faults_{path.stem}"
     spec: Any = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise FaultError(f"not a Python file; --faults takes {EXPECTED}")
+        raise FaultError(f"not a Python file; expected {EXPECTED}")
     module: ModuleType = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look the module up here
     spec.loader.exec_module(module)

@@ -20,7 +20,7 @@ SETUP = "import os, sys\nif {where}:\n    os._exit(0)\n"
 def model(name: str, more: str, says: str) -> Way:
     """A file of models that ends its process."""
     files = {"models.py": HEAD + more}
-    return Way(name, (f"{RUN} --model models.py",), files=files, healthy={"models.py": HEAD}, says=says)
+    return Way(name, (f"{RUN} models.py",), files=files, healthy={"models.py": HEAD}, says=says)
 
 
 WAYS = (
@@ -47,13 +47,13 @@ WAYS = (
     ),
     Way(
         "a kernel ends the worker with 0",
-        ("parity run mul --device sim --dtype float32 --examples 2 -n 1 --no-shrink --no-power --faults faults.py",),
+        ("parity run mul --device sim --dtype float32 --examples 2 -n 1 --skip shrink --power 0 --setup faults.py",),
         files={"faults.py": FAULTS.format(where=f"{WORKER} and c.operands[0].dim() == 2")},
         healthy={"faults.py": FAULTS.format(where="False")},
     ),
     Way(
         "a setup ends the process of the models with 0",
-        (f"{RUN} --setup setup.py --model models.py",),
+        (f"{RUN} --setup setup.py models.py",),
         files={"models.py": HEAD, "setup.py": SETUP.format(where='"parity.comparing.models" in " ".join(sys.orig_argv)')},
         healthy={"setup.py": SETUP.format(where="False")},
         says="ended before it was done (exit code 0)",
@@ -74,7 +74,7 @@ WAYS = (
     ),
     Way(
         "a kernel ends the process of replay with 0",
-        ("parity replay 'mul(float32[2], float32[2])' --device sim --faults faults.py",),
+        ("parity replay 'mul(float32[2], float32[2])' --device sim --setup faults.py",),
         files={"faults.py": FAULTS.format(where="True")},
         healthy={"faults.py": FAULTS.format(where="False")},
     ),

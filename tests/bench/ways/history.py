@@ -8,7 +8,7 @@ import torch
 from parity.devices import Fault
 BAD, N = True, [0]
 """
-RUN = "parity run {ops} --device sim --dtype float32 --examples 12 -n 1 --no-power --faults f.py --output r.jsonl --seed {seed}"
+RUN = "parity run {ops} --device sim --dtype float32 --examples 12 -n 1 --power 0 --setup f.py --output r.jsonl --seed {seed}"
 SINH = "FAULTS = [Fault('f', ('sinh',), f)]"
 COUNTED = """
 def f(c):
@@ -113,6 +113,6 @@ def _way(name: str, seed: int, more: str = "") -> Way:
 
 WAYS = (
     *(_way(name, seed) for seed in range(3) for name in FAULTS),
-    _way("every tenth kernel call", 0, " --no-again"),
-    _way("one call in the life of a worker", 1, " --no-again"),
+    _way("every tenth kernel call", 0, " --skip again"),
+    _way("one call in the life of a worker", 1, " --skip again"),
 )

@@ -5,7 +5,7 @@ The healthy twin meets the first fault again.
 
 from acquitted import Way
 
-RUN = "parity run exp --device sim --dtype float32 --examples 12 -n 1 --no-power --no-again"
+RUN = "parity run exp --device sim --dtype float32 --examples 12 -n 1 --power 0 --skip again"
 HEAD = """
 import os, random, torch
 from parity.devices import Fault
@@ -30,9 +30,9 @@ def way(name: str, known: str, new: str, run: str = RUN, first: str = "", also: 
     return Way(
         name,
         (
-            f"{run} {first} --faults known_fault.py --output known.jsonl",
+            f"{run} {first} --setup known_fault.py --output known.jsonl",
             "parity known add known.jsonl --reason planted",
-            f"{run} --faults fault.py --known parity-known.toml --strict-known --output new.jsonl",
+            f"{run} --setup fault.py --known parity-known.toml --fail-on known --output new.jsonl",
         ),
         files={"known_fault.py": HEAD + known, "fault.py": HEAD + new, "models.py": also},
         healthy={"fault.py": HEAD + known},
@@ -45,7 +45,7 @@ WAYS = (
     way("an error of 3 % hides one of 300 %", PLAIN, PLAIN.replace("larger", "lambda call: call.run() * 4")),
     way("an error at negative values hides one at all", NEGATIVE, PLAIN),
     way("an error of strided operands hides one of all", STRIDED, PLAIN),
-    way("an error of strided operands that nobody investigated hides one of all", STRIDED, PLAIN, first="--no-shrink"),
+    way("an error of strided operands that nobody investigated hides one of all", STRIDED, PLAIN, first="--skip=shrink"),
     way("an error of many elements hides one of few", MANY, PLAIN),
     way("an error that comes and goes hides one that stays", SOMETIMES, PLAIN),
     way(

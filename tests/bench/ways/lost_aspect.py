@@ -16,7 +16,7 @@ wrong = Fault("wrong", ("mul",), lambda call: call.run_with_gradient(lambda g: g
 HEALTHY = 'from parity.devices import Fault\nFAULTS = [Fault("none", ("mul",), lambda call: call.run())]\n'
 STAYS = "import torch\ntorch.kept = torch.inference_mode()\ntorch.kept.__enter__()\n"
 ENDS = "import torch\nwith torch.inference_mode():\n    torch.ones(2)\n"
-RUN = "parity run add mul --device sim --dtype float32 --examples 8 -n 1 --faults faults.py"
+RUN = "parity run add mul --device sim --dtype float32 --examples 8 -n 1 --setup faults.py"
 BOTH = {"faults.py": f"{WRONG}FAULTS = [wrong]\n", "setup.py": STAYS}
 BOTH_HEALTHY = {"faults.py": HEALTHY, "setup.py": ENDS}
 MODEL = """
@@ -57,19 +57,19 @@ WAYS = (
     ),
     Way(
         "inference mode left by --setup of a replay",
-        ("parity replay 'mul(float32[3], float32[3])' --device sim --faults faults.py --setup setup.py",),
+        ("parity replay 'mul(float32[3], float32[3])' --device sim --setup faults.py --setup setup.py",),
         files=BOTH,
         healthy=BOTH_HEALTHY,
         red=(2,),
         says="leaves inference mode",
     ),
     Way(
-        "inference mode left by the file of --faults",
+        "inference mode left by the file of --setup",
         (RUN,),
         files={"faults.py": f"{STAYS}{WRONG}FAULTS = [wrong]\n"},
         healthy={"faults.py": f"{ENDS}{HEALTHY}"},
         red=(2,),
-        says="--faults faults.py leaves inference mode",
+        says="--setup faults.py leaves inference mode",
     ),
     Way(
         "inference mode left by a kernel of another op",
@@ -105,7 +105,7 @@ WAYS = (
     ),
     Way(
         "inference mode left by a file of models",
-        ("parity run --model models.py --device sim",),
+        ("parity run '*' models.py --device sim",),
         files={"models.py": f"{STAYS}{MODEL}"},
         healthy={"models.py": f"{ENDS}{MODEL}"},
         says="leaves inference mode",

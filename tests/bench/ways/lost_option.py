@@ -21,9 +21,9 @@ FAULTS = [Fault("sinh", ("sinh",), {effect}, lambda c: "PYTEST_XDIST_WORKER" in 
 REFUSES, WRONG, SLOW = "F.refuse", "lambda c: c.run() * 1.5", "lambda c: (time.sleep(4), c.run())[1]"
 NONE = "from parity.devices import Fault\nFAULTS = [Fault('none', ('sinh',), lambda c: c.run(), lambda c: False)]\n"
 RUN = "parity run sinh mul --device sim --dtype float32 --examples 6 -n 1 --output run.jsonl"
-JUDGED = "parity run solve exp --device sim --dtype float32 --examples 60 --no-power -n 1 --output run.jsonl"
+JUDGED = "parity run solve exp --device sim --dtype float32 --examples 60 --power 0 -n 1 --output run.jsonl"
 SHARD = "parity run sinh mul --device sim --dtype float32 --examples 3 -n 1"
-REST = ("python cut.py run.jsonl mul", "parity run --resume run.jsonl -n 1 --faults faults.py")
+REST = ("python cut.py run.jsonl mul", "parity run --resume run.jsonl -n 1 --setup faults.py")
 TEST = "import torch\ndef test_sin(parity):\n    parity(torch.sin, torch.ones(3))\n"
 FALLS_BACK = """
 from parity.devices import Fault
@@ -43,13 +43,23 @@ cases = ["forward: sinh(float32[3])"]
 def resumed(name: str, option: str, effect: str, says: str = "") -> Way:
     """A way in which the run is killed after its first op and resumed."""
     files = {"cut.py": CUT, "faults.py": FAULTS.format(effect=effect)}
-    return Way(name, (f"{RUN} --faults faults.py {option}", *REST), files=files, healthy={"faults.py": NONE}, says=says)
+    return Way(name, (f"{RUN} --setup faults.py {option}", *REST), files=files, healthy={"faults.py": NONE}, says=says)
 
 
 WAYS = (
     resumed("--fail-on of a run that is resumed", "--fail-on unsupported", REFUSES, "failed by --fail-on"),
-    resumed("--no-again of a run that is resumed", "--no-again", WRONG),
-    resumed("--hang-after of a run that is resumed", "--hang-after 2 --no-shrink", SLOW, "hang"),
+    resumed("--skip again of a run that is resumed", "--skip again", WRONG),
+    Way(
+        "PARITY_HANG_AFTER of a run that is resumed",
+        ("bash begun.sh", *REST),
+        files={
+            "cut.py": CUT,
+            "faults.py": FAULTS.format(effect=SLOW),
+            "begun.sh": f"PARITY_HANG_AFTER=2 python -m {RUN} --setup faults.py --skip shrink\n",
+        },
+        healthy={"faults.py": NONE},
+        says="hang",
+    ),
     Way(
         "--min-judged of a run that is resumed",
         (f"{JUDGED} --min-judged 1.0", "python cut.py run.jsonl exp", "parity run --resume run.jsonl -n 1"),
@@ -58,9 +68,9 @@ WAYS = (
         says="failed by --min-judged",
     ),
     Way(
-        "--strict-known of a run that is resumed",
+        "--fail-on known of a run that is resumed",
         (
-            f"{RUN} --known known.toml --strict-known",
+            f"{RUN} --known known.toml --fail-on known",
             "python cut.py run.jsonl mul",
             "parity run --resume run.jsonl -n 1 --known known.toml",
         ),
@@ -75,7 +85,7 @@ WAYS = (
             "faults.py": FAULTS.format(effect=REFUSES),
             "interrupted.sh": f"""
 parity() {{ python -m parity "$@"; }}
-python -m {RUN} --faults faults.py --fail-on unsupported > log 2>&1 &
+python -m {RUN} --setup faults.py --fail-on unsupported > log 2>&1 &
 until grep -q '"kind":"item"' run.jsonl 2> /dev/null; do sleep 0.05; done
 kill -TERM $!
 wait $!

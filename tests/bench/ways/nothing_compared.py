@@ -42,16 +42,16 @@ WAYS = (
         says="compared -> nothing compared",
     ),
     Way(
-        "a diff of a whole run with one of fewer ops, with --partial",
+        "a diff of a whole run with one of fewer ops, with --accept partial",
         (
             f"{RUN} sinh mul --output before.jsonl",
             f"{RUN} sinh --output after.jsonl",
-            "parity diff before.jsonl after.jsonl --partial",
+            "parity diff before.jsonl after.jsonl --accept partial",
         ),
         healthy_commands=(
             f"{RUN} sinh mul --output before.jsonl",
             f"{RUN} sinh --output after.jsonl",
-            "parity diff before.jsonl after.jsonl --ops sinh",
+            "parity diff before.jsonl after.jsonl sinh",
         ),
         says="mul float32",
     ),
@@ -78,7 +78,7 @@ WAYS = (
     ),
     Way(
         "a model that gives no number, beside an op",
-        (f"{RUN} mul --model models.py",),
+        (f"{RUN} mul models.py",),
         files={"models.py": MODELS.format(result="str(x)")},
         healthy={"models.py": MODELS.format(result="x.sinh()")},
         says="models.py:net",

@@ -23,7 +23,7 @@ def enter(mode):
 wrong = Fault("wrong", ("sinh",), lambda call: call.run_with_gradient(lambda g: g * 1.5), level="function")
 """
 HEALTHY = 'from parity.devices import Fault\nFAULTS = [Fault("none", ("sinh",), lambda call: call.run())]\n'
-RUN = "parity run add sinh --device sim --dtype float32 --examples 8 -n 1 --faults faults.py"
+RUN = "parity run add sinh --device sim --dtype float32 --examples 8 -n 1 --setup faults.py"
 WRONG = f"{HEAD}FAULTS = [leaving(lambda: enter(torch.inference_mode())), wrong]\n"
 FIRST = """
 import pytest, torch
@@ -89,7 +89,7 @@ WAYS = (
     ),
     Way(
         "a file of models takes the gradients of the next one's away",
-        ("parity run --model a.py --model b.py --device sim --faults faults.py",),
+        ("parity run '*' a.py b.py --device sim --setup faults.py",),
         files={"a.py": STAYS + MODEL.format("first"), "b.py": MODEL.format("second"), "faults.py": f"{HEAD}FAULTS = [wrong]\n"},
         healthy={"a.py": MODEL.format("first"), "faults.py": HEALTHY},
         says="b.py:second",

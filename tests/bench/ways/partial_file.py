@@ -51,14 +51,14 @@ WAYS = (
     Way(
         "a run file whose findings were edited away",
         (
-            f"{RUN} --faults honest.py --output before.jsonl",
-            f"{RUN} --faults faults.py --output after.jsonl",
+            f"{RUN} --setup honest.py --output before.jsonl",
+            f"{RUN} --setup faults.py --output after.jsonl",
             "python spoil.py after.jsonl wrong",
             "parity diff before.jsonl after.jsonl",
         ),
         (
-            f"{RUN} --faults honest.py --output before.jsonl",
-            f"{RUN} --faults honest.py --output after.jsonl",
+            f"{RUN} --setup honest.py --output before.jsonl",
+            f"{RUN} --setup honest.py --output after.jsonl",
             "python spoil.py after.jsonl whole",
             "parity diff before.jsonl after.jsonl",
         ),
@@ -81,20 +81,20 @@ WAYS = (
         (
             "parity run sinh mul cosh exp --device sim --dtype float32 --examples 3 -n 1 --output before.jsonl",
             "parity run sinh mul cosh exp --device sim --dtype float32 --examples 3 -n 1 --shard 1/2 --output 1.jsonl",
-            "parity merge 1.jsonl --partial -o after.jsonl",
+            "parity merge 1.jsonl --accept partial -o after.jsonl",
             "parity diff before.jsonl after.jsonl",
         ),
         (
             "parity run sinh mul cosh exp --device sim --dtype float32 --examples 3 -n 1 --output before.jsonl",
             "parity run sinh mul cosh exp --device sim --dtype float32 --examples 3 -n 1 --shard 1/2 --output 1.jsonl",
-            "parity merge 1.jsonl --partial -o after.jsonl",
-            "parity diff before.jsonl after.jsonl --partial",
+            "parity merge 1.jsonl --accept partial -o after.jsonl",
+            "parity diff before.jsonl after.jsonl --accept partial",
         ),
         says="merged without all of its shards",
     ),
     Way(
         "a file of known findings that is cut",
-        ("parity run sinh --device sim --dtype float32 --examples 3 -n 1 --faults faults.py --known known.toml",),
+        ("parity run sinh --device sim --dtype float32 --examples 3 -n 1 --setup faults.py --known known.toml",),
         files={"faults.py": FAULTS.format(by=1.5), "known.toml": KNOWN[: KNOWN.index("status")]},
         healthy={"faults.py": FAULTS.format(by=1.0), "known.toml": KNOWN},
         red=(2,),
@@ -103,11 +103,11 @@ WAYS = (
     Way(
         "a capture that is cut",
         (
-            "parity capture models.py:net --device sim -o net.capture",
+            "parity locate models.py:net --device sim --capture net.capture",
             "head -c 700 net.capture > cut.capture",
             "parity locate models.py:net --against cut.capture",
         ),
-        ("parity capture models.py:net --device sim -o net.capture", "parity locate models.py:net --against net.capture"),
+        ("parity locate models.py:net --device sim --capture net.capture", "parity locate models.py:net --against net.capture"),
         {"models.py": MODELS},
         red=(2,),
     ),

@@ -29,7 +29,7 @@ def later():
     torch.set_default_dtype(torch.float64)
 """
 HEALTHY = 'from parity.devices import Fault\nFAULTS = [Fault("none", ("sigmoid",), lambda call: call.run())]\n'
-RUN = "parity run sigmoid --device sim --dtype float32 --examples 8 -n 1 --faults faults.py"
+RUN = "parity run sigmoid --device sim --dtype float32 --examples 8 -n 1 --setup faults.py"
 TESTS = "import torch\ndef test_sigmoid(parity):\n    parity(torch.sigmoid, torch.linspace(-1.0, 1.0, 5).requires_grad_())\n"
 SCRIPT = """
 import threading, torch, parity

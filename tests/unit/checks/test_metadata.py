@@ -61,7 +61,7 @@ def test_a_fresh_result_with_other_strides_is_told_and_fails_where_asked(op: str
     failed = checked(device, text, STRICT)
     assert {a for a, r in failed.items() if str(r.verdict.status) == "malformed"} == {"forward"}
     assert failed["forward"].key == ("forward", "out", "strides")
-    assert "--fail-on-metadata" in failed["forward"].verdict.reason
+    assert "--fail-on metadata" in failed["forward"].verdict.reason
     assert not checked(resolve("sim"), text, STRICT)["forward"].notes
 
 

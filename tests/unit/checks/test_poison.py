@@ -124,7 +124,7 @@ def between_guards(call: Call) -> bool:
 def examined(profile: str, faults: Sequence[Fault], op: str) -> set[str]:
     """The statuses of an item in a profile."""
     device = resolve("sim", faults)
-    o = RunOptions(device="sim", examples=8, no_shrink=True, profile=profile)
+    o = RunOptions(device="sim", examples=8, skip=("shrink",), profile=profile)
     plan = RunPlan(device, resolve("cpu"), tolerance.load("sim"), suite.profile(profile), o)
     done = examine(Item(catalog.row(op), "float32"), plan, NoJournal())
     return {s for c in done.summary.counts.values() for s in c}

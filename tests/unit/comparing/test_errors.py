@@ -133,7 +133,7 @@ def test_a_failure_names_the_command_that_tests_what_was_called() -> None:
 
     model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.Tanh())
     bad = failure(model, X, device=planted("linear_backward", effect=off))
-    assert bad.comparison.next == "parity run linear --dtype float32 --device sim --faults FILE"
+    assert bad.comparison.next == "parity run linear --dtype float32 --device sim --setup FILE"
     assert str(bad).splitlines()[-1] == f"next: {bad.comparison.next}"
     assert not assert_parity(model, X, device="sim").next
 
@@ -142,7 +142,7 @@ def test_a_function_of_integers_is_called_by_their_dtype() -> None:
     """float32, which no tensor of it has, would be told and tested else."""
     bad = failure(lambda a, b: a * b, *2 * [torch.arange(3)], device=planted("mul", effect=lambda c: c.run() + 1))
     assert str(bad).startswith("<lambda> int64 on sim diverges from the CPU first in")
-    assert bad.comparison.next == "parity run mul --dtype int64 --device sim --faults FILE"
+    assert bad.comparison.next == "parity run mul --dtype int64 --device sim --setup FILE"
     found = locate(torch.mul, *2 * [torch.arange(3)], device=planted("mul", effect=lambda c: c.run() + 1))
     assert str(found).splitlines()[-1] == f"next: {bad.comparison.next}"
     assert str(found).startswith("mul int64 on sim diverges from the CPU first in")
@@ -153,7 +153,7 @@ def test_the_call_that_raised_is_the_one_to_test() -> None:
         raise RuntimeError("kaput")
 
     bad = failure(lambda x: (1 - x).exp(), X, device=planted("exp", effect=refuse))
-    assert bad.comparison.next == "parity run exp --dtype float32 --device sim --faults FILE"
+    assert bad.comparison.next == "parity run exp --dtype float32 --device sim --setup FILE"
 
 
 def test_an_error_of_the_user_is_told_without_the_way_through_parity() -> None:

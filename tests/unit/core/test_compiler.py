@@ -18,7 +18,7 @@ from parity.engine.journal import NoJournal
 from parity.engine.options import RunOptions
 from parity.engine.planning import run_plan
 
-plan = run_plan(RunOptions(device="sim:honest", no_shrink=True), 0.0, None)
+plan = run_plan(RunOptions(device="sim:honest", skip=("shrink",)), 0.0, None)
 cases = [examine(i, plan, NoJournal()).summary.cases for name in ("add", "index_add", "gelu_backward")
          for i in suite.select([name], dtypes=["float32"])]
 print(len(cases), min(cases), [m for m in ("torch._dynamo", "torch._inductor", "hypothesis") if m in sys.modules])

@@ -83,7 +83,7 @@ def test_overflow_on_the_way_is_that_of_the_cpu(dtype: torch.dtype, shape: tuple
 
 
 def test_the_faults_are_those_of_the_subsets() -> None:
-    """Every id once, and `--faults` can name the module's file."""
+    """Every id once, and `--setup` can name the module's file."""
     ids = [f.id for f in honest.FAULTS]
     assert len(set(ids)) == len(ids) == sum(len(group) for group in honest.SUBSETS.values())
     assert all(i.startswith("honest-") for i in ids)

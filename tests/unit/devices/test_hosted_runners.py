@@ -43,8 +43,8 @@ def command(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
 def test_macos_14_is_unusable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A device without memory is no device: the doctor says so, and no run begins."""
     (tmp_path / "faults.py").write_text(MACOS_14)
-    faults = "--device", "sim:mps", "--faults", str(tmp_path / "faults.py")
-    code, text = command(capsys, "doctor", *faults, "--json")
+    faults = "--device", "sim:mps", "--setup", str(tmp_path / "faults.py")
+    code, text = command(capsys, "doctor", *faults, "--format", "json")
     answer = json.loads(text)
     assert (code, answer["verdict"]) == (4, "unusable")
     assert answer["reasons"] == ["out of memory at 256 bytes with 0 bytes allocated"]
@@ -78,7 +78,7 @@ def _too_much(limit: int) -> Any:
 
 def test_macos_26_is_suspect_and_a_run_goes_on_under_a_banner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "faults.py").write_text(MACOS_26)
-    faults = "--device", "sim:mps", "--faults", str(tmp_path / "faults.py")
+    faults = "--device", "sim:mps", "--setup", str(tmp_path / "faults.py")
     code, text = command(capsys, "doctor", *faults)
     assert code == 1
     assert "verdict  suspect: it computes, but not all known answers are right" in text
@@ -162,7 +162,7 @@ def test_an_absent_device_is_an_answer_in_json(monkeypatch: pytest.MonkeyPatch, 
         raise DeviceError("no such device here")
 
     monkeypatch.setattr(cli, "examined", absent)
-    code, text = command(capsys, "doctor", "--device", "mps", "--json")
+    code, text = command(capsys, "doctor", "--device", "mps", "--format", "json")
     assert code == 4
     assert json.loads(text)["reasons"] == ["no such device here"]
 

@@ -130,7 +130,7 @@ def test_an_unstable_device_is_told_as_unstable() -> None:
         calls[0] += 1
         return call.run() * (1.5 if calls[0] % 2 else 1.0)
 
-    done = examine(item("exp"), plan(Fault("flicker", ("exp",), flicker), no_shrink=True), NoJournal())
+    done = examine(item("exp"), plan(Fault("flicker", ("exp",), flicker), skip=("shrink",)), NoJournal())
     assert Status.UNSTABLE in statuses(done)
 
 
@@ -238,7 +238,7 @@ def test_a_finding_knows_the_cases_before_its_first_one(tmp_path: Path) -> None:
     """Of the item before, too."""
     notes = Journal(tmp_path / "journal")
     notes.begin(0, "cos-float32", "cos(float32[3])", 1.0)
-    done = examine(item("exp"), plan(Fault("off", ("exp",), lambda call: call.run() + 1.0), no_shrink=True), notes)
+    done = examine(item("exp"), plan(Fault("off", ("exp",), lambda call: call.run() + 1.0), skip=("shrink",)), notes)
     notes.close()
     cases = [notation.case_text(one.case) for _, _, one in drawn(item("exp"), plan())]
     assert done.findings

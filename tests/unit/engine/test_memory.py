@@ -87,7 +87,7 @@ def test_this_process_occupies_something() -> None:
 
 
 def examined(faults: Sequence[Fault], op: str = "exp", device: str = "sim") -> Examined:
-    o = RunOptions(device=device, examples=3, no_shrink=True)
+    o = RunOptions(device=device, examples=3, skip=("shrink",))
     d = resolve(device, faults)
     row = catalog.row(op)
     plan = RunPlan(d, resolve("cpu"), tolerance.load(device), suite.profile("quick"), o)

@@ -148,10 +148,10 @@ def test_seven_shards_merged_are_the_whole_run(
         "60",
         "-n",
         "1",
-        "--faults",
+        "--setup",
         "faults.py",
     )
-    asked += ("--dtype", "float32,float16", "--no-again")
+    asked += ("--dtype", "float32,float16", "--skip", "again")
     ends = [cli.main([*asked, "--shard", f"{k}/7", "--output", f"{k}.jsonl"]) for k in range(1, 8)]
     assert cli.main([*asked, "--output", "whole.jsonl"]) == 1
     assert set(ends) == {0, 1, 3}, "the test needs shards that find something, that do not, and that are empty"

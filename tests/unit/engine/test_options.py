@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields
+from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
-from parity.engine.options import IN_HEADER, OPTIONS, PRESENTATION, Option, RunOptions, read_duration
+from parity.core.errors import UsageError
+from parity.engine.options import (
+    HANG_AFTER,
+    IN_HEADER,
+    OPTIONS,
+    PRESENTATION,
+    Option,
+    RunOptions,
+    hang_after,
+    is_strict,
+    plants_faults,
+    read_duration,
+)
 from parity.faces import commandline
 
 GIVEN = (
     *("run", "ad*", "mul", "--device", "sim", "--dtype", "int8", "--dtype", "bool", "--family", "unary", "--profile", "full"),
-    *("--source", "all", "--examples", "3", "--seed", "-1", "-n", "2", "--faults", "f.py"),
-    *("--no-screens", "--no-shrink", "--no-again"),
-    *("--power", "9", "--no-power", "--hang-after", "1.5", "--setup", "s.py", "--fail-on", "void", "--min-judged", "0.25"),
-    *("--known", "k.toml", "--strict-known"),
-    *("--output", "run.jsonl", "--findings", "there", "--junit-xml", "x.xml", "--study", "reach", "-v", "--list"),
-    *("--shard", "3/7", "--time", "5m", "--tx", "popen", "--mixed", "--model", "m.py", "--resume", "old.jsonl"),
-    "--fail-on-metadata",
+    *("--source", "all", "--examples", "3", "--seed", "-1", "-n", "2", "--setup", "an.installed.module", "--setup", "s.py"),
+    *("--skip", "screens", "--skip", "shrink,again", "--power", "9", "--fail-on", "void", "--min-judged", "0.25"),
+    *("--known", "k.toml", "--output", "run.jsonl", "--findings", "there", "--junit-xml", "x.xml", "--study", "reach", "-v"),
+    *("--list", "--shard", "3/7", "--time", "5m", "--tx", "popen", "--accept", "mixed"),
 )
 ASKED = RunOptions(
     op=("ad*", "mul"), device="sim", dtype=("int8", "bool"), family=("unary",), profile="full", source="all", examples=3,
-    seed="-1", workers=2, faults="f.py", no_screens=True, no_shrink=True, power=9, no_again=True, no_power=True,
-    hang_after=1.5, setup="s.py", fail_on=("void",), known="k.toml", strict_known=True,
-    min_judged=0.25, output="run.jsonl", findings="there", junit_xml="x.xml", study="reach",
-    verbose=True, list=True, shard="3/7", time=300.0, tx=("popen",), mixed=True, model=("m.py",), resume="old.jsonl",
-    fail_on_metadata=True,
+    seed="-1", workers=2, faults="an.installed.module", skip=("screens", "shrink,again"), power=9, hang_after=1.5, setup="s.py",
+    fail_on=("void",), known="k.toml", min_judged=0.25, output="run.jsonl", findings="there", junit_xml="x.xml", study="reach",
+    verbose=True, list=True, shard="3/7", time=300.0, tx=("popen",), accept=("mixed",), model=("m.py",), resume="old.jsonl",
 )  # fmt: skip
 
 
@@ -40,10 +48,14 @@ def by_pytest(arguments: list[str]) -> RunOptions:
     return RunOptions.of_pytest(parser.parse_args(arguments))
 
 
-def test_every_field_is_an_option_of_the_command_line() -> None:
+def test_every_field_is_an_option_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """With its value, and with its default where it is not given."""
     parser = commandline.parser()
-    assert RunOptions.of_command_line(parser.parse_args(GIVEN)) == ASKED
+    monkeypatch.setenv(HANG_AFTER, "1.5")
+    given = RunOptions.of_command_line(parser.parse_args(GIVEN))
+    assert replace(given, model=("m.py",), resume="old.jsonl") == ASKED
+    assert RunOptions.of_command_line(parser.parse_args(["run", "--resume", "old.jsonl"])) == RunOptions(resume="old.jsonl")
+    monkeypatch.delenv(HANG_AFTER)
     assert RunOptions.of_command_line(parser.parse_args(["run"])) == RunOptions()
     assert not [f.name for f in fields(RunOptions) if getattr(ASKED, f.name) == f.default], "ASKED lacks a new field"
 
@@ -52,28 +64,77 @@ def test_pytest_is_given_what_the_command_line_was() -> None:
     """All but what pytest has options of its own for, and nothing for a default."""
     back = by_pytest(list(ASKED.pytest_arguments()))
     own = {o.name for o in OPTIONS if not o.in_pytest}
-    assert own == {
-        "workers",
-        "no_again",
-        "no_power",
-        "output",
-        "junit_xml",
-        "verbose",
-        "list",
-        "tx",
-        "mixed",
-        "model",
-        "resume",
-    }
+    assert own == {"workers", "output", "junit_xml", "verbose", "list", "tx", "accept", "model", "resume"}
     for f in fields(RunOptions):
         assert getattr(back, f.name) == (f.default if f.name in own else getattr(ASKED, f.name)), f.name
     assert list(RunOptions().pytest_arguments()) == []
     assert by_pytest([]) == RunOptions()
 
 
-def test_no_power_is_a_power_of_none_in_pytest() -> None:
-    """The command line takes no 0, and so pytest's option has to."""
-    assert by_pytest(["--parity-power=0"]).power == 0
+def test_a_power_of_none_reaches_pytest() -> None:
+    assert by_pytest(list(RunOptions(power=0).pytest_arguments())).power == 0
+
+
+def test_words_of_one_option_are_asked_for_one_by_one() -> None:
+    """Whether they were separated by commas or given one after the other."""
+    for skip in (("screens", "again"), ("screens,again",), (" screens , again",)):
+        o = RunOptions(skip=skip, fail_on=("void", "known"), accept=("mixed",))
+        assert (o.no_screens, o.no_shrink, o.no_again) == (True, False, True)
+        assert (o.fail_on_metadata, o.strict_known, o.mixed) == (False, True, True)
+    assert not RunOptions().mixed
+    assert is_strict(RunOptions(fail_on=("void,metadata",)).for_header())
+    assert is_strict("--fail-on-metadata --power=9")
+    assert not is_strict(RunOptions(fail_on=("void",)).for_header())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--skip", "power"), "'power' is no step; allowed: screens, shrink, again"),
+        (("--accept", "partial"), "'partial' is no thing to accept; allowed: mixed"),
+        (("--setup", "a.py", "--setup", "b.py"), "a.py and b.py are both without faults; give one of each at most"),
+        (("--setup", "a", "--setup", "b"), "a and b are both with faults; give one of each at most"),
+    ],
+)
+def test_a_word_that_an_option_does_not_take_is_refused(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        commandline.parser().parse_args(["run", *words])
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "plants"),
+    [
+        ("from parity.devices import Fault\nFAULTS = []\n", True),
+        ("from there import FAULTS\n", True),
+        ("import parity.devices as d\nslow = d.Fault('slow', ('exp',), None)\n", True),
+        ("BUGS: list = []\n", True),
+        ("import torch\n# no FAULTS\ntorch.set_flush_denormal(True)\n", False),
+        ("def broken(:\n", False),
+    ],
+)
+def test_a_file_with_faults_is_told_from_one_that_sets_flags(text: str, plants: bool, tmp_path: Path) -> None:
+    """By reading it: nothing of it is run."""
+    file = tmp_path / "code.py"
+    file.write_text(text)
+    assert plants_faults(str(file)) is plants
+    o = RunOptions.of_command_line(commandline.parser().parse_args(["run", "--setup", str(file)]))
+    assert (o.faults, o.setup) == ((str(file), None) if plants else (None, str(file)))
+
+
+def test_a_name_that_is_no_file_is_that_of_a_module() -> None:
+    assert plants_faults("parity.zoo")
+    assert not plants_faults("missing.py")
+    assert not plants_faults("folder/missing")
+
+
+@pytest.mark.parametrize("given", ["soon", "0", "nan", "-1"])
+def test_a_variable_that_is_no_time_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(HANG_AFTER, given)
+    with pytest.raises(UsageError, match=f"PARITY_HANG_AFTER: '{given}' is no number of seconds above 0"):
+        hang_after()
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda o: o.name)
@@ -86,10 +147,10 @@ COMPARED, ENDS, SHOWN = "what is compared", "how the run ends", "where it is mad
 DECIDES = {
     COMPARED: (
         *("op", "device", "dtype", "family", "profile", "source", "examples", "time", "seed", "faults", "setup", "model"),
-        *("shard", "no_screens", "no_shrink", "power", "no_power", "study"),
+        *("shard", "skip", "power", "study"),
     ),
-    ENDS: ("no_again", "hang_after", "fail_on", "fail_on_metadata", "known", "strict_known", "min_judged"),
-    SHOWN: ("workers", "tx", "mixed", "output", "resume", "findings", "junit_xml", "verbose", "list"),
+    ENDS: ("hang_after", "fail_on", "known", "min_judged"),
+    SHOWN: ("workers", "tx", "accept", "output", "resume", "findings", "junit_xml", "verbose", "list"),
 }
 
 
@@ -119,7 +180,7 @@ def test_what_is_no_time_is_refused(given: str) -> None:
 
 NUMBERS = {
     "--examples": ("run", "3"), "--power": ("run", "3"), "-n": ("run", "2"), "--time": ("run", "5m"),
-    "--hang-after": ("run", "1.5"), "--min-judged": ("run", "0.25"), "--repeat": ("prove", "2"), "--minutes": ("doctor", "3"),
+    "--min-judged": ("run", "0.25"), "--steps": ("train", "2"), "--limit": ("locate", "2M"),
 }  # fmt: skip
 
 
@@ -130,7 +191,7 @@ def test_what_is_no_number_for_an_option_is_refused_in_one_line(
 ) -> None:
     """With the value and what is allowed; every command ends with 2."""
     name, good = NUMBERS[option]
-    parser, words = commandline.parser(name), [name, "zoo"] if name == "prove" else [name]
+    parser, words = commandline.parser(name), [name, *(["m.py"] if name != "run" else [])]
     parser.parse_args([*words, f"{option}={good}"])
     with pytest.raises(SystemExit) as ended:
         parser.parse_args([*words, f"{option}={given}"])
@@ -142,10 +203,10 @@ def test_what_is_no_number_for_an_option_is_refused_in_one_line(
     assert len(said) < 200
 
 
-@pytest.mark.parametrize("option", [o for o in NUMBERS if o != "--min-judged"])
+@pytest.mark.parametrize("option", [o for o in NUMBERS if o not in ("--min-judged", "--power")])
 def test_nothing_is_no_number_either(option: str) -> None:
     name = NUMBERS[option][0]
-    words = [name, "zoo"] if name == "prove" else [name]
+    words = [name, *(["m.py"] if name != "run" else [])]
     with pytest.raises(SystemExit):
         commandline.parser(name).parse_args([*words, f"{option}=0"])
 

@@ -21,7 +21,7 @@ from parity.store.run_file import Writer
 
 PRINT = Fingerprint("0.1", "2.13.0", "abc", "3.11", "Linux", "x86_64", "sim", "simulated", simulated=True)
 HEADER = Header(
-    PRINT, "7", "quick", "exp sin* family=unary,binary dtype=float32 source=native", options="--examples=20 --no-shrink"
+    PRINT, "7", "quick", "exp sin* family=unary,binary dtype=float32 source=native", options="--examples=20 --skip=shrink"
 )
 FEATURES = DrawnFeatures.of("exp", "float32", 0, pack([{"into rows", "count 1"}, {"count 1"}]))
 RECORD = Record("exp(float32[2])", "exp", "float32", "forward", "agree", "d", True)
@@ -75,12 +75,11 @@ def test_the_options_are_those_of_the_file() -> None:
 def test_what_decides_the_exit_code_is_kept() -> None:
     """All of it, and each value of an option that is given several times."""
     gate = RunOptions(
-        fail_on=("unsupported", "void"), fail_on_metadata=True, strict_known=True, min_judged=0.5, no_again=True,
-        hang_after=3.0, no_power=True, power=9,
+        fail_on=("unsupported", "void", "metadata,known"), min_judged=0.5, skip=("again",), hang_after=3.0, power=9,
     )  # fmt: skip
     o = resuming.options(replace(HEADER, options=gate.for_header()), GIVEN)
     assert o.for_header() == gate.for_header()
-    for name in ("fail_on", "fail_on_metadata", "strict_known", "min_judged", "no_again", "hang_after", "no_power", "power"):
+    for name in ("fail_on", "fail_on_metadata", "strict_known", "min_judged", "no_again", "hang_after", "power"):
         assert getattr(o, name) == getattr(gate, name)
 
 
@@ -105,7 +104,7 @@ def test_a_model_in_a_folder_with_a_space_is_one_model() -> None:
         ({"output": "other.jsonl"}, "--resume takes the options of run.jsonl and writes into it; leave --output out"),
         ({"junit_xml": "j.xml"}, "leave --junit-xml out"),
         ({"fail_on": ("void",)}, "leave --fail-on out"),
-        ({"strict_known": True}, "leave --strict-known out"),
+        ({"skip": ("again",)}, "leave --skip out"),
     ],
 )
 def test_what_would_make_it_another_run_is_refused(more: dict[str, Any], told: str) -> None:
@@ -117,7 +116,7 @@ def test_code_is_named_again_and_must_be_the_same(tmp_path: Path) -> None:
     faults = tmp_path / "faults.py"
     faults.write_text("FAULTS = []\n")
     header = replace(HEADER, faults=code_of(str(faults)))
-    with pytest.raises(UsageError, match=r"was run with --faults .+ then type: parity run --resume run.jsonl --faults "):
+    with pytest.raises(UsageError, match=r"was run with --setup .+ then type: parity run --resume run.jsonl --setup "):
         resuming.options(header, GIVEN)
     assert resuming.options(header, replace(GIVEN, faults=str(faults))).faults == str(faults)
     with pytest.raises(UsageError, match=r"is not what run.jsonl was run with"):

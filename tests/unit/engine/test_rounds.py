@@ -149,8 +149,8 @@ def test_findings_of_a_run_with_a_limit_have_causes(
     """Found in the pinned cases, explained afterwards, told once; deaths are found as ever."""
     monkeypatch.chdir(tmp_path)
     Path("faults.py").write_text(FAULTS)
-    asked = ("run", "exp", "softmax", "log", "--dtype", "float32", "--device", "sim", "--faults", "faults.py", "-n", "2")
-    assert cli.main([*asked, "--output", "run.jsonl", "--time", "5m", "--examples", "8", "--no-power"]) == 1
+    asked = ("run", "exp", "softmax", "log", "--dtype", "float32", "--device", "sim", "--setup", "faults.py", "-n", "2")
+    assert cli.main([*asked, "--output", "run.jsonl", "--time", "5m", "--examples", "8", "--power", "0"]) == 1
     out = capsys.readouterr().out
     run = run_file.read(Path("run.jsonl"))
     kinds = [r for r in run.records if r.shrunk]

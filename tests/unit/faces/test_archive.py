@@ -198,7 +198,7 @@ def test_a_whole_run_in_seconds_names_nobody_and_can_be_read_back(
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "first.zip"
-    options = ["exp", "--device", "sim:mps", "--minutes", "0.3", "-n", "1", "--setup", str(home / "setup.py")]
+    options = ["exp", "--device", "sim:mps", "--time", "18s", "-n", "1", "--setup", str(home / "setup.py")]
     assert cli.main(["doctor", "--archive", *options, "--output", str(path)]) in (0, 1)
     with zipfile.ZipFile(path) as opened:
         texts = {n: opened.read(n).decode() for n in opened.namelist()}
@@ -211,7 +211,7 @@ def test_a_whole_run_in_seconds_names_nobody_and_can_be_read_back(
     for secret in (str(home), "jane.doe", "tok-83nf93kd02", "janes-layer", str(tmp_path)):
         assert not [n for n, text in texts.items() if secret in n + text], secret
     capsys.readouterr()
-    assert cli.main(["doctor", "--import", str(path)]) == 0
+    assert cli.main(["report", str(path)]) == 0
     said = capsys.readouterr().out
     assert "0.3 minutes on sim:mps" in said
     assert f"verdict  {json.loads(texts['doctor.json'])['verdict']}: " in said
@@ -223,10 +223,10 @@ def test_a_whole_run_in_seconds_names_nobody_and_can_be_read_back(
     ("argv", "words"),
     [
         (["softmax"], "'softmax' goes with --archive: parity doctor --archive; a device is named by --device"),
-        (["--minutes", "3"], "'3.0' goes with --archive"),
-        (["--archive", "--json"], "--archive writes an archive; leave --json out"),
-        (["--archive", "--import", "x.zip"], "--archive writes an archive; leave --import out"),
-        (["--import", "x.zip"], "cannot read x.zip: No such file or directory; name a file that parity doctor --archive wrote"),
+        (["--time", "3m"], "'--time' goes with --archive"),
+        (["--output", "x.zip"], "'--output' goes with --archive"),
+        (["--archive", "--format", "json"], "--archive writes an archive; leave --format out"),
+        (["--archive", "--seed", "3"], "--archive takes patterns, --time and -n of parity run, and not --seed"),
     ],
 )
 def test_mistakes_are_one_sentence(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -156,7 +156,7 @@ def test_it_is_told_when_a_worker_has_nothing_left_to_do() -> None:
 
 
 def test_a_run_without_causes_has_the_same_order() -> None:
-    """As with --no-shrink."""
+    """As with --skip shrink."""
     session = Session(2, tests=[f"t[{i}]" for i in (*LONG, *ITEMS, "idle")])
     assert sorted(session.go_on()) == sorted((*LONG, *ITEMS))
 

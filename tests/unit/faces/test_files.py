@@ -23,8 +23,8 @@ from parity.store.rows import End
 
 # The arguments that a command needs beside its output.
 NEEDED = {
-    "diff": ("a.jsonl", "b.jsonl"), "merge": ("a.jsonl",), "report": ("a.jsonl",), "locate": ("m.py",), "capture": ("m.py",),
-    "audit": ("--reach",), "upgrade": ("--after", "python"),
+    "diff": ("a.jsonl", "b.jsonl"), "merge": ("a.jsonl",), "report": ("a.jsonl",), "locate": ("m.py",),
+    "audit": ("m.py",), "upgrade": ("--after", "python"),
 }  # fmt: skip
 FOREIGN = {
     "notes.md": "precious notes",
@@ -37,7 +37,7 @@ FOREIGN = {
 def outputs() -> list[tuple[str, str]]:
     """Every command with every option of it that names a file to write."""
     subparsers = next(a for a in commandline.parser()._actions if isinstance(a, argparse._SubParsersAction))
-    options = {"output": "--output", "junit_xml": "--junit-xml", "script": "--script"}
+    options = {"output": "--output", "junit_xml": "--junit-xml", "capture": "--capture"}
     return [(c, options[a.dest]) for c, p in subparsers.choices.items() for a in p._actions if a.dest in options]
 
 
@@ -66,10 +66,10 @@ def test_no_command_overwrites_what_is_not_parity_s(command: str, option: str, c
         ("merge", "a.jsonl", "b.jsonl", "-o", "b.jsonl"),
         ("report", "a.jsonl", "-o", "a.jsonl"),
         ("report", "a.jsonl", "--format", "html", "--against", "b.jsonl", "-o", "b.jsonl"),
-        ("audit", "--reach", "--run", "a.jsonl", "-o", "a.jsonl"),
+        ("prove", "reach", "a.jsonl", "-o", "a.jsonl"),
         ("locate", "m.py", "--against", "a.jsonl", "-o", "a.jsonl"),
         ("run", "exp", "--output", "new", "--junit-xml", "new"),
-        ("locate", "m.py", "--output", "new", "--script", "./new"),
+        ("locate", "m.py", "--output", "new.py", "--output", "./new.py"),
         ("upgrade", "--after", "python", "--folder", ".", "-o", "before.jsonl"),
     ],
 )
@@ -80,13 +80,13 @@ def test_no_command_writes_into_another_file_of_its_own(argv: tuple[str, ...], c
     assert (code, "is named twice, and" in said) == (2, True), said
     assert [Path(name).read_text() for name in ("a.jsonl", "b.jsonl")] == [before] * 2
     assert not Path("new").exists()
+    assert not Path("new.py").exists()
 
 
 DOCUMENTS = (
     *(("diff", "a.jsonl", "b.jsonl", "--format", f) for f in ("terminal", "markdown", "json", "junit", "html")),
     *(("report", "a.jsonl", "--format", f) for f in ("text", "markdown", "json", "junit", "html", "github")),
     *(("report", "a.jsonl", "--matrix", "--format", f) for f in ("text", "markdown", "json")),
-    *(("report", "--schema", name) for name in ("run", "report")),
 )
 
 

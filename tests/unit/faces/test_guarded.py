@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from parity.engine.options import HANG_AFTER
 from parity.faces.cli import main
 
 MODEL = """
@@ -69,7 +70,7 @@ def test_the_operator_is_named(
     monkeypatch.chdir(tmp_path)
     Path("model.py").write_text(MODEL)
     Path("faults.py").write_text(FAULT.format(act=act))
-    assert main(["locate", "model.py:net", "--device", "sim", "--faults", "faults.py"]) == 1
+    assert main(["locate", "model.py:net", "--device", "sim", "--setup", "faults.py"]) == 1
     assert told in capsys.readouterr().out
 
 
@@ -86,9 +87,10 @@ def test_a_device_that_hangs_is_told_with_the_operator(
 ) -> None:
     """A healthy operator before it takes less than the limit."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(HANG_AFTER, "1.5")
     Path("model.py").write_text(MODEL)
     Path("faults.py").write_text(FAULT.format(act="__import__('time').sleep(100)"))
-    given = ["model.py:net", "--device", "sim", "--faults", "faults.py", "--hang-after", "1.5"]
+    given = ["model.py:net", "--device", "sim", "--setup", "faults.py"]
     assert main(["locate", *given]) == 1
     assert "the device hangs: 1.5 s in aten::gelu_backward, backward of 1 (GELU)" in capsys.readouterr().out
 
@@ -98,9 +100,10 @@ def test_a_training_tells_the_operator_that_a_device_does_not_come_back_from(
 ) -> None:
     """In the user's own step."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(HANG_AFTER, "1.5")
     Path("train.py").write_text(TRAINING)
     Path("faults.py").write_text(FAULT.format(act="__import__('time').sleep(100)"))
-    given = ["train.py:small", "--device", "sim", "--faults", "faults.py", "--steps", "1", "--hang-after", "1.5"]
+    given = ["train.py:small", "--device", "sim", "--setup", "faults.py", "--steps", "1"]
     assert main(["train", *given]) == 1
     told = "the device hangs: 1.5 s in aten::gelu_backward, backward of 1 (GELU) at train.py:11, in step"
     assert told in capsys.readouterr().out
@@ -113,7 +116,8 @@ def test_a_cpu_that_hangs_where_it_runs_a_capture_again_is_told(
     monkeypatch.chdir(tmp_path)
     Path("model.py").write_text(MODEL)
     Path("slow.py").write_text(SLOW_CPU)
-    assert main(["capture", "model.py:net", "--device", "sim", "-o", "a.capture"]) == 0
-    assert main(["locate", "model.py:net", "--against", "a.capture", "--setup", "slow.py", "--hang-after", "1.5"]) == 1
+    assert main(["locate", "model.py:net", "--device", "sim", "--capture", "a.capture"]) == 0
+    monkeypatch.setenv(HANG_AFTER, "1.5")
+    assert main(["locate", "model.py:net", "--against", "a.capture", "--setup", "slow.py"]) == 1
     told = "the CPU of this machine hangs: 1.5 s in aten::gelu_backward, backward of 1 (GELU)"
     assert told in capsys.readouterr().out

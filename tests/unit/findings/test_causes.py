@@ -29,7 +29,7 @@ from parity.store.rows import Death
 
 def causes(*faults: Fault, ops: tuple[str, ...], dtypes: tuple[str, ...] = ("float32",), **more: Any) -> tuple[Gathered, ...]:
     """The causes that some ops show on a device with these faults."""
-    options = RunOptions(**{"examples": 10, "no_power": True, **more})
+    options = RunOptions(**{"examples": 10, "power": 0, **more})
     plan = RunPlan(resolve("sim", faults), resolve("cpu"), tolerance.load("sim"), suite.profile("quick"), options)
     records = [r for i in suite.select(ops, dtypes=dtypes) for r in examine(i, plan, NoJournal()).records]
     return gather(records)
@@ -127,7 +127,7 @@ def test_a_flag_that_explains_a_finding_is_its_cause(monkeypatch: pytest.MonkeyP
 
 def test_without_shrinking_nothing_is_tried() -> None:
     """Findings of one op are kept together, because nothing else is known of them."""
-    (one,) = causes(Fault("exp", ("exp",), larger), ops=("exp",), no_shrink=True)
+    (one,) = causes(Fault("exp", ("exp",), larger), ops=("exp",), skip=("shrink",))
     assert one.cause == Cause("torch.exp", "values", (UNSEARCHED,))
 
 
@@ -320,7 +320,7 @@ def test_the_function_is_named_if_no_operator_differs_alone() -> None:
 
 def test_a_finding_without_experiments_still_has_its_symptom() -> None:
     """The process died while they were made."""
-    options = RunOptions(examples=10, no_power=True)
+    options = RunOptions(examples=10, power=0)
     there = resolve("sim", (Fault("exp", ("exp",), larger),))
     plan = RunPlan(there, resolve("cpu"), tolerance.load("sim"), suite.profile("quick"), options)
     (item,) = suite.select(("exp",), dtypes=("float32",))

@@ -35,7 +35,7 @@ TODAY = date.today()
 def run(faults: Iterable[Fault], ops: Iterable[str], entries: Iterable[Entry] = (), **more: Any) -> list[Examined]:
     """Some ops examined on a device with these faults."""
     dtypes = more.pop("dtypes", ("float32",))
-    options = RunOptions(**{"examples": 10, "no_power": True, **more})
+    options = RunOptions(**{"examples": 10, "power": 0, **more})
     held = Known(Code("known.toml"), Environment(), tuple(entries))
     plan = RunPlan(resolve("sim", tuple(faults)), resolve("cpu"), tolerance.load("sim"), suite.profile("quick"), options)
     plan = replace(plan, known=held)
@@ -179,12 +179,12 @@ def test_what_comes_and_goes_hides_nothing_that_comes_each_time() -> None:
 
 def test_what_was_not_investigated_is_marked_and_matches_its_own_kind_of_case_alone() -> None:
     strided = wrong(when=lambda c: not c.operands[0].is_contiguous())
-    entries = accepted(run([strided], ["exp"], no_shrink=True))
+    entries = accepted(run([strided], ["exp"], skip=("shrink",)))
     assert entries
     assert all("-unsearched-" in e.id and e.cause is not None and e.cause.properties == (UNSEARCHED,) for e in entries)
-    assert not new(run([strided], ["exp"], entries, no_shrink=True))
+    assert not new(run([strided], ["exp"], entries, skip=("shrink",)))
     assert new(run([wrong()], ["exp"], entries)), "its cause is not that of plain calls"
-    assert new(run([strided], ["exp"], accepted(run([wrong()], ["exp"])), no_shrink=True, dtypes=("float16",))), (
+    assert new(run([strided], ["exp"], accepted(run([wrong()], ["exp"])), skip=("shrink",), dtypes=("float16",))), (
         "nor any other's"
     )
 

@@ -170,7 +170,7 @@ FAULTS = {
 def findings(items: str, device: Device) -> int:
     """How many findings a quick run of a row has in these dtypes."""
     name, *dtypes = items.split()
-    plan = RunPlan(device, CPU, tolerance.load("sim"), profile("quick"), RunOptions(no_shrink=True, seed="1"))
+    plan = RunPlan(device, CPU, tolerance.load("sim"), profile("quick"), RunOptions(skip=("shrink",), seed="1"))
     return sum(len(examine(Item(catalog.row(name), dtype), plan, NoJournal()).findings) for dtype in dtypes)
 
 

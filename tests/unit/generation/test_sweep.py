@@ -39,7 +39,7 @@ def pairs(name: str, seed: str = "0", count: int = len(sweeping.TWO), dtype: str
 
 
 def plan(*faults: Fault) -> RunPlan:
-    options = RunOptions(no_shrink=True)
+    options = RunOptions(skip=("shrink",))
     return RunPlan(resolve("sim", faults), resolve("cpu"), tolerance.load("sim"), suite.profile("quick"), options)
 
 

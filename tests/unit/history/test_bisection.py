@@ -90,12 +90,12 @@ def test_three_environments_with_a_change_in_the_second(
         Path(f"v{torch}").write_text(TORCH.format(torch=torch, status=status))
         Path(f"v{torch}").chmod(0o755)
     places = [f"./v{torch}" for torch in ("2.10", "2.12", "2.14")]
-    code, told = commands.told(capfd, "upgrade", "--bisect", *places, "--case", "prod(float32[3])", "--device", "sim")
+    code, told = commands.told(capfd, "upgrade", "prod(float32[3])", "--bisect", *places, "--device", "sim")
     assert code == 1
     assert "torch 2.14 (./v2.14): forward drift\n" in told
     assert "prod(float32[3]): ./v2.12 is the first that differs: forward drift; ./v2.10: forward agree; next: " in told
     assert told.endswith("next: parity upgrade --before ./v2.10 --after ./v2.12 prod --device sim\n")
-    code, told = commands.told(capfd, "upgrade", "--bisect", *places[1:], "--case", "prod(float32[3])")
+    code, told = commands.told(capfd, "upgrade", "prod(float32[3])", "--bisect", *places[1:])
     assert (code, "nothing differs from ./v2.12 to ./v2.14: forward drift" in told) == (0, True)
     code, told = commands.told(capfd, "upgrade", "--bisect", *places)
-    assert (code, "or looks for a version with --bisect PLACE ... --case CASE" in told) == (2, True)
+    assert (code, "or looks for a version: parity upgrade CASE --bisect PLACE ..." in told) == (2, True)

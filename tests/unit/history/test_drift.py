@@ -66,7 +66,7 @@ def test_beyond_the_least_budget_is_worse_than_inside_it() -> None:
 
 
 def test_ratios_of_other_budgets_are_not_compared() -> None:
-    """--no-screens asks for the whole budget of every case."""
+    """--skip screens asks for the whole budget of every case."""
     one, other = figures([measured(0.1)] * 20), figures([measured(0.2)] * 20, screens=False)
     assert drift(run(one), run(other), {}) == Drift()
 

@@ -22,7 +22,7 @@ from parity.core.results import Status
 from parity.devices import Call, Fault, resolve
 from parity.devices.sim.honest import FAULTS as HONEST
 from parity.engine.options import read_size
-from parity.faces import commandline, locating
+from parity.faces import cli, commandline, locating
 from parity.locating import capture_file
 from parity.locating.capture_file import decoded, encoded
 from parity.locating.values import SAMPLES, Sketch, Store, block_sums, key_of, positions, sums_agree
@@ -394,8 +394,8 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     def asked(*words: str) -> argparse.Namespace:
         return commandline.parser().parse_args(words)
 
-    made_by = ("capture", "models.py:one", "-o", "mac.capture", "--device", "sim", "--limit", "2M")
-    assert locating.record(asked(*made_by, "--faults", "faulty.py")) == 0
+    made_by = ("locate", "models.py:one", "--capture", "mac.capture", "--device", "sim", "--limit", "2M")
+    assert locating.record(asked(*made_by, "--setup", "faulty.py")) == 0
     told = capsys.readouterr().out
     assert "compare it on another machine: parity locate models.py:one --against mac.capture" in told
     assert locating.run(asked("locate", "models.py:one", "--against", "mac.capture")) == 1
@@ -404,14 +404,31 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert locating.record(asked(*made_by)) == 0
     assert locating.run(asked("locate", "models.py:one", "--against", "mac.capture")) == 0
     with pytest.raises(UsageError, match=r"models.py has 2; name one: models.py:one"):
-        locating.record(asked("capture", "models.py", "-o", "x"))
+        locating.record(asked("locate", "models.py", "--capture", "x"))
     with pytest.raises(UsageError, match="a capture is of one function"):
         locating.run(asked("locate", "models.py", "--against", "mac.capture"))
     with pytest.raises(UsageError, match="the capture is of Sequential"):
         locating.run(asked("locate", "models.py:two", "--against", "mac.capture"))
     with pytest.raises(SystemExit):
-        asked("capture", "models.py", "-o", "x", "--limit", "much")
+        asked("locate", "models.py", "--capture", "x", "--limit", "much")
     assert "'much' is no size; give one like 64M or 2G" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--capture", "x.capture", "--against", "y.capture"), "--capture records and compares nothing; leave --against out"),
+        (("--capture", "x.capture", "-o", "r.html"), "leave --output out"),
+        (("--limit", "2M"), "--limit is of a capture"),
+        (("-o", "mac.capture"), "-o mac.capture: give a page, such as report.html, or a script, such as call.py"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_anything_runs(
+    words: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["locate", "models.py:one", *words]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_a_limit_is_a_size() -> None:

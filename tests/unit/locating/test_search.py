@@ -81,7 +81,7 @@ def test_the_struck_layer_is_named_and_no_other(dtype: torch.dtype) -> None:
     assert found.first.place.function == "torch.nn.functional.layer_norm"
     assert "test_search.py:" in found.first.place.line
     assert found.first.call is not None
-    assert str(found).splitlines()[-1] == f"next: parity run layer_norm --dtype {str(dtype)[6:]} --device sim --faults FILE"
+    assert str(found).splitlines()[-1] == f"next: parity run layer_norm --dtype {str(dtype)[6:]} --device sim --setup FILE"
     assert f"Net {str(dtype)[6:]} on sim diverges from the CPU first in layers.1.norm (LayerNorm), forward" in str(found)
     back = located(Fault("gelu", ("gelu_backward",), only(3, larger)), dtype=dtype)
     assert [(p.operator, p.pass_, p.place.module) for p in back.partings] == [("aten::gelu_backward", "backward", "layers.0")]

@@ -133,7 +133,7 @@ def test_the_command_reads_runs(tmp_path: Path, capsys: pytest.CaptureFixture[st
     """Several files count together; the figure is the last line."""
     files = []
     for k, made in enumerate((run("sim", item("add", "add.Tensor")), run("sim:mps", item("linear", "linear")))):
-        files += ["--run", str(tmp_path / f"{k}.jsonl")]
+        files.append(str(tmp_path / f"{k}.jsonl"))
         with Writer(tmp_path / f"{k}.jsonl") as writer:
             writer.write(made.header)
             writer.write(made.items[0])
@@ -141,4 +141,4 @@ def test_the_command_reads_runs(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert run_file.read(tmp_path / "0.jsonl").items[0].operators == ("add.Tensor",)
     assert cli.main(["prove", "reach", *files]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"2 of {len(operator_table.with_kernel('MPS'))} (")
-    assert cli.main(["prove", "reach", "--run", str(tmp_path / "none.jsonl")]) == 2
+    assert cli.main(["prove", "reach", str(tmp_path / "none.jsonl")]) == 2

@@ -189,7 +189,7 @@ def test_what_is_no_archive_of_parity_is_refused_in_one_line(
     make: Callable[[Path], Path], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Damaged, foreign, too large or with names that parity does not give; nothing of it reaches the terminal as it is."""
-    assert cli.main(["doctor", "--import", str(make(tmp_path))]) == 2
+    assert cli.main(["report", str(make(tmp_path))]) == 2
     said = capsys.readouterr().err
     assert why in said
     assert said.count("\n") == 1

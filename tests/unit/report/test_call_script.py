@@ -88,11 +88,11 @@ def test_the_command_writes_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     models, faults, script = (tmp_path / n for n in ("models.py", "faults.py", "call.py"))
     models.write_text("import torch\n\n\ndef net():\n    return torch.nn.GELU(), torch.randn(5)\n")
     faults.write_text("from parity.devices import Fault\nFAULTS = [Fault('gelu', ('gelu',), lambda call: call.run() * 1.01)]\n")
-    asked = ["locate", str(models), "--device", "sim", "--script", str(script)]
+    asked = ["locate", str(models), "--device", "sim", "--output", str(script)]
     assert main(asked) == 0
     assert capfd.readouterr().out.splitlines()[-1] == "no script: no operator diverges"
-    assert main([*asked, "--faults", str(faults)]) == 1
+    assert main([*asked, "--setup", str(faults)]) == 1
     assert capfd.readouterr().out.splitlines()[-1] == f"the call of aten::gelu, for a report: python {script}"
     assert "torch.ops.aten.gelu" in script.read_text()
     assert main([*asked[:-1], str(tmp_path)]) == 2
-    assert "is a folder; name a file with --script" in capfd.readouterr().err
+    assert "is a folder; name a file with --output" in capfd.readouterr().err

@@ -42,7 +42,7 @@ def test_causes_are_told_with_the_command_that_shows_them() -> None:
     assert exp[1].startswith("parity A exp-")
     assert exp[2].split("\n") == [
         "aten::exp gives wrong values, with offset operand; 2 kinds in exp (float32)",
-        "reproduce: parity replay 'exp(float32[2])' --device sim --faults faults.py",
+        "reproduce: parity replay 'exp(float32[2])' --device sim --setup faults.py",
         "a simulated device: this says nothing about any hardware",
     ]
 

@@ -57,7 +57,7 @@ def test_the_parts_are_there() -> None:
         "each square is an element of [4, 6]",
         "<dt>which is wrong</dt><dd><code>exp(float32[4, 6])</code></dd>",
         "ends the process",
-        "parity replay &#39;exp(float32[2])&#39; --device sim --faults faults.py",
+        "parity replay &#39;exp(float32[2])&#39; --device sim --setup faults.py",
         "parity report &#39;my run.jsonl&#39; ",
         "A simulated device",
         "float32: 4 cells, 2 above the budget",

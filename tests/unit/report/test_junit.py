@@ -36,7 +36,7 @@ def test_each_op_and_dtype_is_a_test_case() -> None:
     assert failure is not None
     assert failure.get("type") == "wrong"
     assert failure.get("message") == "1 wrong, 1 drift of 4 checks: 37.2 times"
-    assert "reproduce: parity replay 'exp(float32[2])' --device sim --faults faults.py" in str(failure.text)
+    assert "reproduce: parity replay 'exp(float32[2])' --device sim --setup faults.py" in str(failure.text)
     skipped = made["mode int64"].find("skipped")
     assert skipped is not None
     assert skipped.get("message") == "nothing was compared: 1 unsupported"

@@ -111,7 +111,7 @@ def test_a_finding_with_a_history_is_told_with_it(tmp_path: Path) -> None:
     c = next(c for c in gather([r]))
     text = texts.render([c], run.header)
     assert "aten::exp gives wrong values, with earlier calls" in text
-    assert f"parity replay '{HISTORY}' --device sim --faults faults.py" in text
+    assert f"parity replay '{HISTORY}' --device sim --setup faults.py" in text
     assert "or run" not in texts.render([replace(c, records=(replace(r, script="findings/exp.py"),))], run.header)
     said = issue.render(c, run.header)
     assert f"takes more than a few lines of torch; `parity replay '{HISTORY}' --device sim --faults faults.py` shows it" in said

@@ -187,7 +187,7 @@ def test_a_death_says_who_ended_the_process_and_how_to_see_it_again(how: str, si
     made.header = replace(made.header, faults=Code("my faults.py"), setup=Code("flags.py", "1a2b3c4d"))
     made._death(DEATH | {"how": how, "signal": signal})
     assert words in log.getvalue()
-    line = "  reproduce: parity replay 'sin(int8[2])' --device sim --faults 'my faults.py' --setup flags.py\n"
+    line = "  reproduce: parity replay 'sin(int8[2])' --device sim --setup 'my faults.py' --setup flags.py\n"
     assert line in log.getvalue()
 
 
@@ -279,6 +279,6 @@ def test_what_goes_on_with_a_run_names_its_code(tmp_path: Path) -> None:
     made._held["exp-float32"] = Held([one], ["x"])
     made.scripts = Path("there")
     made.tell_unexplained()
-    named = "--faults faults.py --setup setup.py --known known.py --findings there"
+    named = "--setup faults.py --setup setup.py --known known.py --findings there"
     assert f"--resume {tmp_path / 'run.jsonl'} {named}" in made.unexplained
     assert "so they count as new" in made.unexplained

@@ -179,7 +179,7 @@ def test_it_lists_other_strides_with_v() -> None:
     assert "strides" not in render(SummaryData(header(), items))
     verbose = render(SummaryData(header(), items, verbose=True))
     title = (
-        "metadata: 1 op gives other strides than the CPU: add (permuted instead of contiguous) (no failure; --fail-on-metadata"
+        "metadata: 1 op gives other strides than the CPU: add (permuted instead of contiguous) (no failure; --fail-on metadata"
     )
     assert f"{title} makes findings of them)" in verbose
     one = "  add float32: out permuted instead of contiguous, in 4 checks: strides (1, 2), the CPU's (3, 1): "

@@ -167,7 +167,7 @@ def test_a_run_without_its_end_is_truncated_and_can_be_read_in_part(tmp_path: Pa
     path = write(tmp_path / "run.jsonl", HEADER, RECORD, ITEM)
     assert failure(path) == (
         f"the run file {path} is truncated: it has no end row, 1 records and 1 items could be read; "
-        "run it again, or read what is there with --partial"
+        "run it again, or read what is there with --accept partial"
     )
     assert read(path, partial=True) == Run(HEADER, (RECORD,), (ITEM,))
 
@@ -178,7 +178,7 @@ def test_a_cut_last_line_is_told_and_can_be_left_out(tmp_path: Path, cut: int) -
     path.write_text(path.read_text()[: -1 - cut])
     assert failure(path) == (
         f"the run file {path} is truncated: its last line is cut, 1 records and 0 items could be read; "
-        "run it again, or read what is there with --partial"
+        "run it again, or read what is there with --accept partial"
     )
     assert read(path, partial=True).records == (RECORD,)
 

@@ -137,7 +137,7 @@ def test_the_step_the_operator_and_the_cache_are_named() -> None:
     text = str(found)
     assert "Decoder float32 on sim: generation diverges from the CPU's at step 5 of 7: logits " in text
     assert "cache[0][0]: " in text
-    assert "next: parity run cat --dtype float32 --device sim --faults FILE" in text
+    assert "next: parity run cat --dtype float32 --device sim --setup FILE" in text
 
 
 def test_a_cache_that_is_wrong_too_late_to_be_read_is_found() -> None:

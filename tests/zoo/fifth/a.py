@@ -1,6 +1,6 @@
 """A fifth round of reported bugs, first half: elementwise functions, reductions, indexing, creation, random numbers, copies.
 
-parity prove zoo --faults tests/zoo/fifth/a.py
+parity prove zoo --setup tests/zoo/fifth/a.py
 """
 
 from __future__ import annotations

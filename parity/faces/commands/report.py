@@ -1,35 +1,76 @@
-"""`parity report`: a run file as text, Markdown, JSON, JUnit, annotations or a page."""
+"""`parity report`: a run file as text, Markdown, JSON, JUnit, annotations, bug report or page; and what an archive holds."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from parity.core import processes
 from parity.core.errors import UsageError, near
+from parity.engine.options import read_text
+from parity.faces.commands.groups import add_output, format_of
 from parity.report import formats, output
 from parity.store import run_file
 from parity.store.rows import Run, counted
 
+HELP = "the causes of a run's findings"
+ABOUT = (
+    "The findings of a run by cause: what differs, in which calls, how often, and the least case. Causes of ordinary calls "
+    "that are silently wrong come first. A cause's id depends on the facts alone, so it is the same in every run. Of an "
+    "archive of parity doctor --archive: what it holds."
+)
+FORMATS = {"md": "markdown", "json": "json", "xml": "junit", "html": "html"}  # by the suffix of a file
+WAYS = "{text,markdown,json,html,junit,github,issue}"  # no choices: files outside of the package add some
 
-def report(o: argparse.Namespace) -> int:
-    """Print or write a report of a run file, or a schema; the exit code."""
-    if o.schema:
-        from parity.report import schema
 
-        return _written(o, schema.text(o.schema))
-    if o.run is None:
+def add(to: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    to.add_argument("subject", type=Path, nargs="?", metavar="RUN", help="the run file, or an archive of parity doctor")
+    to.add_argument("cause", nargs="?", default="", metavar="CAUSE", help="the id of one cause, with all its findings")
+    how = (
+        "instead of causes: a table of all ops by dtype, a letter for each pass (agrees, drifts, wrong, refused ...); with -v "
+        "the ops too in which everything agrees"
+    )
+    to.add_argument("--matrix", action="store_true", help=how)
+    how = (
+        "text by default, or as the file of -o is called (.md, .json, .xml, .html); html: one page; junit: a test case for "
+        "each op and dtype; github: annotations, the worst ten; issue: the cause as a bug report in Markdown, with a minimal "
+        "script, which is run for it, and the versions"
+    )
+    to.add_argument("--format", metavar=WAYS, help=how)
+    how = "for a page: an earlier run, for trends and both side by side"
+    to.add_argument("--against", type=Path, metavar="BEFORE", help=how)
+    to.add_argument("--setup", metavar="FILE", type=read_text, help="Python that adds a format of its own; it is run first")
+    add_output(to, "write to this file")
+
+
+def run(o: argparse.Namespace) -> int:
+    """Print or write a report of a run file, or what an archive holds; the exit code."""
+    if o.subject is None:
         raise UsageError("report needs a run file: parity report RUN; parity run writes one")
+    if o.subject is None:
+        raise UsageError("report needs a run file: parity report RUN; parity run writes one")
+    if o.subject.suffix == ".zip":
+        from parity.report import archive
+
+        o.format = "text"
+        return _written(o, archive.render(o.subject) + "\n")
     if o.setup:
         from parity.devices.setup import run_setup
 
         run_setup(o.setup)  # it may add the format
-    made = formats.find(o.format)
-    run = run_file.read(o.run, partial=True)
+    return _report(o, run_file.read(o.subject, partial=True))
+
+
+def _report(o: argparse.Namespace, run: Run) -> int:
+    o.format, o.run = format_of(o.format, o.output, FORMATS, "text"), o.subject
+    o.issue = o.format == "issue"
+    made = None if o.issue else formats.find(o.format)
     if run.end is None and (o.matrix or o.cause):  # every other report says so itself
         print(f"parity: {o.run} is cut: it has no end row, so findings may be missing", file=sys.stderr)
     if o.against and not (made is not None and made.compares):
-        raise UsageError("--against is for a page: parity report RUN --against BEFORE --format html -o FILE; else parity diff")
+        raise UsageError("--against is for a page: parity report RUN --against BEFORE -o report.html; else parity diff")
     return _written(o, (_matrix if o.matrix else _causes)(o, run) if made is None else _whole(o, run, made))
 
 
@@ -48,10 +89,10 @@ def _written(o: argparse.Namespace, text: str) -> int:
 
 def _whole(o: argparse.Namespace, run: Run, made: formats.Format) -> str:
     """A report of a whole run."""
-    if o.cause or o.issue or o.matrix:
+    if o.cause or o.matrix:
         raise UsageError(f"--format {made.name} is of a whole run: parity report RUN --format {made.name} -o FILE")
     if made.page and not o.output:
-        raise UsageError(f"a page goes to a file: parity report RUN --format {made.name} -o report.{made.name}")
+        raise UsageError(f"a page goes to a file: parity report RUN -o report.{made.name}")
     return made.render(formats.Reported(run, o.run.name, run_file.read(o.against, partial=True) if o.against else None))
 
 
@@ -86,12 +127,13 @@ def _causes(o: argparse.Namespace, run: Run) -> str:
     if o.issue:
         if len(gathered) != 1:
             held = f"it has {', '.join(ids[:8])}" if ids else "it has no cause that counts"
-            raise UsageError(f"--issue writes one cause: parity report {o.run} CAUSE --issue; {held}")
+            raise UsageError(f"a bug report is of one cause: parity report {o.run} CAUSE --format issue; {held}")
         from parity.report import issue
         from parity.report.words import called_in
 
         if (there := called_in(run.header)) != processes.called():
-            print(f"parity: with the torch of the run: {there} report {o.run} {gathered[0].cause.id} --issue", file=sys.stderr)
+            again = f"{there} report {o.run} {gathered[0].cause.id} --format issue"
+            print(f"parity: with the torch of the run: {again}", file=sys.stderr)
         return issue.render(gathered[0], run.header)
     before, known = caveats.sentences(run), marks(run, gathered)
     if o.format == "json":

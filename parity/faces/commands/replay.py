@@ -3,6 +3,7 @@ hang."""
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,8 @@ from parity.core.results import FINDINGS, Record
 from parity.engine import inquest, suite
 from parity.engine.doctor import examined
 from parity.engine.inquest import How
-from parity.engine.options import STRICT
+from parity.engine.options import METADATA, METADATA_HELP, holds, is_strict, read_words
+from parity.faces.commands.groups import add_code, add_device
 from parity.history import diff
 from parity.report import explanation
 from parity.report.last_line import last_line, of
@@ -24,7 +26,24 @@ from parity.store import run_file
 from parity.store.code import code_of
 from parity.store.rows import CPU, Header, Run, is_own
 
+HELP = "check one case again"
+ABOUT = "Rebuild a case from its id and check it."
 SECONDS = 120
+
+
+def add(to: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    to.add_argument("case", help="a case id, in quotes, or a run file: all its findings")
+    add_device(to, None, "auto by default; for a run file, its own device")
+    add_code(to)
+    read = read_words("thing that a replay can fail on", METADATA)
+    to.add_argument("--fail-on", action="append", default=[], type=read, metavar="WHAT", help=f"also fail on {METADATA_HELP}")
+
+
+def run(o: argparse.Namespace) -> int:
+    """Replay; the exit code."""
+    strict = holds(tuple(o.fail_on), METADATA)
+    return replay(o.case, How(o.device or "", o.faults, o.setup, fail_on_metadata=strict))
 
 
 def replay(subject: str, how: How) -> int:
@@ -79,20 +98,19 @@ def as_then(run: str, header: Header, how: How) -> How:
 
     Raises UsageError, with the command to type, if the run had one that is not named now.
     """
-    had = (("--faults", header.faults, how.faults), ("--setup", header.setup, how.setup))
-    missing = [option for option, code, given in had if code.name and not given]
-    if missing:
-        named = "".join(f" {option} {shlex.quote(given or code.name)}" for option, code, given in had if code.name or given)
-        what = " and ".join(f"{option} {code}" for option, code, _ in had if code.name)
+    had = ((header.faults, how.faults), (header.setup, how.setup))
+    if any(code.name and not given for code, given in had):
+        named = "".join(f" --setup {shlex.quote(given or code.name)}" for code, given in had if code.name or given)
+        what = " and ".join(f"--setup {code}" for code, _ in had if code.name)
         raise UsageError(
             f"{run} was run with {what}; parity runs no code because a run file names it. Look at it, then type: "
             f"{called_in(header)} replay {shlex.quote(run)}{named}"
         )
-    for option, code, given in had:
+    for code, given in had:
         now = code_of(given)
         if now.name and not now.same(code):
-            print(f"note: {option} {now} is not what {run} was run with: {code}")
-    strict = how.fail_on_metadata or STRICT in header.options.split()
+            print(f"note: --setup {now} is not what {run} was run with: {code}")
+    strict = how.fail_on_metadata or is_strict(header.options)
     return replace(how, device=how.device or header.fingerprint.device, fail_on_metadata=strict)
 
 

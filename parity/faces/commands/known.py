@@ -11,10 +11,39 @@ from pathlib import Path
 from parity.core.case import source_of
 from parity.core.errors import KnownError, UsageError, near
 from parity.core.results import UNSEARCHED, Cause
+from parity.engine.options import read_day, read_path
 from parity.findings import known
-from parity.findings.known import Entry, Environment, Known
+from parity.findings.known import NAME, Entry, Environment, Known
 from parity.store import run_file
 from parity.store.rows import EXPIRED, Run
+
+HELP = "findings that are accepted"
+ABOUT = """\
+A file of findings that are accepted, with a reason for each: parity run --known FILE fails on all others.
+
+  parity known add run.jsonl --reason "torch 2.13 has it" --link URL --until 2027-01-31
+  parity run --known parity-known.toml
+  parity known drop parity-known.toml _softmax-6ea5ad"""
+
+
+def add(to: argparse.ArgumentParser) -> None:
+    """Add the actions."""
+    actions = to.add_subparsers(dest="action", required=True, metavar="ACTION")
+    add = actions.add_parser("add", help="write the causes of a run into the file", description="Write causes of a run.")
+    add.add_argument("run", type=Path, metavar="RUN", help="the run file")
+    add.add_argument("cause", nargs="*", metavar="CAUSE", help="ids of causes (parity report RUN lists them); all by default")
+    add.add_argument("--reason", default="", metavar="TEXT", help="why they are accepted; a new entry needs it")
+    add.add_argument("--link", default="", metavar="URL", help="where they are reported or discussed")
+    add.add_argument("--until", type=read_day, metavar="DATE", help="the last day on which they are accepted: 2027-01-31")
+    add.add_argument("--file", type=read_path, default=Path(NAME), metavar="FILE", help=f"the file ({NAME} by default)")
+    how = "what the run's device refuses (unsupported) or leaves to the CPU (fallback), for runs with --fail-on"
+    add.add_argument("--status", action="append", default=[], metavar="STATUS", help=how)
+    for name, how in (("list", "list the entries with their reasons"), ("check", "say whether the file can be used")):
+        one = actions.add_parser(name, help=how, description=how.capitalize() + ".")
+        one.add_argument("file", nargs="?", type=read_path, default=Path(NAME), metavar="FILE", help=f"{NAME} by default")
+    drop = actions.add_parser("drop", help="take entries out of the file", description="Take entries out of the file.")
+    drop.add_argument("file", type=read_path, metavar="FILE", help="the file")
+    drop.add_argument("cause", nargs="*", metavar="ID", help="ids of entries")
 
 
 def run(o: argparse.Namespace) -> int:
@@ -82,7 +111,7 @@ def _add(o: argparse.Namespace) -> int:
     for e in changed.values():
         print(f"{'added' if e.id not in held else 'updated'} [{e.id}] {what(e)}")
     if unsearched := [e.id for e in changed.values() if e.cause is not None and UNSEARCHED in e.cause.properties]:
-        ids, how = ", ".join(unsearched), f"parity run --resume {o.run}, or a run without --no-shrink"
+        ids, how = ", ".join(unsearched), f"parity run --resume {o.run}, or a run without --skip shrink"
         print(f"nobody looked for the cause of {ids}: no other finding is known by it; {how}, looks for it")
     counted = (
         f"{len(fresh)} added, {len(changed) - len(fresh)} updated, {plural(len(held) + len(fresh), 'known finding')} in {path}"

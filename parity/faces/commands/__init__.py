@@ -1,0 +1,1 @@
+"""What a person may type after `parity`: a module for each command, with its texts, its options and what it does."""

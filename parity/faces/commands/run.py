@@ -1,0 +1,55 @@
+"""`parity run`: the device and the CPU compared, op by op."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from parity.core.results import Status
+from parity.engine.options import OPTIONS, RunOptions
+from parity.faces import running
+from parity.faces.commands.groups import EXIT_CODES, Parser, take_rest
+
+HELP = "compare a device with the CPU, op by op"
+USAGE = "parity run [PATTERN ...] [--device DEVICE] [--dtype DTYPE] [options]"
+ABOUT = """\
+Compare torch's ops, or your models, on a device with the CPU; both are judged against a float64 truth. The last line is the
+verdict, and each finding comes with the command that shows it again.
+
+  parity run                                       all ops on the first accelerator, in a few minutes
+  parity run softmax 'conv*' --dtype float16       some of them
+  parity run models.py --device mps                the models of a file
+  parity run --known parity-known.toml             the gate: fails for what is new"""
+_STATUSES = "\n".join(f"  {s:<16}{s.meaning}{'' if s.is_finding else ' (no failure)'}" for s in Status)
+MORE = f"Statuses:\n{_STATUSES}\n\n{EXIT_CODES}\n\n"
+
+
+def add(to: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    for option in OPTIONS:
+        if option.in_run:
+            names, keywords = option.for_command_line()
+            to.add_argument(*names, **keywords)
+    take_rest(to, "op")
+
+
+def run(o: argparse.Namespace) -> int:
+    """Run the suite and the person's own functions; the exit code."""
+    return running.run_with(RunOptions.of_command_line(o)).code
+
+
+def options(words: Sequence[str]) -> RunOptions:
+    """The options of a run that these words ask for. Ends the process with a line for what is none."""
+    return RunOptions.of_command_line(parsed(words))
+
+
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    """The same as the parser has them."""
+    to = Parser(prog="parity run", usage=USAGE, description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add(to)
+    to.add_argument("-v", "--verbose", action="store_true", help=argparse.SUPPRESS)
+    made, more = to.parse_known_args(words)
+    if unknown := [w for w in more if w.startswith("-")]:
+        to.error(f"unrecognized arguments: {' '.join(unknown)}")
+    made.op += more
+    return made
