@@ -128,7 +128,7 @@ def examine(
     summary = replace(tally.summary(time.monotonic() - started), round=0 if part is None else max(0, part.round))
     summary = plan.study.told(replace(summary, leaks=leaks))
     more = tuple(tally.features), tuple(tally.power()), (tally.packed(not o.no_screens),)
-    unknown = known.without_known(summary, o.fail_on)
+    unknown = known.without_known(summary, o.fail_on_statuses)
     deaths = () if alone is None else tuple(alone.deaths)
     explained = tuple(r.shrunk for r in accepted)
     held = Held(dict(tally.failing), frozenset(tally.pinned)) if plan.later and tally.failing else None

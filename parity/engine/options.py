@@ -402,6 +402,11 @@ class RunOptions:
         return holds(self.accept, MIXED)
 
     @property
+    def fail_on_statuses(self) -> tuple[str, ...]:
+        """The statuses that fail the run in addition."""
+        return tuple(w for w in self.fail_on if w not in ALSO)
+
+    @property
     def fail_on_metadata(self) -> bool:
         """Whether strides that torch does not promise are findings."""
         return holds(self.fail_on, METADATA)

@@ -117,7 +117,7 @@ class Checker:
         options = self._plan.options
         if texts:
             pytest.fail("\n\n".join(texts), pytrace=False)
-        unwanted = statuses_text(done.unknown or done.summary, options.fail_on)
+        unwanted = statuses_text(done.unknown or done.summary, options.fail_on_statuses)
         if unwanted:
             pytest.fail(unwanted, pytrace=False)
         judged = done.summary.judged_share

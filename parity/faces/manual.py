@@ -16,34 +16,33 @@ CONTENTS = "README"  # the page that lists the chapters by question; a name that
 REFERENCE = "reference"
 WIDTH = 110  # of the reference
 EXAMPLES = 2  # under each question of `parity --help`
-SHELLS = ("bash", "zsh", "fish")
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]*)(?:#[^)\s]*)?\)")
 ABOUT = "Print the manual: its chapters by question, or one of them. It is the same text as parity/manual on the web."
 
 
 HELP = "the manual: its chapters by question, or one of them"
 SCHEMAS = {"schema-run": "run", "schema-report": "report"}  # what is printed for programs
+SHELLS = {f"completion-{shell}": shell for shell in ("bash", "zsh", "fish")}
 
 
 def add(to: argparse.ArgumentParser) -> None:
     """Add the options."""
     how = (
         "a chapter, or a command for the chapter that explains it; reference: all commands with their options; schema-run, "
-        "schema-report: the JSON schema of run files, of reports"
+        "schema-report: the JSON schema of run files, of reports; completion-bash, completion-zsh, completion-fish: what a shell "
+        "reads to complete commands and options"
     )
     to.add_argument("chapter", nargs="?", default="", metavar="CHAPTER", help=how)
-    how = f"print the completion of commands and options for a shell: {', '.join(SHELLS)}"
-    to.add_argument("--completion", choices=SHELLS, metavar="SHELL", help=how)
 
 
 def run(o: argparse.Namespace) -> int:
     """Print what was asked for."""
     from parity.faces import commandline
 
-    if o.completion:
+    if o.chapter in SHELLS:
         import shtab  # for those who ask for it
 
-        print(shtab.complete(commandline.parser("prove"), shell=o.completion))
+        print(shtab.complete(commandline.parser("prove"), shell=SHELLS[o.chapter]))
         return 0
     if o.chapter in SCHEMAS:
         from parity.report import schema
@@ -73,7 +72,7 @@ def page(name: str) -> str:
     found = chapters()
     path = FOLDER / f"{CONTENTS}.md" if name == CONTENTS else found.get(name) or homes().get(name)
     if path is None:
-        hint = near(name, [*found, *homes(), REFERENCE, *SCHEMAS])
+        hint = near(name, [*found, *homes(), REFERENCE, *SCHEMAS, *SHELLS])
         raise UsageError(f"the manual has no chapter '{name}'; {hint} parity help lists them".replace("  ", " "))
     return LINK.sub(_shown, _text(path))
 

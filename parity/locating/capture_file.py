@@ -231,7 +231,9 @@ def read(path: Path) -> Capture:
     try:
         status = path.stat()
     except OSError as e:
-        raise CaptureError(f"there is no capture {path} ({e.strerror}); make one: parity locate FILE.py --capture {path}") from None
+        raise CaptureError(
+            f"there is no capture {path} ({e.strerror}); make one: parity locate FILE.py --capture {path}"
+        ) from None
     if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
         raise CaptureError(f"{path} is no capture: no ordinary file, or larger than {LARGEST >> 30} GiB")
     try:

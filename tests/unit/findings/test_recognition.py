@@ -129,7 +129,7 @@ def test_growth_in_a_pinned_case_fails_and_by_exploration_only_a_strict_run() ->
     explored = run([rare], ["exp"], entries, dtypes=("float16",), examples=30)
     assert states(explored) == {(GROWN, False)}
     assert not new(explored)
-    assert (GROWN, True) in states(run([rare], ["exp"], entries, dtypes=("float16",), examples=30, strict_known=True))
+    assert (GROWN, True) in states(run([rare], ["exp"], entries, dtypes=("float16",), examples=30, fail_on=("known",)))
 
 
 NAN_LOST = Fault("exp-nan", ("exp",), lambda c: c.run().nan_to_num(0.0), lambda c: c.operands[0].numel() > 8)

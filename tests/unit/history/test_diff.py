@@ -279,12 +279,12 @@ def test_items_of_one_run_are_added_or_removed() -> None:
 def test_a_run_of_fewer_ops_fails_until_the_ops_are_named(header: Header) -> None:
     """On either side, and whatever --accept partial says, which is for what broke off."""
     part, whole = run(items=(item(agree=3),), header=header), run(items=(item(agree=3), item("sort", agree=3)))
-    text = "run lacks 1 of the 2 op x dtype pairs of the other one (sort float32): name the ops to compare with --ops"
+    text = "run lacks 1 of the 2 op x dtype pairs of the other one (sort float32): name the ops to compare: parity diff BEFORE AFTER PATTERN"
     for runs, word in (((part, whole), "first"), ((whole, part), "second")):
         diff = compare(*runs, partial=True)
         assert (diff.incomplete, diff.exit_code()) == ((f"the {word} {text}",), 1)
         assert compare(*runs, ops=["ad*"]).exit_code() == 0
-        with pytest.raises(UsageError, match=f"--ops: the {word} run has no op 'sort'"):
+        with pytest.raises(UsageError, match=f"the {word} run has no op 'sort'"):
             compare(*runs, ops=["add", "sort"])
     assert compare(part, replace(whole, items=whole.items[:1])).exit_code() == 0, "another selection of the same ops"
 

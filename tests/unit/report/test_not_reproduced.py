@@ -114,7 +114,7 @@ def test_a_finding_with_a_history_is_told_with_it(tmp_path: Path) -> None:
     assert f"parity replay '{HISTORY}' --device sim --setup faults.py" in text
     assert "or run" not in texts.render([replace(c, records=(replace(r, script="findings/exp.py"),))], run.header)
     said = issue.render(c, run.header)
-    assert f"takes more than a few lines of torch; `parity replay '{HISTORY}' --device sim --faults faults.py` shows it" in said
+    assert f"takes more than a few lines of torch; `parity replay '{HISTORY}' --device sim --setup faults.py` shows it" in said
     assert "It comes only after other cases in the same process" in said
 
 
