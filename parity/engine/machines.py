@@ -95,8 +95,6 @@ def differences(machines: Sequence[Machine], mixed: bool) -> tuple[str, ...]:
     for m in machines[1:]:
         if said := difference(first.fingerprint, m.fingerprint):
             if not mixed:
-                raise UsageError(
-                    f"machines {first.spec} and {m.spec} differ: {said}; take equal ones, or run them together with --accept mixed"
-                )
+                raise UsageError(f"machines {first.spec} and {m.spec} differ: {said}; take equal ones, or give --accept mixed")
             texts.append(f"{m.spec}: {said}")
     return tuple(texts)

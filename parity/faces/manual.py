@@ -29,8 +29,8 @@ def add(to: argparse.ArgumentParser) -> None:
     """Add the options."""
     how = (
         "a chapter, or a command for the chapter that explains it; reference: all commands with their options; schema-run, "
-        "schema-report: the JSON schema of run files, of reports; completion-bash, completion-zsh, completion-fish: what a shell "
-        "reads to complete commands and options"
+        "schema-report: the JSON schema of run files, of reports; completion-bash, completion-zsh, completion-fish: what a "
+        "shell reads to complete commands and options"
     )
     to.add_argument("chapter", nargs="?", default="", metavar="CHAPTER", help=how)
 

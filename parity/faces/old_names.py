@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from parity.engine.options import HANG_AFTER
-from parity.faces import commandline
-from parity.faces.commands import run
 
 Turn = Callable[[str, list[str]], list[str]]  # (the old option, what was typed with it) -> what is to be typed
 CODE = ("run", "upgrade", "locate", "train", "capture", "replay", "explain", "doctor", "prove counts", "prove power")
@@ -113,6 +111,9 @@ def _variable(option: str, argv: list[str]) -> list[str]:
 
 def _models(option: str, argv: list[str]) -> list[str]:
     """Patterns; beside none they were compared with all ops."""
+    from parity.faces import commandline  # pytest imports this module, and needs no command
+    from parity.faces.commands import run
+
     values, rest = _taken(option, argv)
     o = commandline.parser().parse_args(rest)
     patterns = o.op if rest[0] == "run" else run.parsed(o.asked).op
@@ -141,6 +142,8 @@ def _seed(first: str, k: int) -> str:
 
 def _beyond(option: str, argv: list[str]) -> list[str]:
     """A pattern."""
+    from parity.faces import commandline  # pytest imports this module, and needs no command
+
     rest = _drop(option, argv)
     return [*rest[:2], "beyond", *(rest[2:] if commandline.parser("prove").parse_args(rest).patterns else ["*", *rest[2:]])]
 

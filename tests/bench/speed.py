@@ -446,11 +446,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sweep", action="store_true", help="with the sizes up to 65,537 that OpInfo has none like")
     parser.add_argument("--full-precision", action="store_true", help="without TF32, which is a setting and no fault, on CUDA")
     a = parser.parse_args(argv)
-    asked = Asked(a.device, a.faults, a.full_precision, a.sweep)
+    asked = Asked(a.device, a.setup, a.full_precision, a.sweep)
     try:
         found = items(a.ops, "opinfo" if a.opinfo else "native", a.dtype, a.all, a.rest)
         chosen = [i for i in found if i.row.name not in a.without]
-        resolve(a.device, load_faults(a.faults) if a.faults else ())
+        resolve(a.device, load_faults(a.setup) if a.setup else ())
     except ParityError as e:
         print(e, file=sys.stderr)
         return e.exit_code

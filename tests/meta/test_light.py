@@ -20,7 +20,7 @@ import pytest
             "parity.store.run_file",
         ),
         *("parity.report.progress", "parity.report.diff", "parity.report.causes"),  # the main process of a run
-        *("parity.faces.replay", "parity.report.explanation"),
+        *("parity.faces.commands.replay", "parity.report.explanation"),
     ],
 )
 def test_module_loads_nothing_heavy(module: str) -> None:

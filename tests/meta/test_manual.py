@@ -30,6 +30,7 @@ ONLY_PARSED = {
     r"parity doctor --archive": "several minutes",
     r"parity prove zoo$": "several minutes",
     r"parity run .*--tx ": "another machine",
+    r"parity run .*standin.py": "a file of the checkout and a C++ compiler; tests/standin has it",
     r"parity run --resume ": "a run that was interrupted on this machine",
     r"parity merge ": "runs of all shards; tests/unit/engine/test_merging.py has them",
     r"parity locate .*--compile inductor": "a C++ compiler and a minute",

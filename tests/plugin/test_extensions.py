@@ -125,7 +125,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> User:
 
 
 def test_what_a_setup_file_adds_is_run_and_reported(by_setup: User) -> None:
-    code, said = by_setup.run()
+    code, said = by_setup.run("-v")
     assert code == 0, said
     assert "everything that was compared agrees" in said
     assert "/mine.toml; 0 exceptions" in said

@@ -364,7 +364,7 @@ def test_faults_of_an_installed_module(tmp_path: Path, monkeypatch: pytest.Monke
     (package / "broken.py").write_text("import a_package.nowhere\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert [f.id for f in load_faults("a_package.wrong")] == ["f"]
-    with pytest.raises(FaultError, match=r"a_package.none: no such file and no such module; --setup takes a Python file"):
+    with pytest.raises(FaultError, match=r"a_package.none: no such file and no such module; expected a Python file"):
         load_faults("a_package.none")
     with pytest.raises(
         FaultError, match=r"a_package.broken: does not run \(ModuleNotFoundError: No module named 'a_package.nowh"

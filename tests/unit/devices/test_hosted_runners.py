@@ -161,7 +161,7 @@ def test_an_absent_device_is_an_answer_in_json(monkeypatch: pytest.MonkeyPatch, 
     def absent(*_: Any) -> dict[str, Any]:
         raise DeviceError("no such device here")
 
-    monkeypatch.setattr(cli, "examined", absent)
+    monkeypatch.setattr("parity.faces.commands.doctor.examined", absent)
     code, text = command(capsys, "doctor", "--device", "mps", "--format", "json")
     assert code == 4
     assert json.loads(text)["reasons"] == ["no such device here"]

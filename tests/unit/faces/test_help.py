@@ -68,7 +68,8 @@ def test_the_help_of_a_run_begins_with_examples_and_ends_with_statuses(capfd: py
     options, _, end = out.partition("\nStatuses:\n")
     assert "--profile" in options
     assert all(f"\n  {s}  " in f"\n{end}" for s in Status)
-    assert "130 interrupted.\n" in end and "--verbose" in end
+    assert "130 interrupted.\n" in end
+    assert "--verbose" in end
 
 
 @pytest.mark.parametrize("shell", manual.SHELLS)

@@ -1,0 +1,134 @@
+"""What `parity upgrade` does: two runs in two environments and their diff, or one case in many environments."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from parity.core import notation
+from parity.core.errors import UsageError, near
+from parity.engine import own, suite
+from parity.engine.options import RunOptions
+from parity.faces.commands.diff import FORMATS
+from parity.faces.commands.groups import format_of, split
+from parity.findings import known
+from parity.findings.causes import gather
+from parity.history import bisection, diff, environments
+from parity.history.change import Group
+from parity.history.environments import Environment
+from parity.report import diff as told
+from parity.report.finding import said
+from parity.report.last_line import FAIL, PASS, last_line
+from parity.store import run_file
+from parity.store.rows import counted
+
+USABLE = (0, 1, 3)  # exit codes of a run that came to its end
+
+
+def check(asked: RunOptions) -> None:
+    """Refuse a mistake now, and not after the minutes of the first run."""
+    files = tuple(p for p in asked.op if ".py" in p)
+    own.names(files)
+    patterns = tuple(p for p in asked.op if p not in files)
+    suite.select(patterns, split(asked.family), split(asked.dtype), asked.source or suite.profile(asked.profile).source)
+    if asked.known:
+        known.read(Path(asked.known))
+
+
+def upgrade(o: argparse.Namespace, asked: RunOptions, fail_on: Sequence[Group]) -> int:
+    """Run both sides, and print the diff with a verdict; the exit code is that of the diff.
+
+    Raises UsageError if an environment cannot run parity, or if a run does not come to its end.
+    """
+    o.folder.mkdir(parents=True, exist_ok=True)
+    sides = {word: _side(word, getattr(o, word), o, asked) for word in ("before", "after")}
+    files = [_run(word, there, o) for word, there in sides.items()]
+    before, after = (run_file.read(path) for path in files)
+    d = diff.compare(before, after)
+    form = format_of(None, o.output, FORMATS, "terminal")
+    text = told.FORMATS[form](d, fail_on, o.verbose)
+    if form == "terminal":
+        text = text.rpartition(told.verdict_line(d, fail_on))[0]  # the verdict of the upgrade takes its place
+    if o.output:
+        o.output.write_text(text, encoding="utf-8")
+    else:
+        print(f"\n{text}", flush=True)
+    stored = f"{files[0]} and {files[1]}" + (f", the diff in {o.output}" if o.output else "")
+    following = f"parity diff {shlex.quote(str(files[0]))} {shlex.quote(str(files[1]))} -v"
+    print(last_line(told.judged(d, fail_on), told.verdict(d, fail_on), stored=stored, following=following))
+    return d.exit_code(fail_on)
+
+
+def bisect(o: argparse.Namespace, asked: RunOptions) -> int:
+    """Replay one case in environments from the oldest to the newest, and name the first one that differs; the exit code is 1 if
+    one does. Raises UsageError as `upgrade` does."""
+    case, device = _case(asked)
+    places = o.bisect if len(o.bisect) > 1 else bisection.versions(o.bisect[0])
+    options = [*_code(replace(asked, device=device))]
+
+    def answer(place: str) -> str:
+        there = environments.prepared(place, o.folder / "bisect", lambda text: print(text, flush=True))
+        done = subprocess.run(there.command("replay", case, *options), capture_output=True, text=True, check=False)
+        text = said(done.stdout) or (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+        print(f"torch {there.torch} ({place}): {text}", flush=True)
+        return text
+
+    found = bisection.bisected(places, answer)
+    for place, why in found.skipped.items():
+        print(f"not asked: {place}: {why}")
+    if not found.differs:
+        print(last_line(PASS, f"{case}: nothing differs from {places[0]} to {found.last}: {found.answers[found.last]}"))
+        return 0
+    before, after = found.answers[found.last], found.answers[found.first]
+    sides = f"--before {shlex.quote(found.last)} --after {shlex.quote(found.first)}"
+    following = f"parity upgrade {sides} {notation.parse(case).op}{''.join(f' {shlex.quote(x)}' for x in options)}"
+    named = f"{case}: {found.first} is the first that differs: {after}; {found.last}: {before}"
+    print(last_line(FAIL, named, following=following))
+    return 1
+
+
+def _case(asked: RunOptions) -> tuple[str, str]:
+    """The case that is asked for, and the device on which it is replayed."""
+    first, *rest = asked.op
+    if not rest and "(" in first:
+        return notation.case_text(notation.parse(first)), asked.device
+    if not first.endswith(".jsonl"):
+        raise UsageError(f"--bisect replays one case, in quotes, or a cause of a run file, not {' '.join(asked.op)}")
+    run = run_file.read(Path(first), partial=True)
+    causes = {c.cause.id: c.case for c in gather(run.records, counted(run.deaths, run.items))}
+    if len(rest) != 1 or rest[0] not in causes:
+        raise UsageError(
+            f"{' '.join(asked.op)}: give a case, or a run file and one of its causes; {near(asked.op[-1], causes)}"
+        )
+    return causes[rest[0]], run.header.fingerprint.device if asked.device == "auto" else asked.device
+
+
+def _code(asked: RunOptions) -> Iterator[str]:
+    """The options of the device and of the person's own code."""
+    yield from ("--device", asked.device)
+    yield from (word for given in (asked.faults, asked.setup) if given for word in ("--setup", given))
+
+
+def _side(word: str, place: str | None, o: argparse.Namespace, asked: RunOptions) -> Environment:
+    """The environment of one side. One that is not this one is tried before the minutes of the other are spent."""
+    if place is None:
+        return environments.this()
+    there = environments.prepared(place, o.folder / word, lambda text: print(text, flush=True))
+    environments.examine(there, *_code(asked))
+    return there
+
+
+def _run(word: str, there: Environment, o: argparse.Namespace) -> Path:
+    """The run of one side, shown as it goes on."""
+    path = Path(o.folder) / f"{word}.jsonl"
+    print(f"\n{word}: torch {there.torch} ({there.name})", flush=True)
+    given = [*o.asked, "--output", str(path), "--findings", str(o.folder / f"{word}-findings")]
+    # In the process group of this one, so that Ctrl-C reaches both.
+    code = subprocess.call(there.command("run", *given))
+    if code not in USABLE:
+        raise UsageError(f"the run {word} ended with {code}, see above; nothing was compared with it")
+    return path
