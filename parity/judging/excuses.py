@@ -151,7 +151,10 @@ def _products(builder: _ExcuseBuilder, bench: Bench, b: Budget, truth: Tensor, n
         builder.excuse(builder.ignore_nonfinite, paired(grown, truth) > most, "partial results leave the range", True)
     if shrunk is not None and shrunk.shape == truth.shape:
         size = np.nan_to_num(np.abs(parts(truth)), nan=0.0, posinf=0.0)
-        builder.move(np.where(paired(shrunk, truth) < kept.tiny, size, 0.0), b, "partial results fall below the range")
+        below = paired(shrunk, truth) < kept.tiny
+        builder.move(np.where(below, size, 0.0), b, "partial results fall below the range")
+        flushed = below & ~np.isfinite(parts(truth))  # Inf times what counts as 0
+        builder.excuse(builder.ignore_nonfinite, flushed, "partial results fall below the range", True)
     sums = oracle.magnitudes(name) if rule_of(row).sums_products else None
     if sums is not None and sums[0].shape == truth.shape:
         builder.excuse(builder.ignore_nonfinite, paired(sums[0], truth) > most / PARTIAL, "partial sums leave the range", True)

@@ -60,6 +60,15 @@ SMALLEST = (
     '3, 3, 1, 1].between(-8, 8, seed=1239), approximate=\'none\').cotangent("ones", "transposed", 0)'
 )
 
+# The mean of a Welford update, which takes Inf from Inf.
+WELFORD = 'std_mean(float16[4, 4].at(0, "-inf"))'
+
+# Two factors fall below the range before Inf comes.
+TIMES_INF = 'cumprod_into_itself(float32[3].between(-2, 2, seed=1).at(1, "smallest").at(0, "inf"), \'cumprod\', 0)'
+
+# Integers are first cast to the half type of the result.
+CAST = "addcmul(int64[()].full(), float16[()].decimals(), int64[()].full())"
+
 
 def found(device: str, faults: list[Fault], text: str) -> list[str]:
     """The aspects of a case that are findings."""
@@ -72,8 +81,11 @@ def found(device: str, faults: list[Fault], text: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "text",
-    [CONVOLVED, NARROWED, STRIDED, PUSHED, WIDER, VANISHED, MULTIPLIED, NEGATED, SMALLEST],
-    ids=["second", "flushed", "strided", "tangent", "wider", "vanished", "multiplied", "negated", "smallest"],
+    [CONVOLVED, NARROWED, STRIDED, PUSHED, WIDER, VANISHED, MULTIPLIED, NEGATED, SMALLEST, WELFORD, TIMES_INF, CAST],
+    ids=[
+        *("second", "flushed", "strided", "tangent", "wider", "vanished", "multiplied", "negated", "smallest", "Welford"),
+        *("times Inf", "cast"),
+    ],
 )
 def test_an_honest_device_is_not_accused(text: str) -> None:
     assert not found("sim:mps", honest.FAULTS, text)

@@ -104,7 +104,8 @@ def _fused(call: Call, plain: Any) -> Any:
     if plain.dtype not in ROUNDED or plain.is_complex() or pick(call, 4) == 3:
         return _whole_in_result(call, plain)
     near = computing(call, plain.dtype)
-    a = [(t if t.dtype in ROUNDED else t.to(near)).to(torch.float64) if isinstance(t, Tensor) else t for t in call.args]
+    args = [t.to(plain.dtype).to(near) if isinstance(t, Tensor) and t.dtype not in ROUNDED else t for t in call.args]
+    a = [t.to(torch.float64) if isinstance(t, Tensor) else t for t in args]
     if base in ("addcmul", "addcdiv"):
         value = call.kwargs.get("value", 1)
         value = to_float32(float(value))
@@ -126,7 +127,9 @@ def _fused(call: Call, plain: Any) -> Any:
 
 def _whole_in_result(call: Call, plain: Any) -> Any:
     """`once`, with integers first rounded to the dtype of the result."""
-    return narrowed(rerun(call, arithmetic(call), promoted(call, computing(call, plain.dtype))), plain, rounding(call))
+    integers = () if plain.is_complex() else [t for t in call.operands if t.dtype not in ROUNDED]
+    cast = {id(t): t.to(plain.dtype).to(torch.float64) for t in integers}
+    return narrowed(rerun(call, arithmetic(call), cast or promoted(call, computing(call, plain.dtype))), plain, rounding(call))
 
 
 def _f32(x: Tensor) -> Tensor:
