@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from parity.core import state
 from parity.core.processes import asked_to_stop, deadly
 
 
@@ -57,13 +58,15 @@ class Device(ABC):
 
     def answers(self) -> bool:
         """Whether the device still computes. After some errors every further call fails until the process is restarted; one
-        that lacks memory is asked once more without its caches."""
+        that lacks memory is asked once more without its caches. What the sum leaves in torch's state is put back, so that a
+        case with the same operator is accused of it."""
         if deadly():  # the examination uses no operator where one of them ends the process
             return self.takes(torch.float32)
-        if self.computes():
-            return True
-        self.release()
-        return self.computes()
+        with state.Kept(closely=False):
+            if self.computes():
+                return True
+            self.release()
+            return self.computes()
 
     def computes(self) -> bool:
         """Whether one sum is right."""

@@ -19,10 +19,18 @@ from parity.engine import inquest, journal
 from parity.engine.options import HANG_AFTER, hang_after
 from parity.faces.running import INTERRUPTED
 
+ENDED = ".ended"  # after the journal's name: the command came to its end
 SECONDS = 300.0  # that one operator may take on a side
 LOOK_SECONDS = 0.2
 SIDES = {"device": "the device", "reference": "the CPU of this machine"}  # by the journal's stage; the others have no limit
 CODES = range(DeviceError.exit_code + 1)  # with which a command ends by itself
+
+
+def ended(code: int) -> int:
+    """The exit code of the command in such a process, which notes that it came to its end; so that a model that ends the
+    process with 0 is no success."""
+    Path(os.environ[journal.NOTES] + ENDED).touch()
+    return code
 
 
 def inside() -> bool:
@@ -52,9 +60,10 @@ def run(argv: Sequence[str]) -> int:
             watch.join()
             inquest.end(process)
         entry = journal.read(notes)
+        gone = code == 0 and not Path(f"{notes}{ENDED}").exists()
         inside = entry is not None and entry.running and entry.stage in SIDES
         side = SIDES.get(entry.stage, SIDES["device"]) if entry is not None else SIDES["device"]
-        if code == INTERRUPTED or (code in CODES and not inside):
+        if code == INTERRUPTED or (code in CODES and not inside and not gone):
             return code
         if hung.is_set() and entry is not None:
             print(f"{side} hangs: {allowed:g} s in {entry.case} ({HANG_AFTER} gives it more)")

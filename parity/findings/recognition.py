@@ -263,7 +263,12 @@ def _stands_for(e: Entry, d: Death) -> bool:
         mine, known_ones = notation.parse(d.case), [notation.parse(text) for text in _cases(e)]
     except CaseError:  # a user's own function
         return False
-    return any(c.op == mine.op and outline(c).stands_for(outline(mine)) for c in known_ones)
+    return any(c.op == mine.op and outline(c).stands_for(outline(mine)) and _rank(c) <= _rank(mine) for c in known_ones)
+
+
+def _rank(case: Case) -> int:
+    """The most dimensions of an operand, of which shrinking left what the death needs."""
+    return max((len(s.shape) for s in case.operands()), default=0)
 
 
 def _cases(e: Entry) -> list[str]:

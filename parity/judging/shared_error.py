@@ -27,6 +27,7 @@ from parity.oracle.sensitivity import Changes
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 FEWEST = 16  # different elements: with fewer, the mean averages nothing out
+SQUARED = 1e150  # the largest number whose square is none too large
 CHANCE = 8.0  # allowed standard deviations of a common factor, from the samples
 ALIGNED_FLOAT32 = 8.0  # times the sum of all changes: allowed bias of a kernel that computes in float32
 ALIGNED_HALF = 1.0  # the same for kernels that round to a half type on the way, to nearest
@@ -88,7 +89,7 @@ def shared_error(
         places = places[one_of_each(t[places])]
         z, r, total, t = z[places], r[places], total[places], t[places]
         weight = float(r @ r)
-        if z.size < FEWEST or not 0.0 < weight < np.inf:
+        if z.size < FEWEST or not 0.0 < weight < SQUARED:
             return None
         final = ulp_of(np.abs(t), f) / total  # rounding of the result
         moved = np.zeros((1, z.size)) if changes is None else changes.moved.numpy()[:, places] / total

@@ -109,7 +109,7 @@ def problem(way: Way, bad: Tried, good: Tried) -> str:
         return f"ended with {bad.code}, expected {' or '.join(map(str, way.red))}"
     if way.says and way.says not in bad.output:
         return f"does not say {way.says!r}"
-    if "Traceback (most recent call last)" in bad.output and "pytest" not in way.commands[-1]:
+    if "Traceback (most recent call last)" in bad.output and not way.commands[-1].startswith(("pytest", "python")):
         return "ended with a traceback"
     return f"the healthy twin ended with {good.code}, expected 0" if good.code else ""
 

@@ -33,4 +33,4 @@ def run(o: argparse.Namespace) -> int:
         return guarded.run(o.argv)
     from parity.faces import locating  # it loads torch
 
-    return locating.train(o)
+    return guarded.ended(locating.train(o))

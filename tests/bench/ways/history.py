@@ -6,7 +6,7 @@ BEGIN = """
 import os, random
 import torch
 from parity.devices import Fault
-BAD, N = True, [0]
+BAD, N, CHANCE = True, [0], random.Random(5)
 """
 RUN = "parity run {ops} --device sim --dtype float32 --examples 12 -n 1 --power 0 --setup f.py --output r.jsonl --seed {seed}"
 SINH = "FAULTS = [Fault('f', ('sinh',), f)]"
@@ -20,9 +20,9 @@ def f(c):
 # name -> the ops, and the faults
 FAULTS = {
     "every tenth kernel call": ("sinh", COUNTED.format(when="N[0] % 10 == 0") + SINH),
-    "one call in the life of a worker": ("sinh", COUNTED.format(when="N[0] == 23") + SINH),
+    "three calls in the life of a worker": ("sinh", COUNTED.format(when="N[0] in (23, 24, 25)") + SINH),
     "the second half of a worker's life": ("sinh", COUNTED.format(when="N[0] > 30") + SINH),
-    "one call in ten by chance": ("sinh", COUNTED.format(when="random.random() < 0.1") + SINH),
+    "one call in ten by chance": ("sinh", COUNTED.format(when="CHANCE.random() < 0.1") + SINH),
     "every third backward": (
         "sinh",
         COUNTED.format(when="N[0] % 3 == 0").replace("N[0] += 1", "N[0] += c.direction == 'backward'")
@@ -31,11 +31,11 @@ FAULTS = {
     "wrong after another op": (
         "acos asin",
         """
-def seen(c):
-    N[0] += 1
-    return c.run()
-def f(c): return c.run() * (2 if BAD and N[0] else 1)
-FAULTS = [Fault('seen', ('acos',), seen), Fault('f', ('asin',), f)]
+SEEN = set()
+def f(c):
+    SEEN.add(c.op.partition('.')[0].rstrip('_'))
+    return c.run() * (2 if BAD and len(SEEN) == 2 else 1)
+FAULTS = [Fault('f', ('acos', 'asin'), f)]
 """,
     ),
     "a cache with the shape alone as its key": (
@@ -107,12 +107,12 @@ def _way(name: str, seed: int, more: str = "") -> Way:
         f"{name}, seed {seed}{more}",
         (RUN.format(ops=ops, seed=seed) + more,),
         files={"f.py": bad},
-        healthy={"f.py": bad.replace("BAD, N = True", "BAD, N = False")},
+        healthy={"f.py": bad.replace("BAD, N, CHANCE = True", "BAD, N, CHANCE = False")},
     )
 
 
 WAYS = (
     *(_way(name, seed) for seed in range(3) for name in FAULTS),
     _way("every tenth kernel call", 0, " --skip again"),
-    _way("one call in the life of a worker", 1, " --skip again"),
+    _way("three calls in the life of a worker", 1, " --skip again"),
 )

@@ -69,7 +69,7 @@ WAYS = (
         files={"faults.py": f"{STAYS}{WRONG}FAULTS = [wrong]\n"},
         healthy={"faults.py": f"{ENDS}{HEALTHY}"},
         red=(2,),
-        says="--setup faults.py leaves inference mode",
+        says="faults.py leaves inference mode",
     ),
     Way(
         "inference mode left by a kernel of another op",

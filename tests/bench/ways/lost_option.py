@@ -89,7 +89,7 @@ python -m {RUN} --setup faults.py --fail-on unsupported > log 2>&1 &
 until grep -q '"kind":"item"' run.jsonl 2> /dev/null; do sleep 0.05; done
 kill -TERM $!
 wait $!
-sed -n 's/.*to go on: parity /python -m parity /p' log > next.sh
+sed -n 's/.*the run was interrupted.*; next: parity /python -m parity /p' log > next.sh
 [ -s next.sh ] || echo 'echo the run was not interrupted; exit 99' > next.sh
 """,
         },

@@ -47,7 +47,7 @@ def test_net(parity):
 """
 LATE = """
 def slow(x):
-    time.sleep(2.0)
+    time.sleep(6.0)
     return x.cosh()
 def test_net(parity):
     thread = threading.Thread(target=parity, args=(slow, torch.ones(3)), daemon=True)
@@ -76,7 +76,7 @@ WAYS = (
     fixture("compared nothing, then skipped", SKIPPED.format("void(parity)"), SKIPPED.format("right(parity)")),
     fixture("a failure in a thread", THREAD.format("wrong"), THREAD.format("right"), says=ELSEWHERE),
     fixture("a failure in a pool whose result is not asked for", POOL.format("wrong"), POOL.format("right"), says=ELSEWHERE),
-    fixture("a call that the test does not wait for", LATE.format("0.1"), LATE.format("None"), says="was still running"),
+    fixture("a call that the test does not wait for", LATE.format("2.0"), LATE.format("None"), says="was still running"),
     fixture("compared nothing in a fixture, before the test", MADE.format("void"), MADE.format("right")),
     fixture("compared nothing in a fixture, after the test", TORN.format("void"), TORN.format("right")),
     fixture("compared nothing, by a fixture that is asked for by name", BY_NAME.format("void"), BY_NAME.format("right")),

@@ -67,13 +67,14 @@ def computing(call: Call, result: torch.dtype) -> torch.dtype:
 
 def promoted(call: Call, dtype: torch.dtype) -> Mapping[int, Any]:
     """The operands that torch rounds to the dtype of the result before the kernel sees them: integers and wrapped numbers. A
-    single integer beyond a half type's range keeps its value, as in the CPU's kernels."""
+    divisor or factor that is a single integer beyond a half type's range keeps its value, as in the CPU's kernels."""
     swap: dict[int, Any] = {}
+    keeps = call.op.partition(".")[0].rstrip("_") in ("div", "mul", "true_divide")
     for t in call.operands:
         if t.dtype not in ROUNDED:
             wide = torch.complex128 if dtype.is_complex else torch.float64
             rounded = t.to(dtype).to(wide)
-            swap[id(t)] = t.to(wide) if t.dim() == 0 and bool(torch.isinf(rounded)) else rounded
+            swap[id(t)] = t.to(wide) if keeps and t.numel() == 1 and bool(torch.isinf(rounded)) else rounded
     return swap
 
 
