@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -42,6 +43,19 @@ def test_a_deadly_operator_is_computed_on_the_cpu(monkeypatch: pytest.MonkeyPatc
         assert device.download(got).tolist() == [1.0, 1.0]
     assert guard.reasons() == ("exp: ended the process that examined the device; its own findings tell more",)
     assert device.answers()  # by transfers alone
+
+
+def test_what_the_sum_leaves_in_the_state_of_torch_is_put_back() -> None:
+    """Else a case with the same operator would begin with it, and nobody would be accused."""
+
+    def lowers(call: Call) -> Any:
+        torch.set_float32_matmul_precision("medium")
+        return call.run()
+
+    device = resolve("sim", (Fault("lowers", ("add",), lowers),))
+    with device.active():
+        assert device.answers()
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_a_device_that_dies_in_the_examination_is_suspect_by_name(tmp_path: Path) -> None:

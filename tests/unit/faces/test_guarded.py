@@ -82,6 +82,14 @@ def test_what_a_healthy_device_ends_with_is_passed_on(tmp_path: Path, capfd: pyt
     assert "other" in capfd.readouterr().err
 
 
+def test_a_model_that_ends_the_process_with_0_is_no_success(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model.py").write_text(
+        f"import os\n{MODEL}\n\ndef gone():\n    return (lambda x: os._exit(0)), torch.ones(3)\n"
+    )
+    assert main(["locate", f"{tmp_path / 'model.py'}:gone", "--device", "sim"]) == 1
+    assert "ends the process (exit code 0)" in capfd.readouterr().out
+
+
 def test_a_device_that_hangs_is_told_with_the_operator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

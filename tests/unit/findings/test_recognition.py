@@ -276,6 +276,7 @@ def test_a_death_is_known_by_its_case_or_its_words() -> None:
     assert state("sin(float32[9, 9])", pinned=True) == (SEEN, False)
     assert state("sin(float32[9, 9])", words="SIGSEGV", pinned=True) == (SEEN, False), "in any way"
     assert state("sin(float32[1, 1])") == (GROWN, True), "in a smaller case"
+    assert state("sin(float32[9])") == (GROWN, True), "in fewer dimensions"
     assert state("sin(float32[1, 1])", words="SIGSEGV") is None
     assert state("cos(float32[9, 9])", op="cos") is None
 

@@ -31,6 +31,12 @@ def test_independent_roundings_share_nothing() -> None:
     assert found.ratio < 0.7
 
 
+def test_numbers_whose_squares_are_too_large_are_not_asked() -> None:
+    """Where the budget is that small next to the truth, the elements themselves say enough."""
+    b, every = Budget(np.full(TRUTH.shape, 1e-78), ()), np.ones(TRUTH.shape, dtype=bool)
+    assert shared_error(TRUTH * 1.01, TRUTH, b, every, SAMPLES, F, U, True) is None
+
+
 @pytest.mark.parametrize("factor", [1.03, 0.97])
 def test_a_factor_is_told_though_no_element_is_outside(factor: float) -> None:
     """3 % is a quarter of every element's own budget."""
