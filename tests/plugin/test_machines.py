@@ -153,7 +153,7 @@ def test_machines_that_differ_are_refused(tmp_path: Path, other: Path) -> None:
     done = parity(tmp_path, *asked)
     assert done.returncode == 2
     assert f"parity: machines popen and {odd} differ: OMP_NUM_THREADS" in done.stderr
-    assert "take equal ones, or run them together with --accept mixed" in done.stderr
+    assert "take equal ones, or give --accept mixed" in done.stderr
     done = parity(tmp_path, *asked, "--accept", "mixed", "--output", "run.jsonl")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "MIXED machines: " in done.stdout
