@@ -21,6 +21,7 @@ from parity.execution import execute as ex
 from parity.store.rows import ItemRow
 
 REPEATS, SECONDS = 20, 3.0  # most calls whose times are measured, and how long all of them may take
+PAUSE = 0.01  # seconds between them: calls without a pause share whatever the machine does just then
 LARGEST = 1 << 28  # elements of operands and results of a function that is run in float64 for its errors alone
 ENOUGH = 16  # elements of a result whose error says something by itself
 
@@ -62,6 +63,7 @@ def _measured(sides: Sides) -> tuple[dict[str, float], dict[str, float], int]:
     held: list[int] = []
     began = time.monotonic()
     for kept in ({}, *[times] * REPEATS):
+        time.sleep(PAUSE)
         done = ex.attempt(functools.partial(_once, sides, kept, held), "run")
         if isinstance(done, Raised) or time.monotonic() - began > SECONDS:
             break

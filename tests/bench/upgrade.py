@@ -93,13 +93,13 @@ REFUSAL = """
         if any(isinstance(a, TORCH.Tensor) and a.dtype is TORCH.float32 for a in args):
             raise RuntimeError("\\"atan2\\" not implemented for 'Float'")
         return plain_atan2(*args, **kwargs)"""
-# torch's own list of its functions is made before.
-GONE = "\n    torch.overrides.get_overridable_functions()\n    del torch.hypot"
+# torch's own list of its functions is made before; of one that torch's compiler names, its optimizers could not run either.
+GONE = "\n    torch.overrides.get_overridable_functions()\n    del torch.special.entr"
 PLANTS = {
     "value": Plant("prod", (Group.REGRESSED,), 'Fault("value", ("prod",), lambda c: c.run() * 1.01)'),
-    "NaN": Plant("log_softmax", (Group.REGRESSED,), 'Fault("NaN", ("_log_softmax",), nan)'),
+    "NaN": Plant("asinh", (Group.REGRESSED,), 'Fault("NaN", ("asinh",), nan)'),
     "refusal": Plant("logcumsumexp", (Group.LOST,), 'Fault("refusal", ("_logcumsumexp",), refuse)'),
-    "missing function": Plant("hypot", (Group.LOST,), code=GONE),
+    "missing function": Plant("special.entr", (Group.LOST,), code=GONE),
     "signature": Plant("lerp", (Group.SIGNATURE,), code=_instead("lerp", "raise TypeError('lerp() takes no weight')")),
     "dtype": Plant("atan2", (Group.REFUSED,), code=_instead("atan2", REFUSAL)),
     "slower": Plant("logaddexp", (Group.SLOWER,), 'Fault("slower", ("logaddexp",), slow)'),
@@ -108,7 +108,7 @@ PLANTS = {
         "exp2", (Group.REGRESSED,), 'Fault("strides", ("exp2",), lambda c: c.run().contiguous(), level="function")'
     ),
     "death": Plant("erfinv", (Group.DYING,), 'Fault("death", ("erfinv",), lambda c: os.abort(), when=matrix)'),
-    "hang": Plant("digamma", (Group.DYING,), 'Fault("hang", ("digamma",), hang, when=matrix)'),
+    "hang": Plant("special.erfcx", (Group.DYING,), 'Fault("hang", ("special_erfcx",), hang, when=matrix)'),
     "model only": Plant(
         "models.py:mlp",
         (Group.REGRESSED,),
