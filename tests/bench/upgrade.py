@@ -96,7 +96,7 @@ REFUSAL = """
 # torch's own list of its functions is made before; of one that torch's compiler names, its optimizers could not run either.
 GONE = "\n    torch.overrides.get_overridable_functions()\n    del torch.special.entr"
 PLANTS = {
-    "value": Plant("prod", (Group.REGRESSED,), 'Fault("value", ("prod",), lambda c: c.run() * 1.01)'),
+    "value": Plant("special.ndtri", (Group.REGRESSED,), 'Fault("value", ("special_ndtri",), lambda c: c.run() * 1.01)'),
     "NaN": Plant("asinh", (Group.REGRESSED,), 'Fault("NaN", ("asinh",), nan)'),
     "refusal": Plant("logcumsumexp", (Group.LOST,), 'Fault("refusal", ("_logcumsumexp",), refuse)'),
     "missing function": Plant("special.entr", (Group.LOST,), code=GONE),
@@ -211,7 +211,7 @@ def bisected(folder: Path, base: str) -> int:
     """Three environments, the second of which and the third have the change."""
     plant = planted([PLANTS["value"]])
     places = [second_torch.environment(folder / f"v{k}", f"2.9{k}.0", plant if k else "", base) for k in range(3)]
-    command = [sys.executable, "-m", "parity", "upgrade", "prod(float32[3])", "--bisect", *map(str, places)]
+    command = [sys.executable, "-m", "parity", "upgrade", "special.ndtri(float32[3].between(0.1, 0.9))", "--bisect", *map(str, places)]
     done = subprocess.run([*command, "--device", "sim"], capture_output=True, text=True, check=False, cwd=folder)
     print(done.stdout + done.stderr)
     return 0 if done.returncode == 1 and f"{places[1]} is the first that differs: forward drift" in done.stdout else 1
