@@ -8,7 +8,25 @@ from functools import partial
 from itertools import pairwise
 
 from parity.catalog.draw import Arguments, Draw, Shape, keywords
-from parity.catalog.row import COMPOSITE, CONTRACTION, FLOATING, GLUE, METHOD, NUMERIC, OWN, Row, Signature
+from parity.catalog.row import (
+    COMPOSITE,
+    CONTRACTION,
+    FLOATING,
+    GLUE,
+    METHOD,
+    NUMERIC,
+    OUT,
+    OWN,
+    ROUNDED,
+    UNCHECKED,
+    Counts,
+    Draws,
+    Forms,
+    Judged,
+    Refuses,
+    Row,
+    Signature,
+)
 from parity.core.case import Arg, TensorSpec
 from parity.core.dtypes import FLOATS, HALF
 
@@ -262,37 +280,62 @@ def _activated(draw: Draw) -> Arguments:
 
 
 ROWS = (
-    _row("mm", _mm, out=True, opinfo=OWN, fits="always", alike=True),
-    _row("bmm", _bmm, out=True, opinfo=OWN, fits="always", alike=True),
-    _row("matmul", _matmul, out=True, opinfo=("*", "__rmatmul__"), fits="always", alike=True),
+    _row("mm", _mm, forms=OUT, counts=OWN, refuses=Refuses(fits="always", alike=True)),
+    _row("bmm", _bmm, forms=OUT, counts=OWN, refuses=Refuses(fits="always", alike=True)),
+    _row("matmul", _matmul, forms=OUT, counts=Counts(("*", "__rmatmul__")), refuses=Refuses(fits="always", alike=True)),
     # rounds_between: the product may be rounded to the dtype before the sum
-    _row("addmm", _addmm, rounds_between=True, inplace=METHOD, out=True, opinfo=("*", "addmm:decomposed"), alike=True, bias=0),
-    _row("addmv", _addmv, rounds_between=True, inplace=METHOD, out=True, opinfo=OWN, fits="always", alike=True, bias=0),
-    _row("addr", _addr, inplace=METHOD, out=True, opinfo=OWN, bias=0),
+    _row(
+        "addmm",
+        _addmm,
+        judged=ROUNDED,
+        forms=Forms(inplace=METHOD, out=True),
+        counts=Counts(("*", "addmm:decomposed")),
+        refuses=Refuses(alike=True),
+    ),
+    _row(
+        "addmv",
+        _addmv,
+        judged=ROUNDED,
+        forms=Forms(inplace=METHOD, out=True),
+        counts=OWN,
+        refuses=Refuses(fits="always", alike=True),
+    ),
+    _row("addr", _addr, forms=Forms(inplace=METHOD, out=True), counts=OWN, judged=Judged()),
     # rounds_between: the product may be rounded to the dtype before the sum
-    _row("addbmm", _batched(False), rounds_between=True, inplace=METHOD, out=True, opinfo=OWN, alike=True),
+    _row(
+        "addbmm",
+        _batched(False),
+        judged=ROUNDED,
+        forms=Forms(inplace=METHOD, out=True),
+        counts=OWN,
+        refuses=Refuses(alike=True),
+    ),
     # rounds_between: the product may be rounded to the dtype before the sum
-    _row("baddbmm", _batched(True), rounds_between=True, inplace=METHOD, out=True, opinfo=OWN, alike=True, bias=0),
-    _row("dot", _vectors, out=True, opinfo=OWN, fits="always", alike=True),
-    _row("vdot", _vectors, out=True, opinfo=OWN, fits="always"),
-    _row("mv", _mv, out=True, opinfo=OWN, fits="always", alike=True),
-    _row("outer", _outer, out=True, opinfo=OWN),
-    _row("inner", _inner, out=True, opinfo=OWN, fits="always"),
+    _row(
+        "baddbmm",
+        _batched(True),
+        judged=ROUNDED,
+        forms=Forms(inplace=METHOD, out=True),
+        counts=OWN,
+        refuses=Refuses(alike=True),
+    ),
+    _row("dot", _vectors, forms=OUT, counts=OWN, refuses=Refuses(fits="always", alike=True)),
+    _row("vdot", _vectors, forms=OUT, counts=OWN, refuses=Refuses(fits="always")),
+    _row("mv", _mv, forms=OUT, counts=OWN, refuses=Refuses(fits="always", alike=True)),
+    _row("outer", _outer, forms=OUT, counts=OWN),
+    _row("inner", _inner, forms=OUT, counts=OWN, refuses=Refuses(fits="always")),
     # a product, then a sum, each a kernel in the half type
-    _row("vecdot", _vecdot, rounds_between=True, call="torch.linalg.*", dtypes=FLOATING, out=True, opinfo=OWN),
+    _row("vecdot", _vecdot, judged=ROUNDED, call="torch.linalg.*", dtypes=FLOATING, forms=OUT, counts=OWN),
     # the CPU refuses many operands that are not dense ("view size is not compatible")
-    _row("kron", _kron, out=True, packed=3, opinfo=OWN),
+    _row("kron", _kron, forms=OUT, draws=Draws(packed=3), counts=OWN),
     # rounds_between: the product of a vector is rounded to the dtype before the bias is added
     _row(
         "linear",
         _linear,
         call="torch.nn.functional.*",
-        opinfo=OWN,
-        rounds_between=True,
-        fits="always",
-        alike=True,
-        bias=2,
-        mps="own",
+        counts=Counts(("*",), mps="own"),
+        judged=Judged(rounds_between=True, bias=2),
+        refuses=Refuses(fits="always", alike=True),
     ),
     # rounds_between: the products of operand, weight and operand are separate kernels,
     # stages: added up in the dtype
@@ -301,22 +344,19 @@ ROWS = (
         _bilinear,
         call="torch.nn.functional.*",
         grad=FLOATS,
-        rounds_between=True,
-        stages=("forward", "backward"),
-        opinfo=OWN,
-        fits="always",
-        takes=("complex",),
+        judged=Judged(rounds_between=True, stages=("forward", "backward")),
+        counts=OWN,
+        refuses=Refuses(fits="always", takes=("complex",)),
     ),
     *(
         # rounds_between: as addmm; linear adds its bias likewise
         _row(
             f"{name}_autocast",
             _rounded(signature),
-            rounds_between=True,
+            judged=Judged(rounds_between=True, bias=bias),
             call=f"parity.catalog.glue.layers.autocast_{name}",
             dtypes=HALF,
             grad=HALF,
-            bias=bias,
         )
         for name, signature, bias in (
             *(("linear", _linear, 2), ("matmul", _matmul, None), ("addmm", _addmm, 0), ("baddbmm", _batched(True), 0)),
@@ -327,27 +367,27 @@ ROWS = (
         "addmm_activation",
         _activated,
         rule=COMPOSITE,
-        rounds_between=True,
+        judged=ROUNDED,
         call="torch._addmm_activation",
         dtypes=FLOATS,
         grad=(),
-        out=True,
-        unchecked=True,
+        forms=OUT,
+        refuses=UNCHECKED,
     ),
-    _row("chain_matmul", _chain, rounds_between=True, rule=COMPOSITE, call=GLUE, grad=()),
+    _row("chain_matmul", _chain, judged=ROUNDED, rule=COMPOSITE, call=GLUE, grad=()),
     # rounds_between: a chain of matmuls, each rounded to the dtype
-    _row("multi_dot", _chain, rounds_between=True, rule=COMPOSITE, call="torch.linalg.*", out=True, opinfo=OWN),
+    _row("multi_dot", _chain, judged=ROUNDED, rule=COMPOSITE, call="torch.linalg.*", forms=OUT, counts=OWN),
     # oracle: the CPU's own result is wrong for an expanded second operand (torch 2.13)
     _row(
         "int_mm",
         _int_mm,
-        unexpanded=True,
+        draws=Draws(unexpanded=True),
         call="torch._int_mm",
         dtypes=("int8",),
         grad=(),
-        oracle="parity.catalog.glue.calls.int_mm",
-        unchecked=True,
+        judged=Judged(oracle="parity.catalog.glue.calls.int_mm"),
+        refuses=UNCHECKED,
     ),
     # centering, a matmul and a division, each rounded to the dtype
-    _row("cov", _covered, rounds_between=True, rule=COMPOSITE, dtypes=FLOATING, opinfo=OWN),
+    _row("cov", _covered, judged=ROUNDED, rule=COMPOSITE, dtypes=FLOATING, counts=OWN),
 )
