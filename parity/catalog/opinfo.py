@@ -71,14 +71,11 @@ def rows() -> tuple[Row, ...]:
 
 
 def _as_row(key: str, entry: OpInfoEntry) -> Row:
-    base, _, variant = key.partition(":")
+    base = key.partition(":")[0]
     known = key if key in rules.RULE_OF or key in rules.RELATION_OF else base
     rule, relation = rules.RELATION_OF.get(known, (rules.RULE_OF.get(known, OpClass.COMPOSITE), ""))
-    plain_name = rules.SAME_KERNEL.get(base, base.removeprefix("masked."))
     relation = "order" if base in rules.ORDER else relation
     mutates = key in rules.MUTATES
-    # A variant may be another function (division that rounds down); the ULP tables have only the plain ones.
-    plain = variant in ("", "no_rounding_mode")
     quirks = {
         Quirk.MEMORY: base in rules.MEMORY,
         Quirk.RUNNING: base in rules.RUNNING,
@@ -108,21 +105,29 @@ def _as_row(key: str, entry: OpInfoEntry) -> Row:
             nondeterministic=("uint8",) if base in rules.RESIZED else (),
         ),
         refuses=Refuses(unchecked=base.startswith(("_", "native_")) and not base.startswith("__")),
-        judged=Judged(
-            relation=relation,
-            rounds_between=not {key, base, plain_name}.isdisjoint(rules.ROUNDS_BETWEEN),
-            accumulates=rules.ACCUMULATES.get(key) or rules.ACCUMULATES.get(plain_name, ()),
-            stages=rules.STAGES.get(key, ()),
-            ulp=rules.ULP_NAMES.get(base, base.split(".")[-1]) if plain else key,
-            oracle="exact" if key in rules.DTYPE_BOUND or base in rules.DTYPE_BOUND else "wide",
-            law=rules.LAWS.get(key, ""),
-            transform=base in rules.TRANSFORMS or base.startswith("fft."),
-            gauss=base.startswith("nn.functional.conv"),
-            by_norm=base in rules.BY_NORM.split(),
-            bias=rules.BIAS.get(base),
-        ),
+        judged=_judged(key, relation),
         counts=Counts((key,)),
         quirks=tuple(quirk for quirk, holds in quirks.items() if holds),
+    )
+
+
+def _judged(key: str, relation: str) -> Judged:
+    base, _, variant = key.partition(":")
+    plain_name = rules.SAME_KERNEL.get(base, base.removeprefix("masked."))
+    # A variant may be another function (division that rounds down); the ULP tables have only the plain ones.
+    plain = variant in ("", "no_rounding_mode")
+    return Judged(
+        relation=relation,
+        rounds_between=not {key, base, plain_name}.isdisjoint(rules.ROUNDS_BETWEEN),
+        accumulates=rules.ACCUMULATES.get(key) or rules.ACCUMULATES.get(plain_name, ()),
+        stages=rules.STAGES.get(key, ()),
+        ulp=rules.ULP_NAMES.get(base, base.split(".")[-1]) if plain else key,
+        oracle="exact" if key in rules.DTYPE_BOUND or base in rules.DTYPE_BOUND else "wide",
+        law=rules.LAWS.get(key, ""),
+        transform=base in rules.TRANSFORMS or base.startswith("fft."),
+        gauss=base.startswith("nn.functional.conv"),
+        by_norm=base in rules.BY_NORM.split(),
+        bias=rules.BIAS.get(base),
     )
 
 

@@ -232,9 +232,9 @@ ROWS = (
         "scaled_dot_product_attention",
         _sdpa,
         call="torch.nn.functional.*",
-        counts=Counts(("*",), mps="own"),
-        refuses=Refuses(wrong=(Wrong("dropout_p", 1.5), _BOTH_MASKS, _BOTH_MASKS), fits="filled", alike=True),
         draws=Draws(cases=3),
+        refuses=Refuses(wrong=(Wrong("dropout_p", 1.5), _BOTH_MASKS, _BOTH_MASKS), fits="filled", alike=True),
+        counts=Counts(("*",), mps="own"),
     ),
     # In the backward the CPU's kernel and its formula pass a NaN on to different gradients.
     _row(
@@ -265,7 +265,7 @@ ROWS = (
         counts=Counts(under="nn.functional.scaled_dot_product_attention"),
     ),
     _row(
-        "transformer_layer", _module, call=GLUE, judged=ROUNDED, dtypes=("float32",), grad=("float32",), draws=Draws(cases=0.5)
+        "transformer_layer", _module, call=GLUE, draws=Draws(cases=0.5), dtypes=("float32",), grad=("float32",), judged=ROUNDED
     ),
     _row(
         "attention_autocast",

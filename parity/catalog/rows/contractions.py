@@ -280,52 +280,52 @@ def _activated(draw: Draw) -> Arguments:
 
 
 ROWS = (
-    _row("mm", _mm, forms=OUT, counts=OWN, refuses=Refuses(fits="always", alike=True)),
-    _row("bmm", _bmm, forms=OUT, counts=OWN, refuses=Refuses(fits="always", alike=True)),
-    _row("matmul", _matmul, forms=OUT, counts=Counts(("*", "__rmatmul__")), refuses=Refuses(fits="always", alike=True)),
+    _row("mm", _mm, forms=OUT, refuses=Refuses(fits="always", alike=True), counts=OWN),
+    _row("bmm", _bmm, forms=OUT, refuses=Refuses(fits="always", alike=True), counts=OWN),
+    _row("matmul", _matmul, forms=OUT, refuses=Refuses(fits="always", alike=True), counts=Counts(("*", "__rmatmul__"))),
     # rounds_between: the product may be rounded to the dtype before the sum
     _row(
         "addmm",
         _addmm,
-        judged=ROUNDED,
         forms=Forms(inplace=METHOD, out=True),
-        counts=Counts(("*", "addmm:decomposed")),
         refuses=Refuses(alike=True),
+        judged=Judged(rounds_between=True, bias=0),
+        counts=Counts(("*", "addmm:decomposed")),
     ),
     _row(
         "addmv",
         _addmv,
-        judged=ROUNDED,
         forms=Forms(inplace=METHOD, out=True),
-        counts=OWN,
         refuses=Refuses(fits="always", alike=True),
+        judged=Judged(rounds_between=True, bias=0),
+        counts=OWN,
     ),
-    _row("addr", _addr, forms=Forms(inplace=METHOD, out=True), counts=OWN, judged=Judged()),
+    _row("addr", _addr, forms=Forms(inplace=METHOD, out=True), judged=Judged(bias=0), counts=OWN),
     # rounds_between: the product may be rounded to the dtype before the sum
     _row(
         "addbmm",
         _batched(False),
-        judged=ROUNDED,
         forms=Forms(inplace=METHOD, out=True),
-        counts=OWN,
         refuses=Refuses(alike=True),
+        judged=ROUNDED,
+        counts=OWN,
     ),
     # rounds_between: the product may be rounded to the dtype before the sum
     _row(
         "baddbmm",
         _batched(True),
-        judged=ROUNDED,
         forms=Forms(inplace=METHOD, out=True),
-        counts=OWN,
         refuses=Refuses(alike=True),
+        judged=Judged(rounds_between=True, bias=0),
+        counts=OWN,
     ),
-    _row("dot", _vectors, forms=OUT, counts=OWN, refuses=Refuses(fits="always", alike=True)),
-    _row("vdot", _vectors, forms=OUT, counts=OWN, refuses=Refuses(fits="always")),
-    _row("mv", _mv, forms=OUT, counts=OWN, refuses=Refuses(fits="always", alike=True)),
+    _row("dot", _vectors, forms=OUT, refuses=Refuses(fits="always", alike=True), counts=OWN),
+    _row("vdot", _vectors, forms=OUT, refuses=Refuses(fits="always"), counts=OWN),
+    _row("mv", _mv, forms=OUT, refuses=Refuses(fits="always", alike=True), counts=OWN),
     _row("outer", _outer, forms=OUT, counts=OWN),
-    _row("inner", _inner, forms=OUT, counts=OWN, refuses=Refuses(fits="always")),
+    _row("inner", _inner, forms=OUT, refuses=Refuses(fits="always"), counts=OWN),
     # a product, then a sum, each a kernel in the half type
-    _row("vecdot", _vecdot, judged=ROUNDED, call="torch.linalg.*", dtypes=FLOATING, forms=OUT, counts=OWN),
+    _row("vecdot", _vecdot, forms=OUT, call="torch.linalg.*", dtypes=FLOATING, judged=ROUNDED, counts=OWN),
     # the CPU refuses many operands that are not dense ("view size is not compatible")
     _row("kron", _kron, forms=OUT, draws=Draws(packed=3), counts=OWN),
     # rounds_between: the product of a vector is rounded to the dtype before the bias is added
@@ -333,9 +333,9 @@ ROWS = (
         "linear",
         _linear,
         call="torch.nn.functional.*",
-        counts=Counts(("*",), mps="own"),
-        judged=Judged(rounds_between=True, bias=2),
         refuses=Refuses(fits="always", alike=True),
+        judged=Judged(rounds_between=True, bias=2),
+        counts=Counts(("*",), mps="own"),
     ),
     # rounds_between: the products of operand, weight and operand are separate kernels,
     # stages: added up in the dtype
@@ -344,9 +344,9 @@ ROWS = (
         _bilinear,
         call="torch.nn.functional.*",
         grad=FLOATS,
+        refuses=Refuses(fits="always", takes=("complex",)),
         judged=Judged(rounds_between=True, stages=("forward", "backward")),
         counts=OWN,
-        refuses=Refuses(fits="always", takes=("complex",)),
     ),
     *(
         # rounds_between: as addmm; linear adds its bias likewise
@@ -367,16 +367,16 @@ ROWS = (
         "addmm_activation",
         _activated,
         rule=COMPOSITE,
-        judged=ROUNDED,
+        forms=OUT,
         call="torch._addmm_activation",
         dtypes=FLOATS,
         grad=(),
-        forms=OUT,
         refuses=UNCHECKED,
+        judged=ROUNDED,
     ),
     _row("chain_matmul", _chain, judged=ROUNDED, rule=COMPOSITE, call=GLUE, grad=()),
     # rounds_between: a chain of matmuls, each rounded to the dtype
-    _row("multi_dot", _chain, judged=ROUNDED, rule=COMPOSITE, call="torch.linalg.*", forms=OUT, counts=OWN),
+    _row("multi_dot", _chain, forms=OUT, rule=COMPOSITE, call="torch.linalg.*", judged=ROUNDED, counts=OWN),
     # oracle: the CPU's own result is wrong for an expanded second operand (torch 2.13)
     _row(
         "int_mm",
@@ -385,8 +385,8 @@ ROWS = (
         call="torch._int_mm",
         dtypes=("int8",),
         grad=(),
-        judged=Judged(oracle="parity.catalog.glue.calls.int_mm"),
         refuses=UNCHECKED,
+        judged=Judged(oracle="parity.catalog.glue.calls.int_mm"),
     ),
     # centering, a matmul and a division, each rounded to the dtype
     _row("cov", _covered, judged=ROUNDED, rule=COMPOSITE, dtypes=FLOATING, counts=OWN),

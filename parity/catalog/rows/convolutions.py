@@ -205,7 +205,7 @@ _row = partial(
     grad=FLOATING,
     judged=Judged(rounds_between=True, gauss=True, bias=2),
 )
-_plain = partial(_row, call="torch.nn.functional.*", counts=OWN, refuses=Refuses(alike=True))
+_plain = partial(_row, call="torch.nn.functional.*", refuses=Refuses(alike=True), counts=OWN)
 _half = partial(_row, dtypes=HALF, grad=HALF)
 _WINDOWS = (("padding", -1), ("stride", -1), ("stride", 0), ("groups", 7), ("groups", 0), ("dilation", 0))
 _WRONG = tuple(Wrong(where, value) for where, value in _WINDOWS)

@@ -125,10 +125,10 @@ ROWS = (
     _row(
         "linspace",
         _linspace,
-        judged=ROUNDED,
+        forms=OUT,
         rule=ELEMENTWISE,
         call=GLUE,
-        forms=OUT,
+        judged=ROUNDED,
         dtypes=FLOATS,
         counts=Counts(("linspace",)),
     ),
@@ -140,10 +140,10 @@ ROWS = (
     ),
     # rounds_between: the exponent is rounded to the dtype
     _row(
-        "logspace", _logspace, judged=ROUNDED, rule=COMPOSITE, call=GLUE, forms=OUT, dtypes=FLOATS, counts=Counts(("logspace",))
+        "logspace", _logspace, forms=OUT, rule=COMPOSITE, call=GLUE, judged=ROUNDED, dtypes=FLOATS, counts=Counts(("logspace",))
     ),
     _row("eye", _eye, call=GLUE, forms=OUT, dtypes=(*NUMERIC, *BOOL), counts=Counts(("eye",))),
-    _row("full", _full, call=GLUE, forms=OUT, dtypes=EVERY, counts=Counts(("full",)), refuses=Refuses(sized=True)),
+    _row("full", _full, call=GLUE, forms=OUT, dtypes=EVERY, refuses=Refuses(sized=True), counts=Counts(("full",))),
     _row("tril_indices", _triangle, call=GLUE, dtypes=("int64", "int32"), counts=Counts(("tril_indices",))),
     _row("fft.fftfreq", _frequencies, rule=ELEMENTWISE, call="parity.catalog.glue.calls.fftfreq", dtypes=("float32",)),
     _row(
@@ -152,8 +152,8 @@ ROWS = (
         rule=COMPOSITE,
         call=GLUE,
         dtypes=("float32",),
-        counts=Counts(("signal.windows.hann",)),
         refuses=Refuses(takes=("complex",)),
+        counts=Counts(("signal.windows.hann",)),
     ),
     # without those whose ends cancel to a rounding of zero (blackman)
     _row("window", _named_window, rule=COMPOSITE, call=GLUE, dtypes=("float32",), judged=ROUNDED),

@@ -168,9 +168,9 @@ ROWS = (
     _row(
         "nll_loss2d_forward",
         _nll(True, False),
-        judged=Judged(accumulates=("forward",)),
-        call=CALLS + "*",
         forms=OUT,
+        call=CALLS + "*",
+        judged=Judged(accumulates=("forward",)),
         counts=Counts(under="nn.functional.nll_loss"),
     ),
     gradient("nll_loss", _nll(False, True), grad=(), quirks=(Quirk.READS_PAST,)),

@@ -303,12 +303,12 @@ def _item(draw: Draw) -> Arguments:
 
 
 ROWS = (
-    _row("gather", _gather, forms=OUT, counts=OWN, judged=Judged(accumulates=SCATTERED)),
+    _row("gather", _gather, forms=OUT, judged=Judged(accumulates=SCATTERED), counts=OWN),
     _row(
-        "take_along_dim", _take_along, forms=OUT, counts=OWN, quirks=(Quirk.READS_PAST,), judged=Judged(accumulates=SCATTERED)
+        "take_along_dim", _take_along, forms=OUT, judged=Judged(accumulates=SCATTERED), counts=OWN, quirks=(Quirk.READS_PAST,)
     ),
-    _row("take", _take, forms=OUT, counts=OWN, judged=Judged(accumulates=SCATTERED)),
-    _row("index_select", _select, forms=OUT, counts=OWN, judged=Judged(accumulates=SCATTERED)),
+    _row("take", _take, forms=OUT, judged=Judged(accumulates=SCATTERED), counts=OWN),
+    _row("index_select", _select, forms=OUT, judged=Judged(accumulates=SCATTERED), counts=OWN),
     _row("masked_select", _masked_select, forms=OUT, counts=OWN),
     _row("getitem", _getitem, call="operator.*", forms=Forms(view=True), counts=Counts(("__getitem__",))),
     _row(
@@ -316,8 +316,8 @@ ROWS = (
         _getitem_advanced,
         call="operator.getitem",
         draws=Draws(on_cpu="indices"),
-        counts=Counts(under="__getitem__"),
         judged=Judged(accumulates=SCATTERED),
+        counts=Counts(under="__getitem__"),
     ),
     _row("nonzero", unary(whole(0, 1)), grad=(), forms=OUT, counts=OWN),
     _row("argwhere", unary(whole(0, 1)), grad=(), counts=OWN),
@@ -327,9 +327,9 @@ ROWS = (
         _embedding,
         call="torch.nn.functional.*",
         grad=FLOATS,
-        counts=OWN,
         refuses=Refuses(takes=("int",)),
         judged=Judged(accumulates=SCATTERED),
+        counts=OWN,
     ),
     _row(
         "embedding_bag",
@@ -338,9 +338,9 @@ ROWS = (
         call=GLUE,
         dtypes=FLOATS,
         grad=FLOATS,
-        counts=Counts(("nn.functional.embedding_bag",)),
-        judged=Judged(accumulates=SCATTERED),
         draws=Draws(cases=2),
+        judged=Judged(accumulates=SCATTERED),
+        counts=Counts(("nn.functional.embedding_bag",)),
     ),
     _row("one_hot", _one_hot, call="torch.nn.functional.*", dtypes=("int64",), grad=(), counts=OWN),
     _row("bucketize", _bucketize, call=GLUE, forms=OUT, dtypes=REAL, grad=(), counts=Counts(("bucketize",))),
@@ -353,15 +353,15 @@ ROWS = (
         grad=(),
         forms=OUT,
         draws=Draws(on_cpu="indices"),
-        counts=Counts(under="__getitem__"),
         refuses=UNCHECKED,
+        counts=Counts(under="__getitem__"),
     ),
     _row(
         "embedding_limited",
         _limited,
         rule=COMPOSITE,
-        judged=ROUNDED,
         forms=Forms(updates=True),
+        judged=ROUNDED,
         call=GLUE,
         dtypes=("float32",),
         grad=(),

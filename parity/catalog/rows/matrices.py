@@ -118,19 +118,19 @@ def _doubtful(definite: bool) -> Signature:
 
 
 ROWS = (
-    _row("matrix_power", _power, forms=OUT, counts=OWN, refuses=Refuses(takes=("int",))),
+    _row("matrix_power", _power, forms=OUT, refuses=Refuses(takes=("int",)), counts=OWN),
     _row("matrix_exp", _expm, counts=Counts(("matrix_exp",))),
     _row("matrix_norm", _matrix_norm, rule=COMPOSITE, dtypes=FLOATING, grad=FLOATING, forms=OUT, counts=OWN),
     _row(
         "matrix_norm_spectral",
         _spectral_norm,
-        judged=Judged(relation="spectral_norm", by_norm=True),
-        call="torch.linalg.matrix_norm",
         forms=OUT,
+        call="torch.linalg.matrix_norm",
+        judged=Judged(relation="spectral_norm", by_norm=True),
     ),
     # rounds_between: two products and a difference, each in the dtype
     _row(
-        "cross", _cross, judged=ROUNDED, rule=COMPOSITE, dtypes=NUMERIC, grad=FLOATING, forms=OUT, counts=Counts(("*", "cross"))
+        "cross", _cross, forms=OUT, rule=COMPOSITE, dtypes=NUMERIC, grad=FLOATING, judged=ROUNDED, counts=Counts(("*", "cross"))
     ),
     _row("vander", _vander, rule=COMPOSITE, dtypes=(*LAPACK, *INTS), counts=OWN),
     _row("householder_product", _householder, rule=COMPOSITE, forms=OUT, counts=OWN),

@@ -235,7 +235,7 @@ def _pad_row(mode: str, dtypes: tuple[str, ...] = EVERY, more: tuple[str, ...] =
     opinfo = (f"nn.functional.pad:{mode}", *more)
     path = "torch.nn.functional.pad"
     return _row(
-        f"pad_{mode}", _pad_mode(mode), call=path, dtypes=dtypes, counts=Counts(opinfo), judged=Judged(accumulates=accumulates)
+        f"pad_{mode}", _pad_mode(mode), call=path, dtypes=dtypes, judged=Judged(accumulates=accumulates), counts=Counts(opinfo)
     )
 
 
@@ -286,8 +286,8 @@ ROWS = (
         _copy,
         call="torch.Tensor.*",
         forms=Forms(mutates=True),
-        quirks=(Quirk.TRANSFERS,),
         draws=Draws(on_cpu="either"),
+        quirks=(Quirk.TRANSFERS,),
     ),
     _row("fill_", _fill, call="torch.Tensor.*", forms=Forms(mutates=True), counts=Counts(("fill",))),
     _row("zero_", unary(), call="torch.Tensor.*", forms=Forms(mutates=True), counts=OWN),
@@ -305,7 +305,7 @@ ROWS = (
     _row("column_stack", _pieces(2, 1), forms=Forms(out=True, promotes=True), counts=OWN),
     _row("repeat", _repeat, call="torch.Tensor.*", counts=OWN),
     _row("tile", _tile, counts=OWN),
-    _row("repeat_interleave", _repeat_interleave, counts=OWN, judged=Judged(accumulates=SCATTERED)),
+    _row("repeat_interleave", _repeat_interleave, judged=Judged(accumulates=SCATTERED), counts=OWN),
     _row("flip", _flip, counts=OWN),
     _row("fliplr", unary(low=2), counts=OWN),
     _row("flipud", unary(low=1), counts=OWN),

@@ -142,10 +142,10 @@ ROWS = (
     # rounds_between: mean and rstd are rounded to the dtype for the backward
     _row("batch_norm", _batch_norm, judged=ROUNDED, counts=Counts(("*", "nn.functional.batch_norm:without_cudnn"))),
     _row("batch_norm_train", _batch_norm_train, judged=ROUNDED, call=GLUE),
-    _row("layer_norm", _layer_norm, counts=Counts(("*", "native_layer_norm")), refuses=Refuses(fits="always")),
-    _row("rms_norm", _rms_norm, counts=OWN, refuses=Refuses(fits="never")),
+    _row("layer_norm", _layer_norm, refuses=Refuses(fits="always"), counts=Counts(("*", "native_layer_norm"))),
+    _row("rms_norm", _rms_norm, refuses=Refuses(fits="never"), counts=OWN),
     # rounds_between: mean and rstd are stored in the dtype on CUDA
-    _row("group_norm", _group_norm, judged=ROUNDED, quirks=(Quirk.UNFROZEN,), counts=Counts(("*", "native_group_norm"))),
+    _row("group_norm", _group_norm, judged=ROUNDED, counts=Counts(("*", "native_group_norm")), quirks=(Quirk.UNFROZEN,)),
     # rounds_between: as batch_norm
     _row("instance_norm", _instance_norm, judged=ROUNDED, counts=OWN),
     _row("instance_norm_running", _instance_norm_running, judged=ROUNDED, call=GLUE),
@@ -160,11 +160,11 @@ ROWS = (
     _row(
         "renorm",
         _renorm,
-        judged=Judged(stages=("forward",)),
+        forms=Forms(inplace=METHOD, out=True),
         call="torch.*",
         dtypes=FLOATING,
         grad=FLOATING,
-        forms=Forms(inplace=METHOD, out=True),
+        judged=Judged(stages=("forward",)),
         counts=OWN,
     ),
     *(

@@ -194,11 +194,11 @@ ROWS = (
             f"fractional_max_pool{n}d_sampled",
             _fractional(n),
             rule=SELECTION,
-            judged=Judged(relation="sampled_pool_indices"),
+            draws=Draws(spatial=n),
             call=f"parity.catalog.glue.calls.fractional_max_pool{n}d",
             dtypes=("float32",),
             grad=("float32",),
-            draws=Draws(spatial=n),
+            judged=Judged(relation="sampled_pool_indices"),
         )
         for n in (2, 3)
     ),

@@ -91,7 +91,7 @@ ROWS = (
         rule=COMPOSITE,
         dtypes=("float32",),
         grad=("float32",),
-        counts=OWN,
         refuses=Refuses(wrong=(Wrong("p", -1.0),)),
+        counts=OWN,
     ),
 )

@@ -30,7 +30,17 @@ from parity.catalog.signatures import unary
 from parity.core.case import TensorSpec
 from parity.core.dtypes import BOOL, FLOATS
 
-_row = partial(Row, family="random", rule=RANDOM, judged=Judged(relation="random", oracle="exact", law="*"), dtypes=FLOATS)
+
+def _wrong(where: int, value: float) -> Refuses:
+    return Refuses(wrong=(Wrong(where, value),))
+
+
+def _law(name: str) -> Judged:
+    """How numbers of this distribution or mask are judged."""
+    return Judged(relation="random", oracle="exact", law=name)
+
+
+_row = partial(Row, family="random", rule=RANDOM, judged=_law("*"), dtypes=FLOATS)
 CALLS = "parity.catalog.glue.calls."
 STEPS = "parity.catalog.glue.steps."
 DRAWN = (*FLOATS, "complex64")
@@ -269,7 +279,7 @@ _drop = partial(_row, call="torch.nn.functional.*", grad=FLOATS)
 ROWS = (
     # factories
     _row("rand", _shaped, call=CALLS + "rand", dtypes=DRAWN, refuses=Refuses(sized=True)),
-    _row("randn", _shaped, call=CALLS + "randn", dtypes=DRAWN, counts=Counts(("randn",)), refuses=Refuses(sized=True)),
+    _row("randn", _shaped, call=CALLS + "randn", dtypes=DRAWN, refuses=Refuses(sized=True), counts=Counts(("randn",))),
     _row("randint", _randint, call=CALLS + "integers", dtypes=COUNTED, counts=Counts(("randint",))),
     _row("randperm", _permutation, call=CALLS + "randperm", dtypes=("int64", "int32", "int16")),
     _row(
@@ -277,56 +287,30 @@ ROWS = (
         _permutation,
         call=STEPS + "randperm_written",
         dtypes=("int64", "int32"),
+        judged=_law("randperm"),
         counts=Counts(under="randperm"),
-        judged=Judged(relation="random", oracle="exact", law="randperm"),
     ),
-    _row(
-        "rand_like",
-        _like,
-        dtypes=DRAWN,
-        forms=Forms(strides=True),
-        counts=OWN,
-        judged=Judged(relation="random", oracle="exact", law="rand"),
-    ),
-    _row(
-        "randn_like",
-        _like,
-        dtypes=DRAWN,
-        forms=Forms(strides=True),
-        counts=OWN,
-        judged=Judged(relation="random", oracle="exact", law="randn"),
-    ),
+    _row("rand_like", _like, dtypes=DRAWN, forms=Forms(strides=True), judged=_law("rand"), counts=OWN),
+    _row("randn_like", _like, dtypes=DRAWN, forms=Forms(strides=True), judged=_law("randn"), counts=OWN),
     _row("randint_like", _randint_like, call=CALLS + "randint", dtypes=COUNTED, counts=Counts(("randint_like",))),
     _row("normal", _normal, forms=OUT, counts=Counts(("*", "normal:number_mean"))),
     # fills
-    _fill("uniform_", _into((-1.0, 3.0), (0.5, 0.75)), counts=Counts(("uniform",)), refuses=Refuses(wrong=(Wrong(2, -99.0),))),
+    _fill("uniform_", _into((-1.0, 3.0), (0.5, 0.75)), refuses=_wrong(2, -99.0), counts=Counts(("uniform",))),
     _fill(
-        "normal_",
-        _into((2.0, 0.5), (-1.0, 3.0)),
-        dtypes=DRAWN,
-        counts=Counts(("normal:in_place",)),
-        refuses=Refuses(wrong=(Wrong(2, -1.0),)),
+        "normal_", _into((2.0, 0.5), (-1.0, 3.0)), dtypes=DRAWN, refuses=_wrong(2, -1.0), counts=Counts(("normal:in_place",))
     ),
-    _fill("log_normal_", _into((0.0, 0.5)), counts=Counts(("log_normal",)), refuses=Refuses(wrong=(Wrong(2, -0.5),))),
-    _fill("cauchy_", _into((2.0, 0.5)), counts=Counts(("cauchy",)), refuses=Refuses(wrong=(Wrong(2, -1.0),))),
-    _fill("exponential_", _into((0.5,), (2.0,)), counts=Counts(("exponential",)), refuses=Refuses(wrong=(Wrong(1, -1.0),))),
-    _fill(
-        "geometric_",
-        _asked((0.5,), (0.25,), (0.9,)),
-        dtypes=REAL,
-        counts=Counts(("geometric",)),
-        refuses=Refuses(wrong=(Wrong(1, 1.5),)),
-    ),
-    _fill(
-        "bernoulli_", _asked((0.5,), (0.25,), (0.0,), (1.0,), (0.01,)), dtypes=COUNTED, refuses=Refuses(wrong=(Wrong(1, 1.5),))
-    ),
+    _fill("log_normal_", _into((0.0, 0.5)), refuses=_wrong(2, -0.5), counts=Counts(("log_normal",))),
+    _fill("cauchy_", _into((2.0, 0.5)), refuses=_wrong(2, -1.0), counts=Counts(("cauchy",))),
+    _fill("exponential_", _into((0.5,), (2.0,)), refuses=_wrong(1, -1.0), counts=Counts(("exponential",))),
+    _fill("geometric_", _asked((0.5,), (0.25,), (0.9,)), dtypes=REAL, refuses=_wrong(1, 1.5), counts=Counts(("geometric",))),
+    _fill("bernoulli_", _asked((0.5,), (0.25,), (0.0,), (1.0,), (0.01,)), dtypes=COUNTED, refuses=_wrong(1, 1.5)),
     _fill(
         "bernoulli_tensor_",
         _bernoulli_each,
         call="torch.Tensor.bernoulli_",
         dtypes=COUNTED,
+        judged=_law("bernoulli_"),
         quirks=(Quirk.CHANCES,),
-        judged=Judged(relation="random", oracle="exact", law="bernoulli_"),
     ),
     _fill("random_", _random_into, dtypes=COUNTED),
     _fill("trunc_normal_", _weight, call="torch.nn.init.*", dtypes=("float32",)),
@@ -339,14 +323,14 @@ ROWS = (
         _asked((0.5,), (0.25,), (0.9,)),
         call="torch.bernoulli",
         dtypes=COUNTED,
-        refuses=Refuses(wrong=(Wrong(1, -0.5),)),
-        judged=Judged(relation="random", oracle="exact", law="bernoulli"),
+        refuses=_wrong(1, -0.5),
+        judged=_law("bernoulli"),
     ),
     _row("poisson", _rates, quirks=(Quirk.CHANCES,)),
     _row("binomial", _binomial, call=CALLS + "binomial", dtypes=("float32",)),
     _row("standard_gamma", _gamma, call="torch._standard_gamma", dtypes=("float32",), refuses=UNCHECKED),
     _row("dirichlet", _concentrations, call=STEPS + "dirichlet", dtypes=("float32",)),
-    _row("multinomial", _multinomial, forms=OUT, counts=OWN, quirks=(Quirk.CHANCES,), draws=Draws(cases=2)),
+    _row("multinomial", _multinomial, forms=OUT, draws=Draws(cases=2), counts=OWN, quirks=(Quirk.CHANCES,)),
     _row("multinomial_zeros", _multinomial_zeros, call=CALLS + "multinomial_zeros"),
     # dropped and scaled
     _drop("dropout", _dropout(), counts=OWN),
@@ -354,8 +338,8 @@ ROWS = (
         "native_dropout",
         _dropout_into(),
         call=STEPS + "native_dropout",
+        judged=_law("dropout"),
         counts=Counts(under="nn.functional.dropout"),
-        judged=Judged(relation="random", oracle="exact", law="dropout"),
     ),
     _drop("dropout1d", _dropout(2, 3)),
     _drop("dropout2d", _dropout(3, 4), counts=OWN),
@@ -366,49 +350,40 @@ ROWS = (
         _alpha_dropout(2),
         counts=Counts(("nn.functional.feature_alpha_dropout:with_train", "nn.functional.feature_alpha_dropout:without_train")),
     ),
-    _fill("dropout_", _dropout_into(), call="torch.*", judged=Judged(relation="random", oracle="exact", law="dropout")),
+    _fill("dropout_", _dropout_into(), call="torch.*", judged=_law("dropout")),
     _fill(
         "feature_dropout_",
         _dropout_into(2),
         call="torch.*",
+        judged=_law("dropout2d"),
         counts=Counts(under="nn.functional.dropout2d"),
-        judged=Judged(relation="random", oracle="exact", law="dropout2d"),
     ),
-    _fill(
-        "alpha_dropout_", _dropout_into(), call="torch.*", judged=Judged(relation="random", oracle="exact", law="alpha_dropout")
-    ),
+    _fill("alpha_dropout_", _dropout_into(), call="torch.*", judged=_law("alpha_dropout")),
     _fill(
         "feature_alpha_dropout_",
         _dropout_into(2),
         call="torch.*",
+        judged=_law("feature_alpha_dropout"),
         counts=Counts(under="nn.functional.feature_alpha_dropout:with_train"),
-        judged=Judged(relation="random", oracle="exact", law="feature_alpha_dropout"),
     ),
-    _drop(
-        "rrelu_training",
-        _rrelu,
-        call="torch.nn.functional.rrelu",
-        grad=RRELU,
-        dtypes=RRELU,
-        judged=Judged(relation="random", oracle="exact", law="rrelu"),
-    ),
-    _fill("rrelu_", _rrelu, call="torch.*", dtypes=RRELU, judged=Judged(relation="random", oracle="exact", law="rrelu")),
+    _drop("rrelu_training", _rrelu, call="torch.nn.functional.rrelu", grad=RRELU, dtypes=RRELU, judged=_law("rrelu")),
+    _fill("rrelu_", _rrelu, call="torch.*", dtypes=RRELU, judged=_law("rrelu")),
     _drop("gumbel_softmax", _gumbel),
     _drop(
         "fractional_max_pool2d",
         _fractional(2),
         call="torch.nn.functional.fractional_max_pool2d_with_indices",
-        counts=Counts(("nn.functional.fractional_max_pool2d",)),
-        judged=Judged(relation="random", oracle="exact", law="fractional_max_pool"),
         draws=Draws(spatial=2),
+        judged=_law("fractional_max_pool"),
+        counts=Counts(("nn.functional.fractional_max_pool2d",)),
     ),
     _drop(
         "fractional_max_pool3d",
         _fractional(3),
         call="torch.nn.functional.fractional_max_pool3d_with_indices",
-        counts=Counts(("nn.functional.fractional_max_pool3d",)),
-        judged=Judged(relation="random", oracle="exact", law="fractional_max_pool"),
         draws=Draws(spatial=3),
+        judged=_law("fractional_max_pool"),
+        counts=Counts(("nn.functional.fractional_max_pool3d",)),
     ),
     _drop(
         "attention_dropout",
@@ -416,14 +391,14 @@ ROWS = (
         call=CALLS + "attention_dropout",
         counts=Counts(under="nn.functional.scaled_dot_product_attention"),
     ),
-    _drop("lstm_dropout", _lstm, call=CALLS + "lstm_dropout", counts=Counts(under="lstm"), refuses=UNCHECKED),
+    _drop("lstm_dropout", _lstm, call=CALLS + "lstm_dropout", refuses=UNCHECKED, counts=Counts(under="lstm")),
     _row(
         "empty_like",
         unary(),
         rule=METADATA,
-        judged=Judged(relation="uninitialised", oracle="exact"),
-        dtypes=EVERY,
         forms=Forms(strides=True),
+        dtypes=EVERY,
+        judged=Judged(relation="uninitialised", oracle="exact"),
         counts=OWN,
     ),
 )

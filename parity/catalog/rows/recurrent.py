@@ -17,9 +17,9 @@ _row = partial(
     rule=COMPOSITE,
     dtypes=FLOATS,
     grad=FLOATS,
-    judged=ROUNDED,
     draws=Draws(lesser=coupled.lesser),
     refuses=UNCHECKED,
+    judged=ROUNDED,
 )
 
 

@@ -233,10 +233,10 @@ ROWS = (
         _dim_needed(within(-2, 2), many=False),
         rule=COMPOSITE,
         call="torch.prod",
-        judged=Judged(accumulates=("backward",)),
+        forms=OUT,
         dtypes=EVERY,
         grad=FLOATING,
-        forms=OUT,
+        judged=Judged(accumulates=("backward",)),
     ),
     _row("mean", _mean, forms=Forms(promotes=True), dtypes=EVERY, grad=FLOATING, counts=OWN),
     _row("mean_dim", _dim_needed(), call="torch.mean", dtypes=FLOATING, grad=FLOATING, forms=OUT),
@@ -261,8 +261,8 @@ ROWS = (
     _row(
         "logsumexp",
         _dim_needed(within(-30, 30)),
-        judged=ROUNDED,
         forms=Forms(out=True, promotes=True),
+        judged=ROUNDED,
         rule=COMPOSITE,
         dtypes=EVERY,
         grad=FLOATING,
@@ -297,7 +297,7 @@ ROWS = (
     _row("corrcoef", _correlated, rule=COMPOSITE, judged=ROUNDED, dtypes=("float32", "complex64"), counts=OWN),
     _row("trace", _square, dtypes=NUMERIC, grad=FLOATING, counts=OWN),
     # rounds_between: n differences one after the other
-    _row("diff", _diff, judged=ROUNDED, rule=COMPOSITE, dtypes=EVERY, grad=FLOATING, forms=OUT, counts=OWN),
+    _row("diff", _diff, forms=OUT, rule=COMPOSITE, dtypes=EVERY, grad=FLOATING, judged=ROUNDED, counts=OWN),
     # rounds_between: differences and quotients are separate half-precision kernels
     _row("gradient", _gradient, judged=ROUNDED, rule=COMPOSITE, dtypes=FLOATING, grad=FLOATING, counts=OWN),
     _row(
@@ -307,8 +307,8 @@ ROWS = (
         dtypes=FLOATS,
         grad=FLOATS,
         call=GLUE,
-        counts=Counts(("_segment_reduce:lengths", "_segment_reduce:offsets")),
         judged=Judged(accumulates=("forward", "backward")),
+        counts=Counts(("_segment_reduce:lengths", "_segment_reduce:offsets")),
     ),
     # rule: differences of the abscissae may cancel
     # rounds_between: sums and products are separate half-precision kernels

@@ -110,24 +110,24 @@ def _unique_rows(draw: Draw) -> Arguments:
 
 
 ROWS = (
-    _row("sort", _sort, judged=Judged(relation="sort"), forms=OUT, counts=OWN),
+    _row("sort", _sort, forms=OUT, judged=Judged(relation="sort"), counts=OWN),
     _row("argsort", _argsort, judged=Judged(relation="argsort"), grad=(), counts=OWN),
     _row("msort", _msort, judged=Judged(relation="order"), rule=EXACT, counts=OWN),
-    _row("topk", _topk, dtypes=REAL, judged=Judged(relation="topk"), forms=OUT, counts=OWN),
-    _row("kthvalue", _kthvalue, dtypes=REAL, judged=Judged(relation="kthvalue"), forms=OUT, counts=OWN),
-    _row("median", _along, draws=Draws(unexpanded=True), dtypes=REAL, judged=Judged(relation="median"), forms=OUT, counts=OWN),
+    _row("topk", _topk, dtypes=REAL, forms=OUT, judged=Judged(relation="topk"), counts=OWN),
+    _row("kthvalue", _kthvalue, dtypes=REAL, forms=OUT, judged=Judged(relation="kthvalue"), counts=OWN),
+    _row("median", _along, forms=OUT, dtypes=REAL, draws=Draws(unexpanded=True), judged=Judged(relation="median"), counts=OWN),
     _row(
-        "nanmedian", _along, draws=Draws(unexpanded=True), dtypes=REAL, judged=Judged(relation="median"), forms=OUT, counts=OWN
+        "nanmedian", _along, forms=OUT, dtypes=REAL, draws=Draws(unexpanded=True), judged=Judged(relation="median"), counts=OWN
     ),
     _row("median_all", _whole_or_nothing, judged=Judged(relation="order"), dtypes=REAL, rule=EXACT, call="torch.median"),
     _row("nanmedian_all", _whole_or_nothing, judged=Judged(relation="order"), dtypes=REAL, rule=EXACT, call="torch.nanmedian"),
     _row("mode", _along, judged=Judged(relation="mode"), counts=OWN),
-    _row("max", _along, judged=Judged(relation="max_dim"), forms=OUT, counts=Counts(("max:reduction_with_dim",))),
-    _row("min", _along, judged=Judged(relation="max_dim"), forms=OUT, counts=Counts(("min:reduction_with_dim",))),
+    _row("max", _along, forms=OUT, judged=Judged(relation="max_dim"), counts=Counts(("max:reduction_with_dim",))),
+    _row("min", _along, forms=OUT, judged=Judged(relation="max_dim"), counts=Counts(("min:reduction_with_dim",))),
     _row("max_all", _whole, rule=EXACT, call="torch.max", counts=Counts(("max:reduction_no_dim",))),
     _row("min_all", _whole, rule=EXACT, call="torch.min", counts=Counts(("min:reduction_no_dim",))),
-    _row("argmax", _arg, dtypes=REAL, judged=Judged(relation="argmax"), grad=(), forms=OUT, counts=OWN),
-    _row("argmin", _arg, dtypes=REAL, judged=Judged(relation="argmin"), grad=(), forms=OUT, counts=OWN),
+    _row("argmax", _arg, dtypes=REAL, forms=OUT, grad=(), judged=Judged(relation="argmax"), counts=OWN),
+    _row("argmin", _arg, dtypes=REAL, forms=OUT, grad=(), judged=Judged(relation="argmin"), counts=OWN),
     _row("aminmax", _arg, rule=EXACT, forms=OUT, counts=OWN),
     _row(
         "quantile",

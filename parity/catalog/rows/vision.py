@@ -153,17 +153,17 @@ ROWS = (
     _resample("nearest", (2, 1, 3), rule=EXACT, dtypes=(*FLOATS, "uint8")),
     _resample("nearest-exact", (2, 1, 3), rule=EXACT, dtypes=(*FLOATS, "uint8")),
     _resample("linear", (1,), judged=Judged(accumulates=SCATTERED)),
-    _resample("bilinear", (2,), judged=Judged(accumulates=SCATTERED), refuses=Refuses(takes=("int",))),
+    _resample("bilinear", (2,), refuses=Refuses(takes=("int",)), judged=Judged(accumulates=SCATTERED)),
     _resample("bicubic", (2,), judged=Judged(accumulates=SCATTERED)),
-    _resample("trilinear", (3,), judged=Judged(accumulates=SCATTERED), refuses=Refuses(takes=("int",))),
+    _resample("trilinear", (3,), refuses=Refuses(takes=("int",)), judged=Judged(accumulates=SCATTERED)),
     # rule: torch.nn.functional calls adaptive_avg_pool
-    _resample("area", (2, 1, 3), rule=CONTRACTION, judged=Judged(accumulates=SCATTERED), refuses=Refuses(takes=("complex",))),
+    _resample("area", (2, 1, 3), rule=CONTRACTION, refuses=Refuses(takes=("complex",)), judged=Judged(accumulates=SCATTERED)),
     _row(
         "grid_sample_2d",
         _grid_sample(2),
         call="torch.nn.functional.grid_sample",
-        counts=Counts(("*", "grid_sampler_2d")),
         judged=Judged(accumulates=SCATTERED),
+        counts=Counts(("*", "grid_sampler_2d")),
     ),
     # rounds_between: in three dimensions coordinates are computed in the dtype (GridSampler.cuh: scalar_t)
     _row(
@@ -177,6 +177,6 @@ ROWS = (
     _row("pixel_shuffle", _shuffle, rule=EXACT, dtypes=EVERY, grad=FLOATING, counts=OWN),
     _row("pixel_unshuffle", _unshuffle, rule=EXACT, dtypes=EVERY, grad=FLOATING, counts=OWN),
     _row("channel_shuffle", _channel_shuffle, rule=EXACT, dtypes=EVERY, grad=FLOATING, counts=OWN),
-    _row("unfold", _unfold, rule=EXACT, dtypes=FLOATING, grad=FLOATING, counts=OWN, refuses=Refuses(wrong=_WRONG)),
+    _row("unfold", _unfold, rule=EXACT, dtypes=FLOATING, grad=FLOATING, refuses=Refuses(wrong=_WRONG), counts=OWN),
     _row("fold", _fold, rule=CONTRACTION, dtypes=FLOATING, grad=FLOATING, refuses=Refuses(wrong=_WRONG, fits="filled")),
 )

@@ -219,9 +219,9 @@ ROWS = (
     _row(
         "scatter_add",
         _scatter_add,
-        judged=Judged(accumulates=("forward", "backward")),
-        rule=CONTRACTION,
         forms=Forms(inplace=METHOD, out=True),
+        rule=CONTRACTION,
+        judged=Judged(accumulates=("forward", "backward")),
         counts=OWN,
     ),
     *(
@@ -229,12 +229,12 @@ ROWS = (
         _row(
             f"scatter_reduce_{r}",
             _scatter_reduce(r),
-            judged=Judged(accumulates=("forward", "backward")),
+            forms=Forms(inplace="torch.Tensor.scatter_reduce_", out=True),
             rule=rule,
             call="torch.scatter_reduce",
             dtypes=REAL,
             grad=FLOATS,
-            forms=Forms(inplace="torch.Tensor.scatter_reduce_", out=True),
+            judged=Judged(accumulates=("forward", "backward")),
             counts=Counts((f"scatter_reduce:{r}",)),
         )
         for r, rule in (("sum", CONTRACTION), ("prod", COMPOSITE), ("mean", COMPOSITE), ("amax", EXACT), ("amin", EXACT))
@@ -243,26 +243,26 @@ ROWS = (
     _row(
         "index_add",
         _index_add,
-        judged=Judged(accumulates=("forward", "backward")),
-        rule=CONTRACTION,
         forms=Forms(inplace=METHOD, out=True),
+        rule=CONTRACTION,
+        judged=Judged(accumulates=("forward", "backward")),
         counts=OWN,
     ),
     _row("index_copy", _index_copy, forms=Forms(inplace=METHOD, out=True), counts=OWN),
     _row(
-        "index_fill", _index_fill, forms=Forms(inplace=METHOD), counts=OWN, quirks=(Quirk.NUMBER,), refuses=Refuses(wraps=True)
+        "index_fill", _index_fill, forms=Forms(inplace=METHOD), refuses=Refuses(wraps=True), counts=OWN, quirks=(Quirk.NUMBER,)
     ),
     *(
         # accumulates: as scatter_reduce; its gradient gathers, and the gradient of that adds up
         _row(
             f"index_reduce_{r}",
             _index_reduce(r),
-            judged=Judged(accumulates=("forward", "backward")),
+            forms=Forms(inplace="torch.Tensor.index_reduce_", out=True),
             rule=rule,
             call="torch.index_reduce",
             dtypes=REAL,
             grad=FLOATS,
-            forms=Forms(inplace="torch.Tensor.index_reduce_", out=True),
+            judged=Judged(accumulates=("forward", "backward")),
             counts=Counts((f"index_reduce:{r}",)),
         )
         for r, rule in (("prod", COMPOSITE), ("mean", COMPOSITE), ("amax", EXACT), ("amin", EXACT))
@@ -271,19 +271,19 @@ ROWS = (
         "index_put",
         _index_put(False),
         forms=Forms(inplace=METHOD),
-        counts=OWN,
         draws=Draws(on_cpu="indices"),
         refuses=Refuses(wraps=True),
+        counts=OWN,
     ),
     # accumulates: repeats are added one by one in the dtype (atomics)
     _row(
         "index_put_accumulate",
         _index_put(True),
-        judged=Judged(accumulates=("forward", "backward")),
+        forms=Forms(inplace="torch.Tensor.index_put_"),
         rule=CONTRACTION,
         call="torch.index_put",
-        forms=Forms(inplace="torch.Tensor.index_put_"),
         draws=Draws(on_cpu="indices"),
+        judged=Judged(accumulates=("forward", "backward")),
     ),
     _row(
         "index_put_mask",
@@ -296,13 +296,13 @@ ROWS = (
     _row(
         "put",
         _put,
-        judged=Judged(accumulates=("forward", "backward")),
+        forms=Forms(inplace=METHOD),
         rule=CONTRACTION,
         call="torch.Tensor.*",
-        forms=Forms(inplace=METHOD),
-        counts=OWN,
         draws=Draws(nondeterministic=EVERY),
         refuses=Refuses(wraps=True),
+        judged=Judged(accumulates=("forward", "backward")),
+        counts=OWN,
     ),
     _row("masked_fill", _masked_fill, forms=Forms(inplace=METHOD), counts=OWN, quirks=(Quirk.NUMBER,)),
     _row("masked_scatter", _masked_scatter, forms=Forms(inplace=METHOD), counts=OWN),
@@ -320,23 +320,23 @@ ROWS = (
     _row(
         "scatter_old",
         _scatter_old,
-        judged=Judged(accumulates=("forward", "backward")),
+        forms=Forms(inplace="torch.Tensor.scatter_", out=True),
         rule=COMPOSITE,
         call="torch.scatter",
         dtypes=(*REAL, "complex64"),
         grad=(),
-        forms=Forms(inplace="torch.Tensor.scatter_", out=True),
+        judged=Judged(accumulates=("forward", "backward")),
     ),
     _row(
         "index_put_kernel",
         _put_unsafe,
-        judged=Judged(accumulates=("forward",)),
+        forms=Forms(mutates=True),
         rule=CONTRACTION,
         call="parity.catalog.glue.aten._index_put_impl_",
         grad=(),
-        forms=Forms(mutates=True),
         draws=Draws(on_cpu="indices"),
         refuses=Refuses(wraps=True, unchecked=True),
+        judged=Judged(accumulates=("forward",)),
         counts=Counts(under="index_put"),
     ),
 )
