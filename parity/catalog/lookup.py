@@ -27,9 +27,9 @@ def names_of(r: Row) -> tuple[str, ...]:
 
 def public_names(r: Row) -> frozenset[str]:
     """Public names of a row's functions in the spelling of `short`: `linalg.solve`, `Tensor.copy_`, `aten::exp`."""
-    paths = [p for p in (r.call, r.inplace) if p.startswith("torch.")]
-    kernels = [p for p in (r.call, r.inplace) if p.startswith(("torch.", "parity.catalog.glue.aten."))]
-    entries = [entry.partition(":")[0] for entry in r.opinfo]
+    paths = [p for p in (r.call, r.forms.inplace) if p.startswith("torch.")]
+    kernels = [p for p in (r.call, r.forms.inplace) if p.startswith(("torch.", "parity.catalog.glue.aten."))]
+    entries = [entry.partition(":")[0] for entry in r.counts.opinfo]
     aten = [p.rpartition(".")[2] for p in (*kernels, *entries)]
     return frozenset([*map(short, paths), *entries, *(f"aten::{name}" for name in aten)])
 

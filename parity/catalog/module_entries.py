@@ -20,7 +20,7 @@ from parity.catalog import module_rules as rules
 from parity.catalog import opinfo
 from parity.catalog.draw import Arguments, Draw
 from parity.catalog.opinfo_trees import generators, rebuilt, tensors_of
-from parity.catalog.row import Row
+from parity.catalog.row import ROUNDED, Counts, Draws, Forms, Quirk, Row
 from parity.catalog.samples import Sample, draw_sample, evenly, sample_of, stored, torch_version, write
 from parity.core.case import OpClass
 from parity.core.dtypes import DEFAULT, FACTS
@@ -87,20 +87,29 @@ def _as_row(key: str, entry: ModuleEntry, functions: dict[str, Row]) -> Row:
         "signature": signature,
         "dtypes": entry.dtypes,
         "grad": entry.backward,
-        "opinfo": (key,),
+        "call": f"{GLUE}.{_runner(key)}",
+        "forms": Forms(updates=entry.updates),
+        "counts": Counts((key,)),
     }
-    own |= {"updates": entry.updates, "call": f"{GLUE}.{_runner(key)}"}
     if mode_of(key) == "state":
-        return Row(PREFIX + key, rule=OpClass.EXACT, places=True, **own)
+        return Row(PREFIX + key, rule=OpClass.EXACT, draws=Draws(places=True), **own)
     function = functions.get(opinfo.PREFIX + rules.FUNCTION_OF.get(module_of(key), ""))
     if function is None:  # several kernels, whose values must stay where they are
-        return Row(PREFIX + key, rule=OpClass.COMPOSITE, rounds_between=True, places=True, finite=True, **own)
-    own |= {"name": PREFIX + key, "relation": "", "law": "", "inplace": "", "out": False, "mutates": False, "memory": False}
+        return Row(PREFIX + key, rule=OpClass.COMPOSITE, judged=ROUNDED, draws=Draws(finite=True, places=True), **own)
+    draws = function.draws
     if module_of(key) in rules.PICKS:  # equal elements, which a layout would make, have several right answers
-        own |= {"rule": OpClass.EXACT, "places": True, "unexpanded": True, "choices": ()}
+        own |= {"rule": OpClass.EXACT}
+        draws = replace(draws, places=True, unexpanded=True, choices=())
     if module_of(key) in rules.UNEXPANDED:
-        own |= {"places": True}
-    return replace(function, **own)
+        draws = replace(draws, places=True)
+    return replace(
+        function,
+        name=PREFIX + key,
+        draws=draws,
+        judged=replace(function.judged, relation="", law=""),
+        quirks=tuple(q for q in function.quirks if q is not Quirk.MEMORY),
+        **own,
+    )
 
 
 def _runner(key: str) -> str:

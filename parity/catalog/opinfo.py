@@ -19,7 +19,7 @@ from parity.catalog import opinfo_rules as rules
 from parity.catalog.draw import Arguments, Draw
 from parity.catalog.opinfo_trees import digest_of, dtype_of, generators, outline, rebuilt, runs_dense
 from parity.catalog.opinfo_trees import tensors_of as tensors_of
-from parity.catalog.row import Row
+from parity.catalog.row import Counts, Draws, Forms, Judged, Quirk, Refuses, Row
 from parity.catalog.samples import Sample, draw_sample, evenly, sample_of, stored, torch_version, write
 from parity.core.case import OpClass, entry_of
 from parity.core.dtypes import DEFAULT, FACTS
@@ -71,14 +71,16 @@ def rows() -> tuple[Row, ...]:
 
 
 def _as_row(key: str, entry: OpInfoEntry) -> Row:
-    base, _, variant = key.partition(":")
+    base = key.partition(":")[0]
     known = key if key in rules.RULE_OF or key in rules.RELATION_OF else base
     rule, relation = rules.RELATION_OF.get(known, (rules.RULE_OF.get(known, OpClass.COMPOSITE), ""))
-    plain_name = rules.SAME_KERNEL.get(base, base.removeprefix("masked."))
     relation = "order" if base in rules.ORDER else relation
     mutates = key in rules.MUTATES
-    # A variant may be another function (division that rounds down); the ULP tables have only the plain ones.
-    plain = variant in ("", "no_rounding_mode")
+    quirks = {
+        Quirk.MEMORY: base in rules.MEMORY,
+        Quirk.RUNNING: base in rules.RUNNING,
+        Quirk.UNFROZEN: base.endswith("group_norm"),
+    }
     return Row(
         name=PREFIX + key,
         family="opinfo",
@@ -87,33 +89,45 @@ def _as_row(key: str, entry: OpInfoEntry) -> Row:
         signature=functools.partial(_draw, key),
         dtypes=entry.dtypes,
         grad=() if mutates else entry.backward,
-        inplace=PREFIX + key if entry.inplace and not mutates else "",
-        out=entry.out and base not in rules.UNSAFE_OUT and base not in rules.FIRST_ONLY,
-        mutates=mutates,
-        memory=base in rules.MEMORY,
+        forms=Forms(
+            inplace=PREFIX + key if entry.inplace and not mutates else "",
+            out=entry.out and base not in rules.UNSAFE_OUT and base not in rules.FIRST_ONLY,
+            mutates=mutates,
+            updates=base in rules.UPDATES.split(),
+        ),
+        draws=Draws(
+            finite=base in rules.FINITE_ONLY.split() or rule in (OpClass.SOLVER, OpClass.DECOMPOSITION),
+            choices=rules.CHOICES.get(key) or rules.CHOICES.get(base, ()),
+            places=base in rules.WRITES_AT.split() or key in (*rules.OF_A_RANK, *rules.CHANCES),
+            packed=6 if key in rules.PACKED else 0,
+            unexpanded=base in ("median", "nanmedian", "masked.median") or rule in (OpClass.SOLVER, OpClass.DECOMPOSITION),
+            spatial=_spatial(base),
+            nondeterministic=("uint8",) if base in rules.RESIZED else (),
+        ),
+        refuses=Refuses(unchecked=base.startswith(("_", "native_")) and not base.startswith("__")),
+        judged=_judged(key, relation),
+        counts=Counts((key,)),
+        quirks=tuple(quirk for quirk, holds in quirks.items() if holds),
+    )
+
+
+def _judged(key: str, relation: str) -> Judged:
+    base, _, variant = key.partition(":")
+    plain_name = rules.SAME_KERNEL.get(base, base.removeprefix("masked."))
+    # A variant may be another function (division that rounds down); the ULP tables have only the plain ones.
+    plain = variant in ("", "no_rounding_mode")
+    return Judged(
         relation=relation,
         rounds_between=not {key, base, plain_name}.isdisjoint(rules.ROUNDS_BETWEEN),
         accumulates=rules.ACCUMULATES.get(key) or rules.ACCUMULATES.get(plain_name, ()),
         stages=rules.STAGES.get(key, ()),
-        updates=base in rules.UPDATES.split(),
-        places=base in rules.WRITES_AT.split() or key in (*rules.OF_A_RANK, *rules.CHANCES),
-        packed=6 if key in rules.PACKED else 0,
-        finite=base in rules.FINITE_ONLY.split() or rule in (OpClass.SOLVER, OpClass.DECOMPOSITION),
-        choices=rules.CHOICES.get(key) or rules.CHOICES.get(base, ()),
-        nondeterministic=("uint8",) if base in rules.RESIZED else (),
-        spatial=_spatial(base),
-        unchecked=base.startswith(("_", "native_")) and not base.startswith("__"),
+        ulp=rules.ULP_NAMES.get(base, base.split(".")[-1]) if plain else key,
+        oracle="exact" if key in rules.DTYPE_BOUND or base in rules.DTYPE_BOUND else "wide",
         law=rules.LAWS.get(key, ""),
-        running=base in rules.RUNNING,
         transform=base in rules.TRANSFORMS or base.startswith("fft."),
         gauss=base.startswith("nn.functional.conv"),
         by_norm=base in rules.BY_NORM.split(),
         bias=rules.BIAS.get(base),
-        unexpanded=base in ("median", "nanmedian", "masked.median") or rule in (OpClass.SOLVER, OpClass.DECOMPOSITION),
-        unfrozen=base.endswith("group_norm"),
-        ulp=rules.ULP_NAMES.get(base, base.split(".")[-1]) if plain else key,
-        oracle="exact" if key in rules.DTYPE_BOUND or base in rules.DTYPE_BOUND else "wide",
-        opinfo=(key,),
     )
 
 

@@ -224,13 +224,13 @@ PACKED = ("native_group_norm", "view_as_complex", "view_as_real", "kron", "as_st
 UPDATES = """nn.functional.embedding nn.functional.embedding_bag nn.functional.batch_norm nn.functional.instance_norm
     _batch_norm_with_update _native_batch_norm_legit native_batch_norm"""
 
-CHOICES = {n: r.choices for r in ROWS.values() if r.choices for n in r.opinfo}
+CHOICES = {n: r.draws.choices for r in ROWS.values() if r.draws.choices for n in r.counts.opinfo}
 
 RULE_OF = {name: rule for rule, names in RULES.items() for name in names.split()}
 # The facts of a native row about half-precision kernels hold for its OpInfo entries.
-ACCUMULATES = {n: r.accumulates for r in ROWS.values() if r.accumulates for n in r.opinfo}
-STAGES = {n: r.stages for r in ROWS.values() if r.stages for n in r.opinfo}
-ROUNDS_BETWEEN = {n for r in ROWS.values() if r.rounds_between for n in r.opinfo}
+ACCUMULATES = {n: r.judged.accumulates for r in ROWS.values() if r.judged.accumulates for n in r.counts.opinfo}
+STAGES = {n: r.judged.stages for r in ROWS.values() if r.judged.stages for n in r.counts.opinfo}
+ROUNDS_BETWEEN = {n for r in ROWS.values() if r.judged.rounds_between for n in r.counts.opinfo}
 ROUNDS_BETWEEN |= {"nn.functional.grid_sample"}  # its samples in three dimensions, as the row grid_sample_3d
 ROUNDS_BETWEEN |= {"nn.functional.linear_cross_entropy"}  # a single operator whose products are stored in the dtype
 ORDER = ("quantile", "nanquantile")  # composites whose gradient goes to one of several equal elements

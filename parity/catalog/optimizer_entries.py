@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from parity.catalog.draw import Arguments, Draw, Shape
 from parity.catalog.opinfo_trees import generators, rebuilt, tensors_of
-from parity.catalog.row import COMPOSITE, Row
+from parity.catalog.row import COMPOSITE, ROUNDED, Counts, Draws, Forms, Row
 from parity.catalog.samples import Sample, draw_sample, sample_of, stored, torch_version, write
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import CaseError, near
@@ -104,11 +104,10 @@ def _as_row(key: str, entry: OptimizerEntry) -> Row:
         call=f"{GLUE}.run_optimizer",
         dtypes=entry.dtypes,
         grad=entry.backward,
-        updates=True,
-        rounds_between=True,
-        places=True,  # a gradient of NaN or Inf stays in the state, and hides the later steps
-        finite=True,
-        opinfo=(key,),
+        forms=Forms(updates=True),
+        draws=Draws(finite=True, places=True),  # a gradient of NaN or Inf stays in the state, and hides the later steps
+        judged=ROUNDED,
+        counts=Counts((key,)),
     )
 
 

@@ -171,7 +171,7 @@ def _aspects(t: Trial) -> None:
     _judge_forward(t, bench, first, there, theirs, outcome)
     live = first.live
     if isinstance(live, Raised) or isinstance(theirs, Raised) or not isinstance(reference, Computed):
-        t.due &= {Aspect.INPLACE if t.program.row.mutates else Aspect.FORWARD}
+        t.due &= {Aspect.INPLACE if t.program.row.forms.mutates else Aspect.FORWARD}
         return
     sides = Sides(bench, first.placed, there, live, theirs, reference, outcome, first.grad)
     known = all(is_known(x) for _, x in reference.tensors)
@@ -225,13 +225,13 @@ def _forward_again(t: Trial, first: Forward) -> Named:
 
 def _written_parts(t: Trial) -> dict[str, Part] | None:
     """The destination of an op that writes into its first operand, else None."""
-    return writes.parts_of_first(t.inputs) if t.program.row.mutates else None
+    return writes.parts_of_first(t.inputs) if t.program.row.forms.mutates else None
 
 
 def _judge_forward(t: Trial, bench: Bench, first: Forward, there: Placed, theirs: Live | Raised, outcome: Outcome) -> None:
     """Judge the forward's results; if their numbers agree, also their strides, aliasing and law."""
     row, wants = t.program.row, t.settings.wants
-    aspect = Aspect.INPLACE if row.mutates else Aspect.FORWARD
+    aspect = Aspect.INPLACE if row.forms.mutates else Aspect.FORWARD
     if not (wants(aspect) or wants(Aspect.REPEAT) or isinstance(outcome, Raised)):
         return
     result = compare(t, bench, aspect, first.reference, outcome, "forward", lambda: _forward_again(t, first), _written_parts(t))
@@ -262,7 +262,7 @@ def _further_calls(t: Trial, s: Sides, first: Forward) -> None:
     row = t.program.row
     if Aspect.REPEAT in t.due:
         repeat.check(t, s, lambda: _forward_again(t, first), _written_parts(t))
-    if row.mutates:
+    if row.forms.mutates:
         return
     if Aspect.OUT in t.due:
         writes.out(t, s)
@@ -280,7 +280,7 @@ def _same_choice(bench: Bench, reference: Outcome, outcome: Outcome) -> bool:
     """Whether both sides chose alike among several right answers (ties): gradients flow to the chosen elements."""
     if not isinstance(reference, Computed) or not isinstance(outcome, Computed):
         return False
-    relation = RELATIONS.get(bench.row.relation)
+    relation = RELATIONS.get(bench.row.judged.relation)
     if relation is None or bench.bound is None or not relation.chooses:
         return True
     ours, theirs = dict(reference.tensors), dict(outcome.tensors)
@@ -299,7 +299,7 @@ def _has_ties(x: Tensor) -> bool:
 
 def _bound(t: Trial) -> Bound | None:
     """The call with the operands of the reference, for relations; None if the row has no relation."""
-    if not t.program.row.relation:
+    if not t.program.row.judged.relation:
         return None
     views = [o.view for o in t.inputs.operands]
     if t.program.row.is_sampled:

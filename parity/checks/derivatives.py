@@ -60,7 +60,7 @@ def check(t: Trial, s: Sides) -> None:
 
 def check_through_gauge(t: Trial, s: Sides) -> None:
     """Check first and second derivatives of a factorization, of functions that do not depend on the device's choices."""
-    gauge, views = GAUGES.get(t.program.row.relation), [o.view for o in t.inputs.operands if o.spec.grad]
+    gauge, views = GAUGES.get(t.program.row.judged.relation), [o.view for o in t.inputs.operands if o.spec.grad]
     leaves = any(x.is_floating_point() or x.is_complex() for x in views) and sum(x.numel() for x in views) <= LARGEST
     if gauge is None or not leaves or t.case.dtype not in t.program.row.grad or not _apart(gauge, s):
         t.due -= DERIVATIVES
@@ -342,7 +342,7 @@ def _plain(t: Trial, s: Sides) -> bool:
     torch keeps zero tangents as tensors without memory. They swallow a NaN or Inf on one path and not on another, and lose
     their dtype in 0-d tensors and among mixed dtypes.
     """
-    if t.program.row.promotes and len({o.spec.dtype for o in t.inputs.operands}) > 1:
+    if t.program.row.forms.promotes and len({o.spec.dtype for o in t.inputs.operands}) > 1:
         return False
     given = [("", o.view) for o in t.inputs.operands]
     return _finite([*given, *s.live.outputs], None)

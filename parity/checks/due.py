@@ -29,28 +29,28 @@ def due(t: Trial) -> set[Aspect]:
     if t.case.refused:
         return {Aspect.REFUSAL}
     row, s = t.program.row, t.settings
-    own = Aspect.INPLACE if row.mutates else Aspect.FORWARD
+    own = Aspect.INPLACE if row.forms.mutates else Aspect.FORWARD
     wanted = {own} if s.wants(own) else set()
     wanted.update(c.aspect for c in CHECKS if c.is_due(t))
-    if (s.repeat or t.case.under == "deterministic") and row.relation not in ("random", "uninitialised"):
+    if (s.repeat or t.case.under == "deterministic") and row.judged.relation not in ("random", "uninitialised"):
         wanted.add(Aspect.REPEAT)
-    if t.program.out and not row.mutates and s.wants(Aspect.OUT):
+    if t.program.out and not row.forms.mutates and s.wants(Aspect.OUT):
         wanted.add(Aspect.OUT)
-    if t.program.inplace is not None and not row.mutates and s.wants(Aspect.INPLACE) and _takes_its_result(t):
+    if t.program.inplace is not None and not row.forms.mutates and s.wants(Aspect.INPLACE) and _takes_its_result(t):
         wanted.add(Aspect.INPLACE)
     return wanted | _derivatives(t) if t.case.under == "grad" else wanted
 
 
 def _derivatives(t: Trial) -> set[Aspect]:
     row, s, leaves = t.program.row, t.settings, has_leaves(t)
-    if not (leaves or row.relation in GAUGES):
+    if not (leaves or row.judged.relation in GAUGES):
         return set()
     wanted = {Aspect.BACKWARD} if s.wants(Aspect.BACKWARD) else set()
     # If several numbers go to one place, the one that stays decides every derivative; only the first is checked.
-    twice = s.wants_more(Aspect.DOUBLE) and t.case.dtype in TWICE and not row.mutates and row.relation != "unpool"
+    twice = s.wants_more(Aspect.DOUBLE) and t.case.dtype in TWICE and not row.forms.mutates and row.judged.relation != "unpool"
     if twice and promises(row, "gradgrad"):
         wanted.add(Aspect.DOUBLE)
-    pushed = s.wants_more(Aspect.TANGENT) and t.case.dtype in PUSHED and not row.mutates and leaves
+    pushed = s.wants_more(Aspect.TANGENT) and t.case.dtype in PUSHED and not row.forms.mutates and leaves
     if pushed and rule_of(row).has_tangents and promises(row, "forward_ad"):
         wanted.add(Aspect.TANGENT)
     return wanted
@@ -62,7 +62,7 @@ def has_leaves(t: Trial) -> bool:
     return (
         t.case.under != "inference"
         and t.case.dtype in row.grad
-        and row.relation not in GAUGE_DEPENDENT
+        and row.judged.relation not in GAUGE_DEPENDENT
         and any(o.spec.grad and (o.view.is_floating_point() or o.view.is_complex()) for o in t.inputs.operands)
     )
 
@@ -71,7 +71,7 @@ def has_leaves(t: Trial) -> bool:
 def promises(row: Row, flag: str) -> bool:
     """Whether torch's test data lists these derivatives for the op; True for a row without an entry, which is tried on the
     reference."""
-    known = [opinfo.ENTRIES[n] for n in row.opinfo if n in opinfo.ENTRIES]
+    known = [opinfo.ENTRIES[n] for n in row.counts.opinfo if n in opinfo.ENTRIES]
     return not known or any(getattr(e, flag) for e in known)
 
 

@@ -34,7 +34,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from parity import catalog
 from parity.catalog import entries
 from parity.catalog.draw import Arguments, Draw, Sizes
-from parity.catalog.row import RAW, Row
+from parity.catalog.row import RAW, Quirk, Row
 from parity.checks.trial import Trial
 from parity.core.case import Case, Layout, TensorSpec
 from parity.core.dtypes import FACTS
@@ -110,7 +110,7 @@ def _litter(t: Trial, reference: Outcome) -> None:
 
 
 def _other_scalar(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
-    if t.program.row.unchecked:
+    if t.program.row.refuses.unchecked:
         return
     args, kwargs = ex.arguments(t.case, t.inputs, here.views, torch_word)
     scalars = [(k, x) for k, x in enumerate(tree_leaves((args, kwargs))) if type(x) in _OTHERS]
@@ -184,7 +184,7 @@ def _other_values(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
 
 def _other_layout(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
     row = t.program.row
-    dense_only = bool(row.packed) or row.unchecked
+    dense_only = bool(row.draws.packed) or row.refuses.unchecked
 
     def laid(o: Operand) -> Operand:
         layout: Layout = ()
@@ -201,7 +201,7 @@ _TURNED: tuple[Layout, ...] = ((("select", 1, 2),), (("step", -1, 2, 0),), (("tr
 
 
 def _other_dtype(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
-    if t.program.row.unchecked:
+    if t.program.row.refuses.unchecked:
         return
 
     def cast(o: Operand) -> Operand:
@@ -217,7 +217,7 @@ def _other_dtype(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
 
 def _others(t: Trial, change: Callable[[Operand], Operand], grad: bool) -> Iterator[Step]:
     """The same call with every operand changed, if the CPU accepts it."""
-    if not t.program.row.memory:  # their results depend on the memory of the operands
+    if Quirk.MEMORY not in t.program.row.quirks:  # their results depend on the memory of the operands
         step = t.program, t.case, replace(t.inputs, operands=tuple([change(o) for o in t.inputs.operands]))
         if _taken(t, step, grad):
             yield step
@@ -230,14 +230,14 @@ def _other_grad(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
     other = replace(t.case, under="grad" if t.case.under in ("no_grad", "inference") else "no_grad")
     yield t.program, other, t.inputs
     tracked = [k for k, o in enumerate(t.inputs.operands) if o.spec.grad and FACTS[o.spec.dtype].is_inexact]
-    if grad and t.case.under == "grad" and len(tracked) > 1 and not t.program.row.unfrozen:
+    if grad and t.case.under == "grad" and len(tracked) > 1 and Quirk.UNFROZEN not in t.program.row.quirks:
         frozen = [replace(o, spec=replace(o.spec, grad=k == tracked[0])) for k, o in enumerate(t.inputs.operands)]
         yield t.program, t.case, replace(t.inputs, operands=tuple(frozen))
 
 
 def _other_presence(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
     row = t.program.row
-    if row.unchecked or row.is_sampled or row.family in RAW:
+    if row.refuses.unchecked or row.is_sampled or row.family in RAW:
         return
     leaves = tree_leaves(ex.arguments(t.case, t.inputs, here.views, torch_word))
     main, count = leaves[0], 0
@@ -269,7 +269,7 @@ def _halves(like: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype | Non
 
 def _destination(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
     row = t.program.row
-    if row.unchecked or row.mutates:
+    if row.refuses.unchecked or row.forms.mutates:
         return
     plain = t.case if t.case.under == "inference" else replace(t.case, under="no_grad")
     forms = [_in_place(t.program.inplace)] if t.program.inplace is not None else []
@@ -305,7 +305,7 @@ def _into(function: Callable[..., Any], results: list[torch.Tensor]) -> Callable
 def _sibling(t: Trial, here: Placed, grad: bool) -> Iterator[Step]:
     """Ops that could share kernels: those after the row in its family first, as far as the CPU takes these arguments."""
     row, dtype = t.program.row, t.case.dtype
-    if row.unchecked or row.is_sampled:
+    if row.refuses.unchecked or row.is_sampled:
         return
     steps = (
         (ex.program(other), replace(t.case, op=other.name), t.inputs)
@@ -328,7 +328,8 @@ def _family(name: str) -> tuple[Row, ...]:
         for r in catalog.ROWS.values()
         if (r.family, r.rule, r.signature.__qualname__) == (row.family, row.rule, row.signature.__qualname__)
         if r.name != name
-        if not (r.law or r.mutates or r.updates or r.mps or r.unchecked or r.memory or r.reads_past)
+        if not (r.judged.law or r.forms.mutates or r.forms.updates or r.counts.mps or r.refuses.unchecked)
+        if not {Quirk.MEMORY, Quirk.READS_PAST}.intersection(r.quirks)
     ]
     return tuple(sorted(safe, key=lambda r: (order[r.name] - order[name]) % len(order)))
 
@@ -370,7 +371,7 @@ def _built(t: Trial, case: Case | None) -> Step | None:
 def _resized(t: Trial, change: Callable[[int], int]) -> Case | None:
     """The case with every size above 1, and its indices, changed; None if nothing changes or it is too large."""
     row = t.program.row
-    if row.is_sampled or row.family in WINDOWS or row.unchecked:
+    if row.is_sampled or row.family in WINDOWS or row.refuses.unchecked:
         return None
 
     def sized(s: TensorSpec) -> TensorSpec:

@@ -33,7 +33,7 @@ def check(t: Trial, s: Sides) -> None:
 
     Rows whose calls get copies are skipped. A change that a second run of the call does not repeat is not reported.
     """
-    if t.device.name == "cpu" or t.program.row.updates:
+    if t.device.name == "cpu" or t.program.row.forms.updates:
         return
     lent = [*_operands([None if o.spec.on_cpu else o.base for o in t.inputs.operands], s.there), *t.fed]
     t.mark("device")
@@ -88,7 +88,7 @@ def stages(t: Trial, s: Sides) -> Iterator[tuple[Aspect, Stage]]:
         ex.write_inplace(p, case, inputs, placed, device)
         return ()
 
-    yield (Aspect.INPLACE if p.row.mutates else Aspect.FORWARD), forward
+    yield (Aspect.INPLACE if p.row.forms.mutates else Aspect.FORWARD), forward
     if s.grad:
         yield Aspect.BACKWARD, backward
     if p.out:

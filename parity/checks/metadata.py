@@ -30,17 +30,17 @@ def judged(t: Trial, so_far: Result, ours: Named, theirs: Named, here: Sequence[
     that the call was given on each side.
     """
     row = t.program.row
-    if so_far.verdict.status is not Status.AGREE or row.mutates or len(ours) != len(theirs):
+    if so_far.verdict.status is not Status.AGREE or row.forms.mutates or len(ours) != len(theirs):
         return so_far
-    if row.view or row.strides:
-        only = row.view or len(t.inputs.operands) == 1  # of several operands the CPU and a device may follow different ones
+    if row.forms.view or row.forms.strides:
+        only = row.forms.view or len(t.inputs.operands) == 1  # of several operands devices may follow different ones
         for (name, a), (_, b) in zip(ours, theirs):
             if only and _differ(a, b):
                 return _malformed(so_far, name, f"{name}.stride()={b.stride()}, but should be {a.stride()}", PROBLEM)
-            if row.view and a.numel() and _shares(a, here) != _shares(b, there):
+            if row.forms.view and a.numel() and _shares(a, here) != _shares(b, there):
                 text = f"{name} {'aliases' if _shares(b, there) else 'does not alias'} the input, unlike the reference's"
                 return _malformed(so_far, name, text, "aliasing")
-        if row.view:
+        if row.forms.view:
             return so_far
     notes = tuple(_notes(str(so_far.aspect), ours, theirs, here, there))
     if notes and t.settings.fail_on_metadata:

@@ -98,7 +98,7 @@ def _bytes(t: Tensor) -> Tensor:
 def check_guards(t: Trial, s: Sides) -> None:
     """Run every call of the case once more between guards; the one that writes into a guard is WRONG. A call that raises, or
     that is a finding already, is left out, and so is a row whose calls get copies."""
-    if t.device.name == "cpu" or t.program.row.updates:
+    if t.device.name == "cpu" or t.program.row.forms.updates:
         return
     for aspect, stage in stages(t, s):
         places = [k for k, r in enumerate(t.results) if r.aspect is aspect]

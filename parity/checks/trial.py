@@ -197,7 +197,7 @@ def outcome_of(t: Trial, raw: Named | Raised, timed: tuple[Aspect, float] | None
 def _refuses_the_dtypes(t: Trial, outcome: Raised) -> bool:
     """Whether the device says that it does not take operands of these dtypes together, though the CPU does: no two backends
     take the same. Ops that promote must take them."""
-    if t.program.row.promotes or not is_about_dtypes(outcome.message):
+    if t.program.row.forms.promotes or not is_about_dtypes(outcome.message):
         return False
     specs = t.case.operands()
     return (

@@ -85,7 +85,7 @@ def run_plan(options: RunOptions, power: float, left: float | None, later: bool 
     device = resolve(options.device, load_faults(options.faults) if options.faults else ())
     tables = tolerance.load(device.name, known_ops={r.name for r in suite.rows("all")}, fast=is_fast(device))
     cpu, profile = resolve("cpu"), suite.profile(options.profile)
-    state.watch(name for r in catalog.ROWS.values() for name in (r.call, r.inplace) if name.startswith("torch."))
+    state.watch(name for r in catalog.ROWS.values() for name in (r.call, r.forms.inplace) if name.startswith("torch."))
     gc.freeze()  # torch and the catalog stay alive, so the collector need not scan them
     with device.active():
         takes = frozenset(d for d in FACTS if device.takes(getattr(torch, d)))

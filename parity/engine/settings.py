@@ -6,6 +6,7 @@ import functools
 import zlib
 from dataclasses import replace
 
+from parity.catalog.row import Quirk
 from parity.checks.check import Settings
 from parity.checks.trial import HELD, LARGE, NAN
 from parity.core.results import Aspect
@@ -28,7 +29,7 @@ def settings(item: Item, plan: RunPlan, ordinal: int, pinned: bool) -> Settings:
     o, row = plan.options, item.row
     twice = row.is_sampled or rule_of(row).differentiated_often
     start = None if o.no_screens or pinned else _start(item.id)
-    more = _more(row.transfers, row.family == "movement", twice, ordinal)
+    more = _more(Quirk.TRANSFERS in row.quirks, row.family == "movement", twice, ordinal)
     return _at(ordinal, start, pinned, more, o.no_screens)
 
 

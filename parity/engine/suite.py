@@ -65,7 +65,7 @@ class RunProfile:
     def examples(self, row: Row, dtype: str) -> int:
         """Explored cases of one item, in addition to the pinned ones."""
         table = self.sampled if row.is_sampled else self.native
-        return int(table.get(dtype, table[""]) * self.often.get(row.family, row.cases))
+        return int(table.get(dtype, table[""]) * self.often.get(row.family, row.draws.cases))
 
 
 # quick: for a pull request; full: every night; deep: before an upgrade.

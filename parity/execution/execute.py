@@ -123,7 +123,7 @@ def program(row: Row) -> Program:
     if row.family == "opinfo":
         function, inplace, out = opinfo.callables(row.name)
         return Program(row, function, inplace, out)
-    return Program(row, attribute(row.call), attribute(row.inplace) if row.inplace else None, row.out)
+    return Program(row, attribute(row.call), attribute(row.forms.inplace) if row.forms.inplace else None, row.forms.out)
 
 
 def arguments(
@@ -220,17 +220,17 @@ def forward(
 
 
 def _forward(p: Program, case: Case, inputs: Inputs, placed: Placed, grad: bool, word: Callable[[str], Any]) -> Live:
-    tensors = [v.clone() for v in placed.views] if p.row.updates else list(placed.views)
+    tensors = [v.clone() for v in placed.views] if p.row.forms.updates else list(placed.views)
     leaves: list[tuple[int, Tensor]] = []
     if grad:
         for i, o in enumerate(inputs.operands):
             t = tensors[i]
             if o.spec.grad and (t.is_floating_point() or t.is_complex()):
-                source = placed.bases[i] if p.row.mutates and i == 0 else t
+                source = placed.bases[i] if p.row.forms.mutates and i == 0 else t
                 leaf = source.detach().requires_grad_()
                 leaves.append((i, leaf))
                 tensors[i] = leaf
-    if not p.row.mutates:
+    if not p.row.forms.mutates:
         args, kwargs = arguments(case, inputs, tensors, word, placed.device)
         return Live(outputs(p.function(*args, **kwargs)), tuple(leaves))
     source = tensors[0] if leaves and leaves[0][0] == 0 else placed.bases[0]

@@ -92,7 +92,7 @@ def unlocated(row: Row, result: Result, properties: tuple[str, ...] = (), functi
 
 def _of_opinfo(row: Row) -> str:
     """The public function that torch's OpInfo has for a row, or ""."""
-    for entry in row.opinfo:
+    for entry in row.counts.opinfo:
         names = entry.partition(":")[0].split(".")
         try:
             functools.reduce(getattr, names, torch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parity.catalog.draw import Arguments, Pick
-from parity.catalog.row import RAW, Row
+from parity.catalog.row import RAW, Quirk, Row
 from parity.core.case import HISTORIES, Arg, TensorSpec, Word
 from parity.core.dtypes import FACTS
 
@@ -18,7 +18,7 @@ def history(row: Row, call: Arguments, specs: list[TensorSpec], pick: Pick) -> s
     """What runs before the call, or "". A history that would change nothing gives way to the next one that does."""
     drawn = pick(len(AFTER))
     if not specs or not AFTER[drawn]:
-        fractional = 0 < drawn <= FRACTIONS and specs and not row.unchecked and not row.is_sampled
+        fractional = 0 < drawn <= FRACTIONS and specs and not row.refuses.unchecked and not row.is_sampled
         return "other_scalar" if fractional and _has_fraction(call) else ""
     following = (AFTER[drawn], *AFTER[drawn + 1 :], *HISTORIES)
     return next(word for word in following if _changes(word, row, call, specs))
@@ -27,18 +27,18 @@ def history(row: Row, call: Arguments, specs: list[TensorSpec], pick: Pick) -> s
 def _changes(word: str, row: Row, call: Arguments, specs: list[TensorSpec]) -> bool:
     """Whether the row and the call have what the history changes; `garbage` and `other_values` always do."""
     if word == "other_scalar":
-        return not row.unchecked and any(True for _ in _scalars(call))
+        return not row.refuses.unchecked and any(True for _ in _scalars(call))
     if word == "other_layout":
-        return not row.memory
+        return Quirk.MEMORY not in row.quirks
     if word == "other_dtype":
         alike = {d for d in row.dtypes for s in specs[:1] if FACTS[d].kind == FACTS[s.dtype].kind}
-        return not row.unchecked and not row.memory and len(alike) > 1
+        return not row.refuses.unchecked and Quirk.MEMORY not in row.quirks and len(alike) > 1
     if word == "other_presence":
-        return not (row.unchecked or row.is_sampled or row.family in RAW) and len(specs) > 1
+        return not (row.refuses.unchecked or row.is_sampled or row.family in RAW) and len(specs) > 1
     if word == "destination":
-        return not (row.unchecked or row.mutates) and bool(row.inplace or row.out)
+        return not (row.refuses.unchecked or row.forms.mutates) and bool(row.forms.inplace or row.forms.out)
     if word == "sibling":
-        return not (row.unchecked or row.is_sampled)
+        return not (row.refuses.unchecked or row.is_sampled)
     return True
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from parity.catalog import entries, opinfo
 from parity.catalog.draw import Pick
-from parity.catalog.row import Row
+from parity.catalog.row import Quirk, Row
 from parity.core.case import Arg, Case, TensorSpec, Values, operands_in
 from parity.core.dtypes import FACTS
 from parity.execution import values
@@ -64,8 +64,8 @@ def _from_samples(case: Case, pick: Pick) -> Case:
 
 def _error_inputs(row: Row, case: Case) -> Iterator[tuple[str, Callable[[], Case]]]:
     specs = case.operands()
-    if not row.reads_past and not row.promotes and any(_is_index(s, case) for s in specs):
-        wraps = row.wraps
+    if Quirk.READS_PAST not in row.quirks and not row.forms.promotes and any(_is_index(s, case) for s in specs):
+        wraps = row.refuses.wraps
         for far in PAST:  # bound early, which mypy cannot infer
             yield "index", lambda far=far: case.map_operands(lambda s: _beyond(s, far) if _is_index(s, case) else s)  # type: ignore[misc]
         yield "index", lambda: case.map_operands(lambda s: _below(s, wraps) if _is_index(s, case) else s)
@@ -75,16 +75,16 @@ def _error_inputs(row: Row, case: Case) -> Iterator[tuple[str, Callable[[], Case
         yield "dtype", lambda: case.map_operands(lambda s: _complex(s, case.dtype))
     if _inexact_only(row, case, specs):
         yield "dtype", lambda: case.map_operands(lambda s: _whole(s, case.dtype))
-    if row.alike and (k := _second(case)) is not None:
+    if row.refuses.alike and (k := _second(case)) is not None:
         for other in OTHERS.get(case.dtype, ("float32",)):
             yield "dtype", lambda k=k, other=other: _retyped(case, k, other)  # type: ignore[misc]  # bound early
-    if row.promotes and (k := _mismatching(case)) is not None:
+    if row.forms.promotes and (k := _mismatching(case)) is not None:
         yield "shape", lambda: replace(case, args=tuple(_longer(a) if j == k else a for j, a in enumerate(case.args)))
     if any(name == "dim" and (_is_int(value) or _sizes(value)) for name, value in case.kwargs):
         for none in (BEYOND, -1 - BEYOND):
             yield "dim", lambda none=none: _dimmed(case, none)  # type: ignore[misc]  # bound early
     yield from forbidden.calls(row, case)
-    if row.sized and any(_sizes(a) for a in case.args):
+    if row.refuses.sized and any(_sizes(a) for a in case.args):
         yield "size", lambda: replace(case, args=tuple(_negative(a) if _sizes(a) else a for a in case.args))
 
 
@@ -92,9 +92,9 @@ def _misfits(row: Row, case: Case, pick: Pick) -> Iterator[tuple[str, Callable[[
     """One change of an operand's shape that the CPU refuses: a dimension more, before or behind the others, or one element more
     along a dimension. A device that leaves out the check reads past an operand, or computes something else. None if the CPU
     takes the change that was picked, and for operands without elements, which are rare and may be returned unchecked."""
-    if row.family not in FITTING or row.fits == "never" or FACTS[case.dtype].kind == "complex":
+    if row.family not in FITTING or row.refuses.fits == "never" or FACTS[case.dtype].kind == "complex":
         return
-    if row.unchecked or not row.call.startswith("torch."):
+    if row.refuses.unchecked or not row.call.startswith("torch."):
         return
     specs = case.operands()
     able = [k for k, s in enumerate(specs) if s.values.family not in RIGID and s.values.literal is None]
@@ -114,8 +114,8 @@ def _misfits(row: Row, case: Case, pick: Pick) -> Iterator[tuple[str, Callable[[
 
 def _real_only(row: Row, case: Case, specs: list[TensorSpec]) -> bool:
     """Whether OpInfo says that the CPU does not accept complex numbers here, and the case has elements."""
-    entries = [opinfo.ENTRIES[n] for n in row.opinfo if n in opinfo.ENTRIES]
-    if "complex" in row.takes or rule_of(row).is_random or FACTS[case.dtype].kind == "complex":
+    entries = [opinfo.ENTRIES[n] for n in row.counts.opinfo if n in opinfo.ENTRIES]
+    if "complex" in row.refuses.takes or rule_of(row).is_random or FACTS[case.dtype].kind == "complex":
         return False
     known = bool(entries) and not any("complex64" in e.dtypes for e in entries)
     return known and bool(specs) and specs[0].numel > 1 and all(s.numel for s in specs)
@@ -123,8 +123,8 @@ def _real_only(row: Row, case: Case, specs: list[TensorSpec]) -> bool:
 
 def _inexact_only(row: Row, case: Case, specs: list[TensorSpec]) -> bool:
     """Whether OpInfo says that the CPU accepts only floats here, and the case has elements."""
-    entries = [opinfo.ENTRIES[n] for n in row.opinfo if n in opinfo.ENTRIES]
-    if "int" in row.takes or row.promotes or rule_of(row).is_random or not FACTS[case.dtype].is_inexact:
+    entries = [opinfo.ENTRIES[n] for n in row.counts.opinfo if n in opinfo.ENTRIES]
+    if "int" in row.refuses.takes or row.forms.promotes or rule_of(row).is_random or not FACTS[case.dtype].is_inexact:
         return False
     known = bool(entries) and not any("int64" in e.dtypes for e in entries)
     return known and bool(specs) and specs[0].numel > 1 and all(s.numel for s in specs)

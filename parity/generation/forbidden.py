@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from parity.catalog.row import Row, Wrong
+from parity.catalog.row import Quirk, Row, Wrong
 from parity.core.case import Arg, Case, TensorSpec, Values
 
 ErrorInput = tuple[str, Callable[[], Case]]
@@ -24,25 +24,25 @@ def calls(row: Row, case: Case) -> Iterator[ErrorInput]:
     if not isinstance(first, TensorSpec):
         return
     some_empty = not all(s.numel for s in case.args if isinstance(s, TensorSpec))
-    if first.shape and (row.fits == "always" or (row.fits == "filled" and not some_empty)):
+    if first.shape and (row.refuses.fits == "always" or (row.refuses.fits == "filled" and not some_empty)):
         longer = replace(first, shape=(*first.shape[:-1], first.shape[-1] + 1))
         yield "shape", lambda: replace(case, args=(longer, *case.args[1:]))
     if some_empty:
         return  # some ops return before their checks if there are no elements
-    for w in row.wrong:
+    for w in row.refuses.wrong:
         if _fits(w, case):
             yield w.word, lambda w=w: _with(case, w)  # type: ignore[misc]  # bound early
-    if row.chances is not None:
-        place = row.chances
+    if Quirk.CHANCES in row.quirks:
+        place = max(k for k, a in enumerate(case.args) if isinstance(a, TensorSpec))
         yield "chance", lambda: replace(case, args=tuple(_negative(a) if k == place else a for k, a in enumerate(case.args)))
-    if row.raises_on and min(first.shape[-2:]) > 1:
-        number = -1 if row.raises_on == "indefinite" else 1  # a matrix of equal numbers is singular
+    if row.refuses.raises_on and min(first.shape[-2:]) > 1:
+        number = -1 if row.refuses.raises_on == "indefinite" else 1  # a matrix of equal numbers is singular
         equal = replace(first, values=Values("inside", (number, number)), grad=False)
         yield "value", lambda: replace(case, args=(equal, *case.args[1:]))
-        if row.raises_on == "indefinite":  # only the last matrix of a stack, by its last pivot or by a NaN
+        if row.refuses.raises_on == "indefinite":  # only the last matrix of a stack, by its last pivot or by a NaN
             for word in ("-1", "nan"):
                 yield "value", lambda word=word: replace(case, args=(_last_pivot(first, word), *case.args[1:]))  # type: ignore[misc]
-    if row.family in ONE_DEVICE and row.on_cpu != "all" and first.shape:
+    if row.family in ONE_DEVICE and row.draws.on_cpu != "all" and first.shape:
         shaped = [k for k, a in enumerate(case.args) if k and isinstance(a, TensorSpec) and a.shape]
         if shaped:
             yield (

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from parity.catalog.draw import Arguments, Draw, Pick, Sizes
-from parity.catalog.row import Row
+from parity.catalog.row import Quirk, Row
 from parity.core.case import Arg, Case, Cotangent, Layout, TensorSpec, Values, map_operands_in, operands_in
 from parity.core.dtypes import FACTS
 from parity.core.layout import WORDS, base_shape, overlaps
@@ -104,8 +104,8 @@ def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes, structure: Pick | Non
     call, specs = _draw_call(row, Draw(structure or pick, dtype, sizes))
     if sum([s.numel for s in specs]) > max(sizes.limit, ROOM) or not fits(row, dtype, call, sizes.limit):
         call, specs = _draw_call(row, Draw(structure or pick, dtype, Sizes(border=sizes.plain, limit=0)))
-    if row.promotes:
-        kept = int(row.mask)
+    if row.forms.promotes:
+        kept = int(Quirk.MASK in row.quirks)
         specs = [*specs[:kept], *(_typed(s, len(specs), row, pick) for s in specs[kept:])]
     layouts = [layout_of(s, i, row, pick) for i, s in enumerate(specs)]
     specs = [
@@ -116,11 +116,15 @@ def decode(row: Row, dtype: str, pick: Pick, sizes: Sizes, structure: Pick | Non
     specs = _one_on_cpu(specs, row, call, pick)
     choose = len(specs) > 1 and bool(row.grad)
     grads = [s.grad and FACTS[s.dtype].is_inexact and (not choose or pick(4) != 3) for s in specs]
-    if row.unfrozen and specs[0].layout:
+    if Quirk.UNFROZEN in row.quirks and specs[0].layout:
         grads[0] = specs[0].grad
     cotangent = _cotangent(row, dtype, pick)
-    into = _destination(row, dtype, pick) if row.out else WORDS[pick(len(WORDS))] if row.transfers else "contiguous"
-    modes = ORDERED if (row.accumulates or row.family in REPEATS) and dtype not in row.nondeterministic else MODES
+    into = "contiguous"
+    if row.forms.out:
+        into = _destination(row, dtype, pick)
+    elif Quirk.TRANSFERS in row.quirks:
+        into = WORDS[pick(len(WORDS))]
+    modes = ORDERED if (row.judged.accumulates or row.family in REPEATS) and dtype not in row.draws.nondeterministic else MODES
     under, after = modes[pick(len(modes))], history(row, call, specs, pick)
     seeds = [pick(SEEDS) if is_seeded(s.values) else s.values.seed for s in specs]
     specs = [_with_seed(*whole) for whole in zip(specs, grads, seeds)]
@@ -189,7 +193,7 @@ def _one_on_cpu(specs: list[TensorSpec], row: Row, call: Arguments, pick: Pick) 
     k = mixing.pick_operand(row, *_with_operands(call, specs), pick)
     if k is not None and not any(s.on_cpu for s in specs):  # a row may put one there itself
         specs[k] = replace(specs[k], on_cpu=True)
-        if k == 0 and row.mutates:  # the result is on the CPU too, so the device computes no gradients
+        if k == 0 and row.forms.mutates:  # the result is on the CPU too, so the device computes no gradients
             specs = [replace(s, grad=False) for s in specs]
     return specs
 
@@ -199,9 +203,9 @@ def layout_of(spec: TensorSpec, position: int, row: Row, pick: Pick) -> Layout:
     rank = len(spec.shape)
     kind = pick(12)
     if kind < NO_LAYOUT or (spec.on_cpu and rank):  # the sizes of tensor_split
-        lazy = kind == NO_LAYOUT - 1 and FACTS[spec.dtype].kind == "complex" and not (spec.on_cpu or row.packed)
+        lazy = kind == NO_LAYOUT - 1 and FACTS[spec.dtype].kind == "complex" and not (spec.on_cpu or row.draws.packed)
         return (("conj",),) if lazy else ()
-    if row.packed and pick(row.packed):
+    if row.draws.packed and pick(row.draws.packed):
         return ()
     recipes = RECIPES_0D if rank == 0 else IMAGES if 4 <= rank <= 5 else RECIPES
     first = recipes[pick(len(recipes))](spec.shape, pick)
@@ -221,18 +225,18 @@ def layout_of(spec: TensorSpec, position: int, row: Row, pick: Pick) -> Layout:
 
 
 def _must_not_overlap(spec: TensorSpec, position: int, row: Row, pick: Pick) -> bool:
-    if row.mutates or row.unexpanded or (row.places and FACTS[spec.dtype].kind == "int"):
+    if row.forms.mutates or row.draws.unexpanded or (row.draws.places and FACTS[spec.dtype].kind == "int"):
         return True
     if spec.values.family in (*values.MATRICES, "unique"):
         return True  # with equal rows it would not be the kind of matrix that the op requires
-    return position == 0 and bool(row.inplace) and pick(2) == 1
+    return position == 0 and bool(row.forms.inplace) and pick(2) == 1
 
 
 def _in_one_layout(row: Row, case: Case, pick: Pick) -> Case:
     """The case; in one of `ALIKE`, with one layout for all operands that have the first one's rank. Kernels take other ways
     where all strides are equal, as in a model in channels_last; operands that draw theirs alone hardly ever have the same."""
     specs = case.operands()
-    if len(specs) < 2 or pick(ALIKE) < ALIKE - 1 or row.packed:
+    if len(specs) < 2 or pick(ALIKE) < ALIKE - 1 or row.draws.packed:
         return case
     alike = [k for k, s in enumerate(specs) if len(s.shape) == len(specs[0].shape) > 0 and not s.on_cpu]
     if len(alike) < 2:
@@ -242,7 +246,7 @@ def _in_one_layout(row: Row, case: Case, pick: Pick) -> Case:
     layout = recipes[pick(len(recipes))](shape, pick)
     if overlaps(layout) and any(_must_not_overlap(specs[k], k, row, pick) for k in alike):
         return case
-    if row.unfrozen and not specs[0].grad and any(s.grad for s in specs):
+    if Quirk.UNFROZEN in row.quirks and not specs[0].grad and any(s.grad for s in specs):
         return case
     return case.with_operands([_laid_out(s, layout) if k in alike else s for k, s in enumerate(specs)])
 
@@ -330,7 +334,7 @@ RECIPES_0D: tuple[Recipe, ...] = (
 
 def _destination(row: Row, dtype: str, pick: Pick) -> str:
     word = DESTINATIONS[pick(len(DESTINATIONS))]
-    if word in ("empty", "cast") and row.unchecked:
+    if word in ("empty", "cast") and row.refuses.unchecked:
         return "contiguous"
     casts = CASTS.get(dtype, ("float32",))
     return casts[pick(len(casts))] if word == "cast" else word

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from parity.catalog.draw import Pick
-from parity.catalog.row import Row
+from parity.catalog.row import Quirk, Row
 from parity.core.case import Arg, Case, TensorSpec, Values, operands_in
 from parity.core.dtypes import FACTS, FLOATS, HALF, INTS
 from parity.execution import values
@@ -43,14 +43,14 @@ class Change(NamedTuple):
 def with_mixed_dtypes(row: Row, case: Case, pick: Pick) -> Case:
     """The case; in one of `ODDS`, with another dtype in one argument, if the CPU computes that. Cases of torch's own samples,
     of calls that must be refused, of kernels that do not check their arguments, and of empty operands stay as they are."""
-    if pick(ODDS) < ODDS - 1 or row.is_sampled or row.unchecked or case.refused:
+    if pick(ODDS) < ODDS - 1 or row.is_sampled or row.refuses.unchecked or case.refused:
         return case
     specs = case.operands()
     if not specs or not all(s.numel for s in specs):
         return case
     changes: list[Change] = [
         *_other_dtypes(case, specs),
-        *(_as_tensors(row, case, specs) if not (row.relation or row.law) else ()),
+        *(_as_tensors(row, case, specs) if not (row.judged.relation or row.judged.law) else ()),
     ]
     if not changes:
         return case
@@ -123,7 +123,7 @@ def _as_tensors(row: Row, case: Case, specs: list[TensorSpec]) -> Iterator[Chang
         before += len(operands_in(number))
         if place not in _tensors_of(row.call):
             continue
-        if before < len(specs) and (row.choices or row.bias is not None or row.chances is not None):
+        if before < len(specs) and (row.draws.choices or row.judged.bias is not None or Quirk.CHANCES in row.quirks):
             continue
         if not isinstance(number, int | float | complex) or not math.isfinite(abs(number)):
             continue

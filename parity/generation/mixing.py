@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.catalog.draw import Pick
-from parity.catalog.row import Row
+from parity.catalog.row import Quirk, Row
 from parity.core.case import Arg, Slice, TensorSpec, Word, operands_in
 from parity.core.errors import DeviceError
 from parity.core.modes import OperatorMode
@@ -43,21 +43,21 @@ ATEN_BY_INDEX = ("index.Tensor", "index_put", "index_put_", "_index_put_impl_", 
 
 def is_possible(row: Row, specs: Sequence[TensorSpec]) -> bool:
     """Whether some operand is likely to be accepted on the CPU, so that `pick_operand` is worth its cost."""
-    if row.on_cpu == "either":
+    if row.draws.on_cpu == "either":
         return True
     return not row.is_sampled and row.family != WHOLE and any(_likely(row, k, s) for k, s in enumerate(specs))
 
 
 def _likely(row: Row, k: int, s: TensorSpec) -> bool:
-    if k == 0 and row.on_cpu == "rest":
+    if k == 0 and row.draws.on_cpu == "rest":
         return False
-    return not s.shape or (k > 0 and row.on_cpu == "indices" and s.dtype in ("int64", "bool"))
+    return not s.shape or (k > 0 and row.draws.on_cpu == "indices" and s.dtype in ("int64", "bool"))
 
 
 def pick_operand(row: Row, args: tuple[Arg, ...], kwargs: Kwargs, pick: Pick) -> int | None:
     """The number of a likely operand that may stay on the CPU; None if there is none or torch refuses it."""
     specs = operands_in((args, kwargs))
-    if row.on_cpu == "either":
+    if row.draws.on_cpu == "either":
         return pick(len(specs))
     likely = [k for k, s in enumerate(specs) if _likely(row, k, s)]
     if not likely:
@@ -73,8 +73,7 @@ def may_stay(row: Row, args: tuple[Arg, ...], kwargs: Kwargs, k: int) -> bool:
 
 def _is_number(row: Row, args: tuple[Arg, ...], k: int) -> bool:
     """Whether operand k is the argument that torch reads as a number, although its shape functions require one device."""
-    at = row.number
-    return bool(at) and isinstance(args[at], TensorSpec) and k == len(operands_in(args[:at]))
+    return Quirk.NUMBER in row.quirks and isinstance(args[-1], TensorSpec) and k == len(operands_in(args[:-1]))
 
 
 def _is_accepted(row: Row, args: tuple[Arg, ...], kwargs: Kwargs, k: int) -> bool:

@@ -52,8 +52,8 @@ def contents(specs: Sequence[TensorSpec], row: Row, pick: Pick) -> list[TensorSp
     """The operands with drawn families and special values."""
     operands = [_with_contents(s, _family(s, row, pick)) for s in specs]
     rule = rule_of(row)
-    given = row.places or rule.keeps_samples
-    words = [_words(s.values.family, s.values.params, s.dtype, given, row.finite, rule.exact) for s in specs]
+    given = row.draws.places or rule.keeps_samples
+    words = [_words(s.values.family, s.values.params, s.dtype, given, row.draws.finite, rule.exact) for s in specs]
     able = [k for k, w in enumerate(words) if w and specs[k].numel]
     if not able:
         return operands

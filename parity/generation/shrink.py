@@ -87,9 +87,9 @@ def shrink(row: Row, dtype: str, sizes: Sizes, drawn: Drawn, fails: Callable[[Ca
         return walk(case, check, passes)
 
     # With inconsistent sizes an unchecked kernel would access memory outside its operands.
-    passes = tuple(map(_keeping_sizes, PASSES)) if row.unchecked else PASSES
-    passes = passes if row.lesser is None else (row.lesser, *passes)
-    least = None if row.unchecked and row.lesser is None and drawn.picks else walked(drawn.case)
+    passes = tuple(map(_keeping_sizes, PASSES)) if row.refuses.unchecked else PASSES
+    passes = passes if row.draws.lesser is None else (row.draws.lesser, *passes)
+    least = None if row.refuses.unchecked and row.draws.lesser is None and drawn.picks else walked(drawn.case)
     if least is None or (drawn.picks and least.numel > ENOUGH):
         check.tries = PICK_TRIES
         other = walked(_by_picks(cases(row, dtype, sizes), drawn.picks, check) or drawn.case)

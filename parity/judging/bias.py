@@ -40,7 +40,7 @@ FEWEST = 31  # fewer steps all go to one side by chance more often than `concent
 
 def bias_test_applies(row: Row, pass_: str) -> bool:
     """Whether a systematic-bias test applies: elements share sums, and less than that is allowed before the last rounding."""
-    return pass_ not in row.accumulates and pass_ not in row.stages and rule_of(row).bias_test_applies(row)
+    return pass_ not in row.judged.accumulates and pass_ not in row.judged.stages and rule_of(row).bias_test_applies(row)
 
 
 def in_range(truth: Tensor) -> bool:

@@ -213,7 +213,7 @@ def ranges(bench: Bench, f: DtypeFacts, pass_: str) -> tuple[Range, Range]:
         return range_of(facts, bench.tables.flushes(facts.name, bench.row.name, bench.row.rule))
 
     float32 = FACTS["float32"] if f.name in HALF else f
-    inside = f if pass_ in bench.row.accumulates else float32
+    inside = f if pass_ in bench.row.judged.accumulates else float32
     return of(inside), of(f if narrow(bench, pass_) else float32)
 
 
@@ -222,7 +222,12 @@ def narrow(bench: Bench, pass_: str) -> bool:
 
     Formulas of second derivatives call one kernel after another.
     """
-    return bench.row.rounds_between or pass_ in bench.row.accumulates or bench.oracle.chains or bool(bench.oracle.fed)
+    return (
+        bench.row.judged.rounds_between
+        or pass_ in bench.row.judged.accumulates
+        or bench.oracle.chains
+        or bool(bench.oracle.fed)
+    )
 
 
 def _unsettled(builder: _ExcuseBuilder, bench: Bench, truth: Tensor, name: str, f: DtypeFacts, pass_: str) -> None:

@@ -43,7 +43,7 @@ def judge(
         where = "is missing on the device" if odd[0] in reference else "exists on the device only"
         return Verdict(Status.MALFORMED, f"{odd[0]} {where}", Measure(odd[0], problem="missing")), ()
     related = _Related()
-    relation = RELATIONS.get(bench.row.relation) if pass_ == "forward" else None
+    relation = RELATIONS.get(bench.row.judged.relation) if pass_ == "forward" else None
     if relation is not None and bench.bound is not None:
         answer = _related(bench, bench.bound, relation, device, reference, parts)
         if isinstance(answer, Verdict):
@@ -203,7 +203,7 @@ def _tensor(bench: Bench, name: str, device: Tensor, reference: Tensor | None, t
     exact = not f.is_inexact or rule_of_pass(row, pass_).exact
     if exact and reference is not None:
         verdict = exactly(bench, name, device, reference)
-        right = verdict.status.is_finding and f.is_inexact and row.oracle != "exact"
+        right = verdict.status.is_finding and f.is_inexact and row.judged.oracle != "exact"
         return where_the_reference_errs(bench, name, device, reference, truth_name) or verdict if right else verdict
     if not bench.always_use_oracle and reference is not None and bit_equal(device, reference):
         return Verdict(Status.AGREE, "", Measure(name, screen="bit-equal", total=device.numel()), EXACT)

@@ -50,13 +50,13 @@ def by_oracle(
 ) -> Verdict:
     """The verdict on one tensor by its truth, or by the reference where it has none."""
     row = bench.row
-    truth = None if row.oracle == "exact" and reference is not None else bench.oracle.truth(truth_name)
+    truth = None if row.judged.oracle == "exact" and reference is not None else bench.oracle.truth(truth_name)
     if truth is None and reference is None:
         return Verdict(Status.VOID, "neither the reference nor the oracle could run it")
     # An integer truth of a rounded result was converted before it was summed.
     whole = truth is not None and not (exact or truth.is_floating_point() or truth.is_complex())
     f = facts_of(device)
-    tol = bench.tables.find(row.name, row.rule, f.name, pass_, row.ulp)
+    tol = bench.tables.find(row.name, row.rule, f.name, pass_, row.judged.ulp)
     if truth is None or truth.shape != device.shape or truth.is_complex() != device.is_complex() or whole:
         known = device if reference is None else reference
         wide = known.to(torch.complex128 if known.is_complex() else torch.float64)

@@ -35,9 +35,9 @@ def one_kernel(row: Row, f: DtypeFacts, pass_: str, b: Budget) -> bool:
     If so, the results of such kernels show whether the CPU's own error belongs to the op or to its kernels. Sums that pass
     nothing between kernels in this case (a convolution without a bias) do.
     """
-    if f.name not in HALF or pass_ in row.accumulates or pass_ in row.stages:
+    if f.name not in HALF or pass_ in row.judged.accumulates or pass_ in row.judged.stages:
         return False
-    return not row.rounds_between or (b.between_kernels is not None and not b.between_kernels.any())
+    return not row.judged.rounds_between or (b.between_kernels is not None and not b.between_kernels.any())
 
 
 def one_sided(s: Array, n: Array, u: float, equal: bool) -> Array:
@@ -69,7 +69,7 @@ def terms_of_gauss(row: Row, f: DtypeFacts) -> float:
     On every device torch convolves complex numbers by three real convolutions (Gauss's trick), whose bound is three times that
     of four (Higham, SIAM J. Matrix Anal. Appl. 13 (1992) 681).
     """
-    return 3.0 if f.kind == "complex" and row.gauss else 1.0
+    return 3.0 if f.kind == "complex" and row.judged.gauss else 1.0
 
 
 def lost_between(row: Row, f: DtypeFacts, oracle: Oracle, name: str, flushes: bool, like: Array) -> Array:
@@ -79,7 +79,7 @@ def lost_between(row: Row, f: DtypeFacts, oracle: Oracle, name: str, flushes: bo
     intermediate result is only added to (a product, to a bias).
     """
     lost = np.zeros_like(like)
-    chained = row.rounds_between and oracle.bias() is None
+    chained = row.judged.rounds_between and oracle.bias() is None
     if not name or (terms_of_gauss(row, f) == 1.0 and not chained):
         return lost
     if not any(extremes(x)[0] < f.tiny / f.unit_roundoff for x in oracle.operands if x.is_floating_point() or x.is_complex()):

@@ -182,7 +182,7 @@ def _judged(law: Law, drawn: RandomCase, draws: list[Results]) -> Problems:
 def _differentiated(law: Law, drawn: RandomCase, seed: int) -> Problems:
     """Problems of the gradient: it must belong to the draw that forward made."""
     case, row = drawn.case, drawn.program.row
-    if case.dtype not in row.grad or row.mutates or (law.gradient is None and law.slope is None):
+    if case.dtype not in row.grad or row.forms.mutates or (law.gradient is None and law.slope is None):
         return []
     leaves = [o for o in drawn.inputs.operands if o.spec.grad and o.view.is_floating_point()]
     if not leaves or any(o.view.numel() > SLOPE_ELEMENTS for o in leaves):

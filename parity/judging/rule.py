@@ -92,13 +92,13 @@ class Rule:
         A half-type kernel computes in float32 and rounds once: its operands are exact up to float32's roundoff, and what passes
         from kernel to kernel carries the half type's. Rows whose kernels also round inside say so (`rounds_between`).
         """
-        if f.name not in HALF or pass_ in row.accumulates or self.rounds_inside(row):
+        if f.name not in HALF or pass_ in row.judged.accumulates or self.rounds_inside(row):
             return f.unit_roundoff, f.unit_roundoff
         return FACTS["float32"].unit_roundoff, f.unit_roundoff / BETWEEN_KERNELS
 
     def rounds_inside(self, row: Row) -> bool:
         """Whether honest half-type kernels of the row round the steps of their arithmetic to the half type."""
-        return row.rounds_between
+        return row.judged.rounds_between
 
     def roundings(self, bench: Bench, f: DtypeFacts, pass_: str) -> tuple[float, float]:
         """`roundoff` for this case.
@@ -134,7 +134,7 @@ class Rule:
     def rounded(self, r: BudgetRequest) -> Budget:
         """The budget if no table bounds the function."""
         b = self.by_sensitivity(r)
-        return b if r.name is None or not r.bench.row.transform else b.wider(LEAKAGE, leakage(r.size, r.u))
+        return b if r.name is None or not r.bench.row.judged.transform else b.wider(LEAKAGE, leakage(r.size, r.u))
 
     @staticmethod
     def by_sensitivity(r: BudgetRequest, floor: float = 0.0) -> Budget:

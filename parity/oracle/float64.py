@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from parity.catalog.row import Quirk
 from parity.core.case import Case
 from parity.core.dtypes import FACTS
 from parity.execution.execute import Named, Placed, Program, backward, forward
@@ -47,15 +48,19 @@ def widen(t: Tensor, computes: torch.dtype | None) -> Tensor:
 def widened(p: Program, case: Case, inputs: Inputs, computes: torch.dtype | None) -> Placed:
     """All operands in the oracle's arithmetic."""
     promoted = (
-        computes if p.row.promotes and computes is not None and (computes.is_floating_point or computes.is_complex) else None
+        computes
+        if p.row.forms.promotes and computes is not None and (computes.is_floating_point or computes.is_complex)
+        else None
     )
     bases, views = [], []
     for i, o in enumerate(inputs.operands):
-        if p.row.mutates and i == 0:
+        if p.row.forms.mutates and i == 0:
             base = widen(o.base, promoted)
             bases.append(base)
             views.append(apply(base, o.spec.layout, o.spec.shape))
-        elif p.row.memory or (FACTS[o.spec.dtype].is_inexact and any(step[0] == "expand" for step in o.spec.layout)):
+        elif Quirk.MEMORY in p.row.quirks or (
+            FACTS[o.spec.dtype].is_inexact and any(step[0] == "expand" for step in o.spec.layout)
+        ):
             # Shared memory stays shared: a gradient through as_strided counts every use of an element.
             base = widen(o.base, promoted)
             bases.append(base)

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from parity.catalog.row import Quirk
 from parity.core.case import Case
 from parity.core.dtypes import FACTS
 from parity.execution.execute import Placed, Program, attribute
@@ -57,9 +58,9 @@ def _unsigned(p: Program) -> Program:
 
 def _of_truth(p: Program) -> Program:
     """The program with the function that its row names for the truth, if any; a derivative's program has its own function."""
-    if p.row.oracle in ("wide", "exact") or p.function is not attribute(p.row.call):
+    if p.row.judged.oracle in ("wide", "exact") or p.function is not attribute(p.row.call):
         return p
-    return replace(p, function=attribute(p.row.oracle))
+    return replace(p, function=attribute(p.row.judged.oracle))
 
 
 class CaseOracle(Oracle):
@@ -134,7 +135,7 @@ class CaseOracle(Oracle):
         asked = self._p, self._case, self._inputs
         with contextlib.suppress(*REFUSALS):
             return truth(*asked, self._placed, self._all_cotangents)
-        if not self._p.row.mutates and not self._p.row.memory:
+        if not self._p.row.forms.mutates and Quirk.MEMORY not in self._p.row.quirks:
             # In float64 some CPU kernels accept only dense operands (weights of transposed convolutions).
             with contextlib.suppress(*REFUSALS):
                 dense = _dense(self._placed)
@@ -248,7 +249,7 @@ class CaseOracle(Oracle):
 
     def bias(self) -> float | None:
         """Max of the absolute bias; 0 if absent, None if unknown: the row names none, or kernels pass on more (addbmm)."""
-        place = self._p.row.bias
+        place = self._p.row.judged.bias
         if place is None:
             return None
         floats = [v for v in self._placed.views if _floating(v)]

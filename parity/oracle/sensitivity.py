@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from parity.catalog.row import Quirk
 from parity.core.case import Case
 from parity.core.dtypes import FACTS, HALF, DtypeFacts
 from parity.execution.execute import Named, Placed, Program
@@ -167,10 +168,10 @@ class Sensitivity:
         p, u, cotangents = self._p, self._u, self._cotangents
         # Singular values, eigenvalues and vectors are those of a matrix whose elements are all off by p(n) u of its norm, the
         # small ones too (LAPACK Users' Guide, 3rd ed., 1999, sections 4.7 and 4.9).
-        by_norm, own = p.row.by_norm, len(self._placed.views) - self._inputs.fed
+        by_norm, own = p.row.judged.by_norm, len(self._placed.views) - self._inputs.fed
 
         def move(t: Tensor, i: int) -> Tensor:
-            if still or i in p.row.choices:
+            if still or i in p.row.draws.choices:
                 return t
             return (shifted if by_norm and i < own else perturbed)(t, u, 7 * k + i)
 
@@ -232,13 +233,13 @@ def replaced(
     keep_layout: operands that share memory keep sharing it, and all copies of a number change alike, so that the same kernels
     run.
     """
-    if p.row.mutates:
+    if p.row.forms.mutates:
         bases = tuple(change(b, i) for i, b in enumerate(placed.bases))
         first = inputs.operands[0].spec
         return Placed(bases, (apply(bases[0], first.layout, first.shape), *bases[1:]))
     moved, views = [], []
     for i, (base, view, o) in enumerate(zip(placed.bases, placed.views, inputs.operands)):
-        if base is not view and (keep_layout or p.row.memory):
+        if base is not view and (keep_layout or Quirk.MEMORY in p.row.quirks):
             moved.append(change(base, i))
             views.append(apply(moved[-1], o.spec.layout, o.spec.shape))
         else:

@@ -53,10 +53,10 @@ def _last_words() -> dict[str, str]:
 
 def units(row: Row) -> tuple[str, ...]:
     """The units that the row counts as: OpInfo entries, or its own name if OpInfo lacks the op."""
-    if row.opinfo:
-        return row.opinfo
-    if row.under:
-        return (row.under,)
+    if row.counts.opinfo:
+        return row.counts.opinfo
+    if row.counts.under:
+        return (row.counts.under,)
     bare = row.call.removeprefix("torch.").removeprefix("Tensor.")
     if exact := next((n for n in (bare, bare.rstrip("_")) if n in opinfo.ENTRIES), ""):
         return (exact,)
@@ -96,13 +96,13 @@ def why_impossible(row: Row, dtype: str, aspect: Aspect) -> str:
     if aspect is Aspect.FORWARD:
         return ""
     if aspect is Aspect.INPLACE:
-        return "" if row.mutates or row.inplace else "the row has no in-place form"
-    if row.mutates and aspect is not Aspect.BACKWARD:
+        return "" if row.forms.mutates or row.forms.inplace else "the row has no in-place form"
+    if row.forms.mutates and aspect is not Aspect.BACKWARD:
         return "the op itself writes into its first operand"
     if aspect is Aspect.OUT:
-        return "" if row.out else "the row has no out= form"
-    if row.relation in GAUGE_DEPENDENT and row.relation not in GAUGES:
-        return f"gradients of several right answers ({row.relation}) are not compared"
+        return "" if row.forms.out else "the row has no out= form"
+    if row.judged.relation in GAUGE_DEPENDENT and row.judged.relation not in GAUGES:
+        return f"gradients of several right answers ({row.judged.relation}) are not compared"
     if dtype not in row.grad:
         return "the row has no gradient in this dtype"
     if aspect is Aspect.DOUBLE and dtype not in TWICE:
@@ -112,7 +112,7 @@ def why_impossible(row: Row, dtype: str, aspect: Aspect) -> str:
 
 def fully_compared(row: Row, dtype: str, counts: Mapping[str, Mapping[str, int]]) -> bool:
     """Whether every aspect that is possible for the row holds a comparison. counts: aspect -> status -> records."""
-    first = Aspect.INPLACE if row.mutates else Aspect.FORWARD
+    first = Aspect.INPLACE if row.forms.mutates else Aspect.FORWARD
     wanted = (a for a in (first, *ASPECTS[1:]) if not why_impossible(row, dtype, a))
     return all(any(s in COMPARED for s in counts.get(a, ())) for a in wanted)
 
@@ -200,7 +200,12 @@ def _pair(unit: str, dtype: str, aspect: Aspect, entry: bool, some: list[ItemRec
 def _records(s: ItemRecords, unit: str, aspect: Aspect) -> Mapping[str, int]:
     """Status -> records of an aspect. If the entry's own callable writes into its operand, in-place counts as forward."""
     records = s.counts.get(aspect, {})
-    if aspect is Aspect.FORWARD and not records and s.row.mutates and (unit in opinfo.MUTATES or unit not in opinfo.ENTRIES):
+    if (
+        aspect is Aspect.FORWARD
+        and not records
+        and s.row.forms.mutates
+        and (unit in opinfo.MUTATES or unit not in opinfo.ENTRIES)
+    ):
         return s.counts.get(Aspect.INPLACE, {})
     return records
 

@@ -79,7 +79,7 @@ def search(t: FaultTrial) -> Score:
 
 def compared(entries: tuple[str, ...]) -> tuple[str, ...]:
     """The entries whose results `assert_close` can compare."""
-    kept = {r.opinfo[0] for r in opinfo.rows() if r.relation not in UNCOMPARED}
+    kept = {r.counts.opinfo[0] for r in opinfo.rows() if r.judged.relation not in UNCOMPARED}
     return tuple(e for e in entries if e in kept)
 
 

@@ -145,7 +145,7 @@ def _release(version: str) -> str:
 def _stood_for(item: ItemRow) -> Iterable[str]:
     """Operators on MPS alone whose public op this item compared whole."""
     row = catalog.ROWS.get(item.op.rpartition(".")[2])
-    kind = "" if row is None else row.mps
+    kind = "" if row is None else row.counts.mps
     return (alone for alone, (seen, word) in ATEN_STANDS_FOR.items() if word == kind and seen in item.operators)
 
 
@@ -182,7 +182,7 @@ def fresh(asked: Sequence[str], hear: Callable[[str], None]) -> list[Run]:
     Raises DeviceError where a run broke off.
     """
     table_path()  # rather now than after minutes
-    of_mps = tuple(r.name for r in catalog.ROWS.values() if r.mps)
+    of_mps = tuple(r.name for r in catalog.ROWS.values() if r.counts.mps)
     with tempfile.TemporaryDirectory(prefix="parity-reach-") as folder:
         return [_run("sim", (), asked, Path(folder), hear), _run("sim:mps", of_mps, asked, Path(folder), hear)]
 

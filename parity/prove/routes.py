@@ -154,7 +154,13 @@ def _spoken(fault: Fault) -> frozenset[str]:
 def _called(row: Row) -> frozenset[str]:
     """Short names of a row: its own name, and those of the functions it calls, the OpInfo entries it covers, and the kernel of
     all convolutions."""
-    names = (row.name, row.call, row.inplace, *(n.partition(":")[0] for n in row.opinfo), row.mps and KERNELS.get(row.mps))
+    names = (
+        row.name,
+        row.call,
+        row.forms.inplace,
+        *(n.partition(":")[0] for n in row.counts.opinfo),
+        row.counts.mps and KERNELS.get(row.counts.mps),
+    )
     parts = (_stripped(n.removeprefix(opinfo.PREFIX).partition(":")[0].rpartition(".")[2]) for n in names if n)
     return frozenset(w for p in parts for w in (p, p.strip("_")))
 
@@ -215,7 +221,7 @@ def _by_directness(names: Iterable[str], seen: Mapping[str, Reach]) -> list[str]
 
 def _entries(rows: Sequence[Row], listed: Sequence[str], words: frozenset[str]) -> tuple[str, ...]:
     """The OpInfo entries of these rows, of the OpInfo rows in `listed`, and of everything named like the fault's ops."""
-    entries = [e for r in rows for e in r.opinfo]
+    entries = [e for r in rows for e in r.counts.opinfo]
     entries += [n.removeprefix(opinfo.PREFIX) for n in listed if n.startswith(opinfo.PREFIX)]
     entries += [e for e in opinfo.ENTRIES if e.partition(":")[0].rpartition(".")[2] in words]
     return tuple(e for e in dict.fromkeys(entries) if e in opinfo.ENTRIES and e not in opinfo.OUT_OF_REACH)

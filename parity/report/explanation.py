@@ -23,12 +23,12 @@ def lines(record: Record, row: Row | None) -> Iterator[str]:
     yield f"{record.op} {record.dtype} {record.aspect}: {record.status}" + (f", {record.reason}" if record.reason else "")
     if row is not None:
         rule = f"  class      {row.rule}"
-        rule += f", relation '{row.relation}'" if row.relation else ""
+        rule += f", relation '{row.judged.relation}'" if row.judged.relation else ""
         halves = [
             w
             for w in (
-                "rounds between kernels" if row.rounds_between else "",
-                *(f"adds in the dtype ({p})" for p in row.accumulates),
+                "rounds between kernels" if row.judged.rounds_between else "",
+                *(f"adds in the dtype ({p})" for p in row.judged.accumulates),
             )
             if w
         ]

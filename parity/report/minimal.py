@@ -77,7 +77,7 @@ def _body(t: CaseScript, function: str, operands: bool) -> list[str]:
     if t.aspect == Aspect.TRANSFER:
         return _copies(t)
     lines: list[str] = []
-    written = t.row.mutates or t.aspect == Aspect.INPLACE
+    written = t.row.forms.mutates or t.aspect == Aspect.INPLACE
     leaves = []
     for i, o in enumerate(t.inputs.operands):
         place = "" if o.spec.on_cpu else ".to(device)"
@@ -127,9 +127,9 @@ def _gradients(t: CaseScript, call: str, leaves: list[str]) -> list[str]:
     if not fed or not leaves:
         raise Unwritable("no gradient")
     texts = [script.view_text(f"{_literal(script.base_text(c.base))}.to(device)", c.layout, c.shape) for c in fed]
-    outputs = "t0" if t.row.mutates else call
-    lines = [call] if t.row.mutates else []
-    if len(fed) == 1 and len(t.result) - t.row.mutates == 1:
+    outputs = "t0" if t.row.forms.mutates else call
+    lines = [call] if t.row.forms.mutates else []
+    if len(fed) == 1 and len(t.result) - t.row.forms.mutates == 1:
         return [*lines, f"return torch.autograd.grad({outputs}, [{', '.join(leaves)}], {texts[0]}, allow_unused=True)"]
     lines += [f"live = [x for x in {outputs} if x.requires_grad]"]
     return [*lines, f"return torch.autograd.grad(live, [{', '.join(leaves)}], [{', '.join(texts)}], allow_unused=True)"]

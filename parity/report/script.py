@@ -155,11 +155,11 @@ def _sources(path: str, name: str) -> list[str]:
 
 def function_of(t: CaseScript) -> tuple[str, list[str]]:
     """(expression, source to put before it) of the function that the aspect calls."""
-    inplace = t.aspect == Aspect.INPLACE and not t.row.mutates
+    inplace = t.aspect == Aspect.INPLACE and not t.row.forms.mutates
     if t.row.family == "opinfo":
         function, inplace_form, _ = opinfo.callables(t.row.name)
         return _public(t.row.name.removeprefix(opinfo.PREFIX), inplace_form if inplace else function, inplace), []
-    path = t.row.inplace if inplace else t.row.call
+    path = t.row.forms.inplace if inplace else t.row.call
     module, _, name = path.rpartition(".")
     if module in CALLS:
         return name, _sources(module, name)
@@ -315,7 +315,7 @@ def _run(t: CaseScript) -> tuple[list[str], list[str]]:
     call = f"{function}({arguments_text(t)})"
     bases = [f"BASE_{i} = {base_text(o.base)}" for i, o in enumerate(t.inputs.operands)]
     backward = t.aspect == Aspect.BACKWARD
-    writes = t.row.mutates or t.aspect == Aspect.INPLACE
+    writes = t.row.forms.mutates or t.aspect == Aspect.INPLACE
     lines: list[str] = []
     leaves: list[int] = []
     fed = cotangents_of(t) if backward else []
@@ -341,7 +341,7 @@ def _run(t: CaseScript) -> tuple[list[str], list[str]]:
         bases += [f"COTANGENT_{i} = {base_text(c.base)}" for i, c in enumerate(fed)]
         lines += [f"fed{i} = put(COTANGENT_{i}, device, wide)" for i in range(len(fed))]
         cotangents = [view_text(f"fed{i}", c.layout, c.shape) for i, c in enumerate(fed)]
-        lines += [call, "outputs = [t0]"] if t.row.mutates else [f"outputs = tensors({call})"]
+        lines += [call, "outputs = [t0]"] if t.row.forms.mutates else [f"outputs = tensors({call})"]
         named = "".join(f"leaf{i}, " for i in leaves)
         lines += [
             "live = [t for t in outputs if t.requires_grad]",
@@ -394,7 +394,9 @@ def _text(t: CaseScript, device_name: str, title: str) -> str:
     definitions = [s for s in sources if s not in imports]
     simulated = device_name.partition(":")[0] == "sim"
     remark = (
-        "" if not t.row.relation else f"\nSeveral answers may be right here ({t.row.relation}); then they need not be equal.\n"
+        ""
+        if not t.row.judged.relation
+        else f"\nSeveral answers may be right here ({t.row.judged.relation}); then they need not be equal.\n"
     )
     head = HEAD.format(
         title=quoted(title),
@@ -404,7 +406,7 @@ def _text(t: CaseScript, device_name: str, title: str) -> str:
         imports="\n".join(sorted(["import base64", "import sys", "import zlib"]) + ["", "import torch", *imports]),
     )
     exact = rule_of(t.row).by_element and t.aspect != Aspect.BACKWARD
-    flags = f"ELEMENTWISE = {exact}  # each element is judged by its own rounding\nWIDE = {t.row.oracle == 'wide'}"
+    flags = f"ELEMENTWISE = {exact}  # each element is judged by its own rounding\nWIDE = {t.row.judged.oracle == 'wide'}"
     body = "\n".join(
         ["def run(device, wide):", '    """The call on a device, its results by name; wide: in float64."""']
         + [f"    {line}" for line in lines]

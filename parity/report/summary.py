@@ -92,8 +92,8 @@ def tables_line(header: Header, items: Sequence[ItemRow]) -> str:
     tables = tolerance.load(header.fingerprint.device, fast=fast)
     names = {i.op for i in items if i.dtype in HALF and not is_own(i.op)}
     rows = [suite.row(op) for op in names]
-    between = sum(r.rounds_between for r in rows)
-    adds = sum(bool(r.accumulates) for r in rows)
+    between = sum(r.judged.rounds_between for r in rows)
+    adds = sum(bool(r.judged.accumulates) for r in rows)
     said = f"{', '.join(f.removeprefix('tolerances/') for f in tables.files)}; {plural(tables.exceptions, 'exception')}"
     if not rows:
         return said

@@ -123,7 +123,7 @@ class Planter:
         able = math.isfinite(value) and 0.0 < unit < math.inf
         found.able += able
         size = least(flagged) if able else math.inf
-        base = bench.tables.find(bench.row.name, bench.row.rule, facts_of(honest).name, pass_, bench.row.ulp).ulp or 0.0
+        base = bench.tables.find(bench.row.name, bench.row.rule, facts_of(honest).name, pass_, bench.row.judged.ulp).ulp or 0.0
         found.sizes.append(size - (base if kind == "elementwise, in the table" else 0.0))
         found.second.append(size * unit / second if second else math.inf)
 
@@ -134,7 +134,7 @@ class Planter:
         ulp = float(ulp_of(np.nextafter(values[place : place + 1], np.inf), f)[0])
         finite = values[np.isfinite(values)]
         largest = f.unit_roundoff * float(finite.max()) if finite.size else 0.0
-        tol = bench.tables.find(row.name, row.rule, f.name, pass_, row.ulp)
+        tol = bench.tables.find(row.name, row.rule, f.name, pass_, row.judged.ulp)
         if tol.ulp is not None:
             return "elementwise, in the table", ulp, largest
         if tol.rule == OpClass.CONTRACTION and bench.oracle.truth(name) is not None:
@@ -145,7 +145,7 @@ class Planter:
                 size = 4.0 * math.sqrt(max(n, 1.0)) * u * max(s, float(values[place])) + ulp
                 return ("contraction" if u != f.unit_roundoff or f.name not in HALF else "contraction in halves"), size, largest
         if f.name in HALF:
-            between = row.rounds_between or pass_ in row.accumulates
+            between = row.judged.rounds_between or pass_ in row.judged.accumulates
             return "half, several roundings" if between else "half, one kernel", ulp, largest
         return "float32 composite or gradient", f.unit_roundoff * float(values[place]), largest
 
@@ -201,7 +201,7 @@ def chosen(o: argparse.Namespace) -> dict[OpClass, list[Row]]:
     items = suite.select(o.ops, dtypes=o.dtype or DTYPES, source="native")
     rows = list({i.row.name: i.row for i in items}.values())
     for rule in RULES:
-        group = [r for r in rows if r.rule is rule and r.oracle == "wide"]
+        group = [r for r in rows if r.rule is rule and r.judged.oracle == "wide"]
         random.Random(o.seed).shuffle(group)
         by_class[rule] = group[: o.rows] if o.rows else group
     return by_class

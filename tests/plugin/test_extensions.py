@@ -21,7 +21,7 @@ import torch
 
 from parity import catalog, tolerance
 from parity.catalog.draw import Arguments
-from parity.catalog.row import FLOATS, Row
+from parity.catalog.row import FLOATS, Forms, Row
 from parity.checks import further
 from parity.checks.trial import Result
 from parity.core.case import OpClass
@@ -52,6 +52,7 @@ catalog.add(
         rule=OpClass("own-waves"),
         call="torch.sin",
         grad=FLOATS,
+        forms=Forms(out=True),
     )
 )
 tolerance.add(Path(__file__).with_name("mine.toml"))

@@ -6,7 +6,25 @@ from functools import partial
 from typing import Any
 
 from parity.catalog.draw import Arguments, Draw, keywords
-from parity.catalog.row import COMPOSITE, ELEMENTWISE, EVERY, EXACT, FLOATING, GLUE, METHOD, OWN, REAL, Row, Signature
+from parity.catalog.row import (
+    COMPOSITE,
+    ELEMENTWISE,
+    EVERY,
+    EXACT,
+    FLOATING,
+    GLUE,
+    OUT,
+    OWN,
+    POINTWISE,
+    REAL,
+    ROUNDED,
+    Counts,
+    Forms,
+    Judged,
+    Refuses,
+    Row,
+    Signature,
+)
 from parity.catalog.signatures import Options, mostly, none, one_of, options, unary
 from parity.core.case import OpClass
 from parity.core.dtypes import FLOATS
@@ -33,11 +51,9 @@ def _activation(
         unary(NEAR, choices),
         rule=rule,
         call=f"{out or 'torch.nn.functional'}.{name}",
-        inplace=f"{inplace}.{name}_" if inplace else "",
-        out=bool(out),
-        strides=strides,
-        rounds_between=rounds_between,
-        opinfo=(f"nn.functional.{name}",),
+        forms=Forms(inplace=f"{inplace}.{name}_" if inplace else "", out=bool(out), strides=strides),
+        judged=Judged(rounds_between=rounds_between),
+        counts=Counts((f"nn.functional.{name}",)),
         **more,
     )
 
@@ -95,47 +111,33 @@ def _named(names: tuple[str, ...], dims: bool = False) -> Signature:
 
 
 ROWS = (
-    _row("relu", unary(), rule=EXACT, dtypes=REAL, inplace="torch.nn.functional.*_", strides=True, opinfo=OWN),
-    _row("relu6", unary(NEAR), rule=EXACT, dtypes=REAL, strides=True, opinfo=OWN),
+    _row("relu", unary(), rule=EXACT, dtypes=REAL, forms=Forms(inplace="torch.nn.functional.*_", strides=True), counts=OWN),
+    _row("relu6", unary(NEAR), rule=EXACT, dtypes=REAL, forms=Forms(strides=True), counts=OWN),
     _row(
         "hardtanh",
         _hardtanh,
         rule=EXACT,
         call="torch._C._nn.*",
-        out=True,
+        forms=Forms(inplace="torch.nn.functional.*_", out=True),
         dtypes=(*FLOATS, "int8", "int16", "int32", "int64"),
-        inplace="torch.nn.functional.*_",
-        opinfo=("nn.functional.hardtanh",),
+        counts=Counts(("nn.functional.hardtanh",)),
     ),
     _row(
         "threshold",
         _threshold,
         rule=EXACT,
         call="torch.*",
-        out=True,
+        forms=Forms(inplace="torch.nn.functional.*_", out=True),
         dtypes=REAL,
-        inplace="torch.nn.functional.*_",
-        opinfo=("nn.functional.threshold",),
+        counts=Counts(("nn.functional.threshold",)),
     ),
-    _row(
-        "sigmoid",
-        unary(NEAR),
-        rule=ELEMENTWISE,
-        call="torch.*",
-        dtypes=EVERY,
-        grad=FLOATING,
-        inplace=METHOD,
-        out=True,
-        promotes=True,
-        strides=True,
-        opinfo=OWN,
-    ),
+    _row("sigmoid", unary(NEAR), rule=ELEMENTWISE, call="torch.*", dtypes=EVERY, grad=FLOATING, forms=POINTWISE, counts=OWN),
     _activation("leaky_relu", _SLOPE, inplace=NN, out=NN, rule=ELEMENTWISE),
     _activation("elu", _ELU, inplace=F, out=NN),
     _activation("selu", inplace=F),
     _activation("celu", options(alpha=one_of(0.5, 2.0)), inplace=F),
     _activation("gelu", options(approximate=one_of("tanh")), inplace=NN, out=NN),
-    _activation("silu", inplace=NN, out=NN, takes=("complex",)),
+    _activation("silu", inplace=NN, out=NN, refuses=Refuses(takes=("complex",))),
     _activation("mish", inplace=NN, out=NN),
     _activation("softplus", options(beta=one_of(2.0, 0.5), threshold=one_of(4.0, 0.0)), out=NN),
     _activation("softsign"),
@@ -145,10 +147,10 @@ ROWS = (
     _activation("hardsigmoid", inplace=NN, out=NN),
     _activation("hardswish", inplace=NN, out=NN),
     _activation("logsigmoid", strides=False),  # strides differ between devices, and torch does not specify them
-    _row("rrelu", unary(NEAR), rule=ELEMENTWISE, strides=True, law="rrelu"),
-    _row("prelu", _prelu, rule=ELEMENTWISE, call="torch.*", opinfo=("nn.functional.prelu",)),
-    _row("glu", _glu, call="torch._C._nn.*", out=True, opinfo=("nn.functional.glu",)),
+    _row("rrelu", unary(NEAR), rule=ELEMENTWISE, forms=Forms(strides=True), judged=Judged(law="rrelu")),
+    _row("prelu", _prelu, rule=ELEMENTWISE, call="torch.*", counts=Counts(("nn.functional.prelu",))),
+    _row("glu", _glu, call="torch._C._nn.*", forms=OUT, counts=Counts(("nn.functional.glu",))),
     # torch's Python references, which compilers and devices without a kernel run in its place; torch has no gradients of them
-    _row("reference_activation", _named(REFERENCES), call=GLUE, dtypes=("float32",), grad=(), rounds_between=True),
+    _row("reference_activation", _named(REFERENCES), call=GLUE, dtypes=("float32",), grad=(), judged=ROUNDED),
     _row("reference_along_dim", _named(ALONG_DIM, dims=True), call=GLUE, dtypes=("float32",), grad=()),
 )

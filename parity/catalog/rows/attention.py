@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, Shape, keywords
-from parity.catalog.row import COMPOSITE, GLUE, OWN, Row, Wrong
+from parity.catalog.row import COMPOSITE, GLUE, ROUNDED, Counts, Draws, Refuses, Row, Wrong
 from parity.core.case import Arg, TensorSpec, Values
 from parity.core.dtypes import FLOATS
 
@@ -232,12 +232,9 @@ ROWS = (
         "scaled_dot_product_attention",
         _sdpa,
         call="torch.nn.functional.*",
-        opinfo=OWN,
-        wrong=(Wrong("dropout_p", 1.5), _BOTH_MASKS, _BOTH_MASKS),
-        fits="filled",
-        alike=True,
-        mps="own",
-        cases=3,
+        draws=Draws(cases=3),
+        refuses=Refuses(wrong=(Wrong("dropout_p", 1.5), _BOTH_MASKS, _BOTH_MASKS), fits="filled", alike=True),
+        counts=Counts(("*",), mps="own"),
     ),
     # In the backward the CPU's kernel and its formula pass a NaN on to different gradients.
     _row(
@@ -245,29 +242,37 @@ ROWS = (
         _unknown,
         call="torch.nn.functional.scaled_dot_product_attention",
         grad=(),
-        under="nn.functional.scaled_dot_product_attention",
+        counts=Counts(under="nn.functional.scaled_dot_product_attention"),
     ),
-    _row("attention_packed", _packed, call=LAYERS + "*", under="nn.functional.scaled_dot_product_attention"),
-    _row("attention_turned", _turned, call=LAYERS + "*", under="nn.functional.scaled_dot_product_attention"),
+    _row("attention_packed", _packed, call=LAYERS + "*", counts=Counts(under="nn.functional.scaled_dot_product_attention")),
+    _row("attention_turned", _turned, call=LAYERS + "*", counts=Counts(under="nn.functional.scaled_dot_product_attention")),
     # rounds_between: projections, attention and output projection are separate kernels
     _row(
         "multi_head_attention",
         _multi_head,
         call=GLUE,
-        rounds_between=True,
-        opinfo=("nn.functional.multi_head_attention_forward",),
+        judged=ROUNDED,
+        counts=Counts(("nn.functional.multi_head_attention_forward",)),
     ),
     # rounds_between: as multi_head_attention
-    _row("multi_head_cross", _multi_head_cross, call=LAYERS + "*", rounds_between=True),
+    _row("multi_head_cross", _multi_head_cross, call=LAYERS + "*", judged=ROUNDED),
     # rounds_between: few keys remain, whose weights some kernels round before the product with the values
-    _row("attention_banned", _banned, call=GLUE, rounds_between=True, under="nn.functional.scaled_dot_product_attention"),
-    _row("transformer_layer", _module, call=GLUE, rounds_between=True, dtypes=("float32",), grad=("float32",), cases=0.5),
+    _row(
+        "attention_banned",
+        _banned,
+        call=GLUE,
+        judged=ROUNDED,
+        counts=Counts(under="nn.functional.scaled_dot_product_attention"),
+    ),
+    _row(
+        "transformer_layer", _module, call=GLUE, draws=Draws(cases=0.5), dtypes=("float32",), grad=("float32",), judged=ROUNDED
+    ),
     _row(
         "attention_autocast",
         _autocast,
         call=f"{LAYERS}autocast_attention",
         dtypes=FLOATS[1:],
         grad=FLOATS[1:],
-        under="nn.functional.scaled_dot_product_attention",
+        counts=Counts(under="nn.functional.scaled_dot_product_attention"),
     ),
 )

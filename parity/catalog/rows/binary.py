@@ -5,7 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 from parity.catalog.draw import Arguments, Draw, keywords
-from parity.catalog.row import COMPOSITE, ELEMENTWISE, EVERY, EXACT, FLOATING, METHOD, NUMERIC, OWN, REAL, Row, Signature
+from parity.catalog.row import (
+    COMPOSITE,
+    ELEMENTWISE,
+    EVERY,
+    EXACT,
+    FLOATING,
+    METHOD,
+    NUMERIC,
+    OUT,
+    OWN,
+    REAL,
+    Counts,
+    Draws,
+    Forms,
+    Judged,
+    Refuses,
+    Row,
+    Signature,
+)
 from parity.catalog.signatures import (
     Operand,
     Options,
@@ -37,12 +55,14 @@ def _binary(
     inplace: str = METHOD,
     out: bool = True,
     promotes: bool = True,
-    opinfo: tuple[str, ...] = OWN,
+    counts: Counts = OWN,
     **more: Any,
 ) -> Row:
     """A function of two operands. more: other fields of the row."""
-    fields: dict[str, Any] = {"inplace": inplace, "out": out, "promotes": promotes, "opinfo": opinfo, **more}
-    return Row(name, signature or pair(), family=FAMILY, rule=rule, dtypes=dtypes, grad=grad, strides=True, **fields)
+    forms = Forms(inplace=inplace, out=out, strides=True, promotes=promotes)
+    return Row(
+        name, signature or pair(), family=FAMILY, rule=rule, dtypes=dtypes, grad=grad, forms=forms, counts=counts, **more
+    )
 
 
 def _compare(name: str, dtypes: tuple[str, ...] = EVERY) -> Row:
@@ -164,7 +184,10 @@ ROWS = (
     _binary("sub", ELEMENTWISE, NUMERIC, signature=pair(options=options(alpha=_alpha), number=_difference)),
     _binary("mul", ELEMENTWISE, signature=pair(number=_any_number)),
     _binary(
-        "div", ELEMENTWISE, signature=pair(second=_dividing, number=_ratio), opinfo=("div:no_rounding_mode", "true_divide")
+        "div",
+        ELEMENTWISE,
+        signature=pair(second=_dividing, number=_ratio),
+        counts=Counts(("div:no_rounding_mode", "true_divide")),
     ),
     *(
         _binary(
@@ -176,8 +199,7 @@ ROWS = (
             signature=_reflected(operand, *numbers),
             inplace="",
             out=False,
-            opinfo=(entry,) if entry.startswith("__") else (),
-            under="" if entry.startswith("__") else entry,
+            counts=Counts((entry,)) if entry.startswith("__") else Counts(under=entry),
         )
         for name, word, dtypes, grad, operand, numbers, entry in (
             ("rtruediv", "truediv", EVERY, FLOATING, anything, (1, 2, 0.5, -3.5, 0), "__rdiv__"),
@@ -185,7 +207,7 @@ ROWS = (
             ("rmod", "mod", REAL, (), divisor, (7, 1, -7, 0, 2), "__rmod__"),
         )
     ),
-    _binary("rsub", ELEMENTWISE, NUMERIC, signature=pair(options=options(alpha=_alpha)), inplace="", out=False, opinfo=OWN),
+    _binary("rsub", ELEMENTWISE, NUMERIC, signature=pair(options=options(alpha=_alpha)), inplace="", out=False),
     # Discontinuous: the quotient may round across an integer in the dtype but not in float64.
     _binary(
         "div_floor",
@@ -195,7 +217,7 @@ ROWS = (
         call="torch.div",
         signature=pair(second=divisor, options=_FLOOR, number=promoted),
         inplace="torch.Tensor.div_",
-        opinfo=("div:floor_rounding",),
+        counts=Counts(("div:floor_rounding",)),
     ),
     _binary(
         "div_trunc",
@@ -205,14 +227,21 @@ ROWS = (
         call="torch.div",
         signature=pair(second=divisor, options=_ROUNDING, number=promoted),
         inplace="torch.Tensor.div_",
-        opinfo=("div:trunc_rounding",),
+        counts=Counts(("div:trunc_rounding",)),
     ),
     _binary("floor_divide", ELEMENTWISE, REAL, (), signature=_QUOTIENT),
     _binary("fmod", EXACT, REAL, FLOATS, signature=_REMAINDER),
     _binary("remainder", ELEMENTWISE, REAL, FLOATS, signature=_REMAINDER),
     _binary("pow", ELEMENTWISE, NUMERIC, FLOATING, signature=_power),
     _binary(
-        "rpow", ELEMENTWISE, NUMERIC, FLOATING, call="torch.pow", signature=_scalar_power, inplace="", opinfo=("__rpow__",)
+        "rpow",
+        ELEMENTWISE,
+        NUMERIC,
+        FLOATING,
+        call="torch.pow",
+        signature=_scalar_power,
+        inplace="",
+        counts=Counts(("__rpow__",)),
     ),
     _binary("float_power", ELEMENTWISE, EVERY, FLOATING, signature=_float_power, inplace=""),
     _binary("atan2", ELEMENTWISE, (*REAL, *BOOL), FLOATS, signature=_TENSORS),
@@ -221,9 +250,18 @@ ROWS = (
     _binary("dist", COMPOSITE, FLOATING, FLOATING, signature=_dist, inplace="", out=False, promotes=False),
     _binary("equal", EXACT, EVERY, (), signature=_equal, inplace="", out=False, promotes=False),
     _binary(
-        "allclose", EXACT, FLOATS, (), signature=_close, inplace="", out=False, promotes=False, on_cpu="rest", takes=("int",)
+        "allclose",
+        EXACT,
+        FLOATS,
+        (),
+        signature=_close,
+        inplace="",
+        out=False,
+        promotes=False,
+        draws=Draws(on_cpu="rest"),
+        refuses=Refuses(takes=("int",)),
     ),
-    _binary("nextafter", EXACT, FLOATS, (), signature=_TENSORS, promotes=False, oracle="exact"),
+    _binary("nextafter", EXACT, FLOATS, (), signature=_TENSORS, promotes=False, judged=Judged(oracle="exact")),
     _binary("ldexp", ELEMENTWISE, EVERY, FLOATING, signature=_ldexp, promotes=False),
     _binary(
         "logaddexp", ELEMENTWISE, FLOATING, FLOATING, signature=pair(within(-20, 20), within(-20, 20), number=None), inplace=""
@@ -231,8 +269,8 @@ ROWS = (
     _binary(
         "logaddexp2", ELEMENTWISE, FLOATS, FLOATS, signature=pair(within(-20, 20), within(-20, 20), number=None), inplace=""
     ),
-    _binary("maximum", EXACT, (*REAL, *BOOL), FLOATS, signature=_TENSORS, inplace="", opinfo=("maximum", "max:binary")),
-    _binary("minimum", EXACT, (*REAL, *BOOL), FLOATS, signature=_TENSORS, inplace="", opinfo=("minimum", "min:binary")),
+    _binary("maximum", EXACT, (*REAL, *BOOL), FLOATS, signature=_TENSORS, inplace="", counts=Counts(("maximum", "max:binary"))),
+    _binary("minimum", EXACT, (*REAL, *BOOL), FLOATS, signature=_TENSORS, inplace="", counts=Counts(("minimum", "min:binary"))),
     _binary("fmax", EXACT, (*REAL, *BOOL), FLOATS, signature=_TENSORS, inplace=""),
     _binary("fmin", EXACT, (*REAL, *BOOL), FLOATS, signature=_TENSORS, inplace=""),
     _compare("eq"),
@@ -241,7 +279,7 @@ ROWS = (
     _compare("le", (*REAL, *BOOL)),
     _compare("gt", (*REAL, *BOOL)),
     _compare("ge", (*REAL, *BOOL)),
-    _binary("isclose", EXACT, EVERY, (), signature=_close, inplace="", out=False, promotes=False, on_cpu="rest"),
+    _binary("isclose", EXACT, EVERY, (), signature=_close, inplace="", out=False, promotes=False, draws=Draws(on_cpu="rest")),
     _binary("logical_and", EXACT, EVERY, (), signature=_TENSORS),
     _binary("logical_or", EXACT, EVERY, (), signature=_TENSORS),
     _binary("logical_xor", EXACT, EVERY, (), signature=_TENSORS),
@@ -261,8 +299,7 @@ ROWS = (
             out=False,
             promotes=False,
             inplace=f"operator.i{name}",
-            opinfo=(),
-            under=f"bitwise_{side}_shift",
+            counts=Counts(under=f"bitwise_{side}_shift"),
         )
         for name, side in (("lshift", "left"), ("rshift", "right"))
     ),
@@ -277,7 +314,7 @@ ROWS = (
             inplace="",
             out=False,
             promotes=False,
-            opinfo=(entry,) if entry else (),
+            counts=Counts((entry,)) if entry else Counts(),
         )
         for word, dtypes, operand, numbers, entry in (
             ("lshift", INTS, _shift, (1, 3, 0), ""),
@@ -290,7 +327,7 @@ ROWS = (
     _binary("gcd", EXACT, INTS, (), signature=_TENSORS),
     _binary("lcm", EXACT, INTS, (), signature=pair(strictly(-10, 10), strictly(0, 10), number=None)),
     _binary("heaviside", EXACT, (*REAL, *BOOL), (), signature=_TENSORS, promotes=False),
-    Row("polar", _polar, family=FAMILY, rule=ELEMENTWISE, dtypes=("float32",), grad=("float32",), out=True, opinfo=OWN),
+    Row("polar", _polar, family=FAMILY, rule=ELEMENTWISE, dtypes=("float32",), grad=("float32",), forms=OUT, counts=OWN),
     # dtypes: float16 would give complex32, which hardly an op takes
-    Row("complex", _TENSORS, family=FAMILY, rule=EXACT, dtypes=("float32",), grad=("float32",), out=True, opinfo=OWN),
+    Row("complex", _TENSORS, family=FAMILY, rule=EXACT, dtypes=("float32",), grad=("float32",), forms=OUT, counts=OWN),
 )

@@ -8,7 +8,25 @@ from functools import partial
 from itertools import pairwise
 
 from parity.catalog.draw import Arguments, Draw, Shape, keywords
-from parity.catalog.row import COMPOSITE, CONTRACTION, FLOATING, GLUE, METHOD, NUMERIC, OWN, Row, Signature
+from parity.catalog.row import (
+    COMPOSITE,
+    CONTRACTION,
+    FLOATING,
+    GLUE,
+    METHOD,
+    NUMERIC,
+    OUT,
+    OWN,
+    ROUNDED,
+    UNCHECKED,
+    Counts,
+    Draws,
+    Forms,
+    Judged,
+    Refuses,
+    Row,
+    Signature,
+)
 from parity.core.case import Arg, TensorSpec
 from parity.core.dtypes import FLOATS, HALF
 
@@ -262,37 +280,62 @@ def _activated(draw: Draw) -> Arguments:
 
 
 ROWS = (
-    _row("mm", _mm, out=True, opinfo=OWN, fits="always", alike=True),
-    _row("bmm", _bmm, out=True, opinfo=OWN, fits="always", alike=True),
-    _row("matmul", _matmul, out=True, opinfo=("*", "__rmatmul__"), fits="always", alike=True),
+    _row("mm", _mm, forms=OUT, refuses=Refuses(fits="always", alike=True), counts=OWN),
+    _row("bmm", _bmm, forms=OUT, refuses=Refuses(fits="always", alike=True), counts=OWN),
+    _row("matmul", _matmul, forms=OUT, refuses=Refuses(fits="always", alike=True), counts=Counts(("*", "__rmatmul__"))),
     # rounds_between: the product may be rounded to the dtype before the sum
-    _row("addmm", _addmm, rounds_between=True, inplace=METHOD, out=True, opinfo=("*", "addmm:decomposed"), alike=True, bias=0),
-    _row("addmv", _addmv, rounds_between=True, inplace=METHOD, out=True, opinfo=OWN, fits="always", alike=True, bias=0),
-    _row("addr", _addr, inplace=METHOD, out=True, opinfo=OWN, bias=0),
+    _row(
+        "addmm",
+        _addmm,
+        forms=Forms(inplace=METHOD, out=True),
+        refuses=Refuses(alike=True),
+        judged=Judged(rounds_between=True, bias=0),
+        counts=Counts(("*", "addmm:decomposed")),
+    ),
+    _row(
+        "addmv",
+        _addmv,
+        forms=Forms(inplace=METHOD, out=True),
+        refuses=Refuses(fits="always", alike=True),
+        judged=Judged(rounds_between=True, bias=0),
+        counts=OWN,
+    ),
+    _row("addr", _addr, forms=Forms(inplace=METHOD, out=True), judged=Judged(bias=0), counts=OWN),
     # rounds_between: the product may be rounded to the dtype before the sum
-    _row("addbmm", _batched(False), rounds_between=True, inplace=METHOD, out=True, opinfo=OWN, alike=True),
+    _row(
+        "addbmm",
+        _batched(False),
+        forms=Forms(inplace=METHOD, out=True),
+        refuses=Refuses(alike=True),
+        judged=ROUNDED,
+        counts=OWN,
+    ),
     # rounds_between: the product may be rounded to the dtype before the sum
-    _row("baddbmm", _batched(True), rounds_between=True, inplace=METHOD, out=True, opinfo=OWN, alike=True, bias=0),
-    _row("dot", _vectors, out=True, opinfo=OWN, fits="always", alike=True),
-    _row("vdot", _vectors, out=True, opinfo=OWN, fits="always"),
-    _row("mv", _mv, out=True, opinfo=OWN, fits="always", alike=True),
-    _row("outer", _outer, out=True, opinfo=OWN),
-    _row("inner", _inner, out=True, opinfo=OWN, fits="always"),
+    _row(
+        "baddbmm",
+        _batched(True),
+        forms=Forms(inplace=METHOD, out=True),
+        refuses=Refuses(alike=True),
+        judged=Judged(rounds_between=True, bias=0),
+        counts=OWN,
+    ),
+    _row("dot", _vectors, forms=OUT, refuses=Refuses(fits="always", alike=True), counts=OWN),
+    _row("vdot", _vectors, forms=OUT, refuses=Refuses(fits="always"), counts=OWN),
+    _row("mv", _mv, forms=OUT, refuses=Refuses(fits="always", alike=True), counts=OWN),
+    _row("outer", _outer, forms=OUT, counts=OWN),
+    _row("inner", _inner, forms=OUT, refuses=Refuses(fits="always"), counts=OWN),
     # a product, then a sum, each a kernel in the half type
-    _row("vecdot", _vecdot, rounds_between=True, call="torch.linalg.*", dtypes=FLOATING, out=True, opinfo=OWN),
+    _row("vecdot", _vecdot, forms=OUT, call="torch.linalg.*", dtypes=FLOATING, judged=ROUNDED, counts=OWN),
     # the CPU refuses many operands that are not dense ("view size is not compatible")
-    _row("kron", _kron, out=True, packed=3, opinfo=OWN),
+    _row("kron", _kron, forms=OUT, draws=Draws(packed=3), counts=OWN),
     # rounds_between: the product of a vector is rounded to the dtype before the bias is added
     _row(
         "linear",
         _linear,
         call="torch.nn.functional.*",
-        opinfo=OWN,
-        rounds_between=True,
-        fits="always",
-        alike=True,
-        bias=2,
-        mps="own",
+        refuses=Refuses(fits="always", alike=True),
+        judged=Judged(rounds_between=True, bias=2),
+        counts=Counts(("*",), mps="own"),
     ),
     # rounds_between: the products of operand, weight and operand are separate kernels,
     # stages: added up in the dtype
@@ -301,22 +344,19 @@ ROWS = (
         _bilinear,
         call="torch.nn.functional.*",
         grad=FLOATS,
-        rounds_between=True,
-        stages=("forward", "backward"),
-        opinfo=OWN,
-        fits="always",
-        takes=("complex",),
+        refuses=Refuses(fits="always", takes=("complex",)),
+        judged=Judged(rounds_between=True, stages=("forward", "backward")),
+        counts=OWN,
     ),
     *(
         # rounds_between: as addmm; linear adds its bias likewise
         _row(
             f"{name}_autocast",
             _rounded(signature),
-            rounds_between=True,
+            judged=Judged(rounds_between=True, bias=bias),
             call=f"parity.catalog.glue.layers.autocast_{name}",
             dtypes=HALF,
             grad=HALF,
-            bias=bias,
         )
         for name, signature, bias in (
             *(("linear", _linear, 2), ("matmul", _matmul, None), ("addmm", _addmm, 0), ("baddbmm", _batched(True), 0)),
@@ -327,27 +367,27 @@ ROWS = (
         "addmm_activation",
         _activated,
         rule=COMPOSITE,
-        rounds_between=True,
+        forms=OUT,
         call="torch._addmm_activation",
         dtypes=FLOATS,
         grad=(),
-        out=True,
-        unchecked=True,
+        refuses=UNCHECKED,
+        judged=ROUNDED,
     ),
-    _row("chain_matmul", _chain, rounds_between=True, rule=COMPOSITE, call=GLUE, grad=()),
+    _row("chain_matmul", _chain, judged=ROUNDED, rule=COMPOSITE, call=GLUE, grad=()),
     # rounds_between: a chain of matmuls, each rounded to the dtype
-    _row("multi_dot", _chain, rounds_between=True, rule=COMPOSITE, call="torch.linalg.*", out=True, opinfo=OWN),
+    _row("multi_dot", _chain, forms=OUT, rule=COMPOSITE, call="torch.linalg.*", judged=ROUNDED, counts=OWN),
     # oracle: the CPU's own result is wrong for an expanded second operand (torch 2.13)
     _row(
         "int_mm",
         _int_mm,
-        unexpanded=True,
+        draws=Draws(unexpanded=True),
         call="torch._int_mm",
         dtypes=("int8",),
         grad=(),
-        oracle="parity.catalog.glue.calls.int_mm",
-        unchecked=True,
+        refuses=UNCHECKED,
+        judged=Judged(oracle="parity.catalog.glue.calls.int_mm"),
     ),
     # centering, a matmul and a division, each rounded to the dtype
-    _row("cov", _covered, rounds_between=True, rule=COMPOSITE, dtypes=FLOATING, opinfo=OWN),
+    _row("cov", _covered, judged=ROUNDED, rule=COMPOSITE, dtypes=FLOATING, counts=OWN),
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, keywords
-from parity.catalog.row import CONTRACTION, FLOATING, OWN, Row, Signature, Wrong
+from parity.catalog.row import CONTRACTION, FLOATING, OWN, Counts, Judged, Refuses, Row, Signature, Wrong
 from parity.core.case import Arg, TensorSpec
 from parity.core.dtypes import HALF
 
@@ -198,9 +198,14 @@ def _transposed(spatial: int) -> Signature:
 
 # CUDA rounds the sum of products to the dtype before it adds the bias.
 _row = partial(
-    Row, family="convolutions", rule=CONTRACTION, dtypes=FLOATING, grad=FLOATING, rounds_between=True, gauss=True, bias=2
+    Row,
+    family="convolutions",
+    rule=CONTRACTION,
+    dtypes=FLOATING,
+    grad=FLOATING,
+    judged=Judged(rounds_between=True, gauss=True, bias=2),
 )
-_plain = partial(_row, call="torch.nn.functional.*", opinfo=OWN, alike=True)
+_plain = partial(_row, call="torch.nn.functional.*", refuses=Refuses(alike=True), counts=OWN)
 _half = partial(_row, dtypes=HALF, grad=HALF)
 _WINDOWS = (("padding", -1), ("stride", -1), ("stride", 0), ("groups", 7), ("groups", 0), ("dilation", 0))
 _WRONG = tuple(Wrong(where, value) for where, value in _WINDOWS)
@@ -208,13 +213,29 @@ _TRANSPOSED = (*_WRONG, Wrong("output_padding", 9))
 BOTH = ("forward", "backward")
 
 ROWS = (
-    _plain("conv1d", _conv(1), wrong=_WRONG, mps="convolution"),
-    _plain("conv2d", _conv(2), wrong=_WRONG, mps="convolution"),
-    _plain("conv3d", _conv(3), wrong=_WRONG, mps="convolution"),
-    _plain("conv_transpose1d", _transposed(1), wrong=_TRANSPOSED, mps="transposed"),
-    _plain("conv_transpose2d", _transposed(2), wrong=_TRANSPOSED, mps="transposed"),
+    _plain("conv1d", _conv(1), refuses=Refuses(wrong=_WRONG, alike=True), counts=Counts(("*",), mps="convolution")),
+    _plain("conv2d", _conv(2), refuses=Refuses(wrong=_WRONG, alike=True), counts=Counts(("*",), mps="convolution")),
+    _plain("conv3d", _conv(3), refuses=Refuses(wrong=_WRONG, alike=True), counts=Counts(("*",), mps="convolution")),
+    _plain(
+        "conv_transpose1d",
+        _transposed(1),
+        refuses=Refuses(wrong=_TRANSPOSED, alike=True),
+        counts=Counts(("*",), mps="transposed"),
+    ),
+    _plain(
+        "conv_transpose2d",
+        _transposed(2),
+        refuses=Refuses(wrong=_TRANSPOSED, alike=True),
+        counts=Counts(("*",), mps="transposed"),
+    ),
     # For some of these the CPU and cuDNN use im2col and one product per batch element.
-    _plain("conv_transpose3d", _transposed(3), wrong=_TRANSPOSED, stages=BOTH, mps="transposed"),
+    _plain(
+        "conv_transpose3d",
+        _transposed(3),
+        refuses=Refuses(wrong=_TRANSPOSED, alike=True),
+        judged=Judged(rounds_between=True, stages=BOTH, gauss=True, bias=2),
+        counts=Counts(("*",), mps="transposed"),
+    ),
     _row("conv2d_channels_last", _batched(_conv(2)), call=LAYERS + "conv2d_last", dtypes=LAST, grad=LAST),
     _row(
         "conv_transpose2d_channels_last",
@@ -226,7 +247,10 @@ ROWS = (
     *(_half(f"conv{n}d_autocast", _rounded(_conv(n)), call=f"{LAYERS}autocast_conv{n}d") for n in (1, 2, 3)),
     *(
         _half(
-            f"conv_transpose{n}d_autocast", _rounded(_transposed(n)), call=f"{LAYERS}autocast_conv_transpose{n}d", stages=stages
+            f"conv_transpose{n}d_autocast",
+            _rounded(_transposed(n)),
+            call=f"{LAYERS}autocast_conv_transpose{n}d",
+            judged=Judged(rounds_between=True, stages=stages, gauss=True, bias=2),
         )
         for n, stages in ((1, ()), (2, ()), (3, BOTH))
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw
-from parity.catalog.row import COMPOSITE, ELEMENTWISE, EVERY, EXACT, GLUE, NUMERIC, REAL, Row
+from parity.catalog.row import COMPOSITE, ELEMENTWISE, EVERY, EXACT, GLUE, NUMERIC, OUT, REAL, ROUNDED, Counts, Refuses, Row
 from parity.catalog.signatures import cast_scalar
 from parity.core.case import TensorSpec
 from parity.core.dtypes import BOOL, FLOATS
@@ -113,17 +113,24 @@ def _range(draw: Draw) -> Arguments:
 
 ROWS = (
     # rule: near zero the error is that of start and step
-    _row("arange_fractional", _fractions, rule=COMPOSITE, rounds_between=True, call=GLUE, dtypes=("float32",)),
-    _row("arange_far", _far, call="parity.catalog.glue.calls.arange", dtypes=("int64",), out=True),
+    _row("arange_fractional", _fractions, rule=COMPOSITE, judged=ROUNDED, call=GLUE, dtypes=("float32",)),
+    _row("arange_far", _far, call="parity.catalog.glue.calls.arange", dtypes=("int64",), forms=OUT),
     _row(
         "range", _range, rule=ELEMENTWISE, call="parity.catalog.glue.calls.closed_range", dtypes=("float32", "int64", "int32")
     ),
-    _row("linspace_fractional", _ends, rule=COMPOSITE, rounds_between=True, call=GLUE, dtypes=("float32",)),
-    _row("triu_indices", _triangle, call=GLUE, dtypes=("int64", "int32"), opinfo=("triu_indices",)),
-    _row("arange", _arange, rule=ELEMENTWISE, call=GLUE, out=True, dtypes=REAL, opinfo=("arange",)),
+    _row("linspace_fractional", _ends, rule=COMPOSITE, judged=ROUNDED, call=GLUE, dtypes=("float32",)),
+    _row("triu_indices", _triangle, call=GLUE, dtypes=("int64", "int32"), counts=Counts(("triu_indices",))),
+    _row("arange", _arange, rule=ELEMENTWISE, call=GLUE, forms=OUT, dtypes=REAL, counts=Counts(("arange",))),
     # rounds_between: the step is rounded to the dtype
     _row(
-        "linspace", _linspace, rounds_between=True, rule=ELEMENTWISE, call=GLUE, out=True, dtypes=FLOATS, opinfo=("linspace",)
+        "linspace",
+        _linspace,
+        forms=OUT,
+        rule=ELEMENTWISE,
+        call=GLUE,
+        judged=ROUNDED,
+        dtypes=FLOATS,
+        counts=Counts(("linspace",)),
     ),
     _row(
         "linspace_whole",
@@ -132,10 +139,12 @@ ROWS = (
         dtypes=("int64", "int32", "int16", "int8", "uint8"),
     ),
     # rounds_between: the exponent is rounded to the dtype
-    _row("logspace", _logspace, rounds_between=True, rule=COMPOSITE, call=GLUE, out=True, dtypes=FLOATS, opinfo=("logspace",)),
-    _row("eye", _eye, call=GLUE, out=True, dtypes=(*NUMERIC, *BOOL), opinfo=("eye",)),
-    _row("full", _full, call=GLUE, out=True, dtypes=EVERY, opinfo=("full",), sized=True),
-    _row("tril_indices", _triangle, call=GLUE, dtypes=("int64", "int32"), opinfo=("tril_indices",)),
+    _row(
+        "logspace", _logspace, forms=OUT, rule=COMPOSITE, call=GLUE, judged=ROUNDED, dtypes=FLOATS, counts=Counts(("logspace",))
+    ),
+    _row("eye", _eye, call=GLUE, forms=OUT, dtypes=(*NUMERIC, *BOOL), counts=Counts(("eye",))),
+    _row("full", _full, call=GLUE, forms=OUT, dtypes=EVERY, refuses=Refuses(sized=True), counts=Counts(("full",))),
+    _row("tril_indices", _triangle, call=GLUE, dtypes=("int64", "int32"), counts=Counts(("tril_indices",))),
     _row("fft.fftfreq", _frequencies, rule=ELEMENTWISE, call="parity.catalog.glue.calls.fftfreq", dtypes=("float32",)),
     _row(
         "hann_window",
@@ -143,9 +152,9 @@ ROWS = (
         rule=COMPOSITE,
         call=GLUE,
         dtypes=("float32",),
-        opinfo=("signal.windows.hann",),
-        takes=("complex",),
+        refuses=Refuses(takes=("complex",)),
+        counts=Counts(("signal.windows.hann",)),
     ),
     # without those whose ends cancel to a rounding of zero (blackman)
-    _row("window", _named_window, rule=COMPOSITE, call=GLUE, dtypes=("float32",), rounds_between=True),
+    _row("window", _named_window, rule=COMPOSITE, call=GLUE, dtypes=("float32",), judged=ROUNDED),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, keywords
-from parity.catalog.row import COMPOSITE, EVERY, EXACT, GLUE, OWN, Row, Signature
+from parity.catalog.row import COMPOSITE, EVERY, EXACT, GLUE, OWN, Counts, Forms, Judged, Row, Signature
 from parity.core.case import Arg
 
 # The CPU transforms float32 and complex64; integers and bool are promoted.
@@ -13,7 +13,7 @@ TYPES = ("float32", "complex64", "int64", "int32", "uint8", "bool")
 REAL = ("float32", "int64", "int32", "uint8", "bool")
 INEXACT = ("float32", "complex64")
 # Integers are promoted, and rounded to the result's dtype before the transform.
-_row = partial(Row, family="fft", rule=COMPOSITE, promotes=True, transform=True)
+_row = partial(Row, family="fft", rule=COMPOSITE, forms=Forms(promotes=True), judged=Judged(transform=True))
 NORMS = "ortho", "forward", "backward"
 
 
@@ -100,7 +100,14 @@ def _round_trip(draw: Draw) -> Arguments:
 
 
 def _transform(name: str, signature: Signature, dtypes: tuple[str, ...] = TYPES) -> Row:
-    return _row(f"fft.{name}", signature, dtypes=dtypes, grad=tuple(d for d in dtypes if d in INEXACT), out=True, opinfo=OWN)
+    return _row(
+        f"fft.{name}",
+        signature,
+        dtypes=dtypes,
+        grad=tuple(d for d in dtypes if d in INEXACT),
+        forms=Forms(out=True, promotes=True),
+        counts=OWN,
+    )
 
 
 SOME = ("float32", "complex64")  # of composites of the rows above, with a conjugate between
@@ -123,15 +130,15 @@ ROWS = (
     _transform("ihfft2", _two(), ("float32",)),
     _transform("hfftn", _many(half=True), SOME),
     _transform("ihfftn", _many(), ("float32",)),
-    _row("fft.fftshift", _shift, rule=EXACT, dtypes=EVERY, grad=("float32", "float16", "bfloat16", "complex64"), opinfo=OWN),
-    _row("fft.ifftshift", _shift, rule=EXACT, dtypes=EVERY, grad=("float32", "float16", "bfloat16", "complex64"), opinfo=OWN),
-    _row("stft", _stft, call=GLUE, dtypes=INEXACT, grad=INEXACT, opinfo=("stft",)),
+    _row("fft.fftshift", _shift, rule=EXACT, dtypes=EVERY, grad=("float32", "float16", "bfloat16", "complex64"), counts=OWN),
+    _row("fft.ifftshift", _shift, rule=EXACT, dtypes=EVERY, grad=("float32", "float16", "bfloat16", "complex64"), counts=OWN),
+    _row("stft", _stft, call=GLUE, dtypes=INEXACT, grad=INEXACT, counts=Counts(("stft",))),
     _row(
         "istft",
         _round_trip,
         call="parity.catalog.glue.calls.round_trip_stft",
         dtypes=("float32",),
         grad=("float32",),
-        opinfo=("istft",),
+        counts=Counts(("istft",)),
     ),
 )

@@ -9,7 +9,7 @@ that torch reports.
 from __future__ import annotations
 
 from parity.catalog.draw import Arguments, Draw
-from parity.catalog.row import COMPOSITE, Row, Signature
+from parity.catalog.row import COMPOSITE, Judged, Row, Signature
 from parity.catalog.rows import contractions, convolutions
 from parity.core.case import TensorSpec
 from parity.core.dtypes import FLOATS
@@ -61,9 +61,7 @@ OF = tuple(
         call="parity.catalog.glue.layers.*",
         dtypes=FLOATS,
         grad=FLOATS,
-        rounds_between=True,
-        bias=row.bias,
-        gauss=row.gauss,
+        judged=Judged(rounds_between=True, gauss=row.judged.gauss, bias=row.judged.bias),
     )
     for name, row in FOLLOWED.items()
 )
@@ -78,9 +76,7 @@ THEN = tuple(
         call="parity.catalog.glue.layers.*",
         dtypes=FLOATS,
         grad=(),
-        rounds_between=True,
-        bias=row.bias,
-        gauss=row.gauss,
+        judged=Judged(rounds_between=True, gauss=row.judged.gauss, bias=row.judged.bias),
     )
     for name, row in FOLLOWED.items()
 )

@@ -7,21 +7,30 @@ from dataclasses import replace
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, keywords
-from parity.catalog.row import COMPOSITE, CONTRACTION, ELEMENTWISE, EVERY, EXACT, Row
+from parity.catalog.row import COMPOSITE, CONTRACTION, ELEMENTWISE, EVERY, EXACT, ROUNDED, UNCHECKED, Counts, Forms, Judged, Row
 from parity.catalog.rows import gradients, histograms, indexing, kernels, linalg, pooling
 from parity.catalog.signatures import strictly, unary, whole
 from parity.core.case import Arg
 from parity.core.dtypes import FLOATS
 
 INTO = "parity.catalog.glue.into."
-_row = partial(Row, family="kernels", rule=EXACT, dtypes=FLOATS, unchecked=True)
+_row = partial(Row, family="kernels", rule=EXACT, dtypes=FLOATS, refuses=UNCHECKED)
 _FAMILIES: dict[str, Row] = {r.name: r for m in (gradients, histograms, indexing, kernels, linalg, pooling) for r in m.ROWS}
 
 
 def _written(name: str, call: str = "") -> Row:
     """A row of another family again, in its out= form with dense destinations."""
-    plain = replace(_FAMILIES[name], family="kernels", grad=(), inplace="", out=False, opinfo=())
-    return replace(plain, name=f"{name}_written", call=INTO + (call or name), unchecked=True, raises_on="", takes=())
+    plain = _FAMILIES[name]
+    return replace(
+        plain,
+        name=f"{name}_written",
+        family="kernels",
+        call=INTO + (call or name),
+        grad=(),
+        forms=replace(plain.forms, inplace="", out=False),
+        refuses=replace(plain.refuses, unchecked=True, raises_on="", takes=()),
+        counts=replace(plain.counts, opinfo=()),
+    )
 
 
 def _adaptive(draw: Draw) -> Arguments:
@@ -108,7 +117,7 @@ def _copied(draw: Draw) -> Arguments:
     return Arguments((draw.tensor(draw.shape(0, 5)), draw.flag()))
 
 
-_norm = partial(_row, rule=COMPOSITE, dtypes=("float32",), updates=True)
+_norm = partial(_row, rule=COMPOSITE, dtypes=("float32",), forms=Forms(updates=True))
 _LEGIT = kernels.native_batch_norm(True)
 
 ROWS = (
@@ -116,12 +125,23 @@ ROWS = (
     *(_written(f"avg_pool{n}_backward") for n in ("2d", "3d")),
     *(_written(f"max_unpool{n}") for n in ("2d", "3d")),
     _row(
-        "adaptive_avg_pool2d_written", _adaptive, rule=CONTRACTION, call=INTO + "adaptive_avg_pool2d", accumulates=("forward",)
+        "adaptive_avg_pool2d_written",
+        _adaptive,
+        rule=CONTRACTION,
+        call=INTO + "adaptive_avg_pool2d",
+        judged=Judged(accumulates=("forward",)),
     ),
     _row("adaptive_max_pool2d_written", _adaptive, call=INTO + "adaptive_max_pool2d"),
     _written("histogram"),
     _written("histogram_edges"),
-    _row("histogramdd_edges", _between, rule=COMPOSITE, call=INTO + "histogram_between", dtypes=("float32",), oracle="exact"),
+    _row(
+        "histogramdd_edges",
+        _between,
+        rule=COMPOSITE,
+        call=INTO + "histogram_between",
+        dtypes=("float32",),
+        judged=Judged(oracle="exact"),
+    ),
     _written("nonzero_static"),
     _written("triangular_solve"),
     _written("cholesky_inverse"),
@@ -132,8 +152,8 @@ ROWS = (
         _tensor,
         rule=COMPOSITE,
         call=INTO + "log_sigmoid_forward",
-        rounds_between=True,
-        under="nn.functional.logsigmoid",
+        judged=ROUNDED,
+        counts=Counts(under="nn.functional.logsigmoid"),
     ),
     _row("eye_written", _square, call=INTO + "eye", dtypes=EVERY),
     _row(
@@ -142,19 +162,24 @@ ROWS = (
         rule=ELEMENTWISE,
         call=INTO + "closed_range",
         dtypes=("float32", "int64", "int32"),
-        under="range",
+        counts=Counts(under="range"),
     ),
     # batch norm below its public function
     _written("native_batch_norm"),
     _norm("native_batch_norm_legit", _LEGIT, call=INTO + "batch_norm_legit"),
     # The CPU writes different statistics to destinations if the operand is transposed, in every dtype (torch 2.13).
-    _norm("native_batch_norm_legit_written", _LEGIT, call=INTO + "batch_norm_legit_written", oracle=INTO + "batch_norm_legit"),
+    _norm(
+        "native_batch_norm_legit_written",
+        _LEGIT,
+        call=INTO + "batch_norm_legit_written",
+        judged=Judged(oracle=INTO + "batch_norm_legit"),
+    ),
     _norm("batch_norm_without_statistics", _without_statistics, call=INTO + "batch_norm_without"),
     _norm(
         "batch_norm_without_statistics_written",
         _without_statistics,
         call=INTO + "batch_norm_without_written",
-        oracle=INTO + "batch_norm_without",
+        judged=Judged(oracle=INTO + "batch_norm_without"),
     ),
     _norm("batch_norm_backward", _batch_norm_backward, call=INTO + "batch_norm_backward"),
     _row(
@@ -163,7 +188,7 @@ ROWS = (
         rule=CONTRACTION,
         call=INTO + "embedding_bag_dense_backward",
         dtypes=("float32",),
-        accumulates=("forward",),
+        judged=Judged(accumulates=("forward",)),
     ),
     _row("weight_int4pack_mm", _four_bits, rule=CONTRACTION, call=INTO + "weight_int4pack_mm", dtypes=("bfloat16",)),
     # memory that tensors share
@@ -173,6 +198,6 @@ ROWS = (
     _row("set_nothing", unary(), call=INTO + "set_nothing", dtypes=EVERY),
     _row("is_set_to", unary(), call=INTO + "is_set_to", dtypes=EVERY),
     _row("resize_", _smaller, call=INTO + "resize", dtypes=EVERY),
-    _row("reshape_alias", _alias, call=INTO + "reshape_alias", dtypes=EVERY, grad=FLOATS, under="view"),
-    _row("copy_from", _copied, call=INTO + "copy_from", dtypes=EVERY, under="copy_", mps="own"),
+    _row("reshape_alias", _alias, call=INTO + "reshape_alias", dtypes=EVERY, grad=FLOATS, counts=Counts(under="view")),
+    _row("copy_from", _copied, call=INTO + "copy_from", dtypes=EVERY, counts=Counts(under="copy_", mps="own")),
 )

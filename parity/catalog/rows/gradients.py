@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from parity.catalog.draw import Arguments, Draw, keywords
-from parity.catalog.row import COMPOSITE, Row, Signature
+from parity.catalog.row import COMPOSITE, OUT, UNCHECKED, Counts, Forms, Judged, Quirk, Row, Signature
 from parity.core.case import Arg
 from parity.core.dtypes import FLOATS
 
@@ -39,12 +39,28 @@ def _of(*values: Arg) -> Maker:
 
 
 def gradient(
-    name: str, signature: Signature, *, grad: tuple[str, ...] = FLOATS, dtypes: tuple[str, ...] = FLOATS, **more: Any
+    name: str,
+    signature: Signature,
+    *,
+    grad: tuple[str, ...] = FLOATS,
+    dtypes: tuple[str, ...] = FLOATS,
+    out: bool = True,
+    accumulates: tuple[str, ...] = (),
+    **more: Any,
 ) -> Row:
     """A gradient kernel. more: other fields of the row."""
-    # rounds_between: some compute in the half type
-    fields: dict[str, Any] = {"out": True, "rounds_between": True, "unchecked": True, **more}
-    return _row(f"{name}_backward", signature, call=ATEN + "*", dtypes=dtypes, grad=grad, **fields)
+    return _row(
+        f"{name}_backward",
+        signature,
+        call=ATEN + "*",
+        dtypes=dtypes,
+        grad=grad,
+        forms=Forms(out=out),
+        # rounds_between: some compute in the half type
+        judged=Judged(rounds_between=True, accumulates=accumulates),
+        refuses=UNCHECKED,
+        **more,
+    )
 
 
 def _elu(draw: Draw) -> Arguments:
@@ -146,19 +162,19 @@ ELEMENTWISE = tuple(
 
 ROWS = (
     *ELEMENTWISE,
-    _row("log_sigmoid_backward", _slope(), call=CALLS + "*", out=True),
-    _row("nll_loss_forward", _nll(False, False), call=CALLS + "*", out=True, under="nn.functional.nll_loss"),
+    _row("log_sigmoid_backward", _slope(), call=CALLS + "*", forms=OUT),
+    _row("nll_loss_forward", _nll(False, False), call=CALLS + "*", forms=OUT, counts=Counts(under="nn.functional.nll_loss")),
     # accumulates: CUDA adds partial sums over the images by atomics (NLLLoss2d.cu)
     _row(
         "nll_loss2d_forward",
         _nll(True, False),
-        accumulates=("forward",),
+        forms=OUT,
         call=CALLS + "*",
-        out=True,
-        under="nn.functional.nll_loss",
+        judged=Judged(accumulates=("forward",)),
+        counts=Counts(under="nn.functional.nll_loss"),
     ),
-    gradient("nll_loss", _nll(False, True), grad=(), reads_past=True),
-    _row("nll_loss2d_backward", _nll(True, True), call=CALLS + "*", out=True, reads_past=True),
-    _row("softmax_backward", _softmax(False), call=CALLS + "*", out=True, under="_softmax_backward_data"),
-    _row("log_softmax_backward", _softmax(True), call=f"{CALLS}softmax_backward", out=True),
+    gradient("nll_loss", _nll(False, True), grad=(), quirks=(Quirk.READS_PAST,)),
+    _row("nll_loss2d_backward", _nll(True, True), call=CALLS + "*", forms=OUT, quirks=(Quirk.READS_PAST,)),
+    _row("softmax_backward", _softmax(False), call=CALLS + "*", forms=OUT, counts=Counts(under="_softmax_backward_data")),
+    _row("log_softmax_backward", _softmax(True), call=f"{CALLS}softmax_backward", forms=OUT),
 )

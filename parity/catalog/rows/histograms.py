@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, keywords
-from parity.catalog.row import COMPOSITE, CONTRACTION, EXACT, GLUE, OWN, Row
+from parity.catalog.row import COMPOSITE, CONTRACTION, EXACT, GLUE, OUT, OWN, Draws, Judged, Refuses, Row
 from parity.catalog.signatures import strictly, whole
 from parity.core.dtypes import FLOATS
 
@@ -57,9 +57,42 @@ def _bincount(draw: Draw) -> Arguments:
 
 ROWS = (
     # oracle: bins of float32 edges: an element may lie in another bin in float64
-    _row("histc", _histc, rule=EXACT, dtypes=FLOATS, out=True, opinfo=OWN, oracle="exact", takes=("int",)),
-    _row("histogram", _histogram, rule=COMPOSITE, dtypes=("float32",), oracle="exact", choices=(0,), opinfo=OWN),
-    _row("histogram_edges", _histogram_edges, rule=COMPOSITE, call=GLUE, dtypes=("float32",), oracle="exact", choices=(0, 1)),
-    _row("histogramdd", _histogram_many, rule=COMPOSITE, dtypes=("float32",), oracle="exact", choices=(0,), opinfo=OWN),
-    _row("bincount", _bincount, rule=CONTRACTION, dtypes=("int64", "int32", "int16", "int8", "uint8"), opinfo=OWN),
+    _row(
+        "histc",
+        _histc,
+        rule=EXACT,
+        dtypes=FLOATS,
+        forms=OUT,
+        refuses=Refuses(takes=("int",)),
+        judged=Judged(oracle="exact"),
+        counts=OWN,
+    ),
+    _row(
+        "histogram",
+        _histogram,
+        rule=COMPOSITE,
+        dtypes=("float32",),
+        draws=Draws(choices=(0,)),
+        judged=Judged(oracle="exact"),
+        counts=OWN,
+    ),
+    _row(
+        "histogram_edges",
+        _histogram_edges,
+        rule=COMPOSITE,
+        call=GLUE,
+        dtypes=("float32",),
+        draws=Draws(choices=(0, 1)),
+        judged=Judged(oracle="exact"),
+    ),
+    _row(
+        "histogramdd",
+        _histogram_many,
+        rule=COMPOSITE,
+        dtypes=("float32",),
+        draws=Draws(choices=(0,)),
+        judged=Judged(oracle="exact"),
+        counts=OWN,
+    ),
+    _row("bincount", _bincount, rule=CONTRACTION, dtypes=("int64", "int32", "int16", "int8", "uint8"), counts=OWN),
 )

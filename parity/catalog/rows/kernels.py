@@ -8,13 +8,29 @@ from dataclasses import replace
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, Shape
-from parity.catalog.row import COMPOSITE, CONTRACTION, ELEMENTWISE, EXACT, SELECTION, Row, Signature
+from parity.catalog.row import (
+    COMPOSITE,
+    CONTRACTION,
+    ELEMENTWISE,
+    EXACT,
+    OUT,
+    ROUNDED,
+    SELECTION,
+    UNCHECKED,
+    Counts,
+    Draws,
+    Forms,
+    Judged,
+    Refuses,
+    Row,
+    Signature,
+)
 from parity.catalog.rows.gradients import ATEN, CALLS, gradient
 from parity.catalog.signatures import along, lengthy, within
 from parity.core.case import Arg, TensorSpec
 from parity.core.dtypes import FLOATS
 
-_row = partial(Row, family="kernels", rule=COMPOSITE, dtypes=FLOATS, unchecked=True)
+_row = partial(Row, family="kernels", rule=COMPOSITE, dtypes=FLOATS, refuses=UNCHECKED)
 
 
 def _pad(spatial: int, most: Callable[[int], int]) -> Signature:
@@ -224,9 +240,9 @@ RESAMPLED = tuple(
             call=ATEN + "*",
             dtypes=types,
             grad=types,
-            out=True,
-            accumulates=("backward",),
-            under=entry,
+            forms=OUT,
+            judged=Judged(accumulates=("backward",)),
+            counts=Counts(under=entry),
         ),
         # accumulates: summed by atomics
         _row(
@@ -234,8 +250,8 @@ RESAMPLED = tuple(
             _resampled(spatial, corners, True, 1),
             call=ATEN + "*",
             dtypes=types,
-            out=not name.endswith("_aa"),
-            accumulates=("forward",),
+            forms=Forms(out=not name.endswith("_aa")),
+            judged=Judged(accumulates=("forward",)),
         ),
     )
 )
@@ -260,7 +276,7 @@ ROWS = (
             rule=CONTRACTION,
             call=f"{ATEN}avg_pool{n}{'_backward' if backward else ''}",
             dtypes=FLOATS if spatial == 2 else ("float32",),
-            accumulates=("forward", "backward"),
+            judged=Judged(accumulates=("forward", "backward")),
         )
         for spatial, n in (_TWO, _THREE)
         for word, backward in (("kernel", False), ("backward", True))
@@ -272,8 +288,8 @@ ROWS = (
             rule=CONTRACTION,
             call=f"{CALLS}max_pool{n}_backward",
             dtypes=("float32",),
-            out=True,
-            accumulates=("forward",),
+            forms=OUT,
+            judged=Judged(accumulates=("forward",)),
         )
         for spatial, n in (_TWO, _THREE)
     ),
@@ -283,8 +299,8 @@ ROWS = (
         rule=CONTRACTION,
         call=CALLS + "*",
         dtypes=("float32",),
-        out=True,
-        accumulates=("forward",),
+        forms=OUT,
+        judged=Judged(accumulates=("forward",)),
     ),
     *(
         _row(
@@ -293,45 +309,69 @@ ROWS = (
             rule=EXACT,
             call=ATEN + "*",
             grad=FLOATS,
-            out=True,
-            accumulates=("backward",),
-            under=f"nn.functional.pad:{mode}",
+            forms=OUT,
+            judged=Judged(accumulates=("backward",)),
+            counts=Counts(under=f"nn.functional.pad:{mode}"),
         )
         for kind, mode in (("reflection", "reflect"), ("replication", "replicate"))
         for spatial, n in (_ONE, _TWO, _THREE)
     ),
-    *(_row(f"{name}_kernel", _softmax_kernel, call=f"{ATEN}_{name}", out=True) for name in ("softmax", "log_softmax")),
-    _row("logcumsumexp_kernel", along(within(-20, 20)), call=f"{ATEN}_logcumsumexp", out=True),
+    *(_row(f"{name}_kernel", _softmax_kernel, call=f"{ATEN}_{name}", forms=OUT) for name in ("softmax", "log_softmax")),
+    _row("logcumsumexp_kernel", along(within(-20, 20)), call=f"{ATEN}_logcumsumexp", forms=OUT),
     _row("dirichlet_grad", _dirichlet, call="torch._dirichlet_grad", dtypes=("float32",)),
     _row("standard_gamma_grad", _gamma, call="torch._standard_gamma_grad", dtypes=("float32",)),
     _row(
         "max_pool2d_with_indices",
         _places(2),
         rule=SELECTION,
-        relation="max_pool_indices",
+        forms=OUT,
         call=ATEN + "*",
-        out=True,
-        under="nn.functional.max_pool2d",
-        spatial=2,
+        draws=Draws(spatial=2),
+        judged=Judged(relation="max_pool_indices"),
+        counts=Counts(under="nn.functional.max_pool2d"),
     ),
     _row(
         "max_pool3d_with_indices",
         _places(3),
         rule=SELECTION,
-        relation="max_pool_indices",
+        forms=OUT,
         call=ATEN + "*",
-        out=True,
-        under="nn.functional.max_pool3d",
-        spatial=3,
+        draws=Draws(spatial=3),
+        judged=Judged(relation="max_pool_indices"),
+        counts=Counts(under="nn.functional.max_pool3d"),
     ),
-    _row("im2col", _patches(False), rule=EXACT, call=ATEN + "*", grad=FLOATS, out=True, under="nn.functional.unfold"),
-    _row("col2im", _patches(True), rule=CONTRACTION, call=ATEN + "*", grad=FLOATS, out=True, fits="filled", under="fold"),
+    _row(
+        "im2col",
+        _patches(False),
+        rule=EXACT,
+        call=ATEN + "*",
+        grad=FLOATS,
+        forms=OUT,
+        counts=Counts(under="nn.functional.unfold"),
+    ),
+    _row(
+        "col2im",
+        _patches(True),
+        rule=CONTRACTION,
+        call=ATEN + "*",
+        grad=FLOATS,
+        forms=OUT,
+        refuses=Refuses(fits="filled", unchecked=True),
+        counts=Counts(under="fold"),
+    ),
     # call: the kernel reads outside operands that are not dense
     # rounds_between: norm, quotient and product
-    _row("weight_norm", _weight_norm, call="torch._weight_norm", grad=FLOATS, rounds_between=True),
+    _row("weight_norm", _weight_norm, call="torch._weight_norm", grad=FLOATS, judged=ROUNDED),
     _row("native_dropout_backward", _dropped, rule=ELEMENTWISE, call=ATEN + "*"),
-    _row("native_batch_norm", native_batch_norm(False), call=CALLS + "*", updates=True, dtypes=("float32",), grad=("float32",)),
-    _row("batch_norm_with_update", native_batch_norm(True), call=CALLS + "*", updates=True, dtypes=("float32",)),
-    _row("fused_rms_norm", _rms, call=CALLS + "*", grad=FLOATS, rounds_between=True, under="nn.functional.rms_norm"),
+    _row(
+        "native_batch_norm",
+        native_batch_norm(False),
+        call=CALLS + "*",
+        forms=Forms(updates=True),
+        dtypes=("float32",),
+        grad=("float32",),
+    ),
+    _row("batch_norm_with_update", native_batch_norm(True), call=CALLS + "*", forms=Forms(updates=True), dtypes=("float32",)),
+    _row("fused_rms_norm", _rms, call=CALLS + "*", grad=FLOATS, judged=ROUNDED, counts=Counts(under="nn.functional.rms_norm")),
     _row("weight_int8pack_mm", _scaled_weight, rule=CONTRACTION, call=CALLS + "*", dtypes=("bfloat16",)),
 )

@@ -7,15 +7,13 @@ from functools import partial
 from typing import Any
 
 from parity.catalog.draw import Arguments, Draw, Shape, keywords
-from parity.catalog.row import COMPOSITE, Row, Signature, Wrong
+from parity.catalog.row import COMPOSITE, OUT, ROUNDED, UNCHECKED, Counts, Draws, Refuses, Row, Signature, Wrong
 from parity.catalog.signatures import REDUCTION, Operand, Options, anything, none, one_of, options, strictly, whole, within
 from parity.core.case import Arg, TensorSpec
 from parity.core.dtypes import FLOATS
 
 # Every loss is a sequence of elementwise steps and a sum, and half-precision kernels may round between them.
-_row = partial(
-    Row, family="losses", rule=COMPOSITE, dtypes=FLOATS, grad=FLOATS, rounds_between=True, call="torch.nn.functional.*"
-)
+_row = partial(Row, family="losses", rule=COMPOSITE, dtypes=FLOATS, grad=FLOATS, judged=ROUNDED, call="torch.nn.functional.*")
 
 
 def _shape(draw: Draw, low: int, high: int) -> Shape:
@@ -219,14 +217,14 @@ def _cross_entropy_kernel(draw: Draw) -> Arguments:
 
 def _loss(name: str, signature: Signature, dtypes: tuple[str, ...] = FLOATS, **more: Any) -> Row:
     """A function of torch.nn.functional. more: other fields of the row."""
-    return _row(name, signature, **{"dtypes": dtypes, "grad": dtypes, "opinfo": (f"nn.functional.{name}",), **more})
+    return _row(name, signature, dtypes=dtypes, grad=dtypes, counts=Counts((f"nn.functional.{name}",)), **more)
 
 
 ROWS = (
     _loss("mse_loss", _pointwise()),
-    _loss("l1_loss", _pointwise(), takes=("int",)),
+    _loss("l1_loss", _pointwise(), refuses=Refuses(takes=("int",))),
     *(
-        _row(f"{name}_kernel", signature, call=f"parity.catalog.glue.aten.{name}", out=True, unchecked=True)
+        _row(f"{name}_kernel", signature, call=f"parity.catalog.glue.aten.{name}", forms=OUT, refuses=UNCHECKED)
         for name, signature in (
             ("mse_loss", _kernel()),
             ("huber_loss", _kernel(1.0, 0.5, 2.0)),
@@ -234,29 +232,34 @@ ROWS = (
             ("binary_cross_entropy", _cross_entropy_kernel),
         )
     ),
-    _loss("smooth_l1_loss", _pointwise(choices=options(beta=one_of(0.5, 2.0, 0.0))), takes=("complex",)),
-    _loss("huber_loss", _pointwise(choices=options(delta=one_of(0.5, 2.0))), wrong=(Wrong("delta", -1.0),)),
+    _loss("smooth_l1_loss", _pointwise(choices=options(beta=one_of(0.5, 2.0, 0.0))), refuses=Refuses(takes=("complex",))),
+    _loss("huber_loss", _pointwise(choices=options(delta=one_of(0.5, 2.0))), refuses=Refuses(wrong=(Wrong("delta", -1.0),))),
     _loss("kl_div", _pointwise(within(-8, 0), _chances, options(log_target=one_of(True)))),
     _loss(
         "poisson_nll_loss",
         _pointwise(strictly(0.125, 4), strictly(0, 4), options(full=one_of(True), log_input=one_of(False))),
-        takes=("complex",),
+        refuses=Refuses(takes=("complex",)),
     ),
-    _loss("soft_margin_loss", _pointwise(second=_signs, broadcasts=False), takes=("complex",)),
-    _loss("hinge_embedding_loss", _pointwise(second=_signs, choices=options(margin=one_of(0.5))), choices=(1,), takes=("int",)),
+    _loss("soft_margin_loss", _pointwise(second=_signs, broadcasts=False), refuses=Refuses(takes=("complex",))),
+    _loss(
+        "hinge_embedding_loss",
+        _pointwise(second=_signs, choices=options(margin=one_of(0.5))),
+        draws=Draws(choices=(1,)),
+        refuses=Refuses(takes=("int",)),
+    ),
     _loss("binary_cross_entropy", _probabilities),
     _loss("binary_cross_entropy_with_logits", _with_logits),
-    _loss("cross_entropy", _cross_entropy, wrong=(Wrong("label_smoothing", 1.5),)),
+    _loss("cross_entropy", _cross_entropy, refuses=Refuses(wrong=(Wrong("label_smoothing", 1.5),))),
     _loss("nll_loss", _nll),
     _loss("gaussian_nll_loss", _gaussian),
     _loss("margin_ranking_loss", _ranking),
-    _loss("cosine_embedding_loss", _cosine_embedding, choices=(2,)),
+    _loss("cosine_embedding_loss", _cosine_embedding, draws=Draws(choices=(2,))),
     _loss("triplet_margin_loss", _triplet),
-    _loss("multi_margin_loss", _multi_margin, dtypes=("float32",), wrong=(Wrong("p", 3),)),
-    _loss("multilabel_margin_loss", _multilabel_margin, dtypes=("float32",), wraps=True),
+    _loss("multi_margin_loss", _multi_margin, dtypes=("float32",), refuses=Refuses(wrong=(Wrong("p", 3),))),
+    _loss("multilabel_margin_loss", _multilabel_margin, dtypes=("float32",), refuses=Refuses(wraps=True)),
     _loss("multilabel_soft_margin_loss", _multilabel_soft),
-    _loss("ctc_loss", _ctc, call="parity.catalog.glue.calls.ctc_loss", dtypes=("float32",), on_cpu="all"),
+    _loss("ctc_loss", _ctc, call="parity.catalog.glue.calls.ctc_loss", dtypes=("float32",), draws=Draws(on_cpu="all")),
     _loss("pairwise_distance", _distance),
     _loss("cosine_similarity", _similarity),
-    _loss("pdist", _pdist, dtypes=("float32",), wrong=(Wrong("p", -1.0),)),
+    _loss("pdist", _pdist, dtypes=("float32",), refuses=Refuses(wrong=(Wrong("p", -1.0),))),
 )

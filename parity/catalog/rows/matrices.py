@@ -6,7 +6,22 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, keywords
-from parity.catalog.row import COMPOSITE, EVERY, EXACT, FLOATING, NUMERIC, OWN, SOLVER, Row, Signature
+from parity.catalog.row import (
+    COMPOSITE,
+    EVERY,
+    EXACT,
+    FLOATING,
+    NUMERIC,
+    OUT,
+    OWN,
+    ROUNDED,
+    SOLVER,
+    Counts,
+    Judged,
+    Refuses,
+    Row,
+    Signature,
+)
 from parity.catalog.rows.linalg import LAPACK, equal, leading, rectangle
 from parity.catalog.signatures import whole
 from parity.core.case import Arg
@@ -103,22 +118,23 @@ def _doubtful(definite: bool) -> Signature:
 
 
 ROWS = (
-    _row("matrix_power", _power, out=True, opinfo=OWN, takes=("int",)),
-    _row("matrix_exp", _expm, opinfo=("matrix_exp",)),
-    _row("matrix_norm", _matrix_norm, rule=COMPOSITE, dtypes=FLOATING, grad=FLOATING, out=True, opinfo=OWN),
+    _row("matrix_power", _power, forms=OUT, refuses=Refuses(takes=("int",)), counts=OWN),
+    _row("matrix_exp", _expm, counts=Counts(("matrix_exp",))),
+    _row("matrix_norm", _matrix_norm, rule=COMPOSITE, dtypes=FLOATING, grad=FLOATING, forms=OUT, counts=OWN),
     _row(
         "matrix_norm_spectral",
         _spectral_norm,
-        relation="spectral_norm",
+        forms=OUT,
         call="torch.linalg.matrix_norm",
-        out=True,
-        by_norm=True,
+        judged=Judged(relation="spectral_norm", by_norm=True),
     ),
     # rounds_between: two products and a difference, each in the dtype
-    _row("cross", _cross, rounds_between=True, rule=COMPOSITE, dtypes=NUMERIC, grad=FLOATING, out=True, opinfo=("*", "cross")),
-    _row("vander", _vander, rule=COMPOSITE, dtypes=(*LAPACK, *INTS), opinfo=OWN),
-    _row("householder_product", _householder, rule=COMPOSITE, out=True, opinfo=OWN),
-    _row("ormqr", _reflected, rule=COMPOSITE, call="torch.ormqr", out=True, opinfo=OWN),
+    _row(
+        "cross", _cross, forms=OUT, rule=COMPOSITE, dtypes=NUMERIC, grad=FLOATING, judged=ROUNDED, counts=Counts(("*", "cross"))
+    ),
+    _row("vander", _vander, rule=COMPOSITE, dtypes=(*LAPACK, *INTS), counts=OWN),
+    _row("householder_product", _householder, rule=COMPOSITE, forms=OUT, counts=OWN),
+    _row("ormqr", _reflected, rule=COMPOSITE, call="torch.ormqr", forms=OUT, counts=OWN),
     *(
         _row(
             f"{name}_info",
@@ -126,7 +142,7 @@ ROWS = (
             rule=EXACT,
             call=LAYERS + "*",
             grad=(),
-            under=f"linalg.{name}_ex",
+            counts=Counts(under=f"linalg.{name}_ex"),
         )
         for name in ("lu_factor", "cholesky", "inv", "solve")
     ),

@@ -6,7 +6,23 @@ from dataclasses import replace
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, Shape, keywords
-from parity.catalog.row import EVERY, EXACT, FLOATING, METHOD, NUMERIC, OWN, SCATTERED, Row, Signature
+from parity.catalog.row import (
+    EVERY,
+    EXACT,
+    FLOATING,
+    METHOD,
+    NUMERIC,
+    OUT,
+    OWN,
+    SCATTERED,
+    Counts,
+    Draws,
+    Forms,
+    Judged,
+    Quirk,
+    Row,
+    Signature,
+)
 from parity.catalog.signatures import CASTS, cast_scalar, castable, scalar, source_of, unary
 from parity.core.case import Arg, Word
 from parity.core.dtypes import FACTS
@@ -218,7 +234,9 @@ def _pad_row(mode: str, dtypes: tuple[str, ...] = EVERY, more: tuple[str, ...] =
     """Padding in a mode. more: further OpInfo entries."""
     opinfo = (f"nn.functional.pad:{mode}", *more)
     path = "torch.nn.functional.pad"
-    return _row(f"pad_{mode}", _pad_mode(mode), call=path, dtypes=dtypes, opinfo=opinfo, accumulates=accumulates)
+    return _row(
+        f"pad_{mode}", _pad_mode(mode), call=path, dtypes=dtypes, judged=Judged(accumulates=accumulates), counts=Counts(opinfo)
+    )
 
 
 def _diagonals(draw: Draw) -> Arguments:
@@ -263,48 +281,58 @@ def _like(draw: Draw) -> Arguments:
 
 
 ROWS = (
-    _row("copy_", _copy, call="torch.Tensor.*", mutates=True, transfers=True, on_cpu="either"),
-    _row("fill_", _fill, call="torch.Tensor.*", mutates=True, opinfo=("fill",)),
-    _row("zero_", unary(), call="torch.Tensor.*", mutates=True, opinfo=OWN),
-    _row("to", _to, call="torch.Tensor.*", oracle="exact", opinfo=OWN, transfers=True),
-    _row("clone", _clone, strides=True, opinfo=OWN),
-    _row("contiguous", _contiguous, call="torch.Tensor.*", strides=True, opinfo=OWN),
-    _row("full_like", _constant, grad=(), strides=True, opinfo=OWN),
-    _row("zeros_like", _like, grad=(), strides=True, opinfo=OWN),
-    _row("ones_like", _like, grad=(), strides=True, opinfo=OWN),
-    _row("cat", _cat, out=True, promotes=True, opinfo=OWN),
-    _row("stack", _stack, out=True, promotes=True, opinfo=OWN),
-    _row("hstack", _pieces(0, 1), out=True, promotes=True, opinfo=OWN),
-    _row("vstack", _pieces(2, 0), out=True, promotes=True, opinfo=OWN),
-    _row("dstack", _pieces(3, 2), out=True, promotes=True, opinfo=OWN),
-    _row("column_stack", _pieces(2, 1), out=True, promotes=True, opinfo=OWN),
-    _row("repeat", _repeat, call="torch.Tensor.*", opinfo=OWN),
-    _row("tile", _tile, opinfo=OWN),
-    _row("repeat_interleave", _repeat_interleave, opinfo=OWN, accumulates=SCATTERED),
-    _row("flip", _flip, opinfo=OWN),
-    _row("fliplr", unary(low=2), opinfo=OWN),
-    _row("flipud", unary(low=1), opinfo=OWN),
-    _row("roll", _roll, opinfo=OWN),
-    _row("rot90", _rot90, opinfo=OWN),
-    # No out=: torch 2.13 on the CPU writes outside a destination whose batch dimensions cannot be merged.
-    *(_row(f"{name}_matrix", _matrix_triangle, call=f"torch.{name}", out=True) for name in ("tril", "triu")),
-    _row("tril", _triangle, inplace=METHOD, opinfo=OWN),
-    _row("triu", _triangle, inplace=METHOD, opinfo=OWN),
     _row(
-        "pad_constant", _pad_constant, call="torch.nn.functional.pad", opinfo=("nn.functional.pad:constant", "constant_pad_nd")
+        "copy_",
+        _copy,
+        call="torch.Tensor.*",
+        forms=Forms(mutates=True),
+        draws=Draws(on_cpu="either"),
+        quirks=(Quirk.TRANSFERS,),
+    ),
+    _row("fill_", _fill, call="torch.Tensor.*", forms=Forms(mutates=True), counts=Counts(("fill",))),
+    _row("zero_", unary(), call="torch.Tensor.*", forms=Forms(mutates=True), counts=OWN),
+    _row("to", _to, call="torch.Tensor.*", judged=Judged(oracle="exact"), counts=OWN, quirks=(Quirk.TRANSFERS,)),
+    _row("clone", _clone, forms=Forms(strides=True), counts=OWN),
+    _row("contiguous", _contiguous, call="torch.Tensor.*", forms=Forms(strides=True), counts=OWN),
+    _row("full_like", _constant, grad=(), forms=Forms(strides=True), counts=OWN),
+    _row("zeros_like", _like, grad=(), forms=Forms(strides=True), counts=OWN),
+    _row("ones_like", _like, grad=(), forms=Forms(strides=True), counts=OWN),
+    _row("cat", _cat, forms=Forms(out=True, promotes=True), counts=OWN),
+    _row("stack", _stack, forms=Forms(out=True, promotes=True), counts=OWN),
+    _row("hstack", _pieces(0, 1), forms=Forms(out=True, promotes=True), counts=OWN),
+    _row("vstack", _pieces(2, 0), forms=Forms(out=True, promotes=True), counts=OWN),
+    _row("dstack", _pieces(3, 2), forms=Forms(out=True, promotes=True), counts=OWN),
+    _row("column_stack", _pieces(2, 1), forms=Forms(out=True, promotes=True), counts=OWN),
+    _row("repeat", _repeat, call="torch.Tensor.*", counts=OWN),
+    _row("tile", _tile, counts=OWN),
+    _row("repeat_interleave", _repeat_interleave, judged=Judged(accumulates=SCATTERED), counts=OWN),
+    _row("flip", _flip, counts=OWN),
+    _row("fliplr", unary(low=2), counts=OWN),
+    _row("flipud", unary(low=1), counts=OWN),
+    _row("roll", _roll, counts=OWN),
+    _row("rot90", _rot90, counts=OWN),
+    # No out=: torch 2.13 on the CPU writes outside a destination whose batch dimensions cannot be merged.
+    *(_row(f"{name}_matrix", _matrix_triangle, call=f"torch.{name}", forms=OUT) for name in ("tril", "triu")),
+    _row("tril", _triangle, forms=Forms(inplace=METHOD), counts=OWN),
+    _row("triu", _triangle, forms=Forms(inplace=METHOD), counts=OWN),
+    _row(
+        "pad_constant",
+        _pad_constant,
+        call="torch.nn.functional.pad",
+        counts=Counts(("nn.functional.pad:constant", "constant_pad_nd")),
     ),
     _pad_row("reflect", NUMERIC, accumulates=SCATTERED),
     _pad_row("replicate", NUMERIC, ("nn.functional.pad:replicate_negative",), SCATTERED),
     _pad_row("circular"),
-    _row("diag", _diag, out=True, opinfo=OWN),
-    _row("diag_embed", _diagonals, opinfo=OWN),
-    _row("diagflat", _flat_diagonal, dtypes=("float32", "int64"), grad=("float32",), opinfo=OWN),
-    _row("meshgrid", _meshgrid, opinfo=("meshgrid:variadic_tensors", "meshgrid:list_of_tensors")),
-    _row("combinations", _combinations, opinfo=OWN),
+    _row("diag", _diag, forms=OUT, counts=OWN),
+    _row("diag_embed", _diagonals, counts=OWN),
+    _row("diagflat", _flat_diagonal, dtypes=("float32", "int64"), grad=("float32",), counts=OWN),
+    _row("meshgrid", _meshgrid, counts=Counts(("meshgrid:variadic_tensors", "meshgrid:list_of_tensors"))),
+    _row("combinations", _combinations, counts=OWN),
     _row(
         "cartesian_prod",
         lambda draw: Arguments(tuple(draw.tensor((draw.extent((2, 1, 3)),)) for _ in range(draw.choice((2, 1, 3))))),
-        opinfo=OWN,
+        counts=OWN,
     ),
-    _row("block_diag", _blocks, opinfo=OWN),
+    _row("block_diag", _blocks, counts=OWN),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, Shape, keywords
-from parity.catalog.row import COMPOSITE, FLOATING, GLUE, METHOD, OWN, Row
+from parity.catalog.row import COMPOSITE, FLOATING, GLUE, METHOD, OUT, OWN, ROUNDED, Counts, Forms, Judged, Quirk, Refuses, Row
 from parity.catalog.signatures import lengthy
 from parity.core.case import Arg, TensorSpec, Word
 from parity.core.dtypes import FLOATS, HALF
@@ -140,40 +140,39 @@ def _renorm(draw: Draw) -> Arguments:
 
 ROWS = (
     # rounds_between: mean and rstd are rounded to the dtype for the backward
-    _row("batch_norm", _batch_norm, rounds_between=True, opinfo=("*", "nn.functional.batch_norm:without_cudnn")),
-    _row("batch_norm_train", _batch_norm_train, rounds_between=True, call=GLUE),
-    _row("layer_norm", _layer_norm, opinfo=("*", "native_layer_norm"), fits="always"),
-    _row("rms_norm", _rms_norm, opinfo=OWN, fits="never"),
+    _row("batch_norm", _batch_norm, judged=ROUNDED, counts=Counts(("*", "nn.functional.batch_norm:without_cudnn"))),
+    _row("batch_norm_train", _batch_norm_train, judged=ROUNDED, call=GLUE),
+    _row("layer_norm", _layer_norm, refuses=Refuses(fits="always"), counts=Counts(("*", "native_layer_norm"))),
+    _row("rms_norm", _rms_norm, refuses=Refuses(fits="never"), counts=OWN),
     # rounds_between: mean and rstd are stored in the dtype on CUDA
-    _row("group_norm", _group_norm, rounds_between=True, unfrozen=True, opinfo=("*", "native_group_norm")),
+    _row("group_norm", _group_norm, judged=ROUNDED, counts=Counts(("*", "native_group_norm")), quirks=(Quirk.UNFROZEN,)),
     # rounds_between: as batch_norm
-    _row("instance_norm", _instance_norm, rounds_between=True, opinfo=OWN),
-    _row("instance_norm_running", _instance_norm_running, rounds_between=True, call=GLUE),
+    _row("instance_norm", _instance_norm, judged=ROUNDED, counts=OWN),
+    _row("instance_norm_running", _instance_norm_running, judged=ROUNDED, call=GLUE),
     # rounds_between: a padded average pool and a power, each rounded to the dtype
-    _row("local_response_norm", _local_response, dtypes=("float32",), grad=("float32",), rounds_between=True, opinfo=OWN),
+    _row("local_response_norm", _local_response, dtypes=("float32",), grad=("float32",), judged=ROUNDED, counts=OWN),
     # rounds_between: the norm is rounded to the dtype before the division
-    _row("normalize", _normalize, dtypes=FLOATING, grad=FLOATING, rounds_between=True, opinfo=OWN),
-    _row("softmax", _softmax, opinfo=("softmax", "softmax:with_dtype")),
-    _row("log_softmax", _softmax, opinfo=("log_softmax", "log_softmax:with_dtype")),
-    _row("softmin", _softmax, opinfo=("*", "nn.functional.softmin:with_dtype")),
+    _row("normalize", _normalize, dtypes=FLOATING, grad=FLOATING, judged=ROUNDED, counts=OWN),
+    _row("softmax", _softmax, counts=Counts(("softmax", "softmax:with_dtype"))),
+    _row("log_softmax", _softmax, counts=Counts(("log_softmax", "log_softmax:with_dtype"))),
+    _row("softmin", _softmax, counts=Counts(("*", "nn.functional.softmin:with_dtype"))),
     # stages: the factor of a slice is rounded to the dtype, on every device (Normalization.cpp)
     _row(
         "renorm",
         _renorm,
-        stages=("forward",),
+        forms=Forms(inplace=METHOD, out=True),
         call="torch.*",
         dtypes=FLOATING,
         grad=FLOATING,
-        inplace=METHOD,
-        out=True,
-        opinfo=OWN,
+        judged=Judged(stages=("forward",)),
+        counts=OWN,
     ),
     *(
         _row(
             f"{name}_dim",
             lambda draw: Arguments((*(call := _softmax(draw)).args, dict(call.kwargs)["dim"])),
             call=f"torch.{name}",
-            out=True,
+            forms=OUT,
         )
         for name in ("softmax", "log_softmax")
     ),

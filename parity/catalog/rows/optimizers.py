@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, Shape, keywords
-from parity.catalog.row import COMPOSITE, ELEMENTWISE, EXACT, Row, Signature
+from parity.catalog.row import COMPOSITE, ELEMENTWISE, EXACT, ROUNDED, Forms, Judged, Row, Signature
 from parity.catalog.signatures import Operand, anything, strictly, within
 from parity.core.case import Arg, OpClass, TensorSpec
 from parity.core.dtypes import FLOATS, INTS
 
 # Every run gets copies of the operands, which the glue returns after the step.
-_row = partial(Row, family="optimizers", rule=COMPOSITE, dtypes=FLOATS, updates=True, rounds_between=True)
+_row = partial(Row, family="optimizers", rule=COMPOSITE, dtypes=FLOATS, forms=Forms(updates=True), judged=ROUNDED)
 CALLS = "parity.catalog.glue.steps."
 Group = tuple[TensorSpec, ...]
 EPS = 2.0**-6  # so large that a kernel which ignores it, or adds it in another place, shows
@@ -157,7 +157,7 @@ def _foreach(name: str, signature: Signature, rule: OpClass, dtypes: tuple[str, 
         call=f"torch._foreach_{name}",
         dtypes=dtypes,
         grad=() if name == "addcdiv" else tuple(d for d in dtypes if d in FLOATS),
-        rounds_between=rule is COMPOSITE,
+        judged=Judged(rounds_between=rule is COMPOSITE),
     )
 
 

@@ -6,7 +6,23 @@ from collections.abc import Callable
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, Shape, keywords
-from parity.catalog.row import COMPOSITE, CONTRACTION, EXACT, GLUE, OWN, SCATTERED, SELECTION, Row, Signature, Wrong
+from parity.catalog.row import (
+    COMPOSITE,
+    CONTRACTION,
+    EXACT,
+    GLUE,
+    OWN,
+    ROUNDED,
+    SCATTERED,
+    SELECTION,
+    Counts,
+    Draws,
+    Judged,
+    Refuses,
+    Row,
+    Signature,
+    Wrong,
+)
 from parity.core.case import Arg
 from parity.core.dtypes import FLOATS, INTS
 
@@ -141,21 +157,31 @@ def _rows(spatial: int) -> tuple[Row, ...]:
     average = _average1 if spatial == 1 else _average
     averaged = FLOATS if spatial < 3 else ("float32",)
     compared = FLOATS if spatial == 1 else (*FLOATS, *INTS)
-    row = partial(_row, spatial=spatial)
-    scattered = partial(row, accumulates=SCATTERED, opinfo=OWN)
-    picks = partial(scattered, rule=SELECTION, relation="max_pool_indices")
+    row = partial(_row, draws=Draws(spatial=spatial))
+    scattered = partial(row, judged=Judged(accumulates=SCATTERED), counts=OWN)
+    picks = partial(scattered, rule=SELECTION, judged=Judged(relation="max_pool_indices", accumulates=SCATTERED))
     averages = partial(scattered, rule=CONTRACTION)
     takes = ("int",) if spatial == 1 else ()
     mps = "own" if spatial == 2 else ""
     unpooled = (f"nn.functional.max_unpool{n}", f"nn.functional.max_unpool{n}:grad")
     return (
-        picks(f"max_pool{n}", _pool(spatial, _indices, dilated=True), dtypes=compared, wrong=_PICKED, takes=takes, mps=mps),
-        averages(f"avg_pool{n}", _pool(spatial, average), dtypes=averaged, grad=averaged, wrong=_AVERAGED),
-        averages(f"adaptive_avg_pool{n}", _adaptive(spatial, _nothing), takes=("complex",)),
-        picks(f"adaptive_max_pool{n}", _adaptive(spatial, _indices), relation="adaptive_pool_indices"),
+        picks(
+            f"max_pool{n}",
+            _pool(spatial, _indices, dilated=True),
+            dtypes=compared,
+            refuses=Refuses(wrong=_PICKED, takes=takes),
+            counts=Counts(("*",), mps=mps),
+        ),
+        averages(f"avg_pool{n}", _pool(spatial, average), dtypes=averaged, grad=averaged, refuses=Refuses(wrong=_AVERAGED)),
+        averages(f"adaptive_avg_pool{n}", _adaptive(spatial, _nothing), refuses=Refuses(takes=("complex",))),
+        picks(
+            f"adaptive_max_pool{n}",
+            _adaptive(spatial, _indices),
+            judged=Judged(relation="adaptive_pool_indices", accumulates=SCATTERED),
+        ),
         # rounds_between: a power, an average pool and a root, each rounded to the dtype
-        row(f"lp_pool{n}", _norms(spatial), rule=COMPOSITE, dtypes=averaged, grad=averaged, rounds_between=True),
-        row(f"max_unpool{n}", _unpool(spatial), rule=EXACT, call=GLUE, opinfo=unpooled),
+        row(f"lp_pool{n}", _norms(spatial), rule=COMPOSITE, dtypes=averaged, grad=averaged, judged=ROUNDED),
+        row(f"max_unpool{n}", _unpool(spatial), rule=EXACT, call=GLUE, counts=Counts(unpooled)),
     )
 
 
@@ -168,11 +194,11 @@ ROWS = (
             f"fractional_max_pool{n}d_sampled",
             _fractional(n),
             rule=SELECTION,
-            relation="sampled_pool_indices",
+            draws=Draws(spatial=n),
             call=f"parity.catalog.glue.calls.fractional_max_pool{n}d",
             dtypes=("float32",),
             grad=("float32",),
-            spatial=n,
+            judged=Judged(relation="sampled_pool_indices"),
         )
         for n in (2, 3)
     ),

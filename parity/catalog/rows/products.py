@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, keywords
-from parity.catalog.row import COMPOSITE, CONTRACTION, FLOATING, NUMERIC, OWN, Row, Wrong
+from parity.catalog.row import COMPOSITE, CONTRACTION, FLOATING, NUMERIC, OWN, Refuses, Row, Wrong
 from parity.catalog.rows.contractions import sizes_of, unshared_shapes
 
 _row = partial(Row, family="contractions", rule=CONTRACTION, dtypes=NUMERIC, grad=FLOATING)
@@ -83,7 +83,15 @@ def _cdist(draw: Draw) -> Arguments:
 
 
 ROWS = (
-    _row("einsum", _einsum, opinfo=OWN),
-    _row("tensordot", _tensordot, opinfo=OWN),
-    _row("cdist", _cdist, rule=COMPOSITE, dtypes=("float32",), grad=("float32",), opinfo=OWN, wrong=(Wrong("p", -1.0),)),
+    _row("einsum", _einsum, counts=OWN),
+    _row("tensordot", _tensordot, counts=OWN),
+    _row(
+        "cdist",
+        _cdist,
+        rule=COMPOSITE,
+        dtypes=("float32",),
+        grad=("float32",),
+        refuses=Refuses(wrong=(Wrong("p", -1.0),)),
+        counts=OWN,
+    ),
 )

@@ -8,12 +8,39 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, Shape, keywords
-from parity.catalog.row import EVERY, METADATA, OWN, RANDOM, REAL, Row, Signature, Wrong
+from parity.catalog.row import (
+    EVERY,
+    METADATA,
+    OUT,
+    OWN,
+    RANDOM,
+    REAL,
+    UNCHECKED,
+    Counts,
+    Draws,
+    Forms,
+    Judged,
+    Quirk,
+    Refuses,
+    Row,
+    Signature,
+    Wrong,
+)
 from parity.catalog.signatures import unary
 from parity.core.case import TensorSpec
 from parity.core.dtypes import BOOL, FLOATS
 
-_row = partial(Row, family="random", rule=RANDOM, relation="random", dtypes=FLOATS, oracle="exact", law="*")
+
+def _wrong(where: int, value: float) -> Refuses:
+    return Refuses(wrong=(Wrong(where, value),))
+
+
+def _law(name: str) -> Judged:
+    """How numbers of this distribution or mask are judged."""
+    return Judged(relation="random", oracle="exact", law=name)
+
+
+_row = partial(Row, family="random", rule=RANDOM, judged=_law("*"), dtypes=FLOATS)
 CALLS = "parity.catalog.glue.calls."
 STEPS = "parity.catalog.glue.steps."
 DRAWN = (*FLOATS, "complex64")
@@ -246,100 +273,132 @@ def _weight(draw: Draw) -> Arguments:
 
 RRELU = ("float32", "bfloat16")  # dtypes that the reference takes
 
-_fill = partial(_row, call="torch.Tensor.*", mutates=True)
+_fill = partial(_row, call="torch.Tensor.*", forms=Forms(mutates=True))
 _drop = partial(_row, call="torch.nn.functional.*", grad=FLOATS)
 
 ROWS = (
     # factories
-    _row("rand", _shaped, call=CALLS + "rand", dtypes=DRAWN, sized=True),
-    _row("randn", _shaped, call=CALLS + "randn", dtypes=DRAWN, opinfo=("randn",), sized=True),
-    _row("randint", _randint, call=CALLS + "integers", dtypes=COUNTED, opinfo=("randint",)),
+    _row("rand", _shaped, call=CALLS + "rand", dtypes=DRAWN, refuses=Refuses(sized=True)),
+    _row("randn", _shaped, call=CALLS + "randn", dtypes=DRAWN, refuses=Refuses(sized=True), counts=Counts(("randn",))),
+    _row("randint", _randint, call=CALLS + "integers", dtypes=COUNTED, counts=Counts(("randint",))),
     _row("randperm", _permutation, call=CALLS + "randperm", dtypes=("int64", "int32", "int16")),
     _row(
         "randperm_written",
         _permutation,
         call=STEPS + "randperm_written",
         dtypes=("int64", "int32"),
-        under="randperm",
-        law="randperm",
+        judged=_law("randperm"),
+        counts=Counts(under="randperm"),
     ),
-    _row("rand_like", _like, dtypes=DRAWN, strides=True, opinfo=OWN, law="rand"),
-    _row("randn_like", _like, dtypes=DRAWN, strides=True, opinfo=OWN, law="randn"),
-    _row("randint_like", _randint_like, call=CALLS + "randint", dtypes=COUNTED, opinfo=("randint_like",)),
-    _row("normal", _normal, out=True, opinfo=("*", "normal:number_mean")),
+    _row("rand_like", _like, dtypes=DRAWN, forms=Forms(strides=True), judged=_law("rand"), counts=OWN),
+    _row("randn_like", _like, dtypes=DRAWN, forms=Forms(strides=True), judged=_law("randn"), counts=OWN),
+    _row("randint_like", _randint_like, call=CALLS + "randint", dtypes=COUNTED, counts=Counts(("randint_like",))),
+    _row("normal", _normal, forms=OUT, counts=Counts(("*", "normal:number_mean"))),
     # fills
-    _fill("uniform_", _into((-1.0, 3.0), (0.5, 0.75)), opinfo=("uniform",), wrong=(Wrong(2, -99.0),)),
-    _fill("normal_", _into((2.0, 0.5), (-1.0, 3.0)), dtypes=DRAWN, opinfo=("normal:in_place",), wrong=(Wrong(2, -1.0),)),
-    _fill("log_normal_", _into((0.0, 0.5)), opinfo=("log_normal",), wrong=(Wrong(2, -0.5),)),
-    _fill("cauchy_", _into((2.0, 0.5)), opinfo=("cauchy",), wrong=(Wrong(2, -1.0),)),
-    _fill("exponential_", _into((0.5,), (2.0,)), opinfo=("exponential",), wrong=(Wrong(1, -1.0),)),
-    _fill("geometric_", _asked((0.5,), (0.25,), (0.9,)), dtypes=REAL, opinfo=("geometric",), wrong=(Wrong(1, 1.5),)),
-    _fill("bernoulli_", _asked((0.5,), (0.25,), (0.0,), (1.0,), (0.01,)), dtypes=COUNTED, wrong=(Wrong(1, 1.5),)),
-    _fill("bernoulli_tensor_", _bernoulli_each, call="torch.Tensor.bernoulli_", dtypes=COUNTED, chances=1, law="bernoulli_"),
+    _fill("uniform_", _into((-1.0, 3.0), (0.5, 0.75)), refuses=_wrong(2, -99.0), counts=Counts(("uniform",))),
+    _fill(
+        "normal_", _into((2.0, 0.5), (-1.0, 3.0)), dtypes=DRAWN, refuses=_wrong(2, -1.0), counts=Counts(("normal:in_place",))
+    ),
+    _fill("log_normal_", _into((0.0, 0.5)), refuses=_wrong(2, -0.5), counts=Counts(("log_normal",))),
+    _fill("cauchy_", _into((2.0, 0.5)), refuses=_wrong(2, -1.0), counts=Counts(("cauchy",))),
+    _fill("exponential_", _into((0.5,), (2.0,)), refuses=_wrong(1, -1.0), counts=Counts(("exponential",))),
+    _fill("geometric_", _asked((0.5,), (0.25,), (0.9,)), dtypes=REAL, refuses=_wrong(1, 1.5), counts=Counts(("geometric",))),
+    _fill("bernoulli_", _asked((0.5,), (0.25,), (0.0,), (1.0,), (0.01,)), dtypes=COUNTED, refuses=_wrong(1, 1.5)),
+    _fill(
+        "bernoulli_tensor_",
+        _bernoulli_each,
+        call="torch.Tensor.bernoulli_",
+        dtypes=COUNTED,
+        judged=_law("bernoulli_"),
+        quirks=(Quirk.CHANCES,),
+    ),
     _fill("random_", _random_into, dtypes=COUNTED),
     _fill("trunc_normal_", _weight, call="torch.nn.init.*", dtypes=("float32",)),
     _fill("xavier_uniform_", _weight, call="torch.nn.init.*"),
     _fill("kaiming_normal_", _weight, call="torch.nn.init.*"),
     # numbers with parameters of their own
-    _row("bernoulli", _bernoulli, out=True, opinfo=OWN, chances=0),
+    _row("bernoulli", _bernoulli, forms=OUT, counts=OWN, quirks=(Quirk.CHANCES,)),
     _row(
         "bernoulli_p",
         _asked((0.5,), (0.25,), (0.9,)),
         call="torch.bernoulli",
         dtypes=COUNTED,
-        wrong=(Wrong(1, -0.5),),
-        law="bernoulli",
+        refuses=_wrong(1, -0.5),
+        judged=_law("bernoulli"),
     ),
-    _row("poisson", _rates, chances=0),
+    _row("poisson", _rates, quirks=(Quirk.CHANCES,)),
     _row("binomial", _binomial, call=CALLS + "binomial", dtypes=("float32",)),
-    _row("standard_gamma", _gamma, call="torch._standard_gamma", dtypes=("float32",), unchecked=True),
+    _row("standard_gamma", _gamma, call="torch._standard_gamma", dtypes=("float32",), refuses=UNCHECKED),
     _row("dirichlet", _concentrations, call=STEPS + "dirichlet", dtypes=("float32",)),
-    _row("multinomial", _multinomial, out=True, opinfo=OWN, chances=0, cases=2),
+    _row("multinomial", _multinomial, forms=OUT, draws=Draws(cases=2), counts=OWN, quirks=(Quirk.CHANCES,)),
     _row("multinomial_zeros", _multinomial_zeros, call=CALLS + "multinomial_zeros"),
     # dropped and scaled
-    _drop("dropout", _dropout(), opinfo=OWN),
-    _drop("native_dropout", _dropout_into(), call=STEPS + "native_dropout", under="nn.functional.dropout", law="dropout"),
+    _drop("dropout", _dropout(), counts=OWN),
+    _drop(
+        "native_dropout",
+        _dropout_into(),
+        call=STEPS + "native_dropout",
+        judged=_law("dropout"),
+        counts=Counts(under="nn.functional.dropout"),
+    ),
     _drop("dropout1d", _dropout(2, 3)),
-    _drop("dropout2d", _dropout(3, 4), opinfo=OWN),
-    _drop("dropout3d", _dropout(4, 5), opinfo=OWN),
-    _drop("alpha_dropout", _alpha_dropout(), opinfo=OWN),
+    _drop("dropout2d", _dropout(3, 4), counts=OWN),
+    _drop("dropout3d", _dropout(4, 5), counts=OWN),
+    _drop("alpha_dropout", _alpha_dropout(), counts=OWN),
     _drop(
         "feature_alpha_dropout",
         _alpha_dropout(2),
-        opinfo=("nn.functional.feature_alpha_dropout:with_train", "nn.functional.feature_alpha_dropout:without_train"),
+        counts=Counts(("nn.functional.feature_alpha_dropout:with_train", "nn.functional.feature_alpha_dropout:without_train")),
     ),
-    _fill("dropout_", _dropout_into(), call="torch.*", law="dropout"),
-    _fill("feature_dropout_", _dropout_into(2), call="torch.*", under="nn.functional.dropout2d", law="dropout2d"),
-    _fill("alpha_dropout_", _dropout_into(), call="torch.*", law="alpha_dropout"),
+    _fill("dropout_", _dropout_into(), call="torch.*", judged=_law("dropout")),
+    _fill(
+        "feature_dropout_",
+        _dropout_into(2),
+        call="torch.*",
+        judged=_law("dropout2d"),
+        counts=Counts(under="nn.functional.dropout2d"),
+    ),
+    _fill("alpha_dropout_", _dropout_into(), call="torch.*", judged=_law("alpha_dropout")),
     _fill(
         "feature_alpha_dropout_",
         _dropout_into(2),
         call="torch.*",
-        under="nn.functional.feature_alpha_dropout:with_train",
-        law="feature_alpha_dropout",
+        judged=_law("feature_alpha_dropout"),
+        counts=Counts(under="nn.functional.feature_alpha_dropout:with_train"),
     ),
-    _drop("rrelu_training", _rrelu, call="torch.nn.functional.rrelu", grad=RRELU, dtypes=RRELU, law="rrelu"),
-    _fill("rrelu_", _rrelu, call="torch.*", dtypes=RRELU, law="rrelu"),
+    _drop("rrelu_training", _rrelu, call="torch.nn.functional.rrelu", grad=RRELU, dtypes=RRELU, judged=_law("rrelu")),
+    _fill("rrelu_", _rrelu, call="torch.*", dtypes=RRELU, judged=_law("rrelu")),
     _drop("gumbel_softmax", _gumbel),
     _drop(
         "fractional_max_pool2d",
         _fractional(2),
         call="torch.nn.functional.fractional_max_pool2d_with_indices",
-        opinfo=("nn.functional.fractional_max_pool2d",),
-        law="fractional_max_pool",
-        spatial=2,
+        draws=Draws(spatial=2),
+        judged=_law("fractional_max_pool"),
+        counts=Counts(("nn.functional.fractional_max_pool2d",)),
     ),
     _drop(
         "fractional_max_pool3d",
         _fractional(3),
         call="torch.nn.functional.fractional_max_pool3d_with_indices",
-        opinfo=("nn.functional.fractional_max_pool3d",),
-        law="fractional_max_pool",
-        spatial=3,
+        draws=Draws(spatial=3),
+        judged=_law("fractional_max_pool"),
+        counts=Counts(("nn.functional.fractional_max_pool3d",)),
     ),
     _drop(
-        "attention_dropout", _attention, call=CALLS + "attention_dropout", under="nn.functional.scaled_dot_product_attention"
+        "attention_dropout",
+        _attention,
+        call=CALLS + "attention_dropout",
+        counts=Counts(under="nn.functional.scaled_dot_product_attention"),
     ),
-    _drop("lstm_dropout", _lstm, call=CALLS + "lstm_dropout", under="lstm", unchecked=True),
-    _row("empty_like", unary(), rule=METADATA, relation="uninitialised", dtypes=EVERY, strides=True, opinfo=OWN, law=""),
+    _drop("lstm_dropout", _lstm, call=CALLS + "lstm_dropout", refuses=UNCHECKED, counts=Counts(under="lstm")),
+    _row(
+        "empty_like",
+        unary(),
+        rule=METADATA,
+        forms=Forms(strides=True),
+        dtypes=EVERY,
+        judged=Judged(relation="uninitialised", oracle="exact"),
+        counts=OWN,
+    ),
 )

@@ -6,7 +6,7 @@ from functools import partial
 
 from parity.catalog import coupled
 from parity.catalog.draw import Arguments, Draw
-from parity.catalog.row import COMPOSITE, GLUE, Row, Signature
+from parity.catalog.row import COMPOSITE, GLUE, ROUNDED, UNCHECKED, Counts, Draws, Row, Signature
 from parity.core.case import TensorSpec
 from parity.core.dtypes import FLOATS
 
@@ -17,9 +17,9 @@ _row = partial(
     rule=COMPOSITE,
     dtypes=FLOATS,
     grad=FLOATS,
-    rounds_between=True,
-    lesser=coupled.lesser,
-    unchecked=True,
+    draws=Draws(lesser=coupled.lesser),
+    refuses=UNCHECKED,
+    judged=ROUNDED,
 )
 
 
@@ -98,11 +98,11 @@ def _cell(gates: int, states: int) -> Signature:
 
 
 ROWS = (
-    _row("lstm", _layers(4, 2), call=GLUE, mps="own"),
-    _row("lstm_output", _layers(4, 2), call="parity.catalog.glue.layers.*", under="lstm"),
-    _row("lstm_states", _layers(4, 2), call="parity.catalog.glue.layers.*", under="lstm"),
-    _row("lstm_packed", _packed(4, 2), call="parity.catalog.glue.layers.*", under="lstm"),
-    _row("gru_packed", _packed(3, 1), call="parity.catalog.glue.layers.*", under="gru"),
+    _row("lstm", _layers(4, 2), call=GLUE, counts=Counts(mps="own")),
+    _row("lstm_output", _layers(4, 2), call="parity.catalog.glue.layers.*", counts=Counts(under="lstm")),
+    _row("lstm_states", _layers(4, 2), call="parity.catalog.glue.layers.*", counts=Counts(under="lstm")),
+    _row("lstm_packed", _packed(4, 2), call="parity.catalog.glue.layers.*", counts=Counts(under="lstm")),
+    _row("gru_packed", _packed(3, 1), call="parity.catalog.glue.layers.*", counts=Counts(under="gru")),
     _row("gru", _layers(3, 1), call=GLUE),
     _row("rnn_tanh", _layers(1, 1), call=GLUE),
     _row("rnn_relu", _layers(1, 1), call=GLUE),

@@ -5,7 +5,25 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, Shape, keywords
-from parity.catalog.row import COMPOSITE, CONTRACTION, EVERY, EXACT, FLOATING, GLUE, NUMERIC, OWN, REAL, Row, Signature
+from parity.catalog.row import (
+    COMPOSITE,
+    CONTRACTION,
+    EVERY,
+    EXACT,
+    FLOATING,
+    GLUE,
+    NUMERIC,
+    OUT,
+    OWN,
+    REAL,
+    ROUNDED,
+    UNCHECKED,
+    Counts,
+    Forms,
+    Judged,
+    Row,
+    Signature,
+)
 from parity.catalog.signatures import Operand, anything, hollow, lengthy, whole, within
 from parity.core.case import Arg, Word
 from parity.core.dtypes import BOOL, FLOATS
@@ -207,56 +225,55 @@ def _count(draw: Draw) -> Arguments:
 
 
 ROWS = (
-    _row("sum", reduction(typed=True), promotes=True, dtypes=EVERY, grad=FLOATING, opinfo=OWN),
-    _row("sum_dim", _dim_needed(), call="torch.sum", dtypes=EVERY, grad=FLOATING, out=True),
+    _row("sum", reduction(typed=True), forms=Forms(promotes=True), dtypes=EVERY, grad=FLOATING, counts=OWN),
+    _row("sum_dim", _dim_needed(), call="torch.sum", dtypes=EVERY, grad=FLOATING, forms=OUT),
     # accumulates: as prod
     _row(
         "prod_dim",
         _dim_needed(within(-2, 2), many=False),
         rule=COMPOSITE,
         call="torch.prod",
-        accumulates=("backward",),
+        forms=OUT,
         dtypes=EVERY,
         grad=FLOATING,
-        out=True,
+        judged=Judged(accumulates=("backward",)),
     ),
-    _row("mean", _mean, promotes=True, dtypes=EVERY, grad=FLOATING, opinfo=OWN),
-    _row("mean_dim", _dim_needed(), call="torch.mean", dtypes=FLOATING, grad=FLOATING, out=True),
-    _row("nansum", reduction(), dtypes=(*REAL, *BOOL), grad=FLOATS, out=True, opinfo=OWN),
-    _row("nanmean", reduction(), dtypes=FLOATS, grad=FLOATS, opinfo=OWN),
+    _row("mean", _mean, forms=Forms(promotes=True), dtypes=EVERY, grad=FLOATING, counts=OWN),
+    _row("mean_dim", _dim_needed(), call="torch.mean", dtypes=FLOATING, grad=FLOATING, forms=OUT),
+    _row("nansum", reduction(), dtypes=(*REAL, *BOOL), grad=FLOATS, forms=OUT, counts=OWN),
+    _row("nanmean", reduction(), dtypes=FLOATS, grad=FLOATS, counts=OWN),
     # accumulates: if a factor is 0, by running products, which CUDA stores in the dtype
     _row(
         "prod",
         reduction(within(-2, 2), many=False, typed=True),
-        promotes=True,
+        forms=Forms(promotes=True),
         rule=COMPOSITE,
-        accumulates=("backward",),
+        judged=Judged(accumulates=("backward",)),
         dtypes=EVERY,
         grad=FLOATING,
-        opinfo=OWN,
+        counts=OWN,
     ),
-    _row("std", _spread, rule=COMPOSITE, dtypes=FLOATING, grad=FLOATING, out=True, opinfo=("*", "std:unbiased")),
-    _row("var", _spread, rule=COMPOSITE, dtypes=FLOATING, grad=FLOATING, out=True, opinfo=("*", "var:unbiased")),
-    _row("var_mean", _spread, rule=COMPOSITE, dtypes=FLOATING, grad=FLOATING, opinfo=("*", "var_mean:unbiased")),
-    _row("std_mean", _spread, rule=COMPOSITE, dtypes=FLOATING, grad=FLOATING, opinfo=("*", "std_mean:unbiased")),
+    _row("std", _spread, rule=COMPOSITE, dtypes=FLOATING, grad=FLOATING, forms=OUT, counts=Counts(("*", "std:unbiased"))),
+    _row("var", _spread, rule=COMPOSITE, dtypes=FLOATING, grad=FLOATING, forms=OUT, counts=Counts(("*", "var:unbiased"))),
+    _row("var_mean", _spread, rule=COMPOSITE, dtypes=FLOATING, grad=FLOATING, counts=Counts(("*", "var_mean:unbiased"))),
+    _row("std_mean", _spread, rule=COMPOSITE, dtypes=FLOATING, grad=FLOATING, counts=Counts(("*", "std_mean:unbiased"))),
     # rounds_between: a difference, exp, sum and log, each rounded to the dtype
     _row(
         "logsumexp",
         _dim_needed(within(-30, 30)),
-        rounds_between=True,
-        promotes=True,
+        forms=Forms(out=True, promotes=True),
+        judged=ROUNDED,
         rule=COMPOSITE,
         dtypes=EVERY,
         grad=FLOATING,
-        out=True,
-        opinfo=OWN,
+        counts=OWN,
     ),
-    _row("norm", _norm, rule=COMPOSITE, call="torch.linalg.vector_norm", dtypes=FLOATING, grad=FLOATING, out=True, opinfo=OWN),
-    _row("all", reduction(), rule=EXACT, dtypes=EVERY, out=True, opinfo=OWN),
-    _row("any", reduction(), rule=EXACT, dtypes=EVERY, out=True, opinfo=OWN),
-    _row("count_nonzero", _count, rule=EXACT, dtypes=EVERY, opinfo=OWN),
-    _row("amax", reduction(empty=False), rule=EXACT, dtypes=(*REAL, *BOOL), grad=FLOATS, out=True, opinfo=OWN),
-    _row("amin", reduction(empty=False), rule=EXACT, dtypes=(*REAL, *BOOL), grad=FLOATS, out=True, opinfo=OWN),
+    _row("norm", _norm, rule=COMPOSITE, call="torch.linalg.vector_norm", dtypes=FLOATING, grad=FLOATING, forms=OUT, counts=OWN),
+    _row("all", reduction(), rule=EXACT, dtypes=EVERY, forms=OUT, counts=OWN),
+    _row("any", reduction(), rule=EXACT, dtypes=EVERY, forms=OUT, counts=OWN),
+    _row("count_nonzero", _count, rule=EXACT, dtypes=EVERY, counts=OWN),
+    _row("amax", reduction(empty=False), rule=EXACT, dtypes=(*REAL, *BOOL), grad=FLOATS, forms=OUT, counts=OWN),
+    _row("amin", reduction(empty=False), rule=EXACT, dtypes=(*REAL, *BOOL), grad=FLOATS, forms=OUT, counts=OWN),
     _row(
         "norm_dims",
         _old_norm,
@@ -264,25 +281,25 @@ ROWS = (
         call="parity.catalog.glue.aten.norm",
         dtypes=FLOATING,
         grad=FLOATING,
-        out=True,
-        unchecked=True,
+        forms=OUT,
+        refuses=UNCHECKED,
     ),
     # accumulates: its gradient multiplies and divides powers in half-precision kernels
     _row(
         "norm_public",
         _norm_public,
         rule=COMPOSITE,
-        accumulates=("backward",),
+        judged=Judged(accumulates=("backward",)),
         call="torch.norm",
         dtypes=FLOATING,
         grad=FLOATING,
     ),
-    _row("corrcoef", _correlated, rule=COMPOSITE, rounds_between=True, dtypes=("float32", "complex64"), opinfo=OWN),
-    _row("trace", _square, dtypes=NUMERIC, grad=FLOATING, opinfo=OWN),
+    _row("corrcoef", _correlated, rule=COMPOSITE, judged=ROUNDED, dtypes=("float32", "complex64"), counts=OWN),
+    _row("trace", _square, dtypes=NUMERIC, grad=FLOATING, counts=OWN),
     # rounds_between: n differences one after the other
-    _row("diff", _diff, rounds_between=True, rule=COMPOSITE, dtypes=EVERY, grad=FLOATING, out=True, opinfo=OWN),
+    _row("diff", _diff, forms=OUT, rule=COMPOSITE, dtypes=EVERY, grad=FLOATING, judged=ROUNDED, counts=OWN),
     # rounds_between: differences and quotients are separate half-precision kernels
-    _row("gradient", _gradient, rounds_between=True, rule=COMPOSITE, dtypes=FLOATING, grad=FLOATING, opinfo=OWN),
+    _row("gradient", _gradient, judged=ROUNDED, rule=COMPOSITE, dtypes=FLOATING, grad=FLOATING, counts=OWN),
     _row(
         "segment_reduce",
         _segments,
@@ -290,10 +307,10 @@ ROWS = (
         dtypes=FLOATS,
         grad=FLOATS,
         call=GLUE,
-        opinfo=("_segment_reduce:lengths", "_segment_reduce:offsets"),
-        accumulates=("forward", "backward"),
+        judged=Judged(accumulates=("forward", "backward")),
+        counts=Counts(("_segment_reduce:lengths", "_segment_reduce:offsets")),
     ),
     # rule: differences of the abscissae may cancel
     # rounds_between: sums and products are separate half-precision kernels
-    _row("trapezoid", _area, rule=COMPOSITE, rounds_between=True, dtypes=FLOATING, grad=FLOATING, opinfo=("*", "trapz")),
+    _row("trapezoid", _area, rule=COMPOSITE, judged=ROUNDED, dtypes=FLOATING, grad=FLOATING, counts=Counts(("*", "trapz"))),
 )

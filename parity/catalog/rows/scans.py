@@ -5,14 +5,31 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, keywords
-from parity.catalog.row import COMPOSITE, CONTRACTION, EVERY, FLOATING, METHOD, NUMERIC, OWN, REAL, SCATTERED, SELECTION, Row
+from parity.catalog.row import (
+    COMPOSITE,
+    CONTRACTION,
+    EVERY,
+    FLOATING,
+    METHOD,
+    NUMERIC,
+    OUT,
+    OWN,
+    REAL,
+    ROUNDED,
+    SCATTERED,
+    SELECTION,
+    Forms,
+    Judged,
+    Quirk,
+    Row,
+)
 from parity.catalog.signatures import along, anything, options, within
 from parity.core.case import Arg, Word
 from parity.core.dtypes import BOOL, FLOATS
 
 # For second derivatives torch runs Python code for every element of the dimension.
 PRODUCTS = 129
-_row = partial(Row, family="scans", rule=CONTRACTION, grad=FLOATING, out=True)
+_row = partial(Row, family="scans", rule=CONTRACTION, grad=FLOATING, forms=OUT)
 
 
 def _wider(draw: Draw) -> Arg:
@@ -34,42 +51,62 @@ def _areas(draw: Draw) -> Arguments:
 
 ROWS = (
     # accumulates: CUDA stores the running value in the dtype
-    _row("cumsum", along(), accumulates=("forward", "backward"), dtypes=EVERY, inplace=METHOD, opinfo=OWN, running=True),
+    _row(
+        "cumsum",
+        along(),
+        forms=Forms(inplace=METHOD, out=True),
+        dtypes=EVERY,
+        judged=Judged(accumulates=("forward", "backward")),
+        counts=OWN,
+        quirks=(Quirk.RUNNING,),
+    ),
     _row(
         "cumsum_wider",
         along(options=options(dtype=_wider)),
-        promotes=True,
+        forms=Forms(out=True, promotes=True),
         call="torch.cumsum",
         dtypes=EVERY,
-        accumulates=SCATTERED,
-        running=True,
+        judged=Judged(accumulates=SCATTERED),
+        quirks=(Quirk.RUNNING,),
     ),
     # accumulates: CUDA stores the running value in the dtype
     _row(
         "cumprod",
         along(within(-2, 2), most=PRODUCTS),
-        accumulates=("forward", "backward"),
+        forms=Forms(inplace=METHOD, out=True),
         rule=COMPOSITE,
         dtypes=EVERY,
-        inplace=METHOD,
-        opinfo=OWN,
+        judged=Judged(accumulates=("forward", "backward")),
+        counts=OWN,
     ),
     _row(
         "cumprod_wider",
         along(within(-2, 2), options=options(dtype=_wider), most=PRODUCTS),
         rule=COMPOSITE,
-        promotes=True,
+        forms=Forms(out=True, promotes=True),
         call="torch.cumprod",
         dtypes=EVERY,
     ),
     # accumulates: the running value is stored in the dtype
     _row(
-        "logcumsumexp", along(within(-20, 20)), accumulates=("forward", "backward"), rule=COMPOSITE, dtypes=FLOATING, opinfo=OWN
+        "logcumsumexp",
+        along(within(-20, 20)),
+        judged=Judged(accumulates=("forward", "backward")),
+        rule=COMPOSITE,
+        dtypes=FLOATING,
+        counts=OWN,
     ),
     # rule: differences of the abscissae may cancel
     # rounds_between: sums and products, then a cumsum, each in the half type
     _row(
-        "cumulative_trapezoid", _areas, rule=COMPOSITE, rounds_between=True, dtypes=NUMERIC, out=False, opinfo=OWN, running=True
+        "cumulative_trapezoid",
+        _areas,
+        rule=COMPOSITE,
+        forms=Forms(),
+        dtypes=NUMERIC,
+        judged=ROUNDED,
+        counts=OWN,
+        quirks=(Quirk.RUNNING,),
     ),
     *(
         _row(
@@ -78,9 +115,8 @@ ROWS = (
             rule=SELECTION,
             dtypes=(*REAL, *BOOL),
             grad=FLOATS,
-            relation="cummax",
-            accumulates=SCATTERED,
-            opinfo=OWN,
+            judged=Judged(relation="cummax", accumulates=SCATTERED),
+            counts=OWN,
         )
         for name, operand in (("cummax", anything), ("cummin", anything))
     ),

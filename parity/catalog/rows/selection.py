@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, keywords
-from parity.catalog.row import COMPOSITE, EXACT, OWN, REAL, SELECTION, Row, Signature
+from parity.catalog.row import COMPOSITE, EXACT, OUT, OWN, REAL, SELECTION, Counts, Draws, Judged, Row, Signature
 from parity.catalog.signatures import hollow, lengthy, whole
 from parity.core.case import Arg, TensorSpec
 from parity.core.dtypes import BOOL, FLOATS
@@ -110,26 +110,51 @@ def _unique_rows(draw: Draw) -> Arguments:
 
 
 ROWS = (
-    _row("sort", _sort, relation="sort", out=True, opinfo=OWN),
-    _row("argsort", _argsort, relation="argsort", grad=(), opinfo=OWN),
-    _row("msort", _msort, relation="order", rule=EXACT, opinfo=OWN),
-    _row("topk", _topk, dtypes=REAL, relation="topk", out=True, opinfo=OWN),
-    _row("kthvalue", _kthvalue, dtypes=REAL, relation="kthvalue", out=True, opinfo=OWN),
-    _row("median", _along, unexpanded=True, dtypes=REAL, relation="median", out=True, opinfo=OWN),
-    _row("nanmedian", _along, unexpanded=True, dtypes=REAL, relation="median", out=True, opinfo=OWN),
-    _row("median_all", _whole_or_nothing, relation="order", dtypes=REAL, rule=EXACT, call="torch.median"),
-    _row("nanmedian_all", _whole_or_nothing, relation="order", dtypes=REAL, rule=EXACT, call="torch.nanmedian"),
-    _row("mode", _along, relation="mode", opinfo=OWN),
-    _row("max", _along, relation="max_dim", out=True, opinfo=("max:reduction_with_dim",)),
-    _row("min", _along, relation="max_dim", out=True, opinfo=("min:reduction_with_dim",)),
-    _row("max_all", _whole, rule=EXACT, call="torch.max", opinfo=("max:reduction_no_dim",)),
-    _row("min_all", _whole, rule=EXACT, call="torch.min", opinfo=("min:reduction_no_dim",)),
-    _row("argmax", _arg, dtypes=REAL, relation="argmax", grad=(), out=True, opinfo=OWN),
-    _row("argmin", _arg, dtypes=REAL, relation="argmin", grad=(), out=True, opinfo=OWN),
-    _row("aminmax", _arg, rule=EXACT, out=True, opinfo=OWN),
-    _row("quantile", _quantile, relation="order", rule=COMPOSITE, dtypes=("float32",), grad=("float32",), opinfo=OWN),
-    _row("nanquantile", _quantile, relation="order", rule=COMPOSITE, dtypes=("float32",), grad=("float32",), opinfo=OWN),
-    _row("unique", _unique(False), relation="unique", grad=(), opinfo=OWN),
-    _row("unique_consecutive", _unique(True), rule=EXACT, grad=(), opinfo=OWN),
-    _row("unique_rows", _unique_rows, rule=EXACT, call="parity.catalog.glue.steps.*", grad=(), under="unique_consecutive"),
+    _row("sort", _sort, forms=OUT, judged=Judged(relation="sort"), counts=OWN),
+    _row("argsort", _argsort, judged=Judged(relation="argsort"), grad=(), counts=OWN),
+    _row("msort", _msort, judged=Judged(relation="order"), rule=EXACT, counts=OWN),
+    _row("topk", _topk, dtypes=REAL, forms=OUT, judged=Judged(relation="topk"), counts=OWN),
+    _row("kthvalue", _kthvalue, dtypes=REAL, forms=OUT, judged=Judged(relation="kthvalue"), counts=OWN),
+    _row("median", _along, forms=OUT, dtypes=REAL, draws=Draws(unexpanded=True), judged=Judged(relation="median"), counts=OWN),
+    _row(
+        "nanmedian", _along, forms=OUT, dtypes=REAL, draws=Draws(unexpanded=True), judged=Judged(relation="median"), counts=OWN
+    ),
+    _row("median_all", _whole_or_nothing, judged=Judged(relation="order"), dtypes=REAL, rule=EXACT, call="torch.median"),
+    _row("nanmedian_all", _whole_or_nothing, judged=Judged(relation="order"), dtypes=REAL, rule=EXACT, call="torch.nanmedian"),
+    _row("mode", _along, judged=Judged(relation="mode"), counts=OWN),
+    _row("max", _along, forms=OUT, judged=Judged(relation="max_dim"), counts=Counts(("max:reduction_with_dim",))),
+    _row("min", _along, forms=OUT, judged=Judged(relation="max_dim"), counts=Counts(("min:reduction_with_dim",))),
+    _row("max_all", _whole, rule=EXACT, call="torch.max", counts=Counts(("max:reduction_no_dim",))),
+    _row("min_all", _whole, rule=EXACT, call="torch.min", counts=Counts(("min:reduction_no_dim",))),
+    _row("argmax", _arg, dtypes=REAL, forms=OUT, grad=(), judged=Judged(relation="argmax"), counts=OWN),
+    _row("argmin", _arg, dtypes=REAL, forms=OUT, grad=(), judged=Judged(relation="argmin"), counts=OWN),
+    _row("aminmax", _arg, rule=EXACT, forms=OUT, counts=OWN),
+    _row(
+        "quantile",
+        _quantile,
+        judged=Judged(relation="order"),
+        rule=COMPOSITE,
+        dtypes=("float32",),
+        grad=("float32",),
+        counts=OWN,
+    ),
+    _row(
+        "nanquantile",
+        _quantile,
+        judged=Judged(relation="order"),
+        rule=COMPOSITE,
+        dtypes=("float32",),
+        grad=("float32",),
+        counts=OWN,
+    ),
+    _row("unique", _unique(False), judged=Judged(relation="unique"), grad=(), counts=OWN),
+    _row("unique_consecutive", _unique(True), rule=EXACT, grad=(), counts=OWN),
+    _row(
+        "unique_rows",
+        _unique_rows,
+        rule=EXACT,
+        call="parity.catalog.glue.steps.*",
+        grad=(),
+        counts=Counts(under="unique_consecutive"),
+    ),
 )

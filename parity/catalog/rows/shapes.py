@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, Shape, keywords
-from parity.catalog.row import EVERY, EXACT, FLOATING, OWN, Row
+from parity.catalog.row import EVERY, EXACT, FLOATING, OWN, Counts, Draws, Forms, Judged, Quirk, Refuses, Row
 from parity.catalog.signatures import unary
 from parity.core.case import Arg, Word
 from parity.core.dtypes import FLOATS
 
-_row = partial(Row, family="shapes", rule=EXACT, dtypes=EVERY, grad=FLOATING, view=True)
+_row = partial(Row, family="shapes", rule=EXACT, dtypes=EVERY, grad=FLOATING, forms=Forms(view=True))
 
 
 def _reshaped(draw: Draw, shape: Shape) -> Shape:
@@ -225,31 +225,39 @@ def _diagonal_scatter(draw: Draw) -> Arguments:
 
 
 ROWS = (
-    _row("view", _reshape, call="torch.Tensor.*", packed=3, opinfo=OWN, sized=True),
-    _row("view_dtype", _view_dtype, call="torch.Tensor.view", grad=(), oracle="exact"),
-    _row("reshape", _reshape, opinfo=OWN, sized=True),
-    _row("transpose", _transpose, opinfo=OWN),
-    _row("permute", _permute, opinfo=OWN),
-    _row("movedim", _movedim, opinfo=OWN),
-    _row("t", unary(high=2), opinfo=OWN),
-    _row("mH", unary(low=2), call="parity.catalog.glue.calls.adjoint", opinfo=("mH",)),
-    _row("expand", _expand, call="torch.Tensor.*", opinfo=OWN, sized=True),
-    _row("broadcast_to", _broadcast_to, opinfo=OWN, sized=True),
-    _row("squeeze", _squeeze, opinfo=("*", "squeeze:multiple")),
-    _row("unsqueeze", _unsqueeze, opinfo=OWN),
-    _row("narrow", _narrow, opinfo=OWN),
-    _row("select", _select, opinfo=OWN),
-    _row("split", _split, opinfo=("*", "split:list_args", "split_with_sizes")),
-    _row("chunk", _chunk, opinfo=OWN),
-    _row("tensor_split", _tensor_split, opinfo=OWN),
-    _row("unbind", _unbind, opinfo=OWN),
-    _row("tensor_unfold", _unfold, call="torch.Tensor.unfold", opinfo=OWN),
-    _row("flatten", _flatten, opinfo=OWN),
-    _row("unflatten", _unflatten, opinfo=OWN),
-    _row("diagonal", _diagonal, opinfo=OWN),
-    _row("as_strided", _as_strided, memory=True, oracle="exact", packed=3, opinfo=OWN),
-    _row("as_strided_scatter", _as_strided_scatter, view=False, memory=True, grad=FLOATS, packed=3, opinfo=OWN),
-    _row("slice_scatter", _slice_scatter, view=False, grad=FLOATS, opinfo=OWN, takes=("complex",)),
-    _row("select_scatter", _select_scatter, view=False, grad=FLOATS, opinfo=OWN, takes=("complex",)),
-    _row("diagonal_scatter", _diagonal_scatter, view=False, grad=FLOATS, opinfo=OWN),
+    _row("view", _reshape, call="torch.Tensor.*", draws=Draws(packed=3), refuses=Refuses(sized=True), counts=OWN),
+    _row("view_dtype", _view_dtype, call="torch.Tensor.view", grad=(), judged=Judged(oracle="exact")),
+    _row("reshape", _reshape, refuses=Refuses(sized=True), counts=OWN),
+    _row("transpose", _transpose, counts=OWN),
+    _row("permute", _permute, counts=OWN),
+    _row("movedim", _movedim, counts=OWN),
+    _row("t", unary(high=2), counts=OWN),
+    _row("mH", unary(low=2), call="parity.catalog.glue.calls.adjoint", counts=Counts(("mH",))),
+    _row("expand", _expand, call="torch.Tensor.*", refuses=Refuses(sized=True), counts=OWN),
+    _row("broadcast_to", _broadcast_to, refuses=Refuses(sized=True), counts=OWN),
+    _row("squeeze", _squeeze, counts=Counts(("*", "squeeze:multiple"))),
+    _row("unsqueeze", _unsqueeze, counts=OWN),
+    _row("narrow", _narrow, counts=OWN),
+    _row("select", _select, counts=OWN),
+    _row("split", _split, counts=Counts(("*", "split:list_args", "split_with_sizes"))),
+    _row("chunk", _chunk, counts=OWN),
+    _row("tensor_split", _tensor_split, counts=OWN),
+    _row("unbind", _unbind, counts=OWN),
+    _row("tensor_unfold", _unfold, call="torch.Tensor.unfold", counts=OWN),
+    _row("flatten", _flatten, counts=OWN),
+    _row("unflatten", _unflatten, counts=OWN),
+    _row("diagonal", _diagonal, counts=OWN),
+    _row("as_strided", _as_strided, draws=Draws(packed=3), judged=Judged(oracle="exact"), counts=OWN, quirks=(Quirk.MEMORY,)),
+    _row(
+        "as_strided_scatter",
+        _as_strided_scatter,
+        forms=Forms(),
+        draws=Draws(packed=3),
+        grad=FLOATS,
+        counts=OWN,
+        quirks=(Quirk.MEMORY,),
+    ),
+    _row("slice_scatter", _slice_scatter, forms=Forms(), grad=FLOATS, refuses=Refuses(takes=("complex",)), counts=OWN),
+    _row("select_scatter", _select_scatter, forms=Forms(), grad=FLOATS, refuses=Refuses(takes=("complex",)), counts=OWN),
+    _row("diagonal_scatter", _diagonal_scatter, forms=Forms(), grad=FLOATS, counts=OWN),
 )

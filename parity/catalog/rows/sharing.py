@@ -8,13 +8,13 @@ from dataclasses import replace
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, keywords
-from parity.catalog.row import CONTRACTION, ELEMENTWISE, EVERY, EXACT, FLOATING, NUMERIC, Row, Signature
+from parity.catalog.row import CONTRACTION, ELEMENTWISE, EVERY, EXACT, FLOATING, NUMERIC, Forms, Judged, Row, Signature
 from parity.catalog.rows import activations, scans, unary
 from parity.catalog.signatures import whole
 from parity.core.dtypes import FLOATS
 
 INTO = "parity.catalog.glue.into."
-_row = partial(Row, family="writing", rule=EXACT, mutates=True)
+_row = partial(Row, family="writing", rule=EXACT, forms=Forms(mutates=True))
 SOME = "float32", "float16", "int64"
 _SOURCES: dict[str, Row] = {r.name: r for m in (unary, activations, scans) for r in m.ROWS}
 
@@ -90,12 +90,9 @@ def _into_itself(name: str) -> Row:
         signature=signature,
         dtypes=FLOATS,
         grad=(),
-        inplace="",
-        out=False,
-        mutates=True,
-        strides=False,
-        ulp=source.ulp or source.name,
-        opinfo=(),
+        forms=replace(source.forms, inplace="", out=False, mutates=True, strides=False),
+        judged=replace(source.judged, ulp=source.judged.ulp or source.name),
+        counts=replace(source.counts, opinfo=()),
     )
 
 
@@ -115,7 +112,7 @@ ROWS = (
             rule=ELEMENTWISE,
             dtypes=NUMERIC,
             grad=() if word == "mul" else FLOATING,
-            ulp=word,
+            judged=Judged(ulp=word),
         )
         for word in ("add", "mul")
     ),
@@ -128,7 +125,7 @@ ROWS = (
             rule=ELEMENTWISE,
             dtypes=NUMERIC,
             grad=() if word == "mul" else FLOATING,
-            ulp=word,
+            judged=Judged(ulp=word),
         )
         for word in ("add", "sub", "mul")
     ),
@@ -141,7 +138,7 @@ ROWS = (
             call=INTO + "of_neighbours",
             dtypes=dtypes,
             grad=grad,
-            ulp=word,
+            judged=Judged(ulp=word),
         )
         for word, rule, dtypes, grad in (
             ("le", EXACT, SOME, ()),

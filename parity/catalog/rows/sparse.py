@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw
-from parity.catalog.row import CONTRACTION, EXACT, GLUE, Row
+from parity.catalog.row import CONTRACTION, EXACT, GLUE, Judged, Row
 from parity.catalog.signatures import whole
 from parity.core.case import TensorSpec
 from parity.core.dtypes import FLOATS
@@ -18,8 +18,7 @@ _row = partial(
     call=GLUE.replace("calls", "sparse"),
     dtypes=FLOATS,
     grad=FLOATS,
-    accumulates=("forward", "backward"),
-    rounds_between=True,
+    judged=Judged(rounds_between=True, accumulates=("forward", "backward")),
 )
 SINGLE = ("float32",)  # the CPU refuses the others
 COUNTS = (4, 1, 2, 0, 9, 33, 130)  # of places
@@ -89,7 +88,7 @@ ROWS = (
     _row("coo_add", _two, dtypes=SINGLE, grad=SINGLE),
     _row("coo_sum", _summed),
     _row("coo_mul", _scaled),
-    _row("csr_to_dense", _compressed, rule=EXACT, accumulates=(), rounds_between=False),
+    _row("csr_to_dense", _compressed, rule=EXACT, judged=Judged()),
     _row("csr_mm", _compressed_product, dtypes=SINGLE, grad=SINGLE),
-    _row("to_sparse", _dense, rule=EXACT, accumulates=(), rounds_between=False),
+    _row("to_sparse", _dense, rule=EXACT, judged=Judged()),
 )

@@ -5,25 +5,29 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw
-from parity.catalog.row import COMPOSITE, ELEMENTWISE, METHOD, OWN, REAL, Row
+from parity.catalog.row import COMPOSITE, ELEMENTWISE, OWN, POINTWISE, REAL, ROUNDED, Counts, Draws, Forms, Row
 from parity.catalog.signatures import Operand, one_of, options, pair, strictly, unary, within
 from parity.core.dtypes import BOOL, FLOATS
 
 PROMOTED = (*REAL, *BOOL)
 SINGLE = ("float32", "int64", "uint8", "bool")  # no half precision
 # Integers are promoted, whatever the number of operands.
-_row = partial(Row, family="special", rule=ELEMENTWISE, dtypes=PROMOTED, grad=FLOATS, out=True, strides=True, promotes=True)
+_row = partial(
+    Row, family="special", rule=ELEMENTWISE, dtypes=PROMOTED, grad=FLOATS, forms=Forms(out=True, strides=True, promotes=True)
+)
 
 
 def _function(name: str, operand: Operand, *, inplace: bool = True, dtypes: tuple[str, ...] = PROMOTED) -> Row:
     """A function at the top of torch."""
     method = f"torch.Tensor.{name}_" if inplace else ""
-    return _row(name, unary(operand), dtypes=dtypes, inplace=method, opinfo=OWN)
+    return _row(
+        name, unary(operand), dtypes=dtypes, forms=Forms(inplace=method, out=True, strides=True, promotes=True), counts=OWN
+    )
 
 
 def _special(name: str, operand: Operand, grad: tuple[str, ...] = (), dtypes: tuple[str, ...] = SINGLE) -> Row:
     """A function of torch.special."""
-    return _row(f"special.{name}", unary(operand), dtypes=dtypes, grad=grad, opinfo=OWN)
+    return _row(f"special.{name}", unary(operand), dtypes=dtypes, grad=grad, counts=OWN)
 
 
 def _polygamma(draw: Draw) -> Arguments:
@@ -66,28 +70,30 @@ ROWS = (
     _function("lgamma", within(0, 9)),
     _function("digamma", within(0.5, 9)),
     _function("i0", within(-6, 6)),
-    _row("logit", unary(within(0, 1), options(eps=one_of(0.125))), inplace=METHOD, opinfo=OWN),
-    _row("polygamma", _polygamma, opinfo=tuple(f"polygamma:polygamma_n_{n}" for n in range(4))),
+    _row("logit", unary(within(0, 1), options(eps=one_of(0.125))), forms=POINTWISE, counts=OWN),
+    _row("polygamma", _polygamma, counts=Counts(tuple(f"polygamma:polygamma_n_{n}" for n in range(4)))),
     # rounds_between: a sum of lgamma and a constant, in separate kernels
     _row(
         "mvlgamma",
         _mvlgamma,
         rule=COMPOSITE,
-        rounds_between=True,
+        forms=POINTWISE,
         dtypes=REAL,
-        inplace=METHOD,
-        opinfo=tuple(f"mvlgamma:mvlgamma_p_{p}" for p in (1, 3, 5)),
+        judged=ROUNDED,
+        counts=Counts(tuple(f"mvlgamma:mvlgamma_p_{p}" for p in (1, 3, 5))),
     ),
-    _row("xlogy", pair(within(0, 8), within(0, 8)), inplace=METHOD, opinfo=OWN),
-    _row("special.xlog1py", pair(within(-1, 8), within(0, 8)), opinfo=OWN),
-    _row("igamma", pair(strictly(0.25, 6), strictly(0.25, 6), number=None), dtypes=FLOATS, grad=(), inplace=METHOD, opinfo=OWN),
+    _row("xlogy", pair(within(0, 8), within(0, 8)), forms=POINTWISE, counts=OWN),
+    _row("special.xlog1py", pair(within(-1, 8), within(0, 8)), counts=OWN),
     _row(
-        "igammac", pair(strictly(0.25, 6), strictly(0.25, 6), number=None), dtypes=FLOATS, grad=(), inplace=METHOD, opinfo=OWN
+        "igamma", pair(strictly(0.25, 6), strictly(0.25, 6), number=None), dtypes=FLOATS, grad=(), forms=POINTWISE, counts=OWN
     ),
-    _row("special.zeta", pair(strictly(2, 8), strictly(1, 8), number=None), dtypes=("float32",), grad=(), opinfo=OWN),
+    _row(
+        "igammac", pair(strictly(0.25, 6), strictly(0.25, 6), number=None), dtypes=FLOATS, grad=(), forms=POINTWISE, counts=OWN
+    ),
+    _row("special.zeta", pair(strictly(2, 8), strictly(1, 8), number=None), dtypes=("float32",), grad=(), counts=OWN),
     _special("entr", within(0, 4), FLOATS, PROMOTED),
     # rule: (1 + erf(x / sqrt 2)) / 2, which cancels for negative x
-    _row("special.ndtr", unary(within(-4, 4)), rule=COMPOSITE, rounds_between=True, opinfo=OWN),
+    _row("special.ndtr", unary(within(-4, 4)), rule=COMPOSITE, judged=ROUNDED, counts=OWN),
     _special("ndtri", within(0, 1), ("float32",)),
     _special("log_ndtr", within(-6, 6), ("float32",)),
     _special("erfcx", within(-2, 8), ("float32",)),
@@ -107,7 +113,15 @@ ROWS = (
     _special("spherical_bessel_j0", within(-12, 12)),
     _special("airy_ai", within(-6, 6)),
     *(
-        _row(f"special.{name}", _degree, rule=COMPOSITE, dtypes=("float32",), grad=(), finite=True, choices=(1,), opinfo=OWN)
+        _row(
+            f"special.{name}",
+            _degree,
+            rule=COMPOSITE,
+            dtypes=("float32",),
+            grad=(),
+            draws=Draws(finite=True, choices=(1,)),
+            counts=OWN,
+        )
         for name in POLYNOMIALS
     ),
 )

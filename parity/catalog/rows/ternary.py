@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, Shape, keywords
-from parity.catalog.row import ELEMENTWISE, EVERY, EXACT, FLOATING, METHOD, NUMERIC, OWN, REAL, Row
+from parity.catalog.row import ELEMENTWISE, EVERY, EXACT, FLOATING, METHOD, NUMERIC, OWN, POINTWISE, REAL, Forms, Quirk, Row
 from parity.catalog.signatures import divisor, scalar
 from parity.core.case import Arg
 from parity.core.dtypes import FLOATS
 
-_row = partial(Row, family="ternary", rule=ELEMENTWISE, strides=True)
+_row = partial(Row, family="ternary", rule=ELEMENTWISE, forms=Forms(strides=True))
 
 
 def _value(draw: Draw) -> Arg:
@@ -88,20 +88,38 @@ def _where_scalar(draw: Draw) -> Arguments:
 
 
 ROWS = (
-    _row("addcmul", _addcmul, dtypes=NUMERIC, grad=FLOATING, inplace=METHOD, out=True, promotes=True, opinfo=OWN),
-    _row("addcdiv", _addcdiv, dtypes=FLOATING, grad=FLOATING, inplace=METHOD, out=True, promotes=True, opinfo=OWN),
-    _row("lerp", _lerp, dtypes=FLOATING, grad=FLOATING, inplace=METHOD, out=True, opinfo=OWN),
-    _row("clamp", _clamp, rule=EXACT, dtypes=REAL, grad=FLOATS, inplace=METHOD, out=True, promotes=True, opinfo=OWN),
-    _row("clamp_min", _bound, rule=EXACT, dtypes=REAL, grad=FLOATS, inplace=METHOD, out=True, promotes=True, opinfo=OWN),
-    _row("clamp_max", _bound, rule=EXACT, dtypes=REAL, grad=FLOATS, inplace=METHOD, out=True, promotes=True, opinfo=OWN),
+    _row("addcmul", _addcmul, dtypes=NUMERIC, grad=FLOATING, forms=POINTWISE, counts=OWN),
+    _row("addcdiv", _addcdiv, dtypes=FLOATING, grad=FLOATING, forms=POINTWISE, counts=OWN),
+    _row("lerp", _lerp, dtypes=FLOATING, grad=FLOATING, forms=Forms(inplace=METHOD, out=True, strides=True), counts=OWN),
+    _row("clamp", _clamp, rule=EXACT, dtypes=REAL, grad=FLOATS, forms=POINTWISE, counts=OWN),
+    _row("clamp_min", _bound, rule=EXACT, dtypes=REAL, grad=FLOATS, forms=POINTWISE, counts=OWN),
+    _row("clamp_max", _bound, rule=EXACT, dtypes=REAL, grad=FLOATS, forms=POINTWISE, counts=OWN),
     _row(
         "clamp_fractional",
         _float_bound,
         rule=EXACT,
         call="torch.clamp",
         dtypes=("int64", "int32", "int16", "int8", "uint8"),
-        promotes=True,
+        forms=Forms(strides=True, promotes=True),
     ),
-    _row("where", _where, rule=EXACT, dtypes=EVERY, grad=FLOATING, out=True, promotes=True, opinfo=OWN, mask=True),
-    _row("where_scalar", _where_scalar, rule=EXACT, call="torch.where", dtypes=EVERY, grad=FLOATING, promotes=True, mask=True),
+    _row(
+        "where",
+        _where,
+        rule=EXACT,
+        dtypes=EVERY,
+        grad=FLOATING,
+        forms=Forms(out=True, strides=True, promotes=True),
+        counts=OWN,
+        quirks=(Quirk.MASK,),
+    ),
+    _row(
+        "where_scalar",
+        _where_scalar,
+        rule=EXACT,
+        call="torch.where",
+        dtypes=EVERY,
+        grad=FLOATING,
+        forms=Forms(strides=True, promotes=True),
+        quirks=(Quirk.MASK,),
+    ),
 )

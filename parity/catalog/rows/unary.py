@@ -6,18 +6,36 @@ from functools import partial
 from typing import Any
 
 from parity.catalog.draw import Arguments, Draw
-from parity.catalog.row import ELEMENTWISE, EVERY, EXACT, FLOATING, GLUE, METHOD, NUMERIC, OWN, REAL, Row, Signature
+from parity.catalog.row import (
+    ELEMENTWISE,
+    EVERY,
+    EXACT,
+    FLOATING,
+    GLUE,
+    METHOD,
+    NUMERIC,
+    OUT,
+    OWN,
+    POINTWISE,
+    REAL,
+    Counts,
+    Draws,
+    Forms,
+    Judged,
+    Refuses,
+    Row,
+    Signature,
+)
 from parity.catalog.signatures import Operand, anything, mostly, one_of, options, unary, within
 from parity.core.case import Arg
 from parity.core.dtypes import BOOL, COMPLEX, FLOATS, INTS
 
-_row = partial(Row, family="unary", rule=ELEMENTWISE, dtypes=EVERY, grad=FLOATING, opinfo=OWN)
+_row = partial(Row, family="unary", rule=ELEMENTWISE, dtypes=EVERY, grad=FLOATING, counts=OWN)
 
 
 def _function(name: str, operand: Operand = anything, dtypes: tuple[str, ...] = EVERY, grad: tuple[str, ...] = FLOATING) -> Row:
     """A function of one tensor with an in-place form and an out= form."""
-    forms: dict[str, Any] = {"inplace": METHOD, "out": True, "strides": True, "promotes": True}
-    return _row(name, unary(operand), dtypes=dtypes, grad=grad, **forms)
+    return _row(name, unary(operand), dtypes=dtypes, grad=grad, forms=POINTWISE)
 
 
 def _exact(
@@ -31,8 +49,8 @@ def _exact(
     **more: Any,
 ) -> Row:
     """A function without rounding. more: other fields of the row."""
-    fields: dict[str, Any] = {"dtypes": dtypes, "grad": grad, "inplace": inplace, "out": out, "strides": True, **more}
-    return _row(name, signature or unary(), rule=EXACT, **fields)
+    forms = Forms(inplace=inplace, out=out, strides=True)
+    return _row(name, signature or unary(), rule=EXACT, dtypes=dtypes, grad=grad, forms=forms, **more)
 
 
 def _quantized(draw: Draw) -> Arguments:
@@ -48,10 +66,18 @@ def _quantized(draw: Draw) -> Arguments:
 
 def _complex(name: str, call: str) -> Row:
     """The row for complex dtypes of an op that is exact for real ones."""
-    return _row(f"{name}_complex", unary(), call=call, dtypes=COMPLEX, grad=COMPLEX, out=True, strides=True, opinfo=())
+    return _row(
+        f"{name}_complex",
+        unary(),
+        call=call,
+        dtypes=COMPLEX,
+        grad=COMPLEX,
+        forms=Forms(out=True, strides=True),
+        counts=Counts(),
+    )
 
 
-_view = partial(_row, rule=EXACT, view=True)
+_view = partial(_row, rule=EXACT, forms=Forms(view=True))
 
 
 def _decimals(draw: Draw) -> Arg:
@@ -84,11 +110,10 @@ ROWS = (
         call="torch.round",
         dtypes=FLOATS,
         grad=FLOATS,
-        inplace="torch.Tensor.round_",
-        out=True,
-        oracle="exact",
-        opinfo=("round:decimals_0", "round:decimals_3", "round:decimals_neg_3"),
-        takes=("int",),
+        forms=Forms(inplace="torch.Tensor.round_", out=True),
+        refuses=Refuses(takes=("int",)),
+        judged=Judged(oracle="exact"),
+        counts=Counts(("round:decimals_0", "round:decimals_3", "round:decimals_neg_3")),
     ),
     _exact("frac", FLOATS, FLOATS),
     _exact("bitwise_not", (*INTS, *BOOL)),
@@ -101,17 +126,33 @@ ROWS = (
     _exact("isreal", EVERY, inplace="", out=False),
     _exact("signbit", (*REAL, *BOOL), inplace=""),
     # oracle: the defaults are the largest numbers of the dtype, which differ in float64.
-    _exact("nan_to_num", EVERY, FLOATS, signature=unary(options=WORDS), oracle="exact", takes=("complex",)),
+    _exact(
+        "nan_to_num",
+        EVERY,
+        FLOATS,
+        signature=unary(options=WORDS),
+        refuses=Refuses(takes=("complex",)),
+        judged=Judged(oracle="exact"),
+    ),
     _exact("conj_physical", EVERY, FLOATING),
-    _row("frexp", unary(), dtypes=FLOATS, rule=EXACT, out=True, grad=FLOATS, oracle="exact", opinfo=OWN),
+    _row("frexp", unary(), dtypes=FLOATS, rule=EXACT, forms=OUT, grad=FLOATS, judged=Judged(oracle="exact"), counts=OWN),
     _view("real", unary(), dtypes=EVERY, grad=FLOATING),
     _view("imag", unary(), dtypes=COMPLEX, grad=COMPLEX),
     _view("conj", unary(), dtypes=EVERY, grad=FLOATING),
     _view("resolve_conj", unary(), dtypes=EVERY, grad=FLOATING),
     _view("resolve_neg", unary(), dtypes=EVERY, grad=FLOATING),
-    _view("view_as_real", unary(), dtypes=COMPLEX, grad=COMPLEX, packed=3),  # refuses lazy conjugates
+    _view("view_as_real", unary(), dtypes=COMPLEX, grad=COMPLEX, draws=Draws(packed=3)),  # refuses lazy conjugates
     # dtypes: float16 would give complex32, which hardly an op takes
-    _row("view_as_complex", _as_pairs, rule=EXACT, dtypes=("float32",), grad=("float32",), view=True, packed=3, opinfo=OWN),
+    _row(
+        "view_as_complex",
+        _as_pairs,
+        rule=EXACT,
+        dtypes=("float32",),
+        grad=("float32",),
+        forms=Forms(view=True),
+        draws=Draws(packed=3),
+        counts=OWN,
+    ),
     _function("reciprocal"),
     _function("sqrt", mostly(0, 64)),
     _function("rsqrt", mostly(0, 64)),
@@ -140,7 +181,15 @@ ROWS = (
     _function("rad2deg", mostly(-7, 7), (*REAL, *BOOL), FLOATS),
     # finite: the step of NaN, and of numbers that no integer holds, is undefined
     _row(
-        "fake_quantize", _quantized, rule=EXACT, dtypes=FLOATS, grad=FLOATS, call=GLUE, oracle="exact", finite=True, opinfo=()
+        "fake_quantize",
+        _quantized,
+        rule=EXACT,
+        dtypes=FLOATS,
+        grad=FLOATS,
+        call=GLUE,
+        draws=Draws(finite=True),
+        judged=Judged(oracle="exact"),
+        counts=Counts(),
     ),
-    _row("angle", unary(), rule=ELEMENTWISE, dtypes=EVERY, grad=FLOATING, out=True, promotes=True, opinfo=OWN),
+    _row("angle", unary(), rule=ELEMENTWISE, dtypes=EVERY, grad=FLOATING, forms=Forms(out=True, promotes=True), counts=OWN),
 )

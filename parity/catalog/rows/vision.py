@@ -6,7 +6,21 @@ from functools import partial
 from typing import Any
 
 from parity.catalog.draw import Arguments, Draw, Shape, keywords
-from parity.catalog.row import COMPOSITE, CONTRACTION, EVERY, EXACT, FLOATING, OWN, SCATTERED, Row, Signature, Wrong
+from parity.catalog.row import (
+    COMPOSITE,
+    CONTRACTION,
+    EVERY,
+    EXACT,
+    FLOATING,
+    OWN,
+    SCATTERED,
+    Counts,
+    Judged,
+    Refuses,
+    Row,
+    Signature,
+    Wrong,
+)
 from parity.core.case import Arg
 from parity.core.dtypes import FLOATS
 
@@ -123,12 +137,13 @@ def _fold(draw: Draw) -> Arguments:
 
 def _resample(mode: str, ranks: tuple[int, ...], **more: Any) -> Row:
     """Resampling in a mode. more: other fields of the row."""
-    fields: dict[str, Any] = {
-        "call": "torch.nn.functional.interpolate",
-        "opinfo": (f"nn.functional.interpolate:{mode}",),
+    return _row(
+        f"interpolate_{mode.replace('-', '_')}",
+        _interpolate(mode, ranks),
+        call="torch.nn.functional.interpolate",
+        counts=Counts((f"nn.functional.interpolate:{mode}",)),
         **more,
-    }
-    return _row(f"interpolate_{mode.replace('-', '_')}", _interpolate(mode, ranks), **fields)
+    )
 
 
 _BLOCKS = (("dilation", -1), ("dilation", 0), ("stride", -1), ("stride", 0), ("padding", -1))
@@ -137,32 +152,31 @@ _WRONG = tuple(Wrong(where, value) for where, value in _BLOCKS)
 ROWS = (
     _resample("nearest", (2, 1, 3), rule=EXACT, dtypes=(*FLOATS, "uint8")),
     _resample("nearest-exact", (2, 1, 3), rule=EXACT, dtypes=(*FLOATS, "uint8")),
-    _resample("linear", (1,), accumulates=SCATTERED),
-    _resample("bilinear", (2,), accumulates=SCATTERED, takes=("int",)),
-    _resample("bicubic", (2,), accumulates=SCATTERED),
-    _resample("trilinear", (3,), accumulates=SCATTERED, takes=("int",)),
+    _resample("linear", (1,), judged=Judged(accumulates=SCATTERED)),
+    _resample("bilinear", (2,), refuses=Refuses(takes=("int",)), judged=Judged(accumulates=SCATTERED)),
+    _resample("bicubic", (2,), judged=Judged(accumulates=SCATTERED)),
+    _resample("trilinear", (3,), refuses=Refuses(takes=("int",)), judged=Judged(accumulates=SCATTERED)),
     # rule: torch.nn.functional calls adaptive_avg_pool
-    _resample("area", (2, 1, 3), rule=CONTRACTION, accumulates=SCATTERED, takes=("complex",)),
+    _resample("area", (2, 1, 3), rule=CONTRACTION, refuses=Refuses(takes=("complex",)), judged=Judged(accumulates=SCATTERED)),
     _row(
         "grid_sample_2d",
         _grid_sample(2),
         call="torch.nn.functional.grid_sample",
-        opinfo=("*", "grid_sampler_2d"),
-        accumulates=SCATTERED,
+        judged=Judged(accumulates=SCATTERED),
+        counts=Counts(("*", "grid_sampler_2d")),
     ),
     # rounds_between: in three dimensions coordinates are computed in the dtype (GridSampler.cuh: scalar_t)
     _row(
         "grid_sample_3d",
         _grid_sample(3),
         call="torch.nn.functional.grid_sample",
-        rounds_between=True,
-        opinfo=("grid_sampler_3d",),
-        accumulates=SCATTERED,
+        judged=Judged(rounds_between=True, accumulates=SCATTERED),
+        counts=Counts(("grid_sampler_3d",)),
     ),
     _row("affine_grid", _affine_grid, dtypes=("float32",), grad=("float32",)),
-    _row("pixel_shuffle", _shuffle, rule=EXACT, dtypes=EVERY, grad=FLOATING, opinfo=OWN),
-    _row("pixel_unshuffle", _unshuffle, rule=EXACT, dtypes=EVERY, grad=FLOATING, opinfo=OWN),
-    _row("channel_shuffle", _channel_shuffle, rule=EXACT, dtypes=EVERY, grad=FLOATING, opinfo=OWN),
-    _row("unfold", _unfold, rule=EXACT, dtypes=FLOATING, grad=FLOATING, opinfo=OWN, wrong=_WRONG),
-    _row("fold", _fold, rule=CONTRACTION, dtypes=FLOATING, grad=FLOATING, wrong=_WRONG, fits="filled"),
+    _row("pixel_shuffle", _shuffle, rule=EXACT, dtypes=EVERY, grad=FLOATING, counts=OWN),
+    _row("pixel_unshuffle", _unshuffle, rule=EXACT, dtypes=EVERY, grad=FLOATING, counts=OWN),
+    _row("channel_shuffle", _channel_shuffle, rule=EXACT, dtypes=EVERY, grad=FLOATING, counts=OWN),
+    _row("unfold", _unfold, rule=EXACT, dtypes=FLOATING, grad=FLOATING, refuses=Refuses(wrong=_WRONG), counts=OWN),
+    _row("fold", _fold, rule=CONTRACTION, dtypes=FLOATING, grad=FLOATING, refuses=Refuses(wrong=_WRONG, fits="filled")),
 )

@@ -5,7 +5,25 @@ from __future__ import annotations
 from functools import partial
 
 from parity.catalog.draw import Arguments, Draw, Shape, keywords
-from parity.catalog.row import COMPOSITE, CONTRACTION, EVERY, EXACT, FLOATING, GLUE, METHOD, OWN, REAL, Row, Signature
+from parity.catalog.row import (
+    COMPOSITE,
+    CONTRACTION,
+    EVERY,
+    EXACT,
+    FLOATING,
+    GLUE,
+    METHOD,
+    OWN,
+    REAL,
+    Counts,
+    Draws,
+    Forms,
+    Judged,
+    Quirk,
+    Refuses,
+    Row,
+    Signature,
+)
 from parity.catalog.rows.indexing import WHOLE, advanced, extent, picked, slices, smaller, some, target
 from parity.catalog.signatures import cast_scalar, castable, scalar, source_of
 from parity.core.case import Arg, TensorSpec
@@ -196,106 +214,129 @@ def _setitem_advanced(draw: Draw) -> Arguments:
 
 
 ROWS = (
-    _row("scatter", _scatter, inplace=METHOD, out=True, opinfo=OWN),
+    _row("scatter", _scatter, forms=Forms(inplace=METHOD, out=True), counts=OWN),
     # accumulates: repeats are added one by one in the dtype (atomics)
     _row(
-        "scatter_add", _scatter_add, accumulates=("forward", "backward"), rule=CONTRACTION, inplace=METHOD, out=True, opinfo=OWN
+        "scatter_add",
+        _scatter_add,
+        forms=Forms(inplace=METHOD, out=True),
+        rule=CONTRACTION,
+        judged=Judged(accumulates=("forward", "backward")),
+        counts=OWN,
     ),
     *(
         # accumulates: repeats are combined one by one in the dtype (atomics)
         _row(
             f"scatter_reduce_{r}",
             _scatter_reduce(r),
-            accumulates=("forward", "backward"),
+            forms=Forms(inplace="torch.Tensor.scatter_reduce_", out=True),
             rule=rule,
             call="torch.scatter_reduce",
             dtypes=REAL,
             grad=FLOATS,
-            inplace="torch.Tensor.scatter_reduce_",
-            out=True,
-            opinfo=(f"scatter_reduce:{r}",),
+            judged=Judged(accumulates=("forward", "backward")),
+            counts=Counts((f"scatter_reduce:{r}",)),
         )
         for r, rule in (("sum", CONTRACTION), ("prod", COMPOSITE), ("mean", COMPOSITE), ("amax", EXACT), ("amin", EXACT))
     ),
     # accumulates: repeats are added one by one in the dtype (atomics)
-    _row("index_add", _index_add, accumulates=("forward", "backward"), rule=CONTRACTION, inplace=METHOD, out=True, opinfo=OWN),
-    _row("index_copy", _index_copy, inplace=METHOD, out=True, opinfo=OWN),
-    _row("index_fill", _index_fill, inplace=METHOD, opinfo=OWN, number=3, wraps=True),
+    _row(
+        "index_add",
+        _index_add,
+        forms=Forms(inplace=METHOD, out=True),
+        rule=CONTRACTION,
+        judged=Judged(accumulates=("forward", "backward")),
+        counts=OWN,
+    ),
+    _row("index_copy", _index_copy, forms=Forms(inplace=METHOD, out=True), counts=OWN),
+    _row(
+        "index_fill", _index_fill, forms=Forms(inplace=METHOD), refuses=Refuses(wraps=True), counts=OWN, quirks=(Quirk.NUMBER,)
+    ),
     *(
         # accumulates: as scatter_reduce; its gradient gathers, and the gradient of that adds up
         _row(
             f"index_reduce_{r}",
             _index_reduce(r),
-            accumulates=("forward", "backward"),
+            forms=Forms(inplace="torch.Tensor.index_reduce_", out=True),
             rule=rule,
             call="torch.index_reduce",
             dtypes=REAL,
             grad=FLOATS,
-            inplace="torch.Tensor.index_reduce_",
-            out=True,
-            opinfo=(f"index_reduce:{r}",),
+            judged=Judged(accumulates=("forward", "backward")),
+            counts=Counts((f"index_reduce:{r}",)),
         )
         for r, rule in (("prod", COMPOSITE), ("mean", COMPOSITE), ("amax", EXACT), ("amin", EXACT))
     ),
-    _row("index_put", _index_put(False), inplace=METHOD, opinfo=OWN, on_cpu="indices", wraps=True),
+    _row(
+        "index_put",
+        _index_put(False),
+        forms=Forms(inplace=METHOD),
+        draws=Draws(on_cpu="indices"),
+        refuses=Refuses(wraps=True),
+        counts=OWN,
+    ),
     # accumulates: repeats are added one by one in the dtype (atomics)
     _row(
         "index_put_accumulate",
         _index_put(True),
-        accumulates=("forward", "backward"),
+        forms=Forms(inplace="torch.Tensor.index_put_"),
         rule=CONTRACTION,
         call="torch.index_put",
-        inplace="torch.Tensor.index_put_",
-        on_cpu="indices",
+        draws=Draws(on_cpu="indices"),
+        judged=Judged(accumulates=("forward", "backward")),
     ),
-    _row("index_put_mask", _mask_put, call="torch.index_put", inplace="torch.Tensor.index_put_", on_cpu="indices"),
+    _row(
+        "index_put_mask",
+        _mask_put,
+        call="torch.index_put",
+        forms=Forms(inplace="torch.Tensor.index_put_"),
+        draws=Draws(on_cpu="indices"),
+    ),
     # accumulates: repeats are added one by one in the dtype (atomics)
     _row(
         "put",
         _put,
-        accumulates=("forward", "backward"),
+        forms=Forms(inplace=METHOD),
         rule=CONTRACTION,
         call="torch.Tensor.*",
-        inplace=METHOD,
-        opinfo=OWN,
-        nondeterministic=EVERY,
-        wraps=True,
+        draws=Draws(nondeterministic=EVERY),
+        refuses=Refuses(wraps=True),
+        judged=Judged(accumulates=("forward", "backward")),
+        counts=OWN,
     ),
-    _row("masked_fill", _masked_fill, inplace=METHOD, opinfo=OWN, number=2),
-    _row("masked_scatter", _masked_scatter, inplace=METHOD, opinfo=OWN),
-    _row("setitem", _setitem, call=GLUE, mutates=True, on_cpu="either"),
+    _row("masked_fill", _masked_fill, forms=Forms(inplace=METHOD), counts=OWN, quirks=(Quirk.NUMBER,)),
+    _row("masked_scatter", _masked_scatter, forms=Forms(inplace=METHOD), counts=OWN),
+    _row("setitem", _setitem, call=GLUE, forms=Forms(mutates=True), draws=Draws(on_cpu="either")),
     _row(
         "setitem_advanced",
         _setitem_advanced,
         call="operator.setitem",
-        mutates=True,
-        on_cpu="indices",
-        wraps=True,
-        under="setitem",
+        forms=Forms(mutates=True),
+        draws=Draws(on_cpu="indices"),
+        refuses=Refuses(wraps=True),
+        counts=Counts(under="setitem"),
     ),
     # accumulates: repeats are combined one by one in the dtype (atomics)
     _row(
         "scatter_old",
         _scatter_old,
-        accumulates=("forward", "backward"),
+        forms=Forms(inplace="torch.Tensor.scatter_", out=True),
         rule=COMPOSITE,
         call="torch.scatter",
         dtypes=(*REAL, "complex64"),
         grad=(),
-        inplace="torch.Tensor.scatter_",
-        out=True,
+        judged=Judged(accumulates=("forward", "backward")),
     ),
     _row(
         "index_put_kernel",
         _put_unsafe,
-        accumulates=("forward",),
+        forms=Forms(mutates=True),
         rule=CONTRACTION,
         call="parity.catalog.glue.aten._index_put_impl_",
         grad=(),
-        mutates=True,
-        on_cpu="indices",
-        wraps=True,
-        under="index_put",
-        unchecked=True,
+        draws=Draws(on_cpu="indices"),
+        refuses=Refuses(wraps=True, unchecked=True),
+        judged=Judged(accumulates=("forward",)),
+        counts=Counts(under="index_put"),
     ),
 )

@@ -100,5 +100,5 @@ def _print_tolerance(row: Row, dtype: str, device: str) -> None:
         if rule_of_pass(row, pass_).exact:
             print("  exact: results are compared for equality, no tolerance applies")
             continue
-        for e in tables.explain(row.name, row.rule, dtype, pass_, row.ulp):
+        for e in tables.explain(row.name, row.rule, dtype, pass_, row.judged.ulp):
             print(f"  {e.verdict:<9} {e.place}: {e.row}" + (f"\n            {e.why}" if e.why else ""))

@@ -15,7 +15,7 @@ LAWS: dict[str, Law] = {**NUMBERS, **PICKS, **MASKS}
 
 def find(row: Row) -> Law | None:
     """The law of the op, or None if its row promises only the form."""
-    return LAWS[row.law] if row.law else None
+    return LAWS[row.judged.law] if row.judged.law else None
 
 
 def outside(call: CallLike, results: Results) -> Problems:

@@ -216,7 +216,7 @@ def _outside_window(call: CallLike, r: Results) -> Problems:
     """Every result must be the maximum of a possible window and the input at its index."""
     name, t = first(r)
     x: Tensor = call.args[0].detach()
-    spatial = call.row.spatial
+    spatial = call.row.draws.spatial
     kernel = call.get(1, "kernel_size")
     kernel = (kernel,) * spatial if isinstance(kernel, int) else tuple(map(int, kernel))
     planes = reals(x).reshape(-1, *x.shape[-spatial:])
@@ -245,7 +245,7 @@ def _to_index(call: CallLike, r: Results, cotangent: Tensor, grad: Tensor) -> Pr
     """The cotangent must flow to the element that forward chose."""
     if "out[1]" not in r or not r["out[1]"].numel():
         return []
-    spatial = call.row.spatial
+    spatial = call.row.draws.spatial
     planes = grad.detach().to(torch.float64).flatten(-spatial)
     index = r["out[1]"].to(torch.int64).flatten(-spatial)
     fed = cotangent.detach().to(torch.float64).flatten(-spatial)

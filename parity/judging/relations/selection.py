@@ -190,7 +190,7 @@ Windows = Callable[[Bound, int, int, int], tuple[Tensor, Tensor, int]]
 
 def _sliding(call: Bound, d: int, size: int, pooled: int) -> tuple[Tensor, Tensor, int]:
     """Windows of one size with stride, padding and dilation."""
-    spatial = call.row.spatial
+    spatial = call.row.draws.spatial
     kernel = _each(call.get(1, "kernel_size"), spatial)[d]
     stride = _each(call.get(2, "stride") or kernel, spatial)[d]
     step = _each(call.get(4, "dilation", 1), spatial)[d]
@@ -210,7 +210,7 @@ def _pool(call: Bound, r: Results, windows: Windows | None = None) -> Problems:
     if len(names) < 2:
         return []
     x, v, i = call.args[0], r[names[0]], r[names[1]]
-    spatial = call.row.spatial
+    spatial = call.row.draws.spatial
     flat = x.reshape(*x.shape[: x.dim() - spatial], -1)
     index = i.reshape(*i.shape[: i.dim() - spatial], -1)
     if not in_range(index, flat.shape[-1]):
@@ -244,7 +244,7 @@ def _each(given: int | Sequence[int], spatial: int) -> list[int]:
 def _unpool(call: Bound, r: Results) -> Problems:
     """Every place named by an index must hold one of the values written there, every other place 0."""
     x, index, name = call.args[0], call.get(1, "indices"), outs(r)[0]
-    spatial = call.row.spatial
+    spatial = call.row.draws.spatial
     values, places, got = (t.reshape(*t.shape[: t.dim() - spatial], -1) for t in (x, index, r[name]))
     if values.shape[:-1] != got.shape[:-1] or not in_range(places, got.shape[-1]):
         return [Problem(name, "planes of another number or size than the indices ask for")]

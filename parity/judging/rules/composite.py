@@ -15,4 +15,4 @@ class Composite(Rule):
 
     def bias_test_applies(self, row: Row) -> bool:
         """Not to activations, functions of single elements: a constant that a device keeps in the half type moves them all."""
-        return not row.rounds_between and row.family != "activations"
+        return not row.judged.rounds_between and row.family != "activations"

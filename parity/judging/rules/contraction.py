@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from parity.catalog.row import Row
+from parity.catalog.row import Quirk, Row
 from parity.core.results import Measure, Status, Tolerance, Verdict
 from parity.judging.budget import Array, Budget, of_sum
 from parity.judging.promises import lost_between, one_sided, paired, terms_of_gauss
@@ -34,7 +34,7 @@ class Contraction(Rule):
         between_kernels = _rounding_between_kernels(r, s) + lost_between(
             bench.row, f, bench.oracle, r.name or "", r.flushes, size
         )
-        if bench.row.running:
+        if Quirk.RUNNING in bench.row.quirks:
             between_kernels = between_kernels + one_sided(s, n, u, bench.oracle.any_constant())
         elif r.name is not None and bench.oracle.all_constant():
             between_kernels = between_kernels + one_sided(s, n, u, True)
@@ -44,7 +44,7 @@ class Contraction(Rule):
             # A second derivative adds the results of two kernels: three roundings in turn, all to one side on a device that
             # rounds toward zero.
             sum_ = replace(sum_, scale=sum_.scale + 2.0 * u * np.nan_to_num(s, nan=0.0, posinf=0.0))
-        return replace(sum_, rms=np.inf) if bench.row.running else sum_
+        return replace(sum_, rms=np.inf) if Quirk.RUNNING in bench.row.quirks else sum_
 
     def outside(self, m: Measure, tol: Tolerance, limit: float) -> Verdict:
         """WRONG above what any order of addition explains, whatever the format of the arithmetic; else DRIFT."""
@@ -58,7 +58,7 @@ class Contraction(Rule):
 
     def differentiated(self, row: Row) -> Row:
         """A second derivative is a sum of the results of several kernels, each rounded to the dtype."""
-        return replace(row, rounds_between=True, stages=("backward",))
+        return replace(row, judged=replace(row.judged, rounds_between=True, stages=("backward",)))
 
 
 def _rounding_between_kernels(r: BudgetRequest, s: Array) -> Array:
@@ -66,13 +66,13 @@ def _rounding_between_kernels(r: BudgetRequest, s: Array) -> Array:
     terms."""
     bench, f, pass_, u, size = r.bench, r.f, r.pass_, r.u, r.size
     between_kernels = np.zeros_like(size)
-    if u != f.unit_roundoff and bench.row.rounds_between and r.name is not None and pass_ != "backward":
+    if u != f.unit_roundoff and bench.row.judged.rounds_between and r.name is not None and pass_ != "backward":
         bias = bench.oracle.bias()
         if bias is None:
             between_kernels = f.unit_roundoff * 2.0 * s
         elif bias:
             between_kernels = f.unit_roundoff * (np.nan_to_num(np.abs(size), nan=0.0, posinf=0.0) + 2.0 * bias)
-    kept = (1.0 if pass_ in bench.row.stages else 0.0) + (2.0 if bench.oracle.fed else 0.0)  # gradients are added up
+    kept = (1.0 if pass_ in bench.row.judged.stages else 0.0) + (2.0 if bench.oracle.fed else 0.0)  # gradients are added up
     if u != f.unit_roundoff and kept:
         between_kernels = between_kernels + kept * f.unit_roundoff * np.nan_to_num(s, nan=0.0, posinf=0.0)
     coarse = bench.oracle.coarsest()

@@ -118,7 +118,13 @@ def test_no_entry_has_two_rules() -> None:
 )
 def test_rows_are_judged_by_the_rule_of_their_name(name: str, rule: OpClass, relation: str, ulp: str, oracle: str) -> None:
     row = BY_NAME[f"opinfo:{name}"]
-    assert (row.rule, row.relation, row.ulp, row.oracle, row.family) == (rule, relation, ulp, oracle, "opinfo")
+    assert (row.rule, row.judged.relation, row.judged.ulp, row.judged.oracle, row.family) == (
+        rule,
+        relation,
+        ulp,
+        oracle,
+        "opinfo",
+    )
 
 
 def test_rows_cover_only_dtypes_of_the_suite() -> None:

@@ -7,8 +7,8 @@ import itertools
 import random
 import warnings
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib import import_module
 from subprocess import run
 from sys import executable
@@ -19,12 +19,14 @@ import torch
 from torch import Tensor
 
 from parity import catalog
+from parity.catalog import entries
 from parity.catalog.draw import Arguments, Draw, Sizes
-from parity.catalog.row import Row
+from parity.catalog.row import OWN, Counts, Forms, Quirk, Row
 from parity.catalog.rows.attention import LONG
 from parity.catalog.rows.contractions import STACKS
+from parity.catalog.signatures import unary
 from parity.checks.gauge import GAUGES, through
-from parity.core.case import ERROR_KINDS, Arg, Case, OpClass, Slice, TensorSpec, Word
+from parity.core.case import ERROR_KINDS, TORCH_DATA, Arg, Case, OpClass, Slice, TensorSpec, Word
 from parity.core.dtypes import DEFAULT, FACTS
 from parity.core.errors import UsageError
 from parity.execution import values
@@ -116,31 +118,31 @@ def probe(row: Row, dtype: str, count: int, seed: str, tally: Tally, grad: bool 
 def _probe_case(row: Row, case: Case, function: Callable[..., Any], tally: Tally, grad: bool) -> None:
     args, kwargs, _ = built(case)
     result = tally.note("forward", lambda: function(*args, **kwargs), (case.args, case.kwargs))
-    if result is None and not row.mutates:
+    if result is None and not row.forms.mutates:
         return
-    outs = [args[0]] if row.mutates else flat(result)
+    outs = [args[0]] if row.forms.mutates else flat(result)
     if grad and any(t.is_floating_point() or t.is_complex() for t in outs):
         tally.note("backward", lambda: _backward(row, case, function), (case.args, case.kwargs))
-    if row.out and outs:
+    if row.forms.out and outs:
         empties = [torch.empty_like(t) for t in outs]
         target: Any = empties[0] if isinstance(result, Tensor) else tuple(empties)
         tally.note("out=", lambda: function(*args, **kwargs, out=target), (case.args, case.kwargs))
-    if row.inplace and len(outs) == 1 and isinstance(args[0], Tensor):
+    if row.forms.inplace and len(outs) == 1 and isinstance(args[0], Tensor):
         first = args[0]
         if outs[0].shape == first.shape and torch.can_cast(outs[0].dtype, first.dtype):
-            method = resolve(row.inplace)
+            method = resolve(row.forms.inplace)
             tally.note("in-place", lambda: method(first.clone(), *args[1:], **kwargs), (case.args, case.kwargs))
 
 
 def _backward(row: Row, case: Case, function: Callable[..., Any]) -> Any:
     args, kwargs, tensors = built(case, leaves=True)
-    if row.mutates:
+    if row.forms.mutates:
         original = args[0]
         args[0] = original.clone()
         function(*args, **kwargs)
         outs = [args[0]]
     else:
-        gauge = GAUGES.get(row.relation)  # torch refuses gradients of what a choice has an influence on
+        gauge = GAUGES.get(row.judged.relation)  # torch refuses gradients of what a choice has an influence on
         call = function if gauge is None else through(gauge, function)
         outs = [t for t in flat(call(*args, **kwargs)) if t.requires_grad]
     leaves = [t for t in tensors if t.requires_grad]
@@ -191,49 +193,71 @@ def of_family(family: str) -> list[Row]:
 @pytest.mark.parametrize("family", catalog.FAMILIES)
 def test_dotted_paths_resolve(family: str) -> None:
     for row in of_family(family):
-        for path in (row.call, row.inplace, row.oracle if "." in row.oracle else ""):
+        for path in (row.call, row.forms.inplace, row.judged.oracle if "." in row.judged.oracle else ""):
             assert not path or callable(resolve(path)), f"{row.name}: {path}"
 
 
 def test_rows_use_known_words() -> None:
     for row in ROWS:
-        assert row.relation in ("", *RELATIONS), f"{row.name}: relation {row.relation}"
-        assert row.oracle in ("wide", "exact") or "." in row.oracle, f"{row.name}: oracle {row.oracle}"
+        assert row.judged.relation in ("", *RELATIONS), f"{row.name}: relation {row.judged.relation}"
+        assert row.judged.oracle in ("wide", "exact") or "." in row.judged.oracle, f"{row.name}: oracle {row.judged.oracle}"
         assert row.dtypes, f"{row.name}: no dtypes"
         assert set(row.dtypes) <= set(DEFAULT), f"{row.name}: dtypes {row.dtypes}"
         assert len(set(row.dtypes)) == len(row.dtypes), f"{row.name}: a dtype twice"
         assert all(FACTS[d].is_inexact for d in row.grad), f"{row.name}: grad {row.grad}"
-        assert (row.rule is OpClass.RANDOM) == (row.relation == "random"), f"{row.name}: {row.rule}, {row.relation}"
+        assert (row.rule is OpClass.RANDOM) == (row.judged.relation == "random"), f"{row.name}: {row.judged.relation}"
 
 
 def test_a_star_stands_for_the_name_of_the_row() -> None:
     row = catalog.row("mm")
-    plain = replace(row, name="relu", call="torch.nn.functional.*", inplace="torch.Tensor.*_", opinfo=("*", "other"))
-    assert (plain.call, plain.inplace) == ("torch.nn.functional.relu", "torch.Tensor.relu_")
-    assert plain.opinfo == ("nn.functional.relu", "other")
-    assert replace(row, name="fill", call="torch.Tensor.fill_", opinfo=("*",)).opinfo == ("fill_",)
-    assert not [r.name for r in ROWS if "*" in (r.call + r.inplace + "".join(r.opinfo))]
+    plain = replace(
+        row, name="relu", call="torch.nn.functional.*", forms=Forms(inplace="torch.Tensor.*_"), counts=Counts(("*", "other"))
+    )
+    assert (plain.call, plain.forms.inplace) == ("torch.nn.functional.relu", "torch.Tensor.relu_")
+    assert plain.counts.opinfo == ("nn.functional.relu", "other")
+    assert replace(row, name="fill", call="torch.Tensor.fill_", counts=OWN).counts.opinfo == ("fill_",)
+    assert not [r.name for r in ROWS if "*" in (r.call + r.forms.inplace + "".join(r.counts.opinfo))]
 
 
 def test_rows_use_known_words_for_their_oddities() -> None:
     for row in ROWS:
-        assert row.on_cpu in ("", "either", "indices", "rest", "all"), f"{row.name}: on_cpu {row.on_cpu}"
-        assert row.fits in ("", "always", "filled", "never"), f"{row.name}: fits {row.fits}"
-        assert row.raises_on in ("", "singular", "indefinite"), f"{row.name}: raises_on {row.raises_on}"
-        assert set(row.takes) <= {"int", "complex"}, f"{row.name}: takes {row.takes}"
-        assert all(w.word in ERROR_KINDS for w in row.wrong), f"{row.name}: wrong {row.wrong}"
-        assert row.law in ("", *LAWS), f"{row.name}: law {row.law}"
+        assert row.draws.on_cpu in ("", "either", "indices", "rest", "all"), f"{row.name}: on_cpu {row.draws.on_cpu}"
+        assert row.refuses.fits in ("", "always", "filled", "never"), f"{row.name}: fits {row.refuses.fits}"
+        assert row.refuses.raises_on in ("", "singular", "indefinite"), f"{row.name}: raises_on {row.refuses.raises_on}"
+        assert set(row.refuses.takes) <= {"int", "complex"}, f"{row.name}: takes {row.refuses.takes}"
+        assert all(w.word in ERROR_KINDS for w in row.refuses.wrong), f"{row.name}: wrong {row.refuses.wrong}"
+        assert row.judged.law in ("", *LAWS), f"{row.name}: law {row.judged.law}"
+
+
+def unusual(rows: Iterable[Row], least: int = 5) -> list[str]:
+    """The fields of the parts that fewer rows than `least` use."""
+    plain, rows = Row("plain", unary(), family="", rule=OpClass.EXACT), tuple(rows)
+    return [
+        f"{part.name}.{f.name}"
+        for part in fields(Row)
+        if is_dataclass(default := getattr(plain, part.name))
+        for f in fields(default)
+        if sum(getattr(getattr(r, part.name), f.name) != getattr(default, f.name) for r in rows) < least
+    ]
+
+
+def test_what_only_a_few_rows_need_is_a_quirk() -> None:
+    rows = (*ROWS, *(r for source in TORCH_DATA for r in entries.rows(source)))
+    assert not unusual(rows)
+    assert unusual(r for r in rows if not r.draws.packed) == ["draws.packed"]
+    assert {q for r in rows for q in r.quirks} == set(Quirk)
+    assert not [r.name for r in rows if len(set(r.quirks)) < len(r.quirks)]
 
 
 def test_opinfo_names_exist() -> None:
-    missing = [f"{r.name}: {o}" for r in ROWS for o in r.opinfo if o not in op_db_names()]
+    missing = [f"{r.name}: {o}" for r in ROWS for o in r.counts.opinfo if o not in op_db_names()]
     assert missing == []
 
 
 def test_an_opinfo_entry_is_covered_by_one_row() -> None:
     owners: dict[str, list[str]] = defaultdict(list)
     for row in ROWS:
-        for name in row.opinfo:
+        for name in row.counts.opinfo:
             owners[name].append(row.name)
     assert {o: names for o, names in owners.items() if len(names) > 1} == {}
 
@@ -293,7 +317,7 @@ def test_limits_of_integer_operands_are_whole_and_in_range() -> None:
 
 def test_an_op_that_writes_takes_a_tensor_first() -> None:
     for row in ROWS:
-        if row.mutates or row.inplace:
+        if row.forms.mutates or row.forms.inplace:
             for dtype, call in draws(row, 3):
                 assert isinstance(call.args[0], TensorSpec), f"{row.name} {dtype}: {call.args}"
 

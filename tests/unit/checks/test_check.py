@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from parity import catalog, tolerance
 from parity.catalog.draw import Arguments, Draw, Sizes
-from parity.catalog.row import Row
+from parity.catalog.row import OUT, Row
 from parity.checks.check import Result, Settings, check, failing, quiet
 from parity.core.case import OpClass
 from parity.core.notation import parse
@@ -225,7 +225,7 @@ def test_a_steady_reference_still_accuses() -> None:
 
 
 def test_a_result_in_a_dtype_without_facts_is_compared_forward_only() -> None:
-    row = odd("as_half_pairs", out=True, grad=("float32",))
+    row = odd("as_half_pairs", forms=OUT, grad=("float32",))
     assert statuses(checked("as_half_pairs(float32[4])", row=row)) == {"forward": "agree"}
 
 
@@ -243,7 +243,7 @@ def test_the_order_of_ties_is_free_in_every_aspect_and_gradients_follow_it(text:
 
 
 def test_a_wrong_index_is_found_through_a_destination_too() -> None:
-    row = replace(catalog.row("sort"), out=True)
+    row = replace(catalog.row("sort"), forms=OUT)
     assert statuses(checked('sort(float32[3].of(3.0, 1.0, 2.0)).into("offset")', row=row))["out="] == "agree"
 
     def flipped(t: Tensor) -> Tensor:

@@ -240,13 +240,13 @@ def test_a_recurrent_layer_keeps_its_counts() -> None:
 @pytest.mark.parametrize("name", ["lstm", "logcumsumexp_kernel", "native_batch_norm", "index_put_kernel"])
 def test_kernels_without_checks_get_no_foreign_arguments(name: str) -> None:
     row = catalog.row(name)
-    assert row.unchecked
+    assert row.refuses.unchecked
     assert not {d.case.into for d in search(row, "float32", Sizes(), "1", 200)} & {"empty", "float16", "bfloat16"}
 
 
 @pytest.mark.parametrize("name", ["add", "hardtanh", "conv2d", "foreach_add", "setitem"])
 def test_public_functions_check_theirs(name: str) -> None:
-    assert not catalog.row(name).unchecked
+    assert not catalog.row(name).refuses.unchecked
 
 
 def test_every_word_is_drawn() -> None:

@@ -33,7 +33,7 @@ def result_of(text: str, device: Tensor) -> RoundedResult:
     bench, results, _ = prepared(text, always_use_oracle=False)
     truth, f = bench.oracle.truth("out"), facts_of(results["out"])
     assert truth is not None
-    tol = bench.tables.find(bench.row.name, bench.row.rule, f.name, "forward", bench.row.ulp)
+    tol = bench.tables.find(bench.row.name, bench.row.rule, f.name, "forward", bench.row.judged.ulp)
     return RoundedResult(bench, "out", device, results["out"], truth, "out", "forward", f, tol)
 
 

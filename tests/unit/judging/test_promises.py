@@ -12,6 +12,7 @@ from cases import bench_for, oracle_for, prepared, verdict_on
 from torch import Tensor
 
 from parity import catalog, tolerance
+from parity.catalog.row import Judged
 from parity.core.case import OpClass
 from parity.core.dtypes import FACTS
 from parity.core.notation import parse
@@ -164,7 +165,7 @@ def test_residuals_that_a_coarser_arithmetic_leaves_are_drift(off: float, said: 
     """off: in units of n u."""
     a, (w, v) = orthogonal(33, off * 33 * 2.0**-24)
     call = Bound(catalog.row("eigh"), (a,), {})
-    row = replace(catalog.row("eigh"), relation="eigh", rule=OpClass.DECOMPOSITION)
+    row = replace(catalog.row("eigh"), judged=Judged(relation="eigh"), rule=OpClass.DECOMPOSITION)
     bench = bench_for(row, prepared("eigh(float32[33, 33].symmetric(seed=1))").bench.oracle, bound=call)
     assert str(judge(bench, {"out[0]": w, "out[1]": v}, None, "forward")[0].status) == said
 

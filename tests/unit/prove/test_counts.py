@@ -71,7 +71,7 @@ def test_what_counts_extra_is_no_entry_by_another_name() -> None:
 def test_a_variant_counts_under_something_that_is() -> None:
     """A row that was renamed would count extra in silence."""
     rows = suite.rows("native")
-    under = {r.under for r in rows} - {""}
+    under = {r.counts.under for r in rows} - {""}
     assert len(under) > 20
     assert under - set(opinfo.ENTRIES) <= {r.name for r in rows}
 

@@ -103,7 +103,7 @@ def test_a_table_of_another_torch(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_what_is_declared_is_there() -> None:
     """Rows of the catalog, operators of the table; those on MPS alone are the ones that no other device has."""
-    words = {r.mps for r in suite.rows("native")}
+    words = {r.counts.mps for r in suite.rows("native")}
     assert words == {"", "own", *(word for _, word in reach.ATEN_STANDS_FOR.values())}
     having = operator_table.with_kernel("MPS")
     assert having.issuperset((*reach.ATEN_STANDS_FOR, *reach.EXPLAINED))

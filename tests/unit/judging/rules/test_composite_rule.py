@@ -7,6 +7,7 @@ from dataclasses import replace
 from benches import bench_of
 
 from parity import catalog
+from parity.catalog.row import ROUNDED, Judged
 from parity.core.dtypes import FACTS
 from parity.core.results import Tolerance
 from parity.judging.bias import bias_test_applies
@@ -27,8 +28,8 @@ def test_the_budget_follows_from_the_sensitivity() -> None:
 
 
 def test_a_lean_tells_where_elements_share_sums_and_round_once() -> None:
-    norm = replace(catalog.row("layer_norm"), rounds_between=False, accumulates=(), stages=())
+    norm = replace(catalog.row("layer_norm"), judged=Judged())
     assert bias_test_applies(norm, "forward")
-    assert not bias_test_applies(replace(norm, rounds_between=True), "forward")
+    assert not bias_test_applies(replace(norm, judged=ROUNDED), "forward")
     assert not bias_test_applies(replace(norm, family="activations"), "forward")
-    assert not bias_test_applies(replace(norm, stages=("backward",)), "backward")
+    assert not bias_test_applies(replace(norm, judged=Judged(stages=("backward",))), "backward")

@@ -8,6 +8,7 @@ import pytest
 from benches import bench_of
 
 from parity import catalog
+from parity.catalog.row import ROUNDED
 from parity.core.dtypes import FACTS
 from parity.core.results import Measure, Status, Tolerance
 from parity.judging.rules.contraction import Contraction
@@ -56,11 +57,11 @@ def test_beyond_any_order_of_adding_an_error_is_wrong() -> None:
 
 
 def test_rows_that_round_between_still_add_in_float32() -> None:
-    row = replace(catalog.row("mm"), rounds_between=True)
+    row = replace(catalog.row("mm"), judged=ROUNDED)
     assert RULE.roundoff(row, FACTS["float16"], "forward")[0] == F.unit_roundoff
 
 
 def test_second_derivatives_add_the_results_of_several_kernels() -> None:
     row = RULE.differentiated(catalog.row("mm"))
-    assert (row.rounds_between, row.stages) == (True, ("backward",))
+    assert (row.judged.rounds_between, row.judged.stages) == (True, ("backward",))
     assert RULE.bias_test_applies(row)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from parity import catalog
+from parity.catalog.row import ROUNDED, Judged
 from parity.core.case import OpClass
 from parity.core.dtypes import FACTS
 from parity.core.results import Measure, Status, Tolerance
@@ -40,12 +41,12 @@ def test_gradients_of_sums_are_sums_and_all_others_composites(op: str, forward: 
 
 
 def test_half_types_are_computed_in_float32_unless_the_row_rounds_between() -> None:
-    plain, rounds = catalog.row("softmax"), replace(catalog.row("softmax"), rounds_between=True)
+    plain, rounds = catalog.row("softmax"), replace(catalog.row("softmax"), judged=ROUNDED)
     half, single = FACTS["float16"].unit_roundoff, FACTS["float32"].unit_roundoff
     assert Rule().roundoff(plain, FACTS["float16"], "forward") == (single, half / 8.0)
     assert Rule().roundoff(rounds, FACTS["float16"], "forward") == (half, half)
     assert Rule().roundoff(plain, FACTS["float32"], "forward") == (single, single)
-    adds = replace(plain, accumulates=("backward",))
+    adds = replace(plain, judged=Judged(accumulates=("backward",)))
     assert Rule().roundoff(adds, FACTS["float16"], "backward") == (half, half)
     assert Rule().roundoff(adds, FACTS["float16"], "forward")[0] == single
 
