@@ -369,21 +369,16 @@ ROWS = (
     _drop("rrelu_training", _rrelu, call="torch.nn.functional.rrelu", grad=RRELU, dtypes=RRELU, judged=_law("rrelu")),
     _fill("rrelu_", _rrelu, call="torch.*", dtypes=RRELU, judged=_law("rrelu")),
     _drop("gumbel_softmax", _gumbel),
-    _drop(
-        "fractional_max_pool2d",
-        _fractional(2),
-        call="torch.nn.functional.fractional_max_pool2d_with_indices",
-        draws=Draws(spatial=2),
-        judged=_law("fractional_max_pool"),
-        counts=Counts(("nn.functional.fractional_max_pool2d",)),
-    ),
-    _drop(
-        "fractional_max_pool3d",
-        _fractional(3),
-        call="torch.nn.functional.fractional_max_pool3d_with_indices",
-        draws=Draws(spatial=3),
-        judged=_law("fractional_max_pool"),
-        counts=Counts(("nn.functional.fractional_max_pool3d",)),
+    *(
+        _drop(
+            f"fractional_max_pool{n}d",
+            _fractional(n),
+            call="torch.nn.functional.*_with_indices",
+            draws=Draws(spatial=n),
+            judged=_law("fractional_max_pool"),
+            counts=Counts((f"nn.functional.fractional_max_pool{n}d",)),
+        )
+        for n in (2, 3)
     ),
     _drop(
         "attention_dropout",
