@@ -22,10 +22,10 @@ from parity.core.health import SUSPECT, UNUSABLE
 from parity.core.results import Fingerprint, statuses
 from parity.core.version import __version__
 from parity.engine import memory, own, resuming, suite
-from parity.engine.collected import Collected
 from parity.engine.doctor import banner, examined, fingerprint_of, named
 from parity.engine.inquest import How
 from parity.engine.options import AGAIN, ALSO, MIXED, RunOptions
+from parity.engine.run_state import RunState
 from parity.faces.commands import known as known_command
 from parity.faces.commands.groups import split
 from parity.faces.files import in_words, located, writable
@@ -102,13 +102,13 @@ def _run_with(o: RunOptions, began: float) -> Ended:
 
     path = Path(o.output) if o.output else fresh(f"parity-run-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     path = path if kept is None else kept.path.with_name(f"{kept.path.name}.tmp")
-    collected = Collected(header, path, fail_on, o.min_judged, o.time)
-    collected.scripts, collected.known, collected.strict = Path(o.findings), known, o.strict_known
+    state = RunState(header, path, fail_on, o.min_judged, o.time)
+    state.scripts, state.known, state.strict = Path(o.findings), known, o.strict_known
     # On other machines there is no folder in which a worker could find what another one has left.
-    collected.explains_later = not (o.no_shrink or o.time or o.tx or o.study)
+    state.explains_later = not (o.no_shrink or o.time or o.tx or o.study)
     if o.time:
-        collected.started = began
-    reporter = Reporter(collected, verbose=o.verbose)
+        state.started = began
+    reporter = Reporter(state, verbose=o.verbose)
     if kept is not None:
         reporter.resume(kept)
         print(f"{plural(len(kept.ids), 'item')} of {selected} are whole in {kept.path}; the rest is run")

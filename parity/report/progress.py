@@ -1,4 +1,4 @@
-"""The progress of a run on the screen: what its parts bring is handed to `Collected`, and put into words."""
+"""The progress of a run on the screen: what its parts bring is handed to `RunState`, and put into words."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from parity.core import processes
 from parity.core.errors import CaseError, OutputError, RunFileError
 from parity.core.results import Cause, Record
 from parity.engine import again
-from parity.engine.collected import SCRIPTS, Collected, is_accepted
 from parity.engine.inquest import How
 from parity.engine.resuming import Kept, as_part
 from parity.engine.rounds import LEAST_SECONDS, part_of
+from parity.engine.run_state import SCRIPTS, RunState, is_accepted
 from parity.findings import causes
 from parity.report import causes as causes_text
 from parity.report import gaps, summary
@@ -37,7 +37,7 @@ WriteScript: TypeAlias = Callable[[Death, str, Path], Path | None]
 class Reporter:
     """A plugin of the controller that collects what the workers report, and tells it."""
 
-    def __init__(self, run: Collected, stream: TextIO | None = None, verbose: bool = False) -> None:
+    def __init__(self, run: RunState, stream: TextIO | None = None, verbose: bool = False) -> None:
         """run: where it is collected."""
         self.run, self.verbose = run, verbose
         self._screen = Screen(stream)

@@ -14,8 +14,8 @@ import pytest
 
 from parity.core.errors import OutputError
 from parity.core.results import Cause, Fingerprint, Record
-from parity.engine.collected import Collected, Unexplained
 from parity.engine.inquest import How
+from parity.engine.run_state import RunState, Unexplained
 from parity.report.output import Outlet
 from parity.report.progress import Reporter
 from parity.store import run_file
@@ -33,7 +33,7 @@ class Screen(io.StringIO):
 
 
 def reporter(path: Path, stream: TextIO) -> Reporter:
-    run = Collected(Header(Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", "", simulated=True)), path)
+    run = RunState(Header(Fingerprint("0", "2.13.0", "", "3.11", "Linux", "x86_64", "sim", "", simulated=True)), path)
     run.expected, run.done, run.checks, run.findings = 4315, 1721, 171_127, 12
     return Reporter(run, stream)
 
@@ -233,7 +233,7 @@ def test_idle_workers_let_findings_be_tried_again(tmp_path: Path, monkeypatch: p
 def test_the_bar_of_the_causes_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the last item is done, it is told what comes and how long it may take; not that nothing is left to do."""
     now = [1000.0]
-    for module in ("report.progress", "report.screen", "engine.collected"):
+    for module in ("report.progress", "report.screen", "engine.run_state"):
         monkeypatch.setattr(f"parity.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
     screen = Screen()
     made = reporter(tmp_path / "run.jsonl", screen)
@@ -275,7 +275,7 @@ def test_what_goes_on_with_a_run_names_its_code(tmp_path: Path) -> None:
     """And says that findings without a cause count as new, whether they are known or not."""
     code: dict[str, Any] = {name: Code(f"{name}.py", "0") for name in ("faults", "setup", "known")}
     header = replace(reporter(tmp_path / "a", io.StringIO()).run.header, **code)
-    made = Reporter(Collected(header, tmp_path / "run.jsonl"), io.StringIO())
+    made = Reporter(RunState(header, tmp_path / "run.jsonl"), io.StringIO())
     one = Record("exp(float32[3])", "exp", "float32", "forward", "wrong", shrunk="exp(float32[3])")
     made.run.held["exp-float32"] = Unexplained([one], ["x"])
     made.run.scripts = Path("there")

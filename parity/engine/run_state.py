@@ -67,7 +67,7 @@ class Part:
     drawn: DrawnFeatures | None
 
 
-class Collected:
+class RunState:
     """The state of a run on its controller."""
 
     def __init__(
