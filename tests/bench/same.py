@@ -139,7 +139,7 @@ def made(name: str, checkout: Path, folder: Path, o: argparse.Namespace) -> Said
     options = [*RUNS[name], "-n", str(o.workers), *(("--examples", o.examples) if o.examples else ())]
     options += ["--known", "known.toml"] if name == "dying" else []
     code = parity(checkout, folder, "run", *ops, *options, "--output", f"{name}.jsonl")
-    return rows(folder / f"{name}.jsonl") | {("exit code",): code}
+    return rows(folder / f"{name}.jsonl") | {("exit", "code"): code}
 
 
 def accept(checkout: Path, folder: Path) -> None:
